@@ -1,0 +1,41 @@
+# Every target sets itself up: a machine with Python 3.11 or 3.12 and make is enough.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: demo test lint check test-slow test-gpu test-data bench clean
+
+demo: $(STAMP)
+	$(BIN)/toa demo
+
+test: lint check
+
+$(STAMP): pyproject.toml
+	$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if v in ((3, 11), (3, 12)) else "toa needs Python 3.11 or 3.12, found %d.%d; set PYTHON=python3.11" % v)'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	touch $@
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+check: $(STAMP)
+	$(BIN)/python -m pytest -q
+
+test-slow: $(STAMP)
+	$(BIN)/python -m pytest -q -m slow
+
+test-gpu: $(STAMP)
+	$(BIN)/python -m pytest -q -m gpu
+
+test-data: $(STAMP)
+	$(BIN)/python -m pytest -q -m data
+
+bench: $(STAMP)
+	$(BIN)/python benchmarks/operator_attention.py
+
+clean:
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -1,0 +1,25 @@
+"""Operator attention on time series.
+
+Softmax attention can only average its inputs. `toa` puts learnable, signed operators around the attention
+activation, O = act(A S1) S2 V with S = I + M, and holds what stands on that: layers, models, tasks, theory.
+"""
+
+import importlib
+from types import ModuleType
+
+__version__ = "0.1.0"
+
+_ROOMS = ("data", "experiments", "models", "nn", "ops", "report", "tasks", "theory")
+
+__all__ = ["__version__", *_ROOMS]
+
+
+def __getattr__(name: str) -> ModuleType:
+    # rooms load on first use, so that `import toa` does not pay for torch
+    if name in _ROOMS:
+        return importlib.import_module(f"toa.{name}")
+    raise AttributeError(f"module 'toa' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_ROOMS])

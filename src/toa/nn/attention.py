@@ -1,0 +1,307 @@
+"""Attention layers behind one call: softmax attention and temporal operator attention.
+
+Alphabet: B batch, M queries, N keys, E embedding, H heads, D head width.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Literal
+
+import torch
+from torch import Generator, Tensor, nn
+
+from toa import ops
+from toa._checks import (
+    check_at_least,
+    check_choice,
+    check_divisible,
+    check_fraction,
+    check_shape,
+    check_tokens,
+)
+from toa.nn.operator import SequenceOperator, Structure, make_operator
+from toa.nn.regularization import Sharing, StochasticOperatorRegularization
+
+Variant = Literal["softmax", "relu", "gated"]
+
+# linear in the values (B, N, H, D), with the dropout of its kernel
+Mixing = Callable[[Tensor, float], Tensor]
+
+
+class Attention(nn.Module, ABC):
+    """What a backbone may ask of an attention layer; called like `nn.MultiheadAttention`, batch first.
+
+    Args:
+        embed_dim: Width E of queries and outputs.
+        num_heads: Number of heads H.
+        num_tokens: Longest sequence of keys.
+        qk_dim: Width of a head's queries and keys; embed_dim / num_heads if None.
+        kdim: Width of the keys that come in; embed_dim if None.
+        vdim: Width of the values that come in; embed_dim if None.
+        bias: Whether the projections have one.
+        dropout: Dropout on the activated scores.
+        causal: Whether a token sees only itself and what is before it.
+        backend: A name of `toa.ops.BACKENDS`, or "auto".
+    """
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        num_tokens: int,
+        *,
+        qk_dim: int | None = None,
+        kdim: int | None = None,
+        vdim: int | None = None,
+        bias: bool = True,
+        dropout: float = 0.0,
+        causal: bool = False,
+        backend: str = "auto",
+    ) -> None:
+        super().__init__()
+        check_divisible("embed_dim", embed_dim, "num_heads", num_heads)
+        check_at_least("num_tokens", num_tokens, 1)
+        check_fraction("dropout", dropout)
+        self.embed_dim = embed_dim
+        self.num_heads = num_heads
+        self.num_tokens = num_tokens
+        self.qk_dim = embed_dim // num_heads if qk_dim is None else qk_dim
+        check_at_least("qk_dim", self.qk_dim, 1)
+        self.kdim = embed_dim if kdim is None else kdim
+        self.vdim = embed_dim if vdim is None else vdim
+        self.dropout = dropout
+        self.causal = causal
+        self.backend = backend
+        qk_width = self._qk_groups * num_heads * self.qk_dim
+        self.q_proj = nn.Linear(embed_dim, qk_width, bias=bias)
+        self.k_proj = nn.Linear(self.kdim, qk_width, bias=bias)
+        self.v_proj = nn.Linear(self.vdim, embed_dim, bias=bias)
+        self.out_proj = nn.Linear(embed_dim, embed_dim, bias=bias)
+
+    @property
+    def _qk_groups(self) -> int:
+        """How many sets of queries and keys a head has."""
+        return 1
+
+    @abstractmethod
+    def _mixing(self, query: Tensor, key: Tensor, key_padding_mask: Tensor | None) -> Mixing:
+        """What acts on the values, settled by queries and keys."""
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_padding_mask: Tensor | None = None,
+        need_weights: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Attend.
+
+        Args:
+            query: (B, M, E).
+            key: (B, N, kdim), N ≤ num_tokens.
+            value: (B, N, vdim).
+            key_padding_mask: (B, N), True where a key is padding.
+            need_weights: Whether to return the effective mixing operator W_mix of each head as well, (B, H, M, N):
+                the matrix that acts on the values, signed for TOA, the attention weights for softmax.
+
+        Returns:
+            The output (B, M, E), and W_mix or None.
+        """
+        check_shape("query", query, "(B, M, E)", (None, None, self.embed_dim))
+        check_shape("key", key, "(B, N, E)", (query.shape[0], None, self.kdim))
+        check_shape("value", value, "(B, N, E)", (query.shape[0], key.shape[1], self.vdim))
+        check_tokens(type(self).__name__, self.num_tokens, key.shape[1])
+        key, value = self._sources(key, value, key_padding_mask)
+        mix = self._mixing(query, key, key_padding_mask)
+        mixed = mix(self._heads(self.v_proj(value)), self.dropout if self.training else 0.0)
+        out = self._output(query, mixed.flatten(2))
+        return out, self._mixing_operator(mix, mixed, key.shape[1]) if need_weights else None
+
+    def resize(self, num_tokens: int) -> "Attention":
+        """Move to another maximal length of the keys, in place; operators are interpolated."""
+        check_at_least("num_tokens", num_tokens, 1)
+        for module in self.modules():
+            if isinstance(module, SequenceOperator):
+                module.resize(num_tokens)
+        self.num_tokens = num_tokens
+        return self
+
+    def _sources(self, key: Tensor, value: Tensor, key_padding_mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        """What keys and values are projected from."""
+        return key, value
+
+    def _output(self, query: Tensor, mixed: Tensor) -> Tensor:
+        """The layer's output from the concatenated heads."""
+        return self.out_proj(mixed)
+
+    def _heads(self, x: Tensor) -> Tensor:
+        return x.unflatten(-1, (self.num_heads, -1))  # (B, N, H, D)
+
+    def _mixing_operator(self, mix: Mixing, like: Tensor, num_keys: int) -> Tensor:
+        """W_mix is what the mixing makes of the identity."""
+        eye = torch.eye(num_keys, dtype=like.dtype, device=like.device)
+        eye = eye[None, :, None, :].expand(like.shape[0], -1, self.num_heads, -1)  # (B, N, H, N)
+        return mix(eye, 0.0).transpose(1, 2)  # (B, H, M, N)
+
+    def extra_repr(self) -> str:
+        """What the module's repr shows."""
+        return f"embed_dim={self.embed_dim}, num_heads={self.num_heads}, num_tokens={self.num_tokens}"
+
+
+class SoftmaxAttention(Attention):
+    """softmax(Q Kᵀ / sqrt(D)) V: the attention that every TOA variant is measured against.
+
+    It has no operators: `num_tokens` only bounds the length, as in the other layers. Arguments are `Attention`'s.
+    """
+
+    def _mixing(self, query: Tensor, key: Tensor, key_padding_mask: Tensor | None) -> Mixing:
+        q, k = self._heads(self.q_proj(query)), self._heads(self.k_proj(key))
+
+        def mix(values: Tensor, dropout_p: float) -> Tensor:
+            return ops.operator_attention(
+                q,
+                k,
+                values,
+                scale=self.qk_dim**-0.5,
+                key_padding_mask=key_padding_mask,
+                causal=self.causal,
+                dropout_p=dropout_p,
+                backend=self.backend,
+            )
+
+        return mix
+
+
+class TemporalOperatorAttention(Attention):
+    """Attention with learnable, signed operators around its activation (TOA).
+
+    O = act(Q Kᵀ S1) S2 V a head, S = I + M, heads concatenated and projected. The gated variant has a second set of
+    queries, keys and S1: softplus(R S1') ⊙ ReLU(L S1).
+
+    Args:
+        embed_dim: Width E of queries and outputs.
+        num_heads: Number of heads H.
+        num_tokens: Longest sequence of keys, and size of the operators. `resize` changes it.
+        variant: "softmax", "relu" or "gated".
+        score_norm: "none" as the paper prints it, "l2" or "mean"; see `toa.ops.operator_attention`.
+        gate_norm: "none" or "l2", for the gated variant.
+        scale: Multiplies the scores; 1 / sqrt(qk_dim) if None. The paper prints none, that is 1.
+        structure: "dense" as in the paper, "dplr" or "toeplitz".
+        rank: Rank of the "dplr" structure, 16 if None.
+        operator_std: Standard deviation of the entries of M at the start. 0 makes the operators identities.
+        sor: Whether stochastic operator regularization is on (in training alone).
+        sor_sharing: "pass" or "operator"; see `StochasticOperatorRegularization`.
+        sor_max_rate: Upper end of its drop rate, 1 in the paper.
+        qk_dim: Width of a head's queries and keys; embed_dim / num_heads if None.
+        kdim: Width of the keys that come in; embed_dim if None.
+        vdim: Width of the values that come in; embed_dim if None.
+        bias: Whether the projections have one.
+        dropout: Dropout on the activated scores.
+        causal: Whether a token sees only itself and what is before it, through the operators too.
+        backend: A name of `toa.ops.BACKENDS`, or "auto".
+        generator: Source of SOR's randomness, on the layer's device; None is that device's default one.
+    """
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        num_tokens: int,
+        variant: Variant = "gated",
+        *,
+        score_norm: ops.ScoreNorm = "none",
+        gate_norm: ops.GateNorm = "none",
+        scale: float | None = None,
+        structure: Structure = "dense",
+        rank: int | None = None,
+        operator_std: float = 1e-3,
+        sor: bool = True,
+        sor_sharing: Sharing = "pass",
+        sor_max_rate: float = 1.0,
+        qk_dim: int | None = None,
+        kdim: int | None = None,
+        vdim: int | None = None,
+        bias: bool = True,
+        dropout: float = 0.0,
+        causal: bool = False,
+        backend: str = "auto",
+        generator: Generator | None = None,
+    ) -> None:
+        check_choice("variant", variant, ops.ACTIVATIONS)
+        check_choice("score_norm", score_norm, ops.SCORE_NORMS)
+        check_choice("gate_norm", gate_norm, ops.GATE_NORMS)
+        if gate_norm != "none" and variant != "gated":
+            raise ValueError(f"gate_norm goes with variant='gated', got variant={variant!r}; drop it.")
+        self.variant = variant
+        super().__init__(
+            embed_dim,
+            num_heads,
+            num_tokens,
+            qk_dim=qk_dim,
+            kdim=kdim,
+            vdim=vdim,
+            bias=bias,
+            dropout=dropout,
+            causal=causal,
+            backend=backend,
+        )
+        self.score_norm = score_norm
+        self.gate_norm = gate_norm
+        self.scale = self.qk_dim**-0.5 if scale is None else scale
+
+        def operator() -> SequenceOperator:
+            return make_operator(structure, num_heads, num_tokens, init_std=operator_std, rank=rank)
+
+        self.s1 = operator()
+        self.s2 = operator()
+        self.gate_s1 = operator() if variant == "gated" else None
+        self.sor = (
+            StochasticOperatorRegularization(sharing=sor_sharing, max_rate=sor_max_rate, generator=generator)
+            if sor
+            else None
+        )
+
+    @property
+    def _qk_groups(self) -> int:
+        return 2 if self.variant == "gated" else 1
+
+    def _mixing(self, query: Tensor, key: Tensor, key_padding_mask: Tensor | None) -> Mixing:
+        q, gate_q = self._groups(self.q_proj(query))
+        k, gate_k = self._groups(self.k_proj(key))
+        rates = self.sor.rates(self.num_heads, q.device) if self.sor is not None and self.training else None
+        s1, s2 = self.s1.operator(rates), self.s2.operator(rates)
+        gate_s1 = None if self.gate_s1 is None else self.gate_s1.operator(rates)
+
+        def mix(values: Tensor, dropout_p: float) -> Tensor:
+            return ops.operator_attention(
+                q,
+                k,
+                values,
+                s1,
+                s2,
+                activation=self.variant,
+                gate_q=gate_q,
+                gate_k=gate_k,
+                gate_s1=gate_s1,
+                scale=self.scale,
+                score_norm=self.score_norm,
+                gate_norm=self.gate_norm,
+                key_padding_mask=key_padding_mask,
+                causal=self.causal,
+                dropout_p=dropout_p,
+                backend=self.backend,
+            )
+
+        return mix
+
+    def _groups(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Split a projection into the heads of the scores and those of the gate."""
+        if self.variant != "gated":
+            return self._heads(x), None
+        left, right = x.chunk(2, -1)
+        return self._heads(left), self._heads(right)
+
+    def extra_repr(self) -> str:
+        """What the module's repr shows."""
+        return f"{super().extra_repr()}, variant={self.variant!r}, score_norm={self.score_norm!r}"

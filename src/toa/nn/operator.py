@@ -1,0 +1,207 @@
+"""Learnable sequence operators S = I + M, one matrix a head, in three structures behind one interface.
+
+Alphabet: B batch, N tokens, H heads, D head width, R rank.
+"""
+
+from abc import ABC, abstractmethod
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from toa import ops
+from toa._checks import check_at_least, check_shape, check_tokens
+from toa._registry import Registry
+from toa.nn.regularization import DropRates
+
+Structure = Literal["dense", "dplr", "toeplitz"]
+
+
+class SequenceOperator(nn.Module, ABC):
+    """A learnable S = I + M along the token axis.
+
+    Calling it mixes `x` (B, N, H, D), N ≤ num_tokens: y = S x, head by head. `dense(n)` is S as a matrix.
+
+    Args:
+        num_heads: Number of heads H.
+        num_tokens: Longest sequence it can mix; shorter ones use its leading block.
+        init_std: Standard deviation of the entries of M at the start. 0 makes it the identity.
+    """
+
+    def __init__(self, num_heads: int, num_tokens: int, *, init_std: float = 1e-3) -> None:
+        super().__init__()
+        check_at_least("num_heads", num_heads, 1)
+        check_at_least("num_tokens", num_tokens, 1)
+        check_at_least("init_std", init_std, 0.0)
+        self.num_heads = num_heads
+        self.num_tokens = num_tokens
+        self.init_std = init_std
+
+    @abstractmethod
+    def reset_parameters(self) -> None:
+        """Draw M anew, its entries with standard deviation `init_std`."""
+
+    @abstractmethod
+    def operator(self, rates: DropRates | None = None) -> ops.Operator:
+        """S as `toa.ops` takes it, its offset regularized where `rates` are given."""
+
+    @abstractmethod
+    def _resized_parameters(self, num_tokens: int) -> dict[str, Tensor]:
+        """Every parameter, interpolated to another number of tokens."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """S x."""
+        check_shape("x", x, "(B, N, H, D)", (None, None, self.num_heads, None))
+        check_tokens(type(self).__name__, self.num_tokens, x.shape[1])
+        return self.operator().mix(x)
+
+    def dense(self, num_tokens: int | None = None) -> Tensor:
+        """S, or its leading block, as a matrix a head: shape (H, N, N)."""
+        n = self.num_tokens if num_tokens is None else num_tokens
+        check_tokens(type(self).__name__, self.num_tokens, n)
+        return self.operator().dense(n)
+
+    @torch.no_grad()
+    def resize(self, num_tokens: int) -> "SequenceOperator":
+        """Move to another maximal length, in place: interpolate M, keep the identity.
+
+        M is taken as samples of a kernel over [0, 1]², so entries are scaled by the ratio of the lengths and row sums,
+        the operator's answer to a constant, stay as they are. The parameters are new ones: make the optimizer after.
+        """
+        check_at_least("num_tokens", num_tokens, 1)
+        if num_tokens != self.num_tokens:
+            for name, value in self._resized_parameters(num_tokens).items():
+                old = getattr(self, name)
+                setattr(self, name, nn.Parameter(value, requires_grad=old.requires_grad))
+            self.num_tokens = num_tokens
+        return self
+
+    def extra_repr(self) -> str:
+        """What the module's repr shows."""
+        return f"num_heads={self.num_heads}, num_tokens={self.num_tokens}"
+
+
+OPERATORS: Registry[type[SequenceOperator]] = Registry("structure")
+
+
+@OPERATORS.register("dense")
+class DenseOperator(SequenceOperator):
+    """M is any N x N matrix: the paper's operator. H N² parameters."""
+
+    def __init__(self, num_heads: int, num_tokens: int, *, init_std: float = 1e-3) -> None:
+        super().__init__(num_heads, num_tokens, init_std=init_std)
+        self.offset = nn.Parameter(torch.empty(num_heads, num_tokens, num_tokens))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """M ~ N(0, init_std²)."""
+        nn.init.normal_(self.offset, std=self.init_std)
+
+    def operator(self, rates: DropRates | None = None) -> ops.Dense:
+        """S = I + M; every entry of M is dropped on its own."""
+        if rates is None:
+            return ops.Dense(self.offset)
+        (offset,) = rates(self.offset)
+        return ops.Dense(offset)
+
+    def _resized_parameters(self, num_tokens: int) -> dict[str, Tensor]:
+        offset = _resample(self.offset, (num_tokens, num_tokens))
+        return {"offset": offset * (self.num_tokens / num_tokens)}
+
+
+@OPERATORS.register("dplr")
+class DiagonalLowRankOperator(SequenceOperator):
+    """M = diag(d) + L Rᵀ: H N (2 rank + 1) parameters.
+
+    SOR drops entries of d and of L; dropping either factor of a product alone keeps its mean.
+
+    Args:
+        num_heads: Number of heads H.
+        num_tokens: Longest sequence it can mix.
+        rank: Columns of L and R.
+        init_std: Standard deviation of the entries of d and of L Rᵀ at the start.
+    """
+
+    def __init__(self, num_heads: int, num_tokens: int, *, rank: int = 16, init_std: float = 1e-3) -> None:
+        super().__init__(num_heads, num_tokens, init_std=init_std)
+        check_at_least("rank", rank, 1)
+        self.rank = rank
+        self.diagonal = nn.Parameter(torch.empty(num_heads, num_tokens))
+        self.left = nn.Parameter(torch.empty(num_heads, num_tokens, rank))
+        self.right = nn.Parameter(torch.empty(num_heads, num_tokens, rank))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """D and L Rᵀ with entries of standard deviation `init_std`."""
+        nn.init.normal_(self.diagonal, std=self.init_std)
+        nn.init.normal_(self.left, std=self.init_std)
+        nn.init.normal_(self.right, std=self.rank**-0.5)
+
+    def operator(self, rates: DropRates | None = None) -> ops.DiagonalLowRank:
+        """S = I + diag(d) + L Rᵀ."""
+        if rates is None:
+            return ops.DiagonalLowRank(self.diagonal, self.left, self.right)
+        diagonal, left = rates(self.diagonal, self.left)
+        return ops.DiagonalLowRank(diagonal, left, self.right)
+
+    def _resized_parameters(self, num_tokens: int) -> dict[str, Tensor]:
+        left, right = (_resample(x.mT, (num_tokens,)).mT for x in (self.left, self.right))
+        return {
+            "diagonal": _resample(self.diagonal, (num_tokens,)),
+            "left": left.contiguous(),
+            "right": (right * (self.num_tokens / num_tokens)).contiguous(),
+        }
+
+    def extra_repr(self) -> str:
+        """What the module's repr shows."""
+        return f"{super().extra_repr()}, rank={self.rank}"
+
+
+@OPERATORS.register("toeplitz")
+class ToeplitzOperator(SequenceOperator):
+    """M[i, j] depends on i - j alone: one filter a head, applied by FFT. H (2 N - 1) parameters.
+
+    SOR drops taps, each with its whole diagonal.
+    """
+
+    def __init__(self, num_heads: int, num_tokens: int, *, init_std: float = 1e-3) -> None:
+        super().__init__(num_heads, num_tokens, init_std=init_std)
+        self.taps = nn.Parameter(torch.empty(num_heads, 2 * num_tokens - 1))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Taps ~ N(0, init_std²)."""
+        nn.init.normal_(self.taps, std=self.init_std)
+
+    def operator(self, rates: DropRates | None = None) -> ops.Toeplitz:
+        """S = I + T."""
+        if rates is None:
+            return ops.Toeplitz(self.taps)
+        (taps,) = rates(self.taps)
+        return ops.Toeplitz(taps)
+
+    def _resized_parameters(self, num_tokens: int) -> dict[str, Tensor]:
+        taps = _resample(self.taps, (2 * num_tokens - 1,))
+        return {"taps": taps * (self.num_tokens / num_tokens)}
+
+
+def make_operator(
+    structure: str, num_heads: int, num_tokens: int, *, init_std: float = 1e-3, rank: int | None = None
+) -> SequenceOperator:
+    """A sequence operator by the name of its structure; `rank` is for "dplr" alone (16 if None)."""
+    kind = OPERATORS[structure]
+    if kind is DiagonalLowRankOperator:
+        return DiagonalLowRankOperator(num_heads, num_tokens, rank=16 if rank is None else rank, init_std=init_std)
+    if rank is not None:
+        raise ValueError(f"rank goes with structure='dplr', got structure={structure!r}; drop rank={rank}.")
+    return kind(num_heads, num_tokens, init_std=init_std)
+
+
+def _resample(x: Tensor, size: tuple[int, ...]) -> Tensor:
+    """Linear interpolation of the last one or two axes, averaging where it shrinks; heads come first."""
+    if len(size) == 1:
+        return _resample(x.unsqueeze(-2), (1, *size)).squeeze(-2)
+    if x.dim() == 3:
+        return F.interpolate(x.unsqueeze(0), size, mode="bilinear", antialias=True).squeeze(0)
+    return F.interpolate(x, size, mode="bilinear", antialias=True)

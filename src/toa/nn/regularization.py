@@ -1,0 +1,118 @@
+"""Stochastic operator regularization: dropout of random strength on an operator's offset.
+
+At each pass in training p ~ U[0, 1), B ~ Bernoulli(1 - p) entry by entry, and M becomes M ⊙ B / (1 - p). The mean is
+M and the variance of an entry given p is p / (1 - p) M², without bound as p nears 1. The identity of S = I + M is
+never touched. Everything is drawn on the offset's device without waiting for it, so a step can be captured in a
+CUDA graph.
+"""
+
+from typing import Literal
+
+import torch
+from torch import Generator, Tensor, nn
+
+from toa._checks import check_choice, check_generator
+
+Sharing = Literal["pass", "operator"]
+SHARINGS = ("pass", "operator")
+
+# the largest float32 below 1: keeps 1 / (1 - p) finite whatever the generator returns
+_LARGEST_RATE = 1.0 - 2.0**-24
+
+
+def drop_offset(offset: Tensor, rate: Tensor, *, generator: Generator | None = None) -> Tensor:
+    """M ⊙ B / (1 - p) with B ~ Bernoulli(1 - p).
+
+    Args:
+        offset: Offset M, its first axis the heads.
+        rate: Drop rate p in [0, 1): one for all, shape (), or one a head, shape (H,).
+        generator: Source of the mask, on the device of `offset`; None is that device's default one.
+    """
+    check_generator(generator, offset.device)
+    rate = rate.reshape(-1, *(1,) * (offset.dim() - 1))
+    keep = torch.rand(offset.shape, device=offset.device, generator=generator) >= rate
+    return torch.where(keep, offset / (1.0 - rate).to(offset.dtype), 0.0)
+
+
+class StochasticOperatorRegularization(nn.Module):
+    """Draws the drop rates of a pass and applies them to offsets.
+
+    Args:
+        sharing: "pass", one p for all operators of a forward pass (of this layer, or of the whole model after
+            `share_drop_rate`), as the paper says; "operator", one p for each operator of each head.
+        max_rate: p ~ U[0, max_rate). 1 is the paper's; less bounds the variance.
+        generator: Source of randomness, on the device of the operators; None is that device's default one.
+    """
+
+    def __init__(self, *, sharing: Sharing = "pass", max_rate: float = 1.0, generator: Generator | None = None) -> None:
+        super().__init__()
+        check_choice("sharing", sharing, SHARINGS)
+        if not 0.0 < max_rate <= 1.0:
+            raise ValueError(f"max_rate must lie in (0, 1], got {max_rate}; leave SOR out to switch it off.")
+        self.sharing = sharing
+        self.max_rate = max_rate
+        self.generator = generator
+        self._shared: _SharedRate | None = None
+
+    def rates(self, num_heads: int, device: torch.device) -> "DropRates":
+        """Start a pass of a layer: what its operators are to be regularized with."""
+        check_generator(self.generator, device)
+        if self.sharing == "operator":
+            return DropRates(self, None, num_heads)
+        shared = None if self._shared is None else self._shared.rate
+        return DropRates(self, self.draw((), device) if shared is None else shared, num_heads)
+
+    def draw(self, shape: tuple[int, ...], device: torch.device) -> Tensor:
+        """P ~ U[0, max_rate) of this shape, in float32."""
+        rate = torch.rand(shape, device=device, generator=self.generator)
+        return (rate * self.max_rate).clamp(max=_LARGEST_RATE)
+
+    def extra_repr(self) -> str:
+        """What the module's repr shows."""
+        return f"sharing={self.sharing!r}, max_rate={self.max_rate}"
+
+
+class DropRates:
+    """The drop rates of one pass through one layer; calling it regularizes offsets that belong together."""
+
+    def __init__(self, regularization: StochasticOperatorRegularization, rate: Tensor | None, num_heads: int) -> None:
+        self._regularization = regularization
+        self._rate = rate
+        self._num_heads = num_heads
+
+    def __call__(self, *offsets: Tensor) -> tuple[Tensor, ...]:
+        """Regularize the offsets of one operator with the same p and independent masks."""
+        rate = self._rate
+        if rate is None:
+            rate = self._regularization.draw((self._num_heads,), offsets[0].device)
+        return tuple(drop_offset(o, rate, generator=self._regularization.generator) for o in offsets)
+
+
+class _SharedRate:
+    """The drop rate of the model pass under way; None outside of one."""
+
+    rate: Tensor | None = None
+
+
+def share_drop_rate(model: nn.Module) -> int:
+    """Let all TOA layers of `model` use a single p per forward pass of the model; returns how many there are.
+
+    Without it every layer draws its own p in each pass. Layers with `sharing="operator"` are left as they are.
+    """
+    layers = [m for m in model.modules() if isinstance(m, StochasticOperatorRegularization) and m.sharing == "pass"]
+    if not layers:
+        return 0
+    shared = _SharedRate()
+    for layer in layers:
+        layer._shared = shared
+
+    def begin(module: nn.Module, args: object) -> None:
+        if module.training:
+            shared.rate = layers[0].draw((), next(module.parameters()).device)
+
+    def end(module: nn.Module, args: object, output: object) -> None:
+        shared.rate = None
+
+    model.register_forward_pre_hook(begin)
+    model.register_forward_hook(end, always_call=True)
+    return len(layers)

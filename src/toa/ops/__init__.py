@@ -1,0 +1,30 @@
+"""The primitive as functions of tensors."""
+
+from toa.ops.attention.api import (
+    ACTIVATIONS,
+    BACKENDS,
+    GATE_NORMS,
+    SCORE_NORMS,
+    AttentionBackend,
+    choose_backend,
+    operator_attention,
+)
+from toa.ops.attention.definitions import Activation, GateNorm, ScoreNorm
+from toa.ops.operators import Dense, DiagonalLowRank, Operator, Toeplitz
+
+__all__ = [
+    "ACTIVATIONS",
+    "BACKENDS",
+    "GATE_NORMS",
+    "SCORE_NORMS",
+    "Activation",
+    "AttentionBackend",
+    "Dense",
+    "DiagonalLowRank",
+    "GateNorm",
+    "Operator",
+    "ScoreNorm",
+    "Toeplitz",
+    "choose_backend",
+    "operator_attention",
+]

@@ -1,0 +1,1 @@
+"""Operator attention: one entry, two backends, one definition."""

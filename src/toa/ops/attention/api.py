@@ -1,0 +1,235 @@
+"""The public function: check, choose a backend, call it."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from toa._checks import check_choice, check_fraction, check_padding_mask, check_shape, check_tokens
+from toa._registry import Registry
+from toa.ops.attention.definitions import Activation, GateNorm, ScoreNorm
+from toa.ops.attention.folded import folded_operator_attention
+from toa.ops.attention.naive import naive_operator_attention
+from toa.ops.operators import Dense, Operator
+
+ACTIVATIONS = ("softmax", "relu", "gated")
+SCORE_NORMS = ("none", "l2", "mean")
+GATE_NORMS = ("none", "l2")
+AUTO = "auto"
+
+
+class _Implementation(Protocol):
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        s1: Operator | None = None,
+        s2: Operator | None = None,
+        *,
+        activation: Activation = "softmax",
+        gate_q: Tensor | None = None,
+        gate_k: Tensor | None = None,
+        gate_s1: Operator | None = None,
+        scale: float = 1.0,
+        score_norm: ScoreNorm = "none",
+        gate_norm: GateNorm = "none",
+        key_padding_mask: Tensor | None = None,
+        causal: bool = False,
+        dropout_p: float = 0.0,
+    ) -> Tensor: ...
+
+
+class _Objection(Protocol):
+    def __call__(self, activation: Activation, device: torch.device, dtype: torch.dtype) -> str | None: ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AttentionBackend:
+    """A way to compute operator attention: the function, and why it cannot run somewhere (None if it can)."""
+
+    run: _Implementation
+    objection: _Objection
+    automatic: bool
+
+
+def _always_runs(activation: Activation, device: torch.device, dtype: torch.dtype) -> None:
+    return None
+
+
+# in the order in which "auto" prefers them
+BACKENDS: Registry[AttentionBackend] = Registry("backend")
+BACKENDS.register("folded")(AttentionBackend(run=folded_operator_attention, objection=_always_runs, automatic=True))
+BACKENDS.register("reference")(AttentionBackend(run=naive_operator_attention, objection=_always_runs, automatic=False))
+
+
+def choose_backend(
+    backend: str = AUTO,
+    *,
+    activation: Activation = "softmax",
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype = torch.float32,
+) -> str:
+    """Name the backend that a call would use, or say why the named one cannot run.
+
+    Raises:
+        ValueError: If `backend` is unknown, or cannot run this activation on this device and dtype.
+    """
+    device = torch.device(device)
+    if backend == AUTO:
+        return next(
+            name
+            for name in BACKENDS
+            if BACKENDS[name].automatic and BACKENDS[name].objection(activation, device, dtype) is None
+        )
+    if backend not in BACKENDS:
+        check_choice("backend", backend, (AUTO, *BACKENDS))
+    objection = BACKENDS[backend].objection(activation, device, dtype)
+    if objection is not None:
+        chosen = choose_backend(activation=activation, device=device, dtype=dtype)
+        raise ValueError(
+            f"backend {backend!r} cannot run here: {objection}; use backend='auto', which would choose {chosen!r}."
+        )
+    return backend
+
+
+def operator_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    s1: Tensor | Operator | None = None,
+    s2: Tensor | Operator | None = None,
+    *,
+    activation: Activation = "softmax",
+    gate_q: Tensor | None = None,
+    gate_k: Tensor | None = None,
+    gate_s1: Tensor | Operator | None = None,
+    scale: float = 1.0,
+    score_norm: ScoreNorm = "none",
+    gate_norm: GateNorm = "none",
+    key_padding_mask: Tensor | None = None,
+    causal: bool = False,
+    dropout_p: float = 0.0,
+    backend: str = AUTO,
+) -> Tensor:
+    """Attention with a signed operator on either side of its activation.
+
+    O = act(Q Kᵀ S1) S2 V, with act = softmax, ReLU, or, gated, softplus(Qg Kgᵀ Sg) ⊙ ReLU(Q Kᵀ S1).
+
+    Args:
+        q: Queries (B, M, H, D). There may be more or fewer of them than keys.
+        k: Keys (B, N, H, D).
+        v: Values (B, N, H, E); the result (B, M, H, E) has their dtype.
+        s1: Operator on the scores' key axis: a tensor (H, N', N'), N' ≥ N, or an operator of `toa.ops.operators`.
+            A shorter sequence uses its leading block. None is the identity.
+        s2: Operator between the activation and the values, likewise.
+        activation: "softmax", "relu" or "gated".
+        gate_q: Queries of the gate (B, M, H, G); only with `activation="gated"`.
+        gate_k: Keys of the gate (B, N, H, G).
+        gate_s1: Operator of the gate.
+        scale: Multiplies the scores of both branches. 1 is the paper's formula; 1/sqrt(D) is customary.
+        score_norm: "none" as printed; "l2" divides each score row by its L2 norm; "mean" by the number of keys
+            the query sees.
+        gate_norm: "none" or "l2", for the gate's scores before softplus.
+        key_padding_mask: (B, N), True where a key is padding. Padding never changes the other outputs.
+        causal: Query m sees keys n ≤ m, counted from the first token; of S1 the upper and of S2 the lower
+            triangle is used, so that no operator carries the future into the past.
+        dropout_p: Dropout on the activated scores, before S2.
+        backend: "auto", "folded" or "reference". A named backend runs or raises.
+
+    Raises:
+        ValueError: If a shape, name or mask is wrong, or the named backend cannot run here.
+    """
+    check_choice("activation", activation, ACTIVATIONS)
+    check_choice("score_norm", score_norm, SCORE_NORMS)
+    check_choice("gate_norm", gate_norm, GATE_NORMS)
+    check_fraction("dropout_p", dropout_p)
+    _check_qkv(q, k, v)
+    _check_gate(activation, q, k, gate_q, gate_k, gate_s1, gate_norm)
+    operators = {
+        name: _as_operator(name, s, heads=k.shape[2], length=k.shape[1])
+        for name, s in (("s1", s1), ("s2", s2), ("gate_s1", gate_s1))
+    }
+    if key_padding_mask is not None:
+        check_padding_mask(key_padding_mask, (k.shape[0], k.shape[1]))
+
+    device = q.device.type
+    if torch.is_autocast_enabled(device):
+        low = torch.get_autocast_dtype(device)
+        q, k, v = q.to(low), k.to(low), v.to(low)
+        gate_q = None if gate_q is None else gate_q.to(low)
+        gate_k = None if gate_k is None else gate_k.to(low)
+    name = choose_backend(backend, activation=activation, device=q.device, dtype=v.dtype)
+    with torch.autocast(device, enabled=False):
+        return BACKENDS[name].run(
+            q,
+            k,
+            v,
+            operators["s1"],
+            operators["s2"],
+            activation=activation,
+            gate_q=gate_q,
+            gate_k=gate_k,
+            gate_s1=operators["gate_s1"],
+            scale=scale,
+            score_norm=score_norm,
+            gate_norm=gate_norm,
+            key_padding_mask=key_padding_mask,
+            causal=causal,
+            dropout_p=dropout_p,
+        )
+
+
+def _check_qkv(q: Tensor, k: Tensor, v: Tensor) -> None:
+    check_shape("q", q, "(B, M, H, D)", (None, None, None, None))
+    b, _, h, d = q.shape
+    check_shape("k", k, "(B, N, H, D)", (b, None, h, d))
+    check_shape("v", v, "(B, N, H, E)", (b, k.shape[1], h, None))
+    if k.shape[1] == 0:
+        raise ValueError("k must hold at least one token, got 0; drop empty sequences before attention.")
+    for name, x in (("k", k), ("v", v)):
+        if x.device != q.device:
+            raise ValueError(
+                f"{name} must be on the device of q, {q.device}, got {x.device}; move it with .to(q.device)."
+            )
+        if x.dtype != q.dtype:
+            raise ValueError(f"{name} must have the dtype of q, {q.dtype}, got {x.dtype}; cast it with .to(q.dtype).")
+    if not q.is_floating_point():
+        raise ValueError(f"q, k and v must be floating point, got {q.dtype}; cast them with .float().")
+
+
+def _check_gate(
+    activation: str,
+    q: Tensor,
+    k: Tensor,
+    gate_q: Tensor | None,
+    gate_k: Tensor | None,
+    gate_s1: object,
+    gate_norm: str,
+) -> None:
+    if activation != "gated":
+        given = [n for n, x in (("gate_q", gate_q), ("gate_k", gate_k), ("gate_s1", gate_s1)) if x is not None]
+        given += ["gate_norm"] if gate_norm != "none" else []
+        if given:
+            raise ValueError(f"{given[0]} goes with activation='gated', got activation={activation!r}; drop it.")
+        return
+    if gate_q is None or gate_k is None:
+        raise ValueError("activation='gated' needs gate_q and gate_k, got None; use activation='relu' without a gate.")
+    b, m, h, _ = q.shape
+    check_shape("gate_q", gate_q, "(B, M, H, G)", (b, m, h, None))
+    check_shape("gate_k", gate_k, "(B, N, H, G)", (b, k.shape[1], h, gate_q.shape[3]))
+
+
+def _as_operator(name: str, s: Tensor | Operator | None, *, heads: int, length: int) -> Operator | None:
+    if s is None:
+        return None
+    if isinstance(s, Tensor):
+        check_shape(name, s, "(H, N, N)", (heads, None, None))
+        if s.shape[1] != s.shape[2]:
+            raise ValueError(f"{name} must be square in its last two axes (H, N, N), got {tuple(s.shape)}.")
+        s = Dense(s, residual=False)
+    if s.num_heads != heads:
+        raise ValueError(f"{name} must have one matrix a head, H={heads}, got {s.num_heads}.")
+    check_tokens(name, s.num_tokens, length)
+    return s

@@ -1,0 +1,190 @@
+"""Operator attention by the identity Q Kᵀ S1 = Q (S1ᵀ K)ᵀ and act(·) S2 V = act(·) (S2 V).
+
+S1 mixes the keys and S2 the values, once, before an ordinary attention: no N x N x N product is left, and the
+N x N scores are formed a block of queries at a time and never kept. The derivation is in this folder's README.
+
+Alphabet: B batch, M queries, N keys, H heads, D query and key width, E value width.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor
+from torch.autograd.function import FunctionCtx
+
+from toa.ops.attention.definitions import (
+    SOFTPLUS_LINEAR,
+    Activation,
+    GateNorm,
+    ScoreNorm,
+    l2_factor,
+    visible_keys,
+)
+from toa.ops.operators import Operator
+
+# scores held at a time, in elements: about a core's cache on a CPU, enough to fill the chip on an accelerator
+_BLOCK_ELEMENTS = {"cpu": 1 << 20}
+_BLOCK_ELEMENTS_DEFAULT = 1 << 27
+
+
+def folded_operator_attention(
+    q: Float[Tensor, "b m h d"],
+    k: Float[Tensor, "b n h d"],
+    v: Float[Tensor, "b n h e"],
+    s1: Operator | None = None,
+    s2: Operator | None = None,
+    *,
+    activation: Activation = "softmax",
+    gate_q: Float[Tensor, "b m h g"] | None = None,
+    gate_k: Float[Tensor, "b n h g"] | None = None,
+    gate_s1: Operator | None = None,
+    scale: float = 1.0,
+    score_norm: ScoreNorm = "none",
+    gate_norm: GateNorm = "none",
+    key_padding_mask: Bool[Tensor, "b n"] | None = None,
+    causal: bool = False,
+    dropout_p: float = 0.0,
+) -> Float[Tensor, "b m h e"]:
+    """O = act(Q (S1ᵀ K)ᵀ) (S2 V), in the dtype of `v`."""
+    padding = None if key_padding_mask is None else key_padding_mask[:, :, None, None]
+
+    def clear(x: Tensor) -> Tensor:
+        return x if padding is None else x.masked_fill(padding, 0.0)
+
+    def prepare(left: Tensor, right: Tensor, s: Operator | None, norm: str) -> tuple[Tensor, Tensor]:
+        right = clear(right)
+        if s is not None:
+            # mixing fills padded rows again; cleared, they add nothing to a row's norm and ReLU drops them
+            right = clear(s.mix(right, transpose=True, causal=causal))
+        left = left * scale
+        if norm == "l2":
+            left = (left * l2_factor(_squared_row_norms(left, right, causal))).to(left.dtype)
+        elif norm == "mean":
+            count = visible_keys(left, right, key_padding_mask, causal).sum(-1).clamp(min=1)  # (B or 1, 1, M)
+            left = left / count.mT.unsqueeze(-1).to(left.dtype)
+        return left.transpose(1, 2).contiguous(), right.transpose(1, 2).contiguous()
+
+    query, key = prepare(q, k, s1, score_norm)
+    value = clear(v)
+    if s2 is not None:
+        value = s2.mix(value, causal=causal)
+    value = value.transpose(1, 2).contiguous()
+
+    if activation == "softmax":
+        mask = None if padding is None else visible_keys(q, k, key_padding_mask, causal)
+        out = F.scaled_dot_product_attention(
+            query, key, value, mask, dropout_p=dropout_p, is_causal=causal and mask is None, scale=1.0
+        )
+        return out.transpose(1, 2)
+
+    gate_query = gate_key = None
+    if activation == "gated":
+        assert gate_q is not None
+        assert gate_k is not None
+        gate_query, gate_key = prepare(gate_q, gate_k, gate_s1, gate_norm)
+    if dropout_p:
+        # one draw for forward and backward, so these scores are kept
+        kernel = _kernel(query, key, gate_query, gate_key, 0 if causal else None)
+        out = F.dropout(kernel, dropout_p) @ value
+    else:
+        flat = [None if x is None else x.flatten(0, 1) for x in (query, key, value, gate_query, gate_key)]
+        out = _BlockedKernelAttention.apply(*flat, causal).unflatten(0, query.shape[:2])
+    return out.transpose(1, 2)
+
+
+def _squared_row_norms(
+    q: Float[Tensor, "b m h d"], k: Float[Tensor, "b n h d"], causal: bool
+) -> Float[Tensor, "b m h 1"]:
+    """‖row m of Q Kᵀ‖² over the keys it sees, in at least float32.
+
+    Without a causal mask the norm is q (KᵀK) qᵀ, a D x D matrix instead of N x N scores.
+    """
+    exact = torch.promote_types(q.dtype, torch.float32)
+    q, k = q.to(exact), k.to(exact)
+    if not causal and k.shape[1] > k.shape[3]:
+        gram = torch.einsum("bnhd,bnhe->bhde", k, k)
+        return (torch.einsum("bmhd,bhde->bmhe", q, gram) * q).sum(-1, keepdim=True).clamp(min=0.0)
+    scores = torch.einsum("bmhd,bnhd->bhmn", q, k)
+    if causal:
+        scores = scores.tril()
+    return scores.square().sum(-1).transpose(1, 2).unsqueeze(-1)
+
+
+def _scores(q: Tensor, k: Tensor, first_row: int | None) -> Tensor:
+    """Scores of a block of queries; `first_row` is the block's place in a causal mask, None without one."""
+    scores = q @ k.mT
+    return scores if first_row is None else scores.tril(first_row)
+
+
+def _kernel(
+    q: Tensor, k: Tensor, gate_q: Tensor | None, gate_k: Tensor | None, first_row: int | None
+) -> Float[Tensor, "b h m n"]:
+    kernel = _scores(q, k, first_row).relu()
+    if gate_q is not None and gate_k is not None:
+        # where the left scores are masked the product is zero, whatever the gate says
+        kernel = kernel * F.softplus(gate_q @ gate_k.mT, threshold=SOFTPLUS_LINEAR)
+    return kernel
+
+
+class _BlockedKernelAttention(torch.autograd.Function):
+    """act(Q Kᵀ) V, some heads or queries at a time; backward forms the scores again instead of keeping them.
+
+    Tensors are (heads of all batch entries, tokens, width). Backward is made of differentiable tensor functions, so
+    second derivatives work.
+    """
+
+    @staticmethod
+    def forward(q: Tensor, k: Tensor, v: Tensor, gate_q: Tensor | None, gate_k: Tensor | None, causal: bool) -> Tensor:
+        out = v.new_empty(*q.shape[:2], v.shape[2])
+        for heads, rows in _blocks(q, k):
+            gate_query = None if gate_q is None else gate_q[heads, rows]
+            gate_key = None if gate_k is None else gate_k[heads]
+            kernel = _kernel(q[heads, rows], k[heads], gate_query, gate_key, rows.start if causal else None)
+            out[heads, rows] = kernel @ v[heads]
+        return out
+
+    @staticmethod
+    def setup_context(ctx: FunctionCtx, inputs: tuple[Any, ...], output: Tensor) -> None:
+        *tensors, causal = inputs
+        ctx.save_for_backward(*tensors)
+        ctx.causal = causal  # type: ignore[attr-defined]
+
+    @staticmethod
+    def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
+        q, k, v, gate_q, gate_k = ctx.saved_tensors
+        grad_q, grad_k, grad_v = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)
+        gated = gate_q is not None
+        grad_gate_q = torch.empty_like(gate_q) if gated else None
+        grad_gate_k = torch.zeros_like(gate_k) if gated else None
+        for heads, rows in _blocks(q, k):
+            query, grad = q[heads, rows], grad_out[heads, rows]
+            left = _scores(query, k[heads], rows.start if ctx.causal else None)
+            kernel = left.relu()
+            grad_kernel = grad @ v[heads].mT
+            grad_left = grad_kernel * (left > 0)
+            if grad_gate_q is not None and grad_gate_k is not None:
+                right = gate_q[heads, rows] @ gate_k[heads].mT
+                gate = F.softplus(right, threshold=SOFTPLUS_LINEAR)
+                grad_right = grad_kernel * kernel * right.sigmoid()
+                grad_gate_q[heads, rows] = grad_right @ gate_k[heads]
+                grad_gate_k[heads] += grad_right.mT @ gate_q[heads, rows]
+                grad_left = grad_left * gate
+                kernel = kernel * gate
+            grad_q[heads, rows] = grad_left @ k[heads]
+            grad_k[heads] += grad_left.mT @ query
+            grad_v[heads] += kernel.mT @ grad
+        return grad_q, grad_k, grad_v, grad_gate_q, grad_gate_k, None
+
+
+def _blocks(q: Tensor, k: Tensor) -> Iterator[tuple[slice, slice]]:
+    """Whole heads while they fit the budget, else one head and some of its queries."""
+    (heads, m, _), n = q.shape, k.shape[1]
+    budget = _BLOCK_ELEMENTS.get(q.device.type, _BLOCK_ELEMENTS_DEFAULT)
+    head_step = max(1, budget // max(1, m * n))
+    row_step = max(1, m if head_step > 1 else budget // n)
+    for head in range(0, heads, head_step):
+        for row in range(0, m, row_step):
+            yield slice(head, min(head + head_step, heads)), slice(row, min(row + row_step, m))

@@ -1,0 +1,177 @@
+"""Sequence operators as tensors: what `S` may be in `operator_attention`.
+
+Every operator acts along the token axis of `x` (B, N, H, D), one matrix a head, and knows two things: how to mix
+(`mix`, the fast way) and what it is (`dense`, the definition). A sequence shorter than the operator uses its
+leading block.
+
+Alphabet: B batch, N tokens, H heads, D head width, R rank.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+
+class Operator(Protocol):
+    """One N x N matrix a head."""
+
+    @property
+    def num_heads(self) -> int:
+        """Number of heads H."""
+        ...
+
+    @property
+    def num_tokens(self) -> int:
+        """Longest sequence it can mix."""
+        ...
+
+    def mix(self, x: Tensor, *, transpose: bool = False, causal: bool = False) -> Tensor:
+        """S x, or Sᵀ x with `transpose`; `causal` keeps the lower triangle of whichever is applied."""
+        ...
+
+    def dense(self, n: int) -> Tensor:
+        """The leading n x n block of S, shape (H, n, n)."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Dense:
+    """S = I + weight, or S = weight without `residual`.
+
+    Kept as an offset, the identity stays exact in low precision: bfloat16 cannot tell 1 + 1e-3 from 1.
+    """
+
+    weight: Float[Tensor, "h n n"]
+    residual: bool = True
+
+    @property
+    def num_heads(self) -> int:
+        """Number of heads H."""
+        return self.weight.shape[0]
+
+    @property
+    def num_tokens(self) -> int:
+        """Longest sequence it can mix."""
+        return self.weight.shape[-1]
+
+    def mix(
+        self, x: Float[Tensor, "b n h d"], *, transpose: bool = False, causal: bool = False
+    ) -> Float[Tensor, "b n h d"]:
+        """S x: one matrix product a head over all batch entries and features at once."""
+        n = x.shape[1]
+        weight = self.weight[:, :n, :n]
+        if transpose:
+            weight = weight.mT
+        if causal:
+            weight = weight.tril()
+        mixed = torch.einsum("hmn,bnhd->bmhd", weight.to(x.dtype), x)
+        return x + mixed if self.residual else mixed
+
+    def dense(self, n: int) -> Float[Tensor, "h {n} {n}"]:
+        """The leading n x n block of S."""
+        weight = self.weight[:, :n, :n]
+        return weight + _eye(weight) if self.residual else weight
+
+
+@dataclass(frozen=True, slots=True)
+class DiagonalLowRank:
+    """S = I + diag(diagonal) + left rightᵀ: O(N R) parameters and time (O(N²) time where causal)."""
+
+    diagonal: Float[Tensor, "h n"]
+    left: Float[Tensor, "h n r"]
+    right: Float[Tensor, "h n r"]
+
+    @property
+    def num_heads(self) -> int:
+        """Number of heads H."""
+        return self.diagonal.shape[0]
+
+    @property
+    def num_tokens(self) -> int:
+        """Longest sequence it can mix."""
+        return self.diagonal.shape[-1]
+
+    def mix(
+        self, x: Float[Tensor, "b n h d"], *, transpose: bool = False, causal: bool = False
+    ) -> Float[Tensor, "b n h d"]:
+        """S x, through the rank-R bottleneck."""
+        n = x.shape[1]
+        if causal:
+            # a triangle of a low-rank matrix is not of low rank
+            return Dense(self.dense(n), residual=False).mix(x, transpose=transpose, causal=True)
+        left, right = (self.right, self.left) if transpose else (self.left, self.right)
+        diagonal = self.diagonal[:, :n].mT.unsqueeze(-1).to(x.dtype)  # (N, H, 1)
+        inner = torch.einsum("hnr,bnhd->brhd", right[:, :n].to(x.dtype), x)  # (B, R, H, D)
+        return x + diagonal * x + torch.einsum("hnr,brhd->bnhd", left[:, :n].to(x.dtype), inner)
+
+    def dense(self, n: int) -> Float[Tensor, "h {n} {n}"]:
+        """The leading n x n block of S."""
+        matrix = self.left[:, :n] @ self.right[:, :n].mT
+        return matrix + torch.diag_embed(self.diagonal[:, :n]) + _eye(matrix)
+
+
+@dataclass(frozen=True, slots=True)
+class Toeplitz:
+    """S = I + T with T[i, j] = taps[N - 1 + i - j]: one filter a head, applied by FFT in O(N log N)."""
+
+    taps: Float[Tensor, "h lags"]
+
+    @property
+    def num_heads(self) -> int:
+        """Number of heads H."""
+        return self.taps.shape[0]
+
+    @property
+    def num_tokens(self) -> int:
+        """Longest sequence it can mix."""
+        return (self.taps.shape[-1] + 1) // 2
+
+    def _lags(self, n: int) -> Float[Tensor, "h lags"]:
+        """Taps of lags -(n-1) .. n-1."""
+        middle = self.num_tokens - 1
+        return self.taps[:, middle - n + 1 : middle + n]
+
+    def mix(
+        self, x: Float[Tensor, "b n h d"], *, transpose: bool = False, causal: bool = False
+    ) -> Float[Tensor, "b n h d"]:
+        """S x as one circular convolution of length at least 2 N - 1."""
+        n = x.shape[1]
+        taps = self._lags(n).to(torch.promote_types(x.dtype, torch.float32))
+        if transpose:
+            taps = taps.flip(-1)
+        if causal:
+            future = torch.arange(2 * n - 1, device=x.device) < n - 1
+            taps = taps.masked_fill(future, 0.0)
+        size = _fast_length(2 * n - 1)
+        # roll lag 0 to the front: negative lags wrap around to the end of the circle
+        kernel = torch.cat((taps[:, n - 1 :], taps.new_zeros(taps.shape[0], size - 2 * n + 1), taps[:, : n - 1]), -1)
+        spectrum = torch.fft.rfft(kernel, dim=-1).mT.unsqueeze(-1)  # (F, H, 1)
+        moved = torch.fft.rfft(x.to(taps.dtype), n=size, dim=1) * spectrum  # (B, F, H, D)
+        return x + torch.fft.irfft(moved, n=size, dim=1)[:, :n].to(x.dtype)
+
+    def dense(self, n: int) -> Float[Tensor, "h {n} {n}"]:
+        """The leading n x n block of S."""
+        place = torch.arange(n, device=self.taps.device)
+        matrix = self._lags(n)[:, n - 1 + place[:, None] - place[None, :]]
+        return matrix + _eye(matrix)
+
+
+def _eye(like: Tensor) -> Tensor:
+    return torch.eye(like.shape[-1], dtype=like.dtype, device=like.device)
+
+
+def _fast_length(least: int) -> int:
+    """Smallest 2^a 3^b 5^c at or above `least`: lengths that every FFT library is quick at."""
+    best = 1 << (least - 1).bit_length()
+    five = 1
+    while five < best:
+        three = five
+        while three < best:
+            size = three << max(0, (-(-least // three) - 1).bit_length())
+            best = min(best, size)
+            three *= 3
+        five *= 5
+    return best
