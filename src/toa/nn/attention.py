@@ -83,6 +83,16 @@ class Attention(nn.Module, ABC):
         """How many sets of queries and keys a head has."""
         return 1
 
+    @property
+    @abstractmethod
+    def activation(self) -> ops.Activation:
+        """The activation that `toa.ops.operator_attention` is called with."""
+
+    def chosen_backend(self) -> str:
+        """Name the backend that a call would use where the layer is now."""
+        weight = self.v_proj.weight
+        return ops.choose_backend(self.backend, activation=self.activation, device=weight.device, dtype=weight.dtype)
+
     @abstractmethod
     def _mixing(self, query: Tensor, key: Tensor, key_padding_mask: Tensor | None) -> Mixing:
         """What acts on the values, settled by queries and keys."""
@@ -154,6 +164,11 @@ class SoftmaxAttention(Attention):
 
     It has no operators: `num_tokens` only bounds the length, as in the other layers. Arguments are `Attention`'s.
     """
+
+    @property
+    def activation(self) -> ops.Activation:
+        """Softmax."""
+        return "softmax"
 
     def _mixing(self, query: Tensor, key: Tensor, key_padding_mask: Tensor | None) -> Mixing:
         q, k = self._heads(self.q_proj(query)), self._heads(self.k_proj(key))
@@ -261,6 +276,11 @@ class TemporalOperatorAttention(Attention):
             if sor
             else None
         )
+
+    @property
+    def activation(self) -> ops.Activation:
+        """The variant's."""
+        return self.variant
 
     @property
     def _qk_groups(self) -> int:

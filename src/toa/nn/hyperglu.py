@@ -81,6 +81,11 @@ class HyperGLUAttention(Attention):
         self.rank_gates = nn.Linear(embed_dim, 3 * num_heads * rank, bias=bias)
 
     @property
+    def activation(self) -> ops.Activation:
+        """Gated."""
+        return "gated"
+
+    @property
     def _qk_groups(self) -> int:
         return 2
 

@@ -202,6 +202,6 @@ def _resample(x: Tensor, size: tuple[int, ...]) -> Tensor:
     """Linear interpolation of the last one or two axes, averaging where it shrinks; heads come first."""
     if len(size) == 1:
         return _resample(x.unsqueeze(-2), (1, *size)).squeeze(-2)
-    if x.dim() == 3:
-        return F.interpolate(x.unsqueeze(0), size, mode="bilinear", antialias=True).squeeze(0)
-    return F.interpolate(x, size, mode="bilinear", antialias=True)
+    exact = x.to(torch.promote_types(x.dtype, torch.float32))
+    images = exact if x.dim() == 4 else exact.unsqueeze(0)
+    return F.interpolate(images, size, mode="bilinear", antialias=True).view(*x.shape[:-2], *size).to(x.dtype)

@@ -91,7 +91,18 @@ class DropRates:
 class _SharedRate:
     """The drop rate of the model pass under way; None outside of one."""
 
-    rate: Tensor | None = None
+    def __init__(self, source: StochasticOperatorRegularization) -> None:
+        self._source = source
+        self.rate: Tensor | None = None
+
+    def begin(self, module: nn.Module, args: object) -> None:
+        """Draw, as a hook before the model's forward."""
+        if module.training:
+            self.rate = self._source.draw((), next(module.parameters()).device)
+
+    def end(self, module: nn.Module, args: object, output: object) -> None:
+        """Forget, as a hook after it."""
+        self.rate = None
 
 
 def share_drop_rate(model: nn.Module) -> int:
@@ -102,17 +113,10 @@ def share_drop_rate(model: nn.Module) -> int:
     layers = [m for m in model.modules() if isinstance(m, StochasticOperatorRegularization) and m.sharing == "pass"]
     if not layers:
         return 0
-    shared = _SharedRate()
+    shared = _SharedRate(layers[0])
     for layer in layers:
         layer._shared = shared
-
-    def begin(module: nn.Module, args: object) -> None:
-        if module.training:
-            shared.rate = layers[0].draw((), next(module.parameters()).device)
-
-    def end(module: nn.Module, args: object, output: object) -> None:
-        shared.rate = None
-
-    model.register_forward_pre_hook(begin)
-    model.register_forward_hook(end, always_call=True)
+    # methods, not closures: a copied model gets hooks of its own
+    model.register_forward_pre_hook(shared.begin)
+    model.register_forward_hook(shared.end, always_call=True)
     return len(layers)

@@ -8,13 +8,14 @@ Alphabet: B batch, N tokens, H heads, D head width, R rank.
 """
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 
+@runtime_checkable
 class Operator(Protocol):
     """One N x N matrix a head."""
 
@@ -26,6 +27,11 @@ class Operator(Protocol):
     @property
     def num_tokens(self) -> int:
         """Longest sequence it can mix."""
+        ...
+
+    @property
+    def device(self) -> torch.device:
+        """Where it is."""
         ...
 
     def mix(self, x: Tensor, *, transpose: bool = False, causal: bool = False) -> Tensor:
@@ -56,6 +62,11 @@ class Dense:
     def num_tokens(self) -> int:
         """Longest sequence it can mix."""
         return self.weight.shape[-1]
+
+    @property
+    def device(self) -> torch.device:
+        """Where it is."""
+        return self.weight.device
 
     def mix(
         self, x: Float[Tensor, "b n h d"], *, transpose: bool = False, causal: bool = False
@@ -94,6 +105,11 @@ class DiagonalLowRank:
         """Longest sequence it can mix."""
         return self.diagonal.shape[-1]
 
+    @property
+    def device(self) -> torch.device:
+        """Where it is."""
+        return self.diagonal.device
+
     def mix(
         self, x: Float[Tensor, "b n h d"], *, transpose: bool = False, causal: bool = False
     ) -> Float[Tensor, "b n h d"]:
@@ -128,6 +144,11 @@ class Toeplitz:
     def num_tokens(self) -> int:
         """Longest sequence it can mix."""
         return (self.taps.shape[-1] + 1) // 2
+
+    @property
+    def device(self) -> torch.device:
+        """Where it is."""
+        return self.taps.device
 
     def _lags(self, n: int) -> Float[Tensor, "h lags"]:
         """Taps of lags -(n-1) .. n-1."""

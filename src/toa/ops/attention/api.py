@@ -1,5 +1,6 @@
 """The public function: check, choose a backend, call it."""
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -147,21 +148,20 @@ def operator_attention(
     check_fraction("dropout_p", dropout_p)
     _check_qkv(q, k, v)
     _check_gate(activation, q, k, gate_q, gate_k, gate_s1, gate_norm)
-    operators = {
-        name: _as_operator(name, s, heads=k.shape[2], length=k.shape[1])
-        for name, s in (("s1", s1), ("s2", s2), ("gate_s1", gate_s1))
-    }
+    operators = {name: _as_operator(name, s, k) for name, s in (("s1", s1), ("s2", s2), ("gate_s1", gate_s1))}
     if key_padding_mask is not None:
         check_padding_mask(key_padding_mask, (k.shape[0], k.shape[1]))
 
     device = q.device.type
-    if torch.is_autocast_enabled(device):
+    autocast = torch.amp.is_autocast_available(device)
+    # as PyTorch has it: float64 is left alone
+    if autocast and torch.is_autocast_enabled(device) and q.dtype != torch.float64:
         low = torch.get_autocast_dtype(device)
         q, k, v = q.to(low), k.to(low), v.to(low)
         gate_q = None if gate_q is None else gate_q.to(low)
         gate_k = None if gate_k is None else gate_k.to(low)
     name = choose_backend(backend, activation=activation, device=q.device, dtype=v.dtype)
-    with torch.autocast(device, enabled=False):
+    with torch.autocast(device, enabled=False) if autocast else nullcontext():
         return BACKENDS[name].run(
             q,
             k,
@@ -188,15 +188,21 @@ def _check_qkv(q: Tensor, k: Tensor, v: Tensor) -> None:
     check_shape("v", v, "(B, N, H, E)", (b, k.shape[1], h, None))
     if k.shape[1] == 0:
         raise ValueError("k must hold at least one token, got 0; drop empty sequences before attention.")
-    for name, x in (("k", k), ("v", v)):
-        if x.device != q.device:
-            raise ValueError(
-                f"{name} must be on the device of q, {q.device}, got {x.device}; move it with .to(q.device)."
-            )
-        if x.dtype != q.dtype:
-            raise ValueError(f"{name} must have the dtype of q, {q.dtype}, got {x.dtype}; cast it with .to(q.dtype).")
+    _check_like(q, k=k, v=v)
     if not q.is_floating_point():
         raise ValueError(f"q, k and v must be floating point, got {q.dtype}; cast them with .float().")
+
+
+def _check_like(q: Tensor, **others: Tensor) -> None:
+    for name, x in others.items():
+        _check_device(name, x.device, q.device)
+        if x.dtype != q.dtype:
+            raise ValueError(f"{name} must have the dtype of q, {q.dtype}, got {x.dtype}; cast it with .to(q.dtype).")
+
+
+def _check_device(name: str, found: torch.device, wanted: torch.device) -> None:
+    if found != wanted:
+        raise ValueError(f"{name} must be on the device of q, {wanted}, got {found}; move it with .to(q.device).")
 
 
 def _check_gate(
@@ -219,11 +225,13 @@ def _check_gate(
     b, m, h, _ = q.shape
     check_shape("gate_q", gate_q, "(B, M, H, G)", (b, m, h, None))
     check_shape("gate_k", gate_k, "(B, N, H, G)", (b, k.shape[1], h, gate_q.shape[3]))
+    _check_like(q, gate_q=gate_q, gate_k=gate_k)
 
 
-def _as_operator(name: str, s: Tensor | Operator | None, *, heads: int, length: int) -> Operator | None:
+def _as_operator(name: str, s: Tensor | Operator | None, k: Tensor) -> Operator | None:
     if s is None:
         return None
+    _, length, heads, _ = k.shape
     if isinstance(s, Tensor):
         check_shape(name, s, "(H, N, N)", (heads, None, None))
         if s.shape[1] != s.shape[2]:
@@ -232,4 +240,5 @@ def _as_operator(name: str, s: Tensor | Operator | None, *, heads: int, length: 
     if s.num_heads != heads:
         raise ValueError(f"{name} must have one matrix a head, H={heads}, got {s.num_heads}.")
     check_tokens(name, s.num_tokens, length)
+    _check_device(name, s.device, k.device)
     return s

@@ -61,7 +61,8 @@ def folded_operator_attention(
             right = clear(s.mix(right, transpose=True, causal=causal))
         left = left * scale
         if norm == "l2":
-            left = (left * l2_factor(_squared_row_norms(left, right, causal))).to(left.dtype)
+            squared = _squared_row_norms(left, right, causal, key_padding_mask is not None)
+            left = (left * l2_factor(squared)).to(left.dtype)
         elif norm == "mean":
             count = visible_keys(left, right, key_padding_mask, causal).sum(-1).clamp(min=1)  # (B or 1, 1, M)
             left = left / count.mT.unsqueeze(-1).to(left.dtype)
@@ -96,15 +97,16 @@ def folded_operator_attention(
 
 
 def _squared_row_norms(
-    q: Float[Tensor, "b m h d"], k: Float[Tensor, "b n h d"], causal: bool
+    q: Float[Tensor, "b m h d"], k: Float[Tensor, "b n h d"], causal: bool, padded: bool
 ) -> Float[Tensor, "b m h 1"]:
     """‖row m of Q Kᵀ‖² over the keys it sees, in at least float32.
 
-    Without a causal mask the norm is q (KᵀK) qᵀ, a D x D matrix instead of N x N scores.
+    Without a mask the norm is q (KᵀK) qᵀ, a D x D matrix instead of N x N scores. That loses digits where keys span
+    fewer than D dimensions, as the few keys that padding may leave do.
     """
     exact = torch.promote_types(q.dtype, torch.float32)
     q, k = q.to(exact), k.to(exact)
-    if not causal and k.shape[1] > k.shape[3]:
+    if not causal and not padded and k.shape[1] > k.shape[3]:
         gram = torch.einsum("bnhd,bnhe->bhde", k, k)
         return (torch.einsum("bmhd,bhde->bmhe", q, gram) * q).sum(-1, keepdim=True).clamp(min=0.0)
     scores = torch.einsum("bmhd,bnhd->bhmn", q, k)
@@ -121,7 +123,7 @@ def _scores(q: Tensor, k: Tensor, first_row: int | None) -> Tensor:
 
 def _kernel(
     q: Tensor, k: Tensor, gate_q: Tensor | None, gate_k: Tensor | None, first_row: int | None
-) -> Float[Tensor, "b h m n"]:
+) -> Float[Tensor, "*heads m n"]:
     kernel = _scores(q, k, first_row).relu()
     if gate_q is not None and gate_k is not None:
         # where the left scores are masked the product is zero, whatever the gate says

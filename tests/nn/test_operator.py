@@ -1,0 +1,116 @@
+import pytest
+import torch
+
+from tests.support import assert_near, message
+from toa.nn import OPERATORS, DenseOperator, DiagonalLowRankOperator, ToeplitzOperator, make_operator
+
+STRUCTURES = tuple(OPERATORS)
+
+
+@pytest.mark.parametrize("structure", STRUCTURES)
+@pytest.mark.parametrize("n", [1, 4, 7])
+def test_calling_an_operator_is_the_product_with_its_matrix(structure, n) -> None:
+    operator = make_operator(structure, 2, 7, init_std=1.0).double()
+    x = torch.randn(3, n, 2, 5, dtype=torch.float64)
+    assert_near(operator(x), torch.einsum("hmn,bnhd->bmhd", operator.dense(n), x))
+    assert_near(operator.dense(n), operator.dense()[:, :n, :n])
+
+
+@pytest.mark.parametrize("std", [1e-3, 0.5])
+@pytest.mark.parametrize("structure", STRUCTURES)
+def test_offset_entries_start_with_the_given_standard_deviation(structure, std) -> None:
+    n = 200
+    operator = make_operator(structure, 4, n, init_std=std)
+    offset = (operator.dense() - torch.eye(n)).detach()
+    apart = ~torch.eye(n, dtype=torch.bool)
+    assert offset[:, apart].std().item() == pytest.approx(std, rel=0.15)
+    assert offset[:, apart].mean().item() == pytest.approx(0.0, abs=0.2 * std)
+    if isinstance(operator, DiagonalLowRankOperator):
+        assert operator.diagonal.std().item() == pytest.approx(std, rel=0.15)
+        product = operator.left @ operator.right.mT
+        assert product.std().item() == pytest.approx(std, rel=0.15)
+
+
+def test_default_standard_deviation_is_a_thousandth() -> None:
+    assert DenseOperator(2, 100).offset.std().item() == pytest.approx(1e-3, rel=0.1)
+    assert ToeplitzOperator(4, 1000).taps.std().item() == pytest.approx(1e-3, rel=0.1)
+
+
+@pytest.mark.parametrize("structure", STRUCTURES)
+def test_zero_standard_deviation_is_the_identity(structure) -> None:
+    operator = make_operator(structure, 2, 6, init_std=0.0)
+    assert torch.equal(operator.dense(), torch.eye(6).expand(2, 6, 6))
+
+
+@pytest.mark.parametrize("structure", STRUCTURES)
+def test_reset_draws_the_offset_anew(structure) -> None:
+    operator = make_operator(structure, 2, 6)
+    before = operator.dense().detach().clone()
+    operator.reset_parameters()
+    assert not torch.equal(operator.dense(), before)
+
+
+@pytest.mark.parametrize(
+    ("structure", "count"), [("dense", 2 * 50 * 50), ("dplr", 2 * 50 * (2 * 16 + 1)), ("toeplitz", 2 * 99)]
+)
+def test_number_of_parameters_is_as_documented(structure, count) -> None:
+    assert sum(p.numel() for p in make_operator(structure, 2, 50).parameters()) == count
+
+
+@pytest.mark.parametrize("structure", STRUCTURES)
+def test_every_parameter_of_an_operator_gets_a_gradient(structure) -> None:
+    operator = make_operator(structure, 2, 6, init_std=0.1)
+    operator(torch.randn(2, 6, 2, 3)).square().sum().backward()
+    assert all(p.grad is not None and (p.grad != 0).all() for p in operator.parameters())
+
+
+@pytest.mark.parametrize("structure", STRUCTURES)
+def test_repr_shows_the_sizes(structure) -> None:
+    assert "num_heads=2, num_tokens=6" in repr(make_operator(structure, 2, 6))
+
+
+@pytest.mark.parametrize("structure", STRUCTURES)
+def test_operator_refuses_other_shapes_and_longer_sequences(structure) -> None:
+    operator = make_operator(structure, 2, 6)
+    name = type(operator).__name__
+    with pytest.raises(ValueError, match=message("x must have 4 axes (B, N, H, D), got 3: shape (1, 6, 2)")):
+        operator(torch.zeros(1, 6, 2))
+    with pytest.raises(
+        ValueError, match=message("x must have shape (B, N, H, D)=(any, any, 2, any), got (1, 6, 3, 4)")
+    ):
+        operator(torch.zeros(1, 6, 3, 4))
+    longer = message(f"{name} is an operator on at most 6 tokens, got a sequence of 7", "resize(7)", "num_tokens=7")
+    with pytest.raises(ValueError, match=longer):
+        operator(torch.zeros(1, 7, 2, 4))
+    with pytest.raises(ValueError, match=longer):
+        operator.dense(7)
+
+
+def test_sizes_below_one_are_refused() -> None:
+    with pytest.raises(ValueError, match=message("num_heads must be at least 1, got 0")):
+        DenseOperator(0, 4)
+    with pytest.raises(ValueError, match=message("num_tokens must be at least 1, got 0")):
+        DenseOperator(1, 0)
+    with pytest.raises(ValueError, match=message("init_std must be at least 0.0, got -1")):
+        DenseOperator(1, 4, init_std=-1.0)
+    with pytest.raises(ValueError, match=message("rank must be at least 1, got 0")):
+        DiagonalLowRankOperator(1, 4, rank=0)
+    with pytest.raises(ValueError, match=message("num_tokens must be at least 1, got 0")):
+        DenseOperator(1, 4).resize(0)
+
+
+def test_unknown_structure_lists_the_known_ones() -> None:
+    with pytest.raises(ValueError, match=message("unknown structure 'sparse'; known: dense, dplr, toeplitz.")):
+        make_operator("sparse", 1, 4)
+
+
+@pytest.mark.parametrize("structure", ["dense", "toeplitz"])
+def test_rank_of_a_structure_without_one_is_refused(structure) -> None:
+    pattern = message(f"rank goes with structure='dplr', got structure='{structure}'; drop rank=4")
+    with pytest.raises(ValueError, match=pattern):
+        make_operator(structure, 1, 4, rank=4)
+
+
+def test_rank_of_dplr_is_sixteen_or_what_is_asked() -> None:
+    assert make_operator("dplr", 1, 4).rank == 16
+    assert make_operator("dplr", 1, 4, rank=3).rank == 3

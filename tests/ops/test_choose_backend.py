@@ -1,0 +1,82 @@
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from tests.support import ACTIVATIONS, assert_near, make_problem, message
+from toa import ops
+
+
+@pytest.fixture
+def moon_backend() -> Iterator[list[str]]:
+    """A backend that "auto" would prefer, but that runs only gated attention in float16."""
+    calls: list[str] = []
+
+    def objection(activation, device, dtype):
+        if activation != "gated":
+            return f"it has no {activation} kernel"
+        return None if dtype == torch.float16 else f"it takes float16, not {dtype}, on {device}"
+
+    def run(q, k, v, *args, **options):
+        calls.append(options["activation"])
+        return v
+
+    entries = ops.BACKENDS._entries
+    kept = dict(entries)
+    entries.clear()
+    ops.BACKENDS.register("moon")(ops.AttentionBackend(run=run, objection=objection, automatic=True))
+    entries.update(kept)
+    yield calls
+    entries.clear()
+    entries.update(kept)
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
+def test_auto_chooses_folded_on_a_cpu(activation, dtype) -> None:
+    assert ops.choose_backend(activation=activation, device="cpu", dtype=dtype) == "folded"
+
+
+def test_auto_takes_the_first_backend_that_can_run(moon_backend) -> None:
+    assert next(iter(ops.BACKENDS)) == "moon"
+    assert ops.choose_backend(activation="gated", dtype=torch.float16) == "moon"
+    assert ops.choose_backend(activation="gated", dtype=torch.float32) == "folded"
+    assert ops.choose_backend(activation="relu", dtype=torch.float16) == "folded"
+
+
+def test_auto_never_chooses_the_reference() -> None:
+    assert not ops.BACKENDS["reference"].automatic
+    assert ops.choose_backend("reference") == "reference"
+
+
+def test_named_backend_that_cannot_run_says_why_and_what_auto_would_do(moon_backend) -> None:
+    problem = make_problem(activation="relu")
+    with pytest.raises(
+        ValueError, match=message("'moon' cannot run here: it has no relu kernel", "'auto'", "'folded'")
+    ):
+        problem.run("moon")
+    with pytest.raises(ValueError, match=message("it takes float16, not torch.float64, on cpu")):
+        make_problem(activation="gated").run("moon")
+    assert moon_backend == []
+
+
+def test_named_backend_is_the_one_that_runs(moon_backend) -> None:
+    problem = make_problem(activation="gated").cast(torch.float16)
+    assert_near(problem.run("moon"), problem.leaves["v"])
+    problem.run("folded")
+    assert moon_backend == ["gated"]
+
+
+def test_auto_runs_what_choose_backend_names(moon_backend) -> None:
+    problem = make_problem(activation="gated").cast(torch.float16)
+    assert ops.choose_backend(activation="gated", dtype=torch.float16) == "moon"
+    problem.run("auto")
+    assert moon_backend == ["gated"]
+
+
+def test_unknown_backend_lists_the_known_ones() -> None:
+    pattern = message("unknown backend 'tritn'; known: auto, folded, reference.")
+    with pytest.raises(ValueError, match=pattern):
+        ops.choose_backend("tritn")
+    with pytest.raises(ValueError, match=pattern):
+        make_problem().run("tritn")

@@ -1,0 +1,126 @@
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tests.support import ACTIVATIONS, KINDS, Problem, assert_as_accurate, make_problem
+from toa import ops
+from toa.ops.operators import Operator
+
+DTYPES = (torch.float32, torch.bfloat16)
+
+
+def literal(problem: Problem) -> Tensor:
+    """act(Q Kᵀ S1) S2 V with every product in the dtype of its inputs, as eager PyTorch would do it."""
+    a: dict[str, Any] = problem.arguments()
+    n = a["k"].shape[1]
+
+    def matrix(s: Tensor | Operator | None, like: Tensor) -> Tensor:
+        if s is None:
+            return torch.eye(n, dtype=like.dtype)
+        return (s if isinstance(s, Tensor) else s.dense(n)).to(like.dtype)
+
+    def scores(left: Tensor, right: Tensor, s: Tensor | Operator | None) -> Tensor:
+        return torch.einsum("bmhd,bnhd->bhmn", left, right) @ matrix(s, left)
+
+    w = scores(a["q"], a["k"], a["s1"])
+    w = w.softmax(-1) if a["activation"] == "softmax" else w.relu()
+    if a["activation"] == "gated":
+        w = w * F.softplus(scores(a["gate_q"], a["gate_k"], a["gate_s1"]))
+    return torch.einsum("bhmn,bnhe->bmhe", w @ matrix(a["s2"], w), a["v"])
+
+
+def literal_results(problem: Problem) -> dict[str, Tensor]:
+    out = literal(problem)
+    generator = torch.Generator().manual_seed(1)
+    cotangent = torch.randn(out.shape, generator=generator, dtype=torch.float64).to(out)
+    grads = torch.autograd.grad(out, list(problem.leaves.values()), cotangent)
+    return {"output": out, **{f"grad of {n}": g for n, g in zip(problem.leaves, grads, strict=True)}}
+
+
+def clear_of_the_kink(problem: Problem) -> Problem:
+    """All scores positive: rounding cannot switch a ReLU on or off, which no precision could bound."""
+    leaves = {name: x.detach() if name == "v" else x.detach().abs() for name, x in problem.leaves.items()}
+    return replace(problem, leaves={name: x.requires_grad_() for name, x in leaves.items()})
+
+
+def roundings(exact: Tensor, dtype: torch.dtype) -> float:
+    """A few roundings of the largest entry."""
+    return 4 * torch.finfo(dtype).eps * exact.abs().max().item()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_folded_and_its_gradients_are_as_accurate_as_the_formula_in_that_dtype(activation, dtype, kind) -> None:
+    problem = make_problem(keys=65, queries=33, activation=activation, width=8, s1=kind, s2=kind, gate_s1=kind)
+    low = clear_of_the_kink(problem).cast(dtype)
+    # the low-precision numbers are exact inputs of a float64 problem
+    exact = low.cast(torch.float64).results("reference")
+    got, plain = low.results("folded"), literal_results(low)
+    for name in exact:
+        assert_as_accurate(name, got[name], exact[name], plain[name], atol=roundings(exact[name], dtype))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_folded_output_of_signed_scores_is_as_accurate_as_the_formula(activation, dtype, kind) -> None:
+    low = make_problem(keys=65, queries=33, activation=activation, width=8, s1=kind, s2=kind, gate_s1=kind).cast(dtype)
+    exact = low.cast(torch.float64).run("reference")
+    assert_as_accurate("output", low.run("folded"), exact, literal(low), atol=roundings(exact, dtype))
+
+
+@pytest.mark.parametrize("options", [{"score_norm": "l2"}, {"score_norm": "mean"}, {"gate_norm": "l2"}], ids=str)
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_folded_norms_are_about_as_accurate_as_reference(dtype, causal, options) -> None:
+    activation = "gated" if "gate_norm" in options else "softmax"
+    low = make_problem(keys=65, activation=activation, width=8, causal=causal, **options).cast(dtype)
+    exact, plain = low.cast(torch.float64).results("reference"), low.results("reference")
+    # gradients through ReLU jump where rounding crosses its kink
+    smooth = {n for n in exact if activation == "softmax" or n.startswith(("output", "grad of gate", "grad of v"))}
+    for name, got in low.results("folded").items():
+        if name in smooth:
+            # the reference accumulates in float32 whatever the dtype: folded is granted some roundings of its own
+            assert_as_accurate(name, got, exact[name], plain[name], atol=4 * roundings(exact[name], dtype))
+
+
+@pytest.mark.parametrize("backend", ["folded", "reference"])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_reference_accumulates_in_float32(dtype, backend) -> None:
+    # 4096 products of one: bfloat16 sums would stop growing at 256
+    ones = torch.ones(1, 4096, 1, 1, dtype=dtype)
+    out = ops.operator_attention(ones[:, :1], ones, ones, activation="relu", backend=backend)
+    assert out.item() == 4096.0
+
+
+@pytest.mark.parametrize("backend", ["folded", "reference"])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dtype", [torch.float64, *DTYPES], ids=str)
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_output_has_the_dtype_of_the_values_with_float32_operators(activation, dtype, kind, backend) -> None:
+    problem = make_problem(
+        keys=5, activation=activation, score_norm="l2", s1=kind, s2=kind, gate_s1=kind, padding="random"
+    ).cast(dtype, operators=torch.float32)
+    results = problem.results(backend)
+    assert results["output"].dtype == dtype
+    for name, leaf in problem.leaves.items():
+        assert results[f"grad of {name}"].dtype == leaf.dtype
+
+
+@pytest.mark.parametrize("backend", ["folded", "reference"])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_autocast_computes_and_returns_bfloat16(activation, kind, backend) -> None:
+    problem = make_problem(keys=6, activation=activation, s1=kind, s2=kind, gate_s1=kind).cast(torch.float32)
+    with torch.autocast("cpu", torch.bfloat16):
+        results = problem.results(backend)
+    assert results["output"].dtype == torch.bfloat16
+    # as if the caller had cast the tensors, leaving the operators alone
+    cast = problem.cast(torch.bfloat16, operators=torch.float32).run(backend)
+    assert torch.equal(results["output"], cast)
+    assert all(results[f"grad of {name}"].dtype == torch.float32 for name in problem.leaves)

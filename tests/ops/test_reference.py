@@ -1,0 +1,132 @@
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from tests.support import NORMS, Problem, assert_near, make_problem
+from toa.ops import Dense, operator_attention
+
+
+def by_hand(problem: Problem) -> torch.Tensor:
+    """The formula, one query and one key at a time, in Python numbers where it matters."""
+    a = problem.arguments()
+    a = {name: x.detach() if isinstance(x, torch.Tensor) else x for name, x in a.items()}
+    q, v = a["q"], a["v"]
+    (b, m, h, _), n = q.shape, v.shape[1]
+    padding = a.get("key_padding_mask", torch.zeros(b, n, dtype=torch.bool))
+    causal = a.get("causal", False)
+    out = torch.zeros(b, m, h, v.shape[3], dtype=v.dtype)
+
+    def row(left, right, s, norm, i, j, head):
+        seen = [not padding[i, key] and (key <= j or not causal) for key in range(n)]
+        raw = [
+            0.0 if padding[i, key] else a["scale"] * float(left[i, j, head] @ right[i, key, head]) for key in range(n)
+        ]
+        matrix = s.dense(n)[head].detach()
+        # mixing key s into place t: under a causal mask only from s <= t
+        scores = [
+            sum(raw[s] * float(matrix[s, t]) for s in range(n) if s <= t or not causal) if seen[t] else 0.0
+            for t in range(n)
+        ]
+        size = {"none": 1.0, "l2": math.sqrt(sum(x * x for x in scores) + 1e-6), "mean": max(1, sum(seen))}[norm]
+        return [x / size for x in scores], seen
+
+    s2 = a["s2"].dense(n).detach()
+    for i in range(b):
+        for j in range(m):
+            for head in range(h):
+                scores, seen = row(q, a["k"], a["s1"], a["score_norm"], i, j, head)
+                if a["activation"] == "softmax":
+                    total = sum(math.exp(x) for x, see in zip(scores, seen, strict=True) if see)
+                    w = [math.exp(x) / total if see else 0.0 for x, see in zip(scores, seen, strict=True)]
+                else:
+                    w = [max(x, 0.0) for x in scores]
+                if a["activation"] == "gated":
+                    gate, _ = row(a["gate_q"], a["gate_k"], a["gate_s1"], a["gate_norm"], i, j, head)
+                    w = [x * math.log1p(math.exp(y)) for x, y in zip(w, gate, strict=True)]
+                for s in range(n):
+                    mixed = sum(w[t] * float(s2[head, t, s]) for t in range(n) if s <= t or not causal)
+                    if not padding[i, s]:
+                        out[i, j, head] += mixed * v[i, s, head].detach()
+    return out
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("padding", ["none", "leading"])
+@pytest.mark.parametrize(("activation", "score_norm", "gate_norm"), NORMS)
+def test_reference_is_the_printed_formula(activation, score_norm, gate_norm, padding, causal) -> None:
+    problem = make_problem(
+        keys=4,
+        queries=5,
+        activation=activation,
+        score_norm=score_norm,
+        gate_norm=gate_norm,
+        padding=padding,
+        causal=causal,
+        scale=0.7,
+    )
+    assert_near(problem.run("reference"), by_hand(problem))
+
+
+@pytest.mark.parametrize("backend", ["folded", "reference"])
+@pytest.mark.parametrize("activation", ["softmax", "relu", "gated"])
+def test_query_without_any_key_gets_zeros_and_finite_gradients(activation, backend) -> None:
+    mask = torch.tensor([[True, True, False, False]])
+    problem = make_problem(batch=1, keys=4, activation=activation, score_norm="l2", causal=True, key_padding_mask=mask)
+    results = problem.results(backend)
+    # queries 0 and 1 may only look at padding
+    assert (results["output"][:, :2] == 0).all()
+    assert (results["output"][:, 2:] != 0).any()
+    assert all(x.isfinite().all() for x in results.values())
+
+
+@pytest.mark.parametrize("backend", ["folded", "reference"])
+def test_l2_norm_makes_score_rows_unit_and_mean_divides_by_the_visible_keys(backend) -> None:
+    # positive scores: ReLU keeps them all, and with V = I the output is the kernel itself
+    q, k = torch.rand(2, 3, 1, 4, dtype=torch.float64) + 1, torch.rand(2, 5, 1, 4, dtype=torch.float64) + 1
+    v = torch.eye(5, dtype=torch.float64)[None, :, None].expand(2, -1, -1, -1)
+    mask = torch.tensor([[False] * 5, [False, False, True, True, True]])
+    raw, l2, mean = (
+        operator_attention(q, k, v, activation="relu", score_norm=norm, key_padding_mask=mask, backend=backend)
+        for norm in ("none", "l2", "mean")
+    )
+    assert_near(l2.norm(dim=-1), torch.ones(2, 3, 1, dtype=torch.float64), 1e-6)
+    assert_near(mean, raw / torch.tensor([5.0, 2.0], dtype=torch.float64)[:, None, None, None])
+
+
+@pytest.mark.parametrize("backend", ["folded", "reference"])
+def test_softmax_without_operators_is_plain_attention(backend) -> None:
+    q, k, v = (torch.randn(2, 5, 3, 4, dtype=torch.float64) for _ in range(3))
+    heads_first = [x.transpose(1, 2) for x in (q, k, v)]
+    expected = F.scaled_dot_product_attention(heads_first[0], heads_first[1], heads_first[2])
+    got = operator_attention(q, k, v, scale=4**-0.5, backend=backend)
+    assert_near(got, expected.transpose(1, 2))
+
+
+@pytest.mark.parametrize("backend", ["folded", "reference"])
+@pytest.mark.parametrize("activation", ["softmax", "relu", "gated"])
+def test_short_sequence_uses_the_leading_block(activation, backend) -> None:
+    long = make_problem(keys=4, surplus=3, activation=activation)
+    cut = {name: x[:, :4, :4] if "." in name else x for name, x in long.leaves.items()}
+    short = Problem(leaves=cut, kinds=long.kinds, options=long.options)
+    assert_near(long.run(backend), short.run(backend))
+
+
+@pytest.mark.parametrize("backend", ["folded", "reference"])
+def test_raw_tensor_is_the_whole_operator_and_dense_an_offset(backend) -> None:
+    q, k, v = (torch.randn(1, 4, 2, 3, dtype=torch.float64) for _ in range(3))
+    offset = torch.randn(2, 4, 4, dtype=torch.float64)
+    whole = operator_attention(q, k, v, offset + torch.eye(4), activation="relu", backend=backend)
+    assert_near(operator_attention(q, k, v, Dense(offset), activation="relu", backend=backend), whole)
+
+
+@pytest.mark.parametrize("backend", ["folded", "reference"])
+@pytest.mark.parametrize("score", [-30.0, 0.0, 21.0, 39.0, 41.0, 1000.0])
+def test_gate_is_softplus_to_the_last_bit_at_every_score(score, backend) -> None:
+    one = torch.ones(1, 1, 1, 1, dtype=torch.float64)
+    gate = torch.full_like(one, score).requires_grad_()
+    out = operator_attention(one, one, one, activation="gated", gate_q=gate, gate_k=one, backend=backend)
+    (grad,) = torch.autograd.grad(out.sum(), gate)
+    assert out.item() == pytest.approx(max(score, 0.0) + math.log1p(math.exp(-abs(score))), rel=1e-15)
+    assert grad.item() == pytest.approx(1 / (1 + math.exp(-score)), rel=1e-14)

@@ -1,0 +1,216 @@
+"""What tests of several rooms share: random problems, closeness, and a process without shape checks."""
+
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from toa import ops
+
+ROOT = Path(__file__).parents[1]
+
+ACTIVATIONS = ("softmax", "relu", "gated")
+# what S may be: absent, a plain tensor, or one of the structured operators
+KINDS = ("none", "raw", "dense", "dplr", "toeplitz")
+LENGTHS = (1, 2, 63, 64, 65)
+# every activation with every normaliser it takes
+NORMS = [(a, s, g) for a in ACTIVATIONS for s in ops.SCORE_NORMS for g in ops.GATE_NORMS if g == "none" or a == "gated"]
+
+
+def relative_error(got: Tensor, exact: Tensor) -> float:
+    """Largest error, relative to 1 + the largest entry."""
+    if got.numel() == 0:
+        return 0.0
+    return ((got.double() - exact.double()).abs().max() / (1.0 + exact.double().abs().max())).item()
+
+
+def assert_near(got: Tensor, exact: Tensor, tolerance: float = 1e-12, *, name: str = "result") -> None:
+    assert got.shape == exact.shape, f"{name}: shape {tuple(got.shape)}, expected {tuple(exact.shape)}"
+    assert got.isfinite().all(), f"{name}: not finite"
+    error = relative_error(got, exact)
+    assert error <= tolerance, f"{name}: error {error:.2e}, allowed {tolerance:.2e}"
+
+
+def assert_as_accurate(
+    name: str, got: Tensor, exact: Tensor, plain: Tensor, *, factor: float = 2.0, atol: float = 1e-6
+) -> None:
+    """`exact` is the float64 reference; `plain` is the formula in the dtype of `got`."""
+    err = (got.double() - exact).abs().max().item()
+    allowed = factor * (plain.double() - exact).abs().max().item() + atol
+    assert err <= allowed, f"{name}: error {err:.2e}, allowed {allowed:.2e}"
+
+
+def message(*parts: object) -> str:
+    """A pattern for `pytest.raises(match=...)`: these literal parts in this order."""
+    return ".*".join(re.escape(str(part)) for part in parts)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """Arguments of `operator_attention`: tensors that may need gradients, and options."""
+
+    leaves: dict[str, Tensor]
+    kinds: dict[str, str]
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        # hypothesis prints failing cases: sizes, not numbers
+        shapes = {name: tuple(x.shape) for name, x in self.leaves.items()}
+        return f"Problem({shapes}, {self.kinds}, {self.options})"
+
+    def cast(self, dtype: torch.dtype, operators: torch.dtype | None = None) -> "Problem":
+        kept = {"q", "k", "v", "gate_q", "gate_k"}
+        dtypes = {name: dtype if operators is None or name in kept else operators for name in self.leaves}
+        return replace(self, leaves={n: x.detach().to(dtypes[n]).requires_grad_() for n, x in self.leaves.items()})
+
+    def to(self, device: str) -> "Problem":
+        options = {n: x.to(device) if isinstance(x, Tensor) else x for n, x in self.options.items()}
+        leaves = {n: x.detach().to(device).requires_grad_() for n, x in self.leaves.items()}
+        return replace(self, leaves=leaves, options=options)
+
+    def arguments(self) -> dict[str, Any]:
+        tensors = {n: x for n, x in self.leaves.items() if "." not in n}
+        operators = {n: _operator(kind, n, self.leaves) for n, kind in self.kinds.items()}
+        return {**tensors, **operators, **self.options}
+
+    def run(self, backend: str) -> Tensor:
+        return ops.operator_attention(**self.arguments(), backend=backend)
+
+    def results(self, backend: str) -> dict[str, Tensor]:
+        """The output, and the gradient of every tensor, under one fixed cotangent."""
+        out = self.run(backend)
+        generator = torch.Generator().manual_seed(1)
+        cotangent = torch.randn(out.shape, generator=generator, dtype=torch.float64).to(out)
+        grads = torch.autograd.grad(out, list(self.leaves.values()), cotangent, allow_unused=True)
+        named = {
+            f"grad of {name}": torch.zeros_like(leaf) if grad is None else grad
+            for (name, leaf), grad in zip(self.leaves.items(), grads, strict=True)
+        }
+        return {"output": out, **named}
+
+
+def make_problem(
+    *,
+    seed: int = 0,
+    batch: int = 2,
+    queries: int | None = None,
+    keys: int = 5,
+    heads: int = 2,
+    width: int = 3,
+    value_width: int = 4,
+    gate_width: int = 2,
+    activation: str = "softmax",
+    s1: str = "dense",
+    s2: str = "dense",
+    gate_s1: str = "dense",
+    surplus: int = 0,
+    padding: str = "none",
+    **options: Any,
+) -> Problem:
+    """A random problem in float64; operators have `surplus` more tokens than the sequence."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(*shape, dtype=torch.float64, generator=generator).requires_grad_()
+
+    m = keys if queries is None else queries
+    leaves = {
+        "q": normal(batch, m, heads, width),
+        "k": normal(batch, keys, heads, width),
+        "v": normal(batch, keys, heads, value_width),
+    }
+    kinds = {"s1": s1, "s2": s2}
+    if activation == "gated":
+        leaves["gate_q"] = normal(batch, m, heads, gate_width)
+        leaves["gate_k"] = normal(batch, keys, heads, gate_width)
+        kinds["gate_s1"] = gate_s1
+    n = keys + surplus
+    for name, kind in kinds.items():
+        for part, shape in _operator_shapes(kind, heads, n).items():
+            # columns of about unit size, far from the identity
+            leaf = normal(*shape).detach() / n**0.5
+            leaves[f"{name}.{part}"] = leaf.requires_grad_()
+    if padding != "none":
+        options["key_padding_mask"] = make_mask(padding, batch, keys, generator)
+    return Problem(leaves=leaves, kinds=kinds, options={"activation": activation, **options})
+
+
+def make_mask(padding: str, batch: int, keys: int, generator: torch.Generator) -> Tensor:
+    """A padding mask that leaves every row a key: "random", "leading" or "trailing"."""
+    if padding == "random":
+        mask = torch.rand(batch, keys, generator=generator) < 0.4
+        kept = torch.randint(keys, (batch, 1), generator=generator)
+        return mask.scatter(1, kept, torch.zeros(batch, 1, dtype=torch.bool))
+    # six keys or more: over fewer, a row's norm may nearly vanish, and the problem itself is badly conditioned
+    count = torch.randint(max(1, keys - 5), (batch, 1), generator=generator)
+    place = torch.arange(keys)
+    return place < count if padding == "leading" else place >= keys - count
+
+
+def _operator_shapes(kind: str, heads: int, n: int) -> dict[str, tuple[int, ...]]:
+    shapes: dict[str, dict[str, tuple[int, ...]]] = {
+        "none": {},
+        "raw": {"matrix": (heads, n, n)},
+        "dense": {"weight": (heads, n, n)},
+        "dplr": {"diagonal": (heads, n), "left": (heads, n, 2), "right": (heads, n, 2)},
+        "toeplitz": {"taps": (heads, 2 * n - 1)},
+    }
+    return shapes[kind]
+
+
+def _operator(kind: str, name: str, leaves: dict[str, Tensor]) -> Tensor | ops.Operator | None:
+    if kind == "none":
+        return None
+    if kind == "raw":
+        return leaves[f"{name}.matrix"]
+    if kind == "dense":
+        return ops.Dense(leaves[f"{name}.weight"])
+    if kind == "dplr":
+        return ops.DiagonalLowRank(*(leaves[f"{name}.{part}"] for part in ("diagonal", "left", "right")))
+    return ops.Toeplitz(leaves[f"{name}.taps"])
+
+
+@torch.no_grad()
+def scatter_parameters(module: nn.Module, std: float = 1.0) -> nn.Module:
+    """Move every operator of a layer far from the identity, and biases away from zero."""
+    from toa.nn import SequenceOperator
+
+    for child in module.modules():
+        if isinstance(child, SequenceOperator):
+            for parameter in child.parameters():
+                parameter.normal_(std=std)
+        elif isinstance(child, nn.Linear) and child.bias is not None:
+            child.bias.normal_(std=0.3)
+        elif isinstance(child, nn.Conv1d):
+            child.weight.normal_(std=0.5)
+    return module
+
+
+def run_without_shape_checks(file: Path, *options: str) -> None:
+    """Run a file of tests in a process of its own, free of jaxtyping's wrappers."""
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-x",
+            "--show-capture=no",
+            "-p",
+            "no:cacheprovider",
+            *options,
+            str(file),
+        ],
+        cwd=ROOT,
+        env={**os.environ, "TOA_NO_SHAPE_CHECKS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -1,0 +1,87 @@
+import ast
+import importlib.metadata
+import inspect
+import re
+import subprocess
+import sys
+import tomllib
+from importlib.resources import files
+
+import pytest
+
+import toa
+import toa.nn
+import toa.ops
+from tests.support import ROOT
+
+SOURCES = sorted((ROOT / "src").rglob("*.py"))
+PICKLES = {"pickle", "_pickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}
+
+
+def run(code: str) -> str:
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_importing_toa_does_not_import_torch_or_any_room() -> None:
+    loaded = run("import sys, toa; print(*(m for m in sys.modules if m == 'torch' or m.startswith('toa')))")
+    assert loaded.split() == ["toa"]
+
+
+def test_rooms_load_on_first_use() -> None:
+    assert run("import toa; print(toa.ops.operator_attention.__name__)") == "operator_attention"
+    assert {"ops", "nn", "__version__"} <= set(dir(toa))
+    with pytest.raises(AttributeError, match="module 'toa' has no attribute 'opps'"):
+        _ = toa.opps
+
+
+def test_types_are_shipped() -> None:
+    assert files("toa").joinpath("py.typed").is_file()
+
+
+def test_version_is_the_installed_one_and_has_one_source() -> None:
+    assert toa.__version__ == importlib.metadata.version("toa")
+    assert re.fullmatch(r"\d+\.\d+\.\d+([a-z.]+\d+)?", toa.__version__)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    assert "version" in project["project"]["dynamic"]
+    assert f'__version__ = "{toa.__version__}"' in (ROOT / project["tool"]["hatch"]["version"]["path"]).read_text()
+
+
+@pytest.mark.parametrize("room", [toa.ops, toa.nn], ids=lambda room: room.__name__)
+def test_public_names_exist_and_are_documented(room) -> None:
+    assert room.__doc__
+    missing = []
+    for name in room.__all__:
+        thing = getattr(room, name)
+        if inspect.isclass(thing) or inspect.isfunction(thing):
+            # a dataclass without a docstring gets its signature as one
+            if not thing.__doc__ or thing.__doc__.startswith(f"{name}("):
+                missing.append(name)
+            methods = vars(thing).items() if inspect.isclass(thing) else ()
+            missing += [
+                f"{name}.{method}"
+                for method, value in methods
+                if inspect.isfunction(value) and not method.startswith("_") and not value.__doc__
+            ]
+    assert missing == []
+
+
+@pytest.mark.parametrize("room", [toa.ops, toa.nn], ids=lambda room: room.__name__)
+def test_public_names_are_listed_once_and_in_order(room) -> None:
+    assert len(set(room.__all__)) == len(room.__all__)
+    constants = [name for name in room.__all__ if name.isupper()]
+    classes = [name for name in room.__all__ if name[0].isupper() and not name.isupper()]
+    functions = [name for name in room.__all__ if name[0].islower()]
+    assert room.__all__ == sorted(constants) + sorted(classes) + sorted(functions)
+
+
+def test_nothing_pickles() -> None:
+    assert SOURCES
+    guilty = []
+    for path in SOURCES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            guilty += [f"{path.relative_to(ROOT)}: {name}" for name in names if name.split(".")[0] in PICKLES]
+    assert guilty == []
