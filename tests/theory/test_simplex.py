@@ -1,0 +1,155 @@
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from toa.nn import SoftmaxAttention
+from toa.theory import CASES, in_simplex, multihead_distance, simplex_distance, simplex_projection, uniform_distance
+
+seeds = st.integers(0, 2**31)
+lengths = st.integers(1, 40)
+sizes = st.sampled_from([1e-6, 1e-2, 1.0, 1e3, 1e6])
+
+
+def draw(seed: int, n: int, size: float) -> tuple[Tensor, torch.Generator]:
+    generator = torch.Generator().manual_seed(seed)
+    return size * torch.randn(4, n, generator=generator, dtype=torch.float64), generator
+
+
+@given(seeds, lengths, sizes)
+def test_projection_lies_in_the_simplex(seed: int, n: int, size: float) -> None:
+    rows, _ = draw(seed, n, size)
+    assert in_simplex(simplex_projection(rows)).all()
+
+
+@given(seeds, lengths, sizes)
+def test_projection_leaves_the_simplex_as_it_is(seed: int, n: int, size: float) -> None:
+    rows, _ = draw(seed, n, size)
+    inside = rows.softmax(-1)
+    assert torch.allclose(simplex_projection(inside), inside, rtol=0.0, atol=1e-12)
+
+
+@given(seeds, lengths, sizes)
+def test_no_random_point_of_the_simplex_is_nearer_than_the_projection(seed: int, n: int, size: float) -> None:
+    rows, generator = draw(seed, n, size)
+    nearest = simplex_projection(rows)
+    others = (10.0 * torch.randn(50, *rows.shape, generator=generator, dtype=torch.float64)).softmax(-1)
+    # the projection's inequality, (row - p)·(q - p) ≤ 0, is sharper than comparing distances
+    slack = ((rows - nearest) * (others - nearest)).sum(-1)
+    assert (slack <= 1e-9 * size).all()
+
+
+def test_projection_of_a_known_row_is_the_known_point() -> None:
+    rows = torch.tensor([[0.5, 0.5, -1.0], [2.0, 0.0, 0.0], [0.0, 0.0, 0.0], [1.0, 0.6, -3.0]], dtype=torch.float64)
+    expected = torch.tensor([[0.5, 0.5, 0.0], [1.0, 0.0, 0.0], [1 / 3, 1 / 3, 1 / 3], [0.7, 0.3, 0.0]]).double()
+    assert torch.allclose(simplex_projection(rows), expected, atol=1e-7)
+
+
+def test_huge_entries_do_not_break_the_projection() -> None:
+    rows = torch.tensor([[1e17, 1e17, 0.0]], dtype=torch.float64)
+    assert simplex_projection(rows).tolist() == [[0.5, 0.5, 0.0]]
+
+
+def test_projection_refuses_what_is_not_finite_or_empty() -> None:
+    with pytest.raises(ValueError, match="rows must be finite, got 1 NaN"):
+        simplex_projection(torch.tensor([[0.0, float("nan")]]))
+    with pytest.raises(ValueError, match="length of a row must be at least 1, got 0"):
+        simplex_projection(torch.zeros(2, 0))
+
+
+@pytest.mark.parametrize("name", list(CASES))
+def test_softmax_is_a_positive_distance_away_and_the_average_farther(name: str) -> None:
+    operators = CASES[name]().operators
+    assert (simplex_distance(operators) > 0.2).all()
+    assert (uniform_distance(operators) > simplex_distance(operators)).all()
+
+
+@pytest.mark.parametrize("name", list(CASES))
+def test_several_heads_never_are_farther_than_one(name: str) -> None:
+    operators = CASES[name]().operators
+    assert (multihead_distance(operators) < simplex_distance(operators)).all()
+
+
+def position_softmax(n: int, heads: int) -> SoftmaxAttention:
+    return SoftmaxAttention(n, heads, n, qk_dim=n).double()
+
+
+@pytest.mark.parametrize("name", ["B", "C", "E", "patch", "inverted"])
+def test_no_random_softmax_layer_comes_nearer_than_the_simplex_distance(name: str) -> None:
+    operator = CASES[name]().operators[0]
+    n = operator.shape[-1]
+    for _ in range(5):
+        layer = position_softmax(n, 1)
+        torch.nn.init.normal_(layer.q_proj.weight, std=3.0)
+        tokens = torch.eye(n, dtype=torch.float64).unsqueeze(0)
+        _, kernel = layer(tokens, tokens, tokens, need_weights=True)
+        assert kernel is not None
+        assert torch.linalg.matrix_norm(kernel[0, 0] - operator) >= simplex_distance(operator)
+
+
+@pytest.mark.parametrize("name", ["B", "inverted"])
+def test_training_a_softmax_layer_ends_at_the_simplex_distance(name: str) -> None:
+    operator = CASES[name]().operators[0]
+    n = operator.shape[-1]
+    layer = position_softmax(n, 1)
+    tokens = torch.eye(n, dtype=torch.float64).unsqueeze(0)
+    optimizer = torch.optim.Adam(layer.parameters(), lr=0.05)
+    for _ in range(250):
+        _, kernel = layer(tokens, tokens, tokens, need_weights=True)
+        assert kernel is not None
+        loss = (kernel[0, 0] - operator).square().sum()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    floor = float(simplex_distance(operator))
+    assert floor <= float(loss.detach().sqrt()) < 1.05 * floor
+
+
+@torch.no_grad()
+def two_softmax_heads(operator: Tensor) -> Tensor:
+    """What two heads of `SoftmaxAttention` make of the identity when set to T = (s + b) P - b 1 1ᵀ / N."""
+    n = operator.shape[-1]
+    eye = torch.eye(n, dtype=torch.float64)
+    row_sum = float(operator.sum(-1).mean())
+    b = 1.0 + n * float(-operator.min())
+    kernel = (operator + b / n) / (row_sum + b)
+    layer = SoftmaxAttention(4 * n, 2, n, qk_dim=n).double()
+    for parameter in layer.parameters():
+        parameter.zero_()
+    # a token is [value | position | nothing]; the second head's scores stay zero
+    layer.q_proj.weight[:n, n : 2 * n] = eye * n**0.5
+    layer.k_proj.weight[:n, n : 2 * n] = kernel.log()
+    for head, weight in enumerate((row_sum + b, -b)):
+        layer.v_proj.weight[2 * n * head : 2 * n * head + n, :n] = eye
+        layer.out_proj.weight[:n, 2 * n * head : 2 * n * head + n] = eye * weight
+    tokens = torch.cat([eye, eye, torch.zeros(n, 2 * n)], -1).unsqueeze(0)
+    out, _ = layer(tokens, tokens, tokens)
+    return out[0, :, :n]
+
+
+def test_two_softmax_heads_reach_equal_row_sums_as_multihead_distance_says() -> None:
+    operator = CASES["B"]().operators[0]
+    assert float(multihead_distance(operator)) < 1e-12
+    assert torch.allclose(two_softmax_heads(operator), operator, rtol=0.0, atol=1e-12)
+
+
+def test_unequal_row_sums_are_out_of_reach_for_any_number_of_heads() -> None:
+    generator = torch.Generator().manual_seed(0)
+    for name in ("C", "patch", "inverted"):
+        operator = CASES[name]().operators[0]
+        n = operator.shape[-1]
+        kernels = torch.randn(3 * n, n * n, generator=generator, dtype=torch.float64).unflatten(-1, (n, n))
+        columns = kernels.softmax(-1).flatten(1).mT  # (N², heads)
+        weights = torch.linalg.lstsq(columns, operator.flatten().unsqueeze(1)).solution
+        assert torch.linalg.vector_norm(columns @ weights - operator.flatten()[:, None]) >= multihead_distance(operator)
+
+
+def test_multihead_distance_is_the_distance_to_equal_row_sums() -> None:
+    operator = CASES["C"]().operators[0]
+    n = operator.shape[-1]
+    # the nearest one: shift each row by what its sum is off
+    sums = operator.sum(-1, keepdim=True)
+    nearest = operator - (sums - sums.mean()) / n
+    assert torch.allclose(nearest.sum(-1), sums.mean().expand(n))
+    assert torch.allclose(multihead_distance(operator), torch.linalg.matrix_norm(operator - nearest))
