@@ -1,0 +1,219 @@
+"""The command line: parse, call, print. Heavy imports wait until a command needs them."""
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+import toa
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from toa.experiments import DemixingResult
+    from toa.experiments.demixing import Watcher
+
+app = typer.Typer(
+    name="toa",
+    help="Operator attention on time series.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"toa {toa.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and leave.")
+    ] = False,
+) -> None:
+    """Operator attention on time series."""
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder for the figure, the page and the records.")] = Path("runs/demo"),
+    device: DeviceOption = "auto",
+    steps: Annotated[int | None, typer.Option(help="Training steps a model; fewer is quicker and worse.")] = None,
+) -> None:
+    """Train three small models on harmonic demixing and show what each attention can do (a few minutes)."""
+    with _errors():
+        console = _console()
+        result = _demix("demo", out, device=device, steps=steps)
+        _show(console, result, out, heading="Harmonic demixing, the small size", published=False)
+
+
+@app.command()
+def demix(
+    preset: Annotated[
+        str, typer.Option(help="Size: 'paper' (length 672, three seeds; wants a GPU) or 'demo'.")
+    ] = "demo",
+    attention: Annotated[
+        list[str] | None, typer.Option(help="Attention to run: toa-gated, toa-relu, toa-softmax, softmax. Repeatable.")
+    ] = None,
+    seed: Annotated[list[int] | None, typer.Option(help="Seed to run. Repeatable.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Training steps a model.")] = None,
+    sor: Annotated[bool, typer.Option(help="Stochastic operator regularization of the TOA variants.")] = True,
+    tf32: Annotated[bool, typer.Option(help="Let CUDA round factors of float32 products to TF32.")] = True,
+    out: Annotated[Path | None, typer.Option(help="Folder for results; runs/demix-PRESET if not given.")] = None,
+    device: DeviceOption = "auto",
+) -> None:
+    """Run the demixing experiment; stopped runs go on where they were, finished ones are not run again."""
+    with _errors():
+        console = _console()
+        folder = Path(f"runs/demix-{preset}") if out is None else out
+        result = _demix(
+            preset, folder, attentions=attention, seeds=seed, steps=steps, sor=sor, tf32=tf32, device=device
+        )
+        heading = f"Harmonic demixing, preset {preset!r}"
+        _show(console, result, folder, heading=heading, published=preset == "paper")
+
+
+@app.command()
+def theory(
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+) -> None:
+    """Proposition 1 and its cases: optimal operators, their distance from softmax, and TOA layers that realise them."""
+    with _errors():
+        from toa.theory import theory_table
+
+        rows = theory_table()
+        if as_json:
+            typer.echo(json.dumps([asdict(row) | {"facts": dict(row.facts)} for row in rows], indent=2))
+            return
+        from rich import box
+        from rich.table import Table
+
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+        table.add_column("case", no_wrap=True)
+        table.add_column("operator", min_width=12)
+        columns = ("size", "max\n|sum|", "min", "neg.", "1 soft.\nhead", "soft.\nheads", "TOA\nerror")
+        for name in columns:
+            table.add_column(name, justify="right", no_wrap=True)
+        for row in rows:
+            table.add_row(
+                row.name,
+                row.title,
+                f"{row.shape[0]}x{row.shape[1]}" + (f"\nx {row.regimes}" if row.regimes > 1 else ""),
+                f"{row.max_abs_row_sum:.2f}",
+                f"{row.min_entry:.2f}",
+                f"{row.negative_share:.0%}",
+                f"{row.simplex_distance:.3f}",
+                f"{row.multihead_distance:.3f}",
+                f"{max(row.relu_error, row.gated_error, row.softmax_error):.0e}",
+            )
+        console = _console()
+        console.print(table)
+        console.print(
+            "max |sum|, min, neg.: row sums, smallest entry, share of negative entries; a softmax head has 1, 0, 0%. "
+            "soft.: Frobenius distance to the nearest operator that one softmax head (rows in the simplex), or any "
+            "number of heads under a signed output projection, can make. TOA error: the worst of complete TOA-ReLU, "
+            "TOA-Gated and TOA-Softmax layers with explicit weights, in float32, relative to the largest output."
+        )
+        failed = [f"{row.name}: {claim}" for row in rows for claim, holds in row.facts.items() if not holds]
+        console.print(f"claims of the lemmas that fail: {'; '.join(failed) or 'none'}")
+
+
+def _demix(
+    preset: str,
+    out: Path,
+    *,
+    device: str,
+    steps: int | None,
+    attentions: list[str] | None = None,
+    seeds: list[int] | None = None,
+    sor: bool = True,
+    tf32: bool = True,
+) -> "DemixingResult":
+    from toa.experiments import run_demixing
+
+    command = ["toa", *sys.argv[1:]]
+    with _progress() as watch:
+        return run_demixing(
+            preset,
+            out,
+            attentions=attentions,
+            seeds=seeds,
+            steps=steps,
+            sor=sor,
+            tf32=tf32,
+            device=device,
+            command=command,
+            watch=watch,
+        )
+
+
+def _show(console: "Console", result: "DemixingResult", out: Path, *, heading: str, published: bool) -> None:
+    from rich.table import Table
+
+    from toa.report.demixing import HEADER, table_rows, write_figure, write_page
+
+    table = Table(*HEADER, title=heading)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for row in table_rows(result, published=published):
+        table.add_row(*row)
+    console.print(table)
+    figure = write_figure(result, out / "demixing.png")
+    page = write_page(result, figure, out / "index.html", heading=heading, published=published)
+    console.print(f"figure: {figure}\npage:   {page}", soft_wrap=True)
+
+
+def _console() -> "Console":
+    from rich.console import Console
+
+    return Console()
+
+
+@contextmanager
+def _progress() -> "Iterator[Watcher]":
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn("{task.description:<24}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("loss {task.fields[loss]}"),
+        TimeRemainingColumn(elapsed_when_finished=True),
+    )
+    tasks: dict[tuple[str, int], TaskID] = {}
+    with Progress(*columns) as progress:
+
+        def watch(name: str, seed: int, done: int, steps: int, loss: float | None) -> None:
+            if (name, seed) not in tasks:
+                tasks[name, seed] = progress.add_task(f"{name}, seed {seed}", total=steps, loss="-")
+            shown = "-" if loss is None else f"{loss:.4f}"
+            progress.update(tasks[name, seed], completed=done, loss=shown)
+
+        yield watch
+
+
+@contextmanager
+def _errors() -> Iterator[None]:
+    """Say what is wrong in one line, without a traceback; 130 is what a stopped program returns."""
+    try:
+        yield
+    except (ValueError, FloatingPointError, OSError) as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(2) from None
+    except KeyboardInterrupt as stopped:
+        typer.echo(f"{stopped or 'stopped'}; the same command goes on from here.", err=True)
+        raise typer.Exit(130) from None
+
+
+if __name__ == "__main__":
+    app()

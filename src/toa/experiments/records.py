@@ -1,0 +1,105 @@
+"""One JSON record a run: what was run, on what, with what, and what came out."""
+
+import hashlib
+import json
+import os
+import platform
+import subprocess
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+import toa
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+Record = dict[str, Any]
+
+
+def config_hash(config: "DataclassInstance") -> str:
+    """The first 16 hexadecimal digits of the SHA-256 of a config as canonical JSON."""
+    text = json.dumps(asdict(config), sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def make_record(
+    task: str,
+    name: str,
+    config: "DataclassInstance",
+    *,
+    seed: int,
+    data_checksum: str,
+    device: torch.device,
+    backend: str,
+    tf32: bool,
+    wall_s: float,
+    peak_memory: int | None,
+    metrics: Mapping[str, float],
+    command: str,
+) -> Record:
+    """Assemble a record; `peak_memory` is in bytes on an accelerator and None where it is not measured."""
+    return {
+        "task": task,
+        "name": name,
+        # as a file gives it back: tuples become lists
+        "config": json.loads(json.dumps(asdict(config))),
+        "config_hash": config_hash(config),
+        "seed": seed,
+        "data_checksum": data_checksum,
+        "metrics": dict(metrics),
+        "wall_s": round(wall_s, 2),
+        "peak_memory": peak_memory,
+        "backend": backend,
+        "tf32": tf32,
+        "device": device_name(device),
+        "versions": {"toa": toa.__version__, "torch": torch.__version__, "python": platform.python_version()},
+        "commit": _commit(),
+        "command": command,
+    }
+
+
+def write_record(path: Path, record: Record) -> None:
+    """Write a record whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
+    partial.write_text(json.dumps(record, indent=2, sort_keys=True) + "\n")
+    os.replace(partial, path)
+
+
+def read_record(path: Path) -> Record:
+    """Read a record.
+
+    Raises:
+        ValueError: If the file is not one.
+    """
+    try:
+        record = json.loads(path.read_text())
+        return {**record, "metrics": dict(record["metrics"]), "config_hash": str(record["config_hash"])}
+    except (json.JSONDecodeError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} must be a record of toa, got a file that is not ({error!r}); delete it.") from error
+
+
+def device_name(device: torch.device) -> str:
+    """What the device calls itself."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"{device.type} ({platform.machine()}, {torch.get_num_threads()} threads)"
+
+
+def _commit() -> str | None:
+    """The commit of a checkout, with a mark if it was changed since; None outside of one."""
+    try:
+        result = subprocess.run(
+            ["git", "describe", "--always", "--dirty", "--abbrev=12"],
+            cwd=Path(__file__).parent,
+            capture_output=True,
+            text=True,
+            timeout=10,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return result.stdout.strip() or None

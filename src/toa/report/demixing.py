@@ -1,0 +1,164 @@
+"""Demixing results to look at: the paper's 3 x 3 figure, a table, and a page that holds both."""
+
+import base64
+import html
+from collections.abc import Sequence
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from toa.experiments.demixing import PUBLISHED, DemixingResult, VariantView
+
+TITLES = {
+    "toa-gated": "TOA-Gated",
+    "toa-relu": "TOA-ReLU",
+    "toa-softmax": "TOA-Softmax",
+    "softmax": "Softmax attention",
+}
+
+
+def title(name: str) -> str:
+    """How a variant is called in print."""
+    if name.endswith("-no-sor"):
+        return f"{title(name.removesuffix('-no-sor'))}, no SOR"
+    return TITLES.get(name, name)
+
+
+def table_rows(result: DemixingResult, *, published: bool) -> list[tuple[str, ...]]:
+    """Rows of (system, median MSE, seeds, published MSE, ratio to the oracle), the models' first."""
+    oracle = result.reference["oracle"]
+    rows: list[tuple[str, ...]] = []
+    for name, mse in result.medians().items():
+        seeds = sum(record["name"] == name for record in result.records)
+        paper = f"{PUBLISHED[name]:.4f}" if published and name in PUBLISHED else "-"
+        rows.append((title(name), f"{mse:.5f}", str(seeds), paper, f"{mse / oracle:.2f}"))
+    told = {"oracle": "linear oracle, told warp and periods", "filter": "best fixed linear filter"}
+    rows += [(told[k], f"{v:.5f}", "-", "-", f"{v / oracle:.2f}") for k, v in result.reference.items()]
+    return rows
+
+
+HEADER = ("system", "MSE", "seeds", "published", "x oracle")
+
+
+def draw(result: DemixingResult) -> Figure:
+    """Mixing operators, reconstructions and frequency responses, a column for each model."""
+    views = result.views
+    figure = plt.figure(figsize=(4.0 * len(views), 9.0), layout="constrained")
+    axes = figure.subplots(3, len(views), squeeze=False)
+    for column, view in enumerate(views):
+        _draw_operator(axes[0, column], view)
+        _draw_signal(axes[1, column], view, result)
+        _draw_response(axes[2, column], view, result)
+    for row in (1, 2):
+        low = min(axis.get_ylim()[0] for axis in axes[row])
+        high = max(axis.get_ylim()[1] for axis in axes[row])
+        for axis in axes[row]:
+            axis.set_ylim(low, high)
+    return figure
+
+
+def _draw_operator(axis: Axes, view: VariantView) -> None:
+    operator = view.operator.numpy()
+    # a few large entries must not wash out the rest
+    limit = float(np.quantile(np.abs(operator), 0.995)) or 1.0
+    image = axis.imshow(operator, cmap="RdBu_r", vmin=-limit, vmax=limit, interpolation="nearest")
+    negative = float((operator < 0).mean())
+    layer, head = view.place
+    axis.set_title(f"{title(view.name)}\nmixing operator {layer}.{head}, {negative:.0%} negative")
+    axis.set_xlabel("key")
+    axis.set_ylabel("query")
+    plt.colorbar(image, ax=axis, shrink=0.8)
+
+
+def _draw_signal(axis: Axes, view: VariantView, result: DemixingResult) -> None:
+    axis.plot(result.noisy, color="0.8", linewidth=0.8, label="noisy")
+    axis.plot(result.clean, color="black", linewidth=1.4, label="clean")
+    axis.plot(view.estimate, color="tab:red", linewidth=1.2, linestyle="--", label="recovered")
+    axis.set_title(f"reconstruction, MSE {view.mse:.4f}")
+    axis.set_xlabel("time")
+    axis.legend(fontsize=8, ncols=3, loc="upper center")
+
+
+def _draw_response(axis: Axes, view: VariantView, result: DemixingResult) -> None:
+    length = result.signals.length
+    frequency = np.arange(length // 2 + 1) / length
+    for period in result.signals.periods:
+        axis.axvline(1.0 / period, color="tab:green", linewidth=0.8, alpha=0.6)
+    axis.plot(frequency, result.oracle_response, color="black", linewidth=1.4, label="oracle")
+    axis.plot(frequency, view.response, color="tab:red", linewidth=1.2, linestyle="--", label="model")
+    axis.set_xlim(0.0, min(0.5, 2.5 / min(result.signals.periods)))
+    axis.set_title("frequency response (lines: harmonics)")
+    axis.set_xlabel("cycles per step")
+    axis.set_ylabel("gain")
+    axis.legend(fontsize=8)
+
+
+def write_figure(result: DemixingResult, path: Path) -> Path:
+    """Draw the figure into a PNG file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure = draw(result)
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
+    return path
+
+
+_PAGE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>{title}</title>
+<style>
+body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 72rem; margin: 2rem auto; padding: 0 1rem; color: #222; }}
+table {{ border-collapse: collapse; margin: 1rem 0; }}
+th, td {{ padding: .3rem .9rem; border-bottom: 1px solid #ddd; text-align: right; }}
+th:first-child, td:first-child {{ text-align: left; }}
+img {{ max-width: 100%; }} code {{ background: #f3f3f3; padding: .1rem .3rem; }}
+</style></head><body>
+<h1>{title}</h1>
+<p>{lead}</p>
+{table}
+<img alt="mixing operators, reconstructions and frequency responses of each model" src="data:image/png;base64,{image}">
+<p>Top: the mixing operator (layer.head) that subtracts most, for one signal; blue is negative. Softmax attention can
+only average, so its operators have no blue. Middle: that signal, noisy, clean and recovered. Bottom: gain at each
+frequency.</p>
+<h2>Runs</h2>
+{runs}
+</body></html>
+"""
+
+
+def write_page(result: DemixingResult, figure: Path, path: Path, *, heading: str, published: bool) -> Path:
+    """Write a self-contained HTML page: table, figure, and how each run was made."""
+    signals = result.signals
+    periods = ", ".join(f"{p:g}" for p in signals.periods)
+    lead = (
+        f"Recover a sum of harmonics (periods {periods}) of length {signals.length} from noise of deviation "
+        f"{signals.noise:g} under a hidden warp of time. Two layers, two heads; only the attention differs."
+    )
+    runs = [
+        (
+            title(record["name"]),
+            str(record["seed"]),
+            f"{record['metrics']['mse']:.5f}",
+            f"{record['wall_s']:.0f} s",
+            record["device"],
+            record["command"],
+        )
+        for record in result.records
+    ]
+    page = _PAGE.format(
+        title=html.escape(heading),
+        lead=html.escape(lead),
+        table=_html_table(HEADER, table_rows(result, published=published)),
+        image=base64.b64encode(figure.read_bytes()).decode(),
+        runs=_html_table(("system", "seed", "MSE", "time", "device", "command"), runs),
+    )
+    path.write_text(page, encoding="utf-8")
+    return path
+
+
+def _html_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    def line(cells: Sequence[str], tag: str) -> str:
+        return "<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells) + "</tr>"
+
+    return f"<table>{line(header, 'th')}{''.join(line(row, 'td') for row in rows)}</table>"

@@ -1,0 +1,84 @@
+import json
+
+import pytest
+
+from tests.support import message
+from toa.experiments import read_record, run_demixing
+from toa.experiments.demixing import PRESETS, resolve_device
+
+
+def run(out, **options):
+    return run_demixing("demo", out, **{"attentions": ["toa-relu", "softmax"], "steps": 2, "device": "cpu", **options})
+
+
+def test_a_run_leaves_a_record_that_says_all(tmp_path):
+    result = run(tmp_path, command=["toa", "demix", "--steps", "2"])
+    record = read_record(tmp_path / "toa-relu-2024" / "record.json")
+    assert record == result.records[0]
+    assert record["command"] == "toa demix --steps 2"
+    assert record["seed"] == record["config"]["seed"] == 2024
+    assert record["config"]["attention"]["name"] == "toa-relu"
+    assert record["backend"] == "folded"
+    assert len(record["data_checksum"]) == 64
+    assert record["metrics"]["mse"] > 0
+    assert record["device"].startswith("cpu")
+    assert record["versions"]["torch"]
+    assert json.loads(json.dumps(record)) == record
+
+
+def test_finished_runs_are_read_not_run_again(tmp_path):
+    first = run(tmp_path)
+    again = run(tmp_path, command=["another"])
+    assert again.records == first.records
+
+
+def test_other_settings_in_the_same_folder_are_refused(tmp_path):
+    run(tmp_path)
+    with pytest.raises(ValueError, match=message("must be a checkpoint of this run", "another output folder")):
+        run(tmp_path, steps=3)
+
+
+def test_medians_are_over_seeds(tmp_path):
+    result = run(tmp_path, attentions=["softmax"], seeds=[1, 2, 3])
+    errors = sorted(record["metrics"]["mse"] for record in result.records)
+    assert result.medians() == {"softmax": errors[1]}
+
+
+def test_runs_without_regularization_are_named_so(tmp_path):
+    preset = PRESETS["paper"].attentions["toa-relu"]
+    assert preset.sor is None
+    result = run(tmp_path, sor=False)
+    names = [record["name"] for record in result.records]
+    assert names == ["toa-relu-no-sor", "softmax"]
+    assert result.records[0]["config"]["attention"]["sor"] is False
+
+
+def test_softmax_operators_are_simplex_rows_and_toa_subtracts(tmp_path):
+    relu, softmax = run(tmp_path, steps=5).views
+    assert softmax.operator.min() >= 0
+    assert softmax.operator.sum(-1).allclose(softmax.operator.new_ones(()))
+    assert relu.operator.min() < 0
+
+
+def test_unknown_names_are_refused(tmp_path):
+    with pytest.raises(ValueError, match=message("unknown preset 'papr'", "paper, demo")):
+        run_demixing("papr", tmp_path)
+    with pytest.raises(ValueError, match=message("unknown attention 'toa-gatd'", "toa-gated", "softmax")):
+        run(tmp_path, attentions=["toa-gatd"])
+    with pytest.raises(ValueError, match=message("device must be auto, cpu, cuda", "'gpuu'")):
+        resolve_device("gpuu")
+
+
+def test_a_device_that_is_not_here_is_refused(monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    with pytest.raises(ValueError, match=message("'cuda'", "without CUDA", "--device cpu")):
+        resolve_device("cuda")
+    assert resolve_device("auto").type == "cpu"
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"metrics": 3, "config_hash": "a"}'])
+def test_a_file_that_is_no_record_is_refused(tmp_path, content):
+    path = tmp_path / "record.json"
+    path.write_text(content)
+    with pytest.raises(ValueError, match=message("record.json", "must be a record of toa", "delete it")):
+        read_record(path)

@@ -1,0 +1,46 @@
+import pytest
+import torch
+
+from tests.support import message
+from toa.models import PointEncoder, PointEncoderConfig
+from toa.nn import ATTENTIONS, AttentionSpec
+
+
+def build(name: str = "toa-gated", **sizes: int) -> PointEncoder:
+    return PointEncoder(PointEncoderConfig(num_tokens=12, attention=AttentionSpec(name=name), embed_dim=8, **sizes))
+
+
+@pytest.mark.parametrize("name", ATTENTIONS)
+def test_every_attention_gives_series_gradients_and_a_state_dict(name):
+    model = build(name)
+    series = torch.randn(3, 12, 1)
+    out = model(series)
+    assert out.shape == series.shape
+    out.square().mean().backward()
+    for parameter_name, parameter in model.named_parameters():
+        assert parameter.grad is not None, parameter_name
+        assert parameter.grad.isfinite().all(), parameter_name
+    model.eval()
+    assert torch.equal(model(series), model(series))
+    other = build(name).eval()
+    other.load_state_dict(model.state_dict())
+    assert torch.equal(other(series), model(series))
+
+
+def test_shorter_series_are_taken():
+    assert build()(torch.randn(2, 7, 1)).shape == (2, 7, 1)
+
+
+def test_mixing_operators_come_from_every_layer():
+    _, operators = build(num_layers=3, num_heads=2).encode(torch.randn(2, 12, 1), need_weights=True)
+    assert [tuple(o.shape) for o in operators] == [(2, 2, 12, 12)] * 3
+
+
+def test_wrong_channels_are_refused():
+    with pytest.raises(ValueError, match=message("series", "(B, L, C)", "1", "(2, 12, 3)")):
+        build()(torch.randn(2, 12, 3))
+
+
+def test_wrong_sizes_are_refused():
+    with pytest.raises(ValueError, match=message("num_layers must be at least 1, got 0")):
+        build(num_layers=0)

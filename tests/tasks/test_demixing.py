@@ -1,0 +1,79 @@
+import pytest
+import torch
+
+from tests.support import message
+from toa.data import HarmonicDemixing
+from toa.nn import AttentionSpec
+from toa.tasks import DemixingConfig, TrainingConfig, train_demixer
+from toa.tasks.demixing import checksum, demix, frequency_response, held_out_signals, oracle_estimates, regime_errors
+
+
+def small(name: str = "toa-gated", *, steps: int = 3, seed: int = 1) -> DemixingConfig:
+    return DemixingConfig(
+        attention=AttentionSpec(name=name),
+        training=TrainingConfig(steps=steps, warmup=1, learning_rate=3e-3),
+        signals=HarmonicDemixing().scaled(84),
+        embed_dim=16,
+        ff_dim=32,
+        batch_size=8,
+        test_signals=64,
+        seed=seed,
+    )
+
+
+def test_a_seed_decides_the_weights():
+    first, again, other = (train_demixer(small(seed=seed)).state_dict() for seed in (1, 1, 2))
+    assert all(torch.equal(first[n], again[n]) for n in first)
+    assert not all(torch.equal(first[n], other[n]) for n in first)
+
+
+def test_training_beats_returning_the_noisy_signal():
+    config = small("toa-relu", steps=150)
+    batch = held_out_signals(config)
+    assert regime_errors(demix(train_demixer(config), batch.noisy), batch)["mse"] < 0.23
+
+
+def test_every_seed_is_judged_on_the_same_signals():
+    assert checksum(held_out_signals(small(seed=1))) == checksum(held_out_signals(small(seed=2)))
+    assert len(checksum(held_out_signals(small()))) == 64
+
+
+def test_test_signals_are_not_training_signals():
+    batch = held_out_signals(small())
+    for step in range(50):
+        generator = torch.Generator().manual_seed(1 * 1_000_003 + step)
+        seen = small().signals.sample(8, generator=generator)
+        assert torch.cdist(batch.clean, seen.clean).min() > 1e-4
+
+
+def test_errors_are_means_over_signals_and_regimes():
+    batch = held_out_signals(small())
+    errors = regime_errors(batch.noisy, batch)
+    assert errors["mse"] == pytest.approx((batch.noisy - batch.clean).square().mean().item(), rel=1e-5)
+    shares = [(batch.regime == z).double().mean().item() for z in range(3)]
+    assert errors["mse"] == pytest.approx(sum(s * errors[f"mse_{z}"] for z, s in enumerate(shares)), rel=1e-5)
+
+
+def test_linear_estimators_remove_most_of_the_noise():
+    config = small()
+    batch = held_out_signals(config)
+    for estimate in oracle_estimates(config.signals, batch).values():
+        assert regime_errors(estimate, batch)["mse"] < 0.03
+
+
+def test_frequency_response_of_a_filter_is_its_gain():
+    noisy = torch.randn(400, 64)
+    kernel = torch.tensor([0.25, 0.5, 0.25])
+    padded = torch.cat((noisy[:, -1:], noisy, noisy[:, :1]), 1)
+    smooth = padded.unfold(1, 3, 1) @ kernel
+    expected = 0.5 + 0.5 * torch.cos(2 * torch.pi * torch.arange(33) / 64)
+    torch.testing.assert_close(frequency_response(noisy, smooth), expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_signals_that_are_not_finite_are_refused(bad):
+    config = small()
+    noisy = held_out_signals(config).noisy.clone()
+    noisy[3, 5] = bad
+    with pytest.raises(ValueError, match=message("noisy must be finite", "NaN", "infinite", "fill or drop")):
+        demix(train_demixer(config), noisy)

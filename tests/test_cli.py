@@ -1,0 +1,84 @@
+import json
+import re
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+import toa
+from tests.support import ROOT
+from toa.cli import app
+
+
+def call(*words: str):
+    result = CliRunner().invoke(app, words, env={"COLUMNS": "200", "TERM": "dumb"})
+    return result.exit_code, re.sub(r"\s+", " ", result.output)
+
+
+def test_help_is_quick_and_imports_no_torch():
+    code = "import sys; from toa.cli import app; assert 'torch' not in sys.modules and 'matplotlib' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+
+
+def test_version_is_printed():
+    assert call("--version") == (0, f"toa {toa.__version__} ")
+
+
+@pytest.mark.parametrize("command", ["demo", "demix", "theory"])
+def test_every_command_explains_itself(command):
+    code, text = call(command, "--help")
+    assert code == 0
+    assert "Usage" in text
+    assert command in text
+
+
+def test_theory_prints_every_case():
+    code, text = call("theory")
+    assert code == 0
+    for case in ("A", "B", "C", "D", "E", "patch", "inverted"):
+        assert f" {case} " in text
+    assert "lemmas that fail: none" in text
+
+
+def test_theory_speaks_json():
+    result = CliRunner().invoke(app, ["theory", "--json"])
+    rows = json.loads(result.output)
+    assert [row["name"] for row in rows] == ["A", "B", "C", "D", "E", "patch", "inverted"]
+    assert all(row["simplex_distance"] > 0 and row["gated_error"] < 1e-6 for row in rows)
+
+
+def test_demo_ends_with_table_figure_and_page(tmp_path):
+    code, text = call("demo", "--steps", "2", "--device", "cpu", "--out", str(tmp_path))
+    assert code == 0
+    for words in ("TOA-Gated", "TOA-ReLU", "Softmax attention", "linear oracle", "demixing.png", "index.html"):
+        assert words in text
+    assert (tmp_path / "demixing.png").stat().st_size > 10_000
+    assert (tmp_path / "index.html").stat().st_size > 10_000
+
+
+def test_demix_runs_what_it_is_asked(tmp_path):
+    code, text = call(
+        "demix", "--attention", "softmax", "--seed", "3", "--steps", "1", "--device", "cpu", "--out", str(tmp_path)
+    )
+    assert code == 0
+    assert "TOA" not in text
+    assert (tmp_path / "softmax-3" / "record.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "parts"),
+    [
+        (("demix", "--preset", "papr"), ("unknown preset 'papr'", "paper, demo")),
+        (("demix", "--attention", "flash"), ("unknown attention 'flash'", "toa-gated")),
+        (("demix", "--steps", "0"), ("steps must be at least 1, got 0",)),
+        (("demix", "--device", "tpuu"), ("device must be auto", "'tpuu'")),
+        (("demo", "--stepz", "1"), ("No such option", "--stepz")),
+    ],
+)
+def test_wrong_words_get_one_clear_line(words, parts, tmp_path):
+    code, text = call(*words, *(("--out", str(tmp_path)) if words[0] != "theory" else ()))
+    assert code == 2
+    for part in parts:
+        assert part in text
+    assert "Traceback" not in text
