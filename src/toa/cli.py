@@ -67,6 +67,7 @@ def demix(
     ] = None,
     seed: Annotated[list[int] | None, typer.Option(help="Seed to run. Repeatable.")] = None,
     steps: Annotated[int | None, typer.Option(help="Training steps a model.")] = None,
+    learning_rate: Annotated[float | None, typer.Option(help="Highest learning rate of the schedule.")] = None,
     sor: Annotated[bool, typer.Option(help="Stochastic operator regularization of the TOA variants.")] = True,
     tf32: Annotated[bool, typer.Option(help="Let CUDA round factors of float32 products to TF32.")] = True,
     out: Annotated[Path | None, typer.Option(help="Folder for results; runs/demix-PRESET if not given.")] = None,
@@ -77,7 +78,15 @@ def demix(
         console = _console()
         folder = Path(f"runs/demix-{preset}") if out is None else out
         result = _demix(
-            preset, folder, attentions=attention, seeds=seed, steps=steps, sor=sor, tf32=tf32, device=device
+            preset,
+            folder,
+            attentions=attention,
+            seeds=seed,
+            steps=steps,
+            learning_rate=learning_rate,
+            sor=sor,
+            tf32=tf32,
+            device=device,
         )
         heading = f"Harmonic demixing, preset {preset!r}"
         _show(console, result, folder, heading=heading, published=preset == "paper")
@@ -134,6 +143,7 @@ def _demix(
     *,
     device: str,
     steps: int | None,
+    learning_rate: float | None = None,
     attentions: list[str] | None = None,
     seeds: list[int] | None = None,
     sor: bool = True,
@@ -149,6 +159,7 @@ def _demix(
             attentions=attentions,
             seeds=seeds,
             steps=steps,
+            learning_rate=learning_rate,
             sor=sor,
             tf32=tf32,
             device=device,
@@ -160,14 +171,15 @@ def _demix(
 def _show(console: "Console", result: "DemixingResult", out: Path, *, heading: str, published: bool) -> None:
     from rich.table import Table
 
-    from toa.report.demixing import HEADER, table_rows, write_figure, write_page
+    from toa.report.demixing import table, write_figure, write_page
 
-    table = Table(*HEADER, title=heading)
-    for column in table.columns[1:]:
+    header, *rows = table(result, published=published)
+    shown = Table(*header, title=heading)
+    for column in shown.columns[1:]:
         column.justify = "right"
-    for row in table_rows(result, published=published):
-        table.add_row(*row)
-    console.print(table)
+    for row in rows:
+        shown.add_row(*row)
+    console.print(shown)
     figure = write_figure(result, out / "demixing.png")
     page = write_page(result, figure, out / "index.html", heading=heading, published=published)
     console.print(f"figure: {figure}\npage:   {page}", soft_wrap=True)

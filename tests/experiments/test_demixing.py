@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -13,7 +14,7 @@ def run(out, **options):
 
 def test_a_run_leaves_a_record_that_says_all(tmp_path):
     result = run(tmp_path, command=["toa", "demix", "--steps", "2"])
-    record = read_record(tmp_path / "toa-relu-2024" / "record.json")
+    record = read_record(tmp_path / "toa-relu-no-sor-2024" / "record.json")
     assert record == result.records[0]
     assert record["command"] == "toa demix --steps 2"
     assert record["seed"] == record["config"]["seed"] == 2024
@@ -38,19 +39,27 @@ def test_other_settings_in_the_same_folder_are_refused(tmp_path):
         run(tmp_path, steps=3)
 
 
+def test_steps_and_rate_can_be_changed(tmp_path):
+    training = run(tmp_path, attentions=["softmax"], steps=1, learning_rate=0.5).records[0]["config"]["training"]
+    assert (training["steps"], training["learning_rate"]) == (1, 0.5)
+
+
 def test_medians_are_over_seeds(tmp_path):
     result = run(tmp_path, attentions=["softmax"], seeds=[1, 2, 3])
     errors = sorted(record["metrics"]["mse"] for record in result.records)
     assert result.medians() == {"softmax": errors[1]}
 
 
-def test_runs_without_regularization_are_named_so(tmp_path):
-    preset = PRESETS["paper"].attentions["toa-relu"]
-    assert preset.sor is None
-    result = run(tmp_path, sor=False)
-    names = [record["name"] for record in result.records]
-    assert names == ["toa-relu-no-sor", "softmax"]
-    assert result.records[0]["config"]["attention"]["sor"] is False
+def test_runs_without_regularization_are_named_so(tmp_path, monkeypatch):
+    small = replace(PRESETS["demo"], attentions=PRESETS["paper"].attentions)
+    monkeypatch.setattr("toa.experiments.demixing.PRESETS", {"demo": small})
+    with_sor = run(tmp_path / "on")
+    without = run(tmp_path / "off", sor=False)
+    assert [record["name"] for record in with_sor.records] == ["toa-relu", "softmax"]
+    assert [record["name"] for record in without.records] == ["toa-relu-no-sor", "softmax"]
+    assert without.records[0]["config"]["attention"]["sor"] is False
+    assert with_sor.records[0]["metrics"] != without.records[0]["metrics"]
+    assert with_sor.records[1]["metrics"] == without.records[1]["metrics"]
 
 
 def test_softmax_operators_are_simplex_rows_and_toa_subtracts(tmp_path):

@@ -1,5 +1,5 @@
 """Reports: figures, tables and pages from results; nothing here trains."""
 
-from toa.report.demixing import draw, table_rows, write_figure, write_page
+from toa.report.demixing import draw, table, write_figure, write_page
 
-__all__ = ["draw", "table_rows", "write_figure", "write_page"]
+__all__ = ["draw", "table", "write_figure", "write_page"]

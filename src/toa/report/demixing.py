@@ -27,20 +27,17 @@ def title(name: str) -> str:
     return TITLES.get(name, name)
 
 
-def table_rows(result: DemixingResult, *, published: bool) -> list[tuple[str, ...]]:
-    """Rows of (system, median MSE, seeds, published MSE, ratio to the oracle), the models' first."""
+def table(result: DemixingResult, *, published: bool) -> list[tuple[str, ...]]:
+    """A header and a row for each system: median MSE over seeds, ratio to the oracle, published MSE if asked for."""
     oracle = result.reference["oracle"]
-    rows: list[tuple[str, ...]] = []
+    rows: list[tuple[str, ...]] = [("system", "seeds", "MSE", "x oracle", "published")]
     for name, mse in result.medians().items():
         seeds = sum(record["name"] == name for record in result.records)
         paper = f"{PUBLISHED[name]:.4f}" if published and name in PUBLISHED else "-"
-        rows.append((title(name), f"{mse:.5f}", str(seeds), paper, f"{mse / oracle:.2f}"))
-    told = {"oracle": "linear oracle, told warp and periods", "filter": "best fixed linear filter"}
-    rows += [(told[k], f"{v:.5f}", "-", "-", f"{v / oracle:.2f}") for k, v in result.reference.items()]
-    return rows
-
-
-HEADER = ("system", "MSE", "seeds", "published", "x oracle")
+        rows.append((title(name), str(seeds), f"{mse:.5f}", f"{mse / oracle:.2f}", paper))
+    told = {"oracle": "linear oracle, told the warp", "filter": "best fixed linear filter"}
+    rows += [(told[k], "-", f"{v:.5f}", f"{v / oracle:.2f}", "-") for k, v in result.reference.items()]
+    return rows if published else [row[:-1] for row in rows]
 
 
 def draw(result: DemixingResult) -> Figure:
@@ -79,6 +76,7 @@ def _draw_signal(axis: Axes, view: VariantView, result: DemixingResult) -> None:
     axis.plot(view.estimate, color="tab:red", linewidth=1.2, linestyle="--", label="recovered")
     axis.set_title(f"reconstruction, MSE {view.mse:.4f}")
     axis.set_xlabel("time")
+    axis.margins(y=0.15)
     axis.legend(fontsize=8, ncols=3, loc="upper center")
 
 
@@ -149,16 +147,17 @@ def write_page(result: DemixingResult, figure: Path, path: Path, *, heading: str
     page = _PAGE.format(
         title=html.escape(heading),
         lead=html.escape(lead),
-        table=_html_table(HEADER, table_rows(result, published=published)),
+        table=_html_table(table(result, published=published)),
         image=base64.b64encode(figure.read_bytes()).decode(),
-        runs=_html_table(("system", "seed", "MSE", "time", "device", "command"), runs),
+        runs=_html_table([("system", "seed", "MSE", "time", "device", "command"), *runs]),
     )
     path.write_text(page, encoding="utf-8")
     return path
 
 
-def _html_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def _html_table(rows: Sequence[Sequence[str]]) -> str:
     def line(cells: Sequence[str], tag: str) -> str:
         return "<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells) + "</tr>"
 
-    return f"<table>{line(header, 'th')}{''.join(line(row, 'td') for row in rows)}</table>"
+    header, *body = rows
+    return f"<table>{line(header, 'th')}{''.join(line(row, 'td') for row in body)}</table>"
