@@ -1,6 +1,13 @@
 """Layers: learnable sequence operators, their regularization, and attention by name."""
 
-from toa.nn.attention import Attention, SoftmaxAttention, TemporalOperatorAttention, Variant
+from toa.nn.attention import (
+    Attended,
+    Attention,
+    ScoreFactors,
+    SoftmaxAttention,
+    TemporalOperatorAttention,
+    Variant,
+)
 from toa.nn.hyperglu import HyperGLUAttention
 from toa.nn.operator import (
     OPERATORS,
@@ -22,11 +29,13 @@ from toa.nn.regularization import (
 __all__ = [
     "ATTENTIONS",
     "OPERATORS",
+    "Attended",
     "Attention",
     "AttentionSpec",
     "DenseOperator",
     "DiagonalLowRankOperator",
     "HyperGLUAttention",
+    "ScoreFactors",
     "SequenceOperator",
     "Sharing",
     "SoftmaxAttention",

@@ -5,7 +5,7 @@ Alphabet: B batch, M queries, N keys, E embedding, H heads, D head width.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Generator, Tensor, nn
@@ -26,6 +26,36 @@ Variant = Literal["softmax", "relu", "gated"]
 
 # linear in the values (B, N, H, D), with the dropout of its kernel
 Mixing = Callable[[Tensor, float], Tensor]
+
+
+class ScoreFactors(NamedTuple):
+    """Queries (B, M, H, D) and keys (B, N, H, D) whose products are a layer's scores, and those of its gate."""
+
+    q: Tensor
+    k: Tensor
+    gate_q: Tensor | None = None
+    gate_k: Tensor | None = None
+
+    def plus(self, other: "ScoreFactors") -> "ScoreFactors":
+        """Factors of the sum of two layers' scores: [q, q'] [k, k']ᵀ = q kᵀ + q' k'ᵀ, without forming either."""
+        return ScoreFactors(
+            torch.cat((self.q, other.q), -1),
+            torch.cat((self.k, other.k), -1),
+            _join(self.gate_q, other.gate_q),
+            _join(self.gate_k, other.gate_k),
+        )
+
+
+def _join(a: Tensor | None, b: Tensor | None) -> Tensor | None:
+    return None if a is None or b is None else torch.cat((a, b), -1)
+
+
+class Attended(NamedTuple):
+    """What `Attention.attend` gives: the output (B, M, E), W_mix (B, H, M, N) if asked for, and the score factors."""
+
+    output: Tensor
+    mixing: Tensor | None
+    factors: ScoreFactors
 
 
 class Attention(nn.Module, ABC):
@@ -94,7 +124,7 @@ class Attention(nn.Module, ABC):
         return ops.choose_backend(self.backend, activation=self.activation, device=weight.device, dtype=weight.dtype)
 
     @abstractmethod
-    def _mixing(self, query: Tensor, key: Tensor, key_padding_mask: Tensor | None) -> Mixing:
+    def _mixing(self, query: Tensor, factors: ScoreFactors, key_padding_mask: Tensor | None) -> Mixing:
         """What acts on the values, settled by queries and keys."""
 
     def forward(
@@ -118,15 +148,41 @@ class Attention(nn.Module, ABC):
         Returns:
             The output (B, M, E), and W_mix or None.
         """
+        attended = self.attend(query, key, value, key_padding_mask, need_weights)
+        return attended.output, attended.mixing
+
+    def attend(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_padding_mask: Tensor | None = None,
+        need_weights: bool = False,
+        previous: ScoreFactors | None = None,
+    ) -> Attended:
+        """Attend, with the scores of earlier layers added to this one's before S1 and the activation.
+
+        Args:
+            query: (B, M, E).
+            key: (B, N, kdim), N ≤ num_tokens.
+            value: (B, N, vdim).
+            key_padding_mask: (B, N), True where a key is padding.
+            need_weights: Whether to return W_mix.
+            previous: What the layer before returned as `factors`; residual attention. It must be of the same kind and
+                sizes, since its scale and normaliser are those of this layer.
+        """
         check_shape("query", query, "(B, M, E)", (None, None, self.embed_dim))
         check_shape("key", key, "(B, N, E)", (query.shape[0], None, self.kdim))
         check_shape("value", value, "(B, N, E)", (query.shape[0], key.shape[1], self.vdim))
         check_tokens(type(self).__name__, self.num_tokens, key.shape[1])
         key, value = self._sources(key, value, key_padding_mask)
-        mix = self._mixing(query, key, key_padding_mask)
+        factors = self._factors(query, key)
+        if previous is not None:
+            factors = factors.plus(previous)
+        mix = self._mixing(query, factors, key_padding_mask)
         mixed = mix(self._heads(self.v_proj(value)), self.dropout if self.training else 0.0)
-        out = self._output(query, mixed.flatten(2))
-        return out, self._mixing_operator(mix, mixed, key.shape[1]) if need_weights else None
+        mixing = self._mixing_operator(mix, mixed, key.shape[1]) if need_weights else None
+        return Attended(self._output(query, mixed.flatten(2)), mixing, factors)
 
     def resize(self, num_tokens: int) -> "Attention":
         """Move to another maximal length of the keys, in place; operators are interpolated."""
@@ -140,6 +196,14 @@ class Attention(nn.Module, ABC):
     def _sources(self, key: Tensor, value: Tensor, key_padding_mask: Tensor | None) -> tuple[Tensor, Tensor]:
         """What keys and values are projected from."""
         return key, value
+
+    def _factors(self, query: Tensor, key: Tensor) -> ScoreFactors:
+        """This layer's own queries and keys; of two groups the second is the gate's."""
+        q, k = self.q_proj(query), self.k_proj(key)
+        if self._qk_groups == 1:
+            return ScoreFactors(self._heads(q), self._heads(k))
+        (q, gate_q), (k, gate_k) = q.chunk(2, -1), k.chunk(2, -1)
+        return ScoreFactors(*(self._heads(x) for x in (q, k, gate_q, gate_k)))
 
     def _output(self, query: Tensor, mixed: Tensor) -> Tensor:
         """The layer's output from the concatenated heads."""
@@ -170,13 +234,11 @@ class SoftmaxAttention(Attention):
         """Softmax."""
         return "softmax"
 
-    def _mixing(self, query: Tensor, key: Tensor, key_padding_mask: Tensor | None) -> Mixing:
-        q, k = self._heads(self.q_proj(query)), self._heads(self.k_proj(key))
-
+    def _mixing(self, query: Tensor, factors: ScoreFactors, key_padding_mask: Tensor | None) -> Mixing:
         def mix(values: Tensor, dropout_p: float) -> Tensor:
             return ops.operator_attention(
-                q,
-                k,
+                factors.q,
+                factors.k,
                 values,
                 scale=self.qk_dim**-0.5,
                 key_padding_mask=key_padding_mask,
@@ -286,23 +348,21 @@ class TemporalOperatorAttention(Attention):
     def _qk_groups(self) -> int:
         return 2 if self.variant == "gated" else 1
 
-    def _mixing(self, query: Tensor, key: Tensor, key_padding_mask: Tensor | None) -> Mixing:
-        q, gate_q = self._groups(self.q_proj(query))
-        k, gate_k = self._groups(self.k_proj(key))
-        rates = self.sor.rates(self.num_heads, q.device) if self.sor is not None and self.training else None
+    def _mixing(self, query: Tensor, factors: ScoreFactors, key_padding_mask: Tensor | None) -> Mixing:
+        rates = self.sor.rates(self.num_heads, query.device) if self.sor is not None and self.training else None
         s1, s2 = self.s1.operator(rates), self.s2.operator(rates)
         gate_s1 = None if self.gate_s1 is None else self.gate_s1.operator(rates)
 
         def mix(values: Tensor, dropout_p: float) -> Tensor:
             return ops.operator_attention(
-                q,
-                k,
+                factors.q,
+                factors.k,
                 values,
                 s1,
                 s2,
                 activation=self.variant,
-                gate_q=gate_q,
-                gate_k=gate_k,
+                gate_q=factors.gate_q,
+                gate_k=factors.gate_k,
                 gate_s1=gate_s1,
                 scale=self.scale,
                 score_norm=self.score_norm,
@@ -314,13 +374,6 @@ class TemporalOperatorAttention(Attention):
             )
 
         return mix
-
-    def _groups(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Split a projection into the heads of the scores and those of the gate."""
-        if self.variant != "gated":
-            return self._heads(x), None
-        left, right = x.chunk(2, -1)
-        return self._heads(left), self._heads(right)
 
     def extra_repr(self) -> str:
         """What the module's repr shows."""

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from toa import ops
 from toa._checks import check_at_least, check_padding_mask
-from toa.nn.attention import Attention, Mixing
+from toa.nn.attention import Attention, Mixing, ScoreFactors
 from toa.nn.operator import DiagonalLowRankOperator
 
 
@@ -103,17 +103,20 @@ class HyperGLUAttention(Attention):
     def _output(self, query: Tensor, mixed: Tensor) -> Tensor:
         return self.out_proj(mixed * self.out_gate(query).sigmoid())
 
-    def _mixing(self, query: Tensor, key: Tensor, key_padding_mask: Tensor | None) -> Mixing:
-        n = key.shape[1]
-        q, gate_q = (self.q_proj(query) * self.q_gate(query).sigmoid()).chunk(2, -1)
-        k, gate_k = self.k_proj(key).chunk(2, -1)
+    def _factors(self, query: Tensor, key: Tensor) -> ScoreFactors:
+        q, k, gate_q, gate_k = super()._factors(query, key)
+        assert gate_q is not None
+        gate, gate_of_gate = (self._heads(x) for x in self.q_gate(query).sigmoid().chunk(2, -1))
+        return ScoreFactors(q * gate, k, gate_q * gate_of_gate, gate_k)
+
+    def _mixing(self, query: Tensor, factors: ScoreFactors, key_padding_mask: Tensor | None) -> Mixing:
+        assert factors.gate_q is not None
+        assert factors.gate_k is not None
         switches = self.rank_gates(query).sigmoid().chunk(3, -1)
         score_switch, gate_switch, value_switch = (self._heads(s) for s in switches)  # (B, M, H, R)
-        q, k = self._widen(self.score_mixer, self._heads(q), self._heads(k), score_switch, key_padding_mask)
-        gate_q, gate_k = self._widen(
-            self.gate_mixer, self._heads(gate_q), self._heads(gate_k), gate_switch, key_padding_mask
-        )
-        diagonal, left, right = _parts(self.value_mixer, n, q.dtype)
+        q, k = self._widen(self.score_mixer, factors.q, factors.k, score_switch, key_padding_mask)
+        gate_q, gate_k = self._widen(self.gate_mixer, factors.gate_q, factors.gate_k, gate_switch, key_padding_mask)
+        diagonal, left, right = _parts(self.value_mixer, k.shape[1], q.dtype)
 
         def mix(values: Tensor, dropout_p: float) -> Tensor:
             if key_padding_mask is not None:
