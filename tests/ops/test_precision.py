@@ -6,8 +6,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tests.support import ACTIVATIONS, KINDS, Problem, assert_as_accurate, make_problem
+from tests.support import ACTIVATIONS, KINDS, Problem, assert_as_accurate, make_problem, message
 from toa import ops
+from toa.nn import DenseOperator
 from toa.ops.operators import Operator
 
 DTYPES = (torch.float32, torch.bfloat16)
@@ -124,3 +125,29 @@ def test_autocast_computes_and_returns_bfloat16(activation, kind, backend) -> No
     cast = problem.cast(torch.bfloat16, operators=torch.float32).run(backend)
     assert torch.equal(results["output"], cast)
     assert all(results[f"grad of {name}"].dtype == torch.float32 for name in problem.leaves)
+
+
+def test_row_norms_survive_queries_nearly_orthogonal_to_the_keys() -> None:
+    # every key is close to one direction and every query almost perpendicular to it: the norm is a small difference
+    generator = torch.Generator().manual_seed(0)
+    direction = torch.nn.functional.normalize(torch.randn(16, generator=generator), dim=0)
+    k = direction + 1e-3 * torch.randn(1, 64, 1, 16, generator=generator)
+    q = torch.randn(1, 8, 1, 16, generator=generator)
+    q = q - (q @ direction)[..., None] * direction
+    v = torch.randn(1, 64, 1, 4, generator=generator)
+    options: dict[str, Any] = {"activation": "relu", "score_norm": "l2"}
+    exact = ops.operator_attention(q.double(), k.double(), v.double(), **options, backend="reference")
+    plain = ops.operator_attention(q, k, v, **options, backend="reference")
+    got = ops.operator_attention(q, k, v, **options, backend="folded")
+    assert_as_accurate("l2", got, exact, plain, factor=4.0)
+
+
+@pytest.mark.parametrize("name", ["s1", "s2"])
+def test_a_layers_operator_must_be_turned_into_tensors(name) -> None:
+    q = torch.randn(1, 4, 2, 3)
+    layer: dict[str, Any] = {name: DenseOperator(2, 4)}
+    with pytest.raises(ValueError, match=message(name, "tensor", "DenseOperator", ".operator()")):
+        ops.operator_attention(q, q, q, **layer)
+    integers: dict[str, Any] = {name: torch.ones(2, 4, 4, dtype=torch.int64)}
+    with pytest.raises(ValueError, match=message(name, "floating point", "torch.int64", ".float()")):
+        ops.operator_attention(q, q, q, **integers)

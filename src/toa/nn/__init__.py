@@ -1,4 +1,4 @@
-"""Layers: learnable sequence operators, their regularization, and attention by name."""
+"""Layers: learnable sequence operators, their regularization, attention by name, and what goes around it."""
 
 from toa.nn.attention import (
     Attended,
@@ -8,7 +8,11 @@ from toa.nn.attention import (
     TemporalOperatorAttention,
     Variant,
 )
+from toa.nn.block import EncoderBlock, EncoderStack, FeedForward
+from toa.nn.embedding import PatchEmbedding, VariateEmbedding, count_patches, sinusoidal_positions
+from toa.nn.heads import FlattenHead
 from toa.nn.hyperglu import HyperGLUAttention
+from toa.nn.norm import ReversibleInstanceNorm, Statistics, TokenBatchNorm, make_norm
 from toa.nn.operator import (
     OPERATORS,
     DenseOperator,
@@ -23,6 +27,7 @@ from toa.nn.regularization import (
     Sharing,
     StochasticOperatorRegularization,
     drop_offset,
+    own_generators,
     share_drop_rate,
 )
 
@@ -34,18 +39,31 @@ __all__ = [
     "AttentionSpec",
     "DenseOperator",
     "DiagonalLowRankOperator",
+    "EncoderBlock",
+    "EncoderStack",
+    "FeedForward",
+    "FlattenHead",
     "HyperGLUAttention",
+    "PatchEmbedding",
+    "ReversibleInstanceNorm",
     "ScoreFactors",
     "SequenceOperator",
     "Sharing",
     "SoftmaxAttention",
+    "Statistics",
     "StochasticOperatorRegularization",
     "Structure",
     "TemporalOperatorAttention",
     "ToeplitzOperator",
+    "TokenBatchNorm",
     "Variant",
+    "VariateEmbedding",
     "build_attention",
+    "count_patches",
     "drop_offset",
+    "make_norm",
     "make_operator",
+    "own_generators",
     "share_drop_rate",
+    "sinusoidal_positions",
 ]

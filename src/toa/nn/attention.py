@@ -92,6 +92,8 @@ class Attention(nn.Module, ABC):
         check_divisible("embed_dim", embed_dim, "num_heads", num_heads)
         check_at_least("num_tokens", num_tokens, 1)
         check_fraction("dropout", dropout)
+        if backend not in ops.BACKENDS:
+            check_choice("backend", backend, ("auto", *ops.BACKENDS))
         self.embed_dim = embed_dim
         self.num_heads = num_heads
         self.num_tokens = num_tokens
@@ -143,7 +145,8 @@ class Attention(nn.Module, ABC):
             value: (B, N, vdim).
             key_padding_mask: (B, N), True where a key is padding.
             need_weights: Whether to return the effective mixing operator W_mix of each head as well, (B, H, M, N):
-                the matrix that acts on the values, signed for TOA, the attention weights for softmax.
+                the matrix that acts on the values, signed for TOA, the attention weights for softmax. Unlike in
+                `nn.MultiheadAttention` it is off unless asked for: it costs N x N a head.
 
         Returns:
             The output (B, M, E), and W_mix or None.

@@ -1,7 +1,8 @@
 """Attention layers by name: what a backbone's `attention=` may be."""
 
+import inspect
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 
 from toa import ops
 from toa._registry import Registry
@@ -80,6 +81,12 @@ class AttentionSpec:
         """The fields that are set, but for the name."""
         pairs = ((f.name, getattr(self, f.name)) for f in fields(self) if f.name != "name")
         return {name: value for name, value in pairs if value is not None}
+
+    def resolved(self) -> "AttentionSpec":
+        """The same spec with the layer's present defaults written out, for records that outlive a change of them."""
+        entry = ATTENTIONS[self.name]
+        defaults = inspect.signature(entry.layer.__init__).parameters
+        return replace(self, **{name: defaults[name].default for name in entry.options} | self.options())
 
     def build(
         self,

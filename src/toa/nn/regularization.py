@@ -89,9 +89,10 @@ class DropRates:
 
 
 class _SharedRate:
-    """The drop rate of the model pass under way; None outside of one."""
+    """The drop rate of a model's last pass. It is kept after the pass: recomputation in backward needs it again."""
 
-    def __init__(self, source: StochasticOperatorRegularization) -> None:
+    def __init__(self, model: nn.Module, source: StochasticOperatorRegularization) -> None:
+        self.model = model
         self._source = source
         self.rate: Tensor | None = None
 
@@ -100,23 +101,27 @@ class _SharedRate:
         if module.training:
             self.rate = self._source.draw((), next(module.parameters()).device)
 
-    def end(self, module: nn.Module, args: object, output: object) -> None:
-        """Forget, as a hook after it."""
-        self.rate = None
-
 
 def share_drop_rate(model: nn.Module) -> int:
     """Let all TOA layers of `model` use a single p per forward pass of the model; returns how many there are.
 
-    Without it every layer draws its own p in each pass. Layers with `sharing="operator"` are left as they are.
+    Without it every layer draws its own p in each pass. Layers with `sharing="operator"` are left as they are. A layer
+    that is called outside of the model's forward uses the p of the model's last pass.
     """
     layers = [m for m in model.modules() if isinstance(m, StochasticOperatorRegularization) and m.sharing == "pass"]
     if not layers:
         return 0
-    shared = _SharedRate(layers[0])
+    if all(layer._shared is not None and layer._shared.model is model for layer in layers):
+        return len(layers)
+    shared = _SharedRate(model, layers[0])
     for layer in layers:
         layer._shared = shared
-    # methods, not closures: a copied model gets hooks of its own
+    # a method, not a closure: a copied model gets a hook of its own
     model.register_forward_pre_hook(shared.begin)
-    model.register_forward_hook(shared.end, always_call=True)
     return len(layers)
+
+
+def own_generators(model: nn.Module) -> list[Generator]:
+    """Generators that layers of `model` were given, each once: a resumed run has to restore their states."""
+    found = (m.generator for m in model.modules() if isinstance(m, StochasticOperatorRegularization))
+    return list({id(generator): generator for generator in found if generator is not None}.values())

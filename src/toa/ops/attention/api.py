@@ -232,7 +232,14 @@ def _as_operator(name: str, s: Tensor | Operator | None, k: Tensor) -> Operator 
     if s is None:
         return None
     _, length, heads, _ = k.shape
+    if not (isinstance(s, Tensor) or hasattr(s, "mix")):
+        raise ValueError(
+            f"{name} must be a tensor (H, N, N) or an operator of toa.ops, got {type(s).__name__}; "
+            "of a layer's operator pass .operator()."
+        )
     if isinstance(s, Tensor):
+        if not s.is_floating_point():
+            raise ValueError(f"{name} must be floating point, got {s.dtype}; cast it with .float().")
         check_shape(name, s, "(H, N, N)", (heads, None, None))
         if s.shape[1] != s.shape[2]:
             raise ValueError(f"{name} must be square in its last two axes (H, N, N), got {tuple(s.shape)}.")

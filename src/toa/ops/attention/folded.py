@@ -86,10 +86,10 @@ def folded_operator_attention(
         assert gate_q is not None
         assert gate_k is not None
         gate_query, gate_key = prepare(gate_q, gate_k, gate_s1, gate_norm)
-    if dropout_p:
-        # one draw for forward and backward, so these scores are kept
+    if dropout_p or torch.compiler.is_compiling():
+        # dropout is one draw for forward and backward; a compiler fuses and recomputes by itself, for any size
         kernel = _kernel(query, key, gate_query, gate_key, 0 if causal else None)
-        out = F.dropout(kernel, dropout_p) @ value
+        out = (F.dropout(kernel, dropout_p) if dropout_p else kernel) @ value
     else:
         flat = [None if x is None else x.flatten(0, 1) for x in (query, key, value, gate_query, gate_key)]
         out = _BlockedKernelAttention.apply(*flat, causal).unflatten(0, query.shape[:2])
@@ -99,17 +99,19 @@ def folded_operator_attention(
 def _squared_row_norms(
     q: Float[Tensor, "b m h d"], k: Float[Tensor, "b n h d"], causal: bool, padded: bool
 ) -> Float[Tensor, "b m h 1"]:
-    """‖row m of Q Kᵀ‖² over the keys it sees, in at least float32.
+    """‖row m of Q Kᵀ‖² over the keys it sees.
 
     Without a mask the norm is q (KᵀK) qᵀ, a D x D matrix instead of N x N scores. That loses digits where keys span
     fewer than D dimensions, as the few keys that padding may leave do.
     """
-    exact = torch.promote_types(q.dtype, torch.float32)
-    q, k = q.to(exact), k.to(exact)
     if not causal and not padded and k.shape[1] > k.shape[3]:
+        # a norm far below |q| ‖K‖ is a difference of large numbers: float32 would lose it, TF32 all the more
+        exact = torch.float32 if q.device.type == "mps" else torch.float64
+        q, k = q.to(exact), k.to(exact)
         gram = torch.einsum("bnhd,bnhe->bhde", k, k)
         return (torch.einsum("bmhd,bhde->bmhe", q, gram) * q).sum(-1, keepdim=True).clamp(min=0.0)
-    scores = torch.einsum("bmhd,bnhd->bhmn", q, k)
+    exact = torch.promote_types(q.dtype, torch.float32)
+    scores = torch.einsum("bmhd,bnhd->bhmn", q.to(exact), k.to(exact))
     if causal:
         scores = scores.tril()
     return scores.square().sum(-1).transpose(1, 2).unsqueeze(-1)

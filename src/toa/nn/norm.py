@@ -1,0 +1,81 @@
+"""Normalisation: of a series over time, there and back, and of tokens over the batch."""
+
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from toa._checks import check_at_least, check_choice, check_positive, check_shape
+
+Norm = Literal["layer", "batch"]
+NORMS = ("layer", "batch")
+
+
+class Statistics(NamedTuple):
+    """What a series was normalised with: its mean and standard deviation over time, each (B, 1, C)."""
+
+    mean: Tensor
+    std: Tensor
+
+
+class ReversibleInstanceNorm(nn.Module):
+    """Takes the level and the scale out of each series of a batch, and puts them back into what is made of it (RevIN).
+
+    normalise: (x - mean) / sqrt(var + eps), statistics over time of each series and channel, var without Bessel's
+    correction; denormalise is its inverse. The statistics are returned, not kept: one layer may serve many calls.
+
+    Args:
+        affine_channels: Number of channels C that get a learnable scale and shift after normalising; None for neither.
+        eps: Added to the variance.
+        detach_std: Whether gradients stop at the standard deviation, as they always do at the mean. It matters only to
+            gradients with respect to the series.
+    """
+
+    def __init__(self, affine_channels: int | None = None, *, eps: float = 1e-5, detach_std: bool = True) -> None:
+        super().__init__()
+        check_positive("eps", eps)
+        if affine_channels is not None:
+            check_at_least("affine_channels", affine_channels, 1)
+        self.affine_channels = affine_channels
+        self.eps = eps
+        self.detach_std = detach_std
+        self.weight = None if affine_channels is None else nn.Parameter(torch.ones(affine_channels))
+        self.bias = None if affine_channels is None else nn.Parameter(torch.zeros(affine_channels))
+
+    def normalise(self, series: Tensor) -> tuple[Tensor, Statistics]:
+        """The normalised series (B, L, C), and the statistics that take it back."""
+        check_shape("series", series, "(B, L, C)", (None, None, self.affine_channels))
+        mean = series.mean(1, keepdim=True).detach()  # (B, 1, C)
+        std = (series.var(1, correction=0, keepdim=True) + self.eps).sqrt()  # (B, 1, C)
+        if self.detach_std:
+            std = std.detach()
+        series = (series - mean) / std
+        if self.weight is not None and self.bias is not None:
+            series = series * self.weight + self.bias
+        return series, Statistics(mean, std)
+
+    def denormalise(self, series: Tensor, statistics: Statistics) -> Tensor:
+        """A series (B, P, C) of any length, back in the units that the statistics come from."""
+        check_shape("series", series, "(B, P, C)", (statistics.mean.shape[0], None, statistics.mean.shape[2]))
+        if self.weight is not None and self.bias is not None:
+            # eps² keeps a scale that has reached zero from dividing by it
+            series = (series - self.bias) / (self.weight + self.eps**2)
+        return series * statistics.std + statistics.mean
+
+    def extra_repr(self) -> str:
+        """What the module's repr shows."""
+        return f"affine_channels={self.affine_channels}, eps={self.eps}, detach_std={self.detach_std}"
+
+
+class TokenBatchNorm(nn.BatchNorm1d):
+    """Batch normalisation of each feature of tokens (B, N, E), over batch and tokens."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise tokens; their shape stays."""
+        return super().forward(x.flatten(0, 1)).view_as(x)
+
+
+def make_norm(norm: Norm, embed_dim: int) -> nn.Module:
+    """A normalisation of tokens (B, N, E): "layer", each token by itself, or "batch", each feature."""
+    check_choice("norm", norm, NORMS)
+    return nn.LayerNorm(embed_dim) if norm == "layer" else TokenBatchNorm(embed_dim)

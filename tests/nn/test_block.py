@@ -1,0 +1,97 @@
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from tests.support import assert_near, message
+from toa.nn import ATTENTIONS, EncoderBlock, EncoderStack, TokenBatchNorm, build_attention
+from toa.nn.norm import NORMS
+
+
+def block(name: str = "softmax", **options: Any) -> EncoderBlock:
+    return EncoderBlock(build_attention(name, 8, 2, 6), 12, **options)
+
+
+def tokens() -> torch.Tensor:
+    return torch.randn(3, 6, 8, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_norm_first_normalises_where_sublayers_branch_off(norm):
+    layer = block(norm=norm).double()
+    x = tokens()
+    h = layer.attention_norm(x)
+    y = x + layer.attention(h, h, h)[0]
+    assert_near(layer(x), y + layer.ff(layer.ff_norm(y)))
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_norm_last_normalises_where_sublayers_come_back(norm):
+    layer = block(norm=norm, norm_first=False).double()
+    x = tokens()
+    y = layer.attention_norm(x + layer.attention(x, x, x)[0])
+    assert_near(layer(x), layer.ff_norm(y + layer.ff(y)))
+
+
+def test_state_names_do_not_depend_on_where_the_norm_is():
+    names = set(block().state_dict())
+    assert names == set(block(norm_first=False).state_dict())
+    assert {"attention.q_proj.weight", "attention_norm.weight", "ff.0.weight", "ff.3.bias", "ff_norm.bias"} <= names
+    assert names <= set(block(norm="batch").state_dict())
+    assert isinstance(block(norm="batch").ff_norm, TokenBatchNorm)
+
+
+def test_dropouts_are_told_apart():
+    layer = block(dropout=0.1)
+    assert layer.attention_dropout.p == 0.1
+    layer = block(dropout=0.1, attention_dropout=0.3)
+    assert layer.attention_dropout.p == 0.3
+    assert [m.p for m in layer.ff if isinstance(m, nn.Dropout)] == [0.1, 0.1]
+
+
+@pytest.mark.parametrize("residual", [True, False])
+@pytest.mark.parametrize("name", ATTENTIONS)
+def test_a_stack_hands_scores_on_only_if_they_are_residual(name, residual):
+    blocks = [block(name).double().eval() for _ in range(3)]
+    x = expected = tokens()
+    factors = None
+    for layer in blocks:
+        attended = layer.encode(expected, previous=factors if residual else None)
+        expected, factors = attended.output, attended.factors
+    got, operators = EncoderStack(blocks, residual_scores=residual).encode(x)
+    assert_near(got, expected)
+    assert operators == []
+
+
+def test_residual_scores_reach_every_later_block():
+    blocks = [block().eval() for _ in range(3)]
+    x = torch.randn(3, 6, 8)
+    plain, residual = EncoderStack(blocks), EncoderStack(blocks, residual_scores=True)
+    (_, alone), (_, summed) = plain.encode(x, need_weights=True), residual.encode(x, need_weights=True)
+    assert torch.equal(alone[0], summed[0])
+    assert not torch.allclose(alone[1], summed[1])
+    assert [tuple(w.shape) for w in summed] == [(3, 2, 6, 6)] * 3
+
+
+def test_a_stack_is_a_list_of_blocks_in_the_state():
+    stack = EncoderStack(block() for _ in range(2))
+    assert list(stack.state_dict()) == list(nn.ModuleList(stack).state_dict())
+
+
+def test_padding_reaches_the_attention():
+    stack = EncoderStack(block().double() for _ in range(2))
+    x = tokens()
+    mask = torch.arange(6).expand(3, 6) >= 4
+    assert_near(stack(x, mask)[:, :4], stack(x[:, :4]))
+
+
+def test_wrong_arguments_are_refused():
+    with pytest.raises(ValueError, match=message("dropout must lie in [0, 1), got 1.0")):
+        block(dropout=1.0)
+    with pytest.raises(ValueError, match=message("attention_dropout must lie in [0, 1), got -0.1")):
+        block(attention_dropout=-0.1)
+    with pytest.raises(ValueError, match=message("unknown norm 'x'; known: layer, batch.")):
+        block(norm="x")
+    with pytest.raises(ValueError, match=message("ff_dim must be at least 1, got 0")):
+        EncoderBlock(build_attention("softmax", 8, 2, 6), 0)
