@@ -21,6 +21,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "report": {*_TASKS, "tasks", "experiments", "theory"},
     "estimators": {*_TASKS, "tasks"},
     "integrations": {*_TASKS, "tasks", "estimators"},
+    "cli_data": {"data"},
 }
 MAY_IMPORT["cli"] = MAY_IMPORT["__main__"] = {*MAY_IMPORT, "cli"}
 

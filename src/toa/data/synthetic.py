@@ -42,6 +42,9 @@ class HarmonicDemixing:
     chirp: float = 40.0
 
     def __post_init__(self) -> None:
+        for name in ("periods", "amplitudes"):
+            if not isinstance(getattr(self, name), tuple):
+                raise ValueError(f"{name} must be a tuple, got {getattr(self, name)!r}; write (24.0, 84.0).")
         check_at_least("length", self.length, 2)
         check_at_least("noise", self.noise, 0.0)
         if len(self.amplitudes) != len(self.periods) or not self.periods:

@@ -1,0 +1,138 @@
+"""Train, validation and test rows, by the rules of the field's loaders.
+
+Rows are counted from 0 and segments are half-open. Where a rule overlaps, validation and test start one look-back
+early, so that their first target sits exactly at the border. Alphabet: L look-back, P horizon.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from toa._checks import check_at_least, check_choice
+
+
+class Segment(NamedTuple):
+    """Rows [start, stop)."""
+
+    start: int
+    stop: int
+
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
+        return self.stop - self.start
+
+    def windows(self, lookback: int, horizon: int) -> int:
+        """Number of windows at stride 1, none of them dropped: rows - L - P + 1."""
+        return max(0, self.rows - lookback - horizon + 1)
+
+
+class Split(NamedTuple):
+    """The three segments of a series, each with the look-back its first target needs."""
+
+    train: Segment
+    val: Segment
+    test: Segment
+
+
+class _Borders(NamedTuple):
+    """Targets: train in [0, train), val in [train, val_stop), test in [test_start, stop)."""
+
+    train: int
+    val_stop: int
+    test_start: int
+    stop: int
+
+
+# floors of float products, int(rows * 0.7), as the field's loaders take them
+def _ett(steps_an_hour: int) -> Callable[[int], _Borders]:
+    month = 30 * 24 * steps_an_hour
+    return lambda rows: _Borders(12 * month, 16 * month, 16 * month, 20 * month)
+
+
+def _ratio(rows: int, train: float = 0.7, test: float = 0.2) -> _Borders:
+    test_start = rows - int(rows * test)
+    return _Borders(int(rows * train), test_start, test_start, rows)
+
+
+def _solar(rows: int) -> _Borders:
+    # unlike "ratio", a row or two may lie between validation and test
+    train = int(rows * 0.7)
+    return _Borders(train, train + int(rows * 0.1), rows - int(rows * 0.2), rows)
+
+
+def _pems(rows: int) -> _Borders:
+    return _Borders(int(rows * 0.6), int(rows * 0.8), int(rows * 0.8), rows)
+
+
+_RULES: dict[str, Callable[[int], _Borders]] = {
+    "ett-hour": _ett(1),
+    "ett-minute": _ett(4),
+    "ratio": _ratio,
+    "solar": _solar,
+    "pems": _pems,
+}
+SPLIT_RULES = tuple(_RULES)
+# windows of these rules lie wholly inside their own segment
+_WITHOUT_OVERLAP = ("pems",)
+
+
+def split_rows(
+    rule: str | tuple[float, float, float], rows: int, *, lookback: int, horizon: int, name: str = "the series"
+) -> Split:
+    """Cut `rows` rows into train, validation and test segments for windows of `lookback` + `horizon` rows.
+
+    Args:
+        rule: "ett-hour", "ett-minute", "ratio" (0.7/0.1/0.2), "solar", "pems" (0.6/0.2/0.2 without overlap), or
+            fractions (train, val, test) that sum to 1 and are cut as "ratio" is.
+        rows: Length of the series.
+        lookback: Rows a model sees.
+        horizon: Rows it forecasts.
+        name: What errors call the series.
+
+    Raises:
+        ValueError: If a segment is too short for one window; it names the longest horizon that fits.
+    """
+    check_at_least("lookback", lookback, 1)
+    check_at_least("horizon", horizon, 1)
+    if isinstance(rule, str):
+        check_choice("split", rule, SPLIT_RULES)
+        borders = _RULES[rule](rows)
+    else:
+        _check_fractions(rule)
+        borders = _ratio(rows, rule[0], rule[2])
+    if borders.stop > rows:
+        raise ValueError(
+            f"split {rule!r} must have at least {borders.stop} rows, got {rows} in {name}; use split='ratio'."
+        )
+    early = 0 if rule in _WITHOUT_OVERLAP else lookback
+    split = Split(
+        train=Segment(0, borders.train),
+        val=Segment(borders.train - early, borders.val_stop),
+        test=Segment(borders.test_start - early, borders.stop),
+    )
+    _check_room(split, rule, rows, lookback, horizon, name)
+    return split
+
+
+def _check_fractions(fractions: tuple[float, float, float]) -> None:
+    if len(fractions) != 3 or not all(0 < part < 1 for part in fractions) or abs(sum(fractions) - 1) > 1e-9:
+        raise ValueError(
+            "split must be the name of a rule or three fractions (train, val, test) in (0, 1) that sum to 1, "
+            f"got {fractions}; use (0.7, 0.1, 0.2), for instance."
+        )
+
+
+def _check_room(split: Split, rule: object, rows: int, lookback: int, horizon: int, name: str) -> None:
+    longest = min(segment.rows for segment in split) - lookback
+    if longest >= horizon:
+        return
+    short, segment = next((n, s) for n, s in split._asdict().items() if s.rows < lookback + horizon)
+    remedy = (
+        f"the longest horizon that fits this lookback is {longest}"
+        if longest >= 1
+        else f"no horizon fits this lookback: shorten it (now {lookback}) or use a longer series"
+    )
+    raise ValueError(
+        f"lookback={lookback} and horizon={horizon} must fit every split, needing {lookback + horizon} rows, "
+        f"got {max(0, segment.rows)} in {short} (split {rule!r} of the {rows} rows of {name}); {remedy}."
+    )

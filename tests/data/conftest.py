@@ -1,0 +1,3 @@
+from tests.data.files import home
+
+__all__ = ["home"]

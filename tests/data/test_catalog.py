@@ -1,0 +1,67 @@
+from dataclasses import FrozenInstanceError
+
+import pytest
+
+from tests.data.files import make_spec
+from tests.support import message
+from toa.data import DATASETS
+
+BENCHMARKS = (
+    "Weather Solar ECL ETTh1 ETTh2 ETTm1 ETTm2 Exchange Traffic PEMS03 PEMS04 PEMS07 PEMS08 ILI "
+    "ECL-6ch Traffic-6ch Solar-12ch"
+)
+
+
+def test_the_catalogue_holds_the_benchmarks_and_the_subsets():
+    assert list(DATASETS) == BENCHMARKS.split()
+    assert all(DATASETS[name].name == name for name in DATASETS)
+
+
+def test_no_two_entries_share_a_file():
+    assert len({DATASETS[name].path for name in DATASETS}) == len(DATASETS)
+
+
+def test_subsets_name_their_full_set_and_are_narrower():
+    subsets = [DATASETS[name] for name in DATASETS if DATASETS[name].subset_of is not None]
+    assert [spec.name for spec in subsets] == ["ECL-6ch", "Traffic-6ch", "Solar-12ch"]
+    for spec in subsets:
+        assert spec.subset_of is not None
+        full = DATASETS[spec.subset_of]
+        assert spec.channels < full.channels
+        assert (spec.rows, spec.split, spec.frequency) == (full.rows, full.split, full.frequency)
+        assert "cannot be set against published" in spec.note
+
+
+def test_every_entry_names_an_https_source_and_serves_official_files_alone():
+    for name in DATASETS:
+        spec = DATASETS[name]
+        assert spec.source.startswith("https://")
+        assert (spec.url is not None) == name.startswith("ETT")
+
+
+def test_an_unknown_name_lists_the_known():
+    with pytest.raises(ValueError, match=message("unknown dataset 'etth1'; known: Weather, Solar", "Solar-12ch.")):
+        _ = DATASETS["etth1"]
+
+
+def test_entries_are_frozen():
+    with pytest.raises(FrozenInstanceError):
+        DATASETS["ETTh1"].rows = 3  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("change", "parts"),
+    [
+        ({"rows": 0}, ("rows must be at least 1",)),
+        ({"channels": 0}, ("channels must be at least 1",)),
+        ({"frequency": "2h"}, ("unknown frequency '2h'", "15min")),
+        ({"split": "half"}, ("unknown split 'half'", "ratio")),
+        ({"reader": "xls"}, ("unknown reader 'xls'", "npz")),
+        ({"path": "/etc/passwd"}, ("path must be relative", "/etc/passwd")),
+        ({"path": "a/../../b.csv"}, ("path must be relative",)),
+        ({"sha256": "abc"}, ("sha256 must be 64", "'abc'")),
+    ],
+)
+def test_an_entry_that_cannot_be_is_refused(change, parts):
+    with pytest.raises(ValueError, match=message(*parts)):
+        make_spec(**change)
