@@ -41,6 +41,11 @@ def test_wrong_channels_are_refused():
         build()(torch.randn(2, 12, 3))
 
 
+def test_longer_series_are_refused():
+    with pytest.raises(ValueError, match=message("series", "num_tokens=12", "got 20", "cut it")):
+        build()(torch.randn(2, 20, 1))
+
+
 def test_wrong_sizes_are_refused():
     with pytest.raises(ValueError, match=message("num_layers must be at least 1, got 0")):
         build(num_layers=0)

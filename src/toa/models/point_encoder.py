@@ -6,8 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from toa._checks import check_at_least, check_shape
-from toa.nn import AttentionSpec, build_attention
-from toa.nn.block import EncoderBlock
+from toa.nn import AttentionSpec, EncoderBlock, EncoderStack, build_attention
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,7 +37,7 @@ class PointEncoder(nn.Module):
         self.embed = nn.Linear(config.channels, width)
         self.position = nn.Parameter(torch.empty(config.num_tokens, width))
         nn.init.normal_(self.position, std=0.02)
-        self.blocks = nn.ModuleList(
+        self.blocks = EncoderStack(
             EncoderBlock(
                 build_attention(config.attention, width, config.num_heads, config.num_tokens, dropout=config.dropout),
                 config.ff_dim,
@@ -56,11 +55,11 @@ class PointEncoder(nn.Module):
     def encode(self, series: Tensor, need_weights: bool = False) -> tuple[Tensor, list[Tensor]]:
         """Map a series; with `need_weights`, return each layer's mixing operators (B, H, L, L) as well."""
         check_shape("series", series, "(B, L, C)", (None, None, self.config.channels))
+        if series.shape[1] > self.config.num_tokens:
+            raise ValueError(
+                f"series must have at most num_tokens={self.config.num_tokens} steps, got {series.shape[1]}; "
+                "cut it, or build the model with more."
+            )
         x = self.embed(series) + self.position[: series.shape[1]]  # (B, L, E)
-        operators = []
-        for block in self.blocks:
-            assert isinstance(block, EncoderBlock)
-            x, operator = block.encode(x, need_weights=need_weights)
-            if operator is not None:
-                operators.append(operator)
+        x, operators = self.blocks.encode(x, need_weights=need_weights)
         return self.head(self.norm(x)), operators

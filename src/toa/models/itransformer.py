@@ -1,0 +1,74 @@
+"""iTransformer: attention between variates, the whole past of each a token (Liu et al., 2024)."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor, nn
+
+from toa._checks import check_at_least, check_divisible, check_fraction
+from toa.models.base import Backbone, check_sizes, check_types
+from toa.nn import AttentionSpec, EncoderBlock, EncoderStack, VariateEmbedding, build_attention
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ITransformerConfig:
+    """Sizes of an `ITransformer`; operators act on channels + num_marks tokens."""
+
+    lookback: int
+    channels: int
+    attention: AttentionSpec
+    num_marks: int = 0
+    embed_dim: int = 512
+    num_heads: int = 8
+    num_layers: int = 3
+    ff_dim: int = 512
+    dropout: float = 0.1
+
+    def __post_init__(self) -> None:
+        check_types(self)
+        check_sizes(self, "lookback", "channels", "num_layers", "ff_dim")
+        check_at_least("num_marks", self.num_marks, 0)
+        check_divisible("embed_dim", self.embed_dim, "num_heads", self.num_heads)
+        check_fraction("dropout", self.dropout)
+
+
+class ITransformer(Backbone):
+    """Encoder of variate tokens: (B, L, C) and marks (B, L, F) to (B, C, 1, E).
+
+    Time marks are tokens like the variates; they take part in attention and are dropped at the end. Layer norm after
+    each sub-layer and after the stack.
+
+    Compared, softmax attention, outputs and gradients, with thuml/iTransformer at
+    c2426e68ca13f74aaec08045c5c724d8ad328124 and thuml/Time-Series-Library at
+    4e938a1767106324dd753b2a44832bf870a0252e.
+    """
+
+    uses_marks: ClassVar[bool] = True
+
+    def __init__(self, config: ITransformerConfig) -> None:
+        super().__init__(
+            lookback=config.lookback,
+            embed_dim=config.embed_dim,
+            num_tokens=1,
+            channels=config.channels,
+            num_marks=config.num_marks,
+        )
+        self.config = config
+        width, p = config.embed_dim, config.dropout
+        variates = config.channels + config.num_marks
+        self.embed = VariateEmbedding(config.lookback, width, dropout=p)
+        self.blocks = EncoderStack(
+            EncoderBlock(
+                build_attention(config.attention, width, config.num_heads, variates, dropout=p),
+                config.ff_dim,
+                dropout=p,
+                norm_first=False,
+            )
+            for _ in range(config.num_layers)
+        )
+        self.norm = nn.LayerNorm(width)
+
+    def _encode(self, series: Tensor, marks: Tensor | None, need_weights: bool) -> tuple[Tensor, list[Tensor]]:
+        x = self.embed(series, marks)  # (B, C + F, E)
+        x, operators = self.blocks.encode(x, need_weights=need_weights)
+        return self.norm(x[:, : series.shape[2]]).unsqueeze(2), operators  # (B, C, 1, E)

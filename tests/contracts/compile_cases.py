@@ -1,0 +1,37 @@
+# Run by test_compile.py in a process without shape checks, which torch.compile cannot trace.
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from tests.contracts.cases import CASES, Case
+from tests.support import assert_near
+
+# the compiler itself calls what PyTorch has deprecated
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+
+QUICK = {"patchtst-softmax", "itransformer-toa-gated"}
+
+
+@pytest.fixture(autouse=True)
+def _fresh_compiler() -> Iterator[None]:
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+@pytest.mark.parametrize(
+    "case", [pytest.param(c, marks=[] if str(c) in QUICK else pytest.mark.slow, id=str(c)) for c in CASES]
+)
+def test_compiled_model_trains_as_one_graph_that_matches_eager(case: Case) -> None:
+    model = case.build()
+    inputs = case.inputs()
+    results = []
+    for function in (model, torch.compile(model, fullgraph=True, backend="aot_eager")):
+        model.zero_grad()
+        torch.manual_seed(5)
+        out = function(*inputs)
+        out.square().mean().backward()
+        results.append([out.detach(), *(p.grad.clone() for p in model.parameters() if p.grad is not None)])
+    for one, other in zip(*results, strict=True):
+        assert_near(one, other, 1e-5)

@@ -1,0 +1,112 @@
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from tests.contracts.cases import CASES, CHANNELS, HORIZON, LOOKBACK, Case
+from tests.support import assert_near, message, scatter_parameters
+
+every_model = pytest.mark.parametrize("case", CASES, ids=str)
+
+
+@every_model
+@pytest.mark.parametrize("batch", [1, 4])
+def test_output_has_its_shape_and_every_parameter_a_finite_gradient(case: Case, batch: int):
+    model = case.build()
+    out = model(*case.inputs(batch))
+    assert out.shape == (batch, HORIZON, CHANNELS)
+    out.square().mean().backward()
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None, name
+        assert parameter.grad.isfinite().all(), name
+
+
+@every_model
+def test_backbone_gives_the_tokens_that_it_announces(case: Case):
+    backbone = case.build().backbone
+    assert backbone(*case.inputs(2)).shape == (2, CHANNELS, backbone.num_tokens, backbone.embed_dim)
+    assert backbone.lookback == LOOKBACK
+
+
+@every_model
+def test_evaluation_is_deterministic_and_does_not_mix_the_batch(case: Case):
+    model = case.build(dropout=0.5).eval()
+    series, marks = case.inputs()
+    out = model(series, marks)
+    assert torch.equal(model(series, marks), out)
+    assert_near(model(series[1:2], None if marks is None else marks[1:2]), out[1:2], 1e-5)
+
+
+@every_model
+def test_state_and_copies_carry_the_whole_model(case: Case):
+    model = case.build()
+    inputs = case.inputs()
+    model(*inputs)
+    scatter_parameters(model, 0.1)
+    other = case.build()
+    other.load_state_dict(model.state_dict())
+    twin = copy.deepcopy(model)
+    expected = model.eval()(*inputs)
+    assert torch.equal(other.eval()(*inputs), expected)
+    assert torch.equal(twin.eval()(*inputs), expected)
+    with torch.no_grad():
+        for parameter in twin.parameters():
+            parameter.add_(1.0)
+    assert torch.equal(model(*inputs), expected)
+
+
+@every_model
+def test_training_differs_from_evaluation_by_dropout_sor_and_batch_statistics_alone(case: Case):
+    model = case.build(sor=False, dropout=0.0).double().train()
+    inputs = case.inputs(dtype=torch.float64)
+    model(*inputs)
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm1d):
+            module.eval()
+    trained = model(*inputs)
+    assert_near(trained, model.eval()(*inputs))
+
+
+@every_model
+def test_dropout_and_sor_act_in_training(case: Case):
+    inputs = case.inputs()
+    dropped = case.build(sor=False, dropout=0.5).train()
+    assert not torch.equal(dropped(*inputs), dropped(*inputs))
+    if case.attention.startswith("toa"):
+        regularized = case.build(dropout=0.0).train()
+        scatter_parameters(regularized, 0.1)
+        assert not torch.equal(regularized(*inputs), regularized(*inputs))
+
+
+@every_model
+def test_mixing_operators_are_those_of_the_forward_pass(case: Case):
+    backbone = case.build().eval().backbone
+    inputs = case.inputs()
+    tokens, operators = backbone.encode(*inputs, need_weights=True)
+    assert_near(tokens, backbone(*inputs), 1e-6)
+    assert len(operators) == 2
+    assert all(o.isfinite().all() and o.shape[-1] == o.shape[-2] for o in operators)
+
+
+@every_model
+def test_a_series_of_another_length_is_refused(case: Case):
+    series, marks = case.inputs()
+    with pytest.raises(ValueError, match=message("series must have lookback=32 steps, got 31", "with lookback=31.")):
+        case.build()(series[:, 1:], marks)
+
+
+@every_model
+def test_a_few_steps_of_training_lower_the_loss(case: Case):
+    model = case.build(dropout=0.0, sor=False)
+    inputs = case.inputs(8)
+    target = torch.randn(8, HORIZON, CHANNELS)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    losses = []
+    for _ in range(8):
+        optimizer.zero_grad()
+        loss = (model(*inputs) - target).square().mean()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < 0.9 * losses[0]
