@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import toa
+from toa.cli_data import clear_errors, data_app
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from toa.experiments import DemixingResult
     from toa.experiments.demixing import Watcher
+    from toa.tasks.training import Observer
 
 app = typer.Typer(
     name="toa",
@@ -25,6 +27,8 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+app.add_typer(data_app, name="data")
 
 DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
 
@@ -51,7 +55,7 @@ def demo(
     steps: Annotated[int | None, typer.Option(help="Training steps a model; fewer is quicker and worse.")] = None,
 ) -> None:
     """Train three small models on harmonic demixing and show what each attention can do (a few minutes)."""
-    with _errors():
+    with clear_errors():
         console = _console()
         result = _demix("demo", out, device=device, steps=steps)
         _show(console, result, out, heading="Harmonic demixing, the small size", published=False)
@@ -63,18 +67,22 @@ def demix(
         str, typer.Option(help="Size: 'paper' (length 672, three seeds; wants a GPU) or 'demo'.")
     ] = "demo",
     attention: Annotated[
-        list[str] | None, typer.Option(help="Attention to run: toa-gated, toa-relu, toa-softmax, softmax. Repeatable.")
+        list[str] | None,
+        typer.Option(help="Attention to run: toa-gated, toa-relu, softmax, in 'paper' toa-softmax. Repeatable."),
     ] = None,
     seed: Annotated[list[int] | None, typer.Option(help="Seed to run. Repeatable.")] = None,
     steps: Annotated[int | None, typer.Option(help="Training steps a model.")] = None,
     learning_rate: Annotated[float | None, typer.Option(help="Highest learning rate of the schedule.")] = None,
-    sor: Annotated[bool, typer.Option(help="Stochastic operator regularization of the TOA variants.")] = True,
+    sor: Annotated[
+        bool | None,
+        typer.Option(help="Stochastic operator regularization of the TOA variants; the preset's if not given."),
+    ] = None,
     tf32: Annotated[bool, typer.Option(help="Let CUDA round factors of float32 products to TF32.")] = True,
     out: Annotated[Path | None, typer.Option(help="Folder for results; runs/demix-PRESET if not given.")] = None,
     device: DeviceOption = "auto",
 ) -> None:
     """Run the demixing experiment; stopped runs go on where they were, finished ones are not run again."""
-    with _errors():
+    with clear_errors():
         console = _console()
         folder = Path(f"runs/demix-{preset}") if out is None else out
         result = _demix(
@@ -93,11 +101,76 @@ def demix(
 
 
 @app.command()
+def run(
+    dataset: Annotated[
+        str, typer.Option(help="Dataset of the catalogue (`toa data list`), or the path of a CSV file.")
+    ],
+    horizon: Annotated[int, typer.Option(help="Steps to forecast.")],
+    task: Annotated[str, typer.Option(help="What to do: forecast.")] = "forecast",
+    backbone: Annotated[str, typer.Option(help="Model: patchtst or itransformer.")] = "patchtst",
+    attention: Annotated[
+        str, typer.Option(help="Its attention: softmax, toa-softmax, toa-relu, toa-gated or hyperglu.")
+    ] = "toa-gated",
+    protocol: Annotated[
+        str, typer.Option(help="Settings: toa-paper, patchtst-336, patchtst-512, itransformer-96 or tslib-96.")
+    ] = "toa-paper",
+    seed: Annotated[int | None, typer.Option(help="The protocol's if not given.")] = None,
+    change: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Change a setting: training.epochs=3, model.dropout=0.1, attention.sor=false, …"),
+    ] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="Where data are looked for first.")] = None,
+    out: Annotated[Path, typer.Option(help="Folder of all runs.")] = Path("runs/forecast"),
+    device: DeviceOption = "auto",
+    devices: Annotated[int, typer.Option(help="How many devices train together.")] = 1,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the settings as JSON and leave.")] = False,
+) -> None:
+    """Train and measure one model; a stopped run goes on where it was, a finished one is read."""
+    with clear_errors():
+        from toa._checks import check_choice
+        from toa.experiments import resolve, run_folder, run_forecast
+
+        check_choice("task", task, ("forecast",))
+        config = resolve(
+            protocol,
+            dataset=dataset,
+            horizon=horizon,
+            backbone=backbone,
+            attention=attention,
+            seed=seed,
+            changes=change or (),
+        )
+        if dry_run:
+            typer.echo(json.dumps(asdict(config), indent=2))
+            return
+        console = _console()
+        with _epochs(f"{backbone}/{attention} on {Path(dataset).stem}, horizon {horizon}") as observe:
+            record = run_forecast(
+                config,
+                out,
+                data_dir=data_dir,
+                device=device,
+                devices=devices,
+                command=["toa", *sys.argv[1:]],
+                observe=observe,
+            )
+        metrics = record["metrics"]
+        console.print(
+            f"test MSE {metrics['mse']:.4f}, MAE {metrics['mae']:.4f}; validation MSE {metrics['val_mse']:.4f} "
+            f"(epoch {record['best_epoch']} of {len(record['history'])}); {record['wall_s']:.0f} s on "
+            f"{record['device']}"
+        )
+        if record["subset_of"]:
+            console.print(f"{dataset} is a part of {record['subset_of']}: not to be set beside published numbers.")
+        console.print(f"record: {run_folder(config, out) / 'record.json'}", soft_wrap=True)
+
+
+@app.command()
 def theory(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
     """Proposition 1 and its cases: optimal operators, their distance from softmax, and TOA layers that realise them."""
-    with _errors():
+    with clear_errors():
         from toa.theory import theory_table
 
         rows = theory_table()
@@ -107,10 +180,10 @@ def theory(
         from rich import box
         from rich.table import Table
 
-        table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
         table.add_column("case", no_wrap=True)
-        table.add_column("operator", min_width=12)
-        columns = ("size", "max\n|sum|", "min", "neg.", "1 soft.\nhead", "soft.\nheads", "TOA\nerror")
+        table.add_column("operator", overflow="fold")
+        columns = ("size", "|sum|", "min", "neg.", "1 head", "heads", "TOA")
         for name in columns:
             table.add_column(name, justify="right", no_wrap=True)
         for row in rows:
@@ -128,10 +201,11 @@ def theory(
         console = _console()
         console.print(table)
         console.print(
-            "max |sum|, min, neg.: row sums, smallest entry, share of negative entries; a softmax head has 1, 0, 0%. "
-            "soft.: Frobenius distance to the nearest operator that one softmax head (rows in the simplex), or any "
-            "number of heads under a signed output projection, can make. TOA error: the worst of complete TOA-ReLU, "
-            "TOA-Gated and TOA-Softmax layers with explicit weights, in float32, relative to the largest output."
+            "|sum|, min, neg.: largest |row sum|, smallest entry, share of negative entries; a softmax head has 1, 0, "
+            "0%. 1 head, heads: Frobenius distance to the nearest operator that one softmax head (rows in the "
+            "simplex), or any number of heads under a signed output projection, can make. TOA: error of complete "
+            "TOA-ReLU, TOA-Gated and TOA-Softmax layers with explicit weights, the worst, in float32, relative to the "
+            "largest output."
         )
         failed = [f"{row.name}: {claim}" for row in rows for claim, holds in row.facts.items() if not holds]
         console.print(f"claims of the lemmas that fail: {'; '.join(failed) or 'none'}")
@@ -146,7 +220,7 @@ def _demix(
     learning_rate: float | None = None,
     attentions: list[str] | None = None,
     seeds: list[int] | None = None,
-    sor: bool = True,
+    sor: bool | None = None,
     tf32: bool = True,
 ) -> "DemixingResult":
     from toa.experiments import run_demixing
@@ -215,16 +289,24 @@ def _progress() -> "Iterator[Watcher]":
 
 
 @contextmanager
-def _errors() -> Iterator[None]:
-    """Say what is wrong in one line, without a traceback; 130 is what a stopped program returns."""
-    try:
-        yield
-    except (ValueError, FloatingPointError, OSError) as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(2) from None
-    except KeyboardInterrupt as stopped:
-        typer.echo(f"{stopped or 'stopped'}; the same command goes on from here.", err=True)
-        raise typer.Exit(130) from None
+def _epochs(description: str) -> "Iterator[Observer]":
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("loss {task.fields[loss]}, validation {task.fields[validation]}"),
+        TimeRemainingColumn(elapsed_when_finished=True),
+    )
+    with Progress(*columns) as progress:
+        bar = progress.add_task(description, total=None, loss="-", validation="-")
+
+        def observe(done: int, total: int, loss: float, validation: float | None) -> None:
+            shown = "-" if validation is None else f"{validation:.4f}"
+            progress.update(bar, completed=done, total=total, loss=f"{loss:.4f}", validation=shown)
+
+        yield observe
 
 
 if __name__ == "__main__":

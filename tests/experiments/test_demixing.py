@@ -5,7 +5,8 @@ import pytest
 
 from tests.support import message
 from toa.experiments import read_record, run_demixing
-from toa.experiments.demixing import PRESETS, resolve_device
+from toa.experiments.demixing import PRESETS
+from toa.experiments.device import resolve_device
 
 
 def run(out, **options):
@@ -14,7 +15,8 @@ def run(out, **options):
 
 def test_a_run_leaves_a_record_that_says_all(tmp_path):
     result = run(tmp_path, command=["toa", "demix", "--steps", "2"])
-    record = read_record(tmp_path / "toa-relu-no-sor-2024" / "record.json")
+    (path,) = tmp_path.glob("toa-relu-no-sor-2024-*/record.json")
+    record = read_record(path)
     assert record == result.records[0]
     assert record["command"] == "toa demix --steps 2"
     assert record["seed"] == record["config"]["seed"] == 2024
@@ -33,15 +35,35 @@ def test_finished_runs_are_read_not_run_again(tmp_path):
     assert again.records == first.records
 
 
-def test_other_settings_in_the_same_folder_are_refused(tmp_path):
-    run(tmp_path)
-    with pytest.raises(ValueError, match=message("must be a checkpoint of this run", "another output folder")):
-        run(tmp_path, steps=3)
+def test_other_settings_go_into_a_folder_of_their_own(tmp_path):
+    assert run(tmp_path).records != run(tmp_path, steps=3).records != run(tmp_path, steps=3, tf32=False).records
+    assert len(list(tmp_path.glob("softmax-2024-*/record.json"))) == 3
+
+
+def test_records_write_out_what_the_layer_takes_by_default(tmp_path):
+    attention = run(tmp_path).records[0]["config"]["attention"]
+    assert (attention["structure"], attention["operator_std"], attention["sor_max_rate"]) == ("dense", 1e-3, 1.0)
+
+
+def test_seeds_and_attentions_are_given_once(tmp_path):
+    with pytest.raises(ValueError, match=message("seed must be given at least once and none twice", "[1, 1]")):
+        run(tmp_path, seeds=[1, 1])
+    with pytest.raises(ValueError, match=message("seed must be given at least once", "[]")):
+        run(tmp_path, seeds=[])
+    with pytest.raises(ValueError, match=message("seed must be at least 0, got -1")):
+        run(tmp_path, seeds=[2, -1])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_written_is_refused_before_any_training(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match=message("file must be a folder that can be written to", "choose another")):
+        run(tmp_path / "file")
 
 
 def test_steps_and_rate_can_be_changed(tmp_path):
-    training = run(tmp_path, attentions=["softmax"], steps=1, learning_rate=0.5).records[0]["config"]["training"]
-    assert (training["steps"], training["learning_rate"]) == (1, 0.5)
+    config = run(tmp_path, attentions=["softmax"], steps=1, learning_rate=0.5).records[0]["config"]
+    assert (config["steps"], config["learning_rate"]) == (1, 0.5)
 
 
 def test_medians_are_over_seeds(tmp_path):
@@ -74,8 +96,9 @@ def test_unknown_names_are_refused(tmp_path):
         run_demixing("papr", tmp_path)
     with pytest.raises(ValueError, match=message("unknown attention 'toa-gatd'", "toa-gated", "softmax")):
         run(tmp_path, attentions=["toa-gatd"])
-    with pytest.raises(ValueError, match=message("device must be auto, cpu, cuda", "'gpuu'")):
-        resolve_device("gpuu")
+    for name in ("gpuu", "mps", "cuda:", "cuda:x", "cpu:1"):
+        with pytest.raises(ValueError, match=message("device must be auto, cpu, cuda", repr(name))):
+            resolve_device(name)
 
 
 def test_a_device_that_is_not_here_is_refused(monkeypatch):
@@ -83,6 +106,10 @@ def test_a_device_that_is_not_here_is_refused(monkeypatch):
     with pytest.raises(ValueError, match=message("'cuda'", "without CUDA", "--device cpu")):
         resolve_device("cuda")
     assert resolve_device("auto").type == "cpu"
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    with pytest.raises(ValueError, match=message("'cuda:2'", "2 CUDA devices")):
+        resolve_device("cuda:2")
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"metrics": 3, "config_hash": "a"}'])

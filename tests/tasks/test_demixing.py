@@ -4,14 +4,15 @@ import torch
 from tests.support import message
 from toa.data import HarmonicDemixing
 from toa.nn import AttentionSpec
-from toa.tasks import DemixingConfig, TrainingConfig, train_demixer
+from toa.tasks import DemixingConfig, train_demixer
 from toa.tasks.demixing import checksum, demix, frequency_response, held_out_signals, oracle_estimates, regime_errors
 
 
 def small(name: str = "toa-gated", *, steps: int = 3, seed: int = 1) -> DemixingConfig:
     return DemixingConfig(
         attention=AttentionSpec(name=name),
-        training=TrainingConfig(steps=steps, warmup=1, learning_rate=3e-3),
+        steps=steps,
+        learning_rate=3e-3,
         signals=HarmonicDemixing().scaled(84),
         embed_dim=16,
         ff_dim=32,
@@ -22,7 +23,7 @@ def small(name: str = "toa-gated", *, steps: int = 3, seed: int = 1) -> Demixing
 
 
 def test_a_seed_decides_the_weights():
-    first, again, other = (train_demixer(small(seed=seed)).state_dict() for seed in (1, 1, 2))
+    first, again, other = (train_demixer(small(seed=seed))[0].state_dict() for seed in (1, 1, 2))
     assert all(torch.equal(first[n], again[n]) for n in first)
     assert not all(torch.equal(first[n], other[n]) for n in first)
 
@@ -30,7 +31,7 @@ def test_a_seed_decides_the_weights():
 def test_training_beats_returning_the_noisy_signal():
     config = small("toa-relu", steps=150)
     batch = held_out_signals(config)
-    assert regime_errors(demix(train_demixer(config), batch.noisy), batch)["mse"] < 0.23
+    assert regime_errors(demix(train_demixer(config)[0], batch.noisy), batch)["mse"] < 0.23
 
 
 def test_every_seed_is_judged_on_the_same_signals():
@@ -76,4 +77,4 @@ def test_signals_that_are_not_finite_are_refused(bad):
     noisy = held_out_signals(config).noisy.clone()
     noisy[3, 5] = bad
     with pytest.raises(ValueError, match=message("noisy must be finite", "NaN", "infinite", "fill or drop")):
-        demix(train_demixer(config), noisy)
+        demix(train_demixer(config)[0], noisy)

@@ -2,9 +2,7 @@
 
 import shlex
 import statistics
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
@@ -13,7 +11,9 @@ import torch
 from torch import Tensor
 
 from toa._checks import check_choice
+from toa._files import check_writable
 from toa.data import DemixingBatch, HarmonicDemixing
+from toa.experiments.device import allow_tf32, resolve_device
 from toa.experiments.records import Record, config_hash, make_record, read_record, write_record
 from toa.models import PointEncoder
 from toa.nn import Attention, AttentionSpec
@@ -27,7 +27,6 @@ from toa.tasks.demixing import (
     regime_errors,
     train_demixer,
 )
-from toa.tasks.training import TrainingConfig
 
 # mean squared errors of the paper's section 4
 PUBLISHED = {"toa-gated": 0.0028, "toa-relu": 0.0035, "softmax": 0.0972}
@@ -52,7 +51,8 @@ PRESETS = {
         about="the paper's size: length 672, three seeds",
         base=DemixingConfig(
             attention=AttentionSpec(name="toa-gated"),
-            training=TrainingConfig(steps=6000, learning_rate=3e-3),
+            steps=6000,
+            learning_rate=3e-3,
         ),
         attentions=_ATTENTIONS,
         seeds=(2024, 2025, 2026),
@@ -61,7 +61,8 @@ PRESETS = {
         about="an eighth of the length, for two CPU cores and a few minutes",
         base=DemixingConfig(
             attention=AttentionSpec(name="toa-gated"),
-            training=TrainingConfig(steps=2000, learning_rate=5e-3),
+            steps=2000,
+            learning_rate=5e-3,
             signals=HarmonicDemixing().scaled(84),
             embed_dim=32,
             ff_dim=64,
@@ -129,23 +130,6 @@ class Watcher(Protocol):
         ...
 
 
-def resolve_device(name: str) -> torch.device:
-    """A device by name; "auto" is CUDA where there is one.
-
-    Raises:
-        ValueError: If the name is no device, or the device is not here.
-    """
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise ValueError(f"device must be auto, cpu, cuda or cuda:N, got {name!r}.") from None
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"device {name!r} must be present, got a machine without CUDA; use --device cpu.")
-    return device
-
-
 def run_demixing(
     preset: str,
     out: Path,
@@ -154,7 +138,7 @@ def run_demixing(
     seeds: Sequence[int] | None = None,
     steps: int | None = None,
     learning_rate: float | None = None,
-    sor: bool = True,
+    sor: bool | None = None,
     device: str = "auto",
     tf32: bool = True,
     command: Sequence[str] = (),
@@ -169,7 +153,7 @@ def run_demixing(
         seeds: The preset's if None.
         steps: The preset's if None.
         learning_rate: The preset's if None.
-        sor: Whether TOA variants are regularized.
+        sor: Whether TOA variants are regularized; as the preset has it if None.
         device: "auto", "cpu", "cuda" or "cuda:N".
         tf32: Whether CUDA may round factors of float32 products to TF32.
         command: The command line that the records shall name.
@@ -178,63 +162,60 @@ def run_demixing(
     check_choice("preset", preset, PRESETS)
     chosen = PRESETS[preset]
     names = tuple(chosen.attentions) if attentions is None else tuple(attentions)
-    for name in names:
-        check_choice("attention", name, chosen.attentions)
+    numbers = chosen.seeds if seeds is None else tuple(seeds)
+    for what, values in (("attention", names), ("seed", numbers)):
+        if not values or len(set(values)) != len(values):
+            raise ValueError(f"{what} must be given at least once and none twice, got {list(values)}.")
+    base = replace(
+        chosen.base,
+        steps=chosen.base.steps if steps is None else steps,
+        learning_rate=chosen.base.learning_rate if learning_rate is None else learning_rate,
+        tf32=tf32,
+    )
+    configs = [replace(base, attention=_attention(chosen, name, sor), seed=seed) for seed in numbers for name in names]
     where = resolve_device(device)
-    training = chosen.base.training
-    if steps is not None:
-        training = replace(training, steps=steps)
-    if learning_rate is not None:
-        training = replace(training, learning_rate=learning_rate)
+    check_writable(out)
     records: list[Record] = []
     models: dict[str, tuple[PointEncoder, float]] = {}
-    for seed in chosen.seeds if seeds is None else seeds:
-        for name in names:
-            spec = chosen.attentions[name]
-            if not sor and name.startswith("toa-"):
-                spec = replace(spec, sor=False)
-            config = replace(chosen.base, attention=spec, training=training, seed=seed)
-            label = f"{name}-no-sor" if spec.sor is False else name
-            record, model = _run(label, config, out, where, tf32, command, watch)
-            records.append(record)
-            models.setdefault(label, (model, record["metrics"]["mse"]))
-    return _result(config.signals, held_out_signals(config), records, models)
+    for config in configs:
+        record, model = _run(config, out, where, command, watch)
+        records.append(record)
+        models.setdefault(record["name"], (model, record["metrics"]["mse"]))
+    return _result(base.signals, held_out_signals(base), records, models)
+
+
+def _attention(preset: Preset, name: str, sor: bool | None) -> AttentionSpec:
+    check_choice("attention", name, preset.attentions)
+    spec = preset.attentions[name]
+    if sor is not None and name.startswith("toa-"):
+        spec = replace(spec, sor=sor)
+    return spec.resolved()
 
 
 def _run(
-    name: str,
-    config: DemixingConfig,
-    out: Path,
-    device: torch.device,
-    tf32: bool,
-    command: Sequence[str],
-    watch: Watcher | None,
+    config: DemixingConfig, out: Path, device: torch.device, command: Sequence[str], watch: Watcher | None
 ) -> tuple[Record, PointEncoder]:
-    folder = out / f"{name}-{config.seed}"
-    steps = config.training.steps
+    name = config.attention.name + ("-no-sor" if config.attention.sor is False else "")
+    key = config_hash(config)
+    folder = out / f"{name}-{config.seed}-{key[:8]}"
 
-    def observe(done: int, loss: float) -> None:
+    def observe(done: int, total: int, loss: float, validation: float | None) -> None:
         if watch is not None:
-            watch(name, config.seed, done, steps, loss)
+            watch(name, config.seed, done, total, loss)
 
     if watch is not None:
-        watch(name, config.seed, 0, steps, None)
+        watch(name, config.seed, 0, config.steps, None)
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
-    begin = time.perf_counter()
-    with _tf32(tf32):
+    with allow_tf32(config.tf32, device):
         # a run that is done resumes at its last step and trains no more
-        model = train_demixer(
-            config,
-            device=device,
-            key=config_hash(config),
-            checkpoint=folder / "checkpoint.safetensors",
-            observe=observe,
+        model, state = train_demixer(
+            config, device=device, key=key, checkpoint=folder / "checkpoint.safetensors", observe=observe
         )
-        wall_s = time.perf_counter() - begin
         path = folder / "record.json"
-        if path.exists() and (old := read_record(path))["config_hash"] == config_hash(config):
-            observe(steps, old["metrics"]["mse"])
+        if path.exists():
+            old = read_record(path)
+            observe(config.steps, config.steps, old["metrics"]["mse"], None)
             return old, model
         batch = held_out_signals(config)
         metrics = regime_errors(demix(model, batch.noisy), batch)
@@ -246,8 +227,8 @@ def _run(
         data_checksum=checksum(batch),
         device=device,
         backend=backend_of(model),
-        tf32=tf32 and device.type == "cuda",
-        wall_s=wall_s,
+        tf32=config.tf32 and device.type == "cuda",
+        wall_s=state.seconds,
         peak_memory=torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None,
         metrics=metrics,
         command=shlex.join(command),
@@ -259,16 +240,6 @@ def _run(
 def backend_of(model: PointEncoder) -> str:
     """The backend that the model's attention layers use on their device."""
     return next(m for m in model.modules() if isinstance(m, Attention)).chosen_backend()
-
-
-@contextmanager
-def _tf32(allowed: bool) -> Iterator[None]:
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high" if allowed else "highest")
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
 
 
 def _result(

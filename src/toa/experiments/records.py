@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 import platform
 import subprocess
 from collections.abc import Mapping
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 import toa
+from toa._files import write_atomically
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -64,10 +64,7 @@ def make_record(
 
 def write_record(path: Path, record: Record) -> None:
     """Write a record whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
-    partial.write_text(json.dumps(record, indent=2, sort_keys=True) + "\n")
-    os.replace(partial, path)
+    write_atomically(path, (json.dumps(record, indent=2, sort_keys=True) + "\n").encode())
 
 
 def read_record(path: Path) -> Record:
@@ -77,9 +74,10 @@ def read_record(path: Path) -> Record:
         ValueError: If the file is not one.
     """
     try:
-        record = json.loads(path.read_text())
-        return {**record, "metrics": dict(record["metrics"]), "config_hash": str(record["config_hash"])}
-    except (json.JSONDecodeError, KeyError, TypeError) as error:
+        record = json.loads(path.read_text(encoding="utf-8"))
+        metrics = {str(name): float(value) for name, value in record["metrics"].items()}
+        return {**record, "metrics": metrics, "config_hash": str(record["config_hash"])}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path} must be a record of toa, got a file that is not ({error!r}); delete it.") from error
 
 

@@ -1,6 +1,15 @@
 """Tasks: one training loop, and what is learned and measured with it."""
 
 from toa.tasks.demixing import DemixingConfig, train_demixer
-from toa.tasks.training import TrainingConfig, TrainingStopped, train
+from toa.tasks.optimization import TrainingConfig
+from toa.tasks.training import TrainingState, TrainingStopped, make_fabric, train
 
-__all__ = ["DemixingConfig", "TrainingConfig", "TrainingStopped", "train", "train_demixer"]
+__all__ = [
+    "DemixingConfig",
+    "TrainingConfig",
+    "TrainingState",
+    "TrainingStopped",
+    "make_fabric",
+    "train",
+    "train_demixer",
+]

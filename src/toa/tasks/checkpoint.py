@@ -1,7 +1,6 @@
 """Checkpoints: tensors and a little JSON in one safetensors file, written whole or not at all."""
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +8,8 @@ from pathlib import Path
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
+
+from toa._files import write_atomically
 
 _KEY = "toa"
 
@@ -24,17 +25,7 @@ class Checkpoint:
 def save_checkpoint(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, object]) -> None:
     """Write a checkpoint; the old one stays until the new one is on disk."""
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    content = save(plain, {_KEY: json.dumps(facts, sort_keys=True)})
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
-    try:
-        with partial.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
+    write_atomically(path, save(plain, {_KEY: json.dumps(facts, sort_keys=True)}))
 
 
 def load_checkpoint(path: Path) -> Checkpoint:
@@ -47,5 +38,5 @@ def load_checkpoint(path: Path) -> Checkpoint:
         with safe_open(path, framework="pt") as file:
             facts = json.loads((file.metadata() or {})[_KEY])
             return Checkpoint(tensors={name: file.get_tensor(name) for name in file.keys()}, facts=facts)  # noqa: SIM118
-    except (SafetensorError, KeyError, json.JSONDecodeError) as error:
+    except (SafetensorError, KeyError, json.JSONDecodeError, OSError) as error:
         raise ValueError(f"{path} must be a checkpoint of toa, got a file that is not ({error}); delete it.") from error

@@ -4,19 +4,19 @@ Alphabet: B batch, L length, H heads.
 """
 
 import hashlib
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from torch import Generator, Tensor
+from torch import Generator, Tensor, nn
 
 from toa._checks import check_at_least, check_finite
 from toa.data import DemixingBatch, HarmonicDemixing
 from toa.models import PointEncoder, PointEncoderConfig
 from toa.nn import AttentionSpec
-from toa.tasks.training import TrainingConfig, train
+from toa.tasks.optimization import TrainingConfig
+from toa.tasks.training import Observer, TrainingState, make_fabric, train
 
 # seeds of training are small; the test signals come from far away
 _TEST_SEED = 1_000_000_007
@@ -24,10 +24,14 @@ _TEST_SEED = 1_000_000_007
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DemixingConfig:
-    """One run: the signals, the capacity-limited model, its training, and the seed."""
+    """One run: the signals, the capacity-limited model, its training, and the seed.
+
+    `tf32` lets CUDA round factors of float32 products to TF32.
+    """
 
     attention: AttentionSpec
-    training: TrainingConfig
+    steps: int
+    learning_rate: float
     signals: HarmonicDemixing = field(default_factory=HarmonicDemixing)
     embed_dim: int = 64
     num_heads: int = 2
@@ -36,11 +40,26 @@ class DemixingConfig:
     batch_size: int = 64
     test_signals: int = 4096
     seed: int = 2024
+    tf32: bool = True
 
     def __post_init__(self) -> None:
+        check_at_least("steps", self.steps, 1)
         check_at_least("batch_size", self.batch_size, 1)
         check_at_least("test_signals", self.test_signals, 1)
         check_at_least("seed", self.seed, 0)
+        if self.seed >= 2**31:
+            raise ValueError(f"seed must be below 2^31, got {self.seed}.")
+
+    def training(self) -> TrainingConfig:
+        """How the model is trained: fresh signals at every step, so one long epoch."""
+        return TrainingConfig(
+            epochs=1,
+            learning_rate=self.learning_rate,
+            betas=(0.9, 0.95),
+            schedule="warmup-cosine",
+            warmup=min(100, self.steps // 2),
+            clip_norm=1.0,
+        )
 
     def model(self) -> PointEncoderConfig:
         """The model's part of it."""
@@ -67,30 +86,53 @@ def checksum(batch: DemixingBatch) -> str:
     return digest.hexdigest()
 
 
+class FreshSignals:
+    """Signals for training; a step's depend on the seed and the step alone."""
+
+    def __init__(self, config: DemixingConfig, device: torch.device) -> None:
+        self._config = config
+        self._device = device
+        self._generator = Generator(device=device)
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """All steps: there is one epoch."""
+        return self._config.steps
+
+    def at(self, epoch: int, step: int) -> tuple[Tensor, Tensor]:
+        """Noisy and clean signals of a step, each (B, L)."""
+        self._generator.manual_seed(self._config.seed * 1_000_003 + step)
+        batch = self._config.signals.sample(self._config.batch_size, generator=self._generator, device=self._device)
+        return batch.noisy, batch.clean
+
+
 def train_demixer(
     config: DemixingConfig,
     *,
     device: torch.device | str = "cpu",
     key: str = "demixing",
     checkpoint: Path | None = None,
-    observe: Callable[[int, float], None] | None = None,
-) -> PointEncoder:
+    observe: Observer | None = None,
+) -> tuple[PointEncoder, TrainingState]:
     """Train a model on fresh signals at every step; a checkpoint that exists is resumed."""
-    device = torch.device(device)
+    fabric = make_fabric(torch.device(device))
     torch.manual_seed(config.seed)
-    model = PointEncoder(config.model()).to(device)
-    generator = Generator(device=device)
+    model = PointEncoder(config.model())
 
-    def batch_at(step: int) -> tuple[Tensor, Tensor]:
-        generator.manual_seed(config.seed * 1_000_003 + step)
-        batch = config.signals.sample(config.batch_size, generator=generator, device=device)
-        return batch.noisy, batch.clean
-
-    def loss_of(noisy: Tensor, clean: Tensor) -> Tensor:
+    def loss_of(model: nn.Module, noisy: Tensor, clean: Tensor) -> Tensor:
         return F.mse_loss(model(noisy.unsqueeze(-1)).squeeze(-1), clean)
 
-    train(model, batch_at, loss_of, config.training, key=key, checkpoint=checkpoint, observe=observe)
-    return model
+    state = train(
+        model,
+        FreshSignals(config, fabric.device),
+        loss_of,
+        config.training(),
+        fabric=fabric,
+        key=key,
+        checkpoint=checkpoint,
+        observe=observe,
+    )
+    return model, state
 
 
 @torch.no_grad()

@@ -1,229 +1,306 @@
-"""The training loop: steps of an optimizer on a loss, which can be stopped at any moment and resumed.
+"""The training loop: epochs of steps, validation, early stopping; it can be stopped at any moment and resumed.
 
-What a run needs to go on is in its checkpoint: weights, optimizer, random state, step. A run that was stopped and
-resumed ends, on a CPU, with the same weights as one left alone.
+What a run needs to go on is in its checkpoint: weights, optimizer, best weights so far, random state, position. A run
+that was stopped or killed and resumed ends, on a CPU, with the same weights as one left alone.
 """
 
 import math
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from toa._checks import check_at_least, check_choice, check_positive
+from toa.nn import own_generators
 from toa.tasks.checkpoint import load_checkpoint, save_checkpoint
+from toa.tasks.graph import Batch, GraphedStep
+from toa.tasks.optimization import TrainingConfig, make_optimizer, set_rate
 
-Schedule = Literal["constant", "cosine"]
-SCHEDULES = ("constant", "cosine")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TrainingConfig:
-    """AdamW with linear warm-up, then a constant rate or half a cosine down to zero."""
-
-    steps: int
-    learning_rate: float = 1e-3
-    weight_decay: float = 0.0
-    betas: tuple[float, float] = (0.9, 0.95)
-    schedule: Schedule = "cosine"
-    warmup: int = 100
-    clip_norm: float = 1.0
-
-    def __post_init__(self) -> None:
-        check_at_least("steps", self.steps, 1)
-        check_positive("learning_rate", self.learning_rate)
-        check_at_least("weight_decay", self.weight_decay, 0.0)
-        check_choice("schedule", self.schedule, SCHEDULES)
-        check_at_least("warmup", self.warmup, 0)
-        check_positive("clip_norm", self.clip_norm)
-
-    def rate(self, step: int) -> float:
-        """Learning rate of a step, counted from 0."""
-        if step < self.warmup:
-            return self.learning_rate * (step + 1) / self.warmup
-        if self.schedule == "constant":
-            return self.learning_rate
-        done = (step - self.warmup) / max(1, self.steps - self.warmup)
-        return self.learning_rate * 0.5 * (1.0 + math.cos(math.pi * done))
+if TYPE_CHECKING:
+    from lightning.fabric import Fabric
 
 
-Batch = tuple[Tensor, ...]
+class Batches(Protocol):
+    """What a model is trained on. A batch depends on epoch and step alone, so that a resumed run sees the same."""
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Batches in an epoch."""
+        ...
+
+    def at(self, epoch: int, step: int) -> Batch:
+        """The tensors of a step, on the training device."""
+        ...
+
+
+class Observer(Protocol):
+    """Told how training goes."""
+
+    def __call__(self, done: int, total: int, loss: float, validation: float | None) -> None:
+        """So many steps of all are done; the last validation loss is None before the first."""
+        ...
+
+
+@dataclass(kw_only=True, slots=True)
+class TrainingState:
+    """Where a run stands, and what it has seen.
+
+    Args:
+        step: Steps done over all epochs.
+        best: Lowest validation loss; None before the first.
+        best_epoch: Its epoch, counted from 1; 0 before the first.
+        seconds: Time spent, resumed runs included.
+        history: For each epoch its mean training loss, validation loss and learning rate.
+    """
+
+    step: int = 0
+    best: float | None = None
+    best_epoch: int = 0
+    seconds: float = 0.0
+    history: list[dict[str, float]] = field(default_factory=list)
 
 
 class TrainingStopped(KeyboardInterrupt):
     """Training was asked to stop and has saved where it stands."""
 
 
+def make_fabric(device: torch.device, *, precision: str = "32-true", devices: int = 1) -> "Fabric":
+    """Lightning Fabric on a device: placement, precision, and data-parallel launch on several devices."""
+    from lightning.fabric import Fabric
+
+    where: Any = devices
+    if device.type == "cuda" and device.index is not None and devices == 1:
+        where = [device.index]
+    fabric = Fabric(accelerator=device.type, devices=where, precision=precision)  # type: ignore[arg-type]
+    if devices > 1:
+        fabric.launch()
+    return fabric
+
+
 def train(
     model: nn.Module,
-    batch_at: Callable[[int], Batch],
+    batches: Batches,
     loss_of: Callable[..., Tensor],
     config: TrainingConfig,
     *,
+    fabric: "Fabric",
     key: str,
+    validate: Callable[[nn.Module], float] | None = None,
     checkpoint: Path | None = None,
     save_every: int = 500,
-    observe: Callable[[int, float], None] | None = None,
+    observe: Observer | None = None,
     observe_every: int = 10,
     cuda_graph: bool = True,
-) -> None:
-    """Train a model in place.
+) -> TrainingState:
+    """Train a model in place; with validation, it ends with its best weights.
 
     Args:
-        model: What is trained; its parameters say where.
-        batch_at: The tensors of a step, of the same shapes each time. They must depend on the step alone, so that a
-            resumed run sees what one left alone would.
-        loss_of: The loss of a batch's tensors.
-        config: The optimizer's settings.
+        model: What is trained, moved to the fabric's device.
+        batches: What it is trained on.
+        loss_of: The loss, from the model and a batch's tensors.
+        config: Optimizer, schedule, length.
+        fabric: Device and precision; see `make_fabric`.
         key: Names the run; a checkpoint of another key is refused.
+        validate: Validation loss of the model, asked for after each epoch, in evaluation mode without gradients.
         checkpoint: Where the run's state is kept; an existing one is resumed. None keeps nothing.
-        save_every: Steps between two checkpoints.
-        observe: Told the number of steps done and the loss, every `observe_every` steps and at the end.
+        save_every: Steps between two checkpoints within an epoch; one more follows each epoch.
+        observe: Told of progress every `observe_every` steps and after each epoch.
         observe_every: Steps between two observations. Each waits for the device.
-        cuda_graph: Whether to capture a step as one CUDA graph, on CUDA; small models are bound by launches.
+        cuda_graph: Whether to capture a step as one CUDA graph, on one CUDA device.
 
     Raises:
         TrainingStopped: After SIGINT or SIGTERM, with a checkpoint written if there is a place for it.
         ValueError: If the checkpoint belongs to another run.
-        FloatingPointError: If the loss is not finite.
+        FloatingPointError: If a loss is not finite.
     """
-    device = next(model.parameters()).device
-    optimizer = _optimizer(model, config, device)
-    first = 0
-    if checkpoint is not None and checkpoint.exists():
-        first = _resume(checkpoint, key, model, optimizer, device)
-    model.train()
+    run = _Run(model, batches, loss_of, config, fabric, key, validate, checkpoint, save_every, observe, observe_every)
+    run.resume()
+    # streams and graphs belong to the current device
+    on_device = torch.cuda.device(fabric.device) if fabric.device.type == "cuda" else nullcontext()
+    with on_device, _stop_signals() as stop:
+        run.go(stop, cuda_graph)
+    return run.state
 
-    def step(*batch: Tensor) -> Tensor:
-        loss = loss_of(*batch)
-        optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), config.clip_norm)
-        optimizer.step()
-        return loss.detach()
 
-    run = _GraphedStep(step) if cuda_graph and device.type == "cuda" else step
-    with _stop_signals() as stop:
-        for index in range(first, config.steps):
-            _set_rate(optimizer, config.rate(index))
-            loss = run(*batch_at(index))
-            done = index + 1
-            if done % observe_every == 0 or done == config.steps:
-                _observe(done, loss, observe)
-            if checkpoint is not None and (done % save_every == 0 or done == config.steps or stop.is_set()):
-                _save(checkpoint, key, done, model, optimizer, device)
+class _Run:
+    """One call of `train`: the pieces it is made of, and where it stands."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        batches: Batches,
+        loss_of: Callable[..., Tensor],
+        config: TrainingConfig,
+        fabric: "Fabric",
+        key: str,
+        validate: Callable[[nn.Module], float] | None,
+        checkpoint: Path | None,
+        save_every: int,
+        observe: Observer | None,
+        observe_every: int,
+    ) -> None:
+        self.model = model
+        self.wrapped = fabric.setup_module(model)
+        self.batches = batches
+        self.loss_of = loss_of
+        self.config = config
+        self.fabric = fabric
+        self.key = key
+        self.validate = validate
+        self.checkpoint = checkpoint
+        self.save_every = save_every
+        self.observe = observe
+        self.observe_every = observe_every
+        # an epoch's last step may have fewer batches to gather
+        self.steps = -(-batches.steps_per_epoch // config.accumulate)
+        self.total = config.epochs * self.steps
+        self.width = 1
+        self.optimizer = make_optimizer(model, config, fabric.device)
+        self.state = TrainingState()
+        self.generators = own_generators(model)
+        self.best_weights: dict[str, Tensor] = {}
+        self.loss_sum = torch.zeros((), device=fabric.device)
+
+    def go(self, stop: threading.Event, cuda_graph: bool) -> None:
+        """Train to the end, or until asked to stop."""
+        graphed = cuda_graph and self.fabric.device.type == "cuda" and self.fabric.world_size == 1
+        step = GraphedStep(self._step, self.generators) if graphed else self._step
+        begin = time.perf_counter() - self.state.seconds
+        self.wrapped.train()
+        while self.state.step < self.total and not self._exhausted():
+            epoch, place = divmod(self.state.step, self.steps)
+            set_rate(self.optimizer, self.config.rate(self.state.step, self.steps))
+            loss = step(*self._gather(epoch, place))
+            self.loss_sum += loss
+            self.state.step += 1
+            self.state.seconds = time.perf_counter() - begin
+            if place + 1 == self.steps:
+                self._end_epoch(epoch)
+                self.state.seconds = time.perf_counter() - begin
+            elif self.state.step % self.observe_every == 0:
+                self._report(float(loss))
+            if place + 1 == self.steps or self.state.step % self.save_every == 0 or stop.is_set():
+                self._save()
             if stop.is_set():
-                raise TrainingStopped(f"stopped after {done} of {config.steps} steps")
+                raise TrainingStopped(f"stopped after {self.state.step} of {self.total} steps")
+        if self.best_weights:
+            self.model.load_state_dict(self.best_weights)
+
+    def _gather(self, epoch: int, step: int) -> Batch:
+        """The tensors of all batches that a step gathers gradients of, one after another."""
+        first = step * self.config.accumulate
+        last = min(first + self.config.accumulate, self.batches.steps_per_epoch)
+        gathered = [self.batches.at(epoch, index) for index in range(first, last)]
+        self.width = len(gathered[0])
+        return tuple(tensor for batch in gathered for tensor in batch)
+
+    def _step(self, *tensors: Tensor) -> Tensor:
+        """Gradients of one or more batches, and a step of the optimizer."""
+        parts = [tensors[i : i + self.width] for i in range(0, len(tensors), self.width)]
+        self.optimizer.zero_grad(set_to_none=True)
+        total = torch.zeros((), device=self.fabric.device)
+        for part in parts:
+            loss = self.loss_of(self.wrapped, *part) / len(parts)
+            self.fabric.backward(loss)
+            total = total + loss.detach()
+        if self.config.clip_norm is not None:
+            nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip_norm)
+        self.optimizer.step()
+        return total
+
+    def _exhausted(self) -> bool:
+        """Whether validation has not improved for as long as patience lasts."""
+        patience = self.config.patience
+        epochs = len(self.state.history)
+        return patience is not None and epochs - self.state.best_epoch >= patience
+
+    def _end_epoch(self, epoch: int) -> None:
+        mean = float(self.loss_sum) / self.steps
+        self.loss_sum.zero_()
+        entry = {"train": mean, "rate": self.config.rate(epoch * self.steps, self.steps)}
+        if self.validate is not None:
+            self.wrapped.eval()
+            with torch.no_grad():
+                entry["validation"] = self.validate(self.wrapped)
+            self.wrapped.train()
+            _check_loss("validation", entry["validation"], self.state.step)
+            # a tie counts as an improvement, as the peers have it
+            if self.state.best is None or entry["validation"] <= self.state.best:
+                self.state.best, self.state.best_epoch = entry["validation"], epoch + 1
+                self.best_weights = {name: value.detach().clone() for name, value in self.model.state_dict().items()}
+        self.state.history.append(entry)
+        self._report(mean)
+
+    def _report(self, loss: float) -> None:
+        _check_loss("training", loss, self.state.step)
+        if self.observe is not None:
+            history = self.state.history
+            self.observe(self.state.step, self.total, loss, history[-1].get("validation") if history else None)
+
+    def _save(self) -> None:
+        if self.checkpoint is None or self.fabric.global_rank != 0:
+            return
+        tensors = {f"model.{name}": value for name, value in self.model.state_dict().items()}
+        tensors |= {f"best.{name}": value for name, value in self.best_weights.items()}
+        for index, state in self.optimizer.state_dict()["state"].items():
+            tensors |= {f"optimizer.{index}.{name}": value for name, value in state.items()}
+        tensors["random.cpu"] = torch.get_rng_state()
+        if self.fabric.device.type == "cuda":
+            tensors["random.cuda"] = torch.cuda.get_rng_state(self.fabric.device)
+        tensors |= {f"random.own.{i}": generator.get_state() for i, generator in enumerate(self.generators)}
+        tensors["loss_sum"] = self.loss_sum
+        save_checkpoint(self.checkpoint, tensors, {"key": self.key, "state": asdict(self.state)})
+
+    def resume(self) -> None:
+        """Take up where the checkpoint stands, if there is one."""
+        if self.checkpoint is None or not self.checkpoint.exists():
+            return
+        saved = load_checkpoint(self.checkpoint)
+        if saved.facts.get("key") != self.key:
+            raise ValueError(
+                f"{self.checkpoint} must be a checkpoint of this run, {self.key!r}, got one of "
+                f"{saved.facts.get('key')!r}; choose another output folder, or delete it to start again."
+            )
+        groups: dict[str, dict[str, Tensor]] = {}
+        for name, value in saved.tensors.items():
+            group, _, rest = name.partition(".")
+            groups.setdefault(group, {})[rest] = value
+        try:
+            self.model.load_state_dict(groups["model"])
+        except (RuntimeError, KeyError) as error:
+            raise ValueError(
+                f"{self.checkpoint} must hold the weights of this model, got others ({' '.join(str(error).split())}); "
+                "delete it."
+            ) from None
+        self.best_weights = {name: value.to(self.fabric.device) for name, value in groups.get("best", {}).items()}
+        states: dict[int, dict[str, Tensor]] = {}
+        for name, value in groups["optimizer"].items():
+            index, _, entry = name.partition(".")
+            states.setdefault(int(index), {})[entry] = value
+        self.optimizer.load_state_dict({"state": states, "param_groups": self.optimizer.state_dict()["param_groups"]})
+        torch.set_rng_state(groups["random"]["cpu"])
+        if self.fabric.device.type == "cuda" and "cuda" in groups["random"]:
+            torch.cuda.set_rng_state(groups["random"]["cuda"], self.fabric.device)
+        for number, generator in enumerate(self.generators):
+            generator.set_state(groups["random"][f"own.{number}"])
+        self.loss_sum.copy_(groups["loss_sum"][""])
+        facts: Any = saved.facts["state"]
+        self.state = TrainingState(**facts)
 
 
-class _GraphedStep:
-    """A training step that runs a few times as it is and from then on as one CUDA graph."""
-
-    # cuBLAS, autograd and the optimizer allocate on their first calls, which a capture must not
-    _EAGER = 3
-
-    def __init__(self, step: Callable[..., Tensor]) -> None:
-        self._step = step
-        self._calls = 0
-        self._stream = torch.cuda.Stream()
-        self._graph: torch.cuda.CUDAGraph | None = None
-        self._inputs: Batch = ()
-        self._loss = torch.empty(())
-
-    def __call__(self, *batch: Tensor) -> Tensor:
-        self._calls += 1
-        if self._calls <= self._EAGER:
-            self._stream.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(self._stream):
-                loss = self._step(*batch)
-            torch.cuda.current_stream().wait_stream(self._stream)
-            return loss
-        if self._graph is None:
-            self._inputs = tuple(tensor.clone() for tensor in batch)
-            self._graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self._graph):
-                self._loss = self._step(*self._inputs)
-        for place, tensor in zip(self._inputs, batch, strict=True):
-            place.copy_(tensor)
-        self._graph.replay()
-        return self._loss
-
-
-def _optimizer(model: nn.Module, config: TrainingConfig, device: torch.device) -> torch.optim.Optimizer:
-    on_cuda = device.type == "cuda"
-    # a captured step reads its rate from the device
-    rate = torch.tensor(config.learning_rate, device=device) if on_cuda else config.learning_rate
-    return torch.optim.AdamW(
-        model.parameters(),
-        lr=rate,
-        betas=config.betas,
-        weight_decay=config.weight_decay,
-        fused=on_cuda,
-        capturable=on_cuda,
-    )
-
-
-def _set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
-    for group in optimizer.param_groups:
-        if isinstance(group["lr"], Tensor):
-            group["lr"].fill_(rate)
-        else:
-            group["lr"] = rate
-
-
-def _observe(done: int, loss: Tensor, observe: Callable[[int, float], None] | None) -> None:
-    value = float(loss)
+def _check_loss(name: str, value: float, step: int) -> None:
     if not math.isfinite(value):
         raise FloatingPointError(
-            f"the loss must be finite, got {value} after {done} steps; lower the learning rate, or choose a "
+            f"the {name} loss must be finite, got {value} after {step} steps; lower the learning rate, or choose a "
             "normaliser of the scores (score_norm, gate_norm)."
         )
-    if observe is not None:
-        observe(done, value)
-
-
-def _save(
-    path: Path, key: str, step: int, model: nn.Module, optimizer: torch.optim.Optimizer, device: torch.device
-) -> None:
-    tensors = {f"model.{name}": value for name, value in model.state_dict().items()}
-    for index, state in optimizer.state_dict()["state"].items():
-        tensors |= {f"optimizer.{index}.{name}": value for name, value in state.items()}
-    tensors["random.cpu"] = torch.get_rng_state()
-    if device.type == "cuda":
-        tensors["random.cuda"] = torch.cuda.get_rng_state(device)
-    save_checkpoint(path, tensors, {"key": key, "step": step})
-
-
-def _resume(path: Path, key: str, model: nn.Module, optimizer: torch.optim.Optimizer, device: torch.device) -> int:
-    saved = load_checkpoint(path)
-    if saved.facts.get("key") != key:
-        raise ValueError(
-            f"{path} must be a checkpoint of this run, {key!r}, got one of {saved.facts.get('key')!r}; "
-            "choose another output folder, or delete it to start again."
-        )
-    groups: dict[str, dict[str, Tensor]] = {"model": {}, "optimizer": {}, "random": {}}
-    for name, value in saved.tensors.items():
-        group, rest = name.split(".", 1)
-        groups[group][rest] = value
-    model.load_state_dict(groups["model"])
-    states: dict[int, dict[str, Tensor]] = {}
-    for name, value in groups["optimizer"].items():
-        index, field = name.split(".", 1)
-        states.setdefault(int(index), {})[field] = value
-    optimizer.load_state_dict({"state": states, "param_groups": optimizer.state_dict()["param_groups"]})
-    torch.set_rng_state(groups["random"]["cpu"])
-    if device.type == "cuda" and "cuda" in groups["random"]:
-        torch.cuda.set_rng_state(groups["random"]["cuda"], device)
-    step = saved.facts["step"]
-    assert isinstance(step, int)
-    return step
 
 
 @contextmanager

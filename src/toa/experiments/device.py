@@ -1,0 +1,35 @@
+"""Devices by name, and what CUDA may round."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+
+def resolve_device(name: str) -> torch.device:
+    """A device by name; "auto" is CUDA where there is one.
+
+    Raises:
+        ValueError: If the name is no device, or the device is not here.
+    """
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    kind, _, index = name.partition(":")
+    if kind not in ("cpu", "cuda") or (index and not (kind == "cuda" and index.isdecimal())) or name.endswith(":"):
+        raise ValueError(f"device must be auto, cpu, cuda or cuda:N, got {name!r}.")
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"device {name!r} must be present, got a machine without CUDA; use --device cpu.")
+    if index and int(index) >= torch.cuda.device_count():
+        raise ValueError(f"device {name!r} must be present, got {torch.cuda.device_count()} CUDA devices.")
+    return torch.device(name)
+
+
+@contextmanager
+def allow_tf32(allowed: bool, device: torch.device) -> Iterator[None]:
+    """Let CUDA round factors of float32 products to TF32, or not, for a while; other devices round nothing."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high" if allowed and device.type == "cuda" else "highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)

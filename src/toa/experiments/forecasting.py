@@ -1,0 +1,158 @@
+"""A forecasting run: one config in, one record out; a run that was stopped goes on, one that is done is read."""
+
+import os
+import shlex
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from toa._files import check_writable
+from toa.data import ForecastData, load_forecast, mark_names
+from toa.experiments.config import ForecastRun
+from toa.experiments.device import allow_tf32, resolve_device
+from toa.experiments.records import Record, config_hash, make_record, read_record, write_record
+from toa.models import build_forecaster
+from toa.nn import Attention, share_drop_rate
+from toa.tasks.checkpoint import save_checkpoint
+from toa.tasks.forecasting import WindowBatches, evaluate_forecaster, forecast_loss
+from toa.tasks.training import Observer, TrainingState, make_fabric, train
+
+
+def run_folder(config: ForecastRun, out: Path) -> Path:
+    """Where a run keeps what it makes: a name to read and the config's hash."""
+    dataset = Path(config.dataset).stem
+    parts = (dataset, config.horizon, config.backbone, config.attention.name, config.seed, config_hash(config)[:8])
+    return out / "-".join(map(str, parts))
+
+
+def run_forecast(
+    config: ForecastRun,
+    out: Path,
+    *,
+    data_dir: Path | None = None,
+    device: str = "auto",
+    devices: int = 1,
+    command: Sequence[str] = (),
+    observe: Observer | None = None,
+) -> Record:
+    """Train, choose by validation, measure on test; the folder holds checkpoint, model and record.
+
+    Args:
+        config: The run.
+        out: Folder of all runs.
+        data_dir: Where datasets are looked for first.
+        device: "auto", "cpu", "cuda" or "cuda:N".
+        devices: How many devices train together.
+        command: The command line that the record shall name.
+        observe: Told of progress.
+    """
+    where = resolve_device(device)
+    folder = run_folder(config, out)
+    path = folder / "record.json"
+    if path.exists():
+        return read_record(path)
+    check_writable(folder)
+    data = load_forecast(
+        config.dataset,
+        lookback=config.lookback,
+        horizon=config.horizon,
+        data_dir=data_dir,
+        device=where,
+        marks=config.marks,
+    )
+    if where.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(where)
+    with allow_tf32(config.tf32, where), _deterministic(config.deterministic):
+        model, state = _train(config, data, where, devices, folder / "checkpoint.safetensors", observe)
+        metrics = evaluate_forecaster(model, data.test)
+        validation = evaluate_forecaster(model, data.val)
+    save_checkpoint(
+        folder / "model.safetensors",
+        {f"model.{name}": value for name, value in model.state_dict().items()}
+        | {f"scaler.{name}": value for name, value in data.scaler.state().items()},
+        {"config": asdict(config), "columns": list(data.columns)},
+    )
+    record = make_record(
+        "forecast",
+        f"{config.backbone}/{config.attention.name}",
+        config,
+        seed=config.seed,
+        data_checksum=data.checksum,
+        device=where,
+        backend=next(m for m in model.modules() if isinstance(m, Attention)).chosen_backend(),
+        tf32=config.tf32 and where.type == "cuda",
+        wall_s=state.seconds,
+        peak_memory=torch.cuda.max_memory_allocated(where) if where.type == "cuda" else None,
+        metrics=metrics | {f"val_{name}": value for name, value in validation.items()},
+        command=shlex.join(command),
+    )
+    windows = {name: len(split) for name, split in (("train", data.train), ("val", data.val), ("test", data.test))}
+    record |= {
+        "windows": windows,
+        "subset_of": None if data.spec is None else data.spec.subset_of,
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "best_epoch": state.best_epoch,
+        "history": state.history,
+    }
+    write_record(path, record)
+    return record
+
+
+def _train(
+    config: ForecastRun,
+    data: ForecastData,
+    device: torch.device,
+    devices: int,
+    checkpoint: Path,
+    observe: Observer | None,
+) -> tuple[nn.Module, TrainingState]:
+    fabric = make_fabric(device, precision=config.precision, devices=devices)
+    torch.manual_seed(config.seed)
+    model = build_forecaster(
+        config.backbone,
+        lookback=config.lookback,
+        horizon=config.horizon,
+        channels=len(data.columns),
+        num_marks=len(mark_names()) if config.marks else 0,
+        attention=config.attention,
+        settings=config.model,
+    )
+    if config.share_drop_rate:
+        share_drop_rate(model)
+    batches = WindowBatches(
+        data.train,
+        config.batch_size,
+        seed=config.seed,
+        drop_last=config.drop_last,
+        rank=fabric.global_rank,
+        world=fabric.world_size,
+    )
+    state = train(
+        model,
+        batches,
+        forecast_loss(config.loss),
+        config.training,
+        fabric=fabric,
+        key=config_hash(config),
+        validate=lambda trained: evaluate_forecaster(trained, data.val)[config.loss],
+        checkpoint=checkpoint,
+        observe=observe,
+    )
+    return model, state
+
+
+@contextmanager
+def _deterministic(wanted: bool) -> Iterator[None]:
+    before = torch.are_deterministic_algorithms_enabled()
+    if wanted:
+        # cuBLAS reads it when it starts
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before)

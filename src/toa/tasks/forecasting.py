@@ -1,0 +1,91 @@
+"""Forecasting: train a forecaster on windows of a series, choose by validation, measure on every test window.
+
+Alphabet: B batch, L look-back, P horizon, C channels.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from toa._checks import check_at_least
+from toa.data.windows import WindowBatch, Windows
+from toa.tasks.metrics import FORECAST_METRICS, RunningMeans
+
+# windows a batch where no gradient is kept
+_EVALUATION_BATCH = 512
+
+
+class WindowBatches:
+    """Shuffled windows for training; the order of an epoch depends on the seed and the epoch alone.
+
+    Args:
+        windows: Where they come from.
+        batch_size: Windows a batch.
+        seed: Of the order.
+        drop_last: Whether a last, smaller batch is left out.
+        rank: Which share of a batch is ours, of `world` equal ones. With several, a smaller batch is always left out.
+        world: Processes that train together.
+    """
+
+    def __init__(
+        self,
+        windows: Windows,
+        batch_size: int,
+        *,
+        seed: int,
+        drop_last: bool = False,
+        rank: int = 0,
+        world: int = 1,
+    ) -> None:
+        check_at_least("batch_size", batch_size, 1)
+        self._windows = windows
+        self._size = batch_size * world
+        self._share = slice(rank * batch_size, (rank + 1) * batch_size)
+        self._seed = seed
+        self._order: tuple[int, Tensor] | None = None
+        whole, rest = divmod(len(windows), self._size)
+        self.steps_per_epoch = whole + bool(rest and not drop_last and world == 1)
+        if self.steps_per_epoch == 0:
+            raise ValueError(
+                f"batch_size must be at most the number of training windows, {len(windows)}, where the last batch is "
+                f"dropped, got {self._size}; lower it, or set drop_last=false."
+            )
+
+    def at(self, epoch: int, step: int) -> tuple[Tensor, ...]:
+        """Inputs, targets and, where there are any, marks of the inputs."""
+        if self._order is None or self._order[0] != epoch:
+            self._order = (epoch, self._windows.epoch_order(self._seed, epoch))
+        chosen = self._order[1][step * self._size : (step + 1) * self._size]
+        if len(chosen) == self._size:
+            chosen = chosen[self._share]
+        return inputs_and_targets(self._windows.batch(chosen))
+
+
+def inputs_and_targets(batch: WindowBatch) -> tuple[Tensor, ...]:
+    """x, y and the marks of x if there are any."""
+    return (batch.x, batch.y) if batch.x_marks is None else (batch.x, batch.y, batch.x_marks)
+
+
+def forecast_loss(metric: str) -> Callable[..., Tensor]:
+    """The mean of a metric, as a loss of a model and a batch."""
+    error = FORECAST_METRICS[metric]
+
+    def loss_of(model: nn.Module, x: Tensor, y: Tensor, marks: Tensor | None = None) -> Tensor:
+        return error(model(x, marks), y).mean()
+
+    return loss_of
+
+
+@torch.no_grad()
+def evaluate_forecaster(model: nn.Module, windows: Windows, *, batch_size: int = _EVALUATION_BATCH) -> dict[str, float]:
+    """MSE and MAE over all windows, steps and channels; no window is left out."""
+    device = next(model.parameters()).device
+    was_training = model.training
+    model.eval()
+    means = RunningMeans(FORECAST_METRICS, device)
+    for index in torch.arange(len(windows)).split(batch_size):
+        x, y, *marks = inputs_and_targets(windows.batch(index))
+        means.add(model(x, *marks), y)
+    model.train(was_training)
+    return means.means()

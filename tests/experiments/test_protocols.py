@@ -1,0 +1,144 @@
+import dataclasses
+import json
+
+import pytest
+
+from tests.support import message
+from toa.data import DATASETS
+from toa.experiments import about, config_hash, protocol_names, resolve
+from toa.experiments.protocols import _load, _table
+from toa.models import MODELS, build_forecaster
+
+CELLS = [
+    (protocol, backbone, dataset, horizon)
+    for protocol in protocol_names()
+    for backbone in MODELS
+    if backbone in _load(protocol)
+    for table in [_table(protocol, backbone)]
+    for dataset in table
+    if dataset in DATASETS
+    for horizon in table[dataset].get("horizons", table["default"]["horizons"])
+]
+
+
+def cell(protocol: str = "toa-paper", **options):
+    given = {"dataset": "ETTh1", "horizon": 96, "backbone": "patchtst", "attention": "toa-gated", **options}
+    return resolve(protocol, **given)
+
+
+def test_the_protocols_named_by_the_readme_exist():
+    assert protocol_names() == ["itransformer-96", "patchtst-336", "patchtst-512", "toa-paper", "tslib-96"]
+    assert all(len(about(name)) > 20 for name in protocol_names())
+
+
+@pytest.mark.parametrize(("protocol", "backbone", "dataset", "horizon"), CELLS)
+def test_every_cell_is_complete_and_its_model_can_be_built(protocol, backbone, dataset, horizon):
+    config = resolve(protocol, dataset=dataset, horizon=horizon, backbone=backbone, attention="softmax")
+    # the sizes are checked, the model itself kept small
+    settings = {**config.model, "embed_dim": config.model["num_heads"], "ff_dim": 2}
+    model = build_forecaster(
+        backbone,
+        lookback=config.lookback,
+        horizon=config.horizon,
+        channels=2,
+        num_marks=4 if config.marks else 0,
+        attention=config.attention,
+        settings=settings,
+    )
+    assert sum(p.numel() for p in model.parameters()) > 0
+    assert config.model["embed_dim"] % config.model["num_heads"] == 0
+    assert json.loads(json.dumps(dataclasses.asdict(config)))["dataset"] == dataset
+
+
+@pytest.mark.parametrize(
+    ("protocol", "options", "expected"),
+    [
+        ("patchtst-336", {}, {"lookback": 336, "seed": 2021, "batch_size": 128}),
+        ("patchtst-512", {"dataset": "Weather"}, {"lookback": 512, "batch_size": 128}),
+        ("patchtst-512", {"dataset": "ECL"}, {"lookback": 512, "batch_size": 32}),
+        ("itransformer-96", {"backbone": "itransformer"}, {"lookback": 96, "marks": True, "seed": 2023}),
+        ("tslib-96", {"dataset": "ETTm2", "horizon": 192}, {"batch_size": 128, "lookback": 96, "seed": 2021}),
+        ("toa-paper", {}, {"lookback": 512, "seed": 2024}),
+        ("toa-paper", {"backbone": "itransformer"}, {"lookback": 96, "seed": 2024}),
+    ],
+)
+def test_settings_are_the_published_ones(protocol, options, expected):
+    config = cell(protocol, **options)
+    assert {name: getattr(config, name) for name in expected} == expected
+
+
+def test_horizons_go_over_datasets_and_datasets_over_defaults():
+    long, short = (
+        cell("itransformer-96", backbone="itransformer", horizon=horizon).model["embed_dim"] for horizon in (720, 96)
+    )
+    assert (long, short) == (512, 256)
+    tslib = {h: cell("tslib-96", dataset="ETTm1", horizon=h) for h in (96, 192)}
+    assert (tslib[96].batch_size, tslib[96].model["num_layers"]) == (32, 1)
+    assert (tslib[192].batch_size, tslib[192].model["num_layers"]) == (128, 3)
+
+
+def test_the_papers_optimizer_lies_over_the_backbones_schedule():
+    training = cell(dataset="ETTm1").training
+    assert (training.optimizer, training.betas, training.schedule) == ("adamw", (0.9, 0.95), "onecycle")
+    assert training.learning_rate == 1e-4
+
+
+def test_attention_settings_go_with_their_attention():
+    assert cell().attention.gate_norm == "l2"
+    assert cell(attention="toa-relu").attention.score_norm == "mean"
+    assert cell(attention="softmax").attention.score_norm is None
+
+
+def test_changes_reach_every_part():
+    config = cell(
+        seed=7,
+        changes=[
+            "lookback=336",
+            "training.learning_rate=1e-3",
+            "training.betas=[0.8, 0.9]",
+            "model.dropout=0.5",
+            "attention.sor=false",
+            "attention.score_norm=l2",
+        ],
+    )
+    assert (config.seed, config.lookback, config.training.learning_rate) == (7, 336, 1e-3)
+    assert config.training.betas == (0.8, 0.9)
+    assert config.model["dropout"] == 0.5
+    assert config.attention.sor is False
+    assert config.attention.score_norm == "l2"
+    assert config_hash(config) != config_hash(cell(seed=7))
+
+
+def test_a_subset_has_the_settings_of_its_whole():
+    assert cell(dataset="ECL-6ch").batch_size == cell(dataset="ECL").batch_size == 32
+
+
+def test_a_file_gets_the_defaults_and_any_horizon():
+    assert cell(dataset="my/own.csv", horizon=17).horizon == 17
+
+
+@pytest.mark.parametrize(
+    ("options", "parts"),
+    [
+        ({"protocol": "toa-papr"}, ("unknown protocol 'toa-papr'", "toa-paper")),
+        ({"dataset": "ETTh3"}, ("unknown dataset 'ETTh3'", "ETTh1")),
+        ({"dataset": "PEMS03", "horizon": 12}, ("unknown dataset of protocol 'toa-paper' 'PEMS03'", "ETTh1")),
+        ({"horizon": 100}, ("horizon of ETTh1", "96, 192, 336, 720", "got 100", "path")),
+        ({"backbone": "patchtts"}, ("unknown backbone 'patchtts'", "patchtst, itransformer")),
+        (
+            {"protocol": "itransformer-96"},
+            ("unknown backbone of protocol 'itransformer-96' 'patchtst'", "itransformer"),
+        ),
+        ({"attention": "toa"}, ("unknown attention 'toa'", "toa-gated")),
+        ({"changes": ["lokback=3"]}, ("unknown key 'lokback'", "lookback")),
+        ({"changes": ["training.lr=3"]}, ("unknown key 'lr' in training", "learning_rate")),
+        ({"changes": ["attention.structur=dense"]}, ("unknown key 'structur' in attention", "structure")),
+        ({"changes": ["lookback.x=3"]}, ("unknown key 'lookback.x'", "no parts")),
+        ({"changes": ["lookback"]}, ("a change must read key=value, got 'lookback'",)),
+        ({"changes": ["batch_size=0"]}, ("batch_size must be at least 1, got 0",)),
+        ({"changes": ["loss=huber"]}, ("unknown loss 'huber'", "mse, mae")),
+    ],
+)
+def test_wrong_cells_are_refused(options, parts):
+    with pytest.raises(ValueError, match=message(*parts)):
+        cell(**options)

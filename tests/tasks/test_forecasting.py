@@ -1,0 +1,65 @@
+import pytest
+import torch
+from torch import nn
+
+from tests.support import message
+from toa.data.windows import Windows
+from toa.tasks.forecasting import WindowBatches, evaluate_forecaster, forecast_loss
+
+
+def windows(rows: int = 50) -> Windows:
+    series = torch.arange(rows * 2.0).reshape(rows, 2)
+    return Windows(series, None, (0, rows), 6, 3)
+
+
+class Persistence(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(()))
+
+    def forward(self, x: torch.Tensor, marks: torch.Tensor | None = None) -> torch.Tensor:
+        return self.weight * x[:, -1:].expand(-1, 3, -1)
+
+
+def test_every_window_is_seen_once_an_epoch_in_another_order():
+    batches = WindowBatches(windows(), 8, seed=1)
+    assert batches.steps_per_epoch == 6
+
+    def epoch(number: int) -> list[float]:
+        return [float(x[0, 0]) for step in range(6) for x in batches.at(number, step)[0]]
+
+    assert sorted(epoch(0)) == sorted(epoch(1)) == [2.0 * i for i in range(42)]
+    assert epoch(0) != epoch(1)
+    assert epoch(0) == epoch(0)
+
+
+def test_a_last_smaller_batch_is_kept_or_dropped():
+    assert len(WindowBatches(windows(), 8, seed=1).at(0, 5)[0]) == 2
+    assert WindowBatches(windows(), 8, seed=1, drop_last=True).steps_per_epoch == 5
+
+
+def test_processes_share_a_batch_without_overlap():
+    shares = [WindowBatches(windows(), 4, seed=1, rank=rank, world=2) for rank in (0, 1)]
+    alone = WindowBatches(windows(), 8, seed=1, drop_last=True)
+    assert shares[0].steps_per_epoch == alone.steps_per_epoch
+    joined = torch.cat([share.at(2, 3)[0] for share in shares])
+    assert torch.equal(joined, alone.at(2, 3)[0])
+
+
+def test_too_large_a_batch_is_refused():
+    with pytest.raises(ValueError, match=message("batch_size", "42", "got 64", "drop_last=false")):
+        WindowBatches(windows(), 64, seed=1, drop_last=True)
+
+
+def test_evaluation_takes_every_window_and_leaves_the_mode():
+    model = Persistence().train()
+    metrics = evaluate_forecaster(model, windows(), batch_size=5)
+    # the series grows by 2 a step: persistence is wrong by 2, 4 and 6
+    assert metrics == {"mse": pytest.approx((4 + 16 + 36) / 3), "mae": pytest.approx(4.0)}
+    assert model.training
+
+
+def test_losses_are_the_metrics_means():
+    x, y = WindowBatches(windows(), 4, seed=1).at(0, 0)
+    assert forecast_loss("mse")(Persistence(), x, y).item() == pytest.approx((4 + 16 + 36) / 3)
+    assert forecast_loss("mae")(Persistence(), x, y).item() == pytest.approx(4.0)
