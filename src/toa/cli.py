@@ -1,6 +1,7 @@
 """The command line: parse, call, print. Heavy imports wait until a command needs them."""
 
 import json
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -262,7 +263,8 @@ def _show(console: "Console", result: "DemixingResult", out: Path, *, heading: s
 def _console() -> "Console":
     from rich.console import Console
 
-    return Console()
+    # of several processes that train together, one speaks
+    return Console(quiet=os.environ.get("LOCAL_RANK", "0") != "0")
 
 
 @contextmanager
@@ -277,7 +279,7 @@ def _progress() -> "Iterator[Watcher]":
         TimeRemainingColumn(elapsed_when_finished=True),
     )
     tasks: dict[tuple[str, int], TaskID] = {}
-    with Progress(*columns) as progress:
+    with Progress(*columns, console=_console()) as progress:
 
         def watch(name: str, seed: int, done: int, steps: int, loss: float | None) -> None:
             if (name, seed) not in tasks:
@@ -299,7 +301,7 @@ def _epochs(description: str) -> "Iterator[Observer]":
         TextColumn("loss {task.fields[loss]}, validation {task.fields[validation]}"),
         TimeRemainingColumn(elapsed_when_finished=True),
     )
-    with Progress(*columns) as progress:
+    with Progress(*columns, console=_console()) as progress:
         bar = progress.add_task(description, total=None, loss="-", validation="-")
 
         def observe(done: int, total: int, loss: float, validation: float | None) -> None:

@@ -1,12 +1,14 @@
 import os
 import signal
+import subprocess
+import sys
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 
-from tests.support import message
+from tests.support import ROOT, message
 from toa.data import StandardScaler
 from toa.experiments import read_record, resolve, run_folder, run_forecast
 from toa.tasks import TrainingStopped
@@ -117,3 +119,15 @@ def test_layers_can_share_a_drop_rate(csv, tmp_path):
 def test_deterministic_mode_is_left_as_it_was(csv, tmp_path):
     run_forecast(config_of(csv, "itransformer", "softmax", ["deterministic=true"]), tmp_path, device="cpu")
     assert not torch.are_deterministic_algorithms_enabled()
+
+
+@pytest.mark.slow
+def test_two_processes_train_together_and_one_writes(csv, tmp_path):
+    words = ["run", "--dataset", str(csv), "--horizon", "12", "--backbone", "itransformer", "--device", "cpu"]
+    changes = [word for change in SMALL for word in ("--set", change)]
+    command = [sys.executable, "-m", "toa.cli", *words, *changes, "--devices", "2", "--out", str(tmp_path / "runs")]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("record:") == 1
+    (path,) = (tmp_path / "runs").glob("*/record.json")
+    assert read_record(path)["devices"] == 2

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -20,6 +21,9 @@ from toa.nn import Attention, share_drop_rate
 from toa.tasks.checkpoint import save_checkpoint
 from toa.tasks.forecasting import WindowBatches, evaluate_forecaster, forecast_loss
 from toa.tasks.training import Observer, TrainingState, make_fabric, train
+
+if TYPE_CHECKING:
+    from lightning.fabric import Fabric
 
 
 def run_folder(config: ForecastRun, out: Path) -> Path:
@@ -50,12 +54,14 @@ def run_forecast(
         command: The command line that the record shall name.
         observe: Told of progress.
     """
-    where = resolve_device(device)
     folder = run_folder(config, out)
     path = folder / "record.json"
+    where = resolve_device(device)
     if path.exists():
         return read_record(path)
     check_writable(folder)
+    fabric = make_fabric(where, precision=config.precision, devices=devices)
+    where = fabric.device
     data = load_forecast(
         config.dataset,
         lookback=config.lookback,
@@ -67,15 +73,9 @@ def run_forecast(
     if where.type == "cuda":
         torch.cuda.reset_peak_memory_stats(where)
     with allow_tf32(config.tf32, where), _deterministic(config.deterministic):
-        model, state = _train(config, data, where, devices, folder / "checkpoint.safetensors", observe)
+        model, state = _train(config, data, fabric, folder / "checkpoint.safetensors", observe)
         metrics = evaluate_forecaster(model, data.test)
         validation = evaluate_forecaster(model, data.val)
-    save_checkpoint(
-        folder / "model.safetensors",
-        {f"model.{name}": value for name, value in model.state_dict().items()}
-        | {f"scaler.{name}": value for name, value in data.scaler.state().items()},
-        {"config": asdict(config), "columns": list(data.columns)},
-    )
     record = make_record(
         "forecast",
         f"{config.backbone}/{config.attention.name}",
@@ -90,27 +90,33 @@ def run_forecast(
         metrics=metrics | {f"val_{name}": value for name, value in validation.items()},
         command=shlex.join(command),
     )
-    windows = {name: len(split) for name, split in (("train", data.train), ("val", data.val), ("test", data.test))}
     record |= {
-        "windows": windows,
+        "devices": fabric.world_size,
+        "windows": {"train": len(data.train), "val": len(data.val), "test": len(data.test)},
         "subset_of": None if data.spec is None else data.spec.subset_of,
         "parameters": sum(p.numel() for p in model.parameters()),
         "best_epoch": state.best_epoch,
         "history": state.history,
     }
-    write_record(path, record)
+    if fabric.global_rank == 0:
+        _save(folder, config, model, data)
+        write_record(path, record)
     return record
 
 
+def _save(folder: Path, config: ForecastRun, model: nn.Module, data: ForecastData) -> None:
+    """Keep the model with the scaler that its inputs need."""
+    save_checkpoint(
+        folder / "model.safetensors",
+        {f"model.{name}": value for name, value in model.state_dict().items()}
+        | {f"scaler.{name}": value for name, value in data.scaler.state().items()},
+        {"config": asdict(config), "columns": list(data.columns)},
+    )
+
+
 def _train(
-    config: ForecastRun,
-    data: ForecastData,
-    device: torch.device,
-    devices: int,
-    checkpoint: Path,
-    observe: Observer | None,
+    config: ForecastRun, data: ForecastData, fabric: "Fabric", checkpoint: Path, observe: Observer | None
 ) -> tuple[nn.Module, TrainingState]:
-    fabric = make_fabric(device, precision=config.precision, devices=devices)
     torch.manual_seed(config.seed)
     model = build_forecaster(
         config.backbone,

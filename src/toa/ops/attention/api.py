@@ -152,16 +152,13 @@ def operator_attention(
     if key_padding_mask is not None:
         check_padding_mask(key_padding_mask, (k.shape[0], k.shape[1]))
 
-    device = q.device.type
-    autocast = torch.amp.is_autocast_available(device)
-    # as PyTorch has it: float64 is left alone
-    if autocast and torch.is_autocast_enabled(device) and q.dtype != torch.float64:
-        low = torch.get_autocast_dtype(device)
-        q, k, v = q.to(low), k.to(low), v.to(low)
-        gate_q = None if gate_q is None else gate_q.to(low)
-        gate_k = None if gate_k is None else gate_k.to(low)
+    autocast = torch.amp.is_autocast_available(q.device.type)
+    low = _autocast_dtype(q) if autocast else q.dtype
+    q, k, v = q.to(low), k.to(low), v.to(low)
+    gate_q = None if gate_q is None else gate_q.to(low)
+    gate_k = None if gate_k is None else gate_k.to(low)
     name = choose_backend(backend, activation=activation, device=q.device, dtype=v.dtype)
-    with torch.autocast(device, enabled=False) if autocast else nullcontext():
+    with torch.autocast(q.device.type, enabled=False) if autocast else nullcontext():
         return BACKENDS[name].run(
             q,
             k,
@@ -179,6 +176,13 @@ def operator_attention(
             causal=causal,
             dropout_p=dropout_p,
         )
+
+
+def _autocast_dtype(q: Tensor) -> torch.dtype:
+    """What autocast makes of q's dtype; like PyTorch's own functions it leaves float64 alone."""
+    device = q.device.type
+    lowered = torch.is_autocast_enabled(device) and q.dtype != torch.float64
+    return torch.get_autocast_dtype(device) if lowered else q.dtype
 
 
 def _check_qkv(q: Tensor, k: Tensor, v: Tensor) -> None:
