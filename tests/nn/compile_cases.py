@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.support import assert_near
-from toa.nn import ATTENTIONS, AttentionSpec, TemporalOperatorAttention, share_drop_rate
+from toa.nn import ATTENTIONS, AttentionSpec, TemporalOperatorAttention, build_attention, share_drop_rate
 from toa.nn.attention import Attention
 
 NAMES = tuple(ATTENTIONS)
@@ -109,3 +109,23 @@ def test_compiled_model_shares_its_rate() -> None:
     expected = model(x)
     torch.manual_seed(1)
     assert_near(compiled(x), expected, 1e-5)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_one_compiled_layer_serves_many_lengths(name) -> None:
+    layer = build_attention(name, 8, 2, 40).eval()
+    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+    for length in range(5, 30, 2):
+        x = torch.randn(2, length, 8)
+        assert_near(compiled(x, x, x)[0], layer(x, x, x)[0], 1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_an_exported_layer_takes_any_batch(name) -> None:
+    layer = build_attention(name, 8, 2, 12).eval()
+    batch = torch.export.Dim("batch", min=2, max=64)
+    x = torch.randn(4, 12, 8)
+    exported = torch.export.export(layer, (x, x, x), dynamic_shapes=({0: batch}, {0: batch}, {0: batch})).module()
+    y = torch.randn(7, 12, 8)
+    assert_near(exported(y, y, y)[0], layer(y, y, y)[0], 1e-5)
