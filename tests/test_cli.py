@@ -25,7 +25,7 @@ def test_version_is_printed():
     assert call("--version") == (0, f"toa {toa.__version__} ")
 
 
-@pytest.mark.parametrize("command", ["demo", "demix", "theory"])
+@pytest.mark.parametrize("command", ["demo", "demix", "run", "data", "theory"])
 def test_every_command_explains_itself(command):
     code, text = call(command, "--help")
     assert code == 0
@@ -72,9 +72,31 @@ def test_demix_runs_what_it_is_asked(tmp_path):
     assert len(list(tmp_path.glob("softmax-3-*/record.json"))) == 1
 
 
+def test_run_says_what_it_would_do():
+    result = CliRunner().invoke(app, ["run", "--dataset", "ETTh1", "--horizon", "96", "--dry-run", "--set", "seed=7"])
+    config = json.loads(result.output)
+    assert (config["protocol"], config["backbone"], config["seed"]) == ("toa-paper", "patchtst", 7)
+    assert config["attention"]["gate_norm"] == "l2"
+
+
+def test_run_trains_a_file_of_ones_own(tmp_path):
+    rows = "\n".join(f"{i % 7},{i % 5}" for i in range(300))
+    (tmp_path / "own.csv").write_text(f"a,b\n{rows}\n")
+    changes = ["lookback=32", "training.epochs=1", "model.embed_dim=4", "model.num_heads=2", 'date_column=""']
+    words = ["run", "--dataset", str(tmp_path / "own.csv"), "--horizon", "4", "--out", str(tmp_path), "--device", "cpu"]
+    code, text = call(*words, *(word for change in changes for word in ("--set", change)))
+    assert code == 0
+    assert "test MSE" in text
+    assert len(list(tmp_path.glob("own-4-patchtst-toa-gated-2024-*/record.json"))) == 1
+
+
 @pytest.mark.parametrize(
     ("words", "parts"),
     [
+        (("run", "--dataset", "ETTh9", "--horizon", "96"), ("unknown dataset 'ETTh9'", "ETTh1")),
+        (("run", "--dataset", "x.csv", "--horizon", "9"), ("dataset must be a file", "x.csv")),
+        (("run", "--dataset", "ETTh1", "--horizon", "9"), ("horizon of ETTh1", "96, 192, 336, 720")),
+        (("run", "--dataset", "ETTh1", "--horizon", "96", "--task", "sort"), ("unknown task 'sort'", "forecast")),
         (("demix", "--preset", "papr"), ("unknown preset 'papr'", "paper, demo")),
         (("demix", "--attention", "flash"), ("unknown attention 'flash'", "toa-gated")),
         (("demix", "--steps", "0"), ("steps must be at least 1, got 0",)),

@@ -118,7 +118,9 @@ def run(
     seed: Annotated[int | None, typer.Option(help="The protocol's if not given.")] = None,
     change: Annotated[
         list[str] | None,
-        typer.Option("--set", help="Change a setting: training.epochs=3, model.dropout=0.1, attention.sor=false, …"),
+        typer.Option(
+            "--set", help="Change a setting: training.epochs=3, model.dropout=0.1, attention.sor=false, fill=ffill, …"
+        ),
     ] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Where data are looked for first.")] = None,
     out: Annotated[Path, typer.Option(help="Folder of all runs.")] = Path("runs/forecast"),
@@ -301,14 +303,19 @@ def _epochs(description: str) -> "Iterator[Observer]":
         TextColumn("loss {task.fields[loss]}, validation {task.fields[validation]}"),
         TimeRemainingColumn(elapsed_when_finished=True),
     )
-    with Progress(*columns, console=_console()) as progress:
-        bar = progress.add_task(description, total=None, loss="-", validation="-")
+    progress = Progress(*columns, console=_console())
+    bar = progress.add_task(description, total=None, loss="-", validation="-")
 
-        def observe(done: int, total: int, loss: float, validation: float | None) -> None:
-            shown = "-" if validation is None else f"{validation:.4f}"
-            progress.update(bar, completed=done, total=total, loss=f"{loss:.4f}", validation=shown)
+    def observe(done: int, total: int, loss: float, validation: float | None) -> None:
+        # nothing is drawn before there is something to see: an error comes first
+        progress.start()
+        shown = "-" if validation is None else f"{validation:.4f}"
+        progress.update(bar, completed=done, total=total, loss=f"{loss:.4f}", validation=shown)
 
+    try:
         yield observe
+    finally:
+        progress.stop()
 
 
 if __name__ == "__main__":

@@ -108,6 +108,26 @@ def test_unknown_model_settings_and_missing_files_are_refused(csv, tmp_path):
         run_forecast(config_of(csv.with_name("nothing.csv")), tmp_path, device="cpu")
 
 
+def test_missing_and_constant_values_need_a_word(csv, tmp_path):
+    frame = pd.read_csv(csv)
+    frame.loc[3:5, "b"] = np.nan
+    frame["c"] = 1.0
+    frame.to_csv(csv, index=False)
+    with pytest.raises(ValueError, match=message("missing values", "3 in 'b'", "ffill")):
+        run_forecast(config_of(csv), tmp_path / "runs", device="cpu")
+    with pytest.raises(ValueError, match=message("constant", "'c'", "allow_constant")):
+        run_forecast(config_of(csv, changes=["fill=ffill"]), tmp_path / "runs", device="cpu")
+    assert not (tmp_path / "runs").exists()
+    changes = ["fill=ffill", "allow_constant=true", "training.epochs=1"]
+    assert run_forecast(config_of(csv, changes=changes), tmp_path / "runs", device="cpu")["metrics"]["mse"] > 0
+
+
+def test_a_file_without_dates_can_be_run(csv, tmp_path):
+    pd.read_csv(csv).drop(columns="date").to_csv(csv, index=False)
+    config = config_of(csv, changes=['date_column=""', "training.epochs=1"])
+    assert run_forecast(config, tmp_path, device="cpu")["metrics"]["mse"] > 0
+
+
 def test_layers_can_share_a_drop_rate(csv, tmp_path):
     own, shared = (
         run_forecast(config_of(csv, changes=[f"share_drop_rate={choice}"]), tmp_path, device="cpu")["metrics"]

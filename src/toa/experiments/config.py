@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T", bound="DataclassInstance")
 
+Fill = Literal["ffill", "interpolate"]
 Loss = Literal["mse", "mae"]
 Precision = Literal["32-true", "bf16-mixed"]
 
@@ -33,6 +34,9 @@ class ForecastRun:
         batch_size: Windows a batch.
         drop_last: Whether an epoch's last, smaller batch is left out in training. At test nothing is.
         marks: Whether the model is given calendar features.
+        fill: What to do about missing values in a file: None refuses them, "ffill" or "interpolate".
+        allow_constant: Whether a column that never changes in training is left unscaled instead of refused.
+        date_column: Column of dates in a file of one's own; "" if it has none.
         loss: What is minimised, and compared on validation.
         seed: Of weights, batches, dropout and SOR.
         precision: "32-true", or "bf16-mixed" for autocast.
@@ -52,6 +56,9 @@ class ForecastRun:
     batch_size: int
     drop_last: bool = False
     marks: bool = False
+    fill: Fill | None = None
+    allow_constant: bool = False
+    date_column: str = "date"
     loss: Loss = "mse"
     seed: int = 2024
     precision: Precision = "32-true"
@@ -63,6 +70,8 @@ class ForecastRun:
         for name in ("horizon", "lookback", "batch_size"):
             check_at_least(name, getattr(self, name), 1)
         check_at_least("seed", self.seed, 0)
+        if self.fill is not None:
+            check_choice("fill", self.fill, ("ffill", "interpolate"))
         check_choice("loss", self.loss, ("mse", "mae"))
         check_choice("precision", self.precision, ("32-true", "bf16-mixed"))
 

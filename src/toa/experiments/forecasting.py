@@ -59,7 +59,6 @@ def run_forecast(
     where = resolve_device(device)
     if path.exists():
         return read_record(path)
-    check_writable(folder)
     fabric = make_fabric(where, precision=config.precision, devices=devices)
     where = fabric.device
     data = load_forecast(
@@ -69,7 +68,11 @@ def run_forecast(
         data_dir=data_dir,
         device=where,
         marks=config.marks,
+        fill=config.fill,
+        allow_constant=config.allow_constant,
+        date_column=config.date_column or None,
     )
+    check_writable(folder)
     if where.type == "cuda":
         torch.cuda.reset_peak_memory_stats(where)
     with allow_tf32(config.tf32, where), _deterministic(config.deterministic):
