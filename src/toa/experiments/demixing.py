@@ -1,6 +1,5 @@
 """The demixing experiment: variants and seeds on the same signals, resumable, one record a run."""
 
-import shlex
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +15,7 @@ from toa.data import DemixingBatch, HarmonicDemixing
 from toa.experiments.device import allow_tf32, resolve_device
 from toa.experiments.records import Record, config_hash, make_record, read_record, write_record
 from toa.models import PointEncoder
-from toa.nn import Attention, AttentionSpec
+from toa.nn import AttentionSpec
 from toa.tasks.demixing import (
     DemixingConfig,
     checksum,
@@ -224,22 +223,15 @@ def _run(
         name,
         config,
         seed=config.seed,
+        tf32=config.tf32,
         data_checksum=checksum(batch),
-        device=device,
-        backend=backend_of(model),
-        tf32=config.tf32 and device.type == "cuda",
+        model=model,
         wall_s=state.seconds,
-        peak_memory=torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None,
         metrics=metrics,
-        command=shlex.join(command),
+        command=command,
     )
     write_record(path, record)
     return record, model
-
-
-def backend_of(model: PointEncoder) -> str:
-    """The backend that the model's attention layers use on their device."""
-    return next(m for m in model.modules() if isinstance(m, Attention)).chosen_backend()
 
 
 def _result(

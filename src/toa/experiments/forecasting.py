@@ -1,7 +1,6 @@
 """A forecasting run: one config in, one record out; a run that was stopped goes on, one that is done is read."""
 
 import os
-import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -17,7 +16,7 @@ from toa.experiments.config import ForecastRun
 from toa.experiments.device import allow_tf32, resolve_device
 from toa.experiments.records import Record, config_hash, make_record, read_record, write_record
 from toa.models import build_forecaster
-from toa.nn import Attention, share_drop_rate
+from toa.nn import share_drop_rate
 from toa.tasks.checkpoint import save_checkpoint
 from toa.tasks.forecasting import WindowBatches, evaluate_forecaster, forecast_loss
 from toa.tasks.training import Observer, TrainingState, make_fabric, train
@@ -84,20 +83,17 @@ def run_forecast(
         f"{config.backbone}/{config.attention.name}",
         config,
         seed=config.seed,
+        tf32=config.tf32,
         data_checksum=data.checksum,
-        device=where,
-        backend=next(m for m in model.modules() if isinstance(m, Attention)).chosen_backend(),
-        tf32=config.tf32 and where.type == "cuda",
+        model=model,
         wall_s=state.seconds,
-        peak_memory=torch.cuda.max_memory_allocated(where) if where.type == "cuda" else None,
         metrics=metrics | {f"val_{name}": value for name, value in validation.items()},
-        command=shlex.join(command),
+        command=command,
     )
     record |= {
         "devices": fabric.world_size,
         "windows": {"train": len(data.train), "val": len(data.val), "test": len(data.test)},
         "subset_of": None if data.spec is None else data.spec.subset_of,
-        "parameters": sum(p.numel() for p in model.parameters()),
         "best_epoch": state.best_epoch,
         "history": state.history,
     }

@@ -3,16 +3,19 @@
 import hashlib
 import json
 import platform
+import shlex
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import nn
 
 import toa
 from toa._files import write_atomically
+from toa.nn import Attention
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -32,16 +35,16 @@ def make_record(
     config: "DataclassInstance",
     *,
     seed: int,
-    data_checksum: str,
-    device: torch.device,
-    backend: str,
     tf32: bool,
+    data_checksum: str,
+    model: nn.Module,
     wall_s: float,
-    peak_memory: int | None,
     metrics: Mapping[str, float],
-    command: str,
+    command: Sequence[str],
 ) -> Record:
-    """Assemble a record; `peak_memory` is in bytes on an accelerator and None where it is not measured."""
+    """Assemble a record of a model where it was trained; peak memory is in bytes, None where it is not measured."""
+    device = next(model.parameters()).device
+    on_cuda = device.type == "cuda"
     return {
         "task": task,
         "name": name,
@@ -52,13 +55,14 @@ def make_record(
         "data_checksum": data_checksum,
         "metrics": dict(metrics),
         "wall_s": round(wall_s, 2),
-        "peak_memory": peak_memory,
-        "backend": backend,
-        "tf32": tf32,
+        "peak_memory": torch.cuda.max_memory_allocated(device) if on_cuda else None,
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "backend": next(m for m in model.modules() if isinstance(m, Attention)).chosen_backend(),
+        "tf32": tf32 and on_cuda,
         "device": device_name(device),
         "versions": {"toa": toa.__version__, "torch": torch.__version__, "python": platform.python_version()},
         "commit": _commit(),
-        "command": command,
+        "command": shlex.join(command),
     }
 
 

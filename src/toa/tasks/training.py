@@ -120,7 +120,19 @@ def train(
         ValueError: If the checkpoint belongs to another run.
         FloatingPointError: If a loss is not finite.
     """
-    run = _Run(model, batches, loss_of, config, fabric, key, validate, checkpoint, save_every, observe, observe_every)
+    run = _Run(
+        model=model,
+        batches=batches,
+        loss_of=loss_of,
+        config=config,
+        fabric=fabric,
+        key=key,
+        validate=validate,
+        checkpoint=checkpoint,
+        save_every=save_every,
+        observe=observe,
+        observe_every=observe_every,
+    )
     run.resume()
     # streams and graphs belong to the current device
     on_device = torch.cuda.device(fabric.device) if fabric.device.type == "cuda" else nullcontext()
@@ -129,44 +141,33 @@ def train(
     return run.state
 
 
+@dataclass(kw_only=True)
 class _Run:
     """One call of `train`: the pieces it is made of, and where it stands."""
 
-    def __init__(
-        self,
-        model: nn.Module,
-        batches: Batches,
-        loss_of: Callable[..., Tensor],
-        config: TrainingConfig,
-        fabric: "Fabric",
-        key: str,
-        validate: Callable[[nn.Module], float] | None,
-        checkpoint: Path | None,
-        save_every: int,
-        observe: Observer | None,
-        observe_every: int,
-    ) -> None:
-        self.model = model
-        self.wrapped = fabric.setup_module(model)
-        self.batches = batches
-        self.loss_of = loss_of
-        self.config = config
-        self.fabric = fabric
-        self.key = key
-        self.validate = validate
-        self.checkpoint = checkpoint
-        self.save_every = save_every
-        self.observe = observe
-        self.observe_every = observe_every
+    model: nn.Module
+    batches: Batches
+    loss_of: Callable[..., Tensor]
+    config: TrainingConfig
+    fabric: "Fabric"
+    key: str
+    validate: Callable[[nn.Module], float] | None
+    checkpoint: Path | None
+    save_every: int
+    observe: Observer | None
+    observe_every: int
+
+    def __post_init__(self) -> None:
+        self.wrapped = self.fabric.setup_module(self.model)
         # an epoch's last step may have fewer batches to gather
-        self.steps = -(-batches.steps_per_epoch // config.accumulate)
-        self.total = config.epochs * self.steps
+        self.steps = -(-self.batches.steps_per_epoch // self.config.accumulate)
+        self.total = self.config.epochs * self.steps
         self.width = 1
-        self.optimizer = make_optimizer(model, config, fabric.device)
+        self.optimizer = make_optimizer(self.model, self.config, self.fabric.device)
         self.state = TrainingState()
-        self.generators = own_generators(model)
+        self.generators = own_generators(self.model)
         self.best_weights: dict[str, Tensor] = {}
-        self.loss_sum = torch.zeros((), device=fabric.device)
+        self.loss_sum = torch.zeros((), device=self.fabric.device)
 
     def go(self, stop: threading.Event, cuda_graph: bool) -> None:
         """Train to the end, or until asked to stop."""

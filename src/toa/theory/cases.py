@@ -10,6 +10,7 @@ import torch
 
 from toa._checks import check_at_least, check_divisible, check_positive
 from toa._registry import Registry
+from toa.data import HarmonicDemixing
 from toa.theory.bases import local_atoms, projector, quadrature, time_steps
 from toa.theory.case import (
     Case,
@@ -25,11 +26,6 @@ from toa.theory.case import (
 )
 
 CASES: Registry[Callable[..., Case]] = Registry("case")
-
-# the setting of the paper's synthetic task, which case D scales to its length
-_PAPER_LENGTH = 672
-_PAPER_PERIODS = (24, 84, 168)
-_PAPER_WARPS = (20.0, 40.0)
 
 
 def _generator(seed: int) -> torch.Generator:
@@ -132,16 +128,9 @@ def time_warping(*, length: int = 96, phase: float = 0.0) -> Case:
         phase: φ, without effect on the operators.
     """
     check_at_least("length", length, 84)
-    ratio = length / _PAPER_LENGTH
-    t = time_steps(length)
-    vibrato, chirp = (ratio * amplitude for amplitude in _PAPER_WARPS)
-    warps = (
-        t,
-        t + vibrato * (4.0 * math.pi * t / length).sin(),
-        t + chirp * (t / length).square(),
-    )
-    frequencies = 2.0 * math.pi / (ratio * torch.tensor(_PAPER_PERIODS, dtype=torch.float64))
-    bases = [quadrature(torch.outer(frequencies, warp) + phase) for warp in warps]
+    signals = HarmonicDemixing().scaled(length)
+    frequencies = 2.0 * math.pi / torch.tensor(signals.periods, dtype=torch.float64)
+    bases = [quadrature(torch.outer(frequencies, warp) + phase) for warp in signals.warps()]
     return Case(
         name="D",
         title="phase drift and time warping",
