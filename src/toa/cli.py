@@ -31,6 +31,11 @@ app = typer.Typer(
 
 app.add_typer(data_app, name="data")
 
+# written out, so that --help need not import what registers them
+_MODELS = "patchtst, itransformer, transformer, duet, informer, autoformer, dlinear or tsmixer"
+_ATTENTIONS = "softmax, toa-softmax, toa-relu, toa-gated or hyperglu"
+_PROTOCOLS = "toa-paper, patchtst-336, patchtst-512, itransformer-96, itransformer-pems or tslib-96"
+
 DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
 
 
@@ -108,13 +113,15 @@ def run(
     ],
     horizon: Annotated[int, typer.Option(help="Steps to forecast.")],
     task: Annotated[str, typer.Option(help="What to do: forecast.")] = "forecast",
-    backbone: Annotated[str, typer.Option(help="Model: patchtst or itransformer.")] = "patchtst",
+    backbone: Annotated[str, typer.Option(help=f"Model: {_MODELS}.")] = "patchtst",
     attention: Annotated[
-        str, typer.Option(help="Its attention: softmax, toa-softmax, toa-relu, toa-gated or hyperglu.")
-    ] = "toa-gated",
-    protocol: Annotated[
-        str, typer.Option(help="Settings: toa-paper, patchtst-336, patchtst-512, itransformer-96 or tslib-96.")
-    ] = "toa-paper",
+        str | None,
+        typer.Option(
+            help=f"Its attention: {_ATTENTIONS}; toa-gated if not given. dlinear, tsmixer, informer and autoformer "
+            "have none to choose."
+        ),
+    ] = None,
+    protocol: Annotated[str, typer.Option(help=f"Settings: {_PROTOCOLS}.")] = "toa-paper",
     seed: Annotated[int | None, typer.Option(help="The protocol's if not given.")] = None,
     change: Annotated[
         list[str] | None,
@@ -147,7 +154,7 @@ def run(
             typer.echo(json.dumps(asdict(config), indent=2))
             return
         console = _console()
-        with _epochs(f"{backbone}/{attention} on {Path(dataset).stem}, horizon {horizon}") as observe:
+        with _epochs(f"{config.name} on {Path(dataset).stem}, horizon {horizon}") as observe:
             record = run_forecast(
                 config,
                 out,

@@ -5,43 +5,71 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from toa.models import MODELS, Forecaster, build_forecaster
+from toa.models import MODELS, Backbone, ForecastModel, build_forecaster
 from toa.nn import ATTENTIONS, AttentionSpec
 
 LOOKBACK, HORIZON, CHANNELS, MARKS = 32, 5, 3, 2
+# of these a model gets those that it has
 SIZES = {"embed_dim": 8, "num_heads": 2, "num_layers": 2, "ff_dim": 12}
-# settings that make a model another one
+# settings that make a model another one, or that it cannot do without
 STYLES: dict[str, tuple[dict[str, Any], ...]] = {"patchtst": ({}, {"style": "tslib"})}
 OPTIONS = {"residual_scores": True, "individual": True, "affine": True}
 
+Inputs = tuple[Tensor, Tensor | None, Tensor | None]
+
 
 class Case(NamedTuple):
-    """A model, one of its styles, and an attention."""
+    """A model, one of its styles, and an attention; None where there is none to choose."""
 
     model: str
-    attention: str
+    attention: str | None
     style: dict[str, Any]
 
-    def build(self, *, sor: bool = True, **settings: Any) -> Forecaster:
-        takes_sor = self.attention.startswith("toa")
+    def build(self, *, sor: bool = True, **settings: Any) -> ForecastModel:
+        known = MODELS[self.model].settings()
+        common = {key: value for key, value in {**SIZES, **settings}.items() if key in known}
         return build_forecaster(
             self.model,
             lookback=LOOKBACK,
             horizon=HORIZON,
             channels=CHANNELS,
             num_marks=MARKS if MODELS[self.model].uses_marks else 0,
-            attention=AttentionSpec(name=self.attention, sor=sor if takes_sor else None),
-            settings={**SIZES, **self.style, **settings},
+            attention=None
+            if self.attention is None
+            else AttentionSpec(name=self.attention, sor=sor if self.takes_sor else None),
+            settings={**common, **self.style},
         )
 
-    def inputs(self, batch: int = 4, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor | None]:
-        marks = torch.rand(batch, LOOKBACK, MARKS, dtype=dtype) if MODELS[self.model].uses_marks else None
-        return torch.randn(batch, LOOKBACK, CHANNELS, dtype=dtype), marks
+    def backbone(self) -> Backbone:
+        backbone: Any = self.build().eval().backbone
+        return backbone
+
+    def inputs(self, batch: int = 4, dtype: torch.dtype = torch.float32) -> Inputs:
+        series = torch.randn(batch, LOOKBACK, CHANNELS, dtype=dtype)
+        if not MODELS[self.model].uses_marks:
+            return series, None, None
+        marks = torch.rand(batch, LOOKBACK + HORIZON, MARKS, dtype=dtype)
+        return series, marks[:, :LOOKBACK], marks[:, LOOKBACK:]
+
+    @property
+    def takes_sor(self) -> bool:
+        return self.attention is not None and self.attention.startswith("toa")
+
+    @property
+    def has_dropout(self) -> bool:
+        return "dropout" in MODELS[self.model].settings()
 
     def __str__(self) -> str:
         style = ",".join(f"{key}={value}" for key, value in self.style.items())
-        return f"{self.model}-{self.attention}" + (f"-{style}" if style else "")
+        return "-".join(part for part in (self.model, self.attention, style) if part)
 
 
-CASES = [Case(model, name, style) for model in MODELS for style in STYLES.get(model, ({},)) for name in ATTENTIONS]
+CASES = [
+    Case(model, name, style)
+    for model, entry in ((model, MODELS[model]) for model in MODELS)
+    for style in STYLES.get(model, ({},))
+    for name in (ATTENTIONS if entry.takes_attention else (None,))
+]
 CASES.append(Case("patchtst", "toa-gated", OPTIONS))
+# those that are a backbone and a head
+BACKBONES = [case for case in CASES if MODELS[case.model].published is not None]

@@ -4,10 +4,11 @@ import pytest
 import torch
 from torch import nn
 
-from tests.contracts.cases import CASES, CHANNELS, HORIZON, LOOKBACK, Case
+from tests.contracts.cases import BACKBONES, CASES, CHANNELS, HORIZON, LOOKBACK, Case
 from tests.support import assert_near, message, scatter_parameters
 
 every_model = pytest.mark.parametrize("case", CASES, ids=str)
+every_backbone = pytest.mark.parametrize("case", BACKBONES, ids=str)
 
 
 @every_model
@@ -22,20 +23,20 @@ def test_output_has_its_shape_and_every_parameter_a_finite_gradient(case: Case, 
         assert parameter.grad.isfinite().all(), name
 
 
-@every_model
+@every_backbone
 def test_backbone_gives_the_tokens_that_it_announces(case: Case):
-    backbone = case.build().backbone
-    assert backbone(*case.inputs(2)).shape == (2, CHANNELS, backbone.num_tokens, backbone.embed_dim)
+    backbone = case.backbone()
+    assert backbone(*case.inputs(2)[:2]).shape == (2, CHANNELS, backbone.num_tokens, backbone.embed_dim)
     assert backbone.lookback == LOOKBACK
 
 
 @every_model
 def test_evaluation_is_deterministic_and_does_not_mix_the_batch(case: Case):
     model = case.build(dropout=0.5).eval()
-    series, marks = case.inputs()
-    out = model(series, marks)
-    assert torch.equal(model(series, marks), out)
-    assert_near(model(series[1:2], None if marks is None else marks[1:2]), out[1:2], 1e-5)
+    inputs = case.inputs()
+    out = model(*inputs)
+    assert torch.equal(model(*inputs), out)
+    assert_near(model(*(None if x is None else x[1:2] for x in inputs)), out[1:2], 1e-5)
 
 
 @every_model
@@ -71,18 +72,19 @@ def test_training_differs_from_evaluation_by_dropout_sor_and_batch_statistics_al
 @every_model
 def test_dropout_and_sor_act_in_training(case: Case):
     inputs = case.inputs()
-    dropped = case.build(sor=False, dropout=0.5).train()
-    assert not torch.equal(dropped(*inputs), dropped(*inputs))
-    if case.attention.startswith("toa"):
+    if case.has_dropout:
+        dropped = case.build(sor=False, dropout=0.5).train()
+        assert not torch.equal(dropped(*inputs), dropped(*inputs))
+    if case.takes_sor:
         regularized = case.build(dropout=0.0).train()
         scatter_parameters(regularized, 0.1)
         assert not torch.equal(regularized(*inputs), regularized(*inputs))
 
 
-@every_model
+@every_backbone
 def test_mixing_operators_are_those_of_the_forward_pass(case: Case):
-    backbone = case.build().eval().backbone
-    inputs = case.inputs()
+    backbone = case.backbone()
+    inputs = case.inputs()[:2]
     tokens, operators = backbone.encode(*inputs, need_weights=True)
     assert_near(tokens, backbone(*inputs), 1e-6)
     assert len(operators) == 2
@@ -91,9 +93,31 @@ def test_mixing_operators_are_those_of_the_forward_pass(case: Case):
 
 @every_model
 def test_a_series_of_another_length_is_refused(case: Case):
-    series, marks = case.inputs()
+    series, *marks = case.inputs()
     with pytest.raises(ValueError, match=message("series must have lookback=32 steps, got 31", "with lookback=31.")):
-        case.build()(series[:, 1:], marks)
+        case.build()(series[:, 1:], *marks)
+
+
+@every_model
+def test_marks_of_other_sizes_are_refused(case: Case):
+    series, marks, future = case.inputs()
+    model = case.build()
+    if marks is None or future is None:
+        given = torch.zeros(4, LOOKBACK, 2), torch.zeros(4, HORIZON, 2)
+        with pytest.raises(ValueError, match=message("marks must be None", "got shape (4, 32, 2); leave them out")):
+            model(series, given[0])
+        with pytest.raises(ValueError, match=message("future_marks must be None", "got shape (4, 5, 2); leave them")):
+            model(series, None, given[1])
+        return
+    with pytest.raises(ValueError, match=message("marks must be given to a model with num_marks=2", "(B, L, 2)")):
+        model(series)
+    with pytest.raises(ValueError, match=message("marks must have shape (B, L, F)=(4, 32, 2), got (4, 5, 2)")):
+        model(series, future, marks)
+    with pytest.raises(ValueError, match=message("future_marks must have shape (B, P, F)=(4, 5, 2), got (4, 4, 2)")):
+        model(series, marks, future[:, 1:])
+    if model.uses_future_marks:
+        with pytest.raises(ValueError, match=message("future_marks must be given", "got None; pass them as (B, P, 2)")):
+            model(series, marks)
 
 
 @every_model

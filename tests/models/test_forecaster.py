@@ -11,9 +11,11 @@ SIZES = {"embed_dim": 8, "num_heads": 2, "num_layers": 1, "ff_dim": 8}
 
 
 def build(name: str = "patchtst", **settings: Any) -> Forecaster:
-    return build_forecaster(
+    model = build_forecaster(
         name, lookback=32, horizon=5, channels=3, attention="toa-relu", settings={**SIZES, **settings}
     )
+    assert isinstance(model, Forecaster)
+    return model
 
 
 @pytest.mark.parametrize("name", ["patchtst", "itransformer"])

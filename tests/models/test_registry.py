@@ -12,7 +12,9 @@ SIZES = {"embed_dim": 8, "num_heads": 2, "num_layers": 1, "ff_dim": 8}
 
 def build(name: str = "patchtst", **options: Any) -> Forecaster:
     given: dict[str, Any] = {"lookback": 32, "horizon": 5, "channels": 3, "attention": "softmax", "settings": SIZES}
-    return build_forecaster(name, **given | options)
+    model = build_forecaster(name, **given | options)
+    assert isinstance(model, Forecaster)
+    return model
 
 
 def test_models_are_listed():

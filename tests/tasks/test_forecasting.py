@@ -1,6 +1,6 @@
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from tests.support import message
 from toa.data.windows import Windows
@@ -17,8 +17,15 @@ class Persistence(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(torch.ones(()))
 
-    def forward(self, x: torch.Tensor, marks: torch.Tensor | None = None) -> torch.Tensor:
+    def forward(self, x: Tensor, marks: Tensor | None = None, future_marks: Tensor | None = None) -> Tensor:
         return self.weight * x[:, -1:].expand(-1, 3, -1)
+
+
+class Penalised(Persistence):
+    def forecast_and_penalty(
+        self, x: Tensor, marks: Tensor | None = None, future_marks: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        return self(x, marks, future_marks), 7.0 * self.weight
 
 
 def test_every_window_is_seen_once_an_epoch_in_another_order():
@@ -57,6 +64,35 @@ def test_evaluation_takes_every_window_and_leaves_the_mode():
     # the series grows by 2 a step: persistence is wrong by 2, 4 and 6
     assert metrics == {"mse": pytest.approx((4 + 16 + 36) / 3), "mae": pytest.approx(4.0)}
     assert model.training
+
+
+def test_batches_carry_the_marks_of_past_and_future():
+    marks = torch.arange(50.0).unsqueeze(1)
+    marked = Windows(torch.zeros(50, 2), marks, (0, 50), 6, 3)
+    x, y, past, future = WindowBatches(marked, 4, seed=1).at(0, 0)
+    assert (x.shape, y.shape, past.shape, future.shape) == ((4, 6, 2), (4, 3, 2), (4, 6, 1), (4, 3, 1))
+    assert torch.equal(future[:, 0], past[:, -1] + 1.0)
+
+
+def test_a_penalty_is_added_in_training_alone():
+    model = Penalised()
+    batch = WindowBatches(windows(), 4, seed=1).at(0, 0)
+    loss = forecast_loss("mae")(model, *batch)
+    assert loss.item() == pytest.approx(4.0 + 7.0)
+    assert evaluate_forecaster(model, windows())["mae"] == pytest.approx(4.0)
+
+
+def test_a_penalty_is_computed_in_the_asked_precision():
+    seen = []
+
+    class Watched(Penalised):
+        def forward(self, x: Tensor, marks: Tensor | None = None, future_marks: Tensor | None = None) -> Tensor:
+            seen.append(torch.is_autocast_enabled("cpu"))
+            return super().forward(x)
+
+    batch = WindowBatches(windows(), 4, seed=1).at(0, 0)
+    forecast_loss("mse", autocast=lambda: torch.autocast("cpu", torch.bfloat16))(Watched(), *batch)
+    assert seen == [True]
 
 
 def test_losses_are_the_metrics_means():

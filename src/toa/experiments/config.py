@@ -27,7 +27,7 @@ class ForecastRun:
         dataset: A name of `toa.data.DATASETS`, or the path of a CSV file.
         horizon: Steps to forecast.
         backbone: A name of `toa.models.MODELS`.
-        attention: Its attention.
+        attention: Its attention; None for a model that has none to choose.
         lookback: Steps seen.
         model: Sizes of the backbone.
         training: Optimizer, schedule, length.
@@ -49,7 +49,7 @@ class ForecastRun:
     dataset: str
     horizon: int
     backbone: str
-    attention: AttentionSpec
+    attention: AttentionSpec | None
     lookback: int
     model: Mapping[str, Any]
     training: TrainingConfig
@@ -65,6 +65,11 @@ class ForecastRun:
     share_drop_rate: bool = False
     tf32: bool = True
     deterministic: bool = False
+
+    @property
+    def name(self) -> str:
+        """The model: backbone, and attention if it has one to choose."""
+        return self.backbone if self.attention is None else f"{self.backbone}/{self.attention.name}"
 
     def __post_init__(self) -> None:
         for name in ("horizon", "lookback", "batch_size"):

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 def run_folder(config: ForecastRun, out: Path) -> Path:
     """Where a run keeps what it makes: a name to read and the config's hash."""
     dataset = Path(config.dataset).stem
-    parts = (dataset, config.horizon, config.backbone, config.attention.name, config.seed, config_hash(config)[:8])
+    model = config.name.replace("/", "-")
+    parts = (dataset, config.horizon, model, config.seed, config_hash(config)[:8])
     return out / "-".join(map(str, parts))
 
 
@@ -80,7 +81,7 @@ def run_forecast(
         validation = evaluate_forecaster(model, data.val)
     record = make_record(
         "forecast",
-        f"{config.backbone}/{config.attention.name}",
+        config.name,
         config,
         seed=config.seed,
         tf32=config.tf32,
@@ -139,7 +140,7 @@ def _train(
     state = train(
         model,
         batches,
-        forecast_loss(config.loss),
+        forecast_loss(config.loss, autocast=fabric.autocast),
         config.training,
         fabric=fabric,
         key=config_hash(config),

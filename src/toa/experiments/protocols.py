@@ -15,11 +15,14 @@ from typing import Any
 from toa._checks import check_choice
 from toa.data import DATASETS
 from toa.experiments.config import ForecastRun, build
-from toa.models import MODELS
+from toa.models import MODELS, check_attention
 from toa.nn import ATTENTIONS, AttentionSpec
 from toa.tasks.optimization import TrainingConfig
 
 Settings = dict[str, Any]
+
+# of a model that has an attention to choose, where none is chosen
+DEFAULT_ATTENTION = "toa-gated"
 
 
 def protocol_names() -> list[str]:
@@ -45,7 +48,7 @@ def resolve(
     dataset: str,
     horizon: int,
     backbone: str,
-    attention: str,
+    attention: str | None = None,
     seed: int | None = None,
     changes: Iterable[str] = (),
 ) -> ForecastRun:
@@ -57,7 +60,7 @@ def resolve(
             default settings.
         horizon: Steps to forecast; for a dataset of the catalogue one of the protocol's.
         backbone: A name of `toa.models.MODELS` that the protocol has.
-        attention: A name of `toa.nn.ATTENTIONS`.
+        attention: A name of `toa.nn.ATTENTIONS`, "toa-gated" if None; a model that has none to choose takes only None.
         seed: The protocol's if None.
         changes: Settings to change, as "key=value" with dots for parts: "training.learning_rate=1e-3",
             "attention.sor=false", "model.dropout=0.2", "lookback=336".
@@ -67,10 +70,14 @@ def resolve(
     """
     content = _load(protocol)
     check_choice("backbone", backbone, MODELS)
-    check_choice("attention", attention, ATTENTIONS)
+    if attention is None and MODELS[backbone].takes_attention:
+        attention = DEFAULT_ATTENTION
+    if attention is not None:
+        check_choice("attention", attention, ATTENTIONS)
+    check_attention(backbone, attention)
     check_choice(f"backbone of protocol {protocol!r}", backbone, [name for name in content if name in MODELS])
     settings = _settings(_table(protocol, backbone), protocol, dataset, horizon)
-    settings["attention"] = {**content.get("attention", {}).get(attention, {}), "name": attention}
+    settings["attention"] = {} if attention is None else {**content.get("attention", {}).get(attention, {})}
     settings |= {"protocol": protocol, "dataset": dataset, "horizon": horizon, "backbone": backbone}
     if seed is not None:
         settings["seed"] = seed
@@ -78,8 +85,16 @@ def resolve(
         _change(settings, change)
     where = f"protocol {protocol!r} for {backbone} on {dataset}"
     settings["training"] = build(TrainingConfig, settings.get("training", {}), f"training of {where}")
-    settings["attention"] = build(AttentionSpec, settings["attention"], f"attention of {where}").resolved()
+    settings["attention"] = _attention(attention, settings["attention"], where)
     return build(ForecastRun, settings, where)
+
+
+def _attention(name: str | None, options: Settings, where: str) -> AttentionSpec | None:
+    if name is not None:
+        return build(AttentionSpec, {"name": name, **options}, f"attention of {where}").resolved()
+    if options:
+        raise ValueError(f"attention has no settings in {where}, got {', '.join(options)}; leave them out.")
+    return None
 
 
 def _table(protocol: str, backbone: str) -> Settings:

@@ -57,7 +57,7 @@ def make_record(
         "wall_s": round(wall_s, 2),
         "peak_memory": torch.cuda.max_memory_allocated(device) if on_cuda else None,
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
-        "backend": next(m for m in model.modules() if isinstance(m, Attention)).chosen_backend(),
+        "backend": next((m.chosen_backend() for m in model.modules() if isinstance(m, Attention)), None),
         "tf32": tf32 and on_cuda,
         "device": device_name(device),
         "versions": {"toa": toa.__version__, "torch": torch.__version__, "python": platform.python_version()},

@@ -1,15 +1,16 @@
-"""Backbones, each with any attention of `toa.nn` by name, and forecasters built on them."""
+"""Forecasting models by name, most with any attention of `toa.nn`, and the backbones that some are built on."""
 
-from toa.models.base import Backbone
+from toa.models.base import Backbone, ForecastModel
 from toa.models.forecaster import Forecaster, ForecasterConfig
 from toa.models.itransformer import ITransformer, ITransformerConfig
 from toa.models.patchtst import PatchTST, PatchTSTConfig
 from toa.models.point_encoder import PointEncoder, PointEncoderConfig
-from toa.models.registry import MODELS, ModelEntry, build_forecaster
+from toa.models.registry import MODELS, ModelEntry, build_forecaster, check_attention
 
 __all__ = [
     "MODELS",
     "Backbone",
+    "ForecastModel",
     "Forecaster",
     "ForecasterConfig",
     "ITransformer",
@@ -20,4 +21,5 @@ __all__ = [
     "PointEncoder",
     "PointEncoderConfig",
     "build_forecaster",
+    "check_attention",
 ]

@@ -1,4 +1,4 @@
-"""What a task may ask of a backbone, and the checks that backbones share."""
+"""What a task may ask of a backbone or of a whole forecasting model, and the checks that they share."""
 
 from abc import ABC, abstractmethod
 from dataclasses import fields
@@ -53,32 +53,92 @@ class Backbone(nn.Module, ABC):
 
     def check_inputs(self, series: Tensor, marks: Tensor | None) -> None:
         """Refuse a series or marks that the model was not built for."""
-        check_shape("series", series, "(B, L, C)", (None, None, None))
-        batch, steps, channels = series.shape
-        if steps != self.lookback:
+        _check_series(self, series)
+        _check_marks("marks", marks, "(B, L, F)", (series.shape[0], self.lookback), self)
+
+
+class ForecastModel(nn.Module, ABC):
+    """A series (B, L, C) in, its next P values (B, P, C) out.
+
+    A model with an auxiliary loss has a method `forecast_and_penalty` of the same arguments as `forward`: what that
+    returns, and a scalar that is added to the loss in training.
+
+    Args:
+        lookback: Length L of the series.
+        horizon: Length P of the forecast.
+        channels: The number of channels C, if the model is bound to one.
+        num_marks: Time features F that it takes beside the series, (B, L, F).
+    """
+
+    # whether the model can make use of time marks at all, and of those of the steps to forecast
+    uses_marks: bool = False
+    uses_future_marks: bool = False
+
+    def __init__(self, *, lookback: int, horizon: int, channels: int | None = None, num_marks: int = 0) -> None:
+        super().__init__()
+        self.lookback = lookback
+        self.horizon = horizon
+        self.channels = channels
+        self.num_marks = num_marks
+
+    def forward(self, series: Tensor, marks: Tensor | None = None, future_marks: Tensor | None = None) -> Tensor:
+        """Forecast.
+
+        Args:
+            series: The past (B, L, C).
+            marks: Time features of the past (B, L, F) for a model with `num_marks` = F; None for one without.
+            future_marks: Those of the steps to forecast (B, P, F). A model with marks that does not use these takes
+                them all the same.
+        """
+        self.check_inputs(series, marks, future_marks)
+        return self._forecast(series, marks, future_marks)
+
+    @abstractmethod
+    def _forecast(self, series: Tensor, marks: Tensor | None, future_marks: Tensor | None) -> Tensor:
+        """`forward`, inputs checked."""
+
+    def check_inputs(self, series: Tensor, marks: Tensor | None, future_marks: Tensor | None) -> None:
+        """Refuse a series or marks that the model was not built for."""
+        _check_series(self, series)
+        batch = series.shape[0]
+        _check_marks("marks", marks, "(B, L, F)", (batch, self.lookback), self)
+        if future_marks is not None or self.uses_future_marks:
+            _check_marks("future_marks", future_marks, "(B, P, F)", (batch, self.horizon), self)
+
+
+def _check_series(model: Backbone | ForecastModel, series: Tensor) -> None:
+    check_shape("series", series, "(B, L, C)", (None, None, None))
+    _, steps, channels = series.shape
+    if steps != model.lookback:
+        raise ValueError(
+            f"series must have lookback={model.lookback} steps, got {steps}: shape {tuple(series.shape)}; "
+            f"pass its last {model.lookback}, or build the model with lookback={steps}."
+        )
+    if model.channels is not None and channels != model.channels:
+        raise ValueError(
+            f"series must have channels={model.channels}, got {channels}: shape {tuple(series.shape)}; "
+            f"build the model with channels={channels}."
+        )
+
+
+def _check_marks(
+    name: str, marks: Tensor | None, axes: str, sizes: tuple[int, int], model: Backbone | ForecastModel
+) -> None:
+    count = model.num_marks
+    if marks is None:
+        if count:
             raise ValueError(
-                f"series must have lookback={self.lookback} steps, got {steps}: shape {tuple(series.shape)}; "
-                f"pass its last {self.lookback}, or build the model with lookback={steps}."
+                f"{name} must be given to a model with num_marks={count}, got None; "
+                f"pass them as {axes.replace('F', str(count))}, or build the model with num_marks=0."
             )
-        if self.channels is not None and channels != self.channels:
-            raise ValueError(
-                f"series must have channels={self.channels}, got {channels}: shape {tuple(series.shape)}; "
-                f"build the model with channels={channels}."
-            )
-        if marks is None:
-            if self.num_marks:
-                raise ValueError(
-                    f"marks must be given to a model with num_marks={self.num_marks}, got None; "
-                    f"pass them as (B, L, {self.num_marks}), or build the model with num_marks=0."
-                )
-        elif not self.num_marks:
-            or_build = f", or build the model with num_marks={marks.shape[-1]}" if self.uses_marks else ""
-            raise ValueError(
-                f"marks must be None for a model with num_marks=0, got shape {tuple(marks.shape)}; "
-                f"leave them out{or_build}."
-            )
-        else:
-            check_shape("marks", marks, "(B, L, F)", (batch, steps, self.num_marks))
+    elif not count:
+        or_build = f", or build the model with num_marks={marks.shape[-1]}" if model.uses_marks else ""
+        raise ValueError(
+            f"{name} must be None for a model with num_marks=0, got shape {tuple(marks.shape)}; "
+            f"leave them out{or_build}."
+        )
+    else:
+        check_shape(name, marks, axes, (*sizes, count))
 
 
 def check_types(config: "DataclassInstance") -> None:

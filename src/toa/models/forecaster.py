@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from toa._checks import check_fraction
-from toa.models.base import Backbone, check_sizes, check_types
+from toa.models.base import Backbone, ForecastModel, check_sizes, check_types
 from toa.nn import FlattenHead, ReversibleInstanceNorm
 
 
@@ -39,15 +39,21 @@ class ForecasterConfig:
             raise ValueError("affine goes with instance_norm=True, got instance_norm=False; drop affine.")
 
 
-class Forecaster(nn.Module):
+class Forecaster(ForecastModel):
     """Series (B, L, C) to its next P values (B, P, C): instance norm, backbone, linear head, and back."""
 
     def __init__(self, backbone: Backbone, config: ForecasterConfig) -> None:
-        super().__init__()
+        super().__init__(
+            lookback=backbone.lookback,
+            horizon=config.horizon,
+            channels=backbone.channels,
+            num_marks=backbone.num_marks,
+        )
         if backbone.channels not in (None, config.channels):
             raise ValueError(
                 f"channels must be {backbone.channels}, the backbone's, got {config.channels}; build both alike."
             )
+        self.uses_marks = backbone.uses_marks
         self.config = config
         self.norm = (
             ReversibleInstanceNorm(config.channels if config.affine else None, detach_std=config.detach_std)
@@ -63,21 +69,18 @@ class Forecaster(nn.Module):
             dropout=config.head_dropout,
         )
 
-    def forward(self, series: Tensor, marks: Tensor | None = None) -> Tensor:
-        """Forecast.
+    def _forecast(self, series: Tensor, marks: Tensor | None, future_marks: Tensor | None) -> Tensor:
+        if self.norm is None:
+            return self.head(self.backbone(series, marks))
+        series, statistics = self.norm.normalise(series)
+        return self.norm.denormalise(self.head(self.backbone(series, marks)), statistics)
 
-        Args:
-            series: The past (B, L, C).
-            marks: Time features of the past (B, L, F) for a backbone with `num_marks` = F; None for one without.
-        """
-        self.backbone.check_inputs(series, marks)
+    def check_inputs(self, series: Tensor, marks: Tensor | None, future_marks: Tensor | None) -> None:
+        """Refuse a series or marks that the backbone or the head was not built for."""
+        super().check_inputs(series, marks, future_marks)
         channels = series.shape[2]
         if (self.config.affine or self.config.individual) and channels != self.config.channels:
             raise ValueError(
                 f"series must have channels={self.config.channels}, got {channels}: shape {tuple(series.shape)}; "
                 f"build the model with channels={channels}, or without affine and individual."
             )
-        if self.norm is None:
-            return self.head(self.backbone(series, marks))
-        series, statistics = self.norm.normalise(series)
-        return self.norm.denormalise(self.head(self.backbone(series, marks)), statistics)

@@ -5,11 +5,11 @@ from dataclasses import dataclass, fields
 from typing import Any, Generic, TypeVar
 
 from toa._registry import Registry
-from toa.models.base import Backbone
+from toa.models.base import Backbone, ForecastModel
 from toa.models.forecaster import Forecaster, ForecasterConfig
 from toa.models.itransformer import ITransformer, ITransformerConfig
 from toa.models.patchtst import PatchTST, PatchTSTConfig
-from toa.nn import AttentionSpec
+from toa.nn import ATTENTIONS, AttentionSpec
 
 ConfigT = TypeVar("ConfigT")
 
@@ -19,17 +19,48 @@ _GIVEN = ("lookback", "horizon", "channels", "num_marks", "attention")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelEntry(Generic[ConfigT]):
-    """A named model: its config, its backbone, and the settings of the `Forecaster` that it was published in."""
+    """A named model.
+
+    Attributes:
+        config: Its config. Of the fields lookback, horizon, channels, num_marks and attention, which are not settings,
+            it has those that the model needs.
+        model: The whole model from its config, or the backbone of one.
+        published: For a backbone, the settings of the `Forecaster` that it was published in; None for a whole model.
+        uses_marks: Whether the model can make use of time marks.
+        uses_future_marks: Whether it needs those of the steps to forecast as well.
+    """
 
     config: type[ConfigT]
-    backbone: Callable[[ConfigT], Backbone]
-    published: Callable[[ConfigT], dict[str, object]]
-    uses_marks: bool
+    model: Callable[[ConfigT], Backbone | ForecastModel]
+    published: Callable[[ConfigT], dict[str, object]] | None = None
+    uses_marks: bool = False
+    uses_future_marks: bool = False
+
+    @property
+    def takes_attention(self) -> bool:
+        """Whether its attention is chosen by name."""
+        return "attention" in _names(self.config)
 
     def settings(self) -> tuple[str, ...]:
-        """Names of what may be set: the backbone's fields, then the forecaster's."""
-        names = [f.name for kind in (self.config, ForecasterConfig) for f in fields(kind)]  # type: ignore[arg-type]
+        """Names of what may be set: the model's fields, then those of the forecaster around a backbone."""
+        names = _names(self.config) + (() if self.published is None else _names(ForecasterConfig))
         return tuple(name for name in names if name not in _GIVEN)
+
+    def build(self, given: Mapping[str, object], settings: Mapping[str, object]) -> ForecastModel:
+        """The whole model; `given` has sizes of the data and the attention, `settings` what `settings()` names."""
+        own = _names(self.config)
+        config = self.config(**{key: value for key, value in {**given, **settings}.items() if key in own})
+        model = self.model(config)
+        if isinstance(model, ForecastModel):
+            return model
+        assert self.published is not None, "a backbone's entry says what it was published in"
+        around = {key: given[key] for key in ("horizon", "channels")} | self.published(config)
+        around |= {key: value for key, value in settings.items() if key not in own}
+        return Forecaster(model, ForecasterConfig(**around))  # type: ignore[arg-type]
+
+
+def _names(config: Any) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(config))
 
 
 def _around_patchtst(config: PatchTSTConfig) -> dict[str, object]:
@@ -44,12 +75,12 @@ def _around_itransformer(config: ITransformerConfig) -> dict[str, object]:
 
 MODELS: Registry[ModelEntry[Any]] = Registry("model")
 MODELS.register("patchtst")(
-    ModelEntry(config=PatchTSTConfig, backbone=PatchTST, published=_around_patchtst, uses_marks=PatchTST.uses_marks)
+    ModelEntry(config=PatchTSTConfig, model=PatchTST, published=_around_patchtst, uses_marks=PatchTST.uses_marks)
 )
 MODELS.register("itransformer")(
     ModelEntry(
         config=ITransformerConfig,
-        backbone=ITransformer,
+        model=ITransformer,
         published=_around_itransformer,
         uses_marks=ITransformer.uses_marks,
     )
@@ -62,21 +93,21 @@ def build_forecaster(
     lookback: int,
     horizon: int,
     channels: int,
-    attention: str | AttentionSpec,
+    attention: str | AttentionSpec | None = None,
     num_marks: int = 0,
     settings: Mapping[str, object] | None = None,
-) -> Forecaster:
-    """A forecaster by the name of its model.
+) -> ForecastModel:
+    """A forecasting model by name.
 
     Args:
         name: A name of `MODELS`.
         lookback: Length L of the past.
         horizon: Length P of the forecast.
         channels: Number of channels C.
-        attention: A name of `toa.nn.ATTENTIONS`, or a spec.
-        num_marks: Time features F that come with the past; 0 for a model that uses none.
-        settings: Fields of the model's config and of `ForecasterConfig`, but for those above. What is left out is as
-            the model's authors publish it.
+        attention: A name of `toa.nn.ATTENTIONS`, or a spec; None for a model that has none to choose, and only there.
+        num_marks: Time features F of each step; 0 for a model that uses none.
+        settings: Fields of the model's config and, for a backbone, of `ForecasterConfig`, but for those above. What is
+            left out is as the model's authors publish it.
 
     Raises:
         ValueError: If the model, the attention, a setting or its value is unknown, or sizes do not fit.
@@ -91,15 +122,21 @@ def build_forecaster(
         raise ValueError(f"num_marks must be 0 for model {name!r}, which uses no marks, got {num_marks}; leave it out.")
     given = {
         "lookback": lookback,
+        "horizon": horizon,
         "channels": channels,
         "num_marks": num_marks,
         "attention": AttentionSpec(name=attention) if isinstance(attention, str) else attention,
     }
-    own = {f.name for f in fields(entry.config)}
-    inner = {key: value for key, value in (given | dict(settings)).items() if key in own}
-    config = entry.config(**inner)
-    outer = entry.published(config) | {key: value for key, value in settings.items() if key not in own}
-    return Forecaster(
-        entry.backbone(config),
-        ForecasterConfig(horizon=horizon, channels=channels, **outer),  # type: ignore[arg-type]
-    )
+    check_attention(name, attention)
+    return entry.build(given, settings)
+
+
+def check_attention(name: str, attention: str | AttentionSpec | None) -> None:
+    """Refuse an attention for a model that has none to choose, and none for one that has."""
+    if attention is not None and not MODELS[name].takes_attention:
+        chosen = attention if isinstance(attention, str) else attention.name
+        raise ValueError(
+            f"attention must be None for model {name!r}, which has none to choose, got {chosen!r}; leave it out."
+        )
+    if attention is None and MODELS[name].takes_attention:
+        raise ValueError(f"attention must be given for model {name!r}, got None; known: {', '.join(ATTENTIONS)}.")

@@ -9,6 +9,7 @@ from toa.nn.attention import (
     Variant,
 )
 from toa.nn.block import EncoderBlock, EncoderStack, FeedForward
+from toa.nn.decomposition import SeriesDecomposition, check_kernel
 from toa.nn.embedding import PatchEmbedding, VariateEmbedding, count_patches, sinusoidal_positions
 from toa.nn.heads import FlattenHead
 from toa.nn.hyperglu import HyperGLUAttention
@@ -48,6 +49,7 @@ __all__ = [
     "ReversibleInstanceNorm",
     "ScoreFactors",
     "SequenceOperator",
+    "SeriesDecomposition",
     "Sharing",
     "SoftmaxAttention",
     "Statistics",
@@ -59,6 +61,7 @@ __all__ = [
     "Variant",
     "VariateEmbedding",
     "build_attention",
+    "check_kernel",
     "count_patches",
     "drop_offset",
     "make_norm",

@@ -4,6 +4,7 @@ Alphabet: B batch, L look-back, P horizon, C channels.
 """
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -53,7 +54,7 @@ class WindowBatches:
             )
 
     def at(self, epoch: int, step: int) -> tuple[Tensor, ...]:
-        """Inputs, targets and, where there are any, marks of the inputs."""
+        """Inputs, targets and, where there are any, marks of both."""
         if self._order is None or self._order[0] != epoch:
             self._order = (epoch, self._windows.epoch_order(self._seed, epoch))
         chosen = self._order[1][step * self._size : (step + 1) * self._size]
@@ -63,16 +64,32 @@ class WindowBatches:
 
 
 def inputs_and_targets(batch: WindowBatch) -> tuple[Tensor, ...]:
-    """x, y and the marks of x if there are any."""
-    return (batch.x, batch.y) if batch.x_marks is None else (batch.x, batch.y, batch.x_marks)
+    """x, y and the marks of both if there are any."""
+    if batch.x_marks is None or batch.y_marks is None:
+        return batch.x, batch.y
+    return batch.x, batch.y, batch.x_marks, batch.y_marks
 
 
-def forecast_loss(metric: str) -> Callable[..., Tensor]:
-    """The mean of a metric, as a loss of a model and a batch."""
+def forecast_loss(
+    metric: str, *, autocast: Callable[[], AbstractContextManager[object]] = nullcontext
+) -> Callable[..., Tensor]:
+    """The mean of a metric, as a training loss of a model and a batch; a model's own penalty is added.
+
+    Args:
+        metric: A name of `FORECAST_METRICS`.
+        autocast: The precision that `forecast_and_penalty` runs in; Fabric sees to that of `forward` alone.
+    """
     error = FORECAST_METRICS[metric]
 
-    def loss_of(model: nn.Module, x: Tensor, y: Tensor, marks: Tensor | None = None) -> Tensor:
-        return error(model(x, marks), y).mean()
+    def loss_of(
+        model: nn.Module, x: Tensor, y: Tensor, marks: Tensor | None = None, future_marks: Tensor | None = None
+    ) -> Tensor:
+        with_penalty = getattr(model, "forecast_and_penalty", None)
+        if with_penalty is None:
+            return error(model(x, marks, future_marks), y).mean()
+        with autocast():
+            forecast, penalty = with_penalty(x, marks, future_marks)
+        return error(forecast.to(y.dtype), y).mean() + penalty.to(y.dtype)
 
     return loss_of
 

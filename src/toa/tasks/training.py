@@ -159,6 +159,8 @@ class _Run:
 
     def __post_init__(self) -> None:
         self.wrapped = self.fabric.setup_module(self.model)
+        if hasattr(self.model, "forecast_and_penalty"):
+            self.wrapped.mark_forward_method("forecast_and_penalty")
         # an epoch's last step may have fewer batches to gather
         self.steps = -(-self.batches.steps_per_epoch // self.config.accumulate)
         self.total = self.config.epochs * self.steps
