@@ -126,7 +126,9 @@ class Attention(nn.Module, ABC):
         return ops.choose_backend(self.backend, activation=self.activation, device=weight.device, dtype=weight.dtype)
 
     @abstractmethod
-    def _mixing(self, query: Tensor, factors: ScoreFactors, key_padding_mask: Tensor | None) -> Mixing:
+    def _mixing(
+        self, query: Tensor, factors: ScoreFactors, key_padding_mask: Tensor | None, pair_mask: Tensor | None
+    ) -> Mixing:
         """What acts on the values, settled by queries and keys."""
 
     def forward(
@@ -162,6 +164,7 @@ class Attention(nn.Module, ABC):
         key_padding_mask: Tensor | None = None,
         need_weights: bool = False,
         previous: ScoreFactors | None = None,
+        pair_mask: Tensor | None = None,
     ) -> Attended:
         """Attend, with the scores of earlier layers added to this one's before S1 and the activation.
 
@@ -173,6 +176,8 @@ class Attention(nn.Module, ABC):
             need_weights: Whether to return W_mix.
             previous: What the layer before returned as `factors`; residual attention. It must be of the same kind and
                 sizes, since its scale and normaliser are those of this layer.
+            pair_mask: (B or 1, M, N), a factor in [0, 1] for each query and (mixed) key, differentiable: on activated
+                scores before S2 for ReLU and gated, as DUET has it for softmax; see `toa.ops.operator_attention`.
         """
         check_shape("query", query, "(B, M, E)", (None, None, self.embed_dim))
         check_shape("key", key, "(B, N, E)", (query.shape[0], None, self.kdim))
@@ -182,7 +187,7 @@ class Attention(nn.Module, ABC):
         factors = self._factors(query, key)
         if previous is not None:
             factors = factors.plus(previous)
-        mix = self._mixing(query, factors, key_padding_mask)
+        mix = self._mixing(query, factors, key_padding_mask, pair_mask)
         mixed = mix(self._heads(self.v_proj(value)), self.dropout if self.training else 0.0)
         mixing = self._mixing_operator(mix, mixed, key.shape[1]) if need_weights else None
         return Attended(self._output(query, mixed.flatten(2)), mixing, factors)
@@ -237,7 +242,9 @@ class SoftmaxAttention(Attention):
         """Softmax."""
         return "softmax"
 
-    def _mixing(self, query: Tensor, factors: ScoreFactors, key_padding_mask: Tensor | None) -> Mixing:
+    def _mixing(
+        self, query: Tensor, factors: ScoreFactors, key_padding_mask: Tensor | None, pair_mask: Tensor | None
+    ) -> Mixing:
         def mix(values: Tensor, dropout_p: float) -> Tensor:
             return ops.operator_attention(
                 factors.q,
@@ -245,6 +252,7 @@ class SoftmaxAttention(Attention):
                 values,
                 scale=self.qk_dim**-0.5,
                 key_padding_mask=key_padding_mask,
+                pair_mask=pair_mask,
                 causal=self.causal,
                 dropout_p=dropout_p,
                 backend=self.backend,
@@ -351,7 +359,9 @@ class TemporalOperatorAttention(Attention):
     def _qk_groups(self) -> int:
         return 2 if self.variant == "gated" else 1
 
-    def _mixing(self, query: Tensor, factors: ScoreFactors, key_padding_mask: Tensor | None) -> Mixing:
+    def _mixing(
+        self, query: Tensor, factors: ScoreFactors, key_padding_mask: Tensor | None, pair_mask: Tensor | None
+    ) -> Mixing:
         rates = self.sor.rates(self.num_heads, query.device) if self.sor is not None and self.training else None
         s1, s2 = self.s1.operator(rates), self.s2.operator(rates)
         gate_s1 = None if self.gate_s1 is None else self.gate_s1.operator(rates)
@@ -371,6 +381,7 @@ class TemporalOperatorAttention(Attention):
                 score_norm=self.score_norm,
                 gate_norm=self.gate_norm,
                 key_padding_mask=key_padding_mask,
+                pair_mask=pair_mask,
                 causal=self.causal,
                 dropout_p=dropout_p,
                 backend=self.backend,

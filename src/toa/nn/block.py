@@ -70,6 +70,7 @@ class EncoderBlock(nn.Module):
         key_padding_mask: Tensor | None = None,
         need_weights: bool = False,
         previous: ScoreFactors | None = None,
+        pair_mask: Tensor | None = None,
     ) -> Attended:
         """Encode tokens, and return what the attention gives besides.
 
@@ -78,9 +79,10 @@ class EncoderBlock(nn.Module):
             key_padding_mask: (B, N), True where a token is padding.
             need_weights: Whether to return the mixing operator (B, H, N, N).
             previous: Score factors of the block before, whose scores are added to this one's.
+            pair_mask: (B or 1, N, N), what each pair of tokens is let through with; see `Attention.attend`.
         """
         h = self.attention_norm(x) if self.norm_first else x
-        attended = self.attention.attend(h, h, h, key_padding_mask, need_weights, previous)
+        attended = self.attention.attend(h, h, h, key_padding_mask, need_weights, previous, pair_mask)
         x = x + self.attention_dropout(attended.output)
         if self.norm_first:
             x = x + self.ff(self.ff_norm(x))
@@ -108,14 +110,18 @@ class EncoderStack(nn.ModuleList):
         return self.encode(x, key_padding_mask)[0]
 
     def encode(
-        self, x: Tensor, key_padding_mask: Tensor | None = None, need_weights: bool = False
+        self,
+        x: Tensor,
+        key_padding_mask: Tensor | None = None,
+        need_weights: bool = False,
+        pair_mask: Tensor | None = None,
     ) -> tuple[Tensor, list[Tensor]]:
         """Encode tokens; with `need_weights`, return each block's mixing operator (B, H, N, N) as well."""
         operators = []
         factors: ScoreFactors | None = None
         for block in self:
             assert isinstance(block, EncoderBlock)
-            x, operator, scores = block.encode(x, key_padding_mask, need_weights, factors)
+            x, operator, scores = block.encode(x, key_padding_mask, need_weights, factors, pair_mask)
             factors = scores if self.residual_scores else None
             if operator is not None:
                 operators.append(operator)

@@ -109,7 +109,9 @@ class HyperGLUAttention(Attention):
         gate, gate_of_gate = (self._heads(x) for x in self.q_gate(query).sigmoid().chunk(2, -1))
         return ScoreFactors(q * gate, k, gate_q * gate_of_gate, gate_k)
 
-    def _mixing(self, query: Tensor, factors: ScoreFactors, key_padding_mask: Tensor | None) -> Mixing:
+    def _mixing(
+        self, query: Tensor, factors: ScoreFactors, key_padding_mask: Tensor | None, pair_mask: Tensor | None
+    ) -> Mixing:
         assert factors.gate_q is not None
         assert factors.gate_k is not None
         switches = self.rank_gates(query).sigmoid().chunk(3, -1)
@@ -131,6 +133,7 @@ class HyperGLUAttention(Attention):
                 gate_k=gate_k,
                 score_norm="l2",
                 key_padding_mask=key_padding_mask,
+                pair_mask=pair_mask,
                 dropout_p=dropout_p,
                 backend=self.backend,
             )

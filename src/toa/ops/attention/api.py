@@ -37,6 +37,7 @@ class _Implementation(Protocol):
         score_norm: ScoreNorm = "none",
         gate_norm: GateNorm = "none",
         key_padding_mask: Tensor | None = None,
+        pair_mask: Tensor | None = None,
         causal: bool = False,
         dropout_p: float = 0.0,
     ) -> Tensor: ...
@@ -110,6 +111,7 @@ def operator_attention(
     score_norm: ScoreNorm = "none",
     gate_norm: GateNorm = "none",
     key_padding_mask: Tensor | None = None,
+    pair_mask: Tensor | None = None,
     causal: bool = False,
     dropout_p: float = 0.0,
     backend: str = AUTO,
@@ -134,6 +136,11 @@ def operator_attention(
             the query sees.
         gate_norm: "none" or "l2", for the gate's scores before softplus.
         key_padding_mask: (B, N), True where a key is padding. Padding never changes the other outputs.
+        pair_mask: A factor in [0, 1] for each query m and mixed key n, (B or 1, M, N), the same for all heads, which
+            may need a gradient. ReLU and gated scores are multiplied by it, activated: a masked pair passes nothing
+            to S2. Softmax takes it as DUET's authors do: scores are multiplied by it, and where it is zero they
+            become -ln(1e10) times `scale`, so that a masked pair keeps a weight, small only where `scale` is near 1.
+            It acts after the norms, which know nothing of it.
         causal: Query m sees keys n ≤ m, counted from the first token; of S1 the upper and of S2 the lower
             triangle is used, so that no operator carries the future into the past.
         dropout_p: Dropout on the activated scores, before S2.
@@ -151,6 +158,8 @@ def operator_attention(
     operators = {name: _as_operator(name, s, k) for name, s in (("s1", s1), ("s2", s2), ("gate_s1", gate_s1))}
     if key_padding_mask is not None:
         check_padding_mask(key_padding_mask, (k.shape[0], k.shape[1]))
+    if pair_mask is not None:
+        _check_pair_mask(pair_mask, q, k)
 
     autocast = torch.amp.is_autocast_available(q.device.type)
     low = _autocast_dtype(q) if autocast else q.dtype
@@ -173,6 +182,7 @@ def operator_attention(
             score_norm=score_norm,
             gate_norm=gate_norm,
             key_padding_mask=key_padding_mask,
+            pair_mask=pair_mask,
             causal=causal,
             dropout_p=dropout_p,
         )
@@ -230,6 +240,16 @@ def _check_gate(
     check_shape("gate_q", gate_q, "(B, M, H, G)", (b, m, h, None))
     check_shape("gate_k", gate_k, "(B, N, H, G)", (b, k.shape[1], h, gate_q.shape[3]))
     _check_like(q, gate_q=gate_q, gate_k=gate_k)
+
+
+def _check_pair_mask(pair_mask: Tensor, q: Tensor, k: Tensor) -> None:
+    batch = None if pair_mask.dim() == 3 and pair_mask.shape[0] == 1 else q.shape[0]
+    check_shape("pair_mask", pair_mask, "(B or 1, M, N)", (batch, q.shape[1], k.shape[1]))
+    _check_device("pair_mask", pair_mask.device, q.device)
+    if not pair_mask.is_floating_point():
+        raise ValueError(
+            f"pair_mask must be floating point, 1 where a pair is kept, got {pair_mask.dtype}; cast it with .float()."
+        )
 
 
 def _as_operator(name: str, s: Tensor | Operator | None, k: Tensor) -> Operator | None:

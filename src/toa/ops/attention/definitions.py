@@ -1,5 +1,6 @@
 """What both backends must agree on: names, the norm's floor, and which key a query sees."""
 
+import math
 from typing import Literal
 
 import torch
@@ -16,10 +17,24 @@ L2_FLOOR = 1e-6
 # above this, softplus(x) = x holds to float64's last bit (e^-40 = 4e-18)
 SOFTPLUS_LINEAR = 40.0
 
+# what the score of a masked pair becomes before softmax and before `scale` (Qiu et al., 2025)
+MASKED_SCORE = -math.log(1e10)
+
 
 def l2_factor(squared_norm: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
     """1 / sqrt(‖row‖² + floor): what a score row is multiplied by to have unit L2 norm."""
     return (squared_norm + L2_FLOOR).rsqrt()
+
+
+def masked_scores(
+    scores: Float[Tensor, "b h m n"], pair_mask: Float[Tensor, "_b m n"] | None, scale: float
+) -> Float[Tensor, "b h m n"]:
+    """Scores as softmax sees them: times the mask, and where it is zero those of a masked pair."""
+    if pair_mask is None:
+        return scores
+    mask = pair_mask.unsqueeze(1)  # (B or 1, 1, M, N)
+    shift = (mask == 0).to(scores.dtype) * (scale * MASKED_SCORE)
+    return scores * mask.to(scores.dtype) + shift
 
 
 def visible_keys(

@@ -21,6 +21,7 @@ from toa.ops.attention.definitions import (
     GateNorm,
     ScoreNorm,
     l2_factor,
+    masked_scores,
     visible_keys,
 )
 from toa.ops.operators import Operator
@@ -45,6 +46,7 @@ def folded_operator_attention(
     score_norm: ScoreNorm = "none",
     gate_norm: GateNorm = "none",
     key_padding_mask: Bool[Tensor, "b n"] | None = None,
+    pair_mask: Float[Tensor, "_b m n"] | None = None,
     causal: bool = False,
     dropout_p: float = 0.0,
 ) -> Float[Tensor, "b m h e"]:
@@ -74,7 +76,7 @@ def folded_operator_attention(
         value = s2.mix(value, causal=causal)
     value = value.transpose(1, 2).contiguous()
 
-    if activation == "softmax":
+    if activation == "softmax" and pair_mask is None:
         mask = None if padding is None else visible_keys(q, k, key_padding_mask, causal)
         out = F.scaled_dot_product_attention(
             query, key, value, mask, dropout_p=dropout_p, is_causal=causal and mask is None, scale=1.0
@@ -86,6 +88,17 @@ def folded_operator_attention(
         assert gate_q is not None
         assert gate_k is not None
         gate_query, gate_key = prepare(gate_q, gate_k, gate_s1, gate_norm)
+    if pair_mask is not None:
+        visible = visible_keys(q, k, key_padding_mask, causal)
+        out = _pair_masked_attention(
+            *(query, key, value, gate_query, gate_key),
+            visible,
+            pair_mask,
+            softmax=activation == "softmax",
+            scale=scale,
+            dropout_p=dropout_p,
+        )
+        return out.transpose(1, 2)
     if dropout_p or torch.compiler.is_compiling():
         # dropout is one draw for forward and backward; a compiler fuses and recomputes by itself, for any size
         kernel = _kernel(query, key, gate_query, gate_key, 0 if causal else None)
@@ -94,6 +107,30 @@ def folded_operator_attention(
         flat = [None if x is None else x.flatten(0, 1) for x in (query, key, value, gate_query, gate_key)]
         out = _BlockedKernelAttention.apply(*flat, causal).unflatten(0, query.shape[:2])
     return out.transpose(1, 2)
+
+
+def _pair_masked_attention(
+    q: Float[Tensor, "b h m d"],
+    k: Float[Tensor, "b h n d"],
+    v: Float[Tensor, "b h n e"],
+    gate_q: Float[Tensor, "b h m g"] | None,
+    gate_k: Float[Tensor, "b h n g"] | None,
+    visible: Bool[Tensor, "_b 1 m n"],
+    pair_mask: Float[Tensor, "_c m n"],
+    *,
+    softmax: bool,
+    scale: float,
+    dropout_p: float,
+) -> Float[Tensor, "b h m e"]:
+    """Attention with its weights formed in whole, like the mask and its gradient: no fused kernel multiplies scores."""
+    if softmax:
+        exact = torch.promote_types(q.dtype, torch.float32)
+        scores = masked_scores((q @ k.mT).to(exact), pair_mask, scale).masked_fill(~visible, float("-inf"))
+        weights = scores.softmax(-1).masked_fill(~visible, 0.0).to(v.dtype)
+    else:
+        weights = _kernel(q, k, gate_q, gate_k, None).masked_fill(~visible, 0.0)
+        weights = weights * pair_mask.unsqueeze(1).to(weights.dtype)
+    return (F.dropout(weights, dropout_p) if dropout_p else weights) @ v
 
 
 def _squared_row_norms(

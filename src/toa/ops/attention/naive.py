@@ -14,6 +14,7 @@ from toa.ops.attention.definitions import (
     GateNorm,
     ScoreNorm,
     l2_factor,
+    masked_scores,
     visible_keys,
 )
 from toa.ops.operators import Operator
@@ -34,6 +35,7 @@ def naive_operator_attention(
     score_norm: ScoreNorm = "none",
     gate_norm: GateNorm = "none",
     key_padding_mask: Bool[Tensor, "b n"] | None = None,
+    pair_mask: Float[Tensor, "_b m n"] | None = None,
     causal: bool = False,
     dropout_p: float = 0.0,
 ) -> Float[Tensor, "b m h e"]:
@@ -56,6 +58,7 @@ def naive_operator_attention(
 
     a = scores(q, k, s1, score_norm)
     if activation == "softmax":
+        a = masked_scores(a, pair_mask, scale)
         # a query that sees no key at all gets zeros, not NaN
         w = a.masked_fill(~visible, float("-inf")).softmax(-1).masked_fill(~visible, 0.0)
     else:
@@ -64,6 +67,8 @@ def naive_operator_attention(
         assert gate_q is not None
         assert gate_k is not None
         w = w * F.softplus(scores(gate_q, gate_k, gate_s1, gate_norm), threshold=SOFTPLUS_LINEAR)
+    if pair_mask is not None and activation != "softmax":
+        w = w * pair_mask.unsqueeze(1).to(exact)
     if dropout_p:
         w = F.dropout(w, dropout_p)
     if s2 is not None:
