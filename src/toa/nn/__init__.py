@@ -8,6 +8,7 @@ from toa.nn.attention import (
     TemporalOperatorAttention,
     Variant,
 )
+from toa.nn.auto_correlation import AutoCorrelation
 from toa.nn.block import EncoderBlock, EncoderStack, FeedForward
 from toa.nn.decomposition import SeriesDecomposition, check_kernel
 from toa.nn.embedding import PatchEmbedding, VariateEmbedding, count_patches, sinusoidal_positions
@@ -23,6 +24,7 @@ from toa.nn.operator import (
     ToeplitzOperator,
     make_operator,
 )
+from toa.nn.prob_sparse import ProbSparseAttention
 from toa.nn.registry import ATTENTIONS, AttentionSpec, build_attention
 from toa.nn.regularization import (
     Sharing,
@@ -38,6 +40,7 @@ __all__ = [
     "Attended",
     "Attention",
     "AttentionSpec",
+    "AutoCorrelation",
     "DenseOperator",
     "DiagonalLowRankOperator",
     "EncoderBlock",
@@ -46,6 +49,7 @@ __all__ = [
     "FlattenHead",
     "HyperGLUAttention",
     "PatchEmbedding",
+    "ProbSparseAttention",
     "ReversibleInstanceNorm",
     "ScoreFactors",
     "SequenceOperator",
