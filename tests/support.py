@@ -192,7 +192,7 @@ def scatter_parameters(module: nn.Module, std: float = 1.0) -> nn.Module:
     return module
 
 
-def run_without_shape_checks(file: Path, *options: str) -> None:
+def run_without_shape_checks(file: Path, *options: str, **environment: str) -> None:
     """Run a file of tests in a process of its own, free of jaxtyping's wrappers."""
     done = subprocess.run(
         [
@@ -208,7 +208,7 @@ def run_without_shape_checks(file: Path, *options: str) -> None:
             str(file),
         ],
         cwd=ROOT,
-        env={**os.environ, "TOA_NO_SHAPE_CHECKS": "1"},
+        env={**os.environ, "TOA_NO_SHAPE_CHECKS": "1", **environment},
         capture_output=True,
         text=True,
         check=False,

@@ -56,7 +56,7 @@ def test_unknown_choice_lists_the_known_ones(name) -> None:
 
 def test_unknown_backend_lists_the_known_ones_at_the_first_call() -> None:
     x = torch.zeros(1, 5, 8)
-    with pytest.raises(ValueError, match=message("unknown backend 'x'; known: auto, folded, reference.")):
+    with pytest.raises(ValueError, match=message("unknown backend 'x'; known: auto, triton, folded, reference.")):
         toa(backend="x")(x, x, x)
 
 

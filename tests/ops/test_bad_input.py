@@ -79,7 +79,7 @@ CHOICES = {
     "activation": "unknown activation 'x'; known: softmax, relu, gated.",
     "score_norm": "unknown score_norm 'x'; known: none, l2, mean.",
     "gate_norm": "unknown gate_norm 'x'; known: none, l2.",
-    "backend": "unknown backend 'x'; known: auto, folded, reference.",
+    "backend": "unknown backend 'x'; known: auto, triton, folded, reference.",
 }
 
 

@@ -12,10 +12,11 @@ def moon_backend() -> Iterator[list[str]]:
     """A backend that "auto" would prefer, but that runs only gated attention in float16."""
     calls: list[str] = []
 
-    def objection(activation, device, dtype):
-        if activation != "gated":
-            return f"it has no {activation} kernel"
-        return None if dtype == torch.float16 else f"it takes float16, not {dtype}, on {device}"
+    def objection(problem):
+        if problem.activation != "gated":
+            return f"it has no {problem.activation} kernel"
+        right = problem.dtype == torch.float16
+        return None if right else f"it takes float16, not {problem.dtype}, on {problem.device}"
 
     def run(q, k, v, *args, **options):
         calls.append(options["activation"])
@@ -24,7 +25,7 @@ def moon_backend() -> Iterator[list[str]]:
     entries = ops.BACKENDS._entries
     kept = dict(entries)
     entries.clear()
-    ops.BACKENDS.register("moon")(ops.AttentionBackend(run=run, objection=objection, automatic=True))
+    ops.BACKENDS.register("moon")(ops.AttentionBackend(run=run, objection=objection))
     entries.update(kept)
     yield calls
     entries.clear()
@@ -45,7 +46,7 @@ def test_auto_takes_the_first_backend_that_can_run(moon_backend) -> None:
 
 
 def test_auto_never_chooses_the_reference() -> None:
-    assert not ops.BACKENDS["reference"].automatic
+    assert ops.BACKENDS["reference"].automatic == ()
     assert ops.choose_backend("reference") == "reference"
 
 
@@ -75,8 +76,25 @@ def test_auto_runs_what_choose_backend_names(moon_backend) -> None:
 
 
 def test_unknown_backend_lists_the_known_ones() -> None:
-    pattern = message("unknown backend 'tritn'; known: auto, folded, reference.")
+    pattern = message("unknown backend 'tritn'; known: auto, triton, folded, reference.")
     with pytest.raises(ValueError, match=pattern):
         ops.choose_backend("tritn")
     with pytest.raises(ValueError, match=pattern):
         make_problem().run("tritn")
+
+
+def test_the_environment_names_what_auto_is(monkeypatch) -> None:
+    monkeypatch.setenv("TOA_BACKEND", "reference")
+    assert ops.choose_backend() == "reference"
+    assert ops.choose_backend("folded") == "folded"
+    monkeypatch.setenv("TOA_BACKEND", "slow")
+    with pytest.raises(ValueError, match=message("unknown backend 'slow'")):
+        ops.choose_backend()
+    monkeypatch.setenv("TOA_BACKEND", "")
+    assert ops.choose_backend() == "folded"
+
+
+def test_the_kernels_need_a_gpu_or_the_interpreter(monkeypatch) -> None:
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    with pytest.raises(ValueError, match=message("'triton' cannot run here: it needs a CUDA device, got cpu")):
+        ops.choose_backend("triton", activation="relu")

@@ -123,7 +123,13 @@ class Attention(nn.Module, ABC):
     def chosen_backend(self) -> str:
         """Name the backend that a call would use where the layer is now."""
         weight = self.v_proj.weight
-        return ops.choose_backend(self.backend, activation=self.activation, device=weight.device, dtype=weight.dtype)
+        return ops.choose_backend(
+            self.backend,
+            activation=self.activation,
+            device=weight.device,
+            dtype=weight.dtype,
+            width=max(self.qk_dim, self.embed_dim // self.num_heads),
+        )
 
     @abstractmethod
     def _mixing(

@@ -1,14 +1,17 @@
 """The public function: check, choose a backend, call it."""
 
+import os
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from toa._checks import check_choice, check_fraction, check_padding_mask, check_shape, check_tokens
 from toa._registry import Registry
+from toa.ops._backend import Problem, never_objects, triton_objection
 from toa.ops.attention.definitions import Activation, GateNorm, ScoreNorm
 from toa.ops.attention.folded import folded_operator_attention
 from toa.ops.attention.naive import naive_operator_attention
@@ -43,27 +46,37 @@ class _Implementation(Protocol):
     ) -> Tensor: ...
 
 
-class _Objection(Protocol):
-    def __call__(self, activation: Activation, device: torch.device, dtype: torch.dtype) -> str | None: ...
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AttentionBackend:
-    """A way to compute operator attention: the function, and why it cannot run somewhere (None if it can)."""
+    """A way to compute operator attention.
+
+    Args:
+        run: The function.
+        objection: Why it cannot run a problem; None if it can.
+        automatic: On which types of device "auto" may choose it; None is every.
+    """
 
     run: _Implementation
-    objection: _Objection
-    automatic: bool
+    objection: Callable[[Problem], str | None] = never_objects
+    automatic: tuple[str, ...] | None = None
+
+    def suits(self, problem: Problem) -> bool:
+        """Whether "auto" may choose it for a problem."""
+        return (self.automatic is None or problem.device.type in self.automatic) and self.objection(problem) is None
 
 
-def _always_runs(activation: Activation, device: torch.device, dtype: torch.dtype) -> None:
-    return None
+def _run_fused(*args: Any, **options: Any) -> Tensor:
+    # importing the kernels imports Triton
+    from toa.ops.attention.fused import kernel_attention
+
+    return folded_operator_attention(*args, **options, kernel=kernel_attention)
 
 
 # in the order in which "auto" prefers them
 BACKENDS: Registry[AttentionBackend] = Registry("backend")
-BACKENDS.register("folded")(AttentionBackend(run=folded_operator_attention, objection=_always_runs, automatic=True))
-BACKENDS.register("reference")(AttentionBackend(run=naive_operator_attention, objection=_always_runs, automatic=False))
+BACKENDS.register("triton")(AttentionBackend(run=_run_fused, objection=triton_objection, automatic=("cuda",)))
+BACKENDS.register("folded")(AttentionBackend(run=folded_operator_attention))
+BACKENDS.register("reference")(AttentionBackend(run=naive_operator_attention, automatic=()))
 
 
 def choose_backend(
@@ -72,24 +85,36 @@ def choose_backend(
     activation: Activation = "softmax",
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float32,
+    width: int = 0,
+    pair_mask: bool = False,
 ) -> str:
     """Name the backend that a call would use, or say why the named one cannot run.
 
+    "auto" is what the environment variable TOA_BACKEND names, if it is set, else the first that can run. Softmax is
+    always PyTorch's own fused attention on folded keys and values, whichever of "triton" and "folded" is named.
+
+    Args:
+        backend: A name of `BACKENDS`, or "auto".
+        activation: "softmax", "relu" or "gated".
+        device: Where the tensors are.
+        dtype: What they hold.
+        width: The largest of the widths of queries, values and gate; 0 if it is not known.
+        pair_mask: Whether there is a mask of pairs.
+
     Raises:
-        ValueError: If `backend` is unknown, or cannot run this activation on this device and dtype.
+        ValueError: If the backend is unknown, or cannot run this problem.
     """
-    device = torch.device(device)
+    where = torch.device(device)
+    problem = Problem(activation=activation, device=where, dtype=dtype, width=width, pair_mask=pair_mask)
     if backend == AUTO:
-        return next(
-            name
-            for name in BACKENDS
-            if BACKENDS[name].automatic and BACKENDS[name].objection(activation, device, dtype) is None
-        )
+        backend = os.environ.get("TOA_BACKEND") or AUTO
+    if backend == AUTO:
+        return next(name for name in BACKENDS if BACKENDS[name].suits(problem))
     if backend not in BACKENDS:
         check_choice("backend", backend, (AUTO, *BACKENDS))
-    objection = BACKENDS[backend].objection(activation, device, dtype)
+    objection = BACKENDS[backend].objection(problem)
     if objection is not None:
-        chosen = choose_backend(activation=activation, device=device, dtype=dtype)
+        chosen = next(name for name in BACKENDS if BACKENDS[name].suits(problem))
         raise ValueError(
             f"backend {backend!r} cannot run here: {objection}; use backend='auto', which would choose {chosen!r}."
         )
@@ -144,7 +169,7 @@ def operator_attention(
         causal: Query m sees keys n ≤ m, counted from the first token; of S1 the upper and of S2 the lower
             triangle is used, so that no operator carries the future into the past.
         dropout_p: Dropout on the activated scores, before S2.
-        backend: "auto", "folded" or "reference". A named backend runs or raises.
+        backend: "auto", "triton", "folded" or "reference"; see `choose_backend`. A named backend runs or raises.
 
     Raises:
         ValueError: If a shape, name or mask is wrong, or the named backend cannot run here.
@@ -166,7 +191,15 @@ def operator_attention(
     q, k, v = q.to(low), k.to(low), v.to(low)
     gate_q = None if gate_q is None else gate_q.to(low)
     gate_k = None if gate_k is None else gate_k.to(low)
-    name = choose_backend(backend, activation=activation, device=q.device, dtype=v.dtype)
+    width = max(x.shape[3] for x in (q, v, gate_q) if x is not None)
+    name = choose_backend(
+        backend,
+        activation=activation,
+        device=q.device,
+        dtype=v.dtype,
+        width=width,
+        pair_mask=pair_mask is not None,
+    )
     with torch.autocast(q.device.type, enabled=False) if autocast else nullcontext():
         return BACKENDS[name].run(
             q,

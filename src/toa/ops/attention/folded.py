@@ -7,7 +7,7 @@ Alphabet: B batch, M queries, N keys, H heads, D query and key width, E value wi
 """
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -31,6 +31,25 @@ _BLOCK_ELEMENTS = {"cpu": 1 << 20}
 _BLOCK_ELEMENTS_DEFAULT = 1 << 27
 
 
+@runtime_checkable
+class KernelAttention(Protocol):
+    """act(Q Kᵀ) V, ReLU or, where a gate is given, gated."""
+
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        gate_q: Tensor | None,
+        gate_k: Tensor | None,
+        *,
+        causal: bool,
+        dropout_p: float,
+    ) -> Tensor:
+        """Attend; every tensor is (B, M or N, H, width)."""
+        ...
+
+
 def folded_operator_attention(
     q: Float[Tensor, "b m h d"],
     k: Float[Tensor, "b n h d"],
@@ -49,8 +68,9 @@ def folded_operator_attention(
     pair_mask: Float[Tensor, "_b m n"] | None = None,
     causal: bool = False,
     dropout_p: float = 0.0,
+    kernel: KernelAttention | None = None,
 ) -> Float[Tensor, "b m h e"]:
-    """O = act(Q (S1ᵀ K)ᵀ) (S2 V), in the dtype of `v`."""
+    """O = act(Q (S1ᵀ K)ᵀ) (S2 V), in the dtype of `v`; `kernel` is what computes act(·) · where it is no softmax."""
     padding = None if key_padding_mask is None else key_padding_mask[:, :, None, None]
 
     def clear(x: Tensor) -> Tensor:
@@ -61,25 +81,31 @@ def folded_operator_attention(
         if s is not None:
             # mixing fills padded rows again; cleared, they add nothing to a row's norm and ReLU drops them
             right = clear(s.mix(right, transpose=True, causal=causal))
-        left = left * scale
+        constant = 1.0 / right.shape[1] if norm == "mean" and not causal and padding is None else 1.0
+        left = left * (scale * constant)
         if norm == "l2":
             squared = _squared_row_norms(left, right, causal, key_padding_mask is not None)
             left = (left * l2_factor(squared)).to(left.dtype)
-        elif norm == "mean":
+        elif norm == "mean" and constant == 1.0:
             count = visible_keys(left, right, key_padding_mask, causal).sum(-1).clamp(min=1)  # (B or 1, 1, M)
             left = left / count.mT.unsqueeze(-1).to(left.dtype)
-        return left.transpose(1, 2).contiguous(), right.transpose(1, 2).contiguous()
+        return left, right
 
     query, key = prepare(q, k, s1, score_norm)
     value = clear(v)
     if s2 is not None:
         value = s2.mix(value, causal=causal)
-    value = value.transpose(1, 2).contiguous()
 
     if activation == "softmax" and pair_mask is None:
         mask = None if padding is None else visible_keys(q, k, key_padding_mask, causal)
         out = F.scaled_dot_product_attention(
-            query, key, value, mask, dropout_p=dropout_p, is_causal=causal and mask is None, scale=1.0
+            _heads_first(query),
+            _heads_first(key),
+            _heads_first(value),
+            mask,
+            dropout_p=dropout_p,
+            is_causal=causal and mask is None,
+            scale=1.0,
         )
         return out.transpose(1, 2)
 
@@ -89,24 +115,25 @@ def folded_operator_attention(
         assert gate_k is not None
         gate_query, gate_key = prepare(gate_q, gate_k, gate_s1, gate_norm)
     if pair_mask is not None:
-        visible = visible_keys(q, k, key_padding_mask, causal)
         out = _pair_masked_attention(
-            *(query, key, value, gate_query, gate_key),
-            visible,
+            _heads_first(query),
+            _heads_first(key),
+            _heads_first(value),
+            None if gate_query is None else _heads_first(gate_query),
+            None if gate_key is None else _heads_first(gate_key),
+            visible_keys(q, k, key_padding_mask, causal),
             pair_mask,
             softmax=activation == "softmax",
             scale=scale,
             dropout_p=dropout_p,
         )
         return out.transpose(1, 2)
-    if dropout_p or torch.compiler.is_compiling():
-        # dropout is one draw for forward and backward; a compiler fuses and recomputes by itself, for any size
-        kernel = _kernel(query, key, gate_query, gate_key, 0 if causal else None)
-        out = (F.dropout(kernel, dropout_p) if dropout_p else kernel) @ value
-    else:
-        flat = [None if x is None else x.flatten(0, 1) for x in (query, key, value, gate_query, gate_key)]
-        out = _BlockedKernelAttention.apply(*flat, causal).unflatten(0, query.shape[:2])
-    return out.transpose(1, 2)
+    attend = blocked_kernel_attention if kernel is None else kernel
+    return attend(query, key, value, gate_query, gate_key, causal=causal, dropout_p=dropout_p)
+
+
+def _heads_first(x: Float[Tensor, "b n h d"]) -> Float[Tensor, "b h n d"]:
+    return x.transpose(1, 2).contiguous()
 
 
 def _pair_masked_attention(
@@ -152,6 +179,29 @@ def _squared_row_norms(
     if causal:
         scores = scores.tril()
     return scores.square().sum(-1).transpose(1, 2).unsqueeze(-1)
+
+
+def blocked_kernel_attention(
+    q: Float[Tensor, "b m h d"],
+    k: Float[Tensor, "b n h d"],
+    v: Float[Tensor, "b n h e"],
+    gate_q: Float[Tensor, "b m h g"] | None,
+    gate_k: Float[Tensor, "b n h g"] | None,
+    *,
+    causal: bool,
+    dropout_p: float,
+) -> Float[Tensor, "b m h e"]:
+    """act(Q Kᵀ) V by matrix products, a block of scores at a time."""
+    query, key, value = (_heads_first(x) for x in (q, k, v))
+    gate_query, gate_key = (None if x is None else _heads_first(x) for x in (gate_q, gate_k))
+    if dropout_p or torch.compiler.is_compiling():
+        # dropout is one draw for forward and backward; a compiler fuses and recomputes by itself, for any size
+        kernel = _kernel(query, key, gate_query, gate_key, 0 if causal else None)
+        out = (F.dropout(kernel, dropout_p) if dropout_p else kernel) @ value
+    else:
+        flat = [None if x is None else x.flatten(0, 1) for x in (query, key, value, gate_query, gate_key)]
+        out = _BlockedKernelAttention.apply(*flat, causal).unflatten(0, query.shape[:2])
+    return out.transpose(1, 2)
 
 
 def _scores(q: Tensor, k: Tensor, first_row: int | None) -> Tensor:

@@ -1,0 +1,71 @@
+"""What a backend is asked, and what this machine can run."""
+
+import os
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+
+import torch
+
+from toa.ops.attention.definitions import Activation
+
+MAX_FUSED_WIDTH = 256
+_OLDEST_TRITON = (3, 2)
+_OLDEST_GPU = (8, 0)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Problem:
+    """What decides whether a backend can run.
+
+    Args:
+        activation: "softmax", "relu" or "gated".
+        device: Where the tensors are.
+        dtype: What they hold.
+        width: The largest of the widths of queries, values and gate; 0 if it is not known.
+        pair_mask: Whether there is a mask of pairs.
+    """
+
+    activation: Activation
+    device: torch.device
+    dtype: torch.dtype
+    width: int = 0
+    pair_mask: bool = False
+
+
+def never_objects(problem: Problem) -> None:
+    """A backend made of PyTorch's functions runs wherever PyTorch does."""
+
+
+def triton_objection(problem: Problem) -> str | None:
+    """Why the Triton kernels cannot run a problem; None if they can."""
+    if problem.dtype not in (torch.float32, torch.bfloat16, torch.float16):
+        return f"its kernels take float32, bfloat16 and float16, not {problem.dtype}"
+    if problem.width > MAX_FUSED_WIDTH:
+        return f"its kernels take heads of width up to {MAX_FUSED_WIDTH}, not {problem.width}"
+    if problem.pair_mask:
+        return "its kernels take no pair_mask"
+    if problem.device.type == "cuda":
+        return _missing_triton() or _old_gpu(problem.device)
+    if problem.device.type == "cpu" and os.environ.get("TRITON_INTERPRET") == "1":
+        return _missing_triton()
+    return f"it needs a CUDA device, got {problem.device}"
+
+
+@cache
+def _missing_triton() -> str | None:
+    wanted = ".".join(map(str, _OLDEST_TRITON))
+    try:
+        found = version("triton")
+    except PackageNotFoundError:
+        return f"it needs Triton {wanted} or newer, which is not installed (pip install 'toa[triton]')"
+    numbers = tuple(int(part) for part in found.split(".")[:2])
+    return None if numbers >= _OLDEST_TRITON else f"it needs Triton {wanted} or newer, found {found}"
+
+
+@cache
+def _old_gpu(device: torch.device) -> str | None:
+    found = torch.cuda.get_device_capability(device)
+    if found >= _OLDEST_GPU:
+        return None
+    return f"it needs a GPU of compute capability {_OLDEST_GPU[0]}.{_OLDEST_GPU[1]}, found {found[0]}.{found[1]}"

@@ -1,0 +1,183 @@
+"""The Triton kernels as differentiable functions of tensors: launches, block sizes, and registration with PyTorch.
+
+Registered as custom operators, they pass through `torch.compile(fullgraph=True)` and `torch.export` whole. Importing
+this file imports Triton.
+
+Alphabet: B batch, M queries, N keys, H heads, D query and key width, E value width, G gate width.
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+import triton
+from jaxtyping import Float
+from torch import Tensor
+
+from toa.ops.attention import kernels
+
+# tensor cores multiply tiles of at least this size
+_SMALLEST = 16
+
+
+class Blocks(NamedTuple):
+    """Tile of a kernel, and how many warps and pipeline stages work on it."""
+
+    queries: int
+    keys: int
+    warps: int
+    stages: int
+
+
+def choose_blocks(m: int, n: int, width: int, dtype: torch.dtype, *, backward: bool) -> Blocks:
+    """The tile for a problem; small ones are covered by a single one."""
+    side = 128 if dtype.itemsize == 2 and width <= 64 and not backward else 64
+    if width * dtype.itemsize > (256 if backward else 512):
+        side = 32
+    queries = min(side, max(_SMALLEST, triton.next_power_of_2(m)))
+    keys = min(64, side, max(_SMALLEST, triton.next_power_of_2(n)))
+    warps = {16: 1, 32: 2, 64: 4, 128: 8}[max(queries, keys)]
+    return Blocks(queries, keys, warps, 2)
+
+
+def kernel_attention(
+    q: Float[Tensor, "b m h d"],
+    k: Float[Tensor, "b n h d"],
+    v: Float[Tensor, "b n h e"],
+    gate_q: Float[Tensor, "b m h g"] | None,
+    gate_k: Float[Tensor, "b n h g"] | None,
+    *,
+    causal: bool,
+    dropout_p: float,
+) -> Float[Tensor, "b m h e"]:
+    """ReLU(Q Kᵀ) V, or softplus(Qg Kgᵀ) ⊙ ReLU(Q Kᵀ) V with a gate; float32 products round as PyTorch's may."""
+    seed = torch.randint(2**31, (1,), device=q.device, dtype=torch.int32) if dropout_p else None
+    exact = q.dtype == torch.float32 and torch.get_float32_matmul_precision() == "highest"
+    return _forward(q, k, v, gate_q, gate_k, seed, causal, dropout_p, exact)
+
+
+@torch.library.custom_op("toa::kernel_attention", mutates_args=())
+def _forward(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    gate_q: Tensor | None,
+    gate_k: Tensor | None,
+    seed: Tensor | None,
+    causal: bool,
+    dropout_p: float,
+    exact: bool,
+) -> Tensor:
+    (b, m, h, d), (n, e) = q.shape, (v.shape[1], v.shape[3])
+    out = v.new_empty(b, m, h, e)
+    if out.numel() == 0:
+        return out
+    q, k, v, gate_q, gate_k = (_rows(x) for x in (q, k, v, gate_q, gate_k))
+    g = 0 if gate_q is None else gate_q.shape[3]
+    blocks = choose_blocks(m, n, max(d, e, g), q.dtype, backward=False)
+    kernels.forward_kernel[(b * h, triton.cdiv(m, blocks.queries))](
+        *(q, k, v, gate_q, gate_k, out, seed),
+        *_strides(q, k, v, gate_q, gate_k, out),
+        *(h, m, n, d, e, g, dropout_p),
+        **_constants(d, e, g, gate_q is not None, causal, dropout_p, exact, blocks),
+    )
+    return out
+
+
+@_forward.register_fake
+def _(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Tensor:
+    return v.new_empty(*q.shape[:3], v.shape[3])
+
+
+@torch.library.custom_op("toa::kernel_attention_backward", mutates_args=())
+def _backward(
+    grad: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    gate_q: Tensor | None,
+    gate_k: Tensor | None,
+    seed: Tensor | None,
+    causal: bool,
+    dropout_p: float,
+    exact: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    (b, m, h, d), (n, e) = q.shape, (v.shape[1], v.shape[3])
+    gated = gate_q is not None
+    grads = _empty_gradients(q, k, v, gate_q, gate_k)
+    if grad.numel() == 0:
+        return tuple(x.zero_() for x in grads)  # type: ignore[return-value]
+    grad_q, grad_k, grad_v, grad_gate_q, grad_gate_k = (x if x.numel() else None for x in grads)
+    grad, q, k, v, gate_q, gate_k = (_rows(x) for x in (grad, q, k, v, gate_q, gate_k))
+    g = gate_q.shape[3] if gate_q is not None else 0
+    blocks = choose_blocks(m, n, max(d, e, g), q.dtype, backward=True)
+    whole = m <= blocks.queries and n <= blocks.keys
+    inputs = (q, k, v, gate_q, gate_k, grad)
+    sizes = (h, m, n, d, e, g, dropout_p)
+    constants = _constants(d, e, g, gated, causal, dropout_p, exact, blocks)
+    outputs = (grad_q, grad_k, grad_v, grad_gate_q, grad_gate_k)
+    kernels.backward_keys_kernel[(b * h, triton.cdiv(n, blocks.keys))](
+        *inputs, seed, *outputs, *_strides(*inputs, *outputs), *sizes, **constants, WHOLE=whole
+    )
+    if not whole:
+        kernels.backward_queries_kernel[(b * h, triton.cdiv(m, blocks.queries))](
+            *inputs, seed, grad_q, grad_gate_q, *_strides(*inputs, grad_q, grad_gate_q), *sizes, **constants
+        )
+    return grads
+
+
+@_backward.register_fake
+def _(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, gate_q: Tensor | None, gate_k: Tensor | None, *rest: Any) -> Any:
+    return _empty_gradients(q, k, v, gate_q, gate_k)
+
+
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    *tensors, ctx.causal, ctx.dropout_p, ctx.exact = inputs
+    ctx.save_for_backward(*tensors)
+
+
+def _gradients(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    tensors = ctx.saved_tensors
+    grads = _backward(grad, *tensors, ctx.causal, ctx.dropout_p, ctx.exact)
+    kept = [x if given is not None else None for x, given in zip(grads, tensors[:5], strict=True)]
+    return (*kept, None, None, None, None)
+
+
+_forward.register_autograd(_gradients, setup_context=_setup_context)
+
+
+def _empty_gradients(
+    q: Tensor, k: Tensor, v: Tensor, gate_q: Tensor | None, gate_k: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Room for every gradient; an operator cannot leave one out, so that of no gate is empty."""
+    gates = (q.new_empty(0) if x is None else x.new_empty(x.shape) for x in (gate_q, gate_k))
+    return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape), *gates  # type: ignore[return-value]
+
+
+def _rows(x: Tensor | None) -> Any:
+    """The kernels step along the last axis by one."""
+    return x if x is None or x.stride(-1) == 1 else x.contiguous()
+
+
+def _strides(*tensors: Tensor | None) -> list[int]:
+    return [stride for x in tensors for stride in ((0, 0, 0) if x is None else x.stride()[:3])]
+
+
+def _constants(
+    d: int, e: int, g: int, gated: bool, causal: bool, dropout_p: float, exact: bool, blocks: Blocks
+) -> dict[str, Any]:
+    def padded(width: int) -> int:
+        return max(_SMALLEST, triton.next_power_of_2(width))
+
+    return {
+        "D": padded(d),
+        "E": padded(e),
+        "G": padded(g) if gated else _SMALLEST,
+        "GATED": gated,
+        "CAUSAL": causal,
+        "DROPOUT": dropout_p > 0.0,
+        "PRECISION": "ieee" if exact else "tf32",
+        "BLOCK_M": blocks.queries,
+        "BLOCK_N": blocks.keys,
+        "num_warps": blocks.warps,
+        "num_stages": blocks.stages,
+    }

@@ -1,0 +1,216 @@
+"""Triton kernels of act(Q Kᵀ) V for ReLU and gated attention: scores live in registers, tile by tile, and nowhere else.
+
+A program owns one head of one batch entry and one block of queries (or, for the gradients of keys and values, one block
+of keys) and walks over the other axis. Tokens beyond the end are read as zeros: a zero key has score 0, which ReLU
+drops, so that no mask is needed for ragged blocks. Backward forms the scores again.
+
+Alphabet: M queries, N keys, D query and key width, E value width, G width of the gate's queries and keys; widths are
+padded to a power of two.
+"""
+
+# a kernel's arguments are many: pointers, three strides a tensor, sizes, block sizes
+# mypy: ignore-errors
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def _tile(pointer, b, h, rows, limit, stride_b, stride_n, stride_h, width, WIDTH: tl.constexpr):
+    """Rows of one head, (rows, WIDTH); zeros outside."""
+    columns = tl.arange(0, WIDTH)
+    start = pointer + b.to(tl.int64) * stride_b + h.to(tl.int64) * stride_h
+    places = rows.to(tl.int64)[:, None] * stride_n + columns[None, :]
+    return tl.load(start + places, mask=(rows[:, None] < limit) & (columns[None, :] < width), other=0.0)
+
+
+@triton.jit
+def _put(pointer, value, b, h, rows, limit, stride_b, stride_n, stride_h, width, WIDTH: tl.constexpr):
+    """Write rows of one head."""
+    columns = tl.arange(0, WIDTH)
+    start = pointer + b.to(tl.int64) * stride_b + h.to(tl.int64) * stride_h
+    places = rows.to(tl.int64)[:, None] * stride_n + columns[None, :]
+    inside = (rows[:, None] < limit) & (columns[None, :] < width)
+    tl.store(start + places, value.to(pointer.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _softplus(x):
+    """log(1 + eˣ), to the last digits for very negative x too, and its derivative."""
+    small = tl.exp(-tl.abs(x))
+    total = 1.0 + small
+    # log(1 + s) = log(t) s / (t - 1) with t = 1 + s as it was rounded
+    log1p = tl.where(total == 1.0, small, tl.log(total) * (small / tl.where(total == 1.0, 1.0, total - 1.0)))
+    return tl.maximum(x, 0.0) + log1p, tl.where(x >= 0.0, 1.0, small) / total
+
+
+@triton.jit
+def _keep(seed, bh, rows, columns, M, N, dropout_p):
+    """What dropout multiplies the entries of a tile by: 0, or 1 / (1 - p)."""
+    # a philox counter wraps at 2³²: heads are told apart by the key
+    counter = rows[:, None] * N + columns[None, :]
+    drawn = tl.rand(seed + bh, counter)
+    return tl.where(drawn >= dropout_p, 1.0 / (1.0 - dropout_p), 0.0)
+
+
+@triton.jit
+def forward_kernel(
+    q, k, v, gate_q, gate_k, out, seed,
+    q_b, q_n, q_h, k_b, k_n, k_h, v_b, v_n, v_h, gq_b, gq_n, gq_h, gk_b, gk_n, gk_h, o_b, o_n, o_h,
+    H, M, N, d, e, g, dropout_p,
+    D: tl.constexpr, E: tl.constexpr, G: tl.constexpr, GATED: tl.constexpr, CAUSAL: tl.constexpr,
+    DROPOUT: tl.constexpr, PRECISION: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """O of a block of queries."""
+    bh = tl.program_id(0)
+    b, h = bh // H, bh % H
+    rows = tl.program_id(1) * BLOCK_M + tl.arange(0, BLOCK_M)
+    query = _tile(q, b, h, rows, M, q_b, q_n, q_h, d, D)
+    if GATED:
+        gate_query = _tile(gate_q, b, h, rows, M, gq_b, gq_n, gq_h, g, G)
+    if DROPOUT:
+        key_of_draws = tl.load(seed)
+    total = tl.zeros((BLOCK_M, E), tl.float32)
+    last = tl.minimum(N, (tl.program_id(1) + 1) * BLOCK_M) if CAUSAL else N
+    for first in range(0, last, BLOCK_N):
+        columns = first + tl.arange(0, BLOCK_N)
+        key = _tile(k, b, h, columns, N, k_b, k_n, k_h, d, D)
+        value = _tile(v, b, h, columns, N, v_b, v_n, v_h, e, E)
+        weights = tl.maximum(tl.dot(query, tl.trans(key), input_precision=PRECISION), 0.0)
+        if GATED:
+            gate_key = _tile(gate_k, b, h, columns, N, gk_b, gk_n, gk_h, g, G)
+            gate, _ = _softplus(tl.dot(gate_query, tl.trans(gate_key), input_precision=PRECISION))
+            weights *= gate
+        if CAUSAL:
+            weights = tl.where(rows[:, None] >= columns[None, :], weights, 0.0)
+        if DROPOUT:
+            weights *= _keep(key_of_draws, bh, rows, columns, M, N, dropout_p)
+        total += tl.dot(weights.to(value.dtype), value, input_precision=PRECISION)
+    _put(out, total, b, h, rows, M, o_b, o_n, o_h, e, E)
+
+
+@triton.jit
+def _pair_gradients(
+    query, key, value, gate_query, gate_key, grad, rows, columns, bh, key_of_draws, M, N, dropout_p,
+    GATED: tl.constexpr, CAUSAL: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Of a tile of pairs: the weights, and the gradients of both branches' scores."""
+    left = tl.dot(query, tl.trans(key), input_precision=PRECISION)
+    grad_weights = tl.dot(grad, tl.trans(value), input_precision=PRECISION)
+    active = left > 0.0
+    if CAUSAL:
+        active = active & (rows[:, None] >= columns[None, :])
+    weights = tl.where(active, left, 0.0)
+    if DROPOUT:
+        keep = _keep(key_of_draws, bh, rows, columns, M, N, dropout_p)
+        grad_weights *= keep
+    grad_left = tl.where(active, grad_weights, 0.0)
+    grad_right = grad_left
+    if GATED:
+        right = tl.dot(gate_query, tl.trans(gate_key), input_precision=PRECISION)
+        gate, slope = _softplus(right)
+        grad_right = grad_left * weights * slope
+        grad_left *= gate
+        weights *= gate
+    if DROPOUT:
+        weights *= keep
+    return weights, grad_left, grad_right
+
+
+@triton.jit
+def backward_keys_kernel(
+    q, k, v, gate_q, gate_k, grad_out, seed, grad_q, grad_k, grad_v, grad_gate_q, grad_gate_k,
+    q_b, q_n, q_h, k_b, k_n, k_h, v_b, v_n, v_h, gq_b, gq_n, gq_h, gk_b, gk_n, gk_h, o_b, o_n, o_h,
+    dq_b, dq_n, dq_h, dk_b, dk_n, dk_h, dv_b, dv_n, dv_h, dgq_b, dgq_n, dgq_h, dgk_b, dgk_n, dgk_h,
+    H, M, N, d, e, g, dropout_p,
+    D: tl.constexpr, E: tl.constexpr, G: tl.constexpr, GATED: tl.constexpr, CAUSAL: tl.constexpr,
+    DROPOUT: tl.constexpr, PRECISION: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    WHOLE: tl.constexpr,
+):  # fmt: skip
+    """Gradients of a block of keys and their values; where one tile holds all pairs, of the queries as well."""
+    bh = tl.program_id(0)
+    b, h = bh // H, bh % H
+    columns = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
+    key = _tile(k, b, h, columns, N, k_b, k_n, k_h, d, D)
+    value = _tile(v, b, h, columns, N, v_b, v_n, v_h, e, E)
+    gate_key = key
+    gate_query = key
+    if GATED:
+        gate_key = _tile(gate_k, b, h, columns, N, gk_b, gk_n, gk_h, g, G)
+        total_gate = tl.zeros((BLOCK_N, G), tl.float32)
+    key_of_draws = 0
+    if DROPOUT:
+        key_of_draws = tl.load(seed)
+    total_key = tl.zeros((BLOCK_N, D), tl.float32)
+    total_value = tl.zeros((BLOCK_N, E), tl.float32)
+    # queries before a block of keys do not see it
+    begin = (tl.program_id(1) * BLOCK_N) // BLOCK_M * BLOCK_M if CAUSAL else 0
+    for first in range(begin, M, BLOCK_M):
+        rows = first + tl.arange(0, BLOCK_M)
+        query = _tile(q, b, h, rows, M, q_b, q_n, q_h, d, D)
+        grad = _tile(grad_out, b, h, rows, M, o_b, o_n, o_h, e, E)
+        if GATED:
+            gate_query = _tile(gate_q, b, h, rows, M, gq_b, gq_n, gq_h, g, G)
+        weights, grad_left, grad_right = _pair_gradients(
+            query, key, value, gate_query, gate_key, grad, rows, columns, bh, key_of_draws, M, N, dropout_p,
+            GATED, CAUSAL, DROPOUT, PRECISION,
+        )  # fmt: skip
+        grad_left = grad_left.to(key.dtype)
+        total_value += tl.dot(tl.trans(weights.to(grad.dtype)), grad, input_precision=PRECISION)
+        total_key += tl.dot(tl.trans(grad_left), query, input_precision=PRECISION)
+        if GATED:
+            grad_right = grad_right.to(key.dtype)
+            total_gate += tl.dot(tl.trans(grad_right), gate_query, input_precision=PRECISION)
+        if WHOLE:
+            total_query = tl.dot(grad_left, key, input_precision=PRECISION)
+            _put(grad_q, total_query, b, h, rows, M, dq_b, dq_n, dq_h, d, D)
+            if GATED:
+                total_gate_query = tl.dot(grad_right, gate_key, input_precision=PRECISION)
+                _put(grad_gate_q, total_gate_query, b, h, rows, M, dgq_b, dgq_n, dgq_h, g, G)
+    _put(grad_k, total_key, b, h, columns, N, dk_b, dk_n, dk_h, d, D)
+    _put(grad_v, total_value, b, h, columns, N, dv_b, dv_n, dv_h, e, E)
+    if GATED:
+        _put(grad_gate_k, total_gate, b, h, columns, N, dgk_b, dgk_n, dgk_h, g, G)
+
+
+@triton.jit
+def backward_queries_kernel(
+    q, k, v, gate_q, gate_k, grad_out, seed, grad_q, grad_gate_q,
+    q_b, q_n, q_h, k_b, k_n, k_h, v_b, v_n, v_h, gq_b, gq_n, gq_h, gk_b, gk_n, gk_h, o_b, o_n, o_h,
+    dq_b, dq_n, dq_h, dgq_b, dgq_n, dgq_h,
+    H, M, N, d, e, g, dropout_p,
+    D: tl.constexpr, E: tl.constexpr, G: tl.constexpr, GATED: tl.constexpr, CAUSAL: tl.constexpr,
+    DROPOUT: tl.constexpr, PRECISION: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """Gradients of a block of queries."""
+    bh = tl.program_id(0)
+    b, h = bh // H, bh % H
+    rows = tl.program_id(1) * BLOCK_M + tl.arange(0, BLOCK_M)
+    query = _tile(q, b, h, rows, M, q_b, q_n, q_h, d, D)
+    grad = _tile(grad_out, b, h, rows, M, o_b, o_n, o_h, e, E)
+    gate_key = query
+    gate_query = query
+    if GATED:
+        gate_query = _tile(gate_q, b, h, rows, M, gq_b, gq_n, gq_h, g, G)
+        total_gate = tl.zeros((BLOCK_M, G), tl.float32)
+    key_of_draws = 0
+    if DROPOUT:
+        key_of_draws = tl.load(seed)
+    total = tl.zeros((BLOCK_M, D), tl.float32)
+    last = tl.minimum(N, (tl.program_id(1) + 1) * BLOCK_M) if CAUSAL else N
+    for first in range(0, last, BLOCK_N):
+        columns = first + tl.arange(0, BLOCK_N)
+        key = _tile(k, b, h, columns, N, k_b, k_n, k_h, d, D)
+        value = _tile(v, b, h, columns, N, v_b, v_n, v_h, e, E)
+        if GATED:
+            gate_key = _tile(gate_k, b, h, columns, N, gk_b, gk_n, gk_h, g, G)
+        _, grad_left, grad_right = _pair_gradients(
+            query, key, value, gate_query, gate_key, grad, rows, columns, bh, key_of_draws, M, N, dropout_p,
+            GATED, CAUSAL, DROPOUT, PRECISION,
+        )  # fmt: skip
+        total += tl.dot(grad_left.to(key.dtype), key, input_precision=PRECISION)
+        if GATED:
+            total_gate += tl.dot(grad_right.to(key.dtype), gate_key, input_precision=PRECISION)
+    _put(grad_q, total, b, h, rows, M, dq_b, dq_n, dq_h, d, D)
+    if GATED:
+        _put(grad_gate_q, total_gate, b, h, rows, M, dgq_b, dgq_n, dgq_h, g, G)

@@ -1,0 +1,174 @@
+"""Tests of the Triton kernels; run on a GPU, or by test_triton.py in a process with Triton's interpreter."""
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support import assert_as_accurate, make_problem, message
+from toa import ops
+from toa.ops.attention.fused import choose_blocks, kernel_attention
+
+ON_GPU = torch.cuda.is_available()
+DEVICE = "cuda" if ON_GPU else "cpu"
+LENGTHS = (1, 2, 15, 16, 17, 63, 64, 65, 127, 128, 129, 672, 1000) if ON_GPU else (1, 17, 64, 65)
+WIDTHS = (4, 8, 16, 24, 64, 128) if ON_GPU else (4, 24)
+DTYPES = (torch.float32, torch.bfloat16, torch.float16) if ON_GPU else (torch.float32,)
+
+
+@pytest.fixture(autouse=True)
+def _poisoned(monkeypatch) -> None:
+    """Whatever a kernel does not write is NaN."""
+    plain = torch.Tensor.new_empty
+
+    def poisoned(like: torch.Tensor, *size: Any, **options: Any) -> torch.Tensor:
+        made = plain(like, *size, **options)
+        return made.fill_(float("nan")) if made.is_floating_point() else made
+
+    monkeypatch.setattr(torch.Tensor, "new_empty", poisoned)
+
+
+def assert_fused_is_as_accurate_as_the_reference(dtype=torch.float32, **options) -> None:
+    problem = make_problem(**options).cast(dtype).to(DEVICE)
+    exact = problem.cast(torch.float64).results("reference")
+    plain = problem.results("reference")
+    for name, got in problem.results("triton").items():
+        size = exact[name].abs().max().item() if exact[name].numel() else 0.0
+        # the reference rounds its inputs only, and accumulates in float32: a kernel in 16 bits rounds the weights too
+        eps = torch.finfo(dtype).eps
+        assert got.isfinite().all(), name
+        assert_as_accurate(
+            name, got, exact[name], plain[name], atol=1e-6 + (8 if dtype == torch.float32 else 4) * eps * size
+        )
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("keys", LENGTHS)
+@pytest.mark.parametrize("activation", ["relu", "gated"])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_outputs_and_gradients(dtype, activation, keys, width) -> None:
+    norms = {"score_norm": "mean"} | ({"gate_norm": "l2"} if activation == "gated" else {})
+    sizes = {"width": width, "value_width": width, "gate_width": width}
+    assert_fused_is_as_accurate_as_the_reference(dtype, keys=keys, activation=activation, **sizes, **norms)
+
+
+@settings(max_examples=200 if ON_GPU else 15)
+@given(st.data())
+def test_drawn_problems(data) -> None:
+    draw = data.draw
+    activation = draw(st.sampled_from(["relu", "gated"]))
+    assert_fused_is_as_accurate_as_the_reference(
+        seed=draw(st.integers(0, 99)),
+        batch=draw(st.integers(1, 3)),
+        queries=draw(st.integers(1, 140 if ON_GPU else 70)),
+        keys=draw(st.integers(6, 140 if ON_GPU else 70)),
+        heads=draw(st.integers(1, 3)),
+        width=draw(st.integers(1, 40)),
+        value_width=draw(st.integers(1, 40)),
+        gate_width=draw(st.integers(1, 40)),
+        activation=activation,
+        score_norm=draw(st.sampled_from(["none", "mean", "l2"])),
+        gate_norm=draw(st.sampled_from(["none", "l2"])) if activation == "gated" else "none",
+        causal=draw(st.booleans()),
+        padding=draw(st.sampled_from(["none", "random", "leading"])),
+    )
+
+
+def test_non_contiguous_inputs() -> None:
+    generator = torch.Generator().manual_seed(0)
+
+    def leaf(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=generator).to(DEVICE).requires_grad_()
+
+    q, k, v = leaf(2, 3, 8, 17), leaf(2, 8, 3, 17), leaf(17, 2, 3, 8)
+    views = [q.permute(0, 3, 1, 2), k.permute(0, 3, 2, 1), v.permute(1, 0, 2, 3)]
+    copies = [x.detach().contiguous().requires_grad_() for x in views]
+    results = []
+    for a, b, c in (views, copies):
+        out = kernel_attention(a, b, c, None, None, causal=False, dropout_p=0.0)
+        results.append((out, torch.autograd.grad(out.square().sum(), (a, b, c))))
+    (got, got_grads), (expected, expected_grads) = results
+    assert torch.equal(got, expected)
+    for one, other in zip(got_grads, expected_grads, strict=True):
+        assert torch.equal(one, other)
+
+
+def test_dropout_keeps_the_mean_and_draws_once_for_both_directions() -> None:
+    torch.manual_seed(0)
+    q = torch.ones(64, 16, 1, 4, device=DEVICE)
+    v = torch.ones(64, 16, 1, 4, device=DEVICE).requires_grad_()
+    out = kernel_attention(q, q, v, None, None, causal=False, dropout_p=0.25)
+    weights = out[..., 0] / 4.0  # kept keys of a query, each of weight 4 / (1 - p)
+    kept = weights * 0.75
+    assert torch.allclose(kept, kept.round(), atol=1e-4)
+    assert abs(kept.mean().item() / 16 - 0.75) < 0.02
+    (grad,) = torch.autograd.grad(out.sum(), v)
+    # summed over queries in one direction and over keys in the other, it is one mask
+    assert grad[..., 0].sum().item() == pytest.approx(out[..., 0].sum().item(), rel=1e-5)
+    again = kernel_attention(q, q, v, None, None, causal=False, dropout_p=0.25)
+    assert not torch.equal(again, out)
+
+
+@pytest.mark.parametrize("length", [16, 65])
+def test_dropout_gradients_are_those_of_the_masked_kernel(length) -> None:
+    torch.manual_seed(0)
+    q, k, v, gate_q, gate_k = (torch.randn(1, length, 1, 4, device=DEVICE, requires_grad=True) for _ in range(5))
+    eye = torch.eye(length, device=DEVICE)[None, :, None]
+
+    def attend(values: torch.Tensor) -> torch.Tensor:
+        torch.manual_seed(3)
+        return kernel_attention(q, k, values, gate_q, gate_k, causal=False, dropout_p=0.5)
+
+    mask = attend(eye)[0, :, 0].detach() != 0  # (M, N), where kept and positive
+    left, right = (q[0, :, 0] @ k[0, :, 0].T).relu(), gate_q[0, :, 0] @ gate_k[0, :, 0].T
+    expected = (left * torch.nn.functional.softplus(right) * mask * 2.0) @ v[0, :, 0]
+    got = attend(v)[0, :, 0]
+    torch.testing.assert_close(got, expected, rtol=1e-2 if ON_GPU else 1e-4, atol=1e-2 if ON_GPU else 1e-4)
+    leaves = (q, k, v, gate_q, gate_k)
+    for a, b in zip(torch.autograd.grad(got.sum(), leaves), torch.autograd.grad(expected.sum(), leaves), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-2 if ON_GPU else 1e-4, atol=2e-2 if ON_GPU else 1e-4)
+
+
+def test_an_empty_batch_has_empty_results() -> None:
+    q = torch.zeros(0, 5, 2, 4, device=DEVICE, requires_grad=True)
+    out = kernel_attention(q, q, q, None, None, causal=False, dropout_p=0.0)
+    assert out.shape == (0, 5, 2, 4)
+    assert torch.autograd.grad(out.sum(), q)[0].shape == q.shape
+
+
+def test_softmax_goes_to_pytorchs_own_attention() -> None:
+    problem = make_problem(keys=17, activation="softmax").cast(torch.float32).to(DEVICE)
+    assert torch.equal(problem.run("triton"), problem.run("folded"))
+
+
+def test_what_the_kernels_cannot_do_is_refused() -> None:
+    with pytest.raises(ValueError, match=message("'triton' cannot run here", "float64", "'folded'")):
+        make_problem(activation="relu").to(DEVICE).run("triton")
+    wide = make_problem(activation="relu", width=257).cast(torch.float32).to(DEVICE)
+    with pytest.raises(ValueError, match=message("up to 256, not 257")):
+        wide.run("triton")
+    pairs = make_problem(keys=5, activation="relu").cast(torch.float32).to(DEVICE)
+    with pytest.raises(ValueError, match=message("no pair_mask", "'folded'")):
+        ops.operator_attention(**pairs.arguments(), pair_mask=torch.ones(1, 5, 5, device=DEVICE), backend="triton")
+    assert ops.choose_backend(device=DEVICE, activation="relu", width=257) == "folded"
+
+
+@pytest.mark.parametrize("backward", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("width", [1, 16, 64, 65, 128, 129, 256])
+def test_blocks_are_powers_of_two_that_tensor_cores_take(width, dtype, backward) -> None:
+    for m in (1, 16, 17, 100, 5000):
+        blocks = choose_blocks(m, m, width, dtype, backward=backward)
+        for side in (blocks.queries, blocks.keys):
+            assert side >= 16
+            assert side & (side - 1) == 0
+
+
+def test_compiles_whole() -> None:
+    if not ON_GPU:
+        pytest.skip("the interpreter cannot be compiled")
+    problem = make_problem(keys=33, activation="gated").cast(torch.float32).to("cuda")
+    compiled = torch.compile(problem.run, fullgraph=True)
+    torch.testing.assert_close(compiled("triton"), problem.run("triton"))
