@@ -12,7 +12,13 @@ LOOKBACK, HORIZON, CHANNELS, MARKS = 32, 5, 3, 2
 # of these a model gets those that it has
 SIZES = {"embed_dim": 8, "num_heads": 2, "num_layers": 2, "ff_dim": 12}
 # settings that make a model another one, or that it cannot do without
-STYLES: dict[str, tuple[dict[str, Any], ...]] = {"patchtst": ({}, {"style": "tslib"})}
+STYLES: dict[str, tuple[dict[str, Any], ...]] = {
+    "patchtst": ({}, {"style": "tslib"}),
+    "transformer": ({"label_len": 16},),
+    "dlinear": ({}, {"individual": True}),
+}
+# what an attention asks of a model: this one has no causal form
+ASKED: dict[tuple[str, str | None], dict[str, Any]] = {("transformer", "hyperglu"): {"causal": False}}
 OPTIONS = {"residual_scores": True, "individual": True, "affine": True}
 
 Inputs = tuple[Tensor, Tensor | None, Tensor | None]
@@ -65,7 +71,7 @@ class Case(NamedTuple):
 
 
 CASES = [
-    Case(model, name, style)
+    Case(model, name, {**style, **ASKED.get((model, name), {})})
     for model, entry in ((model, MODELS[model]) for model in MODELS)
     for style in STYLES.get(model, ({},))
     for name in (ATTENTIONS if entry.takes_attention else (None,))

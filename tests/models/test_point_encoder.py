@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 import torch
 
@@ -6,7 +8,7 @@ from toa.models import PointEncoder, PointEncoderConfig
 from toa.nn import ATTENTIONS, AttentionSpec
 
 
-def build(name: str = "toa-gated", **sizes: int) -> PointEncoder:
+def build(name: str = "toa-gated", **sizes: Any) -> PointEncoder:
     return PointEncoder(PointEncoderConfig(num_tokens=12, attention=AttentionSpec(name=name), embed_dim=8, **sizes))
 
 
@@ -34,6 +36,13 @@ def test_shorter_series_are_taken():
 def test_mixing_operators_come_from_every_layer():
     _, operators = build(num_layers=3, num_heads=2).encode(torch.randn(2, 12, 1), need_weights=True)
     assert [tuple(o.shape) for o in operators] == [(2, 2, 12, 12)] * 3
+
+
+def test_mapping_is_blocks_between_embedding_and_head():
+    model = build(values="conv", positions="sinusoidal", norm_first=False).eval()
+    series = torch.randn(2, 12, 1)
+    assert "embed.position" not in model.state_dict()
+    assert torch.equal(model(series), model.head(model.norm(model.blocks(model.embed(series)))))
 
 
 def test_wrong_channels_are_refused():

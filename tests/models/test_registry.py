@@ -18,8 +18,12 @@ def build(name: str = "patchtst", **options: Any) -> Forecaster:
 
 
 def test_models_are_listed():
-    assert tuple(MODELS) == ("patchtst", "itransformer")
-    assert [MODELS[name].uses_marks for name in MODELS] == [False, True]
+    assert {"patchtst", "itransformer", "transformer", "dlinear", "tsmixer"} <= set(MODELS)
+    assert MODELS["itransformer"].uses_marks
+    assert MODELS["transformer"].uses_marks
+    assert MODELS["transformer"].uses_future_marks
+    assert not MODELS["patchtst"].uses_marks
+    assert [MODELS[name].takes_attention for name in ("transformer", "dlinear", "tsmixer")] == [True, False, False]
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -27,7 +31,8 @@ def test_no_setting_has_two_meanings_and_sizes_of_the_data_are_none(name):
     settings = MODELS[name].settings()
     assert len(set(settings)) == len(settings)
     assert not {"lookback", "horizon", "channels", "num_marks", "attention"} & set(settings)
-    assert {"embed_dim", "dropout", "instance_norm", "head_dropout"} <= set(settings)
+    if MODELS[name].published is not None:
+        assert {"embed_dim", "dropout", "instance_norm", "head_dropout"} <= set(settings)
 
 
 def test_settings_reach_the_backbone_and_the_forecaster():
@@ -61,7 +66,9 @@ def test_attention_may_be_a_spec():
 
 
 BAD: list[tuple[str, dict[str, Any], tuple[str, ...]]] = [
-    ("patchtts", {}, ("unknown model 'patchtts'; known: patchtst, itransformer.",)),
+    ("patchtts", {}, ("unknown model 'patchtts'; known: patchtst, itransformer, transformer",)),
+    ("patchtst", {"attention": None}, ("attention must be given for model 'patchtst', got None; known: softmax, toa",)),
+    ("dlinear", {}, ("attention must be None for model 'dlinear', which has none to choose, got 'softmax'; leave",)),
     ("patchtst", {"attention": "toa"}, ("unknown attention 'toa'; known: softmax, toa-softmax",)),
     (
         "patchtst",
@@ -78,5 +85,6 @@ BAD: list[tuple[str, dict[str, Any], tuple[str, ...]]] = [
 
 @pytest.mark.parametrize(("name", "options", "parts"), BAD, ids=str)
 def test_bad_requests_are_refused(name, options, parts):
+    settings = {} if name == "dlinear" else SIZES
     with pytest.raises(ValueError, match=message(*parts)):
-        build(name, **options)
+        build(name, **{"settings": settings} | options)

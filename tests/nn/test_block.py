@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from tests.support import assert_near, message
-from toa.nn import ATTENTIONS, EncoderBlock, EncoderStack, TokenBatchNorm, build_attention
+from toa.nn import ATTENTIONS, DecoderBlock, EncoderBlock, EncoderStack, TokenBatchNorm, build_attention
 from toa.nn.norm import NORMS
 
 
@@ -95,3 +95,47 @@ def test_wrong_arguments_are_refused():
         block(norm="x")
     with pytest.raises(ValueError, match=message("ff_dim must be at least 1, got 0")):
         EncoderBlock(build_attention("softmax", 8, 2, 6), 0)
+
+
+def decoder(name: str = "softmax", **options: Any) -> DecoderBlock:
+    own = build_attention(name, 8, 2, 6, causal=name != "hyperglu")
+    return DecoderBlock(own, build_attention(name, 8, 2, 9), 12, **options).double()
+
+
+@pytest.mark.parametrize("norm_first", [True, False])
+@pytest.mark.parametrize("name", ATTENTIONS)
+def test_a_decoder_block_attends_to_itself_then_to_encoded_tokens(name, norm_first):
+    layer = decoder(name, norm_first=norm_first).eval()
+    x, encoded = tokens(), torch.randn(3, 9, 8, dtype=torch.float64)
+    if norm_first:
+        h = layer.own_norm(x)
+        y = x + layer.own(h, h, h)[0]
+        y = y + layer.cross(layer.cross_norm(y), encoded, encoded)[0]
+        y = y + layer.ff(layer.ff_norm(y))
+    else:
+        y = layer.own_norm(x + layer.own(x, x, x)[0])
+        y = layer.cross_norm(y + layer.cross(y, encoded, encoded)[0])
+        y = layer.ff_norm(y + layer.ff(y))
+    assert_near(layer(x, encoded), y)
+
+
+def test_a_decoder_block_gives_its_operators_on_request():
+    x, encoded = tokens(), torch.randn(3, 9, 8, dtype=torch.float64)
+    assert decoder().decode(x, encoded)[1:] == (None, None)
+    output, own, cross = decoder("toa-gated").eval().decode(x, encoded, need_weights=True)
+    assert own is not None
+    assert cross is not None
+    assert (output.shape, own.shape, cross.shape) == ((3, 6, 8), (3, 2, 6, 6), (3, 2, 6, 9))
+    assert (own.triu(1) == 0).all()
+
+
+def test_a_decoder_block_drops_what_attentions_add():
+    layer = decoder(dropout=0.5)
+    assert [m.p for m in layer.modules() if isinstance(m, nn.Dropout)] == [0.5] * 3
+    x, encoded = tokens(), torch.randn(3, 9, 8, dtype=torch.float64)
+    assert not torch.equal(layer(x, encoded), layer(x, encoded))
+
+
+def test_attentions_of_unlike_widths_are_refused():
+    with pytest.raises(ValueError, match=message("cross must have embed_dim=8, that of own, got 4; build both alike.")):
+        DecoderBlock(build_attention("softmax", 8, 2, 6), build_attention("softmax", 4, 2, 6), 12)

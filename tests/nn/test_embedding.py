@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from tests.support import assert_near, message
-from toa.nn import PatchEmbedding, VariateEmbedding, count_patches, sinusoidal_positions
+from toa.nn import PatchEmbedding, PointEmbedding, VariateEmbedding, count_patches, sinusoidal_positions
 
 
 @pytest.mark.parametrize(("lookback", "patches"), [(96, 12), (336, 42), (512, 64), (16, 2), (97, 12), (103, 12)])
@@ -86,3 +86,48 @@ def test_wrong_series_are_refused():
         embed(torch.zeros(2, 8, 1))
     with pytest.raises(ValueError, match=message("marks must have shape (B, L, F)=(2, 9, any), got (1, 9, 4)")):
         embed(torch.zeros(2, 9, 1), torch.zeros(1, 9, 4))
+
+
+def test_a_point_token_is_of_a_step_and_its_neighbours_around_the_ends():
+    embed = PointEmbedding(2, 4, 6, positions="none").double()
+    assert isinstance(embed.projection, torch.nn.Conv1d)
+    series = torch.randn(3, 6, 2, dtype=torch.float64)
+    taps = embed.projection.weight.unbind(-1)  # each (E, C)
+    expected = sum(series.roll(1 - tap, 1) @ weight.mT for tap, weight in enumerate(taps))
+    assert isinstance(expected, torch.Tensor)
+    assert_near(embed(series), expected)
+
+
+def test_point_tokens_add_their_places_and_marks():
+    embed = PointEmbedding(2, 4, 8, num_marks=3, values="linear").double()
+    assert embed.marks is not None
+    series, marks = torch.randn(2, 6, 2, dtype=torch.float64), torch.randn(2, 6, 3, dtype=torch.float64)
+    expected = embed.projection(series) + sinusoidal_positions(6, 4).double() + marks @ embed.marks.weight.mT
+    assert_near(embed(series, marks), expected)
+
+
+def test_point_positions_are_learned_fixed_or_none():
+    assert "position" in dict(PointEmbedding(2, 4, 8, positions="learned").named_parameters())
+    assert list(PointEmbedding(2, 4, 8).state_dict()) == ["projection.weight"]
+    unplaced = PointEmbedding(2, 4, 8, positions="none")
+    assert unplaced(torch.zeros(1, 9, 2)).shape == (1, 9, 4)
+    with pytest.raises(ValueError, match=message("series must have at most num_tokens=8 steps, got 9; cut it")):
+        PointEmbedding(2, 4, 8)(torch.zeros(1, 9, 2))
+
+
+def test_convolved_values_start_with_the_variance_that_relu_keeps():
+    weight = PointEmbedding(32, 512, 8).projection.weight
+    assert weight.std().item() == pytest.approx((2.0 / (3 * 32)) ** 0.5, rel=0.02)
+
+
+def test_wrong_points_are_refused():
+    with pytest.raises(ValueError, match=message("unknown values 'x'; known: conv, linear.")):
+        PointEmbedding(2, 4, 8, values="x")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=message("unknown positions 'x'; known: learned, sinusoidal, none.")):
+        PointEmbedding(2, 4, 8, positions="x")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=message("marks must be given where num_marks=3, got None; build with")):
+        PointEmbedding(2, 4, 8, num_marks=3)(torch.zeros(1, 8, 2))
+    with pytest.raises(ValueError, match=message("marks must be None where num_marks=0, got shape (1, 8, 3); build")):
+        PointEmbedding(2, 4, 8)(torch.zeros(1, 8, 2), torch.zeros(1, 8, 3))
+    with pytest.raises(ValueError, match=message("marks must have shape (B, L, F)=(1, 8, 3), got (1, 7, 3)")):
+        PointEmbedding(2, 4, 8, num_marks=3)(torch.zeros(1, 8, 2), torch.zeros(1, 7, 3))

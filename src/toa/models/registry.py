@@ -1,14 +1,17 @@
 """Models by name, with what their authors put around them."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from typing import Any, Generic, TypeVar
 
 from toa._registry import Registry
 from toa.models.base import Backbone, ForecastModel
+from toa.models.dlinear import DLinear, DLinearConfig
 from toa.models.forecaster import Forecaster, ForecasterConfig
 from toa.models.itransformer import ITransformer, ITransformerConfig
 from toa.models.patchtst import PatchTST, PatchTSTConfig
+from toa.models.transformer import Transformer, TransformerConfig
+from toa.models.tsmixer import TSMixer, TSMixerConfig
 from toa.nn import ATTENTIONS, AttentionSpec
 
 ConfigT = TypeVar("ConfigT")
@@ -45,6 +48,12 @@ class ModelEntry(Generic[ConfigT]):
         """Names of what may be set: the model's fields, then those of the forecaster around a backbone."""
         names = _names(self.config) + (() if self.published is None else _names(ForecasterConfig))
         return tuple(name for name in names if name not in _GIVEN)
+
+    def required(self) -> tuple[str, ...]:
+        """Those of them that have no default."""
+        known = self.settings()
+        config: Any = self.config
+        return tuple(f.name for f in fields(config) if f.name in known and f.default is MISSING)
 
     def build(self, given: Mapping[str, object], settings: Mapping[str, object]) -> ForecastModel:
         """The whole model; `given` has sizes of the data and the attention, `settings` what `settings()` names."""
@@ -85,6 +94,11 @@ MODELS.register("itransformer")(
         uses_marks=ITransformer.uses_marks,
     )
 )
+MODELS.register("transformer")(
+    ModelEntry(config=TransformerConfig, model=Transformer, uses_marks=True, uses_future_marks=True)
+)
+MODELS.register("dlinear")(ModelEntry(config=DLinearConfig, model=DLinear))
+MODELS.register("tsmixer")(ModelEntry(config=TSMixerConfig, model=TSMixer))
 
 
 def build_forecaster(
@@ -118,6 +132,9 @@ def build_forecaster(
     for key in settings:
         if key not in known:
             raise ValueError(f"unknown setting {key!r} of model {name!r}; known: {', '.join(known)}.")
+    for key in entry.required():
+        if key not in settings:
+            raise ValueError(f"{key} must be set for model {name!r}, which has no default for it, got nothing; set it.")
     if num_marks and not entry.uses_marks:
         raise ValueError(f"num_marks must be 0 for model {name!r}, which uses no marks, got {num_marks}; leave it out.")
     given = {

@@ -9,9 +9,17 @@ from toa.nn.attention import (
     Variant,
 )
 from toa.nn.auto_correlation import AutoCorrelation
-from toa.nn.block import EncoderBlock, EncoderStack, FeedForward
+from toa.nn.block import Decoded, DecoderBlock, EncoderBlock, EncoderStack, FeedForward
 from toa.nn.decomposition import SeriesDecomposition, check_kernel
-from toa.nn.embedding import PatchEmbedding, VariateEmbedding, count_patches, sinusoidal_positions
+from toa.nn.embedding import (
+    PatchEmbedding,
+    PointEmbedding,
+    PointPositions,
+    PointValues,
+    VariateEmbedding,
+    count_patches,
+    sinusoidal_positions,
+)
 from toa.nn.heads import FlattenHead
 from toa.nn.hyperglu import HyperGLUAttention
 from toa.nn.norm import ReversibleInstanceNorm, Statistics, TokenBatchNorm, make_norm
@@ -41,6 +49,8 @@ __all__ = [
     "Attention",
     "AttentionSpec",
     "AutoCorrelation",
+    "Decoded",
+    "DecoderBlock",
     "DenseOperator",
     "DiagonalLowRankOperator",
     "EncoderBlock",
@@ -49,6 +59,9 @@ __all__ = [
     "FlattenHead",
     "HyperGLUAttention",
     "PatchEmbedding",
+    "PointEmbedding",
+    "PointPositions",
+    "PointValues",
     "ProbSparseAttention",
     "ReversibleInstanceNorm",
     "ScoreFactors",

@@ -1,6 +1,7 @@
-"""Encoder block: any attention of the library, and a feed-forward network that it leaves untouched."""
+"""Encoder and decoder blocks: any attention of the library, and a feed-forward network that it leaves untouched."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 from torch import Tensor, nn
 
@@ -126,3 +127,65 @@ class EncoderStack(nn.ModuleList):
             if operator is not None:
                 operators.append(operator)
         return x, operators
+
+
+class Decoded(NamedTuple):
+    """What `DecoderBlock.decode` gives: the tokens (B, M, E), and the mixing operators of both attentions if asked for.
+
+    `own` is (B, H, M, M), `cross` (B, H, M, N).
+    """
+
+    output: Tensor
+    own: Tensor | None
+    cross: Tensor | None
+
+
+class DecoderBlock(nn.Module):
+    """Attention to its own tokens, attention to encoded ones, and feed-forward, each beside a residual path.
+
+    norm_first:  x ← x + layer(norm(x)), for each of the three
+    otherwise:   x ← norm(x + layer(x))
+
+    Args:
+        own: Attention among the block's tokens; causal, if a token shall not see what follows it.
+        cross: Attention from them to the encoded tokens, which are its keys.
+        ff_dim: Width inside of the feed-forward network.
+        dropout: Dropout inside and after the feed-forward network, and on what the attentions add.
+        norm_first: Whether to normalise where a sub-layer branches off, rather than where it comes back.
+    """
+
+    def __init__(
+        self, own: Attention, cross: Attention, ff_dim: int, *, dropout: float = 0.0, norm_first: bool = True
+    ) -> None:
+        super().__init__()
+        if own.embed_dim != cross.embed_dim:
+            raise ValueError(
+                f"cross must have embed_dim={own.embed_dim}, that of own, got {cross.embed_dim}; build both alike."
+            )
+        self.norm_first = norm_first
+        self.own = own
+        self.cross = cross
+        self.dropout = nn.Dropout(dropout)
+        self.ff = FeedForward(own.embed_dim, ff_dim, dropout=dropout)
+        self.own_norm, self.cross_norm, self.ff_norm = (nn.LayerNorm(own.embed_dim) for _ in range(3))
+
+    def forward(self, x: Tensor, encoded: Tensor) -> Tensor:
+        """Decode tokens (B, M, E) that see the encoded ones (B, N, E)."""
+        return self.decode(x, encoded).output
+
+    def decode(self, x: Tensor, encoded: Tensor, need_weights: bool = False) -> Decoded:
+        """Decode tokens; with `need_weights`, return the mixing operators as well."""
+        operators: list[Tensor | None] = []
+
+        def attend(attention: Attention, query: Tensor, key: Tensor) -> Tensor:
+            output, operator = attention(query, key, key, need_weights=need_weights)
+            operators.append(operator)
+            return self.dropout(output)
+
+        x = self._beside(x, self.own_norm, lambda h: attend(self.own, h, h))
+        x = self._beside(x, self.cross_norm, lambda h: attend(self.cross, h, encoded))
+        x = self._beside(x, self.ff_norm, self.ff)
+        return Decoded(x, *operators)
+
+    def _beside(self, x: Tensor, norm: nn.Module, layer: Callable[[Tensor], Tensor]) -> Tensor:
+        return x + layer(norm(x)) if self.norm_first else norm(x + layer(x))

@@ -1,4 +1,4 @@
-"""Embeddings: a series cut into patches, or turned into one token a variate."""
+"""Embeddings: a series cut into patches, or turned into one token a variate or a time step."""
 
 import math
 from typing import Literal
@@ -10,6 +10,10 @@ from toa._checks import check_at_least, check_choice, check_fraction, check_shap
 
 Positions = Literal["learned", "sinusoidal"]
 POSITIONS = ("learned", "sinusoidal")
+PointPositions = Literal["learned", "sinusoidal", "none"]
+POINT_POSITIONS = (*POSITIONS, "none")
+PointValues = Literal["conv", "linear"]
+POINT_VALUES = ("conv", "linear")
 
 
 def count_patches(lookback: int, patch_len: int, stride: int) -> int:
@@ -112,3 +116,82 @@ class VariateEmbedding(nn.Module):
             check_shape("marks", marks, "(B, L, F)", (series.shape[0], self.lookback, None))
             series = torch.cat((series, marks), -1)  # (B, L, C + F)
         return self.dropout(self.projection(series.mT))  # (B, C + F, E)
+
+
+class PointEmbedding(nn.Module):
+    """One token a time step, of all its values, its place and its time marks: (B, L, C) and (B, L, F) to (B, L, E).
+
+    Args:
+        channels: Number of channels C.
+        embed_dim: Width E of a token.
+        num_tokens: Longest series, if tokens have positions.
+        num_marks: Time features F of a step, added through a linear map without bias; 0 for none.
+        values: "conv", a convolution without bias over a step and its two neighbours, of which the first and the last
+            step are some, or "linear", a map of each step.
+        positions: "sinusoidal", fixed, "learned", from N(0, 0.02²), or "none".
+        dropout: Dropout on the tokens.
+    """
+
+    position: Tensor | None
+
+    def __init__(
+        self,
+        channels: int,
+        embed_dim: int,
+        num_tokens: int,
+        *,
+        num_marks: int = 0,
+        values: PointValues = "conv",
+        positions: PointPositions = "sinusoidal",
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        for name, size in (("channels", channels), ("embed_dim", embed_dim), ("num_tokens", num_tokens)):
+            check_at_least(name, size, 1)
+        check_at_least("num_marks", num_marks, 0)
+        check_choice("values", values, POINT_VALUES)
+        check_choice("positions", positions, POINT_POSITIONS)
+        check_fraction("dropout", dropout)
+        self.channels = channels
+        self.num_tokens = num_tokens
+        self.num_marks = num_marks
+        self.projection: nn.Conv1d | nn.Linear
+        if values == "conv":
+            self.projection = nn.Conv1d(channels, embed_dim, 3, padding=1, padding_mode="circular", bias=False)
+            nn.init.kaiming_normal_(self.projection.weight)
+        else:
+            self.projection = nn.Linear(channels, embed_dim)
+        if positions == "learned":
+            self.position = nn.Parameter(torch.empty(num_tokens, embed_dim).normal_(std=0.02))
+        else:
+            fixed = sinusoidal_positions(num_tokens, embed_dim) if positions == "sinusoidal" else None
+            self.register_buffer("position", fixed, persistent=False)
+        self.marks = nn.Linear(num_marks, embed_dim, bias=False) if num_marks else None
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, series: Tensor, marks: Tensor | None = None) -> Tensor:
+        """Tokens; a series may be shorter than `num_tokens`."""
+        check_shape("series", series, "(B, L, C)", (None, None, self.channels))
+        batch, steps, _ = series.shape
+        x = self.projection(series.mT).mT if isinstance(self.projection, nn.Conv1d) else self.projection(series)
+        if self.position is not None:
+            if steps > self.num_tokens:
+                raise ValueError(
+                    f"series must have at most num_tokens={self.num_tokens} steps, got {steps}; "
+                    "cut it, or build the model with more."
+                )
+            x = x + self.position[:steps]  # (B, L, E)
+        if (marks is None) != (self.marks is None):
+            found = "None" if marks is None else f"shape {tuple(marks.shape)}"
+            raise ValueError(
+                f"marks must be {'given' if marks is None else 'None'} where num_marks={self.num_marks}, got {found}; "
+                "build with as many marks as are given."
+            )
+        if marks is not None and self.marks is not None:
+            check_shape("marks", marks, "(B, L, F)", (batch, steps, self.num_marks))
+            x = x + self.marks(marks)
+        return self.dropout(x)
+
+    def extra_repr(self) -> str:
+        """What the module's repr shows."""
+        return f"channels={self.channels}, num_tokens={self.num_tokens}, num_marks={self.num_marks}"

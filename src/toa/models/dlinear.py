@@ -1,0 +1,57 @@
+"""DLinear: one linear map of the trend, one of what remains (Zeng et al., 2023)."""
+
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from toa.models.base import ForecastModel, check_sizes, check_types
+from toa.nn import FlattenHead, SeriesDecomposition, check_kernel
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DLinearConfig:
+    """Sizes of a `DLinear`.
+
+    Attributes:
+        moving_average: Steps of the moving average that is the trend; odd.
+        individual: Whether each channel has maps of its own.
+    """
+
+    lookback: int
+    horizon: int
+    channels: int
+    moving_average: int = 25
+    individual: bool = False
+
+    def __post_init__(self) -> None:
+        check_types(self)
+        check_sizes(self, "lookback", "horizon", "channels")
+        check_kernel("moving_average", self.moving_average, self.lookback)
+
+
+class DLinear(ForecastModel):
+    """Two linear maps along time, (B, L, C) to (B, P, C): y = A seasonal + a + B trend + b, series = seasonal + trend.
+
+    Weights start at 1 / L: the first forecast is the mean of the past, but for the biases. There is no normalisation.
+
+    Compared, outputs and gradients, with thuml/Time-Series-Library at 4e938a1767106324dd753b2a44832bf870a0252e.
+    """
+
+    def __init__(self, config: DLinearConfig) -> None:
+        super().__init__(
+            lookback=config.lookback,
+            horizon=config.horizon,
+            channels=config.channels if config.individual else None,
+        )
+        self.config = config
+        self.decompose = SeriesDecomposition(config.moving_average)
+        self.seasonal, self.trend = (
+            FlattenHead(1, config.lookback, config.horizon, individual_channels=self.channels) for _ in range(2)
+        )
+        for part in (self.seasonal, self.trend):
+            nn.init.constant_(part.weight, 1.0 / config.lookback)
+
+    def _forecast(self, series: Tensor, marks: Tensor | None, future_marks: Tensor | None) -> Tensor:
+        # the whole past of a channel is its one token
+        seasonal, trend = (part.mT.unsqueeze(2) for part in self.decompose(series))  # (B, C, 1, L)
+        return self.seasonal(seasonal) + self.trend(trend)  # (B, P, C)

@@ -1,0 +1,62 @@
+"""TSMixer: perceptrons along time and across channels by turns (Chen et al., 2023), as Time-Series-Library has it."""
+
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from toa._checks import check_fraction
+from toa.models.base import ForecastModel, check_sizes, check_types
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TSMixerConfig:
+    """Sizes of a `TSMixer`; `embed_dim` is the width inside of its perceptrons."""
+
+    lookback: int
+    horizon: int
+    channels: int
+    embed_dim: int = 512
+    num_layers: int = 2
+    dropout: float = 0.1
+
+    def __post_init__(self) -> None:
+        check_types(self)
+        check_sizes(self, "lookback", "horizon", "channels", "embed_dim", "num_layers")
+        check_fraction("dropout", self.dropout)
+
+
+class MixerBlock(nn.Module):
+    """x ← x + (perceptron along time of x); x ← x + (perceptron across channels of x); x (B, L, C)."""
+
+    def __init__(self, lookback: int, channels: int, embed_dim: int, *, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.temporal, self.channel = (
+            nn.Sequential(nn.Linear(size, embed_dim), nn.ReLU(), nn.Linear(embed_dim, size), nn.Dropout(dropout))
+            for size in (lookback, channels)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Mix; the shape stays."""
+        x = x + self.temporal(x.mT).mT
+        return x + self.channel(x)
+
+
+class TSMixer(ForecastModel):
+    """Blocks that mix time and channels, then one linear map along time: (B, L, C) to (B, P, C). No normalisation.
+
+    Compared, outputs and gradients, with thuml/Time-Series-Library at 4e938a1767106324dd753b2a44832bf870a0252e.
+    """
+
+    def __init__(self, config: TSMixerConfig) -> None:
+        super().__init__(lookback=config.lookback, horizon=config.horizon, channels=config.channels)
+        self.config = config
+        self.blocks = nn.Sequential(
+            *(
+                MixerBlock(config.lookback, config.channels, config.embed_dim, dropout=config.dropout)
+                for _ in range(config.num_layers)
+            )
+        )
+        self.projection = nn.Linear(config.lookback, config.horizon)
+
+    def _forecast(self, series: Tensor, marks: Tensor | None, future_marks: Tensor | None) -> Tensor:
+        return self.projection(self.blocks(series).mT).mT  # (B, P, C)
