@@ -16,6 +16,8 @@ STYLES: dict[str, tuple[dict[str, Any], ...]] = {
     "patchtst": ({}, {"style": "tslib"}),
     "transformer": ({"label_len": 16},),
     "dlinear": ({}, {"individual": True}),
+    "informer": ({"label_len": 16},),
+    "autoformer": ({"label_len": 16, "moving_average": 5},),
 }
 # what an attention asks of a model: this one has no causal form
 ASKED: dict[tuple[str, str | None], dict[str, Any]] = {("transformer", "hyperglu"): {"causal": False}}

@@ -59,7 +59,8 @@ def test_state_and_copies_carry_the_whole_model(case: Case):
 
 @every_model
 def test_training_differs_from_evaluation_by_dropout_sor_and_batch_statistics_alone(case: Case):
-    model = case.build(sor=False, dropout=0.0).double().train()
+    # where a model looks at some queries or delays only, and chooses otherwise in training, it looks at all
+    model = case.build(sor=False, dropout=0.0, factor=LOOKBACK).double().train()
     inputs = case.inputs(dtype=torch.float64)
     model(*inputs)
     for module in model.modules():

@@ -1,8 +1,10 @@
 """Forecasting models by name, most with any attention of `toa.nn`, and the backbones that some are built on."""
 
+from toa.models.autoformer import Autoformer, AutoformerConfig
 from toa.models.base import Backbone, ForecastModel
 from toa.models.dlinear import DLinear, DLinearConfig
 from toa.models.forecaster import Forecaster, ForecasterConfig
+from toa.models.informer import Informer, InformerConfig
 from toa.models.itransformer import ITransformer, ITransformerConfig
 from toa.models.patchtst import PatchTST, PatchTSTConfig
 from toa.models.point_encoder import PointEncoder, PointEncoderConfig
@@ -12,6 +14,8 @@ from toa.models.tsmixer import TSMixer, TSMixerConfig
 
 __all__ = [
     "MODELS",
+    "Autoformer",
+    "AutoformerConfig",
     "Backbone",
     "DLinear",
     "DLinearConfig",
@@ -20,6 +24,8 @@ __all__ = [
     "ForecasterConfig",
     "ITransformer",
     "ITransformerConfig",
+    "Informer",
+    "InformerConfig",
     "ModelEntry",
     "PatchTST",
     "PatchTSTConfig",

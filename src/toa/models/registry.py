@@ -5,9 +5,11 @@ from dataclasses import MISSING, dataclass, fields
 from typing import Any, Generic, TypeVar
 
 from toa._registry import Registry
+from toa.models.autoformer import Autoformer, AutoformerConfig
 from toa.models.base import Backbone, ForecastModel
 from toa.models.dlinear import DLinear, DLinearConfig
 from toa.models.forecaster import Forecaster, ForecasterConfig
+from toa.models.informer import Informer, InformerConfig
 from toa.models.itransformer import ITransformer, ITransformerConfig
 from toa.models.patchtst import PatchTST, PatchTSTConfig
 from toa.models.transformer import Transformer, TransformerConfig
@@ -99,6 +101,10 @@ MODELS.register("transformer")(
 )
 MODELS.register("dlinear")(ModelEntry(config=DLinearConfig, model=DLinear))
 MODELS.register("tsmixer")(ModelEntry(config=TSMixerConfig, model=TSMixer))
+MODELS.register("informer")(ModelEntry(config=InformerConfig, model=Informer, uses_marks=True, uses_future_marks=True))
+MODELS.register("autoformer")(
+    ModelEntry(config=AutoformerConfig, model=Autoformer, uses_marks=True, uses_future_marks=True)
+)
 
 
 def build_forecaster(
