@@ -10,6 +10,7 @@ from toa.nn.attention import (
 )
 from toa.nn.auto_correlation import AutoCorrelation
 from toa.nn.block import Decoded, DecoderBlock, EncoderBlock, EncoderStack, FeedForward
+from toa.nn.channel_mask import ChannelMask
 from toa.nn.decomposition import SeriesDecomposition, check_kernel
 from toa.nn.embedding import (
     PatchEmbedding,
@@ -20,6 +21,7 @@ from toa.nn.embedding import (
     count_patches,
     sinusoidal_positions,
 )
+from toa.nn.experts import Gating, LinearExperts, NoisyTopKGate
 from toa.nn.heads import FlattenHead
 from toa.nn.hyperglu import HyperGLUAttention
 from toa.nn.norm import ReversibleInstanceNorm, Statistics, TokenBatchNorm, make_norm
@@ -49,6 +51,7 @@ __all__ = [
     "Attention",
     "AttentionSpec",
     "AutoCorrelation",
+    "ChannelMask",
     "Decoded",
     "DecoderBlock",
     "DenseOperator",
@@ -57,7 +60,10 @@ __all__ = [
     "EncoderStack",
     "FeedForward",
     "FlattenHead",
+    "Gating",
     "HyperGLUAttention",
+    "LinearExperts",
+    "NoisyTopKGate",
     "PatchEmbedding",
     "PointEmbedding",
     "PointPositions",
