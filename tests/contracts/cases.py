@@ -21,6 +21,8 @@ STYLES: dict[str, tuple[dict[str, Any], ...]] = {
 }
 # what an attention asks of a model: this one has no causal form
 ASKED: dict[tuple[str, str | None], dict[str, Any]] = {("transformer", "hyperglu"): {"causal": False}}
+# what ends a model's own randomness in training, as `sor=False` does that of the operators
+QUIET: dict[str, dict[str, Any]] = {"duet": {"noisy_gating": False, "mask_sampling": "never", "head_dropout": 0.0}}
 OPTIONS = {"residual_scores": True, "individual": True, "affine": True}
 
 Inputs = tuple[Tensor, Tensor | None, Tensor | None]
@@ -45,7 +47,7 @@ class Case(NamedTuple):
             attention=None
             if self.attention is None
             else AttentionSpec(name=self.attention, sor=sor if self.takes_sor else None),
-            settings={**common, **self.style},
+            settings={**common, **({} if sor else QUIET.get(self.model, {})), **self.style},
         )
 
     def backbone(self) -> Backbone:

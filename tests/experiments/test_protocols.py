@@ -27,7 +27,15 @@ def cell(protocol: str = "toa-paper", **options):
 
 
 def test_the_protocols_named_by_the_readme_exist():
-    assert protocol_names() == ["itransformer-96", "patchtst-336", "patchtst-512", "toa-paper", "tslib-96"]
+    assert protocol_names() == [
+        "duet-search",
+        "duet-unified-96",
+        "itransformer-96",
+        "patchtst-336",
+        "patchtst-512",
+        "toa-paper",
+        "tslib-96",
+    ]
     assert all(len(about(name)) > 20 for name in protocol_names())
 
 
@@ -58,6 +66,10 @@ def test_every_cell_is_complete_and_its_model_can_be_built(protocol, backbone, d
         ("patchtst-512", {"dataset": "ECL"}, {"lookback": 512, "batch_size": 32}),
         ("itransformer-96", {"backbone": "itransformer"}, {"lookback": 96, "marks": True, "seed": 2023}),
         ("tslib-96", {"dataset": "ETTm2", "horizon": 192}, {"batch_size": 128, "lookback": 96, "seed": 2021}),
+        ("duet-unified-96", {"backbone": "duet"}, {"lookback": 96, "loss": "mae", "drop_last": True, "seed": 2021}),
+        ("duet-search", {"backbone": "duet", "dataset": "Traffic"}, {"lookback": 336, "batch_size": 16}),
+        ("duet-search", {"backbone": "duet", "dataset": "Traffic", "horizon": 720}, {"lookback": 512}),
+        ("duet-search", {"backbone": "duet", "changes": ["loss=mse"]}, {"lookback": 512, "loss": "mse"}),
         ("toa-paper", {}, {"lookback": 512, "seed": 2024}),
         ("toa-paper", {"backbone": "itransformer"}, {"lookback": 96, "seed": 2024}),
     ],

@@ -18,7 +18,7 @@ def build(name: str = "patchtst", **options: Any) -> Forecaster:
 
 
 def test_models_are_listed():
-    assert {"patchtst", "itransformer", "transformer", "dlinear", "tsmixer"} <= set(MODELS)
+    assert {"patchtst", "itransformer", "transformer", "dlinear", "tsmixer", "duet"} <= set(MODELS)
     assert MODELS["itransformer"].uses_marks
     assert MODELS["transformer"].uses_marks
     assert MODELS["transformer"].uses_future_marks

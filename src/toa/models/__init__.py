@@ -3,6 +3,7 @@
 from toa.models.autoformer import Autoformer, AutoformerConfig
 from toa.models.base import Backbone, ForecastModel
 from toa.models.dlinear import DLinear, DLinearConfig
+from toa.models.duet import DUET, DUETConfig
 from toa.models.forecaster import Forecaster, ForecasterConfig
 from toa.models.informer import Informer, InformerConfig
 from toa.models.itransformer import ITransformer, ITransformerConfig
@@ -13,12 +14,14 @@ from toa.models.transformer import Transformer, TransformerConfig
 from toa.models.tsmixer import TSMixer, TSMixerConfig
 
 __all__ = [
+    "DUET",
     "MODELS",
     "Autoformer",
     "AutoformerConfig",
     "Backbone",
     "DLinear",
     "DLinearConfig",
+    "DUETConfig",
     "ForecastModel",
     "Forecaster",
     "ForecasterConfig",

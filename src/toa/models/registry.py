@@ -8,6 +8,7 @@ from toa._registry import Registry
 from toa.models.autoformer import Autoformer, AutoformerConfig
 from toa.models.base import Backbone, ForecastModel
 from toa.models.dlinear import DLinear, DLinearConfig
+from toa.models.duet import DUET, DUETConfig
 from toa.models.forecaster import Forecaster, ForecasterConfig
 from toa.models.informer import Informer, InformerConfig
 from toa.models.itransformer import ITransformer, ITransformerConfig
@@ -105,6 +106,7 @@ MODELS.register("informer")(ModelEntry(config=InformerConfig, model=Informer, us
 MODELS.register("autoformer")(
     ModelEntry(config=AutoformerConfig, model=Autoformer, uses_marks=True, uses_future_marks=True)
 )
+MODELS.register("duet")(ModelEntry(config=DUETConfig, model=DUET))
 
 
 def build_forecaster(

@@ -1,0 +1,129 @@
+"""DUET: experts for each series by its pattern in time, attention between channels of a cluster (Qiu et al., 2025)."""
+
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from toa._checks import check_choice, check_divisible, check_fraction
+from toa.models.base import ForecastModel, check_sizes, check_types
+from toa.nn import (
+    AttentionSpec,
+    ChannelMask,
+    EncoderBlock,
+    EncoderStack,
+    FlattenHead,
+    LinearExperts,
+    NoisyTopKGate,
+    ReversibleInstanceNorm,
+    build_attention,
+    check_kernel,
+)
+from toa.nn.channel_mask import SAMPLINGS, Sampling
+from toa.nn.experts import check_top_k
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DUETConfig:
+    """Sizes of a `DUET`; operators act on channels. Defaults are the authors', but for `mask_sampling`.
+
+    Attributes:
+        head_dropout: Dropout on the forecasts themselves, before they are taken back.
+        num_experts: Linear experts in all.
+        top_k: Experts that a series gets.
+        gate_dim: Width inside of the gate's perceptrons.
+        noisy_gating: Whether the gate is noisy in training.
+        channel_independent: Whether each channel has experts of its own choice, rather than all by their mean.
+        moving_average: Window of the moving average that splits a series into seasonal part and trend.
+        mask_sampling: When the channel mask is random: "always" as the authors have it, in "training" alone, so that
+            a forecast is the same each time, or "never"; see `toa.nn.ChannelMask`.
+    """
+
+    lookback: int
+    horizon: int
+    channels: int
+    attention: AttentionSpec
+    embed_dim: int = 512
+    num_heads: int = 8
+    num_layers: int = 2
+    ff_dim: int = 2048
+    dropout: float = 0.2
+    head_dropout: float = 0.2
+    num_experts: int = 4
+    top_k: int = 1
+    gate_dim: int = 256
+    noisy_gating: bool = True
+    channel_independent: bool = True
+    moving_average: int = 25
+    mask_sampling: Sampling = "training"
+
+    def __post_init__(self) -> None:
+        check_types(self)
+        check_sizes(self, "lookback", "horizon", "channels", "num_layers", "ff_dim", "num_experts", "gate_dim")
+        check_divisible("embed_dim", self.embed_dim, "num_heads", self.num_heads)
+        check_fraction("dropout", self.dropout)
+        check_fraction("head_dropout", self.head_dropout)
+        check_top_k(self.top_k, self.num_experts)
+        check_kernel("moving_average", self.moving_average, self.lookback)
+        check_choice("mask_sampling", self.mask_sampling, SAMPLINGS)
+
+
+class DUET(ForecastModel):
+    """Series (B, L, C) to (B, P, C): experts make a token of each channel, masked attention mixes the tokens.
+
+    Gate and channel mask see the series as it is, experts see it normalised over time (with a learnable scale and
+    shift a channel). Attention is between channels, N = C; a pair that the sampled mask leaves out keeps a small weight
+    under softmax and has none under ReLU and gated scores, before S2; see `toa.ops.operator_attention`. Layer norm
+    after each sub-layer and after the stack. One channel has nothing to attend to: then there is no attention,
+    whatever its name.
+
+    Compared, softmax attention, outputs, penalty and gradients, with decisionintelligence/DUET at
+    dcc6e6780a9138731b64b9b5398a94a1d97033f0, in training with the noise of both made one. Its scripts name
+    embed_dim d_model, head_dropout fc_dropout, top_k k, gate_dim hidden_size and channel_independent CI.
+    """
+
+    def __init__(self, config: DUETConfig) -> None:
+        super().__init__(lookback=config.lookback, horizon=config.horizon, channels=config.channels)
+        self.config = config
+        width, p = config.embed_dim, config.dropout
+        self.norm = ReversibleInstanceNorm(config.channels)
+        self.gate = NoisyTopKGate(
+            config.lookback,
+            config.num_experts,
+            config.top_k,
+            hidden_dim=config.gate_dim,
+            noisy=config.noisy_gating,
+        )
+        self.experts = LinearExperts(config.lookback, width, config.num_experts, moving_average=config.moving_average)
+        several = config.channels > 1
+        self.mask = ChannelMask(config.lookback, sampling=config.mask_sampling) if several else None
+        self.blocks = EncoderStack(
+            EncoderBlock(
+                build_attention(config.attention, width, config.num_heads, config.channels, dropout=p),
+                config.ff_dim,
+                dropout=p,
+                norm_first=False,
+            )
+            for _ in range(config.num_layers if several else 0)
+        )
+        self.token_norm = nn.LayerNorm(width) if several else nn.Identity()
+        self.head = FlattenHead(1, width, config.horizon, dropout=config.head_dropout)
+
+    def forecast_and_penalty(
+        self, series: Tensor, marks: Tensor | None = None, future_marks: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """The forecast (B, P, C), and the gate's load-balancing penalty, which training adds to its loss."""
+        self.check_inputs(series, marks, future_marks)
+        return self._forecast_and_penalty(series)
+
+    def _forecast(self, series: Tensor, marks: Tensor | None, future_marks: Tensor | None) -> Tensor:
+        return self._forecast_and_penalty(series)[0]
+
+    def _forecast_and_penalty(self, series: Tensor) -> tuple[Tensor, Tensor]:
+        patterns = series.mT if self.config.channel_independent else series.mean(2).unsqueeze(1)  # (B, C or 1, L)
+        gates, penalty = self.gate(patterns)
+        normalised, statistics = self.norm.normalise(series)
+        tokens = self.experts(normalised, gates)  # (B, C, E)
+        if self.mask is not None:
+            tokens, _ = self.blocks.encode(tokens, pair_mask=self.mask(series))
+        forecast = self.head(self.token_norm(tokens).unsqueeze(2))  # (B, P, C)
+        return self.norm.denormalise(forecast, statistics), penalty
