@@ -9,6 +9,9 @@ from typer.testing import CliRunner
 import toa
 from tests.support import ROOT
 from toa.cli import app
+from toa.experiments import protocol_names
+from toa.models import MODELS
+from toa.nn import ATTENTIONS
 
 
 def call(*words: str, columns: int = 200):
@@ -77,6 +80,25 @@ def test_run_says_what_it_would_do():
     config = json.loads(result.output)
     assert (config["protocol"], config["backbone"], config["seed"]) == ("toa-paper", "patchtst", 7)
     assert config["attention"]["gate_norm"] == "l2"
+
+
+def test_run_names_every_model_attention_and_protocol():
+    _, text = call("run", "--help", columns=400)
+    listed = set(re.split(r"[^a-z0-9-]+", text))
+    assert {*MODELS, *ATTENTIONS, *protocol_names()} <= listed
+
+
+def test_run_needs_no_attention_for_a_model_without_one():
+    words = ["run", "--dataset", "ETTh1", "--horizon", "96", "--protocol", "tslib-96", "--dry-run", "--backbone"]
+    chosen = {
+        name: json.loads(CliRunner().invoke(app, [*words, name]).output)["attention"]
+        for name in ("dlinear", "transformer")
+    }
+    assert chosen["dlinear"] is None
+    assert chosen["transformer"]["name"] == "toa-gated"
+    code, text = call(*words, "dlinear", "--attention", "softmax")
+    assert code == 2
+    assert "attention must be None for model 'dlinear'" in text
 
 
 def test_run_trains_a_file_of_ones_own(tmp_path):

@@ -34,7 +34,10 @@ app.add_typer(data_app, name="data")
 # written out, so that --help need not import what registers them
 _MODELS = "patchtst, itransformer, transformer, duet, informer, autoformer, dlinear or tsmixer"
 _ATTENTIONS = "softmax, toa-softmax, toa-relu, toa-gated or hyperglu"
-_PROTOCOLS = "toa-paper, patchtst-336, patchtst-512, itransformer-96, itransformer-pems or tslib-96"
+_PROTOCOLS = (
+    "toa-paper, patchtst-336, patchtst-512, itransformer-96, itransformer-pems, duet-search, duet-unified-96 or "
+    "tslib-96"
+)
 
 DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
 

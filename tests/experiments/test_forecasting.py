@@ -2,6 +2,7 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -9,8 +10,9 @@ import pytest
 import torch
 
 from tests.support import ROOT, message
-from toa.data import StandardScaler
+from toa.data import DATASETS, DatasetNotFoundError, StandardScaler, checksum
 from toa.experiments import read_record, resolve, run_folder, run_forecast
+from toa.models import MODELS
 from toa.tasks import TrainingStopped
 from toa.tasks.checkpoint import load_checkpoint
 
@@ -37,14 +39,16 @@ def csv(tmp_path):
     return path
 
 
-def config_of(path, backbone="patchtst", attention="toa-gated", changes=()):
+def config_of(path, backbone="patchtst", attention="toa-gated", changes=(), protocol="toa-paper"):
+    sizes = {f"model.{name}" for name in MODELS[backbone].settings()}
+    small = [c for c in SMALL if not c.startswith("model.") or c.partition("=")[0] in sizes]
     return resolve(
-        "toa-paper",
+        protocol,
         dataset=str(path),
         horizon=12,
         backbone=backbone,
         attention=attention,
-        changes=[*SMALL, *changes],
+        changes=[*small, *changes],
     )
 
 
@@ -64,6 +68,84 @@ def test_a_run_leaves_a_model_and_a_record_that_says_all(csv, tmp_path, backbone
     train = pd.read_csv(csv).iloc[:280, 1:].to_numpy()
     np.testing.assert_allclose(scaler.mean, train.mean(0))
     np.testing.assert_allclose(scaler.std, train.std(0))
+
+
+@pytest.mark.parametrize(
+    ("backbone", "attention", "changes", "name"),
+    [
+        ("transformer", "toa-gated", ["model.label_len=12"], "transformer/toa-gated"),
+        ("dlinear", None, ["model.moving_average=13"], "dlinear"),
+        ("tsmixer", None, [], "tsmixer"),
+    ],
+)
+def test_whole_models_run_with_and_without_an_attention(csv, tmp_path, backbone, attention, changes, name):
+    config = config_of(csv, backbone, attention, ["training.epochs=1", *changes], protocol="tslib-96")
+    record = run_forecast(config, tmp_path, device="cpu")
+    assert record["name"] == name
+    assert (record["backend"] is None) == (record["config"]["attention"] is None) == (attention is None)
+    assert run_folder(config, tmp_path).name.startswith(f"own-12-{name.replace('/', '-')}-2021-")
+
+
+@pytest.mark.parametrize(
+    ("name", "protocol", "windows"),
+    # floors of 0.6 and 0.8 of 240 rows without overlap; of 0.7, 0.1 and 0.2 with the look-back before the border
+    [
+        ("PEMS03", "itransformer-pems", (144 - 35, 48 - 35, 48 - 35)),
+        ("Solar", "itransformer-96", (168 - 35, 24 - 11, 48 - 11)),
+    ],
+)
+def test_npz_and_text_files_run_through_their_protocols(tmp_path, monkeypatch, name, protocol, windows):
+    table = np.random.default_rng(0).normal(size=(240, 5)).round(3)
+    horizon = 12 if name == "PEMS03" else 96
+    path = tmp_path / DATASETS[name].path
+    path.parent.mkdir()
+    if name == "PEMS03":
+        np.savez(path, data=np.stack((table, 9.0 - table), 2))
+    else:
+        np.savetxt(path, table, delimiter=",", fmt="%.3f")
+    spec = replace(DATASETS[name], rows=240, channels=5, sha256=checksum(path))
+    monkeypatch.setitem(DATASETS._entries, name, spec)
+    config = resolve(
+        protocol,
+        dataset=name,
+        horizon=horizon,
+        backbone="itransformer",
+        changes=[*SMALL, "training.epochs=1", "training.accumulate=2"],
+    )
+    record = run_forecast(replace(config, horizon=12), tmp_path / "runs", data_dir=tmp_path, device="cpu")
+    assert tuple(record["windows"].values()) == windows
+    assert record["subset_of"] is None
+    assert not record["config"]["marks"]
+
+
+@pytest.mark.data
+@pytest.mark.parametrize(
+    ("name", "protocol"),
+    [
+        ("ECL-6ch", "itransformer-96"),
+        ("Traffic-6ch", "itransformer-96"),
+        ("Solar-12ch", "itransformer-96"),
+        ("ECL-6ch", "tslib-96"),
+        ("Traffic-6ch", "tslib-96"),
+    ],
+)
+def test_files_with_some_of_the_channels_train_and_say_so(tmp_path, name, protocol):
+    backbone, attention = ("itransformer", "toa-gated") if protocol == "itransformer-96" else ("dlinear", None)
+    sizes = ["model.num_layers=1", "model.embed_dim=8", "model.ff_dim=8"] if attention else []
+    config = resolve(
+        protocol,
+        dataset=name,
+        horizon=96,
+        backbone=backbone,
+        attention=attention,
+        changes=[*sizes, "training.epochs=1", "batch_size=256"],
+    )
+    try:
+        record = run_forecast(config, tmp_path, device="cpu")
+    except DatasetNotFoundError as error:
+        pytest.skip(str(error))
+    assert record["subset_of"] == name.partition("-")[0]
+    assert 0 < record["metrics"]["mse"] < 10
 
 
 def test_training_learns_a_periodic_series(csv, tmp_path):

@@ -27,23 +27,19 @@ def cell(protocol: str = "toa-paper", **options):
 
 
 def test_the_protocols_named_by_the_readme_exist():
-    assert protocol_names() == [
-        "duet-search",
-        "duet-unified-96",
-        "itransformer-96",
-        "patchtst-336",
-        "patchtst-512",
-        "toa-paper",
-        "tslib-96",
-    ]
+    known = {"itransformer-96", "itransformer-pems", "patchtst-336", "patchtst-512", "toa-paper", "tslib-96"}
+    known |= {"duet-search", "duet-unified-96"}
+    assert known <= set(protocol_names())
     assert all(len(about(name)) > 20 for name in protocol_names())
 
 
 @pytest.mark.parametrize(("protocol", "backbone", "dataset", "horizon"), CELLS)
 def test_every_cell_is_complete_and_its_model_can_be_built(protocol, backbone, dataset, horizon):
-    config = resolve(protocol, dataset=dataset, horizon=horizon, backbone=backbone, attention="softmax")
+    attention = "softmax" if MODELS[backbone].takes_attention else None
+    config = resolve(protocol, dataset=dataset, horizon=horizon, backbone=backbone, attention=attention)
     # the sizes are checked, the model itself kept small
-    settings = {**config.model, "embed_dim": config.model["num_heads"], "ff_dim": 2}
+    small = {"embed_dim": config.model.get("num_heads", 1), "ff_dim": 2}
+    settings = {**config.model, **{key: value for key, value in small.items() if key in config.model}}
     model = build_forecaster(
         backbone,
         lookback=config.lookback,
@@ -54,7 +50,7 @@ def test_every_cell_is_complete_and_its_model_can_be_built(protocol, backbone, d
         settings=settings,
     )
     assert sum(p.numel() for p in model.parameters()) > 0
-    assert config.model["embed_dim"] % config.model["num_heads"] == 0
+    assert config.model.get("embed_dim", 0) % config.model.get("num_heads", 1) == 0
     assert json.loads(json.dumps(dataclasses.asdict(config)))["dataset"] == dataset
 
 
@@ -66,6 +62,13 @@ def test_every_cell_is_complete_and_its_model_can_be_built(protocol, backbone, d
         ("patchtst-512", {"dataset": "ECL"}, {"lookback": 512, "batch_size": 32}),
         ("itransformer-96", {"backbone": "itransformer"}, {"lookback": 96, "marks": True, "seed": 2023}),
         ("tslib-96", {"dataset": "ETTm2", "horizon": 192}, {"batch_size": 128, "lookback": 96, "seed": 2021}),
+        (
+            "itransformer-pems",
+            {"backbone": "itransformer", "dataset": "PEMS08", "horizon": 48},
+            {"batch_size": 16, "marks": False, "drop_last": True, "seed": 2023},
+        ),
+        ("tslib-96", {"backbone": "transformer"}, {"lookback": 96, "marks": True, "drop_last": False}),
+        ("tslib-96", {"backbone": "dlinear", "attention": None}, {"marks": False, "attention": None}),
         ("duet-unified-96", {"backbone": "duet"}, {"lookback": 96, "loss": "mae", "drop_last": True, "seed": 2021}),
         ("duet-search", {"backbone": "duet", "dataset": "Traffic"}, {"lookback": 336, "batch_size": 16}),
         ("duet-search", {"backbone": "duet", "dataset": "Traffic", "horizon": 720}, {"lookback": 512}),
@@ -99,6 +102,59 @@ def test_attention_settings_go_with_their_attention():
     assert cell().attention.gate_norm == "l2"
     assert cell(attention="toa-relu").attention.score_norm == "mean"
     assert cell(attention="softmax").attention.score_norm is None
+
+
+@pytest.mark.parametrize(
+    ("dataset", "horizon", "rate", "layers", "width", "norm"),
+    [
+        ("PEMS03", 96, 1e-3, 4, 512, True),
+        ("PEMS04", 12, 5e-4, 4, 1024, False),
+        ("PEMS07", 24, 1e-3, 2, 512, False),
+        ("PEMS07", 48, 1e-3, 4, 512, False),
+        ("PEMS08", 24, 1e-4, 2, 512, True),
+        ("PEMS08", 96, 1e-3, 4, 512, False),
+    ],
+)
+def test_pems_settings_are_the_published_ones(dataset, horizon, rate, layers, width, norm):
+    config = cell("itransformer-pems", backbone="itransformer", dataset=dataset, horizon=horizon)
+    assert config.training.learning_rate == rate
+    assert (config.model["num_layers"], config.model["embed_dim"], config.model["ff_dim"]) == (layers, width, width)
+    assert config.model["instance_norm"] == norm
+
+
+@pytest.mark.parametrize(
+    ("backbone", "dataset", "horizon", "expected"),
+    [
+        ("transformer", "ETTm2", 720, {"label_len": 48, "epochs": 10}),
+        ("transformer", "ILI", 60, {"label_len": 18, "epochs": 10}),
+        ("transformer", "Traffic", 192, {"label_len": 48, "epochs": 3}),
+        ("transformer", "Weather", 96, {"label_len": 48, "epochs": 3}),
+        ("transformer", "Weather", 192, {"label_len": 48, "epochs": 10}),
+        ("transformer", "Exchange", 336, {"label_len": 48, "epochs": 1}),
+        ("tsmixer", "ECL", 96, {"embed_dim": 256, "learning_rate": 1e-4}),
+        ("tsmixer", "Traffic", 96, {"embed_dim": 512, "learning_rate": 1e-3}),
+        ("tsmixer", "Weather", 96, {"embed_dim": 32, "learning_rate": 1e-4}),
+        ("dlinear", "ILI", 24, {"moving_average": 25, "epochs": 10}),
+    ],
+)
+def test_librarys_settings_are_the_published_ones(backbone, dataset, horizon, expected):
+    config = cell("tslib-96", backbone=backbone, dataset=dataset, horizon=horizon, attention=None)
+    found = {**dataclasses.asdict(config.training), **config.model}
+    assert {key: found[key] for key in expected} == expected
+    assert config.lookback == (36 if dataset == "ILI" else 96)
+
+
+def test_no_attention_means_the_default_or_that_there_is_none_to_choose():
+    chosen = cell(attention=None).attention
+    assert chosen is not None
+    assert chosen.name == "toa-gated"
+    assert cell(attention=None) == cell()
+    assert cell("tslib-96", backbone="tsmixer", attention=None).attention is None
+
+
+def test_gradients_of_several_batches_can_be_gathered():
+    config = cell("itransformer-96", backbone="itransformer", dataset="Solar", changes=["training.accumulate=4"])
+    assert config.training.accumulate == 4
 
 
 def test_changes_reach_every_part():
@@ -136,12 +192,20 @@ def test_a_file_gets_the_defaults_and_any_horizon():
         ({"dataset": "ETTh3"}, ("unknown dataset 'ETTh3'", "ETTh1")),
         ({"dataset": "PEMS03", "horizon": 12}, ("unknown dataset of protocol 'toa-paper' 'PEMS03'", "ETTh1")),
         ({"horizon": 100}, ("horizon of ETTh1", "96, 192, 336, 720", "got 100", "path")),
-        ({"backbone": "patchtts"}, ("unknown backbone 'patchtts'", "patchtst, itransformer")),
+        ({"backbone": "patchtts"}, ("unknown backbone 'patchtts'", "patchtst, itransformer, transformer")),
         (
             {"protocol": "itransformer-96"},
             ("unknown backbone of protocol 'itransformer-96' 'patchtst'", "itransformer"),
         ),
         ({"attention": "toa"}, ("unknown attention 'toa'", "toa-gated")),
+        (
+            {"protocol": "tslib-96", "backbone": "dlinear", "attention": "softmax"},
+            ("attention must be None for model 'dlinear', which has none to choose, got 'softmax'; leave it out.",),
+        ),
+        (
+            {"protocol": "tslib-96", "backbone": "dlinear", "attention": None, "changes": ["attention.sor=false"]},
+            ("attention has no settings", "dlinear on ETTh1, got sor; leave them out."),
+        ),
         ({"changes": ["lokback=3"]}, ("unknown key 'lokback'", "lookback")),
         ({"changes": ["training.lr=3"]}, ("unknown key 'lr' in training", "learning_rate")),
         ({"changes": ["attention.structur=dense"]}, ("unknown key 'structur' in attention", "structure")),

@@ -1,9 +1,11 @@
 import pytest
 import torch
+from lightning.fabric import Fabric
 from torch import Tensor, nn
 
 from tests.support import message
 from toa.data.windows import Windows
+from toa.tasks import TrainingConfig, train
 from toa.tasks.forecasting import WindowBatches, evaluate_forecaster, forecast_loss
 
 
@@ -80,6 +82,20 @@ def test_a_penalty_is_added_in_training_alone():
     loss = forecast_loss("mae")(model, *batch)
     assert loss.item() == pytest.approx(4.0 + 7.0)
     assert evaluate_forecaster(model, windows())["mae"] == pytest.approx(4.0)
+
+
+def test_a_penalty_goes_through_the_wrapper_of_several_processes():
+    fabric = Fabric(accelerator="cpu", devices=1, strategy="ddp")
+    fabric.launch()
+    try:
+        model = Penalised()
+        config = TrainingConfig(epochs=1, learning_rate=1e-2)
+        batches = WindowBatches(windows(), 42, seed=1)
+        state = train(model, batches, forecast_loss("mae", autocast=fabric.autocast), config, fabric=fabric, key="x")
+    finally:
+        torch.distributed.destroy_process_group()
+    assert state.history[0]["train"] == pytest.approx(4.0 + 7.0)
+    assert model.weight.item() != 1.0
 
 
 def test_a_penalty_is_computed_in_the_asked_precision():

@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor, nn
 
 from toa._checks import check_at_least, check_divisible, check_fraction
 from toa.models.base import ForecastModel, check_sizes, check_types
+from toa.models.decoder_input import check_label_len, last_steps
 from toa.nn import (
     Attention,
     AttentionSpec,
@@ -52,12 +52,7 @@ class TransformerConfig:
         check_at_least("num_marks", self.num_marks, 0)
         check_divisible("embed_dim", self.embed_dim, "num_heads", self.num_heads)
         check_fraction("dropout", self.dropout)
-        check_at_least("label_len", self.label_len, 0)
-        if self.label_len > self.lookback:
-            raise ValueError(
-                f"label_len must be at most lookback={self.lookback}, got {self.label_len}; "
-                f"use {self.lookback // 2}, for instance."
-            )
+        check_label_len(self.label_len, self.lookback)
 
 
 class Transformer(ForecastModel):
@@ -136,10 +131,10 @@ class Transformer(ForecastModel):
         encoded, operators = self.blocks.encode(self.embed(series, marks), need_weights=need_weights)
         encoded = self.encoder_norm(encoded)  # (B, L, E)
         found: dict[str, list[Tensor]] = {"encoder": operators, "decoder": [], "cross": []}
-        start = self.lookback - self.config.label_len
+        label_len = self.config.label_len
         unknown = series.new_zeros(series.shape[0], self.horizon, series.shape[2])
-        known = None if marks is None or future_marks is None else torch.cat((marks[:, start:], future_marks), 1)
-        x = self.decoder_embed(torch.cat((series[:, start:], unknown), 1), known)  # (B, T, E)
+        known = None if marks is None or future_marks is None else last_steps(marks, label_len, future_marks)
+        x = self.decoder_embed(last_steps(series, label_len, unknown), known)  # (B, T, E)
         for block in self.decoder_blocks:
             assert isinstance(block, DecoderBlock)
             x, own, cross = block.decode(x, encoded, need_weights)
