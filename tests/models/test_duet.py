@@ -4,9 +4,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.nn.test_sor import record_rates
 from tests.support import assert_near, message, scatter_parameters
 from toa.models import DUET, DUETConfig
-from toa.nn import ATTENTIONS, AttentionSpec, SeriesDecomposition
+from toa.nn import ATTENTIONS, AttentionSpec, SeriesDecomposition, share_drop_rate
 
 LOOKBACK, HORIZON, CHANNELS = 12, 5, 4
 SIZES: dict[str, Any] = {
@@ -103,6 +104,31 @@ def test_forecast_comes_with_the_gates_penalty(name):
     assert {n for n, p in model.named_parameters() if p.grad is not None and (p.grad != 0).any()} == {
         n for n, _ in model.named_parameters() if n.startswith("gate.")
     }
+
+
+def test_a_training_pass_draws_one_drop_rate_for_all_layers(monkeypatch):
+    spec = AttentionSpec(name="toa-gated")
+    model = DUET(DUETConfig(**SIZES, attention=spec)).train()
+    assert share_drop_rate(model) == 2
+    rates = record_rates(monkeypatch)
+    for _ in range(3):
+        model.forecast_and_penalty(torch.randn(2, LOOKBACK, CHANNELS))
+    # three operators in each of two layers
+    passes = [{rate.item() for rate in rates[i : i + 6]} for i in (0, 6, 12)]
+    assert [len(drawn) for drawn in passes] == [1, 1, 1]
+    assert len(set.union(*passes)) == 3
+
+
+@pytest.mark.parametrize("name", ATTENTIONS)
+def test_autocast_and_a_series_in_bfloat16_train(name):
+    model = build(name)
+    series = torch.randn(4, LOOKBACK, CHANNELS)
+    for given in (series, series.bfloat16()):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            forecast, penalty = model.forecast_and_penalty(given)
+        assert penalty.dtype == torch.float32
+        (forecast.float().square().mean() + penalty).backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
 
 
 @pytest.mark.parametrize("name", ATTENTIONS)

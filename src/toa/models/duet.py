@@ -1,6 +1,7 @@
 """DUET: experts for each series by its pattern in time, attention between channels of a cluster (Qiu et al., 2025)."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -108,12 +109,27 @@ class DUET(ForecastModel):
         self.token_norm = nn.LayerNorm(width) if several else nn.Identity()
         self.head = FlattenHead(1, width, config.horizon, dropout=config.head_dropout)
 
+    def forward(
+        self,
+        series: Tensor,
+        marks: Tensor | None = None,
+        future_marks: Tensor | None = None,
+        *,
+        with_penalty: bool = False,
+    ) -> Any:
+        """The forecast (B, P, C) of a series (B, L, C) without marks, or what `forecast_and_penalty` returns."""
+        if not with_penalty:
+            return super().forward(series, marks, future_marks)
+        self.check_inputs(series, marks, future_marks)
+        return self._forecast_and_penalty(series)
+
     def forecast_and_penalty(
         self, series: Tensor, marks: Tensor | None = None, future_marks: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """The forecast (B, P, C), and the gate's load-balancing penalty, which training adds to its loss."""
-        self.check_inputs(series, marks, future_marks)
-        return self._forecast_and_penalty(series)
+        # a call of the model, so that what hangs on its calls happens: `share_drop_rate` draws anew
+        forecast, penalty = self(series, marks, future_marks, with_penalty=True)
+        return forecast, penalty
 
     def _forecast(self, series: Tensor, marks: Tensor | None, future_marks: Tensor | None) -> Tensor:
         return self._forecast_and_penalty(series)[0]

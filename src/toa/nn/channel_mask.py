@@ -60,9 +60,10 @@ class ChannelMask(nn.Module):
             return self._probabilities(series)
 
     def _probabilities(self, series: Tensor) -> Tensor:
-        spectra = torch.fft.rfft(series.mT).abs()  # (B, C, F)
+        exact = torch.promote_types(series.dtype, torch.float32)
+        spectra = torch.fft.rfft(series.mT.to(exact)).abs()  # (B, C, F)
         # distances are those of the centred spectra, whose projections are small and so exact
-        points = (spectra - spectra.mean(1, keepdim=True)) @ self.metric.mT.to(spectra.dtype)
+        points = (spectra - spectra.mean(1, keepdim=True)) @ self.metric.mT.to(exact)
         # differences, not a matrix product, which would lose those of near channels
         distance = torch.cdist(points, points, compute_mode="donot_use_mm_for_euclid_dist").square()  # (B, C, C)
         itself = torch.eye(series.shape[2], dtype=torch.bool, device=series.device)

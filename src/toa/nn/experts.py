@@ -64,20 +64,19 @@ class NoisyTopKGate(nn.Module):
 
     def forward(self, series: Tensor) -> Gating:
         """Weights for series (..., L), and the penalty over all of them."""
-        clean = noisy = spread = self.logits(series).to(series.dtype)  # (..., X)
-        logits, with_noise = clean, self.training and self.noise is not None and self.mixing is not None
-        if with_noise:
-            assert self.noise is not None
-            assert self.mixing is not None
-            spread = nn.functional.softplus(self.noise(series).to(series.dtype)) + _LEAST_NOISE
+        exact = torch.promote_types(series.dtype, torch.float32)
+        clean = noisy = logits = self.logits(series).to(exact)  # (..., X)
+        spread: Tensor | None = None
+        if self.training and self.noise is not None and self.mixing is not None:
+            spread = nn.functional.softplus(self.noise(series).to(exact)) + _LEAST_NOISE
             noisy = clean + self._draw(clean) * spread
-            logits = noisy @ self.mixing.to(noisy.dtype)
+            logits = noisy @ self.mixing.to(exact)
         # the k-th probability and the one after it bound the chosen
         top = logits.softmax(-1).topk(min(self.top_k + 1, self.num_experts), -1)
         kept = top.values[..., : self.top_k]
         kept = kept / (kept.sum(-1, keepdim=True) + _LEAST_SUM)
         gates = torch.zeros_like(clean).scatter(-1, top.indices[..., : self.top_k], kept.to(clean.dtype))
-        if with_noise and self.top_k < self.num_experts:
+        if spread is not None and self.top_k < self.num_experts:
             load = self._chances(clean, noisy, spread, top.values)
         else:
             load = (gates > 0).to(gates.dtype)
