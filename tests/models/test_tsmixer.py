@@ -18,10 +18,10 @@ def test_forecast_is_a_map_of_what_blocks_add_to_the_series():
     model: Any = build(num_layers=1)
     series = torch.randn(2, 9, 3, dtype=torch.float64)
     (block,) = model.blocks
-    first, _, second, _ = block.temporal
+    first, _, second = block.temporal
     hidden = (torch.einsum("el,blc->bec", first.weight, series) + first.bias[:, None]).relu()
     x = series + torch.einsum("le,bec->blc", second.weight, hidden) + second.bias[:, None]
-    first, _, second, _ = block.channel
+    first, _, second = block.channel
     x = x + (x @ first.weight.mT + first.bias).relu() @ second.weight.mT + second.bias
     expected = torch.einsum("pl,blc->bpc", model.projection.weight, x) + model.projection.bias[:, None]
     assert_near(model(series), expected)

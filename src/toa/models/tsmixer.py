@@ -26,19 +26,20 @@ class TSMixerConfig:
 
 
 class MixerBlock(nn.Module):
-    """x ← x + (perceptron along time of x); x ← x + (perceptron across channels of x); x (B, L, C)."""
+    """x ← x + (perceptron along time of x); x ← x + (perceptron across channels of x); x (B, C, L)."""
 
     def __init__(self, lookback: int, channels: int, embed_dim: int, *, dropout: float = 0.0) -> None:
         super().__init__()
         self.temporal, self.channel = (
-            nn.Sequential(nn.Linear(size, embed_dim), nn.ReLU(), nn.Linear(embed_dim, size), nn.Dropout(dropout))
+            nn.Sequential(nn.Linear(size, embed_dim), nn.ReLU(), nn.Linear(embed_dim, size))
             for size in (lookback, channels)
         )
+        self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
         """Mix; the shape stays."""
-        x = x + self.temporal(x.mT).mT
-        return x + self.channel(x)
+        x = x + self.dropout(self.temporal(x))
+        return x + self.dropout(self.channel(x.mT).mT)
 
 
 class TSMixer(ForecastModel):
@@ -59,4 +60,4 @@ class TSMixer(ForecastModel):
         self.projection = nn.Linear(config.lookback, config.horizon)
 
     def _forecast(self, series: Tensor, marks: Tensor | None, future_marks: Tensor | None) -> Tensor:
-        return self.projection(self.blocks(series).mT).mT  # (B, P, C)
+        return self.projection(self.blocks(series.mT)).mT  # (B, P, C)
