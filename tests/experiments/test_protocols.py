@@ -135,6 +135,12 @@ def test_pems_settings_are_the_published_ones(dataset, horizon, rate, layers, wi
         ("tsmixer", "Traffic", 96, {"embed_dim": 512, "learning_rate": 1e-3}),
         ("tsmixer", "Weather", 96, {"embed_dim": 32, "learning_rate": 1e-4}),
         ("dlinear", "ILI", 24, {"moving_average": 25, "epochs": 10}),
+        ("informer", "ECL", 96, {"factor": 3, "label_len": 48, "epochs": 10}),
+        ("informer", "Weather", 96, {"factor": 1, "epochs": 10}),
+        ("autoformer", "ETTm2", 96, {"factor": 1, "epochs": 10}),
+        ("autoformer", "Exchange", 192, {"factor": 3, "epochs": 1}),
+        ("autoformer", "Weather", 96, {"moving_average": 25, "epochs": 2}),
+        ("autoformer", "ILI", 60, {"label_len": 18, "epochs": 10}),
     ],
 )
 def test_librarys_settings_are_the_published_ones(backbone, dataset, horizon, expected):
