@@ -75,6 +75,7 @@ def test_spec_hands_every_option_to_the_layer() -> None:
         "sor_max_rate": 0.5,
         "qk_dim": 6,
         "bias": False,
+        "dropout": 0.3,
         "backend": "reference",
     }
     # every field there is, so that a new one cannot be forgotten
@@ -149,3 +150,12 @@ def test_layer_names_the_backend_and_activation_that_it_runs_with(monkeypatch, n
     assert layer.chosen_backend() == "folded"
     layer.backend = "reference"
     assert layer.chosen_backend() == "reference"
+
+
+@pytest.mark.parametrize("name", ATTENTIONS)
+def test_a_specs_dropout_goes_before_the_backbones(name):
+    assert build_attention(name, 8, 2, 5, dropout=0.1).dropout == 0.1
+    spec = AttentionSpec(name=name, dropout=0.4)
+    assert spec.build(8, 2, 5, dropout=0.1).dropout == 0.4
+    assert spec.resolved().dropout == 0.4
+    assert AttentionSpec(name=name).resolved().dropout is None

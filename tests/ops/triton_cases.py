@@ -4,11 +4,12 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.support import assert_as_accurate, make_problem, message
 from toa import ops
+from toa.ops.attention import whole
 from toa.ops.attention.fused import choose_blocks, kernel_attention
 
 ON_GPU = torch.cuda.is_available()
@@ -44,26 +45,39 @@ def assert_fused_is_as_accurate_as_the_reference(dtype=torch.float32, **options)
         )
 
 
+@pytest.fixture(params=["tiles", "whole"])
+def form(request, monkeypatch) -> str:
+    """Whether short sequences take the kernels of their own."""
+    if request.param == "tiles":
+        monkeypatch.setattr(whole, "fits", lambda *tensors: False)
+    return request.param
+
+
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("keys", LENGTHS)
-@pytest.mark.parametrize("activation", ["relu", "gated"])
+@pytest.mark.parametrize("activation", ["softmax", "relu", "gated"])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_outputs_and_gradients(dtype, activation, keys, width) -> None:
+def test_outputs_and_gradients(form, dtype, activation, keys, width) -> None:
+    if activation == "softmax" and form == "tiles":
+        pytest.skip("PyTorch's own attention")
+    if form == "whole" and (keys > whole.MAX_TOKENS or width > whole.MAX_WIDTH):
+        pytest.skip("no short sequence")
     norms = {"score_norm": "mean"} | ({"gate_norm": "l2"} if activation == "gated" else {})
     sizes = {"width": width, "value_width": width, "gate_width": width}
     assert_fused_is_as_accurate_as_the_reference(dtype, keys=keys, activation=activation, **sizes, **norms)
 
 
-@settings(max_examples=200 if ON_GPU else 15)
-@given(st.data())
-def test_drawn_problems(data) -> None:
+@settings(max_examples=60 if ON_GPU else 15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_drawn_problems(form, data) -> None:
     draw = data.draw
-    activation = draw(st.sampled_from(["relu", "gated"]))
+    activation = draw(st.sampled_from(["softmax", "relu", "gated"] if form == "whole" else ["relu", "gated"]))
+    longest = whole.MAX_TOKENS if form == "whole" else (140 if ON_GPU else 70)
     assert_fused_is_as_accurate_as_the_reference(
         seed=draw(st.integers(0, 99)),
         batch=draw(st.integers(1, 3)),
-        queries=draw(st.integers(1, 140 if ON_GPU else 70)),
-        keys=draw(st.integers(6, 140 if ON_GPU else 70)),
+        queries=draw(st.integers(1, longest)),
+        keys=draw(st.integers(6, longest)),
         heads=draw(st.integers(1, 3)),
         width=draw(st.integers(1, 40)),
         value_width=draw(st.integers(1, 40)),
@@ -71,8 +85,11 @@ def test_drawn_problems(data) -> None:
         activation=activation,
         score_norm=draw(st.sampled_from(["none", "mean", "l2"])),
         gate_norm=draw(st.sampled_from(["none", "l2"])) if activation == "gated" else "none",
-        causal=draw(st.booleans()),
-        padding=draw(st.sampled_from(["none", "random", "leading"])),
+        causal=form == "tiles" and draw(st.booleans()),
+        padding=draw(st.sampled_from(["none", "random", "leading"])) if form == "tiles" else "none",
+        s1=draw(st.sampled_from(["none", "dense"])),
+        s2=draw(st.sampled_from(["none", "dense"])),
+        surplus=draw(st.integers(0, 2)),
     )
 
 
@@ -138,9 +155,46 @@ def test_an_empty_batch_has_empty_results() -> None:
     assert torch.autograd.grad(out.sum(), q)[0].shape == q.shape
 
 
-def test_softmax_goes_to_pytorchs_own_attention() -> None:
-    problem = make_problem(keys=17, activation="softmax").cast(torch.float32).to(DEVICE)
+def test_softmax_over_many_tokens_goes_to_pytorchs_own_attention() -> None:
+    problem = make_problem(keys=whole.MAX_TOKENS + 1, activation="softmax").cast(torch.float32).to(DEVICE)
     assert torch.equal(problem.run("triton"), problem.run("folded"))
+
+
+def test_only_short_sequences_with_dense_operators_fit_a_tile() -> None:
+    def fits(**options: Any) -> bool:
+        got = make_problem(**options).arguments()
+        return whole.fits(got["q"], got["k"], got["v"], got.get("gate_q"), got["s1"], got["s2"], got.get("gate_s1"))
+
+    assert fits(keys=64, activation="gated")
+    assert not fits(keys=65)
+    assert not fits(keys=64, queries=65)
+    assert not fits(keys=5, value_width=65)
+    assert not fits(keys=5, activation="gated", gate_width=65)
+    assert not fits(keys=5, s2="toeplitz")
+    assert not fits(keys=5, activation="gated", gate_s1="dplr")
+
+
+@pytest.mark.parametrize("activation", ["softmax", "relu", "gated"])
+def test_dropout_of_a_whole_attention_has_one_mask(activation) -> None:
+    problem = make_problem(keys=33, activation=activation).cast(torch.float32).to(DEVICE)
+    values = torch.eye(33, device=DEVICE)[None, :, None].expand(2, -1, 2, -1)
+
+    def attend(values: torch.Tensor) -> torch.Tensor:
+        torch.manual_seed(3)
+        given = problem.arguments() | {"v": values, "s2": None, "dropout_p": 0.5}
+        return ops.operator_attention(**given, backend="triton")
+
+    mask = (attend(values) != 0).float().transpose(1, 2)  # (B, H, M, N), where kept and active
+    plain = ops.operator_attention(**(problem.arguments() | {"v": values, "s2": None}), backend="reference")
+    kernel = plain.transpose(1, 2) * mask * 2.0  # (B, H, M, N)
+    leaves = [x for name, x in problem.leaves.items() if not name.startswith("s2")]
+    expected = torch.einsum("bhmn,bnhe->bmhe", kernel, problem.leaves["v"])
+    got = attend(problem.leaves["v"])
+    loose = 2e-2 if ON_GPU else 1e-4
+    torch.testing.assert_close(got, expected, rtol=loose, atol=loose)
+    wanted = torch.autograd.grad(expected.square().sum(), leaves)
+    for a, b in zip(torch.autograd.grad(got.square().sum(), leaves), wanted, strict=True):
+        torch.testing.assert_close(a, b, rtol=10 * loose, atol=10 * loose)
 
 
 def test_what_the_kernels_cannot_do_is_refused() -> None:

@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from tests.support import message
+from toa.nn import SequenceOperator, build_attention
 from toa.tasks import TrainingConfig
 from toa.tasks.optimization import OPTIMIZERS, make_optimizer, set_rate
 
@@ -82,3 +83,18 @@ def test_every_optimizer_takes_its_settings_and_rate(name):
 def test_wrong_settings_are_refused(change, parts):
     with pytest.raises(ValueError, match=message(*parts)):
         TrainingConfig(**change)
+
+
+@pytest.mark.parametrize("attention", ["softmax", "toa-gated"])
+def test_operators_may_decay_on_their_own(attention):
+    layer = build_attention(attention, 8, 2, 5)
+    offsets = {p for m in layer.modules() if isinstance(m, SequenceOperator) for p in m.parameters()}
+    config = TrainingConfig(weight_decay=0.1, operator_weight_decay=0.0)
+    optimizer = make_optimizer(layer, config, torch.device("cpu"))
+    decays = {p: group["weight_decay"] for group in optimizer.param_groups for p in group["params"]}
+    assert decays == {p: 0.0 if p in offsets else 0.1 for p in layer.parameters()}
+
+
+def test_a_negative_decay_of_operators_is_refused():
+    with pytest.raises(ValueError, match=message("operator_weight_decay must be at least 0", "-1")):
+        TrainingConfig(operator_weight_decay=-1.0)

@@ -11,7 +11,7 @@ from toa.nn.hyperglu import HyperGLUAttention
 from toa.nn.operator import Structure
 from toa.nn.regularization import Sharing
 
-_COMMON = ("qk_dim", "bias", "backend")
+_COMMON = ("qk_dim", "bias", "dropout", "backend")
 _OPERATORS = (
     "score_norm",
     "scale",
@@ -50,8 +50,8 @@ ATTENTIONS.register("hyperglu")(AttentionEntry(layer=HyperGLUAttention, options=
 class AttentionSpec:
     """An attention layer without its sizes, as data: a name, and where it departs from that layer's defaults.
 
-    Fields are explained in `TemporalOperatorAttention`; None is the layer's own default. A field that the named layer
-    does not have is refused.
+    Fields are explained in `TemporalOperatorAttention`; None is the layer's own default, for `dropout` the backbone's.
+    A field that the named layer does not have is refused.
     """
 
     name: str
@@ -66,6 +66,7 @@ class AttentionSpec:
     sor_max_rate: float | None = None
     qk_dim: int | None = None
     bias: bool | None = None
+    dropout: float | None = None
     backend: str | None = None
 
     def __post_init__(self) -> None:
@@ -86,7 +87,8 @@ class AttentionSpec:
         """The same spec with the layer's present defaults written out, for records that outlive a change of them."""
         entry = ATTENTIONS[self.name]
         defaults = inspect.signature(entry.layer.__init__).parameters
-        return replace(self, **{name: defaults[name].default for name in entry.options} | self.options())
+        present = {name: defaults[name].default for name in entry.options if name != "dropout"}
+        return replace(self, **present | self.options())
 
     def build(
         self,
@@ -103,10 +105,9 @@ class AttentionSpec:
             embed_dim,
             num_heads,
             num_tokens,
-            dropout=dropout,
             causal=causal,
             **entry.fixed,  # type: ignore[arg-type]
-            **self.options(),  # type: ignore[arg-type]
+            **{"dropout": dropout} | self.options(),  # type: ignore[arg-type]
         )
 
 

@@ -5,12 +5,13 @@ Schedules are functions of the step alone, so a resumed run needs no scheduler s
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from toa._checks import check_at_least, check_choice, check_positive
+from toa.nn import SequenceOperator
 
 OptimizerName = Literal["adamw", "adam", "radam"]
 OPTIMIZERS = {"adamw": torch.optim.AdamW, "adam": torch.optim.Adam, "radam": torch.optim.RAdam}
@@ -32,6 +33,7 @@ class TrainingConfig:
         learning_rate: The schedule's highest rate.
         betas: Decay of the optimizer's moments.
         weight_decay: Decoupled for adamw, added to the gradient for the others.
+        operator_weight_decay: That of the operators' offsets M; `weight_decay` if None.
         schedule: "constant"; "type1", halved each epoch after the second; "type3", times 0.9 each epoch after the
             fourth; "cosine", from epoch to epoch down to zero; "onecycle", from step to step up to the rate and down;
             "warmup-cosine", from step to step, linear up and half a cosine down.
@@ -47,6 +49,7 @@ class TrainingConfig:
     learning_rate: float = 1e-4
     betas: tuple[float, float] = (0.9, 0.999)
     weight_decay: float = 0.0
+    operator_weight_decay: float | None = None
     schedule: Schedule = "constant"
     pct_start: float = 0.3
     warmup: int = 0
@@ -59,6 +62,8 @@ class TrainingConfig:
         check_choice("optimizer", self.optimizer, OPTIMIZERS)
         check_positive("learning_rate", self.learning_rate)
         check_at_least("weight_decay", self.weight_decay, 0.0)
+        if self.operator_weight_decay is not None:
+            check_at_least("operator_weight_decay", self.operator_weight_decay, 0.0)
         check_choice("schedule", self.schedule, SCHEDULES)
         if not 0.0 < self.pct_start < 1.0:
             raise ValueError(f"pct_start must lie in (0, 1), got {self.pct_start}.")
@@ -108,10 +113,18 @@ def make_optimizer(model: nn.Module, config: TrainingConfig, device: torch.devic
     """The optimizer of a config; on CUDA it can be captured in a graph, its rate read from the device."""
     on_cuda = device.type == "cuda"
     settings: dict[str, object] = {"betas": config.betas, "weight_decay": config.weight_decay, "capturable": on_cuda}
+    parameters: Any = model.parameters()
+    if config.operator_weight_decay is not None:
+        offsets = {p for m in model.modules() if isinstance(m, SequenceOperator) for p in m.parameters()}
+        groups = (
+            {"params": [p for p in model.parameters() if p not in offsets]},
+            {"params": [p for p in model.parameters() if p in offsets], "weight_decay": config.operator_weight_decay},
+        )
+        parameters = [group for group in groups if group["params"]]
     if config.optimizer != "radam":
         settings["fused"] = on_cuda
     rate = torch.tensor(config.learning_rate, device=device) if on_cuda else config.learning_rate
-    return OPTIMIZERS[config.optimizer](model.parameters(), lr=rate, **settings)
+    return OPTIMIZERS[config.optimizer](parameters, lr=rate, **settings)
 
 
 def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:

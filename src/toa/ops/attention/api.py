@@ -65,11 +65,20 @@ class AttentionBackend:
         return (self.automatic is None or problem.device.type in self.automatic) and self.objection(problem) is None
 
 
-def _run_fused(*args: Any, **options: Any) -> Tensor:
+def _run_fused(
+    q: Tensor, k: Tensor, v: Tensor, s1: Operator | None = None, s2: Operator | None = None, **options: Any
+) -> Tensor:
     # importing the kernels imports Triton
-    from toa.ops.attention.fused import kernel_attention
+    from toa.ops.attention import fused, whole
 
-    return folded_operator_attention(*args, **options, kernel=kernel_attention)
+    plain = options["key_padding_mask"] is None and options["pair_mask"] is None and not options["causal"]
+    if plain and whole.fits(q, k, v, options["gate_q"], s1, s2, options["gate_s1"]):
+        kept = {name: value for name, value in options.items() if name not in _MASKS}
+        return whole.whole_attention(q, k, v, s1, s2, **kept)
+    return folded_operator_attention(q, k, v, s1, s2, **options, kernel=fused.kernel_attention)
+
+
+_MASKS = ("key_padding_mask", "pair_mask", "causal")
 
 
 # in the order in which "auto" prefers them
@@ -90,8 +99,8 @@ def choose_backend(
 ) -> str:
     """Name the backend that a call would use, or say why the named one cannot run.
 
-    "auto" is what the environment variable TOA_BACKEND names, if it is set, else the first that can run. Softmax is
-    always PyTorch's own fused attention on folded keys and values, whichever of "triton" and "folded" is named.
+    "auto" is what the environment variable TOA_BACKEND names, if it is set, else the first that can run. Softmax over
+    more tokens than a tile holds is PyTorch's own fused attention on folded keys and values, "triton" or "folded".
 
     Args:
         backend: A name of `BACKENDS`, or "auto".

@@ -16,7 +16,7 @@ from torch import Tensor
 from toa.ops.attention import kernels
 
 # tensor cores multiply tiles of at least this size
-_SMALLEST = 16
+SMALLEST = 16
 
 
 class Blocks(NamedTuple):
@@ -33,8 +33,8 @@ def choose_blocks(m: int, n: int, width: int, dtype: torch.dtype, *, backward: b
     side = 128 if dtype.itemsize == 2 and width <= 64 and not backward else 64
     if width * dtype.itemsize > (256 if backward else 512):
         side = 32
-    queries = min(side, max(_SMALLEST, triton.next_power_of_2(m)))
-    keys = min(64, side, max(_SMALLEST, triton.next_power_of_2(n)))
+    queries = min(side, max(SMALLEST, triton.next_power_of_2(m)))
+    keys = min(64, side, max(SMALLEST, triton.next_power_of_2(n)))
     warps = {16: 1, 32: 2, 64: 4, 128: 8}[max(queries, keys)]
     return Blocks(queries, keys, warps, 2)
 
@@ -51,8 +51,12 @@ def kernel_attention(
 ) -> Float[Tensor, "b m h e"]:
     """ReLU(Q Kᵀ) V, or softplus(Qg Kgᵀ) ⊙ ReLU(Q Kᵀ) V with a gate; float32 products round as PyTorch's may."""
     seed = torch.randint(2**31, (1,), device=q.device, dtype=torch.int32) if dropout_p else None
-    exact = q.dtype == torch.float32 and torch.get_float32_matmul_precision() == "highest"
-    return _forward(q, k, v, gate_q, gate_k, seed, causal, dropout_p, exact)
+    return _forward(q, k, v, gate_q, gate_k, seed, causal, dropout_p, needs_exact_products(q.dtype))
+
+
+def needs_exact_products(dtype: torch.dtype) -> bool:
+    """Whether products of float32 may not be rounded to TF32, as PyTorch is set."""
+    return dtype == torch.float32 and torch.get_float32_matmul_precision() == "highest"
 
 
 @torch.library.custom_op("toa::kernel_attention", mutates_args=())
@@ -71,12 +75,12 @@ def _forward(
     out = v.new_empty(b, m, h, e)
     if out.numel() == 0:
         return out
-    q, k, v, gate_q, gate_k = (_rows(x) for x in (q, k, v, gate_q, gate_k))
+    q, k, v, gate_q, gate_k = (rows_by_one(x) for x in (q, k, v, gate_q, gate_k))
     g = 0 if gate_q is None else gate_q.shape[3]
     blocks = choose_blocks(m, n, max(d, e, g), q.dtype, backward=False)
     kernels.forward_kernel[(b * h, triton.cdiv(m, blocks.queries))](
         *(q, k, v, gate_q, gate_k, out, seed),
-        *_strides(q, k, v, gate_q, gate_k, out),
+        *strides_of(3, q, k, v, gate_q, gate_k, out),
         *(h, m, n, d, e, g, dropout_p),
         **_constants(d, e, g, gate_q is not None, causal, dropout_p, exact, blocks),
     )
@@ -107,7 +111,7 @@ def _backward(
     if grad.numel() == 0:
         return tuple(x.zero_() for x in grads)  # type: ignore[return-value]
     grad_q, grad_k, grad_v, grad_gate_q, grad_gate_k = (x if x.numel() else None for x in grads)
-    grad, q, k, v, gate_q, gate_k = (_rows(x) for x in (grad, q, k, v, gate_q, gate_k))
+    grad, q, k, v, gate_q, gate_k = (rows_by_one(x) for x in (grad, q, k, v, gate_q, gate_k))
     g = gate_q.shape[3] if gate_q is not None else 0
     blocks = choose_blocks(m, n, max(d, e, g), q.dtype, backward=True)
     whole = m <= blocks.queries and n <= blocks.keys
@@ -116,11 +120,11 @@ def _backward(
     constants = _constants(d, e, g, gated, causal, dropout_p, exact, blocks)
     outputs = (grad_q, grad_k, grad_v, grad_gate_q, grad_gate_k)
     kernels.backward_keys_kernel[(b * h, triton.cdiv(n, blocks.keys))](
-        *inputs, seed, *outputs, *_strides(*inputs, *outputs), *sizes, **constants, WHOLE=whole
+        *inputs, seed, *outputs, *strides_of(3, *inputs, *outputs), *sizes, **constants, WHOLE=whole
     )
     if not whole:
         kernels.backward_queries_kernel[(b * h, triton.cdiv(m, blocks.queries))](
-            *inputs, seed, grad_q, grad_gate_q, *_strides(*inputs, grad_q, grad_gate_q), *sizes, **constants
+            *inputs, seed, grad_q, grad_gate_q, *strides_of(3, *inputs, grad_q, grad_gate_q), *sizes, **constants
         )
     return grads
 
@@ -153,25 +157,28 @@ def _empty_gradients(
     return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape), *gates  # type: ignore[return-value]
 
 
-def _rows(x: Tensor | None) -> Any:
+def rows_by_one(x: Tensor | None) -> Any:
     """The kernels step along the last axis by one."""
     return x if x is None or x.stride(-1) == 1 else x.contiguous()
 
 
-def _strides(*tensors: Tensor | None) -> list[int]:
-    return [stride for x in tensors for stride in ((0, 0, 0) if x is None else x.stride()[:3])]
+def strides_of(axes: int, *tensors: Tensor | None) -> list[int]:
+    """Strides of the leading axes of each tensor; zeros for one that is not there."""
+    return [stride for x in tensors for stride in ((0,) * axes if x is None else x.stride()[:axes])]
+
+
+def padded(width: int) -> int:
+    """A width as the kernels hold it."""
+    return max(SMALLEST, triton.next_power_of_2(width))
 
 
 def _constants(
     d: int, e: int, g: int, gated: bool, causal: bool, dropout_p: float, exact: bool, blocks: Blocks
 ) -> dict[str, Any]:
-    def padded(width: int) -> int:
-        return max(_SMALLEST, triton.next_power_of_2(width))
-
     return {
         "D": padded(d),
         "E": padded(e),
-        "G": padded(g) if gated else _SMALLEST,
+        "G": padded(g) if gated else SMALLEST,
         "GATED": gated,
         "CAUSAL": causal,
         "DROPOUT": dropout_p > 0.0,

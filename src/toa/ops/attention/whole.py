@@ -1,0 +1,210 @@
+"""Attention of short sequences in one kernel each way, operators and normalisers included, as a function of tensors.
+
+Importing this file imports Triton.
+
+Alphabet: B batch, M queries, N keys, H heads, D query and key width, E value width, G gate width.
+"""
+
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+
+from toa.ops.attention import whole_kernels
+from toa.ops.attention.definitions import L2_FLOOR, Activation, GateNorm, ScoreNorm
+from toa.ops.attention.fused import SMALLEST, needs_exact_products, padded, rows_by_one, strides_of
+from toa.ops.operators import Dense, Operator
+
+# a tile of these sides is held in registers
+MAX_TOKENS = 64
+MAX_WIDTH = 64
+
+# enough programs to fill the largest chips, each with some batch entries to sum over
+_PROGRAMS = 528
+
+
+def fits(q: Tensor, k: Tensor, v: Tensor, gate_q: Tensor | None, *operators: Operator | None) -> bool:
+    """Whether all tokens of a head fit a tile and its operators are offsets from the identity."""
+    widths = max(x.shape[3] for x in (q, v, gate_q) if x is not None)
+    small = max(q.shape[1], k.shape[1]) <= MAX_TOKENS and widths <= MAX_WIDTH
+    return small and all(s is None or (isinstance(s, Dense) and s.residual) for s in operators)
+
+
+def whole_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    s1: Operator | None,
+    s2: Operator | None,
+    *,
+    activation: Activation,
+    gate_q: Tensor | None,
+    gate_k: Tensor | None,
+    gate_s1: Operator | None,
+    scale: float,
+    score_norm: ScoreNorm,
+    gate_norm: GateNorm,
+    dropout_p: float,
+) -> Tensor:
+    """act(Q Kᵀ S1) S2 V of sequences that `fits` allows, without masks."""
+    n = k.shape[1]
+    offsets = [s.weight[:, :n, :n] if isinstance(s, Dense) else None for s in (s1, s2, gate_s1)]
+    seed = torch.randint(2**31, (1,), device=q.device, dtype=torch.int32) if dropout_p else None
+    return _forward(
+        *(q, k, v, gate_q, gate_k, *offsets, seed, activation),
+        scale / n if score_norm == "mean" else scale,
+        scale,
+        *(score_norm == "l2", gate_norm == "l2", dropout_p, needs_exact_products(q.dtype)),
+    )
+
+
+@torch.library.custom_op("toa::whole_attention", mutates_args=())
+def _forward(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    gate_q: Tensor | None,
+    gate_k: Tensor | None,
+    m1: Tensor | None,
+    m2: Tensor | None,
+    gate_m1: Tensor | None,
+    seed: Tensor | None,
+    activation: str,
+    scale: float,
+    gate_scale: float,
+    norm: bool,
+    gate_norm: bool,
+    dropout_p: float,
+    exact: bool,
+) -> Tensor:
+    (b, m, h, d), (n, e) = q.shape, (v.shape[1], v.shape[3])
+    out = v.new_empty(b, m, h, e)
+    if out.numel() == 0:
+        return out
+    inputs = tuple(rows_by_one(x) for x in (q, k, v, gate_q, gate_k))
+    matrices = tuple(rows_by_one(x) for x in (m1, m2, gate_m1))
+    g = 0 if gate_q is None else gate_q.shape[3]
+    whole_kernels.whole_forward_kernel[(b * h,)](
+        *inputs,
+        *matrices,
+        *(out, seed),
+        *strides_of(3, *inputs, out),
+        *strides_of(2, *matrices),
+        *(h, m, n, d, e, g, scale, gate_scale, L2_FLOOR, dropout_p),
+        **_constants(m, n, d, e, g, activation, norm, gate_norm, matrices, dropout_p, exact),
+        num_warps=4,
+    )
+    return out
+
+
+@_forward.register_fake
+def _(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Tensor:
+    return v.new_empty(*q.shape[:3], v.shape[3])
+
+
+@torch.library.custom_op("toa::whole_attention_backward", mutates_args=())
+def _backward(
+    grad: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    gate_q: Tensor | None,
+    gate_k: Tensor | None,
+    m1: Tensor | None,
+    m2: Tensor | None,
+    gate_m1: Tensor | None,
+    seed: Tensor | None,
+    activation: str,
+    scale: float,
+    gate_scale: float,
+    norm: bool,
+    gate_norm: bool,
+    dropout_p: float,
+    exact: bool,
+) -> list[Tensor]:
+    (b, m, h, d), (n, e) = q.shape, (v.shape[1], v.shape[3])
+    grads = _empty_gradients(q, k, v, gate_q, gate_k, m1, m2, gate_m1)
+    if grad.numel() == 0:
+        return [x.zero_() for x in grads]
+    inputs = tuple(rows_by_one(x) for x in (q, k, v, gate_q, gate_k, grad))
+    matrices = tuple(rows_by_one(x) for x in (m1, m2, gate_m1))
+    outputs = [x if x.numel() else None for x in grads[:5]]
+    # without operators there is nothing to sum over
+    parts = b if all(x is None for x in matrices) else min(b, max(1, _PROGRAMS // h))
+    shares = [None if x is None else x.new_empty((parts, h, n, n), dtype=torch.float32) for x in matrices]
+    g = 0 if gate_q is None else gate_q.shape[3]
+    whole_kernels.whole_backward_kernel[(parts * h,)](
+        *inputs[:5],
+        *matrices,
+        *(inputs[5], seed),
+        *outputs,
+        *shares,
+        *strides_of(3, *inputs, *outputs),
+        *strides_of(2, *matrices),
+        *(b, h, m, n, d, e, g, parts, scale, gate_scale, L2_FLOOR, dropout_p),
+        **_constants(m, n, d, e, g, activation, norm, gate_norm, matrices, dropout_p, exact),
+        num_warps=8 if max(m, n) > 32 else 4,
+    )
+    for place, share in zip(grads[5:], shares, strict=True):
+        if share is not None:
+            torch.sum(share, 0, out=place)
+    return grads
+
+
+@_backward.register_fake
+def _(grad: Tensor, *rest: Any) -> list[Tensor]:
+    return _empty_gradients(*rest[:8])
+
+
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    ctx.save_for_backward(*inputs[:9])
+    ctx.settings = inputs[9:]
+
+
+def _gradients(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    tensors = ctx.saved_tensors
+    grads = _backward(grad, *tensors, *ctx.settings)
+    kept = [x if given is not None else None for x, given in zip(grads, tensors[:8], strict=True)]
+    return (*kept, None, *(None for _ in ctx.settings))
+
+
+_forward.register_autograd(_gradients, setup_context=_setup_context)
+
+
+def _empty_gradients(*tensors: Tensor | None) -> list[Tensor]:
+    """Room for every gradient; an operator cannot leave one out, so that of nothing is empty."""
+    like = next(x for x in tensors if x is not None)
+    return [like.new_empty(0) if x is None else x.new_empty(x.shape) for x in tensors]
+
+
+def _constants(
+    m: int,
+    n: int,
+    d: int,
+    e: int,
+    g: int,
+    activation: str,
+    norm: bool,
+    gate_norm: bool,
+    matrices: tuple[Tensor | None, ...],
+    dropout_p: float,
+    exact: bool,
+) -> dict[str, Any]:
+    has_m1, has_m2, has_gate_m1 = (x is not None for x in matrices)
+    return {
+        "D": padded(d),
+        "E": padded(e),
+        "G": padded(g) if g else SMALLEST,
+        "ACTIVATION": activation,
+        "NORM": norm,
+        "GATE_NORM": gate_norm,
+        "HAS_M1": has_m1,
+        "HAS_M2": has_m2,
+        "HAS_GATE_M1": has_gate_m1,
+        "DROPOUT": dropout_p > 0.0,
+        "PRECISION": "ieee" if exact else "tf32",
+        "BLOCK_M": max(SMALLEST, triton.next_power_of_2(m)),
+        "BLOCK_N": max(SMALLEST, triton.next_power_of_2(n)),
+        "num_stages": 1,
+    }
