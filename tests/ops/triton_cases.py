@@ -1,5 +1,6 @@
 """Tests of the Triton kernels; run on a GPU, or by test_triton.py in a process with Triton's interpreter."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -7,7 +8,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.support import assert_as_accurate, make_problem, message
+from tests.support import make_problem, message
 from toa import ops
 from toa.ops.attention import whole
 from toa.ops.attention.fused import choose_blocks, kernel_attention
@@ -32,25 +33,32 @@ def _poisoned(monkeypatch) -> None:
 
 
 def assert_fused_is_as_accurate_as_the_reference(dtype=torch.float32, **options) -> None:
+    """Errors are root mean squares: where rounding takes a score past zero, and only there, ReLU's gradient jumps."""
     problem = make_problem(**options).cast(dtype).to(DEVICE)
     exact = problem.cast(torch.float64).results("reference")
     plain = problem.results("reference")
     for name, got in problem.results("triton").items():
-        size = exact[name].abs().max().item() if exact[name].numel() else 0.0
-        # the reference rounds its inputs only, and accumulates in float32: a kernel in 16 bits rounds the weights too
-        eps = torch.finfo(dtype).eps
         assert got.isfinite().all(), name
-        assert_as_accurate(
-            name, got, exact[name], plain[name], atol=1e-6 + (8 if dtype == torch.float32 else 4) * eps * size
-        )
+        size = _rms(exact[name])
+        # the reference accumulates in float32 whatever the dtype; in 16 bits the kernels round what they multiply
+        granted = (1e-6 + 4 * torch.finfo(dtype).eps) * size + 1e-7
+        error, allowed = _rms(got.double() - exact[name]), 2 * _rms(plain[name].double() - exact[name]) + granted
+        assert error <= allowed, f"{name}: error {error:.2e}, allowed {allowed:.2e}"
+
+
+def _rms(x: torch.Tensor) -> float:
+    return x.double().square().mean().sqrt().item() if x.numel() else 0.0
 
 
 @pytest.fixture(params=["tiles", "whole"])
-def form(request, monkeypatch) -> str:
-    """Whether short sequences take the kernels of their own."""
+def form(request, monkeypatch) -> Iterator[str]:
+    """Whether short sequences take the kernels of their own, which on a GPU round to TF32, as the reference then may."""
     if request.param == "tiles":
         monkeypatch.setattr(whole, "fits", lambda *tensors: False)
-    return request.param
+    elif ON_GPU:
+        torch.set_float32_matmul_precision("high")
+    yield request.param
+    torch.set_float32_matmul_precision("highest")
 
 
 @pytest.mark.parametrize("width", WIDTHS)

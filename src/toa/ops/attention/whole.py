@@ -23,9 +23,17 @@ MAX_WIDTH = 64
 # enough programs to fill the largest chips, each with some batch entries to sum over
 _PROGRAMS = 528
 
+# with eight, Triton 3.6 compiles products that read past shared memory
+_WARPS = 4
+
 
 def fits(q: Tensor, k: Tensor, v: Tensor, gate_q: Tensor | None, *operators: Operator | None) -> bool:
-    """Whether all tokens of a head fit a tile and its operators are offsets from the identity."""
+    """Whether all tokens of a head fit a tile, with operators that are offsets from the identity.
+
+    Exact float32 products are no work for tensor cores: matrix products of their own are quicker then.
+    """
+    if needs_exact_products(q.dtype) and q.device.type == "cuda":
+        return False
     widths = max(x.shape[3] for x in (q, v, gate_q) if x is not None)
     small = max(q.shape[1], k.shape[1]) <= MAX_TOKENS and widths <= MAX_WIDTH
     return small and all(s is None or (isinstance(s, Dense) and s.residual) for s in operators)
@@ -93,7 +101,7 @@ def _forward(
         *strides_of(2, *matrices),
         *(h, m, n, d, e, g, scale, gate_scale, L2_FLOOR, dropout_p),
         **_constants(m, n, d, e, g, activation, norm, gate_norm, matrices, dropout_p, exact),
-        num_warps=4,
+        num_warps=_WARPS,
     )
     return out
 
@@ -144,7 +152,7 @@ def _backward(
         *strides_of(2, *matrices),
         *(b, h, m, n, d, e, g, parts, scale, gate_scale, L2_FLOOR, dropout_p),
         **_constants(m, n, d, e, g, activation, norm, gate_norm, matrices, dropout_p, exact),
-        num_warps=8 if max(m, n) > 32 else 4,
+        num_warps=_WARPS,
     )
     for place, share in zip(grads[5:], shares, strict=True):
         if share is not None:
