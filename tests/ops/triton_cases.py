@@ -52,7 +52,7 @@ def _rms(x: torch.Tensor) -> float:
 
 @pytest.fixture(params=["tiles", "whole"])
 def form(request, monkeypatch) -> Iterator[str]:
-    """Whether short sequences take the kernels of their own, which on a GPU round to TF32, as the reference then may."""
+    """Whether short sequences take kernels of their own, which on a GPU round to TF32, as the reference then may."""
     if request.param == "tiles":
         monkeypatch.setattr(whole, "fits", lambda *tensors: False)
     elif ON_GPU:
