@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from toa._checks import check_at_least, check_fraction
 from toa.models.base import ForecastModel, check_sizes, check_types
-from toa.models.decoder_input import check_label_len, last_steps
+from toa.models.decoder_input import check_label_len, decoder_start, last_steps
 from toa.nn import AutoCorrelation, PointEmbedding, SeriesDecomposition, check_kernel
 
 
@@ -158,8 +158,8 @@ class Autoformer(ForecastModel):
         mean = series.mean(1, keepdim=True).expand(-1, self.horizon, -1)  # (B, P, C)
         seasonal, trend = self.decompose(series)
         trend = last_steps(trend, label_len, mean)  # (B, label_len + P, C)
-        known = None if marks is None or future_marks is None else last_steps(marks, label_len, future_marks)
-        x = self.decoder_embed(last_steps(seasonal, label_len, mean.new_zeros(mean.shape)), known)
+        start = decoder_start(seasonal, marks, future_marks, label_len, self.horizon)
+        x = self.decoder_embed(*start)  # (B, label_len + P, E)
         for block in self.decoder_blocks:
             x, more = block(x, encoded)
             trend = trend + more

@@ -15,6 +15,15 @@ def check_label_len(label_len: int, lookback: int) -> None:
         )
 
 
+def decoder_start(
+    series: Tensor, marks: Tensor | None, future_marks: Tensor | None, label_len: int, horizon: int
+) -> tuple[Tensor, Tensor | None]:
+    """The last `label_len` steps of a series (B, L, C), `horizon` zeros after them, and the marks of both, if any."""
+    unknown = series.new_zeros(series.shape[0], horizon, series.shape[2])
+    known = None if marks is None or future_marks is None else last_steps(marks, label_len, future_marks)
+    return last_steps(series, label_len, unknown), known
+
+
 def last_steps(past: Tensor, label_len: int, rest: Tensor) -> Tensor:
     """The last `label_len` steps of (B, L, C), none for 0, and after them (B, P, C): shape (B, label_len + P, C)."""
     return torch.cat((past[:, past.shape[1] - label_len :], rest), 1)

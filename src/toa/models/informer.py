@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from toa._checks import check_at_least, check_divisible, check_fraction
 from toa.models.base import ForecastModel, check_sizes, check_types
-from toa.models.decoder_input import check_label_len, last_steps
+from toa.models.decoder_input import check_label_len, decoder_start
 from toa.nn import DecoderBlock, EncoderBlock, PointEmbedding, ProbSparseAttention
 
 
@@ -142,10 +142,8 @@ class Informer(ForecastModel):
         for shorten, block in zip(self.shorten, self.blocks[1:], strict=True):
             encoded = block(shorten(encoded))  # (B, N, E)
         encoded = self.encoder_norm(encoded)
-        label_len = self.config.label_len
-        unknown = series.new_zeros(series.shape[0], self.horizon, series.shape[2])
-        known = None if marks is None or future_marks is None else last_steps(marks, label_len, future_marks)
-        x = self.decoder_embed(last_steps(series, label_len, unknown), known)  # (B, label_len + P, E)
+        start = decoder_start(series, marks, future_marks, self.config.label_len, self.horizon)
+        x = self.decoder_embed(*start)  # (B, label_len + P, E)
         for block in self.decoder_blocks:
             x = block(x, encoded)
         return self.projection(self.decoder_norm(x[:, -self.horizon :]))  # (B, P, C)

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from toa._checks import check_at_least, check_divisible, check_fraction
 from toa.models.base import ForecastModel, check_sizes, check_types
-from toa.models.decoder_input import check_label_len, last_steps
+from toa.models.decoder_input import check_label_len, decoder_start
 from toa.nn import (
     Attention,
     AttentionSpec,
@@ -131,10 +131,8 @@ class Transformer(ForecastModel):
         encoded, operators = self.blocks.encode(self.embed(series, marks), need_weights=need_weights)
         encoded = self.encoder_norm(encoded)  # (B, L, E)
         found: dict[str, list[Tensor]] = {"encoder": operators, "decoder": [], "cross": []}
-        label_len = self.config.label_len
-        unknown = series.new_zeros(series.shape[0], self.horizon, series.shape[2])
-        known = None if marks is None or future_marks is None else last_steps(marks, label_len, future_marks)
-        x = self.decoder_embed(last_steps(series, label_len, unknown), known)  # (B, T, E)
+        start = decoder_start(series, marks, future_marks, self.config.label_len, self.horizon)
+        x = self.decoder_embed(*start)  # (B, T, E)
         for block in self.decoder_blocks:
             assert isinstance(block, DecoderBlock)
             x, own, cross = block.decode(x, encoded, need_weights)
