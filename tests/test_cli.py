@@ -118,6 +118,7 @@ def test_run_trains_a_file_of_ones_own(tmp_path):
         (("run", "--dataset", "ETTh9", "--horizon", "96"), ("unknown dataset 'ETTh9'", "ETTh1")),
         (("run", "--dataset", "x.csv", "--horizon", "9"), ("dataset must be a file", "x.csv")),
         (("run", "--dataset", "ETTh1", "--horizon", "9"), ("horizon of ETTh1", "96, 192, 336, 720")),
+        (("run", "--dataset", "ETTh1"), ("--horizon must be given for task 'forecast'", "add --horizon 96")),
         (("run", "--dataset", "ETTh1", "--horizon", "96", "--task", "sort"), ("unknown task 'sort'", "forecast")),
         (("demix", "--preset", "papr"), ("unknown preset 'papr'", "paper, demo")),
         (("demix", "--attention", "flash"), ("unknown attention 'flash'", "toa-gated")),

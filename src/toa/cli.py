@@ -1,7 +1,6 @@
 """The command line: parse, call, print. Heavy imports wait until a command needs them."""
 
 import json
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,14 +11,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import toa
-from toa.cli_data import clear_errors, data_app
+from toa._terminal import clear_errors, make_console
+from toa.cli_data import data_app
+from toa.cli_run import DeviceOption, run
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from toa.experiments import DemixingResult
     from toa.experiments.demixing import Watcher
-    from toa.tasks.training import Observer
 
 app = typer.Typer(
     name="toa",
@@ -30,16 +30,7 @@ app = typer.Typer(
 )
 
 app.add_typer(data_app, name="data")
-
-# written out, so that --help need not import what registers them
-_MODELS = "patchtst, itransformer, transformer, duet, informer, autoformer, dlinear or tsmixer"
-_ATTENTIONS = "softmax, toa-softmax, toa-relu, toa-gated or hyperglu"
-_PROTOCOLS = (
-    "toa-paper, patchtst-336, patchtst-512, itransformer-96, itransformer-pems, duet-search, duet-unified-96 or "
-    "tslib-96"
-)
-
-DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
+app.command()(run)
 
 
 def _version(asked: bool) -> None:
@@ -65,7 +56,7 @@ def demo(
 ) -> None:
     """Train three small models on harmonic demixing and show what each attention can do (a few minutes)."""
     with clear_errors():
-        console = _console()
+        console = make_console()
         result = _demix("demo", out, device=device, steps=steps)
         _show(console, result, out, heading="Harmonic demixing, the small size", published=False)
 
@@ -92,7 +83,7 @@ def demix(
 ) -> None:
     """Run the demixing experiment; stopped runs go on where they were, finished ones are not run again."""
     with clear_errors():
-        console = _console()
+        console = make_console()
         folder = Path(f"runs/demix-{preset}") if out is None else out
         result = _demix(
             preset,
@@ -107,75 +98,6 @@ def demix(
         )
         heading = f"Harmonic demixing, preset {preset!r}"
         _show(console, result, folder, heading=heading, published=preset == "paper")
-
-
-@app.command()
-def run(
-    dataset: Annotated[
-        str, typer.Option(help="Dataset of the catalogue (`toa data list`), or the path of a CSV file.")
-    ],
-    horizon: Annotated[int, typer.Option(help="Steps to forecast.")],
-    task: Annotated[str, typer.Option(help="What to do: forecast.")] = "forecast",
-    backbone: Annotated[str, typer.Option(help=f"Model: {_MODELS}.")] = "patchtst",
-    attention: Annotated[
-        str | None,
-        typer.Option(
-            help=f"Its attention: {_ATTENTIONS}; toa-gated if not given. dlinear, tsmixer, informer and autoformer "
-            "have none to choose."
-        ),
-    ] = None,
-    protocol: Annotated[str, typer.Option(help=f"Settings: {_PROTOCOLS}.")] = "toa-paper",
-    seed: Annotated[int | None, typer.Option(help="The protocol's if not given.")] = None,
-    change: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set", help="Change a setting: training.epochs=3, model.dropout=0.1, attention.sor=false, fill=ffill, …"
-        ),
-    ] = None,
-    data_dir: Annotated[Path | None, typer.Option(help="Where data are looked for first.")] = None,
-    out: Annotated[Path, typer.Option(help="Folder of all runs.")] = Path("runs/forecast"),
-    device: DeviceOption = "auto",
-    devices: Annotated[int, typer.Option(help="How many devices train together.")] = 1,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the settings as JSON and leave.")] = False,
-) -> None:
-    """Train and measure one model; a stopped run goes on where it was, a finished one is read."""
-    with clear_errors():
-        from toa._checks import check_choice
-        from toa.experiments import resolve, run_folder, run_forecast
-
-        check_choice("task", task, ("forecast",))
-        config = resolve(
-            protocol,
-            dataset=dataset,
-            horizon=horizon,
-            backbone=backbone,
-            attention=attention,
-            seed=seed,
-            changes=change or (),
-        )
-        if dry_run:
-            typer.echo(json.dumps(asdict(config), indent=2))
-            return
-        console = _console()
-        with _epochs(f"{config.name} on {Path(dataset).stem}, horizon {horizon}") as observe:
-            record = run_forecast(
-                config,
-                out,
-                data_dir=data_dir,
-                device=device,
-                devices=devices,
-                command=["toa", *sys.argv[1:]],
-                observe=observe,
-            )
-        metrics = record["metrics"]
-        console.print(
-            f"test MSE {metrics['mse']:.4f}, MAE {metrics['mae']:.4f}; validation MSE {metrics['val_mse']:.4f} "
-            f"(epoch {record['best_epoch']} of {len(record['history'])}); {record['wall_s']:.0f} s on "
-            f"{record['device']}"
-        )
-        if record["subset_of"]:
-            console.print(f"{dataset} is a part of {record['subset_of']}: not to be set beside published numbers.")
-        console.print(f"record: {run_folder(config, out) / 'record.json'}", soft_wrap=True)
 
 
 @app.command()
@@ -211,7 +133,7 @@ def theory(
                 f"{row.multihead_distance:.3f}",
                 f"{max(row.relu_error, row.gated_error, row.softmax_error):.0e}",
             )
-        console = _console()
+        console = make_console()
         console.print(table)
         console.print(
             "|sum|, min, neg.: largest |row sum|, smallest entry, share of negative entries; a softmax head has 1, 0, "
@@ -272,13 +194,6 @@ def _show(console: "Console", result: "DemixingResult", out: Path, *, heading: s
     console.print(f"figure: {figure}\npage:   {page}", soft_wrap=True)
 
 
-def _console() -> "Console":
-    from rich.console import Console
-
-    # of several processes that train together, one speaks
-    return Console(quiet=os.environ.get("LOCAL_RANK", "0") != "0")
-
-
 @contextmanager
 def _progress() -> "Iterator[Watcher]":
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
@@ -291,7 +206,7 @@ def _progress() -> "Iterator[Watcher]":
         TimeRemainingColumn(elapsed_when_finished=True),
     )
     tasks: dict[tuple[str, int], TaskID] = {}
-    with Progress(*columns, console=_console()) as progress:
+    with Progress(*columns, console=make_console()) as progress:
 
         def watch(name: str, seed: int, done: int, steps: int, loss: float | None) -> None:
             if (name, seed) not in tasks:
@@ -300,32 +215,6 @@ def _progress() -> "Iterator[Watcher]":
             progress.update(tasks[name, seed], completed=done, loss=shown)
 
         yield watch
-
-
-@contextmanager
-def _epochs(description: str) -> "Iterator[Observer]":
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("loss {task.fields[loss]}, validation {task.fields[validation]}"),
-        TimeRemainingColumn(elapsed_when_finished=True),
-    )
-    progress = Progress(*columns, console=_console())
-    bar = progress.add_task(description, total=None, loss="-", validation="-")
-
-    def observe(done: int, total: int, loss: float, validation: float | None) -> None:
-        # nothing is drawn before there is something to see: an error comes first
-        progress.start()
-        shown = "-" if validation is None else f"{validation:.4f}"
-        progress.update(bar, completed=done, total=total, loss=f"{loss:.4f}", validation=shown)
-
-    try:
-        yield observe
-    finally:
-        progress.stop()
 
 
 if __name__ == "__main__":

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from toa._terminal import clear_errors
+
 if TYPE_CHECKING:
     from toa.data.spec import DatasetSpec
 
@@ -123,16 +125,3 @@ def _bar(name: str) -> Iterator[Callable[[int, int | None], None]]:
     finally:
         if bar.live.is_started:
             bar.stop()
-
-
-@contextmanager
-def clear_errors() -> Iterator[None]:
-    """Say what is wrong in one line, without a traceback; 130 is what a stopped program returns."""
-    try:
-        yield
-    except (ValueError, FloatingPointError, OSError) as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(2) from None
-    except KeyboardInterrupt as stopped:
-        typer.echo(f"{stopped or 'stopped'}; the same command goes on from here.", err=True)
-        raise typer.Exit(130) from None

@@ -6,18 +6,18 @@ import pytest
 from tests.support import message
 from toa.data import DATASETS
 from toa.experiments import about, config_hash, protocol_names, resolve
-from toa.experiments.protocols import _load, _table
+from toa.experiments.settings import load, table
 from toa.models import MODELS, build_forecaster
 
 CELLS = [
     (protocol, backbone, dataset, horizon)
     for protocol in protocol_names()
     for backbone in MODELS
-    if backbone in _load(protocol)
-    for table in [_table(protocol, backbone)]
-    for dataset in table
+    if backbone in load("forecast", protocol)
+    for tables in [table("forecast", protocol, backbone)]
+    for dataset in tables
     if dataset in DATASETS
-    for horizon in table[dataset].get("horizons", table["default"]["horizons"])
+    for horizon in tables[dataset].get("horizons", tables["default"]["horizons"])
 ]
 
 

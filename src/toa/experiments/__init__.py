@@ -3,8 +3,9 @@
 from toa.experiments.config import ForecastRun
 from toa.experiments.demixing import PRESETS, DemixingResult, run_demixing
 from toa.experiments.forecasting import run_folder, run_forecast
-from toa.experiments.protocols import about, protocol_names, resolve
+from toa.experiments.protocols import resolve
 from toa.experiments.records import config_hash, read_record, write_record
+from toa.experiments.settings import about, protocol_names
 
 __all__ = [
     "PRESETS",

@@ -1,0 +1,197 @@
+"""The command `toa run`: one model, one data set, one task.
+
+A task is an entry of `_TASKS` and the two functions that it names. Heavy imports wait until a command needs them.
+"""
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from toa._checks import check_choice
+from toa._terminal import clear_errors, make_console
+
+if TYPE_CHECKING:
+    from toa.experiments import ForecastRun
+    from toa.tasks.training import Observer
+
+# written out, so that --help need not import what registers them
+_MODELS = "patchtst, itransformer, transformer, duet, informer, autoformer, dlinear or tsmixer"
+_ATTENTIONS = "softmax, toa-softmax, toa-relu, toa-gated or hyperglu"
+_PROTOCOLS = (
+    "toa-paper; for forecast also patchtst-336, patchtst-512, itransformer-96, itransformer-pems, duet-search, "
+    "duet-unified-96 or tslib-96"
+)
+
+DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Request:
+    """What the command line asks for; None where it says nothing."""
+
+    dataset: str
+    horizon: int | None
+    backbone: str
+    attention: str | None
+    protocol: str
+    seed: int | None
+    changes: tuple[str, ...]
+    data_dir: Path | None
+    out: Path
+    device: str
+    devices: int
+
+    def how(self) -> dict[str, Any]:
+        """Where and on what to run, as every task takes it."""
+        command = ["toa", *sys.argv[1:]]
+        return {"data_dir": self.data_dir, "device": self.device, "devices": self.devices, "command": command}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Task:
+    """How a task is run.
+
+    Attributes:
+        resolve: From what is asked for to the run's config.
+        carry_out: Runs it and says what came out.
+        needs: Options that it cannot do without, each with a value to show.
+        takes: Further options of its own. One that other tasks have alone is refused.
+    """
+
+    resolve: Callable[[Request], Any]
+    carry_out: Callable[[Request, Any], None]
+    needs: dict[str, str]
+    takes: tuple[str, ...] = ()
+
+    def check(self, task: str, own: dict[str, object]) -> None:
+        """Refuse options of other tasks, and one that is missing."""
+        for name, value in own.items():
+            option = f"--{name.replace('_', '-')}"
+            if value is None and name in self.needs:
+                raise ValueError(
+                    f"{option} must be given for task {task!r}, got nothing; add {option} {self.needs[name]}, for "
+                    "instance."
+                )
+            if value is not None and name not in (*self.needs, *self.takes):
+                raise ValueError(f"{option} must be left out for task {task!r}, which has none, got {value}.")
+
+
+def run(
+    dataset: Annotated[
+        str, typer.Option(help="Dataset of the catalogue (`toa data list`), or the path of a CSV file.")
+    ],
+    task: Annotated[str, typer.Option(help="What to do: forecast.")] = "forecast",
+    horizon: Annotated[int | None, typer.Option(help="Steps to forecast; for forecast alone.")] = None,
+    backbone: Annotated[str, typer.Option(help=f"Model: {_MODELS}.")] = "patchtst",
+    attention: Annotated[
+        str | None,
+        typer.Option(
+            help=f"Its attention: {_ATTENTIONS}; toa-gated if not given. dlinear, tsmixer, informer and autoformer "
+            "have none to choose."
+        ),
+    ] = None,
+    protocol: Annotated[str, typer.Option(help=f"Settings: {_PROTOCOLS}.")] = "toa-paper",
+    seed: Annotated[int | None, typer.Option(help="The protocol's if not given.")] = None,
+    change: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", help="Change a setting: training.epochs=3, model.dropout=0.1, attention.sor=false, fill=ffill, …"
+        ),
+    ] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="Where data are looked for first.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of all runs; runs/TASK if not given.")] = None,
+    device: DeviceOption = "auto",
+    devices: Annotated[int, typer.Option(help="How many devices train together.")] = 1,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the settings as JSON and leave.")] = False,
+) -> None:
+    """Train and measure one model; a stopped run goes on where it was, a finished one is read."""
+    with clear_errors():
+        check_choice("task", task, _TASKS)
+        chosen = _TASKS[task]
+        chosen.check(task, {"horizon": horizon})
+        request = Request(
+            dataset=dataset,
+            horizon=horizon,
+            backbone=backbone,
+            attention=attention,
+            protocol=protocol,
+            seed=seed,
+            changes=tuple(change or ()),
+            data_dir=data_dir,
+            out=Path("runs") / task if out is None else out,
+            device=device,
+            devices=devices,
+        )
+        config = chosen.resolve(request)
+        if dry_run:
+            typer.echo(json.dumps(asdict(config), indent=2))
+        else:
+            chosen.carry_out(request, config)
+
+
+def _resolve_forecast(request: Request) -> "ForecastRun":
+    from toa.experiments import resolve
+
+    assert request.horizon is not None
+    return resolve(
+        request.protocol,
+        dataset=request.dataset,
+        horizon=request.horizon,
+        backbone=request.backbone,
+        attention=request.attention,
+        seed=request.seed,
+        changes=request.changes,
+    )
+
+
+def _forecast(request: Request, config: "ForecastRun") -> None:
+    from toa.experiments import run_folder, run_forecast
+
+    console = make_console()
+    with _epochs(f"{config.name} on {Path(config.dataset).stem}, horizon {config.horizon}") as observe:
+        record = run_forecast(config, request.out, **request.how(), observe=observe)
+    metrics = record["metrics"]
+    console.print(
+        f"test MSE {metrics['mse']:.4f}, MAE {metrics['mae']:.4f}; validation MSE {metrics['val_mse']:.4f} "
+        f"(epoch {record['best_epoch']} of {len(record['history'])}); {record['wall_s']:.0f} s on {record['device']}"
+    )
+    if record["subset_of"]:
+        console.print(f"{config.dataset} is a part of {record['subset_of']}: not to be set beside published numbers.")
+    console.print(f"record: {run_folder(config, request.out) / 'record.json'}", soft_wrap=True)
+
+
+_TASKS = {
+    "forecast": _Task(resolve=_resolve_forecast, carry_out=_forecast, needs={"horizon": "96"}),
+}
+
+
+@contextmanager
+def _epochs(description: str) -> "Iterator[Observer]":
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("loss {task.fields[loss]}, validation {task.fields[validation]}"),
+        TimeRemainingColumn(elapsed_when_finished=True),
+    )
+    progress = Progress(*columns, console=make_console())
+    bar = progress.add_task(description, total=None, loss="-", validation="-")
+
+    def observe(done: int, total: int, loss: float, validation: float | None) -> None:
+        # nothing is drawn before there is something to see: an error comes first
+        progress.start()
+        shown = "-" if validation is None else f"{validation:.4f}"
+        progress.update(bar, completed=done, total=total, loss=f"{loss:.4f}", validation=shown)
+
+    try:
+        yield observe
+    finally:
+        progress.stop()
