@@ -77,8 +77,8 @@ def test_sequence_longer_than_the_operator_names_resize(name, operator) -> None:
 
 CHOICES = {
     "activation": "unknown activation 'x'; known: softmax, relu, gated.",
-    "score_norm": "unknown score_norm 'x'; known: none, l2, mean.",
-    "gate_norm": "unknown gate_norm 'x'; known: none, l2.",
+    "score_norm": "unknown score_norm 'x'; known: none, l2, mean, rms.",
+    "gate_norm": "unknown gate_norm 'x'; known: none, l2, rms.",
     "backend": "unknown backend 'x'; known: auto, triton, folded, reference.",
 }
 

@@ -47,7 +47,7 @@ def test_gradients_are_derivatives(activation, causal, backend) -> None:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize(("score_norm", "gate_norm"), [("l2", "l2"), ("mean", "none")])
+@pytest.mark.parametrize(("score_norm", "gate_norm"), [("l2", "l2"), ("mean", "none"), ("rms", "rms")])
 def test_gradients_through_the_norms_are_derivatives(score_norm, gate_norm, backend) -> None:
     problem = away_from_kinks(
         activation="gated", score_norm=score_norm, gate_norm=gate_norm, s1="dplr", s2="toeplitz", gate_s1="none"

@@ -75,7 +75,11 @@ def test_folded_output_of_signed_scores_is_as_accurate_as_the_formula(activation
     assert_as_accurate("output", low.run("folded"), exact, literal(low), atol=roundings(exact, dtype))
 
 
-@pytest.mark.parametrize("options", [{"score_norm": "l2"}, {"score_norm": "mean"}, {"gate_norm": "l2"}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [{"score_norm": "l2"}, {"score_norm": "mean"}, {"score_norm": "rms"}, {"gate_norm": "l2"}, {"gate_norm": "rms"}],
+    ids=str,
+)
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_folded_norms_are_about_as_accurate_as_reference(dtype, causal, options) -> None:

@@ -1,8 +1,10 @@
 import math
+from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from tests.support import NORMS, Problem, assert_near, make_problem
 from toa.ops import Dense, operator_attention
@@ -18,7 +20,7 @@ def by_hand(problem: Problem) -> torch.Tensor:
     causal = a.get("causal", False)
     out = torch.zeros(b, m, h, v.shape[3], dtype=v.dtype)
 
-    def row(left, right, s, norm, i, j, head):
+    def row(left, right, s, norm, i, j, head, share=True):
         seen = [not padding[i, key] and (key <= j or not causal) for key in range(n)]
         raw = [
             0.0 if padding[i, key] else a["scale"] * float(left[i, j, head] @ right[i, key, head]) for key in range(n)
@@ -29,7 +31,10 @@ def by_hand(problem: Problem) -> torch.Tensor:
             sum(raw[s] * float(matrix[s, t]) for s in range(n) if s <= t or not causal) if seen[t] else 0.0
             for t in range(n)
         ]
-        size = {"none": 1.0, "l2": math.sqrt(sum(x * x for x in scores) + 1e-6), "mean": max(1, sum(seen))}[norm]
+        squared, count = sum(x * x for x in scores), max(1, sum(seen))
+        sizes = {"none": 1.0, "l2": math.sqrt(squared + 1e-6), "mean": count}
+        sizes["rms"] = (count if share else 1) * math.sqrt(1.0 + squared / count)
+        size = sizes[norm]
         return [x / size for x in scores], seen
 
     s2 = a["s2"].dense(n).detach()
@@ -43,7 +48,7 @@ def by_hand(problem: Problem) -> torch.Tensor:
                 else:
                     w = [max(x, 0.0) for x in scores]
                 if a["activation"] == "gated":
-                    gate, _ = row(a["gate_q"], a["gate_k"], a["gate_s1"], a["gate_norm"], i, j, head)
+                    gate, _ = row(a["gate_q"], a["gate_k"], a["gate_s1"], a["gate_norm"], i, j, head, share=False)
                     w = [x * math.log1p(math.exp(y)) for x, y in zip(w, gate, strict=True)]
                 for s in range(n):
                     mixed = sum(w[t] * float(s2[head, t, s]) for t in range(n) if s <= t or not causal)
@@ -130,3 +135,19 @@ def test_gate_is_softplus_to_the_last_bit_at_every_score(score, backend) -> None
     (grad,) = torch.autograd.grad(out.sum(), gate)
     assert out.item() == pytest.approx(max(score, 0.0) + math.log1p(math.exp(-abs(score))), rel=1e-15)
     assert grad.item() == pytest.approx(1 / (1 + math.exp(-score)), rel=1e-14)
+
+
+@pytest.mark.parametrize("backend", ["folded", "reference"])
+@pytest.mark.parametrize("activation", ["relu", "gated"])
+def test_rms_norm_is_mean_for_small_scores_and_bounded_for_large_ones(activation, backend) -> None:
+    problem = make_problem(keys=9, activation=activation)
+    gate = {"gate_norm": "rms"} if activation == "gated" else {}
+
+    def attend(size: float, norm: str, **options: Any) -> Tensor:
+        grown = {name: size * problem.leaves[name] for name in ("q", "gate_q") if name in problem.leaves}
+        return operator_attention(**(problem.arguments() | grown | options), score_norm=norm, backend=backend)
+
+    small, plain = attend(1e-6, "rms", **gate), attend(1e-6, "mean")
+    assert_near(1e6 * small, 1e6 * plain, 1e-9)
+    large, larger = (attend(size, "rms", **gate) for size in (1e4, 1e8))
+    assert_near(larger, large, 1e-3)

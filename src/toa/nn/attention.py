@@ -278,8 +278,8 @@ class TemporalOperatorAttention(Attention):
         num_heads: Number of heads H.
         num_tokens: Longest sequence of keys, and size of the operators. `resize` changes it.
         variant: "softmax", "relu" or "gated".
-        score_norm: "none" as the paper prints it, "l2" or "mean"; see `toa.ops.operator_attention`.
-        gate_norm: "none" or "l2", for the gated variant.
+        score_norm: "none" as the paper prints it, "l2", "mean" or "rms"; see `toa.ops.operator_attention`.
+        gate_norm: "none", "l2" or "rms", for the gated variant.
         scale: Multiplies the scores; 1 / sqrt(qk_dim) if None. The paper prints none, that is 1.
         structure: "dense" as in the paper, "dplr" or "toeplitz".
         rank: Rank of the "dplr" structure, 16 if None.

@@ -18,8 +18,8 @@ from toa.ops.attention.naive import naive_operator_attention
 from toa.ops.operators import Dense, Operator
 
 ACTIVATIONS = ("softmax", "relu", "gated")
-SCORE_NORMS = ("none", "l2", "mean")
-GATE_NORMS = ("none", "l2")
+SCORE_NORMS = ("none", "l2", "mean", "rms")
+GATE_NORMS = ("none", "l2", "rms")
 AUTO = "auto"
 
 
@@ -166,9 +166,9 @@ def operator_attention(
         gate_k: Keys of the gate (B, N, H, G).
         gate_s1: Operator of the gate.
         scale: Multiplies the scores of both branches. 1 is the paper's formula; 1/sqrt(D) is customary.
-        score_norm: "none" as printed; "l2" divides each score row by its L2 norm; "mean" by the number of keys
-            the query sees.
-        gate_norm: "none" or "l2", for the gate's scores before softplus.
+        score_norm: "none" as printed; "l2" divides each score row by its L2 norm; "mean" by the number n of keys the
+            query sees; "rms" by n sqrt(1 + ‖row‖² / n), which is "mean" for small scores and stays bounded for large.
+        gate_norm: "none", "l2" or "rms" (by sqrt(1 + ‖row‖² / n)), for the gate's scores before softplus.
         key_padding_mask: (B, N), True where a key is padding. Padding never changes the other outputs.
         pair_mask: A factor in [0, 1] for each query m and mixed key n, (B or 1, M, N), the same for all heads, which
             may need a gradient. ReLU and gated scores are multiplied by it, activated: a masked pair passes nothing

@@ -8,8 +8,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 Activation = Literal["softmax", "relu", "gated"]
-ScoreNorm = Literal["none", "l2", "mean"]
-GateNorm = Literal["none", "l2"]
+ScoreNorm = Literal["none", "l2", "mean", "rms"]
+GateNorm = Literal["none", "l2", "rms"]
 
 # added to a row's squared L2 norm: a row of zeros stays zero, and no gradient grows more than a thousandfold
 L2_FLOOR = 1e-6
@@ -24,6 +24,11 @@ MASKED_SCORE = -math.log(1e10)
 def l2_factor(squared_norm: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
     """1 / sqrt(‖row‖² + floor): what a score row is multiplied by to have unit L2 norm."""
     return (squared_norm + L2_FLOOR).rsqrt()
+
+
+def rms_factor(squared_norm: Float[Tensor, "..."], count: Tensor | int) -> Float[Tensor, "..."]:
+    """1 / sqrt(1 + ‖row‖² / count): leaves a row of small scores as it is, and lets none grow past sqrt(count)."""
+    return (1.0 + squared_norm / count).rsqrt()
 
 
 def masked_scores(

@@ -22,6 +22,7 @@ from toa.ops.attention.definitions import (
     ScoreNorm,
     l2_factor,
     masked_scores,
+    rms_factor,
     visible_keys,
 )
 from toa.ops.operators import Operator
@@ -81,17 +82,20 @@ def folded_operator_attention(
         if s is not None:
             # mixing fills padded rows again; cleared, they add nothing to a row's norm and ReLU drops them
             right = clear(s.mix(right, transpose=True, causal=causal))
-        constant = 1.0 / right.shape[1] if norm == "mean" and not causal and padding is None else 1.0
-        left = left * (scale * constant)
-        if norm == "l2":
+        left = left * scale
+        if norm in ("l2", "rms"):
             squared = _squared_row_norms(left, right, causal, key_padding_mask is not None)
-            left = (left * l2_factor(squared)).to(left.dtype)
-        elif norm == "mean" and constant == 1.0:
-            count = visible_keys(left, right, key_padding_mask, causal).sum(-1).clamp(min=1)  # (B or 1, 1, M)
-            left = left / count.mT.unsqueeze(-1).to(left.dtype)
+            factor = l2_factor(squared) if norm == "l2" else rms_factor(squared, count)
+            left = (left * factor).to(left.dtype)
         return left, right
 
+    count: Tensor | int = k.shape[1]
+    if causal or padding is not None:
+        seen = visible_keys(q, k, key_padding_mask, causal).sum(-1)  # (B or 1, 1, M)
+        count = seen.clamp(min=1).mT.unsqueeze(-1).to(q.dtype)  # (B or 1, M, 1, 1)
     query, key = prepare(q, k, s1, score_norm)
+    if score_norm in ("mean", "rms"):
+        query = query / count
     value = clear(v)
     if s2 is not None:
         value = s2.mix(value, causal=causal)

@@ -15,6 +15,7 @@ from toa.ops.attention.definitions import (
     ScoreNorm,
     l2_factor,
     masked_scores,
+    rms_factor,
     visible_keys,
 )
 from toa.ops.operators import Operator
@@ -42,6 +43,7 @@ def naive_operator_attention(
     """O = act(Q Kᵀ S1) S2 V, accumulated in at least float32, returned in the dtype of `v`."""
     exact = torch.promote_types(v.dtype, torch.float32)
     visible = visible_keys(q, k, key_padding_mask, causal)  # (B or 1, 1, M, N)
+    count = visible.sum(-1, keepdim=True).clamp(min=1)  # (B or 1, 1, M, 1)
 
     def scores(left: Tensor, right: Tensor, s: Operator | None, norm: str) -> Tensor:
         right = _without_padding(right.to(exact), key_padding_mask)
@@ -52,11 +54,13 @@ def naive_operator_attention(
         a = a.masked_fill(~visible, 0.0)
         if norm == "l2":
             a = a * l2_factor(a.square().sum(-1, keepdim=True))
-        elif norm == "mean":
-            a = a / visible.sum(-1, keepdim=True).clamp(min=1)
+        elif norm == "rms":
+            a = a * rms_factor(a.square().sum(-1, keepdim=True), count)
         return a
 
     a = scores(q, k, s1, score_norm)
+    if score_norm in ("mean", "rms"):
+        a = a / count
     if activation == "softmax":
         a = masked_scores(a, pair_mask, scale)
         # a query that sees no key at all gets zeros, not NaN

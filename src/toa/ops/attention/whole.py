@@ -23,6 +23,9 @@ MAX_WIDTH = 64
 # enough programs to fill the largest chips, each with some batch entries to sum over
 _PROGRAMS = 528
 
+# those that need a row's sum of squares; "mean" is a scale
+_ROW_NORMS = ("l2", "rms")
+
 # with eight, Triton 3.6 compiles products that read past shared memory
 _WARPS = 4
 
@@ -60,11 +63,24 @@ def whole_attention(
     offsets = [s.weight[:, :n, :n] if isinstance(s, Dense) else None for s in (s1, s2, gate_s1)]
     seed = torch.randint(2**31, (1,), device=q.device, dtype=torch.int32) if dropout_p else None
     return _forward(
-        *(q, k, v, gate_q, gate_k, *offsets, seed, activation),
+        *(q, k, v, gate_q, gate_k, *offsets, seed),
+        activation,
         scale / n if score_norm == "mean" else scale,
         scale,
-        *(score_norm == "l2", gate_norm == "l2", dropout_p, needs_exact_products(q.dtype)),
+        score_norm,
+        gate_norm,
+        dropout_p,
+        needs_exact_products(q.dtype),
     )
+
+
+def _row_settings(n: int, scale: float, gate_scale: float, norm: str, gate_norm: str) -> tuple[float, ...]:
+    """Of the scores: scale, and share, floor and gain of gain / sqrt(share ‖row‖² + floor); of the gate, no gain."""
+
+    def row(name: str) -> tuple[float, float]:
+        return (1.0 / n, 1.0) if name == "rms" else (1.0, L2_FLOOR)
+
+    return (scale, *row(norm), 1.0 / n if norm == "rms" else 1.0, gate_scale, *row(gate_norm))
 
 
 @torch.library.custom_op("toa::whole_attention", mutates_args=())
@@ -81,8 +97,8 @@ def _forward(
     activation: str,
     scale: float,
     gate_scale: float,
-    norm: bool,
-    gate_norm: bool,
+    norm: str,
+    gate_norm: str,
     dropout_p: float,
     exact: bool,
 ) -> Tensor:
@@ -99,7 +115,7 @@ def _forward(
         *(out, seed),
         *strides_of(3, *inputs, out),
         *strides_of(2, *matrices),
-        *(h, m, n, d, e, g, scale, gate_scale, L2_FLOOR, dropout_p),
+        *(h, m, n, d, e, g, *_row_settings(n, scale, gate_scale, norm, gate_norm), dropout_p),
         **_constants(m, n, d, e, g, activation, norm, gate_norm, matrices, dropout_p, exact),
         num_warps=_WARPS,
     )
@@ -126,8 +142,8 @@ def _backward(
     activation: str,
     scale: float,
     gate_scale: float,
-    norm: bool,
-    gate_norm: bool,
+    norm: str,
+    gate_norm: str,
     dropout_p: float,
     exact: bool,
 ) -> list[Tensor]:
@@ -150,7 +166,7 @@ def _backward(
         *shares,
         *strides_of(3, *inputs, *outputs),
         *strides_of(2, *matrices),
-        *(b, h, m, n, d, e, g, parts, scale, gate_scale, L2_FLOOR, dropout_p),
+        *(b, h, m, n, d, e, g, parts, *_row_settings(n, scale, gate_scale, norm, gate_norm), dropout_p),
         **_constants(m, n, d, e, g, activation, norm, gate_norm, matrices, dropout_p, exact),
         num_warps=_WARPS,
     )
@@ -193,8 +209,8 @@ def _constants(
     e: int,
     g: int,
     activation: str,
-    norm: bool,
-    gate_norm: bool,
+    norm: str,
+    gate_norm: str,
     matrices: tuple[Tensor | None, ...],
     dropout_p: float,
     exact: bool,
@@ -205,8 +221,8 @@ def _constants(
         "E": padded(e),
         "G": padded(g) if g else SMALLEST,
         "ACTIVATION": activation,
-        "NORM": norm,
-        "GATE_NORM": gate_norm,
+        "NORM": norm in _ROW_NORMS,
+        "GATE_NORM": gate_norm in _ROW_NORMS,
         "HAS_M1": has_m1,
         "HAS_M2": has_m2,
         "HAS_GATE_M1": has_gate_m1,

@@ -31,21 +31,22 @@ def _mixed(x, matrix, PRECISION: tl.constexpr):
 
 
 @triton.jit
-def _scores(query, key, scale, floor, NORM: tl.constexpr, PRECISION: tl.constexpr):
-    """Scores, rows divided by their L2 norm if so wanted, and what they were divided by (inverse)."""
+def _scores(query, key, scale, share, floor, gain, NORM: tl.constexpr, PRECISION: tl.constexpr):
+    """Scores s, rows multiplied by gain / sqrt(share ‖s‖² + floor) if so wanted, and that factor."""
     scores = tl.dot(query, tl.trans(key), input_precision=PRECISION) * scale
     factor = tl.zeros((scores.shape[0],), tl.float32) + 1.0
     if NORM:
-        factor = tl.rsqrt(tl.sum(scores * scores, 1) + floor)
+        factor = gain * tl.rsqrt(share * tl.sum(scores * scores, 1) + floor)
         scores *= factor[:, None]
     return scores, factor
 
 
 @triton.jit
-def _through_norm(grad, scores, factor, scale, NORM: tl.constexpr):
+def _through_norm(grad, scores, factor, scale, share, gain, NORM: tl.constexpr):
     """Gradient of the products from that of the scores made of them."""
     if NORM:
-        grad = (grad - scores * tl.sum(grad * scores, 1)[:, None]) * factor[:, None]
+        along = tl.sum(grad * scores, 1) * (share / (gain * gain))
+        grad = (grad - scores * along[:, None]) * factor[:, None]
     return grad * scale
 
 
@@ -61,7 +62,7 @@ def whole_forward_kernel(
     q, k, v, gate_q, gate_k, m1, m2, gate_m1, out, seed,
     q_b, q_n, q_h, k_b, k_n, k_h, v_b, v_n, v_h, gq_b, gq_n, gq_h, gk_b, gk_n, gk_h, o_b, o_n, o_h,
     m1_h, m1_n, m2_h, m2_n, gm1_h, gm1_n,
-    H, M, N, d, e, g, scale, gate_scale, floor, dropout_p,
+    H, M, N, d, e, g, scale, share, floor, gain, gate_scale, gate_share, gate_floor, dropout_p,
     D: tl.constexpr, E: tl.constexpr, G: tl.constexpr, ACTIVATION: tl.constexpr, NORM: tl.constexpr,
     GATE_NORM: tl.constexpr, HAS_M1: tl.constexpr, HAS_M2: tl.constexpr, HAS_GATE_M1: tl.constexpr,
     DROPOUT: tl.constexpr, PRECISION: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
@@ -78,14 +79,14 @@ def whole_forward_kernel(
         key = _mixed(key, tl.trans(_matrix(m1, h, m1_h, m1_n, N, BLOCK_N)), PRECISION)
     if HAS_M2:
         value = _mixed(value, _matrix(m2, h, m2_h, m2_n, N, BLOCK_N), PRECISION)
-    scores, _ = _scores(query, key, scale, floor, NORM, PRECISION)
+    scores, _ = _scores(query, key, scale, share, floor, gain, NORM, PRECISION)
     weights = _softmax(scores, columns, N) if ACTIVATION == "softmax" else tl.maximum(scores, 0.0)
     if ACTIVATION == "gated":
         gate_query = _tile(gate_q, b, h, rows, M, gq_b, gq_n, gq_h, g, G)
         gate_key = _tile(gate_k, b, h, columns, N, gk_b, gk_n, gk_h, g, G)
         if HAS_GATE_M1:
             gate_key = _mixed(gate_key, tl.trans(_matrix(gate_m1, h, gm1_h, gm1_n, N, BLOCK_N)), PRECISION)
-        gate_scores, _ = _scores(gate_query, gate_key, gate_scale, floor, GATE_NORM, PRECISION)
+        gate_scores, _ = _scores(gate_query, gate_key, gate_scale, gate_share, gate_floor, 1.0, GATE_NORM, PRECISION)
         gate, _ = _softplus(gate_scores)
         weights *= gate
     if DROPOUT:
@@ -110,7 +111,7 @@ def whole_backward_kernel(
     q_b, q_n, q_h, k_b, k_n, k_h, v_b, v_n, v_h, gq_b, gq_n, gq_h, gk_b, gk_n, gk_h, o_b, o_n, o_h,
     dq_b, dq_n, dq_h, dk_b, dk_n, dk_h, dv_b, dv_n, dv_h, dgq_b, dgq_n, dgq_h, dgk_b, dgk_n, dgk_h,
     m1_h, m1_n, m2_h, m2_n, gm1_h, gm1_n,
-    B, H, M, N, d, e, g, parts, scale, gate_scale, floor, dropout_p,
+    B, H, M, N, d, e, g, parts, scale, share, floor, gain, gate_scale, gate_share, gate_floor, dropout_p,
     D: tl.constexpr, E: tl.constexpr, G: tl.constexpr, ACTIVATION: tl.constexpr, NORM: tl.constexpr,
     GATE_NORM: tl.constexpr, HAS_M1: tl.constexpr, HAS_M2: tl.constexpr, HAS_GATE_M1: tl.constexpr,
     DROPOUT: tl.constexpr, PRECISION: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
@@ -141,7 +142,7 @@ def whole_backward_kernel(
             key = _mixed(plain_key, tl.trans(matrix1), PRECISION)
         if HAS_M2:
             value = _mixed(plain_value, matrix2, PRECISION)
-        scores, factor = _scores(query, key, scale, floor, NORM, PRECISION)
+        scores, factor = _scores(query, key, scale, share, floor, gain, NORM, PRECISION)
         weights = _softmax(scores, columns, N) if ACTIVATION == "softmax" else tl.maximum(scores, 0.0)
         grad_weights = tl.dot(grad, tl.trans(value), input_precision=PRECISION)
         keep = 1.0
@@ -158,9 +159,12 @@ def whole_backward_kernel(
             gate_key = plain_gate_key
             if HAS_GATE_M1:
                 gate_key = _mixed(plain_gate_key, tl.trans(gate_matrix), PRECISION)
-            gate_scores, gate_factor = _scores(gate_query, gate_key, gate_scale, floor, GATE_NORM, PRECISION)
+            gate_scores, gate_factor = _scores(
+                gate_query, gate_key, gate_scale, gate_share, gate_floor, 1.0, GATE_NORM, PRECISION
+            )
             gate, slope = _softplus(gate_scores)
-            grad_gate = _through_norm(grad_weights * weights * slope, gate_scores, gate_factor, gate_scale, GATE_NORM)
+            grad_gate = grad_weights * weights * slope
+            grad_gate = _through_norm(grad_gate, gate_scores, gate_factor, gate_scale, gate_share, 1.0, GATE_NORM)
             grad_gate = grad_gate.to(key.dtype)
             total_gate_query = tl.dot(grad_gate, gate_key, input_precision=PRECISION)
             _put(grad_gate_q, total_gate_query, b, h, rows, M, dgq_b, dgq_n, dgq_h, g, G)
@@ -177,7 +181,7 @@ def whole_backward_kernel(
             total2 += tl.dot(total_value, tl.trans(plain_value), input_precision=PRECISION)
             total_value = _mixed(total_value, tl.trans(matrix2), PRECISION)
         _put(grad_v, total_value, b, h, columns, N, dv_b, dv_n, dv_h, e, E)
-        grad_scores = _through_norm(grad_scores, scores, factor, scale, NORM).to(key.dtype)
+        grad_scores = _through_norm(grad_scores, scores, factor, scale, share, gain, NORM).to(key.dtype)
         total_query = tl.dot(grad_scores, key, input_precision=PRECISION)
         _put(grad_q, total_query, b, h, rows, M, dq_b, dq_n, dq_h, d, D)
         total_key = tl.dot(tl.trans(grad_scores), query, input_precision=PRECISION).to(key.dtype)
