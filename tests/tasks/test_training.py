@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from tests.support import ROOT, message
 from toa.nn import StochasticOperatorRegularization, TemporalOperatorAttention
-from toa.tasks import TrainingConfig, TrainingState, TrainingStopped, make_fabric, train
+from toa.tasks import TrainingConfig, TrainingState, TrainingStopped, make_fabric, time_steps, train
 from toa.tasks.checkpoint import load_checkpoint
 
 
@@ -82,6 +82,23 @@ def test_training_lowers_the_loss():
     losses = [entry["train"] for entry in model.state.history]
     assert len(losses) == 40
     assert losses[-1] < 0.3 * losses[0]
+
+
+def test_the_steps_that_are_timed_are_those_of_training():
+    config = TrainingConfig(epochs=5, learning_rate=3e-3, schedule="type3")
+    trained = run(Small(), config=config, validate=None)
+    timed = Small()
+    torch.manual_seed(1)
+    seconds = time_steps(timed, Numbers(), loss_of, config, fabric=make_fabric(torch.device("cpu")), steps=17, warmup=3)
+    assert_same_weights(timed, trained)
+    assert len(seconds) == 17
+    assert min(seconds) > 0.0
+
+
+def test_no_steps_cannot_be_timed():
+    fabric = make_fabric(torch.device("cpu"))
+    with pytest.raises(ValueError, match=message("steps must be at least 1, got 0")):
+        time_steps(Small(), Numbers(), loss_of, TrainingConfig(), fabric=fabric, steps=0, warmup=0)
 
 
 @pytest.mark.parametrize("stop_at", [0, 3, 6, 18])

@@ -2,7 +2,7 @@
 
 from toa.tasks.demixing import DemixingConfig, train_demixer
 from toa.tasks.optimization import TrainingConfig
-from toa.tasks.training import TrainingState, TrainingStopped, make_fabric, train
+from toa.tasks.training import TrainingState, TrainingStopped, make_fabric, time_steps, train
 
 __all__ = [
     "DemixingConfig",
@@ -10,6 +10,7 @@ __all__ = [
     "TrainingState",
     "TrainingStopped",
     "make_fabric",
+    "time_steps",
     "train",
     "train_demixer",
 ]

@@ -9,7 +9,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from toa._checks import check_at_least
 from toa.nn import own_generators
 from toa.tasks.checkpoint import load_checkpoint, save_checkpoint
 from toa.tasks.graph import Batch, GraphedStep
@@ -134,11 +135,50 @@ def train(
         observe_every=observe_every,
     )
     run.resume()
-    # streams and graphs belong to the current device
-    on_device = torch.cuda.device(fabric.device) if fabric.device.type == "cuda" else nullcontext()
-    with on_device, _stop_signals() as stop:
+    with _on(fabric.device), _stop_signals() as stop:
         run.go(stop, cuda_graph)
     return run.state
+
+
+def time_steps(
+    model: nn.Module,
+    batches: Batches,
+    loss_of: Callable[..., Tensor],
+    config: TrainingConfig,
+    *,
+    fabric: "Fabric",
+    steps: int,
+    warmup: int,
+    cuda_graph: bool = True,
+) -> list[float]:
+    """Seconds of each of `steps` steps as `train` takes them, after `warmup` of them that are not counted.
+
+    The device is waited for before and after each step; arguments are those of `train`.
+    """
+    check_at_least("steps", steps, 1)
+    check_at_least("warmup", warmup, 0)
+    run = _Run(model=model, batches=batches, loss_of=loss_of, config=config, fabric=fabric)
+    seconds = []
+    with _on(fabric.device):
+        step = run.stepper(cuda_graph)
+        run.wrapped.train()
+        for _ in range(warmup + steps):
+            begin = _clock(fabric.device)
+            run.advance(step)
+            seconds.append(_clock(fabric.device) - begin)
+    return seconds[warmup:]
+
+
+def _on(device: torch.device) -> AbstractContextManager[object]:
+    """Streams and graphs belong to the current device."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+
+
+def _clock(device: torch.device) -> float:
+    """The time at which the device has done all that it was given."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()
 
 
 @dataclass(kw_only=True)
@@ -150,12 +190,12 @@ class _Run:
     loss_of: Callable[..., Tensor]
     config: TrainingConfig
     fabric: "Fabric"
-    key: str
-    validate: Callable[[nn.Module], float] | None
-    checkpoint: Path | None
-    save_every: int
-    observe: Observer | None
-    observe_every: int
+    key: str = ""
+    validate: Callable[[nn.Module], float] | None = None
+    checkpoint: Path | None = None
+    save_every: int = 1
+    observe: Observer | None = None
+    observe_every: int = 1
 
     def __post_init__(self) -> None:
         self.wrapped = self.fabric.setup_module(self.model)
@@ -173,16 +213,12 @@ class _Run:
 
     def go(self, stop: threading.Event, cuda_graph: bool) -> None:
         """Train to the end, or until asked to stop."""
-        graphed = cuda_graph and self.fabric.device.type == "cuda" and self.fabric.world_size == 1
-        step = GraphedStep(self._step, self.generators) if graphed else self._step
+        step = self.stepper(cuda_graph)
         begin = time.perf_counter() - self.state.seconds
         self.wrapped.train()
         while self.state.step < self.total and not self._exhausted():
             epoch, place = divmod(self.state.step, self.steps)
-            set_rate(self.optimizer, self.config.rate(self.state.step, self.steps))
-            loss = step(*self._gather(epoch, place))
-            self.loss_sum += loss
-            self.state.step += 1
+            loss = self.advance(step)
             self.state.seconds = time.perf_counter() - begin
             if place + 1 == self.steps:
                 self._end_epoch(epoch)
@@ -195,6 +231,20 @@ class _Run:
                 raise TrainingStopped(f"stopped after {self.state.step} of {self.total} steps")
         if self.best_weights:
             self.model.load_state_dict(self.best_weights)
+
+    def stepper(self, cuda_graph: bool) -> Callable[..., Tensor]:
+        """What does a step: a CUDA graph where one is wanted and can be."""
+        graphed = cuda_graph and self.fabric.device.type == "cuda" and self.fabric.world_size == 1
+        return GraphedStep(self._step, self.generators) if graphed else self._step
+
+    def advance(self, step: Callable[..., Tensor]) -> Tensor:
+        """Do the next step; its loss stays on the device."""
+        epoch, place = divmod(self.state.step, self.steps)
+        set_rate(self.optimizer, self.config.rate(self.state.step, self.steps))
+        loss = step(*self._gather(epoch, place))
+        self.loss_sum += loss
+        self.state.step += 1
+        return loss
 
     def _gather(self, epoch: int, step: int) -> Batch:
         """The tensors of all batches that a step gathers gradients of, one after another."""
