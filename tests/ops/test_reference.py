@@ -144,7 +144,9 @@ def test_rms_norm_is_mean_for_small_scores_and_bounded_for_large_ones(activation
     gate = {"gate_norm": "rms"} if activation == "gated" else {}
 
     def attend(size: float, norm: Any, **options: Any) -> Tensor:
-        grown = {name: size * problem.leaves[name] for name in ("q", "gate_q") if name in problem.leaves}
+        grown: dict[str, Any] = {
+            name: size * problem.leaves[name] for name in ("q", "gate_q") if name in problem.leaves
+        }
         return operator_attention(**(problem.arguments() | grown | options), score_norm=norm, backend=backend)
 
     small, plain = attend(1e-6, "rms", **gate), attend(1e-6, "mean")

@@ -154,26 +154,45 @@ def _backward(
     inputs = tuple(rows_by_one(x) for x in (q, k, v, gate_q, gate_k, grad))
     matrices = tuple(rows_by_one(x) for x in (m1, m2, gate_m1))
     outputs = [x if x.numel() else None for x in grads[:5]]
-    # without operators there is nothing to sum over
-    parts = b if all(x is None for x in matrices) else min(b, max(1, _PROGRAMS // h))
-    shares = [None if x is None else x.new_empty((parts, h, n, n), dtype=torch.float32) for x in matrices]
+    mixed = [None if s is None else x.new_empty(x.shape) for s, x in zip(matrices, (k, v, gate_k), strict=True)]  # type: ignore[union-attr]
     g = 0 if gate_q is None else gate_q.shape[3]
-    whole_kernels.whole_backward_kernel[(parts * h,)](
+    constants = _constants(m, n, d, e, g, activation, norm, gate_norm, matrices, dropout_p, exact)
+    whole_kernels.whole_backward_kernel[(b * h,)](
         *inputs[:5],
         *matrices,
         *(inputs[5], seed),
         *outputs,
-        *shares,
+        *mixed,
         *strides_of(3, *inputs, *outputs),
         *strides_of(2, *matrices),
-        *(b, h, m, n, d, e, g, parts, *_row_settings(n, scale, gate_scale, norm, gate_norm), dropout_p),
-        **_constants(m, n, d, e, g, activation, norm, gate_norm, matrices, dropout_p, exact),
+        *(h, m, n, d, e, g, *_row_settings(n, scale, gate_scale, norm, gate_norm), dropout_p),
+        **constants,
         num_warps=_WARPS,
     )
-    for place, share in zip(grads[5:], shares, strict=True):
-        if share is not None:
-            torch.sum(share, 0, out=place)
+    # K' = S1ᵀ K and V' = S2 V: of S1 the gradient is K dK'ᵀ, of S2 it is dV' Vᵀ
+    pairs = ((inputs[1], mixed[0]), (mixed[1], inputs[2]), (inputs[4], mixed[2]))
+    for place, (left, right), matrix in zip(grads[5:], pairs, matrices, strict=True):
+        if matrix is not None:
+            _outer_sum(left, right, place, constants["PRECISION"], constants["BLOCK_N"])
     return grads
+
+
+def _outer_sum(left: Any, right: Any, out: Tensor, precision: str, block: int) -> None:
+    """Write the sum over the batch of left rightᵀ, (H, N, N), from (B, N, H, D) each."""
+    b, n, h, d = left.shape
+    parts = min(b, max(1, _PROGRAMS // h))
+    shares = left.new_empty((parts, h, n, n), dtype=torch.float32)
+    whole_kernels.outer_sum_kernel[(parts * h,)](
+        *(left, right, shares),
+        *strides_of(3, left, right),
+        *(b, h, n, d, parts),
+        D=padded(d),
+        PRECISION=precision,
+        BLOCK_N=block,
+        num_warps=_WARPS,
+        num_stages=3,
+    )
+    out.copy_(shares.sum(0))
 
 
 @_backward.register_fake
