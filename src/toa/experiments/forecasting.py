@@ -61,17 +61,7 @@ def run_forecast(
         return read_record(path)
     fabric = make_fabric(where, precision=config.precision, devices=devices)
     where = fabric.device
-    data = load_forecast(
-        config.dataset,
-        lookback=config.lookback,
-        horizon=config.horizon,
-        data_dir=data_dir,
-        device=where,
-        marks=config.marks,
-        fill=config.fill,
-        allow_constant=config.allow_constant,
-        date_column=config.date_column or None,
-    )
+    data = load_data(config, where, data_dir)
     check_writable(folder)
     if where.type == "cuda":
         torch.cuda.reset_peak_memory_stats(where)
@@ -104,6 +94,50 @@ def run_forecast(
     return record
 
 
+def load_data(config: ForecastRun, device: torch.device, data_dir: Path | None = None) -> ForecastData:
+    """The windows of a run."""
+    return load_forecast(
+        config.dataset,
+        lookback=config.lookback,
+        horizon=config.horizon,
+        data_dir=data_dir,
+        device=device,
+        marks=config.marks,
+        fill=config.fill,
+        allow_constant=config.allow_constant,
+        date_column=config.date_column or None,
+    )
+
+
+def build_model(config: ForecastRun, channels: int) -> nn.Module:
+    """The model of a run as it starts; the seed is the run's."""
+    torch.manual_seed(config.seed)
+    model = build_forecaster(
+        config.backbone,
+        lookback=config.lookback,
+        horizon=config.horizon,
+        channels=channels,
+        num_marks=len(mark_names()) if config.marks else 0,
+        attention=config.attention,
+        settings=config.model,
+    )
+    if config.share_drop_rate:
+        share_drop_rate(model)
+    return model
+
+
+def make_batches(config: ForecastRun, data: ForecastData, fabric: "Fabric") -> WindowBatches:
+    """What a run trains on."""
+    return WindowBatches(
+        data.train,
+        config.batch_size,
+        seed=config.seed,
+        drop_last=config.drop_last,
+        rank=fabric.global_rank,
+        world=fabric.world_size,
+    )
+
+
 def _save(folder: Path, config: ForecastRun, model: nn.Module, data: ForecastData) -> None:
     """Keep the model with the scaler that its inputs need."""
     save_checkpoint(
@@ -117,29 +151,10 @@ def _save(folder: Path, config: ForecastRun, model: nn.Module, data: ForecastDat
 def _train(
     config: ForecastRun, data: ForecastData, fabric: "Fabric", checkpoint: Path, observe: Observer | None
 ) -> tuple[nn.Module, TrainingState]:
-    torch.manual_seed(config.seed)
-    model = build_forecaster(
-        config.backbone,
-        lookback=config.lookback,
-        horizon=config.horizon,
-        channels=len(data.columns),
-        num_marks=len(mark_names()) if config.marks else 0,
-        attention=config.attention,
-        settings=config.model,
-    )
-    if config.share_drop_rate:
-        share_drop_rate(model)
-    batches = WindowBatches(
-        data.train,
-        config.batch_size,
-        seed=config.seed,
-        drop_last=config.drop_last,
-        rank=fabric.global_rank,
-        world=fabric.world_size,
-    )
+    model = build_model(config, len(data.columns))
     state = train(
         model,
-        batches,
+        make_batches(config, data, fabric),
         forecast_loss(config.loss, autocast=fabric.autocast),
         config.training,
         fabric=fabric,

@@ -59,6 +59,13 @@ def make_record(
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "backend": next((m.chosen_backend() for m in model.modules() if isinstance(m, Attention)), None),
         "tf32": tf32 and on_cuda,
+        **provenance(device, command),
+    }
+
+
+def provenance(device: torch.device, command: Sequence[str]) -> Record:
+    """Where numbers come from: device, versions, commit and command."""
+    return {
         "device": device_name(device),
         "versions": {"toa": toa.__version__, "torch": torch.__version__, "python": platform.python_version()},
         "commit": _commit(),

@@ -163,9 +163,9 @@ def time_steps(
         step = run.stepper(cuda_graph)
         run.wrapped.train()
         for _ in range(warmup + steps):
-            begin = _clock(fabric.device)
+            begin = settled_time(fabric.device)
             run.advance(step)
-            seconds.append(_clock(fabric.device) - begin)
+            seconds.append(settled_time(fabric.device) - begin)
     return seconds[warmup:]
 
 
@@ -174,8 +174,8 @@ def _on(device: torch.device) -> AbstractContextManager[object]:
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
-def _clock(device: torch.device) -> float:
-    """The time at which the device has done all that it was given."""
+def settled_time(device: torch.device) -> float:
+    """Seconds on the clock once the device has done all that it was given."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return time.perf_counter()
