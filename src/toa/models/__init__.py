@@ -1,4 +1,4 @@
-"""Forecasting models by name, most with any attention of `toa.nn`, and the backbones that some are built on."""
+"""Models by name for forecasting and reconstruction, most with any attention of `toa.nn`, and their backbones."""
 
 from toa.models.autoformer import Autoformer, AutoformerConfig
 from toa.models.base import Backbone, ForecastModel
@@ -9,6 +9,7 @@ from toa.models.informer import Informer, InformerConfig
 from toa.models.itransformer import ITransformer, ITransformerConfig
 from toa.models.patchtst import PatchTST, PatchTSTConfig
 from toa.models.point_encoder import PointEncoder, PointEncoderConfig
+from toa.models.reconstructor import RECONSTRUCTORS, Reconstructor, ReconstructorEntry, build_reconstructor
 from toa.models.registry import MODELS, ModelEntry, build_forecaster, check_attention
 from toa.models.transformer import Transformer, TransformerConfig
 from toa.models.tsmixer import TSMixer, TSMixerConfig
@@ -16,6 +17,7 @@ from toa.models.tsmixer import TSMixer, TSMixerConfig
 __all__ = [
     "DUET",
     "MODELS",
+    "RECONSTRUCTORS",
     "Autoformer",
     "AutoformerConfig",
     "Backbone",
@@ -34,10 +36,13 @@ __all__ = [
     "PatchTSTConfig",
     "PointEncoder",
     "PointEncoderConfig",
+    "Reconstructor",
+    "ReconstructorEntry",
     "TSMixer",
     "TSMixerConfig",
     "Transformer",
     "TransformerConfig",
     "build_forecaster",
+    "build_reconstructor",
     "check_attention",
 ]

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import fields
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from torch import Tensor, nn
 
@@ -10,6 +10,13 @@ from toa._checks import check_at_least, check_shape
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
+
+
+class Bound(Protocol):
+    """A model for series of one length and, where it is bound to one, one number of channels."""
+
+    lookback: int
+    channels: int | None
 
 
 class Backbone(nn.Module, ABC):
@@ -53,7 +60,7 @@ class Backbone(nn.Module, ABC):
 
     def check_inputs(self, series: Tensor, marks: Tensor | None) -> None:
         """Refuse a series or marks that the model was not built for."""
-        _check_series(self, series)
+        check_series(self, series)
         _check_marks("marks", marks, "(B, L, F)", (series.shape[0], self.lookback), self)
 
 
@@ -99,14 +106,15 @@ class ForecastModel(nn.Module, ABC):
 
     def check_inputs(self, series: Tensor, marks: Tensor | None, future_marks: Tensor | None) -> None:
         """Refuse a series or marks that the model was not built for."""
-        _check_series(self, series)
+        check_series(self, series)
         batch = series.shape[0]
         _check_marks("marks", marks, "(B, L, F)", (batch, self.lookback), self)
         if future_marks is not None or self.uses_future_marks:
             _check_marks("future_marks", future_marks, "(B, P, F)", (batch, self.horizon), self)
 
 
-def _check_series(model: Backbone | ForecastModel, series: Tensor) -> None:
+def check_series(model: Bound, series: Tensor) -> None:
+    """Refuse a series that a model was not built for."""
     check_shape("series", series, "(B, L, C)", (None, None, None))
     _, steps, channels = series.shape
     if steps != model.lookback:
