@@ -85,11 +85,24 @@ def read_record(path: Path) -> Record:
         ValueError: If the file is not one.
     """
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} must be a record of toa, got a file that is not ({error!r}); delete it.") from error
+    return check_record(content, str(path))
+
+
+def check_record(content: object, where: str) -> Record:
+    """A record as it was read, if it is one.
+
+    Raises:
+        ValueError: If it is none.
+    """
+    record: Any = content
+    try:
         metrics = {str(name): float(value) for name, value in record["metrics"].items()}
         return {**record, "metrics": metrics, "config_hash": str(record["config_hash"])}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{path} must be a record of toa, got a file that is not ({error!r}); delete it.") from error
+        raise ValueError(f"{where} must be a record of toa, got something else ({error!r}); delete it.") from error
 
 
 def device_name(device: torch.device) -> str:

@@ -1,0 +1,43 @@
+import json
+
+import pytest
+
+from tests.support import message
+from toa.report.search import changes_of, read_search, search_table
+
+
+def record(dataset: str, attention: str, mse: float, *changes: str, seed: int = 1, horizon: int = 96) -> dict:
+    sets = " ".join(f"--set {change}" for change in changes)
+    config = {"backbone": "patchtst", "horizon": horizon, "dataset": dataset, "attention": {"name": attention}}
+    return {
+        "config": config,
+        "config_hash": "x",
+        "seed": seed,
+        "command": f"toa run --dataset {dataset} {sets}",
+        "metrics": {"mse": mse, "val_mse": 2 * mse},
+    }
+
+
+def test_a_row_for_each_setting_and_means_over_seeds():
+    records = [
+        record("A", "softmax", 0.1, "training.patience=3"),
+        record("A", "softmax", 0.3, "training.patience=3", seed=2),
+        record("B", "softmax", 0.5),
+        record("A", "toa-relu", 1e6, "attention.sor=false", "training.patience=3"),
+        record("A", "softmax", 0.9, horizon=192),
+    ]
+    assert changes_of(records[3]) == ("attention.sor=false", "training.patience=3")
+    table = search_table(records, backbone="patchtst", horizon=96, datasets=("A", "B"), common=("training.patience=3",))
+    assert table == [
+        "| attention | setting | A | B |",
+        "| --- | --- | --- | --- |",
+        "| softmax | as it is | 0.4000 / 0.2000 | 1.0000 / 0.5000 |",
+        "| toa-relu | attention.sor=false | **2e+06** / **1e+06** | - |",
+    ]
+
+
+def test_a_line_that_is_no_record_is_named(tmp_path):
+    path = tmp_path / "search.jsonl"
+    path.write_text(json.dumps(record("A", "softmax", 0.1)) + "\n" + json.dumps({"a": 1}) + "\n")
+    with pytest.raises(ValueError, match=message("line 2 of", "search.jsonl", "must be a record")):
+        read_search(path)
