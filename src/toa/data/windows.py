@@ -24,6 +24,15 @@ class WindowBatch(NamedTuple):
     y_marks: Tensor | None
 
 
+def epoch_order(count: int, seed: int, epoch: int) -> Int[Tensor, " n"]:
+    """A random order of so many things, on the CPU: it depends on seed and epoch alone, so a stopped run finds it."""
+    check_at_least("seed", seed, 0)
+    check_at_least("epoch", epoch, 0)
+    # hashed together: seed 0 of epoch 1 is not seed 1 of epoch 0
+    mixed = int(np.random.SeedSequence((seed, epoch)).generate_state(1, np.uint64)[0])
+    return torch.randperm(count, generator=Generator().manual_seed(mixed & (2**63 - 1)))
+
+
 class Windows:
     """Every window of `lookback` + `horizon` rows inside a segment of a series, at stride 1.
 
@@ -95,16 +104,14 @@ class Windows:
     def shuffled(self, generator: Generator) -> Int[Tensor, " n"]:
         """A random order of all windows, drawn from a generator on the CPU so that every device has the same."""
         check_generator(generator, torch.device("cpu"))
-        order = torch.randperm(len(self), generator=generator)
-        return order if self.streams else order.to(self.device)
+        return self._placed(torch.randperm(len(self), generator=generator))
 
     def epoch_order(self, seed: int, epoch: int) -> Int[Tensor, " n"]:
         """The random order of an epoch: it depends on seed and epoch alone, so a stopped run finds it again."""
-        check_at_least("seed", seed, 0)
-        check_at_least("epoch", epoch, 0)
-        # hashed together: seed 0 of epoch 1 is not seed 1 of epoch 0
-        mixed = int(np.random.SeedSequence((seed, epoch)).generate_state(1, np.uint64)[0])
-        return self.shuffled(Generator().manual_seed(mixed & (2**63 - 1)))
+        return self._placed(epoch_order(len(self), seed, epoch))
+
+    def _placed(self, order: Tensor) -> Tensor:
+        return order if self.streams else order.to(self.device)
 
     def _windows_of(self, table: Tensor | np.ndarray) -> Tensor | np.ndarray:
         """All windows (N, (L + P) * C) as one view: a window is an unbroken stretch of memory."""

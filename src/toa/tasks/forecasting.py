@@ -9,16 +9,16 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch import Tensor, nn
 
-from toa._checks import check_at_least
 from toa.data.windows import WindowBatch, Windows
+from toa.tasks.batches import ShuffledBatches
 from toa.tasks.metrics import FORECAST_METRICS, RunningMeans
 
 # windows a batch where no gradient is kept
 _EVALUATION_BATCH = 512
 
 
-class WindowBatches:
-    """Shuffled windows for training; the order of an epoch depends on the seed and the epoch alone.
+class WindowBatches(ShuffledBatches):
+    """Shuffled windows for training: inputs, targets and, where there are any, marks of both.
 
     Args:
         windows: Where they come from.
@@ -39,28 +39,15 @@ class WindowBatches:
         rank: int = 0,
         world: int = 1,
     ) -> None:
-        check_at_least("batch_size", batch_size, 1)
-        self._windows = windows
-        self._size = batch_size * world
-        self._share = slice(rank * batch_size, (rank + 1) * batch_size)
-        self._seed = seed
-        self._order: tuple[int, Tensor] | None = None
-        whole, rest = divmod(len(windows), self._size)
-        self.steps_per_epoch = whole + bool(rest and not drop_last and world == 1)
-        if self.steps_per_epoch == 0:
-            raise ValueError(
-                f"batch_size must be at most the number of training windows, {len(windows)}, where the last batch is "
-                f"dropped, got {self._size}; lower it, or set drop_last=false."
-            )
-
-    def at(self, epoch: int, step: int) -> tuple[Tensor, ...]:
-        """Inputs, targets and, where there are any, marks of both."""
-        if self._order is None or self._order[0] != epoch:
-            self._order = (epoch, self._windows.epoch_order(self._seed, epoch))
-        chosen = self._order[1][step * self._size : (step + 1) * self._size]
-        if len(chosen) == self._size:
-            chosen = chosen[self._share]
-        return inputs_and_targets(self._windows.batch(chosen))
+        super().__init__(
+            windows,
+            lambda chosen: inputs_and_targets(windows.batch(chosen)),
+            batch_size,
+            seed=seed,
+            drop_last=drop_last,
+            rank=rank,
+            world=world,
+        )
 
 
 def inputs_and_targets(batch: WindowBatch) -> tuple[Tensor, ...]:

@@ -1,0 +1,69 @@
+"""Shuffled batches for training, found again after a stop."""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from torch import Tensor
+
+from toa._checks import check_at_least
+
+
+class Shuffled(Protocol):
+    """Windows or cases that have a random order for each epoch."""
+
+    def __len__(self) -> int:
+        """How many there are."""
+        ...
+
+    def epoch_order(self, seed: int, epoch: int) -> Tensor:
+        """The order of an epoch, which depends on seed and epoch alone."""
+        ...
+
+
+class ShuffledBatches:
+    """Shuffled windows or cases; what a batch holds depends on the seed, the epoch and the step alone.
+
+    Args:
+        source: Where they come from.
+        tensors: From places in it to the tensors of a batch.
+        batch_size: How many a batch has.
+        seed: Of the order.
+        drop_last: Whether a last, smaller batch is left out.
+        rank: Which share of a batch is ours, of `world` equal ones. With several, a smaller batch is always left out.
+        world: Processes that train together.
+    """
+
+    def __init__(
+        self,
+        source: Shuffled,
+        tensors: Callable[[Tensor], tuple[Tensor, ...]],
+        batch_size: int,
+        *,
+        seed: int,
+        drop_last: bool = False,
+        rank: int = 0,
+        world: int = 1,
+    ) -> None:
+        check_at_least("batch_size", batch_size, 1)
+        self._source = source
+        self._tensors = tensors
+        self._size = batch_size * world
+        self._share = slice(rank * batch_size, (rank + 1) * batch_size)
+        self._seed = seed
+        self._order: tuple[int, Tensor] | None = None
+        whole, rest = divmod(len(source), self._size)
+        self.steps_per_epoch = whole + bool(rest and not drop_last and world == 1)
+        if self.steps_per_epoch == 0:
+            raise ValueError(
+                f"batch_size must be at most the number of training windows, {len(source)}, where the last batch is "
+                f"dropped, got {self._size}; lower it, or set drop_last=false."
+            )
+
+    def at(self, epoch: int, step: int) -> tuple[Tensor, ...]:
+        """The tensors of a step."""
+        if self._order is None or self._order[0] != epoch:
+            self._order = (epoch, self._source.epoch_order(self._seed, epoch))
+        chosen = self._order[1][step * self._size : (step + 1) * self._size]
+        if len(chosen) == self._size:
+            chosen = chosen[self._share]
+        return self._tensors(chosen)
