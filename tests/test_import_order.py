@@ -21,6 +21,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "report": {*_TASKS, "tasks", "experiments", "theory"},
     "estimators": {*_TASKS, "tasks"},
     "integrations": {*_TASKS, "tasks", "estimators"},
+    "cli_bench": {"experiments"},
     "cli_data": {"data"},
     "cli_run": {*_TASKS, "tasks", "experiments", "report"},
 }

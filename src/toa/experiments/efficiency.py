@@ -1,0 +1,231 @@
+"""The paper's table of training steps on ETTh1: time, peak memory and parameters of its ten systems.
+
+Each system is measured in a process of its own, so that its memory is its own, in the steps that training takes. Beside
+ours may stand Time-Series-Library's systems, as that library runs them, measured in the same run.
+"""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import torch
+
+from toa._checks import check_at_least, check_choice
+from toa._files import check_writable
+from toa.data import ForecastData, mark_names
+from toa.experiments.config import ForecastRun
+from toa.experiments.device import allow_tf32, resolve_device
+from toa.experiments.forecasting import build_model, load_data, make_batches
+from toa.experiments.peer import PEER_MODELS, check_peer, measure_peer, missing_packages, peer_arguments
+from toa.experiments.protocols import resolve
+from toa.experiments.records import Record, provenance, write_record
+from toa.experiments.step_cost import PeakMemory, StepCost
+from toa.tasks.forecasting import forecast_loss
+from toa.tasks.training import make_fabric, time_steps
+
+HORIZON = 96
+# a median of fewer says little where a step takes a millisecond
+LEAST_CUDA_STEPS = 50
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EfficiencyRow:
+    """A row of the table.
+
+    Attributes:
+        attention: None for a model that has none to choose.
+        protocol: Whose sizes and optimizer it has: those of the library that it is compared with, where it has any.
+        published_ms: The paper's time of a step, on one H200.
+    """
+
+    backbone: str
+    attention: str | None
+    protocol: str
+    published_ms: float
+
+    @property
+    def name(self) -> str:
+        """The model, as a forecasting run names it."""
+        return self.backbone if self.attention is None else f"{self.backbone}/{self.attention}"
+
+
+_TABLE = (
+    ("autoformer", "tslib-96", {None: 45.55}),
+    ("informer", "tslib-96", {None: 19.57}),
+    ("patchtst", "tslib-96", {"softmax": 10.57, "toa-softmax": 13.67, "toa-relu": 18.88, "toa-gated": 18.88}),
+    ("itransformer", "itransformer-96", {"softmax": 6.58, "toa-softmax": 9.31, "toa-relu": 12.92, "toa-gated": 12.92}),
+)
+ROWS = {
+    row.name: row
+    for row in (
+        EfficiencyRow(backbone=backbone, attention=attention, protocol=protocol, published_ms=published)
+        for backbone, protocol, published_of in _TABLE
+        for attention, published in published_of.items()
+    )
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EfficiencyRun:
+    """What is measured, and how.
+
+    Args:
+        rows: Names of `ROWS`.
+        dataset: ETTh1, or the path of a CSV file.
+        device: "auto", "cpu", "cuda" or "cuda:N".
+        steps: Steps that are timed; 100 on CUDA and 10 elsewhere if None.
+        warmup: Steps before them; 20 on CUDA and 2 elsewhere if None.
+        tf32: Whether CUDA may round factors of float32 products to TF32. A peer is left as it is.
+        peer: A checkout of Time-Series-Library to measure beside ours.
+        data_dir: Where the dataset is looked for first.
+    """
+
+    rows: tuple[str, ...] = tuple(ROWS)
+    dataset: str = "ETTh1"
+    device: str = "auto"
+    steps: int | None = None
+    warmup: int | None = None
+    tf32: bool = True
+    peer: str | None = None
+    data_dir: str | None = None
+
+    def __post_init__(self) -> None:
+        for row in self.rows:
+            check_choice("row", row, ROWS)
+        if self.peer is not None:
+            check_peer(Path(self.peer))
+
+    def counts(self) -> tuple[int, int]:
+        """How many steps are timed, and how many come before, on the device found."""
+        on_cuda = resolve_device(self.device).type == "cuda"
+        steps = (100 if on_cuda else 10) if self.steps is None else self.steps
+        warmup = (20 if on_cuda else 2) if self.warmup is None else self.warmup
+        check_at_least("steps on CUDA" if on_cuda else "steps", steps, LEAST_CUDA_STEPS if on_cuda else 1)
+        check_at_least("warmup", warmup, 0)
+        return steps, warmup
+
+
+def row_config(run: EfficiencyRun, row: EfficiencyRow) -> ForecastRun:
+    """The run whose steps a row is about: sizes of the row's protocol, the attention as `toa-paper` sets it."""
+
+    def settings_of(protocol: str) -> ForecastRun:
+        return resolve(protocol, dataset=run.dataset, horizon=HORIZON, backbone=row.backbone, attention=row.attention)
+
+    config = replace(settings_of(row.protocol), tf32=run.tf32)
+    if row.attention is None:
+        return config
+    return replace(config, attention=settings_of("toa-paper").attention)
+
+
+def measure_row(run: EfficiencyRun, row: EfficiencyRow) -> StepCost:
+    """Time and memory of the steps that training takes, in this process."""
+    steps, warmup = run.counts()
+    config = row_config(run, row)
+    fabric = make_fabric(resolve_device(run.device), precision=config.precision)
+    data = _load(run, config, fabric.device)
+    with allow_tf32(config.tf32, fabric.device):
+        memory = PeakMemory(fabric.device)
+        model = build_model(config, len(data.columns))
+        seconds = time_steps(
+            model,
+            make_batches(config, data, fabric),
+            forecast_loss(config.loss, autocast=fabric.autocast),
+            config.training,
+            fabric=fabric,
+            steps=steps,
+            warmup=warmup,
+        )
+        return StepCost.of(model, seconds, memory)
+
+
+def measure_peer_row(run: EfficiencyRun, row: EfficiencyRow, channels: int) -> StepCost:
+    """The same of the peer's model of a row's backbone, with its own attention, in this process."""
+    assert run.peer is not None
+    steps, warmup = run.counts()
+    config = row_config(run, row)
+    return measure_peer(
+        Path(run.peer),
+        PEER_MODELS[row.backbone],
+        peer_arguments(config, channels),
+        batch_size=config.batch_size,
+        num_marks=len(mark_names()),
+        learning_rate=config.training.learning_rate,
+        device=resolve_device(run.device),
+        steps=steps,
+        warmup=warmup,
+    )
+
+
+def run_efficiency(
+    run: EfficiencyRun, out: Path, *, command: Sequence[str] = (), watch: Callable[[str], None] | None = None
+) -> Record:
+    """Measure the rows one after another, each in a process of its own, and write one record of them all.
+
+    Args:
+        run: What is measured.
+        out: The record's file.
+        command: The command line that the record shall name.
+        watch: Told the name of what is measured next.
+    """
+    steps, warmup = run.counts()
+    check_writable(out.parent)
+    chosen = [ROWS[name] for name in run.rows]
+    # wrong data are found here, before a process starts
+    data = _load(run, row_config(run, chosen[0]), torch.device("cpu"))
+    found: list[Record] = []
+    peers: dict[str, Record] = {}
+    for row in chosen:
+        if run.peer is not None and row.backbone not in peers:
+            peers[row.backbone] = _in_child(run, row, channels=len(data.columns), watch=watch)
+        cost = _in_child(run, row, watch=watch)
+        config = asdict(row_config(run, row))
+        found.append({"name": row.name, "published_ms": row.published_ms, "config": config} | cost)
+    record = {
+        "task": "efficiency",
+        "data_checksum": data.checksum,
+        "settings": asdict(run) | {"steps": steps, "warmup": warmup},
+        "rows": found,
+        "peer": peers,
+        "peer_stand_ins": missing_packages() if peers else [],
+        **provenance(resolve_device(run.device), command),
+    }
+    write_record(out, record)
+    return record
+
+
+def _load(run: EfficiencyRun, config: ForecastRun, device: torch.device) -> ForecastData:
+    return load_data(config, device, None if run.data_dir is None else Path(run.data_dir))
+
+
+def _in_child(
+    run: EfficiencyRun, row: EfficiencyRow, *, channels: int | None = None, watch: Callable[[str], None] | None
+) -> Record:
+    """What `main` finds in a process of its own; with `channels`, of the peer's model."""
+    name = row.name if channels is None else f"{PEER_MODELS[row.backbone]} of the peer"
+    if watch is not None:
+        watch(name)
+    request = json.dumps({"run": asdict(run), "row": row.name, "channels": channels})
+    command = [sys.executable, "-m", "toa.experiments.efficiency"]
+    done = subprocess.run(command, input=request, capture_output=True, text=True)
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["nothing on stderr"])[-1]
+        raise ValueError(f"{name} must run to its end, got exit code {done.returncode}: {last}")
+    # a library may print before
+    cost: Record = json.loads(done.stdout.splitlines()[-1])
+    return cost
+
+
+def main() -> None:
+    """Measure what the request on stdin asks for, and print the cost as JSON."""
+    request = json.load(sys.stdin)
+    run = EfficiencyRun(**request["run"] | {"rows": tuple(request["run"]["rows"])})
+    row, channels = ROWS[request["row"]], request["channels"]
+    cost = measure_row(run, row) if channels is None else measure_peer_row(run, row, channels)
+    sys.stdout.write(json.dumps(asdict(cost)) + "\n")
+
+
+if __name__ == "__main__":
+    main()
