@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
 from toa import ops
@@ -190,11 +191,12 @@ class Attention(nn.Module, ABC):
         check_shape("value", value, "(B, N, E)", (query.shape[0], key.shape[1], self.vdim))
         check_tokens(type(self).__name__, self.num_tokens, key.shape[1])
         key, value = self._sources(key, value, key_padding_mask)
-        factors = self._factors(query, key)
+        q, k, v = self._project(query, key, value)
+        factors = self._factors(query, q, k)
         if previous is not None:
             factors = factors.plus(previous)
         mix = self._mixing(query, factors, key_padding_mask, pair_mask)
-        mixed = mix(self._heads(self.v_proj(value)), self.dropout if self.training else 0.0)
+        mixed = mix(self._heads(v), self.dropout if self.training else 0.0)
         mixing = self._mixing_operator(mix, mixed, key.shape[1]) if need_weights else None
         return Attended(self._output(query, mixed.flatten(2)), mixing, factors)
 
@@ -211,9 +213,19 @@ class Attention(nn.Module, ABC):
         """What keys and values are projected from."""
         return key, value
 
-    def _factors(self, query: Tensor, key: Tensor) -> ScoreFactors:
-        """This layer's own queries and keys; of two groups the second is the gate's."""
-        q, k = self.q_proj(query), self.k_proj(key)
+    def _project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values; in self-attention by one product, which reads the tokens once."""
+        layers = (self.q_proj, self.k_proj, self.v_proj)
+        # a layer that someone has put in place of a plain one is called, not taken apart
+        if query is not key or key is not value or any(type(layer) is not nn.Linear for layer in layers):
+            return self.q_proj(query), self.k_proj(key), self.v_proj(value)
+        weight = torch.cat([layer.weight for layer in layers])
+        bias = None if self.q_proj.bias is None else torch.cat([layer.bias for layer in layers])
+        q, k, v = F.linear(query, weight, bias).split([layer.out_features for layer in layers], -1)
+        return q, k, v
+
+    def _factors(self, query: Tensor, q: Tensor, k: Tensor) -> ScoreFactors:
+        """This layer's own queries and keys in heads; of two groups the second is the gate's."""
         if self._qk_groups == 1:
             return ScoreFactors(self._heads(q), self._heads(k))
         (q, gate_q), (k, gate_k) = q.chunk(2, -1), k.chunk(2, -1)

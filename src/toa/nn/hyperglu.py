@@ -103,8 +103,8 @@ class HyperGLUAttention(Attention):
     def _output(self, query: Tensor, mixed: Tensor) -> Tensor:
         return self.out_proj(mixed * self.out_gate(query).sigmoid())
 
-    def _factors(self, query: Tensor, key: Tensor) -> ScoreFactors:
-        q, k, gate_q, gate_k = super()._factors(query, key)
+    def _factors(self, query: Tensor, q: Tensor, k: Tensor) -> ScoreFactors:
+        q, k, gate_q, gate_k = super()._factors(query, q, k)
         assert gate_q is not None
         gate, gate_of_gate = (self._heads(x) for x in self.q_gate(query).sigmoid().chunk(2, -1))
         return ScoreFactors(q * gate, k, gate_q * gate_of_gate, gate_k)

@@ -1,0 +1,35 @@
+import pytest
+import torch
+from torch import nn
+
+from tests.support import assert_near, scatter_parameters
+from toa.nn import ATTENTIONS, AttentionSpec, build_attention
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("name", ATTENTIONS)
+def test_one_product_projects_like_three(name, bias):
+    layer = scatter_parameters(AttentionSpec(name=name, bias=bias).build(8, 2, 5)).double().eval()
+    x = torch.randn(3, 5, 8, dtype=torch.float64, requires_grad=True)
+    results = []
+    for inputs in ((x, x, x), (x, x.view_as(x), x.view_as(x))):
+        out, _ = layer(*inputs)
+        results.append([out, *torch.autograd.grad(out.square().sum(), [x, *layer.parameters()])])
+    for joined, separate in zip(*results, strict=True):
+        assert_near(joined, separate)
+
+
+def test_a_projection_that_was_replaced_is_called():
+    class Doubled(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return 2.0 * super().forward(x)
+
+    layer = build_attention("softmax", 8, 2, 5).eval()
+    x = torch.randn(3, 5, 8)
+    before, _ = layer(x, x, x)
+    doubled = Doubled(8, 8)
+    doubled.load_state_dict(layer.v_proj.state_dict())
+    layer.v_proj = doubled
+    bias = layer.out_proj.bias
+    after, _ = layer(x, x, x)
+    torch.testing.assert_close(after - bias, 2.0 * (before - bias))
