@@ -103,3 +103,28 @@ def test_norms_go_by_name():
     assert isinstance(make_norm("batch", 4), TokenBatchNorm)
     with pytest.raises(ValueError, match=message("unknown norm 'group'; known: layer, batch.")):
         make_norm("group", 4)  # type: ignore[arg-type]
+
+
+def test_instance_statistics_are_of_real_steps_and_padding_becomes_zero():
+    norm = ReversibleInstanceNorm()
+    series = torch.randn(2, 9, 3, dtype=torch.float64)
+    mask = torch.arange(9) < torch.tensor([[9], [4]])
+    soiled = torch.where(mask.unsqueeze(-1), series, torch.nan)
+    got, statistics = norm.normalise(soiled, mask)
+    alone, of_it = norm.normalise(series[1:, :4])
+    assert_near(got[1:, :4], alone)
+    assert (got[1, 4:] == 0).all()
+    assert_near(statistics.mean[1:], of_it.mean)
+    assert_near(statistics.std[1:], of_it.std)
+    assert_near(got[:1], norm.normalise(series[:1])[0])
+
+
+def test_batch_statistics_leave_padding_out():
+    masked, plain = (TokenBatchNorm(3).double().train() for _ in range(2))
+    tokens = torch.randn(2, 5, 3, dtype=torch.float64)
+    padding = torch.arange(5) >= torch.tensor([[5], [2]])
+    real = tokens[~padding].unsqueeze(0)  # (1, 7, 3)
+    assert_near(masked(tokens, padding)[~padding].unsqueeze(0), plain(real))
+    for name, buffer in masked.named_buffers():
+        assert_near(buffer, dict(plain.named_buffers())[name], name=name)
+    assert_near(masked.eval()(tokens, padding)[~padding].unsqueeze(0), plain.eval()(real))

@@ -4,6 +4,7 @@ from abc import ABC, abstractmethod
 from dataclasses import fields
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
+import torch
 from torch import Tensor, nn
 
 from toa._checks import check_at_least, check_shape
@@ -22,6 +23,8 @@ class Bound(Protocol):
 class Backbone(nn.Module, ABC):
     """A series (B, L, C) in, tokens of each channel (B, C, N, E) out. It never learns its task: the task brings a head.
 
+    A model whose tokens each hold all channels gives (B, 1, N, E), and says so by `mixes_channels`.
+
     Args:
         lookback: Length L of the series.
         embed_dim: Width E of a token.
@@ -32,6 +35,8 @@ class Backbone(nn.Module, ABC):
 
     # whether the model can make use of time marks at all
     uses_marks: ClassVar[bool]
+    # whether a token is of all channels, so that there is one group of tokens and not one a channel
+    mixes_channels: ClassVar[bool] = False
 
     def __init__(
         self, *, lookback: int, embed_dim: int, num_tokens: int, channels: int | None = None, num_marks: int = 0
@@ -43,20 +48,47 @@ class Backbone(nn.Module, ABC):
         self.channels = channels
         self.num_marks = num_marks
 
-    def forward(self, series: Tensor, marks: Tensor | None = None) -> Tensor:
+    def forward(self, series: Tensor, marks: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
         """Tokens of each channel."""
-        return self.encode(series, marks)[0]
+        return self.encode(series, marks, mask=mask)[0]
 
     def encode(
-        self, series: Tensor, marks: Tensor | None = None, need_weights: bool = False
+        self,
+        series: Tensor,
+        marks: Tensor | None = None,
+        need_weights: bool = False,
+        mask: Tensor | None = None,
     ) -> tuple[Tensor, list[Tensor]]:
-        """Tokens of each channel; with `need_weights`, each layer's mixing operators (..., H, tokens, tokens) too."""
+        """Tokens of each channel; with `need_weights`, each layer's mixing operators (..., H, tokens, tokens) too.
+
+        Args:
+            series: (B, L, C).
+            marks: Time features (B, L, F), if the model takes any.
+            need_weights: Whether to return the mixing operators.
+            mask: (B, L), True where a step is real, padding behind; None if all are. What stands in the padding is
+                never read, and no other token sees those of padding alone; see `valid_tokens`.
+        """
         self.check_inputs(series, marks)
-        return self._encode(series, marks, need_weights)
+        if mask is None:
+            return self._encode(series, marks, need_weights, None)
+        check_mask(mask, series)
+        valid = self.valid_tokens(mask)
+        padding = None if valid is None else ~valid
+        return self._encode(self._fill(series, mask), marks, need_weights, padding)
 
     @abstractmethod
-    def _encode(self, series: Tensor, marks: Tensor | None, need_weights: bool) -> tuple[Tensor, list[Tensor]]:
-        """`encode`, inputs checked."""
+    def _encode(
+        self, series: Tensor, marks: Tensor | None, need_weights: bool, padding: Tensor | None
+    ) -> tuple[Tensor, list[Tensor]]:
+        """`encode`, inputs checked and padding filled; `padding` (B, N) is True where a token is padding alone."""
+
+    def valid_tokens(self, mask: Tensor) -> Tensor | None:
+        """Which tokens (B, N) hold a real step; None where all do, whatever the mask."""
+        return None
+
+    def _fill(self, series: Tensor, mask: Tensor) -> Tensor:
+        """The series with its padding replaced: by zeros, the level of standardised data."""
+        return series.masked_fill(~mask.unsqueeze(-1), 0.0)
 
     def check_inputs(self, series: Tensor, marks: Tensor | None) -> None:
         """Refuse a series or marks that the model was not built for."""
@@ -127,6 +159,13 @@ def check_series(model: Bound, series: Tensor) -> None:
             f"series must have channels={model.channels}, got {channels}: shape {tuple(series.shape)}; "
             f"build the model with channels={channels}."
         )
+
+
+def check_mask(mask: Tensor, series: Tensor) -> None:
+    """Refuse a mask that does not say of each step whether it is real."""
+    check_shape("mask", mask, "(B, L)", tuple(series.shape[:2]))
+    if mask.dtype != torch.bool:
+        raise ValueError(f"mask must be bool, True where a step is real, got {mask.dtype}; cast it with .bool().")
 
 
 def _check_marks(

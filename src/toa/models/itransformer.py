@@ -68,7 +68,10 @@ class ITransformer(Backbone):
         )
         self.norm = nn.LayerNorm(width)
 
-    def _encode(self, series: Tensor, marks: Tensor | None, need_weights: bool) -> tuple[Tensor, list[Tensor]]:
+    def _encode(
+        self, series: Tensor, marks: Tensor | None, need_weights: bool, padding: Tensor | None
+    ) -> tuple[Tensor, list[Tensor]]:
+        # a token is a whole variate: none is padding alone
         x = self.embed(series, marks)  # (B, C + F, E)
         x, operators = self.blocks.encode(x, need_weights=need_weights)
         return self.norm(x[:, : series.shape[2]]).unsqueeze(2), operators  # (B, C, 1, E)

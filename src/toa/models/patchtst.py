@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+import torch
 from torch import Tensor, nn
 
 from toa._checks import check_choice, check_divisible, check_fraction
@@ -15,6 +16,7 @@ from toa.nn import (
     TokenBatchNorm,
     build_attention,
     count_patches,
+    normalise_tokens,
 )
 
 Style = Literal["official", "tslib"]
@@ -119,9 +121,25 @@ class PatchTST(Backbone):
         )
         self.norm = nn.Identity() if official else TokenBatchNorm(width)
 
-    def _encode(self, series: Tensor, marks: Tensor | None, need_weights: bool) -> tuple[Tensor, list[Tensor]]:
+    def valid_tokens(self, mask: Tensor) -> Tensor:
+        """Patches with a real step; the steps that prolong a series are as real as its last."""
+        longer = torch.cat((mask, mask[:, -1:].expand(-1, self.embed.stride)), 1)  # (B, L + stride)
+        return longer.unfold(1, self.embed.patch_len, self.embed.stride).any(-1)  # (B, N)
+
+    def _fill(self, series: Tensor, mask: Tensor) -> Tensor:
+        """The last real value instead of padding, as a whole series is prolonged at its end."""
+        steps = torch.arange(self.lookback, device=series.device)
+        last = torch.where(mask, steps, 0).amax(1).view(-1, 1, 1)  # (B, 1, 1)
+        values = series.gather(1, last.expand(-1, 1, series.shape[2]))  # (B, 1, C)
+        return torch.where(mask.unsqueeze(-1), series, values)
+
+    def _encode(
+        self, series: Tensor, marks: Tensor | None, need_weights: bool, padding: Tensor | None
+    ) -> tuple[Tensor, list[Tensor]]:
         split = (series.shape[0], series.shape[2])
+        if padding is not None:
+            padding = padding.repeat_interleave(series.shape[2], 0)  # (B*C, N)
         x = self.embed(series)  # (B, C, N, E)
-        x, operators = self.blocks.encode(x.flatten(0, 1), need_weights=need_weights)  # (B*C, N, E)
-        x = self.norm(x).unflatten(0, split)  # (B, C, N, E)
+        x, operators = self.blocks.encode(x.flatten(0, 1), padding, need_weights)  # (B*C, N, E)
+        x = normalise_tokens(self.norm, x, padding).unflatten(0, split)  # (B, C, N, E)
         return x, [operator.unflatten(0, split) for operator in operators]  # each (B, C, H, N, N)

@@ -1,10 +1,12 @@
-"""Encoder on point tokens: one token a time step, one output a token."""
+"""Encoder on point tokens: one token a time step, with an output a token or as a backbone."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor, nn
 
 from toa._checks import check_at_least
+from toa.models.base import Backbone
 from toa.nn import (
     AttentionSpec,
     EncoderBlock,
@@ -47,26 +49,9 @@ class PointEncoder(nn.Module):
     def __init__(self, config: PointEncoderConfig) -> None:
         super().__init__()
         self.config = config
-        width, p = config.embed_dim, config.dropout
-        self.embed = PointEmbedding(
-            config.channels,
-            width,
-            config.num_tokens,
-            values=config.values,
-            positions=config.positions,
-            dropout=p,
-        )
-        self.blocks = EncoderStack(
-            EncoderBlock(
-                build_attention(config.attention, width, config.num_heads, config.num_tokens, dropout=p),
-                config.ff_dim,
-                dropout=p,
-                norm_first=config.norm_first,
-            )
-            for _ in range(config.num_layers)
-        )
-        self.norm = nn.LayerNorm(width)
-        self.head = nn.Linear(width, config.channels)
+        self.embed, self.blocks = _parts(config)
+        self.norm = nn.LayerNorm(config.embed_dim)
+        self.head = nn.Linear(config.embed_dim, config.channels)
 
     def forward(self, series: Tensor) -> Tensor:
         """Map a series to a series of the same length."""
@@ -77,3 +62,59 @@ class PointEncoder(nn.Module):
         x = self.embed(series)  # (B, L, E)
         x, operators = self.blocks.encode(x, need_weights=need_weights)
         return self.head(self.norm(x)), operators
+
+
+class PointBackbone(Backbone):
+    """The tokens of a `PointEncoder` without its outputs: (B, L, C) to (B, 1, L, E), each of all channels.
+
+    With values="conv", positions="sinusoidal" and norm_first=False it is the encoder that Time-Series-Library at
+    4e938a1767106324dd753b2a44832bf870a0252e classifies series with; see `Classifier`.
+    """
+
+    uses_marks: ClassVar[bool] = False
+    mixes_channels: ClassVar[bool] = True
+
+    def __init__(self, config: PointEncoderConfig) -> None:
+        super().__init__(
+            lookback=config.num_tokens,
+            embed_dim=config.embed_dim,
+            num_tokens=config.num_tokens,
+            channels=config.channels,
+        )
+        self.config = config
+        self.embed, self.blocks = _parts(config)
+        self.norm = nn.LayerNorm(config.embed_dim)
+
+    def valid_tokens(self, mask: Tensor) -> Tensor:
+        """A token is a step."""
+        return mask
+
+    def _encode(
+        self, series: Tensor, marks: Tensor | None, need_weights: bool, padding: Tensor | None
+    ) -> tuple[Tensor, list[Tensor]]:
+        x = self.embed(series)  # (B, L, E)
+        x, operators = self.blocks.encode(x, padding, need_weights)
+        return self.norm(x).unsqueeze(1), operators  # (B, 1, L, E)
+
+
+def _parts(config: PointEncoderConfig) -> tuple[PointEmbedding, EncoderStack]:
+    """Embedding and blocks; weights are drawn in this order."""
+    width, p = config.embed_dim, config.dropout
+    embed = PointEmbedding(
+        config.channels,
+        width,
+        config.num_tokens,
+        values=config.values,
+        positions=config.positions,
+        dropout=p,
+    )
+    blocks = EncoderStack(
+        EncoderBlock(
+            build_attention(config.attention, width, config.num_heads, config.num_tokens, dropout=p),
+            config.ff_dim,
+            dropout=p,
+            norm_first=config.norm_first,
+        )
+        for _ in range(config.num_layers)
+    )
+    return embed, blocks

@@ -24,7 +24,7 @@ from toa.nn.embedding import (
 from toa.nn.experts import Gating, LinearExperts, NoisyTopKGate
 from toa.nn.heads import FlattenHead
 from toa.nn.hyperglu import HyperGLUAttention
-from toa.nn.norm import ReversibleInstanceNorm, Statistics, TokenBatchNorm, make_norm
+from toa.nn.norm import ReversibleInstanceNorm, Statistics, TokenBatchNorm, make_norm, normalise_tokens
 from toa.nn.operator import (
     OPERATORS,
     DenseOperator,
@@ -89,6 +89,7 @@ __all__ = [
     "drop_offset",
     "make_norm",
     "make_operator",
+    "normalise_tokens",
     "own_generators",
     "share_drop_rate",
     "sinusoidal_positions",

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from toa._checks import check_at_least, check_fraction
 from toa.nn.attention import Attended, Attention, ScoreFactors
-from toa.nn.norm import Norm, make_norm
+from toa.nn.norm import Norm, make_norm, normalise_tokens
 
 
 class FeedForward(nn.Sequential):
@@ -82,14 +82,18 @@ class EncoderBlock(nn.Module):
             previous: Score factors of the block before, whose scores are added to this one's.
             pair_mask: (B or 1, N, N), what each pair of tokens is let through with; see `Attention.attend`.
         """
-        h = self.attention_norm(x) if self.norm_first else x
+
+        def normalise(norm: nn.Module, tokens: Tensor) -> Tensor:
+            return normalise_tokens(norm, tokens, key_padding_mask)
+
+        h = normalise(self.attention_norm, x) if self.norm_first else x
         attended = self.attention.attend(h, h, h, key_padding_mask, need_weights, previous, pair_mask)
         x = x + self.attention_dropout(attended.output)
         if self.norm_first:
-            x = x + self.ff(self.ff_norm(x))
+            x = x + self.ff(normalise(self.ff_norm, x))
         else:
-            x = self.attention_norm(x)
-            x = self.ff_norm(x + self.ff(x))
+            x = normalise(self.attention_norm, x)
+            x = normalise(self.ff_norm, x + self.ff(x))
         return attended._replace(output=x)
 
 

@@ -42,11 +42,27 @@ class ReversibleInstanceNorm(nn.Module):
         self.weight = None if affine_channels is None else nn.Parameter(torch.ones(affine_channels))
         self.bias = None if affine_channels is None else nn.Parameter(torch.zeros(affine_channels))
 
-    def normalise(self, series: Tensor) -> tuple[Tensor, Statistics]:
-        """The normalised series (B, L, C), and the statistics that take it back."""
+    def normalise(self, series: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Statistics]:
+        """The normalised series (B, L, C), and the statistics that take it back.
+
+        Args:
+            series: (B, L, C).
+            mask: (B, L), True where a step is real: statistics are of those alone, and padding comes out as zeros. A
+                row needs one real step. None if all are.
+        """
         check_shape("series", series, "(B, L, C)", (None, None, self.affine_channels))
-        mean = series.mean(1, keepdim=True).detach()  # (B, 1, C)
-        std = (series.var(1, correction=0, keepdim=True) + self.eps).sqrt()  # (B, 1, C)
+        if mask is None:
+            mean = series.mean(1, keepdim=True).detach()  # (B, 1, C)
+            var = series.var(1, correction=0, keepdim=True)
+        else:
+            check_shape("mask", mask, "(B, L)", (series.shape[0], series.shape[1]))
+            padding = ~mask.unsqueeze(-1)  # (B, L, 1)
+            count = mask.sum(1).view(-1, 1, 1)
+            mean = (series.masked_fill(padding, 0.0).sum(1, keepdim=True) / count).detach()  # (B, 1, C)
+            # padding at the mean adds nothing to the variance and is zero in the end
+            series = torch.where(padding, mean, series)
+            var = (series - mean).square().sum(1, keepdim=True) / count
+        std = (var + self.eps).sqrt()  # (B, 1, C)
         if self.detach_std:
             std = std.detach()
         series = (series - mean) / std
@@ -70,9 +86,33 @@ class ReversibleInstanceNorm(nn.Module):
 class TokenBatchNorm(nn.BatchNorm1d):
     """Batch normalisation of each feature of tokens (B, N, E), over batch and tokens."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Normalise tokens; their shape stays."""
-        return super().forward(x.flatten(0, 1)).view_as(x)
+    def forward(self, x: Tensor, padding: Tensor | None = None) -> Tensor:
+        """Normalise tokens; their shape stays. Those that `padding` (B, N) marks are in no statistic."""
+        if padding is None or not self.training:
+            return super().forward(x.flatten(0, 1)).view_as(x)
+        # a weighted mean and not a choice of rows: shapes must not depend on the mask
+        weight = (~padding).unsqueeze(-1).float()  # (B, N, 1)
+        count = weight.sum()
+        wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+        mean = (wide * weight).sum((0, 1)) / count  # (E,)
+        var = ((wide - mean).square() * weight).sum((0, 1)) / count  # (E,)
+        self._follow(mean.detach(), var.detach() * count / (count - 1).clamp(min=1.0))
+        return ((wide - mean) / (var + self.eps).sqrt() * self.weight + self.bias).to(x.dtype)
+
+    def _follow(self, mean: Tensor, var: Tensor) -> None:
+        """Move the running statistics."""
+        assert self.momentum is not None
+        assert self.running_mean is not None
+        assert self.running_var is not None
+        assert self.num_batches_tracked is not None
+        self.num_batches_tracked.add_(1)
+        self.running_mean.lerp_(mean.to(self.running_mean.dtype), self.momentum)
+        self.running_var.lerp_(var.to(self.running_var.dtype), self.momentum)
+
+
+def normalise_tokens(norm: nn.Module, x: Tensor, padding: Tensor | None) -> Tensor:
+    """Apply a norm of `make_norm`; only one over the batch has to know of padding (B, N)."""
+    return norm(x, padding) if isinstance(norm, TokenBatchNorm) else norm(x)
 
 
 def make_norm(norm: Norm, embed_dim: int) -> nn.Module:
