@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 from tests.data.files import Web, home, make_spec, serve, values, write_csv  # noqa: F401
 from tests.support import ROOT
 from toa.cli_data import data_app
-from toa.data import DATASETS
+from toa.data import ANOMALY_SETS, DATASETS
 
 
 def call(*words: str) -> tuple[int, str, str]:
@@ -43,7 +43,8 @@ def test_list_shows_every_dataset_and_what_is_here(small):
     assert "Small 120 x 3 h ratio none yes" in out
     assert "ETTh1 17420 x 7 h ett-hour CC BY-ND 4.0 no" in out
     assert "Solar-12ch (subset) 52560 x 12 10min solar not stated no" in out
-    assert all(name in out for name in DATASETS)
+    assert "MSL 58317 + 73729 x 55 10.53% not stated no" in out
+    assert all(name in out for name in (*DATASETS, *ANOMALY_SETS))
 
 
 def test_where_prints_the_path(small):
@@ -96,6 +97,8 @@ def test_fetch_downloads_and_prints_the_path(small, monkeypatch):
     [
         (("where", "etth1"), ("unknown dataset 'etth1'", "ETTh1")),
         (("fetch", "Traffic"), ("'Traffic' must have a url", "pems.dot.ca.gov", "traffic/traffic.csv")),
+        (("fetch", "MSL"), ("'MSL' must have a url", "telemanom", "MSL/MSL_train.npy")),
+        (("where", "SMD-machine-1-6"), ("machine-1-6.txt", "toa data fetch SMD-machine-1-6")),
         (("verify", "Nope"), ("unknown dataset 'Nope'",)),
     ],
 )

@@ -10,7 +10,7 @@ import typer
 from toa._terminal import clear_errors
 
 if TYPE_CHECKING:
-    from toa.data.spec import DatasetSpec
+    from toa.data import AnomalySpec, DatasetSpec
 
 data_app = typer.Typer(
     help="Benchmark data: list, find, fetch and verify.", no_args_is_help=True, pretty_exceptions_enable=False
@@ -24,34 +24,38 @@ FolderOption = Annotated[
 
 @data_app.command("list")
 def list_(data_dir: FolderOption = None) -> None:
-    """Every data set of the catalogue: shape, frequency, split, licence, and whether it is here."""
+    """Every data set of the catalogue, a table a task: shape, licence, and whether it is here."""
     with clear_errors():
-        from rich import box
-        from rich.console import Console
-        from rich.table import Table
-
-        from toa.data.catalog import DATASETS
+        from toa.data import ANOMALY_SETS, DATASETS
         from toa.data.location import candidates
 
-        table = Table(box=box.SIMPLE_HEAD, show_edge=False, collapse_padding=True)
-        for title in ("name", "shape", "frequency", "split", "licence", "here"):
-            table.add_column(title, justify="right" if title == "shape" else "left", no_wrap=True)
+        rows: list[tuple[str, ...]] = []
         for spec in map(DATASETS.__getitem__, DATASETS):
             here = any(path.is_file() for path in candidates(spec, data_dir))
-            name = spec.name if spec.subset_of is None else f"{spec.name} (subset)"
             shape = f"{spec.rows} x {spec.channels}"
-            table.add_row(name, shape, spec.frequency, spec.split, spec.licence, "yes" if here else "no")
-        Console().print(table)
+            name = spec.name if spec.subset_of is None else f"{spec.name} (subset)"
+            rows.append((name, shape, spec.frequency, spec.split, spec.licence, "yes" if here else "no"))
+        _print_table("forecasting", ("name", "shape", "frequency", "split", "licence", "here"), rows)
+        rows = []
+        for entry in map(ANOMALY_SETS.__getitem__, ANOMALY_SETS):
+            shape = f"{entry.train_rows} + {entry.test_rows} x {entry.channels}"
+            share = f"{entry.label_ratio:.2%}"
+            rows.append((entry.name, shape, share, entry.licence, "yes" if _is_here(entry, data_dir) else "no"))
+        _print_table("anomaly detection", ("name", "shape", "anomalous", "licence", "here"), rows)
 
 
 @data_app.command()
 def where(name: NameArgument, data_dir: FolderOption = None) -> None:
-    """Print the path of a data set, or every place it was looked for."""
+    """Print the path of each file of a data set, or every place it was looked for."""
     with clear_errors():
-        from toa.data.catalog import DATASETS
+        from toa.data import DatasetSpec
+        from toa.data.anomaly import locate_anomaly
         from toa.data.location import locate
 
-        typer.echo(locate(DATASETS[name], data_dir))
+        spec = _spec(name)
+        found = [locate(spec, data_dir)] if isinstance(spec, DatasetSpec) else locate_anomaly(spec, data_dir)[1]
+        for path in found:
+            typer.echo(path)
 
 
 @data_app.command("fetch")
@@ -60,15 +64,20 @@ def fetch_(name: NameArgument, data_dir: FolderOption = None) -> None:
     with clear_errors():
         import pooch
 
-        from toa.data.catalog import DATASETS
+        from toa.data import DatasetSpec
+        from toa.data.arrays import read_values
         from toa.data.download import fetch
 
-        spec = DATASETS[name]
+        spec = _spec(name)
         # the bar says what pooch would
         pooch.get_logger().setLevel("WARNING")
-        with _bar(name) as progress:
-            path = fetch(spec, data_dir, progress=progress)
-        typer.echo(path)
+        if isinstance(spec, DatasetSpec):
+            with _bar(name) as progress:
+                typer.echo(fetch(spec, data_dir, progress=progress))
+            return
+        for file in spec.served or spec.layouts[0]:
+            with _bar(file.path) as progress:
+                typer.echo(fetch(file, data_dir, progress=progress, read=read_values))
 
 
 @data_app.command("verify")
@@ -78,11 +87,11 @@ def verify_(
 ) -> None:
     """Check that files are here, have the known checksum and the right shape."""
     with clear_errors():
-        from toa.data.catalog import DATASETS
+        from toa.data import ANOMALY_SETS, DATASETS
         from toa.data.location import DatasetNotFoundError
 
         wrong = 0
-        for spec in [DATASETS[name] for name in names or DATASETS]:
+        for spec in [_spec(name) for name in names or [*DATASETS, *ANOMALY_SETS]]:
             try:
                 typer.echo(f"{spec.name}: {_checked(spec, data_dir)}")
             except DatasetNotFoundError as error:
@@ -95,15 +104,59 @@ def verify_(
             raise ValueError(f"{wrong} of the data sets failed; each is named above with its remedy.")
 
 
-def _checked(spec: "DatasetSpec", data_dir: Path | None) -> str:
+def _spec(name: str) -> "DatasetSpec | AnomalySpec":
+    """An entry of either catalogue."""
+    from toa._checks import check_choice
+    from toa.data import ANOMALY_SETS, DATASETS
+
+    check_choice("dataset", name, [*DATASETS, *ANOMALY_SETS])
+    return DATASETS[name] if name in DATASETS else ANOMALY_SETS[name]
+
+
+def _checked(spec: "DatasetSpec | AnomalySpec", data_dir: Path | None) -> str:
+    from toa.data import DatasetSpec
+    from toa.data.anomaly import locate_anomaly, read_anomaly
     from toa.data.location import locate, verify
     from toa.data.readers import read_dataset
 
-    path = locate(spec, data_dir)
-    found = verify(path, spec)
-    rows, channels = read_dataset(spec, path).values.shape
-    known = "as known" if spec.sha256 is not None else "none known to compare with"
-    return f"{rows} x {channels}, sha256 {found[:16]} ({known}), {path}"
+    if isinstance(spec, DatasetSpec):
+        path = locate(spec, data_dir)
+        sums, known = [verify(path, spec)], [spec.sha256]
+        rows, channels = read_dataset(spec, path).values.shape
+        shape = f"{rows} x {channels}"
+    else:
+        files, paths = locate_anomaly(spec, data_dir)
+        sums = [verify(path, file) for path, file in zip(paths, files, strict=True)]
+        known = [file.sha256 for file in files]
+        series = read_anomaly(spec, files, paths)
+        path = paths[0].parent
+        shape = f"{len(series.train)} + {len(series.test)} x {series.train.shape[1]}"
+    said = "as known" if None not in known else "none known to compare with"
+    return f"{shape}, sha256 {', '.join(found[:16] for found in sums)} ({said}), {path}"
+
+
+def _is_here(spec: "AnomalySpec", data_dir: Path | None) -> bool:
+    from toa.data.anomaly import locate_anomaly
+    from toa.data.location import DatasetNotFoundError
+
+    try:
+        locate_anomaly(spec, data_dir)
+    except DatasetNotFoundError:
+        return False
+    return True
+
+
+def _print_table(title: str, columns: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, collapse_padding=True, title=title, title_justify="left")
+    for name in columns:
+        table.add_column(name, justify="right" if name == "shape" else "left", no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
+    Console().print(table)
 
 
 @contextmanager

@@ -170,7 +170,7 @@ def test_gaps_are_filled_when_asked(home):
         ("ECL", {}, ("'ECL' must lie in a data folder", "archive.ics.uci.edu")),
         ("Small", {"horizon": 29}, ("needing 37 rows", "got 28 in val", "200 rows of Small", "is 20")),
         ("Small", {"split": "half"}, ("unknown split 'half'",)),
-        ("Small", {"fill": "zero"}, ("unknown fill 'zero'",)),
+        ("Small", {"fill": "mean"}, ("unknown fill 'mean'",)),
         ("Small", {"freq": "s"}, ("unknown freq 's'",)),
     ],
 )

@@ -92,7 +92,12 @@ def test_npz_gives_the_first_feature(tmp_path, pack):
 
 
 @pytest.mark.parametrize(
-    ("fill", "want"), [("ffill", [1.0, 1.0, 1.0, 4.0, 4.0]), ("interpolate", [1.0, 2.0, 3.0, 4.0, 4.0])]
+    ("fill", "want"),
+    [
+        ("ffill", [1.0, 1.0, 1.0, 4.0, 4.0]),
+        ("interpolate", [1.0, 2.0, 3.0, 4.0, 4.0]),
+        ("zero", [1.0, 0.0, 0.0, 4.0, 0.0]),
+    ],
 )
 def test_gaps_are_filled_when_asked(tmp_path, fill, want):
     rows = "".join(f"2020-01-0{day},{cell}\n" for day, cell in zip(range(1, 6), ("1", "", "", "4", ""), strict=True))
@@ -152,8 +157,8 @@ def test_missing_values_are_counted_by_column(tmp_path):
 
 
 def test_an_unknown_fill_is_refused(tmp_path):
-    with pytest.raises(ValueError, match=message("unknown fill 'zero'; known: ffill, interpolate.")):
-        read_csv_series(write_csv(tmp_path / "a.csv", TABLE), fill="zero")
+    with pytest.raises(ValueError, match=message("unknown fill 'mean'; known: ffill, interpolate, zero.")):
+        read_csv_series(write_csv(tmp_path / "a.csv", TABLE), fill="mean")
 
 
 def test_a_missing_target_is_refused(tmp_path):

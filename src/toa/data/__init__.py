@@ -1,5 +1,16 @@
 """Datasets and signals."""
 
+from toa.data.anomaly import (
+    AnomalyData,
+    LabelledSeries,
+    SeriesWindows,
+    load_anomaly,
+    locate_anomaly,
+    read_anomaly,
+)
+from toa.data.anomaly_catalog import ANOMALY_SETS
+from toa.data.anomaly_spec import AnomalyFiles, AnomalySpec
+from toa.data.arrays import read_labels, read_values
 from toa.data.catalog import DATASETS
 from toa.data.download import fetch
 from toa.data.forecast import ForecastData, load_forecast
@@ -8,24 +19,31 @@ from toa.data.marks import mark_names, time_marks
 from toa.data.readers import read_csv_series, read_dataset
 from toa.data.scaling import StandardScaler
 from toa.data.series import Series
-from toa.data.spec import DatasetSpec
+from toa.data.spec import DatasetSpec, FileSpec
 from toa.data.splits import SPLIT_RULES, Segment, Split, split_rows
 from toa.data.storage import open_mapped, place_series, write_mapped
 from toa.data.synthetic import REGIMES, DemixingBatch, HarmonicDemixing
 from toa.data.windows import WindowBatch, Windows
 
 __all__ = [
+    "ANOMALY_SETS",
     "DATASETS",
     "REGIMES",
     "SPLIT_RULES",
+    "AnomalyData",
+    "AnomalyFiles",
+    "AnomalySpec",
     "ChecksumError",
     "DatasetNotFoundError",
     "DatasetSpec",
     "DemixingBatch",
+    "FileSpec",
     "ForecastData",
     "HarmonicDemixing",
+    "LabelledSeries",
     "Segment",
     "Series",
+    "SeriesWindows",
     "Split",
     "StandardScaler",
     "WindowBatch",
@@ -33,13 +51,18 @@ __all__ = [
     "checksum",
     "data_folders",
     "fetch",
+    "load_anomaly",
     "load_forecast",
     "locate",
+    "locate_anomaly",
     "mark_names",
     "open_mapped",
     "place_series",
+    "read_anomaly",
     "read_csv_series",
     "read_dataset",
+    "read_labels",
+    "read_values",
     "split_rows",
     "time_marks",
     "verify",

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pooch
@@ -9,7 +10,7 @@ import pooch
 from toa._checks import check_at_least
 from toa.data.location import ChecksumError, data_folders, how_to_get, verify
 from toa.data.readers import read_dataset
-from toa.data.spec import DatasetSpec
+from toa.data.spec import DatasetSpec, FileSpec
 
 # bytes done, and bytes in all where the server says
 Progress = Callable[[int, int | None], None]
@@ -19,16 +20,24 @@ _TIMEOUT = 30.0
 
 
 def fetch(
-    spec: DatasetSpec,
+    spec: DatasetSpec | FileSpec,
     data_dir: str | Path | None = None,
     *,
     progress: Progress | None = None,
     attempts: int = 3,
+    read: Callable[[Path], object] | None = None,
 ) -> Path:
     """Download the file of `spec` into `data_dir`, else $TOA_DATA, else the user's cache, and return its path.
 
     A true file that is there already, plain or gzipped, is kept. A broken download leaves `<file>.part`, from which
     the next attempt or call goes on; the file itself appears whole or not at all.
+
+    Args:
+        spec: The file.
+        data_dir: Where it shall lie.
+        progress: Told of bytes.
+        attempts: How often a broken connection is taken up again.
+        read: Reads the file, or refuses it, where no checksum is known; that of a forecasting set if None.
 
     Raises:
         ValueError: If nobody official serves the file; it names the source and where to put it.
@@ -36,11 +45,13 @@ def fetch(
         ChecksumError: If what came is not the file the catalogue knows; it is deleted.
     """
     check_at_least("attempts", attempts, 1)
+    if read is None and isinstance(spec, DatasetSpec):
+        read = partial(read_dataset, spec)
     folder = data_folders(data_dir)[0]
     target = folder / spec.path
     if spec.url is None:
         raise ValueError(f"dataset {spec.name!r} must have a url to be fetched, and has none; {how_to_get(spec)}.")
-    if (kept := _kept(spec, target)) is not None:
+    if (kept := _kept(spec, target, read)) is not None:
         return kept
     known = None if spec.sha256 is None else f"sha256:{spec.sha256}"
     if known is None:
@@ -55,27 +66,27 @@ def fetch(
             f"dataset {spec.name!r} must have sha256 {spec.sha256}, got other bytes from {spec.url} ({error}); "
             f"try again later, or see {spec.source}."
         ) from error
-    if spec.sha256 is None:
-        _check_shape(spec, target)
+    if spec.sha256 is None and read is not None:
+        _check_content(read, target)
     return target
 
 
-def _check_shape(spec: DatasetSpec, path: Path) -> None:
+def _check_content(read: Callable[[Path], object], path: Path) -> None:
     """Without a known hash, reading the file is the only check there is."""
     try:
-        read_dataset(spec, path)
+        read(path)
     except ValueError:
         path.unlink()
         raise
 
 
-def _kept(spec: DatasetSpec, target: Path) -> Path | None:
+def _kept(spec: DatasetSpec | FileSpec, target: Path, read: Callable[[Path], object] | None) -> Path | None:
     for path in (target, target.with_name(f"{target.name}.gz")):
         if path.is_file():
             try:
                 verify(path, spec)
-                if spec.sha256 is None:
-                    read_dataset(spec, path)
+                if spec.sha256 is None and read is not None:
+                    read(path)
             except ValueError:
                 # not the true file: fetched again over it, or beside it
                 continue
@@ -86,7 +97,7 @@ def _kept(spec: DatasetSpec, target: Path) -> Path | None:
 class _Resuming:
     """A downloader for pooch that keeps what it has in a .part file and asks for the rest alone."""
 
-    def __init__(self, spec: DatasetSpec, part: Path, progress: Progress | None, attempts: int) -> None:
+    def __init__(self, spec: DatasetSpec | FileSpec, part: Path, progress: Progress | None, attempts: int) -> None:
         self.spec, self.part, self.progress, self.attempts = spec, part, progress, attempts
 
     def __call__(self, url: str, output_file: str, pooch: object, check_only: bool = False) -> None:

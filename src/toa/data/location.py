@@ -11,7 +11,7 @@ from typing import BinaryIO, cast
 
 import pooch
 
-from toa.data.spec import DatasetSpec
+from toa.data.spec import DatasetSpec, FileSpec
 
 _CHUNK = 1 << 20
 
@@ -31,13 +31,13 @@ def data_folders(data_dir: str | Path | None = None) -> list[Path]:
     return [Path(folder).expanduser() for folder in given if folder not in (None, "")]
 
 
-def candidates(spec: DatasetSpec, data_dir: str | Path | None = None) -> list[Path]:
+def candidates(spec: DatasetSpec | FileSpec, data_dir: str | Path | None = None) -> list[Path]:
     """Every path that the file of `spec` may have, plain and gzipped, in the order of search."""
     places = [folder / spec.path for folder in data_folders(data_dir)]
     return [path for place in places for path in (place, place.with_name(f"{place.name}.gz"))]
 
 
-def locate(spec: DatasetSpec, data_dir: str | Path | None = None) -> Path:
+def locate(spec: DatasetSpec | FileSpec, data_dir: str | Path | None = None) -> Path:
     """The file of `spec`, plain or gzipped.
 
     Raises:
@@ -54,7 +54,7 @@ def locate(spec: DatasetSpec, data_dir: str | Path | None = None) -> Path:
     )
 
 
-def how_to_get(spec: DatasetSpec) -> str:
+def how_to_get(spec: DatasetSpec | FileSpec) -> str:
     """What a user can do to have the file."""
     if spec.url is not None:
         return f"run `toa data fetch {spec.name}`, or name the folder that has it by data_dir or $TOA_DATA"
@@ -87,7 +87,7 @@ def checksum(path: str | Path) -> str:
     return digest.hexdigest()
 
 
-def verify(path: str | Path, spec: DatasetSpec) -> str:
+def verify(path: str | Path, spec: DatasetSpec | FileSpec) -> str:
     """Compare a file's checksum with the catalogue's, where that is known, and return it.
 
     Raises:

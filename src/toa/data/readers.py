@@ -28,7 +28,7 @@ def read_csv_series(
         path: Plain, or gzipped with a name in .gz.
         date_column: Name of the column of dates; None for a file without dates.
         fill: None refuses missing values; "ffill" repeats the last value; "interpolate" draws a line between the
-            neighbours, which looks ahead.
+            neighbours, which looks ahead; "zero" puts zeros.
         target: Column to move to the end, as the field's loader for custom files does.
         allow_duplicate_dates: Whether a date may stand in two rows that follow each other.
 
@@ -36,7 +36,7 @@ def read_csv_series(
         ValueError: For whatever cannot be read as it stands; nothing is repaired unasked.
     """
     path = Path(path)
-    frame = _read_table(path, header=0, text=date_column)
+    frame = read_table(path, header=0, text=date_column)
     dates = None
     if date_column is not None:
         if date_column not in frame.columns:
@@ -59,7 +59,7 @@ def read_dataset(spec: DatasetSpec, path: str | Path, *, fill: str | None = None
     if spec.reader == "npz":
         series = _read_npz(path, fill)
     elif spec.reader == "txt":
-        frame = _read_table(path, header=None, text=None)
+        frame = read_table(path, header=None, text=None)
         series = Series(values=numeric_values(frame, str(path), fill), columns=tuple(map(str, frame.columns)))
     else:
         series = read_csv_series(
@@ -78,7 +78,7 @@ def read_dataset(spec: DatasetSpec, path: str | Path, *, fill: str | None = None
     return series
 
 
-def _read_table(path: Path, *, header: int | None, text: str | None) -> pd.DataFrame:
+def read_table(path: Path, *, header: int | None, text: str | None) -> pd.DataFrame:
     """A comma-separated file as a frame, the column `text` left as text."""
     with open_unpacked(path) as file:
         content = file.read()

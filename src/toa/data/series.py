@@ -9,7 +9,7 @@ from jaxtyping import Float64
 
 from toa._checks import check_choice
 
-FILLS = ("ffill", "interpolate")
+FILLS = ("ffill", "interpolate", "zero")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -123,6 +123,8 @@ def _refuse_text(column: "pd.Series[str]", label: str, name: str) -> None:
 
 def _filled(values: Float64[np.ndarray, "t c"], fill: str) -> Float64[np.ndarray, "t c"]:
     frame = pd.DataFrame(values)
+    if fill == "zero":
+        return frame.fillna(0.0).to_numpy(dtype=np.float64)
     done = frame.ffill() if fill == "ffill" else frame.interpolate("linear", limit_direction="forward")
     return done.to_numpy(dtype=np.float64)
 
