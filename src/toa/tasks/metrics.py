@@ -42,3 +42,26 @@ class RunningMeans:
         if self._count == 0:
             raise ValueError("means need at least one entry, got none; the split has no window.")
         return {name: float(total) / self._count for name, total in self._sums.items()}
+
+
+def confusion_matrix(labels: Tensor, predictions: Tensor, num_classes: int) -> Tensor:
+    """How many cases of each class (rows) were taken for each (columns): (K, K)."""
+    return torch.bincount(labels * num_classes + predictions, minlength=num_classes**2).view(num_classes, num_classes)
+
+
+def class_scores(confusion: Tensor) -> dict[str, float]:
+    """Accuracy, balanced accuracy and macro F1 of a confusion matrix (K, K), defined as scikit-learn defines them.
+
+    Balanced accuracy is the mean recall of the classes that have cases; macro F1 the mean of 2 tp / (2 tp + fp + fn)
+    over those that have cases or are predicted.
+    """
+    counts = confusion.double().cpu()
+    if not counts.sum() > 0:
+        raise ValueError("scores need at least one case, got none; the split is empty.")
+    hits, true, taken = counts.diagonal(), counts.sum(1), counts.sum(0)
+    present, seen = true > 0, (true + taken) > 0
+    return {
+        "accuracy": float(hits.sum() / counts.sum()),
+        "balanced_accuracy": float((hits[present] / true[present]).mean()),
+        "macro_f1": float((2.0 * hits[seen] / (true + taken)[seen]).mean()),
+    }

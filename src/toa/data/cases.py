@@ -1,0 +1,133 @@
+"""Labelled series of differing length as one padded tensor, split and standardised.
+
+Alphabet: n cases, L length of the longest, l of one, C channels.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+import torch
+from jaxtyping import Bool, Float32, Float64, Int
+from torch import Tensor
+
+from toa._checks import check_fraction
+from toa.data.scaling import StandardScaler
+from toa.data.windows import epoch_order
+
+Case = Float64[np.ndarray, "l c"]
+
+# how `hold_out` chooses, as records say it
+HOLD_OUT_RULE = "of a class with n cases round(share * n), at least 1 where n >= 2, none where n = 1"
+
+
+class CaseBatch(NamedTuple):
+    """Series (B, L, C), their classes (B,), and a mask (B, L), True where a step is real; None if all are."""
+
+    series: Tensor
+    labels: Tensor
+    mask: Tensor | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Cases:
+    """Labelled cases on the training device, padded at the end with zeros; a batch is picked by index.
+
+    Args:
+        series: (n, L, C).
+        labels: (n,), each a class from 0.
+        mask: (n, L), True where a step is real; None if all are.
+    """
+
+    series: Float32[Tensor, "n length c"]
+    labels: Int[Tensor, " n"]
+    mask: Bool[Tensor, "n length"] | None = None
+
+    def __len__(self) -> int:
+        return len(self.series)
+
+    def epoch_order(self, seed: int, epoch: int) -> Int[Tensor, " n"]:
+        """The random order of an epoch: it depends on seed and epoch alone, so a stopped run finds it again."""
+        return epoch_order(len(self), seed, epoch).to(self.series.device)
+
+    def batch(self, index: Int[Tensor, " b"]) -> CaseBatch:
+        """The cases at these places."""
+        index = index.to(self.series.device)
+        return CaseBatch(self.series[index], self.labels[index], None if self.mask is None else self.mask[index])
+
+
+def pad_cases(
+    cases: Sequence[Case], labels: Sequence[int], length: int, *, masked: bool, device: str | torch.device = "cpu"
+) -> Cases:
+    """Cases as one tensor of `length` steps; with `masked`, which of them are real."""
+    series = np.zeros((len(cases), length, cases[0].shape[1]), dtype=np.float32)
+    for row, case in enumerate(cases):
+        series[row, : len(case)] = case
+    lengths = torch.tensor([len(case) for case in cases])
+    mask = (torch.arange(length) < lengths[:, None]).to(device) if masked else None  # (n, L)
+    return Cases(
+        series=torch.from_numpy(series).to(device), labels=torch.tensor(labels, dtype=torch.long).to(device), mask=mask
+    )
+
+
+def hold_out(labels: Sequence[int], share: float, seed: int) -> tuple[list[int], list[int]]:
+    """Places to train on and places held out of them, each class in its share; see `HOLD_OUT_RULE`.
+
+    Raises:
+        ValueError: If no class has two cases, so that nothing can be held out.
+    """
+    check_fraction("share", share)
+    kinds = np.asarray(labels)
+    held: list[int] = []
+    for label in np.unique(kinds):
+        places = np.flatnonzero(kinds == label)
+        # rounded half up: Python rounds 2.5 to 2
+        count = 0 if len(places) < 2 else max(1, int(share * len(places) + 0.5))
+        held += places[epoch_order(len(places), seed, int(label)).numpy()[:count]].tolist()
+    if not held:
+        raise ValueError(
+            f"labels must have a class with two cases to hold validation out of them, got {len(kinds)} cases of "
+            f"{len(np.unique(kinds))} classes; add cases, or use protocol tslib-uea, which validates on TEST."
+        )
+    kept = np.setdiff1d(np.arange(len(kinds)), held)
+    return kept.tolist(), sorted(held)
+
+
+def interpolate_missing(case: Case, name: str) -> Case:
+    """A case with its gaps closed: lines between neighbours in time, and the nearest value at the ends.
+
+    Raises:
+        ValueError: If a channel has no value at all, or one is infinite.
+    """
+    if np.isinf(case).any():
+        raise ValueError(f"{name} must be finite, got {int(np.isinf(case).sum())} infinite values; remove them.")
+    missing = np.isnan(case)
+    if not missing.any():
+        return case
+    if missing.all(0).any():
+        channel = int(missing.all(0).argmax())
+        raise ValueError(
+            f"{name} must have a value in each channel, got none in channel {channel + 1}; drop the case or channel."
+        )
+    filled = pd.DataFrame(case).interpolate("linear", limit_direction="both")
+    return filled.to_numpy(dtype=np.float64)
+
+
+def fit_scaler(cases: Sequence[Case], name: str) -> StandardScaler:
+    """Mean and population std of each channel over all steps; a channel that never changes is left unscaled."""
+    return StandardScaler.fit(np.concatenate(cases), allow_constant=True, name=name)
+
+
+def standardise_as_peers(cases: Sequence[Case]) -> list[Case]:
+    """By the cases' own statistics, sample std plus machine epsilon, as Time-Series-Library does each split."""
+    rows = np.concatenate(cases)
+    std = rows.std(0, ddof=1) if len(rows) > 1 else np.zeros(rows.shape[1])
+    return [(case - rows.mean(0)) / (std + np.finfo(np.float64).eps) for case in cases]
+
+
+def scale_by_channels(case: Case) -> Case:
+    """Level of each channel off, then each step over its spread between channels: Time-Series-Library's extra step."""
+    centred = case - case.mean(0)
+    return centred / np.sqrt(centred.var(1, keepdims=True) + 1e-5)
