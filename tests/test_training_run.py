@@ -1,0 +1,68 @@
+"""What `benchmarks/training_run.py` compares, and what it refuses to; the runs themselves are made up."""
+
+import argparse
+import importlib.util
+import json
+import subprocess
+
+import pytest
+
+from tests.support import ROOT, message
+
+PEER_SAYS = "Epoch: 1, Steps: 3 | Train Loss: 1.0\nEpoch: 2, Steps: 3 | Train Loss: 0.9\nmse:0.25, mae:0.5, dtw:none\n"
+
+
+@pytest.fixture
+def harness():
+    spec = importlib.util.spec_from_file_location("training_run", ROOT / "benchmarks" / "training_run.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def says(monkeypatch):
+    def answer(stdout: str, code: int = 0, stderr: str = "") -> None:
+        done = subprocess.CompletedProcess([], code, stdout, stderr)
+        monkeypatch.setattr(subprocess, "run", lambda *words, **options: done)
+
+    return answer
+
+
+def test_epochs_and_error_of_the_peer_are_what_it_prints(harness, says):
+    says(PEER_SAYS + json.dumps({"train_s": 2.0, "run_s": 3.0}))
+    found = harness.in_child(harness.PEER, argparse.Namespace(epochs=2))
+    assert (found["epochs"], found["mse"], found["train_s"]) == (2, 0.25, 2.0)
+
+
+def test_a_run_of_other_epochs_is_not_compared(harness, says):
+    says(PEER_SAYS + json.dumps({"train_s": 2.0}))
+    with pytest.raises(SystemExit, match=message("peer, softmax did 2 epochs instead of 10: nothing is compared")):
+        harness.in_child(harness.PEER, argparse.Namespace(epochs=10))
+    says(json.dumps({"train_s": 2.0, "epochs": 3}))
+    with pytest.raises(SystemExit, match=message("ours, softmax did 3 epochs instead of 10")):
+        harness.in_child("ours, softmax", argparse.Namespace(epochs=10))
+
+
+def test_a_run_that_fails_is_not_compared(harness, says):
+    says("", code=1, stderr="ModuleNotFoundError: No module named 'sklearn'")
+    with pytest.raises(SystemExit, match=message("peer, softmax failed, nothing is compared")) as stop:
+        harness.in_child(harness.PEER, argparse.Namespace(epochs=1))
+    assert "No module named 'sklearn'" in str(stop.value)
+
+
+def test_a_folder_that_is_no_checkout_is_refused(harness, tmp_path):
+    with pytest.raises(SystemExit, match=message("error: peer must be a checkout", str(tmp_path), "clone")):
+        harness.compare(argparse.Namespace(peer=tmp_path, data_dir=None, device="cpu", epochs=1))
+
+
+def test_the_table_shows_every_time_over_the_peers(harness, capsys):
+    run = {"train_s": 1.0, "run_s": 2.0, "epochs": 10, "mse": 0.4, "stood_in": ["sktime"]}
+    ratios = {name: {"train_s": 0.1, "run_s": 0.2} for name in harness.OURS}
+    runs = dict.fromkeys((harness.PEER, *harness.OURS), run)
+    harness.show({"runs": runs, "ratios": ratios, "device": "cpu"})
+    shown = capsys.readouterr().out
+    assert shown.count("1.00 (0.100)") == shown.count("2.00 (0.200)") == 2
+    assert "stood in for: sktime" in shown
