@@ -1,6 +1,10 @@
 import re
 
 from tests.support import ROOT
+from toa.experiments import protocol_names
+from toa.models import MODELS
+from toa.nn import ATTENTIONS
+from toa.ops.attention.api import BACKENDS
 
 README = (ROOT / "README.md").read_text()
 
@@ -24,3 +28,8 @@ def test_every_local_link_leads_somewhere():
     assert len(links) >= 4
     for link in links:
         assert (ROOT / link).exists(), link
+
+
+def test_every_model_attention_protocol_and_backend_is_named():
+    named = set(re.findall(r"`([a-z0-9-]+)`", README))
+    assert {*MODELS, *ATTENTIONS, *protocol_names(), *BACKENDS} <= named
