@@ -1,5 +1,6 @@
-"""Devices by name, and what CUDA may round."""
+"""Devices by name, what CUDA may round, and whether results may change from run to run."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -33,3 +34,17 @@ def allow_tf32(allowed: bool, device: torch.device) -> Iterator[None]:
         yield
     finally:
         torch.set_float32_matmul_precision(before)
+
+
+@contextmanager
+def deterministic(wanted: bool) -> Iterator[None]:
+    """Refuse operations whose result may change from run to run for a while, if wanted."""
+    before = torch.are_deterministic_algorithms_enabled()
+    if wanted:
+        # cuBLAS reads it when it starts
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before)

@@ -1,8 +1,6 @@
 """A forecasting run: one config in, one record out; a run that was stopped goes on, one that is done is read."""
 
-import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,7 +11,7 @@ from torch import nn
 from toa._files import check_writable
 from toa.data import ForecastData, load_forecast, mark_names
 from toa.experiments.config import ForecastRun
-from toa.experiments.device import allow_tf32, resolve_device
+from toa.experiments.device import allow_tf32, deterministic, resolve_device
 from toa.experiments.records import Record, config_hash, make_record, read_record, write_record
 from toa.models import build_forecaster
 from toa.nn import share_drop_rate
@@ -65,7 +63,7 @@ def run_forecast(
     check_writable(folder)
     if where.type == "cuda":
         torch.cuda.reset_peak_memory_stats(where)
-    with allow_tf32(config.tf32, where), _deterministic(config.deterministic):
+    with allow_tf32(config.tf32, where), deterministic(config.deterministic):
         model, state = _train(config, data, fabric, folder / "checkpoint.safetensors", observe)
         metrics = evaluate_forecaster(model, data.test)
         validation = evaluate_forecaster(model, data.val)
@@ -164,16 +162,3 @@ def _train(
         observe=observe,
     )
     return model, state
-
-
-@contextmanager
-def _deterministic(wanted: bool) -> Iterator[None]:
-    before = torch.are_deterministic_algorithms_enabled()
-    if wanted:
-        # cuBLAS reads it when it starts
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-        torch.use_deterministic_algorithms(True)
-    try:
-        yield
-    finally:
-        torch.use_deterministic_algorithms(before)
