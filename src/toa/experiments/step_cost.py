@@ -51,6 +51,8 @@ class PeakMemory:
         self._device = device
         self._before: int | None = 0
         if device.type == "cuda":
+            # before CUDA has started there are no numbers to reset
+            torch.cuda.init()
             torch.cuda.reset_peak_memory_stats(device)
         else:
             self._before = _reset_high_water()
