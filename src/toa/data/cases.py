@@ -123,8 +123,9 @@ def fit_scaler(cases: Sequence[Case], name: str) -> StandardScaler:
 def standardise_as_peers(cases: Sequence[Case]) -> list[Case]:
     """By the cases' own statistics, sample std plus machine epsilon, as Time-Series-Library does each split."""
     rows = np.concatenate(cases)
+    mean = rows.mean(0)
     std = rows.std(0, ddof=1) if len(rows) > 1 else np.zeros(rows.shape[1])
-    return [(case - rows.mean(0)) / (std + np.finfo(np.float64).eps) for case in cases]
+    return [(case - mean) / (std + np.finfo(np.float64).eps) for case in cases]
 
 
 def scale_by_channels(case: Case) -> Case:
