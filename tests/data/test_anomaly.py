@@ -203,10 +203,22 @@ def test_bad_bytes_are_refused(own, tmp_path):
 
 
 def test_names_and_files_do_not_mix(own):
-    with pytest.raises(ValueError, match=message("test_file and label_file go with a train file", "'MSL'")):
+    with pytest.raises(ValueError, match=message("test_file goes with a train file", "'MSL'; leave it out")):
         load_anomaly(**with_own(own, dataset="MSL"))
     with pytest.raises(ValueError, match=message("unknown anomaly set 'MLS'; known: PSM, MSL")):
         load_anomaly("MLS", length=20)
+
+
+def test_labels_may_be_the_last_column_of_ones_own_files(own, tmp_path):
+    train = write_csv(tmp_path / "train.csv", np.column_stack((TRAIN, np.zeros(60))))
+    test = write_csv(tmp_path / "test.csv", np.column_stack((TEST, LABELS)))
+    data = load_anomaly(train, length=20, test_file=test, index_column=True, label_column=True)
+    assert data.train.shape == (60, 3)
+    assert np.array_equal(data.labels, LABELS)
+    with pytest.raises(ValueError, match=message("label_file goes with", "beside label_column=True; leave it out")):
+        load_anomaly(train, length=20, test_file=test, label_file=own["label_file"], label_column=True)
+    with pytest.raises(ValueError, match=message("label_column goes with a train file", "'MSL'")):
+        load_anomaly("MSL", length=20, label_column=True)
 
 
 @pytest.mark.data

@@ -138,6 +138,7 @@ def load_anomaly(
     verify: bool = True,
     fill: str | None = None,
     index_column: bool = False,
+    label_column: bool = False,
     allow_constant: bool = False,
 ) -> AnomalyData:
     """Read, check and scale by the train rows.
@@ -152,11 +153,11 @@ def load_anomaly(
         verify: Whether files of the catalogue must have the known checksums.
         fill: What to do about missing values in files of one's own, see `read_values`.
         index_column: Whether the first column of one's own csv files is an index, to be left out.
+        label_column: Whether the last column of one's own files is the label; then there is no `label_file`.
         allow_constant: Leave channels that never change in the train rows unscaled instead of refusing them.
     """
+    check_own_files(dataset, test_file, label_file, label_column=label_column)
     if isinstance(dataset, str) and dataset in ANOMALY_SETS:
-        if test_file is not None or label_file is not None:
-            raise ValueError(f"test_file and label_file go with a train file of your own, got dataset {dataset!r}.")
         spec: AnomalySpec | None = ANOMALY_SETS[dataset]
         assert spec is not None
         files, paths = locate_anomaly(spec, data_dir)
@@ -164,9 +165,13 @@ def load_anomaly(
         series, name = read_anomaly(spec, files, paths), spec.name
     else:
         spec, name = None, Path(dataset).name
-        paths = _own_paths(dataset, test_file, label_file)
-        train, test = (read_values(path, fill=fill, index_column=index_column) for path in paths[:2])
-        series = _checked(train, test, read_labels(paths[2], index_column=index_column), name)
+        given = (dataset, test_file, test_file if label_column else label_file)
+        paths = [Path(path).expanduser() for path in given if path is not None]
+        train, test = (
+            read_values(path, fill=fill, index_column=index_column, label_column=label_column) for path in paths[:2]
+        )
+        labels = read_labels(paths[2], index_column=index_column, label_column=label_column)
+        series = _checked(train, test, labels, name)
         sums = [checksum(path) for path in paths]
     for part, values in (("train", series.train), ("test", series.test)):
         if len(values) < length:
@@ -190,15 +195,23 @@ def load_anomaly(
     )
 
 
-def _own_paths(dataset: str | Path, test_file: str | Path | None, label_file: str | Path | None) -> list[Path]:
-    path = Path(dataset).expanduser()
-    if isinstance(dataset, str) and not path.suffix:
+def check_own_files(
+    dataset: str | Path, test_file: str | Path | None, label_file: str | Path | None, *, label_column: bool
+) -> None:
+    """Refuse files beside a set of the catalogue, and a train file without its companions."""
+    known = isinstance(dataset, str) and dataset in ANOMALY_SETS
+    if not known and isinstance(dataset, str) and not Path(dataset).suffix:
         # no path: let the catalogue say what it knows
         _ = ANOMALY_SETS[dataset]
     for name, given in (("test_file", test_file), ("label_file", label_file)):
-        if given is None:
-            raise ValueError(f"{name} must be given with a train file of your own, {dataset}, got None.")
-    return [path, *(Path(given).expanduser() for given in (test_file, label_file) if given is not None)]
+        wanted = not known and not (name == "label_file" and label_column)
+        if given and not wanted:
+            beside = f"dataset {dataset!r}" if known else "label_column=True"
+            raise ValueError(f"{name} goes with a train file of your own, got it beside {beside}; leave it out.")
+        if not given and wanted:
+            raise ValueError(f"{name} must be given with a train file of your own, {dataset}, got none.")
+    if known and label_column:
+        raise ValueError(f"label_column goes with a train file of your own, got dataset {dataset!r}; leave it out.")
 
 
 def _checked(

@@ -1,0 +1,228 @@
+"""Metrics of anomaly detection on labels and flags of steps, float64 on the CPU.
+
+A run is an unbroken stretch of true labels. What is undefined is None: never 0, 1 or NaN.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from toa._checks import check_at_least
+
+Labels = Bool[np.ndarray, " t"]
+Metric = float | None
+
+# thresholds of a VUS surface, as its authors sample them
+_THRESHOLDS = 250
+
+
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """Unbroken stretches [start, stop) of true entries."""
+
+    starts: Int[np.ndarray, " r"]
+    stops: Int[np.ndarray, " r"]
+
+    @classmethod
+    def of(cls, flags: Labels) -> "Runs":
+        """The runs of a vector."""
+        edges = np.flatnonzero(np.diff(flags.astype(np.int8), prepend=0, append=0))
+        return cls(edges[::2], edges[1::2])
+
+    @property
+    def lengths(self) -> Int[np.ndarray, " r"]:
+        """Steps of each run."""
+        return self.stops - self.starts
+
+    def count(self, flags: Labels) -> Int[np.ndarray, " r"]:
+        """How many steps of each run are flagged."""
+        total = np.concatenate(([0], np.cumsum(flags)))
+        return total[self.stops] - total[self.starts]
+
+    def overlapping(self, other: "Runs") -> Int[np.ndarray, " r"]:
+        """How many runs of another vector each of ours meets."""
+        return np.searchsorted(other.starts, self.stops) - np.searchsorted(other.stops, self.starts, side="right")
+
+
+def undefined(labels: Labels) -> str | None:
+    """Why no metric of detection is defined, if none is: labels of one kind."""
+    if labels.all():
+        return "every step is labelled anomalous: nothing could be flagged wrongly"
+    if not labels.any():
+        return "no step is labelled anomalous: nothing could be found"
+    return None
+
+
+def point_metrics(labels: Labels, flags: Labels) -> dict[str, Metric]:
+    """Step by step: precision TP / (TP + FP), recall TP / (TP + FN), f1 2 TP / (2 TP + FP + FN).
+
+    Precision is None where nothing is flagged, and all are None where labels are of one kind.
+    """
+    _check_pair(labels, flags)
+    return _scores(labels, flags, int((labels & flags).sum()), "")
+
+
+def point_adjust(labels: Labels, flags: Labels) -> Labels:
+    """Flag the whole of every run that has a flagged step; flags outside of runs stay as they are."""
+    _check_pair(labels, flags)
+    runs = Runs.of(labels)
+    adjusted = flags.copy()
+    for place in np.flatnonzero(runs.count(flags)):
+        adjusted[runs.starts[place] : runs.stops[place]] = True
+    return adjusted
+
+
+def adjusted_metrics(labels: Labels, flags: Labels) -> dict[str, Metric]:
+    """pa_precision, pa_recall, pa_f1: `point_metrics` after `point_adjust`."""
+    _check_pair(labels, flags)
+    runs = Runs.of(labels)
+    return _scores(labels, flags, int(runs.lengths[runs.count(flags) > 0].sum()), "pa_")
+
+
+def pa_k_metrics(labels: Labels, flags: Labels) -> dict[str, Metric]:
+    """PA%K of Kim et al. (2022): F1 after adjusting only runs of which more than K % of steps are flagged.
+
+    pa_20_f1 is the value at K = 20, pa_k_f1 the area under it for K from 0 (point adjustment) to 100 (none).
+    """
+    _check_pair(labels, flags)
+    if undefined(labels) is not None:
+        return {"pa_20_f1": None, "pa_k_f1": None}
+    runs = Runs.of(labels)
+    counts, lengths = runs.count(flags), runs.lengths
+    hits, flagged, true = int(counts.sum()), int(flags.sum()), int(lengths.sum())
+    # integers: a run of which exactly K % are flagged is not above K
+    tp = np.array([np.where(100 * counts > k * lengths, lengths, counts).sum() for k in range(101)])
+    f1 = 2 * tp / (tp + (flagged - hits) + true)
+    return {"pa_20_f1": float(f1[20]), "pa_k_f1": _area(f1, np.arange(101) / 100)}
+
+
+def range_metrics(labels: Labels, flags: Labels, *, existence: float = 0.5) -> dict[str, Metric]:
+    """Precision, recall and F1 of ranges (Tatbul et al., 2018): flat bias, cardinality 1 / number of overlaps.
+
+    A flagged run scores its share of true steps; a true run its share of flagged ones, with weight 1 - `existence`, and
+    `existence` for being met at all. These are aeon's definitions and defaults.
+    """
+    _check_pair(labels, flags)
+    names = ("range_precision", "range_recall", "range_f1")
+    if undefined(labels) is not None:
+        return dict.fromkeys(names)
+    true, found = Runs.of(labels), Runs.of(flags)
+    if not len(found.starts):
+        return dict(zip(names, (None, 0.0, 0.0), strict=True))
+    precision = float((found.count(labels) / found.lengths / np.maximum(found.overlapping(true), 1)).mean())
+    hits = true.count(flags)
+    share = hits / true.lengths / np.maximum(true.overlapping(found), 1)
+    recall = float((existence * (hits > 0) + (1.0 - existence) * share).mean())
+    f1 = 2 * precision * recall / (precision + recall) if precision + recall else 0.0
+    return dict(zip(names, (precision, recall, f1), strict=True))
+
+
+def vus_metrics(labels: Labels, score: Float[np.ndarray, " t"], *, max_buffer: int = 500) -> dict[str, Metric]:
+    """VUS-PR and VUS-ROC (Paparrizos et al., 2022): range-aware areas, averaged over buffers of 0 to `max_buffer`.
+
+    They need no threshold. The same numbers as aeon's `range_pr_vus_score` and `range_roc_vus_score`, from one sort of
+    the score instead of a pass over it for every threshold and buffer.
+    """
+    check_at_least("max_buffer", max_buffer, 0)
+    if len(score) != len(labels):
+        raise ValueError(f"score must have one entry a label, {len(labels)}, got {len(score)}.")
+    if undefined(labels) is not None or score.min() == score.max():
+        return {"vus_pr": None, "vus_roc": None}
+    order = np.argsort(-score, kind="stable")
+    falling = score[order]
+    thresholds = falling[np.linspace(0, len(score) - 1, _THRESHOLDS, dtype=np.int_)]
+    # steps at or above each threshold
+    flagged = np.searchsorted(-falling, -thresholds, side="right")
+    runs = Runs.of(labels)
+    areas = [_range_areas(labels, runs, score, order, thresholds, flagged, size) for size in range(max_buffer + 1)]
+    pr, roc = np.mean(areas, axis=0)
+    return {"vus_pr": float(pr), "vus_roc": float(roc)}
+
+
+def random_adjusted_f1(labels: Labels, rate: float, *, draws: int = 5, seed: int = 0) -> dict[str, Metric]:
+    """PA-F1 of steps flagged at random at this rate: mean and standard deviation over draws with fixed seeds.
+
+    Point adjustment gives this away for nothing.
+    """
+    check_at_least("draws", draws, 1)
+    if undefined(labels) is not None:
+        return {"random_pa_f1": None, "random_pa_f1_std": None}
+    runs = Runs.of(labels)
+    true = int(runs.lengths.sum())
+    values = []
+    for draw in range(draws):
+        flags = np.random.default_rng((seed, draw)).random(len(labels), dtype=np.float32) < rate
+        counts = runs.count(flags)
+        tp, fp = int(runs.lengths[counts > 0].sum()), int(flags.sum() - counts.sum())
+        values.append(2 * tp / (tp + fp + true))
+    return {"random_pa_f1": float(np.mean(values)), "random_pa_f1_std": float(np.std(values))}
+
+
+def _scores(labels: Labels, flags: Labels, tp: int, prefix: str) -> dict[str, Metric]:
+    """From true positives, adjusted or not; false positives lie outside of runs and never change."""
+    if undefined(labels) is not None:
+        return dict.fromkeys(f"{prefix}{name}" for name in ("precision", "recall", "f1"))
+    fp = int((flags & ~labels).sum())
+    fn = int(labels.sum()) - tp
+    return {
+        f"{prefix}precision": tp / (tp + fp) if tp + fp else None,
+        f"{prefix}recall": tp / (tp + fn),
+        f"{prefix}f1": 2 * tp / (2 * tp + fp + fn),
+    }
+
+
+def _range_areas(
+    labels: Labels,
+    runs: Runs,
+    score: Float[np.ndarray, " t"],
+    order: Int[np.ndarray, " t"],
+    thresholds: Float[np.ndarray, " k"],
+    flagged: Int[np.ndarray, " k"],
+    buffer: int,
+) -> tuple[float, float]:
+    """Areas under precision-recall and ROC for labels that fade out over half a buffer on both sides of a run."""
+    soft = _soft_labels(labels, runs, buffer)
+    tp = np.cumsum(soft[order])[flagged - 1]  # (K,)
+    positives = (labels.sum() + soft.sum()) / 2
+    wide = Runs.of(soft > 0)
+    # the highest score of each run; a score below all others ends the last one
+    peaks = np.maximum.reduceat(
+        np.append(score, -np.inf), np.stack((wide.starts, np.minimum(wide.stops, len(score))), 1).ravel()
+    )[::2]
+    met = len(peaks) - np.searchsorted(np.sort(peaks), thresholds)  # (K,)
+    recall = np.concatenate(([0.0], np.minimum(tp / positives, 1.0) * met / len(peaks)))
+    precision = np.concatenate(([1.0], tp / flagged))
+    fpr = np.concatenate(([0.0], np.minimum((flagged - tp) / (len(labels) - positives), 1.0), [1.0]))
+    roc_recall = np.append(recall, 1.0)
+    return _area(precision, recall), _area(roc_recall, fpr)
+
+
+def _area(y: Float[np.ndarray, " k"], x: Float[np.ndarray, " k"]) -> float:
+    """Under a curve, by trapezia."""
+    return float(((y[1:] + y[:-1]) / 2 * np.diff(x)).sum())
+
+
+def _soft_labels(labels: Labels, runs: Runs, buffer: int) -> Float[np.ndarray, " t"]:
+    """1 inside a run, sqrt(1 - d / buffer) at a distance d of less than (behind) or up to (before) half the buffer."""
+    soft = labels.astype(np.float64)
+    if buffer <= 1:
+        return soft
+    reach = buffer // 2
+    for start, stop in zip(runs.starts, runs.stops, strict=True):
+        last = stop - 1
+        behind = np.arange(last, min(last + reach, len(soft)))
+        soft[behind] += np.sqrt(1.0 - (behind - last) / buffer)
+        before = np.arange(max(start - reach, 0), start)
+        soft[before] += np.sqrt(1.0 - (start - before) / buffer)
+    return np.minimum(soft, 1.0)
+
+
+def _check_pair(labels: Labels, flags: Labels) -> None:
+    for name, array in (("labels", labels), ("flags", flags)):
+        if array.ndim != 1 or array.dtype != bool:
+            raise ValueError(f"{name} must be bool of shape (T,), got {array.dtype} of shape {array.shape}.")
+    if len(labels) != len(flags):
+        raise ValueError(f"flags must have one entry a label, {len(labels)}, got {len(flags)}.")
+    if not len(labels):
+        raise ValueError("labels must have at least one entry, got none.")
