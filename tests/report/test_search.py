@@ -1,4 +1,5 @@
 import json
+from typing import Any
 
 import pytest
 
@@ -6,7 +7,7 @@ from tests.support import message
 from toa.report.search import changes_of, read_search, search_table
 
 
-def record(dataset: str, attention: str, mse: float, *changes: str, seed: int = 1, horizon: int = 96) -> dict:
+def record(dataset: str, attention: str, mse: float, *changes: str, seed: int = 1, horizon: int = 96) -> dict[str, Any]:
     sets = " ".join(f"--set {change}" for change in changes)
     config = {"backbone": "patchtst", "horizon": horizon, "dataset": dataset, "attention": {"name": attention}}
     return {
