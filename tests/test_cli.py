@@ -3,6 +3,7 @@ import re
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -85,7 +86,8 @@ def test_run_says_what_it_would_do():
 def test_run_names_every_model_attention_and_protocol():
     _, text = call("run", "--help", columns=400)
     listed = set(re.split(r"[^a-z0-9-]+", text))
-    assert {*MODELS, *ATTENTIONS, *protocol_names()} <= listed
+    protocols = [name for task in ("forecast", "anomaly") for name in protocol_names(task)]
+    assert {*MODELS, *ATTENTIONS, *protocols} <= listed
 
 
 def test_run_needs_no_attention_for_a_model_without_one():
@@ -112,6 +114,30 @@ def test_run_trains_a_file_of_ones_own(tmp_path):
     assert len(list(tmp_path.glob("own-4-patchtst-toa-gated-2024-*/record.json"))) == 1
 
 
+def test_run_detects_anomalies_in_files_of_ones_own(tmp_path):
+    series = np.sin(np.arange(200)[:, None] / np.array([2.0, 3.0]))
+    labels = np.isin(np.arange(200), [60, 61, 62])
+    for name, array in (("train", series), ("test", series + 2.0 * labels[:, None]), ("labels", labels)):
+        np.save(tmp_path / f"{name}.npy", array)
+    words = ["run", "--task", "anomaly", "--backbone", "transformer", "--device", "cpu", "--out", str(tmp_path)]
+    for option, name in (("--dataset", "train"), ("--test-file", "test"), ("--label-file", "labels")):
+        words += [option, str(tmp_path / f"{name}.npy")]
+    changes = ["lookback=16", "training.epochs=1", "model.embed_dim=4", "model.num_heads=2", "model.num_layers=1"]
+    code, text = call(*words, *(word for change in changes for word in ("--set", change)))
+    assert code == 0
+    for part in ("tslib-pa", "strict", "PA-F1", "random PA-F1", "VUS-PR", "validation MSE", "detection.png"):
+        assert part in text
+    (folder,) = tmp_path.glob("train-transformer-toa-gated-2024-*")
+    assert (folder / "record.json").exists()
+    assert (folder / "detection.png").stat().st_size > 10_000
+
+
+def test_run_says_what_it_would_detect():
+    result = CliRunner().invoke(app, ["run", "--task", "anomaly", "--dataset", "MSL", "--dry-run"])
+    config = json.loads(result.output)
+    assert (config["protocol"], config["backbone"], config["window_stride"]) == ("toa-paper", "patchtst", 1)
+
+
 @pytest.mark.parametrize(
     ("words", "parts"),
     [
@@ -120,6 +146,13 @@ def test_run_trains_a_file_of_ones_own(tmp_path):
         (("run", "--dataset", "ETTh1", "--horizon", "9"), ("horizon of ETTh1", "96, 192, 336, 720")),
         (("run", "--dataset", "ETTh1"), ("--horizon must be given for task 'forecast'", "add --horizon 96")),
         (("run", "--dataset", "ETTh1", "--horizon", "96", "--task", "sort"), ("unknown task 'sort'", "forecast")),
+        (("run", "--task", "anomaly", "--dataset", "MSL", "--horizon", "9"), ("--horizon must be left out", "got 9")),
+        (("run", "--task", "anomaly", "--dataset", "ETTh1"), ("unknown dataset 'ETTh1'", "MSL")),
+        (("run", "--task", "anomaly", "--dataset", "x.npy"), ("test_file must be given", "x.npy")),
+        (
+            ("run", "--dataset", "ETTh1", "--horizon", "96", "--test-file", "x.npy"),
+            ("--test-file must be left out for task 'forecast'", "got x.npy"),
+        ),
         (("demix", "--preset", "papr"), ("unknown preset 'papr'", "paper, demo")),
         (("demix", "--attention", "flash"), ("unknown attention 'flash'", "toa-gated")),
         (("demix", "--steps", "0"), ("steps must be at least 1, got 0",)),

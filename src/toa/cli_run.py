@@ -17,7 +17,7 @@ from toa._checks import check_choice
 from toa._terminal import clear_errors, make_console
 
 if TYPE_CHECKING:
-    from toa.experiments import ForecastRun
+    from toa.experiments import AnomalyRun, ForecastRun
     from toa.tasks.training import Observer
 
 # written out, so that --help need not import what registers them
@@ -25,7 +25,7 @@ _MODELS = "patchtst, itransformer, transformer, duet, informer, autoformer, dlin
 _ATTENTIONS = "softmax, toa-softmax, toa-relu, toa-gated or hyperglu"
 _PROTOCOLS = (
     "toa-paper; for forecast also patchtst-336, patchtst-512, itransformer-96, itransformer-pems, duet-search, "
-    "duet-unified-96 or tslib-96"
+    "duet-unified-96 or tslib-96; for anomaly also tslib"
 )
 
 DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
@@ -37,6 +37,8 @@ class Request:
 
     dataset: str
     horizon: int | None
+    test_file: Path | None
+    label_file: Path | None
     backbone: str
     attention: str | None
     protocol: str
@@ -84,11 +86,18 @@ class _Task:
 
 def run(
     dataset: Annotated[
-        str, typer.Option(help="Dataset of the catalogue (`toa data list`), or the path of a CSV file.")
+        str,
+        typer.Option(
+            help="Dataset of the catalogue (`toa data list`), or the path of a CSV file; for anomaly, of a train file."
+        ),
     ],
-    task: Annotated[str, typer.Option(help="What to do: forecast.")] = "forecast",
+    task: Annotated[str, typer.Option(help="What to do: forecast or anomaly.")] = "forecast",
     horizon: Annotated[int | None, typer.Option(help="Steps to forecast; for forecast alone.")] = None,
-    backbone: Annotated[str, typer.Option(help=f"Model: {_MODELS}.")] = "patchtst",
+    test_file: Annotated[
+        Path | None, typer.Option(help="Test series (npy, csv or txt) beside a train file; for anomaly alone.")
+    ] = None,
+    label_file: Annotated[Path | None, typer.Option(help="Its labels, 0 and 1; for anomaly alone.")] = None,
+    backbone: Annotated[str, typer.Option(help=f"Model: {_MODELS}; for anomaly the first three.")] = "patchtst",
     attention: Annotated[
         str | None,
         typer.Option(
@@ -114,10 +123,12 @@ def run(
     with clear_errors():
         check_choice("task", task, _TASKS)
         chosen = _TASKS[task]
-        chosen.check(task, {"horizon": horizon})
+        chosen.check(task, {"horizon": horizon, "test_file": test_file, "label_file": label_file})
         request = Request(
             dataset=dataset,
             horizon=horizon,
+            test_file=test_file,
+            label_file=label_file,
             backbone=backbone,
             attention=attention,
             protocol=protocol,
@@ -166,8 +177,53 @@ def _forecast(request: Request, config: "ForecastRun") -> None:
     console.print(f"record: {run_folder(config, request.out) / 'record.json'}", soft_wrap=True)
 
 
+def _resolve_anomaly(request: Request) -> "AnomalyRun":
+    from toa.experiments import resolve_anomaly
+
+    return resolve_anomaly(
+        request.protocol,
+        dataset=request.dataset,
+        backbone=request.backbone,
+        attention=request.attention,
+        test_file=None if request.test_file is None else str(request.test_file),
+        label_file=None if request.label_file is None else str(request.label_file),
+        seed=request.seed,
+        changes=request.changes,
+    )
+
+
+def _anomaly(request: Request, config: "AnomalyRun") -> None:
+    from rich import box
+    from rich.table import Table
+
+    from toa.experiments import anomaly_folder, run_anomaly
+    from toa.report.anomaly import anomaly_table, write_detection
+
+    console = make_console()
+    with _epochs(f"{config.name} on {Path(config.dataset).stem}") as observe:
+        record = run_anomaly(config, request.out, **request.how(), observe=observe)
+    header, *rows = anomaly_table(record)
+    table = Table(*header, box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)
+    for reason in sorted({why for block in record["detections"].values() for why in block["undefined"].values()}):
+        console.print(f"undefined (-): {reason}.")
+    console.print(
+        f"validation MSE {record['metrics']['val_mse']:.4f} (epoch {record['best_epoch']} of "
+        f"{len(record['history'])}); {record['wall_s']:.0f} s on {record['device']}"
+    )
+    if record["subset_of"]:
+        console.print(f"{config.dataset} is a part of {record['subset_of']}: not to be set beside published numbers.")
+    folder = anomaly_folder(config, request.out)
+    if not console.quiet:
+        console.print(f"picture: {write_detection(folder)}", soft_wrap=True)
+    console.print(f"record: {folder / 'record.json'}", soft_wrap=True)
+
+
 _TASKS = {
     "forecast": _Task(resolve=_resolve_forecast, carry_out=_forecast, needs={"horizon": "96"}),
+    "anomaly": _Task(resolve=_resolve_anomaly, carry_out=_anomaly, needs={}, takes=("test_file", "label_file")),
 }
 
 

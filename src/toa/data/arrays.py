@@ -46,7 +46,8 @@ def read_labels(path: str | Path, *, index_column: bool = False, label_column: b
         )
     column = frame.iloc[:, 0]
     if column.dtype == bool:
-        return column.to_numpy(dtype=bool)
+        # a copy: pandas hands out what cannot be written to
+        return column.to_numpy(dtype=bool, copy=True)
     values = numeric_values(frame, str(path), None)[:, 0]
     bad = np.flatnonzero((values != 0) & (values != 1))
     if len(bad):

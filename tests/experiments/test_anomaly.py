@@ -1,0 +1,265 @@
+import importlib.util
+import json
+import os
+import signal
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.support import message
+from toa.data import ANOMALY_SETS, DatasetNotFoundError
+from toa.experiments import (
+    about,
+    anomaly_folder,
+    config_hash,
+    protocol_names,
+    read_record,
+    resolve_anomaly,
+    run_anomaly,
+)
+from toa.experiments.settings import load, table
+from toa.models import RECONSTRUCTORS, build_reconstructor
+from toa.tasks import TrainingStopped
+from toa.tasks.checkpoint import load_checkpoint
+
+SMALL = [
+    "lookback=20",
+    "batch_size=16",
+    "anomaly_ratio=5",
+    "training.epochs=2",
+    "training.learning_rate=1e-3",
+    "model.num_layers=1",
+    "model.num_heads=2",
+    "model.embed_dim=8",
+    "model.ff_dim=8",
+]
+CELLS = [
+    (protocol, backbone, "SMD-machine-3-7" if name == "SMD-machine" else name)
+    for protocol in protocol_names("anomaly")
+    for backbone in RECONSTRUCTORS
+    if backbone in load("anomaly", protocol)
+    for name in table("anomaly", protocol, backbone)
+    if name != "default"
+]
+
+
+@pytest.fixture
+def own(tmp_path):
+    t = np.arange(400)[:, None]
+    series = np.sin(2 * np.pi * t / np.array([12, 24, 8])) + 0.05 * np.random.default_rng(0).normal(size=(400, 3))
+    test = series[200:].copy()
+    labels = np.zeros(200, bool)
+    for start in (50, 120):
+        test[start : start + 8] += 3.0
+        labels[start : start + 8] = True
+    for name, array in (("train", series[:250]), ("test", test), ("labels", labels)):
+        np.save(tmp_path / f"{name}.npy", array)
+    return tmp_path
+
+
+def config_of(folder: Path, backbone: str = "itransformer", *changes: str, attention: str = "toa-gated", **options):
+    given: dict[str, Any] = {
+        "dataset": str(folder / "train.npy"),
+        "test_file": str(folder / "test.npy"),
+        "label_file": str(folder / "labels.npy"),
+    }
+    return resolve_anomaly(
+        "toa-paper", backbone=backbone, attention=attention, changes=[*SMALL, *changes], **{**given, **options}
+    )
+
+
+@pytest.mark.parametrize(("protocol", "backbone", "dataset"), CELLS)
+def test_every_cell_is_complete_and_its_model_can_be_built(protocol, backbone, dataset):
+    config = resolve_anomaly(protocol, dataset=dataset, backbone=backbone, attention="softmax")
+    assert json.loads(json.dumps(asdict(config)))["dataset"] == dataset
+    settings = {**config.model, "embed_dim": config.model["num_heads"], "ff_dim": 2}
+    model = build_reconstructor(
+        backbone, lookback=config.lookback, channels=2, attention=config.attention, settings=settings
+    )
+    assert sum(p.numel() for p in model.parameters()) > 0
+
+
+def test_protocols_cover_the_paper_and_the_library():
+    assert protocol_names("anomaly") == ["toa-paper", "tslib"]
+    assert all(len(about(name, "anomaly")) > 20 for name in protocol_names("anomaly"))
+    paper = {(backbone, dataset) for protocol, backbone, dataset in CELLS if protocol == "toa-paper"}
+    sets = ("PSM", "MSL", "SMAP", "SMD", "SWaT", "SMD-machine-3-7")
+    assert paper == {(backbone, dataset) for backbone in RECONSTRUCTORS for dataset in sets}
+
+
+@pytest.mark.parametrize(
+    ("dataset", "stride", "ratio", "epochs"),
+    [
+        ("MSL", 1, 1.0, 10),
+        ("SMAP", 1, 1.0, 3),
+        ("PSM", 1, 1.0, 3),
+        ("SWaT", 1, 1.0, 3),
+        ("SMD", 100, 0.5, 10),
+        ("SMD-machine-1-6", 1, 0.5, 10),
+    ],
+)
+@pytest.mark.parametrize("backbone", RECONSTRUCTORS)
+def test_settings_are_the_published_ones(backbone, dataset, stride, ratio, epochs):
+    config = resolve_anomaly("toa-paper", dataset=dataset, backbone=backbone)
+    assert (config.window_stride, config.anomaly_ratio, config.training.epochs) == (stride, ratio, epochs)
+    assert (config.lookback, config.batch_size, config.seed) == (100, 128, 2024)
+    training = config.training
+    assert (training.optimizer, training.learning_rate, training.schedule) == ("adam", 1e-4, "type1")
+    assert training.patience == 3
+    assert config.model == {"num_layers": 3, "embed_dim": 128, "ff_dim": 128, "num_heads": 8, "dropout": 0.1}
+    assert config.validation_in_train
+    assert (config.attention.name, config.attention.score_norm) == ("toa-gated", "mean")
+    assert config.attention.gate_norm == "l2"
+
+
+@pytest.mark.parametrize("backbone", RECONSTRUCTORS)
+def test_one_run_trains_once_and_reports_both_rules(own, tmp_path, backbone):
+    config = config_of(own, backbone)
+    record = run_anomaly(config, tmp_path / "runs", device="cpu", command=["toa", "run"])
+    folder = anomaly_folder(config, tmp_path / "runs")
+    assert folder.name.startswith(f"train-{backbone}-toa-gated-2024-")
+    assert read_record(folder / "record.json") == record
+    assert record["windows"] == {"train": 231, "val": 31, "test": 181}
+    assert len(record["history"]) == 2
+    assert record["metrics"]["val_mse"] == pytest.approx(record["history"][record["best_epoch"] - 1]["validation"])
+    pa, strict = record["detections"]["tslib-pa"], record["detections"]["strict"]
+    quirks = ("point_adjust", "threshold_source", "overlaps", "headline")
+    assert [pa[name] for name in quirks] == [True, "train and test", "flattened", "pa_f1"]
+    assert [strict[name] for name in quirks] == [False, "train", "averaged", "f1"]
+    assert all(block["window_stride"] == 1 and block["validation_in_train"] for block in (pa, strict))
+    for rules in ("tslib-pa", "strict"):
+        for name in ("f1", "precision", "recall", "pa_f1", "pa_k_f1", "range_f1", "vus_pr", "random_pa_f1"):
+            assert 0.0 <= record["metrics"][f"{rules}/{name}"] <= 1.0
+    # without a threshold there is but one number
+    assert record["metrics"]["tslib-pa/vus_roc"] == record["metrics"]["strict/vus_roc"]
+    scores = load_checkpoint(folder / "scores.safetensors")
+    assert scores.tensors["score"].shape == scores.tensors["labels"].shape == (200,)
+    assert (scores.tensors["score"] > strict["threshold"]).equal(scores.tensors["flags.strict"])
+    assert {"model.body.head.weight", "scaler.mean"} <= load_checkpoint(folder / "model.safetensors").tensors.keys()
+
+
+def test_shifted_stretches_are_found(own, tmp_path):
+    record = run_anomaly(
+        config_of(own, "transformer", "training.epochs=6", "training.learning_rate=5e-3"), tmp_path, device="cpu"
+    )
+    assert record["metrics"]["strict/vus_roc"] > 0.9
+    assert record["metrics"]["tslib-pa/pa_recall"] == 1.0
+
+
+def test_a_stopped_run_goes_on_to_the_same_result_and_a_finished_one_is_read(own, tmp_path):
+    config = config_of(own)
+    whole = run_anomaly(config, tmp_path / "whole", device="cpu")
+
+    def stop(done: int, total: int, loss: float, validation: float | None) -> None:
+        if done >= 20:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(TrainingStopped):
+        run_anomaly(config, tmp_path / "stopped", device="cpu", observe=stop)
+    resumed = run_anomaly(config, tmp_path / "stopped", device="cpu")
+    assert resumed["metrics"] == whole["metrics"]
+    assert run_anomaly(config, tmp_path / "stopped", device="cpu", command=["other"]) == resumed
+
+
+def test_validation_can_be_held_out_of_training(own, tmp_path):
+    config = config_of(own, "itransformer", "validation_in_train=false")
+    record = run_anomaly(config, tmp_path, device="cpu")
+    assert record["windows"] == {"train": 181, "val": 31, "test": 181}
+    assert not record["detections"]["strict"]["validation_in_train"]
+    assert config_hash(config) != config_hash(config_of(own))
+
+
+def test_a_stride_thins_the_windows_and_every_step_is_scored_all_the_same(own, tmp_path):
+    config = config_of(own, "itransformer", "window_stride=15")
+    record = run_anomaly(config, tmp_path, device="cpu")
+    assert record["windows"] == {"train": 16, "val": 3, "test": 13}
+    assert load_checkpoint(anomaly_folder(config, tmp_path) / "scores.safetensors").tensors["score"].shape == (200,)
+
+
+def test_labels_of_one_kind_are_recorded_as_undefined(own, tmp_path):
+    np.save(own / "labels.npy", np.zeros(200, bool))
+    record = run_anomaly(config_of(own), tmp_path / "runs", device="cpu")
+    assert set(record["metrics"]) == {"val_mse"}
+    assert "no step is labelled anomalous" in record["detections"]["strict"]["undefined"]["f1"]
+
+
+@pytest.mark.parametrize(
+    ("options", "parts"),
+    [
+        ({"protocol": "tslb"}, ("unknown protocol 'tslb'; known: toa-paper, tslib",)),
+        ({"dataset": "MLS"}, ("unknown dataset 'MLS'", "MSL")),
+        ({"backbone": "dlinear"}, ("unknown backbone 'dlinear'; known: patchtst, itransformer, transformer",)),
+        ({"protocol": "tslib"}, ("unknown backbone of protocol 'tslib' 'patchtst'; known: transformer, itransf",)),
+        (
+            {"protocol": "tslib", "backbone": "itransformer", "dataset": "PSM"},
+            ("unknown dataset of protocol 'tslib' 'PSM'; known: MSL",),
+        ),
+        ({"attention": "toa"}, ("unknown attention 'toa'",)),
+        ({"test_file": "x.npy"}, ("test_file goes with a train file of your own", "'MSL'; leave it out")),
+        ({"dataset": "x.npy"}, ("test_file must be given with a train file of your own, x.npy, got none",)),
+        ({"dataset": "x.npy", "test_file": "y.npy"}, ("label_file must be given",)),
+        ({"changes": ["anomaly_ratio=0"]}, ("anomaly_ratio must lie in (0, 100), got 0",)),
+        ({"changes": ["validation_share=1.0"]}, ("validation_share must lie in (0, 1), got 1.0",)),
+        ({"changes": ["window_stride=0"]}, ("window_stride must be at least 1, got 0",)),
+        ({"changes": ["horizon=3"]}, ("unknown key 'horizon'", "lookback")),
+        ({"changes": ["fill=mean"]}, ("unknown fill 'mean'",)),
+    ],
+)
+def test_wrong_cells_are_refused(options, parts):
+    given: dict[str, Any] = {"protocol": "toa-paper", "dataset": "MSL", "backbone": "patchtst", **options}
+    with pytest.raises(ValueError, match=message(*parts)):
+        resolve_anomaly(given.pop("protocol"), **given)
+
+
+def test_a_validation_part_shorter_than_a_window_is_refused(own, tmp_path):
+    with pytest.raises(ValueError, match=message("the val part of train.npy", "one window of 20 rows, got 13 of 250")):
+        run_anomaly(config_of(own, "patchtst", "validation_share=0.05"), tmp_path, device="cpu")
+
+
+def ucr() -> Path:
+    """The UCR anomaly series that aeon's wheel holds."""
+    found = importlib.util.find_spec("aeon")
+    if found is None or found.origin is None:
+        pytest.skip("aeon is not installed")
+    return Path(found.origin).parent / "datasets/data/KDD-TSAD_135"
+
+
+def test_the_real_anomaly_of_a_ucr_series_is_found(tmp_path):
+    stem = ucr() / "135_UCR_Anomaly_InternalBleeding16"
+    config = resolve_anomaly(
+        "toa-paper",
+        dataset=f"{stem}_TRAIN.csv",
+        test_file=f"{stem}_TEST.csv",
+        backbone="transformer",
+        attention="toa-relu",
+        changes=[
+            *SMALL,
+            "lookback=64",
+            "window_stride=4",
+            "training.epochs=8",
+            "training.learning_rate=3e-3",
+            "model.embed_dim=16",
+            "model.ff_dim=16",
+            "index_column=true",
+            "label_column=true",
+        ],
+    )
+    record = run_anomaly(config, tmp_path, device="cpu")
+    assert record["metrics"]["strict/vus_roc"] > 0.7
+
+
+@pytest.mark.data
+@pytest.mark.parametrize("dataset", ["MSL", "SMD-machine-1-6"])
+@pytest.mark.parametrize("backbone", RECONSTRUCTORS)
+def test_real_sets_run_end_to_end(tmp_path, dataset, backbone):
+    small = ["model.num_layers=1", "model.embed_dim=8", "model.ff_dim=8", "training.epochs=1", "window_stride=50"]
+    config = resolve_anomaly("toa-paper", dataset=dataset, backbone=backbone, changes=small)
+    try:
+        record = run_anomaly(config, tmp_path, device="cpu")
+    except DatasetNotFoundError as error:
+        pytest.skip(str(error))
+    assert record["subset_of"] == ANOMALY_SETS[dataset].subset_of
+    assert 0.3 < record["metrics"]["tslib-pa/pa_f1"] < 1.0
