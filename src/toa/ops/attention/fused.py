@@ -167,9 +167,9 @@ def strides_of(axes: int, *tensors: Tensor | None) -> list[int]:
     return [stride for x in tensors for stride in ((0,) * axes if x is None else x.stride()[:axes])]
 
 
-def padded(width: int) -> int:
-    """A width as the kernels hold it."""
-    return max(SMALLEST, triton.next_power_of_2(width))
+def padded(size: int) -> int:
+    """A width or length as the kernels hold it."""
+    return max(SMALLEST, triton.next_power_of_2(size))
 
 
 def _constants(

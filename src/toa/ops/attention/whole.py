@@ -8,7 +8,6 @@ Alphabet: B batch, M queries, N keys, H heads, D query and key width, E value wi
 from typing import Any
 
 import torch
-import triton
 from torch import Tensor
 
 from toa.ops.attention import whole_kernels
@@ -16,9 +15,9 @@ from toa.ops.attention.definitions import L2_FLOOR, Activation, GateNorm, ScoreN
 from toa.ops.attention.fused import SMALLEST, needs_exact_products, padded, rows_by_one, strides_of
 from toa.ops.operators import Dense, Operator
 
-# a tile of these sides is held in registers
+# a tile of scores, and those of queries, keys and values, are held on the chip
 MAX_TOKENS = 64
-MAX_WIDTH = 64
+MAX_ELEMENTS = 64 * 64
 
 # enough programs to fill the largest chips, each with some batch entries to sum over
 _PROGRAMS = 528
@@ -37,8 +36,9 @@ def fits(q: Tensor, k: Tensor, v: Tensor, gate_q: Tensor | None, *operators: Ope
     """
     if needs_exact_products(q.dtype) and q.device.type == "cuda":
         return False
-    widths = max(x.shape[3] for x in (q, v, gate_q) if x is not None)
-    small = max(q.shape[1], k.shape[1]) <= MAX_TOKENS and widths <= MAX_WIDTH
+    width = max(x.shape[3] for x in (q, v, gate_q) if x is not None)
+    tokens = max(q.shape[1], k.shape[1])
+    small = tokens <= MAX_TOKENS and padded(tokens) * padded(width) <= MAX_ELEMENTS
     return small and all(s is None or (isinstance(s, Dense) and s.residual) for s in operators)
 
 
@@ -247,7 +247,7 @@ def _constants(
         "HAS_GATE_M1": has_gate_m1,
         "DROPOUT": dropout_p > 0.0,
         "PRECISION": "ieee" if exact else "tf32",
-        "BLOCK_M": max(SMALLEST, triton.next_power_of_2(m)),
-        "BLOCK_N": max(SMALLEST, triton.next_power_of_2(n)),
+        "BLOCK_M": padded(m),
+        "BLOCK_N": padded(n),
         "num_stages": 1,
     }
