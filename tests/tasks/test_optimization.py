@@ -98,3 +98,20 @@ def test_operators_may_decay_on_their_own(attention):
 def test_a_negative_decay_of_operators_is_refused():
     with pytest.raises(ValueError, match=message("operator_weight_decay must be at least 0", "-1")):
         TrainingConfig(operator_weight_decay=-1.0)
+
+
+def test_operators_may_learn_at_a_rate_of_their_own():
+    layer = build_attention("toa-relu", 8, 2, 5)
+    offsets = {p for m in layer.modules() if isinstance(m, SequenceOperator) for p in m.parameters()}
+    config = TrainingConfig(learning_rate=0.1, operator_rate=10.0, weight_decay=0.3)
+    optimizer = make_optimizer(layer, config, torch.device("cpu"))
+    for rate in (0.1, 0.02):
+        set_rate(optimizer, rate)
+        found = {p: group["lr"] for group in optimizer.param_groups for p in group["params"]}
+        assert found == {p: pytest.approx(10 * rate if p in offsets else rate) for p in layer.parameters()}
+    assert {group["weight_decay"] for group in optimizer.param_groups} == {0.3}
+
+
+def test_an_operator_rate_of_zero_is_refused():
+    with pytest.raises(ValueError, match=message("operator_rate must be", "0")):
+        TrainingConfig(operator_rate=0.0)

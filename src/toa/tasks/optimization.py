@@ -22,6 +22,9 @@ SCHEDULES = ("constant", "type1", "type3", "cosine", "onecycle", "warmup-cosine"
 _FIRST_DIVISOR = 25.0
 _LAST_DIVISOR = 25.0 * 1e4
 
+# in a group of parameters, what its rate is multiplied by
+_FACTOR = "rate_factor"
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainingConfig:
@@ -34,6 +37,7 @@ class TrainingConfig:
         betas: Decay of the optimizer's moments.
         weight_decay: Decoupled for adamw, added to the gradient for the others.
         operator_weight_decay: That of the operators' offsets M; `weight_decay` if None.
+        operator_rate: What their learning rate is multiplied by.
         schedule: "constant"; "type1", halved each epoch after the second; "type3", times 0.9 each epoch after the
             fourth; "cosine", from epoch to epoch down to zero; "onecycle", from step to step up to the rate and down;
             "warmup-cosine", from step to step, linear up and half a cosine down.
@@ -50,6 +54,7 @@ class TrainingConfig:
     betas: tuple[float, float] = (0.9, 0.999)
     weight_decay: float = 0.0
     operator_weight_decay: float | None = None
+    operator_rate: float = 1.0
     schedule: Schedule = "constant"
     pct_start: float = 0.3
     warmup: int = 0
@@ -64,6 +69,7 @@ class TrainingConfig:
         check_at_least("weight_decay", self.weight_decay, 0.0)
         if self.operator_weight_decay is not None:
             check_at_least("operator_weight_decay", self.operator_weight_decay, 0.0)
+        check_positive("operator_rate", self.operator_rate)
         check_choice("schedule", self.schedule, SCHEDULES)
         if not 0.0 < self.pct_start < 1.0:
             raise ValueError(f"pct_start must lie in (0, 1), got {self.pct_start}.")
@@ -113,24 +119,32 @@ def make_optimizer(model: nn.Module, config: TrainingConfig, device: torch.devic
     """The optimizer of a config; on CUDA it can be captured in a graph, its rate read from the device."""
     on_cuda = device.type == "cuda"
     settings: dict[str, object] = {"betas": config.betas, "weight_decay": config.weight_decay, "capturable": on_cuda}
-    parameters: Any = model.parameters()
-    if config.operator_weight_decay is not None:
-        offsets = {p for m in model.modules() if isinstance(m, SequenceOperator) for p in m.parameters()}
-        groups = (
-            {"params": [p for p in model.parameters() if p not in offsets]},
-            {"params": [p for p in model.parameters() if p in offsets], "weight_decay": config.operator_weight_decay},
-        )
-        parameters = [group for group in groups if group["params"]]
     if config.optimizer != "radam":
         settings["fused"] = on_cuda
-    rate = torch.tensor(config.learning_rate, device=device) if on_cuda else config.learning_rate
-    return OPTIMIZERS[config.optimizer](parameters, lr=rate, **settings)
+
+    def rate(factor: float) -> Tensor | float:
+        value = config.learning_rate * factor
+        return torch.tensor(value, device=device) if on_cuda else value
+
+    parameters: Any = model.parameters()
+    if config.operator_weight_decay is not None or config.operator_rate != 1.0:
+        offsets = {p for m in model.modules() if isinstance(m, SequenceOperator) for p in m.parameters()}
+        own: dict[str, object] = {"lr": rate(config.operator_rate), _FACTOR: config.operator_rate}
+        if config.operator_weight_decay is not None:
+            own["weight_decay"] = config.operator_weight_decay
+        groups = (
+            {"params": [p for p in model.parameters() if p not in offsets]},
+            {"params": [p for p in model.parameters() if p in offsets], **own},
+        )
+        parameters = [group for group in groups if group["params"]]
+    return OPTIMIZERS[config.optimizer](parameters, lr=rate(1.0), **settings)
 
 
 def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
     """Set the learning rate of all parameters, in place where it lives on the device."""
     for group in optimizer.param_groups:
+        own = rate * group.get(_FACTOR, 1.0)
         if isinstance(group["lr"], Tensor):
-            group["lr"].fill_(rate)
+            group["lr"].fill_(own)
         else:
-            group["lr"] = rate
+            group["lr"] = own
