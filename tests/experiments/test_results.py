@@ -2,7 +2,9 @@ import re
 import statistics
 
 from tests.support import ROOT
+from toa.data import DATASETS
 from toa.experiments import read_record
+from toa.report.search import read_search, search_table
 
 FOLDER = ROOT / "results" / "demixing"
 
@@ -35,3 +37,44 @@ def test_stored_runs_share_their_test_signals_and_name_their_command():
     assert len({record["data_checksum"] for record in records}) == 1
     assert all(record["command"].startswith("toa demix --preset paper") for record in records)
     assert all("H200" in record["device"] for record in records)
+
+
+def shown_cells(document: str) -> set[tuple[str, str, str, str]]:
+    """Attention, setting, dataset and cell of every table of settings in a document."""
+    cells = set()
+    columns: list[str] = []
+    for line in document.splitlines():
+        words = [word.strip() for word in line.strip("|").split("|")]
+        if words[:2] == ["attention", "setting"]:
+            columns = words[2:]
+        elif columns and line.startswith("| ") and words[0] != "---":
+            attention, setting, *row = words
+            cells |= {(attention, setting, *pair) for pair in zip(columns, row, strict=True) if pair[1] != "-"}
+        elif not line.startswith("|"):
+            columns = []
+    return cells
+
+
+def test_the_recipe_shows_every_stored_run_and_no_other():
+    document = (ROOT / "docs" / "recipe.md").read_text()
+    records = read_search(ROOT / "results" / "forecasting" / "search.jsonl")
+    found = set()
+    for record in records:
+        config = record["config"]
+        lines = search_table(
+            [record],
+            backbone=config["backbone"],
+            horizon=config["horizon"],
+            datasets=(config["dataset"],),
+            common=("training.patience=10", "training.epochs=20"),
+        )
+        found |= shown_cells("\n".join(lines))
+    assert len(found) > 50
+    assert shown_cells(document) == found
+
+
+def test_runs_of_the_search_name_their_command_and_the_data():
+    for record in read_search(ROOT / "results" / "forecasting" / "search.jsonl"):
+        assert record["command"].startswith("toa run --task forecast")
+        spec = DATASETS[record["config"]["dataset"]]
+        assert record["data_checksum"] == spec.sha256
