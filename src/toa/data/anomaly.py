@@ -173,12 +173,7 @@ def load_anomaly(
         labels = read_labels(paths[2], index_column=index_column, label_column=label_column)
         series = _checked(train, test, labels, name)
         sums = [checksum(path) for path in paths]
-    for part, values in (("train", series.train), ("test", series.test)):
-        if len(values) < length:
-            raise ValueError(
-                f"{part} series of {name} must have at least one window of {length} rows, got {len(values)}; shorten "
-                "the window."
-            )
+    _check_length(series, length, name)
     scaler = StandardScaler.fit(series.train, allow_constant=allow_constant, name=name)
     train_values, test_values = (
         torch.from_numpy(scaler.transform(values).astype(np.float32)).to(device)
@@ -224,3 +219,12 @@ def _checked(
     if len(labels) != len(test):
         raise ValueError(f"labels of {name} must be one for each of the {len(test)} test rows, got {len(labels)}.")
     return LabelledSeries(train=train, test=test, labels=labels)
+
+
+def _check_length(series: LabelledSeries, length: int, name: str) -> None:
+    for part, values in (("train", series.train), ("test", series.test)):
+        if len(values) < length:
+            raise ValueError(
+                f"{part} series of {name} must have at least one window of {length} rows, got {len(values)}; shorten "
+                "the window."
+            )

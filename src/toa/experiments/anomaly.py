@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from toa._files import check_writable
 from toa.data import AnomalyData, SeriesWindows, load_anomaly
@@ -78,10 +78,7 @@ def run_anomaly(
     with allow_tf32(config.tf32, where), deterministic(config.deterministic):
         model, state = _train(config, data, windows, fabric, folder / "checkpoint.safetensors", observe)
         validation = evaluate_reconstruction(model, windows["val"])
-        train_scores, test_scores = (
-            score_series(model, SeriesWindows(series, config.lookback, stride=config.window_stride, whole=True))
-            for series in (data.train, data.test)
-        )
+        train_scores, test_scores = (_scores(config, model, series) for series in (data.train, data.test))
     found = detect(
         train_scores,
         test_scores,
@@ -101,13 +98,10 @@ def run_anomaly(
         metrics={"val_mse": validation} | _defined(found),
         command=command,
     )
+    record |= _facts(config, data, state, found)
     record |= {
         "devices": fabric.world_size,
         "windows": {name: len(split) for name, split in windows.items()} | {"test": len(test_scores.starts)},
-        "detections": {one.rules.name: _described(one, config) for one in found},
-        "subset_of": None if data.spec is None else data.spec.subset_of,
-        "best_epoch": state.best_epoch,
-        "history": state.history,
     }
     if fabric.global_rank == 0:
         _save(folder, config, model, data, test_scores, found)
@@ -181,9 +175,22 @@ def _train(
     return model, state
 
 
+def _scores(config: AnomalyRun, model: nn.Module, series: Tensor) -> Scores:
+    return score_series(model, SeriesWindows(series, config.lookback, stride=config.window_stride, whole=True))
+
+
 def _defined(found: Sequence[Detection]) -> dict[str, float]:
     return {
         f"{one.rules.name}/{name}": value for one in found for name, value in one.metrics.items() if value is not None
+    }
+
+
+def _facts(config: AnomalyRun, data: AnomalyData, state: TrainingState, found: Sequence[Detection]) -> Record:
+    return {
+        "detections": {one.rules.name: _described(one, config) for one in found},
+        "subset_of": None if data.spec is None else data.spec.subset_of,
+        "best_epoch": state.best_epoch,
+        "history": state.history,
     }
 
 
