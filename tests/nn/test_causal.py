@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from tests.support import assert_near, scatter_parameters
+from tests.support import assert_near, message, scatter_parameters
 from toa import ops
 from toa.nn import AttentionSpec
 
@@ -60,3 +60,21 @@ def test_without_causal_the_future_matters() -> None:
     changed = x.clone()
     changed[:, -1] += 1
     assert not torch.equal(layer(x, x, x)[0][:, 0], layer(changed, changed, changed)[0][:, 0])
+
+
+@pytest.mark.parametrize("name", ["softmax", "toa-softmax", "toa-relu", "toa-gated"])
+@pytest.mark.parametrize("built", [False, True])
+def test_a_call_may_be_causal_or_not_whatever_the_layer_was_built_as(name, built) -> None:
+    layer = scatter_parameters(AttentionSpec(name=name).build(E, H, N, causal=built)).eval()
+    other = AttentionSpec(name=name).build(E, H, N, causal=not built).eval()
+    other.load_state_dict(layer.state_dict())
+    x = torch.randn(2, N, E)
+    assert torch.equal(layer.attend(x, x, x, causal=not built).output, other(x, x, x)[0])
+    assert not torch.equal(layer.attend(x, x, x, causal=not built).output, layer(x, x, x)[0])
+
+
+def test_a_causal_call_of_hyperglu_is_refused() -> None:
+    layer = AttentionSpec(name="hyperglu").build(E, H, N)
+    x = torch.randn(2, N, E)
+    with pytest.raises(ValueError, match=message("causal must be False for hyperglu", "use a TOA variant")):
+        layer.attend(x, x, x, causal=True)

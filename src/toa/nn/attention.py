@@ -134,7 +134,12 @@ class Attention(nn.Module, ABC):
 
     @abstractmethod
     def _mixing(
-        self, query: Tensor, factors: ScoreFactors, key_padding_mask: Tensor | None, pair_mask: Tensor | None
+        self,
+        query: Tensor,
+        factors: ScoreFactors,
+        key_padding_mask: Tensor | None,
+        pair_mask: Tensor | None,
+        causal: bool,
     ) -> Mixing:
         """What acts on the values, settled by queries and keys."""
 
@@ -172,6 +177,7 @@ class Attention(nn.Module, ABC):
         need_weights: bool = False,
         previous: ScoreFactors | None = None,
         pair_mask: Tensor | None = None,
+        causal: bool | None = None,
     ) -> Attended:
         """Attend, with the scores of earlier layers added to this one's before S1 and the activation.
 
@@ -185,6 +191,7 @@ class Attention(nn.Module, ABC):
                 sizes, since its scale and normaliser are those of this layer.
             pair_mask: (B or 1, M, N), a factor in [0, 1] for each query and (mixed) key, differentiable: on activated
                 scores before S2 for ReLU and gated, as DUET has it for softmax; see `toa.ops.operator_attention`.
+            causal: Whether this call is causal; None is what the layer was built as.
         """
         check_shape("query", query, "(B, M, E)", (None, None, self.embed_dim))
         check_shape("key", key, "(B, N, E)", (query.shape[0], None, self.kdim))
@@ -195,7 +202,7 @@ class Attention(nn.Module, ABC):
         factors = self._factors(query, q, k)
         if previous is not None:
             factors = factors.plus(previous)
-        mix = self._mixing(query, factors, key_padding_mask, pair_mask)
+        mix = self._mixing(query, factors, key_padding_mask, pair_mask, self.causal if causal is None else causal)
         mixed = mix(self._heads(v), self.dropout if self.training else 0.0)
         mixing = self._mixing_operator(mix, mixed, key.shape[1]) if need_weights else None
         return Attended(self._output(query, mixed.flatten(2)), mixing, factors)
@@ -261,7 +268,12 @@ class SoftmaxAttention(Attention):
         return "softmax"
 
     def _mixing(
-        self, query: Tensor, factors: ScoreFactors, key_padding_mask: Tensor | None, pair_mask: Tensor | None
+        self,
+        query: Tensor,
+        factors: ScoreFactors,
+        key_padding_mask: Tensor | None,
+        pair_mask: Tensor | None,
+        causal: bool,
     ) -> Mixing:
         def mix(values: Tensor, dropout_p: float) -> Tensor:
             return ops.operator_attention(
@@ -271,7 +283,7 @@ class SoftmaxAttention(Attention):
                 scale=self.qk_dim**-0.5,
                 key_padding_mask=key_padding_mask,
                 pair_mask=pair_mask,
-                causal=self.causal,
+                causal=causal,
                 dropout_p=dropout_p,
                 backend=self.backend,
             )
@@ -378,7 +390,12 @@ class TemporalOperatorAttention(Attention):
         return 2 if self.variant == "gated" else 1
 
     def _mixing(
-        self, query: Tensor, factors: ScoreFactors, key_padding_mask: Tensor | None, pair_mask: Tensor | None
+        self,
+        query: Tensor,
+        factors: ScoreFactors,
+        key_padding_mask: Tensor | None,
+        pair_mask: Tensor | None,
+        causal: bool,
     ) -> Mixing:
         rates = self.sor.rates(self.num_heads, query.device) if self.sor is not None and self.training else None
         s1, s2 = self.s1.operator(rates), self.s2.operator(rates)
@@ -400,7 +417,7 @@ class TemporalOperatorAttention(Attention):
                 gate_norm=self.gate_norm,
                 key_padding_mask=key_padding_mask,
                 pair_mask=pair_mask,
-                causal=self.causal,
+                causal=causal,
                 dropout_p=dropout_p,
                 backend=self.backend,
             )

@@ -52,11 +52,7 @@ class HyperGLUAttention(Attention):
         causal: bool = False,
         backend: str = "auto",
     ) -> None:
-        if causal:
-            raise ValueError(
-                "causal must be False for hyperglu: a triangle of its low-rank mixers is not of low rank; "
-                "use a TOA variant for causal attention."
-            )
+        _check_not_causal(causal)
         check_at_least("conv_size", conv_size, 1)
         super().__init__(
             embed_dim,
@@ -110,8 +106,14 @@ class HyperGLUAttention(Attention):
         return ScoreFactors(q * gate, k, gate_q * gate_of_gate, gate_k)
 
     def _mixing(
-        self, query: Tensor, factors: ScoreFactors, key_padding_mask: Tensor | None, pair_mask: Tensor | None
+        self,
+        query: Tensor,
+        factors: ScoreFactors,
+        key_padding_mask: Tensor | None,
+        pair_mask: Tensor | None,
+        causal: bool,
     ) -> Mixing:
+        _check_not_causal(causal)
         assert factors.gate_q is not None
         assert factors.gate_k is not None
         switches = self.rank_gates(query).sigmoid().chunk(3, -1)
@@ -158,6 +160,14 @@ class HyperGLUAttention(Attention):
         inner = torch.einsum("bnhd,nhr->bhdr", k, left[0])  # Kᵀ L
         ranks = torch.einsum("bmhd,bhdr->bmhr", q, inner) * switch
         return torch.cat((q, ranks), -1), torch.cat((diagonal * k, right.expand(k.shape[0], -1, -1, -1)), -1)
+
+
+def _check_not_causal(causal: bool) -> None:
+    if causal:
+        raise ValueError(
+            "causal must be False for hyperglu: a triangle of its low-rank mixers is not of low rank; "
+            "use a TOA variant for causal attention."
+        )
 
 
 def _parts(mixer: DiagonalLowRankOperator, n: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:

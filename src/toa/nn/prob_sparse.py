@@ -156,7 +156,12 @@ class ProbSparseAttention(Attention):
         return sample(num_queries, num_keys, sparse_count(num_keys, self.factor), device)
 
     def _mixing(
-        self, query: Tensor, factors: ScoreFactors, key_padding_mask: Tensor | None, pair_mask: Tensor | None
+        self,
+        query: Tensor,
+        factors: ScoreFactors,
+        key_padding_mask: Tensor | None,
+        pair_mask: Tensor | None,
+        causal: bool,
     ) -> Mixing:
         for name, mask in (("key_padding_mask", key_padding_mask), ("pair_mask", pair_mask)):
             if mask is not None:
@@ -169,9 +174,7 @@ class ProbSparseAttention(Attention):
         top = top_queries(q, k, sample, sparse_count(q.shape[1], self.factor))
 
         def mix(values: Tensor, dropout_p: float) -> Tensor:
-            return prob_sparse_attention(
-                q, k, values, top, scale=self.qk_dim**-0.5, causal=self.causal, dropout_p=dropout_p
-            )
+            return prob_sparse_attention(q, k, values, top, scale=self.qk_dim**-0.5, causal=causal, dropout_p=dropout_p)
 
         return mix
 
