@@ -121,9 +121,6 @@ def run(
 ) -> None:
     """Train and measure one model; a stopped run goes on where it was, a finished one is read."""
     with clear_errors():
-        check_choice("task", task, _TASKS)
-        chosen = _TASKS[task]
-        chosen.check(task, {"horizon": horizon, "test_file": test_file, "label_file": label_file})
         request = Request(
             dataset=dataset,
             horizon=horizon,
@@ -139,11 +136,19 @@ def run(
             device=device,
             devices=devices,
         )
-        config = chosen.resolve(request)
+        config = config_of(task, request)
         if dry_run:
             typer.echo(json.dumps(asdict(config), indent=2))
         else:
-            chosen.carry_out(request, config)
+            _TASKS[task].carry_out(request, config)
+
+
+def config_of(task: str, request: Request) -> Any:
+    """The config of a run that is asked for; options that its task does not have are refused."""
+    check_choice("task", task, _TASKS)
+    own = {name: getattr(request, name) for name in ("horizon", "test_file", "label_file")}
+    _TASKS[task].check(task, own)
+    return _TASKS[task].resolve(request)
 
 
 def _resolve_forecast(request: Request) -> "ForecastRun":
