@@ -12,7 +12,15 @@ from toa.data.anomaly import (
 from toa.data.anomaly_catalog import ANOMALY_SETS
 from toa.data.anomaly_spec import AnomalyFiles, AnomalySpec
 from toa.data.arrays import read_labels, read_values
+from toa.data.cases import CaseBatch, Cases
 from toa.data.catalog import DATASETS
+from toa.data.classification import (
+    ClassificationData,
+    fetch_classification,
+    load_classification,
+    locate_classification,
+)
+from toa.data.classification_catalog import CLASSIFICATION_SETS, ClassificationSpec
 from toa.data.download import fetch
 from toa.data.forecast import ForecastData, load_forecast
 from toa.data.location import ChecksumError, DatasetNotFoundError, checksum, data_folders, locate, verify
@@ -24,23 +32,30 @@ from toa.data.spec import DatasetSpec, FileSpec
 from toa.data.splits import SPLIT_RULES, Segment, Split, split_rows
 from toa.data.storage import open_mapped, place_series, write_mapped
 from toa.data.synthetic import REGIMES, DemixingBatch, HarmonicDemixing
+from toa.data.ts_files import LabelledCases, read_ts
 from toa.data.windows import WindowBatch, Windows
 
 __all__ = [
     "ANOMALY_SETS",
+    "CLASSIFICATION_SETS",
     "DATASETS",
     "REGIMES",
     "SPLIT_RULES",
     "AnomalyData",
     "AnomalyFiles",
     "AnomalySpec",
+    "CaseBatch",
+    "Cases",
     "ChecksumError",
+    "ClassificationData",
+    "ClassificationSpec",
     "DatasetNotFoundError",
     "DatasetSpec",
     "DemixingBatch",
     "FileSpec",
     "ForecastData",
     "HarmonicDemixing",
+    "LabelledCases",
     "LabelledSeries",
     "Segment",
     "Series",
@@ -53,10 +68,13 @@ __all__ = [
     "checksum",
     "data_folders",
     "fetch",
+    "fetch_classification",
     "load_anomaly",
+    "load_classification",
     "load_forecast",
     "locate",
     "locate_anomaly",
+    "locate_classification",
     "mark_names",
     "open_mapped",
     "place_series",
@@ -64,6 +82,7 @@ __all__ = [
     "read_csv_series",
     "read_dataset",
     "read_labels",
+    "read_ts",
     "read_values",
     "split_rows",
     "time_marks",

@@ -1,0 +1,62 @@
+import gzip
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.support import message
+from toa.data import read_ts
+
+HEADER = "#about\n@problemName toy\n@univariate false\n@equalLength {equal}\n@classLabel true a b\n@data\n"
+EQUAL, UNEQUAL = HEADER.format(equal="true"), HEADER.format(equal="false")
+
+
+def write(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
+    return path
+
+
+@pytest.mark.parametrize("name", ["x_TRAIN.ts", "x_TRAIN.ts.gz"])
+def test_cases_come_step_by_channel_with_gaps_as_nan(tmp_path, name):
+    read = read_ts(write(tmp_path / name, UNEQUAL + "1,2,3:4,5,6:a\n7,?:8,9:B\n"))
+    assert read.labels == ["a", "b"]
+    assert (len(read), read.channels, read.length) == (2, 2, 3)
+    assert read.cases[0].tolist() == [[1.0, 4.0], [2.0, 5.0], [3.0, 6.0]]
+    assert read.cases[1][0].tolist() == [7.0, 8.0]
+    assert np.isnan(read.cases[1][1, 0])
+
+
+BAD = [
+    ("", "must hold a header and cases, got an empty file; is the download complete?"),
+    ("\n\n", "must hold a header and cases, got an empty file"),
+    ("<html>nothing here</html>\n", "must have a header of lines that start with @", "got '<html>nothing here</html>'"),
+    ("@problemName x\n@classLabel true a b\n", "must have a line @data between header and cases, got none"),
+    ("@problemName x\n1,2:a\n", "got '1,2:a' in line 2 before @data; is it a .ts file?"),
+    ("@classLabel false\n@data\n1,2\n", "must name its classes", "got 'false'; only files for classification"),
+    ("@problemName x\n@data\n1,2:a\n", "must name its classes", "got 'no such line'"),
+    ("@classLabel true\n@data\n1,2:a\n", "must name its classes", "got 'true'"),
+    ("@equalLength\n@classLabel true a b\n@data\n1:a\n", "tag requires a boolean value"),
+    (EQUAL, "must hold cases below @data, got none; is the file complete?"),
+    (EQUAL + "1,2:3,4:a\n1,2:b\n", "as many channels and values each, got:", "case 2. Expecting 2 but have read 1"),
+    (EQUAL + "1,2:3,4:a\n1,2:3:b\n", "as many channels and values each, got:", "different number of observations"),
+    (EQUAL + "1,2:3,x:a\n", "as many channels and values each, got: could not convert string to float: 'x'"),
+]
+
+
+@pytest.mark.parametrize("case", BAD, ids=str)
+def test_broken_files_are_refused(tmp_path, case):
+    text, *parts = case
+    with pytest.raises(ValueError, match=message("x_TRAIN.ts", *parts)):
+        read_ts(write(tmp_path / "x_TRAIN.ts", text))
+
+
+def test_text_that_is_not_utf8_and_broken_gzip_are_refused(tmp_path):
+    path = tmp_path / "x_TRAIN.ts"
+    path.write_bytes(b"@problemName \xff\n")
+    with pytest.raises(ValueError, match=message("must be text in UTF-8")):
+        read_ts(path)
+    packed = tmp_path / "x_TRAIN.ts.gz"
+    packed.write_bytes(gzip.compress((EQUAL + "1:2:a\n").encode())[:-9])
+    with pytest.raises(ValueError, match=message("must be complete gzip data")):
+        read_ts(packed)
