@@ -1,6 +1,6 @@
 """The command `toa data`: what the catalogue holds, where files lie, getting and checking them."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,7 +10,9 @@ import typer
 from toa._terminal import clear_errors
 
 if TYPE_CHECKING:
-    from toa.data import AnomalySpec, DatasetSpec
+    from toa.data import AnomalySpec, ClassificationSpec, DatasetSpec
+
+    AnySpec = DatasetSpec | AnomalySpec | ClassificationSpec
 
 data_app = typer.Typer(
     help="Benchmark data: list, find, fetch and verify.", no_args_is_help=True, pretty_exceptions_enable=False
@@ -26,7 +28,7 @@ FolderOption = Annotated[
 def list_(data_dir: FolderOption = None) -> None:
     """Every data set of the catalogue, a table a task: shape, licence, and whether it is here."""
     with clear_errors():
-        from toa.data import ANOMALY_SETS, DATASETS
+        from toa.data import ANOMALY_SETS, CLASSIFICATION_SETS, DATASETS
         from toa.data.location import candidates
 
         rows: list[tuple[str, ...]] = []
@@ -42,19 +44,19 @@ def list_(data_dir: FolderOption = None) -> None:
             share = f"{entry.label_ratio:.2%}"
             rows.append((entry.name, shape, share, entry.licence, "yes" if _is_here(entry, data_dir) else "no"))
         _print_table("anomaly detection", ("name", "shape", "anomalous", "licence", "here"), rows)
+        rows = []
+        for uea in map(CLASSIFICATION_SETS.__getitem__, CLASSIFICATION_SETS):
+            longest = f"{'up to ' if uea.variable else ''}{uea.length}"
+            shape = f"{uea.train} + {uea.test} x {longest} x {uea.channels}"
+            rows.append((uea.name, shape, str(uea.classes), "yes" if _is_here(uea, data_dir) else "no"))
+        _print_table("classification (UEA archive)", ("name", "shape", "classes", "here"), rows)
 
 
 @data_app.command()
 def where(name: NameArgument, data_dir: FolderOption = None) -> None:
     """Print the path of each file of a data set, or every place it was looked for."""
     with clear_errors():
-        from toa.data import DatasetSpec
-        from toa.data.anomaly import locate_anomaly
-        from toa.data.location import locate
-
-        spec = _spec(name)
-        found = [locate(spec, data_dir)] if isinstance(spec, DatasetSpec) else locate_anomaly(spec, data_dir)[1]
-        for path in found:
+        for path in _paths(_spec(name), data_dir):
             typer.echo(path)
 
 
@@ -64,8 +66,9 @@ def fetch_(name: NameArgument, data_dir: FolderOption = None) -> None:
     with clear_errors():
         import pooch
 
-        from toa.data import DatasetSpec
+        from toa.data import ClassificationSpec, DatasetSpec
         from toa.data.arrays import read_values
+        from toa.data.classification import fetch_classification
         from toa.data.download import fetch
 
         spec = _spec(name)
@@ -74,6 +77,10 @@ def fetch_(name: NameArgument, data_dir: FolderOption = None) -> None:
         if isinstance(spec, DatasetSpec):
             with _bar(name) as progress:
                 typer.echo(fetch(spec, data_dir, progress=progress))
+            return
+        if isinstance(spec, ClassificationSpec):
+            for path in fetch_classification(spec, data_dir):
+                typer.echo(path)
             return
         for file in spec.served or spec.layouts[0]:
             with _bar(file.path) as progress:
@@ -87,11 +94,11 @@ def verify_(
 ) -> None:
     """Check that files are here, have the known checksum and the right shape."""
     with clear_errors():
-        from toa.data import ANOMALY_SETS, DATASETS
+        from toa.data import ANOMALY_SETS, CLASSIFICATION_SETS, DATASETS
         from toa.data.location import DatasetNotFoundError
 
         wrong = 0
-        for spec in [_spec(name) for name in names or [*DATASETS, *ANOMALY_SETS]]:
+        for spec in [_spec(name) for name in names or [*DATASETS, *ANOMALY_SETS, *CLASSIFICATION_SETS]]:
             try:
                 typer.echo(f"{spec.name}: {_checked(spec, data_dir)}")
             except DatasetNotFoundError as error:
@@ -104,18 +111,32 @@ def verify_(
             raise ValueError(f"{wrong} of the data sets failed; each is named above with its remedy.")
 
 
-def _spec(name: str) -> "DatasetSpec | AnomalySpec":
-    """An entry of either catalogue."""
+def _spec(name: str) -> "AnySpec":
+    """An entry of any catalogue."""
     from toa._checks import check_choice
-    from toa.data import ANOMALY_SETS, DATASETS
+    from toa.data import ANOMALY_SETS, CLASSIFICATION_SETS, DATASETS
 
-    check_choice("dataset", name, [*DATASETS, *ANOMALY_SETS])
+    check_choice("dataset", name, [*DATASETS, *ANOMALY_SETS, *CLASSIFICATION_SETS])
+    if name in CLASSIFICATION_SETS:
+        return CLASSIFICATION_SETS[name]
     return DATASETS[name] if name in DATASETS else ANOMALY_SETS[name]
 
 
-def _checked(spec: "DatasetSpec | AnomalySpec", data_dir: Path | None) -> str:
-    from toa.data import DatasetSpec
+def _paths(spec: "AnySpec", data_dir: Path | None) -> Sequence[Path]:
+    """Every file of a data set."""
+    from toa.data import ClassificationSpec, DatasetSpec, locate, locate_anomaly, locate_classification
+
+    if isinstance(spec, DatasetSpec):
+        return [locate(spec, data_dir)]
+    if isinstance(spec, ClassificationSpec):
+        return locate_classification(spec, data_dir)
+    return locate_anomaly(spec, data_dir)[1]
+
+
+def _checked(spec: "AnySpec", data_dir: Path | None) -> str:
+    from toa.data import ClassificationSpec, DatasetSpec, checksum
     from toa.data.anomaly import locate_anomaly, read_anomaly
+    from toa.data.classification import read_classification
     from toa.data.location import locate, verify
     from toa.data.readers import read_dataset
 
@@ -124,6 +145,11 @@ def _checked(spec: "DatasetSpec | AnomalySpec", data_dir: Path | None) -> str:
         sums, known = [verify(path, spec)], [spec.sha256]
         rows, channels = read_dataset(spec, path).values.shape
         shape = f"{rows} x {channels}"
+    elif isinstance(spec, ClassificationSpec):
+        train, test = read_classification(spec, data_dir)
+        path, *_ = _paths(spec, data_dir)
+        sums, known = [checksum(file) for file in _paths(spec, data_dir)], [None]
+        shape = f"{len(train)} + {len(test)} x {max(train.length, test.length)} x {train.channels}"
     else:
         files, paths = locate_anomaly(spec, data_dir)
         sums = [verify(path, file) for path, file in zip(paths, files, strict=True)]
@@ -135,12 +161,11 @@ def _checked(spec: "DatasetSpec | AnomalySpec", data_dir: Path | None) -> str:
     return f"{shape}, sha256 {', '.join(found[:16] for found in sums)} ({said}), {path}"
 
 
-def _is_here(spec: "AnomalySpec", data_dir: Path | None) -> bool:
-    from toa.data.anomaly import locate_anomaly
+def _is_here(spec: "AnySpec", data_dir: Path | None) -> bool:
     from toa.data.location import DatasetNotFoundError
 
     try:
-        locate_anomaly(spec, data_dir)
+        _paths(spec, data_dir)
     except DatasetNotFoundError:
         return False
     return True

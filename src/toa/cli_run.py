@@ -17,7 +17,7 @@ from toa._checks import check_choice
 from toa._terminal import clear_errors, make_console
 
 if TYPE_CHECKING:
-    from toa.experiments import AnomalyRun, ForecastRun
+    from toa.experiments import AnomalyRun, ClassifyRun, ForecastRun
     from toa.tasks.training import Observer
 
 # written out, so that --help need not import what registers them
@@ -25,7 +25,8 @@ _MODELS = "patchtst, itransformer, transformer, duet, informer, autoformer, dlin
 _ATTENTIONS = "softmax, toa-softmax, toa-relu, toa-gated or hyperglu"
 _PROTOCOLS = (
     "toa-paper; for forecast also patchtst-336, patchtst-512, itransformer-96, itransformer-pems, duet-search, "
-    "duet-unified-96 or tslib-96; for anomaly also tslib"
+    "duet-unified-96 or tslib-96; for anomaly also tslib; for classify also "
+    "strict or tslib-uea"
 )
 
 DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
@@ -88,16 +89,19 @@ def run(
     dataset: Annotated[
         str,
         typer.Option(
-            help="Dataset of the catalogue (`toa data list`), or the path of a CSV file; for anomaly, of a train file."
+            help="Dataset of the catalogue (`toa data list`), or the path of a CSV file; for anomaly, of a train file; "
+            "for classify, of a file NAME_TRAIN.ts."
         ),
     ],
-    task: Annotated[str, typer.Option(help="What to do: forecast or anomaly.")] = "forecast",
+    task: Annotated[str, typer.Option(help="What to do: forecast, anomaly or classify.")] = "forecast",
     horizon: Annotated[int | None, typer.Option(help="Steps to forecast; for forecast alone.")] = None,
     test_file: Annotated[
         Path | None, typer.Option(help="Test series (npy, csv or txt) beside a train file; for anomaly alone.")
     ] = None,
     label_file: Annotated[Path | None, typer.Option(help="Its labels, 0 and 1; for anomaly alone.")] = None,
-    backbone: Annotated[str, typer.Option(help=f"Model: {_MODELS}; for anomaly the first three.")] = "patchtst",
+    backbone: Annotated[
+        str, typer.Option(help=f"Model: {_MODELS}; for anomaly and classify the first three.")
+    ] = "patchtst",
     attention: Annotated[
         str | None,
         typer.Option(
@@ -226,9 +230,44 @@ def _anomaly(request: Request, config: "AnomalyRun") -> None:
     console.print(f"record: {folder / 'record.json'}", soft_wrap=True)
 
 
+def _resolve_classify(request: Request) -> "ClassifyRun":
+    from toa.experiments import resolve_classify
+
+    return resolve_classify(
+        request.protocol,
+        dataset=request.dataset,
+        backbone=request.backbone,
+        attention=request.attention,
+        seed=request.seed,
+        changes=request.changes,
+    )
+
+
+def _classify(request: Request, config: "ClassifyRun") -> None:
+    from toa.experiments import classify_folder, run_classify
+    from toa.report.classification import write_confusion
+
+    console = make_console()
+    with _epochs(f"{config.name} on {Path(config.dataset).stem}, {config.evaluation}") as observe:
+        record = run_classify(config, request.out, **request.how(), observe=observe)
+    metrics = record["metrics"]
+    console.print(
+        f"test accuracy {metrics['accuracy']:.4f}, balanced {metrics['balanced_accuracy']:.4f}, macro F1 "
+        f"{metrics['macro_f1']:.4f}; validation accuracy {metrics['val_accuracy']:.4f} (epoch "
+        f"{record['best_epoch']} of {len(record['history'])}); {record['wall_s']:.0f} s on {record['device']}"
+    )
+    if config.evaluation == "tslib-uea":
+        console.print("validation is TEST, as the peers report: the best accuracy of all epochs, not an estimate.")
+    folder = classify_folder(config, request.out)
+    if not console.quiet:
+        console.print(f"picture: {write_confusion(record, folder / 'confusion.png')}", soft_wrap=True)
+    console.print(f"record: {folder / 'record.json'}", soft_wrap=True)
+
+
 _TASKS = {
     "forecast": _Task(resolve=_resolve_forecast, carry_out=_forecast, needs={"horizon": "96"}),
     "anomaly": _Task(resolve=_resolve_anomaly, carry_out=_anomaly, needs={}, takes=("test_file", "label_file")),
+    "classify": _Task(resolve=_resolve_classify, carry_out=_classify, needs={}),
 }
 
 

@@ -194,6 +194,16 @@ def _check_sizes(spec: ClassificationSpec, train: LabelledCases, test: LabelledC
         )
 
 
+def read_classification(
+    spec: ClassificationSpec, data_dir: str | Path | None = None
+) -> tuple[LabelledCases, LabelledCases]:
+    """TRAIN and TEST of a set that is here, held to the sizes of the catalogue."""
+    paths = locate_classification(spec, data_dir)
+    train, test = (read_ts(path) for path in paths)
+    _check_sizes(spec, train, test, paths[0])
+    return train, test
+
+
 def _resolve(
     dataset: str | Path, data_dir: str | Path | None, download: bool
 ) -> tuple[ClassificationSpec | None, tuple[Path, Path]]:
