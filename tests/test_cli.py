@@ -29,7 +29,7 @@ def test_version_is_printed():
     assert call("--version") == (0, f"toa {toa.__version__} ")
 
 
-@pytest.mark.parametrize("command", ["demo", "demix", "run", "bench", "data", "theory"])
+@pytest.mark.parametrize("command", ["demo", "demix", "run", "compare", "bench", "data", "theory"])
 def test_every_command_explains_itself(command):
     code, text = call(command, "--help")
     assert code == 0

@@ -22,6 +22,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "estimators": {*_TASKS, "tasks"},
     "integrations": {*_TASKS, "tasks", "estimators"},
     "cli_bench": {"experiments"},
+    "cli_compare": {"report"},
     "cli_data": {"data"},
     "cli_run": {*_TASKS, "tasks", "experiments", "report"},
 }

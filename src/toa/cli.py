@@ -13,6 +13,7 @@ import typer
 import toa
 from toa._terminal import clear_errors, make_console
 from toa.cli_bench import bench_app
+from toa.cli_compare import compare
 from toa.cli_data import data_app
 from toa.cli_run import DeviceOption, run
 
@@ -33,6 +34,7 @@ app = typer.Typer(
 app.add_typer(data_app, name="data")
 app.add_typer(bench_app, name="bench")
 app.command()(run)
+app.command()(compare)
 
 
 def _version(asked: bool) -> None:

@@ -1,0 +1,230 @@
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import wilcoxon
+
+from tests.support import message
+from toa.report.comparison import draw_critical_difference, notes, system_table, write_comparison
+from toa.report.statistics import collect, compare, holm, read_results, system_name
+
+SYSTEMS = ("softmax", "toa-relu", "toa-gated")
+
+
+def record(dataset: str, attention: str, value: float, *, seed: int = 1, **changes: Any) -> dict[str, Any]:
+    config = {
+        "protocol": "strict",
+        "dataset": dataset,
+        "backbone": "patchtst",
+        "attention": {"name": attention, "sor": None},
+        "seed": seed,
+    }
+    return {
+        "task": "classify",
+        "name": f"patchtst/{attention}",
+        "config": config,
+        "config_hash": f"{attention}-{seed}",
+        "seed": seed,
+        "data_checksum": f"sum of {dataset}",
+        "metrics": {"accuracy": value, "mse": 1.0 - value},
+    } | changes
+
+
+def grid(values: np.ndarray, seeds: tuple[int, ...] = (1,)) -> list[dict[str, Any]]:
+    """Records of a table, data sets by systems; seeds spread around each value."""
+    spread = np.linspace(-0.01, 0.01, len(seeds)) if len(seeds) > 1 else [0.0]
+    return [
+        record(f"set{row}", system, float(values[row, column] + shift), seed=seed)
+        for row in range(len(values))
+        for column, system in enumerate(SYSTEMS)
+        for seed, shift in zip(seeds, spread, strict=True)
+    ]
+
+
+VALUES = np.array([[0.5, 0.6, 0.7], [0.5, 0.5, 0.6], [0.8, 0.7, 0.9], [0.1, 0.3, 0.2]])
+
+
+def test_ranks_wins_and_means_by_hand():
+    rows = {row.system: row for row in compare(collect(grid(VALUES, (1, 2, 3)), "accuracy"))}
+    assert {name: row.rank for name, row in rows.items()} == {
+        "patchtst/softmax": (3 + 2.5 + 2 + 3) / 4,
+        "patchtst/toa-relu": (2 + 2.5 + 3 + 1) / 4,
+        "patchtst/toa-gated": (1 + 1 + 1 + 2) / 4,
+    }
+    relu = rows["patchtst/toa-relu"]
+    assert (relu.wins, relu.ties, relu.losses) == (2, 1, 1)
+    assert relu.mean == pytest.approx(VALUES[:, 1].mean())
+    assert rows["patchtst/softmax"].wins is None
+    # four data sets cannot show anything
+    assert all(row.p is None and row.p_holm is None for row in rows.values())
+
+
+def test_an_error_is_better_where_it_is_lower():
+    rows = compare(collect(grid(VALUES), "mse"))
+    assert rows[0].system == "patchtst/toa-gated"
+    assert (rows[0].wins, rows[0].losses) == (4, 0)
+
+
+def test_p_is_scipys_and_corrected_by_holm():
+    values = np.random.default_rng(0).uniform(0.3, 0.9, (12, 3))
+    values[:, 2] = values[:, 0] + np.linspace(0.01, 0.05, 12)
+    rows = {row.system: row for row in compare(collect(grid(values), "accuracy"))}
+    p = {name: wilcoxon(values[:, place] - values[:, 0]).pvalue for name, place in (("relu", 1), ("gated", 2))}
+    assert rows["patchtst/toa-relu"].p == pytest.approx(p["relu"])
+    assert rows["patchtst/toa-gated"].p == pytest.approx(p["gated"])
+    assert rows["patchtst/toa-gated"].p_holm == pytest.approx(2 * p["gated"])
+    assert rows["patchtst/toa-relu"].p_holm == pytest.approx(max(2 * p["gated"], p["relu"]))
+
+
+@given(st.lists(st.floats(0.0, 1.0), max_size=8))
+def test_holm_keeps_the_order_and_lies_between_p_and_bonferroni(values):
+    corrected = holm(values)
+    for one, p in zip(corrected, values, strict=True):
+        assert p <= one <= min(1.0, len(values) * p) + 1e-15
+    order = np.argsort(values)
+    assert np.all(np.diff(np.array(corrected)[order]) >= 0) if len(values) else corrected == []
+
+
+def test_holm_by_hand():
+    assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+
+
+def test_no_sor_is_another_system():
+    plain, off = record("a", "toa-gated", 0.5), record("a", "toa-gated", 0.5)
+    off["config"]["attention"]["sor"] = False
+    assert [system_name(r) for r in (plain, off)] == ["patchtst/toa-gated", "patchtst/toa-gated-no-sor"]
+    softmax = record("a", "softmax", 0.5)
+    softmax["config"]["attention"]["sor"] = False
+    assert system_name(softmax) == "patchtst/softmax"
+
+
+def test_a_data_set_with_a_missing_cell_is_left_out_and_said():
+    records = grid(VALUES, (1, 2))
+    records = [r for r in records if (r["config"]["dataset"], r["name"]) != ("set1", "patchtst/toa-relu")]
+    records = [r for r in records if (r["config"]["dataset"], r["name"], r["seed"]) != ("set2", "patchtst/softmax", 2)]
+    del next(r for r in records if r["config"]["dataset"] == "set3")["metrics"]["accuracy"]
+    scores = collect(records, "accuracy")
+    assert scores.datasets == ("set0",)
+    assert scores.left_out == {
+        "set1": "no run of patchtst/toa-relu",
+        "set2": "no run of patchtst/softmax with seed 2",
+        "set3": "accuracy of patchtst/softmax is undefined with seed 1",
+    }
+    said = " ".join(notes(scores, "softmax"))
+    assert "set1 is left out: no run of patchtst/toa-relu." in said
+    assert "No test is made: over 1 data sets" in said
+    assert "No critical-difference diagram: it needs 3 data sets, got 1." in said
+
+
+def changed(what: str) -> list[dict[str, Any]]:
+    records = grid(VALUES, (1, 2))
+    odd = copy.deepcopy(records[0])
+    match what:
+        case "task":
+            odd |= {"task": "forecast"}
+        case "protocol":
+            odd["config"]["protocol"] = "tslib-uea"
+        case "settings":
+            odd["config"] |= {"batch_size": 8}
+            odd["seed"] = 9
+        case "data":
+            odd |= {"data_checksum": "another", "seed": 9}
+    return [*records, odd]
+
+
+REFUSED = {
+    "task": "records must be of one task to be compared, got classify, forecast; give the folders of one alone.",
+    "protocol": "records must be of one protocol to be compared, got strict, tslib-uea;",
+    "twice": "records must have one run of patchtst/softmax on set0 with seed 1, got two",
+    "settings": "records of patchtst/softmax on set0 must have one setting, got several that differ in batch_size",
+    "data": "records of set0 must be of the same data, got 2 checksums: another, sum of set0;",
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_records_that_disagree_are_refused(what):
+    with pytest.raises(ValueError, match=message(REFUSED[what])):
+        collect(changed(what), "accuracy")
+
+
+def test_unknown_metrics_and_baselines_are_refused():
+    with pytest.raises(ValueError, match=message("unknown metric 'f1'; known: accuracy, mse.")):
+        collect(grid(VALUES), "f1")
+    with pytest.raises(
+        ValueError, match=message("baseline 'linear' must name one system, got none of patchtst/softmax")
+    ):
+        compare(collect(grid(VALUES), "accuracy"), "linear")
+    two = [*grid(VALUES), *(r | {"name": "itransformer/softmax"} for r in grid(VALUES) if "softmax" in r["name"])]
+    with pytest.raises(
+        ValueError, match=message("'softmax' must name one system, got several of patchtst/softmax, itr")
+    ):
+        compare(collect(two, "accuracy"))
+    assert compare(collect(two, "accuracy"), "patchtst/softmax")
+
+
+def test_nothing_in_common_is_refused():
+    records = [record("a", "softmax", 0.5), record("b", "toa-relu", 0.5)]
+    with pytest.raises(
+        ValueError, match=message("every system was run on alike, got none (a: no run of patchtst/toa-r")
+    ):
+        collect(records, "accuracy")
+
+
+def test_results_are_read_from_files_folders_and_lines(tmp_path):
+    records = grid(VALUES)
+    for number, one in enumerate(records[:4]):
+        path = tmp_path / "runs" / str(number) / "record.json"
+        path.parent.mkdir(parents=True)
+        path.write_text(json.dumps(one))
+    (tmp_path / "empty").mkdir()
+    lines = tmp_path / "rest.jsonl"
+    lines.write_text("".join(json.dumps(one) + "\n" for one in records[4:]))
+    assert len(read_results([tmp_path])) == len(records)
+    assert len(read_results([lines, tmp_path / "runs" / "0" / "record.json"])) == len(records) - 3
+    with pytest.raises(
+        ValueError, match=message("results must hold records, got none in", "empty; run `toa run` first.")
+    ):
+        read_results([tmp_path / "empty"])
+    with pytest.raises(FileNotFoundError, match=message("nowhere is neither")):
+        read_results([Path("nowhere")])
+    lines.write_text("{}\n")
+    with pytest.raises(ValueError, match=message("line 1 of", "must be a record of toa")):
+        read_results([lines])
+
+
+def test_tables_and_diagram_are_written(tmp_path):
+    values = np.random.default_rng(1).uniform(0.3, 0.9, (8, 3))
+    scores = collect(grid(values), "accuracy")
+    rows = compare(scores)
+    written = write_comparison(scores, rows, "softmax", tmp_path / "out")
+    assert [path.name for path in written] == ["comparison.md", "critical-difference.png"]
+    assert written[1].read_bytes().startswith(b"\x89PNG")
+    page = written[0].read_text()
+    for cells in system_table(scores, rows, "softmax"):
+        assert f"| {' | '.join(cells)} |" in page
+    assert "Task classify, protocol strict; accuracy over 8 data sets, higher is better; means over seeds 1." in page
+    assert page.count("| set") == 8
+
+
+def test_the_scale_of_the_diagram_keeps_its_width_beside_long_names():
+    values = np.random.default_rng(1).uniform(0.3, 0.9, (8, 3))
+    records = [r | {"name": f"{r['name']}-with-a-name-that-goes-on"} for r in grid(values)]
+    figures = [draw_critical_difference(collect(r, "accuracy")) for r in (grid(values), records)]
+    names = ("patchtst/toa-gated", "patchtst/toa-gated-with-a-name-that-goes-on")
+    scales = [f.get_figwidth() - 2 * 0.16 * len(name) for f, name in zip(figures, names, strict=True)]
+    assert scales == pytest.approx([5.0, 5.0])
+    for figure in figures:
+        plt.close(figure)
+
+
+def test_a_diagram_of_too_little_is_refused():
+    with pytest.raises(ValueError, match=message("it needs 3 systems, got 2")):
+        draw_critical_difference(collect([r for r in grid(VALUES) if "relu" not in r["name"]], "accuracy"))
+    with pytest.raises(ValueError, match=message("all systems have the same score on every data set")):
+        draw_critical_difference(collect(grid(np.full((5, 3), 0.5)), "accuracy"))

@@ -1,0 +1,80 @@
+import json
+import re
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from tests.support import ROOT
+from toa.cli import app
+from toa.data import CLASSIFICATION_SETS
+
+SMALL = [f"--set=model.{change}" for change in ("num_layers=1", "embed_dim=16", "ff_dim=16", "num_heads=2")]
+
+
+@pytest.fixture(autouse=True)
+def _own_data(monkeypatch):
+    monkeypatch.delenv("TOA_DATA", raising=False)
+
+
+def call(*words: str):
+    result = CliRunner().invoke(app, words, env={"COLUMNS": "200", "TERM": "dumb"})
+    return result.exit_code, re.sub(r"\s+", " ", result.output)
+
+
+def test_commands_import_no_aeon_before_they_run():
+    code = "import sys; import toa.cli, toa.data; assert not {'aeon', 'scipy', 'sklearn', 'numba'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+
+
+def test_a_name_a_backbone_an_attention_and_a_protocol_are_all_that_is_needed():
+    words = ["run", "--task", "classify", "--dataset", "BasicMotions", "--backbone", "patchtst"]
+    code, text = call(*words, "--attention", "toa-gated", "--protocol", "strict", "--dry-run")
+    assert code == 0
+    config = json.loads(text)
+    assert (config["evaluation"], config["model"]["patch_len"], config["seed"]) == ("strict", 16, 2024)
+    assert call("run", "--task", "classify", "--dataset", "BasicMotions", "--dry-run")[0] == 0
+
+
+def test_runs_are_compared(tmp_path):
+    for attention in ("softmax", "toa-relu"):
+        code, text = call(
+            *("run", "--task", "classify", "--dataset", "BasicMotions", "--attention", attention),
+            *("--protocol", "strict", "--device", "cpu", "--out", str(tmp_path / "runs")),
+            *(*SMALL, "--set=training.epochs=1"),
+        )
+        assert code == 0, text
+        assert "test accuracy 0." in text
+        assert "record:" in text
+    assert len(list((tmp_path / "runs").rglob("confusion.png"))) == 2
+    out = tmp_path / "out"
+    code, text = call("compare", str(tmp_path / "runs"), "--metric", "accuracy", "--out", str(out))
+    assert code == 0, text
+    assert "patchtst/toa-relu" in text
+    assert "No test is made: over 1 data sets" in text
+    assert "it needs 3 systems, got 2" in text
+    assert [path.name for path in out.iterdir()] == ["comparison.md"]
+
+
+def test_what_cannot_be_compared_is_said_in_a_line(tmp_path):
+    code, text = call("compare", str(tmp_path), "--metric", "accuracy")
+    assert code == 2
+    assert text.startswith("error: results must hold records, got none in")
+    code, text = call("run", "--task", "classify", "--dataset", "BasicMotions", "--horizon", "3")
+    assert code == 2
+    assert "--horizon must be left out for task 'classify'" in text
+
+
+def test_data_commands_know_the_archive(tmp_path):
+    code, text = call("data", "list", "--data-dir", str(tmp_path))
+    assert code == 0
+    assert "JapaneseVowels 270 + 370 x up to 29 x 12 9 yes" in text
+    assert "PEMS-SF 267 + 173 x 144 x 963 7 no" in text
+    assert all(name in text for name in CLASSIFICATION_SETS)
+    code, text = call("data", "where", "BasicMotions")
+    assert code == 0
+    assert text.count("BasicMotions_T") == 2
+    code, text = call("data", "verify", "BasicMotions")
+    assert code == 0
+    assert "BasicMotions: 40 + 40 x 100 x 6, sha256" in text
