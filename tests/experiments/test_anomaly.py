@@ -247,7 +247,7 @@ def test_the_real_anomaly_of_a_ucr_series_is_found(tmp_path):
 @pytest.mark.parametrize("dataset", ["MSL", "SMD-machine-1-6"])
 @pytest.mark.parametrize("backbone", RECONSTRUCTORS)
 def test_real_sets_run_end_to_end(tmp_path, dataset, backbone):
-    small = ["model.num_layers=1", "model.embed_dim=8", "model.ff_dim=8", "training.epochs=1", "window_stride=50"]
+    small = ["model.num_layers=1", "model.embed_dim=8", "model.ff_dim=8", "training.epochs=1", "window_stride=100"]
     config = resolve_anomaly("toa-paper", dataset=dataset, backbone=backbone, changes=small)
     try:
         record = run_anomaly(config, tmp_path, device="cpu")
