@@ -1,8 +1,8 @@
-import importlib.util
 import json
 import os
 import signal
 from dataclasses import asdict
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -221,10 +221,9 @@ def test_a_validation_part_shorter_than_a_window_is_refused(own, tmp_path):
 
 def ucr() -> Path:
     """The UCR anomaly series that aeon's wheel holds."""
-    found = importlib.util.find_spec("aeon")
-    if found is None or found.origin is None:
-        pytest.skip("aeon is not installed")
-    return Path(found.origin).parent / "datasets/data/KDD-TSAD_135"
+    folder = files("aeon.datasets") / "data" / "KDD-TSAD_135"
+    assert isinstance(folder, Path)
+    return folder
 
 
 def test_the_real_anomaly_of_a_ucr_series_is_found(tmp_path):
