@@ -33,3 +33,12 @@ def test_a_projection_that_was_replaced_is_called():
     bias = layer.out_proj.bias
     after, _ = layer(x, x, x)
     torch.testing.assert_close(after - bias, 2.0 * (before - bias))
+
+
+def test_projections_may_have_biases_or_not_each_by_itself():
+    layer = build_attention("softmax", 8, 2, 5).double().eval()
+    layer.k_proj = nn.Linear(8, 8, bias=False).double()
+    x = torch.randn(3, 5, 8, dtype=torch.float64)
+    assert_near(layer(x, x, x)[0], layer(x, x.clone(), x.clone())[0])
+    layer.q_proj = nn.Linear(8, 8, bias=False).double()
+    assert_near(layer(x, x, x)[0], layer(x, x.clone(), x.clone())[0])
