@@ -206,7 +206,7 @@ def _anomaly(request: Request, config: "AnomalyRun") -> None:
     from rich.table import Table
 
     from toa.experiments import anomaly_folder, run_anomaly
-    from toa.report.anomaly import anomaly_table, write_detection
+    from toa.report.anomaly import anomaly_table, undefined_notes, write_detection
 
     console = make_console()
     with _epochs(f"{config.name} on {Path(config.dataset).stem}") as observe:
@@ -216,8 +216,8 @@ def _anomaly(request: Request, config: "AnomalyRun") -> None:
     for row in rows:
         table.add_row(*row)
     console.print(table)
-    for reason in sorted({why for block in record["detections"].values() for why in block["undefined"].values()}):
-        console.print(f"undefined (-): {reason}.")
+    for note in undefined_notes(record):
+        console.print(note)
     console.print(
         f"validation MSE {record['metrics']['val_mse']:.4f} (epoch {record['best_epoch']} of "
         f"{len(record['history'])}); {record['wall_s']:.0f} s on {record['device']}"

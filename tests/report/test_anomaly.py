@@ -4,12 +4,15 @@ import pytest
 import torch
 
 from toa.experiments.anomaly import SCORES
-from toa.report.anomaly import anomaly_table, draw_detection, write_detection
+from toa.report.anomaly import anomaly_table, draw_detection, undefined_notes, write_detection
 from toa.tasks.checkpoint import save_checkpoint
 
 RECORD = {
     "metrics": {"tslib-pa/f1": 0.25, "tslib-pa/pa_f1": 0.75, "tslib-pa/random_pa_f1": 0.5, "strict/f1": 0.125},
-    "detections": {"tslib-pa": {"headline": "pa_f1"}, "strict": {"headline": "f1"}},
+    "detections": {
+        "tslib-pa": {"headline": "pa_f1", "undefined": {"range_precision": "no step is flagged"}},
+        "strict": {"headline": "f1", "undefined": {"precision": "nothing", "vus_pr": "flat", "recall": "nothing"}},
+    },
 }
 
 
@@ -28,6 +31,13 @@ def test_the_table_marks_headlines_and_what_is_undefined():
     assert header[:6] == ("rules", "precision", "recall", "F1", "PA-F1", "random PA-F1")
     assert pa[:6] == ("tslib-pa", "-", "-", "0.250", "0.750*", "0.500")
     assert strict[:5] == ("strict", "-", "-", "0.125*", "-")
+
+
+def test_notes_say_why_a_number_of_the_table_is_missing():
+    assert undefined_notes(RECORD) == [
+        "strict: precision, recall undefined: nothing.",
+        "strict: VUS-PR undefined: flat.",
+    ]
 
 
 def test_the_picture_shows_score_thresholds_and_ranges(folder):

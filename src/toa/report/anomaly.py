@@ -45,6 +45,17 @@ def anomaly_table(record: Record) -> list[tuple[str, ...]]:
     return rows
 
 
+def undefined_notes(record: Record) -> list[str]:
+    """Why the table has no number, a line for each of the rules and each reason."""
+    notes = []
+    for rules, block in record["detections"].items():
+        missing = {name: why for name, why in block["undefined"].items() if name in COLUMNS}
+        for reason in dict.fromkeys(missing.values()):
+            names = ", ".join(COLUMNS[name] for name, why in missing.items() if why == reason)
+            notes.append(f"{rules}: {names} undefined: {reason}.")
+    return notes
+
+
 def draw_detection(folder: Path) -> Figure:
     """Score over time with both thresholds, above the true ranges and those that each of the rules flags.
 
