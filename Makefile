@@ -23,7 +23,7 @@ lint: $(STAMP)
 	$(BIN)/mypy
 
 check: $(STAMP)
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q -n auto
 
 test-slow: $(STAMP)
 	$(BIN)/python -m pytest -q -m slow
