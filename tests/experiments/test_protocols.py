@@ -196,7 +196,10 @@ def test_a_file_gets_the_defaults_and_any_horizon():
     [
         ({"protocol": "toa-papr"}, ("unknown protocol 'toa-papr'", "toa-paper")),
         ({"dataset": "ETTh3"}, ("unknown dataset 'ETTh3'", "ETTh1")),
-        ({"dataset": "PEMS03", "horizon": 12}, ("unknown dataset of protocol 'toa-paper' 'PEMS03'", "ETTh1")),
+        (
+            {"protocol": "patchtst-512", "dataset": "PEMS03", "horizon": 12},
+            ("unknown dataset of protocol 'patchtst-512' 'PEMS03'", "ETTh1"),
+        ),
         ({"horizon": 100}, ("horizon of ETTh1", "96, 192, 336, 720", "got 100", "path")),
         ({"backbone": "patchtts"}, ("unknown backbone 'patchtts'", "patchtst, itransformer, transformer")),
         (
