@@ -26,6 +26,7 @@ from toa.tasks.demixing import (
     regime_errors,
     train_demixer,
 )
+from toa.tasks.training import Observer
 
 # mean squared errors of the paper's section 4
 PUBLISHED = {"toa-gated": 0.0028, "toa-relu": 0.0035, "softmax": 0.0972}
@@ -191,12 +192,52 @@ def _attention(preset: Preset, name: str, sor: bool | None) -> AttentionSpec:
     return spec.resolved()
 
 
+def demixing_name(config: DemixingConfig) -> str:
+    """The attention, as records name it."""
+    return config.attention.name + ("-no-sor" if config.attention.sor is False else "")
+
+
+def demixing_folder(config: DemixingConfig, out: Path) -> Path:
+    """Where a run keeps what it makes: a name to read and the config's hash."""
+    return out / f"{demixing_name(config)}-{config.seed}-{config_hash(config)[:8]}"
+
+
+def demixing_config(preset: str, attention: str, seed: int) -> DemixingConfig:
+    """One run of a preset."""
+    check_choice("preset", preset, PRESETS)
+    chosen = PRESETS[preset]
+    return replace(chosen.base, attention=_attention(chosen, attention, None), seed=seed)
+
+
+def run_demixing_config(
+    config: DemixingConfig,
+    out: Path,
+    *,
+    data_dir: Path | None = None,
+    device: str = "auto",
+    command: Sequence[str] = (),
+    observe: Observer | None = None,
+) -> Record:
+    """One run as other tasks have theirs; signals are made, so that `data_dir` is not looked at."""
+    where = resolve_device(device)
+    path = demixing_folder(config, out) / "record.json"
+    if path.exists():
+        return read_record(path)
+    check_writable(path.parent)
+
+    def watch(name: str, seed: int, done: int, steps: int, loss: float | None) -> None:
+        if observe is not None and loss is not None:
+            observe(done, steps, loss, None)
+
+    return _run(config, out, where, command, watch)[0]
+
+
 def _run(
     config: DemixingConfig, out: Path, device: torch.device, command: Sequence[str], watch: Watcher | None
 ) -> tuple[Record, PointEncoder]:
-    name = config.attention.name + ("-no-sor" if config.attention.sor is False else "")
+    name = demixing_name(config)
     key = config_hash(config)
-    folder = out / f"{name}-{config.seed}-{key[:8]}"
+    folder = demixing_folder(config, out)
 
     def observe(done: int, total: int, loss: float, validation: float | None) -> None:
         if watch is not None:

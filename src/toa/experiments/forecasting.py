@@ -2,14 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
 from toa._files import check_writable
-from toa.data import ForecastData, load_forecast, mark_names
+from toa.data import DATASETS, ForecastData, load_forecast, locate, mark_names
 from toa.experiments.config import ForecastRun
 from toa.experiments.device import allow_tf32, deterministic, resolve_device
 from toa.experiments.records import Record, config_hash, make_record, read_record, write_record
@@ -93,18 +94,36 @@ def run_forecast(
 
 
 def load_data(config: ForecastRun, device: torch.device, data_dir: Path | None = None) -> ForecastData:
-    """The windows of a run."""
-    return load_forecast(
+    """The windows of a run; runs of one process that are alike in them share one copy."""
+    return _load_shared(
         config.dataset,
+        _stamp(config.dataset, data_dir),
+        data_dir,
+        device,
         lookback=config.lookback,
         horizon=config.horizon,
-        data_dir=data_dir,
-        device=device,
         marks=config.marks,
         fill=config.fill,
         allow_constant=config.allow_constant,
         date_column=config.date_column or None,
     )
+
+
+@lru_cache(maxsize=8)
+def _load_shared(
+    dataset: str, stamp: tuple[object, ...], data_dir: Path | None, device: torch.device, **how: Any
+) -> ForecastData:
+    return load_forecast(dataset, data_dir=data_dir, device=device, **how)
+
+
+def _stamp(dataset: str, data_dir: Path | None) -> tuple[object, ...]:
+    """What tells a file from another, and from itself written anew."""
+    path = locate(DATASETS[dataset], data_dir) if dataset in DATASETS else Path(dataset).expanduser()
+    if not path.is_file():
+        # loading says what is wrong
+        return (path,)
+    found = path.stat()
+    return path, found.st_mtime_ns, found.st_size
 
 
 def build_model(config: ForecastRun, channels: int) -> nn.Module:
