@@ -1,6 +1,6 @@
 """Layers of `toa` behind the calls of the modules that they replace."""
 
-from collections.abc import Iterable
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -64,9 +64,11 @@ class MultiheadAdapter(nn.Module):
         padding = None if key_padding_mask is None else hidden_by("key_padding_mask", key_padding_mask)
         batched = query.dim() == 3
         if not batched:
+            query, key, value = _each_once(lambda x: x.unsqueeze(0), query, key, value)
             padding = None if padding is None else padding.unsqueeze(0)
-        q, k, v = _mapped((query, key, value), 0 if not batched else None if self.batch_first else 1)
-        out, weights, _ = self.attention.attend(q, k, v, padding, need_weights, causal=causal)
+        elif not self.batch_first:
+            query, key, value = _each_once(lambda x: x.transpose(0, 1), query, key, value)
+        out, weights, _ = self.attention.attend(query, key, value, padding, need_weights, causal=causal)
         if weights is not None and average_attn_weights:
             weights = weights.mean(1)  # (B, M, N)
         if not batched:
@@ -86,15 +88,11 @@ class MultiheadAdapter(nn.Module):
         return is_causal_mask("attn_mask", hidden_by("attn_mask", attn_mask))
 
 
-def _mapped(tensors: tuple[Tensor, Tensor, Tensor], axis: int | None) -> Iterable[Tensor]:
-    """Batch first, each tensor once, so that self-attention stays recognisable by identity.
-
-    `axis` is 0 for tensors without a batch, 1 for (N, B, E), None for (B, N, E).
-    """
-    if axis is None:
-        return tensors
-    changed = {id(x): x.unsqueeze(0) if axis == 0 else x.transpose(0, 1) for x in tensors}
-    return tuple(changed[id(x)] for x in tensors)
+def _each_once(change: Callable[[Tensor], Tensor], query: Tensor, key: Tensor, value: Tensor) -> list[Tensor]:
+    """Tensors changed, the same one once, so that self-attention is still known by identity."""
+    new_query = change(query)
+    new_key = new_query if key is query else change(key)
+    return [new_query, new_key, new_key if value is key else change(value)]
 
 
 class ProjectionAdapter(nn.Module):

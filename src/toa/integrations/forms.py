@@ -41,7 +41,9 @@ class Form:
         dropout: Dropout on the weights.
         scale: What scores are multiplied by; None is 1 / sqrt(head width).
         causal: Whether it is causal when no mask says so.
-        num_results: How many results it gives, for a module that is called by `arguments`.
+        batch_first: The layout of an `nn.MultiheadAttention`; None for others.
+        arguments: What a module outside of PyTorch and `toa` is called with, by name; empty for others.
+        num_results: How many results that one gives in a tuple; 0 for an output alone.
     """
 
     q: nn.Linear
