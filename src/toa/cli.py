@@ -15,6 +15,7 @@ from toa._terminal import clear_errors, make_console
 from toa.cli_bench import bench_app
 from toa.cli_compare import compare
 from toa.cli_data import data_app
+from toa.cli_reproduce import reproduce
 from toa.cli_run import DeviceOption, run
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ app = typer.Typer(
 app.add_typer(data_app, name="data")
 app.add_typer(bench_app, name="bench")
 app.command()(run)
+app.command()(reproduce)
 app.command()(compare)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from toa._checks import check_choice
+from toa._registry import Registry
 from toa.data import (
     ANOMALY_SETS,
     CLASSIFICATION_SETS,
@@ -157,9 +158,10 @@ class Cell:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Missing:
-    """A dataset that is not on this machine, and how to get it."""
+    """A dataset that is not on this machine: its files under a data folder, and how to get them."""
 
     dataset: str
+    files: tuple[str, ...]
     remedy: str
 
 
@@ -190,12 +192,15 @@ def missing_data(cell: Cell, data_dir: Path | None = None) -> list[Missing]:
     """Datasets that a cell needs and that are not here."""
     task = TABLES[cell.number.table].task
     missing = []
-    for dataset in cell.datasets if task in _LOCATORS else ():
+    for dataset in cell.datasets if task in _SOURCES else ():
+        source = _SOURCES[task]
+        spec = source.catalogue[dataset]
         try:
-            _LOCATORS[task](dataset, data_dir)
+            source.locate(spec, data_dir)
         except DatasetNotFoundError as error:
-            # the last part of the message is what to do
-            missing.append(Missing(dataset=dataset, remedy=str(error).rpartition("; ")[2]))
+            # the message ends with what to do
+            remedy = str(error).partition("; ")[2]
+            missing.append(Missing(dataset=dataset, files=source.files(spec), remedy=remedy))
     return missing
 
 
@@ -280,15 +285,30 @@ def _step(backbone: str, variant: str) -> Job:
     return Job(config=StepRun(row=row), label=f"step of {row}", command=command)
 
 
-# a task of the catalogue's data enters here, and in `_LOCATORS`
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Source:
+    """Where a task's data come from."""
+
+    catalogue: Registry[Any]
+    locate: Callable[[Any, Path | None], object]
+    files: Callable[[Any], tuple[str, ...]]
+
+
+_SERIES = _Source(catalogue=DATASETS, locate=locate, files=lambda spec: (spec.path,))
+
+# a task enters here, and in `toa.experiments.jobs.KINDS`
 _RESOLVERS: dict[str, Callable[..., Any]] = {
     "forecast": resolve,
     "anomaly": resolve_anomaly,
     "classify": resolve_classify,
 }
-_LOCATORS: dict[str, Callable[[str, Path | None], object]] = {
-    "forecast": lambda name, data_dir: locate(DATASETS[name], data_dir),
-    "anomaly": lambda name, data_dir: locate_anomaly(ANOMALY_SETS[name], data_dir),
-    "classify": lambda name, data_dir: locate_classification(CLASSIFICATION_SETS[name], data_dir),
-    "efficiency": lambda name, data_dir: locate(DATASETS[name], data_dir),
+_SOURCES = {
+    "forecast": _SERIES,
+    "efficiency": _SERIES,
+    "anomaly": _Source(
+        catalogue=ANOMALY_SETS,
+        locate=locate_anomaly,
+        files=lambda spec: tuple(file.path for file in spec.layouts[0]),
+    ),
+    "classify": _Source(catalogue=CLASSIFICATION_SETS, locate=locate_classification, files=lambda spec: spec.files()),
 }

@@ -1,0 +1,189 @@
+import json
+import shlex
+
+import pytest
+
+from tests.experiments.runner_cases import TINY, write_series
+from tests.support import message
+from tests.test_cli import call
+from toa.cli_reproduce import read_runs
+from toa.experiments import resolve
+from toa.experiments.estimates import Estimates, earlier_records
+from toa.experiments.jobs import Job
+from toa.experiments.published import published_numbers
+from toa.experiments.tables import TABLES, table_cells
+
+
+@pytest.fixture
+def no_data(monkeypatch, tmp_path):
+    monkeypatch.setenv("TOA_DATA", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+
+def line(path, seed: int) -> str:
+    words = ["--dataset", str(path), "--horizon", "4", "--backbone", "dlinear", "--protocol", "tslib-96"]
+    words += ["--seed", str(seed), *(word for change in TINY for word in ("--set", change))]
+    return shlex.join(words)
+
+
+@pytest.fixture
+def runs(tmp_path):
+    path = write_series(tmp_path)
+    file = tmp_path / "runs.txt"
+    file.write_text(f"# two seeds\n\ntoa run {line(path, 1)}\n{line(path, 2)}  # the second\n")
+    return file
+
+
+def test_the_list_accounts_for_every_number(no_data):
+    code, text = call("reproduce", "--list", columns=80)
+    assert code == 0
+    assert "…" not in text
+    for table in TABLES:
+        assert table in text
+    assert f"all {len(published_numbers())} " in text
+    assert "108 numbers wait for Solar (Solar/solar_AL.txt): get it from https://www.nrel.gov" in text
+    assert "15 numbers wait for SWaT (SWaT/swat_train2.csv, SWaT/swat2.csv)" in text
+
+
+def test_help_names_every_table():
+    _, text = call("reproduce", "--help", columns=400)
+    assert all(table in text for table in TABLES)
+
+
+def test_a_list_is_run_once_with_a_line_for_each(runs, tmp_path):
+    words = ["reproduce", "--runs", str(runs), "--out", str(tmp_path / "out"), "--device", "cpu"]
+    code, text = call(*words)
+    assert code == 0
+    assert text.count(" val ") == text.count(" test ") == text.count("best 2/2") == 2
+    assert "2 runs done, 0 failed" in text
+    paths = sorted((tmp_path / "out").glob("forecast/own-4-dlinear-*/record.json"))
+    written = [path.stat().st_mtime_ns for path in paths]
+    records = [json.loads(path.read_text()) for path in paths]
+    assert [shlex.split(record["command"])[:3] for record in records] == [["toa", "run", "--dataset"]] * 2
+    assert call(*words)[1].count(" val ") == 2
+    assert [path.stat().st_mtime_ns for path in paths] == written
+
+
+def test_a_failed_run_is_told_and_tried_again_when_asked(runs, tmp_path):
+    gone = tmp_path / "gone.csv"
+    runs.write_text(f"{line(gone, 1)}\n{line(tmp_path / 'own.csv', 2)}\n")
+    words = ["reproduce", "--runs", str(runs), "--out", str(tmp_path / "out"), "--device", "cpu"]
+    code, text = call(*words)
+    assert code == 1
+    assert "FAILED FileNotFoundError: dataset must be a file" in text
+    assert "1 runs done, 1 failed; --retry tries failed ones again" in text
+    gone.write_text((tmp_path / "own.csv").read_text())
+    assert call(*words)[0] == 1
+    code, text = call(*words, "--retry")
+    assert code == 0
+    assert "2 runs done, 0 failed" in text
+
+
+def test_a_dry_run_tells_time_by_earlier_records(runs, tmp_path):
+    words = ["reproduce", "--runs", str(runs), "--out", str(tmp_path / "out"), "--device", "cpu"]
+    code, text = call(*words, "--dry-run")
+    assert code == 0
+    assert "2 runs to do; no earlier record says how long they take" in text
+    assert not (tmp_path / "out").exists()
+    assert call(*words)[0] == 0
+    runs.write_text(runs.read_text() + line(tmp_path / "own.csv", 3) + "\n")
+    _, text = call(*words, "--dry-run")
+    assert text.count(" done ") == 2
+    assert "1 runs to do; about 0 s of training, by earlier records" in text
+
+
+def test_estimates_come_from_the_runs_most_alike(tmp_path):
+    def job(horizon: int, attention: str) -> Job:
+        config = resolve("toa-paper", dataset="ETTh1", horizon=horizon, backbone="patchtst", attention=attention)
+        return Job(config=config, label="")
+
+    def record(of: Job, seconds: float, device: str = "cpu (x86)") -> dict[str, object]:
+        return {"task": of.task, "device": device, "wall_s": seconds, **json.loads(of.to_json())}
+
+    known = [record(job(96, "softmax"), 10.0), record(job(96, "toa-relu"), 30.0), record(job(192, "softmax"), 70.0)]
+    known.append(record(job(96, "toa-relu"), 1.0, "NVIDIA H200"))
+    estimates = Estimates(known, on_cpu=True)
+    assert estimates.seconds(job(96, "toa-relu")) == 30.0
+    assert estimates.seconds(job(96, "toa-gated")) == 20.0
+    assert estimates.seconds(job(720, "toa-gated")) == 30.0
+    assert Estimates(known, on_cpu=False).seconds(job(192, "softmax")) == 1.0
+    assert Estimates([], on_cpu=True).seconds(job(96, "softmax")) is None
+    (tmp_path / "forecast" / "x").mkdir(parents=True)
+    (tmp_path / "forecast" / "x" / "record.json").write_text("{")
+    assert earlier_records(tmp_path) == []
+
+
+def test_a_cells_command_is_the_run_itself(tmp_path):
+    """`toa run` in the words of the record comes to the same config."""
+    cells = [cell for name in TABLES for cell in table_cells(name)]
+    shapes = {(c.number.table, c.number.backbone, c.number.variant): c.seeded(2)[-1] for c in cells}
+    jobs = {job.key: job for job in shapes.values() if job.command[:2] == ("toa", "run")}
+    assert len(jobs) > 40
+    file = tmp_path / "runs.txt"
+    file.write_text("\n".join(shlex.join(job.command) for job in jobs.values()))
+    assert [job.key for job in read_runs(file)] == list(jobs)
+
+
+def test_a_table_without_data_says_what_it_lacks(no_data):
+    code, text = call("reproduce", "pems-full", "--dataset", "PEMS03", "--dry-run")
+    assert code == 2
+    assert "0 of 64 numbers can be run here" in text
+    assert "it lacks PEMS03 (64 numbers)" in text
+
+
+def test_a_table_names_its_runs(no_data, tmp_path):
+    words = ["--dry-run", "--out", str(tmp_path / "out"), "--device", "cpu"]
+    code, text = call("reproduce", "demixing", "--attention", "softmax", *words)
+    assert code == 0
+    assert "1 of 1 numbers can be run here, by 3 runs" in text
+    assert "demixing, softmax, seed 2026" in text
+    _, text = call("reproduce", "demixing", "--seeds", "1", *words)
+    assert "by 3 runs" in text
+    assert "seed 2025" not in text
+
+
+@pytest.mark.parametrize(
+    ("words", "parts"),
+    [
+        ((), ("one of TABLE, --list, --runs must be given, got none",)),
+        (("demixing", "--list"), ("got TABLE and --list",)),
+        (("forecast",), ("unknown table 'forecast'", "forecast-full")),
+        (("forecast-full", "--dataset", "ETT"), ("unknown dataset 'ETT'", "ETTh1")),
+        (("forecast-full", "--attention", "toa"), ("unknown variant 'toa'", "toa-gated")),
+        (("demixing", "--seeds", "0"), ("seeds must be at least 1, got 0",)),
+        (("demixing", "--executor", "cloud"), ("unknown executor 'cloud'", "process, pool")),
+        (("demixing", "--executor", "pool", "--workers", "0"), ("workers must be at least 1, got 0",)),
+        (("--runs", "nowhere.txt"), ("nowhere.txt",)),
+        (("--runs", "x.txt", "--seeds", "3"), ("--seeds must be left out beside --runs", "got 3")),
+        (("--runs", "x.txt", "--attention", "softmax"), ("--attention must be left out beside --runs",)),
+    ],
+)
+def test_wrong_words_end_in_a_line_that_helps(words, parts):
+    code, text = call("reproduce", *words)
+    assert code == 2
+    assert "error: " in text
+    assert all(part in text for part in parts)
+
+
+@pytest.mark.parametrize(
+    ("content", "parts"),
+    [
+        ("# nothing\n", ("x.txt must have a run on at least one line",)),
+        ("\n--dataset\n", ("line 2 of x.txt", "--dataset")),
+        ("--horizon 96", ("line 1 of x.txt", "Missing option '--dataset'")),
+        ("--dataset ETTh1 --horizon many", ("line 1 of x.txt", "--horizon")),
+        ("--dataset ETTh1", ("line 1 of x.txt: --horizon must be given",)),
+        ("--dataset ETTh1 --horizon 96 --set x", ("line 1 of x.txt: a change must read key=value",)),
+        ("--dataset ETTh1 --horizon 96 --out runs", ("line 1", "--out must be left out of a line, got runs")),
+        ("--dataset ETTh1 --horizon 96 --device cpu", ("line 1", "--device must be left out of a line, got cpu")),
+        ("--dataset ETTh1 --horizon 96 --dry-run", ("line 1", "--dry-run must be left out")),
+        ("--dataset 'ETTh1", ("line 1 of x.txt: No closing quotation",)),
+        ("--help", ("line 1 of x.txt: must be options of a run, got --help",)),
+    ],
+)
+def test_a_wrong_line_is_named(tmp_path, monkeypatch, content, parts):
+    monkeypatch.chdir(tmp_path)
+    file = (tmp_path / "x.txt").relative_to(tmp_path)
+    file.write_text(content)
+    with pytest.raises(ValueError, match=message(*parts)):
+        read_runs(file)
