@@ -44,7 +44,7 @@ def delay_weights(correlation: Tensor, count: int, *, shared: bool) -> Tensor:
             each row's own all the same.
     """
     ranked = correlation.mean(0, keepdim=True) if shared else correlation
-    top = ranked.topk(count, sorted=False).indices.expand(len(correlation), -1)  # (B, count)
+    top = ranked.topk(count, sorted=False).indices.expand(correlation.shape[0], -1)  # (B, count)
     return torch.zeros_like(correlation).scatter(1, top, correlation.gather(1, top).softmax(-1))
 
 

@@ -169,7 +169,8 @@ class Toeplitz:
         size = _fast_length(2 * n - 1)
         # roll lag 0 to the front: negative lags wrap around to the end of the circle
         kernel = torch.cat((taps[:, n - 1 :], taps.new_zeros(taps.shape[0], size - 2 * n + 1), taps[:, : n - 1]), -1)
-        spectrum = torch.fft.rfft(kernel, dim=-1).mT.unsqueeze(-1)  # (F, H, 1)
+        # laid out before the transform: exporters move the axes of real tensors only
+        spectrum = torch.fft.rfft(kernel.mT.unsqueeze(-1), dim=0)  # (F, H, 1)
         moved = torch.fft.rfft(x.to(taps.dtype), n=size, dim=1) * spectrum  # (B, F, H, D)
         return x + torch.fft.irfft(moved, n=size, dim=1)[:, :n].to(x.dtype)
 
