@@ -1,7 +1,8 @@
-"""Other libraries' models and formats: attention replaced inside trained models."""
+"""Other libraries' models and formats: attention replaced inside trained models, models as files to run elsewhere."""
 
 from toa.integrations.adapters import MultiheadAdapter, ProjectionAdapter
 from toa.integrations.convert import Conversion, Kept, Replaced, convert
+from toa.integrations.export import export_onnx, export_program
 
 __all__ = [
     "Conversion",
@@ -10,4 +11,6 @@ __all__ = [
     "ProjectionAdapter",
     "Replaced",
     "convert",
+    "export_onnx",
+    "export_program",
 ]
