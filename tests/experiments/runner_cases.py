@@ -41,8 +41,8 @@ def make_jobs(path: Path, count: int, *changes: str) -> list[Job]:
     return [Job(config=config, label=f"seed {config.seed}", command=("toa", "run")) for config in configs]
 
 
-def start(jobs: list[Job], out: Path) -> int:
-    """A runner as a child; a line of a file for each run that it carries out."""
+def start(jobs: list[Job], out: Path, gate: Path | None = None) -> int:
+    """A runner as a child; a line of a file for each thing that happens. At a step it waits for the gate to exist."""
     pid = os.fork()
     if pid:
         return pid
@@ -54,6 +54,8 @@ def start(jobs: list[Job], out: Path) -> int:
         def watch(event: Event) -> None:
             if event.kind in ("begin", "step", "done"):
                 os.write(log, f"{event.kind} {event.key}\n".encode())
+            while event.kind == "step" and gate is not None and not gate.exists():
+                time.sleep(0.01)
 
         run_jobs(jobs, Place(out=out, device="cpu", poll_s=0.02), watch=watch)
         code = 0
@@ -87,6 +89,9 @@ def kill(folder: Path, kills: int) -> dict[str, object]:
     children = [start(jobs, out), start(jobs, out)]
     for turn in range(kills):
         time.sleep(chance.uniform(0.05, 0.4))
+        while turn + 1 == kills and not stamps(out):
+            # however slow the machine, something is finished before the last
+            time.sleep(0.01)
         victim = children[turn % 2]
         os.kill(victim, signal.SIGTERM if turn % 3 == 2 else signal.SIGKILL)
         os.waitpid(victim, 0)
@@ -110,11 +115,12 @@ def kill(folder: Path, kills: int) -> dict[str, object]:
 def stop(folder: Path, epochs: int) -> dict[str, object]:
     """A runner that is asked to end while it trains, and one that goes on from there."""
     jobs, out = make_jobs(write_series(folder), 1, f"training.epochs={epochs}"), folder / "stopped"
-    child = start(jobs, out)
-    log = out.with_suffix(".log")
+    gate, log = folder / "gate", out.with_suffix(".log")
+    child = start(jobs, out, gate)
     while not (log.exists() and "step" in log.read_text()):
         time.sleep(0.01)
     os.kill(child, signal.SIGTERM)
+    gate.touch()
     first = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     saved = (jobs[0].folder(out) / "checkpoint.safetensors").exists()
     unfinished = not stamps(out)

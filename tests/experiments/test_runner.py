@@ -4,18 +4,30 @@ import signal
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 
 import pytest
+import torch
 
 from tests.experiments.runner_cases import make_jobs, write_series
 from tests.support import ROOT, message
 from toa.data import load_forecast
-from toa.experiments import forecasting, read_record
+from toa.experiments import forecasting, read_record, runner, step_run
 from toa.experiments.claims import CLAIM, claimed, holder
 from toa.experiments.demixing import demixing_config
 from toa.experiments.jobs import Job, config_from, outcome
 from toa.experiments.pool import run_pool
-from toa.experiments.runner import ERROR, RECORD, Event, Place, failures_now, finished, run_jobs, write_failure
+from toa.experiments.runner import (
+    ERROR,
+    RECORD,
+    BrokenDeviceError,
+    Event,
+    Place,
+    failures_now,
+    finished,
+    run_jobs,
+    write_failure,
+)
 from toa.experiments.step_run import StepRun
 from toa.tasks.training import TrainingStopped
 
@@ -31,7 +43,7 @@ def play(folder, *cases: str):
 
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory):
-    return play(tmp_path_factory.mktemp("runner"), "share=40", "kill=4", "stop=60")
+    return play(tmp_path_factory.mktemp("runner"), "share=40", "kill=4", "stop=3")
 
 
 def test_two_processes_share_forty_runs_and_repeat_none(seen):
@@ -243,6 +255,50 @@ def test_runs_of_one_process_share_what_they_load(jobs, tmp_path, monkeypatch):
         file.write("0.5,0.25\n")
     run_here(make_jobs(jobs[0].config.dataset, 4)[3:], tmp_path)
     assert read == [path, path]
+
+
+@pytest.mark.parametrize("run", [run_jobs, partial(run_pool, workers=2)])
+def test_a_wrong_device_is_refused_before_anything_starts(jobs, tmp_path, run):
+    with pytest.raises(ValueError, match=message("device must be auto, cpu", "got 'tpu'")):
+        run(jobs, Place(out=tmp_path / "out", device="tpu"))
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_device_that_a_run_broke_ends_the_runner(jobs, tmp_path, monkeypatch):
+    def broken(*_, **__):
+        raise RuntimeError("CUDA error: an illegal memory access")
+
+    monkeypatch.setattr(Job, "run", broken)
+    monkeypatch.setattr(runner, "resolve_device", lambda name: torch.device("cuda"))
+    monkeypatch.setattr(torch.cuda, "synchronize", broken)
+    with pytest.raises(BrokenDeviceError, match=message("cuda must still work after seed 0", "illegal memory")):
+        run_here(jobs, tmp_path)
+    # one failure, and the others are left as they were
+    assert set(failures_now(jobs, tmp_path)) == {jobs[0].key}
+
+
+def test_a_row_of_the_efficiency_table_is_a_run(tmp_path, monkeypatch):
+    def measured(run, out, *, command):
+        cost = {"milliseconds": 3.0, "tenth": 2.0, "ninetieth": 4.0, "peak_memory": 1, "parameters": 2, "backend": None}
+        return {"task": "efficiency", "rows": [{"name": run.rows[0], **cost}], "device": "cpu", "command": "toa"}
+
+    monkeypatch.setattr(step_run, "run_efficiency", measured)
+    job = Job(config=StepRun(row="patchtst/toa-relu"), label="step")
+    ended, _ = run_here([job], tmp_path)
+    record = ended.records[job.key]
+    assert record["metrics"] == {"train_step_ms": 3.0, "tenth_ms": 2.0, "ninetieth_ms": 4.0}
+    assert finished(job, tmp_path) == record
+    assert job.folder(tmp_path).name.startswith("patchtst-toa-relu-")
+
+
+def test_one_run_of_demixing_is_that_of_the_experiment(tmp_path):
+    config = replace(demixing_config("demo", "toa-relu", 3), steps=2, test_signals=8)
+    job = Job(config=config, label="demixing")
+    ended, _ = run_here([job], tmp_path)
+    assert ended.records[job.key]["name"] == "toa-relu-no-sor"
+    assert (job.folder(tmp_path) / "checkpoint.safetensors").exists()
+    assert job.folder(tmp_path).parent == tmp_path / "demixing"
+    assert run_here([job], tmp_path)[1] == [("found", "demixing")]
 
 
 @pytest.mark.parametrize("kind", ["forecast", "demixing", "efficiency"])

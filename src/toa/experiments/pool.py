@@ -20,6 +20,7 @@ from typing import IO
 
 from toa._checks import check_at_least
 from toa.experiments.claims import claimed
+from toa.experiments.device import resolve_device
 from toa.experiments.jobs import Job
 from toa.experiments.runner import (
     BrokenDeviceError,
@@ -60,6 +61,8 @@ def run_pool(
         watch: Told of everything that happens, in the thread of the caller.
     """
     check_at_least("workers", workers, 1)
+    # a wrong device is found here, before a process starts
+    resolve_device(place.device)
     unique = {job.key: job for job in jobs}
     pool = _Pool(jobs=unique, place=place, forgive=forgive or {}, watch=watch or (lambda event: None))
     pool.go(min(workers, max(1, len(unique))))
