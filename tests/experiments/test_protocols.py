@@ -96,6 +96,9 @@ def test_the_papers_optimizer_lies_over_the_backbones_schedule():
     training = cell(dataset="ETTm1").training
     assert (training.optimizer, training.betas, training.schedule) == ("adamw", (0.9, 0.95), "onecycle")
     assert training.learning_rate == 1e-4
+    for dataset in ("ETTh1", "Weather", "Exchange"):
+        duet = cell(backbone="duet", dataset=dataset)
+        assert (duet.loss, duet.training.optimizer, duet.training.learning_rate) == ("mse", "adamw", 5e-4)
 
 
 def test_attention_settings_go_with_their_attention():
