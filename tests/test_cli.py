@@ -58,13 +58,26 @@ def test_theory_speaks_json():
     assert all(row["simplex_distance"] > 0 and row["gated_error"] < 1e-6 for row in rows)
 
 
-def test_demo_ends_with_table_figure_and_page(tmp_path):
+def test_demo_ends_with_three_tables_and_a_page_that_stands_alone(tmp_path, monkeypatch):
+    monkeypatch.delenv("TOA_DATA", raising=False)
+    monkeypatch.setattr("toa.experiments.demo.SEEDS", (1,))
     code, text = call("demo", "--steps", "2", "--device", "cpu", "--out", str(tmp_path))
-    assert code == 0
-    for words in ("TOA-Gated", "TOA-ReLU", "Softmax attention", "linear oracle", "demixing.png", "index.html"):
-        assert words in text
-    assert (tmp_path / "demixing.png").stat().st_size > 10_000
-    assert (tmp_path / "index.html").stat().st_size > 10_000
+    assert code == 0, text
+    for part in ("TOA-Gated", "TOA-ReLU", "Softmax attention", "linear oracle", "demixing.png", "index.html"):
+        assert part in text
+    page = (tmp_path / "index.html").read_text()
+    for number, part in enumerate(("Harmonic demixing", "Classification of BasicMotions", "The anomaly of a UCR"), 1):
+        assert f"{number}. {part}" in text
+        assert f"<h2>{number}. {part}" in page
+    for part in ("tslib-pa", "strict", "random PA-F1", "A Transformer with a token for each"):
+        assert part in page
+    # the figure, a confusion matrix an attention, a detection; nothing from outside
+    assert page.count("<img") == page.count('src="data:image/png;base64,iVBOR') == 5
+    assert "://" not in page
+    assert "<link" not in page
+    assert "<script" not in page
+    found = [path.parent.parent.name for path in tmp_path.rglob("record.json")]
+    assert sorted(found) == ["anomaly"] * 3 + ["classification"] * 3 + ["demixing"] * 3
 
 
 def test_demix_runs_what_it_is_asked(tmp_path):

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from toa.experiments import DemixingResult
     from toa.experiments.demixing import Watcher
+    from toa.report.page import Rows
 
 app = typer.Typer(
     name="toa",
@@ -56,15 +57,31 @@ def main(
 
 @app.command()
 def demo(
-    out: Annotated[Path, typer.Option(help="Folder for the figure, the page and the records.")] = Path("runs/demo"),
+    out: Annotated[Path, typer.Option(help="Folder for pictures, the page and the records.")] = Path("runs/demo"),
     device: DeviceOption = "auto",
-    steps: Annotated[int | None, typer.Option(help="Training steps a model; fewer is quicker and worse.")] = None,
+    steps: Annotated[
+        int | None,
+        typer.Option(help="Training steps of a demixing model; the other parts are shortened alike."),
+    ] = None,
 ) -> None:
-    """Train three small models on harmonic demixing and show what each attention can do (a few minutes)."""
+    """Three tasks, three small models each: harmonic demixing, real motions, a real anomaly (a few minutes)."""
     with clear_errors():
+        from toa.experiments.demo import PARTS
+        from toa.report.demixing import table, write_figure
+        from toa.report.demo import TITLES, part_section, write_demo
+
         console = make_console()
-        result = _demix("demo", out, device=device, steps=steps)
-        _show(console, result, out, heading="Harmonic demixing, the small size", published=False)
+        demixing = _demix("demo", out / "demixing", device=device, steps=steps)
+        _show_table(console, table(demixing, published=False), TITLES["demixing"])
+        sections = []
+        for part, carry_out in PARTS.items():
+            with _progress() as watch:
+                runs = carry_out(out / part, steps=steps, device=device, command=["toa", *sys.argv[1:]], watch=watch)
+            sections.append(part_section(part, runs))
+            _show_table(console, sections[-1].table, sections[-1].title)
+        figure = write_figure(demixing, out / "demixing.png")
+        page = write_demo(demixing, figure, sections, out / "index.html")
+        console.print(f"figure: {figure}\npage:   {page}", soft_wrap=True)
 
 
 @app.command()
@@ -184,20 +201,24 @@ def _demix(
 
 
 def _show(console: "Console", result: "DemixingResult", out: Path, *, heading: str, published: bool) -> None:
-    from rich.table import Table
-
     from toa.report.demixing import table, write_figure, write_page
 
-    header, *rows = table(result, published=published)
-    shown = Table(*header, title=heading)
-    for column in shown.columns[1:]:
-        column.justify = "right"
-    for row in rows:
-        shown.add_row(*row)
-    console.print(shown)
+    _show_table(console, table(result, published=published), heading)
     figure = write_figure(result, out / "demixing.png")
     page = write_page(result, figure, out / "index.html", heading=heading, published=published)
     console.print(f"figure: {figure}\npage:   {page}", soft_wrap=True)
+
+
+def _show_table(console: "Console", rows: "Rows", heading: str) -> None:
+    from rich.table import Table
+
+    header, *body = rows
+    shown = Table(*header, title=heading)
+    for column in shown.columns[1:]:
+        column.justify = "right"
+    for row in body:
+        shown.add_row(*row)
+    console.print(shown)
 
 
 @contextmanager

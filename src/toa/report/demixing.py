@@ -1,8 +1,5 @@
 """Demixing results to look at: the paper's 3 x 3 figure, a table, and a page that holds both."""
 
-import base64
-import html
-from collections.abc import Sequence
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -11,6 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from toa.experiments.demixing import PUBLISHED, DemixingResult, VariantView
+from toa.report.page import Section, write_sections
 
 TITLES = {
     "toa-gated": "TOA-Gated",
@@ -20,10 +18,10 @@ TITLES = {
 }
 
 
-def title(name: str) -> str:
+def system_title(name: str) -> str:
     """How a variant is called in print."""
     if name.endswith("-no-sor"):
-        return f"{title(name.removesuffix('-no-sor'))}, no SOR"
+        return f"{system_title(name.removesuffix('-no-sor'))}, no SOR"
     return TITLES.get(name, name)
 
 
@@ -34,7 +32,7 @@ def table(result: DemixingResult, *, published: bool) -> list[tuple[str, ...]]:
     for name, mse in result.medians().items():
         seeds = sum(record["name"] == name for record in result.records)
         paper = f"{PUBLISHED[name]:.4f}" if published and name in PUBLISHED else "-"
-        rows.append((title(name), str(seeds), f"{mse:.5f}", f"{mse / oracle:.2f}", paper))
+        rows.append((system_title(name), str(seeds), f"{mse:.5f}", f"{mse / oracle:.2f}", paper))
     told = {"oracle": "linear oracle, told the warp", "filter": "best fixed linear filter"}
     rows += [(told[k], "-", f"{v:.5f}", f"{v / oracle:.2f}", "-") for k, v in result.reference.items()]
     return rows if published else [row[:-1] for row in rows]
@@ -64,7 +62,7 @@ def _draw_operator(axis: Axes, view: VariantView) -> None:
     image = axis.imshow(operator, cmap="RdBu_r", vmin=-limit, vmax=limit, interpolation="nearest")
     negative = float((operator < 0).mean())
     layer, head = view.place
-    axis.set_title(f"{title(view.name)}\nmixing operator {layer}.{head}, {negative:.0%} negative")
+    axis.set_title(f"{system_title(view.name)}\nmixing operator {layer}.{head}, {negative:.0%} negative")
     axis.set_xlabel("key")
     axis.set_ylabel("query")
     plt.colorbar(image, ax=axis, shrink=0.8)
@@ -103,39 +101,13 @@ def write_figure(result: DemixingResult, path: Path) -> Path:
     return path
 
 
-_PAGE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>{title}</title>
-<style>
-body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 72rem; margin: 2rem auto; padding: 0 1rem; color: #222; }}
-table {{ border-collapse: collapse; margin: 1rem 0; }}
-th, td {{ padding: .3rem .9rem; border-bottom: 1px solid #ddd; text-align: right; }}
-th:first-child, td:first-child {{ text-align: left; }}
-img {{ max-width: 100%; }} code {{ background: #f3f3f3; padding: .1rem .3rem; }}
-</style></head><body>
-<h1>{title}</h1>
-<p>{lead}</p>
-{table}
-<img alt="mixing operators, reconstructions and frequency responses of each model" src="data:image/png;base64,{image}">
-<p>Top: the mixing operator (layer.head) that subtracts most, for one signal; blue is negative. Softmax attention can
-only average, so its operators have no blue. Middle: that signal, noisy, clean and recovered. Bottom: gain at each
-frequency.</p>
-<h2>Runs</h2>
-{runs}
-</body></html>
-"""
-
-
-def write_page(result: DemixingResult, figure: Path, path: Path, *, heading: str, published: bool) -> Path:
-    """Write a self-contained HTML page: table, figure, and how each run was made."""
+def demixing_section(result: DemixingResult, figure: Path, *, title: str = "", published: bool = False) -> Section:
+    """The part of a page on demixing: table, figure, and how each run was made."""
     signals = result.signals
     periods = ", ".join(f"{p:g}" for p in signals.periods)
-    lead = (
-        f"Recover a sum of harmonics (periods {periods}) of length {signals.length} from noise of deviation "
-        f"{signals.noise:g} under a hidden warp of time. Two layers, two heads; only the attention differs."
-    )
     runs = [
         (
-            title(record["name"]),
+            system_title(record["name"]),
             str(record["seed"]),
             f"{record['metrics']['mse']:.5f}",
             f"{record['wall_s']:.0f} s",
@@ -144,20 +116,19 @@ def write_page(result: DemixingResult, figure: Path, path: Path, *, heading: str
         )
         for record in result.records
     ]
-    page = _PAGE.format(
-        title=html.escape(heading),
-        lead=html.escape(lead),
-        table=_html_table(table(result, published=published)),
-        image=base64.b64encode(figure.read_bytes()).decode(),
-        runs=_html_table([("system", "seed", "MSE", "time", "device", "command"), *runs]),
+    return Section(
+        title=title,
+        lead=f"Recover a sum of harmonics (periods {periods}) of length {signals.length} from noise of deviation "
+        f"{signals.noise:g} under a hidden warp of time. Two layers, two heads; only the attention differs.",
+        table=table(result, published=published),
+        pictures=[(figure, "mixing operators, reconstructions and frequency responses of each model")],
+        reading="Top: the mixing operator (layer.head) that subtracts most, for one signal; blue is negative. Softmax "
+        "attention can only average, so its operators have no blue. Middle: that signal, noisy, clean and recovered. "
+        "Bottom: gain at each frequency.",
+        runs=[("system", "seed", "MSE", "time", "device", "command"), *runs],
     )
-    path.write_text(page, encoding="utf-8")
-    return path
 
 
-def _html_table(rows: Sequence[Sequence[str]]) -> str:
-    def line(cells: Sequence[str], tag: str) -> str:
-        return "<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells) + "</tr>"
-
-    header, *body = rows
-    return f"<table>{line(header, 'th')}{''.join(line(row, 'td') for row in body)}</table>"
+def write_page(result: DemixingResult, figure: Path, path: Path, *, heading: str, published: bool) -> Path:
+    """Write a self-contained HTML page: table, figure, and how each run was made."""
+    return write_sections(heading, [demixing_section(result, figure, published=published)], path)

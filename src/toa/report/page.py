@@ -1,0 +1,77 @@
+"""A page that stands alone: sections of text, a table, pictures and runs, in one HTML file."""
+
+import base64
+import html
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from toa._files import write_atomically
+
+Rows = Sequence[Sequence[str]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Section:
+    """A part of a page.
+
+    Args:
+        title: Its heading; "" for none.
+        lead: What was done, before the table.
+        table: A header and rows.
+        pictures: PNG files, side by side where there are several, each with what it shows in words.
+        reading: How to read table and pictures.
+        runs: A header and a row for each run.
+    """
+
+    title: str
+    lead: str
+    table: Rows
+    pictures: Sequence[tuple[Path, str]]
+    reading: str
+    runs: Rows
+
+
+_PAGE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>{heading}</title>
+<style>
+body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 72rem; margin: 2rem auto; padding: 0 1rem; color: #222; }}
+table {{ border-collapse: collapse; margin: 1rem 0; }}
+th, td {{ padding: .3rem .9rem; border-bottom: 1px solid #ddd; text-align: right; }}
+th:first-child, td:first-child {{ text-align: left; }}
+.pictures {{ display: flex; gap: 1%; }} .pictures img {{ flex: 0 1 auto; min-width: 0; max-width: 100%; }}
+.pictures img {{ object-fit: contain; }}
+details table {{ font-size: 85%; }}
+</style></head><body>
+<h1>{heading}</h1>
+{sections}
+</body></html>
+"""
+
+
+def write_sections(heading: str, sections: Sequence[Section], path: Path) -> Path:
+    """Write a page that needs no other file; all text is escaped."""
+    page = _PAGE.format(heading=html.escape(heading), sections="\n".join(map(_section, sections)))
+    write_atomically(path, page.encode())
+    return path
+
+
+def _section(section: Section) -> str:
+    title = f"<h2>{html.escape(section.title)}</h2>\n" if section.title else ""
+    pictures = "".join(
+        f'<img alt="{html.escape(words)}" src="data:image/png;base64,{base64.b64encode(file.read_bytes()).decode()}">'
+        for file, words in section.pictures
+    )
+    return (
+        f"{title}<p>{html.escape(section.lead)}</p>\n{_table(section.table)}\n"
+        f'<div class="pictures">{pictures}</div>\n<p>{html.escape(section.reading)}</p>\n'
+        f"<details><summary>Runs</summary>\n{_table(section.runs)}</details>"
+    )
+
+
+def _table(rows: Rows) -> str:
+    def line(cells: Sequence[str], tag: str) -> str:
+        return "<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells) + "</tr>"
+
+    header, *body = rows
+    return f"<table>{line(header, 'th')}{''.join(line(row, 'td') for row in body)}</table>"
