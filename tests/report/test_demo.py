@@ -25,19 +25,18 @@ def test_accuracy_is_shown_with_its_spread(tmp_path):
 
 
 def test_detections_are_means_and_a_number_that_one_seed_lacks_is_not_made_up(tmp_path):
-    detections = {"tslib-pa": {"headline": "pa_f1"}, "strict": {"headline": "f1"}}
-    labels = torch.tensor([False, True, True, False])
+    labels = torch.arange(400) == 200
     runs = []
     for seed, (highest, metrics) in enumerate(
-        [(1, {"tslib-pa/pa_f1": 0.5, "strict/f1": 0.25, "strict/vus_pr": 0.5}), (3, {"tslib-pa/pa_f1": 1.0})]
+        [(100, {"tslib-pa/pa_f1": 0.5, "strict/f1": 0.25, "strict/vus_pr": 0.5}), (301, {"tslib-pa/pa_f1": 1.0})]
     ):
         folder = tmp_path / str(seed)
-        save_checkpoint(folder / SCORES, {"labels": labels, "score": torch.eye(4)[highest]}, {})
-        runs.append(run_of(folder, "toa-gated", seed, metrics=metrics, detections=detections))
+        save_checkpoint(folder / SCORES, {"labels": labels, "score": 1.0 * (torch.arange(400) == highest)}, {})
+        runs.append(run_of(folder, "toa-gated", seed, metrics=metrics))
     header, pa, strict = detection_table(runs)
     assert header == ("system", "rules", "F1", "PA-F1", "random PA-F1", "VUS-PR", "peak")
-    assert pa == ("TOA-Gated", "tslib-pa", "-", "0.750*", "-", "-", "1 of 2")
-    assert strict == ("TOA-Gated", "strict", "-*", "-", "-", "-", "1 of 2")
+    assert pa == ("TOA-Gated", "tslib-pa", "-", "0.750*", "-", "-", "1 of 2, 0 inside")
+    assert strict == ("TOA-Gated", "strict", "-*", "-", "-", "-", "1 of 2, 0 inside")
 
 
 @pytest.mark.parametrize("title", ["", "Part <1>"])

@@ -11,6 +11,7 @@ from toa.report.anomaly import COLUMNS, write_detection
 from toa.report.classification import write_confusion
 from toa.report.demixing import demixing_section, system_title
 from toa.report.page import Section, write_sections
+from toa.tasks.anomaly import RULES
 from toa.tasks.checkpoint import load_checkpoint
 
 HEADING = "Operator attention on three tasks"
@@ -21,6 +22,8 @@ TITLES = {
 }
 # of the anomaly table: all of them are in the records
 _SHOWN = ("f1", "pa_f1", "random_pa_f1", "vus_pr")
+# steps that the archive's own rule lets the highest score be off the anomaly
+_SLACK = 100
 
 
 def classification_table(runs: Sequence[DemoRun]) -> list[tuple[str, ...]]:
@@ -37,16 +40,19 @@ def classification_table(runs: Sequence[DemoRun]) -> list[tuple[str, ...]]:
 def detection_table(runs: Sequence[DemoRun]) -> list[tuple[str, ...]]:
     """A header and a row for each attention and each of the rules: means over seeds, "-" where one is undefined.
 
-    The headline of the rules has a star. "peak" counts the runs whose highest score lies in a true range.
+    The headline of the rules has a star. "peak" counts the runs whose highest score lies within 100 steps of a true
+    range, and those in which it lies inside.
     """
     rows: list[tuple[str, ...]] = [("system", "rules", *(COLUMNS[name] for name in _SHOWN), "peak")]
     for name, group in _by_attention(runs).items():
-        peak = f"{sum(_peak_is_true(run) for run in group)} of {len(group)}"
-        for rules, block in group[0].record["detections"].items():
+        distances = [_peak_distance(run) for run in group]
+        near, inside = sum(d <= _SLACK for d in distances), distances.count(0)
+        peak = f"{near} of {len(group)}, {inside} inside"
+        for rules in RULES:
             cells = [
-                _mean(group, f"{rules}/{metric}") + ("*" if metric == block["headline"] else "") for metric in _SHOWN
+                _mean(group, f"{rules.name}/{metric}") + ("*" if metric == rules.headline else "") for metric in _SHOWN
             ]
-            rows.append((system_title(name), rules, *cells, peak))
+            rows.append((system_title(name), rules.name, *cells, peak))
     return rows
 
 
@@ -76,13 +82,14 @@ def _classification_section(runs: Sequence[DemoRun]) -> Section:
         lead="Which of four motions does a watch see, by three axes of acceleration and three of rotation? A "
         f"Transformer with a token for each of 100 steps, {model['num_layers']} layer of width {model['embed_dim']}, "
         f"{model['num_heads']} heads; only the attention differs. {cases['train']} cases to train on, {cases['val']} "
-        f"held out of TRAIN to choose the epoch by, {cases['test']} in TEST, looked at once.",
+        f"held out of TRAIN to choose the epoch by, {cases['test']} in TEST.",
         table=classification_table(runs),
         pictures=pictures,
         reading=f"Guessing is right in a quarter of the cases, and one case is {1 / cases['test']:.3f} of accuracy: "
-        "read no order of the attentions from differences of one or two. Rows of a matrix are true classes, columns "
-        "what the model of the first seed took them for. PatchTST, which sees each channel alone, is no match for this "
-        "set; toa run --task classify --dataset BasicMotions shows it.",
+        "read no order of the attentions from differences of one or two. Nor is it an estimate: this small model and "
+        "its rate were picked among seven trials whose TEST accuracy was seen. Rows of a matrix are true classes, "
+        "columns what the model of the first seed took them for. PatchTST, which sees each channel alone, is no match "
+        "for this set; toa run --task classify --dataset BasicMotions shows it.",
         runs=_runs(runs, "accuracy", "accuracy"),
     )
 
@@ -104,10 +111,11 @@ def _detection_section(runs: Sequence[DemoRun]) -> Section:
         pictures=[(write_detection(shown.folder), f"score and detected ranges of {system_title(shown.attention)}")],
         reading="A star marks the number that the rules were made to report; random PA-F1 is what chance gets at the "
         "same rate of flags. Chance seldom hits a range of 12 steps; where ranges have hundreds, point adjustment "
-        "makes it a rival. peak: in how many runs the highest score of all lies in the anomaly, which is how the "
-        f"archive itself scores. F1 is low since a threshold at {config['anomaly_ratio']:g} % flags several times as "
-        f"many steps as there are to find. The picture is {system_title(shown.attention)}, first seed: score and "
-        "thresholds above, true and flagged ranges below.",
+        "makes it a rival. peak: in how many runs the highest score of all lies within 100 steps of the anomaly, which "
+        "is how the archive itself scores, and in how many of them on a labelled step. F1 is low since a threshold at "
+        f"{config['anomaly_ratio']:g} % flags several times as many steps as there are to find. Model and window were "
+        "picked among three trials whose scores on this series were seen. The picture is "
+        f"{system_title(shown.attention)}, first seed: score and thresholds above, true and flagged ranges below.",
         runs=_runs(runs, "strict F1", "strict/f1"),
     )
 
@@ -125,9 +133,10 @@ def _mean(runs: Sequence[DemoRun], metric: str) -> str:
     return "-" if None in values else f"{fmean(values):.3f}"
 
 
-def _peak_is_true(run: DemoRun) -> bool:
+def _peak_distance(run: DemoRun) -> int:
+    """Steps from the highest score to the nearest that is labelled."""
     saved = load_checkpoint(run.folder / SCORES).tensors
-    return bool(saved["labels"][saved["score"].argmax()])
+    return int((saved["labels"].nonzero() - saved["score"].argmax()).abs().min())
 
 
 def _runs(runs: Sequence[DemoRun], column: str, metric: str) -> list[tuple[str, ...]]:
