@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from toa._files import check_writable
 from toa.data import AnomalyData, SeriesWindows, load_anomaly
 from toa.experiments.anomaly_config import AnomalyRun
-from toa.experiments.device import allow_tf32, deterministic, resolve_device
-from toa.experiments.records import Record, config_hash, make_record, read_record, write_record
+from toa.experiments.carry_out import Measured, carry_out
+from toa.experiments.records import Record, config_hash
 from toa.models import build_reconstructor
 from toa.nn import share_drop_rate
 from toa.tasks.anomaly import (
@@ -25,7 +24,7 @@ from toa.tasks.anomaly import (
     score_series,
 )
 from toa.tasks.checkpoint import save_checkpoint
-from toa.tasks.training import Observer, TrainingState, make_fabric, train
+from toa.tasks.training import Observer, TrainingState, train
 
 if TYPE_CHECKING:
     from lightning.fabric import Fabric
@@ -63,50 +62,46 @@ def run_anomaly(
         command: The command line that the record shall name.
         observe: Told of progress.
     """
-    folder = anomaly_folder(config, out)
-    path = folder / "record.json"
-    where = resolve_device(device)
-    if path.exists():
-        return read_record(path)
-    fabric = make_fabric(where, precision=config.precision, devices=devices)
-    where = fabric.device
-    data = _load(config, where, data_dir)
-    windows = _windows(config, data)
-    check_writable(folder)
-    if where.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(where)
-    with allow_tf32(config.tf32, where), deterministic(config.deterministic):
-        model, state = _train(config, data, windows, fabric, folder / "checkpoint.safetensors", observe)
+
+    def load(where: torch.device) -> tuple[AnomalyData, dict[str, SeriesWindows]]:
+        data = _load(config, where, data_dir)
+        return data, _windows(config, data)
+
+    def measure(loaded: tuple[AnomalyData, dict[str, SeriesWindows]], fabric: "Fabric", checkpoint: Path) -> Measured:
+        data, windows = loaded
+        model, state = _train(config, data, windows, fabric, checkpoint, observe)
         validation = evaluate_reconstruction(model, windows["val"])
         train_scores, test_scores = (_scores(config, model, series) for series in (data.train, data.test))
-    found = detect(
-        train_scores,
-        test_scores,
-        data.labels,
-        anomaly_ratio=config.anomaly_ratio,
-        random_draws=config.random_draws,
-    )
-    record = make_record(
+        found = detect(
+            train_scores,
+            test_scores,
+            data.labels,
+            anomaly_ratio=config.anomaly_ratio,
+            random_draws=config.random_draws,
+        )
+        return Measured(
+            model=model,
+            state=state,
+            data_checksum=data.checksum,
+            metrics={"val_mse": validation} | _defined(found),
+            facts={
+                "windows": {name: len(split) for name, split in windows.items()} | {"test": len(test_scores.starts)},
+                "detections": {one.rules.name: _described(one, config) for one in found},
+                "subset_of": None if data.spec is None else data.spec.subset_of,
+            },
+            save=lambda folder: _save(folder, config, model, data, test_scores, found),
+        )
+
+    return carry_out(
         "anomaly",
-        config.name,
         config,
-        seed=config.seed,
-        tf32=config.tf32,
-        data_checksum=data.checksum,
-        model=model,
-        wall_s=state.seconds,
-        metrics={"val_mse": validation} | _defined(found),
+        anomaly_folder(config, out),
+        device=device,
+        devices=devices,
         command=command,
+        load=load,
+        measure=measure,
     )
-    record |= _facts(config, data, state, found)
-    record |= {
-        "devices": fabric.world_size,
-        "windows": {name: len(split) for name, split in windows.items()} | {"test": len(test_scores.starts)},
-    }
-    if fabric.global_rank == 0:
-        _save(folder, config, model, data, test_scores, found)
-        write_record(path, record)
-    return record
 
 
 def _load(config: AnomalyRun, device: torch.device, data_dir: Path | None) -> AnomalyData:
@@ -182,15 +177,6 @@ def _scores(config: AnomalyRun, model: nn.Module, series: Tensor) -> Scores:
 def _defined(found: Sequence[Detection]) -> dict[str, float]:
     return {
         f"{one.rules.name}/{name}": value for one in found for name, value in one.metrics.items() if value is not None
-    }
-
-
-def _facts(config: AnomalyRun, data: AnomalyData, state: TrainingState, found: Sequence[Detection]) -> Record:
-    return {
-        "detections": {one.rules.name: _described(one, config) for one in found},
-        "subset_of": None if data.spec is None else data.spec.subset_of,
-        "best_epoch": state.best_epoch,
-        "history": state.history,
     }
 
 

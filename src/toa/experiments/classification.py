@@ -8,16 +8,15 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from toa._files import check_writable
 from toa.data import ClassificationData, load_classification
+from toa.experiments.carry_out import Measured, carry_out
 from toa.experiments.classification_config import ClassifyRun
-from toa.experiments.device import allow_tf32, deterministic, resolve_device
-from toa.experiments.records import Record, config_hash, make_record, read_record, write_record
+from toa.experiments.records import Record, config_hash
 from toa.models import CLASSIFIERS, build_classifier
 from toa.nn import share_drop_rate
 from toa.tasks.checkpoint import save_checkpoint
 from toa.tasks.classification import CaseBatches, classification_loss, evaluate_classifier, validation_error
-from toa.tasks.training import Observer, TrainingState, make_fabric, train
+from toa.tasks.training import Observer, TrainingState, train
 
 if TYPE_CHECKING:
     from lightning.fabric import Fabric
@@ -53,46 +52,34 @@ def run_classify(
         command: The command line that the record shall name.
         observe: Told of progress.
     """
-    folder = classify_folder(config, out)
-    path = folder / "record.json"
-    where = resolve_device(device)
-    if path.exists():
-        return read_record(path)
-    fabric = make_fabric(where, precision=config.precision, devices=devices)
-    where = fabric.device
-    data = _load(config, where, data_dir)
-    check_writable(folder)
-    if where.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(where)
-    with allow_tf32(config.tf32, where), deterministic(config.deterministic):
-        model, state = _train(config, data, fabric, folder / "checkpoint.safetensors", observe)
-        test = evaluate_classifier(model, data.test)
-        validation = evaluate_classifier(model, data.val)
-    record = make_record(
+
+    def measure(data: ClassificationData, fabric: "Fabric", checkpoint: Path) -> Measured:
+        model, state = _train(config, data, fabric, checkpoint, observe)
+        test, validation = (evaluate_classifier(model, cases) for cases in (data.test, data.val))
+        return Measured(
+            model=model,
+            state=state,
+            data_checksum=data.checksum,
+            metrics=test.metrics | {f"val_{name}": value for name, value in validation.metrics.items()},
+            facts={
+                "cases": {"train": len(data.train), "val": len(data.val), "test": len(data.test)},
+                "classes": list(data.classes),
+                "confusion": test.confusion.tolist(),
+                "evaluation": dict(data.facts),
+            },
+            save=lambda folder: _save(folder, config, model, data),
+        )
+
+    return carry_out(
         "classify",
-        config.name,
         config,
-        seed=config.seed,
-        tf32=config.tf32,
-        data_checksum=data.checksum,
-        model=model,
-        wall_s=state.seconds,
-        metrics=test.metrics | {f"val_{name}": value for name, value in validation.metrics.items()},
+        classify_folder(config, out),
+        device=device,
+        devices=devices,
         command=command,
+        load=lambda where: _load(config, where, data_dir),
+        measure=measure,
     )
-    record |= {
-        "devices": fabric.world_size,
-        "cases": {"train": len(data.train), "val": len(data.val), "test": len(data.test)},
-        "classes": list(data.classes),
-        "confusion": test.confusion.tolist(),
-        "evaluation": dict(data.facts),
-        "best_epoch": state.best_epoch,
-        "history": state.history,
-    }
-    if fabric.global_rank == 0:
-        _save(folder, config, model, data)
-        write_record(path, record)
-    return record
 
 
 def _load(config: ClassifyRun, device: torch.device, data_dir: Path | None) -> ClassificationData:

@@ -9,16 +9,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from toa._files import check_writable
 from toa.data import DATASETS, ForecastData, load_forecast, locate, mark_names
+from toa.experiments.carry_out import Measured, carry_out
 from toa.experiments.config import ForecastRun
-from toa.experiments.device import allow_tf32, deterministic, resolve_device
-from toa.experiments.records import Record, config_hash, make_record, read_record, write_record
+from toa.experiments.records import Record, config_hash
 from toa.models import build_forecaster
 from toa.nn import share_drop_rate
 from toa.tasks.checkpoint import save_checkpoint
 from toa.tasks.forecasting import WindowBatches, evaluate_forecaster, forecast_loss
-from toa.tasks.training import Observer, TrainingState, make_fabric, train
+from toa.tasks.training import Observer, TrainingState, train
 
 if TYPE_CHECKING:
     from lightning.fabric import Fabric
@@ -53,44 +52,32 @@ def run_forecast(
         command: The command line that the record shall name.
         observe: Told of progress.
     """
-    folder = run_folder(config, out)
-    path = folder / "record.json"
-    where = resolve_device(device)
-    if path.exists():
-        return read_record(path)
-    fabric = make_fabric(where, precision=config.precision, devices=devices)
-    where = fabric.device
-    data = load_data(config, where, data_dir)
-    check_writable(folder)
-    if where.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(where)
-    with allow_tf32(config.tf32, where), deterministic(config.deterministic):
-        model, state = _train(config, data, fabric, folder / "checkpoint.safetensors", observe)
-        metrics = evaluate_forecaster(model, data.test)
-        validation = evaluate_forecaster(model, data.val)
-    record = make_record(
+
+    def measure(data: ForecastData, fabric: "Fabric", checkpoint: Path) -> Measured:
+        model, state = _train(config, data, fabric, checkpoint, observe)
+        test, validation = (evaluate_forecaster(model, windows) for windows in (data.test, data.val))
+        return Measured(
+            model=model,
+            state=state,
+            data_checksum=data.checksum,
+            metrics=test | {f"val_{name}": value for name, value in validation.items()},
+            facts={
+                "windows": {"train": len(data.train), "val": len(data.val), "test": len(data.test)},
+                "subset_of": None if data.spec is None else data.spec.subset_of,
+            },
+            save=lambda folder: _save(folder, config, model, data),
+        )
+
+    return carry_out(
         "forecast",
-        config.name,
         config,
-        seed=config.seed,
-        tf32=config.tf32,
-        data_checksum=data.checksum,
-        model=model,
-        wall_s=state.seconds,
-        metrics=metrics | {f"val_{name}": value for name, value in validation.items()},
+        run_folder(config, out),
+        device=device,
+        devices=devices,
         command=command,
+        load=lambda where: load_data(config, where, data_dir),
+        measure=measure,
     )
-    record |= {
-        "devices": fabric.world_size,
-        "windows": {"train": len(data.train), "val": len(data.val), "test": len(data.test)},
-        "subset_of": None if data.spec is None else data.spec.subset_of,
-        "best_epoch": state.best_epoch,
-        "history": state.history,
-    }
-    if fabric.global_rank == 0:
-        _save(folder, config, model, data)
-        write_record(path, record)
-    return record
 
 
 def load_data(config: ForecastRun, device: torch.device, data_dir: Path | None = None) -> ForecastData:
