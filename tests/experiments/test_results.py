@@ -1,9 +1,14 @@
+import os
 import re
 import statistics
 
+import pytest
+import torch
+
 from tests.support import ROOT
-from toa.data import DATASETS
+from toa.data import DATASETS, load_forecast
 from toa.experiments import read_record
+from toa.nn import ReversibleInstanceNorm
 from toa.report.search import read_search, search_table
 
 FOLDER = ROOT / "results" / "demixing"
@@ -78,3 +83,17 @@ def test_runs_of_the_search_name_their_command_and_the_data():
         assert record["command"].startswith("toa run --task forecast")
         spec = DATASETS[record["config"]["dataset"]]
         assert record["data_checksum"] == spec.sha256
+
+
+@pytest.mark.data
+@pytest.mark.skipif("TOA_DATA" not in os.environ, reason="needs real files under $TOA_DATA")
+@pytest.mark.parametrize("dataset", ["ETTh1", "ETTh2", "ETTm1", "Exchange", "Weather"])
+def test_the_recipe_shows_how_far_normalised_windows_reach(dataset):
+    data = load_forecast(dataset, lookback=512, horizon=96)
+    found = []
+    for windows in (data.train, data.val, data.test):
+        series = windows.batch(torch.arange(0, len(windows), max(1, len(windows) // 1500))).x
+        normalised, _ = ReversibleInstanceNorm().normalise(series)
+        found.append(f"{normalised.abs().max().item():.1f}")
+    document = (ROOT / "docs" / "recipe.md").read_text().replace("**", "")
+    assert f"| {dataset} | {' | '.join(found)} |" in document
