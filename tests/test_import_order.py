@@ -21,9 +21,12 @@ MAY_IMPORT: dict[str, set[str]] = {
     "report": {*_TASKS, "tasks", "experiments", "theory"},
     "estimators": {*_TASKS, "tasks"},
     "integrations": {*_TASKS, "tasks", "estimators"},
+    # what it finds missing must not stop it, so it is a room of its own
+    "doctor": {"ops", "data", "experiments"},
     "cli_bench": {"experiments"},
     "cli_compare": {"report"},
     "cli_data": {"data"},
+    "cli_doctor": {"doctor"},
     "cli_reproduce": {"experiments", "cli_run"},
     "cli_run": {*_TASKS, "tasks", "experiments", "report"},
 }

@@ -15,6 +15,7 @@ from toa._terminal import clear_errors, make_console
 from toa.cli_bench import bench_app
 from toa.cli_compare import compare
 from toa.cli_data import data_app
+from toa.cli_doctor import doctor
 from toa.cli_reproduce import reproduce
 from toa.cli_run import DeviceOption, run
 
@@ -38,6 +39,7 @@ app.add_typer(bench_app, name="bench")
 app.command()(run)
 app.command()(reproduce)
 app.command()(compare)
+app.command()(doctor)
 
 
 def _version(asked: bool) -> None:
