@@ -31,10 +31,10 @@ from toa._files import write_atomically
 from toa.data import DATASETS
 from toa.data.location import locate
 from toa.experiments import run_forecast
-from toa.experiments.device import resolve_device
 from toa.experiments.efficiency import ROWS, EfficiencyRun, row_config
 from toa.experiments.peer import check_peer, stand_in_for_missing
 from toa.experiments.records import provenance
+from toa.tasks.device import resolve_device
 
 Found = dict[str, Any]
 

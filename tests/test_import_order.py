@@ -27,7 +27,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cli_compare": {"report"},
     "cli_data": {"data"},
     "cli_doctor": {"doctor"},
-    "cli_reproduce": {"experiments", "cli_run"},
+    "cli_reproduce": {"tasks", "experiments", "cli_run"},
     "cli_run": {*_TASKS, "tasks", "experiments", "report"},
 }
 MAY_IMPORT["cli"] = MAY_IMPORT["__main__"] = {*MAY_IMPORT, "cli"}

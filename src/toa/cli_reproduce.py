@@ -230,9 +230,9 @@ def _list(console: "Console", data_dir: Path | None) -> None:
 
 def _foretell(console: "Console", jobs: "Iterable[Job]", place: "Place", workers: int) -> None:
     """Print what would be run, and for how long, if earlier records say."""
-    from toa.experiments.device import resolve_device
     from toa.experiments.estimates import Estimates, earlier_records
     from toa.experiments.runner import finished
+    from toa.tasks.device import resolve_device
 
     known = Estimates(earlier_records(place.out), on_cpu=resolve_device(place.device).type == "cpu")
     times: list[float | None] = []

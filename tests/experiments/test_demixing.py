@@ -6,7 +6,7 @@ import pytest
 from tests.support import message
 from toa.experiments import read_record, run_demixing
 from toa.experiments.demixing import PRESETS
-from toa.experiments.device import resolve_device
+from toa.tasks.device import resolve_device
 
 
 def run(out, **options):

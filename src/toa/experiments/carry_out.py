@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from toa._files import check_writable
-from toa.experiments.device import allow_tf32, deterministic, resolve_device
 from toa.experiments.records import Record, make_record, read_record, write_record
+from toa.tasks.device import allow_tf32, deterministic, resolve_device
 from toa.tasks.training import TrainingState, make_fabric
 
 if TYPE_CHECKING:

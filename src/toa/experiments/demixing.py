@@ -12,7 +12,6 @@ from torch import Tensor
 from toa._checks import check_choice
 from toa._files import check_writable
 from toa.data import DemixingBatch, HarmonicDemixing
-from toa.experiments.device import allow_tf32, resolve_device
 from toa.experiments.records import Record, config_hash, make_record, read_record, write_record
 from toa.models import PointEncoder
 from toa.nn import AttentionSpec
@@ -26,6 +25,7 @@ from toa.tasks.demixing import (
     regime_errors,
     train_demixer,
 )
+from toa.tasks.device import allow_tf32, resolve_device
 from toa.tasks.training import Observer
 
 # mean squared errors of the paper's section 4

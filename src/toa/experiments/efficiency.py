@@ -17,12 +17,12 @@ from toa._checks import check_at_least, check_choice
 from toa._files import check_writable
 from toa.data import ForecastData, mark_names
 from toa.experiments.config import ForecastRun
-from toa.experiments.device import allow_tf32, resolve_device
 from toa.experiments.forecasting import build_model, load_data, make_batches
 from toa.experiments.peer import PEER_MODELS, check_peer, measure_peer, missing_packages, peer_arguments
 from toa.experiments.protocols import resolve
 from toa.experiments.records import Record, provenance, write_record
 from toa.experiments.step_cost import PeakMemory, StepCost
+from toa.tasks.device import allow_tf32, resolve_device
 from toa.tasks.forecasting import forecast_loss
 from toa.tasks.training import make_fabric, time_steps
 

@@ -20,7 +20,6 @@ from typing import IO
 
 from toa._checks import check_at_least
 from toa.experiments.claims import claimed
-from toa.experiments.device import resolve_device
 from toa.experiments.jobs import Job
 from toa.experiments.runner import (
     BrokenDeviceError,
@@ -34,6 +33,7 @@ from toa.experiments.runner import (
     terminable,
     write_failure,
 )
+from toa.tasks.device import resolve_device
 
 # a job whose worker dies so often is recorded as failed
 MOST_DEATHS = 3

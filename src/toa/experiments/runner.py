@@ -23,9 +23,9 @@ import torch
 from toa._checks import check_positive
 from toa._files import write_atomically
 from toa.experiments.claims import claimed
-from toa.experiments.device import resolve_device
 from toa.experiments.jobs import Job
 from toa.experiments.records import Record, read_record
+from toa.tasks.device import resolve_device
 
 RECORD = "record.json"
 ERROR = "error.json"
