@@ -233,7 +233,7 @@ def _jobs(table: Table, row: PublishedNumber, datasets: Iterable[str], variants:
     if row.horizon == "avg":
         horizons = table.horizons
     return [
-        _resolved(table.task, table.protocols[row.backbone], dataset, horizon, row.backbone, variant)
+        protocol_job(table.task, table.protocols[row.backbone], dataset, horizon, row.backbone, variant)
         for dataset, horizon, variant in itertools.product(datasets, horizons, variants)
     ]
 
@@ -244,8 +244,12 @@ def _variants(table: str) -> tuple[str, ...]:
 
 
 @cache
-def _resolved(task: str, protocol: str, dataset: str, horizon: int | None, backbone: str, variant: str) -> Job:
-    """A run of a protocol; its command says the same in the words of `toa run`."""
+def protocol_job(task: str, protocol: str, dataset: str, horizon: int | None, backbone: str, variant: str) -> Job:
+    """A run of a protocol, of a variant as tables name it; its command says the same in the words of `toa run`.
+
+    Raises:
+        ValueError: If the protocol has no such run.
+    """
     check_choice("task", task, _RESOLVERS)
     base = variant.removesuffix(_NO_SOR)
     attention = _ATTENTIONS.get(base, base)
