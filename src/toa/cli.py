@@ -67,7 +67,7 @@ def demo(
     ] = None,
 ) -> None:
     """Three tasks, three small models each: harmonic demixing, real motions, a real anomaly (a few minutes)."""
-    with clear_errors():
+    with clear_errors(resumes=True):
         from toa.experiments.demo import PARTS
         from toa.report.demixing import table, write_figure
         from toa.report.demo import TITLES, part_section, write_demo
@@ -107,7 +107,7 @@ def demix(
     device: DeviceOption = "auto",
 ) -> None:
     """Run the demixing experiment; stopped runs go on where they were, finished ones are not run again."""
-    with clear_errors():
+    with clear_errors(resumes=True):
         console = make_console()
         folder = Path(f"runs/demix-{preset}") if out is None else out
         result = _demix(

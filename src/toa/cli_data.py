@@ -63,7 +63,7 @@ def where(name: NameArgument, data_dir: FolderOption = None) -> None:
 @data_app.command("fetch")
 def fetch_(name: NameArgument, data_dir: FolderOption = None) -> None:
     """Download a data set that its maker serves; a stopped download goes on where it was."""
-    with clear_errors():
+    with clear_errors(resumes=True):
         import pooch
 
         from toa.data import ClassificationSpec, DatasetSpec

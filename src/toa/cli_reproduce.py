@@ -68,7 +68,7 @@ def reproduce(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the runs, with an estimate of time.")] = False,
 ) -> None:
     """Run what the paper's numbers are made of; finished runs are read, stopped ones go on, and others may help."""
-    with clear_errors():
+    with clear_errors(resumes=True):
         check_choice("executor", executor, _EXECUTORS)
         check_at_least("workers", workers, 1)
         wanted = {"dataset": dataset, "backbone": backbone, "variant": attention, "horizon": horizon}

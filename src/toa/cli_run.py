@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from toa._checks import check_choice
-from toa._terminal import clear_errors, make_console
+from toa._terminal import clear_errors, is_first, make_console
 
 if TYPE_CHECKING:
     from toa.experiments import AnomalyRun, ClassifyRun, ForecastRun
@@ -124,7 +124,7 @@ def run(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the settings as JSON and leave.")] = False,
 ) -> None:
     """Train and measure one model; a stopped run goes on where it was, a finished one is read."""
-    with clear_errors():
+    with clear_errors(resumes=True):
         request = Request(
             dataset=dataset,
             horizon=horizon,
@@ -144,7 +144,30 @@ def run(
         if dry_run:
             typer.echo(json.dumps(asdict(config), indent=2))
         else:
-            _TASKS[task].carry_out(request, config)
+            with _claim(task, request.out, config):
+                _TASKS[task].carry_out(request, config)
+
+
+@contextmanager
+def _claim(task: str, out: Path, config: Any) -> Iterator[None]:
+    """Hold a run's folder while it is carried out; of processes that train together the first does."""
+    from toa.experiments.claims import claimed, holder
+    from toa.experiments.jobs import KINDS
+    from toa.experiments.runner import RECORD
+
+    folder = KINDS[task].folder(config, out)
+    # one that is done is read, and ranks but the first are let in by it
+    if (folder / RECORD).exists() or not is_first():
+        yield
+        return
+    with claimed(folder) as mine:
+        if not mine:
+            found = holder(folder) or {}
+            raise ValueError(
+                f"{folder} must be free for this run, got one under way in it, of process {found.get('pid', '?')} on "
+                f"{found.get('host', 'another machine')}; wait for it, or choose another --out."
+            )
+        yield
 
 
 def config_of(task: str, request: Request) -> Any:

@@ -156,7 +156,7 @@ def test_a_stop_leaves_no_error_and_no_claim(jobs, tmp_path, monkeypatch):
     monkeypatch.setattr(Job, "run", stop)
     with pytest.raises(KeyboardInterrupt, match="3 of 9"):
         run_here(jobs, tmp_path)
-    assert list(jobs[0].folder(tmp_path).iterdir()) == []
+    assert not jobs[0].folder(tmp_path).exists()
 
 
 def test_a_claim_is_held_by_one_and_given_back(tmp_path):
@@ -168,7 +168,24 @@ def test_a_claim_is_held_by_one_and_given_back(tmp_path):
         with claimed(tmp_path / "run") as also:
             assert not also
     assert holder(tmp_path / "run") is None
-    assert list((tmp_path / "run").iterdir()) == []
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_claim_leaves_what_was_written_and_clears_what_was_not_finished(tmp_path):
+    (tmp_path / "record.json").touch()
+    (tmp_path / "record.json.17.partial").touch()
+    with claimed(tmp_path):
+        pass
+    assert [path.name for path in tmp_path.iterdir()] == ["record.json"]
+
+
+def test_a_claim_in_a_file_is_refused(tmp_path):
+    (tmp_path / "file").touch()
+    with (
+        pytest.raises(ValueError, match=message("must be a folder that can be written to", "choose another")),
+        claimed(tmp_path / "file" / "run"),
+    ):
+        pass
 
 
 def test_a_dead_process_leaves_its_claim_to_the_next(tmp_path):

@@ -11,9 +11,10 @@ import os
 import platform
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from toa._files import check_writable
 from toa.experiments.records import Record
 
 CLAIM = "claim.json"
@@ -21,14 +22,19 @@ CLAIM = "claim.json"
 
 @contextmanager
 def claimed(folder: Path) -> Iterator[bool]:
-    """Hold a folder, made if it is not there, while the block runs; False if another process holds it.
+    """Hold a folder while the block runs; False if another process holds it.
+
+    The folder is made if it is not there, and removed again if nothing was left in it.
 
     Raises:
-        ValueError: If the file system has no locks.
+        ValueError: If the file system has no locks, or nothing can be written there.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     path = folder / CLAIM
     held = _take(path)
+    if held is not None:
+        # whoever began to write these has died
+        for partial in folder.glob("*.partial"):
+            partial.unlink(missing_ok=True)
     try:
         yield held is not None
     finally:
@@ -36,6 +42,8 @@ def claimed(folder: Path) -> Iterator[bool]:
             # removed while held: whoever has opened it meanwhile sees that it is gone and opens the next
             path.unlink(missing_ok=True)
             os.close(held)
+            with suppress(OSError):
+                folder.rmdir()
 
 
 def holder(folder: Path) -> Record | None:
@@ -62,7 +70,15 @@ def holder(folder: Path) -> Record | None:
 
 def _take(path: Path) -> int | None:
     while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        except FileNotFoundError:
+            # removed by whoever held it before
+            continue
+        except OSError:
+            check_writable(path.parent)
+            raise
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

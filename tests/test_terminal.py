@@ -1,0 +1,39 @@
+import pytest
+import typer
+
+from toa._terminal import clear_errors, is_first, make_console
+
+
+@pytest.mark.parametrize(
+    ("resumes", "stopped", "said"),
+    [
+        (True, KeyboardInterrupt(), "stopped; the same command goes on from here.\n"),
+        (True, KeyboardInterrupt("stopped after 3 of 9 steps"), "stopped after 3 of 9 steps; the same command"),
+        (False, KeyboardInterrupt(), "stopped.\n"),
+    ],
+)
+def test_a_stopped_command_promises_to_go_on_only_if_it_does(capsys, resumes, stopped, said):
+    with pytest.raises(typer.Exit) as ended, clear_errors(resumes=resumes):
+        raise stopped
+    assert ended.value.exit_code == 130
+    assert capsys.readouterr().err.startswith(said)
+
+
+def test_an_error_is_one_line(capsys):
+    with pytest.raises(typer.Exit) as ended, clear_errors():
+        raise ValueError("x must be 1, got 2.")
+    assert ended.value.exit_code == 2
+    assert capsys.readouterr().err == "error: x must be 1, got 2.\n"
+
+
+@pytest.mark.parametrize("name", ["RANK", "LOCAL_RANK", "NODE_RANK"])
+def test_of_processes_that_train_together_the_first_speaks(monkeypatch, capsys, name):
+    for other in ("RANK", "LOCAL_RANK", "NODE_RANK"):
+        monkeypatch.delenv(other, raising=False)
+    assert is_first()
+    monkeypatch.setenv(name, "1")
+    assert not is_first()
+    assert make_console().quiet
+    with pytest.raises(typer.Exit), clear_errors():
+        raise KeyboardInterrupt
+    assert capsys.readouterr().err == ""
