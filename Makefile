@@ -35,7 +35,7 @@ test-data: $(STAMP)
 	$(BIN)/python -m pytest -q -m data
 
 bench: $(STAMP)
-	$(BIN)/python benchmarks/operator_attention.py
+	$(BIN)/python benchmarks/operator_attention.py --tokens 16 128 512 --batch 2
 
 clean:
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis

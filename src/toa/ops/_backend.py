@@ -23,6 +23,7 @@ class Problem:
         device: Where the tensors are.
         dtype: What they hold.
         width: The largest of the widths of queries, values and gate; 0 if it is not known.
+        tokens: The larger of the numbers of queries and keys; 0 if it is not known.
         pair_mask: Whether there is a mask of pairs.
     """
 
@@ -30,6 +31,7 @@ class Problem:
     device: torch.device
     dtype: torch.dtype
     width: int = 0
+    tokens: int = 0
     pair_mask: bool = False
 
 

@@ -95,6 +95,7 @@ def choose_backend(
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float32,
     width: int = 0,
+    tokens: int = 0,
     pair_mask: bool = False,
 ) -> str:
     """Name the backend that a call would use, or say why the named one cannot run.
@@ -108,13 +109,16 @@ def choose_backend(
         device: Where the tensors are.
         dtype: What they hold.
         width: The largest of the widths of queries, values and gate; 0 if it is not known.
+        tokens: The larger of the numbers of queries and keys; 0 if it is not known.
         pair_mask: Whether there is a mask of pairs.
 
     Raises:
         ValueError: If the backend is unknown, or cannot run this problem.
     """
     where = torch.device(device)
-    problem = Problem(activation=activation, device=where, dtype=dtype, width=width, pair_mask=pair_mask)
+    problem = Problem(
+        activation=activation, device=where, dtype=dtype, width=width, tokens=tokens, pair_mask=pair_mask
+    )
     if backend == AUTO:
         backend = os.environ.get("TOA_BACKEND") or AUTO
     if backend == AUTO:
@@ -207,6 +211,7 @@ def operator_attention(
         device=q.device,
         dtype=v.dtype,
         width=width,
+        tokens=max(q.shape[1], k.shape[1]),
         pair_mask=pair_mask is not None,
     )
     with torch.autocast(q.device.type, enabled=False) if autocast else nullcontext():

@@ -1,0 +1,107 @@
+"""What `benchmarks/operator_attention.py` measures, and what it refuses to."""
+
+import importlib.util
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+import torch
+
+from tests.support import ROOT, message
+from toa import ops
+from toa.experiments import op_cost
+from toa.experiments.op_cost import OpCase, check_accuracy, measure_case, measure_cases
+
+CPU = torch.device("cpu")
+SMALL = OpCase(system="folded", activation="gated", batch=2, tokens=9, heads=2, width=4, dtype="float32")
+
+
+@pytest.fixture
+def bench():
+    spec = importlib.util.spec_from_file_location("operator_attention", ROOT / "benchmarks" / "operator_attention.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def _in_this_process(monkeypatch) -> None:
+    monkeypatch.setattr(op_cost, "_measured", lambda measure, case, device, **how: measure(case, device, **how))
+
+
+@pytest.fixture
+def hasty_backend() -> Iterator[None]:
+    """A backend that is quick and a little wrong."""
+
+    def run(q, *tensors, **options):
+        out = ops.BACKENDS["folded"].run(q, *tensors, **options)
+        return out + 1e-3 * q.sum() * torch.ones_like(out)
+
+    kept = dict(ops.BACKENDS._entries)
+    ops.BACKENDS.register("hasty")(ops.AttentionBackend(run=run, automatic=()))
+    yield
+    ops.BACKENDS._entries.clear()
+    ops.BACKENDS._entries.update(kept)
+
+
+@pytest.mark.parametrize("activation", ops.ACTIVATIONS)
+@pytest.mark.parametrize("dtype", op_cost.DTYPES)
+def test_folded_passes_the_check_in_every_dtype(activation, dtype) -> None:
+    assert check_accuracy(replace(SMALL, activation=activation, dtype=dtype), CPU) is None
+
+
+@pytest.mark.usefixtures("hasty_backend", "_in_this_process")
+def test_a_wrong_backend_is_not_timed(monkeypatch) -> None:
+    monkeypatch.setattr(op_cost, "measure_case", lambda *words, **how: pytest.fail("it was timed"))
+    (row,) = measure_cases([replace(SMALL, system="hasty")], CPU, seconds=0.0, budget=2**30)
+    assert row["cost"] is None
+    assert row["reason"].startswith("refused, not as accurate as the reference: output at N=9: error ")
+
+
+@pytest.mark.usefixtures("_in_this_process")
+def test_what_cannot_run_or_is_too_large_says_so(monkeypatch) -> None:
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    cases = [replace(SMALL, system="triton"), replace(SMALL, system="reference", tokens=4096)]
+    fused, literal = measure_cases(cases, CPU, seconds=0.0, budget=2**30)
+    assert "needs a CUDA device" in fused["reason"]
+    # 20 scores of 2 * 2 * 4096² float32 numbers
+    assert literal["reason"] == "skipped: about 5 GiB, over the budget of 1 GiB"
+    assert fused["cost"] is literal["cost"] is None
+
+
+def test_a_cost_counts_what_is_needed_by_hand() -> None:
+    cost = measure_case(SMALL, CPU, seconds=0.0)
+    tokens, operator = 2 * 9 * 2 * 4 * 4, 2 * 9 * 9 * 4
+    # five inputs and their gradients, the output and its gradient, three operators and theirs
+    assert cost.needed_bytes == 2 * (5 + 1) * tokens + 2 * 3 * operator
+    assert cost.repeats == 5
+    assert 0.0 < cost.tenth <= cost.milliseconds <= cost.ninetieth
+    assert cost.graph_ms is None
+    assert cost.extra_bytes is None or cost.extra_bytes >= 0
+    plain = measure_case(replace(SMALL, system="sdpa", activation="softmax"), CPU, seconds=0.0)
+    assert plain.needed_bytes == 2 * (3 + 1) * tokens
+
+
+@pytest.mark.usefixtures("_in_this_process")
+def test_the_command_leaves_a_table_and_a_record(bench, tmp_path, capsys) -> None:
+    out = tmp_path / "op.json"
+    words = ["--tokens", "4", "--batch", "1", "--heads", "1", "--width", "4", "--systems", "folded"]
+    assert bench.main([*words, "--activations", "relu", "--seconds", "0", "--device", "cpu", "--out", str(out)]) == 0
+    record = json.loads(out.read_text())
+    assert [row["name"] for row in record["rows"]] == ["sdpa", "relu folded"]
+    base, ours = record["rows"]
+    ratio = ours["cost"]["milliseconds"] / base["cost"]["milliseconds"]
+    assert ours["over_sdpa"]["time"] == pytest.approx(ratio)
+    assert record["settings"]["dtype"] == "float32"
+    assert {"device", "versions", "commit", "command"} <= set(record)
+    shown = capsys.readouterr().out
+    assert "relu folded *" in shown
+    assert "…" not in shown
+
+
+def test_wrong_sizes_get_one_clear_line(bench, tmp_path) -> None:
+    with pytest.raises(SystemExit, match=message("error: tokens must be at least 1, got 0")):
+        bench.main(["--tokens", "0", "--device", "cpu", "--out", str(tmp_path / "x.json")])
