@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from toa._checks import check_choice
-from toa._terminal import clear_errors, is_first, make_console
+from toa._terminal import clear_errors, is_first, make_console, show_epochs
 
 if TYPE_CHECKING:
     from toa.experiments import AnomalyRun, ClassifyRun, ForecastRun
-    from toa.tasks.training import Observer
 
 # written out, so that --help need not import what registers them
 _MODELS = "patchtst, itransformer, transformer, duet, informer, autoformer, dlinear or tsmixer"
@@ -197,7 +196,7 @@ def _forecast(request: Request, config: "ForecastRun") -> None:
     from toa.experiments import run_folder, run_forecast
 
     console = make_console()
-    with _epochs(f"{config.name} on {Path(config.dataset).stem}, horizon {config.horizon}") as observe:
+    with show_epochs(f"{config.name} on {Path(config.dataset).stem}, horizon {config.horizon}") as observe:
         record = run_forecast(config, request.out, **request.how(), observe=observe)
     metrics = record["metrics"]
     console.print(
@@ -232,7 +231,7 @@ def _anomaly(request: Request, config: "AnomalyRun") -> None:
     from toa.report.anomaly import anomaly_table, undefined_notes, write_detection
 
     console = make_console()
-    with _epochs(f"{config.name} on {Path(config.dataset).stem}") as observe:
+    with show_epochs(f"{config.name} on {Path(config.dataset).stem}") as observe:
         record = run_anomaly(config, request.out, **request.how(), observe=observe)
     header, *rows = anomaly_table(record)
     table = Table(*header, box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
@@ -271,7 +270,7 @@ def _classify(request: Request, config: "ClassifyRun") -> None:
     from toa.report.classification import write_confusion
 
     console = make_console()
-    with _epochs(f"{config.name} on {Path(config.dataset).stem}, {config.evaluation}") as observe:
+    with show_epochs(f"{config.name} on {Path(config.dataset).stem}, {config.evaluation}") as observe:
         record = run_classify(config, request.out, **request.how(), observe=observe)
     metrics = record["metrics"]
     console.print(
@@ -292,29 +291,3 @@ _TASKS = {
     "anomaly": _Task(resolve=_resolve_anomaly, carry_out=_anomaly, needs={}, takes=("test_file", "label_file")),
     "classify": _Task(resolve=_resolve_classify, carry_out=_classify, needs={}),
 }
-
-
-@contextmanager
-def _epochs(description: str) -> "Iterator[Observer]":
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("loss {task.fields[loss]}, validation {task.fields[validation]}"),
-        TimeRemainingColumn(elapsed_when_finished=True),
-    )
-    progress = Progress(*columns, console=make_console())
-    bar = progress.add_task(description, total=None, loss="-", validation="-")
-
-    def observe(done: int, total: int, loss: float, validation: float | None) -> None:
-        # nothing is drawn before there is something to see: an error comes first
-        progress.start()
-        shown = "-" if validation is None else f"{validation:.4f}"
-        progress.update(bar, completed=done, total=total, loss=f"{loss:.4f}", validation=shown)
-
-    try:
-        yield observe
-    finally:
-        progress.stop()

@@ -44,7 +44,7 @@ class Batches(Protocol):
 class Observer(Protocol):
     """Told how training goes."""
 
-    def __call__(self, done: int, total: int, loss: float, validation: float | None) -> None:
+    def __call__(self, done: int, total: int, loss: float, validation: float | None, /) -> None:
         """So many steps of all are done; the last validation loss is None before the first."""
         ...
 
