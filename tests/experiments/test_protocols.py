@@ -102,8 +102,8 @@ def test_the_papers_optimizer_lies_over_the_backbones_schedule():
 
 
 def test_attention_settings_go_with_their_attention():
-    assert cell().attention.gate_norm == "l2"
-    assert cell(attention="toa-relu").attention.score_norm == "mean"
+    assert cell().attention.gate_norm == "rms"
+    assert cell(attention="toa-relu").attention.score_norm == "rms"
     assert cell(attention="softmax").attention.score_norm is None
 
 
