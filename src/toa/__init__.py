@@ -9,7 +9,7 @@ from typing import Any
 
 __version__ = "0.1.0"
 
-_ROOMS = ("data", "experiments", "integrations", "models", "nn", "ops", "report", "tasks", "theory")
+_ROOMS = ("data", "estimators", "experiments", "integrations", "models", "nn", "ops", "report", "tasks", "theory")
 # names of rooms that are the package's own too
 _NAMES = {"convert": "integrations"}
 

@@ -1,0 +1,1 @@
+"""Estimators for a person's own data, with scikit-learn's habits."""

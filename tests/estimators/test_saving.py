@@ -1,0 +1,96 @@
+import json
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file as load_tensors
+from safetensors.torch import save_file as save_tensors
+
+import toa
+from tests.support import message
+from toa.estimators import saving
+
+TENSORS = {"w": torch.arange(6.0).reshape(2, 3), "half": torch.ones(3, dtype=torch.bfloat16), "scalar": torch.tensor(2)}
+FACTS: dict[str, Any] = {"ids": ["a", 1, None], "size": 2.5}
+
+
+def test_a_file_comes_back_as_it_went(tmp_path) -> None:
+    saving.save_file(tmp_path / "m.toa", "guess", TENSORS, FACTS)
+    saved = saving.load_file(tmp_path / "m.toa", "guess")
+    assert saved.facts == FACTS
+    assert saved.tensors.keys() == TENSORS.keys()
+    assert all(torch.equal(saved.tensors[name], TENSORS[name]) for name in TENSORS)
+    assert [path.name for path in tmp_path.iterdir()] == ["m.toa"]
+
+
+def test_a_folder_has_the_form_of_the_hub(tmp_path) -> None:
+    saving.save_folder(tmp_path / "m", "guess", TENSORS, FACTS)
+    assert sorted(path.name for path in (tmp_path / "m").iterdir()) == ["config.json", "model.safetensors"]
+    config = json.loads((tmp_path / "m" / "config.json").read_text())
+    assert (config["format"], config["kind"], config["versions"]["toa"]) == (saving.FORMAT, "guess", toa.__version__)
+    saved = saving.load_folder(tmp_path / "m", "guess")
+    assert saved.facts == FACTS
+    assert torch.equal(saved.tensors["w"], TENSORS["w"])
+
+
+@pytest.mark.parametrize("kept", [0, 7, 40, 0.5, -1])
+def test_a_file_cut_short_is_refused(tmp_path, kept) -> None:
+    path = tmp_path / "m.toa"
+    saving.save_file(path, "guess", TENSORS, FACTS)
+    content = path.read_bytes()
+    path.write_bytes(content[: int(len(content) * kept) if isinstance(kept, float) else kept])
+    with pytest.raises(ValueError, match=message("m.toa must be a guess saved by toa", "cut short")):
+        saving.load_file(path, "guess")
+
+
+def test_every_changed_byte_is_noticed(tmp_path) -> None:
+    path = tmp_path / "m.toa"
+    saving.save_file(path, "guess", TENSORS, FACTS)
+    content = path.read_bytes()
+    for place in range(0, len(content), 7):
+        path.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
+        with pytest.raises(ValueError, match=message("m.toa must be")):
+            saving.load_file(path, "guess")
+
+
+def edit(path, **changes: Any) -> None:
+    config = json.loads(path.read_text())
+    path.write_text(json.dumps(config | changes))
+
+
+def test_edited_settings_or_weights_are_refused(tmp_path) -> None:
+    saving.save_folder(tmp_path, "guess", TENSORS, FACTS)
+    edit(tmp_path / "config.json", facts=FACTS | {"size": 2.0})
+    with pytest.raises(ValueError, match=message("as it was saved, by its checksum", "edited or damaged")):
+        saving.load_folder(tmp_path, "guess")
+    saving.save_folder(tmp_path, "guess", TENSORS, FACTS)
+    weights = load_tensors(tmp_path / "model.safetensors")
+    save_tensors(weights | {"w": weights["w"] + 1}, tmp_path / "model.safetensors", {"toa": "{}"})
+    with pytest.raises(ValueError, match="edited or damaged"):
+        saving.load_folder(tmp_path, "guess")
+
+
+def test_another_version_of_the_format_is_refused(tmp_path) -> None:
+    saving.save_folder(tmp_path, "guess", TENSORS, FACTS)
+    edit(tmp_path / "config.json", format=saving.FORMAT + 1, versions={"toa": "9.9"})
+    with pytest.raises(ValueError, match=message("must be of format 1", "got format 2 of toa 9.9")):
+        saving.load_folder(tmp_path, "guess")
+
+
+def test_what_is_something_else_is_refused(tmp_path) -> None:
+    saving.save_file(tmp_path / "m.toa", "guess", TENSORS, FACTS)
+    with pytest.raises(ValueError, match=message("must be a saved forecaster, got a guess")):
+        saving.load_file(tmp_path / "m.toa", "forecaster")
+    save_tensors(TENSORS, tmp_path / "plain.safetensors")
+    with pytest.raises(ValueError, match="must be a guess saved by toa"):
+        saving.load_file(tmp_path / "plain.safetensors", "guess")
+    with pytest.raises(FileNotFoundError, match=message("got no such file", "from_pretrained")):
+        saving.load_file(tmp_path, "guess")
+    with pytest.raises(FileNotFoundError, match=r"got no config\.json"):
+        saving.load_folder(tmp_path, "guess")
+    with pytest.raises(ValueError, match=message("path must be a file", "save_pretrained")):
+        saving.save_file(tmp_path, "guess", TENSORS, FACTS)
+    (tmp_path / "config.json").write_text("{")
+    (tmp_path / "model.safetensors").write_bytes(b"")
+    with pytest.raises(ValueError, match=message("config.json must be JSON", "complete")):
+        saving.load_folder(tmp_path, "guess")
