@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from tests.support import make_problem, message
@@ -17,7 +17,8 @@ ON_GPU = torch.cuda.is_available()
 DEVICE = "cuda" if ON_GPU else "cpu"
 LENGTHS = (1, 2, 15, 16, 17, 63, 64, 65, 127, 128, 129, 672, 1000) if ON_GPU else (1, 17, 64, 65)
 WIDTHS = (4, 8, 16, 24, 64, 128, 256) if ON_GPU else (4, 24, 256)
-DTYPES = (torch.float32, torch.bfloat16, torch.float16) if ON_GPU else (torch.float32,)
+# the interpreter multiplies bfloat16 as if it were integers
+DTYPES = (torch.float32, torch.bfloat16, torch.float16) if ON_GPU else (torch.float32, torch.float16)
 
 
 @pytest.fixture(autouse=True)
@@ -33,17 +34,34 @@ def _poisoned(monkeypatch) -> None:
 
 
 def assert_fused_is_as_accurate_as_the_reference(dtype=torch.float32, **options) -> None:
-    """Errors are root mean squares: where rounding takes a score past zero, and only there, ReLU's gradient jumps."""
+    """Errors are root mean squares, over sizes in float64.
+
+    The reference is that of the same precision: in 16 bits, each of its products is rounded to them. Where rounding
+    takes a score past zero, and only there, ReLU's gradient jumps. In 16 bits that befalls about eps of all scores, not
+    the same ones on both sides, so that as many are granted.
+    """
     problem = make_problem(**options).cast(dtype).to(DEVICE)
     exact = problem.cast(torch.float64).results("reference")
-    plain = problem.results("reference")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch, "promote_types", lambda one, other: one)
+        plain = problem.results("reference")
+    # small products cuBLAS does not round to TF32
+    eps = max(torch.finfo(dtype).eps, 2.0**-10 if torch.get_float32_matmul_precision() == "high" else 0.0)
     for name, got in problem.results("triton").items():
         assert got.isfinite().all(), name
         size = _rms(exact[name])
-        # the reference accumulates in float32 whatever the dtype; in 16 bits the kernels round what they multiply
-        granted = (1e-6 + 4 * torch.finfo(dtype).eps) * size + 1e-7
+        granted = (1e-6 + 4 * eps) * size + 1e-7
+        if dtype != torch.float32 and options["activation"] != "softmax" and name.startswith("grad"):
+            granted += _share_past_zero(problem.leaves, eps) ** 0.5 * size
         error, allowed = _rms(got.double() - exact[name]), 2 * _rms(plain[name].double() - exact[name]) + granted
         assert error <= allowed, f"{name}: error {error:.2e}, allowed {allowed:.2e}"
+
+
+def _share_past_zero(leaves: dict[str, torch.Tensor], eps: float) -> float:
+    """Share of scores whose sign rounding may change: a mean of eps, and three standard deviations of their number."""
+    (b, m, h, _), n = leaves["q"].shape, leaves["k"].shape[1]
+    mean = eps * b * m * h * n
+    return float((mean + 3.0 * mean**0.5 + 1.0) / (b * m * h * n))
 
 
 def _rms(x: torch.Tensor) -> float:
@@ -73,10 +91,17 @@ def test_outputs_and_gradients(form, dtype, activation, keys, width) -> None:
     # scores of about one: of a single, large one a norm leaves no gradient but rounding
     norms = {"score_norm": "rms"} | ({"gate_norm": "rms"} if activation == "gated" else {})
     sizes = {"width": width, "value_width": width, "gate_width": width, "scale": width**-0.5}
+    if ON_GPU:
+        sizes |= {"batch": 16 if keys <= 129 else 2, "heads": 4}
     assert_fused_is_as_accurate_as_the_reference(dtype, keys=keys, activation=activation, **sizes, **norms)
 
 
-@settings(max_examples=60 if ON_GPU else 15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+# on a GPU each drawn problem compiles kernels of its own
+@settings(
+    max_examples=20 if ON_GPU else 15,
+    phases=(Phase.explicit, Phase.generate),
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(data=st.data())
 def test_drawn_problems(form, data) -> None:
     draw = data.draw

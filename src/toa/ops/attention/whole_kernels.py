@@ -4,6 +4,10 @@ Forward mixes keys and values by the operators, normalises rows, activates and s
 between inputs and output touches memory. Backward does all of it again and writes the gradients of the mixed keys and
 values as well, of which a second kernel, walking over the batch, makes those of the operators.
 
+Inputs of 16 bits are widened as they are read: launches and traffic are what short sequences cost, not products, and
+what lies between two products is then not rounded to 16 bits. (Triton 3.6 also compiles chains of 16-bit products of
+64 tokens wrongly.)
+
 Alphabet: M queries, N keys, D query and key width, E value width, G gate width; all padded to powers of two.
 """
 
@@ -13,7 +17,14 @@ Alphabet: M queries, N keys, D query and key width, E value width, G gate width;
 import triton
 import triton.language as tl
 
-from toa.ops.attention.kernels import _keep, _put, _softplus, _tile
+from toa.ops.attention import kernels
+from toa.ops.attention.kernels import _keep, _put, _softplus
+
+
+@triton.jit
+def _tile(pointer, b, h, rows, limit, stride_b, stride_n, stride_h, width, WIDTH: tl.constexpr):
+    """Rows of one head in float32, (rows, WIDTH); zeros outside."""
+    return kernels._tile(pointer, b, h, rows, limit, stride_b, stride_n, stride_h, width, WIDTH).to(tl.float32)
 
 
 @triton.jit
@@ -21,13 +32,14 @@ def _matrix(pointer, h, stride_h, stride_n, N, BLOCK_N: tl.constexpr):
     """The leading N x N block of a head's matrix; zeros outside."""
     rows = tl.arange(0, BLOCK_N)
     inside = (rows[:, None] < N) & (rows[None, :] < N)
-    return tl.load(pointer + h * stride_h + rows[:, None] * stride_n + rows[None, :], mask=inside, other=0.0)
+    places = h * stride_h + rows[:, None] * stride_n + rows[None, :]
+    return tl.load(pointer + places, mask=inside, other=0.0).to(tl.float32)
 
 
 @triton.jit
 def _mixed(x, matrix, PRECISION: tl.constexpr):
     """(I + matrix) x; the identity stays exact."""
-    return (x + tl.dot(matrix.to(x.dtype), x, input_precision=PRECISION)).to(x.dtype)
+    return x + tl.dot(matrix, x, input_precision=PRECISION)
 
 
 @triton.jit
@@ -91,7 +103,7 @@ def whole_forward_kernel(
         weights *= gate
     if DROPOUT:
         weights *= _keep(tl.load(seed), bh, rows, columns, M, N, dropout_p)
-    total = tl.dot(weights.to(value.dtype), value, input_precision=PRECISION)
+    total = tl.dot(weights, value, input_precision=PRECISION)
     _put(out, total, b, h, rows, M, o_b, o_n, o_h, e, E)
 
 
@@ -142,26 +154,25 @@ def whole_backward_kernel(
         gate, slope = _softplus(gate_scores)
         grad_gate = grad_weights * weights * slope
         grad_gate = _through_norm(grad_gate, gate_scores, gate_factor, gate_scale, gate_share, 1.0, GATE_NORM)
-        grad_gate = grad_gate.to(key.dtype)
         total_gate_query = tl.dot(grad_gate, gate_key, input_precision=PRECISION)
         _put(grad_gate_q, total_gate_query, b, h, rows, M, dgq_b, dgq_n, dgq_h, g, G)
-        total_gate_key = tl.dot(tl.trans(grad_gate), gate_query, input_precision=PRECISION).to(key.dtype)
+        total_gate_key = tl.dot(tl.trans(grad_gate), gate_query, input_precision=PRECISION)
         if HAS_GATE_M1:
             _put(mixed_gate_k, total_gate_key, b, h, columns, N, dgk_b, dgk_n, dgk_h, g, G)
             total_gate_key = _mixed(total_gate_key, _matrix(gate_m1, h, gm1_h, gm1_n, N, BLOCK_N), PRECISION)
         _put(grad_gate_k, total_gate_key, b, h, columns, N, dgk_b, dgk_n, dgk_h, g, G)
         grad_scores *= gate
         weights *= gate
-    weights = (weights * keep).to(grad.dtype)
-    total_value = tl.dot(tl.trans(weights), grad, input_precision=PRECISION).to(key.dtype)
+    weights *= keep
+    total_value = tl.dot(tl.trans(weights), grad, input_precision=PRECISION)
     if HAS_M2:
         _put(mixed_v, total_value, b, h, columns, N, dv_b, dv_n, dv_h, e, E)
         total_value = _mixed(total_value, tl.trans(_matrix(m2, h, m2_h, m2_n, N, BLOCK_N)), PRECISION)
     _put(grad_v, total_value, b, h, columns, N, dv_b, dv_n, dv_h, e, E)
-    grad_scores = _through_norm(grad_scores, scores, factor, scale, share, gain, NORM).to(key.dtype)
+    grad_scores = _through_norm(grad_scores, scores, factor, scale, share, gain, NORM)
     total_query = tl.dot(grad_scores, key, input_precision=PRECISION)
     _put(grad_q, total_query, b, h, rows, M, dq_b, dq_n, dq_h, d, D)
-    total_key = tl.dot(tl.trans(grad_scores), query, input_precision=PRECISION).to(key.dtype)
+    total_key = tl.dot(tl.trans(grad_scores), query, input_precision=PRECISION)
     if HAS_M1:
         _put(mixed_k, total_key, b, h, columns, N, dk_b, dk_n, dk_h, d, D)
         total_key = _mixed(total_key, _matrix(m1, h, m1_h, m1_n, N, BLOCK_N), PRECISION)
