@@ -18,7 +18,7 @@ from toa._files import check_writable
 from toa.data import ForecastData, mark_names
 from toa.experiments.config import ForecastRun
 from toa.experiments.forecasting import build_model, load_data, make_batches
-from toa.experiments.peer import PEER_MODELS, check_peer, measure_peer, missing_packages, peer_arguments
+from toa.experiments.peer import PEER_MODELS, PeerSystem, check_peer, missing_packages, peer_arguments
 from toa.experiments.protocols import resolve
 from toa.experiments.records import Record, provenance, write_record
 from toa.experiments.step_cost import PeakMemory, StepCost
@@ -146,7 +146,7 @@ def measure_peer_row(run: EfficiencyRun, row: EfficiencyRow, channels: int) -> S
     assert run.peer is not None
     steps, warmup = run.counts()
     config = row_config(run, row)
-    return measure_peer(
+    system = PeerSystem(
         Path(run.peer),
         PEER_MODELS[row.backbone],
         peer_arguments(config, channels),
@@ -154,9 +154,8 @@ def measure_peer_row(run: EfficiencyRun, row: EfficiencyRow, channels: int) -> S
         num_marks=len(mark_names()),
         learning_rate=config.training.learning_rate,
         device=resolve_device(run.device),
-        steps=steps,
-        warmup=warmup,
     )
+    return system.cost(system.time_steps(steps, warmup))
 
 
 def run_efficiency(

@@ -6,7 +6,7 @@ installed, and named in the result.
 """
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -103,58 +103,72 @@ def peer_arguments(config: ForecastRun, channels: int) -> dict[str, Any]:
     }
 
 
-def measure_peer(
-    path: Path,
-    model: str,
-    arguments: Mapping[str, Any],
-    *,
-    batch_size: int,
-    num_marks: int,
-    learning_rate: float,
-    device: torch.device,
-    steps: int,
-    warmup: int,
-) -> StepCost:
-    """Time and memory of its training step: eager, Adam, batches from the host, the loss read at every step.
+class PeerSystem:
+    """One of its models under a loop like its own: eager, Adam, batches from the host, the loss read at every step.
 
     Its loader is left out, which is in its favour: the batches are random and there before the clock starts.
+
+    Args:
+        path: The checkout.
+        model: The model's name there.
+        arguments: What its models read; see `peer_arguments`.
+        batch_size: Windows a batch.
+        num_marks: Calendar features.
+        learning_rate: Adam's.
+        device: Where it trains.
+        seed: Of weights and batches.
     """
-    check_peer(path)
-    sys.path.insert(0, str(path))
-    stand_in_for_missing()
-    memory = PeakMemory(device)
-    torch.manual_seed(0)
-    settings = SimpleNamespace(**arguments)
-    module: Any = import_module(f"models.{model}")
-    system: nn.Module = module.Model(settings).float().to(device)
-    optimizer = torch.optim.Adam(system.parameters(), lr=learning_rate)
-    seen = (batch_size, settings.seq_len)
-    told = (batch_size, settings.label_len + settings.pred_len)
-    shapes = ((*seen, settings.enc_in), (*told, settings.enc_in), (*seen, num_marks), (*told, num_marks))
-    # a loader of NumPy arrays gives float64
-    batches = [tuple(torch.randn(shape, dtype=torch.float64) for shape in shapes) for _ in range(_BATCHES)]
-    seconds = []
-    system.train()
-    for number in range(warmup + steps):
-        begin = settled_time(device)
-        _step(system, optimizer, batches[number % _BATCHES], settings, device)
-        seconds.append(settled_time(device) - begin)
-    return StepCost.of(system, seconds[warmup:], memory)
 
+    def __init__(
+        self,
+        path: Path,
+        model: str,
+        arguments: Mapping[str, Any],
+        *,
+        batch_size: int,
+        num_marks: int,
+        learning_rate: float,
+        device: torch.device,
+        seed: int = 0,
+    ) -> None:
+        check_peer(path)
+        sys.path.insert(0, str(path))
+        stand_in_for_missing()
+        self._device = device
+        self._memory = PeakMemory(device)
+        torch.manual_seed(seed)
+        self._settings = settings = SimpleNamespace(**arguments)
+        module: Any = import_module(f"models.{model}")
+        self._system: nn.Module = module.Model(settings).float().to(device)
+        self._optimizer = torch.optim.Adam(self._system.parameters(), lr=learning_rate)
+        seen = (batch_size, settings.seq_len)
+        told = (batch_size, settings.label_len + settings.pred_len)
+        shapes = ((*seen, settings.enc_in), (*told, settings.enc_in), (*seen, num_marks), (*told, num_marks))
+        # a loader of NumPy arrays gives float64
+        self._batches = [tuple(torch.randn(shape, dtype=torch.float64) for shape in shapes) for _ in range(_BATCHES)]
 
-def _step(
-    system: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    batch: tuple[Tensor, ...],
-    settings: SimpleNamespace,
-    device: torch.device,
-) -> None:
-    x, y, marks, all_marks = (tensor.float().to(device) for tensor in batch)
-    optimizer.zero_grad()
-    target = y[:, -settings.pred_len :]
-    start = torch.cat((y[:, : settings.label_len], torch.zeros_like(target)), 1)
-    forecast = system(x, marks, start, all_marks)[:, -settings.pred_len :]
-    loss = nn.functional.mse_loss(forecast, target)
-    loss.item()
-    loss.backward()
-    optimizer.step()
+    def time_steps(self, steps: int, warmup: int) -> list[float]:
+        """Seconds of each of `steps` steps, after `warmup` of them that are not counted."""
+        seconds = []
+        self._system.train()
+        for number in range(warmup + steps):
+            begin = settled_time(self._device)
+            self._step(self._batches[number % _BATCHES])
+            seconds.append(settled_time(self._device) - begin)
+        return seconds[warmup:]
+
+    def cost(self, seconds: Sequence[float]) -> StepCost:
+        """What so many steps came to."""
+        return StepCost.of(self._system, seconds, self._memory)
+
+    def _step(self, batch: tuple[Tensor, ...]) -> None:
+        settings = self._settings
+        x, y, marks, all_marks = (tensor.float().to(self._device) for tensor in batch)
+        self._optimizer.zero_grad()
+        target = y[:, -settings.pred_len :]
+        start = torch.cat((y[:, : settings.label_len], torch.zeros_like(target)), 1)
+        forecast = self._system(x, marks, start, all_marks)[:, -settings.pred_len :]
+        loss = nn.functional.mse_loss(forecast, target)
+        loss.item()
+        loss.backward()
+        self._optimizer.step()
