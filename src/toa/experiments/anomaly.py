@@ -64,7 +64,7 @@ def run_anomaly(
     """
 
     def load(where: torch.device) -> tuple[AnomalyData, dict[str, SeriesWindows]]:
-        data = _load(config, where, data_dir)
+        data = load_data(config, where, data_dir)
         return data, _windows(config, data)
 
     def measure(loaded: tuple[AnomalyData, dict[str, SeriesWindows]], fabric: "Fabric", checkpoint: Path) -> Measured:
@@ -104,7 +104,8 @@ def run_anomaly(
     )
 
 
-def _load(config: AnomalyRun, device: torch.device, data_dir: Path | None) -> AnomalyData:
+def load_data(config: AnomalyRun, device: torch.device, data_dir: Path | None = None) -> AnomalyData:
+    """The scaled series of a run."""
     return load_anomaly(
         config.dataset,
         length=config.lookback,

@@ -77,12 +77,13 @@ def run_classify(
         device=device,
         devices=devices,
         command=command,
-        load=lambda where: _load(config, where, data_dir),
+        load=lambda where: load_data(config, where, data_dir),
         measure=measure,
     )
 
 
-def _load(config: ClassifyRun, device: torch.device, data_dir: Path | None) -> ClassificationData:
+def load_data(config: ClassifyRun, device: torch.device, data_dir: Path | None = None) -> ClassificationData:
+    """The cases of a run."""
     entry = CLASSIFIERS[config.backbone]
     # a series shorter than a patch is padded to one
     patch = config.model.get("patch_len", 16) if "patch_len" in entry.settings() else 1

@@ -1,0 +1,136 @@
+import json
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+from toa.cli import app
+from toa.experiments.saved import load_run
+
+SIZES = ["embed_dim=8", "num_heads=2", "num_layers=1", "ff_dim=8"]
+
+
+def call(*words: object):
+    result = CliRunner().invoke(app, list(map(str, words)), env={"COLUMNS": "500", "TERM": "dumb"})
+    return result.exit_code, re.sub(r"\s+", " ", result.output)
+
+
+def settings(*more: str) -> list[str]:
+    changes = [f"model.{size}" for size in SIZES] + ["training.epochs=1", *more]
+    return [word for change in changes for word in ("--set", change)]
+
+
+@pytest.fixture(scope="module")
+def forecast(tmp_path_factory):
+    """A folder with a tiny forecasting run on a file, and the file."""
+    folder = tmp_path_factory.mktemp("forecast")
+    values = np.random.default_rng(0).normal(size=(200, 2)).round(3)
+    frame = pd.DataFrame(values, columns=["a", "b"])
+    frame.insert(0, "date", pd.date_range("2024-01-01", periods=200, freq="h").astype(str))
+    frame.to_csv(folder / "own.csv", index=False)
+    command = ["run", "--dataset", folder / "own.csv", "--horizon", 4, "--backbone", "patchtst"]
+    for attention in ("toa-gated", "softmax"):
+        code, text = call(
+            *command, "--attention", attention, "--out", folder / attention, *settings("lookback=32", "batch_size=64")
+        )
+        assert code == 0, text
+    return folder
+
+
+def run_of(folder):
+    return next(folder.glob("*/record.json")).parent
+
+
+def test_a_run_is_explained_by_a_page_and_pictures(forecast):
+    run = run_of(forecast / "toa-gated")
+    code, text = call("explain", run)
+    assert code == 0, text
+    made = run / "explain"
+    assert {path.name for path in made.iterdir()} == {
+        "index.html",
+        "layer1-s1.png",
+        "layer1-s2.png",
+        "layer1-gate_s1.png",
+        "layer1-mixing.png",
+    }
+    assert "Sample: window 0 of the test data of own.csv." in text
+    assert f"page: {made / 'index.html'}" in text
+    assert "patchtst/toa-gated, task forecast on own.csv" in (made / "index.html").read_text()
+
+
+def test_a_model_without_operators_is_told_so(forecast, tmp_path):
+    code, text = call("explain", run_of(forecast / "softmax"), "--out", tmp_path)
+    assert code == 2
+    assert "error: the model must have operators to explain, got SoftmaxAttention" in text
+    assert not list(tmp_path.iterdir())
+
+
+def test_without_its_data_a_run_is_explained_without_a_sample(forecast, tmp_path):
+    run = run_of(forecast / "toa-gated")
+    hidden = forecast / "hidden.csv"
+    (forecast / "own.csv").rename(hidden)
+    try:
+        code, text = call("explain", run, "--out", tmp_path)
+    finally:
+        hidden.rename(forecast / "own.csv")
+    assert code == 0, text
+    assert "No sample: dataset must be a file" in text
+    assert not (tmp_path / "layer1-mixing.png").exists()
+
+
+def test_a_sample_that_is_not_there_is_refused(forecast):
+    code, text = call("explain", run_of(forecast / "toa-gated"), "--sample", 10_000)
+    assert code == 2
+    assert "sample must be below" in text
+
+
+def test_a_folder_that_is_no_finished_run_is_refused(tmp_path):
+    code, text = call("explain", tmp_path)
+    assert code == 2
+    assert "must be the folder of a finished run" in text
+
+
+def test_weights_of_another_run_are_refused(forecast, tmp_path):
+    ours, other = run_of(forecast / "toa-gated"), run_of(forecast / "softmax")
+    (tmp_path / "record.json").write_bytes((ours / "record.json").read_bytes())
+    (tmp_path / "model.safetensors").write_bytes((other / "model.safetensors").read_bytes())
+    with pytest.raises(ValueError, match=r"must hold the weights of patchtst/toa-gated, got others"):
+        load_run(tmp_path)
+    (tmp_path / "model.safetensors").write_bytes((ours / "model.safetensors").read_bytes()[:100])
+    with pytest.raises(ValueError, match="must be a checkpoint of toa"):
+        load_run(tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    with pytest.raises(ValueError, match=r"must hold model.safetensors beside its record"):
+        load_run(tmp_path)
+    record = json.loads((ours / "record.json").read_text()) | {"task": "efficiency"}
+    (tmp_path / "record.json").write_text(json.dumps(record))
+    with pytest.raises(ValueError, match="unknown task of a run with a model 'efficiency'"):
+        load_run(tmp_path)
+
+
+def test_runs_of_the_other_tasks_are_explained(tmp_path):
+    rng = np.random.default_rng(0)
+    np.save(tmp_path / "train.npy", rng.normal(size=(120, 2)))
+    np.save(tmp_path / "test.npy", rng.normal(size=(60, 2)))
+    np.save(tmp_path / "labels.npy", np.arange(60) > 50)
+    files = ["--test-file", tmp_path / "test.npy", "--label-file", tmp_path / "labels.npy"]
+    commands = {
+        "anomaly": [
+            *("run", "--task", "anomaly", "--dataset", tmp_path / "train.npy", *files, "--backbone", "itransformer"),
+            *settings("lookback=20"),
+        ],
+        "classify": [
+            *("run", "--task", "classify", "--dataset", "BasicMotions", "--backbone", "itransformer"),
+            *("--protocol", "tslib-uea", *settings()),
+        ],
+        "demixing": ["demix", "--attention", "toa-relu", "--steps", 2],
+    }
+    for name, words in commands.items():
+        code, text = call(*words, "--out", tmp_path / name)
+        assert code == 0, text
+        run = load_run(run_of(tmp_path / name))
+        inputs = run.sample(1)
+        assert run.model(*inputs).isfinite().all()
+        assert not run.model.training
