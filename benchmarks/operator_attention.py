@@ -108,7 +108,7 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--score-norm", default="none", choices=ops.SCORE_NORMS)
     parser.add_argument("--gate-norm", default="none", choices=ops.GATE_NORMS)
     parser.add_argument("--causal", action="store_true")
-    parser.add_argument("--seconds", type=float, default=0.5, help="about so long each is timed")
+    parser.add_argument("--seconds", type=float, default=0.3, help="about so long each is timed")
     parser.add_argument("--budget", type=float, help="GiB that the reference may take; 32 on CUDA, 1 elsewhere")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--seed", type=int, default=0)

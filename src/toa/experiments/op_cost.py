@@ -32,6 +32,7 @@ _CHECKED_TOKENS = {"cuda": 2048, "cpu": 129}
 # scores that the formula as printed holds at a time, forward and backward, each at least float32
 _REFERENCE_SCORES = {"softmax": 9, "relu": 9, "gated": 20}
 _MOST_REPEATS = 200
+_LONG_MS = 100.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -271,7 +272,7 @@ def _peak_of_step(problem: _Problem, device: torch.device) -> int | None:
 
 
 def _times(step: Callable[[], object], device: torch.device, seconds: float) -> list[float]:
-    """Milliseconds of as many steps as the seconds allow, five at least."""
+    """Milliseconds of as many steps as the seconds allow; at least 50 on CUDA, and five where one takes long."""
 
     def timed(count: int) -> list[float]:
         if device.type != "cuda":
@@ -290,7 +291,8 @@ def _times(step: Callable[[], object], device: torch.device, seconds: float) -> 
         return [begin_event.elapsed_time(end_event) for begin_event, end_event in events]
 
     rough = min(timed(3))
-    return timed(min(_MOST_REPEATS, max(5, math.ceil(1e3 * seconds / rough))))
+    least = 50 if device.type == "cuda" and rough < _LONG_MS else 5
+    return timed(min(_MOST_REPEATS, max(least, math.ceil(1e3 * seconds / rough))))
 
 
 def _graph_times(problem: _Problem, seconds: float) -> list[float]:
