@@ -110,7 +110,7 @@ def write_comparison(scores: Scores, rows: Sequence[Row], baseline: str, out: Pa
     page = out / "comparison.md"
     picture = out / "critical-difference.png"
     lines = [f"# {scores.metric} over {len(scores.datasets)} data sets", ""]
-    lines += [*_markdown(system_table(scores, rows, baseline)), "", *notes(scores, baseline), ""]
+    lines += [*markdown_table(system_table(scores, rows, baseline)), "", *notes(scores, baseline), ""]
     written = [page]
     if not no_diagram(scores):
         out.mkdir(parents=True, exist_ok=True)
@@ -119,12 +119,13 @@ def write_comparison(scores: Scores, rows: Sequence[Row], baseline: str, out: Pa
         plt.close(figure)
         lines += [f"![critical difference]({picture.name})", ""]
         written.append(picture)
-    lines += [*_markdown(dataset_table(scores, rows)), ""]
+    lines += [*markdown_table(dataset_table(scores, rows)), ""]
     write_atomically(page, "\n".join(lines).encode())
     return written
 
 
-def _markdown(table: Sequence[Sequence[str]]) -> list[str]:
+def markdown_table(table: Sequence[Sequence[str]]) -> list[str]:
+    """Lines of a Markdown table from a header and rows; all columns but the first are to the right."""
     header, *rows = table
     rule = ["---", *("---:" for _ in header[1:])]
     return [f"| {' | '.join(cells)} |" for cells in (header, rule, *rows)]

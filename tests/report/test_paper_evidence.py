@@ -1,0 +1,149 @@
+import hashlib
+import json
+
+import pytest
+
+from tests.report.paper_cases import cell_of, etth1_records, record_of, write_lines
+from tests.support import message
+from toa.experiments.records import write_record
+from toa.report.cells import paper_lines
+from toa.report.evidence import read_evidence
+
+
+@pytest.fixture
+def job():
+    return cell_of("forecast-full", dataset="ETTh1", horizon="96", backbone="itransformer", variant="softmax").jobs[0]
+
+
+def reasons(evidence):
+    return [one.reason for one in evidence.skipped]
+
+
+def test_records_are_read_from_folders_files_and_lines(tmp_path, job):
+    write_record(tmp_path / "runs" / "a" / "record.json", record_of(job, {"mse": 0.4}))
+    write_record(tmp_path / "runs" / "named.json", record_of(job, {"mse": 0.4}, seed=2025))
+    write_lines(tmp_path / "runs" / "more.jsonl", [record_of(job, {"mse": 0.4}, seed=2026)])
+    for name in ("claim.json", "efficiency.json", "other.json"):
+        (tmp_path / "runs" / name).write_text("{}")
+    evidence = read_evidence([tmp_path / "runs", tmp_path / "runs" / "more.jsonl"])
+    assert sorted(run.seed for run in evidence.runs if run.seed) == [2024, 2025, 2026]
+    assert len({run.setting for run in evidence.runs}) == 1
+    assert evidence.skipped == ()
+
+
+def test_a_truncated_record_is_named_and_the_rest_counts(tmp_path, job):
+    whole = json.dumps(record_of(job, {"mse": 0.4}))
+    path = tmp_path / "runs.jsonl"
+    path.write_text(f"{whole}\n{whole[: len(whole) // 2]}")
+    (tmp_path / "record.json").write_text(whole[:100])
+    evidence = read_evidence([tmp_path])
+    assert len(evidence.runs) == 1
+    assert [one.where for one in evidence.skipped] == [str(tmp_path / "record.json"), f"line 2 of {path}"]
+    assert all("it is no whole JSON" in reason and "run it again" in reason for reason in reasons(evidence))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"metrics": {"mse": float("nan")}}, "its metrics must be finite, got mse that are not."),
+        ({"metrics": None}, "must be a record of toa"),
+        ({"task": "juggling"}, "unknown task 'juggling'; known: forecast"),
+        ({"config_hash": "0" * 16}, "its config must have the hash 0000000000000000, got "),
+        ({"config": 3}, "its config must be a table of settings, got 3."),
+    ],
+)
+def test_what_is_wrong_with_a_record_is_said(tmp_path, job, change, said):
+    evidence = read_evidence([write_lines(tmp_path / "x.jsonl", [record_of(job, {"mse": 0.4}) | change])])
+    assert evidence.runs == ()
+    assert said in reasons(evidence)[0]
+
+
+def test_an_altered_config_does_not_count(tmp_path, job):
+    record = record_of(job, {"mse": 0.4})
+    record["config"]["training"]["epochs"] = 99
+    evidence = read_evidence([write_lines(tmp_path / "x.jsonl", [record])])
+    assert reasons(evidence)[0].endswith("it was altered since.")
+
+
+def rehashed(record):
+    """The record with the hash that its config has."""
+    text = json.dumps(record["config"], sort_keys=True, separators=(",", ":"))
+    return record | {"config_hash": hashlib.sha256(text.encode()).hexdigest()[:16]}
+
+
+def test_a_record_of_another_schema_is_skipped_by_name(tmp_path, job):
+    record = record_of(job, {"mse": 0.4})
+    record["config"]["warp"] = 9
+    evidence = read_evidence([write_lines(tmp_path / "x.jsonl", [rehashed(record)])])
+    assert reasons(evidence) == [
+        "it has the schema of another version (unknown key 'warp' in a forecast config); run it again, as its command "
+        "says."
+    ]
+    del record["config"]["warp"], record["config"]["lookback"]
+    evidence = read_evidence([write_lines(tmp_path / "x.jsonl", [rehashed(record)])])
+    assert "must set every key without a default" in reasons(evidence)[0]
+
+
+def test_an_older_record_counts_with_defaults_and_that_is_said(tmp_path, job):
+    record = record_of(job, {"mse": 0.4})
+    del record["config"]["tf32"], record["config"]["training"]["patience"]
+    # the protocol's patience is not the default: the older record is another setting
+    evidence = read_evidence([write_lines(tmp_path / "x.jsonl", [rehashed(record)])])
+    assert evidence.notes == (
+        "1 records of forecast are older than training.patience, tf32 and are taken to have the default.",
+    )
+    del (record := record_of(job, {"mse": 0.4}))["config"]["tf32"]
+    evidence = read_evidence([write_lines(tmp_path / "x.jsonl", [rehashed(record)])])
+    lines = paper_lines(evidence, tables=["forecast-full"])
+    assert [line.mean for line in lines if line.values] == [0.4]
+
+
+def test_records_that_disagree_are_both_left_out_and_named(tmp_path, job):
+    one = write_lines(tmp_path / "a.jsonl", [record_of(job, {"mse": 0.4, "mae": 0.5})])
+    other = write_lines(
+        tmp_path / "b.jsonl", [record_of(job, {"mse": 0.41, "mae": 0.5}), record_of(job, {"mse": 0.3}, seed=7)]
+    )
+    evidence = read_evidence([tmp_path])
+    assert [run.seed for run in evidence.runs] == [7]
+    (skipped,) = evidence.skipped
+    assert skipped.where == f"line 1 of {one} and line 1 of {other}"
+    assert skipped.reason == "records of one config must agree, got differing mse; remove the wrong ones"
+    (tmp_path / "b.jsonl").write_text(json.dumps(record_of(job, {"mse": 0.41, "mae": 0.5})))
+    lines = paper_lines(read_evidence([tmp_path]), tables=["forecast-full"])
+    assert [line.reason for line in lines if line.status == "partial"] == [
+        "its records contradict one another; see what is left out"
+    ] * 2
+
+
+def test_the_same_record_in_two_places_counts_once(tmp_path, job):
+    for name in ("a", "b"):
+        write_lines(tmp_path / f"{name}.jsonl", [record_of(job, {"mse": 0.4})])
+    evidence = read_evidence([tmp_path])
+    assert len(evidence.runs) == 1
+    assert evidence.skipped == ()
+    assert evidence.notes == ("1 records stand in two places, alike in setting and metrics, and count once.",)
+
+
+def test_seeds_on_differing_data_are_not_averaged(tmp_path, job):
+    records = [record_of(job, {"mse": 0.4}, seed=seed, data_checksum=f"{seed}") for seed in (2024, 2025)]
+    evidence = read_evidence([write_lines(tmp_path / "x.jsonl", records)])
+    assert evidence.runs == ()
+    assert "records of one setting must be of the same data, got 2 checksums" in reasons(evidence)[0]
+
+
+def test_a_search_of_settings_stands_apart(tmp_path):
+    path = write_lines(tmp_path / "search.jsonl", etth1_records(1))
+    evidence = read_evidence([tmp_path])
+    assert evidence.runs == ()
+    assert [(one.where, one.reason[:10]) for one in evidence.skipped] == [(str(path), "16 records")]
+
+
+def test_a_broken_error_file_is_named(tmp_path):
+    (tmp_path / "error.json").write_text('{"task": "forecast"}')
+    evidence = read_evidence([tmp_path])
+    assert "it must be the error of a run of this version" in reasons(evidence)[0]
+
+
+def test_a_missing_path_is_refused(tmp_path):
+    with pytest.raises(FileNotFoundError, match=message("results must be files or folders, but", "nowhere is neither")):
+        read_evidence([tmp_path / "nowhere"])
