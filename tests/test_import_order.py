@@ -28,6 +28,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cli_data": {"data"},
     "cli_doctor": {"doctor"},
     "cli_explain": {"experiments", "report", "estimators"},
+    "cli_report": {"report"},
     "cli_reproduce": {"tasks", "experiments", "cli_run"},
     "cli_run": {*_TASKS, "tasks", "experiments", "report"},
 }

@@ -17,6 +17,7 @@ from toa.cli_compare import compare
 from toa.cli_data import data_app
 from toa.cli_doctor import doctor
 from toa.cli_explain import explain
+from toa.cli_report import report
 from toa.cli_reproduce import reproduce
 from toa.cli_run import DeviceOption, run
 
@@ -40,6 +41,7 @@ app.add_typer(bench_app, name="bench")
 app.command()(run)
 app.command()(reproduce)
 app.command()(compare)
+app.command()(report)
 app.command()(doctor)
 app.command()(explain)
 

@@ -1,0 +1,287 @@
+"use strict";
+// Draws the report from its data. Everything is made as nodes and text, never as markup, so that no record can write
+// into the page.
+
+const $ = (id) => document.getElementById(id);
+
+function make(tag, attributes = {}, ...children) {
+  const node = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
+    else if (value !== null && value !== undefined && value !== false) node.setAttribute(name, value);
+  }
+  node.append(...children.filter((child) => child !== null && child !== undefined));
+  return node;
+}
+
+function shape(tag, attributes = {}, ...children) {
+  const node = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
+  node.append(...children);
+  return node;
+}
+
+async function unpack(text) {
+  const bytes = Uint8Array.from(atob(text.trim()), (letter) => letter.charCodeAt(0));
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+  return new Response(stream).json();
+}
+
+// ---- tables that sort -------------------------------------------------------------------------------------------
+
+// a column: {title, key(row) to sort by, cell(row) to show, right}
+function sortable(place, columns, rows, caption) {
+  const state = { column: -1, down: false };
+  const body = make("tbody");
+  const heads = columns.map((column, index) =>
+    make("th", { scope: "col", class: column.right ? "right" : null, "aria-sort": "none" },
+      make("button", { type: "button", onclick: () => sort(index) }, column.title)));
+  const table = make("table", { "aria-label": caption }, make("thead", {}, make("tr", {}, ...heads)), body);
+
+  function compare(left, right) {
+    // what is not there comes last, whichever way
+    if (left === null || right === null) return (left === null) - (right === null);
+    const order = typeof left === "number" ? left - right : String(left).localeCompare(String(right), "en", { numeric: true });
+    return state.down ? -order : order;
+  }
+
+  function sort(index) {
+    state.down = state.column === index && !state.down;
+    state.column = index;
+    heads.forEach((head, place) =>
+      head.setAttribute("aria-sort", place !== index ? "none" : state.down ? "descending" : "ascending"));
+    draw();
+  }
+
+  function draw() {
+    const shown = [...rows];
+    if (state.column >= 0) {
+      const key = columns[state.column].key;
+      shown.sort((a, b) => compare(key(a), key(b)));
+    }
+    body.replaceChildren(...shown.map((row) =>
+      make("tr", {}, ...columns.map((column) =>
+        make("td", { class: [column.right ? "right" : "", column.wrap ? "wrap" : ""].join(" ").trim() || null },
+          column.cell(row))))));
+  }
+
+  draw();
+  place.replaceChildren(table);
+  place.tabIndex = 0;
+  return { show(chosen) { rows = chosen; draw(); } };
+}
+
+const text = (title, key, more = {}) => ({ title, key: (row) => row[key], cell: (row) => row[key] ?? "", ...more });
+const number = (title, key, digits, more = {}) => ({
+  title, right: true, key: (row) => row[key],
+  cell: (row) => (row[key] === null || row[key] === undefined ? "-" : digits === null ? String(row[key]) : row[key].toFixed(digits)),
+  ...more,
+});
+
+// a table of strings, first column to the left
+function plain(rows, caption) {
+  const [head, ...body] = rows;
+  const right = (index) => (index ? "right" : null);
+  return make("div", { class: "scroll" }, make("table", { "aria-label": caption },
+    make("thead", {}, make("tr", {}, ...head.map((cell, i) => make("th", { scope: "col", class: right(i) }, cell)))),
+    make("tbody", {}, ...body.map((row) => make("tr", {}, ...row.map((cell, i) => make("td", { class: right(i) }, cell)))))));
+}
+
+// ---- curves -----------------------------------------------------------------------------------------------------
+
+function ticks(low, high) {
+  const span = high - low || Math.abs(high) || 1;
+  const rough = span / 4;
+  const power = 10 ** Math.floor(Math.log10(rough));
+  const step = [1, 2, 5, 10].map((factor) => factor * power).find((size) => size >= rough);
+  const found = [];
+  for (let at = Math.ceil(low / step) * step; at <= high + step * 1e-9; at += step) found.push(at);
+  return found;
+}
+
+const short = (value) => String(Number(value.toPrecision(4)));
+
+// series: [{name, points: [[x, y], …], color: 0 … 3, dashed}]
+function curves(series, { title, across, up, zero = false }) {
+  const [width, height, left, right, top, bottom] = [640, 300, 62, 12, 14, 42];
+  const points = series.flatMap((one) => one.points);
+  const [xs, ys] = [points.map((p) => p[0]), points.map((p) => p[1])];
+  const [x0, x1] = [Math.min(...xs), Math.max(...xs)];
+  let [y0, y1] = [zero ? Math.min(0, ...ys) : Math.min(...ys), Math.max(...ys)];
+  if (y1 === y0) y1 = y0 + (Math.abs(y0) || 1);
+  const px = (x) => left + ((x - x0) / (x1 - x0 || 1)) * (width - left - right);
+  const py = (y) => height - bottom - ((y - y0) / (y1 - y0)) * (height - top - bottom);
+  const image = shape("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": title });
+  for (const y of ticks(y0, y1)) {
+    image.append(shape("line", { class: "grid", x1: left, x2: width - right, y1: py(y), y2: py(y) }));
+    image.append(shape("text", { x: left - 6, y: py(y) + 4, "text-anchor": "end" }, short(y)));
+  }
+  for (const x of ticks(x0, x1)) {
+    image.append(shape("text", { x: px(x), y: height - bottom + 16, "text-anchor": "middle" }, short(x)));
+  }
+  image.append(shape("text", { x: (left + width - right) / 2, y: height - 6, "text-anchor": "middle" }, across));
+  image.append(shape("text", { x: left, y: 10 }, up));
+  for (const one of series) {
+    const style = `stroke: var(--series-${one.color % 4})`;
+    const path = one.points.map((p) => `${px(p[0]).toFixed(1)},${py(p[1]).toFixed(1)}`).join(" ");
+    image.append(shape("polyline", { class: "curve", points: path, style, "stroke-dasharray": one.dashed ? "5 4" : "none" }));
+    if (one.points.length === 1) {
+      const [x, y] = one.points[0];
+      image.append(shape("circle", { cx: px(x), cy: py(y), r: 3, style: `fill: var(--series-${one.color % 4})` }));
+    }
+  }
+  return image;
+}
+
+function legend(series) {
+  const names = series.map((one) => make("span", { style: `color: var(--series-${one.color % 4}); padding-right: 1em` },
+    `${one.dashed ? "╌" : "—"} ${one.name}`));
+  return make("figcaption", {}, ...names);
+}
+
+// ---- a number and its records -----------------------------------------------------------------------------------
+
+function showNumber(data, index) {
+  const line = data.lines[index];
+  const records = line.records.map((place) => data.records[place]);
+  $("detail-title").textContent = [line.data, line.backbone, line.attention, line.metric].filter(Boolean).join(", ");
+  const facts = make("dl");
+  const say = (name, value) => value && facts.append(make("dt", {}, name), make("dd", {}, value));
+  say("table", line.table);
+  say("protocol", line.protocol);
+  say("published", line.published);
+  say("ours", line.text);
+  say("difference", line.difference === null ? "" : signed(line.difference, line.digits));
+  say("by seed", line.values.map(([seed, value]) => `${seed === null ? "all" : seed}: ${value}`).join(", "));
+  say("status", line.status === "measured" ? "" : `${line.status}: ${line.reason}`);
+  const body = [facts];
+  const curved = learning(records);
+  if (curved) body.push(curved);
+  body.push(...records.map((record) => describe(data, record, line.read)));
+  $("detail-body").replaceChildren(...body);
+  if (!$("detail").open) $("detail").showModal();
+  $("detail").scrollTop = 0;
+}
+
+function learning(records) {
+  const told = records.filter((record) => record.history.length).slice(0, 8);
+  const series = told.flatMap((record, color) => ["train", "validation"].map((part) => ({
+    name: `${part}, ${record.label}`, color, dashed: part === "train",
+    points: record.history.map((entry, epoch) => [epoch + 1, entry[part]]).filter((point) => point[1] !== undefined && point[1] !== null),
+  }))).filter((one) => one.points.length);
+  if (!series.length) return null;
+  const chart = curves(series, { title: "Learning curves", across: "epoch", up: "loss" });
+  return make("figure", { class: "learning" }, chart, legend(series));
+}
+
+function describe(data, record, metric) {
+  const href = encodeURI(data.files[record.file]);
+  const copy = make("button", { type: "button", onclick: async (event) => {
+    await navigator.clipboard.writeText(record.command);
+    event.target.textContent = "Copied";
+  } }, "Copy");
+  const facts = make("dl");
+  const say = (name, value) => value !== null && value !== undefined && value !== "" && facts.append(make("dt", {}, name), make("dd", {}, value));
+  say("value", metric in record.metrics ? `${metric} = ${record.metrics[metric]}` : "");
+  say("record", make("span", {}, make("a", { href }, data.files[record.file]), record.line ? `, line ${record.line}` : ""));
+  say("config hash", record.hash);
+  say("data", record.checksum);
+  say("device", record.device);
+  say("commit", record.commit);
+  say("time", record.seconds === null ? "" : `${record.seconds} s`);
+  say("best epoch", record.best_epoch);
+  const others = Object.entries(record.metrics).map(([name, value]) => `${name} ${value}`).join(", ");
+  return make("section", { class: "record", "data-hash": record.hash }, make("h3", {}, record.label), facts,
+    make("pre", {}, make("code", { class: "command" }, record.command)), copy,
+    make("details", {}, make("summary", {}, "All metrics"), make("p", {}, others)));
+}
+
+// ---- parts of the page ------------------------------------------------------------------------------------------
+
+const signed = (value, digits) => `${value > 0 ? "+" : ""}${value.toFixed(digits)}`;
+
+function difference(line) {
+  if (line.difference === null) return "";
+  const gain = line.higher ? line.difference : -line.difference;
+  const kind = Math.abs(gain) < 0.5 * 10 ** (1 - line.digits) ? "" : gain > 0 ? "better" : "worse";
+  return make("span", { class: kind || null }, signed(line.difference, line.digits));
+}
+
+function ours(line, index) {
+  if (line.text) return make("a", { href: `#number-${index}`, class: "number" }, line.text);
+  return make("a", { href: `#number-${index}`, class: "faint" }, line.status);
+}
+
+const FILTERS = [["task", "Task"], ["table", "Table"], ["backbone", "Backbone"], ["dataset", "Data set"], ["attention", "Attention"], ["metric", "Metric"], ["protocol", "Protocol"], ["status", "Status"]];
+
+function numbers(data) {
+  const lines = data.lines.map((line, index) => ({ ...line, index }));
+  const columns = [
+    text("data", "data"), text("backbone", "backbone"), text("attention", "attention"), text("metric", "metric"),
+    { title: "published", right: true, key: (line) => (line.published ? Number(line.published) : null), cell: (line) => line.published },
+    { title: "ours", right: true, key: (line) => line.mean, cell: (line) => ours(line, line.index) },
+    { title: "difference", right: true, key: (line) => line.difference, cell: difference },
+    number("seeds", "seeds", null), text("protocol", "protocol"), text("table", "table"), text("why not", "reason", { wrap: true }),
+  ];
+  const table = sortable($("numbers-table"), columns, lines, "Every number");
+  const chosen = {};
+  for (const [key, title] of FILTERS) {
+    const values = [...new Set(lines.map((line) => line[key]))].filter((value) => value !== "");
+    const select = make("select", { id: `filter-${key}`, onchange: refresh }, make("option", { value: "" }, "all"),
+      ...values.map((value) => make("option", { value }, value)));
+    chosen[key] = select;
+    $("filters").append(make("label", {}, title, select));
+  }
+  $("filters").append(make("button", { type: "reset", onclick: () => setTimeout(refresh) }, "Show all"));
+  $("filters").addEventListener("submit", (event) => event.preventDefault());
+  if (lines.some((line) => line.status === "measured")) chosen.status.value = "measured";
+
+  function refresh() {
+    const kept = lines.filter((line) => FILTERS.every(([key]) => !chosen[key].value || line[key] === chosen[key].value));
+    table.show(kept);
+    $("count").textContent = `${kept.length.toLocaleString("en")} of ${lines.length.toLocaleString("en")} numbers`;
+  }
+  refresh();
+}
+
+function ranksTable(data) {
+  const columns = [
+    text("table", "table"), text("backbone", "backbone"), text("attention", "variant"),
+    { title: "over", right: true, key: (row) => row.shared, cell: (row) => `${row.shared} of ${row.blocks}` },
+    number("rank, ours", "our_rank", 2), number("rank, paper", "same_rank", 2),
+    number("top-1, ours", "our_top1", null), number("top-1, paper", "same_top1", null),
+    number("paper over all: rank", "published_rank", 2), number("top-1", "published_top1", null),
+  ];
+  sortable($("ranks-table"), columns, data.ranks, "Average ranks and first places");
+}
+
+function contests(data) {
+  const parts = data.contests.map((contest) => make("section", { class: "contest" }, make("h3", {}, contest.title),
+    contest.table.length ? plain(contest.table, contest.title) : null,
+    contest.diagram ? make("img", { class: "diagram", alt: `Critical-difference diagram: ${contest.title}`, src: `data:image/svg+xml;base64,${contest.diagram}` }) : null,
+    make("p", { class: "note" }, contest.notes.join(" "))));
+  $("contests").replaceChildren(...(parts.length ? parts : [make("p", { class: "note" }, "Nothing is measured yet that could be tested.")]));
+}
+
+function follow(data) {
+  const found = /^#number-(\d+)$/.exec(location.hash);
+  if (found && data.lines[Number(found[1])]) showNumber(data, Number(found[1]));
+  else if ($("detail").open) $("detail").close();
+}
+
+unpack($("data").textContent).then((data) => {
+  $("headline").textContent = data.headline;
+  sortable($("summary-table"), data.summary[0].map((title, i) => ({
+    title, right: i > 0, key: (row) => (i && row[i] !== "" && !Number.isNaN(parseFloat(row[i])) ? parseFloat(row[i]) : row[i] || null), cell: (row) => row[i],
+  })), data.summary.slice(1), "How far each table is");
+  ranksTable(data);
+  contests(data);
+  numbers(data);
+  showOperators(data);
+  $("skipped").replaceChildren(...data.skipped.map((words) => make("li", {}, words)));
+  addEventListener("hashchange", () => follow(data));
+  // a closed number leaves the address, so that the same link opens it again
+  $("detail").addEventListener("close", () => location.hash.startsWith("#number-") && history.replaceState(null, "", "#numbers"));
+  follow(data);
+  document.body.dataset.ready = "yes";
+});
