@@ -151,7 +151,12 @@ def test_a_table_names_its_runs(no_data, tmp_path):
         (("forecast-full", "--dataset", "ETT"), ("unknown dataset 'ETT'", "ETTh1")),
         (("forecast-full", "--attention", "toa"), ("unknown variant 'toa'", "toa-gated")),
         (("demixing", "--seeds", "0"), ("seeds must be at least 1, got 0",)),
-        (("demixing", "--executor", "cloud"), ("unknown executor 'cloud'", "process, pool")),
+        (("demixing", "--executor", "cloud"), ("unknown executor 'cloud'", "process, pool, ray")),
+        (("demixing", "--workers", "3"), ("workers must be left out with the executor 'process'", "got 3")),
+        (
+            ("demixing", "--executor", "pool", "--address", "auto"),
+            ("address must be left out with the executor 'pool'", "got auto"),
+        ),
         (("demixing", "--executor", "pool", "--workers", "0"), ("workers must be at least 1, got 0",)),
         (("--runs", "nowhere.txt"), ("nowhere.txt",)),
         (("--runs", "x.txt", "--seeds", "3"), ("--seeds must be left out beside --runs", "got 3")),

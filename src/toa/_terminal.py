@@ -20,7 +20,7 @@ def clear_errors(*, resumes: bool = False) -> Iterator[None]:
     """
     try:
         yield
-    except (ValueError, FloatingPointError, OSError) as error:
+    except (ValueError, FloatingPointError, OSError, ImportError) as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(2) from None
     except KeyboardInterrupt as stopped:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from toa._checks import check_at_least, check_choice
+from toa._checks import check_at_least
 from toa._terminal import clear_errors, make_console
 from toa.cli_run import DeviceOption, Request, config_of, run
 
@@ -31,7 +31,6 @@ _TABLES = (
     "demixing, forecast-full, forecast-average, pems-full, pems-average, classification, classification-summary, "
     "anomaly, sor-ablation-full, sor-ablation-average or efficiency"
 )
-_EXECUTORS = ("process", "pool")
 # of `toa run`, what is said once for a whole list
 _COMMON = ("out", "device", "devices", "data_dir", "dry_run")
 # letters of a run's name beside its bar
@@ -61,16 +60,27 @@ def reproduce(
     data_dir: Annotated[Path | None, typer.Option(help="Where data are looked for first.")] = None,
     device: DeviceOption = "auto",
     executor: Annotated[
-        str, typer.Option(help="process: one run after another, here; pool: several at a time on one device.")
+        str,
+        typer.Option(
+            help="process: one run after another, here; pool: several at a time on this machine, and on one device; "
+            "ray: several at a time on this machine or in a cluster."
+        ),
     ] = "process",
-    workers: Annotated[int, typer.Option(help="Processes of a pool.")] = 2,
+    workers: Annotated[
+        int | None,
+        typer.Option(help="How many runs at a time; 2 in a pool and as many as Ray has devices if not given."),
+    ] = None,
+    address: Annotated[
+        str | None, typer.Option(help="HOST:PORT of a running Ray, or auto; one is started here if not given.")
+    ] = None,
     retry: Annotated[bool, typer.Option("--retry", help="Try runs that failed before once more.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the runs, with an estimate of time.")] = False,
 ) -> None:
     """Run what the paper's numbers are made of; finished runs are read, stopped ones go on, and others may help."""
     with clear_errors(resumes=True):
-        check_choice("executor", executor, _EXECUTORS)
-        check_at_least("workers", workers, 1)
+        from toa.experiments.executors import at_once, check_executor
+
+        check_executor(executor, workers=workers, address=address)
         wanted = {"dataset": dataset, "backbone": backbone, "variant": attention, "horizon": horizon}
         console = make_console()
         _check_one({"TABLE": table, "--list": list_ or None, "--runs": runs})
@@ -87,11 +97,10 @@ def reproduce(
 
         place = Place(out=out, data_dir=data_dir, device=device)
         if dry_run:
-            _foretell(console, jobs, place, workers=workers if executor == "pool" else 1)
+            _foretell(console, jobs, place, at_once(executor, workers))
             return
-        outcome = _carry_out(
-            console, jobs, place, workers if executor == "pool" else None, retry, show_found=runs is not None
-        )
+        how = {"workers": workers, "address": address}
+        outcome = _carry_out(console, jobs, place, executor, how, retry, show_found=runs is not None)
         if outcome.failures:
             raise typer.Exit(1)
 
@@ -250,17 +259,21 @@ def _foretell(console: "Console", jobs: "Iterable[Job]", place: "Place", workers
 
 
 def _carry_out(
-    console: "Console", jobs: "list[Job]", place: "Place", workers: int | None, retry: bool, *, show_found: bool
+    console: "Console",
+    jobs: "list[Job]",
+    place: "Place",
+    executor: str,
+    how: dict[str, Any],
+    retry: bool,
+    *,
+    show_found: bool,
 ) -> "Outcome":
-    from toa.experiments.pool import run_pool
-    from toa.experiments.runner import failures_now, run_jobs
+    from toa.experiments.executors import execute
+    from toa.experiments.runner import failures_now
 
     forgive = failures_now(jobs, place.out) if retry else None
     with _board(console, jobs, place.out, show_found=show_found) as watch:
-        if workers is None:
-            ended = run_jobs(jobs, place, forgive=forgive, watch=watch)
-        else:
-            ended = run_pool(jobs, place, workers=workers, forgive=forgive, watch=watch)
+        ended = execute(executor, jobs, place, **how, forgive=forgive, watch=watch)
     again = "; --retry tries failed ones again" if ended.failures else ""
     console.print(f"{len(ended.records)} runs done, {len(ended.failures)} failed{again}; records: {place.out}")
     return ended

@@ -16,7 +16,8 @@ from toa.experiments import forecasting, read_record, runner, step_run
 from toa.experiments.claims import CLAIM, claimed, holder
 from toa.experiments.demixing import demixing_config
 from toa.experiments.jobs import Job, config_from, outcome
-from toa.experiments.pool import run_pool
+from toa.experiments.pool import run_pool, spread
+from toa.experiments.ray_crew import run_ray
 from toa.experiments.runner import (
     ERROR,
     RECORD,
@@ -135,11 +136,16 @@ def test_a_failed_run_is_tried_again_only_when_asked_and_then_once(jobs, tmp_pat
     [
         ('{"metrics": {"mse"', ("record.json must be a record of toa", "delete it")),
         ('{"metrics": {}, "config_hash": "0"}', ("must be a record of the config", "got one of 0")),
+        (
+            '{"metrics": {}, "config_hash": "KEY", "task": "forecast", "config": {}}',
+            ("this version of toa, got an older one without name, wall_s, device, command", "move it away"),
+        ),
     ],
 )
 def test_a_broken_record_is_named_kept_and_not_counted(jobs, tmp_path, content, parts):
     path = jobs[0].folder(tmp_path) / RECORD
     path.parent.mkdir(parents=True)
+    content = content.replace("KEY", jobs[0].key)
     path.write_text(content)
     ended, _ = run_here(jobs[:2], tmp_path)
     assert set(ended.records) == {jobs[1].key}
@@ -220,6 +226,21 @@ def test_a_pool_ends_as_one_process_does(jobs, tmp_path):
     assert [kinds.count(kind) for kind in ("begin", "done", "failed")] == [4, 3, 1]
 
 
+@pytest.mark.parametrize(
+    ("device", "count", "devices"),
+    [
+        ("cuda", 2, ["cuda:0", "cuda:1", "cuda:0"]),
+        ("auto", 2, ["cuda:0", "cuda:1", "cuda:0"]),
+        ("cuda", 1, ["cuda", "cuda", "cuda"]),
+        ("cuda:1", 2, ["cuda:1", "cuda:1", "cuda:1"]),
+        ("cpu", 2, ["cpu", "cpu", "cpu"]),
+        ("auto", 0, ["auto", "auto", "auto"]),
+    ],
+)
+def test_workers_are_dealt_out_to_devices_and_share_one(device, count, devices):
+    assert [spread(device, number, count) for number in range(3)] == devices
+
+
 @pytest.mark.slow
 def test_a_pool_goes_on_after_the_death_of_workers(tmp_path):
     jobs, out = make_jobs(write_series(tmp_path), 8, "training.epochs=30"), tmp_path / "out"
@@ -274,7 +295,7 @@ def test_runs_of_one_process_share_what_they_load(jobs, tmp_path, monkeypatch):
     assert read == [path, path]
 
 
-@pytest.mark.parametrize("run", [run_jobs, partial(run_pool, workers=2)])
+@pytest.mark.parametrize("run", [run_jobs, partial(run_pool, workers=2), run_ray])
 def test_a_wrong_device_is_refused_before_anything_starts(jobs, tmp_path, run):
     with pytest.raises(ValueError, match=message("device must be auto, cpu", "got 'tpu'")):
         run(jobs, Place(out=tmp_path / "out", device="tpu"))

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from toa._files import check_writable
-from toa.experiments.records import Record, make_record, read_record, write_record
+from toa.experiments.records import Record, config_hash, make_record, read_record, write_record
 from toa.tasks.device import allow_tf32, deterministic, resolve_device
 from toa.tasks.training import TrainingState, make_fabric
 
@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from lightning.fabric import Fabric
 
 Data = TypeVar("Data")
+
+# what every record has, and what those of trained models have besides
+_FIELDS = ("task", "name", "config", "wall_s", "device", "command")
+_TRAINED = ("devices", "best_epoch", "history")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -38,6 +42,32 @@ class Measured:
     metrics: Mapping[str, float]
     facts: Record
     save: Callable[[Path], None]
+
+
+def read_finished(path: Path, key: str, also: Sequence[str] = ()) -> Record:
+    """The record of a run that is done.
+
+    Args:
+        path: Of the record.
+        key: The config's hash.
+        also: Fields that it must have besides those of every record.
+
+    Raises:
+        ValueError: If it is no record, one of another config, or of an older schema.
+    """
+    record = read_record(path)
+    if record["config_hash"] != key:
+        raise ValueError(
+            f"{path} must be a record of the config {key}, got one of {record['config_hash']}; delete it, or choose "
+            "another output folder."
+        )
+    lacking = [name for name in (*_FIELDS, *also) if name not in record]
+    if lacking:
+        raise ValueError(
+            f"{path} must be a record of this version of toa, got an older one without {', '.join(lacking)}; move it "
+            "away, and the run is done again."
+        )
+    return record
 
 
 def carry_out(
@@ -66,7 +96,7 @@ def carry_out(
     path = folder / "record.json"
     where = resolve_device(device)
     if path.exists():
-        return read_record(path)
+        return read_finished(path, config_hash(config), _TRAINED)
     fabric = make_fabric(where, precision=config.precision, devices=devices)
     where = fabric.device
     data = load(where)

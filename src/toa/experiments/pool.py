@@ -12,14 +12,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, field, replace
 from typing import IO
 
+import torch
+
 from toa._checks import check_at_least
-from toa.experiments.claims import claimed
 from toa.experiments.jobs import Job
 from toa.experiments.runner import (
     BrokenDeviceError,
@@ -27,11 +27,10 @@ from toa.experiments.runner import (
     Outcome,
     Place,
     Watcher,
-    failure,
-    finished,
+    give_up,
+    read_outcome,
     run_jobs,
     terminable,
-    write_failure,
 )
 from toa.tasks.device import resolve_device
 
@@ -55,7 +54,7 @@ def run_pool(
 
     Args:
         jobs: What to run.
-        place: Where; all workers share the device.
+        place: Where; all workers share the device, or all CUDA devices if it is "cuda" or "auto" and there are several.
         workers: How many run at a time.
         forgive: Failures that are tried again.
         watch: Told of everything that happens, in the thread of the caller.
@@ -66,7 +65,7 @@ def run_pool(
     unique = {job.key: job for job in jobs}
     pool = _Pool(jobs=unique, place=place, forgive=forgive or {}, watch=watch or (lambda event: None))
     pool.go(min(workers, max(1, len(unique))))
-    return pool.outcome()
+    return read_outcome(unique.values(), place.out)
 
 
 @dataclass(kw_only=True)
@@ -97,24 +96,9 @@ class _Pool:
                     if line is None:
                         self._ended(number)
                     else:
-                        self._happened(number, Event(**json.loads(line)))
+                        self._happened(number, Event.from_json(line))
             finally:
                 self._stop()
-
-    def outcome(self) -> Outcome:
-        """What the folder holds now."""
-        records, failures = {}, {}
-        for key, job in self.jobs.items():
-            try:
-                record, error = finished(job, self.place.out), failure(job, self.place.out)
-            except ValueError as wrong:
-                failures[key] = str(wrong)
-                continue
-            if record is not None:
-                records[key] = record
-            elif error is not None:
-                failures[key] = str(error["error"])
-        return Outcome(records=records, failures=failures)
 
     def _start(self) -> None:
         number, self.started = self.started, self.started + 1
@@ -129,17 +113,9 @@ class _Pool:
         self.workers[number] = worker
         assert worker.stdin is not None
         assert worker.stdout is not None
-        head = {
-            "out": str(self.place.out),
-            "data_dir": None if self.place.data_dir is None else str(self.place.data_dir),
-            "device": self.place.device,
-            "poll_s": self.place.poll_s,
-            "forgive": self.forgive,
-            "threads": self.threads,
-            "jobs": len(self.jobs),
-        }
-        lines = [json.dumps(head)]
-        lines += [job.to_json() for job in self.jobs.values()]
+        head = {"forgive": self.forgive, "threads": self.threads, "jobs": len(self.jobs)}
+        place = replace(self.place, device=spread(self.place.device, number, torch.cuda.device_count()))
+        lines = [json.dumps(head), place.to_json(), *(job.to_json() for job in self.jobs.values())]
         # if it died at its start, the end of its stdout says so
         with suppress(BrokenPipeError):
             worker.stdin.write("".join(f"{line}\n" for line in lines))
@@ -150,7 +126,7 @@ class _Pool:
     def _happened(self, number: int, event: Event) -> None:
         if event.kind == "begin":
             self.running[number] = event.key
-        elif event.kind in ("done", "failed", "found"):
+        elif event.ends:
             self.running.pop(number, None)
             # every worker finds what another has ended
             if event.key in self.settled:
@@ -168,14 +144,9 @@ class _Pool:
         if self.deaths.get(key, 0) >= MOST_DEATHS:
             if not key:
                 raise ValueError(f"a worker must find work, got exit code {code} before it did; its errors are above.")
-            self._give_up(key, f"its worker died {MOST_DEATHS} times, the last time with exit code {code}")
+            message = f"its worker died {MOST_DEATHS} times, the last time with exit code {code}"
+            give_up(self.jobs[key], self.place.out, message)
         self._start()
-
-    def _give_up(self, key: str, message: str) -> None:
-        job = self.jobs[key]
-        with claimed(job.folder(self.place.out)) as mine:
-            if mine and finished(job, self.place.out) is None:
-                write_failure(job, self.place.out, message)
 
     def _stop(self) -> None:
         """Ask the workers to save where they stand, and wait until they have."""
@@ -200,17 +171,15 @@ def _listen(number: int, stdout: IO[str], messages: "queue.SimpleQueue[tuple[int
     messages.put((number, None))
 
 
-def main() -> None:
-    """A worker: read jobs from stdin, run them, tell of it on stdout."""
-    import torch
+def spread(device: str, number: int, count: int) -> str:
+    """The device of a worker: of several CUDA devices, where none is named, each gets as many workers."""
+    if device == "cpu" or ":" in device or count < 2:
+        return device
+    return f"cuda:{number % count}"
 
-    # nobody else may write where events go
-    events = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
-    head = json.loads(sys.stdin.readline())
-    jobs = [Job.from_json(sys.stdin.readline()) for _ in range(head["jobs"])]
-    torch.set_num_threads(head["threads"])
-    threading.Thread(target=_follow, daemon=True).start()
+
+def sparing(tell: Callable[[str], None]) -> Watcher:
+    """A watcher that tells of events as lines, and of progress every now and then."""
     told = 0.0
 
     def watch(event: Event) -> None:
@@ -219,13 +188,28 @@ def main() -> None:
         if event.kind in ("step", "waiting") and now - told < _EVERY:
             return
         told = now
-        events.write(json.dumps(asdict(event)) + "\n")
+        tell(event.to_json())
+
+    return watch
+
+
+def main() -> None:
+    """A worker: read jobs from stdin, run them, tell of it on stdout."""
+    # nobody else may write where events go
+    events = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    head = json.loads(sys.stdin.readline())
+    place = Place.from_json(sys.stdin.readline())
+    jobs = [Job.from_json(sys.stdin.readline()) for _ in range(head["jobs"])]
+    torch.set_num_threads(head["threads"])
+    threading.Thread(target=_follow, daemon=True).start()
+
+    def tell(line: str) -> None:
+        events.write(f"{line}\n")
         events.flush()
 
-    where = Path(head["data_dir"]) if head["data_dir"] is not None else None
-    place = Place(out=Path(head["out"]), data_dir=where, device=head["device"], poll_s=head["poll_s"])
     try:
-        run_jobs(jobs, place, forgive=head["forgive"], watch=watch)
+        run_jobs(jobs, place, forgive=head["forgive"], watch=sparing(tell))
     except (KeyboardInterrupt, BrokenPipeError):
         # the parent asked for it, or is gone
         raise SystemExit(130) from None

@@ -22,9 +22,10 @@ import torch
 
 from toa._checks import check_positive
 from toa._files import write_atomically
+from toa.experiments.carry_out import read_finished
 from toa.experiments.claims import claimed
 from toa.experiments.jobs import Job
-from toa.experiments.records import Record, read_record
+from toa.experiments.records import Record
 from toa.tasks.device import resolve_device
 
 RECORD = "record.json"
@@ -50,6 +51,20 @@ class Event:
     total: int = 0
     message: str = ""
 
+    @property
+    def ends(self) -> bool:
+        """Whether nothing more is to be done about the job."""
+        return self.kind in ("found", "done", "failed")
+
+    def to_json(self) -> str:
+        """One line that `from_json` reads."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> "Event":
+        """The event of a line."""
+        return cls(**json.loads(text))
+
 
 Watcher = Callable[[Event], None]
 
@@ -73,6 +88,18 @@ class Place:
     def __post_init__(self) -> None:
         check_positive("poll_s", self.poll_s)
 
+    def to_json(self) -> str:
+        """One line that `from_json` reads, from wherever another process has its working folder."""
+        where = None if self.data_dir is None else str(self.data_dir.absolute())
+        return json.dumps({**asdict(self), "out": str(self.out.absolute()), "data_dir": where})
+
+    @classmethod
+    def from_json(cls, text: str) -> "Place":
+        """The place of a line."""
+        values = json.loads(text)
+        where = None if values["data_dir"] is None else Path(values["data_dir"])
+        return cls(**{**values, "out": Path(values["out"]), "data_dir": where})
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Outcome:
@@ -87,7 +114,12 @@ class BrokenDeviceError(RuntimeError):
 
 
 def run_jobs(
-    jobs: Iterable[Job], place: Place, *, forgive: Mapping[str, float] | None = None, watch: Watcher | None = None
+    jobs: Iterable[Job],
+    place: Place,
+    *,
+    forgive: Mapping[str, float] | None = None,
+    watch: Watcher | None = None,
+    patient: bool = True,
 ) -> Outcome:
     """Run jobs in this process, one after another; those of other processes are waited for.
 
@@ -96,6 +128,7 @@ def run_jobs(
         place: Where.
         forgive: Failures that are tried again, as `failures_now` gives them; one that came after them is not.
         watch: Told of everything that happens.
+        patient: Whether those of other processes are waited for; if not, they are not in the outcome.
 
     Raises:
         KeyboardInterrupt: After SIGINT or SIGTERM. The run under way has saved where it stands.
@@ -104,7 +137,7 @@ def run_jobs(
     resolve_device(place.device)
     runner = _Runner(place=place, forgive=forgive or {}, watch=watch or (lambda event: None))
     with terminable():
-        runner.go({job.key: job for job in jobs})
+        runner.go({job.key: job for job in jobs}, patient)
     return Outcome(records=runner.records, failures=runner.failures)
 
 
@@ -112,18 +145,10 @@ def finished(job: Job, out: Path) -> Record | None:
     """The record of a job that is done; None if it is not.
 
     Raises:
-        ValueError: If the file is no record, or that of another config.
+        ValueError: If the file is no record, one of another config, or of an older schema.
     """
     path = job.folder(out) / RECORD
-    if not path.exists():
-        return None
-    record = read_record(path)
-    if record["config_hash"] != job.key:
-        raise ValueError(
-            f"{path} must be a record of the config {job.key}, got one of {record['config_hash']}; delete it, or "
-            "choose another output folder."
-        )
-    return record
+    return read_finished(path, job.key) if path.exists() else None
 
 
 def failure(job: Job, out: Path) -> Record | None:
@@ -136,6 +161,22 @@ def failure(job: Job, out: Path) -> Record | None:
         return None
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path} must be the error of a run, got something else ({error!r}); delete it.") from None
+
+
+def read_outcome(jobs: Iterable[Job], out: Path) -> Outcome:
+    """What a results folder holds of jobs now."""
+    records, failures = {}, {}
+    for job in jobs:
+        try:
+            record, error = finished(job, out), failure(job, out)
+        except ValueError as wrong:
+            failures[job.key] = str(wrong)
+            continue
+        if record is not None:
+            records[job.key] = record
+        elif error is not None:
+            failures[job.key] = str(error["error"])
+    return Outcome(records=records, failures=failures)
 
 
 def failures_now(jobs: Iterable[Job], out: Path) -> dict[str, float]:
@@ -159,6 +200,13 @@ def write_failure(job: Job, out: Path, error: str, trace: str = "") -> None:
     write_atomically(job.folder(out) / ERROR, (json.dumps(content, indent=2) + "\n").encode())
 
 
+def give_up(job: Job, out: Path, error: str) -> None:
+    """Record a job as failed whose worker is no more, unless it ended or another process has it."""
+    with claimed(job.folder(out)) as mine:
+        if mine and finished(job, out) is None:
+            write_failure(job, out, error)
+
+
 @dataclass(kw_only=True)
 class _Runner:
     """One call of `run_jobs`."""
@@ -169,13 +217,15 @@ class _Runner:
     records: dict[str, Record] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
 
-    def go(self, pending: dict[str, Job]) -> None:
-        """Go through the jobs until none is left, here or in another process."""
+    def go(self, pending: dict[str, Job], patient: bool) -> None:
+        """Go through the jobs until none is left, here or, if patient, in another process."""
         while pending:
             settled = [key for key, job in pending.items() if self._settle(job)]
             for key in settled:
                 del pending[key]
             if pending and not settled:
+                if not patient:
+                    return
                 time.sleep(self.place.poll_s)
 
     def _settle(self, job: Job) -> bool:

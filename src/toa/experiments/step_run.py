@@ -6,8 +6,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from toa._checks import check_choice
+from toa.experiments.carry_out import read_finished
 from toa.experiments.efficiency import ROWS, EfficiencyRun, run_efficiency
-from toa.experiments.records import Record, config_hash, read_record, write_record
+from toa.experiments.records import Record, config_hash, write_record
 from toa.tasks.training import Observer
 
 
@@ -59,7 +60,7 @@ def run_step(
     """
     path = step_folder(config, out) / "record.json"
     if path.exists():
-        return read_record(path)
+        return read_finished(path, config_hash(config))
     run = EfficiencyRun(
         rows=(config.row,),
         dataset=config.dataset,
