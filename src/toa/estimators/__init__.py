@@ -1,1 +1,5 @@
 """Estimators for a person's own data, with scikit-learn's habits."""
+
+from toa.estimators.detector import AnomalyDetector
+
+__all__ = ["AnomalyDetector"]

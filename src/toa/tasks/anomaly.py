@@ -108,6 +108,13 @@ def score_series(model: nn.Module, windows: SeriesWindows) -> Scores:
     )
 
 
+@torch.no_grad()
+def score_ends(model: nn.Module, windows: SeriesWindows) -> Float[np.ndarray, " n"]:
+    """Squared error of each window's last step, averaged over channels: what is known of a step as it arrives."""
+    ends = [squared_error(estimate.float(), x)[:, -1].mean(1) for _, x, estimate in _reconstructions(model, windows)]
+    return torch.cat(ends).double().cpu().numpy()
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DetectionRules:
     """How scores become flags, and flags the number that is reported.

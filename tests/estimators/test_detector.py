@@ -1,0 +1,272 @@
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+
+import toa
+from tests.support import message
+from toa.estimators.detector import AnomalyDetector, JoinedWindows
+
+ROWS, WINDOW = 240, 12
+
+
+def waves(rows: int = ROWS, seed: int = 0) -> np.ndarray:
+    t = np.arange(rows)
+    noise = 0.02 * np.random.default_rng(seed).normal(size=(rows, 2))
+    return np.stack([np.sin(t / 3), np.cos(t / 5)], 1) + noise
+
+
+def spiked() -> tuple[np.ndarray, np.ndarray]:
+    values, labels = waves(90, 1), np.zeros(90, dtype=int)
+    values[50:52] += 5.0
+    labels[50:52] = 1
+    return values, labels
+
+
+def table(values: np.ndarray, start: str = "2024-01-01", **columns: object) -> pd.DataFrame:
+    frame = pd.DataFrame(values, columns=["a", "b"]).assign(**columns)
+    frame.insert(0, "when", pd.date_range(start, periods=len(values), freq="h"))
+    return frame
+
+
+def machines(rows: int = 100) -> pd.DataFrame:
+    """Two series whose rows alternate, the second a thousand times as large."""
+    parts = [table(waves(rows, i) * size, machine=name) for i, (name, size) in enumerate((("m1", 1.0), ("m2", 1e3)))]
+    return pd.concat(parts).sort_values("when", kind="stable").reset_index(drop=True)
+
+
+def make(**options) -> AnomalyDetector:
+    small = {"embed_dim": 8, "num_heads": 2, "num_layers": 1, "ff_dim": 8}
+    return AnomalyDetector(**{"window": WINDOW, "epochs": 4, "learning_rate": 5e-3, "settings": small, **options})
+
+
+@pytest.fixture(scope="module")
+def fitted() -> AnomalyDetector:
+    return make().fit(waves())
+
+
+@pytest.fixture(scope="module")
+def framed() -> AnomalyDetector:
+    return make(epochs=1).fit(table(waves()))
+
+
+@pytest.fixture(scope="module")
+def grouped() -> AnomalyDetector:
+    return make(epochs=1, id="machine").fit(machines())
+
+
+def test_the_detector_is_the_packages_own_name():
+    assert toa.AnomalyDetector is AnomalyDetector
+
+
+def test_a_spike_has_the_highest_score_and_is_flagged(fitted):
+    values, labels = spiked()
+    scores, flags = fitted.scores(values), fitted.predict(values)
+    assert scores.argmax() in (50, 51)
+    assert flags[50:52].all()
+    assert set(np.unique(flags)) == {0, 1}
+    assert ((fitted.decision_function(values) > 0) == flags).all()
+    assert 0.0 < fitted.score(values, labels) <= 1.0
+
+
+def test_the_asked_share_of_fitted_rows_is_above_the_threshold():
+    detector = make(epochs=1, contamination=0.05).fit(waves())
+    assert detector.predict(waves()).mean() == pytest.approx(0.05, abs=1 / ROWS)
+
+
+def test_fitting_is_reproducible_and_keeps_random_numbers_to_itself(fitted):
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    again = clone(fitted).fit(waves())
+    assert torch.get_rng_state().equal(before)
+    assert (again.scores(waves()) == fitted.scores(waves())).all()
+    assert again.validation_ == fitted.validation_
+
+
+def test_constructor_stores_arguments_and_reports_them():
+    settings = {"embed_dim": 8}
+    detector = AnomalyDetector(window=5, settings=settings)
+    assert detector.settings is settings
+    assert detector.get_params()["window"] == 5
+    assert clone(detector.set_params(window=7)).window == 7
+
+
+def test_defaults_go_by_the_size_of_the_data():
+    detector = AnomalyDetector(epochs=1, validation_share=0.5).fit(waves(100)[:, :1])
+    assert detector.window_ == 20
+    assert detector.architecture_["backbone"] == "patchtst"
+    wide = AnomalyDetector(window=8, epochs=1).fit(np.random.default_rng(0).normal(size=(40, 33)))
+    assert wide.architecture_["backbone"] == "itransformer"
+
+
+def test_a_frame_comes_back_as_a_frame_with_its_times(framed):
+    values, _ = spiked()
+    frame = table(values, start="2025-01-01")
+    found = framed.predict(frame)
+    assert list(found.columns) == ["when", "score", "anomaly"]
+    assert (found["when"] == frame["when"]).all()
+    assert np.allclose(found["score"], framed.scores(frame)["score"])
+    indexed = framed.predict(frame.set_index("when"))
+    assert isinstance(indexed.index, pd.DatetimeIndex)
+    assert framed.score(frame, spiked()[1]) >= 0.0
+
+
+def test_a_polars_frame_comes_back_as_one(framed):
+    import polars
+
+    frame = table(spiked()[0])
+    found = framed.predict(polars.from_pandas(frame))
+    assert isinstance(found, polars.DataFrame)
+    assert found["when"].to_list() == frame["when"].to_list()
+    assert np.allclose(found["score"].to_numpy(), framed.scores(frame)["score"])
+
+
+def test_columns_may_come_in_another_order(framed):
+    frame = table(spiked()[0])
+    assert (framed.scores(frame)["score"] == framed.scores(frame[["b", "when", "a"]])["score"]).all()
+
+
+def test_series_of_one_table_are_scored_apart_and_given_back_in_its_order(grouped):
+    frame = machines(40)
+    found = grouped.predict(frame)
+    assert (found["machine"] == frame["machine"]).all()
+    assert (found["when"] == frame["when"]).all()
+    for name in ("m1", "m2"):
+        alone = grouped.scores(frame[frame["machine"] == name])
+        assert np.allclose(alone["score"], found.loc[found["machine"] == name, "score"])
+    # each id has a scale of its own
+    assert grouped.scalers_["m2"].std[0] > 100 * grouped.scalers_["m1"].std[0]
+
+
+def test_lists_of_arrays_of_unequal_length_come_back_as_lists():
+    detector = make(epochs=1).fit([waves(60), waves(40, 1)])
+    found = detector.predict([waves(30), waves(20, 1)])
+    assert [len(one) for one in found] == [30, 20]
+    assert 0.0 <= detector.score([spiked()[0], waves(30)], [spiked()[1], np.zeros(30)]) <= 1.0
+
+
+def test_windows_of_several_series_never_cross():
+    series = [torch.arange(5.0)[:, None], torch.arange(100.0, 104.0)[:, None]]
+    windows = JoinedWindows(series, 3)
+    found = windows.batch(torch.arange(len(windows)))[..., 0].tolist()
+    assert found == [[0, 1, 2], [1, 2, 3], [2, 3, 4], [100, 101, 102], [101, 102, 103]]
+
+
+def test_missing_rows_and_values_are_filled_only_when_asked():
+    frame = table(waves(60))
+    frame.loc[30, "a"] = np.nan
+    gappy = frame.drop(index=40)
+    with pytest.raises(ValueError, match=message("must have a row at every step", "at data row 41")):
+        make(epochs=1).fit(gappy)
+    with pytest.raises(ValueError, match=message("no missing values", "a")):
+        make(epochs=1).fit(frame)
+    found = make(epochs=1, missing="ffill").fit(gappy).predict(gappy)
+    assert len(found) == 59
+    assert (found["when"].to_numpy() == gappy["when"].to_numpy()).all()
+
+
+@pytest.mark.parametrize("size", [1, 7, 90])
+def test_stream_scores_are_those_of_a_batch_that_ends_there(fitted, size):
+    values, _ = spiked()
+    fitted.reset_stream()
+    found = pd.concat([fitted.detect(values[i : i + size]) for i in range(0, 90, size)], ignore_index=True)
+    assert found["score"][: WINDOW - 1].isna().all()
+    assert (found["anomaly"][: WINDOW - 1] == 0).all()
+    for place in (WINDOW - 1, 50, 77, 89):
+        assert found["score"][place] == pytest.approx(fitted.scores(values[: place + 1])[-1], rel=1e-5)
+    assert found["anomaly"][50] == 1
+
+
+def test_single_rows_of_a_stream_are_taken(fitted):
+    fitted.reset_stream()
+    assert len(fitted.detect(waves()[0])) == 1
+
+
+def test_streams_of_several_ids_go_side_by_side(grouped):
+    frame = machines(30)
+    grouped.reset_stream()
+    found = pd.concat([grouped.detect(frame.iloc[i : i + 6]) for i in range(0, 60, 6)], ignore_index=True)
+    assert (found["machine"] == frame["machine"]).all()
+    alone = frame[frame["machine"] == "m2"]
+    last = found[found["machine"] == "m2"]["score"].iloc[-1]
+    assert last == pytest.approx(grouped.scores(alone)["score"].iloc[-1], rel=1e-5)
+
+
+def test_a_stream_that_skips_or_repeats_rows_is_refused_and_unchanged(framed):
+    frame = table(spiked()[0])
+    framed.reset_stream()
+    framed.detect(frame.iloc[:20])
+    for wrong in (frame.iloc[21:], frame.iloc[19:]):
+        with pytest.raises(ValueError, match=message("rows must go on at 2024-01-01 20:00:00", "at data row 1")):
+            framed.detect(wrong)
+    assert framed.detect(frame.iloc[20:21])["score"].notna().all()
+
+
+@pytest.mark.parametrize("name", ["fitted", "framed", "grouped"])
+def test_a_saved_detector_scores_the_same(name, request, tmp_path):
+    detector = request.getfixturevalue(name)
+    data = {"fitted": spiked()[0], "framed": table(spiked()[0]), "grouped": machines(40)}[name]
+    detector.save(tmp_path / "detector.safetensors")
+    loaded = AnomalyDetector.load(tmp_path / "detector.safetensors")
+    assert loaded.get_params() == detector.get_params()
+    before, after = detector.predict(data), loaded.predict(data)
+    assert np.array_equal(np.asarray(before), np.asarray(after))
+    assert loaded.detect(data) is not None
+    detector.save_pretrained(tmp_path / "folder")
+    assert AnomalyDetector.from_pretrained(tmp_path / "folder").threshold_ == detector.threshold_
+
+
+BAD_FIT = {
+    "text": (lambda: table(waves()).astype({"a": object}).replace({"a": {waves()[3, 0]: "x"}}), "row 4"),
+    "infinity": (lambda: table(np.where(np.arange(480).reshape(-1, 2) == 8, np.inf, waves())), "infinite"),
+    "empty column": (lambda: table(waves(), c=np.nan), "'c'"),
+    "unsorted": (lambda: table(waves()).iloc[::-1], "data row 2"),
+    "repeated": (lambda: pd.concat([table(waves()), table(waves()).tail(1)]), "data row 241"),
+    "short": (lambda: table(waves(20)), "must have two windows of 12 rows"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_FIT)
+def test_bad_tables_are_refused_by_row_or_column(name):
+    data, words = BAD_FIT[name]
+    with pytest.raises(ValueError, match=words):
+        make(epochs=1).fit(data())
+
+
+BAD_PREDICT = {
+    "new column": (lambda: table(waves(), c=1.0), "columns of fit, 'a', 'b', got a new one, 'c'"),
+    "no column": (lambda: table(waves()).drop(columns="b"), "got no 'b'"),
+    "short": (lambda: table(waves(11)), "data must have at least one window of 12 rows, got 11"),
+    "frequency": (lambda: table(waves()).iloc[::2], "the frequency of fit, 'h', got '2h'"),
+    "array": (waves, "got no 'a'"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_PREDICT)
+def test_other_data_than_fitted_is_refused(framed, name):
+    data, words = BAD_PREDICT[name]
+    with pytest.raises(ValueError, match=message(words)):
+        framed.predict(data())
+
+
+def test_a_new_id_is_refused_by_name(grouped):
+    with pytest.raises(ValueError, match=message("ids that were fitted, 'm1', 'm2', got 'm3' in column 'machine'")):
+        grouped.predict(machines(40).replace({"machine": {"m2": "m3"}}))
+
+
+def test_bad_arguments_and_labels_are_refused(fitted):
+    with pytest.raises(ValueError, match="contamination must lie in"):
+        make(contamination=0.0).fit(waves())
+    with pytest.raises(ValueError, match="unknown backbone 'dlinear'"):
+        make(backbone="dlinear").fit(waves())
+    with pytest.raises(NotFittedError, match="must be fitted"):
+        make().predict(waves())
+    values, labels = spiked()
+    with pytest.raises(ValueError, match="a label for each of the 90 rows"):
+        fitted.score(values, labels[:-1])
+    with pytest.raises(ValueError, match=message("0 or 1", "at data row 51")):
+        fitted.score(values, labels * 2)
+    with pytest.raises(ValueError, match="no step is labelled anomalous"):
+        fitted.score(values, labels * 0)
