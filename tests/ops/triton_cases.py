@@ -37,21 +37,21 @@ def assert_fused_is_as_accurate_as_the_reference(dtype=torch.float32, **options)
     """Errors are root mean squares, over sizes in float64.
 
     The reference is that of the same precision: in 16 bits, each of its products is rounded to them. Where rounding
-    takes a score past zero, and only there, ReLU's gradient jumps. In 16 bits that befalls about eps of all scores, not
-    the same ones on both sides, so that as many are granted.
+    takes a score past zero, and only there, ReLU's gradient jumps. In 16 bits and TF32 that befalls about eps of all
+    scores, not the same ones on both sides, so that as many are granted.
     """
     problem = make_problem(**options).cast(dtype).to(DEVICE)
     exact = problem.cast(torch.float64).results("reference")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch, "promote_types", lambda one, other: one)
         plain = problem.results("reference")
-    # small products cuBLAS does not round to TF32
-    eps = max(torch.finfo(dtype).eps, 2.0**-10 if torch.get_float32_matmul_precision() == "high" else 0.0)
+    # tensor cores cut float32 off after ten binary digits; cuBLAS leaves small products to other units
+    eps = max(torch.finfo(dtype).eps, 2.0**-9 if torch.get_float32_matmul_precision() == "high" else 0.0)
     for name, got in problem.results("triton").items():
         assert got.isfinite().all(), name
         size = _rms(exact[name])
         granted = (1e-6 + 4 * eps) * size + 1e-7
-        if dtype != torch.float32 and options["activation"] != "softmax" and name.startswith("grad"):
+        if eps > 1e-6 and options["activation"] != "softmax" and name.startswith("grad"):
             granted += _share_past_zero(problem.leaves, eps) ** 0.5 * size
         error, allowed = _rms(got.double() - exact[name]), 2 * _rms(plain[name].double() - exact[name]) + granted
         assert error <= allowed, f"{name}: error {error:.2e}, allowed {allowed:.2e}"
@@ -244,12 +244,13 @@ def test_what_the_kernels_cannot_do_is_refused() -> None:
     assert ops.choose_backend(device=DEVICE, activation="relu", width=257) == "folded"
 
 
-@pytest.mark.parametrize("backward", [False, True])
+@pytest.mark.parametrize("gated", [False, True])
+@pytest.mark.parametrize("kernel", ["forward", "keys", "queries"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("width", [1, 16, 64, 65, 128, 129, 256])
-def test_blocks_are_powers_of_two_that_tensor_cores_take(width, dtype, backward) -> None:
+def test_blocks_are_powers_of_two_that_tensor_cores_take(width, dtype, kernel, gated) -> None:
     for m in (1, 16, 17, 100, 5000):
-        blocks = choose_blocks(m, m, width, dtype, backward=backward)
+        blocks = choose_blocks(kernel, m, m, width, dtype, gated=gated)
         for side in (blocks.queries, blocks.keys):
             assert side >= 16
             assert side & (side - 1) == 0

@@ -6,7 +6,7 @@ this file imports Triton.
 Alphabet: B batch, M queries, N keys, H heads, D query and key width, E value width, G gate width.
 """
 
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 import triton
@@ -19,6 +19,12 @@ from toa.ops.attention import kernels
 SMALLEST = 16
 
 
+# bytes of a chip's shared memory that tiles may fill; Hopper has 227 KiB, Ampere 163
+_SHARED_MEMORY = 128 * 1024
+
+Kernel = Literal["forward", "keys", "queries"]
+
+
 class Blocks(NamedTuple):
     """Tile of a kernel, and how many warps and pipeline stages work on it."""
 
@@ -28,15 +34,30 @@ class Blocks(NamedTuple):
     stages: int
 
 
-def choose_blocks(m: int, n: int, width: int, dtype: torch.dtype, *, backward: bool) -> Blocks:
-    """The tile for a problem; small ones are covered by a single one."""
-    side = 128 if dtype.itemsize == 2 and width <= 64 and not backward else 64
-    if width * dtype.itemsize > (256 if backward else 512):
-        side = 32
-    queries = min(side, max(SMALLEST, triton.next_power_of_2(m)))
-    keys = min(64, side, max(SMALLEST, triton.next_power_of_2(n)))
+def choose_blocks(kernel: Kernel, m: int, n: int, width: int, dtype: torch.dtype, *, gated: bool) -> Blocks:
+    """The tile for a problem; small ones are covered by a single one.
+
+    Args:
+        kernel: "forward", or that of the gradients of keys and values, or that of queries.
+        m: Queries.
+        n: Keys.
+        width: The largest of the heads' widths.
+        dtype: Of the inputs.
+        gated: Whether there is a gate.
+    """
+    side = 128 if dtype.itemsize == 2 and width <= 64 and kernel == "forward" else 64
+    stages = 2
+    row = padded(width) * dtype.itemsize
+    while side > SMALLEST:
+        # of the tokens it owns a program holds queries or keys and values, of those it walks over, both
+        own = (1 if kernel == "forward" else 2) + gated
+        if row * (own * side + (2 + gated) * stages * min(side, 64)) <= _SHARED_MEMORY:
+            break
+        side, stages = (side, 1) if stages > 1 else (side // 2, 2)
+    queries = min(side, padded(m))
+    keys = min(64, side, padded(n))
     warps = {16: 1, 32: 2, 64: 4, 128: 8}[max(queries, keys)]
-    return Blocks(queries, keys, warps, 2)
+    return Blocks(queries, keys, warps, stages)
 
 
 def kernel_attention(
@@ -77,7 +98,7 @@ def _forward(
         return out
     q, k, v, gate_q, gate_k = (rows_by_one(x) for x in (q, k, v, gate_q, gate_k))
     g = 0 if gate_q is None else gate_q.shape[3]
-    blocks = choose_blocks(m, n, max(d, e, g), q.dtype, backward=False)
+    blocks = choose_blocks("forward", m, n, max(d, e, g), q.dtype, gated=gate_q is not None)
     kernels.forward_kernel[(b * h, triton.cdiv(m, blocks.queries))](
         *(q, k, v, gate_q, gate_k, out, seed),
         *strides_of(3, q, k, v, gate_q, gate_k, out),
@@ -113,18 +134,20 @@ def _backward(
     grad_q, grad_k, grad_v, grad_gate_q, grad_gate_k = (x if x.numel() else None for x in grads)
     grad, q, k, v, gate_q, gate_k = (rows_by_one(x) for x in (grad, q, k, v, gate_q, gate_k))
     g = gate_q.shape[3] if gate_q is not None else 0
-    blocks = choose_blocks(m, n, max(d, e, g), q.dtype, backward=True)
+    blocks, others = (choose_blocks(kernel, m, n, max(d, e, g), q.dtype, gated=gated) for kernel in ("keys", "queries"))
     whole = m <= blocks.queries and n <= blocks.keys
     inputs = (q, k, v, gate_q, gate_k, grad)
     sizes = (h, m, n, d, e, g, dropout_p)
-    constants = _constants(d, e, g, gated, causal, dropout_p, exact, blocks)
     outputs = (grad_q, grad_k, grad_v, grad_gate_q, grad_gate_k)
     kernels.backward_keys_kernel[(b * h, triton.cdiv(n, blocks.keys))](
-        *inputs, seed, *outputs, *strides_of(3, *inputs, *outputs), *sizes, **constants, WHOLE=whole
+        *(*inputs, seed, *outputs, *strides_of(3, *inputs, *outputs), *sizes),
+        **_constants(d, e, g, gated, causal, dropout_p, exact, blocks),
+        WHOLE=whole,
     )
     if not whole:
-        kernels.backward_queries_kernel[(b * h, triton.cdiv(m, blocks.queries))](
-            *inputs, seed, grad_q, grad_gate_q, *strides_of(3, *inputs, grad_q, grad_gate_q), *sizes, **constants
+        kernels.backward_queries_kernel[(b * h, triton.cdiv(m, others.queries))](
+            *(*inputs, seed, grad_q, grad_gate_q, *strides_of(3, *inputs, grad_q, grad_gate_q), *sizes),
+            **_constants(d, e, g, gated, causal, dropout_p, exact, others),
         )
     return grads
 
