@@ -1,0 +1,262 @@
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from sklearn.base import clone, is_classifier
+from sklearn.exceptions import NotFittedError
+from sklearn.model_selection import cross_val_score
+
+import toa
+from tests.support import message
+from toa.estimators.cases import read_cases
+from toa.estimators.classifier import Classifier
+
+SMALL = {"embed_dim": 16, "num_heads": 2, "num_layers": 1, "ff_dim": 16, "dropout": 0.0}
+
+
+def signals(count: int = 24, length: int = 12, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Slow and quick waves of two channels (n, 2, L), and which of them each is."""
+    rng = np.random.default_rng(seed)
+    kind = np.arange(count) % 2
+    t = np.arange(length)
+    phase = rng.uniform(0, 6, size=(count, 1, 1))
+    waves = np.sin(np.where(kind, 2.0, 0.5)[:, None, None] * t + phase)
+    return np.concatenate((waves, -waves), 1) + 0.05 * rng.normal(size=(count, 2, length)), kind
+
+
+def names(kind: np.ndarray) -> np.ndarray:
+    return np.where(kind, "quick", "slow")
+
+
+def long_frame(X: np.ndarray, y: np.ndarray) -> pd.DataFrame:
+    parts = [
+        pd.DataFrame({"case": f"c{i}", "step": np.arange(len(x.T)), "up": x[0], "down": x[1], "kind": label})
+        for i, (x, label) in enumerate(zip(X, y, strict=True))
+    ]
+    return pd.concat(parts, ignore_index=True)
+
+
+def make(**options) -> Classifier:
+    return Classifier(**{"epochs": 15, "learning_rate": 5e-3, "settings": SMALL, **options})
+
+
+@pytest.fixture(scope="module")
+def fitted() -> Classifier:
+    X, y = signals(80)
+    return make().fit(X, names(y))
+
+
+@pytest.fixture(scope="module")
+def framed() -> Classifier:
+    X, y = signals()
+    return make(epochs=3, id="case", time="step", label="kind").fit(long_frame(X, names(y)))
+
+
+def test_the_classifier_is_the_packages_own_name():
+    assert toa.Classifier is Classifier
+    assert is_classifier(Classifier())
+
+
+def test_new_cases_are_told_apart_and_labels_kept(fitted):
+    X, y = signals(seed=1)
+    assert fitted.score(X, names(y)) >= 0.9
+    assert fitted.classes_.tolist() == ["quick", "slow"]
+    assert set(fitted.predict(X)) <= {"quick", "slow"}
+    assert fitted.validation_ is not None
+
+
+def test_probabilities_belong_to_the_predictions(fitted):
+    X, _ = signals(seed=1)
+    proba = fitted.predict_proba(X)
+    assert proba.shape == (24, 2)
+    assert np.allclose(proba.sum(1), 1.0)
+    assert (fitted.classes_[proba.argmax(1)] == fitted.predict(X)).all()
+
+
+@pytest.mark.parametrize("labels", [np.array([7, -3]), np.array([2.5, 0.5]), np.array([True, False])])
+def test_labels_of_any_kind_come_back_and_survive_a_file(labels, tmp_path):
+    X, y = signals(8)
+    model = make(epochs=1).fit(X, labels[y])
+    assert model.predict(X).dtype == labels.dtype
+    model.save(tmp_path / "model.safetensors")
+    loaded = Classifier.load(tmp_path / "model.safetensors")
+    assert loaded.classes_.dtype == labels.dtype
+    assert (loaded.predict(X) == model.predict(X)).all()
+
+
+def test_univariate_cases_need_no_channel_axis():
+    X, y = signals(8)
+    one = make(epochs=1).fit(X[:, 0], y)
+    assert np.array_equal(one.predict_proba(X[:, 0]), one.predict_proba(X[:, :1]))
+    assert np.array_equal(one.predict_proba(list(X[:, 0])), one.predict_proba(X[:, 0]))
+
+
+def test_cases_of_unequal_length_are_told_apart_whatever_the_rest():
+    X, y = signals()
+    cut = [x[:, : 8 + i % 5] for i, x in enumerate(X)]
+    model = make().fit(cut, y)
+    assert model.length_ == 12
+    assert model.score(cut, y) >= 0.9
+    alone = np.concatenate([model.predict_proba([case]) for case in cut])
+    assert np.allclose(alone, model.predict_proba(cut), atol=1e-6)
+
+
+def test_a_long_frame_comes_back_by_id(framed):
+    X, y = signals(seed=1)
+    frame = long_frame(X, names(y))
+    found = framed.predict(frame)
+    assert list(found.columns) == ["case", "prediction"]
+    assert found["case"].tolist() == [f"c{i}" for i in range(24)]
+    assert framed.score(frame) == np.mean(found["prediction"] == names(y))
+    proba = framed.predict_proba(frame.drop(columns="kind"))
+    assert list(proba.columns) == ["case", "quick", "slow"]
+    # rows of cases may alternate, and columns change places
+    mixed = frame.sort_values(["step", "case"])[["down", "kind", "case", "step", "up"]]
+    again = framed.predict_proba(mixed).set_index("case").loc[proba["case"]]
+    assert np.allclose(again, proba.set_index("case"))
+
+
+def test_frames_and_arrays_say_the_same():
+    X, y = signals(8)
+    frame = long_frame(X, y).drop(columns="kind")
+    by_array = make(epochs=1).fit(X, y)
+    for labels in (y, {f"c{i}": label for i, label in enumerate(y)}):
+        by_frame = make(epochs=1, id="case", time="step").fit(frame, labels)
+        assert np.array_equal(by_frame.predict_proba(frame)[["0", "1"]].to_numpy(), by_array.predict_proba(X))
+
+
+def test_a_polars_frame_comes_back_as_one(framed):
+    import polars
+
+    X, y = signals(4)
+    found = framed.predict(polars.from_pandas(long_frame(X, names(y))))
+    assert isinstance(found, polars.DataFrame)
+    assert found.columns == ["case", "prediction"]
+
+
+def test_fitting_is_reproducible_and_keeps_random_numbers_to_itself():
+    X, y = signals(8)
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    first, second = (make(epochs=2).fit(X, y).predict_proba(X) for _ in range(2))
+    assert np.array_equal(first, second)
+    assert torch.get_rng_state().equal(before)
+
+
+def test_it_works_with_scikit_learn():
+    X, y = signals(12)
+    model = make(epochs=1)
+    assert clone(model).get_params() == model.get_params()
+    assert len(cross_val_score(model, X[:, 0], y, cv=2)) == 2
+
+
+def test_few_cases_train_without_holding_any_out():
+    X, y = signals(4)
+    assert make(epochs=1).fit(X, y).validation_ is None
+    X, y = signals(20)
+    assert make(epochs=1).fit(X, y).validation_ is not None
+    assert make(epochs=1, validation_share=0.0).fit(X, y).validation_ is None
+
+
+def test_long_series_become_patches():
+    X, y = signals(4, 401)
+    model = make(epochs=1).fit(X, y)
+    assert model.architecture_["backbone"] == "patchtst"
+    assert model.architecture_["settings"]["patch_len"] == 12
+
+
+def test_gaps_are_filled_only_when_asked():
+    X, y = signals(8)
+    X[2, 1, 3:5] = np.nan
+    with pytest.raises(ValueError, match=message("case 3 of X must have no missing values", "channel 1", "missing=")):
+        make(epochs=1).fit(X, y)
+    filled = read_cases(X, missing="interpolate").cases[2][:, 1]
+    assert np.allclose(filled[2:6], np.linspace(filled[2], filled[5], 4))
+    assert make(epochs=1, missing="interpolate").fit(X, y).predict(X).shape == (8,)
+
+
+def broken(**changes: object) -> pd.DataFrame:
+    X, y = signals(4)
+    frame = long_frame(X, names(y)).astype({"up": object, "kind": object})
+    for column, value in changes.items():
+        frame.loc[13, column] = value
+    return frame
+
+
+BAD_FRAMES = {
+    "two labels": (
+        lambda: broken(kind="other"),
+        "got 'other' after 'quick' for case 'c1' in column 'kind' at data row",
+    ),
+    "no label": (lambda: broken(kind=None), "got none in column 'kind' at data row 14"),
+    "text": (lambda: broken(up="x"), "14"),
+    "repeated step": (lambda: broken(step=0), "data row 14"),
+    "no id": (lambda: broken().drop(columns="case"), "must have a column 'case'"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_FRAMES)
+def test_bad_frames_are_refused_by_row_or_column(name):
+    data, words = BAD_FRAMES[name]
+    with pytest.raises(ValueError, match=message(words)):
+        make(id="case", time="step", label="kind").fit(data())
+
+
+def spoilt(value: float) -> np.ndarray:
+    X, _ = signals(4)
+    X[1, 0, 5] = value
+    return X
+
+
+BAD_ARRAYS = {
+    "infinity": (lambda: spoilt(np.inf), "case 2 of X must be finite", "in channel 0 at step 5"),
+    "axes": (lambda: signals(4)[0][None], "must be an array (n, C, L)", "(1, 4, 2, 12)"),
+    "text": (lambda: signals(4)[0].astype(str).astype(object) + "x", "case 1 of X must hold numbers alone", ""),
+    "no step": (lambda: [*signals(4)[0][:3], np.empty((2, 0))], "case 4 of X must be an array (C, l)", "(2, 0)"),
+    "channels": (lambda: [*signals(4)[0][:3], np.ones((3, 5))], "case 4 of X must have 2 channels", "got 3"),
+    "none": (list, "must have at least one case", ""),
+}
+
+
+@pytest.mark.parametrize("name", BAD_ARRAYS)
+def test_bad_arrays_are_refused_by_case(name):
+    data, *words = BAD_ARRAYS[name]
+    with pytest.raises(ValueError, match=message(*words)):
+        make(epochs=1).fit(data(), np.array([0, 1, 0, 1]))
+
+
+def test_bad_labels_are_refused():
+    X, y = signals(4)
+    for labels, words in (
+        (y[:3], "a label for each of the 4 cases, got 3"),
+        (y * 0, "two classes at least, got 1 class"),
+        (None, "y must be given, or label name the column"),
+        (np.array([0.0, 1.0, np.nan, 1.0]), "got none for case 3"),
+        (np.ones((4, 2)), "one label a case, got shape (4, 2)"),
+    ):
+        with pytest.raises(ValueError, match=message(words)):
+            make(epochs=1).fit(X, labels)
+
+
+def test_other_cases_than_fitted_are_refused(fitted, framed):
+    X, y = signals(4)
+    with pytest.raises(ValueError, match=message("X must have 2 channels, those of fit, got 1")):
+        fitted.predict(X[:, :1])
+    longer = [*X[:2], np.ones((2, 15))]
+    with pytest.raises(ValueError, match=message("case 3 of X must have at most 12 steps", "got 15", "length=15")):
+        fitted.predict(longer)
+    with pytest.raises(ValueError, match=message("columns of fit, 'up', 'down', got a new one, 'more'")):
+        framed.predict(long_frame(X, y).assign(more=1.0))
+    with pytest.raises(NotFittedError, match="must be fitted"):
+        make().predict(X)
+    with pytest.raises(ValueError, match="length must be at least 12, got 5"):
+        make(length=5).fit(X, y)
+    assert make(epochs=1, length=15).fit(X, y).predict(longer).shape == (3,)
+
+
+def test_a_file_cut_short_is_refused(fitted, tmp_path):
+    path = tmp_path / "model.safetensors"
+    fitted.save(path)
+    path.write_bytes(path.read_bytes()[:-10])
+    with pytest.raises(ValueError, match="cut short"):
+        Classifier.load(path)
