@@ -35,21 +35,28 @@ def _put(pointer, value, b, h, rows, limit, stride_b, stride_n, stride_h, width,
 
 
 @triton.jit
-def _softplus(x):
-    """log(1 + eˣ), to the last digits for very negative x too, and its derivative."""
+def _softplus(x, PRECISION: tl.constexpr):
+    """log(1 + eˣ), to the last digits for very negative x too, and its derivative.
+
+    Where products are rounded to ten binary digits or fewer, log(1 + s) / s is a polynomial that interpolates it over
+    [0, 1] at Chebyshev's points, right to 1e-5 everywhere: a logarithm a score costs more than the score.
+    """
     small = tl.exp(-tl.abs(x))
     total = 1.0 + small
-    # log(1 + s) = log(t) s / (t - 1) with t = 1 + s as it was rounded
-    log1p = tl.where(total == 1.0, small, tl.log(total) * (small / tl.where(total == 1.0, 1.0, total - 1.0)))
+    if PRECISION == "ieee":
+        # log(1 + s) = log(t) s / (t - 1) with t = 1 + s as it was rounded
+        log1p = tl.where(total == 1.0, small, tl.log(total) * (small / tl.where(total == 1.0, 1.0, total - 1.0)))
+    else:
+        ratio = 0.324849581 + small * (-0.209079536 + small * (0.100139733 + small * -0.023443656))
+        log1p = small * (0.999990592 + small * (-0.499314652 + small * ratio))
     return tl.maximum(x, 0.0) + log1p, tl.where(x >= 0.0, 1.0, small) / total
 
 
 @triton.jit
-def _keep(seed, bh, rows, columns, M, N, dropout_p):
-    """What dropout multiplies the entries of a tile by: 0, or 1 / (1 - p)."""
+def _keep(seed, bh, queries, keys, N, dropout_p):
+    """What dropout multiplies a tile by, 0 or 1 / (1 - p); one of the two places is a column, the other a row."""
     # a philox counter wraps at 2³²: heads are told apart by the key
-    counter = rows[:, None] * N + columns[None, :]
-    drawn = tl.rand(seed + bh, counter)
+    drawn = tl.rand(seed + bh, queries * N + keys)
     return tl.where(drawn >= dropout_p, 1.0 / (1.0 - dropout_p), 0.0)
 
 
@@ -79,36 +86,40 @@ def forward_kernel(
         weights = tl.maximum(tl.dot(query, tl.trans(key), input_precision=PRECISION), 0.0)
         if GATED:
             gate_key = _tile(gate_k, b, h, columns, N, gk_b, gk_n, gk_h, g, G)
-            gate, _ = _softplus(tl.dot(gate_query, tl.trans(gate_key), input_precision=PRECISION))
+            gate, _ = _softplus(tl.dot(gate_query, tl.trans(gate_key), input_precision=PRECISION), PRECISION)
             weights *= gate
         if CAUSAL:
             weights = tl.where(rows[:, None] >= columns[None, :], weights, 0.0)
         if DROPOUT:
-            weights *= _keep(key_of_draws, bh, rows, columns, M, N, dropout_p)
+            weights *= _keep(key_of_draws, bh, rows[:, None], columns[None, :], N, dropout_p)
         total += tl.dot(weights.to(value.dtype), value, input_precision=PRECISION)
     _put(out, total, b, h, rows, M, o_b, o_n, o_h, e, E)
 
 
 @triton.jit
 def _pair_gradients(
-    query, key, value, gate_query, gate_key, grad, rows, columns, bh, key_of_draws, M, N, dropout_p,
+    own, other, own_value, other_value, own_gate, other_gate, queries, keys, bh, key_of_draws, N, dropout_p,
     GATED: tl.constexpr, CAUSAL: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Of a tile of pairs: the weights, and the gradients of both branches' scores."""
-    left = tl.dot(query, tl.trans(key), input_precision=PRECISION)
-    grad_weights = tl.dot(grad, tl.trans(value), input_precision=PRECISION)
+    """Of a tile of pairs: the weights, and the gradients of both branches' scores; rows are a program's own tokens.
+
+    Tokens are queries on one side, with the gradient of their output as value, and keys with theirs on the other, so
+    that the program of keys has the transposed tile, as its own products take it.
+    """
+    left = tl.dot(own, tl.trans(other), input_precision=PRECISION)
+    grad_weights = tl.dot(own_value, tl.trans(other_value), input_precision=PRECISION)
     active = left > 0.0
     if CAUSAL:
-        active = active & (rows[:, None] >= columns[None, :])
+        active = active & (queries >= keys)
     weights = tl.where(active, left, 0.0)
     if DROPOUT:
-        keep = _keep(key_of_draws, bh, rows, columns, M, N, dropout_p)
+        keep = _keep(key_of_draws, bh, queries, keys, N, dropout_p)
         grad_weights *= keep
     grad_left = tl.where(active, grad_weights, 0.0)
     grad_right = grad_left
     if GATED:
-        right = tl.dot(gate_query, tl.trans(gate_key), input_precision=PRECISION)
-        gate, slope = _softplus(right)
+        right = tl.dot(own_gate, tl.trans(other_gate), input_precision=PRECISION)
+        gate, slope = _softplus(right, PRECISION)
         grad_right = grad_left * weights * slope
         grad_left *= gate
         weights *= gate
@@ -152,20 +163,20 @@ def backward_keys_kernel(
         if GATED:
             gate_query = _tile(gate_q, b, h, rows, M, gq_b, gq_n, gq_h, g, G)
         weights, grad_left, grad_right = _pair_gradients(
-            query, key, value, gate_query, gate_key, grad, rows, columns, bh, key_of_draws, M, N, dropout_p,
-            GATED, CAUSAL, DROPOUT, PRECISION,
+            key, query, value, grad, gate_key, gate_query, rows[None, :], columns[:, None], bh, key_of_draws, N,
+            dropout_p, GATED, CAUSAL, DROPOUT, PRECISION,
         )  # fmt: skip
         grad_left = grad_left.to(key.dtype)
-        total_value += tl.dot(tl.trans(weights.to(grad.dtype)), grad, input_precision=PRECISION)
-        total_key += tl.dot(tl.trans(grad_left), query, input_precision=PRECISION)
+        total_value += tl.dot(weights.to(grad.dtype), grad, input_precision=PRECISION)
+        total_key += tl.dot(grad_left, query, input_precision=PRECISION)
         if GATED:
             grad_right = grad_right.to(key.dtype)
-            total_gate += tl.dot(tl.trans(grad_right), gate_query, input_precision=PRECISION)
+            total_gate += tl.dot(grad_right, gate_query, input_precision=PRECISION)
         if WHOLE:
-            total_query = tl.dot(grad_left, key, input_precision=PRECISION)
+            total_query = tl.dot(tl.trans(grad_left), key, input_precision=PRECISION)
             _put(grad_q, total_query, b, h, rows, M, dq_b, dq_n, dq_h, d, D)
             if GATED:
-                total_gate_query = tl.dot(grad_right, gate_key, input_precision=PRECISION)
+                total_gate_query = tl.dot(tl.trans(grad_right), gate_key, input_precision=PRECISION)
                 _put(grad_gate_q, total_gate_query, b, h, rows, M, dgq_b, dgq_n, dgq_h, g, G)
     _put(grad_k, total_key, b, h, columns, N, dk_b, dk_n, dk_h, d, D)
     _put(grad_v, total_value, b, h, columns, N, dv_b, dv_n, dv_h, e, E)
@@ -205,8 +216,8 @@ def backward_queries_kernel(
         if GATED:
             gate_key = _tile(gate_k, b, h, columns, N, gk_b, gk_n, gk_h, g, G)
         _, grad_left, grad_right = _pair_gradients(
-            query, key, value, gate_query, gate_key, grad, rows, columns, bh, key_of_draws, M, N, dropout_p,
-            GATED, CAUSAL, DROPOUT, PRECISION,
+            query, key, grad, value, gate_query, gate_key, rows[:, None], columns[None, :], bh, key_of_draws, N,
+            dropout_p, GATED, CAUSAL, DROPOUT, PRECISION,
         )  # fmt: skip
         total += tl.dot(grad_left.to(key.dtype), key, input_precision=PRECISION)
         if GATED:

@@ -99,10 +99,10 @@ def whole_forward_kernel(
         if HAS_GATE_M1:
             gate_key = _mixed(gate_key, tl.trans(_matrix(gate_m1, h, gm1_h, gm1_n, N, BLOCK_N)), PRECISION)
         gate_scores, _ = _scores(gate_query, gate_key, gate_scale, gate_share, gate_floor, 1.0, GATE_NORM, PRECISION)
-        gate, _ = _softplus(gate_scores)
+        gate, _ = _softplus(gate_scores, PRECISION)
         weights *= gate
     if DROPOUT:
-        weights *= _keep(tl.load(seed), bh, rows, columns, M, N, dropout_p)
+        weights *= _keep(tl.load(seed), bh, rows[:, None], columns[None, :], N, dropout_p)
     total = tl.dot(weights, value, input_precision=PRECISION)
     _put(out, total, b, h, rows, M, o_b, o_n, o_h, e, E)
 
@@ -137,7 +137,7 @@ def whole_backward_kernel(
     grad_weights = tl.dot(grad, tl.trans(value), input_precision=PRECISION)
     keep = 1.0
     if DROPOUT:
-        keep = _keep(tl.load(seed), bh, rows, columns, M, N, dropout_p)
+        keep = _keep(tl.load(seed), bh, rows[:, None], columns[None, :], N, dropout_p)
         grad_weights *= keep
     if ACTIVATION == "softmax":
         grad_scores = weights * (grad_weights - tl.sum(grad_weights * weights, 1)[:, None])
@@ -151,7 +151,7 @@ def whole_backward_kernel(
         gate_scores, gate_factor = _scores(
             gate_query, gate_key, gate_scale, gate_share, gate_floor, 1.0, GATE_NORM, PRECISION
         )
-        gate, slope = _softplus(gate_scores)
+        gate, slope = _softplus(gate_scores, PRECISION)
         grad_gate = grad_weights * weights * slope
         grad_gate = _through_norm(grad_gate, gate_scores, gate_factor, gate_scale, gate_share, 1.0, GATE_NORM)
         total_gate_query = tl.dot(grad_gate, gate_key, input_precision=PRECISION)
