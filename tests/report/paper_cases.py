@@ -6,10 +6,22 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pytest
+import torch
+
 from toa.experiments.jobs import Job
 from toa.experiments.tables import FIRST_SEED, Cell, select, table_cells
+from toa.nn import make_operator
+from toa.tasks.checkpoint import save_checkpoint
 
 ATTENTIONS = ("softmax", "toa-gated", "toa-relu", "toa-softmax")
+
+
+def hide_data(patch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Let no data set be found, whatever this machine has."""
+    for name in ("TOA_DATA", "XDG_CACHE_HOME"):
+        patch.setenv(name, str(folder))
 
 
 def cell_of(table: str, **wanted: str) -> Cell:
@@ -56,3 +68,18 @@ def etth1_records(seeds: int = 3) -> list[dict[str, Any]]:
                 mse = 0.4 + 0.02 * step + 0.001 * place + 0.0002 * seed
                 records.append(record_of(job, {"mse": mse, "mae": mse + 0.01}, seed=FIRST_SEED + seed))
     return records
+
+
+def keep_model(folder: Path, tokens: int, structure: str = "dense", heads: int = 2) -> np.ndarray:
+    """A model of one layer with operators of a structure, head 2 the larger; gives back the dense S2."""
+    torch.manual_seed(0)
+    tensors: dict[str, torch.Tensor] = {}
+    operators = {part: make_operator(structure, heads, tokens, init_std=0.1) for part in ("s1", "s2")}
+    for part, operator in operators.items():
+        with torch.no_grad():
+            for parameter in operator.parameters():
+                parameter[0].mul_(0.5)
+        tensors |= {f"model.blocks.0.attention.{part}.{name}": p for name, p in operator.named_parameters()}
+    save_checkpoint(folder / "model.safetensors", tensors, {"config": {}})
+    found: np.ndarray = operators["s2"].dense(tokens).detach().double().numpy()
+    return found

@@ -4,7 +4,7 @@ from statistics import stdev
 
 import pytest
 
-from tests.report.paper_cases import ATTENTIONS, cell_of, etth1_records, record_of, write_lines
+from tests.report.paper_cases import ATTENTIONS, cell_of, etth1_records, hide_data, record_of, write_lines
 from tests.support import message
 from toa.experiments.jobs import Job, config_from
 from toa.experiments.runner import write_failure
@@ -13,8 +13,8 @@ from toa.report.cells import departure, paper_lines
 from toa.report.evidence import read_evidence
 
 
-def lines_of(tmp_path, records, *tables, **options):
-    return paper_lines(read_evidence([write_lines(tmp_path / "runs.jsonl", records)]), tables=tables, **options)
+def lines_of(tmp_path, records, *tables):
+    return paper_lines(read_evidence([write_lines(tmp_path / "runs.jsonl", records)]), tables=tables)
 
 
 def line_of(lines, **wanted):
@@ -38,8 +38,9 @@ def test_a_number_is_the_mean_over_seeds_beside_the_published_one(tmp_path):
     assert (line.status, line.protocol) == ("measured", "toa-paper")
 
 
-def test_one_seed_has_no_spread_and_an_unmeasured_cell_says_why(tmp_path):
-    lines = lines_of(tmp_path, etth1_records(1), "forecast-full", data_dir=tmp_path)
+def test_one_seed_has_no_spread_and_an_unmeasured_cell_says_why(tmp_path, monkeypatch):
+    hide_data(monkeypatch, tmp_path)
+    lines = lines_of(tmp_path, etth1_records(1), "forecast-full")
     measured = [line for line in lines if line.values]
     assert len(measured) == 4 * 4 * 2
     assert all(line.spread is None for line in measured)

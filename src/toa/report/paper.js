@@ -29,12 +29,14 @@ async function unpack(text) {
 
 // ---- tables that sort -------------------------------------------------------------------------------------------
 
-// a column: {title, key(row) to sort by, cell(row) to show, right}
+// a column: {title, key(row) to sort by, cell(row) to show, and classes: right, wrap, wide (not on a phone)}
+const classes = (column) => ["right", "wrap", "wide"].filter((name) => column[name]).join(" ") || null;
+
 function sortable(place, columns, rows, caption) {
   const state = { column: -1, down: false };
   const body = make("tbody");
   const heads = columns.map((column, index) =>
-    make("th", { scope: "col", class: column.right ? "right" : null, "aria-sort": "none" },
+    make("th", { scope: "col", class: classes(column), "aria-sort": "none" },
       make("button", { type: "button", onclick: () => sort(index) }, column.title)));
   const table = make("table", { "aria-label": caption }, make("thead", {}, make("tr", {}, ...heads)), body);
 
@@ -61,8 +63,7 @@ function sortable(place, columns, rows, caption) {
     }
     body.replaceChildren(...shown.map((row) =>
       make("tr", {}, ...columns.map((column) =>
-        make("td", { class: [column.right ? "right" : "", column.wrap ? "wrap" : ""].join(" ").trim() || null },
-          column.cell(row))))));
+        make("td", { class: classes(column) }, column.cell(row))))));
   }
 
   draw();
@@ -133,10 +134,11 @@ function curves(series, { title, across, up, zero = false }) {
   return image;
 }
 
-function legend(series) {
-  const names = series.map((one) => make("span", { style: `color: var(--series-${one.color % 4}); padding-right: 1em` },
-    `${one.dashed ? "╌" : "—"} ${one.name}`));
-  return make("figcaption", {}, ...names);
+// names of the solid curves; what is dashed is said in words
+function legend(series, words = "") {
+  const names = series.filter((one) => !one.dashed).map((one) =>
+    make("span", { style: `color: var(--series-${one.color % 4}); padding-right: 1em` }, `— ${one.name}`));
+  return make("figcaption", {}, ...names, words);
 }
 
 // ---- a number and its records -----------------------------------------------------------------------------------
@@ -166,12 +168,12 @@ function showNumber(data, index) {
 function learning(records) {
   const told = records.filter((record) => record.history.length).slice(0, 8);
   const series = told.flatMap((record, color) => ["train", "validation"].map((part) => ({
-    name: `${part}, ${record.label}`, color, dashed: part === "train",
+    name: record.label, color, dashed: part === "train",
     points: record.history.map((entry, epoch) => [epoch + 1, entry[part]]).filter((point) => point[1] !== undefined && point[1] !== null),
   }))).filter((one) => one.points.length);
   if (!series.length) return null;
   const chart = curves(series, { title: "Learning curves", across: "epoch", up: "loss" });
-  return make("figure", { class: "learning" }, chart, legend(series));
+  return make("figure", { class: "learning" }, chart, legend(series, "Solid: validation; dashed: training."));
 }
 
 function describe(data, record, metric) {
@@ -198,7 +200,10 @@ function describe(data, record, metric) {
 
 // ---- parts of the page ------------------------------------------------------------------------------------------
 
-const signed = (value, digits) => `${value > 0 ? "+" : ""}${value.toFixed(digits)}`;
+function signed(value, digits) {
+  const shown = value.toFixed(digits);
+  return Number(shown) === 0 ? shown.replace("-", "") : value > 0 ? `+${shown}` : shown;
+}
 
 function difference(line) {
   if (line.difference === null) return "";
@@ -217,7 +222,9 @@ const FILTERS = [["task", "Task"], ["table", "Table"], ["backbone", "Backbone"],
 function numbers(data) {
   const lines = data.lines.map((line, index) => ({ ...line, index }));
   const columns = [
-    text("data", "data"), text("backbone", "backbone"), text("attention", "attention"), text("metric", "metric"),
+    { title: "data", key: (line) => line.data, cell: (line) =>
+      make("span", {}, line.data, make("small", { class: "phone" }, [line.backbone, line.metric].filter(Boolean).join(", "))) },
+    text("backbone", "backbone", { wide: true }), text("attention", "attention"), text("metric", "metric", { wide: true }),
     { title: "published", right: true, key: (line) => (line.published ? Number(line.published) : null), cell: (line) => line.published },
     { title: "ours", right: true, key: (line) => line.mean, cell: (line) => ours(line, line.index) },
     { title: "difference", right: true, key: (line) => line.difference, cell: difference },

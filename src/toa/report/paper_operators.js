@@ -51,7 +51,7 @@ function showOperators(data) {
     pick(0);
   };
   const draw = () => view.replaceChildren(operatorView(data, model, shown.picture, whole));
-  const form = make("form", { id: "operator-form", "aria-label": "Choice of an operator", onsubmit: (event) => event.preventDefault() },
+  const form = make("form", { id: "operator-form", class: "choices", "aria-label": "Choice of an operator", onsubmit: (event) => event.preventDefault() },
     choice("Model", "operator-model", data.operators.map((one) => one.label), pickModel), parts,
     choice("Shown", "operator-shown", ["M = S − I", "S = I + M"], (index) => { whole = index === 1; draw(); }));
   place.replaceChildren(form, view);

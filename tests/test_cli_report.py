@@ -1,0 +1,40 @@
+from typer.testing import CliRunner
+
+from tests.report.paper_cases import etth1_records, hide_data, write_lines
+from toa.cli import app
+from toa.report.operators import read_pictures
+
+runner = CliRunner(env={"COLUMNS": "200"})
+
+
+def test_report_writes_page_and_texts_and_says_what_it_skipped(tmp_path, monkeypatch):
+    hide_data(monkeypatch, tmp_path)
+    path = write_lines(tmp_path / "runs" / "a.jsonl", etth1_records(1))
+    with path.open("a") as file:
+        file.write('{"task": "fore')
+    out = tmp_path / "out"
+    kept = tmp_path / "operators.json"
+    result = runner.invoke(
+        app,
+        ["report", str(path.parent), "--out", str(out), "--table", "forecast-full", "--save-operators", str(kept)],
+    )
+    assert result.exit_code == 0, result.output
+    assert sorted(file.name for file in out.iterdir()) == ["index.html", "report.md", "summary.md"]
+    assert f"line 17 of {path}: it is no whole JSON" in result.output
+    words = next(line for line in result.output.splitlines() if "forecast-full" in line).split()
+    assert words[:3] == ["forecast-full", "864", "32"]
+    assert read_pictures(kept) == []
+
+
+def test_wrong_input_is_one_line(tmp_path):
+    path = write_lines(tmp_path / "a.jsonl", etth1_records(1))
+    cases = {
+        (str(tmp_path / "nowhere"),): "error: results must be files or folders, but ",
+        (str(path), "--table", "table-9"): "error: unknown table 'table-9'; known: demixing, ",
+        (str(path), "--save-operators", "x.json"): "error: --save-operators must be a file called operators.json, got",
+    }
+    for words, said in cases.items():
+        result = runner.invoke(app, ["report", *words, "--out", str(tmp_path / "out")])
+        assert result.exit_code == 2
+        assert result.output.startswith(said), result.output
+        assert not (tmp_path / "out").exists()
