@@ -30,6 +30,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cli_explain": {"experiments", "report", "estimators"},
     "cli_report": {"report"},
     "cli_reproduce": {"tasks", "experiments", "cli_run"},
+    "cli_watch": {"report"},
     "cli_run": {*_TASKS, "tasks", "experiments", "report"},
 }
 MAY_IMPORT["cli"] = MAY_IMPORT["__main__"] = {*MAY_IMPORT, "cli"}

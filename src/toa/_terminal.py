@@ -36,6 +36,13 @@ def make_console() -> "Console":
     return Console(quiet=not is_first())
 
 
+def duration(seconds: float) -> str:
+    """Hours and minutes, minutes and seconds, or seconds."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{rest} s"
+
+
 def is_first() -> bool:
     """Whether this process is the first, or the only one, of those that train together; known before they have met."""
     ranks = (os.environ.get(name, "0") for name in ("RANK", "NODE_RANK", "LOCAL_RANK"))

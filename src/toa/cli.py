@@ -20,6 +20,7 @@ from toa.cli_explain import explain
 from toa.cli_report import report
 from toa.cli_reproduce import reproduce
 from toa.cli_run import DeviceOption, run
+from toa.cli_watch import watch
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -42,6 +43,7 @@ app.command()(run)
 app.command()(reproduce)
 app.command()(compare)
 app.command()(report)
+app.command()(watch)
 app.command()(doctor)
 app.command()(explain)
 

@@ -1,0 +1,71 @@
+import os
+import re
+import threading
+import time
+
+import pytest
+from typer.testing import CliRunner
+
+from tests.report.test_progress import finish, jobs  # noqa: F401
+from toa.cli import app
+from toa.experiments.claims import claimed
+from toa.experiments.plans import write_plan
+from toa.experiments.runner import write_failure
+
+runner = CliRunner(env={"COLUMNS": "200"})
+
+
+@pytest.fixture
+def runs(tmp_path, jobs):  # noqa: F811
+    write_plan(jobs, tmp_path)
+    finish(jobs[0], tmp_path, 90.0)
+    write_failure(jobs[1], tmp_path, "ValueError: [it] broke")
+    return tmp_path
+
+
+def test_once_prints_how_far_it_is(runs, jobs):  # noqa: F811
+    with claimed(jobs[2].folder(runs)):
+        result = runner.invoke(app, ["watch", str(runs), "--once"])
+    assert result.exit_code == 0, result.output
+    lines = result.output.splitlines()
+    # four times 90 s, less what has gone by
+    assert re.fullmatch(r"1 of 6 done, 1 running, 1 failed, 3 to do; about (6 min 0|5 min 5\d) s left\.", lines[0])
+    assert set(lines[1].strip()) == {"━"}
+    assert any(jobs[2].label in line and f"process {os.getpid()} on " in line for line in lines)
+    assert f"FAILED {jobs[1].label}: ValueError: [it] broke" in result.output
+    assert f"done   {jobs[0].label}  test 0.4000" in result.output
+
+
+def test_it_ends_with_the_last_run(runs, jobs):  # noqa: F811
+    def end() -> None:
+        time.sleep(0.3)
+        for job in jobs[2:]:
+            finish(job, runs, 1.0)
+
+    thread = threading.Thread(target=end)
+    thread.start()
+    result = runner.invoke(app, ["watch", str(runs), "--every", "0.05"])
+    thread.join()
+    assert result.exit_code == 0
+    assert "5 of 6 done, 0 running, 1 failed, 0 to do." in result.output
+
+
+def test_nothing_done_tells_nothing_of_the_time(tmp_path, jobs):  # noqa: F811
+    write_plan(jobs, tmp_path)
+    result = runner.invoke(app, ["watch", str(tmp_path), "--once"])
+    assert (
+        "0 of 6 done, 0 running, 0 failed, 6 to do; no run is done yet that tells how long they take." in result.output
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("nowhere",), "error: results must be a folder of runs, but nowhere is none"),
+        ((".", "--every", "0"), "error: every must be positive, got 0.0."),
+    ],
+)
+def test_wrong_input_is_one_line(words, said):
+    result = runner.invoke(app, ["watch", *words])
+    assert result.exit_code == 2
+    assert result.output.startswith(said)
