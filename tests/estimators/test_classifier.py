@@ -125,6 +125,17 @@ def test_frames_and_arrays_say_the_same():
         assert np.array_equal(by_frame.predict_proba(frame)[["0", "1"]].to_numpy(), by_array.predict_proba(X))
 
 
+def test_a_wide_frame_has_a_case_in_each_row():
+    X, y = signals(8)
+    frame = pd.DataFrame(X[:, 0]).add_prefix("t").assign(kind=names(y))
+    model = make(epochs=1, label="kind").fit(frame)
+    assert np.array_equal(model.predict_proba(frame), make(epochs=1).fit(X[:, 0], names(y)).predict_proba(X[:, 0]))
+    assert model.score(frame) == model.score(frame.drop(columns="kind"), names(y))
+    frame.loc[3, "kind"] = None
+    with pytest.raises(ValueError, match=message("got none in column 'kind' at data row 4")):
+        model.fit(frame)
+
+
 def test_a_polars_frame_comes_back_as_one(framed):
     import polars
 
@@ -168,7 +179,7 @@ def test_long_series_become_patches():
 def test_gaps_are_filled_only_when_asked():
     X, y = signals(8)
     X[2, 1, 3:5] = np.nan
-    with pytest.raises(ValueError, match=message("case 3 of X must have no missing values", "channel 1", "missing=")):
+    with pytest.raises(ValueError, match=message("case 3 of X must have no missing values, got 2 NaN", "at step 3")):
         make(epochs=1).fit(X, y)
     filled = read_cases(X, missing="interpolate").cases[2][:, 1]
     assert np.allclose(filled[2:6], np.linspace(filled[2], filled[5], 4))
@@ -233,6 +244,7 @@ def test_bad_labels_are_refused():
         (None, "y must be given, or label name the column"),
         (np.array([0.0, 1.0, np.nan, 1.0]), "got none for case 3"),
         (np.ones((4, 2)), "one label a case, got shape (4, 2)"),
+        (np.arange(4) / 3, "is it continuous"),
     ):
         with pytest.raises(ValueError, match=message(words)):
             make(epochs=1).fit(X, labels)

@@ -263,6 +263,8 @@ def test_bad_arguments_and_labels_are_refused(fitted):
         make(backbone="dlinear").fit(waves())
     with pytest.raises(NotFittedError, match="must be fitted"):
         make().predict(waves())
+    with pytest.raises(ValueError, match="Complex data not supported"):
+        make().fit(waves() + 1j)
     values, labels = spiked()
     with pytest.raises(ValueError, match="a label for each of the 90 rows"):
         fitted.score(values, labels[:-1])

@@ -47,8 +47,9 @@ class Classifier(ClassifierMixin, Estimator):  # type: ignore[misc]
         model.predict_proba(new)             # (n, K), in the order of model.classes_
 
     Long frames have `id` name the column that says which case a row is of, and `label` that of the class, or labels
-    come as y: one a case in the order in which ids come, or a mapping by id. Answers are then frames by id. Cases may
-    differ in length; shorter ones are padded, which changes no prediction.
+    come as y: one a case in the order in which ids come, or a mapping by id. Answers are then frames by id. A frame
+    without `id` has a case of one channel in each row, and is answered as an array is. Cases may differ in length;
+    shorter ones are padded, which changes no prediction.
 
     Args:
         backbone: A name of `toa.models.CLASSIFIERS`; None is "transformer", or "patchtst" for long series.
@@ -61,7 +62,7 @@ class Classifier(ClassifierMixin, Estimator):  # type: ignore[misc]
         patience: Epochs without a better accuracy on the held-out cases after which training ends.
         validation_share: Share of each class that is held out to choose the epoch by. Where that is fewer than four
             cases in all, or 0, every case trains and the last epoch is kept.
-        id: In a frame, the column of cases.
+        id: In a long frame, the column of cases.
         time: In a frame, the column of times or steps.
         values: In a frame, the channels; None is all other columns.
         label: In a frame, the column of classes.
@@ -134,6 +135,11 @@ class Classifier(ClassifierMixin, Estimator):  # type: ignore[misc]
         self.classes_, codes = np.unique(labels, return_inverse=True)
         if len(self.classes_) < 2:
             raise ValueError(f"y must have two classes at least, got 1 class: {self.classes_[0]!r} alone; add others.")
+        if len(self.classes_) == len(labels) > 2:
+            raise ValueError(
+                f"y must have a class with two cases at least, got {len(labels)} cases of as many classes; is it "
+                "continuous, a number to predict?"
+            )
         self.columns_ = table.columns
         self.length_ = self._choose_length(table)
         self.architecture_ = self._choose_architecture()

@@ -244,6 +244,11 @@ class AnomalyDetector(Estimator):
 
     def _read(self, data: Any, *, streamed: bool = False) -> Panel:
         framed = not isinstance(data, np.ndarray | list | tuple)
+        if hasattr(data, "toarray"):
+            raise ValueError(f"data must be dense, got sparse data, {type(data).__name__}; call toarray() on it.")
+        for array in [data] if isinstance(data, np.ndarray) else [] if framed else data:
+            if np.iscomplexobj(array):
+                raise ValueError(f"data must be real, got {np.asarray(array).dtype}. Complex data not supported.")
         return read_panel(
             data,
             id=self.id if framed else None,
