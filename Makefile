@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test lint check test-slow test-gpu test-data bench clean
+.PHONY: demo test lint check test-slow test-gpu test-data bench docs clean
 
 demo: $(STAMP)
 	$(BIN)/toa demo
@@ -36,6 +36,13 @@ test-data: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python benchmarks/operator_attention.py --tokens 16 128 512 --batch 2
+
+docs: $(VENV)/.docs
+	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet --builder html docs build/site
+
+$(VENV)/.docs: $(STAMP)
+	$(BIN)/python -m pip install --quiet --editable '.[docs]'
+	touch $@
 
 clean:
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis

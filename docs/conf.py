@@ -1,0 +1,46 @@
+"""The site that `make docs` builds. Tutorials and API pages are made anew each time, by pages.py."""
+
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))
+
+import toa  # noqa: E402
+from pages import restructured, write_pages  # noqa: E402
+
+project = "toa"
+author = "The toa developers"
+version = release = toa.__version__
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+html_theme = "furo"
+html_title = f"toa {release}"
+html_copy_source = False
+myst_heading_anchors = 3
+
+# docstrings are in Google's sections; single backticks are code, as in Markdown
+default_role = "code"
+napoleon_use_ivar = True
+autodoc_member_order = "bysource"
+maximum_signature_line_length = 100
+smartquotes = False
+# extras: their part is described without them
+autodoc_mock_imports = [name for name in ("neuralforecast", "ray") if find_spec(name) is None]
+
+
+def _rewrite(app: Any, what: str, name: str, obj: object, options: Any, lines: list[str]) -> None:
+    lines[:] = restructured(lines)
+
+
+def _skip(app: Any, what: str, name: str, obj: object, skip: bool, options: Any) -> bool | None:
+    # what scikit-learn gives every estimator for the routing of metadata
+    return True if name.startswith("set_") and name.endswith("_request") else None
+
+
+def setup(app: Any) -> None:
+    """Connect what makes pages and docstrings ready; before Napoleon, which reads the sections."""
+    app.connect("builder-inited", lambda app: write_pages(HERE))
+    app.connect("autodoc-process-docstring", _rewrite, priority=400)
+    app.connect("autodoc-skip-member", _skip)

@@ -1,0 +1,166 @@
+import importlib.util
+import pkgutil
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import toa
+from tests.support import ROOT
+
+EXAMPLES = sorted(path.stem for path in (ROOT / "examples").glob("*.py"))
+
+
+def load_pages() -> Any:
+    spec = importlib.util.spec_from_file_location("docs_pages", ROOT / "docs" / "pages.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+pages = load_pages()
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """Names that a script leaves behind, run in a folder of its own; a script is run once."""
+    done: dict[str, dict[str, Any]] = {}
+
+    def run_once(name: str) -> dict[str, Any]:
+        if name not in done:
+            folder = tmp_path_factory.mktemp(name)
+            with pytest.MonkeyPatch.context() as patch:
+                patch.chdir(folder)
+                names = runpy.run_path(str(ROOT / "examples" / f"{name}.py"), run_name="__main__")
+            done[name] = {**names, "folder": folder}
+        return done[name]
+
+    return run_once
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_the_script_runs(run, name) -> None:
+    run(name)
+
+
+def test_the_layer_learns_what_one_softmax_head_cannot(run) -> None:
+    names = run("drop_in_layer")
+    assert names["toa_error"] < 0.01
+    # x[t] alone, without x[t-1], leaves half of the variance
+    assert names["softmax_error"] > 0.5
+    assert names["w_mix"].min() < -0.5
+
+
+def test_the_converted_model_gives_what_it_gave_and_learns_on(run) -> None:
+    names = run("converting")
+    assert names["difference"] < 1e-5
+    assert len(names["report"].replaced) == 2
+    assert names["after"] < names["before"]
+    assert names["after"] < names["unconverted"]
+
+
+def test_the_operators_that_are_read_have_learned(run) -> None:
+    names = run("reading_operators")
+    assert names["errors"]["mse"] < 0.9 * names["config"].signals.noise ** 2
+    assert len(names["rows"]) == 2 * 2  # operators, heads
+    assert {path.name for path in names["folder"].glob("*.png")} == {"s2.png", "w_mix.png"}
+
+
+def test_a_script_is_prose_and_code_in_turn() -> None:
+    source = '''"""Title of it.
+
+What it is about.
+"""
+
+import os
+
+# Prose in
+# two lines.
+
+x = 1
+
+# a comment of code
+y = 2
+
+
+def f():
+    z = 3
+
+    return z
+
+
+# The end.
+'''
+    assert pages.cells(source) == [
+        ("prose", "# Title of it\n\nWhat it is about."),
+        ("code", "import os"),
+        ("prose", "Prose in\ntwo lines."),
+        ("code", "x = 1\n\n# a comment of code\ny = 2\n\n\ndef f():\n    z = 3\n\n    return z"),
+        ("prose", "The end."),
+    ]
+
+
+def test_a_page_shows_what_its_code_prints_and_draws(tmp_path) -> None:
+    script = tmp_path / "say.py"
+    script.write_text(
+        '"""Say."""\n\nfrom pathlib import Path\n\n# Now.\n\nprint(1 + 1)\nPath("a.png").write_bytes(b"drawn")\n'
+    )
+    made = pages.run_tutorial(script)
+    assert made["say-a.png"] == b"drawn"
+    assert made["say.md"].startswith("# Say\n\n```python\nfrom pathlib import Path\n```\n\nNow.\n\n```python\nprint(")
+    assert "```text\n2\n```\n\n![a](say-a.png)" in made["say.md"]
+    assert not Path("a.png").exists()
+
+
+def test_markdown_in_docstrings_survives_sphinx() -> None:
+    lines = ["a `b*c_` d* e_ |f|", "", "    y = a * b", "", "| x | y |", "| - | - |", "", "After."]
+    assert pages.restructured(lines) == [
+        r"a `b*c_` d\* e\_ \|f\|",
+        "",
+        "::",
+        "",
+        "    y = a * b",
+        "",
+        "    | x | y |",
+        "    | - | - |",
+        "",
+        "After.",
+    ]
+
+
+def public_modules() -> set[str]:
+    found = {module.name for module in pkgutil.walk_packages(toa.__path__, "toa.")}
+    return {"toa"} | {name for name in found if not any(part.startswith("_") for part in name.split("."))}
+
+
+def test_no_public_module_is_left_out_of_the_api() -> None:
+    listed = [module for modules in pages.api_pages().values() for module in modules]
+    assert len(listed) == len(set(listed))
+    assert set(listed) == public_modules()
+    for page, modules in pages.api_pages().items():
+        text = pages.api_page(page, modules)
+        assert all(f".. automodule:: {module}\n" in text for module in modules)
+
+
+def test_every_tutorial_is_on_the_front_page() -> None:
+    index = (ROOT / "docs" / "index.md").read_text()
+    for name in pages.TUTORIALS:
+        assert name in EXAMPLES
+        assert f"(tutorials/{name}.md)" in index
+        assert f"\ntutorials/{name}\n" in index
+
+
+@pytest.mark.slow
+def test_the_site_builds_without_a_warning(tmp_path) -> None:
+    pytest.importorskip("sphinx", reason="sphinx is not installed; it comes with toa[docs]")
+    command = [sys.executable, "-m", "sphinx", "-W", "-q", "-b", "html", str(ROOT / "docs"), str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    built = "".join(path.read_text() for path in (tmp_path / "api").glob("*.html"))
+    for module in public_modules():
+        assert f'id="module-{module}"' in built
