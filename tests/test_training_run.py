@@ -6,6 +6,7 @@ import json
 import subprocess
 
 import pytest
+import torch
 
 from tests.support import ROOT, message
 
@@ -33,23 +34,23 @@ def says(monkeypatch):
 
 def test_epochs_and_error_of_the_peer_are_what_it_prints(harness, says):
     says(PEER_SAYS + json.dumps({"train_s": 2.0, "run_s": 3.0}))
-    found = harness.in_child(harness.PEER, argparse.Namespace(epochs=2))
+    found = harness.in_child(harness.PEER, argparse.Namespace(epochs=2), "")
     assert (found["epochs"], found["mse"], found["train_s"]) == (2, 0.25, 2.0)
 
 
 def test_a_run_of_other_epochs_is_not_compared(harness, says):
     says(PEER_SAYS + json.dumps({"train_s": 2.0}))
     with pytest.raises(SystemExit, match=message("peer, softmax did 2 epochs instead of 10: nothing is compared")):
-        harness.in_child(harness.PEER, argparse.Namespace(epochs=10))
+        harness.in_child(harness.PEER, argparse.Namespace(epochs=10), "")
     says(json.dumps({"train_s": 2.0, "epochs": 3}))
     with pytest.raises(SystemExit, match=message("ours, softmax did 3 epochs instead of 10")):
-        harness.in_child("ours, softmax", argparse.Namespace(epochs=10))
+        harness.in_child("ours, softmax", argparse.Namespace(epochs=10), "")
 
 
 def test_a_run_that_fails_is_not_compared(harness, says):
     says("", code=1, stderr="ModuleNotFoundError: No module named 'sklearn'")
     with pytest.raises(SystemExit, match=message("peer, softmax failed, nothing is compared")) as stop:
-        harness.in_child(harness.PEER, argparse.Namespace(epochs=1))
+        harness.in_child(harness.PEER, argparse.Namespace(epochs=1), "")
     assert "No module named 'sklearn'" in str(stop.value)
 
 
@@ -66,3 +67,32 @@ def test_the_table_shows_every_time_over_the_peers(harness, capsys):
     shown = capsys.readouterr().out
     assert shown.count("1.00 (0.100)") == shown.count("2.00 (0.200)") == 2
     assert "stood in for: sktime" in shown
+
+
+def test_kernels_are_compiled_in_the_first_of_two_runs_on_cuda(harness, monkeypatch, tmp_path):
+    asked: list[tuple[str, str]] = []
+
+    def in_child(name: str, args: argparse.Namespace, kernels: str) -> dict[str, float]:
+        asked.append((name, kernels))
+        return {"train_s": 1.0 + len(asked), "run_s": 2.0, "epochs": 1, "mse": 0.4}
+
+    monkeypatch.setattr(harness, "in_child", in_child)
+    monkeypatch.setattr(harness, "check_peer", lambda path: None)
+    monkeypatch.setattr(harness, "locate", lambda spec, folder: tmp_path)
+    monkeypatch.setattr(harness, "provenance", lambda device, command: {})
+    monkeypatch.setattr(harness, "resolve_device", lambda name: torch.device(name))
+    args = argparse.Namespace(peer=tmp_path, data_dir=None, device="cuda", epochs=1)
+    record = harness.compare(args)
+    names = [
+        "peer, softmax",
+        "ours, softmax, first run",
+        "ours, softmax",
+        "ours, toa-gated, first run",
+        "ours, toa-gated",
+    ]
+    assert [name for name, _ in asked] == names
+    assert len({kernels for _, kernels in asked}) == 1
+    assert record["ratios"]["ours, softmax"]["train_s"] == 2.0
+    asked.clear()
+    harness.compare(argparse.Namespace(**{**vars(args), "device": "cpu"}))
+    assert [name for name, _ in asked] == [names[0], names[2], names[4]]
