@@ -11,7 +11,12 @@ __version__ = "0.1.0"
 
 _ROOMS = ("data", "estimators", "experiments", "integrations", "models", "nn", "ops", "report", "tasks", "theory")
 # names of rooms that are the package's own too
-_NAMES = {"AnomalyDetector": "estimators", "Classifier": "estimators", "convert": "integrations"}
+_NAMES = {
+    "AnomalyDetector": "estimators",
+    "Classifier": "estimators",
+    "Forecaster": "estimators",
+    "convert": "integrations",
+}
 
 __all__ = ["__version__", *_ROOMS, *_NAMES]
 

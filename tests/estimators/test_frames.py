@@ -173,7 +173,11 @@ BAD: dict[str, tuple[Any, dict[str, Any], tuple[str, ...]]] = {
     "one row": (wide(1), {}, ("two rows in a series", "give freq")),
     "frequency": (wide(), {"freq": "hourly"}, ("freq must be a frequency of pandas", "'hourly'")),
     "other frequency": (wide(), {"freq": "2h"}, ("data must have one frequency, '2h'", "data row 2")),
-    "frequency alone": (wide()[["a"]], {"freq": "h"}, ("freq must be None", "without times")),
+    "frequency alone": (
+        wide()[["a"]],
+        {"freq": "h"},
+        ("data must have times, of the frequency 'h'",),
+    ),
     "kind": ({"a": [1.0]}, {}, ("frame of pandas, polars or arrow", "got dict")),
     "lazy": (pl.from_pandas(wide()).lazy(), {}, ("LazyFrame", "collect it first")),
     "policy": (wide(), {"missing": "guess"}, ("unknown missing 'guess'", "error, ffill, interpolate, zero")),

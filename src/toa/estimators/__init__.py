@@ -2,5 +2,6 @@
 
 from toa.estimators.classifier import Classifier
 from toa.estimators.detector import AnomalyDetector
+from toa.estimators.forecaster import Forecaster
 
-__all__ = ["AnomalyDetector", "Classifier"]
+__all__ = ["AnomalyDetector", "Classifier", "Forecaster"]

@@ -130,7 +130,7 @@ def read_panel(
         kinds = infer_frequency(times, series.inner, series.order, name) if freq is None else check_frequency(freq)
         places = check_regular(times, series.inner, series.order, kinds, name)
     elif freq is not None:
-        raise ValueError(f"freq must be None for {name} without times, got {freq!r}; name the column of times.")
+        raise ValueError(f"{name} must have times, of the frequency {freq!r}, got no column of them; name it.")
     else:
         places = np.arange(len(series.order))
     columns = table.columns(id) if values is None else table.named(values)

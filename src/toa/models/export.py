@@ -8,7 +8,7 @@ one that is training, and one whose evaluation draws random numbers, as DUET's d
 import inspect
 import logging
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -46,7 +46,12 @@ def export_program(model: nn.Module, example: Inputs) -> torch.export.ExportedPr
 
 
 def export_onnx(
-    model: nn.Module, path: str | Path, example: Inputs, *, output: str = "output", tolerance: float = 1e-4
+    model: nn.Module,
+    path: str | Path,
+    example: Inputs,
+    *,
+    output: str | Sequence[str] = "output",
+    tolerance: float = 1e-4,
 ) -> None:
     """Write a model as an ONNX file, for any number of rows, and hold it to the model in onnxruntime.
 
@@ -57,7 +62,7 @@ def export_onnx(
         model: In evaluation mode, on the CPU.
         path: The file. It is written whole or not at all.
         example: Arguments of a call; see `export_program`.
-        output: Name of the output; of several, they are numbered from 0.
+        output: Name of the output; of several, their names, or one name and they are numbered from 0.
         tolerance: Largest error, relative to 1 + the largest output.
 
     Raises:
@@ -151,7 +156,11 @@ def _flat(result: Tensor | tuple[Tensor | None, ...]) -> list[Tensor]:
     return [x for x in results if x is not None]
 
 
-def _output_names(name: str, count: int) -> list[str]:
+def _output_names(name: str | Sequence[str], count: int) -> list[str]:
+    if not isinstance(name, str):
+        if len(name) != count:
+            raise ValueError(f"output must have a name for each of the {count} outputs, got {len(name)}: {list(name)}.")
+        return list(name)
     return [name] if count == 1 else [f"{name}_{place}" for place in range(count)]
 
 

@@ -16,6 +16,19 @@ def absolute_error(estimate: Tensor, target: Tensor) -> Tensor:
     return (estimate - target).abs()
 
 
+def pinball_error(estimate: Tensor, target: Tensor, levels: Tensor) -> Tensor:
+    """max(q e, (q - 1) e) with e = y - ŷ, entry by entry: least in the mean where ŷ is the q-quantile of y.
+
+    Args:
+        estimate: (B, P, Q, C), at the levels q.
+        target: (B, P, C).
+        levels: (Q,).
+    """
+    error = target.unsqueeze(2) - estimate
+    q = levels.view(-1, 1)
+    return torch.maximum(q * error, (q - 1.0) * error)
+
+
 FORECAST_METRICS: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {"mse": squared_error, "mae": absolute_error}
 
 
