@@ -13,8 +13,10 @@ import typer
 import toa
 from toa._terminal import clear_errors, make_console
 from toa.cli_bench import bench_app
+from toa.cli_classify import classify
 from toa.cli_compare import compare
 from toa.cli_data import data_app
+from toa.cli_detect import detect
 from toa.cli_doctor import doctor
 from toa.cli_explain import explain
 from toa.cli_report import report
@@ -44,6 +46,8 @@ app.command()(reproduce)
 app.command()(compare)
 app.command()(report)
 app.command()(watch)
+app.command()(detect)
+app.command()(classify)
 app.command()(doctor)
 app.command()(explain)
 

@@ -180,6 +180,10 @@ class Classifier(ClassifierMixin, Estimator):  # type: ignore[misc]
         right = self.classes_[proba.argmax(1)] == _checked_labels(table, y)
         return float(np.average(right, weights=sample_weight))
 
+    def labels_in(self, X: Any) -> np.ndarray | None:
+        """Labels that a frame has in its column `label`, one a case; None if it has none."""
+        return self._read(X).labels
+
     def _read(self, data: Any) -> CaseTable:
         return read_cases(
             data,

@@ -1,6 +1,7 @@
 """Anomaly detection to look at: a table of both rules, and a picture of score, thresholds and ranges over time."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +90,32 @@ def write_detection(folder: Path) -> Path:
     finally:
         plt.close(figure)
     return path
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class ScoredSeries:
+    """Rows of one series as a detector sees them: score (T,), flags (T,), labels (T,) where they are known."""
+
+    name: str
+    score: np.ndarray
+    flags: np.ndarray
+    labels: np.ndarray | None = None
+
+
+def draw_scores(series: Sequence[ScoredSeries], threshold: float, title: str) -> Figure:
+    """Score and threshold of each series, above the ranges that are flagged and, where known, the true ones."""
+    figure = plt.figure(figsize=(12.0, 0.5 + 3.6 * len(series)), layout="constrained")
+    grid = figure.subplots(2 * len(series), 1, squeeze=False, height_ratios=(4, 1) * len(series))[:, 0]
+    for place, one in enumerate(series):
+        top, bottom = grid[2 * place], grid[2 * place + 1]
+        _draw_score(top, one.score, {"detector": threshold})
+        _draw_ranges(bottom, ({} if one.labels is None else {"true": one.labels}) | {"flagged": one.flags})
+        for axis in (top, bottom):
+            axis.set_xlim(0, len(one.score))
+        top.set_title(one.name, fontsize=10)
+    grid[-1].set_xlabel("row")
+    figure.suptitle(title)
+    return figure
 
 
 def _draw_score(axis: Axes, score: np.ndarray, thresholds: Mapping[str, float]) -> None:

@@ -1,0 +1,151 @@
+"""The command `toa classify`: classes of whole series. Heavy imports wait until it runs."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from toa._terminal import clear_errors, make_console
+from toa.cli_tables import (
+    AttentionOption,
+    BackboneOption,
+    EpochsOption,
+    MissingOption,
+    ModelOption,
+    SaveOption,
+    SeedOption,
+    TimeOption,
+    ValuesOption,
+    fitted,
+    read_frame,
+    write_picture,
+    write_table,
+)
+
+if TYPE_CHECKING:
+    from toa.estimators import Classifier
+
+
+def classify(
+    data: Annotated[
+        Path,
+        typer.Argument(
+            help="Labelled cases to train on, or with --model the cases to classify: a .ts file, or a CSV file with a "
+            "header, one row a case, or with --id one row a time step."
+        ),
+    ],
+    test: Annotated[Path | None, typer.Option(help="Cases to classify after training, in a like file.")] = None,
+    model: ModelOption = None,
+    save: SaveOption = None,
+    out: Annotated[Path, typer.Option(help="Table of predictions.")] = Path("predictions.csv"),
+    picture: Annotated[Path | None, typer.Option(help="Picture of them; beside the table if not given.")] = None,
+    label: Annotated[str | None, typer.Option(help="Column of the class, in a CSV file.")] = None,
+    id: Annotated[str | None, typer.Option(help="Column that says which case a row is of, in a CSV file.")] = None,
+    time: TimeOption = None,
+    values: ValuesOption = None,
+    missing: MissingOption = None,
+    backbone: BackboneOption = None,
+    attention: AttentionOption = None,
+    epochs: EpochsOption = None,
+    seed: SeedOption = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+) -> None:
+    """Learn classes of time series from labelled ones, and tell those of others.
+
+    Examples:
+    toa classify Motions_TRAIN.ts --test Motions_TEST.ts
+
+    toa classify rows.csv --label kind --test new.csv --save kinds.toa
+
+    toa classify more.csv --model kinds.toa --out more-kinds.csv
+
+    toa classify long.csv --id case --time step --label kind --save kinds.toa
+    """
+    with clear_errors():
+        from toa.estimators import Classifier
+
+        if model is not None and test is not None:
+            raise ValueError("--test goes with training; with --model the first file is classified, got both.")
+        if model is None and test is None and save is None:
+            raise ValueError("--test or --save must say what training is for, got neither; give one or both.")
+        given = _read(data)
+        options = {
+            "label": label,
+            "id": id,
+            "time": time,
+            "values": values,
+            "missing": missing,
+            "backbone": backbone,
+            "attention": attention,
+            "epochs": epochs,
+            "seed": seed,
+        }
+        classifier = fitted(Classifier, options, model=model, device=device, data=given.cases, labels=given.labels)
+        console = make_console()
+        if model is None:
+            held = classifier.validation_
+            said = "no case held out" if held is None else f"accuracy {held:.3f} on held-out cases"
+            console.print(f"{len(classifier.classes_)} classes, {classifier.architecture_['backbone']}, {said}.")
+        new = given if model is not None else None if test is None else _read(test)
+        if new is not None:
+            _write(console, classifier, new, (test or data).name, out, picture)
+        if save is not None:
+            classifier.save(save)
+            console.print(f"model:   {save}", soft_wrap=True)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class _Given:
+    """Cases as a classifier takes them, and their labels where the file has them apart."""
+
+    cases: Any
+    labels: Any = None
+
+
+def _read(path: Path) -> _Given:
+    if path.name.endswith((".ts", ".ts.gz")):
+        from toa.data import read_ts
+
+        if not path.is_file():
+            raise FileNotFoundError(f"cases must be a file, got {path}, which is none.")
+        found = read_ts(path)
+        return _Given(cases=[case.T for case in found.cases], labels=found.labels)
+    return _Given(cases=read_frame(path))
+
+
+def _write(console: Any, classifier: "Classifier", new: _Given, name: str, out: Path, picture: Path | None) -> None:
+    """Predictions as a table and a picture, measured where labels are known."""
+    import numpy as np
+    import pandas as pd
+
+    from toa.report.classification import draw_counts, draw_probabilities
+    from toa.tasks.metrics import class_scores, confusion_matrix
+
+    names = [str(one) for one in classifier.classes_]
+    proba = classifier.predict_proba(new.cases)
+    frame = proba if isinstance(proba, pd.DataFrame) else pd.DataFrame(np.asarray(proba), columns=names)
+    chances = frame[names].to_numpy()
+    predicted = classifier.classes_[chances.argmax(1)]
+    table = frame.rename(columns={one: f"p({one})" for one in names})
+    if classifier.id is None:
+        table.insert(0, "case", np.arange(1, len(table) + 1))
+    table.insert(1, "prediction", predicted)
+    labels = classifier.labels_in(new.cases) if new.labels is None else np.asarray(new.labels)
+    known = labels is not None and np.isin(labels, classifier.classes_).all()
+    if labels is not None and known:
+        import torch
+
+        true, guess = (torch.from_numpy(np.searchsorted(classifier.classes_, one)) for one in (labels, predicted))
+        counts = confusion_matrix(true, guess, len(names))
+        scores = class_scores(counts)
+        said = f"accuracy {scores['accuracy']:.3f}, balanced {scores['balanced_accuracy']:.3f}"
+        console.print(f"{len(table)} cases of {name}: {said}, macro F1 {scores['macro_f1']:.3f}.", soft_wrap=True)
+        figure = draw_counts(counts.numpy(), names, f"{name}\n{said}")
+    else:
+        why = "" if labels is None else "; its labels are not all classes that were fitted, so nothing is measured"
+        console.print(f"{len(table)} cases of {name} classified{why}.", soft_wrap=True)
+        figure = draw_probabilities(chances, names, name)
+    console.print(f"table:   {write_table(table, out)}", soft_wrap=True)
+    drawn = write_picture(figure, out.with_suffix(".png") if picture is None else picture)
+    console.print(f"picture: {drawn}", soft_wrap=True)

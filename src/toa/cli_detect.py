@@ -1,0 +1,161 @@
+"""The command `toa detect`: unusual rows of a table. Heavy imports wait until it runs."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from toa._terminal import clear_errors, make_console
+from toa.cli_tables import (
+    AttentionOption,
+    BackboneOption,
+    EpochsOption,
+    MissingOption,
+    ModelOption,
+    SaveOption,
+    SeedOption,
+    TimeOption,
+    ValuesOption,
+    fitted,
+    read_frame,
+    write_picture,
+    write_table,
+)
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pandas as pd
+
+    from toa.report.anomaly import ScoredSeries
+
+# series that a picture shows, and ranges that the terminal does
+_DRAWN = 4
+_LISTED = 8
+
+
+def detect(
+    data: Annotated[Path, typer.Argument(help="Table to search: a CSV file with a header, one row a time step.")],
+    train: Annotated[Path | None, typer.Option(help="Table of normal rows to train on; DATA if not given.")] = None,
+    model: ModelOption = None,
+    save: SaveOption = None,
+    out: Annotated[Path, typer.Option(help="Table of scores and flags.")] = Path("detection.csv"),
+    picture: Annotated[Path | None, typer.Option(help="Picture of them; beside the table if not given.")] = None,
+    id: Annotated[str | None, typer.Option(help="Column of ids, if the table holds several series.")] = None,
+    time: TimeOption = None,
+    values: ValuesOption = None,
+    label: Annotated[
+        str | None, typer.Option(help="Column of DATA with 1 where a row is known to be an anomaly, to measure by.")
+    ] = None,
+    contamination: Annotated[
+        float | None, typer.Option(help="Share of the training rows above the threshold; 0.01 if not given.")
+    ] = None,
+    window: Annotated[int | None, typer.Option(help="Rows that are seen at once; by size if not given.")] = None,
+    missing: MissingOption = None,
+    backbone: BackboneOption = None,
+    attention: AttentionOption = None,
+    epochs: EpochsOption = None,
+    seed: SeedOption = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+) -> None:
+    """Flag the rows of a table that are not like the others, or like those of another.
+
+    A model learns to reconstruct the training rows; what it reconstructs badly is flagged. Examples:
+
+    toa detect sensors.csv
+
+    toa detect today.csv --train last-month.csv --save sensors.toa
+
+    toa detect tomorrow.csv --model sensors.toa --out alarms.csv
+    """
+    with clear_errors():
+        from toa.estimators import AnomalyDetector
+        from toa.report.anomaly import draw_scores
+
+        if model is not None and train is not None:
+            raise ValueError("--train goes without --model, which is fitted already, got both; leave one out.")
+        frame = read_frame(data)
+        labels = _take_labels(frame, label, data)
+        options = {
+            "contamination": contamination,
+            "window": window,
+            "id": id,
+            "time": time,
+            "values": values,
+            "missing": missing,
+            "backbone": backbone,
+            "attention": attention,
+            "epochs": epochs,
+            "seed": seed,
+        }
+        normal = None if model is not None else frame if train is None else read_frame(train)
+        if normal is not None and train is not None and label in normal.columns:
+            normal = normal.drop(columns=label)
+        detector = fitted(AnomalyDetector, options, model=model, device=device, data=normal)
+        found = detector.predict(frame)
+        console = make_console()
+        for line in _summary(found, detector, labels):
+            console.print(line, soft_wrap=True)
+        console.print(f"table:   {write_table(found, out)}", soft_wrap=True)
+        parts = _series(found, detector.id, labels)
+        figure = draw_scores(parts[:_DRAWN], detector.threshold_, f"{data.name}: score, threshold and flagged rows")
+        drawn = write_picture(figure, out.with_suffix(".png") if picture is None else picture)
+        more = f" ({_DRAWN} of {len(parts)} series)" if len(parts) > _DRAWN else ""
+        console.print(f"picture: {drawn}{more}", soft_wrap=True)
+        if save is not None:
+            detector.save(save)
+            console.print(f"model:   {save}", soft_wrap=True)
+
+
+def _take_labels(frame: "pd.DataFrame", label: str | None, path: Path) -> "np.ndarray | None":
+    """Known anomalies, their column taken out of the table."""
+    if label is None:
+        return None
+    if label not in frame.columns:
+        raise ValueError(f"{path} must have a column {label!r}, got {', '.join(map(repr, frame.columns))}.")
+    column = frame.pop(label)
+    wrong = ~column.isin((0, 1))
+    if wrong.any():
+        row = int(wrong.to_numpy().argmax())
+        raise ValueError(
+            f"{path} must have 0 or 1 in column {label!r}, got {column.iloc[row]!r} at data row {row + 1}."
+        )
+    return column.to_numpy().astype(bool)
+
+
+def _summary(found: "pd.DataFrame", detector: Any, labels: "np.ndarray | None") -> list[str]:
+    from toa.tasks.anomaly_metrics import Runs, point_metrics, undefined
+
+    flags = found["anomaly"].to_numpy().astype(bool)
+    lines = [
+        f"{int(flags.sum())} of {len(flags)} rows flagged, with scores above {detector.threshold_:.4g}; windows of "
+        f"{detector.window_} rows, {detector.architecture_['backbone']}."
+    ]
+    if detector.id is None:
+        runs = Runs.of(flags)
+        named = found.get(detector.time or next((c for c in found if c not in ("score", "anomaly")), ""), None)
+        for start, stop in list(zip(runs.starts, runs.stops, strict=True))[:_LISTED]:
+            when = f" ({named.iloc[start]} to {named.iloc[stop - 1]})" if named is not None else ""
+            lines.append(f"  rows {start + 1} to {stop}{when}")
+        if len(runs.starts) > _LISTED:
+            lines.append(f"  and {len(runs.starts) - _LISTED} ranges more")
+    if labels is not None:
+        reason = undefined(labels)
+        metrics = point_metrics(labels, flags)
+        shown = ", ".join(f"{name} {value:.3f}" for name, value in metrics.items() if value is not None)
+        lines.append(f"against the labels: {shown}" if reason is None else f"no measure by the labels: {reason}.")
+    return lines
+
+
+def _series(found: "pd.DataFrame", id: str | None, labels: "np.ndarray | None") -> "list[ScoredSeries]":
+    import numpy as np
+
+    from toa.report.anomaly import ScoredSeries
+
+    score, flags = found["score"].to_numpy(), found["anomaly"].to_numpy().astype(bool)
+    places = {"": np.arange(len(found))} if id is None else found.groupby(id, sort=False).indices
+    return [
+        ScoredSeries(
+            name=str(name), score=score[rows], flags=flags[rows], labels=None if labels is None else labels[rows]
+        )
+        for name, rows in places.items()
+    ]

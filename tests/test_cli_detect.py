@@ -1,0 +1,184 @@
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+from tests.support import ROOT
+from toa.cli import app
+from toa.estimators import AnomalyDetector, Classifier
+
+SMALL = ["--epochs", "1", "--device", "cpu"]
+
+
+def call(*words: object):
+    result = CliRunner().invoke(app, list(map(str, words)), env={"COLUMNS": "500", "TERM": "dumb"})
+    return result.exit_code, re.sub(r"\s+", " ", result.output)
+
+
+def sensors(rows: int = 120, **columns: object) -> pd.DataFrame:
+    t = np.arange(rows)
+    frame = pd.DataFrame({"date": pd.date_range("2024-01-01", periods=rows, freq="h"), "a": np.sin(t / 3)})
+    return frame.assign(b=np.cos(t / 5), **columns)
+
+
+def spiked() -> pd.DataFrame:
+    frame = sensors(broken=0)
+    frame.loc[60:61, ["a", "b"]] += 9.0
+    frame.loc[60:61, "broken"] = 1
+    return frame
+
+
+def cases(count: int = 8) -> pd.DataFrame:
+    t = np.arange(10)
+    kind = np.arange(count) % 2
+    return pd.DataFrame(np.sin(np.where(kind, 2.0, 0.5)[:, None] * t)).assign(kind=np.where(kind, "quick", "slow"))
+
+
+def write(frame: pd.DataFrame, path):
+    frame.to_csv(path, index=False)
+    return path
+
+
+TS = """@problemName tiny
+@timeStamps false
+@univariate true
+@equalLength true
+@seriesLength 4
+@classLabel true up down
+@data
+1,2,3,4:up
+4,3,2,1:down
+2,3,4,5:up
+5,4,3,2:down
+"""
+
+
+@pytest.mark.parametrize("command", ["detect", "classify"])
+def test_commands_explain_themselves_with_examples(command):
+    code, text = call(command, "--help")
+    assert code == 0
+    assert f"toa {command} " in text
+    assert "--model" in text
+    subprocess.run(
+        [sys.executable, "-c", "import sys, toa.cli_detect, toa.cli_classify; assert 'torch' not in sys.modules"],
+        check=True,
+        cwd=ROOT,
+    )
+
+
+def test_detect_writes_a_table_a_picture_and_a_model_that_is_used_again(tmp_path):
+    data = write(spiked(), tmp_path / "own.csv")
+    out, model = tmp_path / "found.csv", tmp_path / "own.toa"
+    code, text = call("detect", data, "--label", "broken", "--out", out, "--save", model, "--window", 12, *SMALL)
+    assert code == 0, text
+    assert "2 of 120 rows flagged" in text
+    assert re.search(r"rows \d+ to \d+ \(2024-01-03", text)
+    assert "against the labels: precision" in text
+    found = pd.read_csv(out)
+    assert list(found.columns) == ["date", "score", "anomaly"]
+    assert found["score"].argmax() in (60, 61)
+    assert (tmp_path / "found.png").read_bytes().startswith(b"\x89PNG")
+    frame = spiked().drop(columns="broken")
+    assert np.allclose(AnomalyDetector.load(model).predict(frame)["score"], found["score"])
+    code, text = call("detect", data, "--label", "broken", "--model", model, "--out", tmp_path / "again.csv")
+    assert code == 0, text
+    assert (tmp_path / "again.csv").read_bytes() == out.read_bytes()
+
+
+def test_detect_trains_on_another_table_and_knows_ids(tmp_path):
+    normal = pd.concat([sensors(machine=name) for name in ("m1", "m2")])
+    train = write(normal, tmp_path / "train.csv")
+    data = write(normal.groupby("machine").head(40), tmp_path / "new.csv")
+    picture = tmp_path / "shown.png"
+    words = ["--train", train, "--id", "machine", "--window", 8, "--out", tmp_path / "o.csv", "--picture", picture]
+    code, text = call("detect", data, *words, *SMALL)
+    assert code == 0, text
+    assert len(pd.read_csv(tmp_path / "o.csv")) == 80
+    assert picture.exists()
+
+
+BAD_DETECT = {
+    "both": (["--model", "m.toa", "--train", "t.csv"], "--train goes without --model"),
+    "option": (["--model", "m.toa", "--window", "8"], "--window goes with training, got it beside --model"),
+    "label": (["--label", "nosuch"], "must have a column 'nosuch', got 'date', 'a'"),
+    "wrong label": (["--label", "a"], "must have 0 or 1 in column 'a', got"),
+    "no model": (["--model", "nosuch.toa"], "must be a saved anomaly detector, got no such file"),
+    "column": (["--values", "c"], "must have a column 'c'"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_DETECT)
+def test_detect_says_what_is_wrong_in_one_line(tmp_path, name):
+    words, complaint = BAD_DETECT[name]
+    code, text = call("detect", write(sensors(), tmp_path / "own.csv"), "--out", tmp_path / "o.csv", *words)
+    assert code == 2
+    assert text.startswith("error: ")
+    assert complaint in text
+    assert not (tmp_path / "o.csv").exists()
+
+
+def test_detect_names_the_row_of_text_and_a_missing_file(tmp_path):
+    frame = sensors().astype({"a": object})
+    frame.loc[7, "a"] = "broken"
+    code, text = call("detect", write(frame, tmp_path / "own.csv"))
+    assert code == 2
+    assert "'broken' in column 'a' at data row 8" in text
+    code, text = call("detect", tmp_path / "nosuch.csv")
+    assert code == 2
+    assert "which is none" in text
+
+
+def test_classify_learns_rows_and_tells_others(tmp_path):
+    train = write(cases(), tmp_path / "train.csv")
+    test = write(cases(6), tmp_path / "test.csv")
+    out, model = tmp_path / "p.csv", tmp_path / "kinds.toa"
+    code, text = call("classify", train, "--label", "kind", "--test", test, "--out", out, "--save", model, *SMALL)
+    assert code == 0, text
+    assert "6 cases of test.csv: accuracy" in text
+    found = pd.read_csv(out)
+    assert list(found.columns) == ["case", "prediction", "p(quick)", "p(slow)"]
+    assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")
+    values = cases(6).drop(columns="kind").to_numpy()
+    assert (Classifier.load(model).predict(values) == found["prediction"]).all()
+    unlabelled = write(cases(3).drop(columns="kind"), tmp_path / "new.csv")
+    code, text = call("classify", unlabelled, "--model", model, "--out", tmp_path / "n.csv")
+    assert code == 0, text
+    assert "3 cases of new.csv classified." in text
+    assert (tmp_path / "n.png").exists()
+
+
+def test_classify_reads_ts_files_and_long_tables(tmp_path):
+    (tmp_path / "T_TRAIN.ts").write_text(TS)
+    code, text = call(
+        "classify", tmp_path / "T_TRAIN.ts", "--test", tmp_path / "T_TRAIN.ts", "--out", tmp_path / "p.csv", *SMALL
+    )
+    assert code == 0, text
+    assert set(pd.read_csv(tmp_path / "p.csv")["prediction"]) <= {"up", "down"}
+    rows = [{"case": f"c{i}", "step": s, "v": s * (-1) ** i, "k": i % 2} for i in range(4) for s in range(5)]
+    long = write(pd.DataFrame(rows), tmp_path / "long.csv")
+    columns = ["--id", "case", "--time", "step", "--label", "k"]
+    code, text = call("classify", long, *columns, "--test", long, "--out", tmp_path / "l.csv", *SMALL)
+    assert code == 0, text
+    found = pd.read_csv(tmp_path / "l.csv")
+    assert list(found.columns) == ["case", "prediction", "p(0)", "p(1)"]
+    assert found["case"].tolist() == ["c0", "c1", "c2", "c3"]
+
+
+BAD_CLASSIFY = {
+    "nothing": ([], "--test or --save must say what training is for"),
+    "both": (["--model", "m", "--test", "t"], "--test goes with training"),
+    "label": (["--save", "m"], "numeric columns alone, got 'slow' in column 'kind' at data row 1"),
+    "unlabelled": (["--save", "m", "--label", "nosuch"], "got 'slow' in column 'kind'"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_CLASSIFY)
+def test_classify_says_what_is_wrong_in_one_line(tmp_path, name):
+    words, complaint = BAD_CLASSIFY[name]
+    code, text = call("classify", write(cases(), tmp_path / "own.csv"), *words)
+    assert code == 2
+    assert complaint in text
