@@ -7,7 +7,7 @@ Alphabet: B batch, M queries, N keys, H heads, D query and key width, E value wi
 """
 
 from collections.abc import Iterator
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.autograd.function import FunctionCtx
 
 from toa.ops.attention.definitions import (
+    L2_FLOOR,
     SOFTPLUS_LINEAR,
     Activation,
     GateNorm,
@@ -25,10 +26,11 @@ from toa.ops.attention.definitions import (
     rms_factor,
     visible_keys,
 )
+from toa.ops.dropout import draw_bits, dropout, keep_factors
 from toa.ops.operators import Operator
 
 # scores held at a time, in elements: about a core's cache on a CPU, enough to fill the chip on an accelerator
-_BLOCK_ELEMENTS = {"cpu": 1 << 20}
+_BLOCK_ELEMENTS = {"cpu": 1 << 18}
 _BLOCK_ELEMENTS_DEFAULT = 1 << 27
 
 
@@ -73,6 +75,10 @@ def folded_operator_attention(
 ) -> Float[Tensor, "b m h e"]:
     """O = act(Q (S1ᵀ K)ᵀ) (S2 V), in the dtype of `v`; `kernel` is what computes act(·) · where it is no softmax."""
     padding = None if key_padding_mask is None else key_padding_mask[:, :, None, None]
+    # where the scores are formed anyway, their rows' norms are read off them
+    plain = padding is None and pair_mask is None and not causal and activation != "softmax"
+    formed = kernel is None and plain and q.dtype in (torch.float32, torch.float64)
+    rows = _RowNorms.of(score_norm, gate_norm, k.shape[1]) if formed else _RowNorms()
 
     def clear(x: Tensor) -> Tensor:
         return x if padding is None else x.masked_fill(padding, 0.0)
@@ -83,7 +89,7 @@ def folded_operator_attention(
             # mixing fills padded rows again; cleared, they add nothing to a row's norm and ReLU drops them
             right = clear(s.mix(right, transpose=True, causal=causal))
         left = left * scale
-        if norm in ("l2", "rms"):
+        if norm in ("l2", "rms") and not formed:
             squared = _squared_row_norms(left, right, causal, key_padding_mask is not None)
             factor = l2_factor(squared) if norm == "l2" else rms_factor(squared, count)
             left = (left * factor).to(left.dtype)
@@ -94,7 +100,7 @@ def folded_operator_attention(
         seen = visible_keys(q, k, key_padding_mask, causal).sum(-1)  # (B or 1, 1, M)
         count = seen.clamp(min=1).mT.unsqueeze(-1).to(q.dtype)  # (B or 1, M, 1, 1)
     query, key = prepare(q, k, s1, score_norm)
-    if score_norm in ("mean", "rms"):
+    if score_norm == "mean" or (score_norm == "rms" and not formed):
         query = query / count
     value = clear(v)
     if s2 is not None:
@@ -132,8 +138,9 @@ def folded_operator_attention(
             dropout_p=dropout_p,
         )
         return out.transpose(1, 2)
-    attend = blocked_kernel_attention if kernel is None else kernel
-    return attend(query, key, value, gate_query, gate_key, causal=causal, dropout_p=dropout_p)
+    if kernel is not None:
+        return kernel(query, key, value, gate_query, gate_key, causal=causal, dropout_p=dropout_p)
+    return _blocked_kernel_attention(query, key, value, gate_query, gate_key, rows, causal=causal, dropout_p=dropout_p)
 
 
 def _heads_first(x: Float[Tensor, "b n h d"]) -> Float[Tensor, "b h n d"]:
@@ -159,9 +166,9 @@ def _pair_masked_attention(
         scores = masked_scores((q @ k.mT).to(exact), pair_mask, scale).masked_fill(~visible, float("-inf"))
         weights = scores.softmax(-1).masked_fill(~visible, 0.0).to(v.dtype)
     else:
-        weights = _kernel(q, k, gate_q, gate_k, None).masked_fill(~visible, 0.0)
+        weights = _kernel(q, k, gate_q, gate_k, None, _RowNorms()).masked_fill(~visible, 0.0)
         weights = weights * pair_mask.unsqueeze(1).to(weights.dtype)
-    return (F.dropout(weights, dropout_p) if dropout_p else weights) @ v
+    return dropout(weights, dropout_p) @ v
 
 
 def _squared_row_norms(
@@ -185,12 +192,44 @@ def _squared_row_norms(
     return scores.square().sum(-1).transpose(1, 2).unsqueeze(-1)
 
 
-def blocked_kernel_attention(
+class _RowNorm(NamedTuple):
+    """A row of scores times gain / sqrt(share ‖row‖² + floor)."""
+
+    share: float
+    floor: float
+    gain: float
+
+    def factor(self, scores: Tensor) -> Tensor:
+        """What each row is multiplied by."""
+        return self.gain * (self.share * scores.square().sum(-1, keepdim=True) + self.floor).rsqrt()
+
+    def backward(self, grad: Tensor, scores: Tensor, factor: Tensor) -> Tensor:
+        """The gradient of the scores, from that of the normalised ones."""
+        along = (grad * scores).sum(-1, keepdim=True)
+        return grad * factor - scores * (factor**3 * along * (self.share / self.gain**2))
+
+
+class _RowNorms(NamedTuple):
+    """Norms of the scores and of the gate's that are taken where the scores are formed."""
+
+    left: _RowNorm | None = None
+    right: _RowNorm | None = None
+
+    @classmethod
+    def of(cls, score_norm: str, gate_norm: str, n: int) -> "_RowNorms":
+        """Norms by name, over n keys."""
+        l2, rms = _RowNorm(1.0, L2_FLOOR, 1.0), _RowNorm(1.0 / n, 1.0, 1.0)
+        left = {"l2": l2, "rms": rms._replace(gain=1.0 / n)}.get(score_norm)
+        return cls(left, {"l2": l2, "rms": rms}.get(gate_norm))
+
+
+def _blocked_kernel_attention(
     q: Float[Tensor, "b m h d"],
     k: Float[Tensor, "b n h d"],
     v: Float[Tensor, "b n h e"],
     gate_q: Float[Tensor, "b m h g"] | None,
     gate_k: Float[Tensor, "b n h g"] | None,
+    rows: _RowNorms,
     *,
     causal: bool,
     dropout_p: float,
@@ -198,13 +237,14 @@ def blocked_kernel_attention(
     """act(Q Kᵀ) V by matrix products, a block of scores at a time."""
     query, key, value = (_heads_first(x) for x in (q, k, v))
     gate_query, gate_key = (None if x is None else _heads_first(x) for x in (gate_q, gate_k))
-    if dropout_p or torch.compiler.is_compiling():
-        # dropout is one draw for forward and backward; a compiler fuses and recomputes by itself, for any size
-        kernel = _kernel(query, key, gate_query, gate_key, 0 if causal else None)
-        out = (F.dropout(kernel, dropout_p) if dropout_p else kernel) @ value
+    if torch.compiler.is_compiling() or (dropout_p and q.device.type != "cpu"):
+        # a compiler fuses and recomputes by itself, for any size; on other devices dropout has no mask to keep
+        kernel = _kernel(query, key, gate_query, gate_key, 0 if causal else None, rows)
+        out = dropout(kernel, dropout_p) @ value
     else:
+        bits = draw_bits(torch.Size((*query.shape[:3], key.shape[2]))).flatten(0, 1) if dropout_p else None
         flat = [None if x is None else x.flatten(0, 1) for x in (query, key, value, gate_query, gate_key)]
-        out = _BlockedKernelAttention.apply(*flat, causal).unflatten(0, query.shape[:2])
+        out = _BlockedKernelAttention.apply(*flat, bits, causal, dropout_p, rows).unflatten(0, query.shape[:2])
     return out.transpose(1, 2)
 
 
@@ -214,64 +254,130 @@ def _scores(q: Tensor, k: Tensor, first_row: int | None) -> Tensor:
     return scores if first_row is None else scores.tril(first_row)
 
 
+def _times(x: Tensor, factor: Tensor) -> Tensor:
+    """A product that takes the place of x, where no gradient needs x any more."""
+    return x * factor if torch.is_grad_enabled() else x.mul_(factor)
+
+
 def _kernel(
-    q: Tensor, k: Tensor, gate_q: Tensor | None, gate_k: Tensor | None, first_row: int | None
+    q: Tensor, k: Tensor, gate_q: Tensor | None, gate_k: Tensor | None, first_row: int | None, rows: _RowNorms
 ) -> Float[Tensor, "*heads m n"]:
-    kernel = _scores(q, k, first_row).relu()
+    left = _scores(q, k, first_row)
+    kernel = left.relu()
+    if rows.left is not None:
+        kernel = _times(kernel, rows.left.factor(left))
     if gate_q is not None and gate_k is not None:
         # where the left scores are masked the product is zero, whatever the gate says
-        kernel = kernel * F.softplus(gate_q @ gate_k.mT, threshold=SOFTPLUS_LINEAR)
+        right = gate_q @ gate_k.mT
+        if rows.right is not None:
+            right = _times(right, rows.right.factor(right))
+        kernel = _times(kernel, F.softplus(right, threshold=SOFTPLUS_LINEAR))
     return kernel
 
 
 class _BlockedKernelAttention(torch.autograd.Function):
     """act(Q Kᵀ) V, some heads or queries at a time; backward forms the scores again instead of keeping them.
 
-    Tensors are (heads of all batch entries, tokens, width). Backward is made of differentiable tensor functions, so
-    second derivatives work.
+    Tensors are (heads of all batch entries, tokens, width). Of dropout, `bits` for each score are kept. Backward is
+    made of differentiable tensor functions, so second derivatives work.
     """
 
     @staticmethod
-    def forward(q: Tensor, k: Tensor, v: Tensor, gate_q: Tensor | None, gate_k: Tensor | None, causal: bool) -> Tensor:
+    def forward(
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        gate_q: Tensor | None,
+        gate_k: Tensor | None,
+        bits: Tensor | None,
+        causal: bool,
+        dropout_p: float,
+        rows: _RowNorms,
+    ) -> Tensor:
         out = v.new_empty(*q.shape[:2], v.shape[2])
-        for heads, rows in _blocks(q, k):
-            gate_query = None if gate_q is None else gate_q[heads, rows]
+        for heads, some in _blocks(q, k):
+            gate_query = None if gate_q is None else gate_q[heads, some]
             gate_key = None if gate_k is None else gate_k[heads]
-            kernel = _kernel(q[heads, rows], k[heads], gate_query, gate_key, rows.start if causal else None)
-            out[heads, rows] = kernel @ v[heads]
+            kernel = _kernel(q[heads, some], k[heads], gate_query, gate_key, some.start if causal else None, rows)
+            if bits is not None:
+                kernel = _times(kernel, keep_factors(bits[heads, some], dropout_p, kernel.dtype))
+            out[heads, some] = kernel @ v[heads]
         return out
 
     @staticmethod
     def setup_context(ctx: FunctionCtx, inputs: tuple[Any, ...], output: Tensor) -> None:
-        *tensors, causal = inputs
+        *tensors, causal, dropout_p, rows = inputs
         ctx.save_for_backward(*tensors)
-        ctx.causal = causal  # type: ignore[attr-defined]
+        ctx.settings = causal, dropout_p, rows  # type: ignore[attr-defined]
 
     @staticmethod
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
-        q, k, v, gate_q, gate_k = ctx.saved_tensors
-        grad_q, grad_k, grad_v = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)
-        gated = gate_q is not None
-        grad_gate_q = torch.empty_like(gate_q) if gated else None
-        grad_gate_k = torch.zeros_like(gate_k) if gated else None
-        for heads, rows in _blocks(q, k):
-            query, grad = q[heads, rows], grad_out[heads, rows]
-            left = _scores(query, k[heads], rows.start if ctx.causal else None)
-            kernel = left.relu()
-            grad_kernel = grad @ v[heads].mT
-            grad_left = grad_kernel * (left > 0)
-            if grad_gate_q is not None and grad_gate_k is not None:
-                right = gate_q[heads, rows] @ gate_k[heads].mT
-                gate = F.softplus(right, threshold=SOFTPLUS_LINEAR)
-                grad_right = grad_kernel * kernel * right.sigmoid()
-                grad_gate_q[heads, rows] = grad_right @ gate_k[heads]
-                grad_gate_k[heads] += grad_right.mT @ gate_q[heads, rows]
-                grad_left = grad_left * gate
-                kernel = kernel * gate
-            grad_q[heads, rows] = grad_left @ k[heads]
-            grad_k[heads] += grad_left.mT @ query
-            grad_v[heads] += kernel.mT @ grad
-        return grad_q, grad_k, grad_v, grad_gate_q, grad_gate_k, None
+        q, k, v, gate_q, gate_k, bits = ctx.saved_tensors
+        causal, dropout_p, rows = ctx.settings
+        grads = [None if x is None else torch.empty_like(x) for x in (q, k, v, gate_q, gate_k)]
+        for heads, some in _blocks(q, k):
+            found = _block_gradients(
+                q[heads, some],
+                k[heads],
+                v[heads],
+                None if gate_q is None else gate_q[heads, some],
+                None if gate_k is None else gate_k[heads],
+                None if bits is None else keep_factors(bits[heads, some], dropout_p, q.dtype),
+                grad_out[heads, some],
+                some.start if causal else None,
+                rows,
+            )
+            for whole, part, of_queries in zip(grads, found, (True, False, False, True, False), strict=True):
+                if whole is None or part is None:
+                    continue
+                if of_queries:
+                    whole[heads, some] = part
+                elif some.start == 0:
+                    whole[heads] = part
+                else:
+                    whole[heads] += part
+        return (*grads, None, None, None, None)
+
+
+def _block_gradients(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    gate_q: Tensor | None,
+    gate_k: Tensor | None,
+    keep: Tensor | None,
+    grad: Tensor,
+    first_row: int | None,
+    rows: _RowNorms,
+) -> tuple[Tensor | None, ...]:
+    """Gradients of all factors from a block of queries."""
+    left = _scores(q, k, first_row)
+    kernel = left.relu()
+    positive = kernel.sign()
+    left_factor = None if rows.left is None else rows.left.factor(left)
+    if left_factor is not None:
+        kernel = _times(kernel, left_factor)
+    grad_kernel = grad @ v.mT
+    if keep is not None:
+        grad_kernel = _times(grad_kernel, keep)
+    grad_gate_q = grad_gate_k = None
+    if gate_q is not None and gate_k is not None:
+        right = scaled = gate_q @ gate_k.mT
+        right_factor = None if rows.right is None else rows.right.factor(right)
+        if right_factor is not None:
+            scaled = right * right_factor
+        grad_right = _times(_times(scaled.sigmoid(), kernel), grad_kernel)
+        if rows.right is not None and right_factor is not None:
+            grad_right = rows.right.backward(grad_right, right, right_factor)
+        grad_gate_q, grad_gate_k = grad_right @ gate_k, grad_right.mT @ gate_q
+        gate = F.softplus(scaled, threshold=SOFTPLUS_LINEAR)
+        kernel, grad_kernel = _times(kernel, gate), _times(grad_kernel, gate)
+    grad_left = _times(grad_kernel, positive)
+    if rows.left is not None and left_factor is not None:
+        grad_left = rows.left.backward(grad_left, left, left_factor)
+    if keep is not None:
+        kernel = _times(kernel, keep)
+    return grad_left @ k, grad_left.mT @ q, kernel.mT @ grad, grad_gate_q, grad_gate_k
 
 
 def _blocks(q: Tensor, k: Tensor) -> Iterator[tuple[slice, slice]]:

@@ -18,6 +18,7 @@ from toa.ops.attention.definitions import (
     rms_factor,
     visible_keys,
 )
+from toa.ops.dropout import dropout
 from toa.ops.operators import Operator
 
 
@@ -73,8 +74,7 @@ def naive_operator_attention(
         w = w * F.softplus(scores(gate_q, gate_k, gate_s1, gate_norm), threshold=SOFTPLUS_LINEAR)
     if pair_mask is not None and activation != "softmax":
         w = w * pair_mask.unsqueeze(1).to(exact)
-    if dropout_p:
-        w = F.dropout(w, dropout_p)
+    w = dropout(w, dropout_p)
     if s2 is not None:
         matrix = s2.dense(k.shape[1]).to(exact)
         w = w @ (matrix.tril() if causal else matrix)
