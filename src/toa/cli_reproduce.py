@@ -32,7 +32,7 @@ _TABLES = (
     "anomaly, sor-ablation-full, sor-ablation-average or efficiency"
 )
 # of `toa run`, what is said once for a whole list
-_COMMON = ("out", "device", "devices", "data_dir", "dry_run")
+_COMMON = ("out", "device", "devices", "num_nodes", "data_dir", "dry_run")
 # letters of a run's name beside its bar
 _WIDTH = 60
 # what a wrong option raises, by whichever name typer has it
@@ -148,7 +148,7 @@ def _options(words: list[str]) -> dict[str, Any]:
 
 
 def _config(given: dict[str, Any]) -> Any:
-    defaults = {"device": "auto", "devices": 1, "dry_run": False}
+    defaults = {"device": "auto", "dry_run": False}
     for name in _COMMON:
         if given[name] != defaults.get(name):
             option = f"--{name.replace('_', '-')}"

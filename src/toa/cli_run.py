@@ -47,12 +47,21 @@ class Request:
     data_dir: Path | None
     out: Path
     device: str
-    devices: int
+    devices: int | None
+    num_nodes: int | None
 
     def how(self) -> dict[str, Any]:
         """Where and on what to run, as every task takes it."""
-        command = ["toa", *sys.argv[1:]]
-        return {"data_dir": self.data_dir, "device": self.device, "devices": self.devices, "command": command}
+        from toa.tasks.ranks import settle_devices
+
+        devices, num_nodes = settle_devices(self.devices, self.num_nodes)
+        return {
+            "data_dir": self.data_dir,
+            "device": self.device,
+            "devices": devices,
+            "num_nodes": num_nodes,
+            "command": ["toa", *sys.argv[1:]],
+        }
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -119,7 +128,16 @@ def run(
     data_dir: Annotated[Path | None, typer.Option(help="Where data are looked for first.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of all runs; runs/TASK if not given.")] = None,
     device: DeviceOption = "auto",
-    devices: Annotated[int, typer.Option(help="How many devices train together.")] = 1,
+    devices: Annotated[
+        int | None,
+        typer.Option(
+            help="How many devices of a machine train one model together, sharing its batches; 1 if not given."
+        ),
+    ] = None,
+    num_nodes: Annotated[
+        int | None,
+        typer.Option(help="How many machines do; torchrun, which starts them, says it and --devices itself."),
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the settings as JSON and leave.")] = False,
 ) -> None:
     """Train and measure one model; a stopped run goes on where it was, a finished one is read."""
@@ -138,6 +156,7 @@ def run(
             out=Path("runs") / task if out is None else out,
             device=device,
             devices=devices,
+            num_nodes=num_nodes,
         )
         config = config_of(task, request)
         if dry_run:

@@ -47,14 +47,6 @@ def test_a_last_smaller_batch_is_kept_or_dropped():
     assert WindowBatches(windows(), 8, seed=1, drop_last=True).steps_per_epoch == 5
 
 
-def test_processes_share_a_batch_without_overlap():
-    shares = [WindowBatches(windows(), 4, seed=1, rank=rank, world=2) for rank in (0, 1)]
-    alone = WindowBatches(windows(), 8, seed=1, drop_last=True)
-    assert shares[0].steps_per_epoch == alone.steps_per_epoch
-    joined = torch.cat([share.at(2, 3)[0] for share in shares])
-    assert torch.equal(joined, alone.at(2, 3)[0])
-
-
 def test_too_large_a_batch_is_refused():
     with pytest.raises(ValueError, match=message("batch_size", "42", "got 64", "drop_last=false")):
         WindowBatches(windows(), 64, seed=1, drop_last=True)

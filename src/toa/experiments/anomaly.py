@@ -45,6 +45,7 @@ def run_anomaly(
     data_dir: Path | None = None,
     device: str = "auto",
     devices: int = 1,
+    num_nodes: int = 1,
     command: Sequence[str] = (),
     observe: Observer | None = None,
 ) -> Record:
@@ -58,7 +59,8 @@ def run_anomaly(
         out: Folder of all runs.
         data_dir: Where sets are looked for first.
         device: "auto", "cpu", "cuda" or "cuda:N".
-        devices: How many devices train together.
+        devices: How many devices of a machine train together.
+        num_nodes: How many machines do.
         command: The command line that the record shall name.
         observe: Told of progress.
     """
@@ -98,6 +100,7 @@ def run_anomaly(
         anomaly_folder(config, out),
         device=device,
         devices=devices,
+        num_nodes=num_nodes,
         command=command,
         load=load,
         measure=measure,
@@ -154,9 +157,7 @@ def _train(
     )
     if config.share_drop_rate:
         share_drop_rate(model)
-    batches = ReconstructionBatches(
-        windows["train"], config.batch_size, seed=config.seed, rank=fabric.global_rank, world=fabric.world_size
-    )
+    batches = ReconstructionBatches(windows["train"], config.batch_size, seed=config.seed)
     state = train(
         model,
         batches,

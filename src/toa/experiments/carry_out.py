@@ -77,6 +77,7 @@ def carry_out(
     *,
     device: str,
     devices: int,
+    num_nodes: int,
     command: Sequence[str],
     load: Callable[[torch.device], Data],
     measure: Callable[[Data, "Fabric", Path], Measured],
@@ -88,7 +89,8 @@ def carry_out(
         config: The run, with name, seed, precision, tf32 and deterministic.
         folder: The run's own.
         device: "auto", "cpu", "cuda" or "cuda:N".
-        devices: How many devices train together.
+        devices: How many devices of a machine train together.
+        num_nodes: How many machines do.
         command: The command line that the record shall name.
         load: The data, on a device. What is wrong with them is said before anything is written.
         measure: Trains and measures, given the data, the fabric and the checkpoint's place.
@@ -97,7 +99,7 @@ def carry_out(
     where = resolve_device(device)
     if path.exists():
         return read_finished(path, config_hash(config), _TRAINED)
-    fabric = make_fabric(where, precision=config.precision, devices=devices)
+    fabric = make_fabric(where, precision=config.precision, devices=devices, num_nodes=num_nodes)
     where = fabric.device
     data = load(where)
     check_writable(folder)
@@ -123,7 +125,7 @@ def carry_out(
         "best_epoch": measured.state.best_epoch,
         "history": measured.state.history,
     }
-    if fabric.global_rank == 0:
+    if fabric.is_global_zero:
         measured.save(folder)
         write_record(path, record)
     return record

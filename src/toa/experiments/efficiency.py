@@ -131,7 +131,7 @@ def measure_row(run: EfficiencyRun, row: EfficiencyRow) -> StepCost:
         model = build_model(config, len(data.columns))
         seconds = time_steps(
             model,
-            make_batches(config, data, fabric),
+            make_batches(config, data),
             forecast_loss(config.loss, autocast=fabric.autocast),
             config.training,
             fabric=fabric,

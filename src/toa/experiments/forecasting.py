@@ -38,6 +38,7 @@ def run_forecast(
     data_dir: Path | None = None,
     device: str = "auto",
     devices: int = 1,
+    num_nodes: int = 1,
     command: Sequence[str] = (),
     observe: Observer | None = None,
 ) -> Record:
@@ -48,7 +49,8 @@ def run_forecast(
         out: Folder of all runs.
         data_dir: Where datasets are looked for first.
         device: "auto", "cpu", "cuda" or "cuda:N".
-        devices: How many devices train together.
+        devices: How many devices of a machine train together.
+        num_nodes: How many machines do.
         command: The command line that the record shall name.
         observe: Told of progress.
     """
@@ -74,6 +76,7 @@ def run_forecast(
         run_folder(config, out),
         device=device,
         devices=devices,
+        num_nodes=num_nodes,
         command=command,
         load=lambda where: load_data(config, where, data_dir),
         measure=measure,
@@ -130,16 +133,9 @@ def build_model(config: ForecastRun, channels: int) -> nn.Module:
     return model
 
 
-def make_batches(config: ForecastRun, data: ForecastData, fabric: "Fabric") -> WindowBatches:
+def make_batches(config: ForecastRun, data: ForecastData) -> WindowBatches:
     """What a run trains on."""
-    return WindowBatches(
-        data.train,
-        config.batch_size,
-        seed=config.seed,
-        drop_last=config.drop_last,
-        rank=fabric.global_rank,
-        world=fabric.world_size,
-    )
+    return WindowBatches(data.train, config.batch_size, seed=config.seed, drop_last=config.drop_last)
 
 
 def _save(folder: Path, config: ForecastRun, model: nn.Module, data: ForecastData) -> None:
@@ -158,7 +154,7 @@ def _train(
     model = build_model(config, len(data.columns))
     state = train(
         model,
-        make_batches(config, data, fabric),
+        make_batches(config, data),
         forecast_loss(config.loss, autocast=fabric.autocast),
         config.training,
         fabric=fabric,

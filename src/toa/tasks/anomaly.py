@@ -38,10 +38,8 @@ _CPU_BATCH = 256
 class ReconstructionBatches(ShuffledBatches):
     """Shuffled windows (B, L, C) for training; arguments are those of `ShuffledBatches`."""
 
-    def __init__(self, windows: SeriesWindows, batch_size: int, *, seed: int, rank: int = 0, world: int = 1) -> None:
-        super().__init__(
-            windows, lambda chosen: (windows.batch(chosen),), batch_size, seed=seed, rank=rank, world=world
-        )
+    def __init__(self, windows: SeriesWindows, batch_size: int, *, seed: int) -> None:
+        super().__init__(windows, lambda chosen: (windows.batch(chosen),), batch_size, seed=seed)
 
 
 def reconstruction_loss(model: nn.Module, x: Tensor) -> Tensor:

@@ -29,8 +29,6 @@ class ShuffledBatches:
         batch_size: How many a batch has.
         seed: Of the order.
         drop_last: Whether a last, smaller batch is left out.
-        rank: Which share of a batch is ours, of `world` equal ones. With several, a smaller batch is always left out.
-        world: Processes that train together.
     """
 
     def __init__(
@@ -41,18 +39,15 @@ class ShuffledBatches:
         *,
         seed: int,
         drop_last: bool = False,
-        rank: int = 0,
-        world: int = 1,
     ) -> None:
         check_at_least("batch_size", batch_size, 1)
         self._source = source
         self._tensors = tensors
-        self._size = batch_size * world
-        self._share = slice(rank * batch_size, (rank + 1) * batch_size)
+        self._size = batch_size
         self._seed = seed
         self._order: tuple[int, Tensor] | None = None
         whole, rest = divmod(len(source), self._size)
-        self.steps_per_epoch = whole + bool(rest and not drop_last and world == 1)
+        self.steps_per_epoch = whole + bool(rest and not drop_last)
         if self.steps_per_epoch == 0:
             raise ValueError(
                 f"batch_size must be at most the number of training windows, {len(source)}, where the last batch is "
@@ -63,7 +58,4 @@ class ShuffledBatches:
         """The tensors of a step."""
         if self._order is None or self._order[0] != epoch:
             self._order = (epoch, self._source.epoch_order(self._seed, epoch))
-        chosen = self._order[1][step * self._size : (step + 1) * self._size]
-        if len(chosen) == self._size:
-            chosen = chosen[self._share]
-        return self._tensors(chosen)
+        return self._tensors(self._order[1][step * self._size : (step + 1) * self._size])

@@ -32,14 +32,10 @@ class CaseBatches(ShuffledBatches):
         cases: Where they come from.
         batch_size: Cases a batch.
         seed: Of the order.
-        rank: Which share of a batch is ours, of `world` equal ones. With several, a smaller batch is always left out.
-        world: Processes that train together.
     """
 
-    def __init__(self, cases: Cases, batch_size: int, *, seed: int, rank: int = 0, world: int = 1) -> None:
-        super().__init__(
-            cases, lambda index: _tensors(cases.batch(index)), batch_size, seed=seed, rank=rank, world=world
-        )
+    def __init__(self, cases: Cases, batch_size: int, *, seed: int) -> None:
+        super().__init__(cases, lambda index: _tensors(cases.batch(index)), batch_size, seed=seed)
 
 
 def _tensors(batch: CaseBatch) -> tuple[Tensor, ...]:

@@ -25,8 +25,6 @@ class WindowBatches(ShuffledBatches):
         batch_size: Windows a batch.
         seed: Of the order.
         drop_last: Whether a last, smaller batch is left out.
-        rank: Which share of a batch is ours, of `world` equal ones. With several, a smaller batch is always left out.
-        world: Processes that train together.
     """
 
     def __init__(
@@ -36,8 +34,6 @@ class WindowBatches(ShuffledBatches):
         *,
         seed: int,
         drop_last: bool = False,
-        rank: int = 0,
-        world: int = 1,
     ) -> None:
         super().__init__(
             windows,
@@ -45,8 +41,6 @@ class WindowBatches(ShuffledBatches):
             batch_size,
             seed=seed,
             drop_last=drop_last,
-            rank=rank,
-            world=world,
         )
 
 

@@ -2,15 +2,19 @@
 
 What a run needs to go on is in its checkpoint: weights, optimizer, best weights so far, random state, position. A run
 that was stopped or killed and resumed ends, on a CPU, with the same weights as one left alone.
+
+Several processes may train one model together (`toa.tasks.ranks`): they share each batch, the first of them validates
+and writes the checkpoint, and a signal to any of them stops all at the next observation.
 """
 
 import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Protocol
@@ -23,6 +27,7 @@ from toa.nn import own_generators
 from toa.tasks.checkpoint import load_checkpoint, save_checkpoint
 from toa.tasks.graph import Batch, GraphedStep
 from toa.tasks.optimization import TrainingConfig, make_optimizer, set_rate
+from toa.tasks.ranks import Ranks, joint_statistics
 
 if TYPE_CHECKING:
     from lightning.fabric import Fabric
@@ -72,16 +77,39 @@ class TrainingStopped(KeyboardInterrupt):
     """Training was asked to stop and has saved where it stands."""
 
 
-def make_fabric(device: torch.device, *, precision: str = "32-true", devices: int = 1) -> "Fabric":
-    """Lightning Fabric on a device: placement, precision, and data-parallel launch on several devices."""
-    from lightning.fabric import Fabric
+def make_fabric(device: torch.device, *, precision: str = "32-true", devices: int = 1, num_nodes: int = 1) -> "Fabric":
+    """Lightning Fabric on a device: placement and precision; on several devices, a process each, that train together.
 
-    where: Any = devices
-    if device.type == "cuda" and device.index is not None and devices == 1:
-        where = [device.index]
-    fabric = Fabric(accelerator=device.type, devices=where, precision=precision)  # type: ignore[arg-type]
-    if devices > 1:
-        fabric.launch()
+    Args:
+        device: Where; without a number if there are several.
+        precision: As Fabric names it.
+        devices: How many of a machine; see `toa.tasks.ranks.settle_devices`.
+        num_nodes: How many machines.
+
+    Raises:
+        ValueError: If there are not as many.
+    """
+    from lightning.fabric import Fabric
+    from lightning.fabric.strategies.ddp import DDPStrategy
+
+    number: int | None = device.index
+    if devices * num_nodes == 1:
+        where: Any = 1 if device.type != "cuda" or number is None else [number]
+        return Fabric(accelerator=device.type, devices=where, precision=precision)  # type: ignore[arg-type]
+    if number is not None:
+        raise ValueError(f"device must be {device.type}, without a number, where several train together, got {device}.")
+    if device.type == "cuda" and devices > torch.cuda.device_count():
+        raise ValueError(f"devices must be at most {torch.cuda.device_count()}, the GPUs that are here, got {devices}.")
+    # statistics of batch norms are joint ones already, and the first rank validates alone
+    together = DDPStrategy(broadcast_buffers=False)
+    fabric = Fabric(
+        accelerator=device.type,
+        strategy=together,
+        devices=devices,
+        num_nodes=num_nodes,
+        precision=precision,  # type: ignore[arg-type]
+    )
+    fabric.launch()
     return fabric
 
 
@@ -113,7 +141,7 @@ def train(
         checkpoint: Where the run's state is kept; an existing one is resumed. None keeps nothing.
         save_every: Steps between two checkpoints within an epoch; one more follows each epoch.
         observe: Told of progress every `observe_every` steps and after each epoch.
-        observe_every: Steps between two observations. Each waits for the device.
+        observe_every: Steps between two observations. Each waits for the device, and for all ranks.
         cuda_graph: Whether to capture a step as one CUDA graph, on one CUDA device.
 
     Raises:
@@ -135,7 +163,7 @@ def train(
         observe_every=observe_every,
     )
     run.resume()
-    with _on(fabric.device), _stop_signals() as stop:
+    with _on(fabric.device), joint_statistics(model, run.ranks), _stop_signals() as stop:
         run.go(stop, cuda_graph)
     return run.state
 
@@ -205,6 +233,8 @@ class _Run:
         self.steps = -(-self.batches.steps_per_epoch // self.config.accumulate)
         self.total = self.config.epochs * self.steps
         self.width = 1
+        self.ranks = Ranks(self.fabric)
+        self.parts = [(1.0, 1)]
         self.optimizer = make_optimizer(self.model, self.config, self.fabric.device)
         self.state = TrainingState()
         self.generators = own_generators(self.model)
@@ -220,14 +250,17 @@ class _Run:
             epoch, place = divmod(self.state.step, self.steps)
             loss = self.advance(step)
             self.state.seconds = time.perf_counter() - begin
-            if place + 1 == self.steps:
+            ends, observed = place + 1 == self.steps, self.state.step % self.observe_every == 0
+            if ends:
                 self._end_epoch(epoch)
                 self.state.seconds = time.perf_counter() - begin
-            elif self.state.step % self.observe_every == 0:
-                self._report(float(loss))
-            if place + 1 == self.steps or self.state.step % self.save_every == 0 or stop.is_set():
+            elif observed:
+                self._report(float(self.ranks.mean(loss)))
+            halt = self.ranks.agree(stop.is_set(), ask=ends or observed)
+            if ends or self.state.step % self.save_every == 0 or halt:
                 self._save()
-            if stop.is_set():
+            if halt:
+                self.ranks.wait()
                 raise TrainingStopped(f"stopped after {self.state.step} of {self.total} steps")
         if self.best_weights:
             self.model.load_state_dict(self.best_weights)
@@ -247,21 +280,28 @@ class _Run:
         return loss
 
     def _gather(self, epoch: int, step: int) -> Batch:
-        """The tensors of all batches that a step gathers gradients of, one after another."""
+        """This rank's tensors of all batches that a step gathers gradients of, one after another."""
         first = step * self.config.accumulate
         last = min(first + self.config.accumulate, self.batches.steps_per_epoch)
-        gathered = [self.batches.at(epoch, index) for index in range(first, last)]
-        self.width = len(gathered[0])
-        return tuple(tensor for batch in gathered for tensor in batch)
+        shares = [self.ranks.share(self.batches.at(epoch, index)) for index in range(first, last)]
+        self.width = len(shares[0].tensors)
+        self.parts = [(share.weight, share.copies) for share in shares]
+        return tuple(tensor for share in shares for tensor in share.tensors)
 
     def _step(self, *tensors: Tensor) -> Tensor:
         """Gradients of one or more batches, and a step of the optimizer."""
         parts = [tensors[i : i + self.width] for i in range(0, len(tensors), self.width)]
         self.optimizer.zero_grad(set_to_none=True)
         total = torch.zeros((), device=self.fabric.device)
-        for part in parts:
-            loss = self.loss_of(self.wrapped, *part) / len(parts)
-            self.fabric.backward(loss)
+        for number, (part, (weight, copies)) in enumerate(zip(parts, self.parts, strict=True), 1):
+            self.ranks.copies = copies
+            # gradients of all parts cross over at once, with the last
+            held = not self.ranks.alone and number < len(parts)
+            with self.fabric.no_backward_sync(self.wrapped) if held else nullcontext():
+                loss = self.loss_of(self.wrapped, *part) / len(parts)
+                if weight != 1.0:
+                    loss = loss * weight
+                self.fabric.backward(loss)
             total = total + loss.detach()
         if self.config.clip_norm is not None:
             nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip_norm)
@@ -275,13 +315,13 @@ class _Run:
         return patience is not None and epochs - self.state.best_epoch >= patience
 
     def _end_epoch(self, epoch: int) -> None:
-        mean = float(self.loss_sum) / self.steps
+        mean = float(self.ranks.mean(self.loss_sum)) / self.steps
         self.loss_sum.zero_()
         entry = {"train": mean, "rate": self.config.rate(epoch * self.steps, self.steps)}
         if self.validate is not None:
             self.wrapped.eval()
             with torch.no_grad():
-                entry["validation"] = self.validate(self.wrapped)
+                entry["validation"] = self.ranks.by_first(partial(self.validate, self.wrapped))
             self.wrapped.train()
             _check_loss("validation", entry["validation"], self.state.step)
             # a tie counts as an improvement, as the peers have it
@@ -298,27 +338,48 @@ class _Run:
             self.observe(self.state.step, self.total, loss, history[-1].get("validation") if history else None)
 
     def _save(self) -> None:
-        if self.checkpoint is None or self.fabric.global_rank != 0:
+        if self.checkpoint is None:
+            return
+        states = self.ranks.gather(self._random_state())
+        loss_sum = self.ranks.mean(self.loss_sum)
+        if not self.ranks.first:
             return
         tensors = {f"model.{name}": value for name, value in self.model.state_dict().items()}
         tensors |= {f"best.{name}": value for name, value in self.best_weights.items()}
         for index, state in self.optimizer.state_dict()["state"].items():
             tensors |= {f"optimizer.{index}.{name}": value for name, value in state.items()}
-        tensors["random.cpu"] = torch.get_rng_state()
-        if self.fabric.device.type == "cuda":
-            tensors["random.cuda"] = torch.cuda.get_rng_state(self.fabric.device)
-        tensors |= {f"random.own.{i}": generator.get_state() for i, generator in enumerate(self.generators)}
-        tensors["loss_sum"] = self.loss_sum
+        for rank, state in enumerate(states):
+            tensors |= {f"{_random_group(rank)}.{name}": value for name, value in state.items()}
+        tensors["loss_sum"] = loss_sum
         save_checkpoint(self.checkpoint, tensors, {"key": self.key, "state": asdict(self.state)})
 
+    def _random_state(self) -> dict[str, Tensor]:
+        state = {"cpu": torch.get_rng_state()}
+        if self.fabric.device.type == "cuda":
+            state["cuda"] = torch.cuda.get_rng_state(self.fabric.device)
+        return state | {f"own.{i}": generator.get_state() for i, generator in enumerate(self.generators)}
+
+    def _set_random_state(self, state: Mapping[str, Tensor]) -> None:
+        torch.set_rng_state(state["cpu"])
+        if self.fabric.device.type == "cuda" and "cuda" in state:
+            torch.cuda.set_rng_state(state["cuda"], self.fabric.device)
+        for number, generator in enumerate(self.generators):
+            generator.set_state(state[f"own.{number}"])
+
     def resume(self) -> None:
-        """Take up where the checkpoint stands, if there is one."""
-        if self.checkpoint is None or not self.checkpoint.exists():
-            return
-        saved = load_checkpoint(self.checkpoint)
+        """Take up where the checkpoint stands, if there is one; it may be one of another number of ranks."""
+        if self.checkpoint is not None and self.checkpoint.exists():
+            self._load(self.checkpoint)
+        else:
+            self.ranks.draw_apart(self.generators, 0)
+        if not self.ranks.alone:
+            self.ranks.check_same(self.state.step, self.checkpoint)
+
+    def _load(self, path: Path) -> None:
+        saved = load_checkpoint(path)
         if saved.facts.get("key") != self.key:
             raise ValueError(
-                f"{self.checkpoint} must be a checkpoint of this run, {self.key!r}, got one of "
+                f"{path} must be a checkpoint of this run, {self.key!r}, got one of "
                 f"{saved.facts.get('key')!r}; choose another output folder, or delete it to start again."
             )
         groups: dict[str, dict[str, Tensor]] = {}
@@ -329,8 +390,7 @@ class _Run:
             self.model.load_state_dict(groups["model"])
         except (RuntimeError, KeyError) as error:
             raise ValueError(
-                f"{self.checkpoint} must hold the weights of this model, got others ({' '.join(str(error).split())}); "
-                "delete it."
+                f"{path} must hold the weights of this model, got others ({' '.join(str(error).split())}); delete it."
             ) from None
         self.best_weights = {name: value.to(self.fabric.device) for name, value in groups.get("best", {}).items()}
         states: dict[int, dict[str, Tensor]] = {}
@@ -338,14 +398,19 @@ class _Run:
             index, _, entry = name.partition(".")
             states.setdefault(int(index), {})[entry] = value
         self.optimizer.load_state_dict({"state": states, "param_groups": self.optimizer.state_dict()["param_groups"]})
-        torch.set_rng_state(groups["random"]["cpu"])
-        if self.fabric.device.type == "cuda" and "cuda" in groups["random"]:
-            torch.cuda.set_rng_state(groups["random"]["cuda"], self.fabric.device)
-        for number, generator in enumerate(self.generators):
-            generator.set_state(groups["random"][f"own.{number}"])
         self.loss_sum.copy_(groups["loss_sum"][""])
         facts: Any = saved.facts["state"]
         self.state = TrainingState(**facts)
+        own = groups.get(_random_group(self.fabric.global_rank))
+        if own is None:
+            self.ranks.draw_apart(self.generators, self.state.step)
+        else:
+            self._set_random_state(own)
+
+
+def _random_group(rank: int) -> str:
+    """Name of a rank's random state in a checkpoint."""
+    return "random" if rank == 0 else f"random-{rank}"
 
 
 def _check_loss(name: str, value: float, step: int) -> None:
