@@ -66,7 +66,7 @@ def error(model: nn.Module) -> float:
 
 torch.manual_seed(0)
 model = Encoder()
-train(model, steps=200, seed=0)
+train(model, steps=120, seed=0)
 before = error(model)
 print(f"trained: {before:.4f}")
 

@@ -16,7 +16,7 @@ from toa.tasks.demixing import DemixingConfig, demix, held_out_signals, regime_e
 config = DemixingConfig(
     attention=AttentionSpec(name="toa-relu", score_norm="l2", sor=False),
     signals=HarmonicDemixing().scaled(56),
-    steps=300,
+    steps=200,
     learning_rate=5e-3,
     embed_dim=16,
     ff_dim=32,

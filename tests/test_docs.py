@@ -71,6 +71,17 @@ def test_the_operators_that_are_read_have_learned(run) -> None:
     assert {path.name for path in names["folder"].glob("*.png")} == {"s2.png", "w_mix.png"}
 
 
+def test_the_detector_raises_its_alarm_in_time(run) -> None:
+    names = run("detecting")
+    assert 120 <= names["first_alarm"] <= 122
+    assert names["found"]["anomaly"].iloc[120:132].all()
+    assert names["found"]["anomaly"].iloc[:100].sum() == 0
+
+
+def test_the_classifier_knows_new_cases(run) -> None:
+    assert run("classifying")["accuracy"] > 0.8
+
+
 def test_a_script_is_prose_and_code_in_turn() -> None:
     source = '''"""Title of it.
 

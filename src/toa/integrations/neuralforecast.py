@@ -1,5 +1,9 @@
 """The models of `toa` inside NeuralForecast: its frames, losses, cross-validation, files and search.
 
+    forecaster = NeuralForecast(models=[TOA(h=12, input_size=36), AutoTOA(h=12, num_samples=20)], freq="ME")
+    forecaster.fit(frame, val_size=12)  # columns unique_id, ds, y
+    forecaster.predict()
+
 It needs the extra `toa[neuralforecast]`. Importing this module enters its classes among those that
 `NeuralForecast.load` knows: import it before loading.
 """
