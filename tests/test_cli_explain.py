@@ -1,11 +1,13 @@
 import json
 import re
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
+import toa
 from toa.cli import app
 from toa.experiments.saved import load_run
 
@@ -134,3 +136,47 @@ def test_runs_of_the_other_tasks_are_explained(tmp_path):
         inputs = run.sample(1)
         assert run.model(*inputs).isfinite().all()
         assert not run.model.training
+
+
+def test_saved_estimators_are_explained(tmp_path):
+    rows = np.random.default_rng(0).normal(size=(60, 2)).round(3)
+    frame = pd.DataFrame(rows, columns=["a", "b"])
+    frame.to_csv(tmp_path / "rows.csv", index=False)
+    wide = frame.T.assign(kind=["x", "y"])
+    wide = pd.concat([wide, wide])
+    wide.to_csv(tmp_path / "cases.csv", index=False)
+    sizes: dict[str, Any] = {"embed_dim": 8, "num_heads": 2, "num_layers": 1, "ff_dim": 8}
+    common: dict[str, Any] = {"epochs": 1, "settings": sizes, "attention": "toa-relu"}
+    made: dict[str, tuple[Any, str]] = {
+        "forecaster": (toa.Forecaster(2, lookback=8, **common).fit(frame), "rows.csv"),
+        "detector": (toa.AnomalyDetector(window=8, **common).fit(frame), "rows.csv"),
+        "classifier": (toa.Classifier(label="kind", backbone="patchtst", **common).fit(wide), "cases.csv"),
+    }
+    for name, (estimator, data) in made.items():
+        estimator.save(tmp_path / f"{name}.toa")
+        out = tmp_path / name
+        code, text = call("explain", tmp_path / f"{name}.toa", "--data", tmp_path / data, "--sample", 1, "--out", out)
+        assert code == 0, text
+        assert f"Sample: window or case 1 of {data}." in text
+        assert (out / "layer1-mixing.png").exists()
+        assert type(estimator).__name__ in (out / "index.html").read_text()
+    made["detector"][0].save_pretrained(tmp_path / "hub")
+    code, text = call("explain", tmp_path / "hub")
+    assert code == 0, text
+    assert "No sample: name a table with --data." in text
+    assert (tmp_path / "hub" / "explain" / "index.html").exists()
+    code, text = call("explain", tmp_path / "detector.toa", "--data", tmp_path / "rows.csv", "--sample", 99)
+    assert code == 2
+    assert "sample must be below 53, the number of windows in the data, got 99" in text
+
+
+def test_what_is_no_model_is_refused(tmp_path, forecast):
+    code, text = call("explain", tmp_path / "nosuch.toa")
+    assert code == 2
+    assert "must be a saved estimator, got no such file" in text
+    code, text = call("explain", run_of(forecast / "toa-gated") / "model.safetensors")
+    assert code == 2
+    assert "unknown kind of estimator" in text
+    code, text = call("explain", run_of(forecast / "toa-gated"), "--data", forecast / "own.csv")
+    assert code == 2
+    assert "--data goes with a saved estimator" in text

@@ -1,6 +1,5 @@
 """The command `toa classify`: classes of whole series. Heavy imports wait until it runs."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,7 +17,7 @@ from toa.cli_tables import (
     TimeOption,
     ValuesOption,
     fitted,
-    read_frame,
+    read_cases_file,
     write_picture,
     write_table,
 )
@@ -69,7 +68,7 @@ def classify(
             raise ValueError("--test goes with training; with --model the first file is classified, got both.")
         if model is None and test is None and save is None:
             raise ValueError("--test or --save must say what training is for, got neither; give one or both.")
-        given = _read(data)
+        cases, labels = read_cases_file(data)
         options = {
             "label": label,
             "id": id,
@@ -81,40 +80,24 @@ def classify(
             "epochs": epochs,
             "seed": seed,
         }
-        classifier = fitted(Classifier, options, model=model, device=device, data=given.cases, labels=given.labels)
+        classifier = fitted(Classifier, options, model=model, device=device, data=cases, labels=labels)
         console = make_console()
         if model is None:
             held = classifier.validation_
             said = "no case held out" if held is None else f"accuracy {held:.3f} on held-out cases"
             console.print(f"{len(classifier.classes_)} classes, {classifier.architecture_['backbone']}, {said}.")
-        new = given if model is not None else None if test is None else _read(test)
-        if new is not None:
-            _write(console, classifier, new, (test or data).name, out, picture)
+        if test is not None:
+            cases, labels = read_cases_file(test)
+        if test is not None or model is not None:
+            _write(console, classifier, cases, labels, (test or data).name, out, picture)
         if save is not None:
             classifier.save(save)
             console.print(f"model:   {save}", soft_wrap=True)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class _Given:
-    """Cases as a classifier takes them, and their labels where the file has them apart."""
-
-    cases: Any
-    labels: Any = None
-
-
-def _read(path: Path) -> _Given:
-    if path.name.endswith((".ts", ".ts.gz")):
-        from toa.data import read_ts
-
-        if not path.is_file():
-            raise FileNotFoundError(f"cases must be a file, got {path}, which is none.")
-        found = read_ts(path)
-        return _Given(cases=[case.T for case in found.cases], labels=found.labels)
-    return _Given(cases=read_frame(path))
-
-
-def _write(console: Any, classifier: "Classifier", new: _Given, name: str, out: Path, picture: Path | None) -> None:
+def _write(
+    console: Any, classifier: "Classifier", cases: Any, labels: Any, name: str, out: Path, picture: Path | None
+) -> None:
     """Predictions as a table and a picture, measured where labels are known."""
     import numpy as np
     import pandas as pd
@@ -123,7 +106,7 @@ def _write(console: Any, classifier: "Classifier", new: _Given, name: str, out: 
     from toa.tasks.metrics import class_scores, confusion_matrix
 
     names = [str(one) for one in classifier.classes_]
-    proba = classifier.predict_proba(new.cases)
+    proba = classifier.predict_proba(cases)
     frame = proba if isinstance(proba, pd.DataFrame) else pd.DataFrame(np.asarray(proba), columns=names)
     chances = frame[names].to_numpy()
     predicted = classifier.classes_[chances.argmax(1)]
@@ -131,7 +114,7 @@ def _write(console: Any, classifier: "Classifier", new: _Given, name: str, out: 
     if classifier.id is None:
         table.insert(0, "case", np.arange(1, len(table) + 1))
     table.insert(1, "prediction", predicted)
-    labels = classifier.labels_in(new.cases) if new.labels is None else np.asarray(new.labels)
+    labels = classifier.labels_in(cases) if labels is None else np.asarray(labels)
     known = labels is not None and np.isin(labels, classifier.classes_).all()
     if labels is not None and known:
         import torch

@@ -36,6 +36,18 @@ def read_frame(path: Path) -> "pd.DataFrame":
     return read_table(path, header=0, text=None)
 
 
+def read_cases_file(path: Path) -> tuple[Any, list[str] | None]:
+    """Cases (C, l) of a .ts file in a list and their labels, or the frame of any other file and None."""
+    if not path.name.endswith((".ts", ".ts.gz")):
+        return read_frame(path), None
+    from toa.data import read_ts
+
+    if not path.is_file():
+        raise FileNotFoundError(f"cases must be a file, got {path}, which is none.")
+    found = read_ts(path)
+    return [case.T for case in found.cases], found.labels
+
+
 def fitted(
     kind: type[T], options: Mapping[str, Any], *, model: Path | None, device: str, data: Any, labels: Any = None
 ) -> T:

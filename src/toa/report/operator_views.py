@@ -3,7 +3,7 @@
 Alphabet: B batch, N tokens, M queries, H heads.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -80,13 +80,15 @@ def tokens_have_order(model: nn.Module) -> bool:
 
 
 @torch.no_grad()
-def view_layers(model: nn.Module, sample: Sequence[Tensor | None] | None = None) -> list[LayerView]:
+def view_layers(
+    model: nn.Module, sample: Sequence[Tensor | None] | Callable[[], object] | None = None
+) -> list[LayerView]:
     """Every attention layer that has operators, in the order of the model.
 
     Args:
         model: Trained; it is put in evaluation mode while it is looked at.
-        sample: What the model takes for one window or case, as batches of one; None for the operators alone. A model
-            that treats channels alone mixes each by itself: the first is kept.
+        sample: What the model takes for one window or case, as batches of one, or what calls it so; None for the
+            operators alone. A model that treats channels alone mixes each by itself: the first is kept.
 
     Raises:
         ValueError: If the model has no operator.
@@ -114,12 +116,15 @@ def _operators(layer: Attention) -> list[OperatorView]:
     ]
 
 
-def _mixing(model: nn.Module, sample: Sequence[Tensor | None]) -> dict[str, Tensor]:
+def _mixing(model: nn.Module, sample: Sequence[Tensor | None] | Callable[[], object]) -> dict[str, Tensor]:
     was_training = model.training
     model.eval()
     try:
         with _recording(model) as seen:
-            model(*sample)
+            if callable(sample):
+                sample()
+            else:
+                model(*sample)
     finally:
         model.train(was_training)
     return seen
