@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test lint check test-slow test-gpu test-data bench docs clean
+.PHONY: demo test lint check test-slow test-gpu test-data bench report docs clean
 
 demo: $(STAMP)
 	$(BIN)/toa demo
@@ -43,6 +43,9 @@ docs: $(VENV)/.docs
 $(VENV)/.docs: $(STAMP)
 	$(BIN)/python -m pip install --quiet --editable '.[docs]'
 	touch $@
+
+report: $(STAMP)
+	$(BIN)/toa report results --out results/report
 
 clean:
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis

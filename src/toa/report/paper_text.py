@@ -86,6 +86,7 @@ def full_text(report: PaperReport) -> list[str]:
             lines += [*markdown_table(panel(block)), ""]
         lines += [*_reasons(group), ""]
     lines += ["## Significance", ""]
+    lines += [] if report.contests else ["Nothing is measured yet that could be tested.", ""]
     for contest in report.contests:
         lines += [f"### {contest.table}, {contest.backbone}, {contest.protocol}: {contest.metric}", ""]
         if contest.scores is not None:
@@ -124,7 +125,7 @@ def left_out(report: PaperReport, *, most: int | None = None) -> list[str]:
     """What was read and does not count, a bullet for each reason that names so many places at most."""
     groups: dict[str, list[Skipped]] = {}
     for one in report.skipped:
-        groups.setdefault(one.reason, []).append(one)
+        groups.setdefault(one.reason.rstrip("."), []).append(one)
     lines = [f"- {_places([one.where for one in group], most)}: {reason}." for reason, group in groups.items()]
     others: dict[str, list[Run]] = {}
     for run in report.others:

@@ -1,0 +1,26 @@
+"""The picture of the report in the documents: `python -m tests.report.take_screenshot PAGE PNG`."""
+
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.report.browser import Browser, find_browser
+
+
+def main(page: Path, picture: Path) -> None:
+    """Show the numbers and, below them, the operators of a page, at the width of a small screen."""
+    executable = find_browser()
+    if executable is None:
+        raise SystemExit("a picture needs Chromium: apt-get install chromium, or set $CHROME.")
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile, Browser(executable, Path(profile)) as one:
+        one.open(page, width=1000, height=1300)
+        # what a picture has no room for
+        one.run("['ranks', 'significance', 'left-out'].forEach(id => document.getElementById(id).remove())")
+        one.run("document.querySelectorAll('#summary p, nav').forEach(node => node.remove())")
+        one.run("document.getElementById('summary-table').style.maxHeight = '14rem'")
+        one.run("document.getElementById('numbers-table').style.maxHeight = '17rem'")
+        one.screenshot(picture)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]))
