@@ -8,6 +8,7 @@ import torch
 from tests.support import ROOT
 from toa.data import DATASETS, load_forecast
 from toa.experiments import read_record
+from toa.experiments.published import published_numbers
 from toa.nn import ReversibleInstanceNorm
 from toa.report.search import read_search, search_table
 
@@ -83,6 +84,75 @@ def test_runs_of_the_search_name_their_command_and_the_data():
         assert record["command"].startswith("toa run --task forecast")
         spec = DATASETS[record["config"]["dataset"]]
         assert record["data_checksum"] == spec.sha256
+
+
+FORECASTS = ROOT / "results" / "forecasting"
+# what records of the first runs set by hand and the protocol has had since
+SINCE = ("training.patience=10", "training.epochs=20", "attention.score_norm=rms", "attention.gate_norm=rms")
+
+
+def errors_at_96() -> dict[str, dict[tuple[str, str], tuple[float, float]]]:
+    """By attention, then by dataset and backbone: validation and test MSE, means over seeds."""
+    found: dict[str, dict[tuple[str, str], list[dict[str, float]]]] = {}
+    for record in read_search(FORECASTS / "horizon-96.jsonl"):
+        config = record["config"]
+        cell = found.setdefault(config["attention"]["name"], {})
+        cell.setdefault((config["dataset"], config["backbone"]), []).append(record["metrics"])
+    return {
+        attention: {
+            place: (statistics.mean(m["val_mse"] for m in metrics), statistics.mean(m["mse"] for m in metrics))
+            for place, metrics in cells.items()
+        }
+        for attention, cells in found.items()
+    }
+
+
+@pytest.mark.parametrize("backbone", ["patchtst", "itransformer", "duet"])
+def test_the_page_of_forecasts_shows_the_stored_runs(backbone):
+    page = (FORECASTS / "README.md").read_text()
+    records = read_search(FORECASTS / "horizon-96.jsonl")
+    sets = ("ETTh1", "ETTh2", "Exchange", "ETTm1", "Weather")
+    lines = search_table(records, backbone=backbone, horizon=96, datasets=sets, common=SINCE)
+    assert len(lines) == 6
+    assert "\n".join(lines) in page
+    seeds: dict[str, set[int]] = {name: set() for name in sets}
+    for record in records:
+        seeds[record["config"]["dataset"]].add(record["seed"])
+        assert record["device"] == "NVIDIA H200"
+    assert [len(found) for found in seeds.values()] == [3, 3, 3, 1, 1]
+
+
+@pytest.mark.parametrize("name", ["other-protocols", "subsets"])
+def test_the_page_of_forecasts_shows_other_runs_too(name):
+    page = (FORECASTS / "README.md").read_text()
+    errors: dict[tuple[str, str, str], list[tuple[float, float]]] = {}
+    for record in read_search(FORECASTS / f"{name}.jsonl"):
+        config, metrics = record["config"], record["metrics"]
+        place = (record["name"], config["protocol"], config["dataset"])
+        errors.setdefault(place, []).append((metrics["val_mse"], metrics["mse"]))
+        assert (record["subset_of"] is not None) == (name == "subsets")
+    for place, found in errors.items():
+        means = (f"{statistics.mean(values):.4f}" for values in zip(*found, strict=True))
+        assert f"| {' | '.join((*place, *means))} |" in page
+
+
+def test_forecasts_at_96_reach_the_published_errors():
+    published = {
+        (row.variant, row.dataset, row.backbone): row.value
+        for row in published_numbers()
+        if (row.table, row.horizon, row.metric) == ("forecast-full", "96", "mse")
+    }
+    ours = errors_at_96()
+    softmax = ours.pop("softmax")
+    over = {place: error - published["softmax", *place] for place, (_, error) in softmax.items()}
+    assert len(over) == 15
+    assert all(excess <= (0.010 if backbone == "duet" else 0.005) for (_, backbone), excess in over.items())
+    late = []
+    for place in softmax:
+        _, error = min(cells[place] for cells in ours.values())
+        if error > min(published[variant, *place] for variant in ours) + 0.005:
+            late.append(place)
+    assert [place for place in late if place[1] != "duet"] == [("ETTm1", "patchtst")]
 
 
 @pytest.mark.data

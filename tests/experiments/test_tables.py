@@ -47,10 +47,10 @@ def test_the_ablation_differs_in_sor_alone():
 
 
 def test_a_backbone_with_its_own_protocol_has_the_attention_of_the_paper():
-    cell = one("forecast-full", dataset="ETTh1", horizon="96", backbone="duet", variant="toa-gated", metric="mse")
+    cell = one("pems-full", dataset="PEMS03", horizon="12", backbone="itransformer", variant="toa-gated", metric="mse")
     config = cell.jobs[0].config
-    assert config.protocol == "duet-unified-96"
-    assert (config.attention.score_norm, config.attention.gate_norm) == ("mean", "l2")
+    assert config.protocol == "itransformer-pems"
+    assert (config.attention.score_norm, config.attention.gate_norm) == ("rms", "rms")
 
 
 @pytest.mark.parametrize(

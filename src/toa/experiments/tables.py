@@ -65,7 +65,7 @@ class Table:
 
 _ERRORS = {"mse": "mse", "mae": "mae"}
 # DUET's published softmax column is that of its authors' script
-_LONG_TERM = {"patchtst": _PAPER, "itransformer": _PAPER, "duet": "duet-unified-96"}
+_LONG_TERM = dict.fromkeys(("patchtst", "itransformer", "duet"), _PAPER)
 _PEMS = {"patchtst": _PAPER, "itransformer": "itransformer-pems"}
 _SOR = {"patchtst": _PAPER}
 _UEA = tuple(dict.fromkeys(row.dataset for row in published_numbers() if row.table == "classification"))
