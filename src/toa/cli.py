@@ -19,6 +19,7 @@ from toa.cli_data import data_app
 from toa.cli_detect import detect
 from toa.cli_doctor import doctor
 from toa.cli_explain import explain
+from toa.cli_forecast import forecast
 from toa.cli_report import report
 from toa.cli_reproduce import reproduce
 from toa.cli_run import DeviceOption, run
@@ -46,6 +47,7 @@ app.command()(reproduce)
 app.command()(compare)
 app.command()(report)
 app.command()(watch)
+app.command()(forecast)
 app.command()(detect)
 app.command()(classify)
 app.command()(doctor)

@@ -109,3 +109,16 @@ def measure(
         panel=panel,
         **arrays,
     )
+
+
+def without_last(frame: pd.DataFrame, test_size: float, id: str | None) -> pd.DataFrame:
+    """A frame without the last share of the rows of each series, those that `backtest` of that share is about."""
+    if not 0.0 < test_size < 1.0:
+        raise ValueError(f"the share of rows to test on must lie in (0, 1), got {test_size}.")
+    if id is None:
+        return frame[: len(frame) - int(len(frame) * test_size)]
+    if id not in frame.columns:
+        raise ValueError(f"data must have a column {id!r}, got {', '.join(map(repr, frame.columns))}.")
+    groups = frame.groupby(id, sort=False)[id]
+    count = groups.transform("size").to_numpy()
+    return frame[groups.cumcount().to_numpy() < count - (count * test_size).astype(int)]

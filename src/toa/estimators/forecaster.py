@@ -48,7 +48,7 @@ _ATTENTION = "toa-softmax"
 _HELD = 60_000
 _BATCH = 512
 # learned, and plain enough for a file as it is
-_FACTS = ("lookback_", "freq_", "validation_", "architecture_", "schedule_")
+_FACTS = ("lookback_", "freq_", "time_", "validation_", "architecture_", "schedule_")
 
 
 class Forecaster(Estimator):
@@ -97,6 +97,7 @@ class Forecaster(Estimator):
         columns_: Names of what is forecast.
         ids_: Ids of the series; (None,) without ids.
         freq_: Frequency of the times.
+        time_: Name of their column.
         architecture_: Backbone and its settings.
         schedule_: Batch size, steps of an epoch, and epochs at most.
         validation_: Loss on the held-out rows, standardised.
@@ -171,7 +172,7 @@ class Forecaster(Estimator):
         self.columns_ = tuple(column for column in panel.columns if column not in self.covariates)
         if not self.columns_:
             raise ValueError("data must have a column to forecast, got covariates alone; name fewer covariates.")
-        self.ids_, self.freq_ = panel.ids, panel.freq
+        self.ids_, self.freq_, self.time_ = panel.ids, panel.freq, panel.time_column
         borders = [rows - max(self.horizon, int(rows * self.validation_share)) for rows in panel.lengths]
         self.lookback_ = choose_lookback(min(borders), self.horizon) if self.lookback is None else self.lookback
         self._check_lengths(panel, borders)

@@ -73,7 +73,7 @@ class Panel:
         """A frame of the library that the panel was read from; dates are passed as pandas has them."""
         assert self.backend is not None, "arrays are given back by who knows their shape"
         if self.backend is nw.Implementation.PANDAS:
-            frame = pd.DataFrame(dict(columns))
+            frame = pd.DataFrame(dict(columns), copy=False)
             return frame.set_index(self.time_column) if self.time_in_index else frame
         plain, zones = {}, {}
         for name, values in columns.items():
@@ -317,12 +317,17 @@ class _Table:
 
     def numbers(self, columns: Sequence[Any]) -> Float64[np.ndarray, "t c"]:
         """Values (T, C), NaN where one is missing."""
-        arrays = {str(column): self.frame.get_column(column).to_numpy() for column in columns}
-        if all(array.dtype.kind in "fiu" for array in arrays.values()):
-            values = np.stack(list(arrays.values()), axis=1, dtype=np.float64)
-            if not np.isinf(values).any():
-                return values
-        return to_numbers(pd.DataFrame(arrays), self.name)
+        arrays = [self.frame.get_column(column).to_numpy() for column in columns]
+        return _to_numbers(arrays, [str(column) for column in columns], self.name)
+
+
+def _to_numbers(arrays: Sequence[np.ndarray], names: Sequence[str], name: str) -> Float64[np.ndarray, "t c"]:
+    """Columns as one array (T, C); what is not plain numbers goes the slow way, which says what is wrong with it."""
+    if arrays and all(array.dtype.kind in "fiu" for array in arrays) and len(arrays[0]):
+        values = np.stack(arrays, axis=1, dtype=np.float64)
+        if not np.isinf(values).any():
+            return values
+    return to_numbers(pd.DataFrame(dict(zip(names, arrays, strict=True))), name)
 
 
 def _open(data: Any, time: str | None, taken: Sequence[str | None], name: str) -> _Table:
@@ -359,11 +364,11 @@ def _open(data: Any, time: str | None, taken: Sequence[str | None], name: str) -
 
 def _find_time(frame: Any, taken: Sequence[str | None], name: str) -> Any:
     """The one column of dates, or else of text; a column of values may have text in it, but does not begin with it."""
-    free = [column for column in frame.columns if column not in taken]
-    found = [column for column in free if frame.schema[column].is_temporal()]
+    free = {column: kind for column, kind in frame.schema.items() if column not in taken}
+    found = [column for column, kind in free.items() if kind.is_temporal()]
     if not found and len(frame):
         text = (nw.String, nw.Object, nw.Categorical, nw.Unknown)
-        first = {column: frame.get_column(column)[0] for column in free if frame.schema[column] in text}
+        first = {column: frame.get_column(column)[0] for column, kind in free.items() if kind in text}
         found = [column for column, cell in first.items() if isinstance(cell, str) and not _is_number(cell)]
     if len(found) > 1:
         raise ValueError(
@@ -391,8 +396,9 @@ def _read_arrays(data: Any, missing: Missing, name: str) -> Panel:
         if not isinstance(array, np.ndarray) or array.ndim not in (1, 2):
             raise ValueError(f"{what} must be an array (T,) or (T, C), got {_shape(array)}.")
         array = array.reshape(len(array), -1) if array.size else array.reshape(len(array), 1)
-        numbers = to_numbers(pd.DataFrame(array, columns=[str(i) for i in range(array.shape[1])]), what)
-        cut = cut or _Cut(names=tuple(str(i) for i in range(array.shape[1])), missing=missing, name=name, freq=None)
+        names = tuple(str(column) for column in range(array.shape[1]))
+        numbers = _to_numbers(list(array.T), names, what)
+        cut = cut or _Cut(names=names, missing=missing, name=name, freq=None)
         if array.shape[1] != len(cut.names):
             raise ValueError(f"{what} must have {len(cut.names)} columns, as the first has, got {array.shape[1]}.")
         rows = np.arange(len(array))

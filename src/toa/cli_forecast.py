@@ -1,0 +1,168 @@
+"""The command `toa forecast`: what comes after the end of a table. Heavy imports wait until it runs."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from toa._terminal import clear_errors, make_console
+from toa.cli_run import DeviceOption
+from toa.cli_tables import (
+    EpochsOption,
+    MissingOption,
+    ModelOption,
+    SaveOption,
+    SeedOption,
+    TimeOption,
+    fitted,
+    read_frame,
+    write_picture,
+    write_table,
+)
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from toa.estimators import Forecaster
+
+# what is promised of each forecast where nothing else is said
+_INTERVAL = 0.8
+# columns whose error is printed
+_LISTED = 12
+
+
+def forecast(
+    data: Annotated[Path, typer.Argument(help="Table to go on from: a CSV file with a header, one row a time step.")],
+    horizon: Annotated[
+        int | None, typer.Option(help="Steps to forecast; with --model, all that it was trained for or fewer.")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Table of the forecast.")] = Path("forecast.csv"),
+    picture: Annotated[Path | None, typer.Option(help="Picture of it; beside the table if not given.")] = None,
+    model: ModelOption = None,
+    save: SaveOption = None,
+    id: Annotated[str | None, typer.Option(help="Column of ids, if the table holds several series.")] = None,
+    time: TimeOption = None,
+    values: Annotated[
+        list[str] | None,
+        typer.Option("--value", "--values", help="Column to forecast; all others if not given. Repeatable."),
+    ] = None,
+    interval: Annotated[
+        float | None, typer.Option(help=f"Probability of the interval; {_INTERVAL} if not given, 0 for none.")
+    ] = None,
+    quantiles: Annotated[
+        list[float] | None, typer.Option("--quantile", help="Quantile to forecast as well, such as 0.1. Repeatable.")
+    ] = None,
+    covariates: Annotated[
+        list[str] | None, typer.Option("--covariate", help="Column that is known beforehand, see --future. Repeatable.")
+    ] = None,
+    future: Annotated[Path | None, typer.Option(help="Table of the covariates of the steps to forecast.")] = None,
+    calendar: Annotated[bool, typer.Option("--calendar", help="Use hour, day and so on of each step.")] = False,
+    freq: Annotated[str | None, typer.Option(help="Frequency: h, 15min, D, MS, …; inferred if not given.")] = None,
+    missing: MissingOption = None,
+    test: Annotated[
+        float | None, typer.Option(help="Share of the rows, the last ones, to keep from training and to measure on.")
+    ] = None,
+    lookback: Annotated[int | None, typer.Option(help="Steps to forecast from; by size if not given.")] = None,
+    backbone: Annotated[
+        str | None, typer.Option(help="patchtst (the default), itransformer, dlinear, tsmixer, duet, transformer, …")
+    ] = None,
+    attention: Annotated[
+        str | None, typer.Option(help="toa-softmax (the default), toa-gated, toa-relu, softmax or hyperglu.")
+    ] = None,
+    epochs: EpochsOption = None,
+    seed: SeedOption = None,
+    device: DeviceOption = "auto",
+) -> None:
+    """Forecast what comes after the end of a table, with intervals, a picture, and in its units.
+
+    A small model is trained on the table, its sizes chosen by that of the table, or read from a file. Examples:
+
+    toa forecast load.csv --horizon 96
+
+    toa forecast load.csv --horizon 96 --test 0.2 --save load.toa
+
+    toa forecast today.csv --model load.toa --out tomorrow.csv
+
+    toa forecast shops.csv --horizon 14 --id shop --time day --value sales --covariate promo --future plans.csv
+    """
+    with clear_errors():
+        from toa.estimators import Forecaster
+        from toa.estimators.backtest import without_last
+        from toa.report.forecast import PANELS, draw_forecast
+
+        frame = read_frame(data)
+        options = {
+            "lookback": lookback,
+            "interval": interval,
+            "quantiles": quantiles,
+            "covariates": covariates,
+            "calendar": calendar or None,
+            "id": id,
+            "time": time,
+            "values": values,
+            "freq": freq,
+            "missing": missing,
+            "backbone": backbone,
+            "attention": attention,
+            "epochs": epochs,
+            "seed": seed,
+        }
+        if model is None:
+            if horizon is None:
+                raise ValueError("--horizon must be given to train, got nothing; add --horizon 96, for instance.")
+            options |= {"horizon": horizon, "interval": _INTERVAL if interval is None else interval or None}
+        known = frame if test is None or model is not None else without_last(frame, test, id)
+        forecaster = fitted(Forecaster, options, model=model, device=device, data=known)
+        ahead = None if future is None else read_frame(future)
+        found = forecaster.predict(frame, future=ahead, horizon=horizon)
+        console = make_console()
+        for line in _said(forecaster, frame, found, trained=model is None):
+            console.print(line, soft_wrap=True)
+        if test is not None:
+            console.print(_measured(forecaster, frame, test), soft_wrap=True)
+        console.print(f"table:   {write_table(found, out)}", soft_wrap=True)
+        figure, panels = draw_forecast(
+            frame,
+            found,
+            forecaster.columns_,
+            id=forecaster.id,
+            time=forecaster.time_,
+            title=f"{data.name}: what comes next",
+        )
+        drawn = write_picture(figure, out.with_suffix(".png") if picture is None else picture)
+        more = f" ({PANELS} of {panels} series and columns)" if panels > PANELS else ""
+        console.print(f"picture: {drawn}{more}", soft_wrap=True)
+        if save is not None:
+            forecaster.save(save)
+            console.print(f"model:   {save}", soft_wrap=True)
+
+
+def _said(forecaster: "Forecaster", frame: "pd.DataFrame", found: "pd.DataFrame", *, trained: bool) -> list[str]:
+    """What was read, what was chosen, how well it does."""
+    parts = forecaster.architecture_
+    name = parts["backbone"] + (f"/{parts['attention']['name']}" if parts["attention"] else "")
+    weights = sum(weight.numel() for weight in forecaster.model_.parameters())
+    sizes = ", ".join(f"{key} {value}" for key, value in parts["settings"].items())
+    series = "" if forecaster.id is None else f" of {found[forecaster.id].nunique()} series"
+    freq = "" if forecaster.freq_ is None else f", every {forecaster.freq_}"
+    lines = [
+        f"{len(frame)} rows{series}{freq}; forecast: {', '.join(forecaster.columns_)}.",
+        f"{name}, {weights} weights ({sizes}); {forecaster.horizon} steps from the last {forecaster.lookback_}.",
+    ]
+    if trained:
+        schedule = forecaster.schedule_
+        loss = "pinball loss" if forecaster.quantiles else forecaster.loss.upper()
+        lines.append(
+            f"trained for at most {schedule['epochs']} epochs of {schedule['steps']} batches of "
+            f"{schedule['batch_size']}; {loss} on the rows held out {forecaster.validation_:.4f}, standardised."
+        )
+    return lines
+
+
+def _measured(forecaster: "Forecaster", frame: "pd.DataFrame", test: float) -> str:
+    found = forecaster.backtest(frame, test_size=test)
+    shown = f"MSE {found.metrics['mse']:.4f}, MAE {found.metrics['mae']:.4f}, standardised"
+    if forecaster.interval is not None:
+        shown += f"; {found.metrics['coverage']:.1%} of values within the {forecaster.interval:.0%} interval"
+    errors = ", ".join(f"{name} {found_of['mae']:.4g}" for name, found_of in list(found.by_column.items())[:_LISTED])
+    return f"last {test:.0%} of the rows, {len(found.forecast)} forecasts: {shown}; mean error {errors}."

@@ -1,0 +1,146 @@
+import re
+import subprocess
+import sys
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+from tests.estimators.signals import long, wide
+from tests.support import ROOT
+from toa.cli import app
+from toa.estimators import Forecaster
+from toa.report.forecast import PANELS, draw_forecast
+
+QUICK = ("--backbone", "dlinear", "--lookback", "24", "--epochs", "8", "--device", "cpu")
+
+
+def call(*words: object):
+    result = CliRunner().invoke(app, ["forecast", *map(str, words)], env={"COLUMNS": "200", "TERM": "dumb"})
+    return result.exit_code, re.sub(r"\s+", " ", result.output)
+
+
+@pytest.fixture
+def table(tmp_path):
+    path = tmp_path / "load.csv"
+    wide().to_csv(path, index=False)
+    return path
+
+
+def test_one_command_gives_a_forecast_intervals_and_a_picture(table, tmp_path) -> None:
+    out = tmp_path / "out" / "next.csv"
+    code, text = call(table, "--horizon", 6, "--out", out, "--quantile", 0.1, "--test", 0.2, *QUICK)
+    assert code == 0, text
+    found = pd.read_csv(out)
+    assert list(found.columns) == [
+        "date",
+        *(f"load{end}" for end in ("", "_q0.1", "_lower", "_upper")),
+        *(f"heat{end}" for end in ("", "_q0.1", "_lower", "_upper")),
+    ]
+    assert found["date"].tolist() == [f"2024-01-21 {hour:02}:00:00" for hour in range(0, 12, 2)]
+    assert out.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
+    assert "240 rows, every 2h; forecast: load, heat." in text
+    assert "dlinear, " in text
+    assert "6 steps from the last 24" in text
+    assert "pinball loss on the rows held out" in text
+    assert "last 20% of the rows, 43 forecasts: MSE" in text
+    assert "of values within the 80% interval; mean error load" in text
+
+
+def test_rows_to_test_on_are_not_trained_on(table, tmp_path) -> None:
+    out = tmp_path / "next.csv"
+    _, text = call(table, "--horizon", 6, "--out", out, "--test", 0.2, *QUICK)
+    model = Forecaster(6, interval=0.8, backbone="dlinear", lookback=24, epochs=8, device="cpu").fit(wide()[:192])
+    assert f"MSE {model.backtest(wide(), test_size=0.2).metrics['mse']:.4f}" in text
+    np.testing.assert_allclose(pd.read_csv(out)["load"], model.predict(wide())["load"])
+
+
+def test_a_saved_model_is_used_without_training(table, tmp_path) -> None:
+    saved, first, second = tmp_path / "load.toa", tmp_path / "a.csv", tmp_path / "b.csv"
+    assert call(table, "--horizon", 6, "--save", saved, "--out", first, *QUICK)[0] == 0
+    code, text = call(table, "--model", saved, "--out", second, "--horizon", 4)
+    assert code == 0, text
+    assert "trained" not in text
+    pd.testing.assert_frame_equal(pd.read_csv(second), pd.read_csv(first)[:4])
+
+
+def test_several_series_with_covariates(tmp_path) -> None:
+    long().to_csv(tmp_path / "shops.csv", index=False)
+    days = [pd.Timestamp("2024-01-01") + pd.Timedelta(days=start + step) for start in (160, 120) for step in range(6)]
+    plans = pd.DataFrame({"id": ["x"] * 6 + ["y"] * 6, "day": days, "promo": 1.0})
+    plans.to_csv(tmp_path / "plans.csv", index=False)
+    code, text = call(
+        *(
+            tmp_path / "shops.csv",
+            "--horizon",
+            6,
+            "--id",
+            "id",
+            "--time",
+            "day",
+            "--value",
+            "y",
+            "--covariate",
+            "promo",
+        ),
+        *("--future", tmp_path / "plans.csv", "--out", tmp_path / "next.csv", "--interval", 0, "--test", 0.3, *QUICK),
+    )
+    assert code == 0, text
+    found = pd.read_csv(tmp_path / "next.csv")
+    assert list(found.columns) == ["id", "day", "y"]
+    assert found["id"].value_counts().to_dict() == {"x": 6, "y": 6}
+    assert "280 rows of 2 series, every D" in text
+
+
+REFUSED = {
+    "horizon": ((), "--horizon must be given to train"),
+    "too long": (("--horizon", 200), "error: data must have at least lookback + horizon"),
+    "interval": (("--horizon", 6, "--interval", 1.5), "error: interval must lie in (0, 1), got 1.5"),
+    "column": (("--horizon", 6, "--value", "wind"), "error: data must have a column 'wind'"),
+    "test": (("--horizon", 6, "--test", 2), "error: the share of rows to test on must lie in (0, 1), got 2"),
+    "missing": (("--horizon", 6, "--missing", "guess"), "error: unknown missing 'guess'"),
+    "id": (("--horizon", 6, "--id", "who", "--test", 0.2), "error: data must have a column 'who'"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_is_said_in_one_line(table, case) -> None:
+    words, said = REFUSED[case]
+    code, text = call(table, *words)
+    assert code == 2
+    assert said in text
+
+
+def test_bad_files_and_models_are_refused(table, tmp_path) -> None:
+    code, text = call(tmp_path / "none.csv", "--horizon", 6)
+    assert (code, "which is none" in text) == (2, True)
+    saved = tmp_path / "m.toa"
+    call(table, "--horizon", 6, "--save", saved, "--out", tmp_path / "a.csv", *QUICK)
+    assert "error: horizon must be from 1 to 6" in call(table, "--model", saved, "--horizon", 7)[1]
+    assert "error: --lookback goes with training" in call(table, "--model", saved, "--lookback", 7)[1]
+    saved.write_bytes(saved.read_bytes()[:-10])
+    code, text = call(table, "--model", saved)
+    assert code == 2
+    assert "m.toa must be a forecaster saved by toa, got a file that is none or was cut short" in text
+
+
+def test_help_shows_examples_without_loading_torch() -> None:
+    assert "toa forecast load.csv --horizon 96" in call("--help")[1]
+    heavy = {"torch", "pandas", "sklearn", "matplotlib"}
+    code = f"import sys; import toa.cli_forecast; assert not {heavy} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+
+
+def test_a_picture_shows_the_first_panels_and_counts_all() -> None:
+    past = pd.DataFrame({f"c{n}": np.arange(40.0) for n in range(14)})
+    ahead = past[:5].assign(c0_lower=0.0, c0_upper=2.0, **{"c0_q0.1": 1.0})
+    figure, panels = draw_forecast(past, ahead, list(past.columns))
+    assert panels == 14
+    drawn = [axis for axis in figure.axes if axis.get_visible()]
+    assert len(drawn) == PANELS
+    labels = [line.get_label() for line in drawn[0].get_lines()]
+    assert labels == ["seen", "forecast", "quantiles"]
+    np.testing.assert_array_equal(drawn[0].get_lines()[1].get_xdata(), np.arange(5))
+    plt.close(figure)
