@@ -12,7 +12,7 @@ same, memory grows linearly.
 
 import argparse
 import sys
-from collections.abc import Iterable
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -21,51 +21,17 @@ from rich.console import Console
 from rich.table import Table
 
 from toa import ops
-from toa.experiments.op_cost import DTYPES, SDPA, OpCase, measure_cases
-from toa.experiments.records import Record, provenance, write_record
-from toa.tasks.device import resolve_device
+from toa.experiments.op_cost import DTYPES
+from toa.experiments.op_run import OpRun, refusals, run_ops
+from toa.experiments.records import Record
 
 
-def make_cases(args: argparse.Namespace) -> list[OpCase]:
-    """For each length PyTorch's attention, then every activation with every backend."""
-    shared = {name: getattr(args, name) for name in ("batch", "heads", "width", "dtype", "tf32", "causal", "seed")}
-    cases = []
-    for tokens in args.tokens:
-        cases.append(OpCase(system=SDPA, activation="softmax", tokens=tokens, **shared))
-        cases += [
-            OpCase(
-                system=system,
-                activation=activation,
-                tokens=tokens,
-                score_norm=args.score_norm,
-                gate_norm=args.gate_norm if activation == "gated" else "none",
-                **shared,
-            )
-            for activation in args.activations
-            for system in args.systems
-        ]
-    return cases
-
-
-def with_ratios(rows: Iterable[Record]) -> list[Record]:
-    """Every cost over that of PyTorch's attention on as many tokens."""
-    rows = list(rows)
-    base = {row["tokens"]: row["cost"] for row in rows if row["system"] == SDPA}
-
-    def ratio(row: Record, key: str) -> float | None:
-        cost, other = row["cost"], base[row["tokens"]]
-        return cost[key] / other[key] if cost and other and cost[key] and other[key] else None
-
-    keys = {"milliseconds": "time", "graph_ms": "graph", "peak_bytes": "peak"}
-    return [row | {"over_sdpa": {short: ratio(row, key) for key, short in keys.items()}} for row in rows]
-
-
-def show(rows: list[Record], console: Console) -> None:
+def show(record: Record, console: Console) -> None:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     titles = ("N", "system", "ms", "/ sdpa", "graph", "/ sdpa", "peak", "extra", "a token's")
     for title in titles:
         table.add_column(title, justify="left" if title == "system" else "right", no_wrap=True)
-    for row in rows:
+    for row in record["rows"]:
         cost, over = row["cost"], row["over_sdpa"]
         name = f"{row['name']}{' *' if row['system'] == row['auto'] else ''}"
         if cost is None:
@@ -83,11 +49,7 @@ def show(rows: list[Record], console: Console) -> None:
         )
     console.print(table)
     console.print("* the backend that `auto` takes")
-    missing: dict[str, list[str]] = {}
-    for row in rows:
-        if row["reason"]:
-            missing.setdefault(row["reason"], []).append(f"{row['name']} N={row['tokens']}")
-    for reason, names in missing.items():
+    for reason, names in refusals(record).items():
         console.print(f"{', '.join(names)}: {reason}", soft_wrap=True)
 
 
@@ -120,27 +82,19 @@ def main(words: list[str] | None = None) -> int:
     args = parse(words)
     # a table is not cut where no terminal says how wide it is
     console = Console(width=None if sys.stdout.isatty() else 100)
+    given: dict[str, Any] = {field.name: getattr(args, field.name) for field in fields(OpRun)}
+    given |= {name: tuple(value) for name, value in given.items() if isinstance(value, list)}
+    command = [Path(sys.executable).name, *(sys.argv if words is None else [__file__, *words])]
     try:
-        device = resolve_device(args.device)
-        args.dtype = args.dtype or ("bfloat16" if device.type == "cuda" else "float32")
-        args.budget = args.budget or (32.0 if device.type == "cuda" else 1.0)
-        cases = make_cases(args)
+        with console.status("starting") as status:
+            record = run_ops(
+                OpRun(**given), args.out, command=command, watch=lambda name: status.update(f"measured {name}")
+            )
     except ValueError as error:
         raise SystemExit(f"error: {error}") from None
-    rows = []
-    with console.status("starting") as status:
-        for row in measure_cases(cases, device, seconds=args.seconds, budget=int(args.budget * 2**30)):
-            rows.append(row)
-            status.update(f"measured {row['name']}, N={row['tokens']}")
-    rows = with_ratios(rows)
-    show(rows, console)
-    settings: dict[str, Any] = vars(args) | {"out": str(args.out)}
-    command = [Path(sys.executable).name, *(sys.argv if words is None else [__file__, *words])]
-    write_record(
-        args.out, {"task": "operator_attention", "settings": settings, "rows": rows, **provenance(device, command)}
-    )
+    show(record, console)
     console.print(f"record: {args.out}", soft_wrap=True)
-    return int(any((row["reason"] or "").startswith("refused") for row in rows))
+    return int(any(reason.startswith("refused") for reason in refusals(record)))
 
 
 if __name__ == "__main__":

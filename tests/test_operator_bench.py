@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -9,9 +10,11 @@ import pytest
 import torch
 
 from tests.support import ROOT, message
+from tests.test_cli import call
 from toa import ops
-from toa.experiments import op_cost
-from toa.experiments.op_cost import OpCase, check_accuracy, measure_case, measure_cases
+from toa.experiments import op_cost, op_run
+from toa.experiments.op_cost import OpCase, check_accuracy, measure_case
+from toa.experiments.op_run import measure_cases
 
 CPU = torch.device("cpu")
 SMALL = OpCase(system="folded", activation="gated", batch=2, tokens=9, heads=2, width=4, dtype="float32")
@@ -29,7 +32,7 @@ def bench():
 
 @pytest.fixture
 def _in_this_process(monkeypatch) -> None:
-    monkeypatch.setattr(op_cost, "_measured", lambda measure, case, device, **how: measure(case, device, **how))
+    monkeypatch.setattr(op_run, "_measured", lambda measure, case, device, **how: measure(case, device, **how))
 
 
 @pytest.fixture
@@ -55,7 +58,7 @@ def test_folded_passes_the_check_in_every_dtype(activation, dtype) -> None:
 
 @pytest.mark.usefixtures("hasty_backend", "_in_this_process")
 def test_a_wrong_backend_is_not_timed(monkeypatch) -> None:
-    monkeypatch.setattr(op_cost, "measure_case", lambda *words, **how: pytest.fail("it was timed"))
+    monkeypatch.setattr(op_run, "measure_case", lambda *words, **how: pytest.fail("it was timed"))
     (row,) = measure_cases([replace(SMALL, system="hasty")], CPU, seconds=0.0, budget=2**30)
     assert row["cost"] is None
     assert row["reason"].startswith("refused, not as accurate as the reference: output at N=9: error ")
@@ -100,6 +103,37 @@ def test_the_command_leaves_a_table_and_a_record(bench, tmp_path, capsys) -> Non
     shown = capsys.readouterr().out
     assert "relu folded *" in shown
     assert "…" not in shown
+
+
+@pytest.mark.usefixtures("_in_this_process")
+def test_toa_bench_ops_shows_what_auto_takes_and_how_fast_each_is(tmp_path, monkeypatch) -> None:
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    out = tmp_path / "ops.json"
+    sizes = ["--tokens", "5", "--width", "4", "--heads", "1", "--batch", "1", "--seconds", "0"]
+    code, text = call("bench", "ops", *sizes, "--activation", "gated", "--device", "cpu", "--out", str(out), columns=80)
+    assert code == 0, text
+    line = re.search(r"\b5 gated folded (\S+) - (\S+) (\S+)", " ".join(text.split()))
+    assert line is not None, text
+    sdpa, folded, reference = line.groups()
+    rows = {row["system"]: row["cost"] for row in json.loads(out.read_text())["rows"]}
+    assert folded == f"{rows['folded']['milliseconds']:.3f}"
+    assert reference == f"{rows['reference']['milliseconds']:.3f}"
+    assert sdpa == f"{rows['sdpa']['milliseconds']:.3f}"
+    assert "gated triton N=5: backend 'triton' cannot run here: it needs a CUDA device" in " ".join(text.split())
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        (("--tokens", "0"), "tokens must be at least 1, got 0"),
+        (("--activation", "tanh"), "unknown activation 'tanh'; known: softmax, relu, gated."),
+        (("--dtype", "int8"), "unknown dtype 'int8'; known: bfloat16, float16, float32, float64."),
+    ],
+)
+def test_wrong_words_of_toa_bench_ops_get_one_clear_line(words, part, tmp_path) -> None:
+    code, text = call("bench", "ops", *words, "--device", "cpu", "--out", str(tmp_path / "x.json"))
+    assert code == 2
+    assert part in text
 
 
 def test_wrong_sizes_get_one_clear_line(bench, tmp_path) -> None:

@@ -76,6 +76,78 @@ def efficiency(
         console.print(f"record: {out}", soft_wrap=True)
 
 
+@bench_app.command(name="ops")
+def bench_ops(
+    tokens: Annotated[list[int] | None, typer.Option(help="Length N. Repeatable; 16, 64 and 256 if not given.")] = None,
+    activation: Annotated[
+        list[str] | None, typer.Option(help="softmax, relu or gated. Repeatable; all if not given.")
+    ] = None,
+    width: Annotated[int, typer.Option(help="Width of a head.")] = 64,
+    heads: Annotated[int, typer.Option(help="Number of heads.")] = 8,
+    batch: Annotated[int, typer.Option(help="Sequences.")] = 8,
+    dtype: Annotated[
+        str | None,
+        typer.Option(help="bfloat16, float16, float32 or float64; bfloat16 on CUDA, else float32, if not given."),
+    ] = None,
+    tf32: Annotated[bool, typer.Option(help="Let CUDA round factors of float32 products to TF32.")] = True,
+    seconds: Annotated[float, typer.Option(help="About so long each is timed.")] = 0.1,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    out: Annotated[Path, typer.Option(help="File of the record.")] = Path("runs/ops.json"),
+) -> None:
+    """Which backend `auto` takes for device, dtype, length and width, and how fast each is, forward and backward."""
+    with clear_errors():
+        from toa.experiments.op_run import OpRun, refusals, run_ops
+
+        run = OpRun(
+            tokens=tuple(tokens or OpRun().tokens),
+            activations=tuple(activation or ("softmax", "relu", "gated")),  # type: ignore[arg-type]
+            width=width,
+            heads=heads,
+            batch=batch,
+            dtype=dtype,
+            tf32=tf32,
+            seconds=seconds,
+            device=device,
+        )
+        console = make_console()
+        with console.status("starting") as status:
+            record = run_ops(
+                run, out, command=["toa", *sys.argv[1:]], watch=lambda name: status.update(f"measured {name}")
+            )
+        console.print(_ops_table(record))
+        settings = record["settings"]
+        console.print(
+            f"ms, forward and backward, B={batch} H={heads} D={width}, {settings['dtype']}, {record['device']}; "
+            "sdpa is scaled_dot_product_attention without operators."
+        )
+        for reason, names in refusals(record).items():
+            console.print(f"{', '.join(names)}: {reason}", soft_wrap=True)
+        console.print(f"record: {out}", soft_wrap=True)
+
+
+def _ops_table(record: dict[str, Any]) -> "Table":
+    from rich import box
+    from rich.table import Table
+
+    systems = record["settings"]["systems"]
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    for title in ("N", "activation", "auto", "sdpa", *systems):
+        table.add_column(title, justify="left" if title in ("activation", "auto") else "right", no_wrap=True)
+    times = {
+        (row["tokens"], row["activation"], row["system"]): row["cost"] and row["cost"]["milliseconds"]
+        for row in record["rows"]
+    }
+    for row in record["rows"]:
+        # one line for each problem: that of its first backend
+        if row["system"] != systems[0]:
+            continue
+        problem = (row["tokens"], row["activation"])
+        found = [times[row["tokens"], "softmax", "sdpa"], *(times[*problem, system] for system in systems)]
+        cells = ["-" if value is None else f"{value:.3f}" for value in found]
+        table.add_row(str(row["tokens"]), row["activation"], row["auto"], *cells)
+    return table
+
+
 def _table(record: dict[str, Any]) -> "Table":
     from rich import box
     from rich.table import Table

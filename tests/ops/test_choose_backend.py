@@ -1,10 +1,13 @@
 from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError
 
 import pytest
 import torch
 
 from tests.support import ACTIVATIONS, assert_near, make_problem, message
 from toa import ops
+from toa.ops import _backend
+from toa.ops.attention import api
 
 
 @pytest.fixture
@@ -92,6 +95,67 @@ def test_the_environment_names_what_auto_is(monkeypatch) -> None:
         ops.choose_backend()
     monkeypatch.setenv("TOA_BACKEND", "")
     assert ops.choose_backend() == "folded"
+
+
+@pytest.fixture
+def cuda(monkeypatch) -> Iterator[torch.device]:
+    """A machine with a recent GPU and Triton, as far as `choose_backend` can see; nothing has been said yet."""
+    for probe in (_backend._missing_triton, _backend._old_gpu):
+        probe.cache_clear()
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    monkeypatch.setattr(_backend, "version", lambda name: "3.6.0")
+    monkeypatch.setattr(api, "_SAID", set())
+    yield torch.device("cuda")
+    for probe in (_backend._missing_triton, _backend._old_gpu):
+        probe.cache_clear()
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_auto_takes_the_kernels_on_a_gpu(cuda, activation) -> None:
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        assert ops.choose_backend(activation=activation, device=cuda, dtype=dtype, width=256) == "triton"
+    assert ops.choose_backend("triton", activation="relu", device=cuda) == "triton"
+
+
+def missing(name: str) -> str:
+    raise PackageNotFoundError(name)
+
+
+@pytest.mark.parametrize(
+    ("change", "problem", "reason"),
+    [
+        (("version", missing), {}, "it needs Triton 3.2 or newer, which is not installed (pip install 'toa[triton]')"),
+        (("version", lambda name: "3.1.0"), {}, "it needs Triton 3.2 or newer, found 3.1.0"),
+        ((None, (7, 5)), {}, "it needs a GPU of compute capability 8.0, found 7.5"),
+        (None, {"width": 257}, "its kernels take heads of width up to 256, not 257"),
+        (None, {"dtype": torch.float64}, "its kernels take float32, bfloat16 and float16, not torch.float64"),
+    ],
+    ids=["triton missing", "triton old", "gpu old", "wide", "float64"],
+)
+def test_a_named_backend_says_what_is_missing_and_auto_falls_back_and_says_so_once(
+    cuda, monkeypatch, change, problem, reason
+) -> None:
+    if change is not None and change[0] is None:
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: change[1])
+    elif change is not None:
+        monkeypatch.setattr(_backend, *change)
+    problem = {"activation": "gated", "device": cuda, **problem}
+    with pytest.raises(ValueError, match=message(f"'triton' cannot run here: {reason}; use", "'folded'")):
+        ops.choose_backend("triton", **problem)
+    with pytest.warns(RuntimeWarning, match=message("'folded' runs instead of 'triton', which is faster:", reason)):
+        assert ops.choose_backend(**problem) == "folded"
+    # warnings are errors: a second one would raise
+    assert ops.choose_backend(**problem) == "folded"
+    assert ops.choose_backend("folded", **problem) == "folded"
+
+
+def test_auto_says_nothing_where_nothing_faster_is_expected(cuda, monkeypatch) -> None:
+    assert ops.choose_backend(activation="gated", device=cuda, pair_mask=True) == "folded"
+    monkeypatch.setenv("TOA_BACKEND", "folded")
+    assert ops.choose_backend(activation="gated", device=cuda, dtype=torch.float64) == "folded"
+    monkeypatch.delenv("TOA_BACKEND")
+    monkeypatch.setattr(_backend, "version", missing)
+    assert ops.choose_backend(activation="gated", device="cpu") == "folded"
 
 
 def test_the_kernels_need_a_gpu_or_the_interpreter(monkeypatch) -> None:

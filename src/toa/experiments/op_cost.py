@@ -5,11 +5,8 @@ Alphabet: B batch, N tokens, H heads, D head width.
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from dataclasses import asdict, dataclass, replace
-from multiprocessing import get_context
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -19,7 +16,6 @@ from torch import Tensor
 
 from toa import ops
 from toa._checks import check_at_least, check_choice
-from toa.experiments.records import Record
 from toa.experiments.step_cost import PeakMemory
 from toa.tasks.device import allow_tf32
 
@@ -203,7 +199,7 @@ def check_accuracy(case: OpCase, device: torch.device) -> str | None:
     """
     if case.system in (SDPA, "reference"):
         return None
-    case = _checked_case(case, device)
+    case = checked_case(case, device)
     with allow_tf32(case.tf32, device):
         problem = _Problem(case, device)
         got = problem.step(case.system)
@@ -219,7 +215,7 @@ def check_accuracy(case: OpCase, device: torch.device) -> str | None:
     return None
 
 
-def _checked_case(case: OpCase, device: torch.device) -> OpCase:
+def checked_case(case: OpCase, device: torch.device) -> OpCase:
     """The case that is checked in place of another."""
     tokens = min(case.tokens, _CHECKED_TOKENS.get(device.type, _CHECKED_TOKENS["cpu"]))
     return replace(case, batch=min(case.batch, 2), heads=min(case.heads, 2), tokens=tokens)
@@ -309,54 +305,3 @@ def _graph_times(problem: _Problem, seconds: float) -> list[float]:
     times = _times(graph.replay, kept[0].device, seconds)
     del kept
     return times
-
-
-def measure_cases(cases: Sequence[OpCase], device: torch.device, *, seconds: float, budget: int) -> Iterator[Record]:
-    """What each case costs, one after another; a case that is wrong, too large or cannot run says so instead.
-
-    On CUDA all run in this process; elsewhere each has one of its own, so that its memory is its own.
-
-    Args:
-        cases: What is measured.
-        device: Where.
-        seconds: About how long each is timed.
-        budget: Bytes; the reference is skipped where it would take more.
-    """
-    checked: dict[OpCase, str | None] = {}
-    for case in cases:
-        record: Record = asdict(case) | {"name": case.name, "auto": case.chosen(device), "cost": None}
-        reason = case.objection(device)
-        if reason is None and case.system == "reference" and case.reference_bytes() > budget:
-            needed = case.reference_bytes() / 2**30
-            reason = f"skipped: about {needed:.0f} GiB, over the budget of {budget / 2**30:.0f} GiB"
-        if reason is None:
-            small = _checked_case(case, device)
-            if small not in checked:
-                checked[small] = _measured(check_accuracy, small, device)
-            reason = checked[small] and f"refused, not as accurate as the reference: {checked[small]}"
-        if reason is None:
-            cost = _measured(measure_case, case, device, seconds=seconds)
-            if isinstance(cost, str):
-                reason = cost
-            else:
-                record["cost"] = asdict(cost)
-        yield record | {"reason": reason}
-
-
-def _measured(measure: Callable[..., Any], case: OpCase, device: torch.device, **how: Any) -> Any:
-    """What a measurement finds, or a sentence about why it found nothing."""
-    if device.type == "cuda":
-        try:
-            return measure(case, device, **how)
-        except torch.cuda.OutOfMemoryError:
-            return "out of memory"
-        finally:
-            torch.cuda.empty_cache()
-    # a server forks processes that have PyTorch already and have run nothing
-    context = get_context("forkserver")
-    context.set_forkserver_preload([__name__])
-    with ProcessPoolExecutor(1, mp_context=context) as pool:
-        try:
-            return pool.submit(measure, case, device, **how).result()
-        except BrokenProcessPool:
-            return "out of memory, or killed"

@@ -1,6 +1,7 @@
 """The public function: check, choose a backend, call it."""
 
 import os
+import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -100,8 +101,9 @@ def choose_backend(
 ) -> str:
     """Name the backend that a call would use, or say why the named one cannot run.
 
-    "auto" is what the environment variable TOA_BACKEND names, if it is set, else the first that can run. Softmax over
-    more tokens than a tile holds is PyTorch's own fused attention on folded keys and values, "triton" or "folded".
+    "auto" is what the environment variable TOA_BACKEND names, if it is set, else the first that can run; where that is
+    not the one meant for the device, a warning says once why. Softmax over more tokens than a tile holds is PyTorch's
+    own fused attention on folded keys and values, "triton" or "folded".
 
     Args:
         backend: A name of `BACKENDS`, or "auto".
@@ -116,22 +118,48 @@ def choose_backend(
         ValueError: If the backend is unknown, or cannot run this problem.
     """
     where = torch.device(device)
-    problem = Problem(
-        activation=activation, device=where, dtype=dtype, width=width, tokens=tokens, pair_mask=pair_mask
-    )
+    problem = Problem(activation=activation, device=where, dtype=dtype, width=width, tokens=tokens, pair_mask=pair_mask)
     if backend == AUTO:
         backend = os.environ.get("TOA_BACKEND") or AUTO
     if backend == AUTO:
-        return next(name for name in BACKENDS if BACKENDS[name].suits(problem))
+        chosen = _first_that_suits(problem)
+        _say_what_is_missed(problem, chosen)
+        return chosen
     if backend not in BACKENDS:
         check_choice("backend", backend, (AUTO, *BACKENDS))
     objection = BACKENDS[backend].objection(problem)
     if objection is not None:
-        chosen = next(name for name in BACKENDS if BACKENDS[name].suits(problem))
+        chosen = _first_that_suits(problem)
         raise ValueError(
             f"backend {backend!r} cannot run here: {objection}; use backend='auto', which would choose {chosen!r}."
         )
     return backend
+
+
+def _first_that_suits(problem: Problem) -> str:
+    return next(name for name in BACKENDS if BACKENDS[name].suits(problem))
+
+
+# what has been said: training would say it at every layer of every step
+_SAID: set[str] = set()
+
+
+def _say_what_is_missed(problem: Problem, chosen: str) -> None:
+    """Warn, once for a reason, if "auto" passes over a backend that is meant for the device."""
+    # of a mask of pairs nobody expects more, and a compiler traces no warning
+    if problem.pair_mask or torch.compiler.is_compiling():
+        return
+    for name in BACKENDS:
+        if name == chosen:
+            return
+        if problem.device.type not in (BACKENDS[name].automatic or ()):
+            continue
+        reason = BACKENDS[name].objection(problem)
+        if reason is not None and reason not in _SAID:
+            _SAID.add(reason)
+            warnings.warn(
+                f"backend {chosen!r} runs instead of {name!r}, which is faster: {reason}.", RuntimeWarning, stacklevel=4
+            )
 
 
 def operator_attention(
