@@ -10,7 +10,7 @@ function make(tag, attributes = {}, ...children) {
     if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
     else if (value !== null && value !== undefined && value !== false) node.setAttribute(name, value);
   }
-  node.append(...children.filter((child) => child !== null && child !== undefined));
+  node.append(...children.filter((child) => child !== null && child !== undefined && child !== false));
   return node;
 }
 
@@ -68,7 +68,8 @@ function sortable(place, columns, rows, caption) {
 
   draw();
   place.replaceChildren(table);
-  place.tabIndex = 0;
+  // what scrolls can be reached by keys, and has a name
+  for (const [name, value] of [["tabindex", 0], ["role", "region"], ["aria-label", caption]]) place.setAttribute(name, value);
   return { show(chosen) { rows = chosen; draw(); } };
 }
 
@@ -178,7 +179,7 @@ function learning(records) {
 
 function describe(data, record, metric) {
   const href = encodeURI(data.files[record.file]);
-  const copy = make("button", { type: "button", onclick: async (event) => {
+  const copy = navigator.clipboard && make("button", { type: "button", onclick: async (event) => {
     await navigator.clipboard.writeText(record.command);
     event.target.textContent = "Copied";
   } }, "Copy");

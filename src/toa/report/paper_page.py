@@ -70,7 +70,8 @@ def page_data(report: PaperReport, out: Path) -> Data:
         "contests": [_contest(contest) for contest in report.contests],
         "lines": [_line(line, [places[run.where] for run in line.runs]) for line in report.lines],
         "records": [_record(run, paths.index(run.path)) for run in runs],
-        "files": [Path(os.path.relpath(path.resolve(), out.resolve())).as_posix() for path in paths],
+        # a dot before each: no name of a file is taken for another kind of address
+        "files": [f"./{Path(os.path.relpath(path.resolve(), out.resolve())).as_posix()}" for path in paths],
         "operators": [_operators(model, by_hash.get(model.config_hash)) for model in report.operators],
         "skipped": [words.removeprefix("- ") for words in left_out(report)],
     }
