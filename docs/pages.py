@@ -12,7 +12,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "src" / "toa"
-TUTORIALS = ("drop_in_layer", "converting", "reading_operators")
+TUTORIALS = ("own_csv", "drop_in_layer", "converting", "reading_operators")
 # in the order of imports
 ROOMS = ("ops", "nn", "models", "data", "tasks", "theory", "experiments", "report", "estimators", "integrations")
 

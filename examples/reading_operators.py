@@ -51,4 +51,5 @@ draw_operator(s2, "S2, on the values").savefig("s2.png")
 assert layers[0].mixing is not None
 draw_mixing(layers[0].mixing, "W_mix of one signal").savefig("w_mix.png")
 
-# For a run that was saved, `toa explain FOLDER` draws all of it for every layer and writes a page.
+# `toa explain MODEL` draws all of it for every layer and writes a page, for the folder of a run or the file that an
+# estimator has saved.

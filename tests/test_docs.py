@@ -48,6 +48,17 @@ def test_the_script_runs(run, name) -> None:
     run(name)
 
 
+def test_the_table_is_forecast_better_than_by_the_day_before(run) -> None:
+    names = run("own_csv")
+    table = names["table"]
+    for column, errors in names["result"].by_column.items():
+        naive = (table[column] - table[column].shift(24)).tail(7 * 24).abs().mean()
+        assert errors["mae"] < 0.75 * naive
+    assert 0.7 < names["result"].metrics["coverage"] < 0.95
+    assert list(names["forecast"]["time"]) == list(names["day"]["time"])
+    assert {path.name for path in names["folder"].iterdir()} == {"shop.csv", "shop.toa", "forecast.png"}
+
+
 def test_the_layer_learns_what_one_softmax_head_cannot(run) -> None:
     names = run("drop_in_layer")
     assert names["toa_error"] < 0.01
