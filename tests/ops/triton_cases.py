@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from tests.support import make_problem, message
 from toa import ops
-from toa.ops.attention import whole
-from toa.ops.attention.fused import choose_blocks, kernel_attention, padded
+from toa.ops.attention import fused, whole
+from toa.ops.attention.fused import Blocks, choose_blocks, kernel_attention, padded
 
 ON_GPU = torch.cuda.is_available()
 DEVICE = "cuda" if ON_GPU else "cpu"
@@ -254,6 +254,21 @@ def test_blocks_are_powers_of_two_that_tensor_cores_take(width, dtype, kernel, g
         for side in (blocks.queries, blocks.keys):
             assert side >= 16
             assert side & (side - 1) == 0
+
+
+@pytest.mark.parametrize("blocks", [Blocks(16, 32, 1, 1), Blocks(32, 16, 1, 2)])
+@pytest.mark.parametrize("activation", ["relu", "gated"])
+def test_tiles_need_not_be_square(monkeypatch, activation, blocks) -> None:
+    monkeypatch.setattr(fused, "choose_blocks", lambda *sizes, **options: blocks)
+    assert_fused_is_as_accurate_as_the_reference(keys=70, queries=65, activation=activation, causal=True)
+
+
+def test_tuned_tiles_are_for_problems_that_fill_them() -> None:
+    large = choose_blocks("keys", 4096, 4096, 64, torch.bfloat16, gated=False)
+    assert large == Blocks(32, 128, 4, 3)
+    assert choose_blocks("keys", 4096, 100, 64, torch.bfloat16, gated=False) == Blocks(64, 64, 4, 2)
+    assert choose_blocks("forward", 866, 866, 64, torch.float32, gated=True) == Blocks(128, 64, 8, 3)
+    assert choose_blocks("forward", 866, 866, 64, torch.float32, gated=True, exact=True) == Blocks(64, 64, 4, 2)
 
 
 def test_compiles_whole() -> None:

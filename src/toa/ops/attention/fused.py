@@ -34,7 +34,24 @@ class Blocks(NamedTuple):
     stages: int
 
 
-def choose_blocks(kernel: Kernel, m: int, n: int, width: int, dtype: torch.dtype, *, gated: bool) -> Blocks:
+# fastest of 288 on an H200, 4,096 tokens in bfloat16 and 866 in TF32: (kernel, bytes of a number, width, gated)
+_TUNED: dict[tuple[Kernel, int, int, bool], Blocks] = {
+    ("forward", 2, 64, False): Blocks(128, 64, 4, 3),
+    ("forward", 2, 64, True): Blocks(128, 64, 8, 3),
+    ("keys", 2, 64, False): Blocks(32, 128, 4, 3),
+    ("keys", 2, 64, True): Blocks(64, 64, 4, 3),
+    ("queries", 2, 64, False): Blocks(128, 64, 4, 3),
+    ("queries", 2, 64, True): Blocks(64, 64, 4, 3),
+    ("forward", 4, 64, False): Blocks(128, 64, 8, 1),
+    ("forward", 4, 64, True): Blocks(128, 64, 8, 3),
+    ("keys", 4, 64, False): Blocks(64, 128, 8, 2),
+    ("queries", 4, 64, False): Blocks(128, 64, 8, 1),
+}
+
+
+def choose_blocks(
+    kernel: Kernel, m: int, n: int, width: int, dtype: torch.dtype, *, gated: bool, exact: bool = False
+) -> Blocks:
     """The tile for a problem; small ones are covered by a single one.
 
     Args:
@@ -44,7 +61,11 @@ def choose_blocks(kernel: Kernel, m: int, n: int, width: int, dtype: torch.dtype
         width: The largest of the heads' widths.
         dtype: Of the inputs.
         gated: Whether there is a gate.
+        exact: Whether float32 products may not be rounded, so that tensor cores stand idle.
     """
+    tuned = None if exact else _TUNED.get((kernel, dtype.itemsize, padded(width), gated))
+    if tuned is not None and m >= tuned.queries and n >= tuned.keys:
+        return tuned
     side = 128 if dtype.itemsize == 2 and width <= 64 and kernel == "forward" else 64
     stages = 2
     row = padded(width) * dtype.itemsize
@@ -98,7 +119,7 @@ def _forward(
         return out
     q, k, v, gate_q, gate_k = (rows_by_one(x) for x in (q, k, v, gate_q, gate_k))
     g = 0 if gate_q is None else gate_q.shape[3]
-    blocks = choose_blocks("forward", m, n, max(d, e, g), q.dtype, gated=gate_q is not None)
+    blocks = choose_blocks("forward", m, n, max(d, e, g), q.dtype, gated=gate_q is not None, exact=exact)
     kernels.forward_kernel[(b * h, triton.cdiv(m, blocks.queries))](
         *(q, k, v, gate_q, gate_k, out, seed),
         *strides_of(3, q, k, v, gate_q, gate_k, out),
@@ -134,7 +155,9 @@ def _backward(
     grad_q, grad_k, grad_v, grad_gate_q, grad_gate_k = (x if x.numel() else None for x in grads)
     grad, q, k, v, gate_q, gate_k = (rows_by_one(x) for x in (grad, q, k, v, gate_q, gate_k))
     g = gate_q.shape[3] if gate_q is not None else 0
-    blocks, others = (choose_blocks(kernel, m, n, max(d, e, g), q.dtype, gated=gated) for kernel in ("keys", "queries"))
+    blocks, others = (
+        choose_blocks(kernel, m, n, max(d, e, g), q.dtype, gated=gated, exact=exact) for kernel in ("keys", "queries")
+    )
     whole = m <= blocks.queries and n <= blocks.keys
     inputs = (q, k, v, gate_q, gate_k, grad)
     sizes = (h, m, n, d, e, g, dropout_p)

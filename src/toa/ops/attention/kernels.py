@@ -145,7 +145,6 @@ def backward_keys_kernel(
     key = _tile(k, b, h, columns, N, k_b, k_n, k_h, d, D)
     value = _tile(v, b, h, columns, N, v_b, v_n, v_h, e, E)
     gate_key = key
-    gate_query = key
     if GATED:
         gate_key = _tile(gate_k, b, h, columns, N, gk_b, gk_n, gk_h, g, G)
         total_gate = tl.zeros((BLOCK_N, G), tl.float32)
@@ -160,6 +159,7 @@ def backward_keys_kernel(
         rows = first + tl.arange(0, BLOCK_M)
         query = _tile(q, b, h, rows, M, q_b, q_n, q_h, d, D)
         grad = _tile(grad_out, b, h, rows, M, o_b, o_n, o_h, e, E)
+        gate_query = query
         if GATED:
             gate_query = _tile(gate_q, b, h, rows, M, gq_b, gq_n, gq_h, g, G)
         weights, grad_left, grad_right = _pair_gradients(
@@ -199,7 +199,6 @@ def backward_queries_kernel(
     rows = tl.program_id(1) * BLOCK_M + tl.arange(0, BLOCK_M)
     query = _tile(q, b, h, rows, M, q_b, q_n, q_h, d, D)
     grad = _tile(grad_out, b, h, rows, M, o_b, o_n, o_h, e, E)
-    gate_key = query
     gate_query = query
     if GATED:
         gate_query = _tile(gate_q, b, h, rows, M, gq_b, gq_n, gq_h, g, G)
@@ -213,6 +212,7 @@ def backward_queries_kernel(
         columns = first + tl.arange(0, BLOCK_N)
         key = _tile(k, b, h, columns, N, k_b, k_n, k_h, d, D)
         value = _tile(v, b, h, columns, N, v_b, v_n, v_h, e, E)
+        gate_key = key
         if GATED:
             gate_key = _tile(gate_k, b, h, columns, N, gk_b, gk_n, gk_h, g, G)
         _, grad_left, grad_right = _pair_gradients(
