@@ -400,7 +400,7 @@ class Forecaster(Estimator):
             train, lambda index: inputs_and_targets(train.batch(index)), schedule.batch_size, seed=self.seed
         )
         batches.steps_per_epoch = schedule.steps
-        levels = torch.tensor(self._levels) if self._levels else None
+        levels = torch.tensor(self._levels, device=resolve_device(self.device)) if self._levels else None
         error = horizon_error(self.loss, levels)
 
         def validate(model: nn.Module) -> float:

@@ -66,9 +66,12 @@ class HorizonModel(nn.Module):
 
 
 def horizon_error(loss: str, levels: Tensor | None) -> Callable[[Tensor, Tensor], Tensor]:
-    """Error of a forecast (B, P, Q, C) against (B, P, C), entry by entry: pinball at levels, else a metric by name."""
+    """Error of a forecast (B, P, Q, C) against (B, P, C), entry by entry: pinball at levels, else a metric by name.
+
+    Levels are on the training device: a step must not wait for what is elsewhere.
+    """
     if levels is not None:
-        return lambda forecast, y: pinball_error(forecast, y, levels.to(y))
+        return lambda forecast, y: pinball_error(forecast, y, levels)
     metric = FORECAST_METRICS[loss]
     return lambda forecast, y: metric(forecast.squeeze(2), y)
 

@@ -23,7 +23,7 @@ _EPOCHS = (6, 60)
 # of the models with such sizes; `settings` goes over it
 _SIZES: dict[str, Any] = {"embed_dim": 16, "num_heads": 4, "num_layers": 2, "ff_dim": 64, "dropout": 0.2}
 _WIDE: dict[str, Any] = {"embed_dim": 64, "num_heads": 4, "num_layers": 2, "ff_dim": 128, "dropout": 0.1}
-# it puts half of it and one more on either side of a series
+# its default where a model has one; it is odd, and no longer than the look-back
 _MOVING_AVERAGE = 25
 
 
