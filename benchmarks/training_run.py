@@ -6,6 +6,7 @@ Ours runs the protocol `tslib-96` with softmax and with TOA-Gated attention thro
 own `run.py` with the arguments of its ETTh1 script and its default of ten loader processes. Early stopping is off for
 both, so that both do the same epochs. Each runs in a process of its own, one after another:
 
+    epoch  a share of train
     train  ours: epochs with validation; the peer's: its `train`, which measures on test after each epoch as well
     run    reading the data, training, test; imports left out
 
@@ -44,7 +45,7 @@ Found = dict[str, Any]
 PEER = "peer, softmax"
 OURS = {"ours, softmax": "patchtst/softmax", "ours, toa-gated": "patchtst/toa-gated"}
 FIRST = ", first run"
-TIMES = ("train_s", "run_s")
+TIMES = ("epoch_s", "train_s", "run_s")
 # what its script gives beside sizes and epochs
 SCRIPT = "--task_name long_term_forecast --is_training 1 --model_id ETTh1_96_96 --model PatchTST --data ETTh1 "
 SCRIPT += "--features M --seq_len 96 --label_len 48 --pred_len 96 --e_layers 1 --d_layers 1 --factor 3 --enc_in 7 "
@@ -122,6 +123,7 @@ def in_child(name: str, args: argparse.Namespace, kernels: str) -> Found:
         found["mse"] = float(re.findall(r"^mse:([\d.e+-]+)", done.stdout, flags=re.MULTILINE)[-1])
     if found["epochs"] != args.epochs:
         raise SystemExit(f"{name} did {found['epochs']} epochs instead of {args.epochs}: nothing is compared.")
+    found["epoch_s"] = found["train_s"] / found["epochs"]
     return found
 
 
@@ -146,13 +148,14 @@ def compare(args: argparse.Namespace) -> Found:
 
 def show(record: Found) -> None:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title="seconds, and in brackets their ratio to the peer's")
-    for title in ("system", "epochs", "train", "run", "test MSE"):
+    for title in ("system", "epochs", "epoch", "train", "run", "test MSE"):
         table.add_column(title, justify="left" if not table.columns else "right", no_wrap=True)
     for name, found in record["runs"].items():
         ratios = record["ratios"].get(name, {})
         times = [f"{found[key]:.2f}" + (f" ({ratios[key]:.3f})" if ratios else "") for key in TIMES]
         table.add_row(name, str(found["epochs"]), *times, f"{found['mse']:.4f}")
-    console = Console()
+    # a table is not cut where no terminal says how wide it is
+    console = Console(width=None if sys.stdout.isatty() else 110)
     console.print(table)
     stood_in = ", ".join(record["runs"][PEER]["stood_in"]) or "none"
     console.print(f"{record['device']}. Packages the peer does not use here, stood in for: {stood_in}.")

@@ -35,7 +35,7 @@ def says(monkeypatch):
 def test_epochs_and_error_of_the_peer_are_what_it_prints(harness, says):
     says(PEER_SAYS + json.dumps({"train_s": 2.0, "run_s": 3.0}))
     found = harness.in_child(harness.PEER, argparse.Namespace(epochs=2), "")
-    assert (found["epochs"], found["mse"], found["train_s"]) == (2, 0.25, 2.0)
+    assert (found["epochs"], found["mse"], found["train_s"], found["epoch_s"]) == (2, 0.25, 2.0, 1.0)
 
 
 def test_a_run_of_other_epochs_is_not_compared(harness, says):
@@ -60,8 +60,8 @@ def test_a_folder_that_is_no_checkout_is_refused(harness, tmp_path):
 
 
 def test_the_table_shows_every_time_over_the_peers(harness, capsys):
-    run = {"train_s": 1.0, "run_s": 2.0, "epochs": 10, "mse": 0.4, "stood_in": ["sktime"]}
-    ratios = {name: {"train_s": 0.1, "run_s": 0.2} for name in harness.OURS}
+    run = {"epoch_s": 0.1, "train_s": 1.0, "run_s": 2.0, "epochs": 10, "mse": 0.4, "stood_in": ["sktime"]}
+    ratios = {name: {"epoch_s": 0.1, "train_s": 0.1, "run_s": 0.2} for name in harness.OURS}
     runs = dict.fromkeys((harness.PEER, *harness.OURS), run)
     harness.show({"runs": runs, "ratios": ratios, "device": "cpu"})
     shown = capsys.readouterr().out
@@ -74,7 +74,7 @@ def test_kernels_are_compiled_in_the_first_of_two_runs_on_cuda(harness, monkeypa
 
     def in_child(name: str, args: argparse.Namespace, kernels: str) -> dict[str, float]:
         asked.append((name, kernels))
-        return {"train_s": 1.0 + len(asked), "run_s": 2.0, "epochs": 1, "mse": 0.4}
+        return {"epoch_s": 1.0, "train_s": 1.0 + len(asked), "run_s": 2.0, "epochs": 1, "mse": 0.4}
 
     monkeypatch.setattr(harness, "in_child", in_child)
     monkeypatch.setattr(harness, "check_peer", lambda path: None)

@@ -1,0 +1,71 @@
+"""The tables of docs/performance.md are what its records say."""
+
+import importlib.util
+import json
+
+import pytest
+
+from tests.support import ROOT, message
+
+
+@pytest.fixture
+def page():
+    spec = importlib.util.spec_from_file_location("performance_page", ROOT / "benchmarks" / "performance_page.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+WHERE = {"device": "moon", "versions": {"torch": "2.9"}, "commit": "abc", "command": "python x.py"}
+
+
+def test_the_page_equals_its_records(page):
+    assert page.main(["--check"]) == 0, "run benchmarks/performance_page.py"
+
+
+def test_every_table_is_on_the_page(page):
+    text = page.PAGE.read_text(encoding="utf-8")
+    assert [name for name in page.TABLES if f"<!-- table {name} -->" not in text] == []
+
+
+def test_a_table_is_made_from_its_record_and_the_text_around_it_kept(page, tmp_path):
+    def row(name, system, milliseconds, graph, over):
+        cost = {"milliseconds": milliseconds, "graph_ms": graph, "extra_bytes": 2**20}
+        return {"tokens": 1024, "name": name, "system": system, "cost": cost, "over_sdpa": over}
+
+    rows = [
+        row("sdpa", "sdpa", 1.0, 0.5, {"graph": 1.0, "time": 1.0}),
+        row("relu triton", "triton", 3.0, 1.3, {"graph": 2.6, "time": 3.0}),
+    ]
+    (tmp_path / "operator_attention.json").write_text(json.dumps({"rows": rows, **WHERE}))
+    text = "before\n<!-- table primitive -->\nold\n<!-- end -->\nafter <!-- table steps --><!-- end -->"
+    made = page.rendered(text, tmp_path)
+    assert made.startswith("before\n<!-- table primitive -->\n\n| N | sdpa | relu triton | relu / sdpa |")
+    # 13 products against 7
+    assert "| 1024 | 0.500 | 1.300 | 2.60 | 1.40 |  |  |" in made
+    assert "moon, PyTorch 2.9, commit abc: `python x.py`" in made
+    assert "Not measured yet: `results/performance/training_step.json` is not there." in made
+    assert "old" not in made
+    assert page.rendered(made, tmp_path) == made
+    memory = page.rendered("<!-- table memory --><!-- end -->", tmp_path)
+    assert "| 1024 | 1.0 | 1.0 | 1.0 | 1.0 |" in memory
+
+
+def test_steps_stand_beside_what_they_are_held_to(page):
+    case = {"backbone": "patchtst", "batch_size": 1, "channels": 1, "lookback": 24}
+    case["model"] = {"embed_dim": 2, "ff_dim": 4, "num_layers": 1}
+    system = {"backend": "triton", "milliseconds": 1.0, "time_over_peer": 0.4, "peak_memory": 2**20}
+    systems = {"toa-gated": system | {"memory_over_peer": 0.5}, "toa-relu": {"refused": "wrong"}}
+    made = page.steps({"rows": [{"name": "patchtst-128", "case": case, "systems": systems}]})
+    assert "| patchtst-128 | toa-gated | triton | 1.00 | 0.400 | 0.50 | 1 | 0.50 |  | 0.0 |" in made
+    assert "| patchtst-128 | toa-relu | refused |" in made
+    # three tokens: patches and head; six square and two wide linear maps; twenty products of heads
+    ends, linear = 16 * 2 * 3 + 3 * 2 * 96, 6 * 2**2 + 2 * 2 * 4
+    assert page.step_flops(case, "toa-gated") == 2 * (3 * ends + 3 * (3 * linear + 20 * 3 * 2))
+
+
+def test_an_unknown_table_is_refused(page):
+    with pytest.raises(SystemExit, match=message("error: unknown table 'speed'", "known: primitive")):
+        page.rendered("<!-- table speed --><!-- end -->")
