@@ -19,7 +19,12 @@ def test_report_writes_page_and_texts_and_says_what_it_skipped(tmp_path, monkeyp
         ["report", str(path.parent), "--out", str(out), "--table", "forecast-full", "--save-operators", str(kept)],
     )
     assert result.exit_code == 0, result.output
-    assert sorted(file.name for file in out.iterdir()) == ["index.html", "report.md", "summary.md"]
+    assert sorted(file.name for file in out.iterdir()) == [
+        "critical-difference-forecast-full-itransformer-toa-paper-mse.svg",
+        "index.html",
+        "report.md",
+        "summary.md",
+    ]
     assert f"line 17 of {path}: it is no whole JSON" in result.output
     words = next(line for line in result.output.splitlines() if "forecast-full" in line).split()
     assert words[:3] == ["forecast-full", "864", "32"]

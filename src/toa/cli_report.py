@@ -12,7 +12,9 @@ def report(
     results: Annotated[
         list[Path], typer.Argument(help="Records: files record.json or .jsonl, or folders that hold them.")
     ],
-    out: Annotated[Path, typer.Option(help="Folder for index.html, report.md and summary.md.")] = Path("report"),
+    out: Annotated[Path, typer.Option(help="Folder for index.html, report.md, summary.md and diagrams.")] = Path(
+        "report"
+    ),
     table: Annotated[
         list[str] | None,
         typer.Option(help="This table alone, as `toa reproduce --list` names it. Repeatable."),

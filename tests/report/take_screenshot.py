@@ -13,12 +13,14 @@ def main(page: Path, picture: Path) -> None:
     if executable is None:
         raise SystemExit("a picture needs Chromium: apt-get install chromium, or set $CHROME.")
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile, Browser(executable, Path(profile)) as one:
-        one.open(page, width=1000, height=1300)
+        one.open(page, width=1000, height=1180)
         # what a picture has no room for
-        one.run("['ranks', 'significance', 'left-out'].forEach(id => document.getElementById(id).remove())")
-        one.run("document.querySelectorAll('#summary p, nav').forEach(node => node.remove())")
-        one.run("document.getElementById('summary-table').style.maxHeight = '14rem'")
-        one.run("document.getElementById('numbers-table').style.maxHeight = '17rem'")
+        one.run("['summary', 'ranks', 'significance', 'left-out'].forEach(id => document.getElementById(id).remove())")
+        one.run("document.getElementById('numbers-table').style.maxHeight = '16rem'")
+        one.choose("#filter-metric", "mse")
+        one.choose("#filter-table", "forecast-full")
+        one.run("document.getElementById('heat')?.focus()")
+        one.run("scrollTo({ top: 0, behavior: 'instant' })")
         one.screenshot(picture)
 
 

@@ -30,7 +30,7 @@ PAGE, FULL, SHORT = "index.html", "report.md", "summary.md"
 
 
 def write_report(report: PaperReport, out: Path) -> list[Path]:
-    """Write index.html, report.md and summary.md into a folder; returns their paths."""
+    """Write index.html, report.md, summary.md and the diagrams of the text into a folder; returns their paths."""
     page = _template("paper.html")
     style = _template("paper.css").strip()
     script = f"{_template('paper_operators.js').strip()}\n\n{_template('paper.js').strip()}"
@@ -39,6 +39,7 @@ def write_report(report: PaperReport, out: Path) -> list[Path]:
     for name, part in (("style", style), ("script", script), ("data", packed)):
         page = page.replace(f"{{{{{name}}}}}", part)
     written = {PAGE: page, FULL: _joined(full_text(report)), SHORT: _joined(summary(report))}
+    written |= {contest.file: contest.diagram for contest in report.contests if contest.diagram}
     for name, text in written.items():
         write_atomically(out / name, text.encode())
     return [out / name for name in written]
@@ -133,15 +134,14 @@ def _record(run: Run, file: int) -> Data:
 
 
 def _contest(contest: Contest) -> Data:
-    title = f"{contest.table}, {contest.backbone}, {contest.protocol}: {contest.metric}"
     table: Iterable[tuple[str, ...]] = ()
     if contest.scores is not None:
         table = system_table(contest.scores, contest.rows, contest.baseline)
     return {
-        "title": title,
+        "title": contest.title,
         "table": list(table),
         "notes": contest.notes,
-        "diagram": base64.b64encode(contest.diagram().encode()).decode(),
+        "diagram": base64.b64encode(contest.diagram.encode()).decode(),
     }
 
 

@@ -88,16 +88,17 @@ def full_text(report: PaperReport) -> list[str]:
     lines += ["## Significance", ""]
     lines += [] if report.contests else ["Nothing is measured yet that could be tested.", ""]
     for contest in report.contests:
-        lines += [f"### {contest.table}, {contest.backbone}, {contest.protocol}: {contest.metric}", ""]
+        lines += [f"### {contest.title}", ""]
         if contest.scores is not None:
             lines += [*markdown_table(system_table(contest.scores, contest.rows, contest.baseline)), ""]
+        lines += [f"![Critical-difference diagram]({contest.file})", ""] if contest.diagram else []
         lines += [*contest.notes, ""]
     lines += ["## Left out", "", *left_out(report), ""]
     return lines
 
 
 def panel(lines: Sequence[Line]) -> Table:
-    """A row for each data set and horizon, a column for each attention: ours, and in brackets the published number."""
+    """A row for each data set and horizon, a column for each attention, cells as `cell_text` has them."""
     variants = list(dict.fromkeys(line.number.variant for line in lines))
     table: Table = [("data", *variants)]
     for (dataset, horizon), row in groupby(lines, key=lambda line: (line.number.dataset, line.number.horizon)):
@@ -107,9 +108,11 @@ def panel(lines: Sequence[Line]) -> Table:
 
 
 def cell_text(line: Line) -> str:
-    """Ours with its spread and number of seeds, and the published number in brackets."""
-    published = f" ({line.number.text})" if line.comparable else ""
-    return f"{our_text(line) or '-'}{published}"
+    """Ours with its spread, and in brackets the published number and the difference."""
+    if not line.comparable:
+        return our_text(line) or "-"
+    more = "" if line.difference is None else f", {line.difference:+.{decimals(line.number.text) + 1}f}"
+    return f"{our_text(line) or '-'} ({line.number.text}{more})"
 
 
 def our_text(line: Line) -> str:
@@ -139,8 +142,8 @@ def left_out(report: PaperReport, *, most: int | None = None) -> list[str]:
 
 def _reading(report: PaperReport) -> list[str]:
     return [
-        "- A cell is ours, mean ± standard deviation over seeds (one seed: no deviation), with the published number in "
-        "brackets; `-` is not measured, and under each table stands why.",
+        "- A cell is ours, mean ± standard deviation over seeds (one seed: no deviation), in brackets the published "
+        "number and ours less that; `-` is not measured, and under each table stands why.",
         "- A record counts for a cell if its config is the cell's protocol in everything but the seed. The page "
         "`index.html` beside this file leads from every number to its records and the command that made them.",
         "- Ranks are made of numbers rounded as the paper prints them; equal ones share the best rank, in "

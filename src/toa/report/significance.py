@@ -1,8 +1,10 @@
 """Whether what was measured differs by more than chance: tests of every backbone's attentions over data sets."""
 
 import io
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
@@ -17,7 +19,7 @@ from toa.report.statistics import Row, Scores, collect, compare
 _TABLES = ("forecast-full", "pems-full", "classification", "anomaly", "sor-ablation-full")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Contest:
     """The attentions of one backbone under one protocol, over data sets (and horizons).
 
@@ -37,6 +39,17 @@ class Contest:
     rows: tuple[Row, ...] = ()
     notes: tuple[str, ...]
 
+    @property
+    def title(self) -> str:
+        """What is compared, in words."""
+        return f"{self.table}, {self.backbone}, {self.protocol}: {self.metric}"
+
+    @property
+    def file(self) -> str:
+        """A name for the diagram's file."""
+        return f"critical-difference-{re.sub('[^a-z0-9]+', '-', self.title.lower())}.svg"
+
+    @cached_property
     def diagram(self) -> str:
         """The critical-difference diagram as SVG; "" where there can be none."""
         if self.scores is None or no_diagram(self.scores):
@@ -45,7 +58,7 @@ class Contest:
         with mpl.rc_context({"svg.hashsalt": "toa", "svg.fonttype": "none"}):
             figure = draw_critical_difference(self.scores)
             text = io.StringIO()
-            figure.savefig(text, format="svg", bbox_inches="tight", metadata={"Date": None})
+            figure.savefig(text, format="svg", bbox_inches="tight", metadata={"Date": None, "Creator": None})
         plt.close(figure)
         return text.getvalue()
 
