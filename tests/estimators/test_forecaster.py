@@ -213,6 +213,36 @@ def test_a_model_from_a_gpu_loads_without_one(fitted, tmp_path) -> None:
     pd.testing.assert_frame_equal(Forecaster.load(tmp_path / "m.toa", device="cpu").predict(wide()), fitted.predict())
 
 
+def test_a_file_without_all_of_a_forecaster_is_refused(fitted, tmp_path) -> None:
+    tensors, facts = fitted._saved()
+    changes: tuple[dict[str, Any], ...] = ({"fitted": {}}, {"parameters": facts["parameters"] | {"code": "print(1)"}})
+    for change in changes:
+        saving.save_file(tmp_path / "m.toa", "forecaster", tensors, facts | change)
+        with pytest.raises(ValueError, match=message("must hold all of a forecaster", "this version of toa")):
+            Forecaster.load(tmp_path / "m.toa")
+    others = {name: value for name, value in tensors.items() if not name.startswith("model.")}
+    saving.save_file(tmp_path / "m.toa", "forecaster", others, facts)
+    with pytest.raises(ValueError, match="must hold the weights of its model"):
+        Forecaster.load(tmp_path / "m.toa")
+
+
+def test_parameters_of_numpy_are_saved_as_plain_ones(tmp_path) -> None:
+    model = quick(lookback=np.int64(12), quantiles=np.array([0.1, 0.9]), epochs=1).fit(wide())
+    model.save(tmp_path / "m.toa")
+    assert Forecaster.load(tmp_path / "m.toa").quantiles == (0.1, 0.9)
+
+
+@pytest.mark.parametrize(("rows", "horizon"), [(4, 1), (12, 3), (40, 12)])
+def test_the_default_model_is_fitted_to_few_rows(rows, horizon) -> None:
+    model = Forecaster(horizon, epochs=2).fit(wave(rows))
+    assert model.predict().shape == (horizon, 1)
+
+
+def test_a_column_that_never_changes_is_forecast_as_it_is() -> None:
+    forecast = quick(interval=0.8).fit(wide().assign(heat=7.0)).predict()
+    np.testing.assert_allclose(forecast["heat"], 7.0, atol=0.2)
+
+
 def test_a_model_of_the_hub_is_looked_for_by_name(fitted, tmp_path, monkeypatch) -> None:
     fitted.save_pretrained(tmp_path / "cache")
     hub = types.ModuleType("huggingface_hub")

@@ -21,6 +21,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
+import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import NotFittedError
 from torch import Tensor
@@ -87,11 +88,17 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
     @classmethod
     def _loaded(cls, saved: Checkpoint, device: str | None) -> Self:
         facts: Any = saved.facts
-        parameters = {name: _tupled(value) for name, value in facts["parameters"].items()}
-        if "device" in parameters:
-            parameters["device"] = _present(parameters["device"]) if device is None else device
-        made = cls(**parameters)
-        made._restore(saved.tensors, facts["fitted"])
+        try:
+            parameters = {name: _tupled(value) for name, value in facts["parameters"].items()}
+            if "device" in parameters:
+                parameters["device"] = _present(parameters["device"]) if device is None else device
+            made = cls(**parameters)
+            made._restore(saved.tensors, facts["fitted"])
+        except (KeyError, TypeError) as error:
+            raise ValueError(
+                f"the file must hold all of a {cls._kind}, got one that does not fit this version of toa ({error!r}); "
+                "use the version that wrote it, or fit and save again."
+            ) from None
         return made
 
     def _check_fitted(self, done: str) -> None:
@@ -141,6 +148,8 @@ def _listed(value: Any) -> Any:
         return [_listed(entry) for entry in value]
     if isinstance(value, str | int | float | bool | None):
         return value
+    if isinstance(value, np.ndarray | np.generic):
+        return _listed(value.tolist())
     raise ValueError(f"parameters must be plain to be saved: text, numbers, lists, mappings, got {value!r}.")
 
 

@@ -174,7 +174,7 @@ class Forecaster(Estimator):
             raise ValueError("data must have a column to forecast, got covariates alone; name fewer covariates.")
         self.ids_, self.freq_, self.time_ = panel.ids, panel.freq, panel.time_column
         borders = [rows - max(self.horizon, int(rows * self.validation_share)) for rows in panel.lengths]
-        self.lookback_ = choose_lookback(min(borders), self.horizon) if self.lookback is None else self.lookback
+        self.lookback_ = choose_lookback(min(borders), self.horizon) if self.lookback is None else int(self.lookback)
         self._check_lengths(panel, borders)
         self.known_ = Known.fit(panel, calendar=self.calendar, covariates=self.covariates, borders=borders)
         self.architecture_ = self._choose_architecture()
@@ -375,7 +375,7 @@ class Forecaster(Estimator):
         model = build_forecaster(
             self.architecture_["backbone"],
             lookback=self.lookback_,
-            horizon=self.horizon * levels,
+            horizon=int(self.horizon) * levels,
             channels=len(self.columns_),
             attention=None if attention is None else attention_spec(attention),
             settings=self.architecture_["settings"],
