@@ -9,7 +9,7 @@ import torch
 from tests.support import message, scatter_parameters
 from toa.models import build_classifier, build_forecaster
 from toa.nn import AttentionSpec, TemporalOperatorAttention
-from toa.report.explain import draw_mixing, draw_operator, explanation_table, write_explanation
+from toa.report.explain import draw_mixing, draw_operator, layer_table, write_explanation
 from toa.report.operator_views import LayerView, OperatorView, tokens_have_order, view_layers
 
 OWN: dict[str, dict[str, object]] = {
@@ -37,8 +37,8 @@ def test_facts_of_the_identity_are_those_of_doing_nothing():
     assert view.simplex_distance().tolist() == [0.0, 0.0]
     assert torch.allclose(view.response(), torch.ones(2, 4, dtype=torch.float64))
     assert torch.allclose(view.eigenvalues().real, torch.ones(2, 6, dtype=torch.float64))
-    assert explanation_table([LayerView(name="x", operators=[view])])[1:] == [
-        ("1", "s1", head, "0.000", "0%", "1.00 to 1.00", "0.00", "1.00") for head in ("1", "2")
+    assert layer_table(LayerView(name="x", operators=[view]))[1:] == [
+        ("s1", head, "0.000", "0%", "1.00 to 1.00", "0.00", "1.00") for head in ("1", "2")
     ]
 
 

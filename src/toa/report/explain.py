@@ -28,7 +28,9 @@ _COLUMNS = 4
 READING = (
     "Each row of pictures is a head. Heat map: M = S - I, what was learned beside the identity; red adds, blue "
     "subtracts. Row sums: the answer to a constant, 1 for an average, 0 for a difference. Gain: the norm "
-    "of what comes back of a wave of norm 1. Eigenvalues: 1 for the identity; outside the circle a pattern grows."
+    "of what comes back of a wave of norm 1. Eigenvalues: 1 for the identity; outside the circle a pattern grows. "
+    "Distance from the simplex: Frobenius distance of S to the nearest operator that can only average. Size of M: its "
+    "Frobenius norm over the identity's. Negative: share of the entries of S below zero."
 )
 MIXING_READING = (
     "W_mix is what acts on the values for this sample: operators, scores and activation together. Rows are queries, "
@@ -36,15 +38,13 @@ MIXING_READING = (
 )
 
 
-def explanation_table(layers: Sequence[LayerView]) -> list[tuple[str, ...]]:
-    """A header and a row for each layer, operator and head."""
+def layer_table(layer: LayerView) -> list[tuple[str, ...]]:
+    """A header and a row for each operator and head."""
     rows: list[tuple[str, ...]] = [
-        ("layer", "operator", "head", "size of M", "negative", "row sums", "from the simplex", "largest |eigenvalue|")
+        ("operator", "head", "size of M", "negative", "row sums", "from the simplex", "largest |eigenvalue|")
     ]
-    for number, layer in enumerate(layers, 1):
-        for operator in layer.operators:
-            for head, facts in enumerate(_head_facts(operator), 1):
-                rows.append((str(number), operator.name, str(head), *facts))
+    for operator in layer.operators:
+        rows += [(operator.name, str(head), *facts) for head, facts in enumerate(_head_facts(operator), 1)]
     return rows
 
 
@@ -192,42 +192,41 @@ def write_explanation(
     """
     folder.mkdir(parents=True, exist_ok=True)
     unordered = "" if ordered else " Tokens are channels here, in no order: frequencies would mean nothing."
-    sections = [
-        Section(
-            title="",
-            lead=lead,
-            table=explanation_table(layers),
-            pictures=[],
-            reading="Size of M: its Frobenius norm over the identity's. Negative: share of the entries of S below "
-            "zero. From the simplex: Frobenius distance of S to the nearest operator that can only average."
-            f"{unordered} {sample}",
-            runs=facts,
-            folded="About the run",
-        )
-    ]
-    files: list[Path] = []
-    for number, layer in enumerate(layers, 1):
-        pictures = []
-        for operator in layer.operators:
-            title = OPERATORS.get(operator.name, operator.name)
-            figure = draw_operator(operator, f"layer {number}: {title}", ordered=ordered)
-            pictures.append((_write(figure, folder / f"layer{number}-{operator.name}.png"), f"operator {title}"))
-        if layer.mixing is not None:
-            figure = draw_mixing(layer.mixing, f"layer {number}: W_mix for one sample")
-            pictures.append((_write(figure, folder / f"layer{number}-mixing.png"), "mixing of one sample"))
-        files += [path for path, _ in pictures]
-        sections.append(
-            Section(
-                title=f"Layer {number}: {layer.name}",
-                lead="",
-                table=(),
-                pictures=pictures,
-                reading=READING + (f" {MIXING_READING}" if layer.mixing is not None else ""),
-                runs=(),
-                stacked=True,
-            )
-        )
-    return [*files, write_sections(heading, sections, folder / "index.html")]
+    mixed = f" {MIXING_READING}" if any(layer.mixing is not None for layer in layers) else ""
+    about = Section(
+        title="",
+        lead=f"{lead} {sample}",
+        table=(),
+        pictures=[],
+        reading=f"{READING}{unordered}{mixed}",
+        runs=facts,
+        folded="About the model",
+    )
+    sections = [_layer_section(number, layer, folder, ordered) for number, layer in enumerate(layers, 1)]
+    page = write_sections(heading, [about, *sections], folder / "index.html")
+    return [*(path for section in sections for path, _ in section.pictures), page]
+
+
+def _layer_section(number: int, layer: LayerView, folder: Path, ordered: bool) -> Section:
+    """Pictures of a layer, drawn beside the page, and its numbers."""
+    pictures = []
+    for operator in layer.operators:
+        title = OPERATORS.get(operator.name, operator.name)
+        figure = draw_operator(operator, f"layer {number}: {title}", ordered=ordered)
+        pictures.append((_write(figure, folder / f"layer{number}-{operator.name}.png"), f"operator {title}"))
+    if layer.mixing is not None:
+        figure = draw_mixing(layer.mixing, f"layer {number}: W_mix for one sample")
+        pictures.append((_write(figure, folder / f"layer{number}-mixing.png"), "mixing of one sample"))
+    return Section(
+        title=f"Layer {number}: {layer.name}",
+        lead="",
+        table=(),
+        pictures=pictures,
+        reading="",
+        runs=layer_table(layer),
+        stacked=True,
+        folded="In numbers",
+    )
 
 
 def _write(figure: Figure, path: Path) -> Path:

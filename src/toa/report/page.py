@@ -50,6 +50,7 @@ body {{ color: var(--ink); background: var(--paper); overflow-wrap: anywhere; }}
 table {{ border-collapse: collapse; margin: 1rem 0; overflow-wrap: normal; }}
 th, td {{ padding: .3rem .9rem; border-bottom: 1px solid var(--line); text-align: right; }}
 th:first-child, td:first-child {{ text-align: left; }}
+td {{ white-space: nowrap; }} details td {{ white-space: normal; }}
 .pictures {{ display: flex; gap: 1%; }} .pictures img {{ flex: 0 1 auto; min-width: 0; max-width: 100%; }}
 .pictures img {{ object-fit: contain; }}
 .stacked {{ flex-direction: column; align-items: flex-start; }}
