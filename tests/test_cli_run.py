@@ -1,6 +1,12 @@
+import json
 import os
+import subprocess
+import sys
+
+import pytest
 
 from tests.experiments.runner_cases import TINY, make_jobs, write_series
+from tests.support import ROOT
 from tests.test_cli import call
 from toa.experiments.claims import claimed
 
@@ -33,3 +39,37 @@ def test_a_run_without_data_leaves_nothing_behind(tmp_path):
     assert code == 2
     assert "dataset must be a file" in text
     assert list(tmp_path.glob("forecast/*")) == []
+
+
+def test_devices_that_cannot_be_are_refused(tmp_path, monkeypatch):
+    monkeypatch.delenv("MASTER_ADDR", raising=False)
+    code, text = call(*words(write_series(tmp_path), tmp_path), "--num-nodes", "2")
+    assert code == 2
+    assert "MASTER_ADDR and NODE_RANK must be set on each of num_nodes=2 machines" in text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "launcher", [[], ["torch.distributed.run", "--nproc-per-node=2", "--master-addr=127.0.0.1", "-m"]]
+)
+def test_two_processes_end_as_one_does(tmp_path, launcher):
+    path = write_series(tmp_path)
+    # an odd batch, which cannot be halved
+    given = [*words(path, tmp_path / "two"), "--set", "batch_size=15"]
+    command = [sys.executable, "-m", *launcher, "toa.cli", *given, *([] if launcher else ["--devices", "2"])]
+    environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    # the first speaks alone
+    assert done.stdout.count("test MSE") == 1
+    assert call(*words(path, tmp_path / "one"), "--set", "batch_size=15")[0] == 0
+    one, two = (json.loads(next(tmp_path.glob(f"{name}/*/record.json")).read_text()) for name in ("one", "two"))
+    assert (one["devices"], two["devices"]) == (1, 2)
+    assert two["metrics"] == pytest.approx(one["metrics"], abs=1e-5)
+    for a, b in zip(one["history"], two["history"], strict=True):
+        assert b == pytest.approx(a, abs=1e-5)
+    assert {path.name for path in (tmp_path / "two").glob("*/*")} == {
+        "checkpoint.safetensors",
+        "model.safetensors",
+        "record.json",
+    }

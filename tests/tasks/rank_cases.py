@@ -199,7 +199,7 @@ def rank_of(case: str, size: int, rank: int, folder: Path) -> int:
     try:
         # other processes have the cores
         torch.set_num_threads(1)
-        warnings.simplefilter("ignore")
+        warnings.simplefilter("error")
         os.environ.update(LOCAL_RANK=str(rank), WORLD_SIZE=str(size), GLOO_SOCKET_IFNAME="lo")
         if size > 1:
             meeting = f"file://{folder / f'{case}.meeting'}"

@@ -114,8 +114,14 @@ class Ranks:
         """Tensors of every rank, which have the same shapes, on the CPU."""
         if self.alone:
             return [dict(tensors)]
-        stacked = {name: self._fabric.all_gather(value.to(self._fabric.device)) for name, value in tensors.items()}
-        return [{name: values[rank].cpu() for name, values in stacked.items()} for rank in range(self._count)]
+        found: list[dict[str, Tensor]] = [{} for _ in range(self._count)]
+        for name, value in tensors.items():
+            here = value.to(self._fabric.device)
+            parts = [torch.empty_like(here) for _ in found]
+            torch.distributed.all_gather(parts, here)
+            for one, part in zip(found, parts, strict=True):
+                one[name] = part.cpu()
+        return found
 
     def check_same(self, step: int, where: object) -> None:
         """Refuse ranks that stand at different steps."""

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from functools import partial
+from inspect import signature
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Protocol
@@ -100,11 +101,14 @@ def make_fabric(device: torch.device, *, precision: str = "32-true", devices: in
         raise ValueError(f"device must be {device.type}, without a number, where several train together, got {device}.")
     if device.type == "cuda" and devices > torch.cuda.device_count():
         raise ValueError(f"devices must be at most {torch.cuda.device_count()}, the GPUs that are here, got {devices}.")
-    # statistics of batch norms are joint ones already, and the first rank validates alone
-    together = DDPStrategy(broadcast_buffers=False)
+    # statistics of batch norms are joint ones already, and the first rank validates alone; older torch has another name
+    names = signature(nn.parallel.DistributedDataParallel).parameters
+    buffers: dict[str, Any] = {
+        "forward_sync_buffers" if "forward_sync_buffers" in names else "broadcast_buffers": False
+    }
     fabric = Fabric(
         accelerator=device.type,
-        strategy=together,
+        strategy=DDPStrategy(**buffers),
         devices=devices,
         num_nodes=num_nodes,
         precision=precision,  # type: ignore[arg-type]

@@ -1,0 +1,84 @@
+"""A runner on a Ray of its own: `python -m tests.experiments.ray_cases FOLDER RUNS EPOCHS KILLS`.
+
+KILLS workers are killed at random moments, none with a run that has lost two already. What was seen is printed as JSON.
+"""
+
+import json
+import os
+import random
+import signal
+import sys
+import threading
+from pathlib import Path
+
+from tests.experiments.runner_cases import make_jobs, stamps, write_series
+from toa.experiments.claims import holder
+from toa.experiments.executors import execute
+from toa.experiments.jobs import Job
+from toa.experiments.pool import MOST_DEATHS
+from toa.experiments.runner import Event, Place
+
+
+class Killer(threading.Thread):
+    """Kills workers now and then, and looks whether a record that was there has changed."""
+
+    def __init__(self, jobs: list[Job], out: Path, kills: int) -> None:
+        super().__init__(daemon=True)
+        self.jobs, self.out, self.left = jobs, out, kills
+        self.chance = random.Random(kills)
+        self.killed: list[str] = []
+        self.known: dict[str, int] = {}
+        self.rewritten = 0
+        self.over = threading.Event()
+
+    def run(self) -> None:
+        while self.left and not self.over.wait(self.chance.uniform(0.05, 0.4)):
+            victims = [job for job in self.jobs if self.killed.count(job.key) < MOST_DEATHS - 1]
+            found = [(job.key, who["pid"]) for job in victims if (who := holder(job.folder(self.out))) and "pid" in who]
+            if found:
+                key, pid = self.chance.choice(found)
+                os.kill(pid, signal.SIGKILL)
+                self.killed.append(key)
+                self.left -= 1
+            self.look()
+
+    def look(self) -> None:
+        found = stamps(self.out)
+        self.rewritten += sum(found.get(name) != written for name, written in self.known.items())
+        self.known |= found
+
+
+def play(folder: Path, runs: int, epochs: int, kills: int) -> dict[str, object]:
+    jobs, out = make_jobs(write_series(folder), runs, f"training.epochs={epochs}"), folder / "out"
+    events: list[Event] = []
+    log = os.open(folder / "events.log", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+
+    def watch(event: Event) -> None:
+        events.append(event)
+        os.write(log, f"{event.kind}\n".encode())
+
+    killer = Killer(jobs, out, kills)
+    killer.start()
+    ended = execute("ray", jobs, Place(out=out, device="cpu", poll_s=0.1), workers=2, watch=watch)
+    killer.over.set()
+    killer.join()
+    killer.look()
+    done = [event.key for event in events if event.kind == "done"]
+    return {
+        "records": len(ended.records),
+        "files": len(stamps(out)),
+        "failures": list(ended.failures.values()),
+        "done": len(done),
+        "different": len(set(done)),
+        "kills": len(killer.killed),
+        "rewritten": killer.rewritten,
+        "held": sum(holder(job.folder(out)) is not None for job in jobs),
+    }
+
+
+if __name__ == "__main__":
+    try:
+        seen = play(Path(sys.argv[1]), *map(int, sys.argv[2:]))
+    except KeyboardInterrupt:
+        sys.exit(130)
+    sys.stdout.write(json.dumps(seen) + "\n")
