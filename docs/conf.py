@@ -1,5 +1,6 @@
 """The site that `make docs` builds. Tutorials and API pages are made anew each time, by pages.py."""
 
+import os
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -7,6 +8,8 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
+# tutorials are tiny: a second thread only waits
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import toa  # noqa: E402
 from pages import restructured, write_pages  # noqa: E402

@@ -8,7 +8,10 @@ import re
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
+
+import toa
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "src" / "toa"
@@ -67,7 +70,16 @@ def api_page(page: str, modules: list[str]) -> str:
 
 
 def _exports(module: str) -> Iterator[str]:
-    """The names that a package imports from its modules, each with a link to where it is described."""
+    """The names that a package offers as its own, each with a link to where it is described."""
+    if module == "toa":
+        # these it loads on first use
+        for name in toa.__all__:
+            thing = getattr(toa, name)
+            if isinstance(thing, ModuleType):
+                yield f"- {{py:mod}}`{thing.__name__}`"
+            elif not isinstance(thing, str):
+                yield f"- {{py:obj}}`toa.{name} <{thing.__module__}.{name}>`"
+        return
     tree = ast.parse((PACKAGE / Path(*module.split(".")[1:]) / "__init__.py").read_text())
     for node in tree.body:
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("toa."):

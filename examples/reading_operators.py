@@ -7,7 +7,7 @@ frequencies they let through.
 
 from toa.data import HarmonicDemixing
 from toa.nn import AttentionSpec
-from toa.report.explain import draw_mixing, draw_operator, explanation_table
+from toa.report.explain import draw_mixing, draw_operator, layer_table
 from toa.report.operator_views import view_layers
 from toa.tasks.demixing import DemixingConfig, demix, held_out_signals, regime_errors, train_demixer
 
@@ -33,7 +33,7 @@ print(f"mean squared error {errors['mse']:.4f}; of the noisy signals {config.sig
 # it: operators, scores and activation together.
 
 layers = view_layers(model, (signals.noisy[:1].unsqueeze(-1),))
-header, *rows = explanation_table(layers)
+header, *rows = layer_table(layers[0])
 for cells in (header, *rows):
     print("  ".join(f"{cell:>{len(name)}}" for cell, name in zip(cells, header, strict=True)))
 

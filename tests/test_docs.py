@@ -169,6 +169,13 @@ def test_no_public_module_is_left_out_of_the_api() -> None:
         assert all(f".. automodule:: {module}\n" in text for module in modules)
 
 
+def test_the_package_s_own_names_lead_to_where_they_are_described() -> None:
+    text = pages.api_page("toa", ["toa"])
+    assert "- {py:mod}`toa.nn`\n" in text
+    assert "- {py:obj}`toa.Forecaster <toa.estimators.forecaster.Forecaster>`\n" in text
+    assert "{py:obj}`~toa.nn.block.EncoderBlock`" in pages.api_page("toa.nn", ["toa.nn"])
+
+
 def test_every_tutorial_is_on_the_front_page() -> None:
     index = (ROOT / "docs" / "index.md").read_text()
     for name in pages.TUTORIALS:
