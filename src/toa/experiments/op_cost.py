@@ -131,12 +131,12 @@ class _Problem:
 
     def __init__(self, case: OpCase, device: torch.device) -> None:
         self.case = case
-        generator = torch.Generator().manual_seed(case.seed)
+        generator = torch.Generator(device).manual_seed(case.seed)
 
         def normal(*shape: int, std: float = 1.0) -> Tensor:
             # drawn in float32: all dtypes see the same problem
-            made = std * torch.randn(shape, generator=generator)
-            return made.to(device=device, dtype=DTYPES[case.dtype]).requires_grad_()
+            made = torch.randn(shape, generator=generator, device=device).mul_(std)
+            return made.to(DTYPES[case.dtype]).requires_grad_()
 
         tokens = (case.batch, case.tokens, case.heads, case.width)
         names = ["q", "k", "v"] + ["gate_q", "gate_k"] * (case.activation == "gated")
