@@ -12,6 +12,7 @@ from toa.experiments import resolve
 from toa.experiments.estimates import Estimates, earlier_records
 from toa.experiments.jobs import Job
 from toa.experiments.published import published_numbers
+from toa.experiments.runner import BrokenDeviceError
 from toa.experiments.tables import TABLES, table_cells
 
 
@@ -91,6 +92,51 @@ def test_a_dry_run_tells_time_by_earlier_records(runs, tmp_path):
     _, text = call(*words, "--dry-run")
     assert text.count(" done ") == 2
     assert re.search(r"1 runs to do; about \d+ s of training, by earlier records", text)
+
+
+def test_broken_files_are_named_and_the_rest_go_on(runs, tmp_path):
+    """A record cut short, one of an older schema, and an error that is none: kept, told of, and not counted."""
+    own, out = tmp_path / "own.csv", tmp_path / "out"
+    runs.write_text("\n".join(line(own, seed) for seed in range(4)))
+    jobs = read_runs(runs)
+    contents = ['{"metrics": {"mse": 0.3', json.dumps({"metrics": {"mse": 0.3}, "config_hash": jobs[1].key}), "[]"]
+    names = ["record.json", "record.json", "error.json"]
+    paths = [job.folder(out) / name for job, name in zip(jobs, names, strict=False)]
+    for path, content in zip(paths, contents, strict=True):
+        path.parent.mkdir(parents=True)
+        path.write_text(content)
+    words = ["reproduce", "--runs", str(runs), "--out", str(out), "--device", "cpu"]
+    parts = ("got a file that is not", "an older one without task, name", "the error of a run")
+    for more in (["--dry-run"], [], ["--retry"]):
+        code, text = call(*words, *more)
+        assert code == (0 if more == ["--dry-run"] else 1)
+        for part, path in zip(parts, paths, strict=True):
+            assert f"{path} must be" in text
+            assert part in text
+    assert "1 runs done, 3 failed" in text
+    assert [path.read_text() for path in paths] == contents
+
+
+@pytest.mark.usefixtures("no_data")
+def test_a_run_without_its_data_is_told_what_to_get(runs, tmp_path):
+    runs.write_text("--dataset ETTh1 --horizon 96\n" + line(tmp_path / "own.csv", 1))
+    words = ["reproduce", "--runs", str(runs), "--out", str(tmp_path / "out"), "--device", "cpu"]
+    code, text = call(*words)
+    assert code == 1
+    assert "FAILED DatasetNotFoundError: " in text
+    assert "toa data fetch ETTh1" in text
+    assert "1 runs done, 1 failed" in text
+    assert "failed --dataset ETTh1 --horizon 96 DatasetNotFoundError: " in call(*words, "--dry-run")[1]
+
+
+def test_a_broken_device_ends_in_a_line(runs, tmp_path, monkeypatch):
+    def broken(*_, **__):
+        raise BrokenDeviceError("cuda must still work after a run, got: illegal memory access")
+
+    monkeypatch.setattr("toa.experiments.executors.run_jobs", broken)
+    code, text = call("reproduce", "--runs", str(runs), "--out", str(tmp_path / "out"), "--device", "cpu")
+    assert code == 2
+    assert "error: cuda must still work after a run" in text
 
 
 def test_estimates_come_from_the_runs_most_alike(tmp_path):

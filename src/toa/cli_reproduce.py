@@ -5,7 +5,7 @@ Heavy imports wait until the command needs them.
 
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import fields
 from functools import wraps
@@ -97,7 +97,7 @@ def reproduce(
 
         place = Place(out=out, data_dir=data_dir, device=device)
         if dry_run:
-            _foretell(console, jobs, place, at_once(executor, workers))
+            _foretell(console, jobs, place, at_once(executor, workers), retry)
             return
         how = {"workers": workers, "address": address}
         outcome = _carry_out(console, jobs, place, executor, how, retry, show_found=runs is not None)
@@ -237,21 +237,26 @@ def _list(console: "Console", data_dir: Path | None) -> None:
         console.print(f"{numbers} numbers wait for {reason}", soft_wrap=True, highlight=False, markup=False)
 
 
-def _foretell(console: "Console", jobs: "Iterable[Job]", place: "Place", workers: int) -> None:
+def _foretell(console: "Console", jobs: "list[Job]", place: "Place", workers: int, retry: bool) -> None:
     """Print what would be run, and for how long, if earlier records say."""
     from toa.experiments.estimates import Estimates, earlier_records
-    from toa.experiments.runner import finished
+    from toa.experiments.runner import failures_now, read_outcome
     from toa.tasks.device import resolve_device
 
     known = Estimates(earlier_records(place.out), on_cpu=resolve_device(place.device).type == "cpu")
+    found = read_outcome(jobs, place.out)
+    again = failures_now(jobs, place.out) if retry else {}
     times: list[float | None] = []
     for job in jobs:
-        if finished(job, place.out) is not None:
+        why = ""
+        if job.key in found.records:
             said = "done"
+        elif job.key in found.failures and job.key not in again:
+            said, why = "failed", f"  {found.failures[job.key]}"
         else:
             times.append(known.seconds(job))
             said = "?" if times[-1] is None else f"{times[-1]:.0f} s"
-        console.print(f"{said:>8}  {job.label}", soft_wrap=True, highlight=False, markup=False)
+        console.print(f"{said:>8}  {job.label}{why}", soft_wrap=True, highlight=False, markup=False)
     told = [seconds for seconds in times if seconds is not None]
     known_part = f" for {len(told)} of them" if len(told) < len(times) else ""
     about = f"about {_duration(sum(told) / workers)} of training{known_part}, by earlier records of such runs"
@@ -269,11 +274,14 @@ def _carry_out(
     show_found: bool,
 ) -> "Outcome":
     from toa.experiments.executors import execute
-    from toa.experiments.runner import failures_now
+    from toa.experiments.runner import BrokenDeviceError, failures_now
 
     forgive = failures_now(jobs, place.out) if retry else None
     with _board(console, jobs, place.out, show_found=show_found) as watch:
-        ended = execute(executor, jobs, place, **how, forgive=forgive, watch=watch)
+        try:
+            ended = execute(executor, jobs, place, **how, forgive=forgive, watch=watch)
+        except BrokenDeviceError as error:
+            raise ValueError(str(error)) from None
     again = "; --retry tries failed ones again" if ended.failures else ""
     console.print(f"{len(ended.records)} runs done, {len(ended.failures)} failed{again}; records: {place.out}")
     return ended

@@ -12,7 +12,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -180,9 +180,14 @@ def read_outcome(jobs: Iterable[Job], out: Path) -> Outcome:
 
 
 def failures_now(jobs: Iterable[Job], out: Path) -> dict[str, float]:
-    """When each job that failed did, by the jobs' keys."""
-    olds = ((job.key, failure(job, out)) for job in jobs)
-    return {key: old["time"] for key, old in olds if old is not None}
+    """When each job that failed did, by the jobs' keys; a file that tells of no failure is left to who runs the job."""
+    times = {}
+    for job in jobs:
+        with suppress(ValueError):
+            old = failure(job, out)
+            if old is not None:
+                times[job.key] = old["time"]
+    return times
 
 
 def write_failure(job: Job, out: Path, error: str, trace: str = "") -> None:
