@@ -1,6 +1,7 @@
 """A runner on a Ray of its own: `python -m tests.experiments.ray_cases FOLDER RUNS EPOCHS KILLS`.
 
-KILLS workers are killed at random moments, none with a run that has lost two already. What was seen is printed as JSON.
+KILLS workers are killed at random moments, none with a run that has lost two already. Without that number the runner
+joins a cluster of two machines. What was seen is printed as JSON.
 """
 
 import json
@@ -76,9 +77,33 @@ def play(folder: Path, runs: int, epochs: int, kills: int) -> dict[str, object]:
     }
 
 
+def cluster(folder: Path, runs: int, epochs: int) -> dict[str, object]:
+    """A cluster of two machines, on this one, that loses the second while it runs."""
+    from ray.cluster_utils import Cluster
+
+    jobs, out = make_jobs(write_series(folder), runs, f"training.epochs={epochs}"), folder / "out"
+    machines = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    second = machines.add_node(num_cpus=1)
+    begun: list[str] = []
+    lost: list[int] = []
+
+    def watch(event: Event) -> None:
+        if event.kind == "begin":
+            begun.append(event.key)
+        # both are at work by then
+        if len(set(begun)) >= 4 and not lost:
+            machines.remove_node(second, allow_graceful=False)
+            lost.append(len(stamps(out)))
+
+    ended = execute("ray", jobs, Place(out=out, device="cpu", poll_s=0.1), address=machines.address, watch=watch)
+    machines.shutdown()
+    return {"records": len(ended.records), "failures": list(ended.failures.values()), "lost": len(lost)}
+
+
 if __name__ == "__main__":
     try:
-        seen = play(Path(sys.argv[1]), *map(int, sys.argv[2:]))
+        numbers = [int(word) for word in sys.argv[2:]]
+        seen = play(Path(sys.argv[1]), *numbers) if len(numbers) == 3 else cluster(Path(sys.argv[1]), *numbers)
     except KeyboardInterrupt:
         sys.exit(130)
     sys.stdout.write(json.dumps(seen) + "\n")

@@ -73,6 +73,13 @@ def test_twenty_dead_workers_of_ray_lose_and_repeat_no_finished_run(tmp_path):
     assert seen["records"] == seen["files"] == 30
 
 
+def test_a_cluster_goes_on_without_a_machine_that_is_lost(tmp_path, monkeypatch):
+    # machines of the cluster listen on the loopback interface
+    monkeypatch.setenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    assert play(tmp_path, 12, 60) == {"records": 12, "failures": [], "lost": 1}
+
+
 def test_a_killed_runner_on_ray_leaves_nothing_running_and_the_next_goes_on(tmp_path):
     chance = random.Random(0)
     known: dict[str, int] = {}

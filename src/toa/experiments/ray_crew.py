@@ -130,6 +130,10 @@ def _connected(address: str | None, workers: int | None) -> Iterator[Any]:
         import ray
     except ImportError as error:
         raise ImportError("ray is needed for the executor 'ray', and is not installed; install toa[ray].") from error
+    if ray.is_initialized():
+        # a program that uses Ray itself keeps its own
+        yield ray
+        return
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
     if address is None:
         ray.init(
