@@ -12,7 +12,7 @@ sys.path.insert(0, str(HERE))
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import toa  # noqa: E402
-from pages import restructured, write_pages  # noqa: E402
+from pages import restructured, unlinked, write_pages  # noqa: E402
 
 project = "toa"
 author = "The toa developers"
@@ -37,6 +37,11 @@ def _rewrite(app: Any, what: str, name: str, obj: object, options: Any, lines: l
     lines[:] = restructured(lines)
 
 
+def _unlink(app: Any, page: str, content: list[str]) -> None:
+    if "/" not in page:
+        content[0] = unlinked(content[0])
+
+
 def _skip(app: Any, what: str, name: str, obj: object, skip: bool, options: Any) -> bool | None:
     # what scikit-learn gives every estimator for the routing of metadata
     return True if name.startswith("set_") and name.endswith("_request") else None
@@ -46,4 +51,5 @@ def setup(app: Any) -> None:
     """Connect what makes pages and docstrings ready; before Napoleon, which reads the sections."""
     app.connect("builder-inited", lambda app: write_pages(HERE))
     app.connect("autodoc-process-docstring", _rewrite, priority=400)
+    app.connect("source-read", _unlink)
     app.connect("autodoc-skip-member", _skip)

@@ -150,6 +150,11 @@ def restructured(lines: list[str]) -> list[str]:
     return out
 
 
+def unlinked(text: str) -> str:
+    """A page of this folder whose links to files outside of it, which are not on the site, have become their text."""
+    return re.sub(r"\[([^\]]+)\]\(\.\./[^)]*\)", r"\1", text)
+
+
 @contextlib.contextmanager
 def _inside(folder: str) -> Iterator[None]:
     before = Path.cwd()

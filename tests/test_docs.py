@@ -155,6 +155,11 @@ def test_markdown_in_docstrings_survives_sphinx() -> None:
     ]
 
 
+def test_links_out_of_the_site_become_their_text() -> None:
+    text = "[`a.jsonl`](../results/a.jsonl), [notes](../README.md#x), [page](recipe.md), ![p](images/p.png)"
+    assert pages.unlinked(text) == "`a.jsonl`, notes, [page](recipe.md), ![p](images/p.png)"
+
+
 def public_modules() -> set[str]:
     found = {module.name for module in pkgutil.walk_packages(toa.__path__, "toa.")}
     return {"toa"} | {name for name in found if not any(part.startswith("_") for part in name.split("."))}
