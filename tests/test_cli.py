@@ -93,7 +93,7 @@ def test_run_says_what_it_would_do():
     result = CliRunner().invoke(app, ["run", "--dataset", "ETTh1", "--horizon", "96", "--dry-run", "--set", "seed=7"])
     config = json.loads(result.output)
     assert (config["protocol"], config["backbone"], config["seed"]) == ("toa-paper", "patchtst", 7)
-    assert config["attention"]["gate_norm"] == "l2"
+    assert config["attention"]["gate_norm"] == "rms"
 
 
 def test_run_names_every_model_attention_and_protocol():

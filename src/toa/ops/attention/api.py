@@ -227,8 +227,7 @@ def operator_attention(
     if pair_mask is not None:
         _check_pair_mask(pair_mask, q, k)
 
-    autocast = torch.amp.is_autocast_available(q.device.type)
-    low = _autocast_dtype(q) if autocast else q.dtype
+    low = _autocast_dtype(q)
     q, k, v = q.to(low), k.to(low), v.to(low)
     gate_q = None if gate_q is None else gate_q.to(low)
     gate_k = None if gate_k is None else gate_k.to(low)
@@ -242,7 +241,7 @@ def operator_attention(
         tokens=max(q.shape[1], k.shape[1]),
         pair_mask=pair_mask is not None,
     )
-    with torch.autocast(q.device.type, enabled=False) if autocast else nullcontext():
+    with nullcontext() if q.device.type == "meta" else torch.autocast(q.device.type, enabled=False):
         return BACKENDS[name].run(
             q,
             k,
@@ -266,7 +265,8 @@ def operator_attention(
 def _autocast_dtype(q: Tensor) -> torch.dtype:
     """What autocast makes of q's dtype; like PyTorch's own functions it leaves float64 alone."""
     device = q.device.type
-    lowered = torch.is_autocast_enabled(device) and q.dtype != torch.float64
+    # tensors without data have no autocast, and asking torch.amp whether a device does cannot be compiled
+    lowered = device != "meta" and q.dtype != torch.float64 and torch.is_autocast_enabled(device)
     return torch.get_autocast_dtype(device) if lowered else q.dtype
 
 
