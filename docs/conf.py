@@ -43,8 +43,9 @@ def _unlink(app: Any, page: str, content: list[str]) -> None:
 
 
 def _skip(app: Any, what: str, name: str, obj: object, skip: bool, options: Any) -> bool | None:
-    # what scikit-learn gives every estimator for the routing of metadata
-    return True if name.startswith("set_") and name.endswith("_request") else None
+    # what scikit-learn gives every estimator for the routing of metadata, and fields of named tuples
+    routing = name.startswith("set_") and name.endswith("_request")
+    return True if routing or (getattr(obj, "__doc__", None) or "").startswith("Alias for field number") else None
 
 
 def setup(app: Any) -> None:

@@ -45,8 +45,8 @@ for cells in (header, *rows):
 s1, s2 = layers[0].operators
 draw_operator(s2, "S2, on the values").savefig("s2.png")
 
-# The same for the mixing of one signal. Red adds, blue subtracts; rows are outputs, columns inputs. Stripes along the
-# diagonal are filters: the same weights at every step.
+# The same for the mixing of one signal. Red adds, blue subtracts; rows are outputs, columns inputs. A stripe along the
+# diagonal would be a filter, the same weights at every step; a column is a step that all outputs look at alike.
 
 assert layers[0].mixing is not None
 draw_mixing(layers[0].mixing, "W_mix of one signal").savefig("w_mix.png")
