@@ -259,13 +259,13 @@ class _Table:
         if id is None:
             return _Groups(ids=(None,), order=np.arange(count), bounds=np.array([0, count]))
         column = self.frame.get_column(self.named([id])[0])
-        empty = column.is_null().to_numpy()
-        if empty.any():
+        native = column.to_native()
+        codes, found = pd.factorize(native if isinstance(native, pd.Series) else np.asarray(column.to_numpy()))
+        if (codes < 0).any():
             raise ValueError(
                 f"{self.name} must have an id in every row, got none in column {id!r} at data row "
-                f"{int(empty.argmax()) + 1}."
+                f"{int((codes < 0).argmax()) + 1}."
             )
-        codes, found = pd.factorize(np.asarray(column.to_numpy()))
         ids = tuple(found.tolist())
         for one in ids:
             if isinstance(one, bool) or not isinstance(one, str | int):

@@ -139,11 +139,9 @@ def next_times(panel: Panel, steps: int) -> list[pd.Index | None]:
         return [None] * len(panel.ids)
     freq: Frequency = panel.freq
     # most series of a table end together
-    cache: dict[Any, pd.Index] = {}
-    for times in panel.times:
-        if times[-1] not in cache:
-            cache[times[-1]] = continue_times(times[-1], freq, steps)
-    return [cache[times[-1]] for times in panel.times]
+    ends = [times[-1] for times in panel.times]
+    ahead: dict[Any, pd.Index] = {end: continue_times(end, freq, steps) for end in dict.fromkeys(ends)}
+    return [ahead[end] for end in ends]
 
 
 def tail(panel: Panel, rows: int) -> Panel:
