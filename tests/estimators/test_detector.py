@@ -154,6 +154,15 @@ def test_windows_of_several_series_never_cross():
     assert found == [[0, 1, 2], [1, 2, 3], [2, 3, 4], [100, 101, 102], [101, 102, 103]]
 
 
+def test_large_tables_train_on_a_part_of_their_windows():
+    detector = make()
+    detector.window_, detector.columns_ = 10, ("a",) * 40
+    assert detector._every([torch.zeros(5009, 1)]) == 3
+    detector.columns_ = ("a",)
+    assert detector._every([torch.zeros(5009, 1)]) == 1
+    assert detector._every([torch.zeros(30009, 1), torch.zeros(30009, 1)]) == 3
+
+
 def test_missing_rows_and_values_are_filled_only_when_asked():
     frame = table(waves(60))
     frame.loc[30, "a"] = np.nan

@@ -34,8 +34,9 @@ from toa.tasks.optimization import TrainingConfig
 
 # window by size: a fifth of the longest series, within these
 _WINDOW = (8, 100)
-# windows of an epoch at most; beyond, training takes every second, third, … of them
-_WINDOWS = 20_000
+# windows of an epoch at most, fewer of many channels; beyond, training takes every second, third, … of them
+_WINDOWS = (2_000, 20_000)
+_CHANNEL_WINDOWS = 60_000
 # a token of each channel's patches costs more than one of each channel
 _MANY_CHANNELS = 32
 # of small tables; `settings` goes over it
@@ -150,8 +151,7 @@ class AnomalyDetector(Estimator):
         self.architecture_ = self._choose_architecture()
         series = self._scaled(panel)
         train, held = self._split(panel, series)
-        count = sum(len(one) - self.window_ + 1 for one in train)
-        windows = JoinedWindows(train, self.window_, stride=-(-count // _WINDOWS))
+        windows = JoinedWindows(train, self.window_, stride=self._every(train))
         val = JoinedWindows(held, self.window_, stride=self._stride)
         self.model_, state = fit_model(
             self._make,
@@ -331,11 +331,15 @@ class AnomalyDetector(Estimator):
     def _set_thresholds(self, series: Sequence[Tensor]) -> None:
         share = 100.0 * (1.0 - self.contamination)
         pooled = np.concatenate([self._score(one) for one in series])
-        # of a large table a part says as much
-        every = -(-sum(map(len, series)) // _WINDOWS)
-        ends = score_ends(self.model_, JoinedWindows(series, self.window_, stride=every))
+        ends = score_ends(self.model_, JoinedWindows(series, self.window_, stride=self._every(series)))
         self.threshold_ = float(np.percentile(pooled, share))
         self.stream_threshold_ = float(np.percentile(ends, share))
+
+    def _every(self, series: Sequence[Tensor]) -> int:
+        """Rows between two windows where a part of them says as much as all."""
+        least, most = _WINDOWS
+        limit = max(least, min(most, _CHANNEL_WINDOWS // len(self.columns_)))
+        return -(-sum(len(one) - self.window_ + 1 for one in series) // limit)
 
     @property
     def _stride(self) -> int:
