@@ -93,15 +93,28 @@ def dispatch(
     dispatcher = _Dispatcher(
         jobs=unique, place=place, crew=crew, threads=threads, forgive=forgive or {}, watch=watch or (lambda event: None)
     )
-    marker = place.out / f".{platform.node()}-{os.getpid()}.shared"
-    place.out.mkdir(parents=True, exist_ok=True)
-    marker.touch()
+    marker = _mark(place.out)
     try:
         with terminable():
             dispatcher.go(at_once, marker)
     finally:
         marker.unlink(missing_ok=True)
     return read_outcome(unique.values(), place.out)
+
+
+def _mark(out: Path) -> Path:
+    """A file that tells workers that they see our folder; those that dead processes left here are removed."""
+    out.mkdir(parents=True, exist_ok=True)
+    for old in out.glob(f".{platform.node()}-*.shared"):
+        try:
+            os.kill(int(old.stem.rpartition("-")[2]), 0)
+        except ProcessLookupError:
+            old.unlink(missing_ok=True)
+        except (OSError, ValueError):
+            continue
+    marker = out / f".{platform.node()}-{os.getpid()}.shared"
+    marker.touch()
+    return marker
 
 
 @dataclass(kw_only=True)
