@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from toa._checks import check_at_least, check_fraction
 from toa.models.base import ForecastModel, check_sizes, check_types
 from toa.models.decoder_input import check_label_len, decoder_start, last_steps
-from toa.nn import AutoCorrelation, PointEmbedding, SeriesDecomposition, check_kernel
+from toa.nn import AutoCorrelation, Dropout, PointEmbedding, SeriesDecomposition, check_kernel
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,11 +64,11 @@ class _Mixer(nn.Module):
         self.ff = nn.Sequential(
             nn.Linear(width, config.ff_dim, bias=False),
             nn.GELU(),
-            nn.Dropout(p),
+            Dropout(p),
             nn.Linear(config.ff_dim, width, bias=False),
-            nn.Dropout(p),
+            Dropout(p),
         )
-        self.dropout = nn.Dropout(p)
+        self.dropout = Dropout(p)
         self.decompose = SeriesDecomposition(config.moving_average)
 
 

@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from toa._checks import check_fraction
 from toa.models.base import ForecastModel, check_sizes, check_types
+from toa.nn import Dropout
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,7 +35,7 @@ class MixerBlock(nn.Module):
             nn.Sequential(nn.Linear(size, embed_dim), nn.ReLU(), nn.Linear(embed_dim, size))
             for size in (lookback, channels)
         )
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
         """Mix; the shape stays."""

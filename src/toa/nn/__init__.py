@@ -12,6 +12,7 @@ from toa.nn.auto_correlation import AutoCorrelation
 from toa.nn.block import Decoded, DecoderBlock, EncoderBlock, EncoderStack, FeedForward
 from toa.nn.channel_mask import ChannelMask
 from toa.nn.decomposition import SeriesDecomposition, check_kernel
+from toa.nn.dropout import Dropout
 from toa.nn.embedding import (
     PatchEmbedding,
     PointEmbedding,
@@ -56,6 +57,7 @@ __all__ = [
     "DecoderBlock",
     "DenseOperator",
     "DiagonalLowRankOperator",
+    "Dropout",
     "EncoderBlock",
     "EncoderStack",
     "FeedForward",

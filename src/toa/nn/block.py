@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from toa._checks import check_at_least, check_fraction
 from toa.nn.attention import Attended, Attention, ScoreFactors
+from toa.nn.dropout import Dropout
 from toa.nn.norm import Norm, make_norm, normalise_tokens
 
 
@@ -19,9 +20,9 @@ class FeedForward(nn.Sequential):
         super().__init__(
             nn.Linear(embed_dim, ff_dim),
             nn.GELU(),
-            nn.Dropout(dropout),
+            Dropout(dropout),
             nn.Linear(ff_dim, embed_dim),
-            nn.Dropout(dropout),
+            Dropout(dropout),
         )
 
 
@@ -57,7 +58,7 @@ class EncoderBlock(nn.Module):
         self.norm_first = norm_first
         self.attention = attention
         self.attention_norm = make_norm(norm, attention.embed_dim)
-        self.attention_dropout = nn.Dropout(attention_dropout)
+        self.attention_dropout = Dropout(attention_dropout)
         self.ff = FeedForward(attention.embed_dim, ff_dim, dropout=dropout)
         self.ff_norm = make_norm(norm, attention.embed_dim)
 
@@ -169,7 +170,7 @@ class DecoderBlock(nn.Module):
         self.norm_first = norm_first
         self.own = own
         self.cross = cross
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.ff = FeedForward(own.embed_dim, ff_dim, dropout=dropout)
         self.own_norm, self.cross_norm, self.ff_norm = (nn.LayerNorm(own.embed_dim) for _ in range(3))
 

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from toa._checks import check_at_least, check_choice, check_fraction, check_shape
+from toa.nn.dropout import Dropout
 
 Positions = Literal["learned", "sinusoidal"]
 POSITIONS = ("learned", "sinusoidal")
@@ -75,7 +76,7 @@ class PatchEmbedding(nn.Module):
             self.position = nn.Parameter(torch.empty(self.num_patches, embed_dim).uniform_(-0.02, 0.02))
         else:
             self.register_buffer("position", sinusoidal_positions(self.num_patches, embed_dim), persistent=False)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(self, series: Tensor) -> Tensor:
         """Tokens of each channel."""
@@ -107,7 +108,7 @@ class VariateEmbedding(nn.Module):
         check_fraction("dropout", dropout)
         self.lookback = lookback
         self.projection = nn.Linear(lookback, embed_dim)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(self, series: Tensor, marks: Tensor | None = None) -> Tensor:
         """Tokens, those of the marks last."""
@@ -167,7 +168,7 @@ class PointEmbedding(nn.Module):
             fixed = sinusoidal_positions(num_tokens, embed_dim) if positions == "sinusoidal" else None
             self.register_buffer("position", fixed, persistent=False)
         self.marks = nn.Linear(num_marks, embed_dim, bias=False) if num_marks else None
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(self, series: Tensor, marks: Tensor | None = None) -> Tensor:
         """Tokens; a series may be shorter than `num_tokens`."""

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from toa._checks import check_at_least, check_fraction, check_shape
+from toa.nn.dropout import Dropout
 
 
 class FlattenHead(nn.Module):
@@ -38,7 +39,7 @@ class FlattenHead(nn.Module):
         maps = () if individual_channels is None else (individual_channels,)
         self.weight = nn.Parameter(torch.empty(*maps, horizon, num_tokens * embed_dim))
         self.bias = nn.Parameter(torch.empty(*maps, horizon))
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

@@ -108,6 +108,10 @@ def folded_operator_attention(
 
     if activation == "softmax" and pair_mask is None:
         mask = None if padding is None else visible_keys(q, k, key_padding_mask, causal)
+        if dropout_p and q.device.type == "cpu":
+            # PyTorch would form the weights as well, and draw a number for each
+            mask = visible_keys(q, k, key_padding_mask, causal) if causal else mask
+            return _dropped_softmax_attention(query, key, value, mask, dropout_p)
         out = F.scaled_dot_product_attention(
             _heads_first(query),
             _heads_first(key),
@@ -141,6 +145,23 @@ def folded_operator_attention(
     if kernel is not None:
         return kernel(query, key, value, gate_query, gate_key, causal=causal, dropout_p=dropout_p)
     return _blocked_kernel_attention(query, key, value, gate_query, gate_key, rows, causal=causal, dropout_p=dropout_p)
+
+
+def _dropped_softmax_attention(
+    q: Float[Tensor, "b m h d"],
+    k: Float[Tensor, "b n h d"],
+    v: Float[Tensor, "b n h e"],
+    visible: Bool[Tensor, "_b 1 m n"] | None,
+    dropout_p: float,
+) -> Float[Tensor, "b m h e"]:
+    scores = _heads_first(q) @ _heads_first(k).mT
+    if visible is not None:
+        scores = scores.masked_fill(~visible, float("-inf"))
+    weights = scores.softmax(-1)
+    if visible is not None:
+        # a query that sees no key at all gets zeros, not NaN
+        weights = weights.masked_fill(~visible, 0.0)
+    return (dropout(weights, dropout_p) @ _heads_first(v)).transpose(1, 2)
 
 
 def _heads_first(x: Float[Tensor, "b n h d"]) -> Float[Tensor, "b h n d"]:
