@@ -64,6 +64,7 @@ def test_a_list_is_run_once_with_a_line_for_each(runs, tmp_path):
     assert [shlex.split(record["command"])[:3] for record in records] == [["toa", "run", "--dataset"]] * 2
     assert call(*words)[1].count(" val ") == 2
     assert [path.stat().st_mtime_ns for path in paths] == written
+    assert "2 of 2 done, 0 running, 0 failed, 0 to do." in call("watch", str(tmp_path / "out"), "--once")[1]
 
 
 def test_a_failed_run_is_told_and_tried_again_when_asked(runs, tmp_path):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from toa._checks import check_at_least
-from toa._terminal import clear_errors, make_console
+from toa._terminal import clear_errors, duration, make_console
 from toa.cli_run import DeviceOption, Request, config_of, run
 
 if TYPE_CHECKING:
@@ -259,7 +259,7 @@ def _foretell(console: "Console", jobs: "list[Job]", place: "Place", workers: in
         console.print(f"{said:>8}  {job.label}{why}", soft_wrap=True, highlight=False, markup=False)
     told = [seconds for seconds in times if seconds is not None]
     known_part = f" for {len(told)} of them" if len(told) < len(times) else ""
-    about = f"about {_duration(sum(told) / workers)} of training{known_part}, by earlier records of such runs"
+    about = f"about {duration(sum(told) / workers)} of training{known_part}, by earlier records of such runs"
     console.print(f"{len(times)} runs to do; {about if told else 'no earlier record says how long they take'}.")
 
 
@@ -274,9 +274,12 @@ def _carry_out(
     show_found: bool,
 ) -> "Outcome":
     from toa.experiments.executors import execute
+    from toa.experiments.plans import write_plan
     from toa.experiments.runner import BrokenDeviceError, failures_now
 
     forgive = failures_now(jobs, place.out) if retry else None
+    # what `toa watch` counts down
+    write_plan(jobs, place.out)
     with _board(console, jobs, place.out, show_found=show_found) as watch:
         try:
             ended = execute(executor, jobs, place, **how, forgive=forgive, watch=watch)
@@ -338,9 +341,3 @@ class _Board:
 
     def _print(self, line: str) -> None:
         self._progress.console.print(line, soft_wrap=True, highlight=False, markup=False)
-
-
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{rest} s"
