@@ -136,12 +136,34 @@ def test_the_page_of_forecasts_shows_other_runs_too(name):
         assert f"| {' | '.join((*place, *means))} |" in page
 
 
-def test_forecasts_at_96_reach_the_published_errors():
-    published = {
+def published_at_96() -> dict[tuple[str, str, str], float]:
+    """Test MSE by attention, dataset and backbone."""
+    return {
         (row.variant, row.dataset, row.backbone): row.value
         for row in published_numbers()
         if (row.table, row.horizon, row.metric) == ("forecast-full", "96", "mse")
     }
+
+
+@pytest.mark.parametrize("backbone", ["PatchTST", "iTransformer", "DUET"])
+def test_the_readme_shows_forecasts_beside_published_ones(backbone):
+    readme = (ROOT / "README.md").read_text()
+    sets = ("ETTh1", "ETTh2", "Exchange", "ETTm1", "Weather")
+    assert f"| | {' | '.join(sets)} |" in readme
+    ours, published = errors_at_96(), published_at_96()
+    softmax = ours.pop("softmax")
+    rows: dict[str, list[str]] = {"softmax": [], "best TOA": []}
+    for dataset in sets:
+        place = (dataset, backbone.lower())
+        rows["softmax"].append(f"{softmax[place][1]:.3f} ({published['softmax', *place]:.3f})")
+        _, chosen = min(cells[place] for cells in ours.values())
+        rows["best TOA"].append(f"{chosen:.3f} ({min(published[name, *place] for name in ours):.3f})")
+    for name, cells in rows.items():
+        assert f"| {backbone}, {name} | {' | '.join(cells)} |" in readme
+
+
+def test_forecasts_at_96_reach_the_published_errors():
+    published = published_at_96()
     ours = errors_at_96()
     softmax = ours.pop("softmax")
     over = {place: error - published["softmax", *place] for place, (_, error) in softmax.items()}
