@@ -68,7 +68,7 @@ class StepCase:
     batch_size: int
     model: dict[str, Any] = field(default_factory=dict)
 
-    def config(self, attention: str, *, tf32: bool, seed: int) -> ForecastRun:
+    def config(self, attention: str, *, tf32: bool, compiled: bool, seed: int) -> ForecastRun:
         """The run whose steps are timed, the attention as `toa-paper` sets it."""
 
         def settings_of(protocol: str) -> ForecastRun:
@@ -83,6 +83,7 @@ class StepCase:
             batch_size=self.batch_size,
             model={**config.model, **self.model},
             attention=settings_of("toa-paper").attention,
+            training=replace(config.training, compile=compiled),
             tf32=tf32,
         )
 
@@ -172,7 +173,8 @@ def work(request: Record, answers: IO[str]) -> None:
 
     case, device = StepCase(**request["case"]), resolve_device(request["device"])
     name, seed = request["system"], request["seed"]
-    config = case.config("softmax" if name == PEER else name, tf32=request["tf32"], seed=seed)
+    attention = "softmax" if name == PEER else name
+    config = case.config(attention, tf32=request["tf32"], compiled=request["compile"], seed=seed)
     with allow_tf32(config.tf32, device):
         system: PeerSystem | OwnSystem
         if name == PEER:
@@ -256,6 +258,7 @@ class Worker:
 def measure(case: StepCase, args: argparse.Namespace) -> Record:
     """All systems on a case, in turns."""
     request = {"case": asdict(case), "device": args.device, "tf32": args.tf32, "seed": args.seed}
+    request |= {"compile": args.compile}
     request["peer"] = str(args.peer)
     workers: list[Worker] = []
     found: dict[str, Record] = {}
@@ -350,6 +353,7 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, help="blocks of each system; 1 on CUDA, 5 elsewhere, if not given")
     parser.add_argument("--warmup", type=int, help="steps before a block; 10 on CUDA, 1 elsewhere, if not given")
     parser.add_argument("--tf32", action=argparse.BooleanOptionalAction, default=True, help="on both sides")
+    parser.add_argument("--compile", action="store_true", help="ours, by torch.compile; the peer is left as it is")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--seed", type=int, default=2024)
     parser.add_argument("--out", type=Path, default=Path("runs/training_step.json"))

@@ -42,14 +42,23 @@ def peer(tmp_path):
 
 def request_of(bench, system, peer=""):
     case = asdict(bench.CASES["itransformer-256"])
-    return {"case": case, "device": "cpu", "tf32": True, "seed": 1, "peer": str(peer), "system": system}
+    return {
+        "case": case,
+        "device": "cpu",
+        "tf32": True,
+        "compile": False,
+        "seed": 1,
+        "peer": str(peer),
+        "system": system,
+    }
 
 
 def test_the_cases_are_those_of_the_table(bench):
     assert list(bench.CASES) == ["patchtst-128", "patchtst-16", "itransformer-256", "itransformer-512"]
     large = bench.CASES["itransformer-512"]
     assert (large.channels, large.batch_size, large.model["num_layers"]) == (862, 16, 4)
-    config = bench.CASES["patchtst-128"].config("toa-gated", tf32=True, seed=1)
+    config = bench.CASES["patchtst-128"].config("toa-gated", tf32=True, compiled=True, seed=1)
+    assert config.training.compile
     assert (config.lookback, config.batch_size, config.seed) == (336, 128, 1)
     sizes = {"style": "tslib", "embed_dim": 128, "num_heads": 8, "num_layers": 3, "ff_dim": 256, "dropout": 0.1}
     assert sizes.items() <= dict(config.model).items()

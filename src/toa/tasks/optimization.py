@@ -46,6 +46,8 @@ class TrainingConfig:
         accumulate: Batches whose gradients make one step.
         clip_norm: Largest norm of the gradient; None clips nothing.
         patience: Epochs without a better validation loss after which training ends; None is never.
+        compile: Whether torch.compile fuses what lies between matrix products: a minute to begin, then quicker steps,
+            on a CPU by a third. Random numbers are drawn in another way. It needs a C++ compiler on a CPU.
     """
 
     epochs: int = 10
@@ -61,6 +63,7 @@ class TrainingConfig:
     accumulate: int = 1
     clip_norm: float | None = None
     patience: int | None = None
+    compile: bool = False
 
     def __post_init__(self) -> None:
         check_at_least("epochs", self.epochs, 1)

@@ -8,6 +8,8 @@ and writes the checkpoint, and a signal to any of them stops all at the next obs
 """
 
 import math
+import os
+import shutil
 import signal
 import threading
 import time
@@ -18,7 +20,7 @@ from functools import partial
 from inspect import signature
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import torch
 from torch import Tensor, nn
@@ -201,6 +203,21 @@ def time_steps(
     return seconds[warmup:]
 
 
+def _compiled(model: nn.Module, device: torch.device) -> nn.Module:
+    """A model that is compiled when it is first called.
+
+    Raises:
+        ValueError: If the device is a CPU and there is no C++ compiler.
+    """
+    names = (os.environ.get("CXX", ""), "g++", "clang++")
+    if device.type == "cpu" and not any(map(shutil.which, filter(None, names))):
+        raise ValueError(
+            "training.compile must be false on a CPU without a C++ compiler, got true; install g++, name another in "
+            "CXX, or leave it out."
+        )
+    return cast(nn.Module, torch.compile(model))
+
+
 def _on(device: torch.device) -> AbstractContextManager[object]:
     """Streams and graphs belong to the current device."""
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
@@ -230,7 +247,8 @@ class _Run:
     observe_every: int = 1
 
     def __post_init__(self) -> None:
-        self.wrapped = self.fabric.setup_module(self.model)
+        model = _compiled(self.model, self.fabric.device) if self.config.compile else self.model
+        self.wrapped = self.fabric.setup_module(model)
         if hasattr(self.model, "forecast_and_penalty"):
             self.wrapped.mark_forward_method("forecast_and_penalty")
         # an epoch's last step may have fewer batches to gather
@@ -324,7 +342,9 @@ class _Run:
         entry = {"train": mean, "rate": self.config.rate(epoch * self.steps, self.steps)}
         if self.validate is not None:
             self.wrapped.eval()
-            with torch.no_grad():
+            # another mode and other batch sizes are not worth compiling for
+            stance = torch.compiler.set_stance("force_eager") if self.config.compile else nullcontext()
+            with torch.no_grad(), stance:
                 entry["validation"] = self.ranks.by_first(partial(self.validate, self.wrapped))
             self.wrapped.train()
             _check_loss("validation", entry["validation"], self.state.step)
