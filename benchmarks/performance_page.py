@@ -171,6 +171,7 @@ TABLES: dict[str, tuple[Callable[[Record], str], str]] = {
     "memory": (memory, "operator_attention.json"),
     "steps": (steps, "training_step.json"),
     "steps-cpu": (steps, "training_step_cpu.json"),
+    "steps-cpu-compiled": (steps, "training_step_cpu_compiled.json"),
     "growth-channels": (growth, "growth_channels.json"),
     "growth-batch": (growth, "growth_batch.json"),
     "run": (whole_run, "training_run.json"),

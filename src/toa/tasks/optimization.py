@@ -46,8 +46,8 @@ class TrainingConfig:
         accumulate: Batches whose gradients make one step.
         clip_norm: Largest norm of the gradient; None clips nothing.
         patience: Epochs without a better validation loss after which training ends; None is never.
-        compile: Whether torch.compile fuses what lies between matrix products: a minute to begin, then quicker steps,
-            on a CPU by a third. Random numbers are drawn in another way. It needs a C++ compiler on a CPU.
+        compile: Whether torch.compile fuses what lies between matrix products: up to a minute to begin, then quicker
+            steps, on a CPU by a quarter at best. Random numbers are drawn in another way. A CPU needs a C++ compiler.
     """
 
     epochs: int = 10
