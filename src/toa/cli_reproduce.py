@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import fields
-from functools import wraps
+from functools import cache, partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -278,9 +278,14 @@ def _carry_out(
     from toa.experiments.runner import BrokenDeviceError, failures_now
 
     forgive = failures_now(jobs, place.out) if retry else None
-    # what `toa watch` counts down
-    write_plan(jobs, place.out)
-    with _board(console, jobs, place.out, show_found=show_found) as watch:
+    # what `toa watch` counts down; not before something happens, so that a refusal leaves no folder
+    plan = cache(partial(write_plan, jobs, place.out))
+    with _board(console, jobs, place.out, show_found=show_found) as tell:
+
+        def watch(event: "Event") -> None:
+            plan()
+            tell(event)
+
         try:
             ended = execute(executor, jobs, place, **how, forgive=forgive, watch=watch)
         except BrokenDeviceError as error:
