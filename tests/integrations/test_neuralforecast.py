@@ -212,7 +212,9 @@ def test_every_draw_from_the_space_makes_a_model(seed) -> None:
         return space.sample(random_state=random)
 
     for kind in CLASSES:
-        make(kind, **draw(default_space(1)))
+        drawn = draw(default_space(1))
+        made = make(kind, **drawn)
+        assert {name: made.hparams[name] for name in drawn} == drawn
 
 
 def test_a_search_says_what_it_cannot_do_without() -> None:

@@ -139,6 +139,9 @@ def test_a_phone_never_scrolls_sideways_and_dark_is_dark(page, paper_out, dark):
 
 
 def test_a_link_opens_a_number(page, paper_out):
-    place = page.run("document.querySelector('#numbers-table a.number').getAttribute('href')")
+    number = "document.querySelector('#numbers-table a.number')"
+    place = page.run(f"{number}.getAttribute('href')")
     page.run(f"location.hash = {json.dumps(place)}")
     page.wait("document.getElementById('detail').open")
+    shown = page.run(f"{number}.textContent").split(" ")[0]
+    assert shown in page.run("document.getElementById('detail').textContent")
