@@ -126,8 +126,33 @@ def test_a_run_that_dies_between_checkpoints_ends_with_the_same_weights(tmp_path
         raise RuntimeError("killed")
 
     with pytest.raises(RuntimeError, match="killed"):
-        run(Small(), at_step(13, die), checkpoint=path, save_every=3)
+        run(Small(), at_step(13, die), checkpoint=path, save_every=3, save_share=1.0)
+    assert load_checkpoint(path).facts["state"]["step"] == 12
     assert_same_weights(run(Small(), checkpoint=path), whole)
+
+
+def test_checkpoints_take_no_more_than_their_share_of_the_time(tmp_path, monkeypatch):
+    clock, saved = [0.0], []
+
+    def save(path: Path, tensors, facts) -> None:
+        saved.append((facts["state"]["step"], clock[0]))
+        clock[0] += 4.0
+
+    monkeypatch.setattr("toa.tasks.training.save_checkpoint", save)
+    monkeypatch.setattr("toa.tasks.training.time.perf_counter", lambda: clock[0])
+
+    def tick(step: int) -> None:
+        clock[0] += 1.0
+
+    run(Small(), tick, checkpoint=tmp_path / "c", save_every=1, save_share=0.4)
+    # after the first step, from 6 s after each on, and at the end
+    assert saved == [(1, 1.0), (7, 11.0), (13, 21.0), (19, 31.0), (20, 36.0)]
+
+
+@pytest.mark.parametrize("share", [0.0, 1.5])
+def test_a_share_of_the_time_lies_between_nothing_and_all(share):
+    with pytest.raises(ValueError, match=message("save_share", "above 0", "at most 1", str(share))):
+        run(Small(), save_share=share)
 
 
 def test_a_layers_own_generator_is_resumed_too(tmp_path):
@@ -243,7 +268,8 @@ from pathlib import Path
 from tests.tasks.test_training import Small, run
 from toa.tasks import TrainingConfig
 torch.set_num_threads(1)
-model = run(Small(), config=TrainingConfig(epochs=500, learning_rate=3e-3), checkpoint=Path(sys.argv[1]), save_every=2)
+model = run(Small(), config=TrainingConfig(epochs=500, learning_rate=3e-3), checkpoint=Path(sys.argv[1]), save_every=2,
+            save_share=1.0)
 """
 
 

@@ -130,6 +130,7 @@ def train(
     validate: Callable[[nn.Module], float] | None = None,
     checkpoint: Path | None = None,
     save_every: int = 500,
+    save_share: float = 0.1,
     observe: Observer | None = None,
     observe_every: int = 10,
     cuda_graph: bool = True,
@@ -146,6 +147,8 @@ def train(
         validate: Validation loss of the model, asked for after each epoch, in evaluation mode without gradients.
         checkpoint: Where the run's state is kept; an existing one is resumed. None keeps nothing.
         save_every: Steps between two checkpoints within an epoch; one more follows each epoch.
+        save_share: Most of the time that checkpoints may take: where epochs are too short for that, some get none. The
+            first, the last and that of a run that is stopped are written always.
         observe: Told of progress every `observe_every` steps and after each epoch.
         observe_every: Steps between two observations. Each waits for the device, and for all ranks.
         cuda_graph: Whether to capture a step as one CUDA graph, on one CUDA device.
@@ -155,6 +158,8 @@ def train(
         ValueError: If the checkpoint belongs to another run.
         FloatingPointError: If a loss is not finite.
     """
+    if not 0.0 < save_share <= 1.0:
+        raise ValueError(f"save_share must be above 0 and at most 1, got {save_share}.")
     run = _Run(
         model=model,
         batches=batches,
@@ -165,6 +170,7 @@ def train(
         validate=validate,
         checkpoint=checkpoint,
         save_every=save_every,
+        save_share=save_share,
         observe=observe,
         observe_every=observe_every,
     )
@@ -243,6 +249,7 @@ class _Run:
     validate: Callable[[nn.Module], float] | None = None
     checkpoint: Path | None = None
     save_every: int = 1
+    save_share: float = 1.0
     observe: Observer | None = None
     observe_every: int = 1
 
@@ -262,13 +269,15 @@ class _Run:
         self.generators = own_generators(self.model)
         self.best_weights: dict[str, Tensor] = {}
         self.loss_sum = torch.zeros((), device=self.fabric.device)
+        # when the next checkpoint may be written
+        self.save_from = -math.inf
 
     def go(self, stop: threading.Event, cuda_graph: bool) -> None:
         """Train to the end, or until asked to stop."""
         step = self.stepper(cuda_graph)
         begin = time.perf_counter() - self.state.seconds
         self.wrapped.train()
-        while self.state.step < self.total and not self._exhausted():
+        while not self._done():
             epoch, place = divmod(self.state.step, self.steps)
             loss = self.advance(step)
             self.state.seconds = time.perf_counter() - begin
@@ -279,7 +288,8 @@ class _Run:
             elif observed:
                 self._report(float(self.ranks.mean(loss)))
             halt = self.ranks.agree(stop.is_set(), ask=ends or observed)
-            if ends or self.state.step % self.save_every == 0 or halt:
+            due = ends or self.state.step % self.save_every == 0
+            if halt or self._done() or (due and self._may_save()):
                 self._save()
             if halt:
                 self.ranks.wait()
@@ -330,11 +340,11 @@ class _Run:
         self.optimizer.step()
         return total
 
-    def _exhausted(self) -> bool:
-        """Whether validation has not improved for as long as patience lasts."""
+    def _done(self) -> bool:
+        """Whether all steps are, or validation has not improved for as long as patience lasts."""
         patience = self.config.patience
-        epochs = len(self.state.history)
-        return patience is not None and epochs - self.state.best_epoch >= patience
+        idle = len(self.state.history) - self.state.best_epoch
+        return self.state.step >= self.total or (patience is not None and idle >= patience)
 
     def _end_epoch(self, epoch: int) -> None:
         mean = float(self.ranks.mean(self.loss_sum)) / self.steps
@@ -361,9 +371,14 @@ class _Run:
             history = self.state.history
             self.observe(self.state.step, self.total, loss, history[-1].get("validation") if history else None)
 
+    def _may_save(self) -> bool:
+        """Whether checkpoints have not had their share of the time yet; the first rank's clock counts."""
+        return bool(self.ranks.by_first(lambda: time.perf_counter() >= self.save_from))
+
     def _save(self) -> None:
         if self.checkpoint is None:
             return
+        begin = time.perf_counter()
         states = self.ranks.gather(self._random_state())
         loss_sum = self.ranks.mean(self.loss_sum)
         if not self.ranks.first:
@@ -376,6 +391,8 @@ class _Run:
             tensors |= {f"{_random_group(rank)}.{name}": value for name, value in state.items()}
         tensors["loss_sum"] = loss_sum
         save_checkpoint(self.checkpoint, tensors, {"key": self.key, "state": asdict(self.state)})
+        now = time.perf_counter()
+        self.save_from = now + (now - begin) * (1.0 / self.save_share - 1.0)
 
     def _random_state(self) -> dict[str, Tensor]:
         state = {"cpu": torch.get_rng_state()}
