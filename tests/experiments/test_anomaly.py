@@ -111,8 +111,8 @@ def test_settings_are_the_published_ones(backbone, dataset, stride, ratio, epoch
     assert training.patience == 3
     assert config.model == {"num_layers": 3, "embed_dim": 128, "ff_dim": 128, "num_heads": 8, "dropout": 0.1}
     assert config.validation_in_train
-    assert (config.attention.name, config.attention.score_norm) == ("toa-gated", "mean")
-    assert config.attention.gate_norm == "l2"
+    assert (config.attention.name, config.attention.score_norm) == ("toa-gated", "rms")
+    assert config.attention.gate_norm == "rms"
 
 
 @pytest.mark.parametrize("backbone", RECONSTRUCTORS)

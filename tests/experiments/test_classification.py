@@ -56,8 +56,8 @@ def test_toa_has_its_normalisers():
         resolve_classify("strict", dataset="ERing", backbone="patchtst", attention=name).attention
         for name in ("toa-gated", "toa-relu", "softmax")
     )
-    assert (gated.score_norm, gated.gate_norm) == ("mean", "l2")
-    assert relu.score_norm == "mean"
+    assert (gated.score_norm, gated.gate_norm) == ("rms", "rms")
+    assert relu.score_norm == "rms"
     assert softmax == AttentionSpec(name="softmax").resolved()
 
 
