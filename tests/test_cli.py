@@ -29,6 +29,11 @@ def test_version_is_printed():
     assert call("--version") == (0, f"toa {toa.__version__} ")
 
 
+def test_the_package_is_the_command():
+    done = subprocess.run([sys.executable, "-m", "toa", "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout == f"toa {toa.__version__}\n"
+
+
 @pytest.mark.parametrize("command", ["demo", "demix", "run", "compare", "bench", "data", "theory"])
 def test_every_command_explains_itself(command):
     code, text = call(command, "--help")

@@ -257,6 +257,3 @@ def _progress() -> "Iterator[Watcher]":
 
         yield watch
 
-
-if __name__ == "__main__":
-    app()

@@ -227,7 +227,7 @@ def test_deterministic_mode_is_left_as_it_was(csv, tmp_path):
 def test_two_processes_train_together_and_one_writes(csv, tmp_path):
     words = ["run", "--dataset", str(csv), "--horizon", "12", "--backbone", "itransformer", "--device", "cpu"]
     changes = [word for change in SMALL for word in ("--set", change)]
-    command = [sys.executable, "-m", "toa.cli", *words, *changes, "--devices", "2", "--out", str(tmp_path / "runs")]
+    command = [sys.executable, "-m", "toa", *words, *changes, "--devices", "2", "--out", str(tmp_path / "runs")]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=300)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("record:") == 1
