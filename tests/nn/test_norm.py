@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from tests.support import assert_near, message
-from toa.nn import ReversibleInstanceNorm, TokenBatchNorm, make_norm
+from toa.nn import LayerNorm, ReversibleInstanceNorm, TokenBatchNorm, make_norm
 
 
 def series(*, steps: int = 9, channels: int = 3) -> torch.Tensor:
@@ -98,8 +98,23 @@ def test_token_batch_norm_takes_tokens_in_any_memory_layout():
     assert torch.equal(norm(x.transpose(0, 1)), norm(x.transpose(0, 1).contiguous()))
 
 
+@pytest.mark.parametrize(
+    ("shape", "options"),
+    [(6, {}), ((4, 6), {}), (6, {"bias": False}), (6, {"elementwise_affine": False}), (6, {"eps": 0.1})],
+    ids=str,
+)
+def test_layer_norm_is_pytorchs(shape, options):
+    plain, ours = nn.LayerNorm(shape, **options), LayerNorm(shape, **options)
+    assert repr(ours) == repr(plain)
+    for parameter in plain.parameters():
+        nn.init.normal_(parameter)
+    ours.load_state_dict(plain.state_dict())
+    x = torch.randn(5, 4, 6)
+    assert torch.equal(ours(x), plain(x))
+
+
 def test_norms_go_by_name():
-    assert isinstance(make_norm("layer", 4), nn.LayerNorm)
+    assert isinstance(make_norm("layer", 4), LayerNorm)
     assert isinstance(make_norm("batch", 4), TokenBatchNorm)
     with pytest.raises(ValueError, match=message("unknown norm 'group'; known: layer, batch.")):
         make_norm("group", 4)  # type: ignore[arg-type]

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from toa._checks import check_at_least, check_fraction
 from toa.models.base import ForecastModel, check_sizes, check_types
 from toa.models.decoder_input import check_label_len, decoder_start, last_steps
-from toa.nn import AutoCorrelation, Dropout, PointEmbedding, SeriesDecomposition, check_kernel
+from toa.nn import AutoCorrelation, Dropout, LayerNorm, PointEmbedding, SeriesDecomposition, check_kernel
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,7 +45,7 @@ class AutoformerConfig:
         check_kernel("moving_average", self.moving_average, min(self.lookback, self.label_len + self.horizon))
 
 
-class SeasonalNorm(nn.LayerNorm):
+class SeasonalNorm(LayerNorm):
     """Layer norm of tokens (B, N, E) whose mean over time is then taken out, as a seasonal part has none."""
 
     def forward(self, x: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from toa.nn import (
     EncoderBlock,
     EncoderStack,
     FlattenHead,
+    LayerNorm,
     LinearExperts,
     NoisyTopKGate,
     ReversibleInstanceNorm,
@@ -106,7 +107,7 @@ class DUET(ForecastModel):
             )
             for _ in range(config.num_layers if several else 0)
         )
-        self.token_norm = nn.LayerNorm(width) if several else nn.Identity()
+        self.token_norm = LayerNorm(width) if several else nn.Identity()
         self.head = FlattenHead(1, width, config.horizon, dropout=config.head_dropout)
 
     def forward(

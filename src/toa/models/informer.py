@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from toa._checks import check_at_least, check_divisible, check_fraction
 from toa.models.base import ForecastModel, check_sizes, check_types
 from toa.models.decoder_input import check_label_len, decoder_start
-from toa.nn import DecoderBlock, EncoderBlock, PointEmbedding, ProbSparseAttention
+from toa.nn import DecoderBlock, EncoderBlock, LayerNorm, PointEmbedding, ProbSparseAttention
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -122,7 +122,7 @@ class Informer(ForecastModel):
         self.shorten = nn.ModuleList(
             DistillingConv(width) if config.distil else nn.Identity() for _ in config.lengths[1:]
         )
-        self.encoder_norm = nn.LayerNorm(width)
+        self.encoder_norm = LayerNorm(width)
         self.decoder_embed = embedding(decoded)
         self.decoder_blocks = nn.ModuleList(
             DecoderBlock(
@@ -134,7 +134,7 @@ class Informer(ForecastModel):
             )
             for _ in range(config.decoder_layers)
         )
-        self.decoder_norm = nn.LayerNorm(width)
+        self.decoder_norm = LayerNorm(width)
         self.projection = nn.Linear(width, config.channels)
 
     def _forecast(self, series: Tensor, marks: Tensor | None, future_marks: Tensor | None) -> Tensor:

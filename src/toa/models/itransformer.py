@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from toa._checks import check_at_least, check_divisible, check_fraction
 from toa.models.base import Backbone, check_sizes, check_types
-from toa.nn import AttentionSpec, EncoderBlock, EncoderStack, VariateEmbedding, build_attention
+from toa.nn import AttentionSpec, EncoderBlock, EncoderStack, LayerNorm, VariateEmbedding, build_attention
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,7 +66,7 @@ class ITransformer(Backbone):
             )
             for _ in range(config.num_layers)
         )
-        self.norm = nn.LayerNorm(width)
+        self.norm = LayerNorm(width)
 
     def _encode(
         self, series: Tensor, marks: Tensor | None, need_weights: bool, padding: Tensor | None

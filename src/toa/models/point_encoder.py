@@ -11,6 +11,7 @@ from toa.nn import (
     AttentionSpec,
     EncoderBlock,
     EncoderStack,
+    LayerNorm,
     PointEmbedding,
     PointPositions,
     PointValues,
@@ -50,7 +51,7 @@ class PointEncoder(nn.Module):
         super().__init__()
         self.config = config
         self.embed, self.blocks = _parts(config)
-        self.norm = nn.LayerNorm(config.embed_dim)
+        self.norm = LayerNorm(config.embed_dim)
         self.head = nn.Linear(config.embed_dim, config.channels)
 
     def forward(self, series: Tensor) -> Tensor:
@@ -83,7 +84,7 @@ class PointBackbone(Backbone):
         )
         self.config = config
         self.embed, self.blocks = _parts(config)
-        self.norm = nn.LayerNorm(config.embed_dim)
+        self.norm = LayerNorm(config.embed_dim)
 
     def valid_tokens(self, mask: Tensor) -> Tensor:
         """A token is a step."""

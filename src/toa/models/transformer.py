@@ -13,6 +13,7 @@ from toa.nn import (
     DecoderBlock,
     EncoderBlock,
     EncoderStack,
+    LayerNorm,
     PointEmbedding,
     ReversibleInstanceNorm,
     build_attention,
@@ -91,7 +92,7 @@ class Transformer(ForecastModel):
             EncoderBlock(attention(config.lookback), config.ff_dim, dropout=p, norm_first=False)
             for _ in range(config.num_layers)
         )
-        self.encoder_norm = nn.LayerNorm(width)
+        self.encoder_norm = LayerNorm(width)
         self.decoder_embed = embedding(decoded)
         self.decoder_blocks = nn.ModuleList(
             DecoderBlock(
@@ -103,7 +104,7 @@ class Transformer(ForecastModel):
             )
             for _ in range(config.decoder_layers)
         )
-        self.decoder_norm = nn.LayerNorm(width)
+        self.decoder_norm = LayerNorm(width)
         self.projection = nn.Linear(width, config.channels)
 
     def _forecast(self, series: Tensor, marks: Tensor | None, future_marks: Tensor | None) -> Tensor:

@@ -25,7 +25,7 @@ from toa.nn.embedding import (
 from toa.nn.experts import Gating, LinearExperts, NoisyTopKGate
 from toa.nn.heads import FlattenHead
 from toa.nn.hyperglu import HyperGLUAttention
-from toa.nn.norm import ReversibleInstanceNorm, Statistics, TokenBatchNorm, make_norm, normalise_tokens
+from toa.nn.norm import LayerNorm, ReversibleInstanceNorm, Statistics, TokenBatchNorm, make_norm, normalise_tokens
 from toa.nn.operator import (
     OPERATORS,
     DenseOperator,
@@ -64,6 +64,7 @@ __all__ = [
     "FlattenHead",
     "Gating",
     "HyperGLUAttention",
+    "LayerNorm",
     "LinearExperts",
     "NoisyTopKGate",
     "PatchEmbedding",

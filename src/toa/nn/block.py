@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from toa._checks import check_at_least, check_fraction
 from toa.nn.attention import Attended, Attention, ScoreFactors
 from toa.nn.dropout import Dropout
-from toa.nn.norm import Norm, make_norm, normalise_tokens
+from toa.nn.norm import LayerNorm, Norm, make_norm, normalise_tokens
 
 
 class FeedForward(nn.Sequential):
@@ -172,7 +172,7 @@ class DecoderBlock(nn.Module):
         self.cross = cross
         self.dropout = Dropout(dropout)
         self.ff = FeedForward(own.embed_dim, ff_dim, dropout=dropout)
-        self.own_norm, self.cross_norm, self.ff_norm = (nn.LayerNorm(own.embed_dim) for _ in range(3))
+        self.own_norm, self.cross_norm, self.ff_norm = (LayerNorm(own.embed_dim) for _ in range(3))
 
     def forward(self, x: Tensor, encoded: Tensor) -> Tensor:
         """Decode tokens (B, M, E) that see the encoded ones (B, N, E)."""

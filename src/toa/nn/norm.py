@@ -1,4 +1,4 @@
-"""Normalisation: of a series over time, there and back, and of tokens over the batch."""
+"""Normalisation: of a series over time, there and back, and of tokens, each by itself or over the batch."""
 
 from typing import Literal, NamedTuple
 
@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from toa._checks import check_at_least, check_choice, check_positive, check_shape
+from toa.ops.layer_norm import layer_norm
 
 Norm = Literal["layer", "batch"]
 NORMS = ("layer", "batch")
@@ -83,6 +84,16 @@ class ReversibleInstanceNorm(nn.Module):
         return f"affine_channels={self.affine_channels}, eps={self.eps}, detach_std={self.detach_std}"
 
 
+class LayerNorm(nn.LayerNorm):
+    """`torch.nn.LayerNorm`, by `toa.ops.layer_norm` where it has weight and bias over one axis."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise; the shape stays."""
+        if len(self.normalized_shape) != 1 or self.weight is None or self.bias is None:
+            return super().forward(x)
+        return layer_norm(x, self.weight, self.bias, self.eps)
+
+
 class TokenBatchNorm(nn.BatchNorm1d):
     """Batch normalisation of each feature of tokens (B, N, E), over batch and tokens."""
 
@@ -118,4 +129,4 @@ def normalise_tokens(norm: nn.Module, x: Tensor, padding: Tensor | None) -> Tens
 def make_norm(norm: Norm, embed_dim: int) -> nn.Module:
     """A normalisation of tokens (B, N, E): "layer", each token by itself, or "batch", each feature."""
     check_choice("norm", norm, NORMS)
-    return nn.LayerNorm(embed_dim) if norm == "layer" else TokenBatchNorm(embed_dim)
+    return LayerNorm(embed_dim) if norm == "layer" else TokenBatchNorm(embed_dim)

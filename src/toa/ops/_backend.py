@@ -6,6 +6,7 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 
 import torch
+from torch import Tensor
 
 from toa.ops.attention.definitions import Activation
 
@@ -41,17 +42,33 @@ def never_objects(problem: Problem) -> None:
 
 def triton_objection(problem: Problem) -> str | None:
     """Why the Triton kernels cannot run a problem; None if they can."""
-    if problem.dtype not in (torch.float32, torch.bfloat16, torch.float16):
-        return f"its kernels take float32, bfloat16 and float16, not {problem.dtype}"
     if problem.width > MAX_FUSED_WIDTH:
         return f"its kernels take heads of width up to {MAX_FUSED_WIDTH}, not {problem.width}"
     if problem.pair_mask:
         return "its kernels take no pair_mask"
-    if problem.device.type == "cuda":
-        return _missing_triton() or _old_gpu(problem.device)
-    if problem.device.type == "cpu" and os.environ.get("TRITON_INTERPRET") == "1":
+    return _kernel_objection(problem.device, problem.dtype)
+
+
+def runs_kernels(x: Tensor) -> bool:
+    """Whether a function of PyTorch's that has kernels here as well takes them for x.
+
+    On a CUDA device it does, if they can run, unless TOA_BACKEND names a backend without any; where it names "triton",
+    in Triton's interpreter too.
+    """
+    wanted = os.environ.get("TOA_BACKEND") or "auto"
+    if wanted != "triton" and (wanted != "auto" or x.device.type != "cuda"):
+        return False
+    return _kernel_objection(x.device, x.dtype) is None
+
+
+def _kernel_objection(device: torch.device, dtype: torch.dtype) -> str | None:
+    if dtype not in (torch.float32, torch.bfloat16, torch.float16):
+        return f"its kernels take float32, bfloat16 and float16, not {dtype}"
+    if device.type == "cuda":
+        return _missing_triton() or _old_gpu(device)
+    if device.type == "cpu" and os.environ.get("TRITON_INTERPRET") == "1":
         return _missing_triton()
-    return f"it needs a CUDA device, got {problem.device}"
+    return f"it needs a CUDA device, got {device}"
 
 
 @cache

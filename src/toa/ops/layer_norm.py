@@ -1,0 +1,118 @@
+"""Layer norm: PyTorch's, and on a GPU kernels that read every tensor once."""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from toa.ops._backend import runs_kernels
+from toa.ops.column_sum import as_rows, sum_rows
+
+# a row is held whole
+MAX_WIDTH = 1024
+
+# numbers that a program holds of each tensor, and how many of them a warp takes
+_TILE = 4096
+_WARP_SHARE = 512
+
+
+def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float = 1e-5) -> Tensor:
+    """Normalise the last axis, as `torch.nn.functional.layer_norm` does; autocast runs it in float32 there too.
+
+    (x - mean) / sqrt(var + eps) * weight + bias, var without Bessel's correction.
+
+    Args:
+        x: (..., W). Wider rows than `MAX_WIDTH`, tensors of differing dtypes and what is not on a CUDA device go to
+            PyTorch's own function.
+        weight: (W,).
+        bias: (W,).
+        eps: Added to the variance.
+    """
+    fits = weight.shape == bias.shape == x.shape[-1:] and 0 < weight.numel() <= MAX_WIDTH
+    if fits and runs_kernels(x):
+        if torch.is_autocast_enabled(x.device.type):
+            x, weight, bias = x.float(), weight.float(), bias.float()
+        if x.dtype == weight.dtype == bias.dtype:
+            return _forward(x, weight, bias, eps)
+    return F.layer_norm(x, weight.shape, weight, bias, eps)
+
+
+@torch.library.custom_op("toa::layer_norm", mutates_args=())
+def _forward(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+    # importing the kernels imports Triton
+    from toa.ops import row_kernels
+
+    out = x.new_empty(x.shape)
+    if out.numel() == 0:
+        return out
+    rows = as_rows(x)
+    blocks, constants = _blocks(rows)
+    row_kernels.norm_kernel[(blocks,)](
+        *(rows, weight.contiguous(), bias.contiguous(), out),
+        *(rows.stride(0), *rows.shape, eps),
+        **constants,
+    )
+    return out
+
+
+@_forward.register_fake
+def _(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+    return x.new_empty(x.shape)
+
+
+@torch.library.custom_op("toa::layer_norm_backward", mutates_args=())
+def _backward(grad: Tensor, x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    from toa.ops import row_kernels
+
+    grad_x, others = x.new_empty(x.shape), weight.new_empty((2, *weight.shape))
+    if grad_x.numel() == 0:
+        return grad_x, others.zero_()
+    rows, above = as_rows(x), as_rows(grad)
+    blocks, constants = _blocks(rows)
+    programs = min(blocks, _most_programs(x.device))
+    shares = x.new_empty((programs, others.numel()), dtype=torch.float32)
+    row_kernels.norm_backward_kernel[(programs,)](
+        *(above, rows, weight.contiguous(), grad_x, shares),
+        *(above.stride(0), rows.stride(0), *rows.shape, eps),
+        **constants,
+    )
+    sum_rows(shares, others)
+    return grad_x, others
+
+
+@_backward.register_fake
+def _(grad: Tensor, x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    return x.new_empty(x.shape), weight.new_empty((2, *weight.shape))
+
+
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    x, weight, _, ctx.eps = inputs
+    ctx.save_for_backward(x, weight)
+
+
+def _gradients(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+    grad_x, others = _backward(grad, *ctx.saved_tensors, ctx.eps)
+    return grad_x, others[0], others[1], None
+
+
+_forward.register_autograd(_gradients, setup_context=_setup_context)
+
+
+def _blocks(rows: Tensor) -> tuple[int, dict[str, int]]:
+    """Into how many blocks the kernels cut rows, and their size: as large as leaves every program some."""
+    import triton
+
+    count, width = rows.shape
+    padded = triton.next_power_of_2(width)
+    tile = max(_TILE, padded)
+    while tile > max(_WARP_SHARE, padded) and count * padded < tile * _most_programs(rows.device):
+        tile //= 2
+    constants = {"ROWS": tile // padded, "WIDTH": padded, "num_warps": tile // _WARP_SHARE}
+    return triton.cdiv(count, tile // padded), constants
+
+
+def _most_programs(device: torch.device) -> int:
+    """Programs that a device runs at once, two on each of its processors."""
+    on_chip = torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
+    return 2 * on_chip

@@ -1,0 +1,103 @@
+"""Triton kernels over the rows of a matrix: layer norm, its gradients, and the sums of columns.
+
+A program owns whole blocks of rows, or of rows and columns, and writes each result once: there are no atomic sums, and
+the same numbers give the same results.
+"""
+
+# a kernel's arguments are many: pointers, strides, sizes, block sizes
+# mypy: ignore-errors
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def _block(index, ROWS: tl.constexpr):
+    """Rows of a block; their places in memory may pass 2³¹."""
+    return (index * ROWS + tl.arange(0, ROWS)).to(tl.int64)
+
+
+@triton.jit
+def _tile(pointer, rows, limit, stride, columns, width):
+    """Entries of rows and columns in float32; zeros outside."""
+    inside = (rows[:, None] < limit) & (columns[None, :] < width)
+    return tl.load(pointer + rows[:, None] * stride + columns[None, :], mask=inside, other=0.0).to(tl.float32)
+
+
+@triton.jit
+def _put(pointer, value, rows, limit, columns, width):
+    """Write entries of a matrix whose rows lie one after another."""
+    inside = (rows[:, None] < limit) & (columns[None, :] < width)
+    tl.store(pointer + rows[:, None] * width + columns[None, :], value.to(pointer.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _row(pointer, columns, width):
+    return tl.load(pointer + columns, mask=columns < width, other=0.0).to(tl.float32)[None, :]
+
+
+@triton.jit
+def _normalised(x, columns, width, eps):
+    """Rows without their mean, over their standard deviation, zeros beyond the width; and one over the latter."""
+    centred = tl.where(columns[None, :] < width, x - (tl.sum(x, 1) / width)[:, None], 0.0)
+    factor = tl.rsqrt(tl.sum(centred * centred, 1) / width + eps)[:, None]
+    return centred * factor, factor
+
+
+# the last batch of an epoch has another number of rows: it shall not compile a kernel of its own
+@triton.jit(do_not_specialize=["limit"])
+def norm_kernel(
+    x, weight, bias, out,
+    stride, limit, width, eps,
+    ROWS: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    """Layer norm of a block of rows."""
+    rows = _block(tl.program_id(0), ROWS)
+    columns = tl.arange(0, WIDTH)
+    normal, _ = _normalised(_tile(x, rows, limit, stride, columns, width), columns, width, eps)
+    value = normal * _row(weight, columns, width) + _row(bias, columns, width)
+    _put(out, value, rows, limit, columns, width)
+
+
+@triton.jit(do_not_specialize=["limit"])
+def norm_backward_kernel(
+    grad, x, weight, grad_x, shares,
+    grad_stride, stride, limit, width, eps,
+    ROWS: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    """Gradients of every so many blocks of rows, and their share in those of weight and bias, (programs, 2, width)."""
+    part, parts = tl.program_id(0), tl.num_programs(0)
+    columns = tl.arange(0, WIDTH)
+    scale = _row(weight, columns, width)
+    of_weight = tl.zeros((ROWS, WIDTH), tl.float32)
+    of_bias = tl.zeros((ROWS, WIDTH), tl.float32)
+    for block in range(part, tl.cdiv(limit, ROWS), parts):
+        rows = _block(block, ROWS)
+        above = _tile(grad, rows, limit, grad_stride, columns, width)
+        # the row is at hand: to sum it again is cheaper than to have stored what it sums to
+        normal, factor = _normalised(_tile(x, rows, limit, stride, columns, width), columns, width, eps)
+        of_weight += above * normal
+        of_bias += above
+        above *= scale
+        along, mean = tl.sum(above * normal, 1) / width, tl.sum(above, 1) / width
+        _put(grad_x, (above - mean[:, None] - normal * along[:, None]) * factor, rows, limit, columns, width)
+    start = shares + part * 2 * width + columns
+    tl.store(start, tl.sum(of_weight, 0), mask=columns < width)
+    tl.store(start + width, tl.sum(of_bias, 0), mask=columns < width)
+
+
+@triton.jit(do_not_specialize=["limit"])
+def column_sum_kernel(
+    x, out,
+    stride, limit, width,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """Sums of a block of columns over every so many blocks of rows, into (programs of a column, width)."""
+    part, parts = tl.program_id(0), tl.num_programs(0)
+    columns = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    total = tl.zeros((ROWS, COLUMNS), tl.float32)
+    for block in range(part, tl.cdiv(limit, ROWS), parts):
+        rows = _block(block, ROWS)
+        total += _tile(x, rows, limit, stride, columns, width)
+    place = out + part * width + columns
+    tl.store(place, tl.sum(total, 0).to(out.dtype.element_ty), mask=columns < width)

@@ -1,0 +1,143 @@
+"""Tests of the kernels over rows; run on a GPU, or by test_row_kernels.py in a process with Triton's interpreter."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.ops.triton_cases import DEVICE, ON_GPU, _poisoned, _rms  # noqa: F401
+from toa.experiments.op_cost import unit_of_rounding
+from toa.ops.layer_norm import MAX_WIDTH, layer_norm
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+# rows and width; the interpreter is slow
+SIZES = (
+    [(rows, width) for rows in (0, 1, 17, 1000, 40000) for width in (1, 8, 16, 24, 128, 200, 512, MAX_WIDTH)]
+    if ON_GPU
+    else [(0, 8), (1, 1), (1000, 1), (17, 8), (1000, 16), (17, 24), (100, 128), (17, 200), (17, 512), (2, MAX_WIDTH)]
+)
+
+
+@pytest.fixture(autouse=True)
+def _kernels(monkeypatch) -> None:
+    monkeypatch.setenv("TOA_BACKEND", "triton")
+
+
+@pytest.fixture
+def _compiler() -> Iterator[None]:
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+def normal(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(DEVICE, dtype)
+
+
+def results(function: Callable[..., Tensor], backend: str, grad: Tensor, *tensors: Tensor) -> dict[str, Tensor]:
+    """The output, and the gradient of every tensor; PyTorch's own where no kernel runs."""
+    leaves = [x.detach().requires_grad_() for x in tensors]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TOA_BACKEND", backend)
+        out = function(*leaves)
+        grads = torch.autograd.grad(out, leaves, grad)
+    return {"output": out, **{f"gradient {place}": x for place, x in enumerate(grads)}}
+
+
+def assert_as_accurate_as_pytorch(function: Callable[..., Tensor], grad: Tensor, *tensors: Tensor) -> None:
+    """Errors are root mean squares, over sizes in float64."""
+    exact = results(function, "folded", grad.double(), *(x.double() for x in tensors))
+    plain = results(function, "folded", grad, *tensors)
+    eps = unit_of_rounding(grad.dtype, tf32=False)
+    for name, got in results(function, "triton", grad, *tensors).items():
+        assert got.shape == exact[name].shape, name
+        assert got.dtype == grad.dtype, name
+        assert got.isfinite().all(), name
+        granted = (1e-6 + 4 * eps) * _rms(exact[name]) + 1e-7
+        error, allowed = _rms(got.double() - exact[name]), 2 * _rms(plain[name].double() - exact[name]) + granted
+        assert error <= allowed, f"{name}: error {error:.2e}, allowed {allowed:.2e}"
+
+
+def runs_kernel(out: Tensor, name: str) -> bool:
+    return f"toa_{name}" in type(out.grad_fn).__name__
+
+
+@pytest.mark.parametrize(("rows", "width"), SIZES)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_layer_norm_and_its_gradients(dtype, rows, width) -> None:
+    # far from zero, where a variance as the mean of squares less the square of the mean would lose its digits
+    x = 3.0 + normal(rows, width, dtype=dtype)
+    others = (normal(width, dtype=dtype, seed=seed) for seed in (1, 2))
+    assert_as_accurate_as_pytorch(layer_norm, normal(rows, width, dtype=dtype, seed=3), x, *others)
+
+
+def test_layer_norm_of_tensors_in_any_memory_layout() -> None:
+    x, grad, weight, bias = normal(24, 5, 3), normal(5, 3, 24), normal(24, 2), normal(24)
+    apart = (grad.transpose(0, 1), x.permute(2, 1, 0), weight[:, 0], bias.flip(0))
+    together = [x.contiguous() for x in apart]
+    expected = results(layer_norm, "triton", *together)
+    for name, got in results(layer_norm, "triton", *apart).items():
+        assert torch.equal(got, expected[name]), name
+    # a sum's gradient is one number that is everywhere
+    ones = torch.ones((), device=DEVICE)
+    expected = results(layer_norm, "triton", ones.repeat(3, 5, 24), *together[1:])
+    for name, got in results(layer_norm, "triton", ones.expand(3, 5, 24), *together[1:]).items():
+        assert torch.equal(got, expected[name]), name
+
+
+def test_layer_norm_gives_the_same_numbers_each_time() -> None:
+    tensors = (normal(500, 16, seed=1), normal(500, 16), normal(16), normal(16))
+    first, again = (results(layer_norm, "triton", *tensors) for _ in range(2))
+    assert all(torch.equal(first[name], again[name]) for name in first)
+
+
+def test_layer_norm_under_autocast_is_in_float32() -> None:
+    x, weight, bias = (normal(*shape).requires_grad_() for shape in ((5, 8), (8,), (8,)))
+    low = x.detach().bfloat16().requires_grad_()
+    with torch.autocast(DEVICE, torch.bfloat16):
+        out = layer_norm(low, weight, bias)
+    assert runs_kernel(out, "layer_norm")
+    assert out.dtype == torch.float32
+    expected = layer_norm(low.float(), weight, bias)
+    assert torch.equal(out, expected)
+    grads = torch.autograd.grad(out.square().sum(), (low, weight, bias))
+    assert [grad.dtype for grad in grads] == [torch.bfloat16, torch.float32, torch.float32]
+
+
+def test_what_the_norm_kernels_do_not_take_goes_to_pytorch(monkeypatch) -> None:
+    def runs(x: Tensor, dtype: torch.dtype | None = None) -> bool:
+        weight, bias = (normal(x.shape[-1]).to(dtype or x.dtype).requires_grad_() for _ in range(2))
+        return runs_kernel(layer_norm(x, weight, bias), "layer_norm")
+
+    assert runs(normal(3, MAX_WIDTH))
+    assert not runs(normal(3, MAX_WIDTH + 1))
+    assert not runs(normal(3, 8, dtype=torch.float64))
+    if not ON_GPU:
+        # a mix that PyTorch takes on a CPU alone
+        assert not runs(normal(3, 8, dtype=torch.bfloat16), torch.float32)
+    monkeypatch.setenv("TOA_BACKEND", "folded")
+    assert not runs(normal(3, 8))
+    monkeypatch.delenv("TOA_BACKEND")
+    assert runs(normal(3, 8)) == ON_GPU
+    with pytest.raises(RuntimeError, match="normalized_shape"):
+        layer_norm(normal(3, 8), normal(4), normal(4))
+
+
+def test_layer_norm_refuses_to_be_differentiated_twice() -> None:
+    x, weight, bias = (normal(*shape).requires_grad_() for shape in ((5, 8), (8,), (8,)))
+    (grad,) = torch.autograd.grad(layer_norm(x, weight, bias).square().sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="no autograd formula"):
+        grad.sum().backward()
+
+
+# the compiler itself calls what PyTorch has deprecated
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:Dynamo detected a call:UserWarning")
+@pytest.mark.usefixtures("_compiler")
+def test_layer_norm_compiles_whole() -> None:
+    tensors = (normal(7, 8, seed=1), normal(7, 8), normal(8), normal(8))
+    compiled = torch.compile(layer_norm, fullgraph=True, backend="aot_eager")
+    expected = results(layer_norm, "triton", *tensors)
+    for name, got in results(compiled, "triton", *tensors).items():
+        torch.testing.assert_close(got, expected[name])
