@@ -1,7 +1,7 @@
 """What both backends must agree on: names, the norm's floor, and which key a query sees."""
 
 import math
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
@@ -29,6 +29,37 @@ def l2_factor(squared_norm: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
 def rms_factor(squared_norm: Float[Tensor, "..."], count: Tensor | int) -> Float[Tensor, "..."]:
     """1 / sqrt(1 + ‖row‖² / count): leaves a row of small scores as it is, and lets none grow past sqrt(count)."""
     return (1.0 + squared_norm / count).rsqrt()
+
+
+class RowNorm(NamedTuple):
+    """A row of scores times gain / sqrt(share ‖row‖² + floor)."""
+
+    share: float
+    floor: float
+    gain: float
+
+    def factor(self, scores: Tensor) -> Tensor:
+        """What each row is multiplied by."""
+        return self.gain * (self.share * scores.square().sum(-1, keepdim=True) + self.floor).rsqrt()
+
+    def backward(self, grad: Tensor, scores: Tensor, factor: Tensor) -> Tensor:
+        """The gradient of the scores, from that of the normalised ones."""
+        along = (grad * scores).sum(-1, keepdim=True)
+        return grad * factor - scores * (factor**3 * along * (self.share / self.gain**2))
+
+
+class RowNorms(NamedTuple):
+    """Norms of the scores and of the gate's that are taken where the scores are formed."""
+
+    left: RowNorm | None = None
+    right: RowNorm | None = None
+
+    @classmethod
+    def of(cls, score_norm: str, gate_norm: str, n: int) -> "RowNorms":
+        """Norms by name, over n keys."""
+        l2, rms = RowNorm(1.0, L2_FLOOR, 1.0), RowNorm(1.0 / n, 1.0, 1.0)
+        left = {"l2": l2, "rms": rms._replace(gain=1.0 / n)}.get(score_norm)
+        return cls(left, {"l2": l2, "rms": rms}.get(gate_norm))
 
 
 def masked_scores(

@@ -7,7 +7,7 @@ Alphabet: B batch, M queries, N keys, H heads, D query and key width, E value wi
 """
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -16,10 +16,10 @@ from torch import Tensor
 from torch.autograd.function import FunctionCtx
 
 from toa.ops.attention.definitions import (
-    L2_FLOOR,
     SOFTPLUS_LINEAR,
     Activation,
     GateNorm,
+    RowNorms,
     ScoreNorm,
     l2_factor,
     masked_scores,
@@ -46,10 +46,15 @@ class KernelAttention(Protocol):
         gate_q: Tensor | None,
         gate_k: Tensor | None,
         *,
+        scales: tuple[float, float],
+        rows: RowNorms,
         causal: bool,
         dropout_p: float,
     ) -> Tensor:
-        """Attend; every tensor is (B, M or N, H, width)."""
+        """Attend; every tensor is (B, M or N, H, width).
+
+        Scores and the gate's are multiplied by their scale, then rows are normalised, which none are where causal.
+        """
         ...
 
 
@@ -77,8 +82,10 @@ def folded_operator_attention(
     padding = None if key_padding_mask is None else key_padding_mask[:, :, None, None]
     # where the scores are formed anyway, their rows' norms are read off them
     plain = padding is None and pair_mask is None and not causal and activation != "softmax"
-    formed = kernel is None and plain and q.dtype in (torch.float32, torch.float64)
-    rows = _RowNorms.of(score_norm, gate_norm, k.shape[1]) if formed else _RowNorms()
+    formed = plain and (kernel is not None or q.dtype in (torch.float32, torch.float64))
+    rows = RowNorms.of(score_norm, gate_norm, k.shape[1]) if formed else RowNorms()
+    # and a kernel scales them, which spares a copy of the queries
+    inside = kernel is not None and formed
 
     def clear(x: Tensor) -> Tensor:
         return x if padding is None else x.masked_fill(padding, 0.0)
@@ -88,7 +95,8 @@ def folded_operator_attention(
         if s is not None:
             # mixing fills padded rows again; cleared, they add nothing to a row's norm and ReLU drops them
             right = clear(s.mix(right, transpose=True, causal=causal))
-        left = left * scale
+        if not inside:
+            left = left * scale
         if norm in ("l2", "rms") and not formed:
             squared = _squared_row_norms(left, right, causal, key_padding_mask is not None)
             factor = l2_factor(squared) if norm == "l2" else rms_factor(squared, count)
@@ -100,7 +108,7 @@ def folded_operator_attention(
         seen = visible_keys(q, k, key_padding_mask, causal).sum(-1)  # (B or 1, 1, M)
         count = seen.clamp(min=1).mT.unsqueeze(-1).to(q.dtype)  # (B or 1, M, 1, 1)
     query, key = prepare(q, k, s1, score_norm)
-    if score_norm == "mean" or (score_norm == "rms" and not formed):
+    if (score_norm == "mean" and not inside) or (score_norm == "rms" and not formed):
         query = query / count
     value = clear(v)
     if s2 is not None:
@@ -143,7 +151,10 @@ def folded_operator_attention(
         )
         return out.transpose(1, 2)
     if kernel is not None:
-        return kernel(query, key, value, gate_query, gate_key, causal=causal, dropout_p=dropout_p)
+        scales = (scale / k.shape[1] if score_norm == "mean" else scale, scale) if inside else (1.0, 1.0)
+        return kernel(
+            query, key, value, gate_query, gate_key, scales=scales, rows=rows, causal=causal, dropout_p=dropout_p
+        )
     return _blocked_kernel_attention(query, key, value, gate_query, gate_key, rows, causal=causal, dropout_p=dropout_p)
 
 
@@ -187,7 +198,7 @@ def _pair_masked_attention(
         scores = masked_scores((q @ k.mT).to(exact), pair_mask, scale).masked_fill(~visible, float("-inf"))
         weights = scores.softmax(-1).masked_fill(~visible, 0.0).to(v.dtype)
     else:
-        weights = _kernel(q, k, gate_q, gate_k, None, _RowNorms()).masked_fill(~visible, 0.0)
+        weights = _kernel(q, k, gate_q, gate_k, None, RowNorms()).masked_fill(~visible, 0.0)
         weights = weights * pair_mask.unsqueeze(1).to(weights.dtype)
     return dropout(weights, dropout_p) @ v
 
@@ -213,44 +224,13 @@ def _squared_row_norms(
     return scores.square().sum(-1).transpose(1, 2).unsqueeze(-1)
 
 
-class _RowNorm(NamedTuple):
-    """A row of scores times gain / sqrt(share ‖row‖² + floor)."""
-
-    share: float
-    floor: float
-    gain: float
-
-    def factor(self, scores: Tensor) -> Tensor:
-        """What each row is multiplied by."""
-        return self.gain * (self.share * scores.square().sum(-1, keepdim=True) + self.floor).rsqrt()
-
-    def backward(self, grad: Tensor, scores: Tensor, factor: Tensor) -> Tensor:
-        """The gradient of the scores, from that of the normalised ones."""
-        along = (grad * scores).sum(-1, keepdim=True)
-        return grad * factor - scores * (factor**3 * along * (self.share / self.gain**2))
-
-
-class _RowNorms(NamedTuple):
-    """Norms of the scores and of the gate's that are taken where the scores are formed."""
-
-    left: _RowNorm | None = None
-    right: _RowNorm | None = None
-
-    @classmethod
-    def of(cls, score_norm: str, gate_norm: str, n: int) -> "_RowNorms":
-        """Norms by name, over n keys."""
-        l2, rms = _RowNorm(1.0, L2_FLOOR, 1.0), _RowNorm(1.0 / n, 1.0, 1.0)
-        left = {"l2": l2, "rms": rms._replace(gain=1.0 / n)}.get(score_norm)
-        return cls(left, {"l2": l2, "rms": rms}.get(gate_norm))
-
-
 def _blocked_kernel_attention(
     q: Float[Tensor, "b m h d"],
     k: Float[Tensor, "b n h d"],
     v: Float[Tensor, "b n h e"],
     gate_q: Float[Tensor, "b m h g"] | None,
     gate_k: Float[Tensor, "b n h g"] | None,
-    rows: _RowNorms,
+    rows: RowNorms,
     *,
     causal: bool,
     dropout_p: float,
@@ -281,7 +261,7 @@ def _times(x: Tensor, factor: Tensor) -> Tensor:
 
 
 def _kernel(
-    q: Tensor, k: Tensor, gate_q: Tensor | None, gate_k: Tensor | None, first_row: int | None, rows: _RowNorms
+    q: Tensor, k: Tensor, gate_q: Tensor | None, gate_k: Tensor | None, first_row: int | None, rows: RowNorms
 ) -> Float[Tensor, "*heads m n"]:
     left = _scores(q, k, first_row)
     kernel = left.relu()
@@ -313,7 +293,7 @@ class _BlockedKernelAttention(torch.autograd.Function):
         bits: Tensor | None,
         causal: bool,
         dropout_p: float,
-        rows: _RowNorms,
+        rows: RowNorms,
     ) -> Tensor:
         out = v.new_empty(*q.shape[:2], v.shape[2])
         for heads, some in _blocks(q, k):
@@ -369,7 +349,7 @@ def _block_gradients(
     keep: Tensor | None,
     grad: Tensor,
     first_row: int | None,
-    rows: _RowNorms,
+    rows: RowNorms,
 ) -> tuple[Tensor | None, ...]:
     """Gradients of all factors from a block of queries."""
     left = _scores(q, k, first_row)

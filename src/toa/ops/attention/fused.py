@@ -14,6 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from toa.ops.attention import kernels
+from toa.ops.attention.definitions import RowNorm, RowNorms
 
 # tensor cores multiply tiles of at least this size
 SMALLEST = 16
@@ -46,6 +47,9 @@ _TUNED: dict[tuple[Kernel, int, int, bool], Blocks] = {
     ("forward", 4, 64, True): Blocks(128, 64, 8, 3),
     ("keys", 4, 64, False): Blocks(64, 128, 8, 2),
     ("queries", 4, 64, False): Blocks(128, 64, 8, 1),
+    # not timed yet: two programs a multiprocessor, and hardly a register spilled
+    ("keys", 4, 64, True): Blocks(32, 64, 4, 1),
+    ("queries", 4, 64, True): Blocks(64, 32, 4, 2),
 }
 
 
@@ -81,6 +85,9 @@ def choose_blocks(
     return Blocks(queries, keys, warps, stages)
 
 
+_AS_THEY_ARE = RowNorms()
+
+
 def kernel_attention(
     q: Float[Tensor, "b m h d"],
     k: Float[Tensor, "b n h d"],
@@ -88,12 +95,24 @@ def kernel_attention(
     gate_q: Float[Tensor, "b m h g"] | None,
     gate_k: Float[Tensor, "b n h g"] | None,
     *,
+    scales: tuple[float, float] = (1.0, 1.0),
+    rows: RowNorms = _AS_THEY_ARE,
     causal: bool,
     dropout_p: float,
 ) -> Float[Tensor, "b m h e"]:
-    """ReLU(Q Kᵀ) V, or softplus(Qg Kgᵀ) ⊙ ReLU(Q Kᵀ) V with a gate; float32 products round as PyTorch's may."""
+    """ReLU(Q Kᵀ) V, or softplus(Qg Kgᵀ) ⊙ ReLU(Q Kᵀ) V with a gate; float32 products round as PyTorch's may.
+
+    Scores and the gate's are scaled, and their rows normalised, before the activation; see `KernelAttention`.
+    """
+    assert not (causal and (rows.left or rows.right))
     seed = torch.randint(2**31, (1,), device=q.device, dtype=torch.int32) if dropout_p else None
-    return _forward(q, k, v, gate_q, gate_k, seed, causal, dropout_p, needs_exact_products(q.dtype))
+    plain = RowNorm(0.0, 1.0, 1.0)
+    # the gate's gain is one
+    settings = [scales[0], *(rows.left or plain), scales[1], *(rows.right or plain)[:2]]
+    norms = [rows.left is not None, rows.right is not None]
+    out: Tensor
+    out, _ = _forward(q, k, v, gate_q, gate_k, seed, settings, norms, causal, dropout_p, needs_exact_products(q.dtype))
+    return out
 
 
 def needs_exact_products(dtype: torch.dtype) -> bool:
@@ -109,40 +128,60 @@ def _forward(
     gate_q: Tensor | None,
     gate_k: Tensor | None,
     seed: Tensor | None,
+    settings: list[float],
+    norms: list[bool],
     causal: bool,
     dropout_p: float,
     exact: bool,
-) -> Tensor:
+) -> tuple[Tensor, Tensor]:
+    """The output, and the factors of normalised rows, those of the scores and of the gate's, (2, B, H, M)."""
     (b, m, h, d), (n, e) = q.shape, (v.shape[1], v.shape[3])
-    out = v.new_empty(b, m, h, e)
+    out, factors = _empty_results(q, v, norms)
     if out.numel() == 0:
-        return out
+        return out, factors
     q, k, v, gate_q, gate_k = (rows_by_one(x) for x in (q, k, v, gate_q, gate_k))
     g = 0 if gate_q is None else gate_q.shape[3]
     blocks = choose_blocks("forward", m, n, max(d, e, g), q.dtype, gated=gate_q is not None, exact=exact)
     kernels.forward_kernel[(b * h, triton.cdiv(m, blocks.queries))](
-        *(q, k, v, gate_q, gate_k, out, seed),
+        *(q, k, v, gate_q, gate_k, out, *_of_branches(factors), seed),
         *strides_of(3, q, k, v, gate_q, gate_k, out),
-        *(h, m, n, d, e, g, dropout_p),
-        **_constants(d, e, g, gate_q is not None, causal, dropout_p, exact, blocks),
+        *(h, m, n, d, e, g, dropout_p, *settings),
+        **_constants(d, e, g, gate_q is not None, norms, causal, dropout_p, exact, blocks),
     )
-    return out
+    return out, factors
 
 
 @_forward.register_fake
-def _(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Tensor:
-    return v.new_empty(*q.shape[:3], v.shape[3])
+def _(
+    q: Tensor, k: Tensor, v: Tensor, gate_q: Any, gate_k: Any, seed: Any, settings: Any, norms: list[bool], *rest: Any
+) -> tuple[Tensor, Tensor]:
+    return _empty_results(q, v, norms)
+
+
+def _empty_results(q: Tensor, v: Tensor, norms: list[bool]) -> tuple[Tensor, Tensor]:
+    b, m, h, _ = q.shape
+    factors = q.new_empty((2, b, h, m) if any(norms) else 0, dtype=torch.float32)
+    return v.new_empty(b, m, h, v.shape[3]), factors
+
+
+def _of_branches(rows: Tensor) -> tuple[Tensor | None, Tensor | None]:
+    """A number a row for the scores and the gate's."""
+    return (rows[0], rows[1]) if rows.numel() else (None, None)
 
 
 @torch.library.custom_op("toa::kernel_attention_backward", mutates_args=())
 def _backward(
     grad: Tensor,
+    out: Tensor,
+    factors: Tensor,
     q: Tensor,
     k: Tensor,
     v: Tensor,
     gate_q: Tensor | None,
     gate_k: Tensor | None,
     seed: Tensor | None,
+    settings: list[float],
+    norms: list[bool],
     causal: bool,
     dropout_p: float,
     exact: bool,
@@ -153,43 +192,60 @@ def _backward(
     if grad.numel() == 0:
         return tuple(x.zero_() for x in grads)  # type: ignore[return-value]
     grad_q, grad_k, grad_v, grad_gate_q, grad_gate_k = (x if x.numel() else None for x in grads)
-    grad, q, k, v, gate_q, gate_k = (rows_by_one(x) for x in (grad, q, k, v, gate_q, gate_k))
+    grad, out, q, k, v, gate_q, gate_k = (rows_by_one(x) for x in (grad, out, q, k, v, gate_q, gate_k))
     g = gate_q.shape[3] if gate_q is not None else 0
     blocks, others = (
         choose_blocks(kernel, m, n, max(d, e, g), q.dtype, gated=gated, exact=exact) for kernel in ("keys", "queries")
     )
-    whole = m <= blocks.queries and n <= blocks.keys
+    # rows that are normalised have sums that the one kernel takes and the other reads
+    whole = m <= blocks.queries and n <= blocks.keys and not any(norms)
     inputs = (q, k, v, gate_q, gate_k, grad)
-    sizes = (h, m, n, d, e, g, dropout_p)
+    rows = (*_of_branches(factors), *_of_branches(torch.empty_like(factors)))
+    sizes = (h, m, n, d, e, g, dropout_p, *settings)
     outputs = (grad_q, grad_k, grad_v, grad_gate_q, grad_gate_k)
-    kernels.backward_keys_kernel[(b * h, triton.cdiv(n, blocks.keys))](
-        *(*inputs, seed, *outputs, *strides_of(3, *inputs, *outputs), *sizes),
-        **_constants(d, e, g, gated, causal, dropout_p, exact, blocks),
-        WHOLE=whole,
-    )
     if not whole:
         kernels.backward_queries_kernel[(b * h, triton.cdiv(m, others.queries))](
-            *(*inputs, seed, grad_q, grad_gate_q, *strides_of(3, *inputs, grad_q, grad_gate_q), *sizes),
-            **_constants(d, e, g, gated, causal, dropout_p, exact, others),
+            *(*inputs, out, *rows, seed, grad_q, grad_gate_q),
+            *(*strides_of(3, *inputs, out, grad_q, grad_gate_q), *sizes),
+            **_constants(d, e, g, gated, norms, causal, dropout_p, exact, others),
         )
+    kernels.backward_keys_kernel[(b * h, triton.cdiv(n, blocks.keys))](
+        *(*inputs, *rows, seed, *outputs, *strides_of(3, *inputs, *outputs), *sizes),
+        **_constants(d, e, g, gated, norms, causal, dropout_p, exact, blocks),
+        WHOLE=whole,
+    )
     return grads
 
 
 @_backward.register_fake
-def _(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, gate_q: Tensor | None, gate_k: Tensor | None, *rest: Any) -> Any:
+def _(
+    grad: Tensor,
+    out: Tensor,
+    factors: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    gate_q: Tensor | None,
+    gate_k: Tensor | None,
+    *rest: Any,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     return _empty_gradients(q, k, v, gate_q, gate_k)
 
 
-def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    *tensors, ctx.causal, ctx.dropout_p, ctx.exact = inputs
-    ctx.save_for_backward(*tensors)
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    ctx.save_for_backward(*output, *inputs[:6])
+    ctx.settings = inputs[6:]
+    ctx.set_materialize_grads(False)
 
 
-def _gradients(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+def _gradients(ctx: Any, grad: Tensor | None, grad_factors: None) -> tuple[Tensor | None, ...]:
     tensors = ctx.saved_tensors
-    grads = _backward(grad, *tensors, ctx.causal, ctx.dropout_p, ctx.exact)
-    kept = [x if given is not None else None for x, given in zip(grads, tensors[:5], strict=True)]
-    return (*kept, None, None, None, None)
+    nothing = (None,) * len(ctx.settings)
+    if grad is None:
+        return (*(None,) * 6, *nothing)
+    grads = _backward(grad, *tensors, *ctx.settings)
+    kept = [x if given is not None else None for x, given in zip(grads, tensors[2:7], strict=True)]
+    return (*kept, None, *nothing)
 
 
 _forward.register_autograd(_gradients, setup_context=_setup_context)
@@ -219,7 +275,15 @@ def padded(size: int) -> int:
 
 
 def _constants(
-    d: int, e: int, g: int, gated: bool, causal: bool, dropout_p: float, exact: bool, blocks: Blocks
+    d: int,
+    e: int,
+    g: int,
+    gated: bool,
+    norms: list[bool],
+    causal: bool,
+    dropout_p: float,
+    exact: bool,
+    blocks: Blocks,
 ) -> dict[str, Any]:
     return {
         "D": padded(d),
@@ -228,6 +292,8 @@ def _constants(
         "GATED": gated,
         "CAUSAL": causal,
         "DROPOUT": dropout_p > 0.0,
+        "NORM": norms[0],
+        "GATE_NORM": norms[1],
         "PRECISION": "ieee" if exact else "tf32",
         "BLOCK_M": blocks.queries,
         "BLOCK_N": blocks.keys,

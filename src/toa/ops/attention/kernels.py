@@ -4,6 +4,11 @@ A program owns one head of one batch entry and one block of queries (or, for the
 of keys) and walks over the other axis. Tokens beyond the end are read as zeros: a zero key has score 0, which ReLU
 drops, so that no mask is needed for ragged blocks. Backward forms the scores again.
 
+Rows of scores may be multiplied by gain / sqrt(share ‖row‖² + floor). ReLU lets the factor of its row through, so that
+it is applied to the output; the gate's has to be known before, which takes a walk of its own. Backward of a factor
+needs for each row the sum of gradient times score: of the scores that is gradient times output, of the gate's a sum
+that the program of queries takes and that of keys, which comes after, reads.
+
 Alphabet: M queries, N keys, D query and key width, E value width, G width of the gate's queries and keys; widths are
 padded to a power of two.
 """
@@ -61,20 +66,55 @@ def _keep(seed, bh, queries, keys, N, dropout_p):
 
 
 @triton.jit
-def forward_kernel(
-    q, k, v, gate_q, gate_k, out, seed,
-    q_b, q_n, q_h, k_b, k_n, k_h, v_b, v_n, v_h, gq_b, gq_n, gq_h, gk_b, gk_n, gk_h, o_b, o_n, o_h,
-    H, M, N, d, e, g, dropout_p,
-    D: tl.constexpr, E: tl.constexpr, G: tl.constexpr, GATED: tl.constexpr, CAUSAL: tl.constexpr,
-    DROPOUT: tl.constexpr, PRECISION: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+def _scaled(tile, factor):
+    """A tile times a number, or a number a row."""
+    return (tile * factor).to(tile.dtype)
+
+
+@triton.jit
+def _row_factor(
+    query, k, b, h, k_b, k_n, k_h, N, d, share, floor, gain,
+    D: tl.constexpr, PRECISION: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """O of a block of queries."""
+    """What the rows of scores of a block of queries are multiplied by."""
+    squares = tl.zeros((query.shape[0],), tl.float32)
+    for first in range(0, N, BLOCK_N):
+        key = _tile(k, b, h, first + tl.arange(0, BLOCK_N), N, k_b, k_n, k_h, d, D)
+        scores = tl.dot(query, tl.trans(key), input_precision=PRECISION)
+        squares += tl.sum(scores * scores, 1)
+    return gain * tl.rsqrt(share * squares + floor)
+
+
+@triton.jit
+def forward_kernel(
+    q, k, v, gate_q, gate_k, out, factors, gate_factors, seed,
+    q_b, q_n, q_h, k_b, k_n, k_h, v_b, v_n, v_h, gq_b, gq_n, gq_h, gk_b, gk_n, gk_h, o_b, o_n, o_h,
+    H, M, N, d, e, g, dropout_p, scale, share, floor, gain, gate_scale, gate_share, gate_floor,
+    D: tl.constexpr, E: tl.constexpr, G: tl.constexpr, GATED: tl.constexpr, CAUSAL: tl.constexpr,
+    DROPOUT: tl.constexpr, NORM: tl.constexpr, GATE_NORM: tl.constexpr, PRECISION: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """O of a block of queries, and the factors of its rows."""
     bh = tl.program_id(0)
     b, h = bh // H, bh % H
     rows = tl.program_id(1) * BLOCK_M + tl.arange(0, BLOCK_M)
-    query = _tile(q, b, h, rows, M, q_b, q_n, q_h, d, D)
+    places = bh.to(tl.int64) * M + rows
+    query = _scaled(_tile(q, b, h, rows, M, q_b, q_n, q_h, d, D), scale)
+    # what is not normalised yet may be too large for this type
+    NORM_FIRST: tl.constexpr = NORM and query.dtype == tl.float16
+    squares = tl.zeros((BLOCK_M,), tl.float32)
+    if NORM_FIRST:
+        factor = _row_factor(query, k, b, h, k_b, k_n, k_h, N, d, share, floor, gain, D, PRECISION, BLOCK_N)
+        tl.store(factors + places, factor, mask=rows < M)
+        query = _scaled(query, factor[:, None])
     if GATED:
-        gate_query = _tile(gate_q, b, h, rows, M, gq_b, gq_n, gq_h, g, G)
+        gate_query = _scaled(_tile(gate_q, b, h, rows, M, gq_b, gq_n, gq_h, g, G), gate_scale)
+        if GATE_NORM:
+            gate_factor = _row_factor(
+                gate_query, gate_k, b, h, gk_b, gk_n, gk_h, N, g, gate_share, gate_floor, 1.0, G, PRECISION, BLOCK_N
+            )
+            tl.store(gate_factors + places, gate_factor, mask=rows < M)
+            gate_query = _scaled(gate_query, gate_factor[:, None])
     if DROPOUT:
         key_of_draws = tl.load(seed)
     total = tl.zeros((BLOCK_M, E), tl.float32)
@@ -83,7 +123,10 @@ def forward_kernel(
         columns = first + tl.arange(0, BLOCK_N)
         key = _tile(k, b, h, columns, N, k_b, k_n, k_h, d, D)
         value = _tile(v, b, h, columns, N, v_b, v_n, v_h, e, E)
-        weights = tl.maximum(tl.dot(query, tl.trans(key), input_precision=PRECISION), 0.0)
+        scores = tl.dot(query, tl.trans(key), input_precision=PRECISION)
+        if NORM:
+            squares += tl.sum(scores * scores, 1)
+        weights = tl.maximum(scores, 0.0)
         if GATED:
             gate_key = _tile(gate_k, b, h, columns, N, gk_b, gk_n, gk_h, g, G)
             gate, _ = _softplus(tl.dot(gate_query, tl.trans(gate_key), input_precision=PRECISION), PRECISION)
@@ -93,20 +136,24 @@ def forward_kernel(
         if DROPOUT:
             weights *= _keep(key_of_draws, bh, rows[:, None], columns[None, :], N, dropout_p)
         total += tl.dot(weights.to(value.dtype), value, input_precision=PRECISION)
+    if NORM and not NORM_FIRST:
+        factor = gain * tl.rsqrt(share * squares + floor)
+        tl.store(factors + places, factor, mask=rows < M)
+        total *= factor[:, None]
     _put(out, total, b, h, rows, M, o_b, o_n, o_h, e, E)
 
 
 @triton.jit
 def _pair_gradients(
-    own, other, own_value, other_value, own_gate, other_gate, queries, keys, bh, key_of_draws, N, dropout_p,
-    GATED: tl.constexpr, CAUSAL: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr,
+    own, other, own_value, other_value, own_gate, other_gate, factor, gate_factor, queries, keys, bh, key_of_draws, N,
+    dropout_p, GATED: tl.constexpr, CAUSAL: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Of a tile of pairs: the weights, and the gradients of both branches' scores; rows are a program's own tokens.
+    """Of a tile of pairs: weights, scores and gate's scores, and the gradients of these two; rows are own tokens.
 
     Tokens are queries on one side, with the gradient of their output as value, and keys with theirs on the other, so
     that the program of keys has the transposed tile, as its own products take it.
     """
-    left = tl.dot(own, tl.trans(other), input_precision=PRECISION)
+    left = tl.dot(own, tl.trans(other), input_precision=PRECISION) * factor
     grad_weights = tl.dot(own_value, tl.trans(other_value), input_precision=PRECISION)
     active = left > 0.0
     if CAUSAL:
@@ -116,92 +163,52 @@ def _pair_gradients(
         keep = _keep(key_of_draws, bh, queries, keys, N, dropout_p)
         grad_weights *= keep
     grad_left = tl.where(active, grad_weights, 0.0)
-    grad_right = grad_left
+    right, grad_right = left, grad_left
     if GATED:
-        right = tl.dot(own_gate, tl.trans(other_gate), input_precision=PRECISION)
+        right = tl.dot(own_gate, tl.trans(other_gate), input_precision=PRECISION) * gate_factor
         gate, slope = _softplus(right, PRECISION)
         grad_right = grad_left * weights * slope
         grad_left *= gate
         weights *= gate
     if DROPOUT:
         weights *= keep
-    return weights, grad_left, grad_right
-
-
-@triton.jit
-def backward_keys_kernel(
-    q, k, v, gate_q, gate_k, grad_out, seed, grad_q, grad_k, grad_v, grad_gate_q, grad_gate_k,
-    q_b, q_n, q_h, k_b, k_n, k_h, v_b, v_n, v_h, gq_b, gq_n, gq_h, gk_b, gk_n, gk_h, o_b, o_n, o_h,
-    dq_b, dq_n, dq_h, dk_b, dk_n, dk_h, dv_b, dv_n, dv_h, dgq_b, dgq_n, dgq_h, dgk_b, dgk_n, dgk_h,
-    H, M, N, d, e, g, dropout_p,
-    D: tl.constexpr, E: tl.constexpr, G: tl.constexpr, GATED: tl.constexpr, CAUSAL: tl.constexpr,
-    DROPOUT: tl.constexpr, PRECISION: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    WHOLE: tl.constexpr,
-):  # fmt: skip
-    """Gradients of a block of keys and their values; where one tile holds all pairs, of the queries as well."""
-    bh = tl.program_id(0)
-    b, h = bh // H, bh % H
-    columns = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
-    key = _tile(k, b, h, columns, N, k_b, k_n, k_h, d, D)
-    value = _tile(v, b, h, columns, N, v_b, v_n, v_h, e, E)
-    gate_key = key
-    if GATED:
-        gate_key = _tile(gate_k, b, h, columns, N, gk_b, gk_n, gk_h, g, G)
-        total_gate = tl.zeros((BLOCK_N, G), tl.float32)
-    key_of_draws = 0
-    if DROPOUT:
-        key_of_draws = tl.load(seed)
-    total_key = tl.zeros((BLOCK_N, D), tl.float32)
-    total_value = tl.zeros((BLOCK_N, E), tl.float32)
-    # queries before a block of keys do not see it
-    begin = (tl.program_id(1) * BLOCK_N) // BLOCK_M * BLOCK_M if CAUSAL else 0
-    for first in range(begin, M, BLOCK_M):
-        rows = first + tl.arange(0, BLOCK_M)
-        query = _tile(q, b, h, rows, M, q_b, q_n, q_h, d, D)
-        grad = _tile(grad_out, b, h, rows, M, o_b, o_n, o_h, e, E)
-        gate_query = query
-        if GATED:
-            gate_query = _tile(gate_q, b, h, rows, M, gq_b, gq_n, gq_h, g, G)
-        weights, grad_left, grad_right = _pair_gradients(
-            key, query, value, grad, gate_key, gate_query, rows[None, :], columns[:, None], bh, key_of_draws, N,
-            dropout_p, GATED, CAUSAL, DROPOUT, PRECISION,
-        )  # fmt: skip
-        grad_left = grad_left.to(key.dtype)
-        total_value += tl.dot(weights.to(grad.dtype), grad, input_precision=PRECISION)
-        total_key += tl.dot(grad_left, query, input_precision=PRECISION)
-        if GATED:
-            grad_right = grad_right.to(key.dtype)
-            total_gate += tl.dot(grad_right, gate_query, input_precision=PRECISION)
-        if WHOLE:
-            total_query = tl.dot(tl.trans(grad_left), key, input_precision=PRECISION)
-            _put(grad_q, total_query, b, h, rows, M, dq_b, dq_n, dq_h, d, D)
-            if GATED:
-                total_gate_query = tl.dot(tl.trans(grad_right), gate_key, input_precision=PRECISION)
-                _put(grad_gate_q, total_gate_query, b, h, rows, M, dgq_b, dgq_n, dgq_h, g, G)
-    _put(grad_k, total_key, b, h, columns, N, dk_b, dk_n, dk_h, d, D)
-    _put(grad_v, total_value, b, h, columns, N, dv_b, dv_n, dv_h, e, E)
-    if GATED:
-        _put(grad_gate_k, total_gate, b, h, columns, N, dgk_b, dgk_n, dgk_h, g, G)
+    return weights, left, right, grad_left, grad_right
 
 
 @triton.jit
 def backward_queries_kernel(
-    q, k, v, gate_q, gate_k, grad_out, seed, grad_q, grad_gate_q,
-    q_b, q_n, q_h, k_b, k_n, k_h, v_b, v_n, v_h, gq_b, gq_n, gq_h, gk_b, gk_n, gk_h, o_b, o_n, o_h,
+    q, k, v, gate_q, gate_k, grad_out, out, factors, gate_factors, alongs, gate_alongs, seed, grad_q, grad_gate_q,
+    q_b, q_n, q_h, k_b, k_n, k_h, v_b, v_n, v_h, gq_b, gq_n, gq_h, gk_b, gk_n, gk_h, go_b, go_n, go_h, o_b, o_n, o_h,
     dq_b, dq_n, dq_h, dgq_b, dgq_n, dgq_h,
-    H, M, N, d, e, g, dropout_p,
+    H, M, N, d, e, g, dropout_p, scale, share, floor, gain, gate_scale, gate_share, gate_floor,
     D: tl.constexpr, E: tl.constexpr, G: tl.constexpr, GATED: tl.constexpr, CAUSAL: tl.constexpr,
-    DROPOUT: tl.constexpr, PRECISION: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    DROPOUT: tl.constexpr, NORM: tl.constexpr, GATE_NORM: tl.constexpr, PRECISION: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of a block of queries."""
+    """Gradients of a block of queries; of normalised rows, what each score takes back from its gradient."""
     bh = tl.program_id(0)
     b, h = bh // H, bh % H
     rows = tl.program_id(1) * BLOCK_M + tl.arange(0, BLOCK_M)
+    places = bh.to(tl.int64) * M + rows
     query = _tile(q, b, h, rows, M, q_b, q_n, q_h, d, D)
-    grad = _tile(grad_out, b, h, rows, M, o_b, o_n, o_h, e, E)
+    grad = _tile(grad_out, b, h, rows, M, go_b, go_n, go_h, e, E)
+    factor = tl.zeros((BLOCK_M,), tl.float32) + scale
+    along = tl.zeros((BLOCK_M,), tl.float32)
+    if NORM:
+        factor *= tl.load(factors + places, mask=rows < M, other=0.0)
+        result = _tile(out, b, h, rows, M, o_b, o_n, o_h, e, E)
+        along = tl.sum(grad.to(tl.float32) * result.to(tl.float32), 1) * (share / (gain * gain))
+        tl.store(alongs + places, along, mask=rows < M)
+    query = _scaled(query, factor[:, None])
     gate_query = query
+    gate_factor = tl.zeros((BLOCK_M,), tl.float32) + gate_scale
     if GATED:
         gate_query = _tile(gate_q, b, h, rows, M, gq_b, gq_n, gq_h, g, G)
+        if GATE_NORM:
+            gate_factor *= tl.load(gate_factors + places, mask=rows < M, other=0.0)
+            gate_along = tl.zeros((BLOCK_M,), tl.float32)
+            total_scores = tl.zeros((BLOCK_M, G), tl.float32)
+        gate_query = _scaled(gate_query, gate_factor[:, None])
         total_gate = tl.zeros((BLOCK_M, G), tl.float32)
     key_of_draws = 0
     if DROPOUT:
@@ -215,13 +222,94 @@ def backward_queries_kernel(
         gate_key = key
         if GATED:
             gate_key = _tile(gate_k, b, h, columns, N, gk_b, gk_n, gk_h, g, G)
-        _, grad_left, grad_right = _pair_gradients(
-            query, key, grad, value, gate_query, gate_key, rows[:, None], columns[None, :], bh, key_of_draws, N,
-            dropout_p, GATED, CAUSAL, DROPOUT, PRECISION,
+        _, left, right, grad_left, grad_right = _pair_gradients(
+            query, key, grad, value, gate_query, gate_key, 1.0, 1.0, rows[:, None], columns[None, :], bh, key_of_draws,
+            N, dropout_p, GATED, CAUSAL, DROPOUT, PRECISION,
         )  # fmt: skip
+        if NORM:
+            grad_left -= left * along[:, None]
         total += tl.dot(grad_left.to(key.dtype), key, input_precision=PRECISION)
         if GATED:
             total_gate += tl.dot(grad_right.to(key.dtype), gate_key, input_precision=PRECISION)
-    _put(grad_q, total, b, h, rows, M, dq_b, dq_n, dq_h, d, D)
+        if GATE_NORM:
+            # how much of it comes off again is known at the end
+            gate_along += tl.sum(grad_right * right, 1)
+            total_scores += tl.dot(right.to(key.dtype), gate_key, input_precision=PRECISION)
+    _put(grad_q, total * factor[:, None], b, h, rows, M, dq_b, dq_n, dq_h, d, D)
     if GATED:
-        _put(grad_gate_q, total_gate, b, h, rows, M, dgq_b, dgq_n, dgq_h, g, G)
+        if GATE_NORM:
+            gate_along *= gate_share
+            tl.store(gate_alongs + places, gate_along, mask=rows < M)
+            total_gate -= total_scores * gate_along[:, None]
+        _put(grad_gate_q, total_gate * gate_factor[:, None], b, h, rows, M, dgq_b, dgq_n, dgq_h, g, G)
+
+
+@triton.jit
+def backward_keys_kernel(
+    q, k, v, gate_q, gate_k, grad_out, factors, gate_factors, alongs, gate_alongs, seed,
+    grad_q, grad_k, grad_v, grad_gate_q, grad_gate_k,
+    q_b, q_n, q_h, k_b, k_n, k_h, v_b, v_n, v_h, gq_b, gq_n, gq_h, gk_b, gk_n, gk_h, go_b, go_n, go_h,
+    dq_b, dq_n, dq_h, dk_b, dk_n, dk_h, dv_b, dv_n, dv_h, dgq_b, dgq_n, dgq_h, dgk_b, dgk_n, dgk_h,
+    H, M, N, d, e, g, dropout_p, scale, share, floor, gain, gate_scale, gate_share, gate_floor,
+    D: tl.constexpr, E: tl.constexpr, G: tl.constexpr, GATED: tl.constexpr, CAUSAL: tl.constexpr,
+    DROPOUT: tl.constexpr, NORM: tl.constexpr, GATE_NORM: tl.constexpr, PRECISION: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, WHOLE: tl.constexpr,
+):  # fmt: skip
+    """Gradients of a block of keys and their values; where one tile holds all pairs, of the queries as well."""
+    bh = tl.program_id(0)
+    b, h = bh // H, bh % H
+    columns = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
+    key = _scaled(_tile(k, b, h, columns, N, k_b, k_n, k_h, d, D), scale)
+    value = _tile(v, b, h, columns, N, v_b, v_n, v_h, e, E)
+    gate_key = key
+    if GATED:
+        gate_key = _scaled(_tile(gate_k, b, h, columns, N, gk_b, gk_n, gk_h, g, G), gate_scale)
+        total_gate = tl.zeros((BLOCK_N, G), tl.float32)
+    key_of_draws = 0
+    if DROPOUT:
+        key_of_draws = tl.load(seed)
+    total_key = tl.zeros((BLOCK_N, D), tl.float32)
+    total_value = tl.zeros((BLOCK_N, E), tl.float32)
+    # queries before a block of keys do not see it
+    begin = (tl.program_id(1) * BLOCK_N) // BLOCK_M * BLOCK_M if CAUSAL else 0
+    for first in range(begin, M, BLOCK_M):
+        rows = first + tl.arange(0, BLOCK_M)
+        places = bh.to(tl.int64) * M + rows
+        query = _tile(q, b, h, rows, M, q_b, q_n, q_h, d, D)
+        grad = _tile(grad_out, b, h, rows, M, go_b, go_n, go_h, e, E)
+        gate_query = query
+        factor = 1.0
+        gate_factor = 1.0
+        if NORM:
+            factor = tl.load(factors + places, mask=rows < M, other=0.0)[None, :]
+        if GATED:
+            gate_query = _tile(gate_q, b, h, rows, M, gq_b, gq_n, gq_h, g, G)
+            if GATE_NORM:
+                gate_factor = tl.load(gate_factors + places, mask=rows < M, other=0.0)[None, :]
+        weights, left, right, grad_left, grad_right = _pair_gradients(
+            key, query, value, grad, gate_key, gate_query, factor, gate_factor, rows[None, :], columns[:, None], bh,
+            key_of_draws, N, dropout_p, GATED, CAUSAL, DROPOUT, PRECISION,
+        )  # fmt: skip
+        if NORM:
+            along = tl.load(alongs + places, mask=rows < M, other=0.0)[None, :]
+            # a gain may be small: it is left to the end
+            grad_left = (grad_left - left * along) * (factor / gain)
+        grad_left = grad_left.to(key.dtype)
+        total_value += tl.dot(weights.to(grad.dtype), grad, input_precision=PRECISION)
+        total_key += tl.dot(grad_left, query, input_precision=PRECISION)
+        if GATED:
+            if GATE_NORM:
+                gate_along = tl.load(gate_alongs + places, mask=rows < M, other=0.0)[None, :]
+                grad_right = (grad_right - right * gate_along) * gate_factor
+            grad_right = grad_right.to(key.dtype)
+            total_gate += tl.dot(grad_right, gate_query, input_precision=PRECISION)
+        if WHOLE:
+            total_query = tl.dot(tl.trans(grad_left), key, input_precision=PRECISION)
+            _put(grad_q, total_query, b, h, rows, M, dq_b, dq_n, dq_h, d, D)
+            if GATED:
+                total_gate_query = tl.dot(tl.trans(grad_right), gate_key, input_precision=PRECISION)
+                _put(grad_gate_q, total_gate_query, b, h, rows, M, dgq_b, dgq_n, dgq_h, g, G)
+    _put(grad_k, total_key * (scale * gain), b, h, columns, N, dk_b, dk_n, dk_h, d, D)
+    _put(grad_v, total_value, b, h, columns, N, dv_b, dv_n, dv_h, e, E)
+    if GATED:
+        _put(grad_gate_k, total_gate * gate_scale, b, h, columns, N, dgk_b, dgk_n, dgk_h, g, G)
