@@ -6,6 +6,7 @@ from torch import nn
 
 from tests.contracts.cases import BACKBONES, CASES, CHANNELS, HORIZON, LOOKBACK, Case
 from tests.support import assert_near, message, scatter_parameters
+from toa.nn import LayerNorm, Linear
 
 every_model = pytest.mark.parametrize("case", CASES, ids=str)
 every_backbone = pytest.mark.parametrize("case", BACKBONES, ids=str)
@@ -21,6 +22,15 @@ def test_output_has_its_shape_and_every_parameter_a_finite_gradient(case: Case, 
     for name, parameter in model.named_parameters():
         assert parameter.grad is not None, name
         assert parameter.grad.isfinite().all(), name
+
+
+@every_model
+def test_layer_norms_and_maps_with_a_bias_are_those_with_kernels(case: Case):
+    for name, module in case.build().named_modules():
+        if isinstance(module, nn.LayerNorm):
+            assert isinstance(module, LayerNorm), name
+        if isinstance(module, nn.Linear) and module.bias is not None:
+            assert isinstance(module, Linear), name
 
 
 @every_backbone

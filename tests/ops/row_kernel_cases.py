@@ -1,6 +1,6 @@
 """Tests of the kernels over rows; run on a GPU, or by test_row_kernels.py in a process with Triton's interpreter."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -8,27 +8,23 @@ from torch import Tensor
 
 from tests.ops.triton_cases import DEVICE, ON_GPU, _poisoned, _rms  # noqa: F401
 from toa.experiments.op_cost import unit_of_rounding
+from toa.ops import linear as linear_module
+from toa.ops.column_sum import column_sum
 from toa.ops.layer_norm import MAX_WIDTH, layer_norm
+from toa.ops.linear import linear
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 # rows and width; the interpreter is slow
 SIZES = (
     [(rows, width) for rows in (0, 1, 17, 1000, 40000) for width in (1, 8, 16, 24, 128, 200, 512, MAX_WIDTH)]
     if ON_GPU
-    else [(0, 8), (1, 1), (1000, 1), (17, 8), (1000, 16), (17, 24), (100, 128), (17, 200), (17, 512), (2, MAX_WIDTH)]
+    else [(0, 8), (1, 1), (17, 8), (1000, 16), (17, 24), (70, 128), (17, 200), (5, 512)]
 )
 
 
 @pytest.fixture(autouse=True)
 def _kernels(monkeypatch) -> None:
     monkeypatch.setenv("TOA_BACKEND", "triton")
-
-
-@pytest.fixture
-def _compiler() -> Iterator[None]:
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
 
 
 def normal(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> Tensor:
@@ -60,7 +56,7 @@ def assert_as_accurate_as_pytorch(function: Callable[..., Tensor], grad: Tensor,
 
 
 def runs_kernel(out: Tensor, name: str) -> bool:
-    return f"toa_{name}" in type(out.grad_fn).__name__
+    return name in type(out.grad_fn).__name__
 
 
 @pytest.mark.parametrize(("rows", "width"), SIZES)
@@ -79,6 +75,10 @@ def test_layer_norm_of_tensors_in_any_memory_layout() -> None:
     expected = results(layer_norm, "triton", *together)
     for name, got in results(layer_norm, "triton", *apart).items():
         assert torch.equal(got, expected[name]), name
+    wide = normal(15, 48)[:, :24]  # rows do not follow one another
+    expected = results(layer_norm, "triton", wide.contiguous(), wide.contiguous(), *together[2:])
+    for name, got in results(layer_norm, "triton", wide, wide, *together[2:]).items():
+        torch.testing.assert_close(got, expected[name])
     # a sum's gradient is one number that is everywhere
     ones = torch.ones((), device=DEVICE)
     expected = results(layer_norm, "triton", ones.repeat(3, 5, 24), *together[1:])
@@ -97,7 +97,7 @@ def test_layer_norm_under_autocast_is_in_float32() -> None:
     low = x.detach().bfloat16().requires_grad_()
     with torch.autocast(DEVICE, torch.bfloat16):
         out = layer_norm(low, weight, bias)
-    assert runs_kernel(out, "layer_norm")
+    assert runs_kernel(out, "toa_layer_norm")
     assert out.dtype == torch.float32
     expected = layer_norm(low.float(), weight, bias)
     assert torch.equal(out, expected)
@@ -108,7 +108,7 @@ def test_layer_norm_under_autocast_is_in_float32() -> None:
 def test_what_the_norm_kernels_do_not_take_goes_to_pytorch(monkeypatch) -> None:
     def runs(x: Tensor, dtype: torch.dtype | None = None) -> bool:
         weight, bias = (normal(x.shape[-1]).to(dtype or x.dtype).requires_grad_() for _ in range(2))
-        return runs_kernel(layer_norm(x, weight, bias), "layer_norm")
+        return runs_kernel(layer_norm(x, weight, bias), "toa_layer_norm")
 
     assert runs(normal(3, MAX_WIDTH))
     assert not runs(normal(3, MAX_WIDTH + 1))
@@ -131,13 +131,94 @@ def test_layer_norm_refuses_to_be_differentiated_twice() -> None:
         grad.sum().backward()
 
 
-# the compiler itself calls what PyTorch has deprecated
+@pytest.mark.parametrize(("rows", "width"), SIZES)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_column_sum(dtype, rows, width) -> None:
+    x = normal(rows, width, dtype=dtype)
+    exact = x.double().sum(0)
+    got = column_sum(x, torch.float32)
+    assert got.dtype == torch.float32
+    # a sum of n numbers, in any order, is right to n times eps of their sizes, and far better as a rule
+    assert ((got - exact).abs() <= 1e-6 * x.double().abs().sum(0)).all()
+    rounded = column_sum(x, dtype)
+    assert rounded.dtype == dtype
+    assert ((rounded - got).abs() <= torch.finfo(dtype).eps * got.abs()).all()
+
+
+@pytest.mark.parametrize("shape", [(5,), (0, 5), (3, 0, 5), (700, 5), (2, 3, 4, 5)], ids=str)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_linear_and_its_gradients(dtype, shape) -> None:
+    x, weight, bias = (normal(*size, dtype=dtype, seed=len(size)) for size in (shape, (24, 5), (24,)))
+    assert_as_accurate_as_pytorch(linear, normal(*shape[:-1], 24, dtype=dtype), x, weight, bias)
+
+
+def test_linear_takes_gradients_in_any_memory_layout() -> None:
+    tensors = (normal(2, 600, 3), normal(24, 3), normal(24))
+    for grad in (normal(2, 24, 600).mT, normal(600, 2, 24).transpose(0, 1), normal(600, 1).expand(2, 600, 24)):
+        expected = results(linear, "triton", grad.contiguous(), *tensors)
+        for name, got in results(linear, "triton", grad, *tensors).items():
+            torch.testing.assert_close(got, expected[name], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("learning", [(True, False, False), (False, True, False), (False, False, True)], ids=str)
+def test_linear_gives_gradients_to_those_alone_that_learn(monkeypatch, learning) -> None:
+    summed = []
+
+    def counted(x: Tensor, dtype: torch.dtype) -> Tensor:
+        summed.append(x.shape)
+        return column_sum(x, dtype)
+
+    monkeypatch.setattr(linear_module, "column_sum", counted)
+    leaves = [normal(*size).requires_grad_(flag) for size, flag in zip(((4, 3), (6, 3), (6,)), learning, strict=True)]
+    linear(*leaves).sum().backward()
+    assert [leaf.grad is not None for leaf in leaves] == list(learning)
+    assert summed == ([(4, 6)] if learning[2] else [])
+    with torch.no_grad():
+        assert not linear(*leaves).requires_grad
+    assert runs_kernel(linear(*leaves), "BiasGradient") == learning[2]
+
+
+def test_linear_under_autocast_sums_the_bias_in_float32() -> None:
+    x, weight, bias = (normal(*shape).requires_grad_() for shape in ((600, 3), (6, 3), (6,)))
+    with torch.autocast(DEVICE, torch.bfloat16):
+        out = linear(x, weight, bias)
+        expected = torch.nn.functional.linear(x, weight, bias)
+    assert out.dtype == torch.bfloat16
+    assert torch.equal(out, expected)
+    grad = normal(600, 6, dtype=torch.bfloat16)
+    got, plain = (torch.autograd.grad(result, (x, weight, bias), grad) for result in (out, expected))
+    for one, other in zip(got[:2], plain[:2], strict=True):
+        assert torch.equal(one, other)
+    assert got[2].dtype == torch.float32
+    torch.testing.assert_close(got[2], grad.float().sum(0))
+
+
+def test_linear_can_be_differentiated_twice() -> None:
+    def second(backend: str) -> tuple[Tensor, ...]:
+        leaves = [normal(*shape).requires_grad_() for shape in ((7, 3), (6, 3), (6,))]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("TOA_BACKEND", backend)
+            first = torch.autograd.grad(linear(*leaves).pow(3).sum(), leaves, create_graph=True)
+            return torch.autograd.grad([x.square().sum() for x in first], leaves)
+
+    for got, expected in zip(second("triton"), second("folded"), strict=True):
+        torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_what_is_in_place_on_a_linear_map_is_refused_rather_than_wrong() -> None:
+    x, weight, bias = (normal(*shape).requires_grad_() for shape in ((7, 3), (6, 3), (6,)))
+    with pytest.raises(RuntimeError, match="is a view and is being modified inplace"):
+        linear(x, weight, bias).relu_()
+
+
+# the compiler itself calls what PyTorch has deprecated, and says that it looks past the cache of `_backend`
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.filterwarnings("ignore:Dynamo detected a call:UserWarning")
-@pytest.mark.usefixtures("_compiler")
-def test_layer_norm_compiles_whole() -> None:
-    tensors = (normal(7, 8, seed=1), normal(7, 8), normal(8), normal(8))
-    compiled = torch.compile(layer_norm, fullgraph=True, backend="aot_eager")
-    expected = results(layer_norm, "triton", *tensors)
+@pytest.mark.parametrize("function", [layer_norm, linear])
+def test_it_compiles_whole(function) -> None:
+    tensors = (normal(7, 8, seed=1), normal(7, 8), normal(8) if function is layer_norm else normal(8, 8), normal(8))
+    torch._dynamo.reset()
+    compiled = torch.compile(function, fullgraph=True, backend="aot_eager")
+    expected = results(function, "triton", *tensors)
     for name, got in results(compiled, "triton", *tensors).items():
         torch.testing.assert_close(got, expected[name])

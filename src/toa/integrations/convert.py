@@ -8,6 +8,7 @@ from torch import nn
 from toa._checks import check_at_least
 from toa.integrations.forms import Form, UnsuitableError, read_form
 from toa.nn import ATTENTIONS, Attention, AttentionSpec, SoftmaxAttention, TemporalOperatorAttention
+from toa.nn.linear import is_plain
 
 # told by the module that is replaced
 _CARRIED = ("qk_dim", "bias")
@@ -172,7 +173,7 @@ def _make_layer(form: Form, spec: AttentionSpec, num_tokens: int) -> Attention:
 @torch.no_grad()
 def _copy_into(wide: nn.Linear, narrow: nn.Linear) -> None:
     """The scores' half of a projection that has the gate's as well, which stays as it was drawn."""
-    if type(narrow) is not nn.Linear:
+    if not is_plain(narrow):
         raise UnsuitableError(f"a gate cannot be joined to a projection of type {type(narrow).__name__}")
     wide.weight[: narrow.out_features] = narrow.weight
     if _has_bias(wide):

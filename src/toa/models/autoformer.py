@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from toa._checks import check_at_least, check_fraction
 from toa.models.base import ForecastModel, check_sizes, check_types
 from toa.models.decoder_input import check_label_len, decoder_start, last_steps
-from toa.nn import AutoCorrelation, Dropout, LayerNorm, PointEmbedding, SeriesDecomposition, check_kernel
+from toa.nn import AutoCorrelation, Dropout, LayerNorm, Linear, PointEmbedding, SeriesDecomposition, check_kernel
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -147,7 +147,7 @@ class Autoformer(ForecastModel):
         self.decoder_embed = embedding(config.label_len + config.horizon)
         self.decoder_blocks = nn.ModuleList(SeasonalDecoderBlock(config) for _ in range(config.decoder_layers))
         self.decoder_norm = SeasonalNorm(width)
-        self.projection = nn.Linear(width, config.channels)
+        self.projection = Linear(width, config.channels)
 
     def _forecast(self, series: Tensor, marks: Tensor | None, future_marks: Tensor | None) -> Tensor:
         encoded = self.embed(series, marks)  # (B, L, E)

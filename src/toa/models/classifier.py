@@ -13,7 +13,7 @@ from toa.models.base import Backbone, check_mask, check_sizes, check_types
 from toa.models.itransformer import ITransformer, ITransformerConfig
 from toa.models.patchtst import PatchTST, PatchTSTConfig
 from toa.models.point_encoder import PointBackbone, PointEncoderConfig
-from toa.nn import AttentionSpec, Dropout, ReversibleInstanceNorm
+from toa.nn import AttentionSpec, Dropout, Linear, ReversibleInstanceNorm
 
 # told by the data and the caller, not by a model's settings
 _GIVEN = ("lookback", "num_tokens", "channels", "num_marks", "attention", "num_classes")
@@ -68,7 +68,7 @@ class Classifier(nn.Module):
         self.backbone = backbone
         self.dropout = Dropout(config.head_dropout)
         groups = 1 if backbone.mixes_channels else config.channels
-        self.head = nn.Linear(groups * backbone.num_tokens * backbone.embed_dim, config.num_classes)
+        self.head = Linear(groups * backbone.num_tokens * backbone.embed_dim, config.num_classes)
 
     @property
     def lookback(self) -> int:

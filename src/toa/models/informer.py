@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from toa._checks import check_at_least, check_divisible, check_fraction
 from toa.models.base import ForecastModel, check_sizes, check_types
 from toa.models.decoder_input import check_label_len, decoder_start
-from toa.nn import DecoderBlock, EncoderBlock, LayerNorm, PointEmbedding, ProbSparseAttention
+from toa.nn import DecoderBlock, EncoderBlock, LayerNorm, Linear, PointEmbedding, ProbSparseAttention
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -135,7 +135,7 @@ class Informer(ForecastModel):
             for _ in range(config.decoder_layers)
         )
         self.decoder_norm = LayerNorm(width)
-        self.projection = nn.Linear(width, config.channels)
+        self.projection = Linear(width, config.channels)
 
     def _forecast(self, series: Tensor, marks: Tensor | None, future_marks: Tensor | None) -> Tensor:
         encoded = self.blocks[0](self.embed(series, marks))  # (B, L, E)

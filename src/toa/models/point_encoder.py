@@ -12,6 +12,7 @@ from toa.nn import (
     EncoderBlock,
     EncoderStack,
     LayerNorm,
+    Linear,
     PointEmbedding,
     PointPositions,
     PointValues,
@@ -52,7 +53,7 @@ class PointEncoder(nn.Module):
         self.config = config
         self.embed, self.blocks = _parts(config)
         self.norm = LayerNorm(config.embed_dim)
-        self.head = nn.Linear(config.embed_dim, config.channels)
+        self.head = Linear(config.embed_dim, config.channels)
 
     def forward(self, series: Tensor) -> Tensor:
         """Map a series to a series of the same length."""

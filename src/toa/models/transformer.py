@@ -14,6 +14,7 @@ from toa.nn import (
     EncoderBlock,
     EncoderStack,
     LayerNorm,
+    Linear,
     PointEmbedding,
     ReversibleInstanceNorm,
     build_attention,
@@ -105,7 +106,7 @@ class Transformer(ForecastModel):
             for _ in range(config.decoder_layers)
         )
         self.decoder_norm = LayerNorm(width)
-        self.projection = nn.Linear(width, config.channels)
+        self.projection = Linear(width, config.channels)
 
     def _forecast(self, series: Tensor, marks: Tensor | None, future_marks: Tensor | None) -> Tensor:
         if self.norm is None:

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from toa._checks import check_fraction
 from toa.models.base import ForecastModel, check_sizes, check_types
-from toa.nn import Dropout
+from toa.nn import Dropout, Linear
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,8 +32,7 @@ class MixerBlock(nn.Module):
     def __init__(self, lookback: int, channels: int, embed_dim: int, *, dropout: float = 0.0) -> None:
         super().__init__()
         self.temporal, self.channel = (
-            nn.Sequential(nn.Linear(size, embed_dim), nn.ReLU(), nn.Linear(embed_dim, size))
-            for size in (lookback, channels)
+            nn.Sequential(Linear(size, embed_dim), nn.ReLU(), Linear(embed_dim, size)) for size in (lookback, channels)
         )
         self.dropout = Dropout(dropout)
 
@@ -58,7 +57,7 @@ class TSMixer(ForecastModel):
                 for _ in range(config.num_layers)
             )
         )
-        self.projection = nn.Linear(config.lookback, config.horizon)
+        self.projection = Linear(config.lookback, config.horizon)
 
     def _forecast(self, series: Tensor, marks: Tensor | None, future_marks: Tensor | None) -> Tensor:
         return self.projection(self.blocks(series.mT)).mT  # (B, P, C)

@@ -25,6 +25,7 @@ from toa.nn.embedding import (
 from toa.nn.experts import Gating, LinearExperts, NoisyTopKGate
 from toa.nn.heads import FlattenHead
 from toa.nn.hyperglu import HyperGLUAttention
+from toa.nn.linear import Linear
 from toa.nn.norm import LayerNorm, ReversibleInstanceNorm, Statistics, TokenBatchNorm, make_norm, normalise_tokens
 from toa.nn.operator import (
     OPERATORS,
@@ -65,6 +66,7 @@ __all__ = [
     "Gating",
     "HyperGLUAttention",
     "LayerNorm",
+    "Linear",
     "LinearExperts",
     "NoisyTopKGate",
     "PatchEmbedding",

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
 from toa import ops
@@ -20,8 +19,10 @@ from toa._checks import (
     check_shape,
     check_tokens,
 )
+from toa.nn.linear import Linear, is_plain
 from toa.nn.operator import SequenceOperator, Structure, make_operator
 from toa.nn.regularization import Sharing, StochasticOperatorRegularization
+from toa.ops.linear import linear
 
 Variant = Literal["softmax", "relu", "gated"]
 
@@ -106,10 +107,10 @@ class Attention(nn.Module, ABC):
         self.causal = causal
         self.backend = backend
         qk_width = self._qk_groups * num_heads * self.qk_dim
-        self.q_proj = nn.Linear(embed_dim, qk_width, bias=bias)
-        self.k_proj = nn.Linear(self.kdim, qk_width, bias=bias)
-        self.v_proj = nn.Linear(self.vdim, embed_dim, bias=bias)
-        self.out_proj = nn.Linear(embed_dim, embed_dim, bias=bias)
+        self.q_proj: nn.Linear = Linear(embed_dim, qk_width, bias=bias)
+        self.k_proj: nn.Linear = Linear(self.kdim, qk_width, bias=bias)
+        self.v_proj: nn.Linear = Linear(self.vdim, embed_dim, bias=bias)
+        self.out_proj: nn.Linear = Linear(embed_dim, embed_dim, bias=bias)
 
     @property
     def _qk_groups(self) -> int:
@@ -224,12 +225,12 @@ class Attention(nn.Module, ABC):
         """Queries, keys and values; in self-attention by one product, which reads the tokens once."""
         layers = (self.q_proj, self.k_proj, self.v_proj)
         # a layer that someone has put in place of a plain one is called, not taken apart
-        alike = len({(type(layer) is nn.Linear, layer.bias is None) for layer in layers}) == 1
-        if query is not key or key is not value or not alike or type(self.q_proj) is not nn.Linear:
+        alike = len({(is_plain(layer), layer.bias is None) for layer in layers}) == 1
+        if query is not key or key is not value or not alike or not is_plain(self.q_proj):
             return self.q_proj(query), self.k_proj(key), self.v_proj(value)
         weight = torch.cat([layer.weight for layer in layers])
         bias = None if self.q_proj.bias is None else torch.cat([layer.bias for layer in layers])
-        q, k, v = F.linear(query, weight, bias).split([layer.out_features for layer in layers], -1)
+        q, k, v = linear(query, weight, bias).split([layer.out_features for layer in layers], -1)
         return q, k, v
 
     def _factors(self, query: Tensor, q: Tensor, k: Tensor) -> ScoreFactors:

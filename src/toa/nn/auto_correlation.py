@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from toa._checks import check_at_least, check_shape
+from toa.nn.linear import Linear
 
 
 def delay_count(length: int, factor: int) -> int:
@@ -86,7 +87,7 @@ class AutoCorrelation(nn.Module):
         check_at_least("factor", factor, 1)
         self.embed_dim = embed_dim
         self.factor = factor
-        self.q_proj, self.k_proj, self.v_proj, self.out_proj = (nn.Linear(embed_dim, embed_dim) for _ in range(4))
+        self.q_proj, self.k_proj, self.v_proj, self.out_proj = (Linear(embed_dim, embed_dim) for _ in range(4))
 
     def forward(self, query: Tensor, source: Tensor) -> Tensor:
         """Mix.

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from toa._checks import check_at_least, check_fraction
 from toa.nn.attention import Attended, Attention, ScoreFactors
 from toa.nn.dropout import Dropout
+from toa.nn.linear import Linear
 from toa.nn.norm import LayerNorm, Norm, make_norm, normalise_tokens
 
 
@@ -18,10 +19,10 @@ class FeedForward(nn.Sequential):
         check_at_least("ff_dim", ff_dim, 1)
         check_fraction("dropout", dropout)
         super().__init__(
-            nn.Linear(embed_dim, ff_dim),
+            Linear(embed_dim, ff_dim),
             nn.GELU(),
             Dropout(dropout),
-            nn.Linear(ff_dim, embed_dim),
+            Linear(ff_dim, embed_dim),
             Dropout(dropout),
         )
 

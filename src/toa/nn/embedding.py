@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from toa._checks import check_at_least, check_choice, check_fraction, check_shape
 from toa.nn.dropout import Dropout
+from toa.nn.linear import Linear
 
 Positions = Literal["learned", "sinusoidal"]
 POSITIONS = ("learned", "sinusoidal")
@@ -71,7 +72,7 @@ class PatchEmbedding(nn.Module):
         self.patch_len = patch_len
         self.stride = stride
         self.num_patches = count_patches(lookback, patch_len, stride)
-        self.projection = nn.Linear(patch_len, embed_dim, bias=bias)
+        self.projection = Linear(patch_len, embed_dim, bias=bias)
         if positions == "learned":
             self.position = nn.Parameter(torch.empty(self.num_patches, embed_dim).uniform_(-0.02, 0.02))
         else:
@@ -107,7 +108,7 @@ class VariateEmbedding(nn.Module):
         check_at_least("embed_dim", embed_dim, 1)
         check_fraction("dropout", dropout)
         self.lookback = lookback
-        self.projection = nn.Linear(lookback, embed_dim)
+        self.projection = Linear(lookback, embed_dim)
         self.dropout = Dropout(dropout)
 
     def forward(self, series: Tensor, marks: Tensor | None = None) -> Tensor:
@@ -161,7 +162,7 @@ class PointEmbedding(nn.Module):
             self.projection = nn.Conv1d(channels, embed_dim, 3, padding=1, padding_mode="circular", bias=False)
             nn.init.kaiming_normal_(self.projection.weight)
         else:
-            self.projection = nn.Linear(channels, embed_dim)
+            self.projection = Linear(channels, embed_dim)
         if positions == "learned":
             self.position = nn.Parameter(torch.empty(num_tokens, embed_dim).normal_(std=0.02))
         else:

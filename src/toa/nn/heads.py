@@ -5,6 +5,7 @@ from torch import Tensor, nn
 
 from toa._checks import check_at_least, check_fraction, check_shape
 from toa.nn.dropout import Dropout
+from toa.ops.linear import linear
 
 
 class FlattenHead(nn.Module):
@@ -54,7 +55,7 @@ class FlattenHead(nn.Module):
         check_shape("tokens", tokens, "(B, C, N, E)", shape)
         x = tokens.flatten(2)  # (B, C, N*E)
         if self.individual_channels is None:
-            x = nn.functional.linear(x, self.weight, self.bias)  # (B, C, P)
+            x = linear(x, self.weight, self.bias)  # (B, C, P)
         else:
             x = torch.einsum("bcf,cpf->bcp", x, self.weight) + self.bias  # (B, C, P)
         return self.dropout(x).mT  # (B, P, C)

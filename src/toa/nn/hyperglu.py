@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from toa import ops
 from toa._checks import check_at_least, check_padding_mask
 from toa.nn.attention import Attention, Mixing, ScoreFactors
+from toa.nn.linear import Linear
 from toa.nn.operator import DiagonalLowRankOperator
 
 
@@ -69,12 +70,12 @@ class HyperGLUAttention(Attention):
             # start as a pass-through: all weight on the present token
             self.conv.weight.zero_()
             self.conv.weight[..., -1] = 1.0
-        self.q_gate = nn.Linear(embed_dim, self._qk_groups * num_heads * self.qk_dim, bias=bias)
-        self.out_gate = nn.Linear(embed_dim, embed_dim, bias=bias)
+        self.q_gate = Linear(embed_dim, self._qk_groups * num_heads * self.qk_dim, bias=bias)
+        self.out_gate = Linear(embed_dim, embed_dim, bias=bias)
         self.score_mixer, self.gate_mixer, self.value_mixer = (
             DiagonalLowRankOperator(num_heads, num_tokens, rank=rank, init_std=operator_std) for _ in range(3)
         )
-        self.rank_gates = nn.Linear(embed_dim, 3 * num_heads * rank, bias=bias)
+        self.rank_gates = Linear(embed_dim, 3 * num_heads * rank, bias=bias)
 
     @property
     def activation(self) -> ops.Activation:
