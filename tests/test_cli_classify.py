@@ -18,8 +18,8 @@ def _own_data(monkeypatch):
     monkeypatch.delenv("TOA_DATA", raising=False)
 
 
-def call(*words: str):
-    result = CliRunner().invoke(app, words, env={"COLUMNS": "200", "TERM": "dumb"})
+def call(*words: str, columns: int = 200):
+    result = CliRunner().invoke(app, words, env={"COLUMNS": str(columns), "TERM": "dumb"})
     return result.exit_code, re.sub(r"\s+", " ", result.output)
 
 
@@ -78,3 +78,11 @@ def test_data_commands_know_the_archive(tmp_path):
     code, text = call("data", "verify", "BasicMotions")
     assert code == 0
     assert "BasicMotions: 40 + 40 x 100 x 6, sha256" in text
+
+
+def test_compare_never_cuts_a_name_short():
+    records = ROOT / "results" / "classification" / "toa-paper.jsonl"
+    code, text = call("compare", str(records), "--metric", "accuracy", columns=80)
+    assert code == 0
+    assert "patchtst/toa-relu-no-sor" in text
+    assert "patchtst/toa-gated-no-sor" in text

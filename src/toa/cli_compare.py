@@ -29,6 +29,8 @@ def compare(
         rows = compare_systems(scores, baseline)
         header, *body = system_table(scores, rows, baseline)
         table = Table(*header, box=box.SIMPLE_HEAD, pad_edge=False)
+        # half a name tells no systems apart
+        table.columns[0].no_wrap, table.columns[0].overflow = True, "fold"
         for column in table.columns[1:]:
             column.justify = "right"
         for row in body:
