@@ -102,6 +102,15 @@ def test_the_page_shows_means_beside_published_ones():
     assert percentages() in (FOLDER / "README.md").read_text()
 
 
+def test_the_readme_shows_means_beside_published_ones():
+    ours, theirs = accuracies("toa-paper"), published()
+    cells = []
+    for variant in ("softmax", "toa-softmax", "toa-relu", "toa-gated", "hyperglu-dplr"):
+        mean = percent(statistics.mean(values) for values in ours[variant].values())
+        cells.append(f"{mean} ({percent(theirs[variant][name] for name in ours[variant])})")
+    assert f"| {' | '.join(cells)} |" in (ROOT / "README.md").read_text()
+
+
 def test_the_page_shows_the_search():
     assert setting_table() in (FOLDER / "README.md").read_text()
 
