@@ -102,6 +102,8 @@ class DenseOperator(SequenceOperator):
         """S = I + M; every entry of M is dropped on its own."""
         if rates is None:
             return ops.Dense(self.offset)
+        if ops.runs_kernels(self.offset):
+            return ops.Dense(self.offset, drop=rates.drop(self.offset))
         (offset,) = rates(self.offset)
         return ops.Dense(offset)
 

@@ -3,7 +3,7 @@
 At each pass in training p ~ U[0, 1), B ~ Bernoulli(1 - p) entry by entry, and M becomes M ⊙ B / (1 - p). The mean is
 M and the variance of an entry given p is p / (1 - p) M², without bound as p nears 1. The identity of S = I + M is
 never touched. Everything is drawn on the offset's device without waiting for it, so a step can be captured in a
-CUDA graph.
+CUDA graph. Of dense operators on a GPU a seed is drawn instead of B, which kernels make of it wherever they need it.
 """
 
 from typing import Literal
@@ -11,6 +11,7 @@ from typing import Literal
 import torch
 from torch import Generator, Tensor, nn
 
+from toa import ops
 from toa._checks import check_choice, check_generator
 
 Sharing = Literal["pass", "operator"]
@@ -82,10 +83,20 @@ class DropRates:
 
     def __call__(self, *offsets: Tensor) -> tuple[Tensor, ...]:
         """Regularize the offsets of one operator with the same p and independent masks."""
-        rate = self._rate
-        if rate is None:
-            rate = self._regularization.draw((self._num_heads,), offsets[0].device)
+        rate = self._of_operator(offsets[0])
         return tuple(drop_offset(o, rate, generator=self._regularization.generator) for o in offsets)
+
+    def drop(self, offset: Tensor) -> ops.EntryDrop:
+        """What regularizes the offset of one operator where it is used: a seed is drawn instead of a mask."""
+        seed = torch.randint(
+            2**31, (1,), device=offset.device, dtype=torch.int32, generator=self._regularization.generator
+        )
+        return ops.EntryDrop(seed, self._of_operator(offset))
+
+    def _of_operator(self, offset: Tensor) -> Tensor:
+        if self._rate is not None:
+            return self._rate
+        return self._regularization.draw((self._num_heads,), offset.device)
 
 
 class _SharedRate:

@@ -1,5 +1,6 @@
 """The primitive as functions of tensors."""
 
+from toa.ops._backend import runs_kernels
 from toa.ops.attention.api import (
     ACTIVATIONS,
     BACKENDS,
@@ -10,6 +11,7 @@ from toa.ops.attention.api import (
     operator_attention,
 )
 from toa.ops.attention.definitions import Activation, GateNorm, ScoreNorm
+from toa.ops.mixing import EntryDrop
 from toa.ops.operators import Dense, DiagonalLowRank, Operator, Toeplitz
 
 __all__ = [
@@ -21,10 +23,12 @@ __all__ = [
     "AttentionBackend",
     "Dense",
     "DiagonalLowRank",
+    "EntryDrop",
     "GateNorm",
     "Operator",
     "ScoreNorm",
     "Toeplitz",
     "choose_backend",
     "operator_attention",
+    "runs_kernels",
 ]

@@ -14,6 +14,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from toa.ops._backend import runs_kernels
+from toa.ops.mixing import EntryDrop, drop_entries, mix_tokens
+
 
 @runtime_checkable
 class Operator(Protocol):
@@ -48,10 +51,21 @@ class Dense:
     """S = I + weight, or S = weight without `residual`.
 
     Kept as an offset, the identity stays exact in low precision: bfloat16 cannot tell 1 + 1e-3 from 1.
+
+    Args:
+        weight: The offset.
+        residual: Whether there is an identity.
+        drop: Which entries of the weight are dropped wherever it is used; where kernels run (`toa.ops.runs_kernels`).
     """
 
     weight: Float[Tensor, "h n n"]
     residual: bool = True
+    drop: EntryDrop | None = None
+
+    @property
+    def offset(self) -> Float[Tensor, "h n n"]:
+        """The weight, its entries dropped."""
+        return self.weight if self.drop is None else drop_entries(self.weight, self.drop)
 
     @property
     def num_heads(self) -> int:
@@ -73,7 +87,9 @@ class Dense:
     ) -> Float[Tensor, "b n h d"]:
         """S x: one matrix product a head over all batch entries and features at once."""
         n = x.shape[1]
-        weight = self.weight[:, :n, :n]
+        if not causal and runs_kernels(x):
+            return mix_tokens(x, self.weight[:, :n, :n], self.drop, transpose=transpose, residual=self.residual)
+        weight = self.offset[:, :n, :n]
         if transpose:
             weight = weight.mT
         if causal:
@@ -83,7 +99,7 @@ class Dense:
 
     def dense(self, n: int) -> Float[Tensor, "h {n} {n}"]:
         """The leading n x n block of S."""
-        weight = self.weight[:, :n, :n]
+        weight = self.offset[:, :n, :n]
         return weight + _eye(weight) if self.residual else weight
 
 

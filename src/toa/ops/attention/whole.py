@@ -60,7 +60,7 @@ def whole_attention(
 ) -> Tensor:
     """act(Q Kᵀ S1) S2 V of sequences that `fits` allows, without masks."""
     n = k.shape[1]
-    offsets = [s.weight[:, :n, :n] if isinstance(s, Dense) else None for s in (s1, s2, gate_s1)]
+    offsets = [s.offset[:, :n, :n] if isinstance(s, Dense) else None for s in (s1, s2, gate_s1)]
     seed = torch.randint(2**31, (1,), device=q.device, dtype=torch.int32) if dropout_p else None
     return _forward(
         *(q, k, v, gate_q, gate_k, *offsets, seed),

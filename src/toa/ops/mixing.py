@@ -1,0 +1,176 @@
+"""Dense operators on a GPU: products with aligned rows, and nothing of N x N numbers kept for backward.
+
+S x = x + (M ⊙ B / (1 - p)) x. The mask B follows from a seed, so that backward makes the dropped operator again, and
+drops the gradient of M where it is summed. Tokens are read where they lie. Each of the two functions is the other's
+derivative, so that second ones work.
+
+Alphabet: B batch, N tokens, H heads, D width.
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+# rows of a matrix begin at multiples of this many bytes, or else products leave tensor cores half idle
+_ALIGNMENT = 32
+
+# entries of a tile of a matrix, and of those that are summed at a time
+_BLOCK = 128
+_BLOCK_K = 32
+_SMALLEST = 16
+
+
+class EntryDrop(NamedTuple):
+    """Which entries of a matrix are set to zero, the others multiplied by 1 / (1 - rate).
+
+    An entry's draw depends on the seed, its head, row and column alone. `seed` is int32, shape (1,); `rate` is one for
+    all, shape (), or one a head, shape (H,). Both are on the matrix's device.
+    """
+
+    seed: Tensor
+    rate: Tensor
+
+
+def drop_entries(matrix: Float[Tensor, "h n n"], drop: EntryDrop) -> Float[Tensor, "h n n"]:
+    """A matrix a head with entries dropped."""
+    return _drop(matrix, drop.seed, drop.rate)
+
+
+def mix_tokens(
+    x: Float[Tensor, "b n h d"],
+    weight: Float[Tensor, "h n n"],
+    drop: EntryDrop | None = None,
+    *,
+    transpose: bool = False,
+    residual: bool = True,
+) -> Float[Tensor, "b n h d"]:
+    """W x, or Wᵀ x with `transpose`, and x besides if `residual`; of W entries are dropped first."""
+    seed, rate = (None, None) if drop is None else drop
+    return _mix(x, weight, seed, rate, transpose, residual)
+
+
+@torch.library.custom_op("toa::drop_entries", mutates_args=())
+def _drop(matrix: Tensor, seed: Tensor, rate: Tensor) -> Tensor:
+    return _copied(matrix, matrix.new_empty(matrix.shape), seed, rate)
+
+
+@_drop.register_fake
+def _(matrix: Tensor, seed: Tensor, rate: Tensor) -> Tensor:
+    return matrix.new_empty(matrix.shape)
+
+
+def _drop_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    ctx.save_for_backward(*inputs[1:])
+
+
+def _drop_gradients(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+    return _drop(grad, *ctx.saved_tensors), None, None
+
+
+_drop.register_autograd(_drop_gradients, setup_context=_drop_context)
+
+
+def _copied(matrix: Tensor, out: Tensor, seed: Tensor | None, rate: Tensor | None) -> Tensor:
+    """Write a matrix, its entries dropped, to a place whose columns lie side by side."""
+    # importing the kernels imports Triton
+    from toa.ops import mixing_kernels
+
+    h, n, _ = matrix.shape
+    if out.numel():
+        rows, columns = 16, 128
+        mixing_kernels.drop_kernel[(-(-n // rows) * -(-n // columns), h)](
+            *(matrix, out, seed, rate),
+            *(*matrix.stride(), *out.stride()[:2], _rate_stride(rate), n),
+            DROP=seed is not None,
+            BLOCK_M=rows,
+            BLOCK_N=columns,
+        )
+    return out
+
+
+def _rate_stride(rate: Tensor | None) -> int:
+    return 0 if rate is None or rate.dim() == 0 else rate.stride(0)
+
+
+@torch.library.custom_op("toa::mix_tokens", mutates_args=())
+def _mix(
+    x: Tensor, weight: Tensor, seed: Tensor | None, rate: Tensor | None, transpose: bool, residual: bool
+) -> Tensor:
+    b, n, h, d = x.shape
+    step = _ALIGNMENT // x.itemsize
+    matrix = x.new_empty(h, n, -(-n // step) * step)[:, :, :n]
+    matrix = _copied(weight, matrix, seed, rate)
+    by_head = x.permute(2, 1, 0, 3).reshape(h, n, b * d)
+    mixed = torch.bmm(matrix.mT if transpose else matrix, by_head).view(h, n, b, d).permute(2, 1, 0, 3)
+    out = x.new_empty(x.shape)
+    return torch.add(x, mixed, out=out) if residual else out.copy_(mixed)
+
+
+@_mix.register_fake
+def _(x: Tensor, *rest: Any) -> Tensor:
+    return x.new_empty(x.shape)
+
+
+def _mix_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    x, weight, seed, rate, ctx.transpose, ctx.residual = inputs
+    ctx.save_for_backward(x, weight, seed, rate)
+
+
+def _mix_gradients(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    x, weight, seed, rate = ctx.saved_tensors
+    grad_x = grad_weight = None
+    if ctx.needs_input_grad[0]:
+        grad_x = _mix(grad, weight, seed, rate, not ctx.transpose, ctx.residual)
+    if ctx.needs_input_grad[1]:
+        left, right = (x, grad) if ctx.transpose else (grad, x)
+        grad_weight = _outer(left, right, seed, rate, weight.dtype)
+    return grad_x, grad_weight, None, None, None, None
+
+
+_mix.register_autograd(_mix_gradients, setup_context=_mix_context)
+
+
+@torch.library.custom_op("toa::outer_tokens", mutates_args=())
+def _outer(left: Tensor, right: Tensor, seed: Tensor | None, rate: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """The sum over the batch of left rightᵀ, head by head, its entries dropped, (H, N, N)."""
+    from toa.ops import mixing_kernels
+    from toa.ops.attention.fused import needs_exact_products, padded, rows_by_one, strides_of
+
+    b, n, h, d = left.shape
+    out = left.new_empty(h, n, n, dtype=dtype)
+    left, right = rows_by_one(left), rows_by_one(right)
+    side = min(_BLOCK, padded(n))
+    blocks = -(-n // side)
+    mixing_kernels.outer_kernel[(blocks * blocks, h)](
+        *(left, right, out, seed, rate),
+        *(*strides_of(3, left, right), _rate_stride(rate), b, n, d),
+        DROP=seed is not None,
+        PRECISION="ieee" if needs_exact_products(left.dtype) else "tf32",
+        BLOCK=side,
+        BLOCK_K=min(_BLOCK_K, padded(d)),
+        num_warps=8 if side == _BLOCK else 4,
+        num_stages=3,
+    )
+    return out
+
+
+@_outer.register_fake
+def _(left: Tensor, right: Tensor, seed: Tensor | None, rate: Tensor | None, dtype: torch.dtype) -> Tensor:
+    _, n, h, _ = left.shape
+    return left.new_empty(h, n, n, dtype=dtype)
+
+
+def _outer_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    ctx.save_for_backward(*inputs[:4])
+
+
+def _outer_gradients(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    left, right, seed, rate = ctx.saved_tensors
+    grad_left = _mix(right, grad, seed, rate, False, False) if ctx.needs_input_grad[0] else None
+    grad_right = _mix(left, grad, seed, rate, True, False) if ctx.needs_input_grad[1] else None
+    return grad_left, grad_right, None, None, None
+
+
+_outer.register_autograd(_outer_gradients, setup_context=_outer_context)

@@ -1,0 +1,66 @@
+"""Triton kernels around the products of dense operators: entries dropped by a seed, and sums of outer products.
+
+Alphabet: B batch, N tokens, H heads, D width.
+"""
+
+# a kernel's arguments are many: pointers, strides, sizes, block sizes
+# mypy: ignore-errors
+
+import triton
+import triton.language as tl
+
+from toa.ops.attention.kernels import _tile
+
+
+@triton.jit
+def _kept(seed, rate, h, rate_h, rows, columns):
+    """What entries are multiplied by, 0 or 1 / (1 - p); an entry's draw does not depend on the matrix's size."""
+    p = tl.load(rate + h * rate_h)
+    drawn = tl.rand(tl.load(seed) + h, rows[:, None] * 65536 + columns[None, :])
+    return tl.where(drawn >= p, 1.0 / (1.0 - p), 0.0)
+
+
+@triton.jit
+def drop_kernel(
+    matrix, out, seed, rate,
+    m_h, m_n, m_c, o_h, o_n, rate_h, N,
+    DROP: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """Copy a head's matrix, its entries dropped if so wanted."""
+    h = tl.program_id(1)
+    blocks = tl.cdiv(N, BLOCK_N)
+    rows = tl.program_id(0) // blocks * BLOCK_M + tl.arange(0, BLOCK_M)
+    columns = tl.program_id(0) % blocks * BLOCK_N + tl.arange(0, BLOCK_N)
+    inside = (rows[:, None] < N) & (columns[None, :] < N)
+    start = matrix + h.to(tl.int64) * m_h
+    found = tl.load(start + rows.to(tl.int64)[:, None] * m_n + columns.to(tl.int64)[None, :] * m_c, mask=inside)
+    if DROP:
+        found = found * _kept(seed, rate, h, rate_h, rows, columns)
+    place = out + h.to(tl.int64) * o_h
+    found = found.to(out.dtype.element_ty)
+    tl.store(place + rows.to(tl.int64)[:, None] * o_n + columns[None, :], found, mask=inside)
+
+
+@triton.jit
+def outer_kernel(
+    left, right, out, seed, rate,
+    l_b, l_n, l_h, r_b, r_n, r_h, rate_h, B, N, d,
+    DROP: tl.constexpr, PRECISION: tl.constexpr, BLOCK: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    """A tile of the sum over the batch of a head's left rightᵀ, its entries dropped if so wanted."""
+    h = tl.program_id(1)
+    blocks = tl.cdiv(N, BLOCK)
+    rows = tl.program_id(0) // blocks * BLOCK + tl.arange(0, BLOCK)
+    columns = tl.program_id(0) % blocks * BLOCK + tl.arange(0, BLOCK)
+    shares = tl.cdiv(d, BLOCK_K)
+    total = tl.zeros((BLOCK, BLOCK), tl.float32)
+    for step in range(B * shares):
+        b, first = step // shares, step % shares * BLOCK_K
+        one = _tile(left + first, b, h, rows, N, l_b, l_n, l_h, d - first, BLOCK_K)
+        other = _tile(right + first, b, h, columns, N, r_b, r_n, r_h, d - first, BLOCK_K)
+        total += tl.dot(one, tl.trans(other), input_precision=PRECISION)
+    if DROP:
+        total *= _kept(seed, rate, h, rate_h, rows, columns)
+    inside = (rows[:, None] < N) & (columns[None, :] < N)
+    place = out + h.to(tl.int64) * N * N + rows.to(tl.int64)[:, None] * N + columns[None, :]
+    tl.store(place, total.to(out.dtype.element_ty), mask=inside)

@@ -1,0 +1,153 @@
+"""Tests of mixing by kernels; run on a GPU, or by test_mixing.py in a process with Triton's interpreter."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from toa import ops
+from toa.nn import TemporalOperatorAttention
+from toa.ops.mixing import EntryDrop, drop_entries, mix_tokens
+
+ON_GPU = torch.cuda.is_available()
+DEVICE = "cuda" if ON_GPU else "cpu"
+
+
+@pytest.fixture(autouse=True)
+def _poisoned(monkeypatch) -> None:
+    """Whatever a kernel does not write is NaN."""
+    plain = torch.Tensor.new_empty
+
+    def poisoned(like: Tensor, *size: Any, **options: Any) -> Tensor:
+        made = plain(like, *size, **options)
+        return made.fill_(float("nan")) if made.is_floating_point() else made
+
+    monkeypatch.setattr(torch.Tensor, "new_empty", poisoned)
+    monkeypatch.setenv("TOA_BACKEND", "triton")
+
+
+def make_drop(rate: float | list[float], seed: int = 5) -> EntryDrop:
+    return EntryDrop(
+        torch.tensor([seed], dtype=torch.int32, device=DEVICE), torch.tensor(rate, dtype=torch.float32, device=DEVICE)
+    )
+
+
+def normal(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    made = torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape)))
+    return made.to(DEVICE, dtype).requires_grad_()
+
+
+@pytest.mark.parametrize("residual", [True, False])
+@pytest.mark.parametrize("transpose", [True, False])
+@pytest.mark.parametrize("n", [1, 17, 64, 130] if ON_GPU else [1, 17, 64])
+def test_mixing_and_its_gradients_are_those_of_the_dropped_matrix(n, transpose, residual) -> None:
+    x, weight, drop = normal(3, n, 2, 5), normal(2, n + 1, n + 1), make_drop([0.3, 0.6])
+    block = weight[:, :n, :n]
+    got = mix_tokens(x, block, drop, transpose=transpose, residual=residual)
+    matrix = drop_entries(block, drop)
+    matrix = matrix.mT if transpose else matrix
+    expected = torch.einsum("hmn,bnhd->bmhd", matrix, x) + (x if residual else 0.0)
+    torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-4)
+    grads = torch.autograd.grad(got.square().sum(), (x, weight))
+    wanted = torch.autograd.grad(expected.square().sum(), (x, weight))
+    for one, other in zip(grads, wanted, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-3)
+
+
+def test_second_derivatives_are_those_of_products() -> None:
+    x, weight = normal(2, 9, 2, 4), normal(2, 9, 9)
+    results = []
+    for mix in (
+        lambda: mix_tokens(x, weight, transpose=True),
+        lambda: x + torch.einsum("hnm,bnhd->bmhd", weight, x),
+    ):
+        grads = torch.autograd.grad(mix().pow(3).sum(), (x, weight), create_graph=True)
+        results.append(torch.autograd.grad(torch.cat([g.flatten() for g in grads]).square().sum(), (x, weight)))
+    for one, other in zip(*results, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-2)
+
+
+def test_views_are_read_where_they_lie() -> None:
+    tokens = normal(2, 20, 3 * 2 * 8)
+    views = [x.unflatten(-1, (2, 8)) for x in tokens.chunk(3, -1)]
+    weight = normal(2, 20, 20)
+    got = mix_tokens(views[1], weight)
+    copied = mix_tokens(views[1].contiguous(), weight)
+    assert got.is_contiguous()
+    assert torch.equal(got, copied)
+    of_view, of_copy = (torch.autograd.grad(y.square().sum(), weight)[0] for y in (got, copied))
+    assert torch.equal(of_view, of_copy)
+
+
+def test_an_entry_is_dropped_alike_in_any_block_and_by_head() -> None:
+    ones = torch.ones(2, 70, 70, device=DEVICE)
+    drop = make_drop([0.0, 0.75])
+    dropped = drop_entries(ones, drop)
+    assert torch.equal(dropped[0], ones[0])
+    assert set(dropped[1].unique().tolist()) == {0.0, 4.0}
+    assert abs((dropped[1] != 0).float().mean().item() - 0.25) < 0.03
+    assert torch.equal(drop_entries(ones[:, :33, :33], drop), dropped[:, :33, :33])
+    assert torch.equal(drop_entries(ones.mT, drop), dropped)
+    assert not torch.equal(drop_entries(ones, make_drop([0.0, 0.75], seed=6)), dropped)
+    # shared by all heads, a rate still drops other entries of each
+    shared = drop_entries(ones, make_drop(0.5))
+    assert not torch.equal(shared[0], shared[1])
+
+
+def test_a_dropped_operator_is_one_matrix_however_it_is_used() -> None:
+    operator = ops.Dense(normal(2, 30, 30), drop=make_drop(0.5))
+    x = normal(1, 25, 2, 4)
+    dense = operator.dense(25)
+    torch.testing.assert_close(operator.mix(x), torch.einsum("hmn,bnhd->bmhd", dense, x), rtol=1e-5, atol=1e-4)
+    causal = torch.einsum("hmn,bnhd->bmhd", dense.tril(), x)
+    torch.testing.assert_close(operator.mix(x, causal=True), causal, rtol=1e-5, atol=1e-4)
+    torch.testing.assert_close(operator.offset[:, :25, :25] + torch.eye(25, device=DEVICE), dense)
+
+
+@pytest.mark.parametrize("sharing", ["pass", "operator"])
+@pytest.mark.parametrize("tokens", [20, 70])
+def test_generator_makes_a_training_pass_reproducible(tokens, sharing) -> None:
+    x = torch.randn(2, tokens, 8, device=DEVICE)
+
+    def outputs(seed: int) -> list[Tensor]:
+        torch.manual_seed(1)
+        generator = torch.Generator(DEVICE).manual_seed(seed)
+        layer = TemporalOperatorAttention(8, 2, tokens, operator_std=1.0, generator=generator, sor_sharing=sharing)
+        layer.to(DEVICE)
+        torch.manual_seed(seed + 100)  # the default generator must not matter
+        return [layer(x, x, x)[0] for _ in range(2)]
+
+    first, again, other = outputs(3), outputs(3), outputs(4)
+    assert torch.equal(first[0], again[0])
+    assert torch.equal(first[1], again[1])
+    assert not torch.equal(first[0], first[1])
+    assert not torch.equal(first[0], other[0])
+
+
+def kept_bytes(layer: torch.nn.Module, x: Tensor) -> int:
+    """Bytes that autograd keeps of a pass besides parameters and the tokens that go in."""
+    given = {t.untyped_storage().data_ptr() for t in (x, *layer.parameters())}
+    found: dict[int, tuple[int, Tensor]] = {}
+
+    def keep(t: Tensor) -> Tensor:
+        storage = t.untyped_storage()
+        if storage.data_ptr() not in given:
+            found[storage.data_ptr()] = (storage.nbytes(), t)
+        return t
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t):
+        layer(x, x, x)
+    return sum(size for size, _ in found.values())
+
+
+@pytest.mark.parametrize(("variant", "tensors"), [("relu", 6), ("gated", 9)])
+def test_a_layer_keeps_no_operator_and_few_tensors_of_tokens(variant, tensors) -> None:
+    batch, tokens, width = 2, 96, 64
+    norms: dict[str, Any] = {"score_norm": "rms"} | ({"gate_norm": "rms"} if variant == "gated" else {})
+    layer = TemporalOperatorAttention(width, 4, tokens, variant, dropout=0.1, **norms).to(DEVICE)
+    x = torch.randn(batch, tokens, width, device=DEVICE)
+    # projected queries, keys and values, the mixed keys and values, and the output
+    weights = 4 * sum(p.numel() for p in layer.parameters() if p.shape[-1] == width and p.dim() == 2)
+    rows = 8 * batch * tokens * layer.num_heads + 4096
+    assert kept_bytes(layer, x) <= 4 * tensors * batch * tokens * width + weights + rows
