@@ -70,9 +70,11 @@ def _launch(rows: Tensor, out: Tensor, parts: int, columns: int) -> None:
     from toa.ops import row_kernels
 
     count, width = rows.shape
-    row_kernels.column_sum_kernel[(parts, triton.cdiv(width, columns))](
-        *(rows, out, rows.stride(0), count, width),
-        ROWS=_TILE // columns,
-        COLUMNS=columns,
-        num_warps=4,
-    )
+    # Triton launches on the current device, wherever the tensors are
+    with torch.cuda.device_of(rows):
+        row_kernels.column_sum_kernel[(parts, triton.cdiv(width, columns))](
+            *(rows, out, rows.stride(0), count, width),
+            ROWS=_TILE // columns,
+            COLUMNS=columns,
+            num_warps=4,
+        )

@@ -48,11 +48,13 @@ def _forward(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
         return out
     rows = as_rows(x)
     blocks, constants = _blocks(rows)
-    row_kernels.norm_kernel[(blocks,)](
-        *(rows, weight.contiguous(), bias.contiguous(), out),
-        *(rows.stride(0), *rows.shape, eps),
-        **constants,
-    )
+    # Triton launches on the current device, wherever the tensors are
+    with torch.cuda.device_of(x):
+        row_kernels.norm_kernel[(blocks,)](
+            *(rows, weight.contiguous(), bias.contiguous(), out),
+            *(rows.stride(0), *rows.shape, eps),
+            **constants,
+        )
     return out
 
 
@@ -72,11 +74,12 @@ def _backward(grad: Tensor, x: Tensor, weight: Tensor, eps: float) -> tuple[Tens
     blocks, constants = _blocks(rows)
     programs = min(blocks, _most_programs(x.device))
     shares = x.new_empty((programs, others.numel()), dtype=torch.float32)
-    row_kernels.norm_backward_kernel[(programs,)](
-        *(above, rows, weight.contiguous(), grad_x, shares),
-        *(above.stride(0), rows.stride(0), *rows.shape, eps),
-        **constants,
-    )
+    with torch.cuda.device_of(x):
+        row_kernels.norm_backward_kernel[(programs,)](
+            *(above, rows, weight.contiguous(), grad_x, shares),
+            *(above.stride(0), rows.stride(0), *rows.shape, eps),
+            **constants,
+        )
     sum_rows(shares, others)
     return grad_x, others
 
