@@ -256,4 +256,3 @@ def _progress() -> "Iterator[Watcher]":
             progress.update(tasks[name, seed], completed=done, loss=shown)
 
         yield watch
-

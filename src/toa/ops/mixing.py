@@ -80,13 +80,15 @@ def _copied(matrix: Tensor, out: Tensor, seed: Tensor | None, rate: Tensor | Non
     h, n, _ = matrix.shape
     if out.numel():
         rows, columns = 16, 128
-        mixing_kernels.drop_kernel[(-(-n // rows) * -(-n // columns), h)](
-            *(matrix, out, seed, rate),
-            *(*matrix.stride(), *out.stride()[:2], _rate_stride(rate), n),
-            DROP=seed is not None,
-            BLOCK_M=rows,
-            BLOCK_N=columns,
-        )
+        # Triton launches on the current device, wherever the tensors are
+        with torch.cuda.device_of(matrix):
+            mixing_kernels.drop_kernel[(-(-n // rows) * -(-n // columns), h)](
+                *(matrix, out, seed, rate),
+                *(*matrix.stride(), *out.stride()[:2], _rate_stride(rate), n),
+                DROP=seed is not None,
+                BLOCK_M=rows,
+                BLOCK_N=columns,
+            )
     return out
 
 
@@ -143,16 +145,17 @@ def _outer(left: Tensor, right: Tensor, seed: Tensor | None, rate: Tensor | None
     left, right = rows_by_one(left), rows_by_one(right)
     side = min(_BLOCK, padded(n))
     blocks = -(-n // side)
-    mixing_kernels.outer_kernel[(blocks * blocks, h)](
-        *(left, right, out, seed, rate),
-        *(*strides_of(3, left, right), _rate_stride(rate), b, n, d),
-        DROP=seed is not None,
-        PRECISION="ieee" if needs_exact_products(left.dtype) else "tf32",
-        BLOCK=side,
-        BLOCK_K=min(_BLOCK_K, padded(d)),
-        num_warps=8 if side == _BLOCK else 4,
-        num_stages=3,
-    )
+    with torch.cuda.device_of(left):
+        mixing_kernels.outer_kernel[(blocks * blocks, h)](
+            *(left, right, out, seed, rate),
+            *(*strides_of(3, left, right), _rate_stride(rate), b, n, d),
+            DROP=seed is not None,
+            PRECISION="ieee" if needs_exact_products(left.dtype) else "tf32",
+            BLOCK=side,
+            BLOCK_K=min(_BLOCK_K, padded(d)),
+            num_warps=8 if side == _BLOCK else 4,
+            num_stages=3,
+        )
     return out
 
 

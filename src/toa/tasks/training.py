@@ -265,6 +265,7 @@ class _Run:
         self.ranks = Ranks(self.fabric)
         self.parts = [(1.0, 1)]
         self.optimizer = make_optimizer(self.model, self.config, self.fabric.device)
+        self.optimizer.zero_grad(set_to_none=True)
         self.state = TrainingState()
         self.generators = own_generators(self.model)
         self.best_weights: dict[str, Tensor] = {}
@@ -323,7 +324,6 @@ class _Run:
     def _step(self, *tensors: Tensor) -> Tensor:
         """Gradients of one or more batches, and a step of the optimizer."""
         parts = [tensors[i : i + self.width] for i in range(0, len(tensors), self.width)]
-        self.optimizer.zero_grad(set_to_none=True)
         total = torch.zeros((), device=self.fabric.device)
         for number, (part, (weight, copies)) in enumerate(zip(parts, self.parts, strict=True), 1):
             self.ranks.copies = copies
@@ -338,6 +338,8 @@ class _Run:
         if self.config.clip_norm is not None:
             nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip_norm)
         self.optimizer.step()
+        # now and not before the next step: a graph would hold those of the last eager one beside its own
+        self.optimizer.zero_grad(set_to_none=True)
         return total
 
     def _done(self) -> bool:

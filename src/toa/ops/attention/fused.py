@@ -142,12 +142,14 @@ def _forward(
     q, k, v, gate_q, gate_k = (rows_by_one(x) for x in (q, k, v, gate_q, gate_k))
     g = 0 if gate_q is None else gate_q.shape[3]
     blocks = choose_blocks("forward", m, n, max(d, e, g), q.dtype, gated=gate_q is not None, exact=exact)
-    kernels.forward_kernel[(b * h, triton.cdiv(m, blocks.queries))](
-        *(q, k, v, gate_q, gate_k, out, *_of_branches(factors), seed),
-        *strides_of(3, q, k, v, gate_q, gate_k, out),
-        *(h, m, n, d, e, g, dropout_p, *settings),
-        **_constants(d, e, g, gate_q is not None, norms, causal, dropout_p, exact, blocks),
-    )
+    # Triton launches on the current device, wherever the tensors are
+    with torch.cuda.device_of(q):
+        kernels.forward_kernel[(b * h, triton.cdiv(m, blocks.queries))](
+            *(q, k, v, gate_q, gate_k, out, *_of_branches(factors), seed),
+            *strides_of(3, q, k, v, gate_q, gate_k, out),
+            *(h, m, n, d, e, g, dropout_p, *settings),
+            **_constants(d, e, g, gate_q is not None, norms, causal, dropout_p, exact, blocks),
+        )
     return out, factors
 
 
@@ -203,17 +205,18 @@ def _backward(
     rows = (*_of_branches(factors), *_of_branches(torch.empty_like(factors)))
     sizes = (h, m, n, d, e, g, dropout_p, *settings)
     outputs = (grad_q, grad_k, grad_v, grad_gate_q, grad_gate_k)
-    if not whole:
-        kernels.backward_queries_kernel[(b * h, triton.cdiv(m, others.queries))](
-            *(*inputs, out, *rows, seed, grad_q, grad_gate_q),
-            *(*strides_of(3, *inputs, out, grad_q, grad_gate_q), *sizes),
-            **_constants(d, e, g, gated, norms, causal, dropout_p, exact, others),
+    with torch.cuda.device_of(q):
+        if not whole:
+            kernels.backward_queries_kernel[(b * h, triton.cdiv(m, others.queries))](
+                *(*inputs, out, *rows, seed, grad_q, grad_gate_q),
+                *(*strides_of(3, *inputs, out, grad_q, grad_gate_q), *sizes),
+                **_constants(d, e, g, gated, norms, causal, dropout_p, exact, others),
+            )
+        kernels.backward_keys_kernel[(b * h, triton.cdiv(n, blocks.keys))](
+            *(*inputs, *rows, seed, *outputs, *strides_of(3, *inputs, *outputs), *sizes),
+            **_constants(d, e, g, gated, norms, causal, dropout_p, exact, blocks),
+            WHOLE=whole,
         )
-    kernels.backward_keys_kernel[(b * h, triton.cdiv(n, blocks.keys))](
-        *(*inputs, *rows, seed, *outputs, *strides_of(3, *inputs, *outputs), *sizes),
-        **_constants(d, e, g, gated, norms, causal, dropout_p, exact, blocks),
-        WHOLE=whole,
-    )
     return grads
 
 

@@ -28,6 +28,9 @@ _ROW_NORMS = ("l2", "rms")
 # with eight, Triton 3.6 compiles products that read past shared memory
 _WARPS = 4
 
+# columns of an operator that are read at a time
+_CHUNK = 32
+
 
 def fits(q: Tensor, k: Tensor, v: Tensor, gate_q: Tensor | None, *operators: Operator | None) -> bool:
     """Whether all tokens of a head fit a tile, with operators that are offsets from the identity.
@@ -109,16 +112,18 @@ def _forward(
     inputs = tuple(rows_by_one(x) for x in (q, k, v, gate_q, gate_k))
     matrices = tuple(rows_by_one(x) for x in (m1, m2, gate_m1))
     g = 0 if gate_q is None else gate_q.shape[3]
-    whole_kernels.whole_forward_kernel[(b * h,)](
-        *inputs,
-        *matrices,
-        *(out, seed),
-        *strides_of(3, *inputs, out),
-        *strides_of(2, *matrices),
-        *(h, m, n, d, e, g, *_row_settings(n, scale, gate_scale, norm, gate_norm), dropout_p),
-        **_constants(m, n, d, e, g, activation, norm, gate_norm, matrices, dropout_p, exact),
-        num_warps=_WARPS,
-    )
+    # Triton launches on the current device, wherever the tensors are
+    with torch.cuda.device_of(q):
+        whole_kernels.whole_forward_kernel[(b * h,)](
+            *inputs,
+            *matrices,
+            *(out, seed),
+            *strides_of(3, *inputs, out),
+            *strides_of(2, *matrices),
+            *(h, m, n, d, e, g, *_row_settings(n, scale, gate_scale, norm, gate_norm), dropout_p),
+            **_constants(m, n, d, e, g, activation, norm, gate_norm, matrices, dropout_p, exact),
+            num_warps=_WARPS,
+        )
     return out
 
 
@@ -153,46 +158,61 @@ def _backward(
         return [x.zero_() for x in grads]
     inputs = tuple(rows_by_one(x) for x in (q, k, v, gate_q, gate_k, grad))
     matrices = tuple(rows_by_one(x) for x in (m1, m2, gate_m1))
-    outputs = [x if x.numel() else None for x in grads[:5]]
-    mixed = [None if s is None else x.new_empty(x.shape) for s, x in zip(matrices, (k, v, gate_k), strict=True)]  # type: ignore[union-attr]
+    # gradients of keys and values as the scores see them; through an operator they are on their way to the final ones
+    mixed = dict(zip((1, 2, 4), matrices, strict=True))
+    outputs = [
+        None if x.numel() == 0 else torch.empty_like(x, dtype=torch.float32) if mixed.get(place) is not None else x
+        for place, x in enumerate(grads[:5])
+    ]
     g = 0 if gate_q is None else gate_q.shape[3]
     constants = _constants(m, n, d, e, g, activation, norm, gate_norm, matrices, dropout_p, exact)
-    whole_kernels.whole_backward_kernel[(b * h,)](
-        *inputs[:5],
-        *matrices,
-        *(inputs[5], seed),
-        *outputs,
-        *mixed,
-        *strides_of(3, *inputs, *outputs),
-        *strides_of(2, *matrices),
-        *(h, m, n, d, e, g, *_row_settings(n, scale, gate_scale, norm, gate_norm), dropout_p),
-        **constants,
-        num_warps=_WARPS,
-    )
-    # K' = S1ᵀ K and V' = S2 V: of S1 the gradient is K dK'ᵀ, of S2 it is dV' Vᵀ
-    pairs = ((inputs[1], mixed[0]), (mixed[1], inputs[2]), (inputs[4], mixed[2]))
-    for place, (left, right), matrix in zip(grads[5:], pairs, matrices, strict=True):
-        if matrix is not None:
-            _outer_sum(left, right, place, constants["PRECISION"], constants["BLOCK_N"])
+    with torch.cuda.device_of(q):
+        whole_kernels.whole_backward_kernel[(b * h,)](
+            *inputs[:5],
+            *matrices,
+            *(inputs[5], seed),
+            *outputs,
+            *strides_of(3, *inputs, *outputs),
+            *strides_of(2, *matrices),
+            *(h, m, n, d, e, g, *_row_settings(n, scale, gate_scale, norm, gate_norm), dropout_p),
+            **constants,
+            num_warps=_WARPS,
+        )
+        for (place, matrix), grad_matrix in zip(mixed.items(), grads[5:], strict=True):
+            if matrix is not None:
+                _through_operator(
+                    *(inputs[place], outputs[place], matrix, grads[place], grad_matrix),
+                    values=place == 2,
+                    precision=constants["PRECISION"],
+                    block=constants["BLOCK_N"],
+                )
     return grads
 
 
-def _outer_sum(left: Any, right: Any, out: Tensor, precision: str, block: int) -> None:
-    """Write the sum over the batch of left rightᵀ, (H, N, N), from (B, N, H, D) each."""
-    b, n, h, d = left.shape
+def _through_operator(
+    plain: Any, mixed: Any, matrix: Any, grad: Tensor, grad_matrix: Tensor, *, values: bool, precision: str, block: int
+) -> None:
+    """Write the gradients of tokens (B, N, H, D) and of the operator (H, N, N) that mixed them.
+
+    K' = S1ᵀ K and V' = S2 V: of K the gradient is S1 dK', of V it is S2ᵀ dV', of S1 K dK'ᵀ and of S2 dV' Vᵀ.
+    """
+    b, n, h, d = plain.shape
     parts = min(b, max(1, _PROGRAMS // h))
-    shares = left.new_empty((parts, h, n, n), dtype=torch.float32)
-    whole_kernels.outer_sum_kernel[(parts * h,)](
-        *(left, right, shares),
-        *strides_of(3, left, right),
+    shares = plain.new_empty((parts, h, n, n), dtype=torch.float32)
+    down, right = matrix.stride(1), 1
+    whole_kernels.operator_backward_kernel[(parts * h,)](
+        *(plain, mixed, matrix, grad, shares),
+        *strides_of(3, plain, mixed, grad),
+        *(matrix.stride(0), *((right, down) if values else (down, right))),
         *(b, h, n, d, parts),
         D=padded(d),
+        VALUES=values,
         PRECISION=precision,
         BLOCK_N=block,
         num_warps=_WARPS,
-        num_stages=3,
+        num_stages=1,
     )
-    out.copy_(shares.sum(0))
+    grad_matrix.copy_(shares.sum(0))
 
 
 @_backward.register_fake
@@ -249,5 +269,6 @@ def _constants(
         "PRECISION": "ieee" if exact else "tf32",
         "BLOCK_M": padded(m),
         "BLOCK_N": padded(n),
+        "CHUNK": min(_CHUNK, padded(n)),
         "num_stages": 1,
     }

@@ -2,7 +2,9 @@
 
 Forward mixes keys and values by the operators, normalises rows, activates and sums in one program a head; nothing
 between inputs and output touches memory. Backward does all of it again and writes the gradients of the mixed keys and
-values as well, of which a second kernel, walking over the batch, makes those of the operators.
+values, of which a second kernel, walking over the batch, makes those of the plain ones and of the operators.
+
+Registers are what is short: an operator is read a few columns at a time, so that no more of it is held than is used.
 
 Inputs of 16 bits are widened as they are read: launches and traffic are what short sequences cost, not products, and
 what lies between two products is then not rounded to 16 bits. (Triton 3.6 also compiles chains of 16-bit products of
@@ -28,18 +30,20 @@ def _tile(pointer, b, h, rows, limit, stride_b, stride_n, stride_h, width, WIDTH
 
 
 @triton.jit
-def _matrix(pointer, h, stride_h, stride_n, N, BLOCK_N: tl.constexpr):
-    """The leading N x N block of a head's matrix; zeros outside."""
+def _mixed(
+    x, matrix, b, h, x_b, x_n, x_h, matrix_h, down, right, N, width,
+    WIDTH: tl.constexpr, BLOCK_N: tl.constexpr, CHUNK: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """(I + matrix) x of a head, (BLOCK_N, WIDTH), the identity exact; strides down and right the matrix."""
     rows = tl.arange(0, BLOCK_N)
-    inside = (rows[:, None] < N) & (rows[None, :] < N)
-    places = h * stride_h + rows[:, None] * stride_n + rows[None, :]
-    return tl.load(pointer + places, mask=inside, other=0.0).to(tl.float32)
-
-
-@triton.jit
-def _mixed(x, matrix, PRECISION: tl.constexpr):
-    """(I + matrix) x; the identity stays exact."""
-    return x + tl.dot(matrix, x, input_precision=PRECISION)
+    total = _tile(x, b, h, rows, N, x_b, x_n, x_h, width, WIDTH)
+    for start in range(0, N, CHUNK):
+        columns = start + tl.arange(0, CHUNK)
+        inside = (rows[:, None] < N) & (columns[None, :] < N)
+        places = h * matrix_h + rows[:, None] * down + columns[None, :] * right
+        part = tl.load(matrix + places, mask=inside, other=0.0).to(tl.float32)
+        total += tl.dot(part, _tile(x, b, h, columns, N, x_b, x_n, x_h, width, WIDTH), input_precision=PRECISION)
+    return total
 
 
 @triton.jit
@@ -78,6 +82,7 @@ def whole_forward_kernel(
     D: tl.constexpr, E: tl.constexpr, G: tl.constexpr, ACTIVATION: tl.constexpr, NORM: tl.constexpr,
     GATE_NORM: tl.constexpr, HAS_M1: tl.constexpr, HAS_M2: tl.constexpr, HAS_GATE_M1: tl.constexpr,
     DROPOUT: tl.constexpr, PRECISION: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    CHUNK: tl.constexpr,
 ):  # fmt: skip
     """All of a head's output."""
     bh = tl.program_id(0)
@@ -85,19 +90,24 @@ def whole_forward_kernel(
     rows = tl.arange(0, BLOCK_M)
     columns = tl.arange(0, BLOCK_N)
     query = _tile(q, b, h, rows, M, q_b, q_n, q_h, d, D)
-    key = _tile(k, b, h, columns, N, k_b, k_n, k_h, d, D)
-    value = _tile(v, b, h, columns, N, v_b, v_n, v_h, e, E)
     if HAS_M1:
-        key = _mixed(key, tl.trans(_matrix(m1, h, m1_h, m1_n, N, BLOCK_N)), PRECISION)
+        key = _mixed(k, m1, b, h, k_b, k_n, k_h, m1_h, 1, m1_n, N, d, D, BLOCK_N, CHUNK, PRECISION)
+    else:
+        key = _tile(k, b, h, columns, N, k_b, k_n, k_h, d, D)
     if HAS_M2:
-        value = _mixed(value, _matrix(m2, h, m2_h, m2_n, N, BLOCK_N), PRECISION)
+        value = _mixed(v, m2, b, h, v_b, v_n, v_h, m2_h, m2_n, 1, N, e, E, BLOCK_N, CHUNK, PRECISION)
+    else:
+        value = _tile(v, b, h, columns, N, v_b, v_n, v_h, e, E)
     scores, _ = _scores(query, key, scale, share, floor, gain, NORM, PRECISION)
     weights = _softmax(scores, columns, N) if ACTIVATION == "softmax" else tl.maximum(scores, 0.0)
     if ACTIVATION == "gated":
         gate_query = _tile(gate_q, b, h, rows, M, gq_b, gq_n, gq_h, g, G)
-        gate_key = _tile(gate_k, b, h, columns, N, gk_b, gk_n, gk_h, g, G)
         if HAS_GATE_M1:
-            gate_key = _mixed(gate_key, tl.trans(_matrix(gate_m1, h, gm1_h, gm1_n, N, BLOCK_N)), PRECISION)
+            gate_key = _mixed(
+                gate_k, gate_m1, b, h, gk_b, gk_n, gk_h, gm1_h, 1, gm1_n, N, g, G, BLOCK_N, CHUNK, PRECISION
+            )
+        else:
+            gate_key = _tile(gate_k, b, h, columns, N, gk_b, gk_n, gk_h, g, G)
         gate_scores, _ = _scores(gate_query, gate_key, gate_scale, gate_share, gate_floor, 1.0, GATE_NORM, PRECISION)
         gate, _ = _softplus(gate_scores, PRECISION)
         weights *= gate
@@ -110,7 +120,7 @@ def whole_forward_kernel(
 @triton.jit
 def whole_backward_kernel(
     q, k, v, gate_q, gate_k, m1, m2, gate_m1, grad_out, seed,
-    grad_q, grad_k, grad_v, grad_gate_q, grad_gate_k, mixed_k, mixed_v, mixed_gate_k,
+    grad_q, grad_k, grad_v, grad_gate_q, grad_gate_k,
     q_b, q_n, q_h, k_b, k_n, k_h, v_b, v_n, v_h, gq_b, gq_n, gq_h, gk_b, gk_n, gk_h, o_b, o_n, o_h,
     dq_b, dq_n, dq_h, dk_b, dk_n, dk_h, dv_b, dv_n, dv_h, dgq_b, dgq_n, dgq_h, dgk_b, dgk_n, dgk_h,
     m1_h, m1_n, m2_h, m2_n, gm1_h, gm1_n,
@@ -118,20 +128,23 @@ def whole_backward_kernel(
     D: tl.constexpr, E: tl.constexpr, G: tl.constexpr, ACTIVATION: tl.constexpr, NORM: tl.constexpr,
     GATE_NORM: tl.constexpr, HAS_M1: tl.constexpr, HAS_M2: tl.constexpr, HAS_GATE_M1: tl.constexpr,
     DROPOUT: tl.constexpr, PRECISION: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    CHUNK: tl.constexpr,
 ):  # fmt: skip
-    """All gradients of a head but the operators'; those of mixed keys and values lie as the plain ones do."""
+    """Gradients of a head's queries and of its keys and values as the scores see them, mixed if there are operators."""
     bh = tl.program_id(0)
     b, h = bh // H, bh % H
     rows = tl.arange(0, BLOCK_M)
     columns = tl.arange(0, BLOCK_N)
     query = _tile(q, b, h, rows, M, q_b, q_n, q_h, d, D)
-    key = _tile(k, b, h, columns, N, k_b, k_n, k_h, d, D)
-    value = _tile(v, b, h, columns, N, v_b, v_n, v_h, e, E)
-    grad = _tile(grad_out, b, h, rows, M, o_b, o_n, o_h, e, E)
     if HAS_M1:
-        key = _mixed(key, tl.trans(_matrix(m1, h, m1_h, m1_n, N, BLOCK_N)), PRECISION)
+        key = _mixed(k, m1, b, h, k_b, k_n, k_h, m1_h, 1, m1_n, N, d, D, BLOCK_N, CHUNK, PRECISION)
+    else:
+        key = _tile(k, b, h, columns, N, k_b, k_n, k_h, d, D)
     if HAS_M2:
-        value = _mixed(value, _matrix(m2, h, m2_h, m2_n, N, BLOCK_N), PRECISION)
+        value = _mixed(v, m2, b, h, v_b, v_n, v_h, m2_h, m2_n, 1, N, e, E, BLOCK_N, CHUNK, PRECISION)
+    else:
+        value = _tile(v, b, h, columns, N, v_b, v_n, v_h, e, E)
+    grad = _tile(grad_out, b, h, rows, M, o_b, o_n, o_h, e, E)
     scores, factor = _scores(query, key, scale, share, floor, gain, NORM, PRECISION)
     weights = _softmax(scores, columns, N) if ACTIVATION == "softmax" else tl.maximum(scores, 0.0)
     grad_weights = tl.dot(grad, tl.trans(value), input_precision=PRECISION)
@@ -145,9 +158,12 @@ def whole_backward_kernel(
         grad_scores = tl.where(scores > 0.0, grad_weights, 0.0)
     if ACTIVATION == "gated":
         gate_query = _tile(gate_q, b, h, rows, M, gq_b, gq_n, gq_h, g, G)
-        gate_key = _tile(gate_k, b, h, columns, N, gk_b, gk_n, gk_h, g, G)
         if HAS_GATE_M1:
-            gate_key = _mixed(gate_key, tl.trans(_matrix(gate_m1, h, gm1_h, gm1_n, N, BLOCK_N)), PRECISION)
+            gate_key = _mixed(
+                gate_k, gate_m1, b, h, gk_b, gk_n, gk_h, gm1_h, 1, gm1_n, N, g, G, BLOCK_N, CHUNK, PRECISION
+            )
+        else:
+            gate_key = _tile(gate_k, b, h, columns, N, gk_b, gk_n, gk_h, g, G)
         gate_scores, gate_factor = _scores(
             gate_query, gate_key, gate_scale, gate_share, gate_floor, 1.0, GATE_NORM, PRECISION
         )
@@ -157,44 +173,45 @@ def whole_backward_kernel(
         total_gate_query = tl.dot(grad_gate, gate_key, input_precision=PRECISION)
         _put(grad_gate_q, total_gate_query, b, h, rows, M, dgq_b, dgq_n, dgq_h, g, G)
         total_gate_key = tl.dot(tl.trans(grad_gate), gate_query, input_precision=PRECISION)
-        if HAS_GATE_M1:
-            _put(mixed_gate_k, total_gate_key, b, h, columns, N, dgk_b, dgk_n, dgk_h, g, G)
-            total_gate_key = _mixed(total_gate_key, _matrix(gate_m1, h, gm1_h, gm1_n, N, BLOCK_N), PRECISION)
         _put(grad_gate_k, total_gate_key, b, h, columns, N, dgk_b, dgk_n, dgk_h, g, G)
         grad_scores *= gate
         weights *= gate
     weights *= keep
     total_value = tl.dot(tl.trans(weights), grad, input_precision=PRECISION)
-    if HAS_M2:
-        _put(mixed_v, total_value, b, h, columns, N, dv_b, dv_n, dv_h, e, E)
-        total_value = _mixed(total_value, tl.trans(_matrix(m2, h, m2_h, m2_n, N, BLOCK_N)), PRECISION)
     _put(grad_v, total_value, b, h, columns, N, dv_b, dv_n, dv_h, e, E)
     grad_scores = _through_norm(grad_scores, scores, factor, scale, share, gain, NORM)
     total_query = tl.dot(grad_scores, key, input_precision=PRECISION)
     _put(grad_q, total_query, b, h, rows, M, dq_b, dq_n, dq_h, d, D)
     total_key = tl.dot(tl.trans(grad_scores), query, input_precision=PRECISION)
-    if HAS_M1:
-        _put(mixed_k, total_key, b, h, columns, N, dk_b, dk_n, dk_h, d, D)
-        total_key = _mixed(total_key, _matrix(m1, h, m1_h, m1_n, N, BLOCK_N), PRECISION)
     _put(grad_k, total_key, b, h, columns, N, dk_b, dk_n, dk_h, d, D)
 
 
 @triton.jit
-def outer_sum_kernel(
-    left, right, out,
-    l_b, l_n, l_h, r_b, r_n, r_h,
+def operator_backward_kernel(
+    plain, mixed, matrix, grad, out,
+    p_b, p_n, p_h, x_b, x_n, x_h, g_b, g_n, g_h, matrix_h, down, right,
     B, H, N, d, parts,
-    D: tl.constexpr, PRECISION: tl.constexpr, BLOCK_N: tl.constexpr,
+    D: tl.constexpr, VALUES: tl.constexpr, PRECISION: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """Sum of left rightᵀ over every parts-th batch entry of one head, into (parts, H, N, N)."""
+    """From tokens and the gradients of what an operator made of them, over every parts-th batch entry of one head.
+
+    Written are the gradients of the tokens, (I + matrix) mixed, strides down and right the matrix, and into
+    (parts, H, N, N) the sum of plain mixedᵀ; that of mixed plainᵀ for VALUES.
+    """
     part, h = tl.program_id(0) // H, tl.program_id(0) % H
     columns = tl.arange(0, BLOCK_N)
+    inside = (columns[:, None] < N) & (columns[None, :] < N)
+    places = h * matrix_h + columns[:, None] * down + columns[None, :] * right
+    offset = tl.load(matrix + places, mask=inside, other=0.0).to(tl.float32)
     total = tl.zeros((BLOCK_N, BLOCK_N), tl.float32)
     for step in range(tl.cdiv(B - part, parts)):
         b = part + step * parts
-        one = _tile(left, b, h, columns, N, l_b, l_n, l_h, d, D)
-        other = _tile(right, b, h, columns, N, r_b, r_n, r_h, d, D)
-        total += tl.dot(one, tl.trans(other), input_precision=PRECISION)
-    inside = (columns[:, None] < N) & (columns[None, :] < N)
+        x = _tile(plain, b, h, columns, N, p_b, p_n, p_h, d, D)
+        y = _tile(mixed, b, h, columns, N, x_b, x_n, x_h, d, D)
+        if VALUES:
+            total += tl.dot(y, tl.trans(x), input_precision=PRECISION)
+        else:
+            total += tl.dot(x, tl.trans(y), input_precision=PRECISION)
+        _put(grad, y + tl.dot(offset, y, input_precision=PRECISION), b, h, columns, N, g_b, g_n, g_h, d, D)
     start = out + tl.program_id(0).to(tl.int64) * N * N
     tl.store(start + columns[:, None] * N + columns[None, :], total, mask=inside)
