@@ -112,6 +112,7 @@ def test_what_the_norm_kernels_do_not_take_goes_to_pytorch(monkeypatch) -> None:
 
     assert runs(normal(3, MAX_WIDTH))
     assert not runs(normal(3, MAX_WIDTH + 1))
+    assert not runs(normal(3, 1))
     assert not runs(normal(3, 8, dtype=torch.float64))
     if not ON_GPU:
         # a mix that PyTorch takes on a CPU alone

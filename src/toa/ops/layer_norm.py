@@ -23,13 +23,14 @@ def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float = 1e-5) -> Te
     (x - mean) / sqrt(var + eps) * weight + bias, var without Bessel's correction.
 
     Args:
-        x: (..., W). Wider rows than `MAX_WIDTH`, tensors of differing dtypes and what is not on a CUDA device go to
-            PyTorch's own function.
+        x: (..., W). Wider rows than `MAX_WIDTH`, rows of one number, tensors of differing dtypes and what is not on a
+            CUDA device go to PyTorch's own function.
         weight: (W,).
         bias: (W,).
         eps: Added to the variance.
     """
-    fits = weight.shape == bias.shape == x.shape[-1:] and 0 < weight.numel() <= MAX_WIDTH
+    # of one number the gradient is nothing, and a fused product would leave its rounding error there, times 1 / sqrt(eps)
+    fits = weight.shape == bias.shape == x.shape[-1:] and 1 < weight.numel() <= MAX_WIDTH
     if fits and runs_kernels(x):
         if torch.is_autocast_enabled(x.device.type):
             x, weight, bias = x.float(), weight.float(), bias.float()

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-# rows of a matrix begin at multiples of this many bytes, or else products leave tensor cores half idle
+# sizes of products are multiples of so many bytes, or else they leave tensor cores half idle
 _ALIGNMENT = 32
 
 # entries of a tile of a matrix, and of those that are summed at a time
@@ -73,18 +73,18 @@ _drop.register_autograd(_drop_gradients, setup_context=_drop_context)
 
 
 def _copied(matrix: Tensor, out: Tensor, seed: Tensor | None, rate: Tensor | None) -> Tensor:
-    """Write a matrix, its entries dropped, to a place whose columns lie side by side."""
+    """Write a matrix, its entries dropped, to a place of columns side by side that may be larger; zeros beyond it."""
     # importing the kernels imports Triton
     from toa.ops import mixing_kernels
 
     h, n, _ = matrix.shape
     if out.numel():
-        rows, columns = 16, 128
+        rows, columns, size = 16, 128, out.shape[1]
         # Triton launches on the current device, wherever the tensors are
         with torch.cuda.device_of(matrix):
-            mixing_kernels.drop_kernel[(-(-n // rows) * -(-n // columns), h)](
+            mixing_kernels.drop_kernel[(-(-size // rows) * -(-size // columns), h)](
                 *(matrix, out, seed, rate),
-                *(*matrix.stride(), *out.stride()[:2], _rate_stride(rate), n),
+                *(*matrix.stride(), *out.stride()[:2], _rate_stride(rate), n, size),
                 DROP=seed is not None,
                 BLOCK_M=rows,
                 BLOCK_N=columns,
@@ -102,10 +102,13 @@ def _mix(
 ) -> Tensor:
     b, n, h, d = x.shape
     step = _ALIGNMENT // x.itemsize
-    matrix = x.new_empty(h, n, -(-n // step) * step)[:, :, :n]
-    matrix = _copied(weight, matrix, seed, rate)
-    by_head = x.permute(2, 1, 0, 3).reshape(h, n, b * d)
-    mixed = torch.bmm(matrix.mT if transpose else matrix, by_head).view(h, n, b, d).permute(2, 1, 0, 3)
+    size = -(-n // step) * step
+    matrix = _copied(weight, x.new_empty(h, size, size), seed, rate)
+    by_head = x.new_empty(h, size, b, d)
+    by_head[:, :n].copy_(x.permute(2, 1, 0, 3))
+    by_head[:, n:].zero_()
+    product = torch.bmm(matrix.mT if transpose else matrix, by_head.flatten(2))
+    mixed = product.view(h, size, b, d)[:, :n].permute(2, 1, 0, 3)
     out = x.new_empty(x.shape)
     return torch.add(x, mixed, out=out) if residual else out.copy_(mixed)
 

@@ -23,21 +23,23 @@ def _kept(seed, rate, h, rate_h, rows, columns):
 @triton.jit
 def drop_kernel(
     matrix, out, seed, rate,
-    m_h, m_n, m_c, o_h, o_n, rate_h, N,
+    m_h, m_n, m_c, o_h, o_n, rate_h, N, size,
     DROP: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """Copy a head's matrix, its entries dropped if so wanted."""
+    """Copy a head's matrix, its entries dropped if so wanted, to a place of another size; zeros beyond the matrix."""
     h = tl.program_id(1)
-    blocks = tl.cdiv(N, BLOCK_N)
+    blocks = tl.cdiv(size, BLOCK_N)
     rows = tl.program_id(0) // blocks * BLOCK_M + tl.arange(0, BLOCK_M)
     columns = tl.program_id(0) % blocks * BLOCK_N + tl.arange(0, BLOCK_N)
     inside = (rows[:, None] < N) & (columns[None, :] < N)
     start = matrix + h.to(tl.int64) * m_h
-    found = tl.load(start + rows.to(tl.int64)[:, None] * m_n + columns.to(tl.int64)[None, :] * m_c, mask=inside)
+    places = rows.to(tl.int64)[:, None] * m_n + columns.to(tl.int64)[None, :] * m_c
+    found = tl.load(start + places, mask=inside, other=0.0)
     if DROP:
         found = found * _kept(seed, rate, h, rate_h, rows, columns)
     place = out + h.to(tl.int64) * o_h
     found = found.to(out.dtype.element_ty)
+    inside = (rows[:, None] < size) & (columns[None, :] < size)
     tl.store(place + rows.to(tl.int64)[:, None] * o_n + columns[None, :], found, mask=inside)
 
 
