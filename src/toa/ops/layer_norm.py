@@ -29,7 +29,7 @@ def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float = 1e-5) -> Te
         bias: (W,).
         eps: Added to the variance.
     """
-    # of one number the gradient is nothing, and a fused product would leave its rounding error there, times 1 / sqrt(eps)
+    # of one number the gradient is nothing; a fused product would leave its rounding error there, times 1 / sqrt(eps)
     fits = weight.shape == bias.shape == x.shape[-1:] and 1 < weight.numel() <= MAX_WIDTH
     if fits and runs_kernels(x):
         if torch.is_autocast_enabled(x.device.type):
