@@ -139,8 +139,9 @@ def compare(args: argparse.Namespace) -> Found:
     ours = [one for name in OURS for one in ((name + FIRST, name) if twice else (name,))]
     with tempfile.TemporaryDirectory() as kernels:
         for name in (PEER, *ours):
-            print(f"running {name} …", flush=True)
+            print(f"{name} …", end=" ", flush=True)
             found[name] = in_child(name, args, kernels)
+            print(f"{found[name]['run_s']:.2f} s, {found[name]['train_s']:.2f} of them training", flush=True)
     ratios = {name: {key: found[name][key] / found[PEER][key] for key in TIMES} for name in ours}
     where = provenance(resolve_device(args.device), [Path(sys.executable).name, *sys.argv])
     return {"task": "training_run", "epochs": args.epochs, "runs": found, "ratios": ratios, **where}

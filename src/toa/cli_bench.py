@@ -11,6 +11,8 @@ from toa._terminal import clear_errors, make_console
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from toa.experiments.records import Record
+
 bench_app = typer.Typer(help="What training costs, in one run.", no_args_is_help=True, pretty_exceptions_enable=False)
 
 
@@ -58,9 +60,14 @@ def efficiency(
         )
         console = make_console()
         with console.status("starting") as status:
-            record = run_efficiency(
-                run, out, command=["toa", *sys.argv[1:]], watch=lambda name: status.update(f"measuring {name}")
-            )
+
+            def watch(name: str, cost: "Record | None") -> None:
+                if cost is None:
+                    status.update(f"measuring {name}")
+                else:
+                    console.print(f"{name}: {cost['milliseconds']:.2f} ms")
+
+            record = run_efficiency(run, out, command=["toa", *sys.argv[1:]], watch=watch)
         console.print(_table(record))
         settings = record["settings"]
         console.print(

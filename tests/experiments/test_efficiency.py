@@ -1,4 +1,5 @@
 import json
+import re
 
 import numpy as np
 import pandas as pd
@@ -111,6 +112,8 @@ def test_the_command_prints_ours_beside_the_peer_and_leaves_a_record(csv, peer, 
     assert "…" not in text
     for part in ("itransformer/softmax", "6.58", "ms / peer", "were stood in for"):
         assert part in text
+    # each as soon as it is known
+    assert re.search(r"iTransformer of the peer: \d+\.\d\d ms itransformer/softmax: \d+\.\d\d ms", text)
     record = json.loads(out.read_text())
     assert [row["name"] for row in record["rows"]] == ["itransformer/softmax"]
     assert record["rows"][0]["config"]["protocol"] == "itransformer-96"

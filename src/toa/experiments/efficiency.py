@@ -68,6 +68,10 @@ ROWS = {
 }
 
 
+# the name of what is measured, and its cost once it is known
+Watcher = Callable[[str, Record | None], None]
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EfficiencyRun:
     """What is measured, and how.
@@ -159,7 +163,7 @@ def measure_peer_row(run: EfficiencyRun, row: EfficiencyRow, channels: int) -> S
 
 
 def run_efficiency(
-    run: EfficiencyRun, out: Path, *, command: Sequence[str] = (), watch: Callable[[str], None] | None = None
+    run: EfficiencyRun, out: Path, *, command: Sequence[str] = (), watch: Watcher | None = None
 ) -> Record:
     """Measure the rows one after another, each in a process of its own, and write one record of them all.
 
@@ -167,7 +171,7 @@ def run_efficiency(
         run: What is measured.
         out: The record's file.
         command: The command line that the record shall name.
-        watch: Told the name of what is measured next.
+        watch: Told the name of what is measured next, and again with its cost once it is known.
     """
     steps, warmup = run.counts()
     check_writable(out.parent)
@@ -199,13 +203,11 @@ def _load(run: EfficiencyRun, config: ForecastRun, device: torch.device) -> Fore
     return load_data(config, device, None if run.data_dir is None else Path(run.data_dir))
 
 
-def _in_child(
-    run: EfficiencyRun, row: EfficiencyRow, *, channels: int | None = None, watch: Callable[[str], None] | None
-) -> Record:
+def _in_child(run: EfficiencyRun, row: EfficiencyRow, *, channels: int | None = None, watch: Watcher | None) -> Record:
     """What `main` finds in a process of its own; with `channels`, of the peer's model."""
     name = row.name if channels is None else f"{PEER_MODELS[row.backbone]} of the peer"
-    if watch is not None:
-        watch(name)
+    watch = watch or (lambda name, cost: None)
+    watch(name, None)
     request = json.dumps({"run": asdict(run), "row": row.name, "channels": channels})
     command = [sys.executable, "-m", "toa.experiments.efficiency"]
     done = subprocess.run(command, input=request, capture_output=True, text=True)
@@ -214,6 +216,7 @@ def _in_child(
         raise ValueError(f"{name} must run to its end, got exit code {done.returncode}: {last}")
     # a library may print before
     cost: Record = json.loads(done.stdout.splitlines()[-1])
+    watch(name, cost)
     return cost
 
 
