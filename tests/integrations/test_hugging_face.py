@@ -17,6 +17,8 @@ SMALL: dict[str, Any] = {"intermediate_size": 16, "num_hidden_layers": 2, "num_a
 
 
 def patchtst(attention: str = "sdpa", **settings: Any) -> nn.Module:
+    # a word of every model's config, which the type of this one does not name
+    settings["attn_implementation"] = attention
     config = transformers.PatchTSTConfig(
         num_input_channels=CHANNELS,
         context_length=CONTEXT,
@@ -27,7 +29,6 @@ def patchtst(attention: str = "sdpa", **settings: Any) -> nn.Module:
         num_attention_heads=2,
         num_hidden_layers=2,
         ffn_dim=16,
-        attn_implementation=attention,
         **settings,
     )
     return transformers.PatchTSTForPrediction(config)

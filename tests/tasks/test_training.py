@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -127,7 +128,8 @@ def test_a_run_that_dies_between_checkpoints_ends_with_the_same_weights(tmp_path
 
     with pytest.raises(RuntimeError, match="killed"):
         run(Small(), at_step(13, die), checkpoint=path, save_every=3, save_share=1.0)
-    assert load_checkpoint(path).facts["state"]["step"] == 12
+    facts: Any = load_checkpoint(path).facts
+    assert facts["state"]["step"] == 12
     assert_same_weights(run(Small(), checkpoint=path), whole)
 
 
