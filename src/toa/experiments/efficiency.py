@@ -4,10 +4,12 @@ Each system is measured in a process of its own, so that its memory is its own, 
 ours may stand Time-Series-Library's systems, as that library runs them, measured in the same run.
 """
 
+import contextlib
 import json
+import os
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -178,12 +180,15 @@ def run_efficiency(
     chosen = [ROWS[name] for name in run.rows]
     # wrong data are found here, before a process starts
     data = _load(run, row_config(run, chosen[0]), torch.device("cpu"))
+    firsts = {row.backbone: row for row in reversed(chosen)} if run.peer is not None else {}
+    asked = [(row, channels) for row in chosen for channels in _sides(row, firsts, len(data.columns))]
+    costs = _in_children(run, asked, watch or (lambda name, cost: None))
     found: list[Record] = []
     peers: dict[str, Record] = {}
-    for row in chosen:
-        if run.peer is not None and row.backbone not in peers:
-            peers[row.backbone] = _in_child(run, row, channels=len(data.columns), watch=watch)
-        cost = _in_child(run, row, watch=watch)
+    for (row, channels), cost in zip(asked, costs, strict=True):
+        if channels is not None:
+            peers[row.backbone] = cost
+            continue
         config = asdict(row_config(run, row))
         found.append({"name": row.name, "published_ms": row.published_ms, "config": config} | cost)
     record = {
@@ -203,25 +208,73 @@ def _load(run: EfficiencyRun, config: ForecastRun, device: torch.device) -> Fore
     return load_data(config, device, None if run.data_dir is None else Path(run.data_dir))
 
 
-def _in_child(run: EfficiencyRun, row: EfficiencyRow, *, channels: int | None = None, watch: Watcher | None) -> Record:
-    """What `main` finds in a process of its own; with `channels`, of the peer's model."""
-    name = row.name if channels is None else f"{PEER_MODELS[row.backbone]} of the peer"
-    watch = watch or (lambda name, cost: None)
-    watch(name, None)
-    request = json.dumps({"run": asdict(run), "row": row.name, "channels": channels})
-    command = [sys.executable, "-m", "toa.experiments.efficiency"]
-    done = subprocess.run(command, input=request, capture_output=True, text=True)
-    if done.returncode:
-        last = (done.stderr.strip().splitlines() or ["nothing on stderr"])[-1]
-        raise ValueError(f"{name} must run to its end, got exit code {done.returncode}: {last}")
-    # a library may print before
-    cost: Record = json.loads(done.stdout.splitlines()[-1])
-    watch(name, cost)
-    return cost
+def _sides(row: EfficiencyRow, firsts: Mapping[str, EfficiencyRow], channels: int) -> list[int | None]:
+    """What is measured of a row, as `_Child` has it: ours, and before the first of a backbone the peer's."""
+    return [channels, None] if firsts.get(row.backbone) is row else [None]
+
+
+def _in_children(
+    run: EfficiencyRun, asked: Sequence[tuple[EfficiencyRow, int | None]], watch: Watcher
+) -> Iterator[Record]:
+    """Costs, each of a process of its own; with a number of channels, of the peer's model.
+
+    As many as there are cores for start together and wait: imports take longer than the steps, but one at a time is
+    measured, with nothing beside it.
+    """
+    together = max(1, (os.cpu_count() or 1) // 2)
+    for first in range(0, len(asked), together):
+        with contextlib.ExitStack() as stack:
+            part = [(row, channels, stack.enter_context(_Child())) for row, channels in asked[first : first + together]]
+            for *_, child in part:
+                child.wait()
+            for row, channels, child in part:
+                name = row.name if channels is None else f"{PEER_MODELS[row.backbone]} of the peer"
+                watch(name, None)
+                cost = child.ask(name, {"run": asdict(run), "row": row.name, "channels": channels})
+                watch(name, cost)
+                yield cost
+
+
+class _Child:
+    """A process that has imported what it needs and measures when it is asked to."""
+
+    def __enter__(self) -> "_Child":
+        command = [sys.executable, "-m", "toa.experiments.efficiency"]
+        pipe = subprocess.PIPE
+        self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+    def wait(self) -> None:
+        """Until it is ready; if it never is, asking tells why."""
+        assert self._process.stdout is not None
+        self._process.stdout.readline()
+
+    def ask(self, name: str, request: Record) -> Record:
+        """What `main` finds.
+
+        Raises:
+            ValueError: If the process fails.
+        """
+        out, errors = self._process.communicate(json.dumps(request))
+        if self._process.returncode:
+            last = (errors.strip().splitlines() or ["nothing on stderr"])[-1]
+            raise ValueError(f"{name} must run to its end, got exit code {self._process.returncode}: {last}")
+        # a library may print before
+        cost: Record = json.loads(out.splitlines()[-1])
+        return cost
 
 
 def main() -> None:
-    """Measure what the request on stdin asks for, and print the cost as JSON."""
+    """Say that imports are done, measure what the request on stdin asks for, and print the cost as JSON."""
+    # training imports it when it starts
+    import lightning.fabric  # noqa: F401
+
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
     request = json.load(sys.stdin)
     run = EfficiencyRun(**request["run"] | {"rows": tuple(request["run"]["rows"])})
     row, channels = ROWS[request["row"]], request["channels"]
