@@ -52,6 +52,12 @@ SCRIPT += "--features M --seq_len 96 --label_len 48 --pred_len 96 --e_layers 1 -
 SCRIPT += "--dec_in 7 --c_out 7 --des Exp --n_heads 2 --itr 1"
 
 
+def wait_for_turn() -> None:
+    """Say that imports are done, and wait: those of all systems may go on side by side, their runs may not."""
+    print("ready", flush=True)
+    sys.stdin.readline()
+
+
 def run_ours(args: argparse.Namespace) -> Found:
     """Times of a run of ours, in this process."""
     # a run imports it when it starts
@@ -64,6 +70,7 @@ def run_ours(args: argparse.Namespace) -> Found:
         training=replace(config.training, epochs=args.epochs, patience=None),
     )
     with tempfile.TemporaryDirectory() as folder:
+        wait_for_turn()
         begin = time.perf_counter()
         record = run_forecast(config, Path(folder), data_dir=args.data_dir, device=args.device)
         seconds = time.perf_counter() - begin
@@ -104,23 +111,30 @@ def run_peer(args: argparse.Namespace) -> Found:
         words += ["--d_model", str(args.width), "--d_ff", str(args.ff_width)]
         words += ["--gpu", str(device.index or 0)] if device.type == "cuda" else ["--no_use_gpu"]
         sys.argv = ["run.py", *words]
+        wait_for_turn()
         begin = time.perf_counter()
         runpy.run_path("run.py", run_name="__main__")
         seconds = time.perf_counter() - begin
     return {"train_s": train_s[0], "run_s": seconds, "arguments": words, "stood_in": stood_in}
 
 
-def in_child(name: str, args: argparse.Namespace, kernels: str) -> Found:
-    """What a run finds in a process of its own; compiled kernels are looked for, and left, in a folder."""
+def start_child(name: str, kernels: str) -> "subprocess.Popen[str]":
+    """A process that will do a run; compiled kernels are looked for, and left, in a folder."""
     command = [sys.executable, __file__, *sys.argv[1:], "--child", name]
     environment = {**os.environ, "TRITON_CACHE_DIR": kernels}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment)
-    if done.returncode:
-        raise SystemExit(f"{name} failed, nothing is compared:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
-    found: Found = json.loads(done.stdout.splitlines()[-1])
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=environment)
+
+
+def find(name: str, child: "subprocess.Popen[str]", args: argparse.Namespace) -> Found:
+    """What a run finds, now that it is its turn."""
+    out, errors = child.communicate("\n")
+    if child.returncode:
+        raise SystemExit(f"{name} failed, nothing is compared:\n{out[-2000:]}{errors[-2000:]}")
+    found: Found = json.loads(out.splitlines()[-1])
     if name == PEER:
-        found["epochs"] = len(re.findall(r"^Epoch: \d+, Steps: \d+", done.stdout, flags=re.MULTILINE))
-        found["mse"] = float(re.findall(r"^mse:([\d.e+-]+)", done.stdout, flags=re.MULTILINE)[-1])
+        found["epochs"] = len(re.findall(r"^Epoch: \d+, Steps: \d+", out, flags=re.MULTILINE))
+        found["mse"] = float(re.findall(r"^mse:([\d.e+-]+)", out, flags=re.MULTILINE)[-1])
     if found["epochs"] != args.epochs:
         raise SystemExit(f"{name} did {found['epochs']} epochs instead of {args.epochs}: nothing is compared.")
     found["epoch_s"] = found["train_s"] / found["epochs"]
@@ -138,9 +152,14 @@ def compare(args: argparse.Namespace) -> Found:
     twice = resolve_device(args.device).type == "cuda"
     ours = [one for name in OURS for one in ((name + FIRST, name) if twice else (name,))]
     with tempfile.TemporaryDirectory() as kernels:
-        for name in (PEER, *ours):
+        children = {name: start_child(name, kernels) for name in (PEER, *ours)}
+        for child in children.values():
+            # one that never gets there says why when its turn comes
+            while child.stdout is not None and child.stdout.readline() not in ("ready\n", ""):
+                pass
+        for name, child in children.items():
             print(f"{name} …", end=" ", flush=True)
-            found[name] = in_child(name, args, kernels)
+            found[name] = find(name, child, args)
             print(f"{found[name]['run_s']:.2f} s, {found[name]['train_s']:.2f} of them training", flush=True)
     ratios = {name: {key: found[name][key] / found[PEER][key] for key in TIMES} for name in ours}
     where = provenance(resolve_device(args.device), [Path(sys.executable).name, *sys.argv])

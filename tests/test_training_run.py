@@ -2,8 +2,8 @@
 
 import argparse
 import importlib.util
+import io
 import json
-import subprocess
 
 import pytest
 import torch
@@ -23,34 +23,45 @@ def harness():
     return module
 
 
-@pytest.fixture
-def says(monkeypatch):
-    def answer(stdout: str, code: int = 0, stderr: str = "") -> None:
-        done = subprocess.CompletedProcess([], code, stdout, stderr)
-        monkeypatch.setattr(subprocess, "run", lambda *words, **options: done)
+class Child:
+    """A process that says something when it is its turn."""
 
-    return answer
+    def __init__(self, out: str, code: int = 0, errors: str = "") -> None:
+        self.stdout = io.StringIO("a library's word\nready\n")
+        self.returncode = code
+        self._says = out, errors
+
+    def communicate(self, request: str) -> tuple[str, str]:
+        assert request == "\n"
+        # all are ready before the first is asked
+        assert self.stdout.read() == ""
+        return self._says
 
 
-def test_epochs_and_error_of_the_peer_are_what_it_prints(harness, says):
-    says(PEER_SAYS + json.dumps({"train_s": 2.0, "run_s": 3.0}))
-    found = harness.in_child(harness.PEER, argparse.Namespace(epochs=2), "")
+def find(harness, name: str, child: Child, epochs: int):
+    child.stdout.read()
+    return harness.find(name, child, argparse.Namespace(epochs=epochs))
+
+
+def test_epochs_and_error_of_the_peer_are_what_it_prints(harness):
+    child = Child(PEER_SAYS + json.dumps({"train_s": 2.0, "run_s": 3.0}))
+    found = find(harness, harness.PEER, child, epochs=2)
     assert (found["epochs"], found["mse"], found["train_s"], found["epoch_s"]) == (2, 0.25, 2.0, 1.0)
 
 
-def test_a_run_of_other_epochs_is_not_compared(harness, says):
-    says(PEER_SAYS + json.dumps({"train_s": 2.0}))
+def test_a_run_of_other_epochs_is_not_compared(harness):
+    child = Child(PEER_SAYS + json.dumps({"train_s": 2.0}))
     with pytest.raises(SystemExit, match=message("peer, softmax did 2 epochs instead of 10: nothing is compared")):
-        harness.in_child(harness.PEER, argparse.Namespace(epochs=10), "")
-    says(json.dumps({"train_s": 2.0, "epochs": 3}))
+        find(harness, harness.PEER, child, epochs=10)
+    child = Child(json.dumps({"train_s": 2.0, "epochs": 3}))
     with pytest.raises(SystemExit, match=message("ours, softmax did 3 epochs instead of 10")):
-        harness.in_child("ours, softmax", argparse.Namespace(epochs=10), "")
+        find(harness, "ours, softmax", child, epochs=10)
 
 
-def test_a_run_that_fails_is_not_compared(harness, says):
-    says("", code=1, stderr="ModuleNotFoundError: No module named 'sklearn'")
+def test_a_run_that_fails_is_not_compared(harness):
+    child = Child("", code=1, errors="ModuleNotFoundError: No module named 'sklearn'")
     with pytest.raises(SystemExit, match=message("peer, softmax failed, nothing is compared")) as stop:
-        harness.in_child(harness.PEER, argparse.Namespace(epochs=1), "")
+        find(harness, harness.PEER, child, epochs=1)
     assert "No module named 'sklearn'" in str(stop.value)
 
 
@@ -72,16 +83,19 @@ def test_the_table_shows_every_time_over_the_peers(harness, capsys):
 def test_kernels_are_compiled_in_the_first_of_two_runs_on_cuda(harness, monkeypatch, tmp_path):
     asked: list[tuple[str, str]] = []
 
-    def in_child(name: str, args: argparse.Namespace, kernels: str) -> dict[str, float]:
+    def start_child(name: str, kernels: str) -> Child:
         asked.append((name, kernels))
-        return {"epoch_s": 1.0, "train_s": 1.0 + len(asked), "run_s": 2.0, "epochs": 1, "mse": 0.4}
+        seconds = 1.0 + len(asked)
+        if name == harness.PEER:
+            return Child(PEER_SAYS + json.dumps({"train_s": seconds, "run_s": 2.0}))
+        return Child(json.dumps({"train_s": seconds, "run_s": 2.0, "epochs": 2, "mse": 0.4}))
 
-    monkeypatch.setattr(harness, "in_child", in_child)
+    monkeypatch.setattr(harness, "start_child", start_child)
     monkeypatch.setattr(harness, "check_peer", lambda path: None)
     monkeypatch.setattr(harness, "locate", lambda spec, folder: tmp_path)
     monkeypatch.setattr(harness, "provenance", lambda device, command: {})
     monkeypatch.setattr(harness, "resolve_device", lambda name: torch.device(name))
-    args = argparse.Namespace(peer=tmp_path, data_dir=None, device="cuda", epochs=1)
+    args = argparse.Namespace(peer=tmp_path, data_dir=None, device="cuda", epochs=2)
     record = harness.compare(args)
     names = [
         "peer, softmax",
