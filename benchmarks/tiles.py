@@ -1,0 +1,177 @@
+"""Tiles of the fused attention kernels: each of a grid compiled, checked and timed, beside the one that is taken now.
+
+    python benchmarks/tiles.py [--tokens 4096] [--batch 8] [--heads 8] [--width 64] [--dtype bfloat16] [--norm rms]
+        [--activations relu gated] [--kernels forward keys queries] [--workers N] [--out FILE]
+
+The winners belong in `_TUNED` of `toa.ops.attention.fused`; nothing is searched for when a program runs. Compiling
+takes longest and goes on in several processes, which leave what they compile in Triton's cache. Kernels of backward are
+timed with both at work, one of them varied. A tile whose results are not those of the present one, or that does not fit
+the chip, is said to be so and not ranked.
+"""
+
+import argparse
+import itertools
+import json
+import os
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from toa._files import write_atomically
+from toa.experiments.op_cost import DTYPES
+from toa.experiments.records import provenance
+from toa.ops.attention import fused
+from toa.ops.attention.definitions import RowNorms
+from toa.ops.attention.fused import Blocks
+from toa.tasks.device import allow_tf32
+
+KERNELS = ("forward", "keys", "queries")
+SIDES, WARPS, STAGES = (32, 64, 128), (4, 8), (1, 2, 3)
+GRID = tuple(itertools.starmap(Blocks, itertools.product(SIDES, SIDES, WARPS, STAGES)))
+# by how much results of two tiles may differ, in root mean square over size
+TOLERANCE = 0.02
+_present = fused.choose_blocks
+
+
+class Problem:
+    """Inputs of one size, and the kernels on them."""
+
+    def __init__(self, args: argparse.Namespace, activation: str, batch: int) -> None:
+        shape = (batch, args.tokens, args.heads, args.width)
+        generator = torch.Generator("cuda").manual_seed(0)
+
+        def normal() -> Tensor:
+            return torch.randn(shape, device="cuda", generator=generator).to(DTYPES[args.dtype])
+
+        self._gated = activation == "gated"
+        self._inputs = [normal().requires_grad_() for _ in range(5 if self._gated else 3)]
+        self._grad = normal()
+        self._rows = RowNorms.of(args.norm, args.norm if self._gated else "none", args.tokens)
+        self._scales = (args.width**-0.5,) * 2
+
+    def way(self, kernel: str) -> Callable[[], Sequence[Tensor]]:
+        """What launches a kernel: forward, or backward after it."""
+        if kernel == "forward":
+            return torch.no_grad()(lambda: [self._forward()])
+        out = self._forward()
+        return lambda: torch.autograd.grad(out, self._inputs, self._grad, retain_graph=True)
+
+    def _forward(self) -> Tensor:
+        gate = () if self._gated else (None, None)
+        options = {"scales": self._scales, "rows": self._rows, "causal": False, "dropout_p": 0.0}
+        return fused.kernel_attention(*self._inputs, *gate, **options)  # type: ignore[arg-type]
+
+
+def milliseconds(way: Callable[[], object], repeats: int = 15) -> float:
+    """The median time on the device."""
+    times = []
+    for _ in range(repeats):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        way()
+        end.record()
+        torch.cuda.synchronize()
+        times.append(begin.elapsed_time(end))
+    return statistics.median(times)
+
+
+def take(kernel: str, blocks: Blocks | None) -> None:
+    """Let a kernel have a tile; None is what it has now."""
+
+    def choose(which: Any, *words: Any, **options: Any) -> Blocks:
+        return blocks if blocks is not None and which == kernel else _present(which, *words, **options)
+
+    fused.choose_blocks = choose  # type: ignore[assignment]
+
+
+def compile_share(args: argparse.Namespace, jobs: list[tuple[str, str, Blocks]]) -> None:
+    """Compile this process's part of all tiles; what fails to here fails again when it is timed."""
+    first, step = args.share
+    for activation, kernel, blocks in jobs[first::step]:
+        take(kernel, blocks)
+        try:
+            Problem(args, activation, batch=1).way(kernel)()
+        except Exception as error:
+            print(f"{activation} {kernel} {tuple(blocks)}: {type(error).__name__}", file=sys.stderr)
+
+
+def time_tiles(args: argparse.Namespace, activation: str, kernel: str) -> dict[str, Any]:
+    """Every tile of the grid for one kernel, fastest first; those that cannot be used, and why."""
+    problem = Problem(args, activation, args.batch)
+    take(kernel, None)
+    way = problem.way(kernel)
+    expected = way()
+    now = _present(kernel, args.tokens, args.tokens, args.width, DTYPES[args.dtype], gated=activation == "gated")  # type: ignore[arg-type]
+    ranked, unusable = [(milliseconds(way), tuple(now))], {}
+    for blocks in GRID:
+        take(kernel, blocks)
+        try:
+            way = problem.way(kernel)
+            errors = [_distance(*pair) for pair in zip(way(), expected, strict=True)]
+        except Exception as error:
+            unusable[str(tuple(blocks))] = type(error).__name__
+            continue
+        if max(errors) > TOLERANCE:
+            unusable[str(tuple(blocks))] = f"off by {max(errors):.1e}"
+        elif blocks != now:
+            ranked.append((milliseconds(way), tuple(blocks)))
+    best = [{"milliseconds": time, "blocks": blocks} for time, blocks in sorted(ranked)]
+    return {"kernel": kernel, "activation": activation, "now": tuple(now), "tiles": best, "unusable": unusable}
+
+
+def _distance(got: Tensor, expected: Tensor) -> float:
+    return float((got.float() - expected.float()).norm() / expected.float().norm())
+
+
+def parse(words: list[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tokens", type=int, default=4096)
+    parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--heads", type=int, default=8)
+    parser.add_argument("--width", type=int, default=64, help="of a head")
+    parser.add_argument("--dtype", choices=list(DTYPES), default="bfloat16")
+    parser.add_argument(
+        "--norm", choices=["none", "l2", "rms"], default="rms", help="of rows of scores and of the gate's"
+    )
+    parser.add_argument("--activations", nargs="+", choices=["relu", "gated"], default=["relu", "gated"])
+    parser.add_argument("--kernels", nargs="+", choices=KERNELS, default=list(KERNELS))
+    parser.add_argument("--workers", type=int, default=max(1, (os.cpu_count() or 1) - 1), help="that compile")
+    parser.add_argument("--out", type=Path, default=Path("runs/tiles.json"))
+    parser.add_argument("--share", type=int, nargs=2, help=argparse.SUPPRESS)
+    return parser.parse_args(words)
+
+
+def main(words: list[str] | None = None) -> None:
+    args = parse(words)
+    if not torch.cuda.is_available():
+        raise SystemExit("error: tiles are timed on a CUDA device, got a machine without one.")
+    jobs = [(a, k, blocks) for a in args.activations for k in args.kernels for blocks in GRID]
+    with allow_tf32(True, torch.device("cuda")):
+        if args.share:
+            compile_share(args, jobs)
+            return
+        given = sys.argv[1:] if words is None else words
+        shares = [[sys.executable, __file__, *given, "--share", str(i), str(args.workers)] for i in range(args.workers)]
+        print(f"compiling {len(jobs)} tiles in {args.workers} processes …", flush=True)
+        for process in [subprocess.Popen(share, stderr=subprocess.DEVNULL) for share in shares]:
+            process.wait()
+        found = []
+        for activation, kernel in itertools.product(args.activations, args.kernels):
+            found.append(time_tiles(args, activation, kernel))
+            shown = ", ".join(f"{tile['milliseconds']:.3f} {tile['blocks']}" for tile in found[-1]["tiles"][:5])
+            now = next(tile for tile in found[-1]["tiles"] if tile["blocks"] == found[-1]["now"])
+            print(f"{activation} {kernel}: now {now['milliseconds']:.3f} {now['blocks']}; best {shown}", flush=True)
+    where = provenance(torch.device("cuda"), [Path(sys.executable).name, *sys.argv])
+    record = {"task": "tiles", "settings": vars(args) | {"out": str(args.out)}, "kernels": found, **where}
+    write_atomically(args.out, (json.dumps(record, indent=2, sort_keys=True) + "\n").encode())
+    print(f"record: {args.out}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,50 @@
+"""What `benchmarks/tiles.py` times; the timing itself needs a GPU."""
+
+import importlib.util
+
+import pytest
+import torch
+
+from tests.support import ROOT, message
+
+pytest.importorskip("triton", reason="Triton is not installed")
+
+
+@pytest.fixture
+def harness():
+    spec = importlib.util.spec_from_file_location("tiles", ROOT / "benchmarks" / "tiles.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_tile_of_the_table_is_among_those_that_are_timed(harness):
+    assert len(set(harness.GRID)) == len(harness.GRID)
+    assert set(harness.fused._TUNED.values()) <= set(harness.GRID)
+
+
+def test_one_kernel_gets_a_tile_and_the_others_keep_theirs(harness, monkeypatch):
+    present = harness.fused.choose_blocks
+    monkeypatch.setattr(harness.fused, "choose_blocks", present)
+    tile, problem = harness.GRID[0], (4096, 4096, 64, torch.bfloat16)
+    harness.take("keys", tile)
+    assert harness.fused.choose_blocks("keys", *problem, gated=True) == tile
+    assert harness.fused.choose_blocks("queries", *problem, gated=True) == present("queries", *problem, gated=True)
+    harness.take("keys", None)
+    assert harness.fused.choose_blocks("keys", *problem, gated=True) == present("keys", *problem, gated=True)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_machine_without_a_gpu_is_refused(harness):
+    with pytest.raises(SystemExit, match=message("tiles are timed on a CUDA device", "without one")):
+        harness.main([])
+
+
+@pytest.mark.gpu
+def test_a_few_tiles_are_ranked(harness, monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(harness, "GRID", harness.GRID[:4])
+    words = ["--tokens", "200", "--batch", "2", "--kernels", "forward", "--activations", "relu", "--workers", "1"]
+    harness.main([*words, "--out", str(tmp_path / "t.json")])
+    assert "relu forward: now" in capsys.readouterr().out
