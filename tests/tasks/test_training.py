@@ -15,6 +15,7 @@ from tests.support import ROOT, message
 from toa.nn import StochasticOperatorRegularization, TemporalOperatorAttention
 from toa.tasks import TrainingConfig, TrainingState, TrainingStopped, make_fabric, time_steps, train
 from toa.tasks.checkpoint import load_checkpoint
+from toa.tasks.training import _Run
 
 
 class Small(nn.Module):
@@ -94,6 +95,31 @@ def test_the_steps_that_are_timed_are_those_of_training():
     assert_same_weights(timed, trained)
     assert len(seconds) == 17
     assert min(seconds) > 0.0
+
+
+def test_a_step_that_breaks_off_leaves_no_gradients_to_the_next(monkeypatch):
+    def refuse() -> None:
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    def gradients(breaks: bool) -> list[Tensor]:
+        model, config = Small(dropout=0.0), TrainingConfig(epochs=1)
+        fabric = make_fabric(torch.device("cpu"))
+        taken = _Run(model=model, batches=Numbers(), loss_of=loss_of, config=config, fabric=fabric)
+        found: list[Tensor] = []
+        if breaks:
+            monkeypatch.setattr(taken.optimizer, "step", refuse)
+            with pytest.raises(RuntimeError, match="not permitted"):
+                taken._step(*taken._gather(0, 0))
+        monkeypatch.setattr(
+            taken.optimizer, "step", lambda: found.extend(x.grad for x in model.parameters() if x.grad is not None)
+        )
+        torch.manual_seed(1)
+        taken._step(*taken._gather(0, 1))
+        return found
+
+    broken, plain = gradients(True), gradients(False)
+    assert plain
+    assert all(torch.equal(one, other) for one, other in zip(broken, plain, strict=True))
 
 
 def test_no_steps_cannot_be_timed():

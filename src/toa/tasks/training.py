@@ -265,7 +265,6 @@ class _Run:
         self.ranks = Ranks(self.fabric)
         self.parts = [(1.0, 1)]
         self.optimizer = make_optimizer(self.model, self.config, self.fabric.device)
-        self.optimizer.zero_grad(set_to_none=True)
         self.state = TrainingState()
         self.generators = own_generators(self.model)
         self.best_weights: dict[str, Tensor] = {}
@@ -323,6 +322,8 @@ class _Run:
 
     def _step(self, *tensors: Tensor) -> Tensor:
         """Gradients of one or more batches, and a step of the optimizer."""
+        # what a step that broke off has left, as a capture that fails does
+        self.optimizer.zero_grad(set_to_none=True)
         parts = [tensors[i : i + self.width] for i in range(0, len(tensors), self.width)]
         total = torch.zeros((), device=self.fabric.device)
         for number, (part, (weight, copies)) in enumerate(zip(parts, self.parts, strict=True), 1):
