@@ -115,3 +115,16 @@ def test_operators_may_learn_at_a_rate_of_their_own():
 def test_an_operator_rate_of_zero_is_refused():
     with pytest.raises(ValueError, match=message("operator_rate must be", "0")):
         TrainingConfig(operator_rate=0.0)
+
+
+def test_a_rate_on_the_device_is_written_only_where_it_changes():
+    layer = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.Adam(layer.parameters(), lr=torch.tensor(1.0), capturable=True)
+    (group,) = optimizer.param_groups
+    place, versions = group["lr"], []
+    for rate in (0.5, 0.5, 0.25, 0.5):
+        set_rate(optimizer, rate)
+        versions.append(place._version)
+        assert group["lr"] is place
+        assert float(place) == rate
+    assert versions == [1, 1, 2, 3]

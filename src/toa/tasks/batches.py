@@ -41,8 +41,8 @@ class ShuffledBatches:
         drop_last: bool = False,
     ) -> None:
         check_at_least("batch_size", batch_size, 1)
+        self.tensors = tensors
         self._source = source
-        self._tensors = tensors
         self._size = batch_size
         self._seed = seed
         self._order: tuple[int, Tensor] | None = None
@@ -56,6 +56,10 @@ class ShuffledBatches:
 
     def at(self, epoch: int, step: int) -> tuple[Tensor, ...]:
         """The tensors of a step."""
+        return self.tensors(self.places(epoch, step))
+
+    def places(self, epoch: int, step: int) -> Tensor:
+        """Where they are in the source; on a GPU if their numbers are there too."""
         if self._order is None or self._order[0] != epoch:
             self._order = (epoch, self._source.epoch_order(self._seed, epoch))
-        return self._tensors(self._order[1][step * self._size : (step + 1) * self._size])
+        return self._order[1][step * self._size : (step + 1) * self._size]

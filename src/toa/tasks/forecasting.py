@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from toa.data.windows import WindowBatch, Windows
@@ -15,6 +16,9 @@ from toa.tasks.metrics import FORECAST_METRICS, RunningMeans
 
 # windows a batch where no gradient is kept
 _EVALUATION_BATCH = 512
+
+# means of `FORECAST_METRICS`, as PyTorch has them with gradients of their own
+_LOSSES = {"mse": F.mse_loss, "mae": F.l1_loss}
 
 
 class WindowBatches(ShuffledBatches):
@@ -60,17 +64,17 @@ def forecast_loss(
         metric: A name of `FORECAST_METRICS`.
         autocast: The precision that `forecast_and_penalty` runs in; Fabric sees to that of `forward` alone.
     """
-    error = FORECAST_METRICS[metric]
+    error = _LOSSES[metric]
 
     def loss_of(
         model: nn.Module, x: Tensor, y: Tensor, marks: Tensor | None = None, future_marks: Tensor | None = None
     ) -> Tensor:
         with_penalty = getattr(model, "forecast_and_penalty", None)
         if with_penalty is None:
-            return error(model(x, marks, future_marks), y).mean()
+            return error(model(x, marks, future_marks), y)
         with autocast():
             forecast, penalty = with_penalty(x, marks, future_marks)
-        return error(forecast.to(y.dtype), y).mean() + penalty.to(y.dtype)
+        return error(forecast.to(y.dtype), y) + penalty.to(y.dtype)
 
     return loss_of
 

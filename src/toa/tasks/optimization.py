@@ -12,9 +12,11 @@ from torch import Tensor, nn
 
 from toa._checks import check_at_least, check_choice, check_positive
 from toa.nn import SequenceOperator
+from toa.tasks.piecewise import PiecewiseAdam, PiecewiseAdamW
 
 OptimizerName = Literal["adamw", "adam", "radam"]
 OPTIMIZERS = {"adamw": torch.optim.AdamW, "adam": torch.optim.Adam, "radam": torch.optim.RAdam}
+_FUSED = {"adamw": PiecewiseAdamW, "adam": PiecewiseAdam}
 Schedule = Literal["constant", "type1", "type3", "cosine", "onecycle", "warmup-cosine"]
 SCHEDULES = ("constant", "type1", "type3", "cosine", "onecycle", "warmup-cosine")
 
@@ -24,6 +26,9 @@ _LAST_DIVISOR = 25.0 * 1e4
 
 # in a group of parameters, what its rate is multiplied by
 _FACTOR = "rate_factor"
+
+# in a group of parameters, what a rate that lives on the device was last set to
+_LAST = "last_rate"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -140,14 +145,16 @@ def make_optimizer(model: nn.Module, config: TrainingConfig, device: torch.devic
             {"params": [p for p in model.parameters() if p in offsets], **own},
         )
         parameters = [group for group in groups if group["params"]]
-    return OPTIMIZERS[config.optimizer](parameters, lr=rate(1.0), **settings)
+    kinds = OPTIMIZERS | _FUSED if on_cuda else OPTIMIZERS
+    return kinds[config.optimizer](parameters, lr=rate(1.0), **settings)
 
 
 def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
-    """Set the learning rate of all parameters, in place where it lives on the device."""
+    """Set the learning rate of all parameters, in place where it lives on the device and is another than before."""
     for group in optimizer.param_groups:
         own = rate * group.get(_FACTOR, 1.0)
-        if isinstance(group["lr"], Tensor):
-            group["lr"].fill_(own)
-        else:
+        if not isinstance(group["lr"], Tensor):
             group["lr"] = own
+        elif group.get(_LAST) != own:
+            group["lr"].fill_(own)
+            group[_LAST] = own

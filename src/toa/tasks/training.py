@@ -27,6 +27,7 @@ from torch import Tensor, nn
 
 from toa._checks import check_at_least
 from toa.nn import own_generators
+from toa.tasks.batches import ShuffledBatches
 from toa.tasks.checkpoint import load_checkpoint, save_checkpoint
 from toa.tasks.graph import Batch, GraphedStep
 from toa.tasks.optimization import TrainingConfig, make_optimizer, set_rate
@@ -261,14 +262,16 @@ class _Run:
         # an epoch's last step may have fewer batches to gather
         self.steps = -(-self.batches.steps_per_epoch // self.config.accumulate)
         self.total = self.config.epochs * self.steps
-        self.width = 1
         self.ranks = Ranks(self.fabric)
-        self.parts = [(1.0, 1)]
+        self.width, self.parts = 1, [(1.0, 1)]
         self.optimizer = make_optimizer(self.model, self.config, self.fabric.device)
         self.state = TrainingState()
         self.generators = own_generators(self.model)
         self.best_weights: dict[str, Tensor] = {}
         self.loss_sum = torch.zeros((), device=self.fabric.device)
+        self.one = torch.ones((), device=self.fabric.device)
+        # batches of which a step is given the places, and gathers what is there itself
+        self.gathered: ShuffledBatches | None = None
         # when the next checkpoint may be written
         self.save_from = -math.inf
 
@@ -299,48 +302,61 @@ class _Run:
 
     def stepper(self, cuda_graph: bool) -> Callable[..., Tensor]:
         """What does a step: a CUDA graph where one is wanted and can be."""
-        graphed = cuda_graph and self.fabric.device.type == "cuda" and self.fabric.world_size == 1
-        return GraphedStep(self._step, self.generators) if graphed else self._step
+        if not (cuda_graph and self.fabric.device.type == "cuda" and self.ranks.alone):
+            return self._step
+        if isinstance(self.batches, ShuffledBatches) and self.batches.places(0, 0).device.type == "cuda":
+            self.gathered = self.batches
+        return GraphedStep(self._step, self.generators)
 
     def advance(self, step: Callable[..., Tensor]) -> Tensor:
         """Do the next step; its loss stays on the device."""
         epoch, place = divmod(self.state.step, self.steps)
         set_rate(self.optimizer, self.config.rate(self.state.step, self.steps))
         loss = step(*self._gather(epoch, place))
-        self.loss_sum += loss
         self.state.step += 1
         return loss
 
     def _gather(self, epoch: int, step: int) -> Batch:
-        """This rank's tensors of all batches that a step gathers gradients of, one after another."""
+        """This rank's tensors of all batches that a step gathers gradients of, one after another, or their places."""
         first = step * self.config.accumulate
-        last = min(first + self.config.accumulate, self.batches.steps_per_epoch)
-        shares = [self.ranks.share(self.batches.at(epoch, index)) for index in range(first, last)]
+        indices = range(first, min(first + self.config.accumulate, self.batches.steps_per_epoch))
+        if self.gathered is not None:
+            self.parts = [(1.0, 1)] * len(indices)
+            return tuple(self.gathered.places(epoch, index) for index in indices)
+        shares = [self.ranks.share(self.batches.at(epoch, index)) for index in indices]
         self.width = len(shares[0].tensors)
         self.parts = [(share.weight, share.copies) for share in shares]
         return tuple(tensor for share in shares for tensor in share.tensors)
 
-    def _step(self, *tensors: Tensor) -> Tensor:
+    def _batches_of(self, given: Batch) -> list[Batch]:
+        """The batches of a step, from what `_gather` gives it."""
+        if self.gathered is not None:
+            return [self.gathered.tensors(places) for places in given]
+        return [given[i : i + self.width] for i in range(0, len(given), self.width)]
+
+    def _step(self, *given: Tensor) -> Tensor:
         """Gradients of one or more batches, and a step of the optimizer."""
         # what a step that broke off has left, as a capture that fails does
         self.optimizer.zero_grad(set_to_none=True)
-        parts = [tensors[i : i + self.width] for i in range(0, len(tensors), self.width)]
-        total = torch.zeros((), device=self.fabric.device)
+        parts = self._batches_of(given)
+        losses = []
         for number, (part, (weight, copies)) in enumerate(zip(parts, self.parts, strict=True), 1):
             self.ranks.copies = copies
             # gradients of all parts cross over at once, with the last
             held = not self.ranks.alone and number < len(parts)
             with self.fabric.no_backward_sync(self.wrapped) if held else nullcontext():
-                loss = self.loss_of(self.wrapped, *part) / len(parts)
-                if weight != 1.0:
-                    loss = loss * weight
-                self.fabric.backward(loss)
-            total = total + loss.detach()
+                loss = self.loss_of(self.wrapped, *part)
+                if weight != len(parts):
+                    loss = loss * (weight / len(parts))
+                self.fabric.backward(loss, self.one.to(loss.dtype))
+            losses.append(loss.detach())
         if self.config.clip_norm is not None:
             nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip_norm)
         self.optimizer.step()
         # now and not before the next step: a graph would hold those of the last eager one beside its own
         self.optimizer.zero_grad(set_to_none=True)
+        total = losses[0] if len(losses) == 1 else torch.stack(losses).sum()
+        self.loss_sum += total
         return total
 
     def _done(self) -> bool:

@@ -1,0 +1,53 @@
+"""A step that is given places and gathers its batches itself, as one in a CUDA graph does."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from toa.tasks import TrainingConfig
+from toa.tasks.batches import ShuffledBatches
+from toa.tasks.training import _Run, make_fabric
+
+
+class Rows:
+    """Rows to learn from, in an order of their own each epoch."""
+
+    def __init__(self) -> None:
+        self.x = torch.randn(14, 4, generator=torch.Generator().manual_seed(1))
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def epoch_order(self, seed: int, epoch: int) -> Tensor:
+        return torch.randperm(14, generator=torch.Generator().manual_seed(seed + epoch))
+
+
+def loss_of(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    return (model(x) - y).square().mean()
+
+
+def learn(*, accumulate: int, gathers: bool) -> tuple[nn.Linear, Tensor]:
+    torch.manual_seed(0)
+    rows, model = Rows(), nn.Linear(4, 1)
+    batches = ShuffledBatches(rows, lambda index: (rows.x[index], rows.x[index].sum(-1, True)), 4, seed=3)
+    config = TrainingConfig(epochs=2, learning_rate=0.05, accumulate=accumulate)
+    run = _Run(model=model, batches=batches, loss_of=loss_of, config=config, fabric=make_fabric(torch.device("cpu")))
+    run.gathered = batches if gathers else None
+    for _ in range(run.total):
+        run.advance(run._step)
+    return model, run.loss_sum
+
+
+@pytest.mark.parametrize("accumulate", [1, 3])
+def test_a_step_that_gathers_its_batches_learns_the_same(accumulate):
+    (found, loss), (expected, wanted) = (learn(accumulate=accumulate, gathers=gathers) for gathers in (True, False))
+    assert torch.equal(found.weight, expected.weight)
+    assert torch.equal(loss, wanted)
+    assert float(loss) > 0.0
+
+
+def test_a_batch_is_what_lies_at_its_places():
+    rows = Rows()
+    batches = ShuffledBatches(rows, lambda index: (rows.x[index],), 4, seed=3)
+    for step in range(4):
+        assert torch.equal(batches.at(1, step)[0], rows.x[batches.places(1, step)])
