@@ -114,10 +114,11 @@ class VariateEmbedding(nn.Module):
     def forward(self, series: Tensor, marks: Tensor | None = None) -> Tensor:
         """Tokens, those of the marks last."""
         check_shape("series", series, "(B, L, C)", (None, self.lookback, None))
+        variates = series.mT  # (B, C, L)
         if marks is not None:
             check_shape("marks", marks, "(B, L, F)", (series.shape[0], self.lookback, None))
-            series = torch.cat((series, marks), -1)  # (B, L, C + F)
-        return self.dropout(self.projection(series.mT))  # (B, C + F, E)
+            variates = torch.cat((variates, marks.mT), 1)  # (B, C + F, L)
+        return self.dropout(self.projection(variates))  # (B, C + F, E)
 
 
 class PointEmbedding(nn.Module):

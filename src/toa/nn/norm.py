@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from toa._checks import check_at_least, check_choice, check_positive, check_shape
 from toa.ops.layer_norm import layer_norm
+from toa.ops.series_norm import series_norm, takes_series
 
 Norm = Literal["layer", "batch"]
 NORMS = ("layer", "batch")
@@ -52,6 +53,9 @@ class ReversibleInstanceNorm(nn.Module):
                 row needs one real step. None if all are.
         """
         check_shape("series", series, "(B, L, C)", (None, None, self.affine_channels))
+        if mask is None and takes_series(series):
+            series, mean, std = series_norm(series, self.eps)
+            return self._scaled(series), Statistics(mean, std)
         if mask is None:
             mean = series.mean(1, keepdim=True).detach()  # (B, 1, C)
             var = series.var(1, correction=0, keepdim=True)
@@ -66,10 +70,10 @@ class ReversibleInstanceNorm(nn.Module):
         std = (var + self.eps).sqrt()  # (B, 1, C)
         if self.detach_std:
             std = std.detach()
-        series = (series - mean) / std
-        if self.weight is not None and self.bias is not None:
-            series = series * self.weight + self.bias
-        return series, Statistics(mean, std)
+        return self._scaled((series - mean) / std), Statistics(mean, std)
+
+    def _scaled(self, series: Tensor) -> Tensor:
+        return series if self.weight is None or self.bias is None else series * self.weight + self.bias
 
     def denormalise(self, series: Tensor, statistics: Statistics) -> Tensor:
         """A series (B, P, C) of any length, back in the units that the statistics come from."""
@@ -77,7 +81,7 @@ class ReversibleInstanceNorm(nn.Module):
         if self.weight is not None and self.bias is not None:
             # eps² keeps a scale that has reached zero from dividing by it
             series = (series - self.bias) / (self.weight + self.eps**2)
-        return series * statistics.std + statistics.mean
+        return torch.addcmul(statistics.mean, series, statistics.std)
 
     def extra_repr(self) -> str:
         """What the module's repr shows."""
