@@ -8,6 +8,7 @@ from torch import Tensor
 
 from toa import ops
 from toa.nn import TemporalOperatorAttention
+from toa.ops import mixing
 from toa.ops.mixing import EntryDrop, drop_entries, mix_tokens
 
 ON_GPU = torch.cuda.is_available()
@@ -93,6 +94,11 @@ def test_an_entry_is_dropped_alike_in_any_block_and_by_head() -> None:
     # shared by all heads, a rate still drops other entries of each
     shared = drop_entries(ones, make_drop(0.5))
     assert not torch.equal(shared[0], shared[1])
+    # nor are the heads of a seed those of the seed beside it
+    beside = drop_entries(ones, make_drop(0.5, seed=6))
+    assert not torch.equal(shared[1], beside[0])
+    largest = drop_entries(ones, make_drop(0.5, seed=2**31 - 1))
+    assert abs((largest != 0).float().mean().item() - 0.5) < 0.03
 
 
 def test_a_dropped_operator_is_one_matrix_however_it_is_used() -> None:
@@ -123,6 +129,19 @@ def test_generator_makes_a_training_pass_reproducible(tokens, sharing) -> None:
     assert torch.equal(first[1], again[1])
     assert not torch.equal(first[0], first[1])
     assert not torch.equal(first[0], other[0])
+
+
+# the compiler itself calls what PyTorch has deprecated
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("dropped", [True, False])
+def test_operators_are_what_they_are_registered_as(dropped) -> None:
+    drop = make_drop([0.3, 0.6]) if dropped else (None, None)
+    views = (normal(2, 2, 9, 5, dtype=torch.float16).transpose(1, 2), normal(2, 11, 11)[:, :9, :9])
+    x, block = (view.detach().requires_grad_() for view in views)
+    torch.library.opcheck(mixing._mix, (x, block, *drop, True, True))
+    torch.library.opcheck(mixing._outer, (x, x, *drop, torch.float32))
+    if dropped:
+        torch.library.opcheck(mixing._drop, (block, *drop))
 
 
 def kept_bytes(layer: torch.nn.Module, x: Tensor) -> int:

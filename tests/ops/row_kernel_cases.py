@@ -8,6 +8,8 @@ from torch import Tensor
 
 from tests.ops.triton_cases import DEVICE, ON_GPU, _poisoned, _rms  # noqa: F401
 from toa.experiments.op_cost import unit_of_rounding
+from toa.ops import column_sum as column_sum_module
+from toa.ops import layer_norm as layer_norm_module
 from toa.ops import linear as linear_module
 from toa.ops.column_sum import column_sum
 from toa.ops.layer_norm import MAX_WIDTH, layer_norm
@@ -223,3 +225,14 @@ def test_it_compiles_whole(function) -> None:
     expected = results(function, "triton", *tensors)
     for name, got in results(compiled, "triton", *tensors).items():
         torch.testing.assert_close(got, expected[name])
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+def test_operators_are_what_they_are_registered_as(dtype) -> None:
+    x, weight, bias = (normal(*shape, dtype=dtype) for shape in ((4, 3, 8), (8,), (8,)))
+    apart = x.transpose(0, 1)
+    leaves = [leaf.detach().requires_grad_() for leaf in (apart, weight, bias)]
+    torch.library.opcheck(layer_norm_module._forward, (*leaves, 1e-5))
+    torch.library.opcheck(layer_norm_module._backward, (apart.contiguous(), apart, weight, 1e-5))
+    torch.library.opcheck(column_sum_module._sum, (leaves[0], torch.float32))

@@ -155,6 +155,42 @@ def test_dropout_keeps_the_mean_and_draws_once_for_both_directions() -> None:
     assert not torch.equal(again, out)
 
 
+def test_heads_of_seeds_beside_each_other_draw_apart() -> None:
+    ones = torch.ones(1, 64, 2, 4, device=DEVICE)
+    eye = torch.eye(64, device=DEVICE)[None, :, None].expand(1, -1, 2, -1)
+    outputs = []
+    for number in (5, 6):
+        seed = torch.tensor([number], dtype=torch.int32, device=DEVICE)
+        settings = [1.0, 0.0, 1.0, 1.0, 1.0, 0.0, 1.0]
+        outputs.append(fused._forward(ones, ones, eye, None, None, seed, settings, [False] * 2, False, 0.5, False)[0])
+    one, other = outputs
+    assert not torch.equal(one[:, :, 0], one[:, :, 1])
+    assert not torch.equal(one[:, :, 1], other[:, :, 0])
+
+
+# the compiler itself calls what PyTorch has deprecated
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("norms", [(False, False), (True, False), (False, True), (True, True)], ids=str)
+def test_tiles_are_what_they_are_registered_as(norms) -> None:
+    arguments = make_problem(keys=7, queries=5, activation="gated").cast(torch.float32).to(DEVICE).leaves
+    tensors = [arguments[name] for name in ("q", "k", "v", "gate_q", "gate_k")]
+    seed = torch.tensor([3], dtype=torch.int32, device=DEVICE)
+    settings = [0.5, 1 / 7, 1.0, 1 / 7, 0.5, 1 / 7, 1.0]
+    torch.library.opcheck(fused._forward, (*tensors, seed, settings, list(norms), False, 0.2, True))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("activation", ["softmax", "gated"])
+def test_whole_attention_is_what_it_is_registered_as(activation) -> None:
+    problem = make_problem(keys=7, queries=5, activation=activation).cast(torch.float32).to(DEVICE)
+    given = problem.arguments()
+    tensors = [given.get(name) for name in ("q", "k", "v", "gate_q", "gate_k")]
+    matrices = [None if given.get(name) is None else given[name].offset for name in ("s1", "s2", "gate_s1")]
+    seed = torch.tensor([3], dtype=torch.int32, device=DEVICE)
+    norms = ("rms", "rms" if activation == "gated" else "none")
+    torch.library.opcheck(whole._forward, (*tensors, *matrices, seed, activation, 0.5, 0.5, *norms, 0.2, True))
+
+
 @pytest.mark.parametrize("length", [16, 65])
 def test_dropout_gradients_are_those_of_the_masked_kernel(length) -> None:
     torch.manual_seed(0)

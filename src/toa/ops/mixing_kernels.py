@@ -9,15 +9,13 @@ Alphabet: B batch, N tokens, H heads, D width.
 import triton
 import triton.language as tl
 
-from toa.ops.attention.kernels import _tile
+from toa.ops.attention.kernels import _keep, _tile
 
 
 @triton.jit
 def _kept(seed, rate, h, rate_h, rows, columns):
-    """What entries are multiplied by, 0 or 1 / (1 - p); an entry's draw does not depend on the matrix's size."""
-    p = tl.load(rate + h * rate_h)
-    drawn = tl.rand(tl.load(seed) + h, rows[:, None] * 65536 + columns[None, :])
-    return tl.where(drawn >= p, 1.0 / (1.0 - p), 0.0)
+    """What the entries of a head are multiplied by."""
+    return _keep(tl.load(seed), h, rows[:, None], columns[None, :], tl.load(rate + h * rate_h))
 
 
 @triton.jit

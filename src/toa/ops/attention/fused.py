@@ -134,7 +134,7 @@ def _forward(
     dropout_p: float,
     exact: bool,
 ) -> tuple[Tensor, Tensor]:
-    """The output, and the factors of normalised rows, those of the scores and of the gate's, (2, B, H, M)."""
+    """The output, and the factors of normalised rows, of the scores, of the gate's or of both: (0 to 2, B, H, M)."""
     (b, m, h, d), (n, e) = q.shape, (v.shape[1], v.shape[3])
     out, factors = _empty_results(q, v, norms)
     if out.numel() == 0:
@@ -145,7 +145,7 @@ def _forward(
     # Triton launches on the current device, wherever the tensors are
     with torch.cuda.device_of(q):
         kernels.forward_kernel[(b * h, triton.cdiv(m, blocks.queries))](
-            *(q, k, v, gate_q, gate_k, out, *_of_branches(factors), seed),
+            *(q, k, v, gate_q, gate_k, out, *_of_branches(factors, norms), seed),
             *strides_of(3, q, k, v, gate_q, gate_k, out),
             *(h, m, n, d, e, g, dropout_p, *settings),
             **_constants(d, e, g, gate_q is not None, norms, causal, dropout_p, exact, blocks),
@@ -162,13 +162,14 @@ def _(
 
 def _empty_results(q: Tensor, v: Tensor, norms: list[bool]) -> tuple[Tensor, Tensor]:
     b, m, h, _ = q.shape
-    factors = q.new_empty((2, b, h, m) if any(norms) else 0, dtype=torch.float32)
+    factors = q.new_empty((sum(norms), b, h, m), dtype=torch.float32)
     return v.new_empty(b, m, h, v.shape[3]), factors
 
 
-def _of_branches(rows: Tensor) -> tuple[Tensor | None, Tensor | None]:
-    """A number a row for the scores and the gate's."""
-    return (rows[0], rows[1]) if rows.numel() else (None, None)
+def _of_branches(rows: Tensor, norms: list[bool]) -> tuple[Tensor | None, Tensor | None]:
+    """A number a row for the scores and the gate's, where they are normalised."""
+    left, right = norms
+    return rows[0] if left else None, rows[-1] if right else None
 
 
 @torch.library.custom_op("toa::kernel_attention_backward", mutates_args=())
@@ -202,7 +203,7 @@ def _backward(
     # rows that are normalised have sums that the one kernel takes and the other reads
     whole = m <= blocks.queries and n <= blocks.keys and not any(norms)
     inputs = (q, k, v, gate_q, gate_k, grad)
-    rows = (*_of_branches(factors), *_of_branches(torch.empty_like(factors)))
+    rows = (*_of_branches(factors, norms), *_of_branches(torch.empty_like(factors), norms))
     sizes = (h, m, n, d, e, g, dropout_p, *settings)
     outputs = (grad_q, grad_k, grad_v, grad_gate_q, grad_gate_k)
     with torch.cuda.device_of(q):

@@ -58,11 +58,14 @@ def _softplus(x, PRECISION: tl.constexpr):
 
 
 @triton.jit
-def _keep(seed, bh, queries, keys, N, dropout_p):
-    """What dropout multiplies a tile by, 0 or 1 / (1 - p); one of the two places is a column, the other a row."""
-    # a philox counter wraps at 2³²: heads are told apart by the key
-    drawn = tl.rand(seed + bh, queries * N + keys)
-    return tl.where(drawn >= dropout_p, 1.0 / (1.0 - dropout_p), 0.0)
+def _keep(seed, head, rows, columns, p):
+    """What dropout multiplies a tile by, 0 or 1 / (1 - p); one of rows and columns is a column, the other a row.
+
+    A draw depends on seed, head, row and column alone. Each counts by itself: a sum of two would give some places the
+    same draws, heads of seeds that are near each other, or rows of very many columns.
+    """
+    drawn, _, _, _ = tl.philox(seed, rows, columns, head, head * 0)
+    return tl.where(tl.uint_to_uniform_float(drawn) >= p, 1.0 / (1.0 - p), 0.0)
 
 
 @triton.jit
@@ -134,7 +137,7 @@ def forward_kernel(
         if CAUSAL:
             weights = tl.where(rows[:, None] >= columns[None, :], weights, 0.0)
         if DROPOUT:
-            weights *= _keep(key_of_draws, bh, rows[:, None], columns[None, :], N, dropout_p)
+            weights *= _keep(key_of_draws, bh, rows[:, None], columns[None, :], dropout_p)
         total += tl.dot(weights.to(value.dtype), value, input_precision=PRECISION)
     if NORM and not NORM_FIRST:
         factor = gain * tl.rsqrt(share * squares + floor)
@@ -145,7 +148,7 @@ def forward_kernel(
 
 @triton.jit
 def _pair_gradients(
-    own, other, own_value, other_value, own_gate, other_gate, factor, gate_factor, queries, keys, bh, key_of_draws, N,
+    own, other, own_value, other_value, own_gate, other_gate, factor, gate_factor, queries, keys, bh, key_of_draws,
     dropout_p, GATED: tl.constexpr, CAUSAL: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Of a tile of pairs: weights, scores and gate's scores, and the gradients of these two; rows are own tokens.
@@ -160,7 +163,7 @@ def _pair_gradients(
         active = active & (queries >= keys)
     weights = tl.where(active, left, 0.0)
     if DROPOUT:
-        keep = _keep(key_of_draws, bh, queries, keys, N, dropout_p)
+        keep = _keep(key_of_draws, bh, queries, keys, dropout_p)
         grad_weights *= keep
     grad_left = tl.where(active, grad_weights, 0.0)
     right, grad_right = left, grad_left
@@ -224,7 +227,7 @@ def backward_queries_kernel(
             gate_key = _tile(gate_k, b, h, columns, N, gk_b, gk_n, gk_h, g, G)
         _, left, right, grad_left, grad_right = _pair_gradients(
             query, key, grad, value, gate_query, gate_key, 1.0, 1.0, rows[:, None], columns[None, :], bh, key_of_draws,
-            N, dropout_p, GATED, CAUSAL, DROPOUT, PRECISION,
+            dropout_p, GATED, CAUSAL, DROPOUT, PRECISION,
         )  # fmt: skip
         if NORM:
             grad_left -= left * along[:, None]
@@ -288,7 +291,7 @@ def backward_keys_kernel(
                 gate_factor = tl.load(gate_factors + places, mask=rows < M, other=0.0)[None, :]
         weights, left, right, grad_left, grad_right = _pair_gradients(
             key, query, value, grad, gate_key, gate_query, factor, gate_factor, rows[None, :], columns[:, None], bh,
-            key_of_draws, N, dropout_p, GATED, CAUSAL, DROPOUT, PRECISION,
+            key_of_draws, dropout_p, GATED, CAUSAL, DROPOUT, PRECISION,
         )  # fmt: skip
         if NORM:
             along = tl.load(alongs + places, mask=rows < M, other=0.0)[None, :]

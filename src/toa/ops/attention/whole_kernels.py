@@ -36,12 +36,13 @@ def _mixed(
 ):  # fmt: skip
     """(I + matrix) x of a head, (BLOCK_N, WIDTH), the identity exact; strides down and right the matrix."""
     rows = tl.arange(0, BLOCK_N)
+    own = matrix + h.to(tl.int64) * matrix_h
     total = _tile(x, b, h, rows, N, x_b, x_n, x_h, width, WIDTH)
     for start in range(0, N, CHUNK):
         columns = start + tl.arange(0, CHUNK)
         inside = (rows[:, None] < N) & (columns[None, :] < N)
-        places = h * matrix_h + rows[:, None] * down + columns[None, :] * right
-        part = tl.load(matrix + places, mask=inside, other=0.0).to(tl.float32)
+        places = rows[:, None] * down + columns[None, :] * right
+        part = tl.load(own + places, mask=inside, other=0.0).to(tl.float32)
         total += tl.dot(part, _tile(x, b, h, columns, N, x_b, x_n, x_h, width, WIDTH), input_precision=PRECISION)
     return total
 
@@ -112,7 +113,7 @@ def whole_forward_kernel(
         gate, _ = _softplus(gate_scores, PRECISION)
         weights *= gate
     if DROPOUT:
-        weights *= _keep(tl.load(seed), bh, rows[:, None], columns[None, :], N, dropout_p)
+        weights *= _keep(tl.load(seed), bh, rows[:, None], columns[None, :], dropout_p)
     total = tl.dot(weights, value, input_precision=PRECISION)
     _put(out, total, b, h, rows, M, o_b, o_n, o_h, e, E)
 
@@ -150,7 +151,7 @@ def whole_backward_kernel(
     grad_weights = tl.dot(grad, tl.trans(value), input_precision=PRECISION)
     keep = 1.0
     if DROPOUT:
-        keep = _keep(tl.load(seed), bh, rows[:, None], columns[None, :], N, dropout_p)
+        keep = _keep(tl.load(seed), bh, rows[:, None], columns[None, :], dropout_p)
         grad_weights *= keep
     if ACTIVATION == "softmax":
         grad_scores = weights * (grad_weights - tl.sum(grad_weights * weights, 1)[:, None])
@@ -201,8 +202,8 @@ def operator_backward_kernel(
     part, h = tl.program_id(0) // H, tl.program_id(0) % H
     columns = tl.arange(0, BLOCK_N)
     inside = (columns[:, None] < N) & (columns[None, :] < N)
-    places = h * matrix_h + columns[:, None] * down + columns[None, :] * right
-    offset = tl.load(matrix + places, mask=inside, other=0.0).to(tl.float32)
+    places = columns[:, None] * down + columns[None, :] * right
+    offset = tl.load(matrix + h.to(tl.int64) * matrix_h + places, mask=inside, other=0.0).to(tl.float32)
     total = tl.zeros((BLOCK_N, BLOCK_N), tl.float32)
     for step in range(tl.cdiv(B - part, parts)):
         b = part + step * parts
