@@ -103,7 +103,8 @@ def choose_backend(
 
     "auto" is what the environment variable TOA_BACKEND names, if it is set, else the first that can run; where that is
     not the one meant for the device, a warning says once why. Softmax over more tokens than a tile holds is PyTorch's
-    own fused attention on folded keys and values, "triton" or "folded".
+    own fused attention on folded keys and values, "triton" or "folded". A name that is an argument speaks of attention
+    alone: what else has kernels, mixing by dense operators too, takes them on a GPU unless TOA_BACKEND names another.
 
     Args:
         backend: A name of `BACKENDS`, or "auto".
