@@ -235,6 +235,10 @@ def _in_children(
                 yield cost
 
 
+# what a process says when it may be asked
+_READY = "ready\n"
+
+
 class _Child:
     """A process that has imported what it needs and measures when it is asked to."""
 
@@ -249,9 +253,10 @@ class _Child:
         self._process.communicate()
 
     def wait(self) -> None:
-        """Until it is ready; if it never is, asking tells why."""
+        """Until it is ready, whatever a library prints before; if it never is, asking tells why."""
         assert self._process.stdout is not None
-        self._process.stdout.readline()
+        while self._process.stdout.readline() not in (_READY, ""):
+            pass
 
     def ask(self, name: str, request: Record) -> Record:
         """What `main` finds.
@@ -273,7 +278,7 @@ def main() -> None:
     # training imports it when it starts
     import lightning.fabric  # noqa: F401
 
-    sys.stdout.write("ready\n")
+    sys.stdout.write(_READY)
     sys.stdout.flush()
     request = json.load(sys.stdin)
     run = EfficiencyRun(**request["run"] | {"rows": tuple(request["run"]["rows"])})
