@@ -188,7 +188,7 @@ def test_whole_attention_is_what_it_is_registered_as(activation) -> None:
     matrices = [None if given.get(name) is None else given[name].offset for name in ("s1", "s2", "gate_s1")]
     seed = torch.tensor([3], dtype=torch.int32, device=DEVICE)
     norms = ("rms", "rms" if activation == "gated" else "none")
-    torch.library.opcheck(whole._forward, (*tensors, *matrices, seed, activation, 0.5, 0.5, *norms, 0.2, True))
+    torch.library.opcheck(whole._forward, (*tensors, *matrices, seed, [], [], activation, 0.5, 0.5, *norms, 0.2, True))
 
 
 @pytest.mark.parametrize("length", [16, 65])

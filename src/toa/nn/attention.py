@@ -23,6 +23,7 @@ from toa.nn.linear import Linear, is_plain
 from toa.nn.operator import SequenceOperator, Structure, make_operator
 from toa.nn.regularization import Sharing, StochasticOperatorRegularization
 from toa.ops.linear import linear
+from toa.ops.split import split
 
 Variant = Literal["softmax", "relu", "gated"]
 
@@ -230,14 +231,14 @@ class Attention(nn.Module, ABC):
             return self.q_proj(query), self.k_proj(key), self.v_proj(value)
         weight = torch.cat([layer.weight for layer in layers])
         bias = None if self.q_proj.bias is None else torch.cat([layer.bias for layer in layers])
-        q, k, v = linear(query, weight, bias).split([layer.out_features for layer in layers], -1)
+        q, k, v = split(linear(query, weight, bias), [layer.out_features for layer in layers])
         return q, k, v
 
     def _factors(self, query: Tensor, q: Tensor, k: Tensor) -> ScoreFactors:
         """This layer's own queries and keys in heads; of two groups the second is the gate's."""
         if self._qk_groups == 1:
             return ScoreFactors(self._heads(q), self._heads(k))
-        (q, gate_q), (k, gate_k) = q.chunk(2, -1), k.chunk(2, -1)
+        (q, gate_q), (k, gate_k) = (split(x, [x.shape[-1] // 2] * 2) for x in (q, k))
         return ScoreFactors(*(self._heads(x) for x in (q, k, gate_q, gate_k)))
 
     def _output(self, query: Tensor, mixed: Tensor) -> Tensor:

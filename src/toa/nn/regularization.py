@@ -20,6 +20,9 @@ SHARINGS = ("pass", "operator")
 # the largest float32 below 1: keeps 1 / (1 - p) finite whatever the generator returns
 _LARGEST_RATE = 1.0 - 2.0**-24
 
+# that a layer has at most: S1, S2 and the gate's
+_OPERATORS = 3
+
 
 def drop_offset(offset: Tensor, rate: Tensor, *, generator: Generator | None = None) -> Tensor:
     """M ⊙ B / (1 - p) with B ~ Bernoulli(1 - p).
@@ -66,7 +69,9 @@ class StochasticOperatorRegularization(nn.Module):
     def draw(self, shape: tuple[int, ...], device: torch.device) -> Tensor:
         """P ~ U[0, max_rate) of this shape, in float32."""
         rate = torch.rand(shape, device=device, generator=self.generator)
-        return (rate * self.max_rate).clamp(max=_LARGEST_RATE)
+        if self.max_rate != 1.0:
+            rate = rate * self.max_rate
+        return rate.clamp(max=_LARGEST_RATE)
 
     def extra_repr(self) -> str:
         """What the module's repr shows."""
@@ -80,6 +85,7 @@ class DropRates:
         self._regularization = regularization
         self._rate = rate
         self._num_heads = num_heads
+        self._seeds: list[Tensor] = []
 
     def __call__(self, *offsets: Tensor) -> tuple[Tensor, ...]:
         """Regularize the offsets of one operator with the same p and independent masks."""
@@ -88,10 +94,12 @@ class DropRates:
 
     def drop(self, offset: Tensor) -> ops.EntryDrop:
         """What regularizes the offset of one operator where it is used: a seed is drawn instead of a mask."""
-        seed = torch.randint(
-            2**31, (1,), device=offset.device, dtype=torch.int32, generator=self._regularization.generator
-        )
-        return ops.EntryDrop(seed, self._of_operator(offset))
+        if not self._seeds:
+            # those of a layer's operators at once
+            generator = self._regularization.generator
+            drawn = torch.randint(2**31, (_OPERATORS,), device=offset.device, dtype=torch.int32, generator=generator)
+            self._seeds = list(drawn.split(1))
+        return ops.EntryDrop(self._seeds.pop(), self._of_operator(offset))
 
     def _of_operator(self, offset: Tensor) -> Tensor:
         if self._rate is not None:

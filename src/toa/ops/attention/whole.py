@@ -5,6 +5,7 @@ Importing this file imports Triton.
 Alphabet: B batch, M queries, N keys, H heads, D query and key width, E value width, G gate width.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -30,6 +31,10 @@ _WARPS = 4
 
 # columns of an operator that are read at a time
 _CHUNK = 32
+
+# entries of an operator, and parts of a sum of operators, that a program takes at a time
+_ENTRIES = 64
+_PARTS = 32
 
 
 def fits(q: Tensor, k: Tensor, v: Tensor, gate_q: Tensor | None, *operators: Operator | None) -> bool:
@@ -63,10 +68,16 @@ def whole_attention(
 ) -> Tensor:
     """act(Q Kᵀ S1) S2 V of sequences that `fits` allows, without masks."""
     n = k.shape[1]
-    offsets = [s.offset[:, :n, :n] if isinstance(s, Dense) else None for s in (s1, s2, gate_s1)]
+    operators = [s if isinstance(s, Dense) else None for s in (s1, s2, gate_s1)]
+    drops = [s.drop for s in operators if s is not None and s.drop is not None]
+    # of some alone they are dropped before
+    together = len(drops) == sum(s is not None for s in operators)
+    offsets = [None if s is None else (s.weight if together else s.offset)[:, :n, :n] for s in operators]
     seed = torch.randint(2**31, (1,), device=q.device, dtype=torch.int32) if dropout_p else None
-    return _forward(
+    out, _ = _forward(
         *(q, k, v, gate_q, gate_k, *offsets, seed),
+        [drop.seed for drop in drops if together],
+        [drop.rate for drop in drops if together],
         activation,
         scale / n if score_norm == "mean" else scale,
         scale,
@@ -75,6 +86,7 @@ def whole_attention(
         dropout_p,
         needs_exact_products(q.dtype),
     )
+    return out
 
 
 def _row_settings(n: int, scale: float, gate_scale: float, norm: str, gate_norm: str) -> tuple[float, ...]:
@@ -97,6 +109,8 @@ def _forward(
     m2: Tensor | None,
     gate_m1: Tensor | None,
     seed: Tensor | None,
+    drop_seeds: list[Tensor],
+    drop_rates: list[Tensor],
     activation: str,
     scale: float,
     gate_scale: float,
@@ -104,13 +118,17 @@ def _forward(
     gate_norm: str,
     dropout_p: float,
     exact: bool,
-) -> Tensor:
+) -> tuple[Tensor, Tensor]:
+    """The output, and the operators with entries dropped, (operators, H, N, N), if any are."""
     (b, m, h, d), (n, e) = q.shape, (v.shape[1], v.shape[3])
-    out = v.new_empty(b, m, h, e)
+    out, dropped = _empty_results(q, v, drop_seeds)
     if out.numel() == 0:
-        return out
+        return out, dropped
     inputs = tuple(rows_by_one(x) for x in (q, k, v, gate_q, gate_k))
     matrices = tuple(rows_by_one(x) for x in (m1, m2, gate_m1))
+    if drop_seeds:
+        _drop_sum([x[None] for x in matrices if x is not None], dropped, drop_seeds, drop_rates)
+        matrices = _in_place_of(matrices, dropped)
     g = 0 if gate_q is None else gate_q.shape[3]
     # Triton launches on the current device, wherever the tensors are
     with torch.cuda.device_of(q):
@@ -124,17 +142,53 @@ def _forward(
             **_constants(m, n, d, e, g, activation, norm, gate_norm, matrices, dropout_p, exact),
             num_warps=_WARPS,
         )
-    return out
+    return out, dropped
 
 
 @_forward.register_fake
-def _(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Tensor:
-    return v.new_empty(*q.shape[:3], v.shape[3])
+def _(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+    return _empty_results(q, v, rest[6])
+
+
+def _empty_results(q: Tensor, v: Tensor, drop_seeds: list[Tensor]) -> tuple[Tensor, Tensor]:
+    b, m, h, _ = q.shape
+    _, n, _, e = v.shape
+    return v.new_empty(b, m, h, e), q.new_empty((len(drop_seeds), h, n, n), dtype=torch.float32)
+
+
+def _in_place_of(matrices: tuple[Any, ...], dropped: Tensor) -> tuple[Any, ...]:
+    """Dropped operators where the plain ones were."""
+    found = iter(dropped)
+    return tuple(None if x is None else next(found) for x in matrices)
+
+
+def _drop_sum(parts: list[Tensor], out: Tensor, seeds: list[Tensor], rates: list[Tensor]) -> None:
+    """Write up to three operators, each a sum of parts (P, H, N, N), their entries dropped if there are seeds."""
+    count, h, n, _ = out.shape
+    if not seeds:
+        seeds = rates = [None] * count  # type: ignore[list-item]
+    entries = min(_ENTRIES, padded(n * n))
+    whole_kernels.drop_sum_kernel[(-(-n * n // entries), h, count)](
+        *(*_three(parts), out, *_three(seeds), *_three(rates)),
+        *strides_of(3, *_three(parts)),
+        *(0 if x is None or x.dim() == 0 else x.stride(0) for x in _three(rates)),
+        *(h, n, len(parts[0])),
+        DROP=seeds[0] is not None,
+        PARTS=min(_PARTS, padded(len(parts[0]))) if len(parts[0]) > 1 else 1,
+        ENTRIES=entries,
+        num_warps=_WARPS,
+    )
+
+
+def _three(found: Sequence[Any]) -> tuple[Any, ...]:
+    """Three of up to three: a kernel for so many reads none of the others."""
+    return (*found, *(found[0] for _ in range(3 - len(found))))
 
 
 @torch.library.custom_op("toa::whole_attention_backward", mutates_args=())
 def _backward(
     grad: Tensor,
+    dropped: Tensor,
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -144,6 +198,8 @@ def _backward(
     m2: Tensor | None,
     gate_m1: Tensor | None,
     seed: Tensor | None,
+    drop_seeds: list[Tensor],
+    drop_rates: list[Tensor],
     activation: str,
     scale: float,
     gate_scale: float,
@@ -152,17 +208,22 @@ def _backward(
     dropout_p: float,
     exact: bool,
 ) -> list[Tensor]:
+    """Gradients of queries, keys and values, side by side if they can be, and of operators, (operators, H, N, N)."""
     (b, m, h, d), (n, e) = q.shape, (v.shape[1], v.shape[3])
-    grads = _empty_gradients(q, k, v, gate_q, gate_k, m1, m2, gate_m1)
+    results = _empty_gradients(q, k, v, gate_q, gate_k, m1, m2, gate_m1)
     if grad.numel() == 0:
-        return [x.zero_() for x in grads]
-    inputs = tuple(rows_by_one(x) for x in (q, k, v, gate_q, gate_k, grad))
+        return [x.zero_() for x in results]
+    given = (q, k, v, gate_q, gate_k)
+    grads = _unpacked(results[:-1], given)
+    inputs = tuple(rows_by_one(x) for x in (*given, grad))
     matrices = tuple(rows_by_one(x) for x in (m1, m2, gate_m1))
+    if drop_seeds:
+        matrices = _in_place_of(matrices, dropped)
     # gradients of keys and values as the scores see them; through an operator they are on their way to the final ones
-    mixed = dict(zip((1, 2, 4), matrices, strict=True))
+    mixed = {place: x for place, x in zip((1, 2, 4), matrices, strict=True) if x is not None}
     outputs = [
-        None if x.numel() == 0 else torch.empty_like(x, dtype=torch.float32) if mixed.get(place) is not None else x
-        for place, x in enumerate(grads[:5])
+        x if x is None or place not in mixed else x.new_empty(x.shape, dtype=torch.float32)
+        for place, x in enumerate(grads)
     ]
     g = 0 if gate_q is None else gate_q.shape[3]
     constants = _constants(m, n, d, e, g, activation, norm, gate_norm, matrices, dropout_p, exact)
@@ -178,67 +239,107 @@ def _backward(
             **constants,
             num_warps=_WARPS,
         )
-        for (place, matrix), grad_matrix in zip(mixed.items(), grads[5:], strict=True):
-            if matrix is not None:
-                _through_operator(
-                    *(inputs[place], outputs[place], matrix, grads[place], grad_matrix),
-                    values=place == 2,
-                    precision=constants["PRECISION"],
-                    block=constants["BLOCK_N"],
-                )
-    return grads
+        if mixed:
+            shares = _through_operators(
+                [inputs[place] for place in mixed],
+                [outputs[place] for place in mixed],
+                [grads[place] for place in mixed],
+                list(mixed.values()),
+                values=list(mixed).index(2) if 2 in mixed else -1,
+                precision=constants["PRECISION"],
+                block=constants["BLOCK_N"],
+            )
+            _drop_sum(list(shares.unbind(1)), results[-1], drop_seeds, drop_rates)
+    return results
 
 
-def _through_operator(
-    plain: Any, mixed: Any, matrix: Any, grad: Tensor, grad_matrix: Tensor, *, values: bool, precision: str, block: int
-) -> None:
-    """Write the gradients of tokens (B, N, H, D) and of the operator (H, N, N) that mixed them.
+def _through_operators(
+    plain: list[Any],
+    mixed: list[Any],
+    grads: list[Any],
+    matrices: list[Any],
+    *,
+    values: int,
+    precision: str,
+    block: int,
+) -> Tensor:
+    """Write the gradients of tokens (B, N, H, D), and return shares (parts, operators, H, N, N) in the operators'.
 
     K' = S1ᵀ K and V' = S2 V: of K the gradient is S1 dK', of V it is S2ᵀ dV', of S1 K dK'ᵀ and of S2 dV' Vᵀ.
     """
-    b, n, h, d = plain.shape
-    parts = min(b, max(1, _PROGRAMS // h))
-    shares = plain.new_empty((parts, h, n, n), dtype=torch.float32)
-    down, right = matrix.stride(1), 1
-    whole_kernels.operator_backward_kernel[(parts * h,)](
-        *(plain, mixed, matrix, grad, shares),
-        *strides_of(3, plain, mixed, grad),
-        *(matrix.stride(0), *((right, down) if values else (down, right))),
-        *(b, h, n, d, parts),
-        D=padded(d),
-        VALUES=values,
+    b, n, h, _ = plain[0].shape
+    count = len(plain)
+    parts = min(b, max(1, _PROGRAMS // (h * count)))
+    shares: Tensor = plain[0].new_empty((parts, count, h, n, n), dtype=torch.float32)
+    whole_kernels.operators_backward_kernel[(parts, h, count)](
+        *(*_three(plain), *_three(mixed), *_three(matrices), *_three(grads), shares),
+        *strides_of(3, *_three(plain), *_three(grads)),
+        *strides_of(2, *_three(matrices)),
+        *(b, h, n, *(x.shape[3] for x in _three(plain)), parts, values),
+        D=max(padded(x.shape[3]) for x in plain),
         PRECISION=precision,
         BLOCK_N=block,
         num_warps=_WARPS,
         num_stages=1,
     )
-    grad_matrix.copy_(shares.sum(0))
+    return shares
 
 
 @_backward.register_fake
-def _(grad: Tensor, *rest: Any) -> list[Tensor]:
+def _(grad: Tensor, dropped: Tensor, *rest: Any) -> list[Tensor]:
     return _empty_gradients(*rest[:8])
 
 
-def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    ctx.save_for_backward(*inputs[:9])
-    ctx.settings = inputs[9:]
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    tensors, (seeds, rates) = inputs[:9], inputs[9:11]
+    ctx.mark_non_differentiable(output[1])
+    # nor zeros in place of its gradient
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(output[1], *tensors, *seeds, *rates)
+    ctx.settings, ctx.drops = inputs[11:], len(seeds)
 
 
-def _gradients(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    tensors = ctx.saved_tensors
-    grads = _backward(grad, *tensors, *ctx.settings)
-    kept = [x if given is not None else None for x, given in zip(grads, tensors[:8], strict=True)]
-    return (*kept, None, *(None for _ in ctx.settings))
+def _gradients(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Any, ...]:
+    dropped, *tensors = ctx.saved_tensors
+    given, drops = tensors[:9], tensors[9:]
+    *packed, of_operators = _backward(grad, dropped, *given, drops[: ctx.drops], drops[ctx.drops :], *ctx.settings)
+    found = iter(of_operators)
+    matrices = (None if x is None else next(found) for x in given[5:8])
+    nothing = [None] * ctx.drops
+    return (*_unpacked(packed, given[:5]), *matrices, None, nothing, nothing, *(None for _ in ctx.settings))
 
 
 _forward.register_autograd(_gradients, setup_context=_setup_context)
 
+# queries, those of the gate, keys, those of the gate, values: as layers project tokens to them
+_ORDER = (0, 3, 1, 4, 2)
 
-def _empty_gradients(*tensors: Tensor | None) -> list[Tensor]:
-    """Room for every gradient; an operator cannot leave one out, so that of nothing is empty."""
-    like = next(x for x in tensors if x is not None)
-    return [like.new_empty(0) if x is None else x.new_empty(x.shape) for x in tensors]
+
+def _empty_gradients(q: Tensor, k: Tensor, *rest: Tensor | None) -> list[Tensor]:
+    """Room for the gradients of tokens, one tensor if queries are as many as keys, and for those of operators."""
+    b, n, h, _ = k.shape
+    tokens = (q, k, *rest[:3])
+    operators = [x for x in rest[3:] if x is not None]
+    like = operators[0] if operators else q
+    room = like.new_empty((len(operators), h, n, n))
+    if q.shape[1] == n:
+        return [q.new_empty(b, n, sum(h * x.shape[3] for x in tokens if x is not None)), room]
+    return [*(q.new_empty(0) if x is None else x.new_empty(x.shape) for x in tokens), room]
+
+
+def _unpacked(grads: Sequence[Tensor], given: Sequence[Tensor | None]) -> list[Tensor | None]:
+    """The gradients of tokens (B, N, H, D), each a part of one tensor (B, N, W) if there is one."""
+    if len(grads) > 1:
+        return [None if x is None else grad for grad, x in zip(grads, given, strict=True)]
+    found: list[Tensor | None] = [None] * len(given)
+    start = 0
+    for place in _ORDER:
+        x = given[place]
+        if x is not None:
+            _, _, h, d = x.shape
+            found[place] = grads[0][..., start : start + h * d].unflatten(-1, (h, d))
+            start += h * d
+    return found
 
 
 def _constants(

@@ -188,31 +188,67 @@ def whole_backward_kernel(
 
 
 @triton.jit
-def operator_backward_kernel(
-    plain, mixed, matrix, grad, out,
-    p_b, p_n, p_h, x_b, x_n, x_h, g_b, g_n, g_h, matrix_h, down, right,
-    B, H, N, d, parts,
-    D: tl.constexpr, VALUES: tl.constexpr, PRECISION: tl.constexpr, BLOCK_N: tl.constexpr,
+def _pick(place, a, b, c):
+    """The first, second or third of three numbers or pointers."""
+    return tl.where(place == 0, a, tl.where(place == 1, b, c))
+
+
+@triton.jit
+def operators_backward_kernel(
+    plain_0, plain_1, plain_2, mixed_0, mixed_1, mixed_2, matrix_0, matrix_1, matrix_2, grad_0, grad_1, grad_2, out,
+    p0_b, p0_n, p0_h, p1_b, p1_n, p1_h, p2_b, p2_n, p2_h, g0_b, g0_n, g0_h, g1_b, g1_n, g1_h, g2_b, g2_n, g2_h,
+    m0_h, m0_n, m1_h, m1_n, m2_h, m2_n, B, H, N, d0, d1, d2, parts, values,
+    D: tl.constexpr, PRECISION: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """From tokens and the gradients of what an operator made of them, over every parts-th batch entry of one head.
 
-    Written are the gradients of the tokens, (I + matrix) mixed, strides down and right the matrix, and into
-    (parts, H, N, N) the sum of plain mixedᵀ; that of mixed plainᵀ for VALUES.
+    Of up to three operators, `values` the place of the one that mixes values. Written are the gradients of the tokens,
+    matrix mixed + mixed, of values its transpose, and into (parts, operators, H, N, N) the sum of plain mixedᵀ; that of
+    mixed plainᵀ for values.
     """
-    part, h = tl.program_id(0) // H, tl.program_id(0) % H
+    part, h, place = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     columns = tl.arange(0, BLOCK_N)
     inside = (columns[:, None] < N) & (columns[None, :] < N)
+    plain, mixed = _pick(place, plain_0, plain_1, plain_2), _pick(place, mixed_0, mixed_1, mixed_2)
+    matrix, grad = _pick(place, matrix_0, matrix_1, matrix_2), _pick(place, grad_0, grad_1, grad_2)
+    p_b, p_n, p_h = _pick(place, p0_b, p1_b, p2_b), _pick(place, p0_n, p1_n, p2_n), _pick(place, p0_h, p1_h, p2_h)
+    g_b, g_n, g_h = _pick(place, g0_b, g1_b, g2_b), _pick(place, g0_n, g1_n, g2_n), _pick(place, g0_h, g1_h, g2_h)
+    m_h, m_n, d = _pick(place, m0_h, m1_h, m2_h), _pick(place, m0_n, m1_n, m2_n), _pick(place, d0, d1, d2)
+    down, right = tl.where(place == values, 1, m_n), tl.where(place == values, m_n, 1)
     places = columns[:, None] * down + columns[None, :] * right
-    offset = tl.load(matrix + h.to(tl.int64) * matrix_h + places, mask=inside, other=0.0).to(tl.float32)
+    offset = tl.load(matrix + h.to(tl.int64) * m_h + places, mask=inside, other=0.0).to(tl.float32)
     total = tl.zeros((BLOCK_N, BLOCK_N), tl.float32)
     for step in range(tl.cdiv(B - part, parts)):
         b = part + step * parts
         x = _tile(plain, b, h, columns, N, p_b, p_n, p_h, d, D)
-        y = _tile(mixed, b, h, columns, N, x_b, x_n, x_h, d, D)
-        if VALUES:
-            total += tl.dot(y, tl.trans(x), input_precision=PRECISION)
-        else:
-            total += tl.dot(x, tl.trans(y), input_precision=PRECISION)
+        y = _tile(mixed, b, h, columns, N, N * H * d, H * d, d, d, D)
+        total += tl.dot(x, tl.trans(y), input_precision=PRECISION)
         _put(grad, y + tl.dot(offset, y, input_precision=PRECISION), b, h, columns, N, g_b, g_n, g_h, d, D)
-    start = out + tl.program_id(0).to(tl.int64) * N * N
-    tl.store(start + columns[:, None] * N + columns[None, :], total, mask=inside)
+    start = out + ((part * tl.num_programs(2) + place) * H + h).to(tl.int64) * N * N
+    down, right = tl.where(place == values, 1, N), tl.where(place == values, N, 1)
+    tl.store(start + columns[:, None] * down + columns[None, :] * right, total, mask=inside)
+
+
+@triton.jit
+def drop_sum_kernel(
+    x_0, x_1, x_2, out, seed_0, seed_1, seed_2, rate_0, rate_1, rate_2,
+    x0_p, x0_h, x0_n, x1_p, x1_h, x1_n, x2_p, x2_h, x2_n, r0_h, r1_h, r2_h, H, N, parts,
+    DROP: tl.constexpr, PARTS: tl.constexpr, ENTRIES: tl.constexpr,
+):  # fmt: skip
+    """Up to three operators (H, N, N), each the sum of so many parts, entries dropped if so wanted, side by side."""
+    h, place = tl.program_id(1), tl.program_id(2)
+    entries = tl.program_id(0) * ENTRIES + tl.arange(0, ENTRIES)
+    rows, columns = entries // N, entries % N
+    x = _pick(place, x_0, x_1, x_2) + h.to(tl.int64) * _pick(place, x0_h, x1_h, x2_h)
+    x_p, x_n = _pick(place, x0_p, x1_p, x2_p), _pick(place, x0_n, x1_n, x2_n)
+    total = tl.zeros((ENTRIES,), tl.float32)
+    for first in range(0, parts, PARTS):
+        some = (first + tl.arange(0, PARTS)).to(tl.int64)
+        inside = (some[:, None] < parts) & (rows[None, :] < N)
+        found = tl.load(x + some[:, None] * x_p + (rows * x_n + columns)[None, :], mask=inside, other=0.0)
+        total += tl.sum(found.to(tl.float32), 0)
+    if DROP:
+        rate = tl.load(_pick(place, rate_0, rate_1, rate_2) + h * _pick(place, r0_h, r1_h, r2_h))
+        total *= _keep(tl.load(_pick(place, seed_0, seed_1, seed_2)), h, rows, columns, rate)
+    place_out = out + (place * H + h).to(tl.int64) * N * N + entries
+    tl.store(place_out, total.to(out.dtype.element_ty), mask=rows < N)
