@@ -1,13 +1,23 @@
 """Tests of the kernels that spare a step launches; run on a GPU, or by test_step_kernels.py in the interpreter."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
 
 from tests.ops.triton_cases import DEVICE, _poisoned  # noqa: F401
-from toa.nn import ReversibleInstanceNorm
+from toa.nn import EncoderBlock, ReversibleInstanceNorm, TemporalOperatorAttention
 from toa.nn import norm as norm_module
+from toa.ops import Dense, EntryDrop, operator_attention
+from toa.ops import add_norm as add_norm_module
+from toa.ops import gelu_dropout as gelu_dropout_module
+from toa.ops.add_norm import add_norm
+from toa.ops.attention import whole
+from toa.ops.gelu_dropout import gelu_dropout
+from toa.ops.mixing import drop_entries
 from toa.ops.series_norm import MAX_LENGTH, takes_series
+from toa.ops.split import split
 
 
 @pytest.fixture(autouse=True)
@@ -57,3 +67,193 @@ def test_a_series_that_kernels_do_not_take_is_normalised_by_pytorch(monkeypatch)
     layer.normalise(normal(2, 8, 3), torch.ones(2, 8, dtype=torch.bool, device=DEVICE))
     with pytest.raises(AssertionError, match="was called"):
         layer.normalise(normal(2, 8, 3))
+
+
+def dropped(*numbers: float | None) -> list[EntryDrop | None]:
+    def drop(place: int, rate: float) -> EntryDrop:
+        return EntryDrop(
+            torch.tensor([place], dtype=torch.int32, device=DEVICE), torch.tensor([rate, rate / 2], device=DEVICE)
+        )
+
+    return [None if rate is None else drop(place, rate) for place, rate in enumerate(numbers)]
+
+
+@pytest.mark.parametrize("queries", [9, 6])
+@pytest.mark.parametrize(
+    ("activation", "rates"),
+    [
+        ("gated", (0.2, 0.5, 0.8)),
+        ("gated", (0.2, None, 0.8)),
+        ("relu", (0.2, 0.5)),
+        ("softmax", (None, 0.5)),
+        ("softmax", (0.3, 0.5)),
+    ],
+)
+def test_operators_dropped_together_are_those_dropped_before(activation, rates, queries):
+    q, k, v = normal(3, queries, 2, 4, seed=1), normal(3, 9, 2, 4, seed=2), normal(3, 9, 2, 5, seed=3)
+    gates = (normal(3, queries, 2, 3, seed=4), normal(3, 9, 2, 3, seed=5)) if activation == "gated" else ()
+    # operators of more tokens than there are
+    weights = [0.3 * normal(2, 11, 11, seed=6 + place) for place in range(len(rates))]
+    tensors = [x.requires_grad_() for x in (q, k, v, *gates, *weights)]
+
+    def attend(operators: list[Dense]) -> list[Tensor]:
+        names = ("gate_q", "gate_k", "gate_s1")
+        gate: dict[str, Any] = dict(zip(names, (*gates, *operators[2:]), strict=True)) if gates else {}
+        out = operator_attention(q, k, v, *operators[:2], activation=activation, score_norm="rms", **gate)
+        return [out, *torch.autograd.grad(out.square().sum(), tensors)]
+
+    drops = dropped(*rates)
+    found = attend([Dense(weight, drop=drop) for weight, drop in zip(weights, drops, strict=True)])
+    before = [w if drop is None else drop_entries(w, drop) for w, drop in zip(weights, drops, strict=True)]
+    for one, other in zip(found, attend([Dense(weight) for weight in before]), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_dropping_together_is_what_it_is_registered_as():
+    tokens = [normal(2, 5, 2, 4, seed=place).requires_grad_() for place in range(5)]
+    matrices = [normal(2, 5, 5, seed=place).requires_grad_() for place in range(3)]
+    seeds, rates = zip(*(drop for drop in dropped(0.2, 0.4, 0.6) if drop is not None), strict=True)
+    settings = ("gated", 0.5, 0.5, "rms", "rms", 0.0, True)
+    torch.library.opcheck(whole._forward, (*tokens, *matrices, None, list(seeds), list(rates), *settings))
+
+
+def test_a_layer_draws_the_seeds_of_its_operators_at_once(monkeypatch):
+    draws: list[object] = []
+    plain = torch.randint
+
+    def watched(*args: Any, **options: Any) -> Tensor:
+        draws.append(args)
+        return plain(*args, **options)
+
+    monkeypatch.setattr(torch, "randint", watched)
+    layer = TemporalOperatorAttention(8, 2, 5).to(DEVICE)
+    x = normal(2, 5, 8)
+    layer(x, x, x)
+    assert draws == [(2**31, (3,))]
+
+
+def test_gradients_that_lie_side_by_side_are_joined_without_a_copy():
+    x = normal(2, 3, 10).requires_grad_()
+    one, other = split(x, [4, 6])
+    assert torch.equal(one, x[..., :4])
+    assert torch.equal(other, x[..., 4:])
+    above = normal(2, 3, 10)
+    for number, grads in enumerate((above.split([4, 6], -1), (above[..., :4].clone(), above[..., 4:].clone()))):
+        (found,) = torch.autograd.grad((one, other), x, grads, retain_graph=True)
+        assert torch.equal(found, above)
+        assert (found.data_ptr() == above.data_ptr()) == (number == 0)
+
+
+def test_gradients_that_only_seem_to_lie_side_by_side_are_joined_in_order():
+    x = normal(2, 3, 8).requires_grad_()
+    above = normal(2, 3, 8)
+    parts = split(x, [4, 4])
+    # in another order, twice the same, and one matrix after another
+    stacked = normal(2, 2, 3, 4)
+    for grads in ((above[..., 4:], above[..., :4]), (above[..., :4], above[..., :4]), stacked.unbind(0)):
+        (found,) = torch.autograd.grad(parts, x, grads, retain_graph=True)
+        assert torch.equal(found, torch.cat(grads, -1))
+
+
+@pytest.mark.parametrize("variant", ["softmax", "relu", "gated"])
+def test_the_gradients_of_a_layers_projections_are_not_copied(monkeypatch, variant):
+    def fail(*args: object) -> None:
+        raise AssertionError("gradients were joined")
+
+    layer = TemporalOperatorAttention(8, 2, 5, variant).to(DEVICE)
+    x = normal(2, 5, 8).requires_grad_()
+    out, _ = layer(x, x, x)
+    monkeypatch.setattr(torch, "cat", fail)
+    out.sum().backward()
+
+
+@pytest.mark.parametrize("shape", [(0, 3, 8), (2, 5, 8), (3, 7, 24), (70, 128)])
+def test_a_sum_is_normalised_with_all_gradients(monkeypatch, shape):
+    x, y, above = (normal(*shape, seed=place) for place in range(3))
+    weight, bias = normal(shape[-1], seed=3), normal(shape[-1], seed=4)
+    leaves = [tensor.requires_grad_() for tensor in (x, y, weight, bias)]
+    found = add_norm(*leaves)
+    assert found.grad_fn is not None
+    assert "add_norm" in found.grad_fn.name()
+    exact = [tensor.detach().double().requires_grad_() for tensor in leaves]
+    wanted = torch.nn.functional.layer_norm(exact[0] + exact[1], shape[-1:], exact[2], exact[3])
+    torch.testing.assert_close(found, wanted.float(), rtol=1e-4, atol=1e-5)
+    grads = torch.autograd.grad(found, leaves, above)
+    for one, other in zip(grads, torch.autograd.grad(wanted, exact, above.double()), strict=True):
+        torch.testing.assert_close(one, other.float(), rtol=1e-4, atol=1e-4)
+
+
+def test_a_sum_with_what_dropout_leaves_has_one_mask():
+    x, y, above = (normal(40, 64, seed=place) for place in range(3))
+    weight, bias = normal(64, seed=3).abs() + 0.5, normal(64, seed=4)
+    leaves = [tensor.requires_grad_() for tensor in (x, y, weight, bias)]
+
+    def out(p: float) -> Tensor:
+        torch.manual_seed(5)
+        return add_norm(*leaves, p=p)
+
+    grads = torch.autograd.grad(out(0.25), leaves, above)
+    # gradients of a sum are alike but for the mask
+    mask = grads[1] / grads[0]
+    kept = mask.round(decimals=3).unique(return_counts=True)
+    assert kept[0].tolist() == pytest.approx([0.0, 1.333])
+    assert abs(int(kept[1][1]) / mask.numel() - 0.75) < 0.03
+    wanted = torch.nn.functional.layer_norm(x + y * mask, (64,), weight, bias)
+    torch.testing.assert_close(out(0.25), wanted, rtol=1e-4, atol=1e-4)
+    assert not torch.equal(add_norm(*leaves, p=0.25), out(0.25))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("p", [0.0, 0.5])
+def test_a_normalised_sum_is_what_it_is_registered_as(p):
+    seed = torch.tensor([3], dtype=torch.int32, device=DEVICE) if p else None
+    tensors = [normal(3, 8, seed=1), normal(3, 8, seed=2), normal(8, seed=3), normal(8, seed=4)]
+    torch.library.opcheck(add_norm_module._forward, (*(x.requires_grad_() for x in tensors), seed, p, 1e-5))
+
+
+@pytest.mark.parametrize("norm_first", [False, True])
+def test_a_block_is_what_it_is_without_kernels(monkeypatch, norm_first):
+    block = EncoderBlock(TemporalOperatorAttention(8, 2, 5, sor=False), 16, norm_first=norm_first).to(DEVICE)
+    x = normal(2, 5, 8).requires_grad_()
+    outputs = []
+    for backend in ("triton", "folded"):
+        monkeypatch.setenv("TOA_BACKEND", backend)
+        out = block(x)
+        outputs.append([out, *torch.autograd.grad(out.square().sum(), [x, *block.parameters()])])
+    for one, other in zip(*outputs, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-3)
+
+
+def test_what_dropout_leaves_of_gelu_has_one_mask_and_its_gradient():
+    x, above = normal(7, 300, seed=1).mul(2).requires_grad_(), normal(7, 300, seed=2)
+    seed = torch.tensor([4], dtype=torch.int32, device=DEVICE)
+    out = gelu_dropout(x, 0.25, seed=seed)
+    (grad,) = torch.autograd.grad(out, x, above)
+    exact = x.detach().double().requires_grad_()
+    wanted = torch.nn.functional.gelu(exact)
+    mask = (out != 0).double() / 0.75
+    assert abs(mask.mean().item() - 1.0) < 0.05
+    torch.testing.assert_close(out, (wanted * mask).float(), rtol=1e-5, atol=1e-6)
+    (expected,) = torch.autograd.grad(wanted, exact, above.double() * mask)
+    torch.testing.assert_close(grad, expected.float(), rtol=1e-5, atol=1e-6)
+    assert torch.equal(gelu_dropout(x, 0.25, seed=seed), out)
+    assert not torch.equal(gelu_dropout(x, 0.25), out)
+    assert torch.equal(gelu_dropout(x, 0.0), torch.nn.functional.gelu(x))
+    assert gelu_dropout(x[:0], 0.25).shape == (0, 300)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_gelu_and_dropout_are_what_they_are_registered_as():
+    seed = torch.tensor([4], dtype=torch.int32, device=DEVICE)
+    torch.library.opcheck(gelu_dropout_module._forward, (normal(3, 8).requires_grad_(), seed, 0.5))
+
+
+def test_a_block_in_training_draws_its_masks_apart():
+    block = EncoderBlock(TemporalOperatorAttention(8, 2, 5, sor=False), 16, dropout=0.5, norm_first=False).to(DEVICE)
+    x = normal(2, 5, 8)
+    torch.manual_seed(1)
+    first, second = block(x), block(x)
+    assert not torch.equal(first, second)
+    torch.manual_seed(1)
+    assert torch.equal(block(x), first)

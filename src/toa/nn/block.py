@@ -9,7 +9,10 @@ from toa._checks import check_at_least, check_fraction
 from toa.nn.attention import Attended, Attention, ScoreFactors
 from toa.nn.dropout import Dropout
 from toa.nn.linear import Linear
-from toa.nn.norm import LayerNorm, Norm, make_norm, normalise_tokens
+from toa.nn.norm import LayerNorm, Norm, add_and_normalise, make_norm, normalise_tokens
+from toa.ops import runs_kernels
+from toa.ops.dropout import draw_seeds
+from toa.ops.gelu_dropout import gelu_dropout
 
 
 class FeedForward(nn.Sequential):
@@ -25,6 +28,19 @@ class FeedForward(nn.Sequential):
             Linear(ff_dim, embed_dim),
             Dropout(dropout),
         )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map each token."""
+        return self[-1](self.undropped(x))
+
+    def undropped(self, x: Tensor, seed: Tensor | None = None) -> Tensor:
+        """What the last dropout is to be applied to; where kernels run, the mask of the first is of a seed if given."""
+        first, gelu, dropout, second, _ = self
+        x = first(x)
+        # a layer that someone has put in place of a plain one is called, not taken apart
+        if type(dropout) is Dropout and type(gelu) is nn.GELU and gelu.approximate == "none" and runs_kernels(x):
+            return second(gelu_dropout(x, dropout.rate, seed=seed))
+        return second(dropout(gelu(x)))
 
 
 class EncoderBlock(nn.Module):
@@ -84,18 +100,16 @@ class EncoderBlock(nn.Module):
             previous: Score factors of the block before, whose scores are added to this one's.
             pair_mask: (B or 1, N, N), what each pair of tokens is let through with; see `Attention.attend`.
         """
-
-        def normalise(norm: nn.Module, tokens: Tensor) -> Tensor:
-            return normalise_tokens(norm, tokens, key_padding_mask)
-
-        h = normalise(self.attention_norm, x) if self.norm_first else x
+        h = normalise_tokens(self.attention_norm, x, key_padding_mask) if self.norm_first else x
         attended = self.attention.attend(h, h, h, key_padding_mask, need_weights, previous, pair_mask)
-        x = x + self.attention_dropout(attended.output)
         if self.norm_first:
-            x = x + self.ff(normalise(self.ff_norm, x))
+            x = x + self.attention_dropout(attended.output)
+            x = x + self.ff(normalise_tokens(self.ff_norm, x, key_padding_mask))
         else:
-            x = normalise(self.attention_norm, x)
-            x = normalise(self.ff_norm, x + self.ff(x))
+            a, b, c = draw_seeds(x, 3) if self.training and runs_kernels(x) else (None,) * 3
+            added, dropout = attended.output, self.attention_dropout
+            x = add_and_normalise(self.attention_norm, x, added, dropout, key_padding_mask, a)
+            x = add_and_normalise(self.ff_norm, x, self.ff.undropped(x, b), self.ff[-1], key_padding_mask, c)
         return attended._replace(output=x)
 
 

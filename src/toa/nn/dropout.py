@@ -10,4 +10,9 @@ class Dropout(nn.Dropout):
 
     def forward(self, x: Tensor) -> Tensor:
         """Drop entries in training."""
-        return dropout(x, self.p if self.training else 0.0)
+        return dropout(x, self.rate)
+
+    @property
+    def rate(self) -> float:
+        """What is dropped now."""
+        return self.p if self.training else 0.0

@@ -6,6 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from toa._checks import check_at_least, check_choice, check_positive, check_shape
+from toa.nn.dropout import Dropout
+from toa.ops import runs_kernels
+from toa.ops.add_norm import add_norm
 from toa.ops.layer_norm import layer_norm
 from toa.ops.series_norm import series_norm, takes_series
 
@@ -93,9 +96,12 @@ class LayerNorm(nn.LayerNorm):
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalise; the shape stays."""
-        if len(self.normalized_shape) != 1 or self.weight is None or self.bias is None:
-            return super().forward(x)
-        return layer_norm(x, self.weight, self.bias, self.eps)
+        return layer_norm(x, self.weight, self.bias, self.eps) if self.is_of_rows else super().forward(x)
+
+    @property
+    def is_of_rows(self) -> bool:
+        """Whether it has weight and bias, over one axis."""
+        return len(self.normalized_shape) == 1 and self.weight is not None and self.bias is not None
 
 
 class TokenBatchNorm(nn.BatchNorm1d):
@@ -128,6 +134,21 @@ class TokenBatchNorm(nn.BatchNorm1d):
 def normalise_tokens(norm: nn.Module, x: Tensor, padding: Tensor | None) -> Tensor:
     """Apply a norm of `make_norm`; only one over the batch has to know of padding (B, N)."""
     return norm(x, padding) if isinstance(norm, TokenBatchNorm) else norm(x)
+
+
+def add_and_normalise(
+    norm: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    dropout: nn.Module,
+    padding: Tensor | None,
+    seed: Tensor | None = None,
+) -> Tensor:
+    """Apply a norm to x + dropout(y); in one kernel where kernels run and all is plain, the mask of a seed if given."""
+    # a layer that someone has put in place of a plain one is called, not taken apart
+    if type(norm) is not LayerNorm or type(dropout) is not Dropout or not (norm.is_of_rows and runs_kernels(x)):
+        return normalise_tokens(norm, x + dropout(y), padding)
+    return add_norm(x, y, norm.weight, norm.bias, p=dropout.rate, eps=norm.eps, seed=seed)
 
 
 def make_norm(norm: Norm, embed_dim: int) -> nn.Module:

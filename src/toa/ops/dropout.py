@@ -17,6 +17,11 @@ def dropout(x: Tensor, p: float) -> Tensor:
     return x * keep_factors(draw_bits(x.shape), p, x.dtype)
 
 
+def draw_seeds(like: Tensor, count: int) -> tuple[Tensor, ...]:
+    """Seeds, int32 (1,) each, of masks that kernels draw themselves, by one draw of the device's generator."""
+    return torch.randint(2**31, (count,), device=like.device, dtype=torch.int32).split(1)
+
+
 def draw_bits(shape: torch.Size) -> Tensor:
     """Uniform 16-bit integers on the CPU, four from each number of the default generator."""
     count = shape.numel()

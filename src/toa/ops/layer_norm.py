@@ -29,14 +29,19 @@ def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float = 1e-5) -> Te
         bias: (W,).
         eps: Added to the variance.
     """
-    # of one number the gradient is nothing; a fused product would leave its rounding error there, times 1 / sqrt(eps)
-    fits = weight.shape == bias.shape == x.shape[-1:] and 1 < weight.numel() <= MAX_WIDTH
-    if fits and runs_kernels(x):
+    if fits(x, weight, bias):
         if torch.is_autocast_enabled(x.device.type):
             x, weight, bias = x.float(), weight.float(), bias.float()
         if x.dtype == weight.dtype == bias.dtype:
             return _forward(x, weight, bias, eps)
     return F.layer_norm(x, weight.shape, weight, bias, eps)
+
+
+def fits(x: Tensor, weight: Tensor, bias: Tensor) -> bool:
+    """Whether kernels run on x, and hold its rows."""
+    # of one number the gradient is nothing; a fused product would leave its rounding error there, times 1 / sqrt(eps)
+    held = weight.shape == bias.shape == x.shape[-1:] and 1 < weight.numel() <= MAX_WIDTH
+    return held and runs_kernels(x)
 
 
 @torch.library.custom_op("toa::layer_norm", mutates_args=())
@@ -48,7 +53,7 @@ def _forward(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
     if out.numel() == 0:
         return out
     rows = as_rows(x)
-    blocks, constants = _blocks(rows)
+    blocks, constants = block_rows(rows)
     # Triton launches on the current device, wherever the tensors are
     with torch.cuda.device_of(x):
         row_kernels.norm_kernel[(blocks,)](
@@ -66,23 +71,40 @@ def _(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
 
 @torch.library.custom_op("toa::layer_norm_backward", mutates_args=())
 def _backward(grad: Tensor, x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    grad_x, others = x.new_empty(x.shape), weight.new_empty((2, *weight.shape))
+    launch_backward(grad, x, weight, eps, grad_x, others)
+    return grad_x, others
+
+
+def launch_backward(
+    grad: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    eps: float,
+    grad_x: Tensor,
+    others: Tensor,
+    grad_y: Tensor | None = None,
+    seed: Tensor | None = None,
+    p: float = 0.0,
+) -> None:
+    """Write the gradients of x, of weight and bias (2, W), and of y if x was a sum with what dropout left of it."""
     from toa.ops import row_kernels
 
-    grad_x, others = x.new_empty(x.shape), weight.new_empty((2, *weight.shape))
     if grad_x.numel() == 0:
-        return grad_x, others.zero_()
+        others.zero_()
+        return
     rows, above = as_rows(x), as_rows(grad)
-    blocks, constants = _blocks(rows)
+    blocks, constants = block_rows(rows)
     programs = min(blocks, _most_programs(x.device))
     shares = x.new_empty((programs, others.numel()), dtype=torch.float32)
     with torch.cuda.device_of(x):
         row_kernels.norm_backward_kernel[(programs,)](
-            *(above, rows, weight.contiguous(), grad_x, shares),
-            *(above.stride(0), rows.stride(0), *rows.shape, eps),
+            *(above, rows, weight.contiguous(), grad_x, grad_y, shares, seed),
+            *(above.stride(0), rows.stride(0), *rows.shape, eps, p),
+            DROP=grad_y is not None,
             **constants,
         )
     sum_rows(shares, others)
-    return grad_x, others
 
 
 @_backward.register_fake
@@ -103,7 +125,7 @@ def _gradients(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
 _forward.register_autograd(_gradients, setup_context=_setup_context)
 
 
-def _blocks(rows: Tensor) -> tuple[int, dict[str, int]]:
+def block_rows(rows: Tensor) -> tuple[int, dict[str, int]]:
     """Into how many blocks the kernels cut rows, and their size: as large as leaves every program some."""
     import triton
 

@@ -10,6 +10,8 @@ the same numbers give the same results.
 import triton
 import triton.language as tl
 
+from toa.ops.attention.kernels import _keep
+
 
 @triton.jit
 def _block(index, ROWS: tl.constexpr):
@@ -59,13 +61,43 @@ def norm_kernel(
     _put(out, value, rows, limit, columns, width)
 
 
+@triton.jit
+def _kept_rows(seed, index, columns, p, ROWS: tl.constexpr):
+    """What dropout multiplies a block of rows by; draws are of 32 bits, as such places are."""
+    rows = index * ROWS + tl.arange(0, ROWS)
+    return _keep(tl.load(seed), index * 0, rows[:, None], columns[None, :], p)
+
+
+@triton.jit(do_not_specialize=["limit"])
+def add_norm_kernel(
+    x, y, weight, bias, total, out, seed,
+    x_stride, y_stride, limit, width, eps, p,
+    DROP: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    """Layer norm of a block of rows of x + dropout(y), and that sum."""
+    index = tl.program_id(0)
+    rows = _block(index, ROWS)
+    columns = tl.arange(0, WIDTH)
+    added = _tile(y, rows, limit, y_stride, columns, width)
+    if DROP:
+        added *= _kept_rows(seed, index, columns, p, ROWS)
+    # rounded as it is read in backward
+    found = (_tile(x, rows, limit, x_stride, columns, width) + added).to(total.dtype.element_ty)
+    _put(total, found, rows, limit, columns, width)
+    normal, _ = _normalised(found.to(tl.float32), columns, width, eps)
+    _put(out, normal * _row(weight, columns, width) + _row(bias, columns, width), rows, limit, columns, width)
+
+
 @triton.jit(do_not_specialize=["limit"])
 def norm_backward_kernel(
-    grad, x, weight, grad_x, shares,
-    grad_stride, stride, limit, width, eps,
-    ROWS: tl.constexpr, WIDTH: tl.constexpr,
+    grad, x, weight, grad_x, grad_y, shares, seed,
+    grad_stride, stride, limit, width, eps, p,
+    DROP: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of every so many blocks of rows, and their share in those of weight and bias, (programs, 2, width)."""
+    """Gradients of every so many blocks of rows, and their share in those of weight and bias, (programs, 2, width).
+
+    Those of what dropout let through to the rows are written besides if so wanted.
+    """
     part, parts = tl.program_id(0), tl.num_programs(0)
     columns = tl.arange(0, WIDTH)
     scale = _row(weight, columns, width)
@@ -80,7 +112,10 @@ def norm_backward_kernel(
         of_bias += above
         above *= scale
         along, mean = tl.sum(above * normal, 1) / width, tl.sum(above, 1) / width
-        _put(grad_x, (above - mean[:, None] - normal * along[:, None]) * factor, rows, limit, columns, width)
+        found = (above - mean[:, None] - normal * along[:, None]) * factor
+        _put(grad_x, found, rows, limit, columns, width)
+        if DROP:
+            _put(grad_y, found * _kept_rows(seed, block, columns, p, ROWS), rows, limit, columns, width)
     start = shares + part * 2 * width + columns
     tl.store(start, tl.sum(of_weight, 0), mask=columns < width)
     tl.store(start + width, tl.sum(of_bias, 0), mask=columns < width)
@@ -122,3 +157,20 @@ def series_norm_kernel(
     tl.store(mean + b * C + columns, level, mask=columns < C)
     tl.store(std + b * C + columns, spread, mask=columns < C)
     tl.store(out + b * C * L + columns[None, :] * L + steps[:, None], centred / spread[None, :], mask=inside)
+
+
+@triton.jit(do_not_specialize=["count"])
+def gelu_dropout_kernel(x, grad, out, seed, count, p, BLOCK: tl.constexpr):
+    """What dropout leaves of gelu(x); with a gradient above, that of x."""
+    places = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    found = tl.load(x + places, mask=places < count, other=0.0).to(tl.float32)
+    # share of the normal distribution below: gelu is x times it
+    below = 0.5 * (1.0 + tl.erf(found * 0.7071067811865476))
+    if grad is None:
+        value = found * below
+    else:
+        density = 0.3989422804014327 * tl.exp(-0.5 * found * found)
+        above = tl.load(grad + places, mask=places < count, other=0.0).to(tl.float32)
+        value = above * (below + found * density)
+    value *= _keep(tl.load(seed), places * 0, places, places * 0, p)
+    tl.store(out + places, value.to(out.dtype.element_ty), mask=places < count)

@@ -14,6 +14,7 @@ from torch import Tensor
 from toa.ops.attention import whole_kernels
 from toa.ops.attention.definitions import L2_FLOOR, Activation, GateNorm, ScoreNorm
 from toa.ops.attention.fused import SMALLEST, needs_exact_products, padded, rows_by_one, strides_of
+from toa.ops.dropout import draw_seeds
 from toa.ops.operators import Dense, Operator
 
 # a tile of scores, and those of queries, keys and values, are held on the chip
@@ -73,7 +74,7 @@ def whole_attention(
     # of some alone they are dropped before
     together = len(drops) == sum(s is not None for s in operators)
     offsets = [None if s is None else (s.weight if together else s.offset)[:, :n, :n] for s in operators]
-    seed = torch.randint(2**31, (1,), device=q.device, dtype=torch.int32) if dropout_p else None
+    (seed,) = draw_seeds(q, 1) if dropout_p else (None,)
     out, _ = _forward(
         *(q, k, v, gate_q, gate_k, *offsets, seed),
         [drop.seed for drop in drops if together],
