@@ -233,6 +233,6 @@ def test_operators_are_what_they_are_registered_as(dtype) -> None:
     x, weight, bias = (normal(*shape, dtype=dtype) for shape in ((4, 3, 8), (8,), (8,)))
     apart = x.transpose(0, 1)
     leaves = [leaf.detach().requires_grad_() for leaf in (apart, weight, bias)]
-    torch.library.opcheck(layer_norm_module._forward, (*leaves, 1e-5))
-    torch.library.opcheck(layer_norm_module._backward, (apart.contiguous(), apart, weight, 1e-5))
+    torch.library.opcheck(layer_norm_module._forward, (*leaves, 1e-5, None))
+    torch.library.opcheck(layer_norm_module._backward, (apart.contiguous(), apart, weight, 1e-5, None))
     torch.library.opcheck(column_sum_module._sum, (leaves[0], torch.float32))

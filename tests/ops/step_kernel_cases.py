@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from tests.ops.triton_cases import DEVICE, _poisoned  # noqa: F401
-from toa.nn import EncoderBlock, ReversibleInstanceNorm, TemporalOperatorAttention
+from toa.nn import EncoderBlock, LayerNorm, ReversibleInstanceNorm, TemporalOperatorAttention
 from toa.nn import norm as norm_module
 from toa.ops import Dense, EntryDrop, operator_attention
 from toa.ops import add_norm as add_norm_module
@@ -15,6 +15,7 @@ from toa.ops import gelu_dropout as gelu_dropout_module
 from toa.ops.add_norm import add_norm
 from toa.ops.attention import whole
 from toa.ops.gelu_dropout import gelu_dropout
+from toa.ops.layer_norm import layer_norm
 from toa.ops.mixing import drop_entries
 from toa.ops.series_norm import MAX_LENGTH, takes_series
 from toa.ops.split import split
@@ -257,3 +258,26 @@ def test_a_block_in_training_draws_its_masks_apart():
     assert not torch.equal(first, second)
     torch.manual_seed(1)
     assert torch.equal(block(x), first)
+
+
+@pytest.mark.parametrize(("batch", "tokens", "leading"), [(2, 5, 3), (3, 11, 7), (40, 4, 1), (2, 3, 3)])
+def test_leading_tokens_are_normalised_where_they_lie(batch, tokens, leading):
+    x, weight, bias = normal(batch, tokens, 8, seed=1), normal(8, seed=2), normal(8, seed=3)
+    leaves = [tensor.requires_grad_() for tensor in (x, weight, bias)]
+    above = normal(batch, leading, 8, seed=4)
+    found = layer_norm(x, weight, bias, leading=leading)
+    wanted = torch.nn.functional.layer_norm(x[:, :leading], (8,), weight, bias)
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
+    grads = torch.autograd.grad(found, leaves, above)
+    for one, other in zip(grads, torch.autograd.grad(wanted, leaves, above), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+    # those of tokens that are not asked for are nothing at all
+    assert (grads[0][:, leading:] == 0).all()
+
+
+def test_leading_tokens_are_those_without_kernels_too(monkeypatch):
+    x, layer = normal(2, 5, 8), LayerNorm(8).to(DEVICE)
+    expected = layer(x)[:, :3]
+    monkeypatch.setenv("TOA_BACKEND", "folded")
+    for norm in (layer, LayerNorm(8, bias=False).to(DEVICE)):
+        torch.testing.assert_close(norm(x, leading=3), expected, rtol=1e-4, atol=1e-5)

@@ -94,9 +94,11 @@ class ReversibleInstanceNorm(nn.Module):
 class LayerNorm(nn.LayerNorm):
     """`torch.nn.LayerNorm`, by `toa.ops.layer_norm` where it has weight and bias over one axis."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Normalise; the shape stays."""
-        return layer_norm(x, self.weight, self.bias, self.eps) if self.is_of_rows else super().forward(x)
+    def forward(self, x: Tensor, leading: int | None = None) -> Tensor:
+        """Normalise; the shape stays, but of tokens (B, N, W) the leading ones alone may be asked for."""
+        if self.is_of_rows:
+            return layer_norm(x, self.weight, self.bias, self.eps, leading=leading)
+        return super().forward(x if leading is None else x[:, :leading])
 
     @property
     def is_of_rows(self) -> bool:

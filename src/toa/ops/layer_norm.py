@@ -17,7 +17,7 @@ _TILE = 4096
 _WARP_SHARE = 512
 
 
-def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float = 1e-5) -> Tensor:
+def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float = 1e-5, *, leading: int | None = None) -> Tensor:
     """Normalise the last axis, as `torch.nn.functional.layer_norm` does; autocast runs it in float32 there too.
 
     (x - mean) / sqrt(var + eps) * weight + bias, var without Bessel's correction.
@@ -28,13 +28,14 @@ def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float = 1e-5) -> Te
         weight: (W,).
         bias: (W,).
         eps: Added to the variance.
+        leading: Of tokens (B, N, W), how many to normalise and return, (B, leading, W); None is all.
     """
     if fits(x, weight, bias):
         if torch.is_autocast_enabled(x.device.type):
             x, weight, bias = x.float(), weight.float(), bias.float()
         if x.dtype == weight.dtype == bias.dtype:
-            return _forward(x, weight, bias, eps)
-    return F.layer_norm(x, weight.shape, weight, bias, eps)
+            return _forward(x, weight, bias, eps, leading)
+    return F.layer_norm(x if leading is None else x[:, :leading], weight.shape, weight, bias, eps)
 
 
 def fits(x: Tensor, weight: Tensor, bias: Tensor) -> bool:
@@ -45,34 +46,43 @@ def fits(x: Tensor, weight: Tensor, bias: Tensor) -> bool:
 
 
 @torch.library.custom_op("toa::layer_norm", mutates_args=())
-def _forward(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+def _forward(x: Tensor, weight: Tensor, bias: Tensor, eps: float, leading: int | None) -> Tensor:
     # importing the kernels imports Triton
     from toa.ops import row_kernels
 
-    out = x.new_empty(x.shape)
+    out = _empty_result(x, leading)
     if out.numel() == 0:
         return out
     rows = as_rows(x)
-    blocks, constants = block_rows(rows)
+    blocks, constants = block_rows(as_rows(out))
     # Triton launches on the current device, wherever the tensors are
     with torch.cuda.device_of(x):
         row_kernels.norm_kernel[(blocks,)](
             *(rows, weight.contiguous(), bias.contiguous(), out),
-            *(rows.stride(0), *rows.shape, eps),
+            *(rows.stride(0), out.numel() // out.shape[-1], out.shape[-1], eps, *_groups(x, leading)),
             **constants,
         )
     return out
 
 
 @_forward.register_fake
-def _(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
-    return x.new_empty(x.shape)
+def _(x: Tensor, weight: Tensor, bias: Tensor, eps: float, leading: int | None) -> Tensor:
+    return _empty_result(x, leading)
+
+
+def _empty_result(x: Tensor, leading: int | None) -> Tensor:
+    return x.new_empty(x.shape if leading is None else (x.shape[0], leading, x.shape[2]))
+
+
+def _groups(x: Tensor, leading: int | None) -> tuple[int, int]:
+    """How many rows are taken of every group of so many."""
+    return (1, 1) if leading is None else (leading, x.shape[1])
 
 
 @torch.library.custom_op("toa::layer_norm_backward", mutates_args=())
-def _backward(grad: Tensor, x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+def _backward(grad: Tensor, x: Tensor, weight: Tensor, eps: float, leading: int | None) -> tuple[Tensor, Tensor]:
     grad_x, others = x.new_empty(x.shape), weight.new_empty((2, *weight.shape))
-    launch_backward(grad, x, weight, eps, grad_x, others)
+    launch_backward(grad, x, weight, eps, grad_x, others, groups=_groups(x, leading))
     return grad_x, others
 
 
@@ -86,6 +96,7 @@ def launch_backward(
     grad_y: Tensor | None = None,
     seed: Tensor | None = None,
     p: float = 0.0,
+    groups: tuple[int, int] = (1, 1),
 ) -> None:
     """Write the gradients of x, of weight and bias (2, W), and of y if x was a sum with what dropout left of it."""
     from toa.ops import row_kernels
@@ -100,7 +111,7 @@ def launch_backward(
     with torch.cuda.device_of(x):
         row_kernels.norm_backward_kernel[(programs,)](
             *(above, rows, weight.contiguous(), grad_x, grad_y, shares, seed),
-            *(above.stride(0), rows.stride(0), *rows.shape, eps, p),
+            *(above.stride(0), rows.stride(0), *rows.shape, eps, p, *groups),
             DROP=grad_y is not None,
             **constants,
         )
@@ -108,18 +119,18 @@ def launch_backward(
 
 
 @_backward.register_fake
-def _(grad: Tensor, x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+def _(grad: Tensor, x: Tensor, weight: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
     return x.new_empty(x.shape), weight.new_empty((2, *weight.shape))
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    x, weight, _, ctx.eps = inputs
+    x, weight, _, ctx.eps, ctx.leading = inputs
     ctx.save_for_backward(x, weight)
 
 
-def _gradients(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
-    grad_x, others = _backward(grad, *ctx.saved_tensors, ctx.eps)
-    return grad_x, others[0], others[1], None
+def _gradients(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
+    grad_x, others = _backward(grad, *ctx.saved_tensors, ctx.eps, ctx.leading)
+    return grad_x, others[0], others[1], None, None
 
 
 _forward.register_autograd(_gradients, setup_context=_setup_context)

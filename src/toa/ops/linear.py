@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from toa.ops._backend import runs_kernels
-from toa.ops.column_sum import column_sum
+from toa.ops.column_sum import as_rows, column_sum
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -40,4 +40,6 @@ class _BiasGradient(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
-        return grad, column_sum(grad, ctx.dtype)
+        # copied once for both if rows do not lie apart alike
+        rows = as_rows(grad)
+        return rows.view(grad.shape), column_sum(rows, ctx.dtype)

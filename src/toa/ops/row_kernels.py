@@ -50,13 +50,15 @@ def _normalised(x, columns, width, eps):
 @triton.jit(do_not_specialize=["limit"])
 def norm_kernel(
     x, weight, bias, out,
-    stride, limit, width, eps,
+    stride, limit, width, eps, taken, group,
     ROWS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """Layer norm of a block of rows."""
+    """Layer norm of a block of rows, of those of x so many taken of every group."""
     rows = _block(tl.program_id(0), ROWS)
     columns = tl.arange(0, WIDTH)
-    normal, _ = _normalised(_tile(x, rows, limit, stride, columns, width), columns, width, eps)
+    end = limit // taken * group
+    places = tl.where(rows < limit, rows // taken * group + rows % taken, end)
+    normal, _ = _normalised(_tile(x, places, end, stride, columns, width), columns, width, eps)
     value = normal * _row(weight, columns, width) + _row(bias, columns, width)
     _put(out, value, rows, limit, columns, width)
 
@@ -91,12 +93,13 @@ def add_norm_kernel(
 @triton.jit(do_not_specialize=["limit"])
 def norm_backward_kernel(
     grad, x, weight, grad_x, grad_y, shares, seed,
-    grad_stride, stride, limit, width, eps, p,
+    grad_stride, stride, limit, width, eps, p, taken, group,
     DROP: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Gradients of every so many blocks of rows, and their share in those of weight and bias, (programs, 2, width).
 
-    Those of what dropout let through to the rows are written besides if so wanted.
+    Of every group of rows so many were taken, the gradients of the others are zeros. Those of what dropout let through
+    to the rows are written besides if so wanted.
     """
     part, parts = tl.program_id(0), tl.num_programs(0)
     columns = tl.arange(0, WIDTH)
@@ -105,7 +108,8 @@ def norm_backward_kernel(
     of_bias = tl.zeros((ROWS, WIDTH), tl.float32)
     for block in range(part, tl.cdiv(limit, ROWS), parts):
         rows = _block(block, ROWS)
-        above = _tile(grad, rows, limit, grad_stride, columns, width)
+        places = tl.where((rows < limit) & (rows % group < taken), rows // group * taken + rows % group, limit)
+        above = _tile(grad, places, limit, grad_stride, columns, width)
         # the row is at hand: to sum it again is cheaper than to have stored what it sums to
         normal, factor = _normalised(_tile(x, rows, limit, stride, columns, width), columns, width, eps)
         of_weight += above * normal
