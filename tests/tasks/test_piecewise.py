@@ -31,6 +31,7 @@ def take_steps(layers: nn.Module, optimizer: torch.optim.Optimizer, count: int) 
 @pytest.mark.parametrize("least", [4, 2**14])
 def test_pieces_are_updated_as_pytorch_updates_the_whole(monkeypatch, own, plain, least):
     monkeypatch.setattr(piecewise, "_LEAST", least)
+    monkeypatch.setattr(piecewise, "_ALIGNMENT", 1)
     settings = {"lr": torch.tensor(0.01), "betas": (0.8, 0.9), "weight_decay": 0.1, "fused": True}
     found, expected = model(), model()
     ours, theirs = own(found.parameters(), **settings), plain(expected.parameters(), **settings)
@@ -64,6 +65,7 @@ def test_small_models_are_cut_and_large_ones_are_not():
     assert sizes(2**14) == [2**14]
     assert sizes(2**15 + 1) == [2**14, 2**14, 1]
     assert set(sizes(2**21)) == {2**15}
+    assert all(size % 1024 == 0 for size in sizes(1_100_003)[:-1])
     assert sizes(2**22) == [2**22]
 
 

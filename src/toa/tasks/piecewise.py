@@ -16,6 +16,9 @@ _BLOCK = 2**16
 _LEAST = 2**14
 _PIECES = 64
 
+# pieces begin where kernels can read several numbers at once
+_ALIGNMENT = 1024
+
 
 class _Piecewise(torch.optim.Optimizer):
     """The step of Adam or AdamW, its tensors in pieces."""
@@ -30,7 +33,7 @@ class _Piecewise(torch.optim.Optimizer):
             with torch.enable_grad():
                 loss = closure()
         total = sum(p.numel() for group in self.param_groups for p in group["params"])
-        size = max(_LEAST, -(-total // _PIECES))
+        size = max(_LEAST, -(-total // (_PIECES * _ALIGNMENT)) * _ALIGNMENT)
         for group in self.param_groups:
             params = [p for p in group["params"] if p.grad is not None]
             states = [self._state(p) for p in params]

@@ -338,8 +338,7 @@ class _Run:
         """Gradients of one or more batches, and a step of the optimizer."""
         # what a step that broke off has left, as a capture that fails does
         self.optimizer.zero_grad(set_to_none=True)
-        parts = self._batches_of(given)
-        losses = []
+        parts, losses = self._batches_of(given), list[Tensor]()
         for number, (part, (weight, copies)) in enumerate(zip(parts, self.parts, strict=True), 1):
             self.ranks.copies = copies
             # gradients of all parts cross over at once, with the last
