@@ -48,9 +48,9 @@ class AutoformerConfig:
 class SeasonalNorm(LayerNorm):
     """Layer norm of tokens (B, N, E) whose mean over time is then taken out, as a seasonal part has none."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Normalise tokens; their shape stays."""
-        x = super().forward(x)
+    def forward(self, x: Tensor, leading: int | None = None) -> Tensor:
+        """Normalise tokens; their shape stays, or the leading ones alone are taken."""
+        x = super().forward(x, leading)
         return x - x.mean(1, keepdim=True)
 
 
