@@ -37,6 +37,11 @@ def assert_near(got: Tensor, exact: Tensor, tolerance: float = 1e-12, *, name: s
     assert error <= tolerance, f"{name}: error {error:.2e}, allowed {tolerance:.2e}"
 
 
+def assert_registered(operator: Any, arguments: tuple[Any, ...]) -> None:
+    """An operator's schema, fake and gradients are what PyTorch was told."""
+    assert set(torch.library.opcheck(operator, arguments).values()) == {"SUCCESS"}
+
+
 def assert_as_accurate(
     name: str, got: Tensor, exact: Tensor, plain: Tensor, *, factor: float = 2.0, atol: float = 1e-6
 ) -> None:

@@ -1,4 +1,4 @@
-"""Tests of mixing by kernels; run on a GPU, or by test_mixing.py in a process with Triton's interpreter."""
+"""Tests of mixing by kernels; run on a GPU, or by test_kernels.py in a process with Triton's interpreter."""
 
 from typing import Any
 
@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.support import assert_registered
 from toa import ops
 from toa.nn import TemporalOperatorAttention
 from toa.ops import mixing
@@ -138,10 +139,10 @@ def test_operators_are_what_they_are_registered_as(dropped) -> None:
     drop = make_drop([0.3, 0.6]) if dropped else (None, None)
     views = (normal(2, 2, 9, 5, dtype=torch.float16).transpose(1, 2), normal(2, 11, 11)[:, :9, :9])
     x, block = (view.detach().requires_grad_() for view in views)
-    torch.library.opcheck(mixing._mix, (x, block, *drop, True, True))
-    torch.library.opcheck(mixing._outer, (x, x, *drop, torch.float32))
+    assert_registered(mixing._mix, (x, block, *drop, True, True))
+    assert_registered(mixing._outer, (x, x, *drop, torch.float32))
     if dropped:
-        torch.library.opcheck(mixing._drop, (block, *drop))
+        assert_registered(mixing._drop, (block, *drop))
 
 
 def kept_bytes(layer: torch.nn.Module, x: Tensor) -> int:

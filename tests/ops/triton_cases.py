@@ -1,4 +1,4 @@
-"""Tests of the Triton kernels; run on a GPU, or by test_triton.py in a process with Triton's interpreter."""
+"""Tests of the Triton kernels; run on a GPU, or by test_kernels.py in a process with Triton's interpreter."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -8,7 +8,7 @@ import torch
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from tests.support import make_problem, message
+from tests.support import assert_registered, make_problem, message
 from toa import ops
 from toa.experiments.op_cost import share_past_zero, unit_of_rounding
 from toa.ops.attention import fused, whole
@@ -176,7 +176,7 @@ def test_tiles_are_what_they_are_registered_as(norms) -> None:
     tensors = [arguments[name] for name in ("q", "k", "v", "gate_q", "gate_k")]
     seed = torch.tensor([3], dtype=torch.int32, device=DEVICE)
     settings = [0.5, 1 / 7, 1.0, 1 / 7, 0.5, 1 / 7, 1.0]
-    torch.library.opcheck(fused._forward, (*tensors, seed, settings, list(norms), False, 0.2, True))
+    assert_registered(fused._forward, (*tensors, seed, settings, list(norms), False, 0.2, True))
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -188,7 +188,7 @@ def test_whole_attention_is_what_it_is_registered_as(activation) -> None:
     matrices = [None if given.get(name) is None else given[name].offset for name in ("s1", "s2", "gate_s1")]
     seed = torch.tensor([3], dtype=torch.int32, device=DEVICE)
     norms = ("rms", "rms" if activation == "gated" else "none")
-    torch.library.opcheck(whole._forward, (*tensors, *matrices, seed, [], [], activation, 0.5, 0.5, *norms, 0.2, True))
+    assert_registered(whole._forward, (*tensors, *matrices, seed, [], [], activation, 0.5, 0.5, *norms, 0.2, True))
 
 
 @pytest.mark.parametrize("length", [16, 65])
