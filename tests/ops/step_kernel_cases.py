@@ -1,5 +1,6 @@
 """Tests of the kernels that spare a step launches; run on a GPU, or by test_kernels.py in the interpreter."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -158,6 +159,15 @@ def test_gradients_that_only_seem_to_lie_side_by_side_are_joined_in_order():
         assert torch.equal(found, torch.cat(grads, -1))
 
 
+@pytest.fixture
+def rounded() -> Iterator[None]:
+    """Products that may round to TF32: a short sequence takes one kernel on a GPU then."""
+    torch.set_float32_matmul_precision("high")
+    yield
+    torch.set_float32_matmul_precision("highest")
+
+
+@pytest.mark.usefixtures("rounded")
 @pytest.mark.parametrize("variant", ["softmax", "relu", "gated"])
 def test_the_gradients_of_a_layers_projections_are_not_copied(monkeypatch, variant):
     def fail(*args: object) -> None:

@@ -1,5 +1,4 @@
 from collections.abc import Iterator
-from importlib.metadata import PackageNotFoundError
 
 import pytest
 import torch
@@ -100,14 +99,12 @@ def test_the_environment_names_what_auto_is(monkeypatch) -> None:
 @pytest.fixture
 def cuda(monkeypatch) -> Iterator[torch.device]:
     """A machine with a recent GPU and Triton, as far as `choose_backend` can see; nothing has been said yet."""
-    for probe in (_backend._missing_triton, _backend._old_gpu):
-        probe.cache_clear()
+    _backend._old_gpu.cache_clear()
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
-    monkeypatch.setattr(_backend, "version", lambda name: "3.6.0")
+    monkeypatch.setattr(_backend, "_TRITON", "3.6.0")
     monkeypatch.setattr(api, "_SAID", set())
     yield torch.device("cuda")
-    for probe in (_backend._missing_triton, _backend._old_gpu):
-        probe.cache_clear()
+    _backend._old_gpu.cache_clear()
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
@@ -117,15 +114,11 @@ def test_auto_takes_the_kernels_on_a_gpu(cuda, activation) -> None:
     assert ops.choose_backend("triton", activation="relu", device=cuda) == "triton"
 
 
-def missing(name: str) -> str:
-    raise PackageNotFoundError(name)
-
-
 @pytest.mark.parametrize(
     ("change", "problem", "reason"),
     [
-        (("version", missing), {}, "it needs Triton 3.2 or newer, which is not installed (pip install 'toa[triton]')"),
-        (("version", lambda name: "3.1.0"), {}, "it needs Triton 3.2 or newer, found 3.1.0"),
+        (("_TRITON", None), {}, "it needs Triton 3.2 or newer, which is not installed (pip install 'toa[triton]')"),
+        (("_TRITON", "3.1.0"), {}, "it needs Triton 3.2 or newer, found 3.1.0"),
         ((None, (7, 5)), {}, "it needs a GPU of compute capability 8.0, found 7.5"),
         (None, {"width": 257}, "its kernels take heads of width up to 256, not 257"),
         (None, {"dtype": torch.float64}, "its kernels take float32, bfloat16 and float16, not torch.float64"),
@@ -154,7 +147,7 @@ def test_auto_says_nothing_where_nothing_faster_is_expected(cuda, monkeypatch) -
     monkeypatch.setenv("TOA_BACKEND", "folded")
     assert ops.choose_backend(activation="gated", device=cuda, dtype=torch.float64) == "folded"
     monkeypatch.delenv("TOA_BACKEND")
-    monkeypatch.setattr(_backend, "version", missing)
+    monkeypatch.setattr(_backend, "_TRITON", None)
     assert ops.choose_backend(activation="gated", device="cpu") == "folded"
 
 

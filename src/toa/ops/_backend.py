@@ -11,6 +11,17 @@ from torch import Tensor
 from toa.ops.attention.definitions import Activation
 
 MAX_FUSED_WIDTH = 256
+
+
+def _installed(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+# looked up once, and not in a function: a compiler that traces one would trace the look-up
+_TRITON = _installed("triton")
 _OLDEST_TRITON = (3, 2)
 _OLDEST_GPU = (8, 0)
 
@@ -71,15 +82,12 @@ def _kernel_objection(device: torch.device, dtype: torch.dtype) -> str | None:
     return f"it needs a CUDA device, got {device}"
 
 
-@cache
 def _missing_triton() -> str | None:
     wanted = ".".join(map(str, _OLDEST_TRITON))
-    try:
-        found = version("triton")
-    except PackageNotFoundError:
+    if _TRITON is None:
         return f"it needs Triton {wanted} or newer, which is not installed (pip install 'toa[triton]')"
-    numbers = tuple(int(part) for part in found.split(".")[:2])
-    return None if numbers >= _OLDEST_TRITON else f"it needs Triton {wanted} or newer, found {found}"
+    numbers = tuple(int(part) for part in _TRITON.split(".")[:2])
+    return None if numbers >= _OLDEST_TRITON else f"it needs Triton {wanted} or newer, found {_TRITON}"
 
 
 @cache
