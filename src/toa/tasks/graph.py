@@ -113,8 +113,10 @@ class CudaCapturer:
         graph = torch.cuda.CUDAGraph()
         for generator in generators:
             graph.register_generator_state(generator)
+        # tens of MiB a stream, and the graph has its own: a stream of eager steps gets them again when it needs them
+        _forget_workspaces()
         try:
-            with torch.cuda.graph(graph, pool=pool):
+            with torch.cuda.graph(graph, pool=pool, stream=self._stream):
                 loss = step(*inputs)
         except RuntimeError:
             torch.cuda.set_stream(before)
@@ -123,16 +125,21 @@ class CudaCapturer:
         return graph.replay, loss
 
 
+def _forget_workspaces() -> None:
+    """Free the memory that cuBLAS keeps for each stream it has run on, as PyTorch's own graphs of compiled code do."""
+    with contextlib.suppress(AttributeError):
+        torch._C._cuda_clearCublasWorkspaces()
+
+
 def _forget_capture(device: torch.device, pool: tuple[int, int], generators: Sequence[Generator]) -> None:
     """Undo what a capture that breaks off leaves half done.
 
     Ending one tells the allocator and the generators that it is over, but where the capture is broken it raises before:
-    the allocator would refuse to empty its cache and the generators to draw another number.
+    the allocator would refuse to empty its cache and the generators to draw another number. The pool itself is given
+    back by the graph when it goes.
     """
     with contextlib.suppress(RuntimeError, AttributeError):
         torch._C._cuda_endAllocateToPool(device.index, pool)
-    with contextlib.suppress(RuntimeError, AttributeError):
-        torch._C._cuda_releasePool(device.index, pool)
     for generator in (torch.cuda.default_generators[device.index], *generators):
         # a copy of the state knows of no capture
         generator.graphsafe_set_state(generator.clone_state())
