@@ -42,12 +42,13 @@ def normal(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
 
 @pytest.mark.parametrize("residual", [True, False])
 @pytest.mark.parametrize("transpose", [True, False])
+@pytest.mark.parametrize(("surplus", "dropped"), [(1, True), (1, False), (8, False), (0, False)])
 @pytest.mark.parametrize("n", [1, 17, 64, 130] if ON_GPU else [1, 17, 64])
-def test_mixing_and_its_gradients_are_those_of_the_dropped_matrix(n, transpose, residual) -> None:
-    x, weight, drop = normal(3, n, 2, 5), normal(2, n + 1, n + 1), make_drop([0.3, 0.6])
-    block = weight[:, :n, :n]
+def test_mixing_and_its_gradients_are_those_of_the_dropped_matrix(n, surplus, dropped, transpose, residual) -> None:
+    x, weight = normal(3, n, 2, 5), normal(2, n + surplus, n + surplus)
+    block, drop = weight[:, :n, :n], make_drop([0.3, 0.6]) if dropped else None
     got = mix_tokens(x, block, drop, transpose=transpose, residual=residual)
-    matrix = drop_entries(block, drop)
+    matrix = block if drop is None else drop_entries(block, drop)
     matrix = matrix.mT if transpose else matrix
     expected = torch.einsum("hmn,bnhd->bmhd", matrix, x) + (x if residual else 0.0)
     torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-4)
@@ -68,6 +69,22 @@ def test_second_derivatives_are_those_of_products() -> None:
         results.append(torch.autograd.grad(torch.cat([g.flatten() for g in grads]).square().sum(), (x, weight)))
     for one, other in zip(*results, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-2)
+
+
+def test_an_aligned_operator_is_not_copied(monkeypatch) -> None:
+    copies = []
+    plain = mixing._copied
+    monkeypatch.setattr(mixing, "_copied", lambda *arguments: copies.append(1) or plain(*arguments))
+    x = normal(2, 64, 2, 8)
+    mix_tokens(x, normal(2, 64, 64)).sum().backward()
+    mix_tokens(x, normal(2, 72, 72)[:, :64, :64]).sum().backward()
+    assert copies == []
+    # rows that begin anywhere, tokens that fill no row, another type, and entries that are dropped
+    mix_tokens(x, normal(2, 65, 65)[:, :64, :64])
+    mix_tokens(normal(2, 63, 2, 8), normal(2, 63, 63))
+    mix_tokens(x.to(torch.float16), normal(2, 64, 64))
+    mix_tokens(x, normal(2, 64, 64), make_drop(0.5))
+    assert len(copies) == 4
 
 
 def test_views_are_read_where_they_lie() -> None:

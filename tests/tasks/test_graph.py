@@ -92,7 +92,7 @@ def test_after_a_failed_capture_training_goes_on_as_if_there_had_been_none():
         torch.manual_seed(3)
         own.manual_seed(4)
         model = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.5), nn.Linear(8, 1)).cuda()
-        optimizer = torch.optim.Adam(model.parameters(), lr=1e-2, fused=True)
+        optimizer = torch.optim.Adam(model.parameters(), lr=1e-2, fused=True, capturable=True)
 
         def plain(x: Tensor) -> Tensor:
             optimizer.zero_grad(set_to_none=True)

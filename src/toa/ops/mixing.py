@@ -101,16 +101,28 @@ def _mix(
     x: Tensor, weight: Tensor, seed: Tensor | None, rate: Tensor | None, transpose: bool, residual: bool
 ) -> Tensor:
     b, n, h, d = x.shape
-    step = _ALIGNMENT // x.itemsize
-    size = -(-n // step) * step
-    matrix = _copied(weight, x.new_empty(h, size, size), seed, rate)
-    by_head = x.new_empty(h, size, b, d)
-    by_head[:, :n].copy_(x.permute(2, 1, 0, 3))
-    by_head[:, n:].zero_()
-    product = torch.bmm(matrix.mT if transpose else matrix, by_head.flatten(2))
+    size, matrix = _aligned(n, x), weight
+    if seed is not None or size != n or weight.dtype != x.dtype or weight.stride(1) != _aligned(weight.stride(1), x):
+        matrix = _copied(weight, x.new_empty(h, size, size), seed, rate)
+    product = torch.bmm(matrix.mT if transpose else matrix, _by_head(x, size))
     mixed = product.view(h, size, b, d)[:, :n].permute(2, 1, 0, 3)
     out = x.new_empty(x.shape)
     return torch.add(x, mixed, out=out) if residual else out.copy_(mixed)
+
+
+def _aligned(n: int, like: Tensor) -> int:
+    step = _ALIGNMENT // like.itemsize
+    return -(-n // step) * step
+
+
+def _by_head(x: Tensor, size: int) -> Tensor:
+    """Tokens (B, N, H, D) as (H, size, B D), zeros beyond them."""
+    b, n, h, d = x.shape
+    found = x.new_empty(h, size, b, d)
+    found[:, :n].copy_(x.permute(2, 1, 0, 3))
+    if size != n:
+        found[:, n:].zero_()
+    return found.flatten(2)
 
 
 @_mix.register_fake
@@ -144,6 +156,8 @@ def _outer(left: Tensor, right: Tensor, seed: Tensor | None, rate: Tensor | None
     from toa.ops.attention.fused import needs_exact_products, padded, rows_by_one, strides_of
 
     b, n, h, d = left.shape
+    if seed is None and _aligned(n, left) == n and left.dtype == dtype:
+        return torch.bmm(_by_head(left, n), _by_head(right, n).mT)
     out = left.new_empty(h, n, n, dtype=dtype)
     left, right = rows_by_one(left), rows_by_one(right)
     side = min(_BLOCK, padded(n))

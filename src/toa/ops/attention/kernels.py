@@ -168,19 +168,16 @@ def _pair_gradients(
     if DROPOUT:
         keep = _keep(key_of_draws, bh, queries, keys, dropout_p)
         grad_weights *= keep
-    grad_right = weights * grad_weights
-    right = left
     if GATED:
         right = tl.dot(own_gate, tl.trans(other_gate), input_precision=PRECISION) * gate_factor
         gate, slope = _softplus(right, PRECISION)
-        grad_right *= slope
-        grad_weights *= gate
+        grad_right = weights * grad_weights * slope
+        # asked where it is needed: a mask that lives on takes registers
+        grad_left = grad_weights * tl.where(weights > 0.0, gate, 0.0)
         weights *= gate
-    # asked here, and not before: a mask that lives on takes registers
-    active = left > 0.0
-    if CAUSAL:
-        active = active & (queries >= keys)
-    grad_left = tl.where(active, grad_weights, 0.0)
+    else:
+        grad_left = tl.where(weights > 0.0, grad_weights, 0.0)
+        right, grad_right = left, grad_left
     if DROPOUT:
         weights *= keep
     return weights, left, right, grad_left, grad_right
