@@ -141,6 +141,27 @@ def steps(record: Record) -> str:
     return table(titles, rows, left=3)
 
 
+def efficiency(record: Record) -> str:
+    """The paper's rows: a step's time and memory beside those of the peer's softmax model of the backbone."""
+    rows = []
+    for row in record["rows"]:
+        peer = record["peer"][row["config"]["backbone"]]
+        rows.append(
+            [
+                row["name"],
+                number(row["milliseconds"]),
+                number(peer["milliseconds"]),
+                number(row["milliseconds"] / peer["milliseconds"], 3),
+                number(row["peak_memory"], 0, 2**20),
+                number(peer["peak_memory"], 0, 2**20),
+                f"{row['parameters']:,}",
+                number(row["published_ms"]),
+            ]
+        )
+    titles = ["row", "ms", "peer, ms", "/ peer", "MiB", "peer, MiB", "parameters", "published, ms"]
+    return table(titles, rows)
+
+
 def growth(record: Record) -> str:
     """Milliseconds of a step by case, one column a system."""
     names = list(record["rows"][0]["systems"])
@@ -172,6 +193,7 @@ TABLES: dict[str, tuple[Callable[[Record], str], str]] = {
     "steps": (steps, "training_step.json"),
     "steps-cpu": (steps, "training_step_cpu.json"),
     "steps-cpu-compiled": (steps, "training_step_cpu_compiled.json"),
+    "efficiency": (efficiency, "efficiency.json"),
     "growth-channels": (growth, "growth_channels.json"),
     "growth-batch": (growth, "growth_batch.json"),
     "run": (whole_run, "training_run.json"),

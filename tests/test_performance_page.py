@@ -69,3 +69,12 @@ def test_steps_stand_beside_what_they_are_held_to(page):
 def test_an_unknown_table_is_refused(page):
     with pytest.raises(SystemExit, match=message("error: unknown table 'speed'", "known: primitive")):
         page.rendered("<!-- table speed --><!-- end -->")
+
+
+def test_a_row_of_the_papers_table_stands_beside_the_peers_model_of_its_backbone(page, tmp_path):
+    cost = {"milliseconds": 0.5, "peak_memory": 2**21, "parameters": 12345}
+    row = cost | {"name": "patchtst/toa-gated", "config": {"backbone": "patchtst"}, "published_ms": 18.88}
+    peer = {"patchtst": {"milliseconds": 4.0, "peak_memory": 2**22}}
+    (tmp_path / "efficiency.json").write_text(json.dumps({"rows": [row], "peer": peer, **WHERE}))
+    made = page.rendered("<!-- table efficiency --><!-- end -->", tmp_path)
+    assert "| patchtst/toa-gated | 0.50 | 4.00 | 0.125 | 2 | 4 | 12,345 | 18.88 |" in made
