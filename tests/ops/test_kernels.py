@@ -19,4 +19,5 @@ def test_kernels_under_the_interpreter(cases) -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("cases", CASES)
 def test_kernels_on_the_gpu(cases) -> None:
-    run_without_shape_checks(Path(__file__).with_name(f"{cases}.py"))
+    # compiling takes longest, and each process compiles
+    run_without_shape_checks(Path(__file__).with_name(f"{cases}.py"), "-n", "auto")

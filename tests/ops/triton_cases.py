@@ -50,11 +50,11 @@ def assert_fused_is_as_accurate_as_the_reference(dtype=torch.float32, **options)
     (b, m, h, _), n = problem.leaves["q"].shape, problem.leaves["k"].shape[1]
     kinks = share_past_zero(b * m * h * n, eps) if options["activation"] != "softmax" else 0.0
     for name, got in problem.results("triton").items():
-        assert got.isfinite().all(), name
+        assert got.isfinite().all(), f"{name} at N={n}"
         size = _rms(exact[name])
         granted = (1e-6 + 4 * eps + (kinks**0.5 if name.startswith("grad") else 0.0)) * size + 1e-7
         error, allowed = _rms(got.double() - exact[name]), 2 * _rms(plain[name].double() - exact[name]) + granted
-        assert error <= allowed, f"{name}: error {error:.2e}, allowed {allowed:.2e}"
+        assert error <= allowed, f"{name} at N={n}: error {error:.2e}, allowed {allowed:.2e}"
 
 
 def _rms(x: torch.Tensor) -> float:
@@ -72,28 +72,31 @@ def form(request, monkeypatch) -> Iterator[str]:
     torch.set_float32_matmul_precision("highest")
 
 
+# lengths in turn, and not a test each: of those that take the same tile the first alone compiles it
 @pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("keys", LENGTHS)
 @pytest.mark.parametrize("activation", ["softmax", "relu", "gated"])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_outputs_and_gradients(form, dtype, activation, keys, width) -> None:
-    if activation == "softmax" and form == "tiles":
-        pytest.skip("PyTorch's own attention")
-    if form == "whole" and (keys > whole.MAX_TOKENS or padded(keys) * padded(width) > whole.MAX_ELEMENTS):
-        pytest.skip("no short sequence")
-    norms = {"score_norm": "rms"} | ({"gate_norm": "rms"} if activation == "gated" else {})
-    if keys == 1:
+def test_outputs_and_gradients(form, dtype, activation, width) -> None:
+    lengths = [n for n in LENGTHS if form == "tiles" or _is_short(n, width)]
+    if not lengths or (activation == "softmax" and form == "tiles"):
+        pytest.skip("PyTorch's own attention" if lengths else "too wide for one tile")
+    for keys in lengths:
         # a norm leaves the sign of a single score, and no gradient but rounding
-        norms = {}
-    sizes = {"width": width, "value_width": width, "gate_width": width, "scale": width**-0.5}
-    if ON_GPU:
-        sizes |= {"batch": 16 if keys <= 129 else 2, "heads": 4}
-    assert_fused_is_as_accurate_as_the_reference(dtype, keys=keys, activation=activation, **sizes, **norms)
+        norm = "rms" if keys > 1 else "none"
+        norms = {"score_norm": norm, "gate_norm": norm if activation == "gated" else "none"}
+        sizes = {"width": width, "value_width": width, "gate_width": width, "scale": width**-0.5}
+        if ON_GPU:
+            sizes |= {"batch": 16 if keys <= 129 else 2, "heads": 4}
+        assert_fused_is_as_accurate_as_the_reference(dtype, keys=keys, activation=activation, **sizes, **norms)
+
+
+def _is_short(tokens: int, width: int) -> bool:
+    return tokens <= whole.MAX_TOKENS and padded(tokens) * padded(width) <= whole.MAX_ELEMENTS
 
 
 # on a GPU each drawn problem compiles kernels of its own
 @settings(
-    max_examples=20 if ON_GPU else 15,
+    max_examples=8 if ON_GPU else 15,
     phases=(Phase.explicit, Phase.generate),
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )

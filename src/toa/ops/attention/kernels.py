@@ -19,6 +19,9 @@ padded to a power of two.
 import triton
 import triton.language as tl
 
+# numbers of heads, queries and keys: a kernel is compiled once for all that take the same tile
+SIZES = ["H", "M", "N"]
+
 
 @triton.jit
 def _tile(pointer, b, h, rows, limit, stride_b, stride_n, stride_h, width, WIDTH: tl.constexpr):
@@ -92,7 +95,7 @@ def _row_factor(
     return gain * tl.rsqrt(share * squares + floor)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES)
 def forward_kernel(
     q, k, v, gate_q, gate_k, out, factors, gate_factors, seed,
     q_b, q_n, q_h, k_b, k_n, k_h, v_b, v_n, v_h, gq_b, gq_n, gq_h, gk_b, gk_n, gk_h, o_b, o_n, o_h,
@@ -183,7 +186,7 @@ def _pair_gradients(
     return weights, left, right, grad_left, grad_right
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES)
 def backward_queries_kernel(
     q, k, v, gate_q, gate_k, grad_out, out, factors, gate_factors, alongs, gate_alongs, seed, grad_q, grad_gate_q,
     q_b, q_n, q_h, k_b, k_n, k_h, v_b, v_n, v_h, gq_b, gq_n, gq_h, gk_b, gk_n, gk_h, go_b, go_n, go_h, o_b, o_n, o_h,
@@ -252,7 +255,7 @@ def backward_queries_kernel(
         _put(grad_gate_q, total_gate * gate_factor[:, None], b, h, rows, M, dgq_b, dgq_n, dgq_h, g, G)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES)
 def backward_keys_kernel(
     q, k, v, gate_q, gate_k, grad_out, factors, gate_factors, alongs, gate_alongs, seed,
     grad_q, grad_k, grad_v, grad_gate_q, grad_gate_k,
