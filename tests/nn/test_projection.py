@@ -3,7 +3,7 @@ import torch
 from torch import nn
 
 from tests.support import assert_near, scatter_parameters
-from toa.nn import ATTENTIONS, AttentionSpec, build_attention
+from toa.nn import ATTENTIONS, AttentionSpec, TemporalOperatorAttention, build_attention
 
 
 @pytest.mark.parametrize("bias", [True, False])
@@ -19,12 +19,32 @@ def test_one_product_projects_like_three(name, bias):
         assert_near(joined, separate)
 
 
-def test_a_projection_that_was_replaced_is_called():
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("variant", ["relu", "gated"])
+def test_features_lie_first_on_a_cpu_and_nothing_else_changes(monkeypatch, variant, bias):
+    layer = TemporalOperatorAttention(8, 2, 5, variant, bias=bias, qk_dim=3).double().eval()
+    scatter_parameters(layer)
+    x = torch.randn(3, 5, 8, dtype=torch.float64, requires_grad=True)
+    other = torch.randn(3, 4, 8, dtype=torch.float64, requires_grad=True)
+    parts = layer._project(x, x, x)
+    assert all(part.permute(2, 0, 1).is_contiguous() for part in parts)
+    results = []
+    for _ in range(2):
+        out = torch.cat((layer(x, x, x)[0], layer(x, other, other)[0]))
+        results.append([out, *torch.autograd.grad(out.square().sum(), [x, other, *layer.parameters()])])
+        monkeypatch.setattr(layer, "_features_first", lambda _: False)
+    assert all(part.is_contiguous() for part in layer._project(x, x.clone(), x.clone()))
+    for first, last in zip(*results, strict=True):
+        assert_near(first, last)
+
+
+@pytest.mark.parametrize("name", ["softmax", "toa-gated"])
+def test_a_projection_that_was_replaced_is_called(name):
     class Doubled(nn.Linear):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return 2.0 * super().forward(x)
 
-    layer = build_attention("softmax", 8, 2, 5).eval()
+    layer = build_attention(name, 8, 2, 5).eval()
     x = torch.randn(3, 5, 8)
     before, _ = layer(x, x, x)
     doubled = Doubled(8, 8)

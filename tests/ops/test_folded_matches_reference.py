@@ -124,10 +124,52 @@ def test_blocks_cover_every_score_once(monkeypatch, budget) -> None:
     monkeypatch.setattr(folded, "_BLOCK_ELEMENTS", {"cpu": budget})
     heads, m, n = 3, 5, 7
     seen = torch.zeros(heads, m)
-    for head, row in folded._blocks(torch.empty(heads, m, 2), torch.empty(heads, n, 2)):
+    for head, row in folded._blocks(torch.empty(heads, 2, m), torch.empty(heads, 2, n)):
         seen[head, row] += 1
         assert seen[head, row].numel() * n <= max(budget, n)
     assert (seen == 1).all()
+
+
+def test_blocks_of_heads_are_about_as_large(monkeypatch) -> None:
+    monkeypatch.setattr(folded, "_BLOCK_ELEMENTS", {"cpu": 10 * 35})
+    sizes = [head.stop - head.start for head, _ in folded._blocks(torch.empty(22, 2, 5), torch.empty(22, 2, 7))]
+    assert sizes == [8, 8, 6]
+
+
+@pytest.mark.parametrize("dropout_p", [0.0, 0.4])
+@pytest.mark.parametrize(("activation", "score_norm", "gate_norm"), [n for n in NORMS if n[0] != "softmax"])
+def test_kept_scores_give_the_gradients_of_scores_formed_again(
+    monkeypatch, activation, score_norm, gate_norm, dropout_p
+) -> None:
+    norms = {"score_norm": score_norm, "gate_norm": gate_norm}
+    problem = make_problem(keys=7, queries=5, activation=activation, dropout_p=dropout_p, **norms)
+    results = []
+    for kept_keys in (6, 7):
+        monkeypatch.setattr(folded, "_KEPT_KEYS", kept_keys)
+        torch.manual_seed(3)
+        results.append(problem.results("folded"))
+    for name, again in results[0].items():
+        assert torch.equal(results[1][name], again), name
+
+
+def test_scores_are_kept_as_they_are_and_only_for_a_backward(monkeypatch) -> None:
+    problem = make_problem(keys=6, activation="gated", score_norm="rms", gate_norm="rms", dropout_p=0.4)
+    leaves = list(problem.leaves.values())
+    kept: list[bool] = []
+    forward = folded._BlockedKernelAttention.forward
+
+    def watched(*args: Any) -> Any:
+        kept.append(args[-1])
+        return forward(*args)
+
+    monkeypatch.setattr(folded._BlockedKernelAttention, "forward", staticmethod(watched))
+    loss = problem.run("folded").square().sum()
+    first = torch.autograd.grad(loss, leaves, retain_graph=True)
+    for once, twice in zip(first, torch.autograd.grad(loss, leaves), strict=True):
+        assert torch.equal(once, twice)
+    with torch.no_grad():
+        problem.run("folded")
+    assert kept == [True, False]
 
 
 def test_second_derivatives_match_reference_across_blocks(monkeypatch) -> None:

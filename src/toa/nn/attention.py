@@ -392,6 +392,33 @@ class TemporalOperatorAttention(Attention):
     def _qk_groups(self) -> int:
         return 2 if self.variant == "gated" else 1
 
+    def _project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        if not self._features_first(query):
+            return super()._project(query, key, value)
+        q, k, v = (
+            _features_first_linear(x, layer)
+            for x, layer in ((query, self.q_proj), (key, self.k_proj), (value, self.v_proj))
+        )
+        return q, k, v
+
+    def _features_first(self, x: Tensor) -> bool:
+        """Whether queries, keys and values lie in memory as (E, B, N), near to what is multiplied on a CPU."""
+        plain = all(is_plain(layer) for layer in (self.q_proj, self.k_proj, self.v_proj))
+        return plain and x.device.type == "cpu" and self.variant != "softmax"
+
+    def _heads(self, x: Tensor) -> Tensor:
+        if not self._features_first(x):
+            return super()._heads(x)
+        # by way of (E, B, N): so the gradients of heads are joined in that layout as well
+        return x.permute(2, 0, 1).unflatten(0, (self.num_heads, -1)).permute(2, 3, 0, 1)  # (B, N, H, D)
+
+    def _factors(self, query: Tensor, q: Tensor, k: Tensor) -> ScoreFactors:
+        if self._qk_groups == 1 or not self._features_first(query):
+            return super()._factors(query, q, k)
+        groups = (x.permute(2, 0, 1).unflatten(0, (2, self.num_heads, -1)).unbind() for x in (q, k))
+        (q, gate_q), (k, gate_k) = ((x.permute(2, 3, 0, 1) for x in group) for group in groups)
+        return ScoreFactors(q, k, gate_q, gate_k)
+
     def _mixing(
         self,
         query: Tensor,
@@ -430,3 +457,10 @@ class TemporalOperatorAttention(Attention):
     def extra_repr(self) -> str:
         """What the module's repr shows."""
         return f"{super().extra_repr()}, variant={self.variant!r}, score_norm={self.score_norm!r}"
+
+
+def _features_first_linear(x: Tensor, layer: nn.Linear) -> Tensor:
+    """What the layer makes of tokens (B, N, E), in memory as (W, B, N)."""
+    tokens = x.flatten(0, 1).mT  # (E, B*N)
+    rows = layer.weight @ tokens if layer.bias is None else torch.addmm(layer.bias.unsqueeze(1), layer.weight, tokens)
+    return rows.unflatten(1, x.shape[:2]).permute(1, 2, 0)  # (B, N, W)

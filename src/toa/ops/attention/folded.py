@@ -1,19 +1,19 @@
 """Operator attention by the identity Q Kᵀ S1 = Q (S1ᵀ K)ᵀ and act(·) S2 V = act(·) (S2 V).
 
 S1 mixes the keys and S2 the values, once, before an ordinary attention: no N x N x N product is left, and the
-N x N scores are formed a block of queries at a time and never kept. The derivation is in this folder's README.
+N x N scores are formed a block of queries at a time, and kept for backward only where they are few. The derivation is
+in this folder's README.
 
 Alphabet: B batch, M queries, N keys, H heads, D query and key width, E value width.
 """
 
 from collections.abc import Iterator
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeGuard, runtime_checkable
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
-from torch.autograd.function import FunctionCtx
 
 from toa.ops.attention.definitions import (
     SOFTPLUS_LINEAR,
@@ -26,12 +26,19 @@ from toa.ops.attention.definitions import (
     rms_factor,
     visible_keys,
 )
+from toa.ops.attention.score_block import ScoreBlock, form_scores, times
 from toa.ops.dropout import draw_bits, dropout, keep_factors
-from toa.ops.operators import Operator
+from toa.ops.operators import Dense, Operator
+
+# in which the identity of an operator and the norm of a row lose nothing
+_EXACT = (torch.float32, torch.float64)
 
 # scores held at a time, in elements: about a core's cache on a CPU, enough to fill the chip on an accelerator
-_BLOCK_ELEMENTS = {"cpu": 1 << 18}
+_BLOCK_ELEMENTS = {"cpu": 1 << 19}
 _BLOCK_ELEMENTS_DEFAULT = 1 << 27
+
+# up to so many keys, scores are kept for backward: a token's share of memory does not grow with more
+_KEPT_KEYS = 64
 
 
 @runtime_checkable
@@ -82,20 +89,26 @@ def folded_operator_attention(
     padding = None if key_padding_mask is None else key_padding_mask[:, :, None, None]
     # where the scores are formed anyway, their rows' norms are read off them
     plain = padding is None and pair_mask is None and not causal and activation != "softmax"
-    formed = plain and (kernel is not None or q.dtype in (torch.float32, torch.float64))
+    formed = plain and (kernel is not None or q.dtype in _EXACT)
     rows = RowNorms.of(score_norm, gate_norm, k.shape[1]) if formed else RowNorms()
+    blocked = kernel is None and pair_mask is None and activation != "softmax" and q.dtype in _EXACT
     # and a kernel scales them, which spares a copy of the queries
     inside = kernel is not None and formed
+
+    def at_once(s: Operator | None) -> TypeGuard[Dense]:
+        return blocked and isinstance(s, Dense) and s.weight.dtype == q.dtype
 
     def clear(x: Tensor) -> Tensor:
         return x if padding is None else x.masked_fill(padding, 0.0)
 
     def prepare(left: Tensor, right: Tensor, s: Operator | None, norm: str) -> tuple[Tensor, Tensor]:
         right = clear(right)
-        if s is not None:
-            # mixing fills padded rows again; cleared, they add nothing to a row's norm and ReLU drops them
+        # mixing fills padded rows again; cleared, they add nothing to a row's norm and ReLU drops them
+        if at_once(s):
+            right = clear(_mix_features_first(s, right, transpose=True, causal=causal, scale=scale))
+        elif s is not None:
             right = clear(s.mix(right, transpose=True, causal=causal))
-        if not inside:
+        if not inside and not at_once(s):
             left = left * scale
         if norm in ("l2", "rms") and not formed:
             squared = _squared_row_norms(left, right, causal, key_padding_mask is not None)
@@ -111,7 +124,9 @@ def folded_operator_attention(
     if (score_norm == "mean" and not inside) or (score_norm == "rms" and not formed):
         query = query / count
     value = clear(v)
-    if s2 is not None:
+    if at_once(s2):
+        value = _mix_features_first(s2, value, transpose=False, causal=causal)
+    elif s2 is not None:
         value = s2.mix(value, causal=causal)
 
     if activation == "softmax" and pair_mask is None:
@@ -198,7 +213,8 @@ def _pair_masked_attention(
         scores = masked_scores((q @ k.mT).to(exact), pair_mask, scale).masked_fill(~visible, float("-inf"))
         weights = scores.softmax(-1).masked_fill(~visible, 0.0).to(v.dtype)
     else:
-        weights = _kernel(q, k, gate_q, gate_k, None, RowNorms()).masked_fill(~visible, 0.0)
+        gate_query, gate_key = (None if x is None else x.mT for x in (gate_q, gate_k))
+        weights = _kernel(q.mT, k.mT, gate_query, gate_key, None, RowNorms()).masked_fill(~visible, 0.0)
         weights = weights * pair_mask.unsqueeze(1).to(weights.dtype)
     return dropout(weights, dropout_p) @ v
 
@@ -224,6 +240,22 @@ def _squared_row_norms(
     return scores.square().sum(-1).transpose(1, 2).unsqueeze(-1)
 
 
+def _features_first(x: Float[Tensor, "b n h d"]) -> Float[Tensor, "h b d n"]:
+    return x.permute(2, 0, 3, 1).contiguous()
+
+
+def _mix_features_first(
+    s: Dense, x: Float[Tensor, "b n h d"], *, transpose: bool, causal: bool, scale: float = 1.0
+) -> Float[Tensor, "b n h d"]:
+    """`scale` times what `s.mix` gives, laid out as `_features_first` does, which makes a product a head of it."""
+    matrix = s.dense(x.shape[1])
+    matrix = matrix.mT if transpose else matrix
+    matrix = matrix.tril() if causal else matrix
+    rows = _features_first(x).flatten(1, 2)  # (H, B*D, N)
+    mixed = rows @ (matrix if scale == 1.0 else matrix * scale).mT
+    return mixed.unflatten(1, (x.shape[0], x.shape[3])).permute(1, 3, 0, 2)
+
+
 def _blocked_kernel_attention(
     q: Float[Tensor, "b m h d"],
     k: Float[Tensor, "b n h d"],
@@ -236,51 +268,48 @@ def _blocked_kernel_attention(
     dropout_p: float,
 ) -> Float[Tensor, "b m h e"]:
     """act(Q Kᵀ) V by matrix products, a block of scores at a time."""
-    query, key, value = (_heads_first(x) for x in (q, k, v))
-    gate_query, gate_key = (None if x is None else _heads_first(x) for x in (gate_q, gate_k))
+    query, key, value = (_features_first(x) for x in (q, k, v))
+    gate_query, gate_key = (None if x is None else _features_first(x) for x in (gate_q, gate_k))
     if torch.compiler.is_compiling() or (dropout_p and q.device.type != "cpu"):
         # a compiler fuses and recomputes by itself, for any size; on other devices dropout has no mask to keep
         kernel = _kernel(query, key, gate_query, gate_key, 0 if causal else None, rows)
-        out = dropout(kernel, dropout_p) @ value
+        out = value @ dropout(kernel, dropout_p).mT
     else:
-        bits = draw_bits(torch.Size((*query.shape[:3], key.shape[2]))).flatten(0, 1) if dropout_p else None
         flat = [None if x is None else x.flatten(0, 1) for x in (query, key, value, gate_query, gate_key)]
-        out = _BlockedKernelAttention.apply(*flat, bits, causal, dropout_p, rows).unflatten(0, query.shape[:2])
-    return out.transpose(1, 2)
+        bits = _drawn_bits(q, k) if dropout_p else None
+        kept = torch.is_grad_enabled() and k.shape[1] <= _KEPT_KEYS
+        out, *_ = _BlockedKernelAttention.apply(*flat, bits, causal, dropout_p, rows, kept)
+        out = out.unflatten(0, query.shape[:2])
+    return out.permute(1, 3, 0, 2)
 
 
-def _scores(q: Tensor, k: Tensor, first_row: int | None) -> Tensor:
-    """Scores of a block of queries; `first_row` is the block's place in a causal mask, None without one."""
-    scores = q @ k.mT
-    return scores if first_row is None else scores.tril(first_row)
-
-
-def _times(x: Tensor, factor: Tensor) -> Tensor:
-    """A product that takes the place of x, where no gradient needs x any more."""
-    return x * factor if torch.is_grad_enabled() else x.mul_(factor)
+def _drawn_bits(q: Float[Tensor, "b m h d"], k: Float[Tensor, "b n h d"]) -> Tensor:
+    drawn = draw_bits(torch.Size((q.shape[0], q.shape[2], q.shape[1], k.shape[1])))  # (B, H, M, N), as elsewhere
+    return drawn.transpose(0, 1).flatten(0, 1)
 
 
 def _kernel(
     q: Tensor, k: Tensor, gate_q: Tensor | None, gate_k: Tensor | None, first_row: int | None, rows: RowNorms
 ) -> Float[Tensor, "*heads m n"]:
-    left = _scores(q, k, first_row)
+    left = form_scores(q, k, first_row)
     kernel = left.relu()
     if rows.left is not None:
-        kernel = _times(kernel, rows.left.factor(left))
+        kernel = times(kernel, rows.left.factor(left))
     if gate_q is not None and gate_k is not None:
         # where the left scores are masked the product is zero, whatever the gate says
-        right = gate_q @ gate_k.mT
+        right = gate_q.mT @ gate_k
         if rows.right is not None:
-            right = _times(right, rows.right.factor(right))
-        kernel = _times(kernel, F.softplus(right, threshold=SOFTPLUS_LINEAR))
+            right = times(right, rows.right.factor(right))
+        kernel = times(kernel, F.softplus(right, threshold=SOFTPLUS_LINEAR))
     return kernel
 
 
 class _BlockedKernelAttention(torch.autograd.Function):
-    """act(Q Kᵀ) V, some heads or queries at a time; backward forms the scores again instead of keeping them.
+    """act(Q Kᵀ) V, some heads or queries at a time.
 
-    Tensors are (heads of all batch entries, tokens, width). Of dropout, `bits` for each score are kept. Backward is
-    made of differentiable tensor functions, so second derivatives work.
+    Tensors are (heads of all batch entries, width, tokens). Also returned is what `kept` keeps for backward, which
+    forms it again otherwise. Of dropout, `bits` for each score are kept. Backward is made of differentiable tensor
+    functions, and from the inputs where it is to be differentiated, so second derivatives work.
     """
 
     @staticmethod
@@ -294,98 +323,92 @@ class _BlockedKernelAttention(torch.autograd.Function):
         causal: bool,
         dropout_p: float,
         rows: RowNorms,
-    ) -> Tensor:
-        out = v.new_empty(*q.shape[:2], v.shape[2])
+        kept: bool,
+    ) -> tuple[Tensor | None, ...]:
+        out = v.new_empty(q.shape[0], v.shape[1], q.shape[2])
+        blocks: list[Tensor | None] = []
         for heads, some in _blocks(q, k):
-            gate_query = None if gate_q is None else gate_q[heads, some]
-            gate_key = None if gate_k is None else gate_k[heads]
-            kernel = _kernel(q[heads, some], k[heads], gate_query, gate_key, some.start if causal else None, rows)
-            if bits is not None:
-                kernel = _times(kernel, keep_factors(bits[heads, some], dropout_p, kernel.dtype))
-            out[heads, some] = kernel @ v[heads]
-        return out
+            block = _form_block(q, k, gate_q, gate_k, bits, heads, some, causal, dropout_p, rows)
+            out[heads, :, some] = block.attend(v[heads])
+            if kept:
+                blocks += block
+        return out, *blocks
 
     @staticmethod
-    def setup_context(ctx: FunctionCtx, inputs: tuple[Any, ...], output: Tensor) -> None:
-        *tensors, causal, dropout_p, rows = inputs
-        ctx.save_for_backward(*tensors)
-        ctx.settings = causal, dropout_p, rows  # type: ignore[attr-defined]
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor | None, ...]) -> None:
+        *tensors, causal, dropout_p, rows, _ = inputs
+        ctx.save_for_backward(*tensors, *output)
+        ctx.mark_non_differentiable(*(x for x in output[1:] if x is not None))
+        ctx.set_materialize_grads(False)
+        ctx.settings = causal, dropout_p, rows
 
     @staticmethod
-    def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
-        q, k, v, gate_q, gate_k, bits = ctx.saved_tensors
+    def backward(ctx: Any, grad_out: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
+        q, k, v, gate_q, gate_k, bits, out, *kept = ctx.saved_tensors
+        if grad_out is None:
+            return (None,) * 10
         causal, dropout_p, rows = ctx.settings
         grads = [None if x is None else torch.empty_like(x) for x in (q, k, v, gate_q, gate_k)]
-        for heads, some in _blocks(q, k):
-            found = _block_gradients(
-                q[heads, some],
+        for index, (heads, some) in enumerate(_blocks(q, k)):
+            if kept and not torch.is_grad_enabled():
+                block = ScoreBlock(*kept[index * len(ScoreBlock._fields) :][: len(ScoreBlock._fields)])
+            else:
+                block = _form_block(q, k, gate_q, gate_k, bits, heads, some, causal, dropout_p, rows)
+            found = block.gradients(
+                q[heads, :, some],
                 k[heads],
                 v[heads],
-                None if gate_q is None else gate_q[heads, some],
+                None if gate_q is None else gate_q[heads, :, some],
                 None if gate_k is None else gate_k[heads],
-                None if bits is None else keep_factors(bits[heads, some], dropout_p, q.dtype),
-                grad_out[heads, some],
-                some.start if causal else None,
+                out[heads, :, some],
+                grad_out[heads, :, some],
                 rows,
             )
             for whole, part, of_queries in zip(grads, found, (True, False, False, True, False), strict=True):
                 if whole is None or part is None:
                     continue
                 if of_queries:
-                    whole[heads, some] = part
+                    whole[heads, :, some] = part
                 elif some.start == 0:
                     whole[heads] = part
                 else:
                     whole[heads] += part
-        return (*grads, None, None, None, None)
+        return (*grads, *(None,) * 5)
 
 
-def _block_gradients(
+def _form_block(
     q: Tensor,
     k: Tensor,
-    v: Tensor,
     gate_q: Tensor | None,
     gate_k: Tensor | None,
-    keep: Tensor | None,
-    grad: Tensor,
-    first_row: int | None,
+    bits: Tensor | None,
+    heads: slice,
+    some: slice,
+    causal: bool,
+    dropout_p: float,
     rows: RowNorms,
-) -> tuple[Tensor | None, ...]:
-    """Gradients of all factors from a block of queries."""
-    left = _scores(q, k, first_row)
-    kernel = left.relu()
-    positive = kernel.sign()
-    left_factor = None if rows.left is None else rows.left.factor(left)
-    if left_factor is not None:
-        kernel = _times(kernel, left_factor)
-    grad_kernel = grad @ v.mT
-    if keep is not None:
-        grad_kernel = _times(grad_kernel, keep)
-    grad_gate_q = grad_gate_k = None
-    if gate_q is not None and gate_k is not None:
-        right = scaled = gate_q @ gate_k.mT
-        right_factor = None if rows.right is None else rows.right.factor(right)
-        if right_factor is not None:
-            scaled = right * right_factor
-        grad_right = _times(_times(scaled.sigmoid(), kernel), grad_kernel)
-        if rows.right is not None and right_factor is not None:
-            grad_right = rows.right.backward(grad_right, right, right_factor)
-        grad_gate_q, grad_gate_k = grad_right @ gate_k, grad_right.mT @ gate_q
-        gate = F.softplus(scaled, threshold=SOFTPLUS_LINEAR)
-        kernel, grad_kernel = _times(kernel, gate), _times(grad_kernel, gate)
-    grad_left = _times(grad_kernel, positive)
-    if rows.left is not None and left_factor is not None:
-        grad_left = rows.left.backward(grad_left, left, left_factor)
-    if keep is not None:
-        kernel = _times(kernel, keep)
-    return grad_left @ k, grad_left.mT @ q, kernel.mT @ grad, grad_gate_q, grad_gate_k
+) -> ScoreBlock:
+    return ScoreBlock.form(
+        q[heads, :, some],
+        k[heads],
+        None if gate_q is None else gate_q[heads, :, some],
+        None if gate_k is None else gate_k[heads],
+        None if bits is None else keep_factors(bits[heads, some], dropout_p, q.dtype),
+        # the least number is always kept
+        None if bits is None else keep_factors(bits.new_full((1, 1, 1), -(2**15)), dropout_p, q.dtype),
+        some.start if causal else None,
+        rows,
+    )
 
 
 def _blocks(q: Tensor, k: Tensor) -> Iterator[tuple[slice, slice]]:
     """Whole heads while they fit the budget, else one head and some of its queries."""
-    (heads, m, _), n = q.shape, k.shape[1]
+    (heads, _, m), n = q.shape, k.shape[2]
     budget = _BLOCK_ELEMENTS.get(q.device.type, _BLOCK_ELEMENTS_DEFAULT)
     head_step = max(1, budget // max(1, m * n))
+    if heads:
+        # no small one at the end
+        head_step = -(-heads // -(-heads // head_step))
     row_step = max(1, m if head_step > 1 else budget // n)
     for head in range(0, heads, head_step):
         for row in range(0, m, row_step):
