@@ -403,6 +403,8 @@ class TemporalOperatorAttention(Attention):
 
     def _features_first(self, x: Tensor) -> bool:
         """Whether queries, keys and values lie in memory as (E, B, N), near to what is multiplied on a CPU."""
+        if torch.compiler.is_compiling():
+            return False
         plain = all(is_plain(layer) for layer in (self.q_proj, self.k_proj, self.v_proj))
         return plain and x.device.type == "cpu" and self.variant != "softmax"
 

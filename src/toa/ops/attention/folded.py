@@ -92,6 +92,8 @@ def folded_operator_attention(
     formed = plain and (kernel is not None or q.dtype in _EXACT)
     rows = RowNorms.of(score_norm, gate_norm, k.shape[1]) if formed else RowNorms()
     blocked = kernel is None and pair_mask is None and activation != "softmax" and q.dtype in _EXACT
+    # a compiler does better with tokens first
+    blocked = blocked and not torch.compiler.is_compiling()
     # and a kernel scales them, which spares a copy of the queries
     inside = kernel is not None and formed
 
@@ -268,19 +270,17 @@ def _blocked_kernel_attention(
     dropout_p: float,
 ) -> Float[Tensor, "b m h e"]:
     """act(Q Kᵀ) V by matrix products, a block of scores at a time."""
-    query, key, value = (_features_first(x) for x in (q, k, v))
-    gate_query, gate_key = (None if x is None else _features_first(x) for x in (gate_q, gate_k))
     if torch.compiler.is_compiling() or (dropout_p and q.device.type != "cpu"):
         # a compiler fuses and recomputes by itself, for any size; on other devices dropout has no mask to keep
+        query, key = (_heads_first(x).mT for x in (q, k))
+        gate_query, gate_key = (None if x is None else _heads_first(x).mT for x in (gate_q, gate_k))
         kernel = _kernel(query, key, gate_query, gate_key, 0 if causal else None, rows)
-        out = value @ dropout(kernel, dropout_p).mT
-    else:
-        flat = [None if x is None else x.flatten(0, 1) for x in (query, key, value, gate_query, gate_key)]
-        bits = _drawn_bits(q, k) if dropout_p else None
-        kept = torch.is_grad_enabled() and k.shape[1] <= _KEPT_KEYS
-        out, *_ = _BlockedKernelAttention.apply(*flat, bits, causal, dropout_p, rows, kept)
-        out = out.unflatten(0, query.shape[:2])
-    return out.permute(1, 3, 0, 2)
+        return (dropout(kernel, dropout_p) @ _heads_first(v)).transpose(1, 2)
+    flat = [None if x is None else _features_first(x).flatten(0, 1) for x in (q, k, v, gate_q, gate_k)]
+    bits = _drawn_bits(q, k) if dropout_p else None
+    kept = torch.is_grad_enabled() and k.shape[1] <= _KEPT_KEYS
+    out, *_ = _BlockedKernelAttention.apply(*flat, bits, causal, dropout_p, rows, kept)
+    return out.unflatten(0, (q.shape[2], q.shape[0])).permute(1, 3, 0, 2)
 
 
 def _drawn_bits(q: Float[Tensor, "b m h d"], k: Float[Tensor, "b n h d"]) -> Tensor:
