@@ -72,9 +72,14 @@ def test_second_derivatives_are_those_of_products() -> None:
 
 
 def test_an_aligned_operator_is_not_copied(monkeypatch) -> None:
-    copies = []
+    copies: list[Tensor] = []
     plain = mixing._copied
-    monkeypatch.setattr(mixing, "_copied", lambda *arguments: copies.append(1) or plain(*arguments))
+
+    def counted(*arguments: Any) -> Tensor:
+        copies.append(plain(*arguments))
+        return copies[-1]
+
+    monkeypatch.setattr(mixing, "_copied", counted)
     x = normal(2, 64, 2, 8)
     mix_tokens(x, normal(2, 64, 64)).sum().backward()
     mix_tokens(x, normal(2, 72, 72)[:, :64, :64]).sum().backward()
