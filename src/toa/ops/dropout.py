@@ -25,7 +25,8 @@ def draw_seeds(like: Tensor, count: int) -> tuple[Tensor, ...]:
 def draw_bits(shape: torch.Size) -> Tensor:
     """Uniform 16-bit integers on the CPU, four from each number of the default generator."""
     count = shape.numel()
-    words = torch.randint(-(2**63), 2**63 - 1, (-(-count // 4),))
+    # all 64 bits as they are drawn: a range of less takes a division each
+    words = torch.empty(-(-count // 4), dtype=torch.int64).random_(-(2**63), None)
     return words.view(torch.int16)[:count].view(shape)
 
 
