@@ -5,6 +5,7 @@ import torch
 
 from tests.tasks.test_training import Small, assert_same_weights, at_step, run
 from toa.nn import TemporalOperatorAttention
+from toa.ops.dropout import dropout
 from toa.tasks import TrainingConfig, TrainingStopped
 
 COMPILED = TrainingConfig(epochs=5, learning_rate=3e-3, schedule="type3", compile=True)
@@ -36,3 +37,13 @@ def test_a_compiled_run_stopped_and_resumed_ends_with_the_same_weights(tmp_path)
         run(Small(), at_step(9, stop), config=COMPILED, checkpoint=tmp_path / "c.safetensors")
     torch.manual_seed(77)
     assert_same_weights(run(Small(), config=COMPILED, checkpoint=tmp_path / "c.safetensors"), whole)
+
+
+def test_compiled_dropout_keeps_as_many_and_raises_them() -> None:
+    x = torch.ones(40, 8, 6, 7, requires_grad=True)
+    found = torch.compile(dropout, fullgraph=True)(x, 0.25)
+    kept = found != 0
+    assert kept.float().mean().item() == pytest.approx(0.75, abs=0.02)
+    torch.testing.assert_close(found, kept / 0.75)
+    (grad,) = torch.autograd.grad(found.sum(), x)
+    torch.testing.assert_close(grad, found.detach())

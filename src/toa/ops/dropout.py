@@ -25,8 +25,13 @@ def draw_seeds(like: Tensor, count: int) -> tuple[Tensor, ...]:
 def draw_bits(shape: torch.Size) -> Tensor:
     """Uniform 16-bit integers on the CPU, four from each number of the default generator."""
     count = shape.numel()
-    # all 64 bits as they are drawn: a range of less takes a division each
-    words = torch.empty(-(-count // 4), dtype=torch.int64).random_(-(2**63), None)
+    size = (-(-count // 4),)
+    if torch.compiler.is_compiling():
+        # what is filled in place PyTorch's compiler cannot view as other numbers
+        words = torch.randint(-(2**63), 2**63 - 1, size)
+    else:
+        # all 64 bits as they are drawn: a range of less takes a division each
+        words = torch.empty(size, dtype=torch.int64).random_(-(2**63), None)
     return words.view(torch.int16)[:count].view(shape)
 
 
