@@ -22,6 +22,7 @@ from toa._checks import (
 from toa.nn.linear import Linear, is_plain
 from toa.nn.operator import SequenceOperator, Structure, make_operator
 from toa.nn.regularization import Sharing, StochasticOperatorRegularization
+from toa.ops._backend import runs_kernels
 from toa.ops.linear import linear
 from toa.ops.split import split
 
@@ -403,10 +404,9 @@ class TemporalOperatorAttention(Attention):
 
     def _features_first(self, x: Tensor) -> bool:
         """Whether queries, keys and values lie in memory as (E, B, N), near to what is multiplied on a CPU."""
-        if torch.compiler.is_compiling():
+        if self.variant == "softmax" or x.device.type != "cpu" or torch.compiler.is_compiling() or runs_kernels(x):
             return False
-        plain = all(is_plain(layer) for layer in (self.q_proj, self.k_proj, self.v_proj))
-        return plain and x.device.type == "cpu" and self.variant != "softmax"
+        return all(is_plain(layer) for layer in (self.q_proj, self.k_proj, self.v_proj))
 
     def _heads(self, x: Tensor) -> Tensor:
         if not self._features_first(x):

@@ -25,14 +25,15 @@ def draw_seeds(like: Tensor, count: int) -> tuple[Tensor, ...]:
 def draw_bits(shape: torch.Size) -> Tensor:
     """Uniform 16-bit integers on the CPU, four from each number of the default generator."""
     count = shape.numel()
-    size = (-(-count // 4),)
+    return _draw_words(-(-count // 4)).view(torch.int16)[:count].view(shape)
+
+
+def _draw_words(count: int) -> Tensor:
     if torch.compiler.is_compiling():
-        # what is filled in place PyTorch's compiler cannot view as other numbers
-        words = torch.randint(-(2**63), 2**63 - 1, size)
-    else:
-        # all 64 bits as they are drawn: a range of less takes a division each
-        words = torch.empty(size, dtype=torch.int64).random_(-(2**63), None)
-    return words.view(torch.int16)[:count].view(shape)
+        # PyTorch's compiler does not take what draws all bits
+        return torch.randint(-(2**63), 2**63 - 1, (count,))
+    # a range of less takes a division a number
+    return torch.empty(count, dtype=torch.int64).random_(-(2**63), None)
 
 
 def keep_factors(bits: Tensor, p: float, dtype: torch.dtype) -> Tensor:
