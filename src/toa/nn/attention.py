@@ -403,8 +403,10 @@ class TemporalOperatorAttention(Attention):
         return q, k, v
 
     def _features_first(self, x: Tensor) -> bool:
-        """Whether queries, keys and values lie in memory as (E, B, N), near to what is multiplied on a CPU."""
-        if self.variant == "softmax" or x.device.type != "cpu" or torch.compiler.is_compiling() or runs_kernels(x):
+        """Whether queries, keys and values lie in memory as (E, B, N): in training, where the time goes, on a CPU."""
+        if self.variant == "softmax" or not torch.is_grad_enabled() or torch.compiler.is_compiling():
+            return False
+        if x.device.type != "cpu" or runs_kernels(x):
             return False
         return all(is_plain(layer) for layer in (self.q_proj, self.k_proj, self.v_proj))
 

@@ -92,8 +92,8 @@ def folded_operator_attention(
     formed = plain and (kernel is not None or q.dtype in _EXACT)
     rows = RowNorms.of(score_norm, gate_norm, k.shape[1]) if formed else RowNorms()
     blocked = kernel is None and pair_mask is None and activation != "softmax" and q.dtype in _EXACT
-    # a compiler does better with tokens first
-    blocked = blocked and not torch.compiler.is_compiling()
+    # in training, where the time goes; a compiler does better without
+    blocked = blocked and torch.is_grad_enabled() and not torch.compiler.is_compiling()
     # and a kernel scales them, which spares a copy of the queries
     inside = kernel is not None and formed
 
