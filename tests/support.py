@@ -1,5 +1,6 @@
 """What tests of several rooms share: random problems, closeness, and a process without shape checks."""
 
+import importlib.util
 import os
 import re
 import subprocess
@@ -194,6 +195,21 @@ def scatter_parameters(module: nn.Module, std: float = 1.0) -> nn.Module:
             child.bias.normal_(std=0.3)
         elif isinstance(child, nn.Conv1d):
             child.weight.normal_(std=0.5)
+    return module
+
+
+def load_script(path: str) -> Any:
+    """A script of the repository as a module."""
+    spec = importlib.util.spec_from_file_location(Path(path).stem, ROOT / path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    # a dataclass looks its module up as it is made
+    sys.modules[spec.name] = module
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        del sys.modules[spec.name]
     return module
 
 

@@ -1,4 +1,3 @@
-import importlib.util
 import pkgutil
 import runpy
 import subprocess
@@ -9,21 +8,12 @@ from typing import Any
 import pytest
 
 import toa
-from tests.support import ROOT
+from tests.support import ROOT, load_script
 
 EXAMPLES = sorted(path.stem for path in (ROOT / "examples").glob("*.py"))
 
 
-def load_pages() -> Any:
-    spec = importlib.util.spec_from_file_location("docs_pages", ROOT / "docs" / "pages.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-pages = load_pages()
+pages = load_script("docs/pages.py")
 
 
 @pytest.fixture(scope="module")

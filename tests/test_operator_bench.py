@@ -1,6 +1,5 @@
 """What `benchmarks/operator_attention.py` measures, and what it refuses to."""
 
-import importlib.util
 import json
 import re
 from collections.abc import Iterator
@@ -9,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tests.support import ROOT, message
+from tests.support import load_script, message
 from tests.test_cli import call
 from toa import ops
 from toa.experiments import op_cost, op_run
@@ -22,12 +21,7 @@ SMALL = OpCase(system="folded", activation="gated", batch=2, tokens=9, heads=2, 
 
 @pytest.fixture
 def bench():
-    spec = importlib.util.spec_from_file_location("operator_attention", ROOT / "benchmarks" / "operator_attention.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_script("benchmarks/operator_attention.py")
 
 
 @pytest.fixture

@@ -1,21 +1,15 @@
 """The tables of docs/performance.md are what its records say."""
 
-import importlib.util
 import json
 
 import pytest
 
-from tests.support import ROOT, message
+from tests.support import load_script, message
 
 
 @pytest.fixture
 def page():
-    spec = importlib.util.spec_from_file_location("performance_page", ROOT / "benchmarks" / "performance_page.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_script("benchmarks/performance_page.py")
 
 
 WHERE = {"device": "moon", "versions": {"torch": "2.9"}, "commit": "abc", "command": "python x.py"}

@@ -1,30 +1,22 @@
 """What `benchmarks/training_step.py` compares, and what it refuses to."""
 
 import argparse
-import importlib.util
 import io
 import json
-import sys
 from dataclasses import asdict, replace
 
 import pytest
 import torch
 
 from tests.experiments.test_efficiency import MODEL
-from tests.support import ROOT, message
+from tests.support import load_script, message
 
 SIZES = ["--rounds", "3", "--steps", "1", "--warmup", "0", "--device", "cpu"]
 
 
 @pytest.fixture
 def bench(monkeypatch):
-    spec = importlib.util.spec_from_file_location("training_step", ROOT / "benchmarks" / "training_step.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    # a dataclass looks its module up
-    monkeypatch.setitem(sys.modules, "training_step", module)
-    spec.loader.exec_module(module)
+    module = load_script("benchmarks/training_step.py")
     small = replace(module.CASES["itransformer-256"], channels=2, batch_size=2)
     monkeypatch.setitem(module.CASES, "itransformer-256", replace(small, model={**small.model, "embed_dim": 128}))
     return module

@@ -1,23 +1,16 @@
 """What `benchmarks/tiles.py` times; the timing itself needs a GPU."""
 
-import importlib.util
-
 import pytest
 import torch
 
-from tests.support import ROOT, message
+from tests.support import load_script, message
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
 
 @pytest.fixture
 def harness():
-    spec = importlib.util.spec_from_file_location("tiles", ROOT / "benchmarks" / "tiles.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_script("benchmarks/tiles.py")
 
 
 def test_every_tile_of_the_table_is_among_those_that_are_timed(harness):

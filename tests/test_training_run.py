@@ -1,26 +1,20 @@
 """What `benchmarks/training_run.py` compares, and what it refuses to; the runs themselves are made up."""
 
 import argparse
-import importlib.util
 import io
 import json
 
 import pytest
 import torch
 
-from tests.support import ROOT, message
+from tests.support import load_script, message
 
 PEER_SAYS = "Epoch: 1, Steps: 3 | Train Loss: 1.0\nEpoch: 2, Steps: 3 | Train Loss: 0.9\nmse:0.25, mae:0.5, dtw:none\n"
 
 
 @pytest.fixture
 def harness():
-    spec = importlib.util.spec_from_file_location("training_run", ROOT / "benchmarks" / "training_run.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_script("benchmarks/training_run.py")
 
 
 class Child:

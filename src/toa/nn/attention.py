@@ -22,7 +22,6 @@ from toa._checks import (
 from toa.nn.linear import Linear, is_plain
 from toa.nn.operator import SequenceOperator, Structure, make_operator
 from toa.nn.regularization import Sharing, StochasticOperatorRegularization
-from toa.ops._backend import runs_kernels
 from toa.ops.linear import linear
 from toa.ops.split import split
 
@@ -406,7 +405,7 @@ class TemporalOperatorAttention(Attention):
         """Whether queries, keys and values lie in memory as (E, B, N): in training, where the time goes, on a CPU."""
         if self.variant == "softmax" or not torch.is_grad_enabled() or torch.compiler.is_compiling():
             return False
-        if x.device.type != "cpu" or runs_kernels(x):
+        if x.device.type != "cpu" or ops.runs_kernels(x):
             return False
         return all(is_plain(layer) for layer in (self.q_proj, self.k_proj, self.v_proj))
 

@@ -152,12 +152,12 @@ _mix.register_autograd(_mix_gradients, setup_context=_mix_context)
 @torch.library.custom_op("toa::outer_tokens", mutates_args=())
 def _outer(left: Tensor, right: Tensor, seed: Tensor | None, rate: Tensor | None, dtype: torch.dtype) -> Tensor:
     """The sum over the batch of left rightᵀ, head by head, its entries dropped, (H, N, N)."""
-    from toa.ops import mixing_kernels
-    from toa.ops.attention.fused import needs_exact_products, padded, rows_by_one, strides_of
-
     b, n, h, d = left.shape
     if seed is None and _aligned(n, left) == n and left.dtype == dtype:
         return torch.bmm(_by_head(left, n), _by_head(right, n).mT)
+    from toa.ops import mixing_kernels
+    from toa.ops.attention.fused import needs_exact_products, padded, rows_by_one, strides_of
+
     out = left.new_empty(h, n, n, dtype=dtype)
     left, right = rows_by_one(left), rows_by_one(right)
     side = min(_BLOCK, padded(n))
