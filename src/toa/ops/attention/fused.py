@@ -105,6 +105,10 @@ def kernel_attention(
     Scores and the gate's are scaled, and their rows normalised, before the activation; see `KernelAttention`.
     """
     assert not (causal and (rows.left or rows.right))
+    if min(scales) <= 0.0:
+        # a kernel takes a scale out of ReLU
+        q, gate_q = q * scales[0], None if gate_q is None else gate_q * scales[1]
+        scales = (1.0, 1.0)
     seed = torch.randint(2**31, (1,), device=q.device, dtype=torch.int32) if dropout_p else None
     plain = RowNorm(0.0, 1.0, 1.0)
     # the gate's gain is one

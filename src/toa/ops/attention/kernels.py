@@ -43,22 +43,25 @@ def _put(pointer, value, b, h, rows, limit, stride_b, stride_n, stride_h, width,
 
 
 @triton.jit
-def _softplus(x, PRECISION: tl.constexpr):
-    """log(1 + eˣ), to the last digits for very negative x too, and its derivative.
+def _softplus(x, scale, PRECISION: tl.constexpr):
+    """log(1 + eʸ) / scale of y = scale x, to the last digits for very negative y too, and its derivative; scale > 0.
 
     Where products are rounded to ten binary digits or fewer, log(1 + s) / s is a polynomial that interpolates it over
     [0, 1] at Chebyshev's points, right to 7e-5 everywhere, and 1 / t a root squared. A score's gate costs more than the
-    score: exp2 and rsqrt are one instruction each, a logarithm, exp and a division several.
+    score: exp2 and rsqrt are one instruction each, a logarithm, exp and a division several. The scale costs none, being
+    part of the numbers that are there anyway.
     """
-    small = tl.exp2(tl.abs(x) * -1.4426950408889634)
+    small = tl.exp2(tl.abs(x) * (scale * -1.4426950408889634))
     total = 1.0 + small
+    part = 1.0 / scale
     if PRECISION == "ieee":
         # log(1 + s) = log(t) s / (t - 1) with t = 1 + s as it was rounded
         log1p = tl.where(total == 1.0, small, tl.log(total) * (small / tl.where(total == 1.0, 1.0, total - 1.0)))
+        log1p *= part
         share = 1.0 / total
     else:
-        ratio = 0.305399977 + small * (-0.156029527 + small * 0.040663438)
-        log1p = small * (0.999936822 + small * (-0.496788748 + small * ratio))
+        ratio = 0.305399977 * part + small * (-0.156029527 * part + small * (0.040663438 * part))
+        log1p = small * (0.999936822 * part + small * (-0.496788748 * part + small * ratio))
         root = tl.rsqrt(total)
         share = root * root
     return tl.maximum(x, 0.0) + log1p, tl.where(x >= 0.0, share, small * share)
@@ -76,23 +79,17 @@ def _keep(seed, head, rows, columns, p):
 
 
 @triton.jit
-def _scaled(tile, factor):
-    """A tile times a number, or a number a row."""
-    return (tile * factor).to(tile.dtype)
-
-
-@triton.jit
 def _row_factor(
-    query, k, b, h, k_b, k_n, k_h, N, d, share, floor, gain,
+    query, k, b, h, k_b, k_n, k_h, N, d, scale, share, floor, gain,
     D: tl.constexpr, PRECISION: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """What the rows of scores of a block of queries are multiplied by."""
+    """What the scaled rows of scores of a block of queries are multiplied by."""
     squares = tl.zeros((query.shape[0],), tl.float32)
     for first in range(0, N, BLOCK_N):
         key = _tile(k, b, h, first + tl.arange(0, BLOCK_N), N, k_b, k_n, k_h, d, D)
         scores = tl.dot(query, tl.trans(key), input_precision=PRECISION)
         squares += tl.sum(scores * scores, 1)
-    return gain * tl.rsqrt(share * squares + floor)
+    return gain * tl.rsqrt(share * (scale * scale * squares) + floor)
 
 
 @triton.jit(do_not_specialize=SIZES)
@@ -109,22 +106,27 @@ def forward_kernel(
     b, h = bh // H, bh % H
     rows = tl.program_id(1) * BLOCK_M + tl.arange(0, BLOCK_M)
     places = bh.to(tl.int64) * M + rows
-    query = _scaled(_tile(q, b, h, rows, M, q_b, q_n, q_h, d, D), scale)
-    # what is not normalised yet may be too large for this type
-    NORM_FIRST: tl.constexpr = NORM and query.dtype == tl.float16
+    query = _tile(q, b, h, rows, M, q_b, q_n, q_h, d, D)
+    # scales wait for the sums, but what is not scaled yet may be too large for this type
+    HALF: tl.constexpr = query.dtype == tl.float16
+    GATE_SCALED: tl.constexpr = HALF or GATE_NORM or not GATED
+    unit = 1.0 if GATE_SCALED else gate_scale
+    factor = tl.zeros((BLOCK_M,), tl.float32) + scale * unit
     squares = tl.zeros((BLOCK_M,), tl.float32)
-    if NORM_FIRST:
-        factor = _row_factor(query, k, b, h, k_b, k_n, k_h, N, d, share, floor, gain, D, PRECISION, BLOCK_N)
-        tl.store(factors + places, factor, mask=rows < M)
-        query = _scaled(query, factor[:, None])
+    if NORM and HALF:
+        norm = _row_factor(query, k, b, h, k_b, k_n, k_h, N, d, scale, share, floor, gain, D, PRECISION, BLOCK_N)
+        tl.store(factors + places, norm, mask=rows < M)
+        factor *= norm
     if GATED:
-        gate_query = _scaled(_tile(gate_q, b, h, rows, M, gq_b, gq_n, gq_h, g, G), gate_scale)
+        gate_query = _tile(gate_q, b, h, rows, M, gq_b, gq_n, gq_h, g, G)
+        gate_factor = tl.zeros((BLOCK_M,), tl.float32) + gate_scale
         if GATE_NORM:
-            gate_factor = _row_factor(
-                gate_query, gate_k, b, h, gk_b, gk_n, gk_h, N, g, gate_share, gate_floor, 1.0, G, PRECISION, BLOCK_N
-            )
-            tl.store(gate_factors + places, gate_factor, mask=rows < M)
-            gate_query = _scaled(gate_query, gate_factor[:, None])
+            norm = _row_factor(
+                gate_query, gate_k, b, h, gk_b, gk_n, gk_h, N, g, gate_scale, gate_share, gate_floor, 1.0,
+                G, PRECISION, BLOCK_N,
+            )  # fmt: skip
+            tl.store(gate_factors + places, norm, mask=rows < M)
+            gate_factor *= norm
     if DROPOUT:
         key_of_draws = tl.load(seed)
     total = tl.zeros((BLOCK_M, E), tl.float32)
@@ -134,34 +136,42 @@ def forward_kernel(
         key = _tile(k, b, h, columns, N, k_b, k_n, k_h, d, D)
         value = _tile(v, b, h, columns, N, v_b, v_n, v_h, e, E)
         scores = tl.dot(query, tl.trans(key), input_precision=PRECISION)
-        if NORM:
+        if NORM and not HALF:
             squares += tl.sum(scores * scores, 1)
         weights = tl.maximum(scores, 0.0)
+        if HALF:
+            weights *= factor[:, None]
         if GATED:
             gate_key = _tile(gate_k, b, h, columns, N, gk_b, gk_n, gk_h, g, G)
-            gate, _ = _softplus(tl.dot(gate_query, tl.trans(gate_key), input_precision=PRECISION), PRECISION)
+            gate_scores = tl.dot(gate_query, tl.trans(gate_key), input_precision=PRECISION)
+            if GATE_SCALED:
+                gate_scores *= gate_factor[:, None]
+            gate, _ = _softplus(gate_scores, unit, PRECISION)
             weights *= gate
         if CAUSAL:
             weights = tl.where(rows[:, None] >= columns[None, :], weights, 0.0)
         if DROPOUT:
             weights *= _keep(key_of_draws, bh, rows[:, None], columns[None, :], dropout_p)
         total += tl.dot(weights.to(value.dtype), value, input_precision=PRECISION)
-    if NORM and not NORM_FIRST:
-        factor = gain * tl.rsqrt(share * squares + floor)
-        tl.store(factors + places, factor, mask=rows < M)
+    if NORM and not HALF:
+        norm = gain * tl.rsqrt(share * (scale * scale * squares) + floor)
+        tl.store(factors + places, norm, mask=rows < M)
+        factor *= norm
+    if not HALF:
         total *= factor[:, None]
     _put(out, total, b, h, rows, M, o_b, o_n, o_h, e, E)
 
 
 @triton.jit
 def _pair_gradients(
-    own, other, own_value, other_value, own_gate, other_gate, factor, gate_factor, queries, keys, bh, key_of_draws,
-    dropout_p, GATED: tl.constexpr, CAUSAL: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr,
+    own, other, own_value, other_value, own_gate, other_gate, factor, gate_factor, unit, queries, keys, bh,
+    key_of_draws, dropout_p, GATED: tl.constexpr, CAUSAL: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Of a tile of pairs: weights, scores and gate's scores, and the gradients of these two; rows are own tokens.
+    """Of a tile of pairs: weights, scores and gate's scores, and the gradients of these two.
 
-    Tokens are queries on one side, with the gradient of their output as value, and keys with theirs on the other, so
-    that the program of keys has the transposed tile, as its own products take it.
+    The gate's scores have another scale to come, the unit, by which weights and the gradient of scores are too small.
+    Rows are own tokens: queries on one side, with the gradient of their output as value, and keys with theirs on the
+    other, so that the program of keys has the transposed tile, as its own products take it.
     """
     left = tl.dot(own, tl.trans(other), input_precision=PRECISION) * factor
     grad_weights = tl.dot(own_value, tl.trans(other_value), input_precision=PRECISION)
@@ -173,13 +183,13 @@ def _pair_gradients(
         grad_weights *= keep
     if GATED:
         right = tl.dot(own_gate, tl.trans(other_gate), input_precision=PRECISION) * gate_factor
-        gate, slope = _softplus(right, PRECISION)
+        gate, slope = _softplus(right, unit, PRECISION)
         grad_right = weights * grad_weights * slope
         # asked where it is needed: a mask that lives on takes registers
         grad_left = grad_weights * tl.where(weights > 0.0, gate, 0.0)
         weights *= gate
     else:
-        grad_left = tl.where(weights > 0.0, grad_weights, 0.0)
+        grad_left = tl.where((weights if CAUSAL else left) > 0.0, grad_weights, 0.0)
         right, grad_right = left, grad_left
     if DROPOUT:
         weights *= keep
@@ -210,16 +220,23 @@ def backward_queries_kernel(
         result = _tile(out, b, h, rows, M, o_b, o_n, o_h, e, E)
         along = tl.sum(grad.to(tl.float32) * result.to(tl.float32), 1) * (share / (gain * gain))
         tl.store(alongs + places, along, mask=rows < M)
-    query = _scaled(query, factor[:, None])
+    # factors wait for the sums, but what has none yet may be too large for this type
+    HALF: tl.constexpr = query.dtype == tl.float16
+    GATE_SCALED: tl.constexpr = HALF or GATE_NORM or not GATED
+    inner = factor[:, None] if HALF else 1.0
+    outer = 1.0 if HALF else factor
+    unit = 1.0 if GATE_SCALED else gate_scale
     gate_query = query
-    gate_factor = tl.zeros((BLOCK_M,), tl.float32) + gate_scale
+    gate_inner = 1.0
     if GATED:
         gate_query = _tile(gate_q, b, h, rows, M, gq_b, gq_n, gq_h, g, G)
+        gate_factor = tl.zeros((BLOCK_M,), tl.float32) + gate_scale
         if GATE_NORM:
             gate_factor *= tl.load(gate_factors + places, mask=rows < M, other=0.0)
             gate_along = tl.zeros((BLOCK_M,), tl.float32)
             total_scores = tl.zeros((BLOCK_M, G), tl.float32)
-        gate_query = _scaled(gate_query, gate_factor[:, None])
+        if GATE_SCALED:
+            gate_inner = gate_factor[:, None]
         total_gate = tl.zeros((BLOCK_M, G), tl.float32)
     key_of_draws = 0
     if DROPOUT:
@@ -234,11 +251,11 @@ def backward_queries_kernel(
         if GATED:
             gate_key = _tile(gate_k, b, h, columns, N, gk_b, gk_n, gk_h, g, G)
         _, left, right, grad_left, grad_right = _pair_gradients(
-            query, key, grad, value, gate_query, gate_key, 1.0, 1.0, rows[:, None], columns[None, :], bh, key_of_draws,
-            dropout_p, GATED, CAUSAL, DROPOUT, PRECISION,
+            query, key, grad, value, gate_query, gate_key, inner, gate_inner, unit, rows[:, None], columns[None, :],
+            bh, key_of_draws, dropout_p, GATED, CAUSAL, DROPOUT, PRECISION,
         )  # fmt: skip
         if NORM:
-            grad_left -= left * along[:, None]
+            grad_left -= left * (along * outer / unit)[:, None]
         total += tl.dot(grad_left.to(key.dtype), key, input_precision=PRECISION)
         if GATED:
             total_gate += tl.dot(grad_right.to(key.dtype), gate_key, input_precision=PRECISION)
@@ -246,13 +263,13 @@ def backward_queries_kernel(
             # how much of it comes off again is known at the end
             gate_along += tl.sum(grad_right * right, 1)
             total_scores += tl.dot(right.to(key.dtype), gate_key, input_precision=PRECISION)
-    _put(grad_q, total * factor[:, None], b, h, rows, M, dq_b, dq_n, dq_h, d, D)
+    _put(grad_q, total * (factor * unit)[:, None], b, h, rows, M, dq_b, dq_n, dq_h, d, D)
     if GATED:
         if GATE_NORM:
             gate_along *= gate_share
-            tl.store(gate_alongs + places, gate_along, mask=rows < M)
+            tl.store(gate_alongs + places, gate_along * outer, mask=rows < M)
             total_gate -= total_scores * gate_along[:, None]
-        _put(grad_gate_q, total_gate * gate_factor[:, None], b, h, rows, M, dgq_b, dgq_n, dgq_h, g, G)
+        _put(grad_gate_q, total_gate * (gate_factor * outer)[:, None], b, h, rows, M, dgq_b, dgq_n, dgq_h, g, G)
 
 
 @triton.jit(do_not_specialize=SIZES)
@@ -270,11 +287,19 @@ def backward_keys_kernel(
     bh = tl.program_id(0)
     b, h = bh // H, bh % H
     columns = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
-    key = _scaled(_tile(k, b, h, columns, N, k_b, k_n, k_h, d, D), scale)
+    key = _tile(k, b, h, columns, N, k_b, k_n, k_h, d, D)
     value = _tile(v, b, h, columns, N, v_b, v_n, v_h, e, E)
+    # scales wait for the sums, unless norms ask for scores as they are or these may be too large for this type
+    HALF: tl.constexpr = key.dtype == tl.float16
+    SCALED: tl.constexpr = HALF or NORM or GATE_NORM
+    GATE_SCALED: tl.constexpr = HALF or GATE_NORM or not GATED
+    inner = scale if SCALED else 1.0
+    outer = 1.0 if SCALED else scale
+    gate_inner = gate_scale if GATE_SCALED else 1.0
+    unit = 1.0 if GATE_SCALED else gate_scale
     gate_key = key
     if GATED:
-        gate_key = _scaled(_tile(gate_k, b, h, columns, N, gk_b, gk_n, gk_h, g, G), gate_scale)
+        gate_key = _tile(gate_k, b, h, columns, N, gk_b, gk_n, gk_h, g, G)
         total_gate = tl.zeros((BLOCK_N, G), tl.float32)
     key_of_draws = 0
     if DROPOUT:
@@ -289,38 +314,40 @@ def backward_keys_kernel(
         query = _tile(q, b, h, rows, M, q_b, q_n, q_h, d, D)
         grad = _tile(grad_out, b, h, rows, M, go_b, go_n, go_h, e, E)
         gate_query = query
-        factor = 1.0
-        gate_factor = 1.0
+        factor = inner
+        gate_factor = gate_inner
         if NORM:
-            factor = tl.load(factors + places, mask=rows < M, other=0.0)[None, :]
+            norm = tl.load(factors + places, mask=rows < M, other=0.0)[None, :]
+            factor = inner * norm
         if GATED:
             gate_query = _tile(gate_q, b, h, rows, M, gq_b, gq_n, gq_h, g, G)
             if GATE_NORM:
-                gate_factor = tl.load(gate_factors + places, mask=rows < M, other=0.0)[None, :]
+                gate_norm = tl.load(gate_factors + places, mask=rows < M, other=0.0)[None, :]
+                gate_factor = gate_inner * gate_norm
         weights, left, right, grad_left, grad_right = _pair_gradients(
-            key, query, value, grad, gate_key, gate_query, factor, gate_factor, rows[None, :], columns[:, None], bh,
-            key_of_draws, dropout_p, GATED, CAUSAL, DROPOUT, PRECISION,
+            key, query, value, grad, gate_key, gate_query, factor, gate_factor, unit, rows[None, :], columns[:, None],
+            bh, key_of_draws, dropout_p, GATED, CAUSAL, DROPOUT, PRECISION,
         )  # fmt: skip
         if NORM:
             along = tl.load(alongs + places, mask=rows < M, other=0.0)[None, :]
             # a gain may be small: it is left to the end
-            grad_left = (grad_left - left * along) * (factor / gain)
+            grad_left = (grad_left - left * (along / unit)) * (norm / gain)
         grad_left = grad_left.to(key.dtype)
         total_value += tl.dot(weights.to(grad.dtype), grad, input_precision=PRECISION)
         total_key += tl.dot(grad_left, query, input_precision=PRECISION)
         if GATED:
             if GATE_NORM:
                 gate_along = tl.load(gate_alongs + places, mask=rows < M, other=0.0)[None, :]
-                grad_right = (grad_right - right * gate_along) * gate_factor
+                grad_right = (grad_right - right * gate_along) * gate_norm
             grad_right = grad_right.to(key.dtype)
             total_gate += tl.dot(grad_right, gate_query, input_precision=PRECISION)
         if WHOLE:
             total_query = tl.dot(tl.trans(grad_left), key, input_precision=PRECISION)
-            _put(grad_q, total_query, b, h, rows, M, dq_b, dq_n, dq_h, d, D)
+            _put(grad_q, total_query * (scale * unit), b, h, rows, M, dq_b, dq_n, dq_h, d, D)
             if GATED:
                 total_gate_query = tl.dot(tl.trans(grad_right), gate_key, input_precision=PRECISION)
-                _put(grad_gate_q, total_gate_query, b, h, rows, M, dgq_b, dgq_n, dgq_h, g, G)
-    _put(grad_k, total_key * (scale * gain), b, h, columns, N, dk_b, dk_n, dk_h, d, D)
-    _put(grad_v, total_value, b, h, columns, N, dv_b, dv_n, dv_h, e, E)
+                _put(grad_gate_q, total_gate_query * (gate_scale * outer), b, h, rows, M, dgq_b, dgq_n, dgq_h, g, G)
+    _put(grad_k, total_key * (scale * gain * unit), b, h, columns, N, dk_b, dk_n, dk_h, d, D)
+    _put(grad_v, total_value * (outer * unit), b, h, columns, N, dv_b, dv_n, dv_h, e, E)
     if GATED:
-        _put(grad_gate_k, total_gate * gate_scale, b, h, columns, N, dgk_b, dgk_n, dgk_h, g, G)
+        _put(grad_gate_k, total_gate * (gate_scale * outer), b, h, columns, N, dgk_b, dgk_n, dgk_h, g, G)

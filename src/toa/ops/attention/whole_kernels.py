@@ -110,7 +110,7 @@ def whole_forward_kernel(
         else:
             gate_key = _tile(gate_k, b, h, columns, N, gk_b, gk_n, gk_h, g, G)
         gate_scores, _ = _scores(gate_query, gate_key, gate_scale, gate_share, gate_floor, 1.0, GATE_NORM, PRECISION)
-        gate, _ = _softplus(gate_scores, PRECISION)
+        gate, _ = _softplus(gate_scores, 1.0, PRECISION)
         weights *= gate
     if DROPOUT:
         weights *= _keep(tl.load(seed), bh, rows[:, None], columns[None, :], dropout_p)
@@ -168,7 +168,7 @@ def whole_backward_kernel(
         gate_scores, gate_factor = _scores(
             gate_query, gate_key, gate_scale, gate_share, gate_floor, 1.0, GATE_NORM, PRECISION
         )
-        gate, slope = _softplus(gate_scores, PRECISION)
+        gate, slope = _softplus(gate_scores, 1.0, PRECISION)
         grad_gate = grad_weights * weights * slope
         grad_gate = _through_norm(grad_gate, gate_scores, gate_factor, gate_scale, gate_share, 1.0, GATE_NORM)
         total_gate_query = tl.dot(grad_gate, gate_key, input_precision=PRECISION)
