@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.support import assert_registered
+from tests.support import assert_registered, poison_buffers
 from toa import ops
 from toa.nn import TemporalOperatorAttention
 from toa.ops import mixing
@@ -18,14 +18,7 @@ DEVICE = "cuda" if ON_GPU else "cpu"
 
 @pytest.fixture(autouse=True)
 def _poisoned(monkeypatch) -> None:
-    """Whatever a kernel does not write is NaN."""
-    plain = torch.Tensor.new_empty
-
-    def poisoned(like: Tensor, *size: Any, **options: Any) -> Tensor:
-        made = plain(like, *size, **options)
-        return made.fill_(float("nan")) if made.is_floating_point() else made
-
-    monkeypatch.setattr(torch.Tensor, "new_empty", poisoned)
+    poison_buffers(monkeypatch)
     monkeypatch.setenv("TOA_BACKEND", "triton")
 
 
@@ -93,13 +86,16 @@ def test_an_aligned_operator_is_not_copied(monkeypatch) -> None:
 
 
 def test_views_are_read_where_they_lie() -> None:
-    tokens = normal(2, 20, 3 * 2 * 8)
+    tokens = normal(2, 24, 3 * 2 * 8)
     views = [x.unflatten(-1, (2, 8)) for x in tokens.chunk(3, -1)]
-    weight = normal(2, 20, 20)
+    weight = normal(2, 24, 24)
     got = mix_tokens(views[1], weight)
     copied = mix_tokens(views[1].contiguous(), weight)
-    assert got.is_contiguous()
     assert torch.equal(got, copied)
+    # and results stay where products leave them, to be read there by the products of backward
+    heads_first = got.permute(2, 1, 0, 3)
+    assert heads_first.is_contiguous()
+    assert mixing._by_head(got, 24).data_ptr() == got.data_ptr()
     of_view, of_copy = (torch.autograd.grad(y.square().sum(), weight)[0] for y in (got, copied))
     assert torch.equal(of_view, of_copy)
 
@@ -161,7 +157,8 @@ def test_operators_are_what_they_are_registered_as(dropped) -> None:
     drop = make_drop([0.3, 0.6]) if dropped else (None, None)
     views = (normal(2, 2, 9, 5, dtype=torch.float16).transpose(1, 2), normal(2, 11, 11)[:, :9, :9])
     x, block = (view.detach().requires_grad_() for view in views)
-    assert_registered(mixing._mix, (x, block, *drop, True, True))
+    for heads_first in (True, False):
+        assert_registered(mixing._mix, (x, block, *drop, True, True, heads_first))
     assert_registered(mixing._outer, (x, x, *drop, torch.float32))
     if dropped:
         assert_registered(mixing._drop, (block, *drop))

@@ -8,7 +8,7 @@ import torch
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from tests.support import assert_registered, make_problem, message
+from tests.support import assert_registered, make_problem, message, poison_buffers
 from toa import ops
 from toa.experiments.op_cost import share_past_zero, unit_of_rounding
 from toa.ops.attention import fused, whole
@@ -24,14 +24,7 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16) if ON_GPU else (torch.fl
 
 @pytest.fixture(autouse=True)
 def _poisoned(monkeypatch) -> None:
-    """Whatever a kernel does not write is NaN."""
-    plain = torch.Tensor.new_empty
-
-    def poisoned(like: torch.Tensor, *size: Any, **options: Any) -> torch.Tensor:
-        made = plain(like, *size, **options)
-        return made.fill_(float("nan")) if made.is_floating_point() else made
-
-    monkeypatch.setattr(torch.Tensor, "new_empty", poisoned)
+    poison_buffers(monkeypatch)
 
 
 def assert_fused_is_as_accurate_as_the_reference(dtype=torch.float32, **options) -> None:
@@ -115,6 +108,7 @@ def test_drawn_problems(form, data) -> None:
         value_width=draw(st.integers(1, 40)),
         gate_width=draw(st.integers(1, 40)),
         activation=activation,
+        scale=draw(st.sampled_from([1.0, 0.3, -0.5])),
         score_norm=draw(st.sampled_from(ops.SCORE_NORMS)),
         gate_norm=draw(st.sampled_from(ops.GATE_NORMS)) if activation == "gated" else "none",
         causal=form == "tiles" and draw(st.booleans()),
@@ -123,6 +117,30 @@ def test_drawn_problems(form, data) -> None:
         s2=draw(st.sampled_from(["none", "dense"])),
         surplus=draw(st.integers(0, 2)),
     )
+
+
+@pytest.mark.parametrize("scale", [0.2, -0.5])
+@pytest.mark.parametrize("activation", ["relu", "gated"])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_scores_are_scaled_where_their_rows_are_not_normalised(dtype, activation, scale) -> None:
+    sizes = {"keys": 65, "width": 24, "gate_width": 24}
+    assert_fused_is_as_accurate_as_the_reference(dtype, activation=activation, scale=scale, **sizes)
+
+
+@pytest.mark.parametrize("activation", ["relu", "gated"])
+def test_scores_that_only_their_scale_brings_into_range(activation) -> None:
+    generator = torch.Generator().manual_seed(0)
+    inputs = [60 * torch.randn(1, 33, 2, 64, generator=generator) for _ in range(5 if activation == "gated" else 3)]
+    inputs[2] /= 60
+    results = []
+    for dtype in (torch.float16, torch.float32):
+        leaves = [x.half().to(DEVICE, dtype).requires_grad_() for x in inputs]
+        gates: list[Any] = leaves[3:] or [None, None]
+        out = kernel_attention(*leaves[:3], *gates, scales=(1e-4, 1e-4), causal=False, dropout_p=0.0)
+        assert (leaves[0][0, :, 0] @ leaves[1][0, :, 0].mT).float().max() > torch.finfo(torch.float16).max
+        results.append([out, *torch.autograd.grad(out.float().square().mean(), leaves)])
+    for got, exact in zip(*results, strict=True):
+        assert _rms(got - exact) <= 5e-3 * _rms(exact) + 1e-7
 
 
 def test_non_contiguous_inputs() -> None:

@@ -48,7 +48,7 @@ def mix_tokens(
 ) -> Float[Tensor, "b n h d"]:
     """W x, or Wᵀ x with `transpose`, and x besides if `residual`; of W entries are dropped first."""
     seed, rate = (None, None) if drop is None else drop
-    return _mix(x, weight, seed, rate, transpose, residual)
+    return _mix(x, weight, seed, rate, transpose, residual, True)
 
 
 @torch.library.custom_op("toa::drop_entries", mutates_args=())
@@ -98,14 +98,26 @@ def _rate_stride(rate: Tensor | None) -> int:
 
 @torch.library.custom_op("toa::mix_tokens", mutates_args=())
 def _mix(
-    x: Tensor, weight: Tensor, seed: Tensor | None, rate: Tensor | None, transpose: bool, residual: bool
+    x: Tensor,
+    weight: Tensor,
+    seed: Tensor | None,
+    rate: Tensor | None,
+    transpose: bool,
+    residual: bool,
+    heads_first: bool,
 ) -> Tensor:
+    """Mixed tokens, in memory as (H, N, B, D), which is how products leave them and read them, or as (B, N, H, D)."""
     b, n, h, d = x.shape
     size, matrix = _aligned(n, x), weight
     if seed is not None or size != n or weight.dtype != x.dtype or weight.stride(1) != _aligned(weight.stride(1), x):
         matrix = _copied(weight, x.new_empty(h, size, size), seed, rate)
-    product = torch.bmm(matrix.mT if transpose else matrix, _by_head(x, size))
+    tokens = _by_head(x, size)
+    product = torch.bmm(matrix.mT if transpose else matrix, tokens)
+    if heads_first and residual:
+        product += tokens
     mixed = product.view(h, size, b, d)[:, :n].permute(2, 1, 0, 3)
+    if heads_first:
+        return mixed
     out = x.new_empty(x.shape)
     return torch.add(x, mixed, out=out) if residual else out.copy_(mixed)
 
@@ -118,6 +130,9 @@ def _aligned(n: int, like: Tensor) -> int:
 def _by_head(x: Tensor, size: int) -> Tensor:
     """Tokens (B, N, H, D) as (H, size, B D), zeros beyond them."""
     b, n, h, d = x.shape
+    found = x.permute(2, 1, 0, 3)
+    if size == n and found.is_contiguous():
+        return found.flatten(2)
     found = x.new_empty(h, size, b, d)
     found[:, :n].copy_(x.permute(2, 1, 0, 3))
     if size != n:
@@ -126,12 +141,15 @@ def _by_head(x: Tensor, size: int) -> Tensor:
 
 
 @_mix.register_fake
-def _(x: Tensor, *rest: Any) -> Tensor:
+def _(x: Tensor, weight: Tensor, seed: Any, rate: Any, transpose: bool, residual: bool, heads_first: bool) -> Tensor:
+    b, n, h, d = x.shape
+    if heads_first:
+        return x.new_empty(h, _aligned(n, x), b, d)[:, :n].permute(2, 1, 0, 3)
     return x.new_empty(x.shape)
 
 
 def _mix_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    x, weight, seed, rate, ctx.transpose, ctx.residual = inputs
+    x, weight, seed, rate, ctx.transpose, ctx.residual, _ = inputs
     ctx.save_for_backward(x, weight, seed, rate)
 
 
@@ -139,11 +157,11 @@ def _mix_gradients(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     x, weight, seed, rate = ctx.saved_tensors
     grad_x = grad_weight = None
     if ctx.needs_input_grad[0]:
-        grad_x = _mix(grad, weight, seed, rate, not ctx.transpose, ctx.residual)
+        grad_x = _mix(grad, weight, seed, rate, not ctx.transpose, ctx.residual, False)
     if ctx.needs_input_grad[1]:
         left, right = (x, grad) if ctx.transpose else (grad, x)
         grad_weight = _outer(left, right, seed, rate, weight.dtype)
-    return grad_x, grad_weight, None, None, None, None
+    return grad_x, grad_weight, None, None, None, None, None
 
 
 _mix.register_autograd(_mix_gradients, setup_context=_mix_context)
@@ -188,8 +206,8 @@ def _outer_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 def _outer_gradients(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     left, right, seed, rate = ctx.saved_tensors
-    grad_left = _mix(right, grad, seed, rate, False, False) if ctx.needs_input_grad[0] else None
-    grad_right = _mix(left, grad, seed, rate, True, False) if ctx.needs_input_grad[1] else None
+    grad_left = _mix(right, grad, seed, rate, False, False, False) if ctx.needs_input_grad[0] else None
+    grad_right = _mix(left, grad, seed, rate, True, False, False) if ctx.needs_input_grad[1] else None
     return grad_left, grad_right, None, None, None
 
 

@@ -262,9 +262,11 @@ _forward.register_autograd(_gradients, setup_context=_setup_context)
 def _empty_gradients(
     q: Tensor, k: Tensor, v: Tensor, gate_q: Tensor | None, gate_k: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Room for every gradient; an operator cannot leave one out, so that of no gate is empty."""
-    gates = (q.new_empty(0) if x is None else x.new_empty(x.shape) for x in (gate_q, gate_k))
-    return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape), *gates  # type: ignore[return-value]
+    """Room for every gradient, laid out as what it is of; an operator leaves none out, so that of no gate is empty."""
+    return tuple(  # type: ignore[return-value]
+        q.new_empty(0) if x is None else torch.empty_like(x) if x.stride(-1) == 1 else x.new_empty(x.shape)
+        for x in (q, k, v, gate_q, gate_k)
+    )
 
 
 def rows_by_one(x: Tensor | None) -> Any:
