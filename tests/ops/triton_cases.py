@@ -317,7 +317,7 @@ def test_tiles_need_not_be_square(monkeypatch, activation, blocks) -> None:
 
 def test_tuned_tiles_are_for_problems_that_fill_them() -> None:
     large = choose_blocks("keys", 4096, 4096, 64, torch.bfloat16, gated=False)
-    assert large == Blocks(32, 128, 4, 3)
+    assert large == Blocks(64, 128, 8, 3)
     assert choose_blocks("keys", 4096, 100, 64, torch.bfloat16, gated=False) == Blocks(64, 64, 4, 2)
     assert choose_blocks("forward", 866, 866, 64, torch.float32, gated=True) == Blocks(128, 64, 8, 3)
     assert choose_blocks("forward", 866, 866, 64, torch.float32, gated=True, exact=True) == Blocks(64, 64, 4, 2)
