@@ -97,14 +97,12 @@ def test_the_environment_names_what_auto_is(monkeypatch) -> None:
 
 
 @pytest.fixture
-def cuda(monkeypatch) -> Iterator[torch.device]:
+def cuda(monkeypatch) -> torch.device:
     """A machine with a recent GPU and Triton, as far as `choose_backend` can see; nothing has been said yet."""
-    _backend._old_gpu.cache_clear()
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     monkeypatch.setattr(_backend, "_TRITON", "3.6.0")
     monkeypatch.setattr(api, "_SAID", set())
-    yield torch.device("cuda")
-    _backend._old_gpu.cache_clear()
+    return torch.device("cuda")
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)

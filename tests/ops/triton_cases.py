@@ -1,6 +1,7 @@
 """Tests of the Triton kernels; run on a GPU, or by test_kernels.py in a process with Triton's interpreter."""
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from tests.support import assert_registered, make_problem, message, poison_buffers
 from toa import ops
 from toa.experiments.op_cost import share_past_zero, unit_of_rounding
-from toa.ops.attention import fused, whole
+from toa.ops.attention import api, fused, whole
 from toa.ops.attention.fused import Blocks, choose_blocks, kernel_attention, padded
 
 ON_GPU = torch.cuda.is_available()
@@ -98,6 +99,11 @@ def test_drawn_problems(form, data) -> None:
     draw = data.draw
     activation = draw(st.sampled_from(["softmax", "relu", "gated"] if form == "whole" else ["relu", "gated"]))
     longest = whole.MAX_TOKENS if form == "whole" else (140 if ON_GPU else 70)
+    causal = form == "tiles" and draw(st.booleans())
+    padding = draw(st.sampled_from(["none", "random", "leading"])) if form == "tiles" else "none"
+    # a norm leaves the row of a query that sees one key no gradient but rounding; such rows are normalised elsewhere
+    sees_all = not causal and padding == "none"
+    score_norms, gate_norms = (ops.SCORE_NORMS, ops.GATE_NORMS) if sees_all else (("none", "mean"), ("none",))
     assert_fused_is_as_accurate_as_the_reference(
         seed=draw(st.integers(0, 99)),
         batch=draw(st.integers(1, 3)),
@@ -109,10 +115,10 @@ def test_drawn_problems(form, data) -> None:
         gate_width=draw(st.integers(1, 40)),
         activation=activation,
         scale=draw(st.sampled_from([1.0, 0.3, -0.5])),
-        score_norm=draw(st.sampled_from(ops.SCORE_NORMS)),
-        gate_norm=draw(st.sampled_from(ops.GATE_NORMS)) if activation == "gated" else "none",
-        causal=form == "tiles" and draw(st.booleans()),
-        padding=draw(st.sampled_from(["none", "random", "leading"])) if form == "tiles" else "none",
+        score_norm=draw(st.sampled_from(score_norms)),
+        gate_norm=draw(st.sampled_from(gate_norms)) if activation == "gated" else "none",
+        causal=causal,
+        padding=padding,
         s1=draw(st.sampled_from(["none", "dense"])),
         s2=draw(st.sampled_from(["none", "dense"])),
         surplus=draw(st.integers(0, 2)),
@@ -284,7 +290,7 @@ def test_dropout_of_a_whole_attention_has_one_mask(activation) -> None:
         torch.testing.assert_close(a, b, rtol=10 * loose, atol=10 * loose)
 
 
-def test_what_the_kernels_cannot_do_is_refused() -> None:
+def test_what_the_kernels_cannot_do_is_refused(monkeypatch) -> None:
     with pytest.raises(ValueError, match=message("'triton' cannot run here", "float64", "'folded'")):
         make_problem(activation="relu").to(DEVICE).run("triton")
     wide = make_problem(activation="relu", width=257).cast(torch.float32).to(DEVICE)
@@ -293,7 +299,10 @@ def test_what_the_kernels_cannot_do_is_refused() -> None:
     pairs = make_problem(keys=5, activation="relu").cast(torch.float32).to(DEVICE)
     with pytest.raises(ValueError, match=message("no pair_mask", "'folded'")):
         ops.operator_attention(**pairs.arguments(), pair_mask=torch.ones(1, 5, 5, device=DEVICE), backend="triton")
-    assert ops.choose_backend(device=DEVICE, activation="relu", width=257) == "folded"
+    monkeypatch.setattr(api, "_SAID", set())
+    warned = pytest.warns(RuntimeWarning, match="up to 256, not 257") if ON_GPU else nullcontext()
+    with warned:
+        assert ops.choose_backend(device=DEVICE, activation="relu", width=257) == "folded"
 
 
 @pytest.mark.parametrize("gated", [False, True])
@@ -317,7 +326,7 @@ def test_tiles_need_not_be_square(monkeypatch, activation, blocks) -> None:
 
 def test_tuned_tiles_are_for_problems_that_fill_them() -> None:
     large = choose_blocks("keys", 4096, 4096, 64, torch.bfloat16, gated=False)
-    assert large == Blocks(64, 128, 8, 3)
+    assert large == Blocks(32, 128, 4, 3)
     assert choose_blocks("keys", 4096, 100, 64, torch.bfloat16, gated=False) == Blocks(64, 64, 4, 2)
     assert choose_blocks("forward", 866, 866, 64, torch.float32, gated=True) == Blocks(128, 64, 8, 3)
     assert choose_blocks("forward", 866, 866, 64, torch.float32, gated=True, exact=True) == Blocks(64, 64, 4, 2)

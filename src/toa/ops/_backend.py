@@ -2,7 +2,6 @@
 
 import os
 from dataclasses import dataclass
-from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 
 import torch
@@ -90,7 +89,6 @@ def _missing_triton() -> str | None:
     return None if numbers >= _OLDEST_TRITON else f"it needs Triton {wanted} or newer, found {_TRITON}"
 
 
-@cache
 def _old_gpu(device: torch.device) -> str | None:
     found = torch.cuda.get_device_capability(device)
     if found >= _OLDEST_GPU:
