@@ -1,11 +1,12 @@
 """Tiles of the fused attention kernels: each of a grid compiled, checked and timed, beside the one that is taken now.
 
     python benchmarks/tiles.py [--tokens 4096] [--batch 8] [--heads 8] [--width 64] [--dtype bfloat16] [--norm rms]
-        [--activations relu gated] [--kernels forward keys queries] [--workers N] [--out FILE]
+        [--activations relu gated] [--kernels forward keys queries] [--tiles 64,64,4,3 …] [--workers N] [--out FILE]
 
 The winners belong in `_TUNED` of `toa.ops.attention.fused`; nothing is searched for when a program runs. Compiling
-takes longest and goes on in several processes, which leave what they compile in Triton's cache. Kernels of backward are
-timed with both at work, one of them varied. A tile whose results are not those of the present one, or that does not fit
+takes longest and goes on in several processes, which leave what they compile in Triton's cache. What is timed is a CUDA
+graph, since launches would hide what short kernels take: forward, or forward and both kernels of backward, one of them
+varied. A tile whose results are not those of the present one, or that does not fit
 the chip, is said to be so and not ranked.
 """
 
@@ -56,11 +57,10 @@ class Problem:
         self._scales = (args.width**-0.5,) * 2
 
     def way(self, kernel: str) -> Callable[[], Sequence[Tensor]]:
-        """What launches a kernel: forward, or backward after it."""
+        """What launches a kernel: forward, and backward after it if that is where the kernel is."""
         if kernel == "forward":
             return torch.no_grad()(lambda: [self._forward()])
-        out = self._forward()
-        return lambda: torch.autograd.grad(out, self._inputs, self._grad, retain_graph=True)
+        return lambda: torch.autograd.grad(self._forward(), self._inputs, self._grad)
 
     def _forward(self) -> Tensor:
         gate = () if self._gated else (None, None)
@@ -69,12 +69,15 @@ class Problem:
 
 
 def milliseconds(way: Callable[[], object], repeats: int = 15) -> float:
-    """The median time on the device."""
+    """The median time on the device of what has run before, as one graph."""
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        way()
     times = []
     for _ in range(repeats):
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         begin.record()
-        way()
+        graph.replay()
         end.record()
         torch.cuda.synchronize()
         times.append(begin.elapsed_time(end))
@@ -109,7 +112,7 @@ def time_tiles(args: argparse.Namespace, activation: str, kernel: str) -> dict[s
     expected = way()
     now = _present(kernel, args.tokens, args.tokens, args.width, DTYPES[args.dtype], gated=activation == "gated")  # type: ignore[arg-type]
     ranked, unusable = [(milliseconds(way), tuple(now))], {}
-    for blocks in GRID:
+    for blocks in args.tiles:
         take(kernel, blocks)
         try:
             way = problem.way(kernel)
@@ -129,6 +132,17 @@ def _distance(got: Tensor, expected: Tensor) -> float:
     return float((got.float() - expected.float()).norm() / expected.float().norm())
 
 
+def read_tile(text: str) -> Blocks:
+    """A tile as four numbers."""
+    try:
+        queries, keys, warps, stages = map(int, text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"a tile is queries,keys,warps,stages such as 64,64,4,3, got {text!r}"
+        ) from None
+    return Blocks(queries, keys, warps, stages)
+
+
 def parse(words: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tokens", type=int, default=4096)
@@ -141,6 +155,9 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--activations", nargs="+", choices=["relu", "gated"], default=["relu", "gated"])
     parser.add_argument("--kernels", nargs="+", choices=KERNELS, default=list(KERNELS))
+    parser.add_argument(
+        "--tiles", nargs="+", type=read_tile, default=GRID, help="queries,keys,warps,stages each; the grid if left out"
+    )
     parser.add_argument("--workers", type=int, default=max(1, (os.cpu_count() or 1) - 1), help="that compile")
     parser.add_argument("--out", type=Path, default=Path("runs/tiles.json"))
     parser.add_argument("--share", type=int, nargs=2, help=argparse.SUPPRESS)
@@ -151,7 +168,7 @@ def main(words: list[str] | None = None) -> None:
     args = parse(words)
     if not torch.cuda.is_available():
         raise SystemExit("error: tiles are timed on a CUDA device, got a machine without one.")
-    jobs = [(a, k, blocks) for a in args.activations for k in args.kernels for blocks in GRID]
+    jobs = [(a, k, blocks) for a in args.activations for k in args.kernels for blocks in args.tiles]
     with allow_tf32(True, torch.device("cuda")):
         if args.share:
             compile_share(args, jobs)

@@ -29,6 +29,13 @@ def test_one_kernel_gets_a_tile_and_the_others_keep_theirs(harness, monkeypatch)
     assert harness.fused.choose_blocks("keys", *problem, gated=True) == present("keys", *problem, gated=True)
 
 
+def test_tiles_may_be_named(harness, capsys):
+    assert harness.parse(["--tiles", "64,32,4,2"]).tiles == [harness.Blocks(64, 32, 4, 2)]
+    with pytest.raises(SystemExit):
+        harness.parse(["--tiles", "64,32"])
+    assert "queries,keys,warps,stages such as 64,64,4,3, got '64,32'" in capsys.readouterr().err
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_machine_without_a_gpu_is_refused(harness):
     with pytest.raises(SystemExit, match=message("tiles are timed on a CUDA device", "without one")):
@@ -36,8 +43,9 @@ def test_a_machine_without_a_gpu_is_refused(harness):
 
 
 @pytest.mark.gpu
-def test_a_few_tiles_are_ranked(harness, monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr(harness, "GRID", harness.GRID[:4])
-    words = ["--tokens", "200", "--batch", "2", "--kernels", "forward", "--activations", "relu", "--workers", "1"]
+@pytest.mark.parametrize("kernel", ["forward", "keys"])
+def test_a_few_tiles_are_ranked(harness, tmp_path, capsys, kernel):
+    words = ["--tokens", "200", "--batch", "2", "--kernels", kernel, "--activations", "relu", "--workers", "1"]
+    words += ["--tiles", "32,32,4,1", "64,32,4,2"]
     harness.main([*words, "--out", str(tmp_path / "t.json")])
-    assert "relu forward: now" in capsys.readouterr().out
+    assert f"relu {kernel}: now" in capsys.readouterr().out
