@@ -41,6 +41,7 @@ from toa.experiments.step_cost import PeakMemory, StepCost
 from toa.nn import Attention
 from toa.tasks.device import allow_tf32, resolve_device
 from toa.tasks.forecasting import WindowBatches, forecast_loss
+from toa.tasks.graph import forget_workspaces
 from toa.tasks.training import make_fabric, time_steps
 
 PEER = "peer"
@@ -193,6 +194,8 @@ def work(request: Record, answers: IO[str]) -> None:
             if objection is not None:
                 answer({"refused": f"refused, its attention is not as accurate as the reference: {objection}"})
                 return
+            # the peer has had nothing checked before
+            forget_workspaces()
             system = OwnSystem(config, case.channels, device)
         seconds: list[float] = []
         answer({"ready": True})

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.support import load_script, message
+from tests.support import ROOT, load_script, message
 
 
 @pytest.fixture
@@ -17,6 +17,19 @@ WHERE = {"device": "moon", "versions": {"torch": "2.9"}, "commit": "abc", "comma
 
 def test_the_page_equals_its_records(page):
     assert page.main(["--check"]) == 0, "run benchmarks/performance_page.py"
+
+
+def test_the_readme_says_what_the_records_say(page):
+    def read(name):
+        return json.loads((page.RECORDS / f"{name}.json").read_text(encoding="utf-8"))
+
+    primitive = {r["name"]: r["over_sdpa"]["graph"] for r in read("operator_attention")["rows"] if r["tokens"] == 4096}
+    steps = {r["name"]: r["systems"]["toa-gated"]["time_over_peer"] for r in read("training_step")["rows"]}
+    relu, gated = (primitive[f"{name} triton"] for name in ("relu", "gated"))
+    readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    assert f"ReLU takes {relu:.2f} times and gated {gated:.2f} times as long as `scaled_dot_product_att" in readme
+    assert f"step with TOA-Gated takes {steps['patchtst-128']:.2f} of the time of" in readme
+    assert f"softmax step ({steps['itransformer-256']:.2f} for iTransformer)" in readme
 
 
 def test_every_table_is_on_the_page(page):

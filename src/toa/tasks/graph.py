@@ -114,7 +114,7 @@ class CudaCapturer:
         for generator in generators:
             graph.register_generator_state(generator)
         # tens of MiB a stream, and the graph has its own: a stream of eager steps gets them again when it needs them
-        _forget_workspaces()
+        forget_workspaces()
         try:
             with torch.cuda.graph(graph, pool=pool, stream=self._stream):
                 loss = step(*inputs)
@@ -125,7 +125,7 @@ class CudaCapturer:
         return graph.replay, loss
 
 
-def _forget_workspaces() -> None:
+def forget_workspaces() -> None:
     """Free the memory that cuBLAS keeps for each stream it has run on, as PyTorch's own graphs of compiled code do."""
     with contextlib.suppress(AttributeError):
         torch._C._cuda_clearCublasWorkspaces()
