@@ -4,6 +4,9 @@ A program owns one head of one batch entry and one block of queries (or, for the
 of keys) and walks over the other axis. Tokens beyond the end are read as zeros: a zero key has score 0, which ReLU
 drops, so that no mask is needed for ragged blocks. Backward forms the scores again.
 
+A tile that is scaled before its first product lies in registers, from where Hopper's products run one after the other.
+Scales therefore wait for the sums over scores, which ReLU lets them, or are part of the gate's constants.
+
 Rows of scores may be multiplied by gain / sqrt(share ‖row‖² + floor). ReLU lets the factor of its row through, so that
 it is applied to the output; the gate's has to be known before, which takes a walk of its own. Backward of a factor
 needs for each row the sum of gradient times score: of the scores that is gradient times output, of the gate's a sum
