@@ -2,6 +2,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from torch import Tensor
 
 from tests.support import ACTIVATIONS, assert_near, make_problem, message
 from toa import ops
@@ -103,6 +104,13 @@ def cuda(monkeypatch) -> torch.device:
     monkeypatch.setattr(_backend, "_TRITON", "3.6.0")
     monkeypatch.setattr(api, "_SAID", set())
     return torch.device("cuda")
+
+
+def test_a_compiler_asks_without_a_warning(cuda) -> None:
+    def doubled(x: Tensor) -> Tensor:
+        return 2 * x if ops.choose_backend(activation="relu", device=cuda) == "triton" else x
+
+    assert torch.compile(doubled, fullgraph=True, backend="eager")(torch.ones(1)).item() == 2.0
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
