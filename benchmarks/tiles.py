@@ -6,8 +6,8 @@
 The winners belong in `_TUNED` of `toa.ops.attention.fused`; nothing is searched for when a program runs. Compiling
 takes longest and goes on in several processes, which leave what they compile in Triton's cache. What is timed is a CUDA
 graph, since launches would hide what short kernels take: forward, or forward and both kernels of backward, one of them
-varied. A tile whose results are not those of the present one, or that does not fit
-the chip, is said to be so and not ranked.
+varied. A tile whose results are not those of the present one, or that does not fit the chip, is said to be so and not
+ranked.
 """
 
 import argparse
@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from toa._files import write_atomically
-from toa.experiments.op_cost import DTYPES
+from toa.experiments.op_cost import DTYPES, graph_times
 from toa.experiments.records import provenance
 from toa.ops.attention import fused
 from toa.ops.attention.definitions import RowNorms
@@ -37,6 +37,8 @@ SIDES, WARPS, STAGES = (32, 64, 128), (4, 8), (1, 2, 3)
 GRID = tuple(itertools.starmap(Blocks, itertools.product(SIDES, SIDES, WARPS, STAGES)))
 # by how much results of two tiles may differ, in root mean square over size
 TOLERANCE = 0.02
+# for one tile
+SECONDS = 0.05
 _present = fused.choose_blocks
 
 
@@ -68,20 +70,9 @@ class Problem:
         return fused.kernel_attention(*self._inputs, *gate, **options)  # type: ignore[arg-type]
 
 
-def milliseconds(way: Callable[[], object], repeats: int = 15) -> float:
-    """The median time on the device of what has run before, as one graph."""
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        way()
-    times = []
-    for _ in range(repeats):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        graph.replay()
-        end.record()
-        torch.cuda.synchronize()
-        times.append(begin.elapsed_time(end))
-    return statistics.median(times)
+def milliseconds(way: Callable[[], object]) -> float:
+    """The median time on the device."""
+    return statistics.median(graph_times(way, torch.device("cuda"), SECONDS))
 
 
 def take(kernel: str, blocks: Blocks | None) -> None:

@@ -104,11 +104,13 @@ class Problem:
     def run(self, backend: str) -> Tensor:
         return ops.operator_attention(**self.arguments(), backend=backend)
 
-    def results(self, backend: str) -> dict[str, Tensor]:
-        """The output, and the gradient of every tensor, under one fixed cotangent."""
+    def results(self, backend: str, queries: Tensor | None = None) -> dict[str, Tensor]:
+        """The output, and every gradient under one fixed cotangent, which is zero but for some queries, (B, M)."""
         out = self.run(backend)
         generator = torch.Generator().manual_seed(1)
         cotangent = torch.randn(out.shape, generator=generator, dtype=torch.float64).to(out)
+        if queries is not None:
+            cotangent = cotangent * queries[:, :, None, None]
         grads = torch.autograd.grad(out, list(self.leaves.values()), cotangent, allow_unused=True)
         named = {
             f"grad of {name}": torch.zeros_like(leaf) if grad is None else grad

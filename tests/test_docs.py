@@ -1,3 +1,5 @@
+import contextlib
+import io
 import pkgutil
 import runpy
 import subprocess
@@ -24,18 +26,19 @@ def run(tmp_path_factory):
     def run_once(name: str) -> dict[str, Any]:
         if name not in done:
             folder = tmp_path_factory.mktemp(name)
-            with pytest.MonkeyPatch.context() as patch:
+            said = io.StringIO()
+            with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(said):
                 patch.chdir(folder)
                 names = runpy.run_path(str(ROOT / "examples" / f"{name}.py"), run_name="__main__")
-            done[name] = {**names, "folder": folder}
+            done[name] = {**names, "folder": folder, "said": said.getvalue()}
         return done[name]
 
     return run_once
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_the_script_runs(run, name) -> None:
-    run(name)
+def test_the_script_runs_and_says_what_it_found(run, name) -> None:
+    assert any(character.isdigit() for character in run(name)["said"])
 
 
 def test_the_table_is_forecast_better_than_by_the_day_before(run) -> None:

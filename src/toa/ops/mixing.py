@@ -130,11 +130,11 @@ def _aligned(n: int, like: Tensor) -> int:
 def _by_head(x: Tensor, size: int) -> Tensor:
     """Tokens (B, N, H, D) as (H, size, B D), zeros beyond them."""
     b, n, h, d = x.shape
-    found = x.permute(2, 1, 0, 3)
-    if size == n and found.is_contiguous():
-        return found.flatten(2)
+    tokens = x.permute(2, 1, 0, 3)
+    if size == n and tokens.is_contiguous():
+        return tokens.flatten(2)
     found = x.new_empty(h, size, b, d)
-    found[:, :n].copy_(x.permute(2, 1, 0, 3))
+    found[:, :n].copy_(tokens)
     if size != n:
         found[:, n:].zero_()
     return found.flatten(2)

@@ -132,21 +132,7 @@ def folded_operator_attention(
         value = s2.mix(value, causal=causal)
 
     if activation == "softmax" and pair_mask is None:
-        mask = None if padding is None else visible_keys(q, k, key_padding_mask, causal)
-        if dropout_p and q.device.type == "cpu":
-            # PyTorch would form the weights as well, and draw a number for each
-            mask = visible_keys(q, k, key_padding_mask, causal) if causal else mask
-            return _dropped_softmax_attention(query, key, value, mask, dropout_p)
-        out = F.scaled_dot_product_attention(
-            _heads_first(query),
-            _heads_first(key),
-            _heads_first(value),
-            mask,
-            dropout_p=dropout_p,
-            is_causal=causal and mask is None,
-            scale=1.0,
-        )
-        return out.transpose(1, 2)
+        return _softmax_attention(query, key, value, key_padding_mask, causal=causal, dropout_p=dropout_p)
 
     gate_query = gate_key = None
     if activation == "gated":
@@ -175,21 +161,33 @@ def folded_operator_attention(
     return _blocked_kernel_attention(query, key, value, gate_query, gate_key, rows, causal=causal, dropout_p=dropout_p)
 
 
-def _dropped_softmax_attention(
+def _softmax_attention(
     q: Float[Tensor, "b m h d"],
     k: Float[Tensor, "b n h d"],
     v: Float[Tensor, "b n h e"],
-    visible: Bool[Tensor, "_b 1 m n"] | None,
+    key_padding_mask: Bool[Tensor, "b n"] | None,
+    *,
+    causal: bool,
     dropout_p: float,
 ) -> Float[Tensor, "b m h e"]:
-    scores = _heads_first(q) @ _heads_first(k).mT
+    query, key, value = (_heads_first(x) for x in (q, k, v))
+    by_hand = dropout_p > 0.0 and q.device.type == "cpu"
+    masked = key_padding_mask is not None or (causal and by_hand)
+    visible = visible_keys(q, k, key_padding_mask, causal) if masked else None
+    if not by_hand:
+        out = F.scaled_dot_product_attention(
+            query, key, value, visible, dropout_p=dropout_p, is_causal=causal and visible is None, scale=1.0
+        )
+        return out.transpose(1, 2)
+    # PyTorch would form the weights as well, and draw a number for each
+    scores = query @ key.mT
     if visible is not None:
         scores = scores.masked_fill(~visible, float("-inf"))
     weights = scores.softmax(-1)
     if visible is not None:
         # a query that sees no key at all gets zeros, not NaN
         weights = weights.masked_fill(~visible, 0.0)
-    return (dropout(weights, dropout_p) @ _heads_first(v)).transpose(1, 2)
+    return (dropout(weights, dropout_p) @ value).transpose(1, 2)
 
 
 def _heads_first(x: Float[Tensor, "b n h d"]) -> Float[Tensor, "b h n d"]:

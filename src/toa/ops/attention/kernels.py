@@ -82,17 +82,23 @@ def _keep(seed, head, rows, columns, p):
 
 
 @triton.jit
+def _norm(squares, scale, share, floor, gain):
+    """What scaled rows of scores are multiplied by, from the sums of squares of those that are not scaled yet."""
+    return gain * tl.rsqrt(share * (scale * scale * squares) + floor)
+
+
+@triton.jit
 def _row_factor(
     query, k, b, h, k_b, k_n, k_h, N, d, scale, share, floor, gain,
     D: tl.constexpr, PRECISION: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """What the scaled rows of scores of a block of queries are multiplied by."""
+    """`_norm` of a block of queries, by a walk of its own."""
     squares = tl.zeros((query.shape[0],), tl.float32)
     for first in range(0, N, BLOCK_N):
         key = _tile(k, b, h, first + tl.arange(0, BLOCK_N), N, k_b, k_n, k_h, d, D)
         scores = tl.dot(query, tl.trans(key), input_precision=PRECISION)
         squares += tl.sum(scores * scores, 1)
-    return gain * tl.rsqrt(share * (scale * scale * squares) + floor)
+    return _norm(squares, scale, share, floor, gain)
 
 
 @triton.jit(do_not_specialize=SIZES)
@@ -157,7 +163,7 @@ def forward_kernel(
             weights *= _keep(key_of_draws, bh, rows[:, None], columns[None, :], dropout_p)
         total += tl.dot(weights.to(value.dtype), value, input_precision=PRECISION)
     if NORM and not HALF:
-        norm = gain * tl.rsqrt(share * (scale * scale * squares) + floor)
+        norm = _norm(squares, scale, share, floor, gain)
         tl.store(factors + places, norm, mask=rows < M)
         factor *= norm
     if not HALF:
