@@ -117,7 +117,7 @@ def test_dropping_together_is_what_it_is_registered_as():
     tokens = [normal(2, 5, 2, 4, seed=place).requires_grad_() for place in range(5)]
     matrices = [normal(2, 5, 5, seed=place).requires_grad_() for place in range(3)]
     seeds, rates = zip(*(drop for drop in dropped(0.2, 0.4, 0.6) if drop is not None), strict=True)
-    settings = ("gated", 0.5, 0.5, "rms", "rms", 0.0, True)
+    settings = ("gated", 0.5, 0.5, "rms", "rms", 0.0)
     assert_registered(whole._forward, (*tokens, *matrices, None, list(seeds), list(rates), *settings))
 
 

@@ -198,7 +198,7 @@ def test_heads_of_seeds_beside_each_other_draw_apart() -> None:
     for number in (5, 6):
         seed = torch.tensor([number], dtype=torch.int32, device=DEVICE)
         settings = [1.0, 0.0, 1.0, 1.0, 1.0, 0.0, 1.0]
-        outputs.append(fused._forward(ones, ones, eye, None, None, seed, settings, [False] * 2, False, 0.5, False)[0])
+        outputs.append(fused._forward(ones, ones, eye, None, None, seed, settings, [False] * 2, False, 0.5)[0])
     one, other = outputs
     assert not torch.equal(one[:, :, 0], one[:, :, 1])
     assert not torch.equal(one[:, :, 1], other[:, :, 0])
@@ -212,7 +212,7 @@ def test_tiles_are_what_they_are_registered_as(norms) -> None:
     tensors = [arguments[name] for name in ("q", "k", "v", "gate_q", "gate_k")]
     seed = torch.tensor([3], dtype=torch.int32, device=DEVICE)
     settings = [0.5, 1 / 7, 1.0, 1 / 7, 0.5, 1 / 7, 1.0]
-    assert_registered(fused._forward, (*tensors, seed, settings, list(norms), False, 0.2, True))
+    assert_registered(fused._forward, (*tensors, seed, settings, list(norms), False, 0.2))
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -224,7 +224,7 @@ def test_whole_attention_is_what_it_is_registered_as(activation) -> None:
     matrices = [None if given.get(name) is None else given[name].offset for name in ("s1", "s2", "gate_s1")]
     seed = torch.tensor([3], dtype=torch.int32, device=DEVICE)
     norms = ("rms", "rms" if activation == "gated" else "none")
-    assert_registered(whole._forward, (*tensors, *matrices, seed, [], [], activation, 0.5, 0.5, *norms, 0.2, True))
+    assert_registered(whole._forward, (*tensors, *matrices, seed, [], [], activation, 0.5, 0.5, *norms, 0.2))
 
 
 @pytest.mark.parametrize("length", [16, 65])

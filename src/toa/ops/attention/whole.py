@@ -41,9 +41,10 @@ _PARTS = 32
 def fits(q: Tensor, k: Tensor, v: Tensor, gate_q: Tensor | None, *operators: Operator | None) -> bool:
     """Whether all tokens of a head fit a tile, with operators that are offsets from the identity.
 
-    Exact float32 products are no work for tensor cores: matrix products of their own are quicker then.
+    Exact float32 products are no work for tensor cores: matrix products of their own are quicker then. What is being
+    compiled may not ask.
     """
-    if needs_exact_products(q.dtype) and q.device.type == "cuda":
+    if q.device.type == "cuda" and not torch.compiler.is_compiling() and needs_exact_products(q.dtype):
         return False
     width = max(x.shape[3] for x in (q, v, gate_q) if x is not None)
     tokens = max(q.shape[1], k.shape[1])
@@ -85,7 +86,6 @@ def whole_attention(
         score_norm,
         gate_norm,
         dropout_p,
-        needs_exact_products(q.dtype),
     )
     return out
 
@@ -118,7 +118,6 @@ def _forward(
     norm: str,
     gate_norm: str,
     dropout_p: float,
-    exact: bool,
 ) -> tuple[Tensor, Tensor]:
     """The output, and the operators with entries dropped, (operators, H, N, N), if any are."""
     (b, m, h, d), (n, e) = q.shape, (v.shape[1], v.shape[3])
@@ -140,7 +139,7 @@ def _forward(
             *strides_of(3, *inputs, out),
             *strides_of(2, *matrices),
             *(h, m, n, d, e, g, *_row_settings(n, scale, gate_scale, norm, gate_norm), dropout_p),
-            **_constants(m, n, d, e, g, activation, norm, gate_norm, matrices, dropout_p, exact),
+            **_constants(m, n, d, e, g, activation, norm, gate_norm, matrices, dropout_p, q.dtype),
             num_warps=_WARPS,
         )
     return out, dropped
@@ -207,7 +206,6 @@ def _backward(
     norm: str,
     gate_norm: str,
     dropout_p: float,
-    exact: bool,
 ) -> list[Tensor]:
     """Gradients of queries, keys and values, side by side if they can be, and of operators, (operators, H, N, N)."""
     (b, m, h, d), (n, e) = q.shape, (v.shape[1], v.shape[3])
@@ -227,7 +225,7 @@ def _backward(
         for place, x in enumerate(grads)
     ]
     g = 0 if gate_q is None else gate_q.shape[3]
-    constants = _constants(m, n, d, e, g, activation, norm, gate_norm, matrices, dropout_p, exact)
+    constants = _constants(m, n, d, e, g, activation, norm, gate_norm, matrices, dropout_p, q.dtype)
     with torch.cuda.device_of(q):
         whole_kernels.whole_backward_kernel[(b * h,)](
             *inputs[:5],
@@ -354,7 +352,7 @@ def _constants(
     gate_norm: str,
     matrices: tuple[Tensor | None, ...],
     dropout_p: float,
-    exact: bool,
+    dtype: torch.dtype,
 ) -> dict[str, Any]:
     has_m1, has_m2, has_gate_m1 = (x is not None for x in matrices)
     return {
@@ -368,7 +366,7 @@ def _constants(
         "HAS_M2": has_m2,
         "HAS_GATE_M1": has_gate_m1,
         "DROPOUT": dropout_p > 0.0,
-        "PRECISION": "ieee" if exact else "tf32",
+        "PRECISION": "ieee" if needs_exact_products(dtype) else "tf32",
         "BLOCK_M": padded(m),
         "BLOCK_N": padded(n),
         "CHUNK": min(_CHUNK, padded(n)),
