@@ -47,6 +47,8 @@ def efficiency(
     """Time and peak memory of a training step of the paper's ten systems, with their parameters."""
     with clear_errors():
         from toa.experiments.efficiency import ROWS, EfficiencyRun, run_efficiency
+        from toa.experiments.records import write_records
+        from toa.experiments.step_run import row_records
 
         run = EfficiencyRun(
             rows=tuple(rows or ROWS),
@@ -80,7 +82,9 @@ def efficiency(
                 "Peer: the same backbone with its own attention in Time-Series-Library, eager, the loader left out. "
                 f"Packages that it does not use here and that were stood in for: {missing}."
             )
-        console.print(f"record: {out}", soft_wrap=True)
+        rows_file = out.with_name(f"{out.stem}-rows.jsonl")
+        write_records(rows_file, row_records(run, record))
+        console.print(f"record: {out}; of each row, for `toa report`: {rows_file}", soft_wrap=True)
 
 
 @bench_app.command(name="ops")

@@ -6,12 +6,14 @@ import pandas as pd
 import pytest
 import torch
 
-from tests.support import message
+from tests.support import ROOT, message
 from tests.test_cli import call
 from toa.experiments.efficiency import ROWS, EfficiencyRun, measure_row, row_config, run_efficiency
 from toa.experiments.forecasting import build_model
 from toa.experiments.peer import peer_arguments
 from toa.experiments.step_cost import PeakMemory, StepCost
+from toa.experiments.step_run import row_records
+from toa.report.evidence import read_evidence
 
 # what a checkout of the peer looks like from outside, small: one weight, and what a batch must be
 MODEL = """
@@ -120,6 +122,19 @@ def test_the_command_prints_ours_beside_the_peer_and_leaves_a_record(csv, peer, 
     assert record["settings"]["steps"] == 1
     assert record["peer"]["itransformer"]["parameters"] == 3
     assert record["rows"][0]["parameters"] > 100_000
+    # a report takes its rows for runs
+    (row,) = read_evidence([out.with_name("e-rows.jsonl")]).runs
+    assert row.record["metrics"]["train_step_ms"] == record["rows"][0]["milliseconds"]
+    assert (row.record["config"]["row"], row.record["config"]["steps"]) == ("itransformer/softmax", 1)
+    assert "peer" not in row.record
+
+
+def test_stored_rows_are_those_of_the_stored_table():
+    folder = ROOT / "results" / "performance"
+    lines = (folder / "efficiency-rows.jsonl").read_text().splitlines()
+    stored = json.loads((folder / "efficiency.json").read_text())
+    assert [json.loads(line) for line in lines] == row_records(EfficiencyRun(), stored)
+    assert len(lines) == len(ROWS)
 
 
 def test_a_row_that_fails_is_named(csv, peer, tmp_path):

@@ -1,5 +1,4 @@
 import os
-import re
 import statistics
 
 import pytest
@@ -9,33 +8,43 @@ from tests.support import ROOT
 from toa.data import DATASETS, load_forecast
 from toa.experiments import read_record
 from toa.experiments.published import published_numbers
+from toa.experiments.records import Record
 from toa.nn import ReversibleInstanceNorm
 from toa.report.search import read_search, search_table
 
 FOLDER = ROOT / "results" / "demixing"
 
 
-def medians() -> dict[str, float]:
-    errors: dict[str, list[float]] = {}
+def demixing_errors() -> dict[str, dict[int, float]]:
+    """By system and seed."""
+    found: dict[str, dict[int, float]] = {}
     for path in FOLDER.glob("*.json"):
         record = read_record(path)
-        errors.setdefault(record["name"], []).append(record["metrics"]["mse"])
-    assert all(len(values) == 3 for values in errors.values())
-    return {name: statistics.median(values) for name, values in errors.items()}
+        found.setdefault(record["name"], {})[record["seed"]] = record["metrics"]["mse"]
+    return {name: dict(sorted(errors.items())) for name, errors in found.items()}
 
 
 def test_stored_runs_reach_the_published_errors():
-    found = medians()
-    assert found["toa-gated"] <= 0.0024
-    assert found["toa-relu"] <= 0.0035
+    found = demixing_errors()
+    first = {name: statistics.median(errors[seed] for seed in (2024, 2025, 2026)) for name, errors in found.items()}
+    assert first["toa-gated"] <= 0.0024
+    assert first["toa-relu"] <= 0.0035
+    assert statistics.median(found["toa-gated"].values()) <= 0.0028
 
 
-def test_the_readme_shows_the_stored_medians():
+def test_the_readme_shows_the_stored_runs_of_demixing():
     readme = (ROOT / "README.md").read_text()
     for system, name in (("TOA-Gated", "toa-gated"), ("TOA-ReLU", "toa-relu"), ("softmax attention", "softmax")):
-        shown = re.search(rf"^\| {system} \| (0\.\d+) \|", readme, flags=re.MULTILINE)
-        assert shown is not None, system
-        assert float(shown.group(1)) == round(medians()[name], 5)
+        errors = demixing_errors()[name].values()
+        shown = f"{statistics.median(errors):.5f} | {min(errors):.5f} to {max(errors):.5f}"
+        assert f"| {system} | {len(errors)} | {shown} |" in readme
+
+
+def test_the_page_of_demixing_shows_the_stored_runs():
+    page = (FOLDER / "README.md").read_text()
+    for name, errors in demixing_errors().items():
+        cells = [f"{errors[seed]:.5f}" if seed in errors else "-" for seed in range(2024, 2030)]
+        assert f"| {name} | {' | '.join(cells)} | {statistics.median(errors.values()):.5f} |" in page
 
 
 def test_stored_runs_share_their_test_signals_and_name_their_command():
@@ -91,13 +100,18 @@ FORECASTS = ROOT / "results" / "forecasting"
 SINCE = ("training.patience=10", "training.epochs=20", "attention.score_norm=rms", "attention.gate_norm=rms")
 
 
-def errors_at_96() -> dict[str, dict[tuple[str, str], tuple[float, float]]]:
-    """By attention, then by dataset and backbone: validation and test MSE, means over seeds."""
-    found: dict[str, dict[tuple[str, str], list[dict[str, float]]]] = {}
-    for record in read_search(FORECASTS / "horizon-96.jsonl"):
-        config = record["config"]
-        cell = found.setdefault(config["attention"]["name"], {})
-        cell.setdefault((config["dataset"], config["backbone"]), []).append(record["metrics"])
+# dataset, backbone and horizon
+Place = tuple[str, str, int]
+
+
+def errors(*names: str) -> dict[str, dict[Place, tuple[float, float]]]:
+    """By attention, then by place, of the files so named: validation and test MSE, means over seeds."""
+    found: dict[str, dict[Place, list[dict[str, float]]]] = {}
+    for name in names:
+        for record in read_search(FORECASTS / f"{name}.jsonl"):
+            config = record["config"]
+            cell = found.setdefault(config["attention"]["name"], {})
+            cell.setdefault((config["dataset"], config["backbone"], config["horizon"]), []).append(record["metrics"])
     return {
         attention: {
             place: (statistics.mean(m["val_mse"] for m in metrics), statistics.mean(m["mse"] for m in metrics))
@@ -122,6 +136,39 @@ def test_the_page_of_forecasts_shows_the_stored_runs(backbone):
     assert [len(found) for found in seeds.values()] == [3, 3, 3, 1, 1]
 
 
+SETS = {"patchtst": ("ETTh1", "ETTh2", "Exchange"), "itransformer": ("ETTh1", "ETTh2", "Exchange", "ETTm1", "Weather")}
+
+
+@pytest.mark.parametrize("backbone", SETS)
+@pytest.mark.parametrize("horizon", [192, 336, 720])
+def test_the_page_of_forecasts_shows_other_horizons(backbone, horizon):
+    page = (FORECASTS / "README.md").read_text()
+    records = read_search(FORECASTS / "horizons.jsonl")
+    lines = search_table(records, backbone=backbone, horizon=horizon, datasets=SETS[backbone])
+    assert len(lines) == 6
+    assert "\n".join(lines) in page
+    runs = [r for r in records if (r["config"]["backbone"], r["config"]["horizon"]) == (backbone, horizon)]
+    counts = [sum(r["config"]["dataset"] == dataset for r in runs) for dataset in SETS[backbone]]
+    assert counts == [12, 12, 12, 4, 4][: len(counts)]
+    assert {(r["device"], r["config"]["attention"]["sor"]) for r in runs} == {
+        ("NVIDIA H200", None),
+        ("NVIDIA H200", True),
+    }
+
+
+@pytest.mark.parametrize("dataset", ["ETTh1", "ETTh2"])
+@pytest.mark.parametrize("attention", ["toa-relu", "toa-gated"])
+def test_the_page_of_forecasts_shows_runs_with_and_without_sor(dataset, attention):
+    page = (FORECASTS / "README.md").read_text()
+    records = read_search(FORECASTS / "no-sor.jsonl")
+    assert len(records) == 48
+    assert not any(record["config"]["attention"]["sor"] for record in records)
+    kept, left = errors("horizon-96", "horizons")[attention], errors("no-sor")[attention]
+    places = [(dataset, "patchtst", horizon) for horizon in (96, 192, 336, 720)]
+    cells = (f"{kept[place][1]:.4f} / {left[place][1]:.4f}" for place in places)
+    assert f"| {dataset} | {attention} | {' | '.join(cells)} |" in page
+
+
 @pytest.mark.parametrize("name", ["other-protocols", "subsets"])
 def test_the_page_of_forecasts_shows_other_runs_too(name):
     page = (FORECASTS / "README.md").read_text()
@@ -136,12 +183,12 @@ def test_the_page_of_forecasts_shows_other_runs_too(name):
         assert f"| {' | '.join((*place, *means))} |" in page
 
 
-def published_at_96() -> dict[tuple[str, str, str], float]:
-    """Test MSE by attention, dataset and backbone."""
+def published() -> dict[tuple[str, Place], float]:
+    """Test MSE by attention and place."""
     return {
-        (row.variant, row.dataset, row.backbone): row.value
+        (row.variant, (row.dataset, row.backbone, int(row.horizon))): row.value
         for row in published_numbers()
-        if (row.table, row.horizon, row.metric) == ("forecast-full", "96", "mse")
+        if (row.table, row.metric) == ("forecast-full", "mse")
     }
 
 
@@ -150,31 +197,64 @@ def test_the_readme_shows_forecasts_beside_published_ones(backbone):
     readme = (ROOT / "README.md").read_text()
     sets = ("ETTh1", "ETTh2", "Exchange", "ETTm1", "Weather")
     assert f"| | {' | '.join(sets)} |" in readme
-    ours, published = errors_at_96(), published_at_96()
+    ours, theirs = errors("horizon-96"), published()
     softmax = ours.pop("softmax")
     rows: dict[str, list[str]] = {"softmax": [], "best TOA": []}
     for dataset in sets:
-        place = (dataset, backbone.lower())
-        rows["softmax"].append(f"{softmax[place][1]:.3f} ({published['softmax', *place]:.3f})")
+        place = (dataset, backbone.lower(), 96)
+        rows["softmax"].append(f"{softmax[place][1]:.3f} ({theirs['softmax', place]:.3f})")
         _, chosen = min(cells[place] for cells in ours.values())
-        rows["best TOA"].append(f"{chosen:.3f} ({min(published[name, *place] for name in ours):.3f})")
+        rows["best TOA"].append(f"{chosen:.3f} ({min(theirs[name, place] for name in ours):.3f})")
     for name, cells in rows.items():
         assert f"| {backbone}, {name} | {' | '.join(cells)} |" in readme
 
 
-def test_forecasts_at_96_reach_the_published_errors():
-    published = published_at_96()
-    ours = errors_at_96()
+def test_the_page_of_forecasts_says_what_the_runs_come_to():
+    page = " ".join((FORECASTS / "README.md").read_text().split())
+    ours = errors("horizon-96", "horizons")
+    softmax = {place: test for place, (_, test) in ours.pop("softmax").items() if place[1] != "duet"}
+    gains = [error - min(cells[place] for cells in ours.values())[1] for place, error in softmax.items()]
+    ahead = sum(gain > 0 for gain in gains)
+    assert f"is ahead of softmax in {ahead} cells, by {statistics.mean(gains):.4f} on average" in page
+    kept = {}
+    for record in read_search(FORECASTS / "horizon-96.jsonl") + read_search(FORECASTS / "horizons.jsonl"):
+        kept[run_of(record)] = record["metrics"]["mse"]
+    left = read_search(FORECASTS / "no-sor.jsonl")
+    costs = [record["metrics"]["mse"] - kept[run_of(record)] for record in left]
+    better = f"Of {len(costs)} pairs of runs, {sum(cost > 0 for cost in costs)} are better with SOR"
+    assert (
+        f"{better}; the mean difference is {statistics.mean(costs):.4f} in its favour, the largest {max(costs):.3f}"
+        in page
+    )
+
+
+def run_of(record: Record) -> tuple[str, str, int, str, int]:
+    config = record["config"]
+    return config["dataset"], config["backbone"], config["horizon"], config["attention"]["name"], record["seed"]
+
+
+def test_forecasts_reach_the_published_errors():
+    """At most 0.005 above them but where the page says so; 0.010 with DUET."""
+    ours, theirs = errors("horizon-96", "horizons"), published()
     softmax = ours.pop("softmax")
-    over = {place: error - published["softmax", *place] for place, (_, error) in softmax.items()}
-    assert len(over) == 15
-    assert all(excess <= (0.010 if backbone == "duet" else 0.005) for (_, backbone), excess in over.items())
-    late = []
-    for place in softmax:
-        _, error = min(cells[place] for cells in ours.values())
-        if error > min(published[variant, *place] for variant in ours) + 0.005:
-            late.append(place)
-    assert [place for place in late if place[1] != "duet"] == [("ETTm1", "patchtst")]
+    assert sum(place[1] == "duet" for place in softmax) == 5
+    assert all(softmax[place][1] <= theirs["softmax", place] + 0.010 for place in softmax)
+    places = [place for place in softmax if place[1] != "duet"]
+    assert len(places) == 34
+    late = {place for place in places if softmax[place][1] > theirs["softmax", place] + 0.005}
+    assert late == {("ETTh1", "patchtst", 720)}
+    chosen = {place: min(cells[place] for cells in ours.values())[1] for place in places}
+    best = {place: min(theirs[name, place] for name in ours) for place in places}
+    late = {place for place in places if chosen[place] > best[place] + 0.005}
+    assert late == {
+        ("ETTm1", "patchtst", 96),
+        ("ETTh1", "patchtst", 192),
+        ("ETTh1", "patchtst", 720),
+        ("ETTh2", "patchtst", 192),
+        ("ETTh1", "itransformer", 720),
+        ("ETTm1", "itransformer", 336),
+        ("ETTm1", "itransformer", 720),
+    }
 
 
 @pytest.mark.data

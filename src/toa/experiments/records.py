@@ -5,7 +5,7 @@ import json
 import platform
 import shlex
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -76,6 +76,12 @@ def provenance(device: torch.device, command: Sequence[str]) -> Record:
 def write_record(path: Path, record: Record) -> None:
     """Write a record whole or not at all."""
     write_atomically(path, (json.dumps(record, indent=2, sort_keys=True) + "\n").encode())
+
+
+def write_records(path: Path, records: Iterable[Record]) -> None:
+    """Write records, one a line, whole or not at all."""
+    lines = (json.dumps(record, sort_keys=True, separators=(",", ":")) + "\n" for record in records)
+    write_atomically(path, "".join(lines).encode())
 
 
 def read_record(path: Path) -> Record:

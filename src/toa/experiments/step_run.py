@@ -72,17 +72,26 @@ def run_step(
     )
     begin = time.perf_counter()
     measured = run_efficiency(run, path.with_name("efficiency.json"), command=command)
-    (row,) = measured["rows"]
-    # what every record has
-    record = measured | {
+    (record,) = row_records(run, measured)
+    record["wall_s"] = round(time.perf_counter() - begin, 2)
+    write_record(path, record)
+    return record
+
+
+def row_records(run: EfficiencyRun, measured: Record) -> list[Record]:
+    """A record for each row of one of all rows, with what every record has."""
+    shared = {name: value for name, value in measured.items() if name not in ("rows", "peer", "peer_stand_ins")}
+    return [shared | _row_record(run, row) for row in measured["rows"]]
+
+
+def _row_record(run: EfficiencyRun, row: Record) -> Record:
+    config = StepRun(row=row["name"], dataset=run.dataset, steps=run.steps, warmup=run.warmup, tf32=run.tf32)
+    return {
         "name": config.row,
         "config": asdict(config),
         "config_hash": config_hash(config),
         "metrics": {"train_step_ms": row["milliseconds"], "tenth_ms": row["tenth"], "ninetieth_ms": row["ninetieth"]},
-        "wall_s": round(time.perf_counter() - begin, 2),
         "peak_memory": row["peak_memory"],
         "parameters": row["parameters"],
         "backend": row["backend"],
     }
-    write_record(path, record)
-    return record
