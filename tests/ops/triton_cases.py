@@ -339,6 +339,8 @@ def test_tuned_tiles_are_for_problems_that_fill_them() -> None:
     assert choose_blocks("forward", 866, 866, 64, torch.float32, gated=True, exact=True) == Blocks(64, 64, 4, 2)
 
 
+# the compiler itself calls what PyTorch has deprecated
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_compiles_whole() -> None:
     if not ON_GPU:
         pytest.skip("the interpreter cannot be compiled")
