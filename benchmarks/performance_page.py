@@ -195,6 +195,7 @@ TABLES: dict[str, tuple[Callable[[Record], str], str]] = {
     "steps-cpu-compiled": (steps, "training_step_cpu_compiled.json"),
     "efficiency": (efficiency, "efficiency.json"),
     "growth-channels": (growth, "growth_channels.json"),
+    "growth-channels-cpu": (growth, "growth_channels_cpu.json"),
     "growth-batch": (growth, "growth_batch.json"),
     "run": (whole_run, "training_run.json"),
 }
