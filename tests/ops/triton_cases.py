@@ -14,7 +14,7 @@ from toa import ops
 from toa.experiments.op_cost import share_past_zero, unit_of_rounding
 from toa.ops.attention import api, fused, whole
 from toa.ops.attention.definitions import visible_keys
-from toa.ops.attention.fused import Blocks, choose_blocks, kernel_attention, padded
+from toa.ops.attention.fused import Blocks, choose_blocks, kernel_attention, needs_exact_products, padded
 
 ON_GPU = torch.cuda.is_available()
 DEVICE = "cuda" if ON_GPU else "cpu"
@@ -341,9 +341,18 @@ def test_tuned_tiles_are_for_problems_that_fill_them() -> None:
 
 # the compiler itself calls what PyTorch has deprecated
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_compiles_whole() -> None:
-    if not ON_GPU:
-        pytest.skip("the interpreter cannot be compiled")
-    problem = make_problem(keys=33, activation="gated").cast(torch.float32).to("cuda")
-    compiled = torch.compile(problem.run, fullgraph=True)
+@pytest.mark.parametrize("short", [True, False])
+def test_compiles_whole(monkeypatch, short) -> None:
+    def asked(dtype: torch.dtype) -> bool:
+        # not every PyTorch can trace the question
+        assert not torch.compiler.is_compiling()
+        return needs_exact_products(dtype)
+
+    for module in (fused, whole):
+        monkeypatch.setattr(module, "needs_exact_products", asked)
+    if not short:
+        monkeypatch.setattr(whole, "fits", lambda *tensors: False)
+    problem = make_problem(keys=33, activation="gated").cast(torch.float32).to(DEVICE)
+    # the interpreter is no work for a compiler, but can be traced
+    compiled = torch.compile(problem.run, fullgraph=True, backend="inductor" if ON_GPU else "eager")
     torch.testing.assert_close(compiled("triton"), problem.run("triton"))

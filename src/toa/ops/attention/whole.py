@@ -41,10 +41,11 @@ _PARTS = 32
 def fits(q: Tensor, k: Tensor, v: Tensor, gate_q: Tensor | None, *operators: Operator | None) -> bool:
     """Whether all tokens of a head fit a tile, with operators that are offsets from the identity.
 
-    Exact float32 products are no work for tensor cores: matrix products of their own are quicker then. What is being
-    compiled may not ask.
+    Exact float32 products are no work for tensor cores and are left to smaller tiles on a GPU; so is float32 in what is
+    being compiled, which may not ask how exact.
     """
-    if q.device.type == "cuda" and not torch.compiler.is_compiling() and needs_exact_products(q.dtype):
+    on_gpu = q.device.type == "cuda" and q.dtype == torch.float32
+    if on_gpu and (torch.compiler.is_compiling() or needs_exact_products(q.dtype)):
         return False
     width = max(x.shape[3] for x in (q, v, gate_q) if x is not None)
     tokens = max(q.shape[1], k.shape[1])
