@@ -206,7 +206,7 @@ def test_a_table_names_its_runs(no_data, tmp_path):
             ("address must be left out with the executor 'pool'", "got auto"),
         ),
         (("demixing", "--executor", "pool", "--workers", "0"), ("workers must be at least 1, got 0",)),
-        (("--runs", "nowhere.txt"), ("nowhere.txt",)),
+        (("--runs", "nowhere.txt"), ("--runs must be a file", "nowhere.txt, which is none")),
         (("--runs", "x.txt", "--seeds", "3"), ("--seeds must be left out beside --runs", "got 3")),
         (("--runs", "x.txt", "--attention", "softmax"), ("--attention must be left out beside --runs",)),
     ],

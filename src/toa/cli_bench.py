@@ -42,7 +42,9 @@ def efficiency(
         typer.Option(help="Checkout of Time-Series-Library; its softmax models are then timed in the same run."),
     ] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Where data are looked for first.")] = None,
-    out: Annotated[Path, typer.Option(help="File of the record.")] = Path("runs/efficiency.json"),
+    out: Annotated[
+        Path, typer.Option(help="File of the record; NAME-rows.jsonl beside it has one of each row.")
+    ] = Path("runs/efficiency.json"),
 ) -> None:
     """Time and peak memory of a training step of the paper's ten systems, with their parameters."""
     with clear_errors():

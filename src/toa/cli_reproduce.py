@@ -109,10 +109,15 @@ def read_runs(path: Path) -> "list[Job]":
     """Jobs of a file: a line has the options of a `toa run`; empty lines and what follows a # do not count.
 
     Raises:
+        FileNotFoundError: If there is no such file.
         ValueError: If a line is no run; it is named.
     """
     from toa.experiments.jobs import Job
 
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"--runs must be a file with the options of a `toa run` a line, got {path}, which is none."
+        )
     jobs = []
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         try:

@@ -88,6 +88,17 @@ def test_the_recipe_shows_every_stored_run_and_no_other():
     assert shown_cells(document) == found
 
 
+def test_the_recipe_shows_the_runs_it_starts_from_at_720():
+    document = (ROOT / "docs" / "recipe.md").read_text()
+    shown = {"softmax": "with softmax", "toa-relu": "with ReLU", "toa-gated": "with a gate"}
+    for record in read_search(FORECASTS / "horizons.jsonl"):
+        place = ("ETTh1", "itransformer", 720, record["config"]["attention"]["name"], 2024)
+        if run_of(record) == place and place[3] in shown:
+            metrics = record["metrics"]
+            assert f"{metrics['val_mse']:.3f} / {metrics['mse']:.3f} {shown.pop(place[3])}" in document
+    assert not shown
+
+
 def test_runs_of_the_search_name_their_command_and_the_data():
     for record in read_search(ROOT / "results" / "forecasting" / "search.jsonl"):
         assert record["command"].startswith("toa run --task forecast")

@@ -44,8 +44,8 @@ def fits(q: Tensor, k: Tensor, v: Tensor, gate_q: Tensor | None, *operators: Ope
     Exact float32 products are no work for tensor cores and are left to smaller tiles on a GPU; so is float32 in what is
     being compiled, which may not ask how exact.
     """
-    on_gpu = q.device.type == "cuda" and q.dtype == torch.float32
-    if on_gpu and (torch.compiler.is_compiling() or needs_exact_products(q.dtype)):
+    single_on_gpu = q.device.type == "cuda" and q.dtype == torch.float32
+    if single_on_gpu and (torch.compiler.is_compiling() or needs_exact_products(q.dtype)):
         return False
     width = max(x.shape[3] for x in (q, v, gate_q) if x is not None)
     tokens = max(q.shape[1], k.shape[1])
