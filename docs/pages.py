@@ -39,7 +39,7 @@ def api_pages() -> dict[str, list[str]]:
     pages = {"toa": ["toa"]}
     for room in ROOMS:
         pages[f"toa.{room}"] = list(_modules(PACKAGE / room))
-    pages["toa.cli"] = [f"toa.{path.stem}" for path in sorted(PACKAGE.glob("[!_]*.py"))]
+    pages["toa.cli"] = list(_modules(PACKAGE / "cli"))
     return pages
 
 

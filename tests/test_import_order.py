@@ -21,21 +21,6 @@ MAY_IMPORT: dict[str, set[str]] = {
     "report": {*_TASKS, "tasks", "experiments", "theory"},
     "estimators": {*_TASKS, "tasks"},
     "integrations": {*_TASKS, "tasks", "estimators"},
-    # what it finds missing must not stop it, so it is a room of its own
-    "doctor": {"ops", "data", "experiments"},
-    "cli_bench": {"experiments"},
-    "cli_classify": {"data", "tasks", "estimators", "report", "cli_tables"},
-    "cli_compare": {"report"},
-    "cli_data": {"data"},
-    "cli_detect": {"tasks", "estimators", "report", "cli_tables"},
-    "cli_doctor": {"doctor"},
-    "cli_forecast": {"estimators", "report", "cli_run", "cli_tables"},
-    "cli_explain": {"experiments", "report", "estimators", "cli_tables"},
-    "cli_report": {"report"},
-    "cli_reproduce": {"tasks", "experiments", "cli_run"},
-    "cli_watch": {"report"},
-    "cli_tables": {"data", "estimators"},
-    "cli_run": {*_TASKS, "tasks", "experiments", "report"},
 }
 MAY_IMPORT["cli"] = MAY_IMPORT["__main__"] = {*MAY_IMPORT, "cli"}
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 import torch
 
+from tests.cli.test_app import call
 from tests.support import load_script, message
-from tests.test_cli import call
 from toa import ops
 from toa.experiments import op_cost, op_run
 from toa.experiments.op_cost import OpCase, check_accuracy, measure_case

@@ -6,8 +6,8 @@ import pandas as pd
 import pytest
 import torch
 
+from tests.cli.test_app import call
 from tests.support import ROOT, message
-from tests.test_cli import call
 from toa.experiments.efficiency import ROWS, EfficiencyRun, measure_row, row_config, run_efficiency
 from toa.experiments.forecasting import build_model
 from toa.experiments.peer import peer_arguments

@@ -6,9 +6,9 @@ import time
 
 import pytest
 
+from tests.cli.test_app import call
 from tests.experiments.runner_cases import make_jobs, write_series
 from tests.support import message
-from tests.test_cli import call
 from toa.experiments import dispatch as dispatch_module
 from toa.experiments import ray_crew
 from toa.experiments.claims import claimed

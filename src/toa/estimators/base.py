@@ -114,7 +114,7 @@ def watched(description: str, shown: bool) -> Iterator[Observer | None]:
     if not shown:
         yield None
         return
-    from toa._terminal import show_epochs
+    from toa._console import show_epochs
 
     with show_epochs(description) as observe:
         yield observe

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from toa._terminal import clear_errors, make_console
-from toa.cli_run import DeviceOption
-from toa.cli_tables import (
+from toa._console import make_console
+from toa.cli.run import DeviceOption
+from toa.cli.tables import (
     EpochsOption,
     MissingOption,
     ModelOption,
@@ -19,6 +19,7 @@ from toa.cli_tables import (
     write_picture,
     write_table,
 )
+from toa.cli.terminal import clear_errors
 
 if TYPE_CHECKING:
     import pandas as pd

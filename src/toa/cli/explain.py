@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from toa._terminal import clear_errors, make_console
-from toa.cli_tables import read_cases_file
+from toa._console import make_console
+from toa.cli.tables import read_cases_file
+from toa.cli.terminal import clear_errors
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

@@ -4,10 +4,10 @@ import shlex
 
 import pytest
 
+from tests.cli.test_app import call
 from tests.experiments.runner_cases import TINY, write_series
 from tests.support import message
-from tests.test_cli import call
-from toa.cli_reproduce import read_runs
+from toa.cli.reproduce import read_runs
 from toa.experiments import resolve
 from toa.experiments.estimates import Estimates, earlier_records
 from toa.experiments.jobs import Job

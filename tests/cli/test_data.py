@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from tests.data.files import Web, home, make_spec, serve, values, write_csv  # noqa: F401
 from tests.support import ROOT
-from toa.cli_data import data_app
+from toa.cli.data import data_app
 from toa.data import ANOMALY_SETS, DATASETS
 
 
@@ -26,7 +26,7 @@ def small(home, monkeypatch):  # noqa: F811
 
 
 def test_importing_the_commands_is_quick():
-    code = "import sys; import toa.cli_data; assert not {'torch', 'pandas', 'pooch', 'rich.table'} & set(sys.modules)"
+    code = "import sys; import toa.cli.data; assert not {'torch', 'pandas', 'pooch', 'rich.table'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
 
 

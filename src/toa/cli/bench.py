@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from toa._terminal import clear_errors, make_console
+from toa._console import make_console
+from toa.cli.terminal import clear_errors
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -5,9 +5,9 @@ import sys
 
 import pytest
 
+from tests.cli.test_app import call
 from tests.experiments.runner_cases import TINY, make_jobs, write_series
 from tests.support import ROOT
-from tests.test_cli import call
 from toa.experiments.claims import claimed
 
 

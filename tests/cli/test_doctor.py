@@ -8,8 +8,8 @@ from typer.testing import CliRunner
 
 import toa
 from tests.support import ROOT
-from toa import doctor
 from toa.cli import app
+from toa.cli import environment as doctor
 from toa.ops import BACKENDS, AttentionBackend
 from toa.ops.attention.naive import naive_operator_attention
 
@@ -123,5 +123,5 @@ def test_a_machine_without_torch_is_told_so_without_a_crash(monkeypatch):
 
 
 def test_importing_the_command_is_quick():
-    code = "import sys, toa.cli_doctor, toa.doctor; assert not {'torch', 'pandas', 'pooch'} & set(sys.modules)"
+    code = "import sys, toa.cli.doctor, toa.cli.environment; assert not {'torch', 'pandas', 'pooch'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)

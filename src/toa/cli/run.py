@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from toa._checks import check_choice
-from toa._terminal import clear_errors, is_first, make_console, show_epochs
+from toa._console import is_first, make_console, show_epochs
+from toa.cli.terminal import clear_errors
 
 if TYPE_CHECKING:
     from toa.experiments import AnomalyRun, ClassifyRun, ForecastRun

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from toa._terminal import clear_errors, make_console
-from toa.cli_tables import (
+from toa._console import make_console
+from toa.cli.tables import (
     AttentionOption,
     BackboneOption,
     EpochsOption,
@@ -21,6 +21,7 @@ from toa.cli_tables import (
     write_picture,
     write_table,
 )
+from toa.cli.terminal import clear_errors
 
 if TYPE_CHECKING:
     import numpy as np

@@ -129,7 +129,7 @@ def test_bad_files_and_models_are_refused(table, tmp_path) -> None:
 def test_help_shows_examples_without_loading_torch() -> None:
     assert "toa forecast load.csv --horizon 96" in call("--help")[1]
     heavy = {"torch", "pandas", "sklearn", "matplotlib"}
-    code = f"import sys; import toa.cli_forecast; assert not {heavy} & set(sys.modules)"
+    code = f"import sys; import toa.cli.forecast; assert not {heavy} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
 
 

@@ -11,19 +11,20 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import toa
-from toa._terminal import clear_errors, make_console
-from toa.cli_bench import bench_app
-from toa.cli_classify import classify
-from toa.cli_compare import compare
-from toa.cli_data import data_app
-from toa.cli_detect import detect
-from toa.cli_doctor import doctor
-from toa.cli_explain import explain
-from toa.cli_forecast import forecast
-from toa.cli_report import report
-from toa.cli_reproduce import reproduce
-from toa.cli_run import DeviceOption, run
-from toa.cli_watch import watch
+from toa._console import make_console
+from toa.cli.bench import bench_app
+from toa.cli.classify import classify
+from toa.cli.compare import compare
+from toa.cli.data import data_app
+from toa.cli.detect import detect
+from toa.cli.doctor import doctor
+from toa.cli.explain import explain
+from toa.cli.forecast import forecast
+from toa.cli.report import report
+from toa.cli.reproduce import reproduce
+from toa.cli.run import DeviceOption, run
+from toa.cli.terminal import clear_errors
+from toa.cli.watch import watch
 
 if TYPE_CHECKING:
     from rich.console import Console

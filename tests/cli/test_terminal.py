@@ -1,14 +1,15 @@
 import pytest
 import typer
 
-from toa._terminal import clear_errors, is_first, make_console
+from toa._console import is_first, make_console
+from toa.cli.terminal import clear_errors
 
 
 @pytest.mark.parametrize(
     ("resumes", "stopped", "said"),
     [
-        (True, KeyboardInterrupt(), "stopped; the same command goes on from here.\n"),
-        (True, KeyboardInterrupt("stopped after 3 of 9 steps"), "stopped after 3 of 9 steps; the same command"),
+        (True, KeyboardInterrupt(), "stopped; repeat the command to resume.\n"),
+        (True, KeyboardInterrupt("stopped after 3 of 9 steps"), "stopped after 3 of 9 steps; repeat the command"),
         (False, KeyboardInterrupt(), "stopped.\n"),
     ],
 )

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from toa._checks import check_at_least
-from toa._terminal import clear_errors, duration, make_console
-from toa.cli_run import DeviceOption, Request, config_of, run
+from toa._console import duration, make_console
+from toa.cli.run import DeviceOption, Request, config_of, run
+from toa.cli.terminal import clear_errors
 
 if TYPE_CHECKING:
     from rich.console import Console

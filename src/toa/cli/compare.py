@@ -5,7 +5,8 @@ from typing import Annotated
 
 import typer
 
-from toa._terminal import clear_errors, make_console
+from toa._console import make_console
+from toa.cli.terminal import clear_errors
 
 
 def compare(

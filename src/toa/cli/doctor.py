@@ -15,7 +15,7 @@ def doctor(
 
     The exit status is 0 unless a self-test fails.
     """
-    from toa.doctor import as_text, examine, failures
+    from toa.cli.environment import as_text, examine, failures
 
     report = examine(data_dir)
     typer.echo(json.dumps(report, indent=2) if as_json else as_text(report))

@@ -64,7 +64,7 @@ def test_commands_explain_themselves_with_examples(command):
     assert f"toa {command} " in text
     assert "--model" in text
     subprocess.run(
-        [sys.executable, "-c", "import sys, toa.cli_detect, toa.cli_classify; assert 'torch' not in sys.modules"],
+        [sys.executable, "-c", "import sys, toa.cli.detect, toa.cli.classify; assert 'torch' not in sys.modules"],
         check=True,
         cwd=ROOT,
     )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from toa._terminal import clear_errors
+from toa.cli.terminal import clear_errors
 
 if TYPE_CHECKING:
     from toa.data import AnomalySpec, ClassificationSpec, DatasetSpec

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from toa._checks import check_positive
-from toa._terminal import clear_errors, duration, make_console
+from toa._console import duration, make_console
+from toa.cli.terminal import clear_errors
 
 if TYPE_CHECKING:
     from rich.console import Group
