@@ -22,7 +22,8 @@ def test_offset_entries_start_with_the_given_standard_deviation(structure, std) 
     n = 200
     operator = make_operator(structure, 4, n, init_std=std)
     offset = (operator.dense() - torch.eye(n)).detach()
-    apart = ~torch.eye(n, dtype=torch.bool)
+    # a banded operator has zeros outside of its band
+    apart = (offset != 0).all(0) & ~torch.eye(n, dtype=torch.bool)
     assert offset[:, apart].std().item() == pytest.approx(std, rel=0.15)
     assert offset[:, apart].mean().item() == pytest.approx(0.0, abs=0.2 * std)
     if isinstance(operator, DiagonalLowRankOperator):
@@ -59,8 +60,9 @@ def test_number_of_parameters_is_as_documented(structure, count) -> None:
 
 @pytest.mark.parametrize("structure", STRUCTURES)
 def test_every_parameter_of_an_operator_gets_a_gradient(structure) -> None:
-    operator = make_operator(structure, 2, 6, init_std=0.1)
-    operator(torch.randn(2, 6, 2, 3)).square().sum().backward()
+    # five tokens: a band of 4 holds every entry
+    operator = make_operator(structure, 2, 5, init_std=0.1)
+    operator(torch.randn(2, 5, 2, 3)).square().sum().backward()
     assert all(p.grad is not None and (p.grad != 0).all() for p in operator.parameters())
 
 
@@ -100,7 +102,7 @@ def test_sizes_below_one_are_refused() -> None:
 
 
 def test_unknown_structure_lists_the_known_ones() -> None:
-    with pytest.raises(ValueError, match=message("unknown structure 'sparse'; known: dense, dplr, toeplitz.")):
+    with pytest.raises(ValueError, match=message("unknown structure 'sparse'; known: dense, dplr, toeplitz, banded.")):
         make_operator("sparse", 1, 4)
 
 
@@ -114,3 +116,34 @@ def test_rank_of_a_structure_without_one_is_refused(structure) -> None:
 def test_rank_of_dplr_is_sixteen_or_what_is_asked() -> None:
     assert make_operator("dplr", 1, 4).rank == 16
     assert make_operator("dplr", 1, 4, rank=3).rank == 3
+
+
+def test_a_banded_operator_mixes_inside_its_band_only() -> None:
+    operator = make_operator("banded", 2, 6, init_std=1.0, bandwidth=1)
+    far = torch.arange(6)[:, None].sub(torch.arange(6)).abs() > 1
+    assert (operator.dense()[:, far] == 0).all()
+    assert (operator.dense()[:, ~far] != 0).all()
+
+
+def test_an_operator_starts_as_the_named_filter() -> None:
+    x = torch.tensor([1.0, 4.0, 9.0, 16.0]).view(1, 4, 1, 1).expand(-1, -1, 4, -1)
+    expected = {
+        "identity": [1.0, 4.0, 9.0, 16.0],
+        "difference": [1.0, 3.0, 5.0, 7.0],
+        "smoothing": [5 / 3, 14 / 3, 29 / 3, 25 / 3],
+        "centering": [-6.5, -3.5, 1.5, 8.5],
+    }
+    for structure in ("dense", "toeplitz", "banded"):
+        for name, values in expected.items():
+            if (structure, name) != ("banded", "centering"):
+                operator = make_operator(structure, 4, 4, init_std=0.0, init=name)  # type: ignore[arg-type]
+                assert operator(x)[0, :, 0, 0].tolist() == pytest.approx(values, abs=1e-5)
+    bank = make_operator("dense", 4, 4, init_std=0.0, init="filters")
+    assert bank(x)[0, :, :, 0].T.tolist() == [pytest.approx(values, abs=1e-5) for values in expected.values()]
+
+
+@pytest.mark.parametrize("options", [{"rank": 2}, {"bandwidth": 2}])
+def test_an_option_of_another_structure_is_refused(options) -> None:
+    (name,) = options
+    with pytest.raises(ValueError, match=f"{name} goes with structure"):
+        make_operator("dense", 2, 4, **options)

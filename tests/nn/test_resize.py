@@ -48,7 +48,8 @@ def test_resizing_to_the_same_length_touches_nothing(structure) -> None:
         assert torch.equal(parameter, before[name][1])
 
 
-@pytest.mark.parametrize("structure", STRUCTURES)
+# a band keeps its width in tokens, so that its row sums follow the length
+@pytest.mark.parametrize("structure", [name for name in STRUCTURES if name != "banded"])
 @pytest.mark.parametrize("length", [24, 37, 96, 133])
 def test_row_sums_of_a_smooth_kernel_survive(structure, length) -> None:
     operator = smooth(structure, 48)

@@ -1,4 +1,6 @@
+from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import pytest
 import torch
@@ -7,7 +9,7 @@ from torch import nn
 from tests.support import message
 from toa.nn import SequenceOperator, build_attention
 from toa.tasks import TrainingConfig
-from toa.tasks.optimization import OPTIMIZERS, make_optimizer, set_rate
+from toa.tasks.optimization import OPTIMIZERS, make_optimizer, set_rates
 
 
 def rates(schedule, epochs: int = 10, steps: int = 5, **options) -> list[float]:
@@ -61,7 +63,7 @@ def test_every_optimizer_takes_its_settings_and_rate(name):
     config = TrainingConfig(optimizer=name, betas=(0.8, 0.9), weight_decay=0.1)
     optimizer = make_optimizer(nn.Linear(2, 2), config, torch.device("cpu"))
     assert type(optimizer) is OPTIMIZERS[name]
-    set_rate(optimizer, 0.25)
+    set_rates(optimizer, replace(config, learning_rate=0.25), 0, 1)
     (group,) = optimizer.param_groups
     assert (group["lr"], group["betas"], group["weight_decay"]) == (0.25, (0.8, 0.9), 0.1)
 
@@ -106,7 +108,7 @@ def test_operators_may_learn_at_a_rate_of_their_own():
     config = TrainingConfig(learning_rate=0.1, operator_rate=10.0, weight_decay=0.3)
     optimizer = make_optimizer(layer, config, torch.device("cpu"))
     for rate in (0.1, 0.02):
-        set_rate(optimizer, rate)
+        set_rates(optimizer, replace(config, learning_rate=rate), 0, 1)
         found = {p: group["lr"] for group in optimizer.param_groups for p in group["params"]}
         assert found == {p: pytest.approx(10 * rate if p in offsets else rate) for p in layer.parameters()}
     assert {group["weight_decay"] for group in optimizer.param_groups} == {0.3}
@@ -123,8 +125,42 @@ def test_a_rate_on_the_device_is_written_only_where_it_changes():
     (group,) = optimizer.param_groups
     place, versions = group["lr"], []
     for rate in (0.5, 0.5, 0.25, 0.5):
-        set_rate(optimizer, rate)
+        set_rates(optimizer, TrainingConfig(learning_rate=rate), 0, 1)
         versions.append(place._version)
         assert group["lr"] is place
         assert float(place) == rate
     assert versions == [1, 1, 2, 3]
+
+
+def test_operators_warm_up_and_follow_their_own_schedule():
+    config = TrainingConfig(
+        epochs=4,
+        learning_rate=0.1,
+        operator_rate=10.0,
+        schedule="type1",
+        operator_schedule="constant",
+        operator_warmup=4,
+    )
+    assert [config.operator_learning_rate(step, 2) for step in range(8)] == pytest.approx([0.25, 0.5, 0.75] + [1.0] * 5)
+    assert config.rate(7, 2) == pytest.approx(0.025)
+
+
+def test_muon_steps_are_orthogonal_and_its_state_is_restored():
+    torch.manual_seed(0)
+    layer: Any = build_attention("toa-relu", 8, 2, 5)
+    config = TrainingConfig(learning_rate=0.1, operator_optimizer="muon")
+    optimizer = make_optimizer(layer, config, torch.device("cpu"))
+    before = layer.s2.offset.detach().clone()
+    x = torch.randn(3, 5, 8)
+    layer(x, x, x)[0].square().sum().backward()
+    optimizer.step()
+    singular = torch.linalg.svdvals((layer.s2.offset - before) / (0.1 * 0.2 * 5**0.5))
+    assert singular.min() > 0.3
+    assert singular.max() < 1.3
+    again = make_optimizer(layer, config, torch.device("cpu"))
+    again.load_state_dict(optimizer.state_dict())
+    for (_, a), (_, b) in zip(
+        optimizer.state_dict()["state"].items(), again.state_dict()["state"].items(), strict=True
+    ):
+        assert a.keys() == b.keys()
+        assert all(torch.equal(torch.as_tensor(a[k]), torch.as_tensor(b[k])) for k in a)

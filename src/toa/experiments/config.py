@@ -1,10 +1,11 @@
 """A forecasting run as data: every setting, checked once, with a hash."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from toa._checks import check_at_least, check_choice
+from toa._config import ADDED_LATER
 from toa.nn import AttentionSpec
 from toa.tasks.optimization import TrainingConfig
 
@@ -43,6 +44,7 @@ class ForecastRun:
         share_drop_rate: Whether all layers draw one SOR drop rate a pass together, instead of one each.
         tf32: Whether CUDA may round factors of float32 products to TF32.
         deterministic: Whether to refuse operations whose result may change from run to run.
+        test: Whether to measure the test split. A search sets it to false, so that no test number exists to choose by.
     """
 
     protocol: str
@@ -65,6 +67,7 @@ class ForecastRun:
     share_drop_rate: bool = False
     tf32: bool = True
     deterministic: bool = False
+    test: bool = field(default=True, metadata=ADDED_LATER)
 
     @property
     def name(self) -> str:

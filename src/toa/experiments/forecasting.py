@@ -16,7 +16,8 @@ from toa.experiments.records import Record, config_hash
 from toa.models import build_forecaster
 from toa.nn import share_drop_rate
 from toa.tasks.checkpoint import save_checkpoint
-from toa.tasks.forecasting import WindowBatches, evaluate_forecaster, forecast_loss
+from toa.tasks.diagnostics import branch_sizes, contributions, operator_norms
+from toa.tasks.forecasting import WindowBatches, evaluate_forecaster, forecast_loss, inputs_and_targets
 from toa.tasks.training import Observer, TrainingState, train
 
 if TYPE_CHECKING:
@@ -56,8 +57,9 @@ def run_forecast(
     """
 
     def measure(data: ForecastData, fabric: "Fabric", checkpoint: Path) -> Measured:
-        model, state = _train(config, data, fabric, checkpoint, observe)
-        test, validation = (evaluate_forecaster(model, windows) for windows in (data.test, data.val))
+        model, state, start = _train(config, data, fabric, checkpoint, observe)
+        test = evaluate_forecaster(model, data.test) if config.test else {}
+        validation = evaluate_forecaster(model, data.val)
         return Measured(
             model=model,
             state=state,
@@ -65,6 +67,12 @@ def run_forecast(
             metrics=test | {f"val_{name}": value for name, value in validation.items()},
             facts={
                 "windows": {"train": len(data.train), "val": len(data.val), "test": len(data.test)},
+                "operators": {
+                    "norms": operator_norms(model),
+                    "branch_start": start,
+                    "branch_end": _branch_sizes(model, data),
+                    "contributions": contributions(model, lambda: evaluate_forecaster(model, data.val)[config.loss]),
+                },
                 "subset_of": None if data.spec is None else data.spec.subset_of,
             },
             save=lambda folder: _save(folder, config, model, data),
@@ -148,10 +156,23 @@ def _save(folder: Path, config: ForecastRun, model: nn.Module, data: ForecastDat
     )
 
 
+def _branch_sizes(model: nn.Module, data: ForecastData) -> dict[str, float]:
+    """Sizes of the attention branches on a first batch of validation windows."""
+    x, _, *marks = inputs_and_targets(data.val.batch(torch.arange(min(256, len(data.val)))))
+    with torch.random.fork_rng(), torch.no_grad():
+        was_training = model.training
+        model.eval()
+        sizes = branch_sizes(model, lambda: model(x, *marks))
+        model.train(was_training)
+    return sizes
+
+
 def _train(
     config: ForecastRun, data: ForecastData, fabric: "Fabric", checkpoint: Path, observe: Observer | None
-) -> tuple[nn.Module, TrainingState]:
+) -> tuple[nn.Module, TrainingState, dict[str, float]]:
     model = build_model(config, len(data.columns))
+    model.to(fabric.device)
+    start = _branch_sizes(model, data)
     state = train(
         model,
         make_batches(config, data),
@@ -163,4 +184,4 @@ def _train(
         checkpoint=checkpoint,
         observe=observe,
     )
-    return model, state
+    return model, state, start

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 import toa
+from toa._config import hashed_values
 from toa._files import write_atomically
 from toa.nn import Attention
 
@@ -24,8 +25,11 @@ Record = dict[str, Any]
 
 
 def config_hash(config: "DataclassInstance") -> str:
-    """The first 16 hexadecimal digits of the SHA-256 of a config as canonical JSON."""
-    text = json.dumps(asdict(config), sort_keys=True, separators=(",", ":"))
+    """The first 16 hexadecimal digits of the SHA-256 of a config as canonical JSON.
+
+    Fields that were added later are left out at their default: a config from before keeps its hash.
+    """
+    text = json.dumps(hashed_values(config), sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

@@ -20,12 +20,16 @@ from toa._checks import (
     check_tokens,
 )
 from toa.nn.linear import Linear, is_plain
-from toa.nn.operator import SequenceOperator, Structure, make_operator
+from toa.nn.operator import OperatorInit, SequenceOperator, Structure, make_operator
 from toa.nn.regularization import Sharing, StochasticOperatorRegularization
 from toa.ops.linear import linear
 from toa.ops.split import split
 
 Variant = Literal["softmax", "relu", "gated"]
+
+# "bounded" is "rms" without the division by the number of keys
+ScoreNorm = ops.ScoreNorm | Literal["bounded"]
+SCORE_NORMS = (*ops.SCORE_NORMS, "bounded")
 
 # linear in the values (B, N, H, D), with the dropout of its kernel
 Mixing = Callable[[Tensor, float], Tensor]
@@ -305,7 +309,8 @@ class TemporalOperatorAttention(Attention):
         num_heads: Number of heads H.
         num_tokens: Longest sequence of keys, and size of the operators. `resize` changes it.
         variant: "softmax", "relu" or "gated".
-        score_norm: "none" as the paper prints it, "l2", "mean" or "rms"; see `toa.ops.operator_attention`.
+        score_norm: "none" as the paper prints it, "l2", "mean" or "rms", see `toa.ops.operator_attention`;
+            "bounded" is "rms" without its division by the number of keys.
         gate_norm: "none", "l2" or "rms", for the gated variant.
         scale: Multiplies the scores; 1 / sqrt(qk_dim) if None. The paper prints none, that is 1.
         structure: "dense" as in the paper, "dplr" or "toeplitz".
@@ -314,6 +319,11 @@ class TemporalOperatorAttention(Attention):
         sor: Whether stochastic operator regularization is on (in training alone).
         sor_sharing: "pass" or "operator"; see `StochasticOperatorRegularization`.
         sor_max_rate: Upper end of its drop rate, 1 in the paper.
+        sor_hold: Passes for which a drop rate is kept, 1 in the paper.
+        bandwidth: Bandwidth of the "banded" structure, 4 if None.
+        operator_init: What S2 starts as: "identity" as in the paper, "difference", "smoothing", "centering" or
+            "filters", see `toa.nn.initial_taps`. S1 starts as the identity.
+        output_gain: Initial value of a learnable gain per head on the mixed values; None has no gain, as in the paper.
         qk_dim: Width of a head's queries and keys; embed_dim / num_heads if None.
         kdim: Width of the keys that come in; embed_dim if None.
         vdim: Width of the values that come in; embed_dim if None.
@@ -331,7 +341,7 @@ class TemporalOperatorAttention(Attention):
         num_tokens: int,
         variant: Variant = "gated",
         *,
-        score_norm: ops.ScoreNorm = "none",
+        score_norm: ScoreNorm = "none",
         gate_norm: ops.GateNorm = "none",
         scale: float | None = None,
         structure: Structure = "dense",
@@ -340,6 +350,10 @@ class TemporalOperatorAttention(Attention):
         sor: bool = True,
         sor_sharing: Sharing = "pass",
         sor_max_rate: float = 1.0,
+        sor_hold: int = 1,
+        bandwidth: int | None = None,
+        operator_init: OperatorInit = "identity",
+        output_gain: float | None = None,
         qk_dim: int | None = None,
         kdim: int | None = None,
         vdim: int | None = None,
@@ -350,7 +364,7 @@ class TemporalOperatorAttention(Attention):
         generator: Generator | None = None,
     ) -> None:
         check_choice("variant", variant, ops.ACTIVATIONS)
-        check_choice("score_norm", score_norm, ops.SCORE_NORMS)
+        check_choice("score_norm", score_norm, SCORE_NORMS)
         check_choice("gate_norm", gate_norm, ops.GATE_NORMS)
         if gate_norm != "none" and variant != "gated":
             raise ValueError(f"gate_norm goes with variant='gated', got variant={variant!r}; drop it.")
@@ -371,17 +385,22 @@ class TemporalOperatorAttention(Attention):
         self.gate_norm = gate_norm
         self.scale = self.qk_dim**-0.5 if scale is None else scale
 
-        def operator() -> SequenceOperator:
-            return make_operator(structure, num_heads, num_tokens, init_std=operator_std, rank=rank)
+        def operator(init: OperatorInit) -> SequenceOperator:
+            return make_operator(
+                structure, num_heads, num_tokens, init_std=operator_std, init=init, rank=rank, bandwidth=bandwidth
+            )
 
-        self.s1 = operator()
-        self.s2 = operator()
-        self.gate_s1 = operator() if variant == "gated" else None
+        self.s1 = operator("identity")
+        self.s2 = operator(operator_init)
+        self.gate_s1 = operator("identity") if variant == "gated" else None
         self.sor = (
-            StochasticOperatorRegularization(sharing=sor_sharing, max_rate=sor_max_rate, generator=generator)
+            StochasticOperatorRegularization(
+                sharing=sor_sharing, max_rate=sor_max_rate, hold=sor_hold, generator=generator
+            )
             if sor
             else None
         )
+        self.gain = None if output_gain is None else nn.Parameter(torch.full((num_heads, 1), float(output_gain)))
 
     @property
     def activation(self) -> ops.Activation:
@@ -434,8 +453,10 @@ class TemporalOperatorAttention(Attention):
         s1, s2 = self.s1.operator(rates), self.s2.operator(rates)
         gate_s1 = None if self.gate_s1 is None else self.gate_s1.operator(rates)
 
+        score_norm: ops.ScoreNorm = "rms" if self.score_norm == "bounded" else self.score_norm
+
         def mix(values: Tensor, dropout_p: float) -> Tensor:
-            return ops.operator_attention(
+            mixed = ops.operator_attention(
                 factors.q,
                 factors.k,
                 values,
@@ -446,7 +467,7 @@ class TemporalOperatorAttention(Attention):
                 gate_k=factors.gate_k,
                 gate_s1=gate_s1,
                 scale=self.scale,
-                score_norm=self.score_norm,
+                score_norm=score_norm,
                 gate_norm=self.gate_norm,
                 key_padding_mask=key_padding_mask,
                 pair_mask=pair_mask,
@@ -454,6 +475,9 @@ class TemporalOperatorAttention(Attention):
                 dropout_p=dropout_p,
                 backend=self.backend,
             )
+            if self.score_norm == "bounded":
+                mixed = mixed * factors.k.shape[1]
+            return mixed if self.gain is None else mixed * self.gain
 
         return mix
 

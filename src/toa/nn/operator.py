@@ -11,11 +11,43 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from toa import ops
-from toa._checks import check_at_least, check_shape, check_tokens
+from toa._checks import check_at_least, check_choice, check_shape, check_tokens
 from toa._registry import Registry
 from toa.nn.regularization import DropRates
 
-Structure = Literal["dense", "dplr", "toeplitz"]
+Structure = Literal["dense", "dplr", "toeplitz", "banded"]
+
+# what an operator starts as, beside small noise: the identity, or a filter of the paper's cases
+OperatorInit = Literal["identity", "difference", "smoothing", "centering", "filters"]
+OPERATOR_INITS = ("identity", "difference", "smoothing", "centering", "filters")
+_FILTERS = ("identity", "difference", "smoothing", "centering")
+
+
+def initial_taps(init: str, num_heads: int, num_tokens: int) -> Tensor:
+    """The offset M of a filter, as taps (H, 2 N - 1) by lag i - j from -(N - 1) to N - 1.
+
+    "difference" is x[t] - x[t-1], "smoothing" the mean of three neighbours, "centering" subtracts the mean over all
+    tokens; "filters" gives these three and the identity to the heads in turn.
+    """
+    check_choice("operator_init", init, OPERATOR_INITS)
+    kinds = [_FILTERS[head % len(_FILTERS)] if init == "filters" else init for head in range(num_heads)]
+    taps = torch.zeros(num_heads, 2 * num_tokens - 1)
+    zero = num_tokens - 1
+    for row, kind in zip(taps, kinds, strict=True):
+        if kind == "centering":
+            row.fill_(-1.0 / num_tokens)
+        elif num_tokens > 1 and kind == "difference":
+            row[zero + 1] = -1.0
+        elif num_tokens > 1 and kind == "smoothing":
+            row[zero - 1 : zero + 2] = torch.tensor([1.0, -2.0, 1.0]) / 3.0
+    return taps
+
+
+def _toeplitz(taps: Tensor) -> Tensor:
+    """Matrices (H, N, N) with M[i, j] = taps[i - j]."""
+    n = (taps.shape[-1] + 1) // 2
+    lags = torch.arange(n)[:, None] - torch.arange(n)[None, :] + n - 1
+    return taps[:, lags]
 
 
 class SequenceOperator(nn.Module, ABC):
@@ -89,14 +121,20 @@ OPERATORS: Registry[type[SequenceOperator]] = Registry("structure")
 class DenseOperator(SequenceOperator):
     """M is any N x N matrix: the paper's operator. H N² parameters."""
 
-    def __init__(self, num_heads: int, num_tokens: int, *, init_std: float = 1e-3) -> None:
+    def __init__(
+        self, num_heads: int, num_tokens: int, *, init_std: float = 1e-3, init: OperatorInit = "identity"
+    ) -> None:
         super().__init__(num_heads, num_tokens, init_std=init_std)
+        self.init = init
         self.offset = nn.Parameter(torch.empty(num_heads, num_tokens, num_tokens))
         self.reset_parameters()
 
+    @torch.no_grad()
     def reset_parameters(self) -> None:
-        """M ~ N(0, init_std²)."""
+        """M ~ N(F, init_std²), F the filter of `init`, zero for the identity."""
         nn.init.normal_(self.offset, std=self.init_std)
+        if self.init != "identity":
+            self.offset.add_(_toeplitz(initial_taps(self.init, self.num_heads, self.num_tokens)))
 
     def operator(self, rates: DropRates | None = None) -> ops.Dense:
         """S = I + M; every entry of M is dropped on its own."""
@@ -167,14 +205,20 @@ class ToeplitzOperator(SequenceOperator):
     SOR drops taps, each with its whole diagonal.
     """
 
-    def __init__(self, num_heads: int, num_tokens: int, *, init_std: float = 1e-3) -> None:
+    def __init__(
+        self, num_heads: int, num_tokens: int, *, init_std: float = 1e-3, init: OperatorInit = "identity"
+    ) -> None:
         super().__init__(num_heads, num_tokens, init_std=init_std)
+        self.init = init
         self.taps = nn.Parameter(torch.empty(num_heads, 2 * num_tokens - 1))
         self.reset_parameters()
 
+    @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Taps ~ N(0, init_std²)."""
+        """Taps ~ N(f, init_std²), f the filter of `init`, zero for the identity."""
         nn.init.normal_(self.taps, std=self.init_std)
+        if self.init != "identity":
+            self.taps.add_(initial_taps(self.init, self.num_heads, self.num_tokens))
 
     def operator(self, rates: DropRates | None = None) -> ops.Toeplitz:
         """S = I + T."""
@@ -188,16 +232,74 @@ class ToeplitzOperator(SequenceOperator):
         return {"taps": taps * (self.num_tokens / num_tokens)}
 
 
+@OPERATORS.register("banded")
+class BandedOperator(DenseOperator):
+    """M[i, j] is learned where |i - j| is at most the bandwidth, and zero elsewhere.
+
+    Args:
+        num_heads: Number of heads H.
+        num_tokens: Longest sequence it can mix.
+        bandwidth: Largest distance of two tokens that are mixed.
+        init_std: Standard deviation of the entries of M at the start.
+        init: Filter that the operator starts as.
+    """
+
+    def __init__(
+        self,
+        num_heads: int,
+        num_tokens: int,
+        *,
+        bandwidth: int = 4,
+        init_std: float = 1e-3,
+        init: OperatorInit = "identity",
+    ) -> None:
+        check_at_least("bandwidth", bandwidth, 0)
+        super().__init__(num_heads, num_tokens, init_std=init_std, init=init)
+        self.bandwidth = bandwidth
+
+    def operator(self, rates: DropRates | None = None) -> ops.Dense:
+        """S = I + M inside the band."""
+        places = torch.arange(self.num_tokens, device=self.offset.device)
+        inside = (places[:, None] - places[None, :]).abs() <= self.bandwidth
+        offset = self.offset * inside
+        return ops.Dense(offset if rates is None else rates(offset)[0])
+
+    def extra_repr(self) -> str:
+        """Sizes and bandwidth, for the module's repr."""
+        return f"{super().extra_repr()}, bandwidth={self.bandwidth}"
+
+
 def make_operator(
-    structure: str, num_heads: int, num_tokens: int, *, init_std: float = 1e-3, rank: int | None = None
+    structure: str,
+    num_heads: int,
+    num_tokens: int,
+    *,
+    init_std: float = 1e-3,
+    init: OperatorInit = "identity",
+    rank: int | None = None,
+    bandwidth: int | None = None,
 ) -> SequenceOperator:
-    """A sequence operator by the name of its structure; `rank` is for "dplr" alone (16 if None)."""
+    """A sequence operator by the name of its structure.
+
+    Args:
+        structure: A name of `OPERATORS`.
+        num_heads: Number of heads H.
+        num_tokens: Longest sequence it can mix.
+        init_std: Standard deviation of the entries of M at the start.
+        init: Filter that the operator starts as; "dplr" has the identity only.
+        rank: Rank of "dplr", 16 if None.
+        bandwidth: Bandwidth of "banded", 4 if None.
+    """
     kind = OPERATORS[structure]
+    for name, value, owner in (("rank", rank, "dplr"), ("bandwidth", bandwidth, "banded")):
+        if value is not None and structure != owner:
+            raise ValueError(f"{name} goes with structure={owner!r}, got structure={structure!r}; drop {name}={value}.")
     if kind is DiagonalLowRankOperator:
+        if init != "identity":
+            raise ValueError(f"operator_init must be 'identity' with structure='dplr', got {init!r}.")
         return DiagonalLowRankOperator(num_heads, num_tokens, rank=16 if rank is None else rank, init_std=init_std)
-    if rank is not None:
-        raise ValueError(f"rank goes with structure='dplr', got structure={structure!r}; drop rank={rank}.")
-    return kind(num_heads, num_tokens, init_std=init_std)
+    options = {} if bandwidth is None else {"bandwidth": bandwidth}
+    return kind(num_heads, num_tokens, init_std=init_std, init=init, **options)  # type: ignore[call-arg]
 
 
 def _resample(x: Tensor, size: tuple[int, ...]) -> Tensor:

@@ -5,10 +5,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 
 from toa import ops
+from toa._config import ADDED_LATER, is_added_later
 from toa._registry import Registry
-from toa.nn.attention import Attention, SoftmaxAttention, TemporalOperatorAttention
+from toa.nn.attention import Attention, ScoreNorm, SoftmaxAttention, TemporalOperatorAttention
 from toa.nn.hyperglu import HyperGLUAttention
-from toa.nn.operator import Structure
+from toa.nn.operator import OperatorInit, Structure
 from toa.nn.regularization import Sharing
 
 _COMMON = ("qk_dim", "bias", "dropout", "backend")
@@ -21,6 +22,10 @@ _OPERATORS = (
     "sor",
     "sor_sharing",
     "sor_max_rate",
+    "sor_hold",
+    "bandwidth",
+    "operator_init",
+    "output_gain",
 )
 
 
@@ -55,7 +60,7 @@ class AttentionSpec:
     """
 
     name: str
-    score_norm: ops.ScoreNorm | None = None
+    score_norm: ScoreNorm | None = None
     gate_norm: ops.GateNorm | None = None
     scale: float | None = None
     structure: Structure | None = None
@@ -68,6 +73,10 @@ class AttentionSpec:
     bias: bool | None = None
     dropout: float | None = None
     backend: str | None = None
+    sor_hold: int | None = field(default=None, metadata=ADDED_LATER)
+    bandwidth: int | None = field(default=None, metadata=ADDED_LATER)
+    operator_init: OperatorInit | None = field(default=None, metadata=ADDED_LATER)
+    output_gain: float | None = field(default=None, metadata=ADDED_LATER)
 
     def __post_init__(self) -> None:
         known = ATTENTIONS[self.name].options
@@ -87,7 +96,8 @@ class AttentionSpec:
         """The same spec with the layer's present defaults written out, for records that outlive a change of them."""
         entry = ATTENTIONS[self.name]
         defaults = inspect.signature(entry.layer.__init__).parameters
-        present = {name: defaults[name].default for name in entry.options if name != "dropout"}
+        kept = [name for name in entry.options if name != "dropout" and not is_added_later(self, name)]
+        present = {name: defaults[name].default for name in kept}
         return replace(self, **present | self.options())
 
     def build(

@@ -12,7 +12,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from toa import ops
-from toa._checks import check_choice, check_generator
+from toa._checks import check_at_least, check_choice, check_generator
 
 Sharing = Literal["pass", "operator"]
 SHARINGS = ("pass", "operator")
@@ -45,16 +45,36 @@ class StochasticOperatorRegularization(nn.Module):
         sharing: "pass", one p for all operators of a forward pass (of this layer, or of the whole model after
             `share_drop_rate`), as the paper says; "operator", one p for each operator of each head.
         max_rate: p ~ U[0, max_rate). 1 is the paper's; less bounds the variance.
+        hold: Passes in training for which a drop rate is kept; 1 draws one per pass, as the paper does. The mask is
+            drawn per pass in any case.
         generator: Source of randomness, on the device of the operators; None is that device's default one.
     """
 
-    def __init__(self, *, sharing: Sharing = "pass", max_rate: float = 1.0, generator: Generator | None = None) -> None:
+    held_rate: Tensor
+    passes: Tensor
+
+    def __init__(
+        self,
+        *,
+        sharing: Sharing = "pass",
+        max_rate: float = 1.0,
+        hold: int = 1,
+        generator: Generator | None = None,
+    ) -> None:
         super().__init__()
+        check_at_least("hold", hold, 1)
+        if hold > 1 and sharing == "operator":
+            raise ValueError(f"hold must be 1 with sharing='operator', got {hold}; use sharing='pass'.")
         check_choice("sharing", sharing, SHARINGS)
         if not 0.0 < max_rate <= 1.0:
             raise ValueError(f"max_rate must lie in (0, 1], got {max_rate}; leave SOR out to switch it off.")
         self.sharing = sharing
         self.max_rate = max_rate
+        self.hold = hold
+        if hold > 1:
+            # buffers, so that a captured step and a resumed run keep the rate
+            self.register_buffer("held_rate", torch.zeros(()))
+            self.register_buffer("passes", torch.zeros((), dtype=torch.int64))
         self.generator = generator
         self._shared: _SharedRate | None = None
 
@@ -71,7 +91,12 @@ class StochasticOperatorRegularization(nn.Module):
         rate = torch.rand(shape, device=device, generator=self.generator)
         if self.max_rate != 1.0:
             rate = rate * self.max_rate
-        return rate.clamp(max=_LARGEST_RATE)
+        rate = rate.clamp(max=_LARGEST_RATE)
+        if self.hold > 1:
+            self.held_rate.copy_(torch.where(self.passes % self.hold == 0, rate, self.held_rate))
+            self.passes.add_(1)
+            rate = self.held_rate.clone()
+        return rate
 
     def extra_repr(self) -> str:
         """What the module's repr shows."""

@@ -4,19 +4,22 @@ Schedules are functions of the step alone, so a resumed run needs no scheduler s
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from toa._checks import check_at_least, check_choice, check_positive
+from toa._config import ADDED_LATER
 from toa.nn import SequenceOperator
+from toa.tasks.muon import WithMuon
 from toa.tasks.piecewise import PiecewiseAdam, PiecewiseAdamW
 
 OptimizerName = Literal["adamw", "adam", "radam"]
 OPTIMIZERS = {"adamw": torch.optim.AdamW, "adam": torch.optim.Adam, "radam": torch.optim.RAdam}
 _FUSED = {"adamw": PiecewiseAdamW, "adam": PiecewiseAdam}
+OperatorOptimizer = Literal["muon"]
 Schedule = Literal["constant", "type1", "type3", "cosine", "onecycle", "warmup-cosine"]
 SCHEDULES = ("constant", "type1", "type3", "cosine", "onecycle", "warmup-cosine")
 
@@ -24,8 +27,8 @@ SCHEDULES = ("constant", "type1", "type3", "cosine", "onecycle", "warmup-cosine"
 _FIRST_DIVISOR = 25.0
 _LAST_DIVISOR = 25.0 * 1e4
 
-# in a group of parameters, what its rate is multiplied by
-_FACTOR = "rate_factor"
+# marks the group of parameters that are operators
+_OPERATORS = "operators"
 
 # in a group of parameters, what a rate that lives on the device was last set to
 _LAST = "last_rate"
@@ -43,6 +46,9 @@ class TrainingConfig:
         weight_decay: Decoupled for adamw, added to the gradient for the others.
         operator_weight_decay: That of the operators' offsets M; `weight_decay` if None.
         operator_rate: What their learning rate is multiplied by.
+        operator_warmup: Steps in which their rate rises linearly from zero.
+        operator_schedule: Schedule of their rate; `schedule` if None.
+        operator_optimizer: "muon" for orthogonalised momentum (dense operators only); `optimizer` if None.
         schedule: "constant"; "type1", halved each epoch after the second; "type3", times 0.9 each epoch after the
             fourth; "cosine", from epoch to epoch down to zero; "onecycle", from step to step up to the rate and down;
             "warmup-cosine", from step to step, linear up and half a cosine down.
@@ -69,6 +75,9 @@ class TrainingConfig:
     clip_norm: float | None = None
     patience: int | None = None
     compile: bool = False
+    operator_warmup: int = field(default=0, metadata=ADDED_LATER)
+    operator_schedule: Schedule | None = field(default=None, metadata=ADDED_LATER)
+    operator_optimizer: OperatorOptimizer | None = field(default=None, metadata=ADDED_LATER)
 
     def __post_init__(self) -> None:
         check_at_least("epochs", self.epochs, 1)
@@ -87,14 +96,31 @@ class TrainingConfig:
             check_positive("clip_norm", self.clip_norm)
         if self.patience is not None:
             check_at_least("patience", self.patience, 1)
+        check_at_least("operator_warmup", self.operator_warmup, 0)
+        if self.operator_schedule is not None:
+            check_choice("operator_schedule", self.operator_schedule, SCHEDULES)
+        if self.operator_optimizer is not None:
+            check_choice("operator_optimizer", self.operator_optimizer, ("muon",))
+
+    @property
+    def separates_operators(self) -> bool:
+        """Whether operators are trained differently from the other weights."""
+        own = (self.operator_weight_decay, self.operator_schedule, self.operator_optimizer)
+        return self.operator_rate != 1.0 or self.operator_warmup > 0 or any(value is not None for value in own)
 
     def rate(self, step: int, steps_per_epoch: int) -> float:
         """Learning rate of a step, counted from 0 over all epochs."""
-        total = self.epochs * steps_per_epoch
-        return self.learning_rate * self._factor(step, step // steps_per_epoch, total)
+        return self.learning_rate * self._factor(self.schedule, step, steps_per_epoch)
 
-    def _factor(self, step: int, epoch: int, total: int) -> float:
-        match self.schedule:
+    def operator_learning_rate(self, step: int, steps_per_epoch: int) -> float:
+        """Learning rate of the operators at a step."""
+        rise = min(1.0, (step + 1) / self.operator_warmup) if self.operator_warmup else 1.0
+        factor = self._factor(self.operator_schedule or self.schedule, step, steps_per_epoch)
+        return self.learning_rate * self.operator_rate * rise * factor
+
+    def _factor(self, schedule: Schedule, step: int, steps_per_epoch: int) -> float:
+        epoch, total = step // steps_per_epoch, self.epochs * steps_per_epoch
+        match schedule:
             case "type1":
                 return 0.5 ** max(0, epoch - 1)
             case "type3":
@@ -124,37 +150,39 @@ def _fall(share: float) -> float:
 
 
 def make_optimizer(model: nn.Module, config: TrainingConfig, device: torch.device) -> torch.optim.Optimizer:
-    """The optimizer of a config; on CUDA it can be captured in a graph, its rate read from the device."""
+    """The optimizer of a config. On CUDA it can be captured in a graph and reads its learning rates from the device."""
     on_cuda = device.type == "cuda"
-    settings: dict[str, object] = {"betas": config.betas, "weight_decay": config.weight_decay, "capturable": on_cuda}
+    settings: dict[str, Any] = {"betas": config.betas, "weight_decay": config.weight_decay, "capturable": on_cuda}
     if config.optimizer != "radam":
         settings["fused"] = on_cuda
 
-    def rate(factor: float) -> Tensor | float:
-        value = config.learning_rate * factor
+    def rate(value: float) -> Tensor | float:
         return torch.tensor(value, device=device) if on_cuda else value
 
-    parameters: Any = model.parameters()
-    if config.operator_weight_decay is not None or config.operator_rate != 1.0:
-        offsets = {p for m in model.modules() if isinstance(m, SequenceOperator) for p in m.parameters()}
-        own: dict[str, object] = {"lr": rate(config.operator_rate), _FACTOR: config.operator_rate}
-        if config.operator_weight_decay is not None:
-            own["weight_decay"] = config.operator_weight_decay
-        groups = (
-            {"params": [p for p in model.parameters() if p not in offsets]},
-            {"params": [p for p in model.parameters() if p in offsets], **own},
-        )
-        parameters = [group for group in groups if group["params"]]
-    kinds = OPTIMIZERS | _FUSED if on_cuda else OPTIMIZERS
-    return kinds[config.optimizer](parameters, lr=rate(1.0), **settings)
+    kind = (OPTIMIZERS | _FUSED if on_cuda else OPTIMIZERS)[config.optimizer]
+    offsets = {p for m in model.modules() if isinstance(m, SequenceOperator) for p in m.parameters()}
+    if not offsets or not config.separates_operators:
+        return kind(model.parameters(), lr=rate(config.learning_rate), **settings)
+    decay = config.weight_decay if config.operator_weight_decay is None else config.operator_weight_decay
+    operators: dict[str, Any] = {
+        "params": [p for p in model.parameters() if p in offsets],
+        "lr": rate(config.learning_rate * config.operator_rate),
+        "weight_decay": decay,
+        _OPERATORS: True,
+    }
+    others = {"params": [p for p in model.parameters() if p not in offsets]}
+    if config.operator_optimizer == "muon":
+        return WithMuon(kind([others], lr=rate(config.learning_rate), **settings), [operators])
+    return kind([group for group in (others, operators) if group["params"]], lr=rate(config.learning_rate), **settings)
 
 
-def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
-    """Set the learning rate of all parameters, in place where it lives on the device and is another than before."""
+def set_rates(optimizer: torch.optim.Optimizer, config: TrainingConfig, step: int, steps_per_epoch: int) -> None:
+    """Set the learning rates of a step; in place, and only if changed, where they live on the device."""
     for group in optimizer.param_groups:
-        own = rate * group.get(_FACTOR, 1.0)
+        rate_of = config.operator_learning_rate if group.get(_OPERATORS) else config.rate
+        rate = rate_of(step, steps_per_epoch)
         if not isinstance(group["lr"], Tensor):
-            group["lr"] = own
-        elif group.get(_LAST) != own:
-            group["lr"].fill_(own)
-            group[_LAST] = own
+            group["lr"] = rate
+        elif group.get(_LAST) != rate:
+            group["lr"].fill_(rate)
+            group[_LAST] = rate

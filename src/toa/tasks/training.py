@@ -30,7 +30,7 @@ from toa.nn import own_generators
 from toa.tasks.batches import ShuffledBatches
 from toa.tasks.checkpoint import load_checkpoint, save_checkpoint
 from toa.tasks.graph import Batch, GraphedStep
-from toa.tasks.optimization import TrainingConfig, make_optimizer, set_rate
+from toa.tasks.optimization import TrainingConfig, make_optimizer, set_rates
 from toa.tasks.ranks import Ranks, joint_statistics
 
 if TYPE_CHECKING:
@@ -311,7 +311,7 @@ class _Run:
     def advance(self, step: Callable[..., Tensor]) -> Tensor:
         """Do the next step; its loss stays on the device."""
         epoch, place = divmod(self.state.step, self.steps)
-        set_rate(self.optimizer, self.config.rate(self.state.step, self.steps))
+        set_rates(self.optimizer, self.config, self.state.step, self.steps)
         loss = step(*self._gather(epoch, place))
         self.state.step += 1
         return loss

@@ -1,0 +1,22 @@
+"""Fields that join a config after runs were stored: at their default they leave its hash unchanged.
+
+Declare one as `field(default=..., metadata=ADDED_LATER)`. Its default must never change.
+"""
+
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+ADDED_LATER = {"added_later": True}
+
+
+def is_added_later(config: Any, name: str) -> bool:
+    """Whether a field of a config (class or instance) is marked as added later."""
+    return any(f.name == name and f.metadata == ADDED_LATER for f in fields(config))
+
+
+def hashed_values(value: Any) -> Any:
+    """A config as plain values, without the fields added later that have their default."""
+    if not is_dataclass(value):
+        return value
+    pairs = ((f, getattr(value, f.name)) for f in fields(value))
+    return {f.name: hashed_values(v) for f, v in pairs if not (f.metadata == ADDED_LATER and v == f.default)}

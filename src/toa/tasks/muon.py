@@ -1,0 +1,84 @@
+"""Muon for the offsets of operators: momentum made orthogonal, one matrix per head (Jordan et al., 2024).
+
+`torch.optim.Muon` takes single matrices and is not made for CUDA graphs; operators are stacks of matrices (H, N, N).
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+# coefficients of the quintic Newton-Schulz iteration of the authors
+_A, _B, _C = 3.4445, -4.7750, 2.0315
+_STEPS = 5
+_MOMENTUM = 0.95
+
+
+def orthogonalise(matrices: Tensor) -> Tensor:
+    """The nearest orthogonal matrices, to about 10 %: singular values of (..., N, N) move to between 0.7 and 1.2."""
+    x = matrices / (matrices.norm(dim=(-2, -1), keepdim=True) + 1e-7)
+    for _ in range(_STEPS):
+        gram = x @ x.mT
+        x = _A * x + (_B * gram + _C * gram @ gram) @ x
+    return x
+
+
+class Muon(torch.optim.Optimizer):
+    """Orthogonalised Nesterov momentum with decoupled weight decay.
+
+    The update has root mean square 0.2, as AdamW's has, so that learning rates of the two can be compared.
+    """
+
+    def __init__(self, params: Iterable[Any]) -> None:
+        super().__init__(params, {"lr": 1e-3, "weight_decay": 0.0})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        """Update all parameters that have a gradient."""
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is None:
+                    continue
+                state = self.state[p]
+                if not state:
+                    state["momentum"] = torch.zeros_like(p)
+                momentum = state["momentum"].lerp_(p.grad, 1.0 - _MOMENTUM)
+                update = orthogonalise(p.grad.lerp(momentum, _MOMENTUM)) * (0.2 * p.shape[-1] ** 0.5)
+                p.mul_(1.0 - group["lr"] * group["weight_decay"]).sub_(update * group["lr"])
+
+
+class WithMuon(torch.optim.Optimizer):
+    """Two optimizers as one: Muon for operators, another for all other weights."""
+
+    def __init__(self, other: torch.optim.Optimizer, operators: list[dict[str, Any]]) -> None:
+        self.other, self.muon = other, Muon(operators)
+        super().__init__([*other.param_groups, *self.muon.param_groups], {})
+        self.param_groups = [*other.param_groups, *self.muon.param_groups]
+
+    def step(self, closure: Any = None) -> Any:
+        """Take a step of both."""
+        self.other.step()
+        self.muon.step()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Both states, parameters numbered in the order of the groups."""
+        first, second = self.other.state_dict(), self.muon.state_dict()
+        count = sum(len(group["params"]) for group in first["param_groups"])
+        return {
+            "state": first["state"] | {count + index: value for index, value in second["state"].items()},
+            "param_groups": [*first["param_groups"], *second["param_groups"]],
+        }
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore what `state_dict` returned."""
+        split = len(self.other.param_groups)
+        count = sum(len(group["params"]) for group in self.other.param_groups)
+        groups, states = state_dict["param_groups"], state_dict["state"]
+        self.other.load_state_dict(
+            {"param_groups": groups[:split], "state": {i: v for i, v in states.items() if i < count}}
+        )
+        self.muon.load_state_dict(
+            {"param_groups": groups[split:], "state": {i - count: v for i, v in states.items() if i >= count}}
+        )
+        self.param_groups = [*self.other.param_groups, *self.muon.param_groups]

@@ -1,0 +1,65 @@
+from typing import Any
+
+import torch
+from torch import nn
+
+from toa.nn import Attention, DenseOperator, EncoderBlock, build_attention
+from toa.tasks.diagnostics import branch_sizes, contributions, mean_attention, operator_norms, without_operators
+
+
+def make_block(name: str = "toa-relu") -> Any:
+    torch.manual_seed(0)
+    return EncoderBlock(build_attention(name, 8, 2, 5), 16).eval()
+
+
+def test_norm_of_an_offset_is_relative_to_the_identity():
+    operator = DenseOperator(2, 4, init_std=0.0)
+    with torch.no_grad():
+        operator.offset.fill_(0.5)
+    # per head: sqrt(16 * 0.25) / sqrt(4)
+    assert operator_norms(nn.Sequential(operator))["0"] == 1.0
+
+
+def test_operators_are_the_identity_inside_the_context_and_restored_after():
+    block = make_block()
+    with torch.no_grad():
+        block.attention.s2.offset.normal_()
+    x = torch.randn(3, 5, 8)
+    before = block(x)
+    with without_operators(block):
+        assert all(norm == 0.0 for norm in operator_norms(block).values())
+        assert not torch.equal(block(x), before)
+    assert torch.equal(block(x), before)
+
+
+def test_mean_attention_gives_every_token_the_same():
+    block = make_block("softmax")
+    x = torch.randn(3, 5, 8)
+    with mean_attention(block):
+        output = block.attention.attend(x, x, x).output
+        assert torch.allclose(output, output[:1, :1].expand_as(output))
+    assert block.attention.attend.__func__ is Attention.attend
+
+
+def test_branch_size_is_the_output_relative_to_the_input():
+    block = make_block()
+    with torch.no_grad():
+        block.attention.out_proj.weight.zero_()
+        block.attention.out_proj.bias.fill_(3.0)
+    x = torch.ones(3, 5, 8)
+    # the block normalises its input, which is constant: measure the layer alone
+    sizes = branch_sizes(block, lambda: block.attention.attend(x, x, x))
+    assert sizes == {"attention": 3.0}
+
+
+def test_contributions_name_what_a_model_lacks():
+    x = torch.randn(3, 5, 8)
+    assert contributions(nn.Linear(2, 2), lambda: 1.0) == {"operators": None, "attention": None}
+    block = make_block("softmax")
+    found = contributions(block, lambda: float(block(x).square().mean()))
+    assert found["operators"] is None
+    assert found["attention"] != 0.0
+    toa = make_block()
+    with torch.no_grad():
+        toa.attention.s2.offset.normal_()
+    assert contributions(toa, lambda: float(toa(x).square().mean()))["operators"] != 0.0
