@@ -43,7 +43,7 @@ CHOICES = {
     "variant": "unknown variant 'x'; known: softmax, relu, gated.",
     "score_norm": "unknown score_norm 'x'; known: none, l2, mean, rms.",
     "gate_norm": "unknown gate_norm 'x'; known: none, l2, rms.",
-    "structure": "unknown structure 'x'; known: dense, dplr, toeplitz.",
+    "structure": "unknown structure 'x'; known: dense, dplr, toeplitz, banded.",
     "sor_sharing": "unknown sharing 'x'; known: pass, operator.",
 }
 
