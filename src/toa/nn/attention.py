@@ -274,6 +274,10 @@ class SoftmaxAttention(Attention):
         """Softmax."""
         return "softmax"
 
+    @property
+    def _score_norm(self) -> ops.ScoreNorm:
+        return "none"
+
     def _mixing(
         self,
         query: Tensor,
@@ -287,6 +291,8 @@ class SoftmaxAttention(Attention):
                 factors.q,
                 factors.k,
                 values,
+                activation=self.activation,
+                score_norm=self._score_norm,
                 scale=self.qk_dim**-0.5,
                 key_padding_mask=key_padding_mask,
                 pair_mask=pair_mask,

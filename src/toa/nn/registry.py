@@ -11,6 +11,13 @@ from toa.nn.attention import Attention, ScoreNorm, SoftmaxAttention, TemporalOpe
 from toa.nn.hyperglu import HyperGLUAttention
 from toa.nn.operator import OperatorInit, Structure
 from toa.nn.regularization import Sharing
+from toa.nn.signed_attention import (
+    CogAttention,
+    DifferentialAttention,
+    OutputGatedAttention,
+    ReLUAttention,
+    SigmoidAttention,
+)
 
 _COMMON = ("qk_dim", "bias", "dropout", "backend")
 _OPERATORS = (
@@ -48,6 +55,17 @@ for _variant in ops.ACTIVATIONS:
             fixed={"variant": _variant},
         )
     )
+_COMPARED: dict[str, type[Attention]] = {
+    "relu": ReLUAttention,
+    "output-gated": OutputGatedAttention,
+    "differential": DifferentialAttention,
+    "sigmoid": SigmoidAttention,
+    "cog": CogAttention,
+}
+for _name, _layer in _COMPARED.items():
+    # the last two have no kernel to choose
+    _options = _COMMON[:-1] if _name in ("sigmoid", "cog") else _COMMON
+    ATTENTIONS.register(_name)(AttentionEntry(layer=_layer, options=_options))
 ATTENTIONS.register("hyperglu")(AttentionEntry(layer=HyperGLUAttention, options=(*_COMMON, "rank", "operator_std")))
 
 
@@ -95,7 +113,8 @@ class AttentionSpec:
     def resolved(self) -> "AttentionSpec":
         """The same spec with the layer's present defaults written out, for records that outlive a change of them."""
         entry = ATTENTIONS[self.name]
-        defaults = inspect.signature(entry.layer.__init__).parameters
+        signatures = (inspect.signature(kind.__init__).parameters for kind in (Attention, entry.layer))
+        defaults = {name: parameter for parameters in signatures for name, parameter in parameters.items()}
         kept = [name for name in entry.options if name != "dropout" and not is_added_later(self, name)]
         present = {name: defaults[name].default for name in kept}
         return replace(self, **present | self.options())
