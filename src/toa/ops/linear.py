@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from toa.ops._backend import runs_kernels
-from toa.ops.column_sum import as_rows, column_sum
+from toa.ops.rows import as_rows, column_sum
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -21,7 +21,9 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         weight: (W, K).
         bias: (W,), or None.
     """
-    if bias is None or not (torch.is_grad_enabled() and bias.requires_grad and bias.numel() and runs_kernels(x)):
+    if bias is None or not (
+        torch.is_grad_enabled() and bias.requires_grad and bias.numel() and runs_kernels(x, "bias_gradient")
+    ):
         return F.linear(x, weight, bias)
     out: Tensor = _BiasGradient.apply(F.linear(x, weight, bias.detach()), bias)
     return out

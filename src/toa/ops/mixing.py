@@ -174,10 +174,10 @@ def _outer(left: Tensor, right: Tensor, seed: Tensor | None, rate: Tensor | None
     if seed is None and _aligned(n, left) == n and left.dtype == dtype:
         return torch.bmm(_by_head(left, n), _by_head(right, n).mT)
     from toa.ops import mixing_kernels
-    from toa.ops.attention.fused import needs_exact_products, padded, rows_by_one, strides_of
+    from toa.ops.triton_helpers import needs_exact_products, padded, strides_of, unit_stride
 
     out = left.new_empty(h, n, n, dtype=dtype)
-    left, right = rows_by_one(left), rows_by_one(right)
+    left, right = unit_stride(left), unit_stride(right)
     side = min(_BLOCK, padded(n))
     blocks = -(-n // side)
     with torch.cuda.device_of(left):

@@ -9,13 +9,13 @@ Alphabet: B batch, N tokens, H heads, D width.
 import triton
 import triton.language as tl
 
-from toa.ops.attention.kernels import _keep, _tile
+from toa.ops.triton_helpers import dropout_factors, load_tile
 
 
 @triton.jit
 def _kept(seed, rate, h, rate_h, rows, columns):
     """What the entries of a head are multiplied by."""
-    return _keep(tl.load(seed), h, rows[:, None], columns[None, :], tl.load(rate + h * rate_h))
+    return dropout_factors(tl.load(seed), h, rows[:, None], columns[None, :], tl.load(rate + h * rate_h))
 
 
 @triton.jit
@@ -56,8 +56,8 @@ def outer_kernel(
     total = tl.zeros((BLOCK, BLOCK), tl.float32)
     for step in range(B * shares):
         b, first = step // shares, step % shares * BLOCK_K
-        one = _tile(left + first, b, h, rows, N, l_b, l_n, l_h, d - first, BLOCK_K)
-        other = _tile(right + first, b, h, columns, N, r_b, r_n, r_h, d - first, BLOCK_K)
+        one = load_tile(left + first, b, h, rows, N, l_b, l_n, l_h, d - first, BLOCK_K)
+        other = load_tile(right + first, b, h, columns, N, r_b, r_n, r_h, d - first, BLOCK_K)
         total += tl.dot(one, tl.trans(other), input_precision=PRECISION)
     if DROP:
         total *= _kept(seed, rate, h, rate_h, rows, columns)

@@ -10,7 +10,7 @@ the same numbers give the same results.
 import triton
 import triton.language as tl
 
-from toa.ops.attention.kernels import _keep
+from toa.ops.triton_helpers import dropout_factors
 
 
 @triton.jit
@@ -20,21 +20,21 @@ def _block(index, ROWS: tl.constexpr):
 
 
 @triton.jit
-def _tile(pointer, rows, limit, stride, columns, width):
+def _load_rows(pointer, rows, limit, stride, columns, width):
     """Entries of rows and columns in float32; zeros outside."""
     inside = (rows[:, None] < limit) & (columns[None, :] < width)
     return tl.load(pointer + rows[:, None] * stride + columns[None, :], mask=inside, other=0.0).to(tl.float32)
 
 
 @triton.jit
-def _put(pointer, value, rows, limit, columns, width):
+def _store_rows(pointer, value, rows, limit, columns, width):
     """Write entries of a matrix whose rows lie one after another."""
     inside = (rows[:, None] < limit) & (columns[None, :] < width)
     tl.store(pointer + rows[:, None] * width + columns[None, :], value.to(pointer.dtype.element_ty), mask=inside)
 
 
 @triton.jit
-def _row(pointer, columns, width):
+def _vector(pointer, columns, width):
     return tl.load(pointer + columns, mask=columns < width, other=0.0).to(tl.float32)[None, :]
 
 
@@ -46,55 +46,46 @@ def _normalised(x, columns, width, eps):
     return centred * factor, factor
 
 
-# the last batch of an epoch has another number of rows: it shall not compile a kernel of its own
-@triton.jit(do_not_specialize=["limit"])
-def norm_kernel(
-    x, weight, bias, out,
-    stride, limit, width, eps, taken, group,
-    ROWS: tl.constexpr, WIDTH: tl.constexpr,
-):  # fmt: skip
-    """Layer norm of a block of rows, of those of x so many taken of every group."""
-    rows = _block(tl.program_id(0), ROWS)
-    columns = tl.arange(0, WIDTH)
-    end = limit // taken * group
-    places = tl.where(rows < limit, rows // taken * group + rows % taken, end)
-    normal, _ = _normalised(_tile(x, places, end, stride, columns, width), columns, width, eps)
-    value = normal * _row(weight, columns, width) + _row(bias, columns, width)
-    _put(out, value, rows, limit, columns, width)
-
-
 @triton.jit
 def _kept_rows(seed, index, columns, p, ROWS: tl.constexpr):
-    """What dropout multiplies a block of rows by; draws are of 32 bits, as such places are."""
+    """Dropout factors of a block of rows; the counters of the draws have 32 bits, as rows have here."""
     rows = index * ROWS + tl.arange(0, ROWS)
-    return _keep(tl.load(seed), index * 0, rows[:, None], columns[None, :], p)
+    return dropout_factors(tl.load(seed), index * 0, rows[:, None], columns[None, :], p)
 
 
+# the last batch of an epoch has another number of rows: it must not compile another kernel
 @triton.jit(do_not_specialize=["limit"])
-def add_norm_kernel(
+def norm_kernel(
     x, y, weight, bias, total, out, seed,
-    x_stride, y_stride, limit, width, eps, p,
-    DROP: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
+    x_stride, y_stride, limit, width, eps, p, taken, group,
+    ROWS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """Layer norm of a block of rows of x + dropout(y), and that sum."""
+    """Layer norm of a block of rows: of the first `taken` rows of each group of x, or of x + dropout(y)."""
     index = tl.program_id(0)
     rows = _block(index, ROWS)
     columns = tl.arange(0, WIDTH)
-    added = _tile(y, rows, limit, y_stride, columns, width)
-    if DROP:
-        added *= _kept_rows(seed, index, columns, p, ROWS)
-    # rounded as it is read in backward
-    found = (_tile(x, rows, limit, x_stride, columns, width) + added).to(total.dtype.element_ty)
-    _put(total, found, rows, limit, columns, width)
-    normal, _ = _normalised(found.to(tl.float32), columns, width, eps)
-    _put(out, normal * _row(weight, columns, width) + _row(bias, columns, width), rows, limit, columns, width)
+    if y is None:
+        end = limit // taken * group
+        places = tl.where(rows < limit, rows // taken * group + rows % taken, end)
+        found = _load_rows(x, places, end, x_stride, columns, width)
+    else:
+        added = _load_rows(y, rows, limit, y_stride, columns, width)
+        if seed is not None:
+            added *= _kept_rows(seed, index, columns, p, ROWS)
+        # rounded as backward reads it
+        found = (_load_rows(x, rows, limit, x_stride, columns, width) + added).to(total.dtype.element_ty)
+        _store_rows(total, found, rows, limit, columns, width)
+        found = found.to(tl.float32)
+    normal, _ = _normalised(found, columns, width, eps)
+    value = normal * _vector(weight, columns, width) + _vector(bias, columns, width)
+    _store_rows(out, value, rows, limit, columns, width)
 
 
 @triton.jit(do_not_specialize=["limit"])
 def norm_backward_kernel(
     grad, x, weight, grad_x, grad_y, shares, seed,
     grad_stride, stride, limit, width, eps, p, taken, group,
-    DROP: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
+    ROWS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Gradients of every so many blocks of rows, and their share in those of weight and bias, (programs, 2, width).
 
@@ -103,23 +94,23 @@ def norm_backward_kernel(
     """
     part, parts = tl.program_id(0), tl.num_programs(0)
     columns = tl.arange(0, WIDTH)
-    scale = _row(weight, columns, width)
+    scale = _vector(weight, columns, width)
     of_weight = tl.zeros((ROWS, WIDTH), tl.float32)
     of_bias = tl.zeros((ROWS, WIDTH), tl.float32)
     for block in range(part, tl.cdiv(limit, ROWS), parts):
         rows = _block(block, ROWS)
         places = tl.where((rows < limit) & (rows % group < taken), rows // group * taken + rows % group, limit)
-        above = _tile(grad, places, limit, grad_stride, columns, width)
+        above = _load_rows(grad, places, limit, grad_stride, columns, width)
         # the row is at hand: to sum it again is cheaper than to have stored what it sums to
-        normal, factor = _normalised(_tile(x, rows, limit, stride, columns, width), columns, width, eps)
+        normal, factor = _normalised(_load_rows(x, rows, limit, stride, columns, width), columns, width, eps)
         of_weight += above * normal
         of_bias += above
         above *= scale
         along, mean = tl.sum(above * normal, 1) / width, tl.sum(above, 1) / width
         found = (above - mean[:, None] - normal * along[:, None]) * factor
-        _put(grad_x, found, rows, limit, columns, width)
-        if DROP:
-            _put(grad_y, found * _kept_rows(seed, block, columns, p, ROWS), rows, limit, columns, width)
+        _store_rows(grad_x, found, rows, limit, columns, width)
+        if grad_y is not None:
+            _store_rows(grad_y, found * _kept_rows(seed, block, columns, p, ROWS), rows, limit, columns, width)
     start = shares + part * 2 * width + columns
     tl.store(start, tl.sum(of_weight, 0), mask=columns < width)
     tl.store(start + width, tl.sum(of_bias, 0), mask=columns < width)
@@ -137,7 +128,7 @@ def column_sum_kernel(
     total = tl.zeros((ROWS, COLUMNS), tl.float32)
     for block in range(part, tl.cdiv(limit, ROWS), parts):
         rows = _block(block, ROWS)
-        total += _tile(x, rows, limit, stride, columns, width)
+        total += _load_rows(x, rows, limit, stride, columns, width)
     place = out + part * width + columns
     tl.store(place, tl.sum(total, 0).to(out.dtype.element_ty), mask=columns < width)
 
@@ -176,5 +167,5 @@ def gelu_dropout_kernel(x, grad, out, seed, count, p, BLOCK: tl.constexpr):
         density = 0.3989422804014327 * tl.exp(-0.5 * found * found)
         above = tl.load(grad + places, mask=places < count, other=0.0).to(tl.float32)
         value = above * (below + found * density)
-    value *= _keep(tl.load(seed), places * 0, places, places * 0, p)
+    value *= dropout_factors(tl.load(seed), places * 0, places, places * 0, p)
     tl.store(out + places, value.to(out.dtype.element_ty), mask=places < count)

@@ -14,7 +14,7 @@ def split(x: Tensor, sizes: list[int]) -> tuple[Tensor, ...]:
     Where kernels run, those that write the gradients of all parts into one tensor spare the copy that joins them; and
     PyTorch refuses to change the parts in place.
     """
-    if torch.compiler.is_compiling() or not (torch.is_grad_enabled() and x.requires_grad and runs_kernels(x)):
+    if torch.compiler.is_compiling() or not (torch.is_grad_enabled() and x.requires_grad and runs_kernels(x, "split")):
         return x.split(sizes, -1)
     parts: tuple[Tensor, ...] = _Split.apply(x, sizes)
     return parts

@@ -22,63 +22,10 @@ padded to a power of two.
 import triton
 import triton.language as tl
 
+from toa.ops.triton_helpers import dropout_factors, load_tile, softplus, store_tile
+
 # numbers of heads, queries and keys: a kernel is compiled once for all that take the same tile
 SIZES = ["H", "M", "N"]
-
-
-@triton.jit
-def _tile(pointer, b, h, rows, limit, stride_b, stride_n, stride_h, width, WIDTH: tl.constexpr):
-    """Rows of one head, (rows, WIDTH); zeros outside."""
-    columns = tl.arange(0, WIDTH)
-    start = pointer + b.to(tl.int64) * stride_b + h.to(tl.int64) * stride_h
-    places = rows.to(tl.int64)[:, None] * stride_n + columns[None, :]
-    return tl.load(start + places, mask=(rows[:, None] < limit) & (columns[None, :] < width), other=0.0)
-
-
-@triton.jit
-def _put(pointer, value, b, h, rows, limit, stride_b, stride_n, stride_h, width, WIDTH: tl.constexpr):
-    """Write rows of one head."""
-    columns = tl.arange(0, WIDTH)
-    start = pointer + b.to(tl.int64) * stride_b + h.to(tl.int64) * stride_h
-    places = rows.to(tl.int64)[:, None] * stride_n + columns[None, :]
-    inside = (rows[:, None] < limit) & (columns[None, :] < width)
-    tl.store(start + places, value.to(pointer.dtype.element_ty), mask=inside)
-
-
-@triton.jit
-def _softplus(x, scale, PRECISION: tl.constexpr):
-    """log(1 + eʸ) / scale of y = scale x, to the last digits for very negative y too, and its derivative; scale > 0.
-
-    Where products are rounded to ten binary digits or fewer, log(1 + s) / s is a polynomial that interpolates it over
-    [0, 1] at Chebyshev's points, right to 7e-5 everywhere, and 1 / t a root squared. A score's gate costs more than the
-    score: exp2 and rsqrt are one instruction each, a logarithm, exp and a division several. The scale costs none, being
-    part of the numbers that are there anyway.
-    """
-    small = tl.exp2(tl.abs(x) * (scale * -1.4426950408889634))
-    total = 1.0 + small
-    part = 1.0 / scale
-    if PRECISION == "ieee":
-        # log(1 + s) = log(t) s / (t - 1) with t = 1 + s as it was rounded
-        log1p = tl.where(total == 1.0, small, tl.log(total) * (small / tl.where(total == 1.0, 1.0, total - 1.0)))
-        log1p *= part
-        share = 1.0 / total
-    else:
-        ratio = 0.305399977 * part + small * (-0.156029527 * part + small * (0.040663438 * part))
-        log1p = small * (0.999936822 * part + small * (-0.496788748 * part + small * ratio))
-        root = tl.rsqrt(total)
-        share = root * root
-    return tl.maximum(x, 0.0) + log1p, tl.where(x >= 0.0, share, small * share)
-
-
-@triton.jit
-def _keep(seed, head, rows, columns, p):
-    """What dropout multiplies a tile by, 0 or 1 / (1 - p); one of rows and columns is a column, the other a row.
-
-    A draw depends on seed, head, row and column alone. Each counts by itself: a sum of two would give some places the
-    same draws, heads of seeds that are near each other, or rows of very many columns.
-    """
-    drawn, _, _, _ = tl.philox(seed, rows, columns, head, head * 0)
-    return tl.where(tl.uint_to_uniform_float(drawn) >= p, 1.0 / (1.0 - p), 0.0)
 
 
 @triton.jit
@@ -95,7 +42,7 @@ def _row_factor(
     """`_norm` of a block of queries, by a walk of its own."""
     squares = tl.zeros((query.shape[0],), tl.float32)
     for first in range(0, N, BLOCK_N):
-        key = _tile(k, b, h, first + tl.arange(0, BLOCK_N), N, k_b, k_n, k_h, d, D)
+        key = load_tile(k, b, h, first + tl.arange(0, BLOCK_N), N, k_b, k_n, k_h, d, D)
         scores = tl.dot(query, tl.trans(key), input_precision=PRECISION)
         squares += tl.sum(scores * scores, 1)
     return _norm(squares, scale, share, floor, gain)
@@ -115,7 +62,7 @@ def forward_kernel(
     b, h = bh // H, bh % H
     rows = tl.program_id(1) * BLOCK_M + tl.arange(0, BLOCK_M)
     places = bh.to(tl.int64) * M + rows
-    query = _tile(q, b, h, rows, M, q_b, q_n, q_h, d, D)
+    query = load_tile(q, b, h, rows, M, q_b, q_n, q_h, d, D)
     # scales wait for the sums, but what is not scaled yet may be too large for this type
     HALF: tl.constexpr = query.dtype == tl.float16
     GATE_SCALED: tl.constexpr = HALF or GATE_NORM or not GATED
@@ -127,7 +74,7 @@ def forward_kernel(
         tl.store(factors + places, norm, mask=rows < M)
         factor *= norm
     if GATED:
-        gate_query = _tile(gate_q, b, h, rows, M, gq_b, gq_n, gq_h, g, G)
+        gate_query = load_tile(gate_q, b, h, rows, M, gq_b, gq_n, gq_h, g, G)
         gate_factor = tl.zeros((BLOCK_M,), tl.float32) + gate_scale
         if GATE_NORM:
             norm = _row_factor(
@@ -142,8 +89,8 @@ def forward_kernel(
     last = tl.minimum(N, (tl.program_id(1) + 1) * BLOCK_M) if CAUSAL else N
     for first in range(0, last, BLOCK_N):
         columns = first + tl.arange(0, BLOCK_N)
-        key = _tile(k, b, h, columns, N, k_b, k_n, k_h, d, D)
-        value = _tile(v, b, h, columns, N, v_b, v_n, v_h, e, E)
+        key = load_tile(k, b, h, columns, N, k_b, k_n, k_h, d, D)
+        value = load_tile(v, b, h, columns, N, v_b, v_n, v_h, e, E)
         scores = tl.dot(query, tl.trans(key), input_precision=PRECISION)
         if NORM and not HALF:
             squares += tl.sum(scores * scores, 1)
@@ -151,16 +98,16 @@ def forward_kernel(
         if HALF:
             weights *= factor[:, None]
         if GATED:
-            gate_key = _tile(gate_k, b, h, columns, N, gk_b, gk_n, gk_h, g, G)
+            gate_key = load_tile(gate_k, b, h, columns, N, gk_b, gk_n, gk_h, g, G)
             gate_scores = tl.dot(gate_query, tl.trans(gate_key), input_precision=PRECISION)
             if GATE_SCALED:
                 gate_scores *= gate_factor[:, None]
-            gate, _ = _softplus(gate_scores, unit, PRECISION)
+            gate, _ = softplus(gate_scores, unit, PRECISION)
             weights *= gate
         if CAUSAL:
             weights = tl.where(rows[:, None] >= columns[None, :], weights, 0.0)
         if DROPOUT:
-            weights *= _keep(key_of_draws, bh, rows[:, None], columns[None, :], dropout_p)
+            weights *= dropout_factors(key_of_draws, bh, rows[:, None], columns[None, :], dropout_p)
         total += tl.dot(weights.to(value.dtype), value, input_precision=PRECISION)
     if NORM and not HALF:
         norm = _norm(squares, scale, share, floor, gain)
@@ -168,7 +115,7 @@ def forward_kernel(
         factor *= norm
     if not HALF:
         total *= factor[:, None]
-    _put(out, total, b, h, rows, M, o_b, o_n, o_h, e, E)
+    store_tile(out, total, b, h, rows, M, o_b, o_n, o_h, e, E)
 
 
 @triton.jit
@@ -188,11 +135,11 @@ def _pair_gradients(
     if CAUSAL:
         weights = tl.where(queries >= keys, weights, 0.0)
     if DROPOUT:
-        keep = _keep(key_of_draws, bh, queries, keys, dropout_p)
+        keep = dropout_factors(key_of_draws, bh, queries, keys, dropout_p)
         grad_weights *= keep
     if GATED:
         right = tl.dot(own_gate, tl.trans(other_gate), input_precision=PRECISION) * gate_factor
-        gate, slope = _softplus(right, unit, PRECISION)
+        gate, slope = softplus(right, unit, PRECISION)
         grad_right = weights * grad_weights * slope
         # asked where it is needed: a mask that lives on takes registers
         grad_left = grad_weights * tl.where(weights > 0.0, gate, 0.0)
@@ -220,13 +167,13 @@ def backward_queries_kernel(
     b, h = bh // H, bh % H
     rows = tl.program_id(1) * BLOCK_M + tl.arange(0, BLOCK_M)
     places = bh.to(tl.int64) * M + rows
-    query = _tile(q, b, h, rows, M, q_b, q_n, q_h, d, D)
-    grad = _tile(grad_out, b, h, rows, M, go_b, go_n, go_h, e, E)
+    query = load_tile(q, b, h, rows, M, q_b, q_n, q_h, d, D)
+    grad = load_tile(grad_out, b, h, rows, M, go_b, go_n, go_h, e, E)
     factor = tl.zeros((BLOCK_M,), tl.float32) + scale
     along = tl.zeros((BLOCK_M,), tl.float32)
     if NORM:
         factor *= tl.load(factors + places, mask=rows < M, other=0.0)
-        result = _tile(out, b, h, rows, M, o_b, o_n, o_h, e, E)
+        result = load_tile(out, b, h, rows, M, o_b, o_n, o_h, e, E)
         along = tl.sum(grad.to(tl.float32) * result.to(tl.float32), 1) * (share / (gain * gain))
         tl.store(alongs + places, along, mask=rows < M)
     # factors wait for the sums, but what has none yet may be too large for this type
@@ -238,7 +185,7 @@ def backward_queries_kernel(
     gate_query = query
     gate_inner = 1.0
     if GATED:
-        gate_query = _tile(gate_q, b, h, rows, M, gq_b, gq_n, gq_h, g, G)
+        gate_query = load_tile(gate_q, b, h, rows, M, gq_b, gq_n, gq_h, g, G)
         gate_factor = tl.zeros((BLOCK_M,), tl.float32) + gate_scale
         if GATE_NORM:
             gate_factor *= tl.load(gate_factors + places, mask=rows < M, other=0.0)
@@ -254,11 +201,11 @@ def backward_queries_kernel(
     last = tl.minimum(N, (tl.program_id(1) + 1) * BLOCK_M) if CAUSAL else N
     for first in range(0, last, BLOCK_N):
         columns = first + tl.arange(0, BLOCK_N)
-        key = _tile(k, b, h, columns, N, k_b, k_n, k_h, d, D)
-        value = _tile(v, b, h, columns, N, v_b, v_n, v_h, e, E)
+        key = load_tile(k, b, h, columns, N, k_b, k_n, k_h, d, D)
+        value = load_tile(v, b, h, columns, N, v_b, v_n, v_h, e, E)
         gate_key = key
         if GATED:
-            gate_key = _tile(gate_k, b, h, columns, N, gk_b, gk_n, gk_h, g, G)
+            gate_key = load_tile(gate_k, b, h, columns, N, gk_b, gk_n, gk_h, g, G)
         _, left, right, grad_left, grad_right = _pair_gradients(
             query, key, grad, value, gate_query, gate_key, inner, gate_inner, unit, rows[:, None], columns[None, :],
             bh, key_of_draws, dropout_p, GATED, CAUSAL, DROPOUT, PRECISION,
@@ -272,13 +219,13 @@ def backward_queries_kernel(
             # how much of it comes off again is known at the end
             gate_along += tl.sum(grad_right * right, 1)
             total_scores += tl.dot(right.to(key.dtype), gate_key, input_precision=PRECISION)
-    _put(grad_q, total * (factor * unit)[:, None], b, h, rows, M, dq_b, dq_n, dq_h, d, D)
+    store_tile(grad_q, total * (factor * unit)[:, None], b, h, rows, M, dq_b, dq_n, dq_h, d, D)
     if GATED:
         if GATE_NORM:
             gate_along *= gate_share
             tl.store(gate_alongs + places, gate_along * outer, mask=rows < M)
             total_gate -= total_scores * gate_along[:, None]
-        _put(grad_gate_q, total_gate * (gate_factor * outer)[:, None], b, h, rows, M, dgq_b, dgq_n, dgq_h, g, G)
+        store_tile(grad_gate_q, total_gate * (gate_factor * outer)[:, None], b, h, rows, M, dgq_b, dgq_n, dgq_h, g, G)
 
 
 @triton.jit(do_not_specialize=SIZES)
@@ -290,14 +237,14 @@ def backward_keys_kernel(
     H, M, N, d, e, g, dropout_p, scale, share, floor, gain, gate_scale, gate_share, gate_floor,
     D: tl.constexpr, E: tl.constexpr, G: tl.constexpr, GATED: tl.constexpr, CAUSAL: tl.constexpr,
     DROPOUT: tl.constexpr, NORM: tl.constexpr, GATE_NORM: tl.constexpr, PRECISION: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, WHOLE: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, ONE_TILE: tl.constexpr,
 ):  # fmt: skip
     """Gradients of a block of keys and their values; where one tile holds all pairs, of the queries as well."""
     bh = tl.program_id(0)
     b, h = bh // H, bh % H
     columns = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
-    key = _tile(k, b, h, columns, N, k_b, k_n, k_h, d, D)
-    value = _tile(v, b, h, columns, N, v_b, v_n, v_h, e, E)
+    key = load_tile(k, b, h, columns, N, k_b, k_n, k_h, d, D)
+    value = load_tile(v, b, h, columns, N, v_b, v_n, v_h, e, E)
     # scales wait for the sums, unless norms ask for scores as they are or these may be too large for this type
     HALF: tl.constexpr = key.dtype == tl.float16
     SCALED: tl.constexpr = HALF or NORM or GATE_NORM
@@ -308,7 +255,7 @@ def backward_keys_kernel(
     unit = 1.0 if GATE_SCALED else gate_scale
     gate_key = key
     if GATED:
-        gate_key = _tile(gate_k, b, h, columns, N, gk_b, gk_n, gk_h, g, G)
+        gate_key = load_tile(gate_k, b, h, columns, N, gk_b, gk_n, gk_h, g, G)
         total_gate = tl.zeros((BLOCK_N, G), tl.float32)
     key_of_draws = 0
     if DROPOUT:
@@ -320,8 +267,8 @@ def backward_keys_kernel(
     for first in range(begin, M, BLOCK_M):
         rows = first + tl.arange(0, BLOCK_M)
         places = bh.to(tl.int64) * M + rows
-        query = _tile(q, b, h, rows, M, q_b, q_n, q_h, d, D)
-        grad = _tile(grad_out, b, h, rows, M, go_b, go_n, go_h, e, E)
+        query = load_tile(q, b, h, rows, M, q_b, q_n, q_h, d, D)
+        grad = load_tile(grad_out, b, h, rows, M, go_b, go_n, go_h, e, E)
         gate_query = query
         factor = inner
         gate_factor = gate_inner
@@ -329,7 +276,7 @@ def backward_keys_kernel(
             norm = tl.load(factors + places, mask=rows < M, other=0.0)[None, :]
             factor = inner * norm
         if GATED:
-            gate_query = _tile(gate_q, b, h, rows, M, gq_b, gq_n, gq_h, g, G)
+            gate_query = load_tile(gate_q, b, h, rows, M, gq_b, gq_n, gq_h, g, G)
             if GATE_NORM:
                 gate_norm = tl.load(gate_factors + places, mask=rows < M, other=0.0)[None, :]
                 gate_factor = gate_inner * gate_norm
@@ -350,13 +297,15 @@ def backward_keys_kernel(
                 grad_right = (grad_right - right * gate_along) * gate_norm
             grad_right = grad_right.to(key.dtype)
             total_gate += tl.dot(grad_right, gate_query, input_precision=PRECISION)
-        if WHOLE:
+        if ONE_TILE:
             total_query = tl.dot(tl.trans(grad_left), key, input_precision=PRECISION)
-            _put(grad_q, total_query * (scale * unit), b, h, rows, M, dq_b, dq_n, dq_h, d, D)
+            store_tile(grad_q, total_query * (scale * unit), b, h, rows, M, dq_b, dq_n, dq_h, d, D)
             if GATED:
                 total_gate_query = tl.dot(tl.trans(grad_right), gate_key, input_precision=PRECISION)
-                _put(grad_gate_q, total_gate_query * (gate_scale * outer), b, h, rows, M, dgq_b, dgq_n, dgq_h, g, G)
-    _put(grad_k, total_key * (scale * gain * unit), b, h, columns, N, dk_b, dk_n, dk_h, d, D)
-    _put(grad_v, total_value * (outer * unit), b, h, columns, N, dv_b, dv_n, dv_h, e, E)
+                store_tile(
+                    grad_gate_q, total_gate_query * (gate_scale * outer), b, h, rows, M, dgq_b, dgq_n, dgq_h, g, G
+                )
+    store_tile(grad_k, total_key * (scale * gain * unit), b, h, columns, N, dk_b, dk_n, dk_h, d, D)
+    store_tile(grad_v, total_value * (outer * unit), b, h, columns, N, dv_b, dv_n, dv_h, e, E)
     if GATED:
-        _put(grad_gate_k, total_gate * (gate_scale * outer), b, h, columns, N, dgk_b, dgk_n, dgk_h, g, G)
+        store_tile(grad_gate_k, total_gate * (gate_scale * outer), b, h, columns, N, dgk_b, dgk_n, dgk_h, g, G)

@@ -19,14 +19,13 @@ Alphabet: M queries, N keys, D query and key width, E value width, G gate width;
 import triton
 import triton.language as tl
 
-from toa.ops.attention import kernels
-from toa.ops.attention.kernels import _keep, _put, _softplus
+from toa.ops.triton_helpers import dropout_factors, load_tile, softplus, store_tile
 
 
 @triton.jit
 def _tile(pointer, b, h, rows, limit, stride_b, stride_n, stride_h, width, WIDTH: tl.constexpr):
     """Rows of one head in float32, (rows, WIDTH); zeros outside."""
-    return kernels._tile(pointer, b, h, rows, limit, stride_b, stride_n, stride_h, width, WIDTH).to(tl.float32)
+    return load_tile(pointer, b, h, rows, limit, stride_b, stride_n, stride_h, width, WIDTH).to(tl.float32)
 
 
 @triton.jit
@@ -75,7 +74,7 @@ def _softmax(scores, columns, N):
 
 
 @triton.jit
-def whole_forward_kernel(
+def forward_kernel(
     q, k, v, gate_q, gate_k, m1, m2, gate_m1, out, seed,
     q_b, q_n, q_h, k_b, k_n, k_h, v_b, v_n, v_h, gq_b, gq_n, gq_h, gk_b, gk_n, gk_h, o_b, o_n, o_h,
     m1_h, m1_n, m2_h, m2_n, gm1_h, gm1_n,
@@ -110,16 +109,16 @@ def whole_forward_kernel(
         else:
             gate_key = _tile(gate_k, b, h, columns, N, gk_b, gk_n, gk_h, g, G)
         gate_scores, _ = _scores(gate_query, gate_key, gate_scale, gate_share, gate_floor, 1.0, GATE_NORM, PRECISION)
-        gate, _ = _softplus(gate_scores, 1.0, PRECISION)
+        gate, _ = softplus(gate_scores, 1.0, PRECISION)
         weights *= gate
     if DROPOUT:
-        weights *= _keep(tl.load(seed), bh, rows[:, None], columns[None, :], dropout_p)
+        weights *= dropout_factors(tl.load(seed), bh, rows[:, None], columns[None, :], dropout_p)
     total = tl.dot(weights, value, input_precision=PRECISION)
-    _put(out, total, b, h, rows, M, o_b, o_n, o_h, e, E)
+    store_tile(out, total, b, h, rows, M, o_b, o_n, o_h, e, E)
 
 
 @triton.jit
-def whole_backward_kernel(
+def backward_kernel(
     q, k, v, gate_q, gate_k, m1, m2, gate_m1, grad_out, seed,
     grad_q, grad_k, grad_v, grad_gate_q, grad_gate_k,
     q_b, q_n, q_h, k_b, k_n, k_h, v_b, v_n, v_h, gq_b, gq_n, gq_h, gk_b, gk_n, gk_h, o_b, o_n, o_h,
@@ -151,7 +150,7 @@ def whole_backward_kernel(
     grad_weights = tl.dot(grad, tl.trans(value), input_precision=PRECISION)
     keep = 1.0
     if DROPOUT:
-        keep = _keep(tl.load(seed), bh, rows[:, None], columns[None, :], dropout_p)
+        keep = dropout_factors(tl.load(seed), bh, rows[:, None], columns[None, :], dropout_p)
         grad_weights *= keep
     if ACTIVATION == "softmax":
         grad_scores = weights * (grad_weights - tl.sum(grad_weights * weights, 1)[:, None])
@@ -168,23 +167,23 @@ def whole_backward_kernel(
         gate_scores, gate_factor = _scores(
             gate_query, gate_key, gate_scale, gate_share, gate_floor, 1.0, GATE_NORM, PRECISION
         )
-        gate, slope = _softplus(gate_scores, 1.0, PRECISION)
+        gate, slope = softplus(gate_scores, 1.0, PRECISION)
         grad_gate = grad_weights * weights * slope
         grad_gate = _through_norm(grad_gate, gate_scores, gate_factor, gate_scale, gate_share, 1.0, GATE_NORM)
         total_gate_query = tl.dot(grad_gate, gate_key, input_precision=PRECISION)
-        _put(grad_gate_q, total_gate_query, b, h, rows, M, dgq_b, dgq_n, dgq_h, g, G)
+        store_tile(grad_gate_q, total_gate_query, b, h, rows, M, dgq_b, dgq_n, dgq_h, g, G)
         total_gate_key = tl.dot(tl.trans(grad_gate), gate_query, input_precision=PRECISION)
-        _put(grad_gate_k, total_gate_key, b, h, columns, N, dgk_b, dgk_n, dgk_h, g, G)
+        store_tile(grad_gate_k, total_gate_key, b, h, columns, N, dgk_b, dgk_n, dgk_h, g, G)
         grad_scores *= gate
         weights *= gate
     weights *= keep
     total_value = tl.dot(tl.trans(weights), grad, input_precision=PRECISION)
-    _put(grad_v, total_value, b, h, columns, N, dv_b, dv_n, dv_h, e, E)
+    store_tile(grad_v, total_value, b, h, columns, N, dv_b, dv_n, dv_h, e, E)
     grad_scores = _through_norm(grad_scores, scores, factor, scale, share, gain, NORM)
     total_query = tl.dot(grad_scores, key, input_precision=PRECISION)
-    _put(grad_q, total_query, b, h, rows, M, dq_b, dq_n, dq_h, d, D)
+    store_tile(grad_q, total_query, b, h, rows, M, dq_b, dq_n, dq_h, d, D)
     total_key = tl.dot(tl.trans(grad_scores), query, input_precision=PRECISION)
-    _put(grad_k, total_key, b, h, columns, N, dk_b, dk_n, dk_h, d, D)
+    store_tile(grad_k, total_key, b, h, columns, N, dk_b, dk_n, dk_h, d, D)
 
 
 @triton.jit
@@ -223,7 +222,7 @@ def operators_backward_kernel(
         x = _tile(plain, b, h, columns, N, p_b, p_n, p_h, d, D)
         y = _tile(mixed, b, h, columns, N, N * H * d, H * d, d, d, D)
         total += tl.dot(x, tl.trans(y), input_precision=PRECISION)
-        _put(grad, y + tl.dot(offset, y, input_precision=PRECISION), b, h, columns, N, g_b, g_n, g_h, d, D)
+        store_tile(grad, y + tl.dot(offset, y, input_precision=PRECISION), b, h, columns, N, g_b, g_n, g_h, d, D)
     start = out + ((part * tl.num_programs(2) + place) * H + h).to(tl.int64) * N * N
     down, right = tl.where(place == values, 1, N), tl.where(place == values, N, 1)
     tl.store(start + columns[:, None] * down + columns[None, :] * right, total, mask=inside)
@@ -249,6 +248,6 @@ def drop_sum_kernel(
         total += tl.sum(found.to(tl.float32), 0)
     if DROP:
         rate = tl.load(_pick(place, rate_0, rate_1, rate_2) + h * _pick(place, r0_h, r1_h, r2_h))
-        total *= _keep(tl.load(_pick(place, seed_0, seed_1, seed_2)), h, rows, columns, rate)
+        total *= dropout_factors(tl.load(_pick(place, seed_0, seed_1, seed_2)), h, rows, columns, rate)
     place_out = out + (place * H + h).to(tl.int64) * N * N + entries
     tl.store(place_out, total.to(out.dtype.element_ty), mask=rows < N)
