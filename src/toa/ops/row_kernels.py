@@ -1,10 +1,10 @@
-"""Triton kernels over the rows of a matrix: layer norm, its gradients, and the sums of columns.
+"""Triton kernels over the rows of a matrix: layer norm, its gradients, column sums, GELU with dropout, RevIN.
 
-A program owns whole blocks of rows, or of rows and columns, and writes each result once: there are no atomic sums, and
-the same numbers give the same results.
+A program owns blocks of rows, or of rows and columns, and writes each result once. There are no atomic sums, so results
+are deterministic.
 """
 
-# a kernel's arguments are many: pointers, strides, sizes, block sizes
+# kernels have many arguments: pointers, strides, sizes, block sizes
 # mypy: ignore-errors
 
 import triton
@@ -15,7 +15,7 @@ from toa.ops.triton_helpers import dropout_factors
 
 @triton.jit
 def _block(index, ROWS: tl.constexpr):
-    """Rows of a block; their places in memory may pass 2³¹."""
+    """Rows of a block, in 64 bits: offsets in memory may exceed 2³¹."""
     return (index * ROWS + tl.arange(0, ROWS)).to(tl.int64)
 
 
@@ -28,7 +28,7 @@ def _load_rows(pointer, rows, limit, stride, columns, width):
 
 @triton.jit
 def _store_rows(pointer, value, rows, limit, columns, width):
-    """Write entries of a matrix whose rows lie one after another."""
+    """Write entries of a contiguous matrix."""
     inside = (rows[:, None] < limit) & (columns[None, :] < width)
     tl.store(pointer + rows[:, None] * width + columns[None, :], value.to(pointer.dtype.element_ty), mask=inside)
 
@@ -40,7 +40,7 @@ def _vector(pointer, columns, width):
 
 @triton.jit
 def _normalised(x, columns, width, eps):
-    """Rows without their mean, over their standard deviation, zeros beyond the width; and one over the latter."""
+    """Rows minus their mean, times the inverse of their standard deviation (zeros past the width), and that inverse."""
     centred = tl.where(columns[None, :] < width, x - (tl.sum(x, 1) / width)[:, None], 0.0)
     factor = tl.rsqrt(tl.sum(centred * centred, 1) / width + eps)[:, None]
     return centred * factor, factor
@@ -87,10 +87,10 @@ def norm_backward_kernel(
     grad_stride, stride, limit, width, eps, p, taken, group,
     ROWS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of every so many blocks of rows, and their share in those of weight and bias, (programs, 2, width).
+    """Gradients of rows, and partial sums of those of weight and bias, (programs, 2, width).
 
-    Of every group of rows so many were taken, the gradients of the others are zeros. Those of what dropout let through
-    to the rows are written besides if so wanted.
+    A program takes every `parts`-th block. Only the first `taken` rows of each group have a gradient; the others get
+    zeros. The gradient of y in x + dropout(y) is written if `grad_y` is given.
     """
     part, parts = tl.program_id(0), tl.num_programs(0)
     columns = tl.arange(0, WIDTH)
@@ -101,7 +101,7 @@ def norm_backward_kernel(
         rows = _block(block, ROWS)
         places = tl.where((rows < limit) & (rows % group < taken), rows // group * taken + rows % group, limit)
         above = _load_rows(grad, places, limit, grad_stride, columns, width)
-        # the row is at hand: to sum it again is cheaper than to have stored what it sums to
+        # computing the statistics again is cheaper than storing them
         normal, factor = _normalised(_load_rows(x, rows, limit, stride, columns, width), columns, width, eps)
         of_weight += above * normal
         of_bias += above
@@ -122,7 +122,7 @@ def column_sum_kernel(
     stride, limit, width,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """Sums of a block of columns over every so many blocks of rows, into (programs of a column, width)."""
+    """Sums of a block of columns over every `parts`-th block of rows, (parts, width)."""
     part, parts = tl.program_id(0), tl.num_programs(0)
     columns = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     total = tl.zeros((ROWS, COLUMNS), tl.float32)
@@ -139,7 +139,7 @@ def series_norm_kernel(
     stride_b, stride_l, stride_c, L, C, eps,
     LENGTH: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """Channels of a series (L, C) of a batch without their mean, over their standard deviation, as (C, L)."""
+    """Channels of a series (L, C) minus their mean, divided by their standard deviation, as (C, L)."""
     b = tl.program_id(0).to(tl.int64)
     steps = tl.arange(0, LENGTH)
     columns = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
@@ -156,10 +156,10 @@ def series_norm_kernel(
 
 @triton.jit(do_not_specialize=["count"])
 def gelu_dropout_kernel(x, grad, out, seed, count, p, BLOCK: tl.constexpr):
-    """What dropout leaves of gelu(x); with a gradient above, that of x."""
+    """dropout(gelu(x)), or with `grad` the gradient of x."""
     places = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     found = tl.load(x + places, mask=places < count, other=0.0).to(tl.float32)
-    # share of the normal distribution below: gelu is x times it
+    # the normal distribution function: gelu(x) is x times it
     below = 0.5 * (1.0 + tl.erf(found * 0.7071067811865476))
     if grad is None:
         value = found * below

@@ -1,19 +1,20 @@
-"""Triton kernels of a whole attention for short sequences: one tile holds all tokens of a head.
+"""Triton kernels of attention on short sequences: one program holds all tokens of a head.
 
-Forward mixes keys and values by the operators, normalises rows, activates and sums in one program a head; nothing
-between inputs and output touches memory. Backward does all of it again and writes the gradients of the mixed keys and
-values, of which a second kernel, walking over the batch, makes those of the plain ones and of the operators.
+Forward mixes keys and values by the operators, normalises rows, activates and sums in one program per head; nothing
+between inputs and output is written to memory. Backward repeats all of it and writes the gradients of the mixed keys
+and values. A second kernel, which loops over the batch, computes from these the gradients of the unmixed ones and of
+the operators.
 
-Registers are what is short: an operator is read a few columns at a time, so that no more of it is held than is used.
+Registers are scarce: an operator is read a few columns at a time, so no more of it is held than is used.
 
-Inputs of 16 bits are widened as they are read: launches and traffic are what short sequences cost, not products, and
-what lies between two products is then not rounded to 16 bits. (Triton 3.6 also compiles chains of 16-bit products of
-64 tokens wrongly.)
+16-bit inputs are widened as they are read: short sequences cost launches and memory traffic, not products, and numbers
+between two products are then not rounded to 16 bits. (Triton 3.6 also compiles chains of 16-bit products of 64 tokens
+wrongly.)
 
 Alphabet: M queries, N keys, D query and key width, E value width, G gate width; all padded to powers of two.
 """
 
-# a kernel's arguments are many: pointers, three strides a tensor, sizes, block sizes
+# kernels have many arguments: pointers, three strides per tensor, sizes, block sizes
 # mypy: ignore-errors
 
 import triton
@@ -31,24 +32,29 @@ def _tile(pointer, b, h, rows, limit, stride_b, stride_n, stride_h, width, WIDTH
 @triton.jit
 def _mixed(
     x, matrix, b, h, x_b, x_n, x_h, matrix_h, down, right, N, width,
-    WIDTH: tl.constexpr, BLOCK_N: tl.constexpr, CHUNK: tl.constexpr, PRECISION: tl.constexpr,
+    HAS_MATRIX: tl.constexpr, WIDTH: tl.constexpr, BLOCK_N: tl.constexpr, CHUNK: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """(I + matrix) x of a head, (BLOCK_N, WIDTH), the identity exact; strides down and right the matrix."""
+    """(I + matrix) x of a head, (BLOCK_N, WIDTH), with an exact identity; x if there is no matrix.
+
+    `down` and `right` are the matrix's strides.
+    """
     rows = tl.arange(0, BLOCK_N)
-    own = matrix + h.to(tl.int64) * matrix_h
     total = _tile(x, b, h, rows, N, x_b, x_n, x_h, width, WIDTH)
-    for start in range(0, N, CHUNK):
-        columns = start + tl.arange(0, CHUNK)
-        inside = (rows[:, None] < N) & (columns[None, :] < N)
-        places = rows[:, None] * down + columns[None, :] * right
-        part = tl.load(own + places, mask=inside, other=0.0).to(tl.float32)
-        total += tl.dot(part, _tile(x, b, h, columns, N, x_b, x_n, x_h, width, WIDTH), input_precision=PRECISION)
+    if HAS_MATRIX:
+        own = matrix + h.to(tl.int64) * matrix_h
+        for start in range(0, N, CHUNK):
+            columns = start + tl.arange(0, CHUNK)
+            inside = (rows[:, None] < N) & (columns[None, :] < N)
+            places = rows[:, None] * down + columns[None, :] * right
+            part = tl.load(own + places, mask=inside, other=0.0).to(tl.float32)
+            other = _tile(x, b, h, columns, N, x_b, x_n, x_h, width, WIDTH)
+            total += tl.dot(part, other, input_precision=PRECISION)
     return total
 
 
 @triton.jit
 def _scores(query, key, scale, share, floor, gain, NORM: tl.constexpr, PRECISION: tl.constexpr):
-    """Scores s, rows multiplied by gain / sqrt(share ‖s‖² + floor) if so wanted, and that factor."""
+    """Scores s, with NORM each row multiplied by gain / sqrt(share ‖s‖² + floor), and that factor."""
     scores = tl.dot(query, tl.trans(key), input_precision=PRECISION) * scale
     factor = tl.zeros((scores.shape[0],), tl.float32) + 1.0
     if NORM:
@@ -59,7 +65,7 @@ def _scores(query, key, scale, share, floor, gain, NORM: tl.constexpr, PRECISION
 
 @triton.jit
 def _through_norm(grad, scores, factor, scale, share, gain, NORM: tl.constexpr):
-    """Gradient of the products from that of the scores made of them."""
+    """Gradient of the products Q Kᵀ, from the gradient of the normalised scores."""
     if NORM:
         along = tl.sum(grad * scores, 1) * (share / (gain * gain))
         grad = (grad - scores * along[:, None]) * factor[:, None]
@@ -84,30 +90,21 @@ def forward_kernel(
     DROPOUT: tl.constexpr, PRECISION: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     CHUNK: tl.constexpr,
 ):  # fmt: skip
-    """All of a head's output."""
+    """The output of a head."""
     bh = tl.program_id(0)
     b, h = bh // H, bh % H
     rows = tl.arange(0, BLOCK_M)
     columns = tl.arange(0, BLOCK_N)
     query = _tile(q, b, h, rows, M, q_b, q_n, q_h, d, D)
-    if HAS_M1:
-        key = _mixed(k, m1, b, h, k_b, k_n, k_h, m1_h, 1, m1_n, N, d, D, BLOCK_N, CHUNK, PRECISION)
-    else:
-        key = _tile(k, b, h, columns, N, k_b, k_n, k_h, d, D)
-    if HAS_M2:
-        value = _mixed(v, m2, b, h, v_b, v_n, v_h, m2_h, m2_n, 1, N, e, E, BLOCK_N, CHUNK, PRECISION)
-    else:
-        value = _tile(v, b, h, columns, N, v_b, v_n, v_h, e, E)
+    key = _mixed(k, m1, b, h, k_b, k_n, k_h, m1_h, 1, m1_n, N, d, HAS_M1, D, BLOCK_N, CHUNK, PRECISION)
+    value = _mixed(v, m2, b, h, v_b, v_n, v_h, m2_h, m2_n, 1, N, e, HAS_M2, E, BLOCK_N, CHUNK, PRECISION)
     scores, _ = _scores(query, key, scale, share, floor, gain, NORM, PRECISION)
     weights = _softmax(scores, columns, N) if ACTIVATION == "softmax" else tl.maximum(scores, 0.0)
     if ACTIVATION == "gated":
         gate_query = _tile(gate_q, b, h, rows, M, gq_b, gq_n, gq_h, g, G)
-        if HAS_GATE_M1:
-            gate_key = _mixed(
-                gate_k, gate_m1, b, h, gk_b, gk_n, gk_h, gm1_h, 1, gm1_n, N, g, G, BLOCK_N, CHUNK, PRECISION
-            )
-        else:
-            gate_key = _tile(gate_k, b, h, columns, N, gk_b, gk_n, gk_h, g, G)
+        gate_key = _mixed(
+            gate_k, gate_m1, b, h, gk_b, gk_n, gk_h, gm1_h, 1, gm1_n, N, g, HAS_GATE_M1, G, BLOCK_N, CHUNK, PRECISION
+        )
         gate_scores, _ = _scores(gate_query, gate_key, gate_scale, gate_share, gate_floor, 1.0, GATE_NORM, PRECISION)
         gate, _ = softplus(gate_scores, 1.0, PRECISION)
         weights *= gate
@@ -130,20 +127,14 @@ def backward_kernel(
     DROPOUT: tl.constexpr, PRECISION: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     CHUNK: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of a head's queries and of its keys and values as the scores see them, mixed if there are operators."""
+    """Gradients of a head's queries, and of its mixed keys and values."""
     bh = tl.program_id(0)
     b, h = bh // H, bh % H
     rows = tl.arange(0, BLOCK_M)
     columns = tl.arange(0, BLOCK_N)
     query = _tile(q, b, h, rows, M, q_b, q_n, q_h, d, D)
-    if HAS_M1:
-        key = _mixed(k, m1, b, h, k_b, k_n, k_h, m1_h, 1, m1_n, N, d, D, BLOCK_N, CHUNK, PRECISION)
-    else:
-        key = _tile(k, b, h, columns, N, k_b, k_n, k_h, d, D)
-    if HAS_M2:
-        value = _mixed(v, m2, b, h, v_b, v_n, v_h, m2_h, m2_n, 1, N, e, E, BLOCK_N, CHUNK, PRECISION)
-    else:
-        value = _tile(v, b, h, columns, N, v_b, v_n, v_h, e, E)
+    key = _mixed(k, m1, b, h, k_b, k_n, k_h, m1_h, 1, m1_n, N, d, HAS_M1, D, BLOCK_N, CHUNK, PRECISION)
+    value = _mixed(v, m2, b, h, v_b, v_n, v_h, m2_h, m2_n, 1, N, e, HAS_M2, E, BLOCK_N, CHUNK, PRECISION)
     grad = _tile(grad_out, b, h, rows, M, o_b, o_n, o_h, e, E)
     scores, factor = _scores(query, key, scale, share, floor, gain, NORM, PRECISION)
     weights = _softmax(scores, columns, N) if ACTIVATION == "softmax" else tl.maximum(scores, 0.0)
@@ -158,12 +149,9 @@ def backward_kernel(
         grad_scores = tl.where(scores > 0.0, grad_weights, 0.0)
     if ACTIVATION == "gated":
         gate_query = _tile(gate_q, b, h, rows, M, gq_b, gq_n, gq_h, g, G)
-        if HAS_GATE_M1:
-            gate_key = _mixed(
-                gate_k, gate_m1, b, h, gk_b, gk_n, gk_h, gm1_h, 1, gm1_n, N, g, G, BLOCK_N, CHUNK, PRECISION
-            )
-        else:
-            gate_key = _tile(gate_k, b, h, columns, N, gk_b, gk_n, gk_h, g, G)
+        gate_key = _mixed(
+            gate_k, gate_m1, b, h, gk_b, gk_n, gk_h, gm1_h, 1, gm1_n, N, g, HAS_GATE_M1, G, BLOCK_N, CHUNK, PRECISION
+        )
         gate_scores, gate_factor = _scores(
             gate_query, gate_key, gate_scale, gate_share, gate_floor, 1.0, GATE_NORM, PRECISION
         )
@@ -188,7 +176,7 @@ def backward_kernel(
 
 @triton.jit
 def _pick(place, a, b, c):
-    """The first, second or third of three numbers or pointers."""
+    """The number or pointer at an index below three."""
     return tl.where(place == 0, a, tl.where(place == 1, b, c))
 
 
@@ -199,11 +187,11 @@ def operators_backward_kernel(
     m0_h, m0_n, m1_h, m1_n, m2_h, m2_n, B, H, N, d0, d1, d2, parts, values,
     D: tl.constexpr, PRECISION: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """From tokens and the gradients of what an operator made of them, over every parts-th batch entry of one head.
+    """Gradients of tokens and of the operator that mixed them, over every `parts`-th batch entry of one head.
 
-    Of up to three operators, `values` the place of the one that mixes values. Written are the gradients of the tokens,
-    matrix mixed + mixed, of values its transpose, and into (parts, operators, H, N, N) the sum of plain mixedᵀ; that of
-    mixed plainᵀ for values.
+    `plain` are the tokens and `mixed` the gradients of the mixed tokens, of up to three operators; `values` is the
+    index of the one that mixes values. Written are the gradients of the tokens, mixed + matrix mixed, and into (parts,
+    operators, H, N, N) the sums of plain mixedᵀ; for values, both are transposed.
     """
     part, h, place = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     columns = tl.arange(0, BLOCK_N)
@@ -234,7 +222,7 @@ def drop_sum_kernel(
     x0_p, x0_h, x0_n, x1_p, x1_h, x1_n, x2_p, x2_h, x2_n, r0_h, r1_h, r2_h, H, N, parts,
     DROP: tl.constexpr, PARTS: tl.constexpr, ENTRIES: tl.constexpr,
 ):  # fmt: skip
-    """Up to three operators (H, N, N), each the sum of so many parts, entries dropped if so wanted, side by side."""
+    """Up to three operators (H, N, N), each the sum of its parts, with DROP some entries set to zero."""
     h, place = tl.program_id(1), tl.program_id(2)
     entries = tl.program_id(0) * ENTRIES + tl.arange(0, ENTRIES)
     rows, columns = entries // N, entries % N
