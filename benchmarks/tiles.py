@@ -3,7 +3,7 @@
     python benchmarks/tiles.py [--tokens 4096] [--batch 8] [--heads 8] [--width 64] [--dtype bfloat16] [--norm rms]
         [--activations relu gated] [--kernels forward keys queries] [--tiles 64,64,4,3 …] [--workers N] [--out FILE]
 
-The winners belong in `_TUNED` of `toa.ops.attention.fused`; nothing is searched for when a program runs. Compiling
+The winners belong in `_TUNED` of `toa.ops.attention.tiles`; nothing is searched for when a program runs. Compiling
 takes longest and goes on in several processes, which leave what they compile in Triton's cache. What is timed is a CUDA
 graph, since launches would hide what short kernels take: forward, or forward and both kernels of backward, one of them
 varied. A tile whose results are not those of the present one, or that does not fit the chip, is said to be so and not
@@ -27,9 +27,10 @@ from torch import Tensor
 from toa._files import write_atomically
 from toa.experiments.op_cost import DTYPES, graph_times
 from toa.experiments.records import provenance
-from toa.ops.attention import fused
-from toa.ops.attention.definitions import RowNorms
-from toa.ops.attention.fused import Blocks
+from toa.ops.attention import tiles
+from toa.ops.attention.blocked import Factors
+from toa.ops.attention.definitions import GATE_NORMS, SCORE_NORMS, RowNorms
+from toa.ops.attention.tiles import Blocks
 from toa.tasks.device import allow_tf32
 
 KERNELS = ("forward", "keys", "queries")
@@ -39,7 +40,7 @@ GRID = tuple(itertools.starmap(Blocks, itertools.product(SIDES, SIDES, WARPS, ST
 TOLERANCE = 0.02
 # for one tile
 SECONDS = 0.05
-_present = fused.choose_blocks
+_present = tiles.choose_blocks
 
 
 class Problem:
@@ -55,7 +56,8 @@ class Problem:
         self._gated = activation == "gated"
         self._inputs = [normal().requires_grad_() for _ in range(5 if self._gated else 3)]
         self._grad = normal()
-        self._rows = RowNorms.of(args.norm, args.norm if self._gated else "none", args.tokens)
+        norms = SCORE_NORMS[args.norm], GATE_NORMS[args.norm if self._gated else "none"]
+        self._norms = RowNorms(*(norm.row_norm(args.tokens) for norm in norms))
         self._scales = (args.width**-0.5,) * 2
 
     def way(self, kernel: str) -> Callable[[], Sequence[Tensor]]:
@@ -65,9 +67,7 @@ class Problem:
         return lambda: torch.autograd.grad(self._forward(), self._inputs, self._grad)
 
     def _forward(self) -> Tensor:
-        gate = () if self._gated else (None, None)
-        options = {"scales": self._scales, "rows": self._rows, "causal": False, "dropout_p": 0.0}
-        return fused.kernel_attention(*self._inputs, *gate, **options)  # type: ignore[arg-type]
+        return tiles.attend_tiles(Factors(*self._inputs), scales=self._scales, norms=self._norms)
 
 
 def milliseconds(way: Callable[[], object]) -> float:
@@ -81,7 +81,7 @@ def take(kernel: str, blocks: Blocks | None) -> None:
     def choose(which: Any, *words: Any, **options: Any) -> Blocks:
         return blocks if blocks is not None and which == kernel else _present(which, *words, **options)
 
-    fused.choose_blocks = choose  # type: ignore[assignment]
+    tiles.choose_blocks = choose  # type: ignore[assignment]
 
 
 def compile_share(args: argparse.Namespace, jobs: list[tuple[str, str, Blocks]]) -> None:

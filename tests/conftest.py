@@ -8,8 +8,10 @@ import pytest
 # before anything imports toa. Not api.py: it has to refuse bad shapes in its own words.
 SHAPE_CHECKED = (
     "toa.ops.operators",
-    "toa.ops.attention.naive",
+    "toa.ops.attention.reference",
     "toa.ops.attention.folded",
+    "toa.ops.attention.inputs",
+    "toa.ops.attention.blocked",
     "toa.ops.attention.definitions",
 )
 # torch.compile cannot trace the checks: its tests run in a process without them

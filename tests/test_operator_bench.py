@@ -33,9 +33,9 @@ def _in_this_process(monkeypatch) -> None:
 def hasty_backend() -> Iterator[None]:
     """A backend that is quick and a little wrong."""
 
-    def run(q, *tensors, **options):
-        out = ops.BACKENDS["folded"].run(q, *tensors, **options)
-        return out + 1e-3 * q.sum() * torch.ones_like(out)
+    def run(inputs):
+        out = ops.BACKENDS["folded"].run(inputs)
+        return out + 1e-3 * inputs.q.sum() * torch.ones_like(out)
 
     kept = dict(ops.BACKENDS._entries)
     ops.BACKENDS.register("hasty")(ops.AttentionBackend(run=run, automatic=()))

@@ -15,18 +15,18 @@ def harness():
 
 def test_every_tile_of_the_table_is_among_those_that_are_timed(harness):
     assert len(set(harness.GRID)) == len(harness.GRID)
-    assert set(harness.fused._TUNED.values()) <= set(harness.GRID)
+    assert set(harness.tiles._TUNED.values()) <= set(harness.GRID)
 
 
 def test_one_kernel_gets_a_tile_and_the_others_keep_theirs(harness, monkeypatch):
-    present = harness.fused.choose_blocks
-    monkeypatch.setattr(harness.fused, "choose_blocks", present)
+    present = harness.tiles.choose_blocks
+    monkeypatch.setattr(harness.tiles, "choose_blocks", present)
     tile, problem = harness.GRID[0], (4096, 4096, 64, torch.bfloat16)
     harness.take("keys", tile)
-    assert harness.fused.choose_blocks("keys", *problem, gated=True) == tile
-    assert harness.fused.choose_blocks("queries", *problem, gated=True) == present("queries", *problem, gated=True)
+    assert harness.tiles.choose_blocks("keys", *problem, gated=True) == tile
+    assert harness.tiles.choose_blocks("queries", *problem, gated=True) == present("queries", *problem, gated=True)
     harness.take("keys", None)
-    assert harness.fused.choose_blocks("keys", *problem, gated=True) == present("keys", *problem, gated=True)
+    assert harness.tiles.choose_blocks("keys", *problem, gated=True) == present("keys", *problem, gated=True)
 
 
 def test_tiles_may_be_named(harness, capsys):

@@ -2,6 +2,7 @@ import builtins
 import json
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 from typer.testing import CliRunner
@@ -11,7 +12,7 @@ from tests.support import ROOT
 from toa.cli import app
 from toa.cli import environment as doctor
 from toa.ops import BACKENDS, AttentionBackend
-from toa.ops.attention.naive import naive_operator_attention
+from toa.ops.attention.reference import reference_attention
 
 
 def call(*words: str):
@@ -45,12 +46,12 @@ def test_backends_that_run_here_agree_with_the_reference(report):
 
 
 def test_a_backend_that_is_wrong_or_broken_fails_the_self_test(monkeypatch):
-    replace_backend(monkeypatch, lambda *tensors, **options: naive_operator_attention(*tensors, **options) + 1e-3)
+    replace_backend(monkeypatch, lambda inputs: reference_attention(inputs) + 1e-3)
     wrong = doctor.try_backends()["cpu"]["tests"]["folded"]
     assert wrong["status"] == "failed"
     assert "allowed 1e-04" in wrong["detail"]
 
-    def broken(*tensors, **options):
+    def broken(inputs):
         raise OSError("libcuda.so:\n not found")
 
     replace_backend(monkeypatch, broken)
@@ -64,8 +65,8 @@ def test_a_backend_that_is_wrong_or_broken_fails_the_self_test(monkeypatch):
 
 
 def test_a_wrong_gradient_alone_fails_the_self_test(monkeypatch):
-    def detached(q, *rest, **options):
-        return naive_operator_attention(q.detach() + 0.0 * q, *rest, **options)
+    def detached(inputs):
+        return reference_attention(replace(inputs, q=inputs.q.detach() + 0.0 * inputs.q))
 
     replace_backend(monkeypatch, detached)
     assert doctor.try_backends()["cpu"]["tests"]["folded"]["status"] == "failed"

@@ -1,5 +1,6 @@
-"""Tests of mixing by kernels; run on a GPU, or by test_kernels.py in a process with Triton's interpreter."""
+"""Tests of mixing by kernels; run on a GPU, or by test_kernels.py under Triton's interpreter."""
 
+import itertools
 from typing import Any
 
 import pytest
@@ -33,10 +34,18 @@ def normal(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
     return made.to(DEVICE, dtype).requires_grad_()
 
 
+# each size with drops, each surplus, and each direction; all other combinations are slow tests
+DIFFERENT = [(1, 1, True, True), (17, 1, False, True), (17, 8, False, False), (63, 1, True, False)]
+DIFFERENT += [(64, 0, False, True), (65, 1, True, True)]
+COMBINATIONS = [
+    pytest.param(*case, marks=() if case in DIFFERENT else pytest.mark.slow)
+    for case in itertools.product((1, 17, 63, 64, 65, 130), (0, 1, 8), (True, False), (True, False))
+    if case[1] == 1 or not case[2]
+]
+
+
+@pytest.mark.parametrize(("n", "surplus", "dropped", "transpose"), COMBINATIONS)
 @pytest.mark.parametrize("residual", [True, False])
-@pytest.mark.parametrize("transpose", [True, False])
-@pytest.mark.parametrize(("surplus", "dropped"), [(1, True), (1, False), (8, False), (0, False)])
-@pytest.mark.parametrize("n", [1, 17, 64, 130] if ON_GPU else [1, 17, 64])
 def test_mixing_and_its_gradients_are_those_of_the_dropped_matrix(n, surplus, dropped, transpose, residual) -> None:
     x, weight = normal(3, n, 2, 5), normal(2, n + surplus, n + surplus)
     block, drop = weight[:, :n, :n], make_drop([0.3, 0.6]) if dropped else None
@@ -77,7 +86,7 @@ def test_an_aligned_operator_is_not_copied(monkeypatch) -> None:
     mix_tokens(x, normal(2, 64, 64)).sum().backward()
     mix_tokens(x, normal(2, 72, 72)[:, :64, :64]).sum().backward()
     assert copies == []
-    # rows that begin anywhere, tokens that fill no row, another type, and entries that are dropped
+    # unaligned rows, unaligned tokens, another dtype, and dropped entries
     mix_tokens(x, normal(2, 65, 65)[:, :64, :64])
     mix_tokens(normal(2, 63, 2, 8), normal(2, 63, 63))
     mix_tokens(x.to(torch.float16), normal(2, 64, 64))
@@ -85,14 +94,14 @@ def test_an_aligned_operator_is_not_copied(monkeypatch) -> None:
     assert len(copies) == 4
 
 
-def test_views_are_read_where_they_lie() -> None:
+def test_views_are_not_copied() -> None:
     tokens = normal(2, 24, 3 * 2 * 8)
     views = [x.unflatten(-1, (2, 8)) for x in tokens.chunk(3, -1)]
     weight = normal(2, 24, 24)
     got = mix_tokens(views[1], weight)
     copied = mix_tokens(views[1].contiguous(), weight)
     assert torch.equal(got, copied)
-    # and results stay where products leave them, to be read there by the products of backward
+    # the result keeps the layout of its product, which backward reads without a copy
     heads_first = got.permute(2, 1, 0, 3)
     assert heads_first.is_contiguous()
     assert mixing._by_head(got, 24).data_ptr() == got.data_ptr()
@@ -100,7 +109,7 @@ def test_views_are_read_where_they_lie() -> None:
     assert torch.equal(of_view, of_copy)
 
 
-def test_an_entry_is_dropped_alike_in_any_block_and_by_head() -> None:
+def test_dropped_entries_depend_on_seed_head_row_and_column_only() -> None:
     ones = torch.ones(2, 70, 70, device=DEVICE)
     drop = make_drop([0.0, 0.75])
     dropped = drop_entries(ones, drop)
@@ -110,17 +119,17 @@ def test_an_entry_is_dropped_alike_in_any_block_and_by_head() -> None:
     assert torch.equal(drop_entries(ones[:, :33, :33], drop), dropped[:, :33, :33])
     assert torch.equal(drop_entries(ones.mT, drop), dropped)
     assert not torch.equal(drop_entries(ones, make_drop([0.0, 0.75], seed=6)), dropped)
-    # shared by all heads, a rate still drops other entries of each
+    # with one rate for all heads, each head still drops different entries
     shared = drop_entries(ones, make_drop(0.5))
     assert not torch.equal(shared[0], shared[1])
-    # nor are the heads of a seed those of the seed beside it
+    # heads of neighbouring seeds differ too
     beside = drop_entries(ones, make_drop(0.5, seed=6))
     assert not torch.equal(shared[1], beside[0])
     largest = drop_entries(ones, make_drop(0.5, seed=2**31 - 1))
     assert abs((largest != 0).float().mean().item() - 0.5) < 0.03
 
 
-def test_a_dropped_operator_is_one_matrix_however_it_is_used() -> None:
+def test_a_dropped_operator_is_the_same_matrix_in_mix_dense_and_offset() -> None:
     operator = ops.Dense(normal(2, 30, 30), drop=make_drop(0.5))
     x = normal(1, 25, 2, 4)
     dense = operator.dense(25)
@@ -130,8 +139,7 @@ def test_a_dropped_operator_is_one_matrix_however_it_is_used() -> None:
     torch.testing.assert_close(operator.offset[:, :25, :25] + torch.eye(25, device=DEVICE), dense)
 
 
-@pytest.mark.parametrize("sharing", ["pass", "operator"])
-@pytest.mark.parametrize("tokens", [20, 70])
+@pytest.mark.parametrize(("tokens", "sharing"), [(20, "pass"), (70, "operator")])
 def test_generator_makes_a_training_pass_reproducible(tokens, sharing) -> None:
     x = torch.randn(2, tokens, 8, device=DEVICE)
 
@@ -150,10 +158,10 @@ def test_generator_makes_a_training_pass_reproducible(tokens, sharing) -> None:
     assert not torch.equal(first[0], other[0])
 
 
-# the compiler itself calls what PyTorch has deprecated
+# the compiler itself calls deprecated functions of PyTorch
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("dropped", [True, False])
-def test_operators_are_what_they_are_registered_as(dropped) -> None:
+def test_mixing_is_registered_correctly(dropped) -> None:
     drop = make_drop([0.3, 0.6]) if dropped else (None, None)
     views = (normal(2, 2, 9, 5, dtype=torch.float16).transpose(1, 2), normal(2, 11, 11)[:, :9, :9])
     x, block = (view.detach().requires_grad_() for view in views)
@@ -165,7 +173,7 @@ def test_operators_are_what_they_are_registered_as(dropped) -> None:
 
 
 def kept_bytes(layer: torch.nn.Module, x: Tensor) -> int:
-    """Bytes that autograd keeps of a pass besides parameters and the tokens that go in."""
+    """Bytes that autograd keeps for backward, without parameters and input tokens."""
     given = {t.untyped_storage().data_ptr() for t in (x, *layer.parameters())}
     found: dict[int, tuple[int, Tensor]] = {}
 
@@ -181,12 +189,12 @@ def kept_bytes(layer: torch.nn.Module, x: Tensor) -> int:
 
 
 @pytest.mark.parametrize(("variant", "tensors"), [("relu", 6), ("gated", 9)])
-def test_a_layer_keeps_no_operator_and_few_tensors_of_tokens(variant, tensors) -> None:
+def test_a_layer_keeps_few_tensors_of_tokens_and_no_operator_for_backward(variant, tensors) -> None:
     batch, tokens, width = 2, 96, 64
     norms: dict[str, Any] = {"score_norm": "rms"} | ({"gate_norm": "rms"} if variant == "gated" else {})
     layer = TemporalOperatorAttention(width, 4, tokens, variant, dropout=0.1, **norms).to(DEVICE)
     x = torch.randn(batch, tokens, width, device=DEVICE)
-    # projected queries, keys and values, the mixed keys and values, and the output
+    # projected queries, keys and values, mixed keys and values, and the output
     weights = 4 * sum(p.numel() for p in layer.parameters() if p.shape[-1] == width and p.dim() == 2)
     rows = 8 * batch * tokens * layer.num_heads + 4096
     assert kept_bytes(layer, x) <= 4 * tensors * batch * tokens * width + weights + rows

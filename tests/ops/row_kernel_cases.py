@@ -1,4 +1,4 @@
-"""Tests of the kernels over rows; run on a GPU, or by test_kernels.py in a process with Triton's interpreter."""
+"""Tests of layer norm, column sums and linear maps by kernels; run on a GPU, or by test_kernels.py."""
 
 from collections.abc import Callable
 
@@ -9,20 +9,21 @@ from torch import Tensor
 from tests.ops.triton_cases import DEVICE, ON_GPU, _poisoned, _rms  # noqa: F401
 from tests.support import assert_registered
 from toa.experiments.op_cost import unit_of_rounding
-from toa.ops import column_sum as column_sum_module
-from toa.ops import layer_norm as layer_norm_module
 from toa.ops import linear as linear_module
-from toa.ops.column_sum import column_sum
-from toa.ops.layer_norm import MAX_WIDTH, layer_norm
+from toa.ops import rows as rows_module
+from toa.ops._backend import SWITCHABLE_KERNELS, disable_kernels
 from toa.ops.linear import linear
+from toa.ops.rows import MAX_WIDTH, column_sum, layer_norm
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-# rows and width; the interpreter is slow
-SIZES = (
-    [(rows, width) for rows in (0, 1, 17, 1000, 40000) for width in (1, 8, 16, 24, 128, 200, 512, MAX_WIDTH)]
-    if ON_GPU
-    else [(0, 8), (1, 1), (17, 8), (1000, 16), (17, 24), (70, 128), (17, 200), (5, 512)]
-)
+# rows and width; the interpreter is slow, and runs the same code for every dtype
+LARGE = [(rows, width) for rows in (0, 1, 17, 1000, 40000) for width in (1, 8, 16, 24, 128, 200, 512, MAX_WIDTH)]
+SMALL = [(0, 8), (1, 1), (17, 8), (1000, 16), (17, 24), (70, 128), (17, 200), (5, 512)]
+CASES = [
+    pytest.param(dtype, *size, marks=pytest.mark.slow if dtype != torch.float32 and size != (17, 24) else ())
+    for dtype in DTYPES
+    for size in (LARGE if ON_GPU else SMALL)
+]
 
 
 @pytest.fixture(autouse=True)
@@ -35,7 +36,7 @@ def normal(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> Te
 
 
 def results(function: Callable[..., Tensor], backend: str, grad: Tensor, *tensors: Tensor) -> dict[str, Tensor]:
-    """The output, and the gradient of every tensor; PyTorch's own where no kernel runs."""
+    """The output, and the gradient of every tensor; by PyTorch's functions if the backend has no kernels."""
     leaves = [x.detach().requires_grad_() for x in tensors]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TOA_BACKEND", backend)
@@ -45,7 +46,7 @@ def results(function: Callable[..., Tensor], backend: str, grad: Tensor, *tensor
 
 
 def assert_as_accurate_as_pytorch(function: Callable[..., Tensor], grad: Tensor, *tensors: Tensor) -> None:
-    """Errors are root mean squares, over sizes in float64."""
+    """Compare root mean square errors, relative to float64."""
     exact = results(function, "folded", grad.double(), *(x.double() for x in tensors))
     plain = results(function, "folded", grad, *tensors)
     eps = unit_of_rounding(grad.dtype, tf32=False)
@@ -62,10 +63,9 @@ def runs_kernel(out: Tensor, name: str) -> bool:
     return name in type(out.grad_fn).__name__
 
 
-@pytest.mark.parametrize(("rows", "width"), SIZES)
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("dtype", "rows", "width"), CASES)
 def test_layer_norm_and_its_gradients(dtype, rows, width) -> None:
-    # far from zero, where a variance as the mean of squares less the square of the mean would lose its digits
+    # far from zero, where the mean of squares minus the square of the mean loses digits
     x = 3.0 + normal(rows, width, dtype=dtype)
     others = (normal(width, dtype=dtype, seed=seed) for seed in (1, 2))
     assert_as_accurate_as_pytorch(layer_norm, normal(rows, width, dtype=dtype, seed=3), x, *others)
@@ -82,14 +82,14 @@ def test_layer_norm_of_tensors_in_any_memory_layout() -> None:
     expected = results(layer_norm, "triton", wide.contiguous(), wide.contiguous(), *together[2:])
     for name, got in results(layer_norm, "triton", wide, wide, *together[2:]).items():
         torch.testing.assert_close(got, expected[name])
-    # a sum's gradient is one number that is everywhere
+    # the gradient of a sum is one expanded number
     ones = torch.ones((), device=DEVICE)
     expected = results(layer_norm, "triton", ones.repeat(3, 5, 24), *together[1:])
     for name, got in results(layer_norm, "triton", ones.expand(3, 5, 24), *together[1:]).items():
         assert torch.equal(got, expected[name]), name
 
 
-def test_layer_norm_gives_the_same_numbers_each_time() -> None:
+def test_layer_norm_is_deterministic() -> None:
     tensors = (normal(500, 16, seed=1), normal(500, 16), normal(16), normal(16))
     first, again = (results(layer_norm, "triton", *tensors) for _ in range(2))
     assert all(torch.equal(first[name], again[name]) for name in first)
@@ -108,7 +108,7 @@ def test_layer_norm_under_autocast_is_in_float32() -> None:
     assert [grad.dtype for grad in grads] == [torch.bfloat16, torch.float32, torch.float32]
 
 
-def test_what_the_norm_kernels_do_not_take_goes_to_pytorch(monkeypatch) -> None:
+def test_layer_norm_falls_back_to_pytorch(monkeypatch) -> None:
     def runs(x: Tensor, dtype: torch.dtype | None = None) -> bool:
         weight, bias = (normal(x.shape[-1]).to(dtype or x.dtype).requires_grad_() for _ in range(2))
         return runs_kernel(layer_norm(x, weight, bias), "toa_layer_norm")
@@ -118,7 +118,7 @@ def test_what_the_norm_kernels_do_not_take_goes_to_pytorch(monkeypatch) -> None:
     assert not runs(normal(3, 1))
     assert not runs(normal(3, 8, dtype=torch.float64))
     if not ON_GPU:
-        # a mix that PyTorch takes on a CPU alone
+        # PyTorch takes mixed dtypes on a CPU only
         assert not runs(normal(3, 8, dtype=torch.bfloat16), torch.float32)
     monkeypatch.setenv("TOA_BACKEND", "folded")
     assert not runs(normal(3, 8))
@@ -128,21 +128,20 @@ def test_what_the_norm_kernels_do_not_take_goes_to_pytorch(monkeypatch) -> None:
         layer_norm(normal(3, 8), normal(4), normal(4))
 
 
-def test_layer_norm_refuses_to_be_differentiated_twice() -> None:
+def test_layer_norm_raises_for_second_derivatives() -> None:
     x, weight, bias = (normal(*shape).requires_grad_() for shape in ((5, 8), (8,), (8,)))
     (grad,) = torch.autograd.grad(layer_norm(x, weight, bias).square().sum(), x, create_graph=True)
     with pytest.raises(RuntimeError, match="no autograd formula"):
         grad.sum().backward()
 
 
-@pytest.mark.parametrize(("rows", "width"), SIZES)
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("dtype", "rows", "width"), CASES)
 def test_column_sum(dtype, rows, width) -> None:
     x = normal(rows, width, dtype=dtype)
     exact = x.double().sum(0)
     got = column_sum(x, torch.float32)
     assert got.dtype == torch.float32
-    # a sum of n numbers, in any order, is right to n times eps of their sizes, and far better as a rule
+    # in any order, the error of a sum is at most n eps times the sum of magnitudes, and far less as a rule
     assert ((got - exact).abs() <= 1e-6 * x.double().abs().sum(0)).all()
     rounded = column_sum(x, dtype)
     assert rounded.dtype == dtype
@@ -165,7 +164,7 @@ def test_linear_takes_gradients_in_any_memory_layout() -> None:
 
 
 @pytest.mark.parametrize("learning", [(True, False, False), (False, True, False), (False, False, True)], ids=str)
-def test_linear_gives_gradients_to_those_alone_that_learn(monkeypatch, learning) -> None:
+def test_linear_computes_only_the_gradients_that_are_needed(monkeypatch, learning) -> None:
     summed = []
 
     def counted(x: Tensor, dtype: torch.dtype) -> Tensor:
@@ -209,17 +208,17 @@ def test_linear_can_be_differentiated_twice() -> None:
         torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-4)
 
 
-def test_what_is_in_place_on_a_linear_map_is_refused_rather_than_wrong() -> None:
+def test_changing_a_linear_map_in_place_raises() -> None:
     x, weight, bias = (normal(*shape).requires_grad_() for shape in ((7, 3), (6, 3), (6,)))
     with pytest.raises(RuntimeError, match="is a view and is being modified inplace"):
         linear(x, weight, bias).relu_()
 
 
-# the compiler itself calls what PyTorch has deprecated, and says that it looks past the cache of `_backend`
+# the compiler itself calls deprecated functions of PyTorch, and warns that it ignores a cache
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.filterwarnings("ignore:Dynamo detected a call:UserWarning")
 @pytest.mark.parametrize("function", [layer_norm, linear])
-def test_it_compiles_whole(function) -> None:
+def test_it_compiles_without_a_graph_break(function) -> None:
     tensors = (normal(7, 8, seed=1), normal(7, 8), normal(8) if function is layer_norm else normal(8, 8), normal(8))
     torch._dynamo.reset()
     compiled = torch.compile(function, fullgraph=True, backend="aot_eager")
@@ -230,10 +229,25 @@ def test_it_compiles_whole(function) -> None:
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
-def test_operators_are_what_they_are_registered_as(dtype) -> None:
+def test_operators_are_registered_correctly(dtype) -> None:
     x, weight, bias = (normal(*shape, dtype=dtype) for shape in ((4, 3, 8), (8,), (8,)))
     apart = x.transpose(0, 1)
     leaves = [leaf.detach().requires_grad_() for leaf in (apart, weight, bias)]
-    assert_registered(layer_norm_module._forward, (*leaves, 1e-5, None))
-    assert_registered(layer_norm_module._backward, (apart.contiguous(), apart, weight, 1e-5, None))
-    assert_registered(column_sum_module._sum, (leaves[0], torch.float32))
+    assert_registered(rows_module._norm, (leaves[0], None, *leaves[1:], None, 0.0, 1e-5, None))
+    assert_registered(rows_module._norm_backward, (apart.contiguous(), apart, weight, None, 0.0, 1e-5, None))
+    assert_registered(column_sum, (leaves[0], torch.float32))
+
+
+def test_each_kernel_can_be_switched_off() -> None:
+    x, weight, bias = (normal(*shape).requires_grad_() for shape in ((5, 8), (8,), (8,)))
+    try:
+        disable_kernels("layer_norm")
+        assert not runs_kernel(layer_norm(x, weight, bias), "toa_layer_norm")
+        assert runs_kernel(linear(x, weight.outer(weight), bias), "BiasGradient")
+        disable_kernels("bias_gradient")
+        assert runs_kernel(layer_norm(x, weight, bias), "toa_layer_norm")
+        assert not runs_kernel(linear(x, weight.outer(weight), bias), "BiasGradient")
+        with pytest.raises(ValueError, match=f"unknown kernel 'norm'.*{SWITCHABLE_KERNELS[0]}"):
+            disable_kernels("norm")
+    finally:
+        disable_kernels()

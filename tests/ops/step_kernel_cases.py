@@ -1,4 +1,4 @@
-"""Tests of the kernels that spare a step launches; run on a GPU, or by test_kernels.py in the interpreter."""
+"""Tests of the kernels that save launches in a training step; run on a GPU, or by test_kernels.py."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -8,18 +8,13 @@ import torch
 from torch import Tensor
 
 from tests.ops.triton_cases import DEVICE, _poisoned  # noqa: F401
-from tests.support import assert_registered
+from tests.support import ACTIVATIONS, assert_registered
 from toa.nn import EncoderBlock, LayerNorm, ReversibleInstanceNorm, TemporalOperatorAttention
 from toa.nn import norm as norm_module
 from toa.ops import Dense, EntryDrop, operator_attention
-from toa.ops import add_norm as add_norm_module
-from toa.ops import gelu_dropout as gelu_dropout_module
-from toa.ops.add_norm import add_norm
-from toa.ops.attention import whole
-from toa.ops.gelu_dropout import gelu_dropout
-from toa.ops.layer_norm import layer_norm
+from toa.ops import rows as rows_module
 from toa.ops.mixing import drop_entries
-from toa.ops.series_norm import MAX_LENGTH, takes_series
+from toa.ops.rows import MAX_LENGTH, add_norm, gelu_dropout, layer_norm, takes_series
 from toa.ops.split import split
 
 
@@ -32,10 +27,12 @@ def normal(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(DEVICE)
 
 
-@pytest.mark.parametrize("affine", [False, True])
-@pytest.mark.parametrize(("batch", "length", "channels"), [(1, 1, 1), (2, 5, 3), (3, 96, 17), (1, 336, 7)])
+@pytest.mark.parametrize(
+    ("batch", "length", "channels", "affine"),
+    [(1, 1, 1, False), (2, 5, 3, True), (3, 96, 17, False), (1, 336, 7, True)],
+)
 def test_a_series_is_normalised_as_in_float64(monkeypatch, batch, length, channels, affine):
-    # a part of a longer window, as batches have it
+    # a part of a longer window, as in batches
     series = (normal(batch, length + 3, channels) * 5 + 100)[:, :length]
     assert takes_series(series)
     layer = ReversibleInstanceNorm(channels if affine else None).to(DEVICE)
@@ -47,18 +44,18 @@ def test_a_series_is_normalised_as_in_float64(monkeypatch, batch, length, channe
     assert found.shape == expected.shape
     torch.testing.assert_close(statistics.mean, wanted.mean.float(), rtol=1e-6, atol=1e-6)
     torch.testing.assert_close(statistics.std, wanted.std.float(), rtol=1e-5, atol=1e-6)
-    # the level takes digits of a series around it: one number of 100 is worth 1e-5, over a scale of 5 or sqrt(eps)
+    # around a level of 100, float32 resolves 1e-5, divided by a scale of 5 or by sqrt(eps)
     torch.testing.assert_close(found, expected.float(), rtol=1e-4, atol=1e-5 if length > 1 else 0.01)
     back = layer.float().denormalise(found, statistics)
     torch.testing.assert_close(back, series, rtol=1e-5, atol=1e-4)
 
 
-def test_channels_of_a_normalised_series_lie_one_after_another():
+def test_values_of_a_channel_are_side_by_side_in_a_normalised_series():
     found, _ = ReversibleInstanceNorm().normalise(normal(2, 8, 3))
     assert found.mT.is_contiguous()
 
 
-def test_a_series_that_kernels_do_not_take_is_normalised_by_pytorch(monkeypatch):
+def test_series_norm_falls_back_to_pytorch(monkeypatch):
     def fail(*args: object) -> None:
         raise AssertionError("the kernel was called")
 
@@ -81,21 +78,20 @@ def dropped(*numbers: float | None) -> list[EntryDrop | None]:
     return [None if rate is None else drop(place, rate) for place, rate in enumerate(numbers)]
 
 
-@pytest.mark.parametrize("queries", [9, 6])
 @pytest.mark.parametrize(
-    ("activation", "rates"),
+    ("activation", "rates", "queries"),
     [
-        ("gated", (0.2, 0.5, 0.8)),
-        ("gated", (0.2, None, 0.8)),
-        ("relu", (0.2, 0.5)),
-        ("softmax", (None, 0.5)),
-        ("softmax", (0.3, 0.5)),
+        ("gated", (0.2, 0.5, 0.8), 9),
+        ("gated", (0.2, None, 0.8), 6),
+        ("relu", (0.2, 0.5), 6),
+        ("softmax", (None, 0.5), 9),
+        ("softmax", (0.3, 0.5), 9),
     ],
 )
-def test_operators_dropped_together_are_those_dropped_before(activation, rates, queries):
+def test_operators_dropped_in_the_kernel_are_those_dropped_beforehand(activation, rates, queries):
     q, k, v = normal(3, queries, 2, 4, seed=1), normal(3, 9, 2, 4, seed=2), normal(3, 9, 2, 5, seed=3)
     gates = (normal(3, queries, 2, 3, seed=4), normal(3, 9, 2, 3, seed=5)) if activation == "gated" else ()
-    # operators of more tokens than there are
+    # operators for more tokens than the sequence has
     weights = [0.3 * normal(2, 11, 11, seed=6 + place) for place in range(len(rates))]
     tensors = [x.requires_grad_() for x in (q, k, v, *gates, *weights)]
 
@@ -112,16 +108,7 @@ def test_operators_dropped_together_are_those_dropped_before(activation, rates, 
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_dropping_together_is_what_it_is_registered_as():
-    tokens = [normal(2, 5, 2, 4, seed=place).requires_grad_() for place in range(5)]
-    matrices = [normal(2, 5, 5, seed=place).requires_grad_() for place in range(3)]
-    seeds, rates = zip(*(drop for drop in dropped(0.2, 0.4, 0.6) if drop is not None), strict=True)
-    settings = ("gated", 0.5, 0.5, "rms", "rms", 0.0)
-    assert_registered(whole._forward, (*tokens, *matrices, None, list(seeds), list(rates), *settings))
-
-
-def test_a_layer_draws_the_seeds_of_its_operators_at_once(monkeypatch):
+def test_a_layer_draws_the_seeds_of_its_operators_in_one_call(monkeypatch):
     draws: list[object] = []
     plain = torch.randint
 
@@ -136,7 +123,7 @@ def test_a_layer_draws_the_seeds_of_its_operators_at_once(monkeypatch):
     assert draws == [(2**31, (3,))]
 
 
-def test_gradients_that_lie_side_by_side_are_joined_without_a_copy():
+def test_adjacent_gradients_are_joined_without_a_copy():
     x = normal(2, 3, 10).requires_grad_()
     one, other = split(x, [4, 6])
     assert torch.equal(one, x[..., :4])
@@ -148,11 +135,11 @@ def test_gradients_that_lie_side_by_side_are_joined_without_a_copy():
         assert (found.data_ptr() == above.data_ptr()) == (number == 0)
 
 
-def test_gradients_that_only_seem_to_lie_side_by_side_are_joined_in_order():
+def test_gradients_that_are_not_adjacent_are_joined_in_order():
     x = normal(2, 3, 8).requires_grad_()
     above = normal(2, 3, 8)
     parts = split(x, [4, 4])
-    # in another order, twice the same, and one matrix after another
+    # swapped, the same twice, and two matrices one after the other
     stacked = normal(2, 2, 3, 4)
     for grads in ((above[..., 4:], above[..., :4]), (above[..., :4], above[..., :4]), stacked.unbind(0)):
         (found,) = torch.autograd.grad(parts, x, grads, retain_graph=True)
@@ -161,14 +148,14 @@ def test_gradients_that_only_seem_to_lie_side_by_side_are_joined_in_order():
 
 @pytest.fixture
 def rounded() -> Iterator[None]:
-    """Products that may round to TF32: a short sequence takes one kernel on a GPU then."""
+    """Let products round to TF32, so that a short sequence takes one kernel on a GPU."""
     torch.set_float32_matmul_precision("high")
     yield
     torch.set_float32_matmul_precision("highest")
 
 
 @pytest.mark.usefixtures("rounded")
-@pytest.mark.parametrize("variant", ["softmax", "relu", "gated"])
+@pytest.mark.parametrize("variant", ACTIVATIONS)
 def test_the_gradients_of_a_layers_projections_are_not_copied(monkeypatch, variant):
     def fail(*args: object) -> None:
         raise AssertionError("gradients were joined")
@@ -183,13 +170,15 @@ def test_the_gradients_of_a_layers_projections_are_not_copied(monkeypatch, varia
 
 
 @pytest.mark.parametrize("shape", [(0, 3, 8), (2, 5, 8), (3, 7, 24), (70, 128)])
-def test_a_sum_is_normalised_with_all_gradients(monkeypatch, shape):
+def test_norm_of_a_sum_and_all_its_gradients(shape):
     x, y, above = (normal(*shape, seed=place) for place in range(3))
     weight, bias = normal(shape[-1], seed=3), normal(shape[-1], seed=4)
     leaves = [tensor.requires_grad_() for tensor in (x, y, weight, bias)]
     found = add_norm(*leaves)
     assert found.grad_fn is not None
-    assert "add_norm" in found.grad_fn.name()
+    assert "toa_layer_norm" in found.grad_fn.name()
+    # the sum is part of the kernel
+    assert len([above for above, _ in found.grad_fn.next_functions if above is not None]) == 4
     exact = [tensor.detach().double().requires_grad_() for tensor in leaves]
     wanted = torch.nn.functional.layer_norm(exact[0] + exact[1], shape[-1:], exact[2], exact[3])
     torch.testing.assert_close(found, wanted.float(), rtol=1e-4, atol=1e-5)
@@ -198,7 +187,7 @@ def test_a_sum_is_normalised_with_all_gradients(monkeypatch, shape):
         torch.testing.assert_close(one, other.float(), rtol=1e-4, atol=1e-4)
 
 
-def test_a_sum_with_what_dropout_leaves_has_one_mask():
+def test_norm_of_a_sum_with_dropout_has_one_mask():
     x, y, above = (normal(40, 64, seed=place) for place in range(3))
     weight, bias = normal(64, seed=3).abs() + 0.5, normal(64, seed=4)
     leaves = [tensor.requires_grad_() for tensor in (x, y, weight, bias)]
@@ -208,7 +197,7 @@ def test_a_sum_with_what_dropout_leaves_has_one_mask():
         return add_norm(*leaves, p=p)
 
     grads = torch.autograd.grad(out(0.25), leaves, above)
-    # gradients of a sum are alike but for the mask
+    # the gradients of the summands differ by the mask only
     mask = grads[1] / grads[0]
     kept = mask.round(decimals=3).unique(return_counts=True)
     assert kept[0].tolist() == pytest.approx([0.0, 1.333])
@@ -220,14 +209,14 @@ def test_a_sum_with_what_dropout_leaves_has_one_mask():
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("p", [0.0, 0.5])
-def test_a_normalised_sum_is_what_it_is_registered_as(p):
+def test_norm_of_a_sum_is_registered_correctly(p):
     seed = torch.tensor([3], dtype=torch.int32, device=DEVICE) if p else None
     tensors = [normal(3, 8, seed=1), normal(3, 8, seed=2), normal(8, seed=3), normal(8, seed=4)]
-    assert_registered(add_norm_module._forward, (*(x.requires_grad_() for x in tensors), seed, p, 1e-5))
+    assert_registered(rows_module._norm, (*(x.requires_grad_() for x in tensors), seed, p, 1e-5, None))
 
 
 @pytest.mark.parametrize("norm_first", [False, True])
-def test_a_block_is_what_it_is_without_kernels(monkeypatch, norm_first):
+def test_a_block_gives_the_same_with_and_without_kernels(monkeypatch, norm_first):
     block = EncoderBlock(TemporalOperatorAttention(8, 2, 5, sor=False), 16, norm_first=norm_first).to(DEVICE)
     x = normal(2, 5, 8).requires_grad_()
     outputs = []
@@ -239,7 +228,7 @@ def test_a_block_is_what_it_is_without_kernels(monkeypatch, norm_first):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-3)
 
 
-def test_what_dropout_leaves_of_gelu_has_one_mask_and_its_gradient():
+def test_dropout_of_gelu_has_one_mask_in_both_directions():
     x, above = normal(7, 300, seed=1).mul(2).requires_grad_(), normal(7, 300, seed=2)
     seed = torch.tensor([4], dtype=torch.int32, device=DEVICE)
     out = gelu_dropout(x, 0.25, seed=seed)
@@ -258,12 +247,12 @@ def test_what_dropout_leaves_of_gelu_has_one_mask_and_its_gradient():
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_gelu_and_dropout_are_what_they_are_registered_as():
+def test_gelu_with_dropout_is_registered_correctly():
     seed = torch.tensor([4], dtype=torch.int32, device=DEVICE)
-    assert_registered(gelu_dropout_module._forward, (normal(3, 8).requires_grad_(), seed, 0.5))
+    assert_registered(rows_module._gelu, (normal(3, 8).requires_grad_(), seed, 0.5))
 
 
-def test_a_block_in_training_draws_its_masks_apart():
+def test_a_block_in_training_draws_new_masks_in_each_pass():
     block = EncoderBlock(TemporalOperatorAttention(8, 2, 5, sor=False), 16, dropout=0.5, norm_first=False).to(DEVICE)
     x = normal(2, 5, 8)
     torch.manual_seed(1)
@@ -274,7 +263,7 @@ def test_a_block_in_training_draws_its_masks_apart():
 
 
 @pytest.mark.parametrize(("batch", "tokens", "leading"), [(2, 5, 3), (3, 11, 7), (40, 4, 1), (2, 3, 3)])
-def test_leading_tokens_are_normalised_where_they_lie(batch, tokens, leading):
+def test_norm_of_leading_tokens_and_its_gradients(batch, tokens, leading):
     x, weight, bias = normal(batch, tokens, 8, seed=1), normal(8, seed=2), normal(8, seed=3)
     leaves = [tensor.requires_grad_() for tensor in (x, weight, bias)]
     above = normal(batch, leading, 8, seed=4)
@@ -284,11 +273,11 @@ def test_leading_tokens_are_normalised_where_they_lie(batch, tokens, leading):
     grads = torch.autograd.grad(found, leaves, above)
     for one, other in zip(grads, torch.autograd.grad(wanted, leaves, above), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
-    # those of tokens that are not asked for are nothing at all
+    # the gradients of the other tokens are exactly zero
     assert (grads[0][:, leading:] == 0).all()
 
 
-def test_leading_tokens_are_those_without_kernels_too(monkeypatch):
+def test_leading_tokens_are_the_same_without_kernels(monkeypatch):
     x, layer = normal(2, 5, 8), LayerNorm(8).to(DEVICE)
     expected = layer(x)[:, :3]
     monkeypatch.setenv("TOA_BACKEND", "folded")

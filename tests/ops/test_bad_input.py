@@ -1,4 +1,4 @@
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -19,12 +19,12 @@ def gated(**changes: Any) -> torch.Tensor:
     return call(**{"activation": "gated", **gate, **changes})
 
 
-def test_the_unchanged_arguments_are_fine() -> None:
+def test_the_unchanged_arguments_are_valid() -> None:
     assert call().shape == (B, M, H, E)
     assert gated().shape == (B, M, H, E)
 
 
-# each: what to change, then name, rule, value and remedy as the message has them
+# changed arguments, and the name, rule, value and remedy in the message
 SHAPES: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     ({"q": torch.zeros(B, M, D)}, ("q must have 4 axes (B, M, H, D)", "got 3: shape (2, 3, 5)")),
     ({"k": torch.zeros(N, H, D)}, ("k must have 4 axes (B, N, H, D)", "got 3: shape (4, 2, 5)")),
@@ -41,20 +41,20 @@ SHAPES: list[tuple[dict[str, Any], tuple[str, ...]]] = [
 
 
 @pytest.mark.parametrize(("changes", "parts"), SHAPES, ids=lambda x: x[0] if isinstance(x, tuple) else "")
-def test_wrong_shape_is_named_with_the_right_one(changes, parts) -> None:
+def test_a_wrong_shape_is_reported_with_the_right_one(changes, parts) -> None:
     with pytest.raises(ValueError, match=message(*parts)):
         call(**changes)
 
 
 @pytest.mark.parametrize("name", ["s1", "s2", "gate_s1"])
-def test_operator_of_another_shape_is_refused(name) -> None:
+def test_an_operator_of_a_wrong_shape_raises(name) -> None:
     with pytest.raises(ValueError, match=message(f"{name} must have 3 axes (H, N, N)", "got 2: shape (4, 4)")):
         gated(**{name: torch.zeros(4, 4)})
     with pytest.raises(ValueError, match=message(f"{name} must have shape (H, N, N)=(2, any, any)", "got (3, 4, 4)")):
         gated(**{name: torch.zeros(3, 4, 4)})
     with pytest.raises(ValueError, match=message(f"{name} must be square", "(H, N, N)", "got (2, 4, 5)")):
         gated(**{name: torch.zeros(2, 4, 5)})
-    with pytest.raises(ValueError, match=message(f"{name} must have one matrix a head, H=2, got 3")):
+    with pytest.raises(ValueError, match=message(f"{name} must have one matrix per head, H=2, got 3")):
         gated(**{name: ops.Toeplitz(torch.zeros(3, 7))})
 
 
@@ -69,28 +69,34 @@ def test_operator_of_another_shape_is_refused(name) -> None:
     ],
     ids=["raw", "dense", "dplr", "toeplitz"],
 )
-def test_sequence_longer_than_the_operator_names_resize(name, operator) -> None:
+def test_a_sequence_longer_than_the_operator_raises_and_names_resize(name, operator) -> None:
     pattern = message(f"{name} is an operator on at most 3 tokens, got a sequence of 4", "resize(4)", "num_tokens=4")
     with pytest.raises(ValueError, match=pattern):
         gated(**{name: operator})
 
 
 CHOICES = {
-    "activation": "unknown activation 'x'; known: softmax, relu, gated.",
-    "score_norm": "unknown score_norm 'x'; known: none, l2, mean, rms.",
-    "gate_norm": "unknown gate_norm 'x'; known: none, l2, rms.",
-    "backend": "unknown backend 'x'; known: auto, triton, folded, reference.",
+    "activation": ops.ACTIVATIONS,
+    "score_norm": ops.SCORE_NORMS,
+    "gate_norm": ops.GATE_NORMS,
+    "backend": ("auto", *ops.BACKENDS),
 }
+TYPES = {"activation": ops.Activation, "score_norm": ops.ScoreNorm, "gate_norm": ops.GateNorm}
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_types_of_names_list_the_entries_of_their_table(name) -> None:
+    assert get_args(TYPES[name]) == tuple(CHOICES[name])
 
 
 @pytest.mark.parametrize("name", CHOICES)
-def test_unknown_choice_lists_the_known_ones(name) -> None:
-    with pytest.raises(ValueError, match=message(CHOICES[name])):
+def test_an_unknown_choice_lists_the_known_ones(name) -> None:
+    with pytest.raises(ValueError, match=message(f"unknown {name} 'x'", *CHOICES[name])):
         gated(**{name: "x"})
 
 
 @pytest.mark.parametrize("p", [-0.1, 1.0, float("nan")])
-def test_dropout_outside_the_unit_interval_is_refused(p) -> None:
+def test_dropout_outside_the_unit_interval_raises(p) -> None:
     with pytest.raises(ValueError, match=message("dropout_p must lie in [0, 1), got", p)):
         call(dropout_p=p)
 
@@ -111,13 +117,13 @@ def test_gated_without_a_gate_names_the_alternative() -> None:
     ],
 )
 @pytest.mark.parametrize("activation", ["softmax", "relu"])
-def test_gate_of_an_ungated_activation_is_refused(activation, name, value) -> None:
+def test_a_gate_with_an_ungated_activation_raises(activation, name, value) -> None:
     pattern = message(f"{name} goes with activation='gated', got activation='{activation}'; drop it")
     with pytest.raises(ValueError, match=pattern):
         call(activation=activation, **{name: value})
 
 
-def test_gate_of_another_shape_is_refused() -> None:
+def test_a_gate_of_a_wrong_shape_raises() -> None:
     with pytest.raises(ValueError, match=message("gate_q must have shape (B, M, H, G)=(2, 3, 2, any)", "(2, 4, 2, 3)")):
         gated(gate_q=torch.zeros(B, N, H, 3))
     with pytest.raises(ValueError, match=message("gate_k must have shape (B, N, H, G)=(2, 4, 2, 3)", "(2, 4, 2, 1)")):
@@ -127,7 +133,7 @@ def test_gate_of_another_shape_is_refused() -> None:
 
 
 @pytest.mark.parametrize("name", ["k", "v"])
-def test_tensor_of_another_dtype_is_refused(name) -> None:
+def test_a_tensor_of_another_dtype_raises(name) -> None:
     x = torch.zeros(B, N, H, D, dtype=torch.float64)
     pattern = message(f"{name} must have the dtype of q, torch.float32, got torch.float64", ".to(q.dtype)")
     with pytest.raises(ValueError, match=pattern):
@@ -135,19 +141,19 @@ def test_tensor_of_another_dtype_is_refused(name) -> None:
 
 
 @pytest.mark.parametrize("name", ["k", "v"])
-def test_tensor_on_another_device_is_refused(name) -> None:
+def test_a_tensor_on_another_device_raises(name) -> None:
     x = torch.zeros(B, N, H, D, device="meta")
     with pytest.raises(ValueError, match=message(f"{name} must be on the device of q, cpu, got meta", ".to(q.device)")):
         call(**{name: x})
 
 
-def test_integers_are_refused() -> None:
-    whole = torch.zeros(B, N, H, D, dtype=torch.int64)
+def test_integers_raise() -> None:
+    integers = torch.zeros(B, N, H, D, dtype=torch.int64)
     with pytest.raises(ValueError, match=message("q, k and v must be floating point, got torch.int64", ".float()")):
-        call(q=whole, k=whole, v=whole)
+        call(q=integers, k=integers, v=integers)
 
 
-def test_mask_of_another_shape_is_refused() -> None:
+def test_a_padding_mask_of_a_wrong_shape_raises() -> None:
     pattern = message("key_padding_mask must have shape (B, N)=(2, 4), got (2, 3)")
     with pytest.raises(ValueError, match=pattern):
         call(key_padding_mask=torch.zeros(B, M, dtype=torch.bool))
@@ -156,13 +162,13 @@ def test_mask_of_another_shape_is_refused() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.uint8, torch.int64], ids=str)
-def test_mask_that_is_not_bool_is_refused(dtype) -> None:
+def test_a_padding_mask_that_is_not_bool_raises(dtype) -> None:
     pattern = message("key_padding_mask must be bool, True where a key is padding, got", dtype, ".bool()")
     with pytest.raises(ValueError, match=pattern):
         call(key_padding_mask=torch.zeros(B, N, dtype=dtype))
 
 
-def test_fully_padded_row_is_named() -> None:
+def test_a_fully_padded_row_is_reported_by_its_index() -> None:
     mask = torch.tensor([[False] * 4, [True] * 4])
     pattern = message(
         "key_padding_mask must leave each row at least one key, got row 1 of 2 fully padded", "drop empty"
@@ -174,7 +180,7 @@ def test_fully_padded_row_is_named() -> None:
 @pytest.mark.parametrize("name", ["gate_q", "gate_k"])
 @pytest.mark.parametrize("change", [{"dtype": torch.float64}, {"device": "meta"}], ids=str)
 @pytest.mark.parametrize("backend", ["folded", "reference"])
-def test_gate_of_another_dtype_or_device_is_refused(backend, change, name) -> None:
+def test_a_gate_of_another_dtype_or_device_raises(backend, change, name) -> None:
     shape = (B, M, H, 3) if name == "gate_q" else (B, N, H, 3)
     with pytest.raises(ValueError, match=message(f"{name} must", "of q", "got")):
         gated(**{name: torch.zeros(shape, **change)}, backend=backend)
@@ -182,7 +188,7 @@ def test_gate_of_another_dtype_or_device_is_refused(backend, change, name) -> No
 
 @pytest.mark.parametrize("name", ["s1", "s2", "gate_s1"])
 @pytest.mark.parametrize("backend", ["folded", "reference"])
-def test_operator_on_another_device_is_refused(backend, name) -> None:
+def test_an_operator_on_another_device_raises(backend, name) -> None:
     with pytest.raises(ValueError, match=message(f"{name} must be on the device of q", "cpu", "got meta")):
         gated(**{name: torch.zeros(H, N, N, device="meta")}, backend=backend)
 

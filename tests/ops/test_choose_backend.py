@@ -12,7 +12,7 @@ from toa.ops.attention import api
 
 @pytest.fixture
 def moon_backend() -> Iterator[list[str]]:
-    """A backend that "auto" would prefer, but that runs only gated attention in float16."""
+    """A backend that comes first for "auto", but runs only gated attention in float16."""
     calls: list[str] = []
 
     def objection(problem):
@@ -21,9 +21,9 @@ def moon_backend() -> Iterator[list[str]]:
         right = problem.dtype == torch.float16
         return None if right else f"it takes float16, not {problem.dtype}, on {problem.device}"
 
-    def run(q, k, v, *args, **options):
-        calls.append(options["activation"])
-        return v
+    def run(inputs):
+        calls.append(inputs.activation)
+        return inputs.v
 
     entries = ops.BACKENDS._entries
     kept = dict(entries)
@@ -53,7 +53,7 @@ def test_auto_never_chooses_the_reference() -> None:
     assert ops.choose_backend("reference") == "reference"
 
 
-def test_named_backend_that_cannot_run_says_why_and_what_auto_would_do(moon_backend) -> None:
+def test_a_named_backend_that_cannot_run_raises_with_the_reason_and_the_alternative(moon_backend) -> None:
     problem = make_problem(activation="relu")
     with pytest.raises(
         ValueError, match=message("'moon' cannot run here: it has no relu kernel", "'auto'", "'folded'")
@@ -64,21 +64,21 @@ def test_named_backend_that_cannot_run_says_why_and_what_auto_would_do(moon_back
     assert moon_backend == []
 
 
-def test_named_backend_is_the_one_that_runs(moon_backend) -> None:
+def test_a_named_backend_is_the_one_that_runs(moon_backend) -> None:
     problem = make_problem(activation="gated").cast(torch.float16)
     assert_near(problem.run("moon"), problem.leaves["v"])
     problem.run("folded")
     assert moon_backend == ["gated"]
 
 
-def test_auto_runs_what_choose_backend_names(moon_backend) -> None:
+def test_auto_runs_the_backend_that_choose_backend_names(moon_backend) -> None:
     problem = make_problem(activation="gated").cast(torch.float16)
     assert ops.choose_backend(activation="gated", dtype=torch.float16) == "moon"
     problem.run("auto")
     assert moon_backend == ["gated"]
 
 
-def test_unknown_backend_lists_the_known_ones() -> None:
+def test_an_unknown_backend_lists_the_known_ones() -> None:
     pattern = message("unknown backend 'tritn'; known: auto, triton, folded, reference.")
     with pytest.raises(ValueError, match=pattern):
         ops.choose_backend("tritn")
@@ -86,7 +86,7 @@ def test_unknown_backend_lists_the_known_ones() -> None:
         make_problem().run("tritn")
 
 
-def test_the_environment_names_what_auto_is(monkeypatch) -> None:
+def test_the_environment_variable_names_the_backend_of_auto(monkeypatch) -> None:
     monkeypatch.setenv("TOA_BACKEND", "reference")
     assert ops.choose_backend() == "reference"
     assert ops.choose_backend("folded") == "folded"
@@ -99,14 +99,14 @@ def test_the_environment_names_what_auto_is(monkeypatch) -> None:
 
 @pytest.fixture
 def cuda(monkeypatch) -> torch.device:
-    """A machine with a recent GPU and Triton, as far as `choose_backend` can see; nothing has been said yet."""
+    """A machine that looks to `choose_backend` as if it had a recent GPU and Triton; no warning was given yet."""
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     monkeypatch.setattr(_backend, "_TRITON", "3.6.0")
-    monkeypatch.setattr(api, "_SAID", set())
+    monkeypatch.setattr(api, "_WARNED", set())
     return torch.device("cuda")
 
 
-def test_a_compiler_asks_without_a_warning(cuda) -> None:
+def test_choose_backend_can_be_compiled(cuda) -> None:
     def doubled(x: Tensor) -> Tensor:
         return 2 * x if ops.choose_backend(activation="relu", device=cuda) == "triton" else x
 
@@ -114,7 +114,7 @@ def test_a_compiler_asks_without_a_warning(cuda) -> None:
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
-def test_auto_takes_the_kernels_on_a_gpu(cuda, activation) -> None:
+def test_auto_chooses_the_kernels_on_a_gpu(cuda, activation) -> None:
     for dtype in (torch.float32, torch.bfloat16, torch.float16):
         assert ops.choose_backend(activation=activation, device=cuda, dtype=dtype, width=256) == "triton"
     assert ops.choose_backend("triton", activation="relu", device=cuda) == "triton"
@@ -131,7 +131,7 @@ def test_auto_takes_the_kernels_on_a_gpu(cuda, activation) -> None:
     ],
     ids=["triton missing", "triton old", "gpu old", "wide", "float64"],
 )
-def test_a_named_backend_says_what_is_missing_and_auto_falls_back_and_says_so_once(
+def test_a_named_backend_raises_and_auto_falls_back_with_one_warning(
     cuda, monkeypatch, change, problem, reason
 ) -> None:
     if change is not None and change[0] is None:
@@ -148,7 +148,7 @@ def test_a_named_backend_says_what_is_missing_and_auto_falls_back_and_says_so_on
     assert ops.choose_backend("folded", **problem) == "folded"
 
 
-def test_auto_says_nothing_where_nothing_faster_is_expected(cuda, monkeypatch) -> None:
+def test_auto_does_not_warn_if_no_faster_backend_exists(cuda, monkeypatch) -> None:
     assert ops.choose_backend(activation="gated", device=cuda, pair_mask=True) == "folded"
     monkeypatch.setenv("TOA_BACKEND", "folded")
     assert ops.choose_backend(activation="gated", device=cuda, dtype=torch.float64) == "folded"

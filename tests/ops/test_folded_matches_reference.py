@@ -5,8 +5,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import toa.ops.attention.folded as folded
 from tests.support import ACTIVATIONS, KINDS, LENGTHS, NORMS, Problem, assert_near, make_problem
+from toa.ops.attention import blocked, folded
 
 
 def assert_backends_agree(problem: Problem, tolerance: float = 1e-12) -> None:
@@ -94,7 +94,7 @@ def test_non_contiguous_input_gives_the_same_result(activation, backend) -> None
     assert_near(got, problem.run(backend))
 
 
-# 4 heads in all of 5 x 7 scores: row by row, some rows of a head, one head, two heads, all of it
+# four heads of 5 x 7 scores: one query, some queries of a head, one head, two heads, all heads
 BUDGETS = {1: 20, 15: 12, 35: 4, 80: 2, 10**6: 1}
 
 
@@ -102,67 +102,67 @@ BUDGETS = {1: 20, 15: 12, 35: 4, 80: 2, 10**6: 1}
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("activation", ["relu", "gated"])
 def test_blocked_scores_match_reference(monkeypatch, activation, causal, budget) -> None:
-    monkeypatch.setattr(folded, "_BLOCK_ELEMENTS", {"cpu": budget})
+    monkeypatch.setattr(blocked, "_BLOCK_ELEMENTS", {"cpu": budget})
     blocks: list[Any] = []
-    plan = folded._blocks
+    plan = blocked._blocks
 
     def counted(q, k):
         blocks.append(list(plan(q, k)))
         return iter(blocks[-1])
 
-    monkeypatch.setattr(folded, "_blocks", counted)
+    monkeypatch.setattr(blocked, "_blocks", counted)
     problem = make_problem(
         queries=5, keys=7, activation=activation, causal=causal, padding="random", score_norm="mean", gate_s1="raw"
     )
     assert_backends_agree(problem)
-    # forward and backward each walk through the same blocks
+    # forward and backward loop over the same blocks
     assert [len(walk) for walk in blocks] == [BUDGETS[budget]] * 2
 
 
 @pytest.mark.parametrize("budget", [1, 7, 12, 35, 36, 70, 71, 10**6])
 def test_blocks_cover_every_score_once(monkeypatch, budget) -> None:
-    monkeypatch.setattr(folded, "_BLOCK_ELEMENTS", {"cpu": budget})
+    monkeypatch.setattr(blocked, "_BLOCK_ELEMENTS", {"cpu": budget})
     heads, m, n = 3, 5, 7
     seen = torch.zeros(heads, m)
-    for head, row in folded._blocks(torch.empty(heads, 2, m), torch.empty(heads, 2, n)):
+    for head, row in blocked._blocks(torch.empty(heads, 2, m), torch.empty(heads, 2, n)):
         seen[head, row] += 1
         assert seen[head, row].numel() * n <= max(budget, n)
     assert (seen == 1).all()
 
 
-def test_blocks_of_heads_are_about_as_large(monkeypatch) -> None:
-    monkeypatch.setattr(folded, "_BLOCK_ELEMENTS", {"cpu": 10 * 35})
-    sizes = [head.stop - head.start for head, _ in folded._blocks(torch.empty(22, 2, 5), torch.empty(22, 2, 7))]
+def test_blocks_of_heads_have_about_the_same_size(monkeypatch) -> None:
+    monkeypatch.setattr(blocked, "_BLOCK_ELEMENTS", {"cpu": 10 * 35})
+    sizes = [head.stop - head.start for head, _ in blocked._blocks(torch.empty(22, 2, 5), torch.empty(22, 2, 7))]
     assert sizes == [8, 8, 6]
 
 
 @pytest.mark.parametrize("dropout_p", [0.0, 0.4])
 @pytest.mark.parametrize(("activation", "score_norm", "gate_norm"), [n for n in NORMS if n[0] != "softmax"])
-def test_kept_scores_give_the_gradients_of_scores_formed_again(
+def test_kept_and_recomputed_scores_give_the_same_gradients(
     monkeypatch, activation, score_norm, gate_norm, dropout_p
 ) -> None:
     norms = {"score_norm": score_norm, "gate_norm": gate_norm}
     problem = make_problem(keys=7, queries=5, activation=activation, dropout_p=dropout_p, **norms)
     results = []
     for kept_keys in (6, 7):
-        monkeypatch.setattr(folded, "_KEPT_KEYS", kept_keys)
+        monkeypatch.setattr(blocked, "_KEPT_KEYS", kept_keys)
         torch.manual_seed(3)
         results.append(problem.results("folded"))
     for name, again in results[0].items():
         assert torch.equal(results[1][name], again), name
 
 
-def test_scores_are_kept_as_they_are_and_only_for_a_backward(monkeypatch) -> None:
+def test_scores_are_kept_unchanged_and_only_if_gradients_are_tracked(monkeypatch) -> None:
     problem = make_problem(keys=6, activation="gated", score_norm="rms", gate_norm="rms", dropout_p=0.4)
     leaves = list(problem.leaves.values())
     kept: list[bool] = []
-    forward = folded._BlockedKernelAttention.forward
+    forward = blocked._BlockedAttention.forward
 
     def watched(*args: Any) -> Any:
         kept.append(args[-1])
         return forward(*args)
 
-    monkeypatch.setattr(folded._BlockedKernelAttention, "forward", staticmethod(watched))
+    monkeypatch.setattr(blocked._BlockedAttention, "forward", staticmethod(watched))
     loss = problem.run("folded").square().sum()
     first = torch.autograd.grad(loss, leaves, retain_graph=True)
     for once, twice in zip(first, torch.autograd.grad(loss, leaves), strict=True):
@@ -173,7 +173,7 @@ def test_scores_are_kept_as_they_are_and_only_for_a_backward(monkeypatch) -> Non
 
 
 def test_second_derivatives_match_reference_across_blocks(monkeypatch) -> None:
-    monkeypatch.setattr(folded, "_BLOCK_ELEMENTS", {"cpu": 10})
+    monkeypatch.setattr(blocked, "_BLOCK_ELEMENTS", {"cpu": 10})
     problem = make_problem(keys=4, activation="gated", score_norm="l2", causal=True)
     leaves = list(problem.leaves.values())
 
@@ -208,3 +208,28 @@ def test_dropout_keeps_the_mean(activation, backend) -> None:
     error = draws.std(0) / len(draws) ** 0.5
     assert (draws.std(0) > 0).any()
     assert ((draws.mean(0) - kept).abs() <= 5 * error + 1e-12).all()
+
+
+@pytest.mark.parametrize(
+    ("strategy", "options"),
+    [
+        ("pair_masked_attention", {"pair_mask": torch.ones(1, 5, 5, dtype=torch.float64)}),
+        ("softmax_attention", {"activation": "softmax"}),
+        ("blocked_attention", {"activation": "gated", "causal": True}),
+    ],
+)
+def test_each_strategy_is_chosen_by_its_rule(monkeypatch, strategy, options) -> None:
+    def chosen(inputs: object) -> None:
+        raise AssertionError(f"chosen: {strategy}")
+
+    monkeypatch.setattr(folded, strategy, chosen)
+    with pytest.raises(AssertionError, match=f"chosen: {strategy}"):
+        make_problem(**options).run("folded")
+
+
+@pytest.mark.parametrize(("activation", "score_norm", "gate_norm"), [n for n in NORMS if n[0] != "softmax"])
+def test_unblocked_attention_matches_reference(monkeypatch, activation, score_norm, gate_norm) -> None:
+    monkeypatch.setattr(folded, "blocked_attention", folded.unblocked_attention)
+    for causal in (False, True):
+        norms = {"score_norm": score_norm, "gate_norm": gate_norm}
+        assert_backends_agree(make_problem(keys=7, queries=5, activation=activation, causal=causal, **norms))

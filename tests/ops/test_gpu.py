@@ -1,10 +1,9 @@
 import pytest
 import torch
 
-import toa.ops.attention.folded as folded
 from tests.support import ACTIVATIONS, KINDS, NORMS, assert_as_accurate, assert_near, make_problem
 from toa import ops
-from toa.ops.attention import api
+from toa.ops.attention import api, blocked
 
 pytestmark = [
     pytest.mark.gpu,
@@ -44,12 +43,12 @@ def test_folded_matches_reference_on_cuda_under_every_norm_and_mask(activation, 
 
 @pytest.mark.parametrize("activation", ["relu", "gated"])
 def test_blocked_scores_match_reference_on_cuda(monkeypatch, activation) -> None:
-    monkeypatch.setattr(folded, "_BLOCK_ELEMENTS_DEFAULT", 700)
+    monkeypatch.setattr(blocked, "_BLOCK_ELEMENTS_DEFAULT", 700)
     assert_backends_agree(keys=65, queries=33, activation=activation, causal=True, padding="random")
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
-def test_results_on_cuda_are_those_on_the_cpu(activation) -> None:
+def test_results_on_cuda_equal_those_on_the_cpu(activation) -> None:
     problem = make_problem(keys=65, activation=activation, padding="random", score_norm="l2")
     expected = problem.results("folded")
     for name, got in problem.to("cuda").results("folded").items():
@@ -62,7 +61,7 @@ def test_folded_on_cuda_is_about_as_accurate_as_reference(activation, dtype) -> 
     problem = make_problem(keys=65, queries=33, activation=activation, width=8)
     low = problem.cast(dtype).to("cuda")
     exact, plain, got = low.cast(torch.float64).run("reference"), low.run("reference"), low.run("folded")
-    # the reference accumulates in float32 whatever the dtype: folded is granted some roundings of its own
+    # the reference always accumulates in float32: allow folded some more roundings
     atol = 16 * torch.finfo(dtype).eps * exact.abs().max().item()
     assert_as_accurate("output", got, exact, plain, atol=atol)
 
@@ -76,7 +75,7 @@ def test_autocast_on_cuda_returns_its_dtype(activation) -> None:
 
 
 def test_auto_chooses_the_kernels_on_cuda_where_they_can_run(monkeypatch) -> None:
-    monkeypatch.setattr(api, "_SAID", set())
+    monkeypatch.setattr(api, "_WARNED", set())
     assert ops.choose_backend(activation="gated", device="cuda") == "triton"
     with pytest.warns(RuntimeWarning, match="not torch.float64"):
         assert ops.choose_backend(activation="gated", device="cuda", dtype=torch.float64) == "folded"

@@ -1,16 +1,9 @@
-"""The primitive as functions of tensors."""
+"""Operator attention and the functions around it, as functions of tensors."""
 
 from toa.ops._backend import runs_kernels
-from toa.ops.attention.api import (
-    ACTIVATIONS,
-    BACKENDS,
-    GATE_NORMS,
-    SCORE_NORMS,
-    AttentionBackend,
-    choose_backend,
-    operator_attention,
-)
-from toa.ops.attention.definitions import Activation, GateNorm, ScoreNorm
+from toa.ops.attention.api import BACKENDS, AttentionBackend, choose_backend, operator_attention
+from toa.ops.attention.definitions import ACTIVATIONS, GATE_NORMS, SCORE_NORMS, Activation, GateNorm, ScoreNorm
+from toa.ops.attention.inputs import AttentionInputs
 from toa.ops.mixing import EntryDrop
 from toa.ops.operators import Dense, DiagonalLowRank, Operator, Toeplitz
 
@@ -21,6 +14,7 @@ __all__ = [
     "SCORE_NORMS",
     "Activation",
     "AttentionBackend",
+    "AttentionInputs",
     "Dense",
     "DiagonalLowRank",
     "EntryDrop",

@@ -1,4 +1,4 @@
-"""What a backend is asked, and what this machine can run."""
+"""Which kernels this machine can run, and the description of a problem that decides it."""
 
 import os
 from dataclasses import dataclass
@@ -7,6 +7,7 @@ from importlib.metadata import PackageNotFoundError, version
 import torch
 from torch import Tensor
 
+from toa._checks import check_choice
 from toa.ops.attention.definitions import Activation
 
 MAX_FUSED_WIDTH = 256
@@ -19,24 +20,19 @@ def _installed(package: str) -> str | None:
         return None
 
 
-# looked up once, and not in a function: a compiler that traces one would trace the look-up
+# looked up once, at import: a compiler that traces a function would trace the look-up
 _TRITON = _installed("triton")
 _OLDEST_TRITON = (3, 2)
 _OLDEST_GPU = (8, 0)
 
+# kernels beside the attention that `disable_kernels` can switch off
+SWITCHABLE_KERNELS = ("layer_norm", "add_norm", "gelu_dropout", "bias_gradient", "series_norm", "split")
+_disabled: set[str] = set()
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Problem:
-    """What decides whether a backend can run.
-
-    Args:
-        activation: "softmax", "relu" or "gated".
-        device: Where the tensors are.
-        dtype: What they hold.
-        width: The largest of the widths of queries, values and gate; 0 if it is not known.
-        tokens: The larger of the numbers of queries and keys; 0 if it is not known.
-        pair_mask: Whether there is a mask of pairs.
-    """
+    """What decides whether a backend can run; the fields are arguments of `choose_backend`."""
 
     activation: Activation
     device: torch.device
@@ -46,12 +42,8 @@ class Problem:
     pair_mask: bool = False
 
 
-def never_objects(problem: Problem) -> None:
-    """A backend made of PyTorch's functions runs wherever PyTorch does."""
-
-
 def triton_objection(problem: Problem) -> str | None:
-    """Why the Triton kernels cannot run a problem; None if they can."""
+    """The reason why the Triton kernels cannot run a problem; None if they can."""
     if problem.width > MAX_FUSED_WIDTH:
         return f"its kernels take heads of width up to {MAX_FUSED_WIDTH}, not {problem.width}"
     if problem.pair_mask:
@@ -59,16 +51,27 @@ def triton_objection(problem: Problem) -> str | None:
     return _kernel_objection(problem.device, problem.dtype)
 
 
-def runs_kernels(x: Tensor) -> bool:
-    """Whether a function of PyTorch's that has kernels here as well takes them for x.
+def runs_kernels(x: Tensor, kernel: str | None = None) -> bool:
+    """Whether functions that have both PyTorch code and kernels use their kernels for x.
 
-    On a CUDA device it does, if they can run, unless TOA_BACKEND names a backend without any; where it names "triton",
-    in Triton's interpreter too.
+    They do on a CUDA device where the kernels can run, unless TOA_BACKEND names a backend without kernels. If it names
+    "triton", they do in Triton's interpreter too. `kernel` is a name of `SWITCHABLE_KERNELS`.
     """
     wanted = os.environ.get("TOA_BACKEND") or "auto"
-    if wanted != "triton" and (wanted != "auto" or x.device.type != "cuda"):
+    if kernel in _disabled or (wanted != "triton" and (wanted != "auto" or x.device.type != "cuda")):
         return False
     return _kernel_objection(x.device, x.dtype) is None
+
+
+def disable_kernels(*names: str) -> None:
+    """Use PyTorch's functions in place of these kernels, and the kernels of all other `SWITCHABLE_KERNELS`.
+
+    Private to `benchmarks/row_kernels.py`, which measures what each kernel gains.
+    """
+    for name in names:
+        check_choice("kernel", name, SWITCHABLE_KERNELS)
+    _disabled.clear()
+    _disabled.update(names)
 
 
 def _kernel_objection(device: torch.device, dtype: torch.dtype) -> str | None:

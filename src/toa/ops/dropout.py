@@ -1,10 +1,10 @@
-"""Dropout from few random numbers: on a CPU, drawing one for each entry takes longer than the layers around it."""
+"""Dropout that draws few random numbers: on a CPU, one per entry takes longer than the layers around it."""
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-# a rate is rounded to multiples of 2**-16, and what is kept is scaled by the rounded one: the mean stays exact
+# rates are rounded to multiples of 2**-16, and kept entries are scaled by the rounded rate, so the mean stays exact
 _LEVELS = 2**16
 
 
@@ -18,7 +18,7 @@ def dropout(x: Tensor, p: float) -> Tensor:
 
 
 def draw_seeds(like: Tensor, count: int) -> tuple[Tensor, ...]:
-    """Seeds, int32 (1,) each, of masks that kernels draw themselves, by one draw of the device's generator."""
+    """Seeds, int32 (1,) each, for masks that kernels draw; one call of the device's generator."""
     return torch.randint(2**31, (count,), device=like.device, dtype=torch.int32).split(1)
 
 
@@ -30,19 +30,19 @@ def draw_bits(shape: torch.Size) -> Tensor:
 
 def _draw_words(count: int) -> Tensor:
     if torch.compiler.is_compiling():
-        # PyTorch's compiler does not take what draws all bits
+        # the compiler does not support `random_` over all bits
         return torch.randint(-(2**63), 2**63 - 1, (count,))
-    # a range of less takes a division a number
+    # a smaller range takes a division per number
     return torch.empty(count, dtype=torch.int64).random_(-(2**63), None)
 
 
 def keep_factors(bits: Tensor, p: float, dtype: torch.dtype) -> Tensor:
-    """What entries are multiplied by: 0 with probability p, else 1 / (1 - p)."""
+    """Dropout factors of entries: 0 with probability p, else 1 / (1 - p)."""
     kept = max(1, round((1.0 - p) * _LEVELS))
     last = kept - 1 - _LEVELS // 2
     if torch.compiler.is_compiling():
         return (bits <= last).to(dtype) * (_LEVELS / kept)
-    # written as numbers: PyTorch multiplies by booleans an order of magnitude slower
+    # as numbers: PyTorch multiplies by booleans ten times slower
     factors = torch.empty(bits.shape, dtype=dtype)
     torch.le(bits, last, out=factors)
     return factors.mul_(_LEVELS / kept)

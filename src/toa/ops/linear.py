@@ -1,4 +1,7 @@
-"""Linear maps: PyTorch's, whose bias gets its gradient on a GPU by kernels that sum rows at full speed."""
+"""PyTorch's linear map, with a fast column sum for the gradient of its bias on a GPU.
+
+The gain of the kernel has to be measured: `benchmarks/row_kernels.py`, "bias_gradient".
+"""
 
 from typing import Any
 
@@ -7,28 +10,29 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from toa.ops._backend import runs_kernels
-from toa.ops.column_sum import as_rows, column_sum
+from toa.ops.rows import as_rows, column_sum
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Map the last axis, as `torch.nn.functional.linear` does, autocast included.
+    """Compute x weightᵀ + bias on the last axis, as `torch.nn.functional.linear` does, autocast included.
 
-    x weightᵀ + bias. Products and their gradients are PyTorch's own. Where kernels run, the gradient of the bias is
-    summed in float32, under autocast too, and the result is a view that PyTorch refuses to change in place.
+    Products and their gradients are PyTorch's. Where kernels run, the gradient of the bias is summed in float32, under
+    autocast too, and changing the result in place raises, because it is a view.
 
     Args:
         x: (..., K).
         weight: (W, K).
         bias: (W,), or None.
     """
-    if bias is None or not (torch.is_grad_enabled() and bias.requires_grad and bias.numel() and runs_kernels(x)):
+    learns = bias is not None and torch.is_grad_enabled() and bias.requires_grad and bias.numel() > 0
+    if bias is None or not learns or not runs_kernels(x, "bias_gradient"):
         return F.linear(x, weight, bias)
     out: Tensor = _BiasGradient.apply(F.linear(x, weight, bias.detach()), bias)
     return out
 
 
 class _BiasGradient(torch.autograd.Function):
-    """A sum as it is; the bias that went into it gets its gradient here."""
+    """The identity on a sum, which computes the gradient of the bias in it."""
 
     @staticmethod
     def forward(total: Tensor, bias: Tensor) -> Tensor:
@@ -40,6 +44,6 @@ class _BiasGradient(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
-        # copied once for both if rows do not lie apart alike
+        # at most one copy, for both gradients
         rows = as_rows(grad)
         return rows.view(grad.shape), column_sum(rows, ctx.dtype)

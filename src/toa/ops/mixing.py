@@ -1,8 +1,8 @@
-"""Dense operators on a GPU: products with aligned rows, and nothing of N x N numbers kept for backward.
+"""Mixing by dense operators on a GPU: aligned matrix products, and no N x N tensor kept for backward.
 
-S x = x + (M ⊙ B / (1 - p)) x. The mask B follows from a seed, so that backward makes the dropped operator again, and
-drops the gradient of M where it is summed. Tokens are read where they lie. Each of the two functions is the other's
-derivative, so that second ones work.
+S x = x + (M ⊙ B / (1 - p)) x. The mask B follows from a seed, so backward computes the dropped operator again and drops
+the gradient of M as it is summed. Tokens are read in their own layout. Each of `_mix` and `_outer` is the derivative of
+the other, so second derivatives work.
 
 Alphabet: B batch, N tokens, H heads, D width.
 """
@@ -13,20 +13,19 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-# sizes of products are multiples of so many bytes, or else they leave tensor cores half idle
+# sizes of products must be multiples of this many bytes to use tensor cores fully
 _ALIGNMENT = 32
 
-# entries of a tile of a matrix, and of those that are summed at a time
+# side of a tile of a matrix, and entries that are summed at a time
 _BLOCK = 128
 _BLOCK_K = 32
-_SMALLEST = 16
 
 
 class EntryDrop(NamedTuple):
-    """Which entries of a matrix are set to zero, the others multiplied by 1 / (1 - rate).
+    """Which entries of a matrix are set to zero; the others are multiplied by 1 / (1 - rate).
 
-    An entry's draw depends on the seed, its head, row and column alone. `seed` is int32, shape (1,); `rate` is one for
-    all, shape (), or one a head, shape (H,). Both are on the matrix's device.
+    Whether an entry is dropped depends only on the seed, its head, row and column. `seed` is int32, shape (1,); `rate`
+    has shape () for one rate, or (H,) for one per head. Both are on the matrix's device.
     """
 
     seed: Tensor
@@ -34,7 +33,7 @@ class EntryDrop(NamedTuple):
 
 
 def drop_entries(matrix: Float[Tensor, "h n n"], drop: EntryDrop) -> Float[Tensor, "h n n"]:
-    """A matrix a head with entries dropped."""
+    """The matrices of all heads with entries dropped."""
     return _drop(matrix, drop.seed, drop.rate)
 
 
@@ -46,7 +45,7 @@ def mix_tokens(
     transpose: bool = False,
     residual: bool = True,
 ) -> Float[Tensor, "b n h d"]:
-    """W x, or Wᵀ x with `transpose`, and x besides if `residual`; of W entries are dropped first."""
+    """W x, or Wᵀ x with `transpose`, plus x if `residual`; entries of W are dropped first."""
     seed, rate = (None, None) if drop is None else drop
     return _mix(x, weight, seed, rate, transpose, residual, True)
 
@@ -56,24 +55,16 @@ def _drop(matrix: Tensor, seed: Tensor, rate: Tensor) -> Tensor:
     return _copied(matrix, matrix.new_empty(matrix.shape), seed, rate)
 
 
-@_drop.register_fake
-def _(matrix: Tensor, seed: Tensor, rate: Tensor) -> Tensor:
-    return matrix.new_empty(matrix.shape)
-
-
 def _drop_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     ctx.save_for_backward(*inputs[1:])
 
 
-def _drop_gradients(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-    return _drop(grad, *ctx.saved_tensors), None, None
-
-
-_drop.register_autograd(_drop_gradients, setup_context=_drop_context)
+_drop.register_fake(lambda matrix, seed, rate: matrix.new_empty(matrix.shape))
+_drop.register_autograd(lambda ctx, grad: (_drop(grad, *ctx.saved_tensors), None, None), setup_context=_drop_context)
 
 
 def _copied(matrix: Tensor, out: Tensor, seed: Tensor | None, rate: Tensor | None) -> Tensor:
-    """Write a matrix, its entries dropped, to a place of columns side by side that may be larger; zeros beyond it."""
+    """Write a matrix, with entries dropped, into a buffer that may be larger, with zeros beyond the matrix."""
     # importing the kernels imports Triton
     from toa.ops import mixing_kernels
 
@@ -106,7 +97,7 @@ def _mix(
     residual: bool,
     heads_first: bool,
 ) -> Tensor:
-    """Mixed tokens, in memory as (H, N, B, D), which is how products leave them and read them, or as (B, N, H, D)."""
+    """Mixed tokens, in memory as (H, N, B, D), the layout that products write and read, or as (B, N, H, D)."""
     b, n, h, d = x.shape
     size, matrix = _aligned(n, x), weight
     if seed is not None or size != n or weight.dtype != x.dtype or weight.stride(1) != _aligned(weight.stride(1), x):
@@ -128,7 +119,7 @@ def _aligned(n: int, like: Tensor) -> int:
 
 
 def _by_head(x: Tensor, size: int) -> Tensor:
-    """Tokens (B, N, H, D) as (H, size, B D), zeros beyond them."""
+    """Tokens (B, N, H, D) as (H, size, B D), with zeros beyond them."""
     b, n, h, d = x.shape
     tokens = x.permute(2, 1, 0, 3)
     if size == n and tokens.is_contiguous():
@@ -143,9 +134,7 @@ def _by_head(x: Tensor, size: int) -> Tensor:
 @_mix.register_fake
 def _(x: Tensor, weight: Tensor, seed: Any, rate: Any, transpose: bool, residual: bool, heads_first: bool) -> Tensor:
     b, n, h, d = x.shape
-    if heads_first:
-        return x.new_empty(h, _aligned(n, x), b, d)[:, :n].permute(2, 1, 0, 3)
-    return x.new_empty(x.shape)
+    return x.new_empty(h, _aligned(n, x), b, d)[:, :n].permute(2, 1, 0, 3) if heads_first else x.new_empty(x.shape)
 
 
 def _mix_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -169,19 +158,18 @@ _mix.register_autograd(_mix_gradients, setup_context=_mix_context)
 
 @torch.library.custom_op("toa::outer_tokens", mutates_args=())
 def _outer(left: Tensor, right: Tensor, seed: Tensor | None, rate: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """The sum over the batch of left rightᵀ, head by head, its entries dropped, (H, N, N)."""
+    """The sum over the batch of left rightᵀ per head, with entries dropped, (H, N, N)."""
     b, n, h, d = left.shape
     if seed is None and _aligned(n, left) == n and left.dtype == dtype:
         return torch.bmm(_by_head(left, n), _by_head(right, n).mT)
     from toa.ops import mixing_kernels
-    from toa.ops.attention.fused import needs_exact_products, padded, rows_by_one, strides_of
+    from toa.ops.triton_helpers import needs_exact_products, padded, strides_of, unit_stride
 
     out = left.new_empty(h, n, n, dtype=dtype)
-    left, right = rows_by_one(left), rows_by_one(right)
+    left, right = unit_stride(left), unit_stride(right)
     side = min(_BLOCK, padded(n))
-    blocks = -(-n // side)
     with torch.cuda.device_of(left):
-        mixing_kernels.outer_kernel[(blocks * blocks, h)](
+        mixing_kernels.outer_kernel[((-(-n // side)) ** 2, h)](
             *(left, right, out, seed, rate),
             *(*strides_of(3, left, right), _rate_stride(rate), b, n, d),
             DROP=seed is not None,
@@ -192,12 +180,6 @@ def _outer(left: Tensor, right: Tensor, seed: Tensor | None, rate: Tensor | None
             num_stages=3,
         )
     return out
-
-
-@_outer.register_fake
-def _(left: Tensor, right: Tensor, seed: Tensor | None, rate: Tensor | None, dtype: torch.dtype) -> Tensor:
-    _, n, h, _ = left.shape
-    return left.new_empty(h, n, n, dtype=dtype)
 
 
 def _outer_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -211,4 +193,7 @@ def _outer_gradients(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     return grad_left, grad_right, None, None, None
 
 
+_outer.register_fake(
+    lambda left, right, seed, rate, dtype: left.new_empty(left.shape[2], left.shape[1], left.shape[1], dtype=dtype)
+)
 _outer.register_autograd(_outer_gradients, setup_context=_outer_context)

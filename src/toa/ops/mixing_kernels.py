@@ -1,21 +1,21 @@
-"""Triton kernels around the products of dense operators: entries dropped by a seed, and sums of outer products.
+"""Triton kernels around the products of dense operators: dropped entries, and sums of outer products.
 
 Alphabet: B batch, N tokens, H heads, D width.
 """
 
-# a kernel's arguments are many: pointers, strides, sizes, block sizes
+# kernels have many arguments: pointers, strides, sizes, block sizes
 # mypy: ignore-errors
 
 import triton
 import triton.language as tl
 
-from toa.ops.attention.kernels import _keep, _tile
+from toa.ops.triton_helpers import dropout_factors, load_tile
 
 
 @triton.jit
 def _kept(seed, rate, h, rate_h, rows, columns):
-    """What the entries of a head are multiplied by."""
-    return _keep(tl.load(seed), h, rows[:, None], columns[None, :], tl.load(rate + h * rate_h))
+    """Drop factors of a tile of a head's matrix."""
+    return dropout_factors(tl.load(seed), h, rows[:, None], columns[None, :], tl.load(rate + h * rate_h))
 
 
 @triton.jit
@@ -24,7 +24,7 @@ def drop_kernel(
     m_h, m_n, m_c, o_h, o_n, rate_h, N, size,
     DROP: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """Copy a head's matrix, its entries dropped if so wanted, to a place of another size; zeros beyond the matrix."""
+    """Copy a head's matrix, with DROP some entries set to zero, into a larger buffer; zeros beyond the matrix."""
     h = tl.program_id(1)
     blocks = tl.cdiv(size, BLOCK_N)
     rows = tl.program_id(0) // blocks * BLOCK_M + tl.arange(0, BLOCK_M)
@@ -47,7 +47,7 @@ def outer_kernel(
     l_b, l_n, l_h, r_b, r_n, r_h, rate_h, B, N, d,
     DROP: tl.constexpr, PRECISION: tl.constexpr, BLOCK: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """A tile of the sum over the batch of a head's left rightᵀ, its entries dropped if so wanted."""
+    """A tile of the sum over the batch of a head's left rightᵀ, with DROP some entries set to zero."""
     h = tl.program_id(1)
     blocks = tl.cdiv(N, BLOCK)
     rows = tl.program_id(0) // blocks * BLOCK + tl.arange(0, BLOCK)
@@ -56,8 +56,8 @@ def outer_kernel(
     total = tl.zeros((BLOCK, BLOCK), tl.float32)
     for step in range(B * shares):
         b, first = step // shares, step % shares * BLOCK_K
-        one = _tile(left + first, b, h, rows, N, l_b, l_n, l_h, d - first, BLOCK_K)
-        other = _tile(right + first, b, h, columns, N, r_b, r_n, r_h, d - first, BLOCK_K)
+        one = load_tile(left + first, b, h, rows, N, l_b, l_n, l_h, d - first, BLOCK_K)
+        other = load_tile(right + first, b, h, columns, N, r_b, r_n, r_h, d - first, BLOCK_K)
         total += tl.dot(one, tl.trans(other), input_precision=PRECISION)
     if DROP:
         total *= _kept(seed, rate, h, rate_h, rows, columns)

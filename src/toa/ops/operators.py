@@ -1,14 +1,13 @@
 """Sequence operators as tensors: what `S` may be in `operator_attention`.
 
-Every operator acts along the token axis of `x` (B, N, H, D), one matrix a head, and knows two things: how to mix
-(`mix`, the fast way) and what it is (`dense`, the definition). A sequence shorter than the operator uses its
-leading block.
+Every operator acts along the token axis of `x` (B, N, H, D), with one matrix per head. `mix` applies it fast; `dense`
+defines it. A sequence shorter than the operator uses its leading block.
 
 Alphabet: B batch, N tokens, H heads, D head width, R rank.
 """
 
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import ClassVar, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -20,72 +19,75 @@ from toa.ops.mixing import EntryDrop, drop_entries, mix_tokens
 
 @runtime_checkable
 class Operator(Protocol):
-    """One N x N matrix a head."""
+    """One N x N matrix per head."""
 
     @property
     def num_heads(self) -> int:
         """Number of heads H."""
-        ...
 
     @property
     def num_tokens(self) -> int:
-        """Longest sequence it can mix."""
-        ...
+        """Longest sequence that it can mix."""
 
     @property
     def device(self) -> torch.device:
-        """Where it is."""
-        ...
+        """Device of its tensors."""
 
     def mix(self, x: Tensor, *, transpose: bool = False, causal: bool = False) -> Tensor:
-        """S x, or Sᵀ x with `transpose`; `causal` keeps the lower triangle of whichever is applied."""
-        ...
+        """S x, or Sᵀ x with `transpose`; `causal` keeps the lower triangle of the matrix that is applied."""
 
     def dense(self, n: int) -> Tensor:
         """The leading n x n block of S, shape (H, n, n)."""
-        ...
+
+
+class _FirstTensor:
+    """Sizes and device of an operator, from its first tensor (H, ..., N)."""
+
+    __slots__ = ()
+    _first: ClassVar[str]
+
+    @property
+    def num_heads(self) -> int:
+        """Number of heads H."""
+        return getattr(self, self._first).shape[0]
+
+    @property
+    def num_tokens(self) -> int:
+        """Longest sequence that it can mix."""
+        return getattr(self, self._first).shape[-1]
+
+    @property
+    def device(self) -> torch.device:
+        """Device of its tensors."""
+        return getattr(self, self._first).device
 
 
 @dataclass(frozen=True, slots=True)
-class Dense:
+class Dense(_FirstTensor):
     """S = I + weight, or S = weight without `residual`.
 
-    Kept as an offset, the identity stays exact in low precision: bfloat16 cannot tell 1 + 1e-3 from 1.
+    As an offset, the weight stays exact in low precision: bfloat16 cannot tell 1 + 1e-3 from 1.
 
     Args:
         weight: The offset.
-        residual: Whether there is an identity.
-        drop: Which entries of the weight are dropped wherever it is used; where kernels run (`toa.ops.runs_kernels`).
+        residual: Whether the identity is added.
+        drop: Entries of the weight that are dropped; only where kernels run (`toa.ops.runs_kernels`).
     """
 
+    _first: ClassVar[str] = "weight"
     weight: Float[Tensor, "h n n"]
     residual: bool = True
     drop: EntryDrop | None = None
 
     @property
     def offset(self) -> Float[Tensor, "h n n"]:
-        """The weight, its entries dropped."""
+        """The weight, with entries dropped."""
         return self.weight if self.drop is None else drop_entries(self.weight, self.drop)
-
-    @property
-    def num_heads(self) -> int:
-        """Number of heads H."""
-        return self.weight.shape[0]
-
-    @property
-    def num_tokens(self) -> int:
-        """Longest sequence it can mix."""
-        return self.weight.shape[-1]
-
-    @property
-    def device(self) -> torch.device:
-        """Where it is."""
-        return self.weight.device
 
     def mix(
         self, x: Float[Tensor, "b n h d"], *, transpose: bool = False, causal: bool = False
     ) -> Float[Tensor, "b n h d"]:
-        """S x: one matrix product a head over all batch entries and features at once."""
+        """S x, by one matrix product per head over all batch entries and features."""
         n = x.shape[1]
         if not causal and runs_kernels(x):
             return mix_tokens(x, self.weight[:, :n, :n], self.drop, transpose=transpose, residual=self.residual)
@@ -104,27 +106,13 @@ class Dense:
 
 
 @dataclass(frozen=True, slots=True)
-class DiagonalLowRank:
-    """S = I + diag(diagonal) + left rightᵀ: O(N R) parameters and time (O(N²) time where causal)."""
+class DiagonalLowRank(_FirstTensor):
+    """S = I + diag(diagonal) + left rightᵀ: O(N R) parameters and time, or O(N²) time if causal."""
 
+    _first: ClassVar[str] = "diagonal"
     diagonal: Float[Tensor, "h n"]
     left: Float[Tensor, "h n r"]
     right: Float[Tensor, "h n r"]
-
-    @property
-    def num_heads(self) -> int:
-        """Number of heads H."""
-        return self.diagonal.shape[0]
-
-    @property
-    def num_tokens(self) -> int:
-        """Longest sequence it can mix."""
-        return self.diagonal.shape[-1]
-
-    @property
-    def device(self) -> torch.device:
-        """Where it is."""
-        return self.diagonal.device
 
     def mix(
         self, x: Float[Tensor, "b n h d"], *, transpose: bool = False, causal: bool = False
@@ -132,7 +120,7 @@ class DiagonalLowRank:
         """S x, through the rank-R bottleneck."""
         n = x.shape[1]
         if causal:
-            # a triangle of a low-rank matrix is not of low rank
+            # a triangle of a low-rank matrix does not have low rank
             return Dense(self.dense(n), residual=False).mix(x, transpose=transpose, causal=True)
         left, right = (self.right, self.left) if transpose else (self.left, self.right)
         diagonal = self.diagonal[:, :n].mT.unsqueeze(-1).to(x.dtype)  # (N, H, 1)
@@ -146,28 +134,19 @@ class DiagonalLowRank:
 
 
 @dataclass(frozen=True, slots=True)
-class Toeplitz:
-    """S = I + T with T[i, j] = taps[N - 1 + i - j]: one filter a head, applied by FFT in O(N log N)."""
+class Toeplitz(_FirstTensor):
+    """S = I + T with T[i, j] = taps[N - 1 + i - j]: one filter per head, applied by FFT in O(N log N)."""
 
+    _first: ClassVar[str] = "taps"
     taps: Float[Tensor, "h lags"]
 
     @property
-    def num_heads(self) -> int:
-        """Number of heads H."""
-        return self.taps.shape[0]
-
-    @property
     def num_tokens(self) -> int:
-        """Longest sequence it can mix."""
+        """Longest sequence that it can mix."""
         return (self.taps.shape[-1] + 1) // 2
 
-    @property
-    def device(self) -> torch.device:
-        """Where it is."""
-        return self.taps.device
-
     def _lags(self, n: int) -> Float[Tensor, "h lags"]:
-        """Taps of lags -(n-1) .. n-1."""
+        """Taps of the lags -(n-1) to n-1."""
         middle = self.num_tokens - 1
         return self.taps[:, middle - n + 1 : middle + n]
 
@@ -183,9 +162,9 @@ class Toeplitz:
             future = torch.arange(2 * n - 1, device=x.device) < n - 1
             taps = taps.masked_fill(future, 0.0)
         size = _fast_length(2 * n - 1)
-        # roll lag 0 to the front: negative lags wrap around to the end of the circle
+        # lag 0 comes first; negative lags wrap around to the end
         kernel = torch.cat((taps[:, n - 1 :], taps.new_zeros(taps.shape[0], size - 2 * n + 1), taps[:, : n - 1]), -1)
-        # laid out before the transform: exporters move the axes of real tensors only
+        # axes are moved before the transform: exporters move the axes of real tensors only
         spectrum = torch.fft.rfft(kernel.mT.unsqueeze(-1), dim=0)  # (F, H, 1)
         moved = torch.fft.rfft(x.to(taps.dtype), n=size, dim=1) * spectrum  # (B, F, H, D)
         return x + torch.fft.irfft(moved, n=size, dim=1)[:, :n].to(x.dtype)
@@ -202,7 +181,7 @@ def _eye(like: Tensor) -> Tensor:
 
 
 def _fast_length(least: int) -> int:
-    """Smallest 2^a 3^b 5^c at or above `least`: lengths that every FFT library is quick at."""
+    """The smallest 2^a 3^b 5^c of at least `least`: lengths that every FFT library transforms fast."""
     best = 1 << (least - 1).bit_length()
     five = 1
     while five < best:

@@ -1,125 +1,116 @@
-"""Triton kernels over the rows of a matrix: layer norm, its gradients, and the sums of columns.
+"""Triton kernels over the rows of a matrix: layer norm, its gradients, column sums, GELU with dropout, RevIN.
 
-A program owns whole blocks of rows, or of rows and columns, and writes each result once: there are no atomic sums, and
-the same numbers give the same results.
+A program owns blocks of rows, or of rows and columns, and writes each result once. There are no atomic sums, so results
+are deterministic.
 """
 
-# a kernel's arguments are many: pointers, strides, sizes, block sizes
+# kernels have many arguments: pointers, strides, sizes, block sizes
 # mypy: ignore-errors
 
 import triton
 import triton.language as tl
 
-from toa.ops.attention.kernels import _keep
+from toa.ops.triton_helpers import dropout_factors
 
 
 @triton.jit
 def _block(index, ROWS: tl.constexpr):
-    """Rows of a block; their places in memory may pass 2³¹."""
+    """Rows of a block, in 64 bits: offsets in memory may exceed 2³¹."""
     return (index * ROWS + tl.arange(0, ROWS)).to(tl.int64)
 
 
 @triton.jit
-def _tile(pointer, rows, limit, stride, columns, width):
+def _load_rows(pointer, rows, limit, stride, columns, width):
     """Entries of rows and columns in float32; zeros outside."""
     inside = (rows[:, None] < limit) & (columns[None, :] < width)
     return tl.load(pointer + rows[:, None] * stride + columns[None, :], mask=inside, other=0.0).to(tl.float32)
 
 
 @triton.jit
-def _put(pointer, value, rows, limit, columns, width):
-    """Write entries of a matrix whose rows lie one after another."""
+def _store_rows(pointer, value, rows, limit, columns, width):
+    """Write entries of a contiguous matrix."""
     inside = (rows[:, None] < limit) & (columns[None, :] < width)
     tl.store(pointer + rows[:, None] * width + columns[None, :], value.to(pointer.dtype.element_ty), mask=inside)
 
 
 @triton.jit
-def _row(pointer, columns, width):
+def _vector(pointer, columns, width):
     return tl.load(pointer + columns, mask=columns < width, other=0.0).to(tl.float32)[None, :]
 
 
 @triton.jit
 def _normalised(x, columns, width, eps):
-    """Rows without their mean, over their standard deviation, zeros beyond the width; and one over the latter."""
+    """Rows minus their mean, times the inverse of their standard deviation (zeros past the width), and that inverse."""
     centred = tl.where(columns[None, :] < width, x - (tl.sum(x, 1) / width)[:, None], 0.0)
     factor = tl.rsqrt(tl.sum(centred * centred, 1) / width + eps)[:, None]
     return centred * factor, factor
 
 
-# the last batch of an epoch has another number of rows: it shall not compile a kernel of its own
-@triton.jit(do_not_specialize=["limit"])
-def norm_kernel(
-    x, weight, bias, out,
-    stride, limit, width, eps, taken, group,
-    ROWS: tl.constexpr, WIDTH: tl.constexpr,
-):  # fmt: skip
-    """Layer norm of a block of rows, of those of x so many taken of every group."""
-    rows = _block(tl.program_id(0), ROWS)
-    columns = tl.arange(0, WIDTH)
-    end = limit // taken * group
-    places = tl.where(rows < limit, rows // taken * group + rows % taken, end)
-    normal, _ = _normalised(_tile(x, places, end, stride, columns, width), columns, width, eps)
-    value = normal * _row(weight, columns, width) + _row(bias, columns, width)
-    _put(out, value, rows, limit, columns, width)
-
-
 @triton.jit
 def _kept_rows(seed, index, columns, p, ROWS: tl.constexpr):
-    """What dropout multiplies a block of rows by; draws are of 32 bits, as such places are."""
+    """Dropout factors of a block of rows; the counters of the draws have 32 bits, as rows have here."""
     rows = index * ROWS + tl.arange(0, ROWS)
-    return _keep(tl.load(seed), index * 0, rows[:, None], columns[None, :], p)
+    return dropout_factors(tl.load(seed), index * 0, rows[:, None], columns[None, :], p)
 
 
+# the last batch of an epoch has another number of rows: it must not compile another kernel
 @triton.jit(do_not_specialize=["limit"])
-def add_norm_kernel(
+def norm_kernel(
     x, y, weight, bias, total, out, seed,
-    x_stride, y_stride, limit, width, eps, p,
-    DROP: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
+    x_stride, y_stride, limit, width, eps, p, taken, group,
+    ROWS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """Layer norm of a block of rows of x + dropout(y), and that sum."""
+    """Layer norm of a block of rows: of the first `taken` rows of each group of x, or of x + dropout(y)."""
     index = tl.program_id(0)
     rows = _block(index, ROWS)
     columns = tl.arange(0, WIDTH)
-    added = _tile(y, rows, limit, y_stride, columns, width)
-    if DROP:
-        added *= _kept_rows(seed, index, columns, p, ROWS)
-    # rounded as it is read in backward
-    found = (_tile(x, rows, limit, x_stride, columns, width) + added).to(total.dtype.element_ty)
-    _put(total, found, rows, limit, columns, width)
-    normal, _ = _normalised(found.to(tl.float32), columns, width, eps)
-    _put(out, normal * _row(weight, columns, width) + _row(bias, columns, width), rows, limit, columns, width)
+    if y is None:
+        end = limit // taken * group
+        places = tl.where(rows < limit, rows // taken * group + rows % taken, end)
+        found = _load_rows(x, places, end, x_stride, columns, width)
+    else:
+        added = _load_rows(y, rows, limit, y_stride, columns, width)
+        if seed is not None:
+            added *= _kept_rows(seed, index, columns, p, ROWS)
+        # rounded as backward reads it
+        found = (_load_rows(x, rows, limit, x_stride, columns, width) + added).to(total.dtype.element_ty)
+        _store_rows(total, found, rows, limit, columns, width)
+        found = found.to(tl.float32)
+    normal, _ = _normalised(found, columns, width, eps)
+    value = normal * _vector(weight, columns, width) + _vector(bias, columns, width)
+    _store_rows(out, value, rows, limit, columns, width)
 
 
 @triton.jit(do_not_specialize=["limit"])
 def norm_backward_kernel(
     grad, x, weight, grad_x, grad_y, shares, seed,
     grad_stride, stride, limit, width, eps, p, taken, group,
-    DROP: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
+    ROWS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of every so many blocks of rows, and their share in those of weight and bias, (programs, 2, width).
+    """Gradients of rows, and partial sums of those of weight and bias, (programs, 2, width).
 
-    Of every group of rows so many were taken, the gradients of the others are zeros. Those of what dropout let through
-    to the rows are written besides if so wanted.
+    A program takes every `parts`-th block. Only the first `taken` rows of each group have a gradient; the others get
+    zeros. The gradient of y in x + dropout(y) is written if `grad_y` is given.
     """
     part, parts = tl.program_id(0), tl.num_programs(0)
     columns = tl.arange(0, WIDTH)
-    scale = _row(weight, columns, width)
+    scale = _vector(weight, columns, width)
     of_weight = tl.zeros((ROWS, WIDTH), tl.float32)
     of_bias = tl.zeros((ROWS, WIDTH), tl.float32)
     for block in range(part, tl.cdiv(limit, ROWS), parts):
         rows = _block(block, ROWS)
         places = tl.where((rows < limit) & (rows % group < taken), rows // group * taken + rows % group, limit)
-        above = _tile(grad, places, limit, grad_stride, columns, width)
-        # the row is at hand: to sum it again is cheaper than to have stored what it sums to
-        normal, factor = _normalised(_tile(x, rows, limit, stride, columns, width), columns, width, eps)
+        above = _load_rows(grad, places, limit, grad_stride, columns, width)
+        # computing the statistics again is cheaper than storing them
+        normal, factor = _normalised(_load_rows(x, rows, limit, stride, columns, width), columns, width, eps)
         of_weight += above * normal
         of_bias += above
         above *= scale
         along, mean = tl.sum(above * normal, 1) / width, tl.sum(above, 1) / width
         found = (above - mean[:, None] - normal * along[:, None]) * factor
-        _put(grad_x, found, rows, limit, columns, width)
-        if DROP:
-            _put(grad_y, found * _kept_rows(seed, block, columns, p, ROWS), rows, limit, columns, width)
+        _store_rows(grad_x, found, rows, limit, columns, width)
+        if grad_y is not None:
+            _store_rows(grad_y, found * _kept_rows(seed, block, columns, p, ROWS), rows, limit, columns, width)
     start = shares + part * 2 * width + columns
     tl.store(start, tl.sum(of_weight, 0), mask=columns < width)
     tl.store(start + width, tl.sum(of_bias, 0), mask=columns < width)
@@ -131,13 +122,13 @@ def column_sum_kernel(
     stride, limit, width,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """Sums of a block of columns over every so many blocks of rows, into (programs of a column, width)."""
+    """Sums of a block of columns over every `parts`-th block of rows, (parts, width)."""
     part, parts = tl.program_id(0), tl.num_programs(0)
     columns = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     total = tl.zeros((ROWS, COLUMNS), tl.float32)
     for block in range(part, tl.cdiv(limit, ROWS), parts):
         rows = _block(block, ROWS)
-        total += _tile(x, rows, limit, stride, columns, width)
+        total += _load_rows(x, rows, limit, stride, columns, width)
     place = out + part * width + columns
     tl.store(place, tl.sum(total, 0).to(out.dtype.element_ty), mask=columns < width)
 
@@ -148,7 +139,7 @@ def series_norm_kernel(
     stride_b, stride_l, stride_c, L, C, eps,
     LENGTH: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """Channels of a series (L, C) of a batch without their mean, over their standard deviation, as (C, L)."""
+    """Channels of a series (L, C) minus their mean, divided by their standard deviation, as (C, L)."""
     b = tl.program_id(0).to(tl.int64)
     steps = tl.arange(0, LENGTH)
     columns = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
@@ -165,10 +156,10 @@ def series_norm_kernel(
 
 @triton.jit(do_not_specialize=["count"])
 def gelu_dropout_kernel(x, grad, out, seed, count, p, BLOCK: tl.constexpr):
-    """What dropout leaves of gelu(x); with a gradient above, that of x."""
+    """dropout(gelu(x)), or with `grad` the gradient of x."""
     places = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     found = tl.load(x + places, mask=places < count, other=0.0).to(tl.float32)
-    # share of the normal distribution below: gelu is x times it
+    # the normal distribution function: gelu(x) is x times it
     below = 0.5 * (1.0 + tl.erf(found * 0.7071067811865476))
     if grad is None:
         value = found * below
@@ -176,5 +167,5 @@ def gelu_dropout_kernel(x, grad, out, seed, count, p, BLOCK: tl.constexpr):
         density = 0.3989422804014327 * tl.exp(-0.5 * found * found)
         above = tl.load(grad + places, mask=places < count, other=0.0).to(tl.float32)
         value = above * (below + found * density)
-    value *= _keep(tl.load(seed), places * 0, places, places * 0, p)
+    value *= dropout_factors(tl.load(seed), places * 0, places, places * 0, p)
     tl.store(out + places, value.to(out.dtype.element_ty), mask=places < count)

@@ -1,4 +1,7 @@
-"""A split of the last axis whose backward copies nothing where gradients lie side by side already."""
+"""A split of the last axis whose backward copies nothing if the gradients are adjacent in memory.
+
+The gain has to be measured: `benchmarks/row_kernels.py`, "split".
+"""
 
 from typing import Any
 
@@ -9,12 +12,12 @@ from toa.ops._backend import runs_kernels
 
 
 def split(x: Tensor, sizes: list[int]) -> tuple[Tensor, ...]:
-    """Parts (..., size) of a tensor (..., W), as `torch.split` gives them.
+    """Parts (..., size) of a tensor (..., W), as `torch.split` returns them.
 
-    Where kernels run, those that write the gradients of all parts into one tensor spare the copy that joins them; and
-    PyTorch refuses to change the parts in place.
+    Where kernels run, no copy joins gradients that a kernel has written into one tensor. Changing a part in place then
+    raises.
     """
-    if torch.compiler.is_compiling() or not (torch.is_grad_enabled() and x.requires_grad and runs_kernels(x)):
+    if torch.compiler.is_compiling() or not (torch.is_grad_enabled() and x.requires_grad and runs_kernels(x, "split")):
         return x.split(sizes, -1)
     parts: tuple[Tensor, ...] = _Split.apply(x, sizes)
     return parts
@@ -31,12 +34,12 @@ class _Split(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        joined = _side_by_side(grads)
+        joined = _adjacent(grads)
         return torch.cat(grads, -1) if joined is None else joined, None
 
 
-def _side_by_side(parts: tuple[Tensor, ...]) -> Tensor | None:
-    """The tensor that parts of the last axis are of; None if they are not of one, in this order, without gaps."""
+def _adjacent(parts: tuple[Tensor, ...]) -> Tensor | None:
+    """The tensor whose last axis the parts cover in order and without gaps; None if there is none."""
     first = parts[0]
     strides, end = first.stride(), first.storage_offset()
     for part in parts:
@@ -45,7 +48,7 @@ def _side_by_side(parts: tuple[Tensor, ...]) -> Tensor | None:
             return None
         end += part.shape[-1]
     width = end - first.storage_offset()
-    # parts of rows of a matrix, not whole matrices one after another
+    # parts of the same rows, not matrices one after the other
     if strides[-1] != 1 or len(strides) < 2 or width > strides[-2]:
         return None
     return first.as_strided((*first.shape[:-1], width), strides)

@@ -1,1 +1,1 @@
-"""Operator attention: one entry, two backends, one definition."""
+"""Operator attention: one public function, three backends, one definition."""

@@ -1,10 +1,14 @@
-"""What both backends must agree on: names, the norm's floor, and which key a query sees."""
+"""Names and formulas that all backends share: the table of activations and the table of normalisers.
+
+To add a normaliser, add one entry to `SCORE_NORMS` or `GATE_NORMS` and its name to the type beside it: every backend,
+check and help text reads these tables.
+"""
 
 import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
-import torch
-from jaxtyping import Bool, Float
 from torch import Tensor
 
 Activation = Literal["softmax", "relu", "gated"]
@@ -17,73 +21,88 @@ L2_FLOOR = 1e-6
 # above this, softplus(x) = x holds to float64's last bit (e^-40 = 4e-18)
 SOFTPLUS_LINEAR = 40.0
 
-# what the score of a masked pair becomes before softmax and before `scale` (Qiu et al., 2025)
+# score of a masked pair before softmax and before `scale` (Qiu et al., 2025)
 MASKED_SCORE = -math.log(1e10)
 
 
-def l2_factor(squared_norm: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-    """1 / sqrt(‖row‖² + floor): what a score row is multiplied by to have unit L2 norm."""
-    return (squared_norm + L2_FLOOR).rsqrt()
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ActivationEntry:
+    """One activation.
+
+    Args:
+        formula: The weights that multiply S2 V.
+        gated: Whether it takes gate_q, gate_k, gate_s1 and gate_norm.
+        running_max: Whether its rows are normalised by a sum of exponentials, so that a fused kernel has to track the
+            largest score of a row. Without it, act(a x) = a act(x) for a > 0.
+    """
+
+    formula: str
+    gated: bool = False
+    running_max: bool = False
 
 
-def rms_factor(squared_norm: Float[Tensor, "..."], count: Tensor | int) -> Float[Tensor, "..."]:
-    """1 / sqrt(1 + ‖row‖² / count): leaves a row of small scores as it is, and lets none grow past sqrt(count)."""
-    return (1.0 + squared_norm / count).rsqrt()
+ACTIVATIONS: Mapping[str, ActivationEntry] = {
+    "softmax": ActivationEntry(formula="softmax(Q Kᵀ S1)", running_max=True),
+    "relu": ActivationEntry(formula="ReLU(Q Kᵀ S1)"),
+    "gated": ActivationEntry(formula="softplus(Qg Kgᵀ Sg) ⊙ ReLU(Q Kᵀ S1)", gated=True),
+}
 
 
 class RowNorm(NamedTuple):
-    """A row of scores times gain / sqrt(share ‖row‖² + floor)."""
+    """A normaliser as numbers: a row of scores is multiplied by gain / sqrt(share ‖row‖² + floor)."""
 
     share: float
     floor: float
     gain: float
 
     def factor(self, scores: Tensor) -> Tensor:
-        """What each row is multiplied by."""
+        """Factor of each row, from its scores (or from its L2 norm alone)."""
         return self.gain * (self.share * scores.square().sum(-1, keepdim=True) + self.floor).rsqrt()
-
-    def backward(self, grad: Tensor, scores: Tensor, factor: Tensor) -> Tensor:
-        """The gradient of the scores, from that of the normalised ones."""
-        along = (grad * scores).sum(-1, keepdim=True)
-        return grad * factor - scores * (factor**3 * along * (self.share / self.gain**2))
 
 
 class RowNorms(NamedTuple):
-    """Norms of the scores and of the gate's that are taken where the scores are formed."""
+    """Row norms of the scores and of the gate's scores; None where there is nothing to normalise."""
 
-    left: RowNorm | None = None
-    right: RowNorm | None = None
-
-    @classmethod
-    def of(cls, score_norm: str, gate_norm: str, n: int) -> "RowNorms":
-        """Norms by name, over n keys."""
-        l2, rms = RowNorm(1.0, L2_FLOOR, 1.0), RowNorm(1.0 / n, 1.0, 1.0)
-        left = {"l2": l2, "rms": rms._replace(gain=1.0 / n)}.get(score_norm)
-        return cls(left, {"l2": l2, "rms": rms}.get(gate_norm))
+    scores: RowNorm | None = None
+    gate: RowNorm | None = None
 
 
-def masked_scores(
-    scores: Float[Tensor, "b h m n"], pair_mask: Float[Tensor, "_b m n"] | None, scale: float
-) -> Float[Tensor, "b h m n"]:
-    """Scores as softmax sees them: times the mask, and where it is zero those of a masked pair."""
-    if pair_mask is None:
-        return scores
-    mask = pair_mask.unsqueeze(1)  # (B or 1, 1, M, N)
-    shift = (mask == 0).to(scores.dtype) * (scale * MASKED_SCORE)
-    return scores * mask.to(scores.dtype) + shift
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Normaliser:
+    """What a row of scores over n visible keys is divided by before the activation.
+
+    Args:
+        formula: The divisor, for help texts.
+        floor: The divisor has the factor sqrt(‖row‖² + floor); None if it does not depend on the scores.
+        mean_square: Whether ‖row‖² / n takes the place of ‖row‖² in that factor.
+        per_key: Whether the divisor has the factor n.
+    """
+
+    formula: str
+    floor: float | None = None
+    mean_square: bool = False
+    per_key: bool = False
+
+    def row_factor(self, squares: Tensor, n: Tensor | int) -> Tensor:
+        """1 / sqrt(‖row‖² + floor), or its mean-square form, from the row's sum of squares; without `per_key`."""
+        assert self.floor is not None
+        return ((squares / n if self.mean_square else squares) + self.floor).rsqrt()
+
+    def row_norm(self, n: int) -> RowNorm | None:
+        """The normaliser as numbers, where all n keys are visible; None if it does not depend on the scores."""
+        if self.floor is None:
+            return None
+        share = 1.0 / n if self.mean_square else 1.0
+        return RowNorm(share=share, floor=self.floor, gain=1.0 / n if self.per_key else 1.0)
 
 
-def visible_keys(
-    q: Float[Tensor, "b m h d"],
-    k: Float[Tensor, "b n h d"],
-    key_padding_mask: Bool[Tensor, "b n"] | None,
-    causal: bool,
-) -> Bool[Tensor, "_b 1 m n"]:
-    """Which key each query may use, shape (B or 1, 1, M, N); causal is aligned at the first token."""
-    m, n = q.shape[1], k.shape[1]
-    visible = torch.ones(1, 1, m, n, dtype=torch.bool, device=q.device)
-    if causal:
-        visible = visible.tril()
-    if key_padding_mask is not None:
-        visible = visible & ~key_padding_mask[:, None, None, :]
-    return visible
+_NONE = Normaliser(formula="1")
+_L2 = Normaliser(formula="‖row‖", floor=L2_FLOOR)
+_RMS = Normaliser(formula="sqrt(1 + ‖row‖² / n)", floor=1.0, mean_square=True)
+SCORE_NORMS: Mapping[str, Normaliser] = {
+    "none": _NONE,
+    "l2": _L2,
+    "mean": Normaliser(formula="n", per_key=True),
+    "rms": replace(_RMS, formula="n sqrt(1 + ‖row‖² / n)", per_key=True),
+}
+GATE_NORMS: Mapping[str, Normaliser] = {"none": _NONE, "l2": _L2, "rms": _RMS}

@@ -1,0 +1,277 @@
+"""ReLU and gated attention, one block of weights at a time, with its own backward.
+
+Tensors are (heads of all batch entries, width, tokens): matrix products in this layout take a BLAS library half the
+time or less where heads are narrow. Weights are formed again in backward, and kept only where they are few. Whatever
+runs while gradients are tracked is differentiable; elsewhere results overwrite the tensors they are made from.
+
+Alphabet: B batch, M queries, N keys, H heads, D query and key width, E value width.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+
+from toa.ops.attention.definitions import SOFTPLUS_LINEAR, RowNorm, RowNorms
+from toa.ops.dropout import draw_bits, keep_factors
+
+# scores held at a time, in elements: about one core's cache on a CPU, enough to fill the chip on an accelerator
+_BLOCK_ELEMENTS = {"cpu": 1 << 19}
+_BLOCK_ELEMENTS_DEFAULT = 1 << 27
+
+# with at most this many keys, scores are kept for backward: they take no more memory per token than the tokens do
+_KEPT_KEYS = 64
+
+
+class Factors(NamedTuple):
+    """The factors of an ordinary attention act(Q Kᵀ) V; gate_q and gate_k are None without a gate."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    gate_q: Tensor | None = None
+    gate_k: Tensor | None = None
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> "Factors":
+        """Apply a function to every tensor."""
+        return Factors(*(None if x is None else function(x) for x in self))  # type: ignore[arg-type]
+
+    def block(self, heads: slice, queries: slice) -> "Factors":
+        """The part of (heads, width, tokens) that a block of scores is made from."""
+        part = self.map(lambda x: x[heads])
+        gate_q = None if part.gate_q is None else part.gate_q[:, :, queries]
+        return part._replace(q=part.q[:, :, queries], gate_q=gate_q)
+
+
+def attention_weights(factors: Factors, norms: RowNorms, *, causal: bool) -> Float[Tensor, "*heads m n"]:
+    """All weights act(Q Kᵀ) at once, from factors (..., width, tokens), by differentiable functions."""
+    q, k, _, gate_q, gate_k = factors
+    scores = _form_scores(q, k, 0 if causal else None)
+    weights = scores.relu()
+    if norms.scores is not None:
+        weights = _times(weights, norms.scores.factor(scores))
+    if gate_q is not None and gate_k is not None:
+        # where scores are masked the product is zero, whatever the gate is
+        gate_scores = gate_q.mT @ gate_k
+        if norms.gate is not None:
+            gate_scores = _times(gate_scores, norms.gate.factor(gate_scores))
+        weights = _times(weights, F.softplus(gate_scores, threshold=SOFTPLUS_LINEAR))
+    return weights
+
+
+def attend_in_blocks(factors: Factors, norms: RowNorms, *, causal: bool, dropout_p: float) -> Float[Tensor, "b m h e"]:
+    """act(Q Kᵀ) V of factors (B, tokens, H, width); dropout on a CPU only."""
+    (b, m, h, _), n = factors.q.shape, factors.k.shape[1]
+    flat = factors.map(lambda x: x.permute(2, 0, 3, 1).contiguous().flatten(0, 1))  # (H*B, width, tokens)
+    bits = None
+    if dropout_p:
+        # drawn as (B, H, M, N), as the other backends draw them
+        bits = draw_bits(torch.Size((b, h, m, n))).transpose(0, 1).flatten(0, 1)
+    kept = torch.is_grad_enabled() and n <= _KEPT_KEYS
+    out, *_ = _BlockedAttention.apply(*flat, bits, causal, dropout_p, norms, kept)
+    return out.unflatten(0, (h, b)).permute(1, 3, 0, 2)
+
+
+class _BlockedAttention(torch.autograd.Function):
+    """act(Q Kᵀ) V, some heads or queries at a time.
+
+    The outputs after the first are the score blocks that `kept` saves for backward, which forms them again otherwise.
+    Dropout keeps 16 bits per score. Backward consists of differentiable functions of the inputs if it is to be
+    differentiated itself, so second derivatives work.
+    """
+
+    @staticmethod
+    def forward(
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        gate_q: Tensor | None,
+        gate_k: Tensor | None,
+        bits: Tensor | None,
+        causal: bool,
+        dropout_p: float,
+        norms: RowNorms,
+        kept: bool,
+    ) -> tuple[Tensor | None, ...]:
+        factors = Factors(q, k, v, gate_q, gate_k)
+        out = v.new_empty(q.shape[0], v.shape[1], q.shape[2])
+        blocks: list[Tensor | None] = []
+        for heads, queries in _blocks(q, k):
+            block = _form_block(factors, bits, heads, queries, causal, dropout_p, norms)
+            out[heads, :, queries] = block.attend(v[heads])
+            if kept:
+                blocks += block
+        return out, *blocks
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor | None, ...]) -> None:
+        *tensors, causal, dropout_p, norms, _ = inputs
+        ctx.save_for_backward(*tensors, *output)
+        ctx.mark_non_differentiable(*(x for x in output[1:] if x is not None))
+        ctx.set_materialize_grads(False)
+        ctx.settings = causal, dropout_p, norms
+
+    @staticmethod
+    def backward(ctx: Any, grad_out: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
+        *tensors, bits, out = ctx.saved_tensors[:7]
+        kept = ctx.saved_tensors[7:]
+        if grad_out is None:
+            return (None,) * 10
+        factors = Factors(*tensors)
+        grads = factors.map(torch.empty_like)
+        size = len(ScoreBlock._fields)
+        for index, (heads, queries) in enumerate(_blocks(factors.q, factors.k)):
+            if kept and not torch.is_grad_enabled():
+                block = ScoreBlock(*kept[index * size : (index + 1) * size])
+            else:
+                block = _form_block(factors, bits, heads, queries, *ctx.settings)
+            part = factors.block(heads, queries)
+            found = block.gradients(part, out[heads, :, queries], grad_out[heads, :, queries], ctx.settings[2])
+            for name, total in grads._asdict().items():
+                if total is None:
+                    continue
+                if name in ("q", "gate_q"):
+                    total[heads, :, queries] = getattr(found, name)
+                elif queries.start == 0:
+                    total[heads] = getattr(found, name)
+                else:
+                    total[heads] += getattr(found, name)
+        return (*grads, *(None,) * 5)
+
+
+def _blocks(q: Tensor, k: Tensor) -> Iterator[tuple[slice, slice]]:
+    """Slices of heads and queries: all queries of several heads if they fit the budget, else some of one head."""
+    (heads, _, m), n = q.shape, k.shape[2]
+    budget = _BLOCK_ELEMENTS.get(q.device.type, _BLOCK_ELEMENTS_DEFAULT)
+    head_step = max(1, budget // max(1, m * n))
+    if heads:
+        # blocks of about the same size: no small one at the end
+        head_step = -(-heads // -(-heads // head_step))
+    query_step = max(1, m if head_step > 1 else budget // n)
+    for head in range(0, heads, head_step):
+        for query in range(0, m, query_step):
+            yield slice(head, min(head + head_step, heads)), slice(query, min(query + query_step, m))
+
+
+def _form_block(
+    factors: Factors,
+    bits: Tensor | None,
+    heads: slice,
+    queries: slice,
+    causal: bool,
+    dropout_p: float,
+    norms: RowNorms,
+) -> "ScoreBlock":
+    keep = raised = None
+    if bits is not None:
+        keep = keep_factors(bits[heads, queries], dropout_p, factors.q.dtype)
+        # the factor of a kept score: the smallest number is always kept
+        raised = keep_factors(bits.new_full((1, 1, 1), -(2**15)), dropout_p, factors.q.dtype)
+    return ScoreBlock.form(factors.block(heads, queries), keep, raised, queries.start if causal else None, norms)
+
+
+class ScoreBlock(NamedTuple):
+    """The scores of a block of queries, in few passes over them; its weights are scores ⊙ slope, times `factor`.
+
+    `slope` is the gate, or 1 without one, times the dropout factor where the score is positive, and 0 elsewhere.
+    `gate_scores` are normalised. Of each row, `factor` multiplies the weights, and `gate_factor` multiplies the
+    gradient of `gate_scores`; it includes the factor of scores that dropout keeps.
+    """
+
+    scores: Tensor
+    slope: Tensor
+    factor: Tensor | None
+    gate_scores: Tensor | None
+    gate_factor: Tensor | None
+
+    @classmethod
+    def form(
+        cls, factors: Factors, keep: Tensor | None, raised: Tensor | None, first_query: int | None, norms: RowNorms
+    ) -> "ScoreBlock":
+        """Form the scores of a block.
+
+        Args:
+            factors: Those of the block.
+            keep: Dropout factor of each score; None without dropout.
+            raised: Dropout factor of a kept score.
+            first_query: Index of the block's first query under a causal mask; None without one.
+            norms: Row norms to apply.
+        """
+        scores = _form_scores(factors.q, factors.k, first_query)
+        gate_scores = gate_factor = None
+        slope = keep
+        if factors.gate_q is not None and factors.gate_k is not None:
+            gate_scores = _form_scores(factors.gate_q, factors.gate_k, None)
+            if norms.gate is not None:
+                gate_factor = _row_factor(norms.gate, gate_scores)
+                gate_scores = _times(gate_scores, gate_factor)
+            slope = F.softplus(gate_scores, threshold=SOFTPLUS_LINEAR)
+            if keep is not None and raised is not None:
+                slope = _times(slope, keep)
+                gate_factor = raised if gate_factor is None else gate_factor * raised
+        slope = scores.relu().sign() if slope is None else _where_positive(slope, scores)
+        factor = None if norms.scores is None else _row_factor(norms.scores, scores)
+        return cls(scores, slope, factor, gate_scores, gate_factor)
+
+    def attend(self, v: Tensor) -> Tensor:
+        """Weights times values."""
+        out = v @ (self.scores * self.slope).mT
+        return out if self.factor is None else _times(out, self.factor.mT)
+
+    def gradients(self, factors: Factors, out: Tensor, grad: Tensor, norms: RowNorms) -> Factors:
+        """Gradients of the block's factors."""
+        q, k, v, gate_q, gate_k = factors
+        along = None
+        if norms.scores is not None and self.factor is not None:
+            # the gradient of a row's factor is the product of the output and its gradient
+            along = self.factor.square() * (grad * out).sum(1).unsqueeze(-1)
+            along = along * (norms.scores.share / norms.scores.gain**2)
+            grad = grad * self.factor.mT
+        grad_v = grad @ (self.scores * self.slope)
+        grad_weights = grad.mT @ v
+        grad_gate_q = grad_gate_k = None
+        if gate_q is not None and gate_k is not None and self.gate_scores is not None:
+            grad_gate = _where_positive(grad_weights * self.scores, self.slope)
+            grad_gate = torch.ops.aten.softplus_backward(grad_gate, self.gate_scores, 1.0, SOFTPLUS_LINEAR)
+            if norms.gate is not None:
+                beside = (grad_gate * self.gate_scores).sum(-1, keepdim=True)
+                grad_gate = _minus(grad_gate, self.gate_scores, beside * (norms.gate.share / norms.gate.gain**2))
+            grad_gate_q = gate_k @ grad_gate.mT
+            if self.gate_factor is not None:
+                grad_gate_q, gate_q = _times(grad_gate_q, self.gate_factor.mT), gate_q * self.gate_factor.mT
+            grad_gate_k = gate_q @ grad_gate
+        grad_scores = _times(grad_weights, self.slope)
+        if along is not None:
+            grad_scores = _minus(grad_scores, self.scores, along)
+        return Factors(k @ grad_scores.mT, q @ grad_scores, grad_v, grad_gate_q, grad_gate_k)
+
+
+def _form_scores(q: Tensor, k: Tensor, first_query: int | None) -> Tensor:
+    scores = q.mT @ k
+    return scores if first_query is None else scores.tril(first_query)
+
+
+def _times(x: Tensor, factor: Tensor) -> Tensor:
+    """Multiply, in place of x where no gradient needs x."""
+    return x * factor if torch.is_grad_enabled() else x.mul_(factor)
+
+
+def _minus(x: Tensor, y: Tensor, factor: Tensor) -> Tensor:
+    """Subtract factor * y, in place of x where no gradient needs x."""
+    if torch.is_grad_enabled():
+        return torch.addcmul(x, y, factor, value=-1.0)
+    return x.addcmul_(y, factor, value=-1.0)
+
+
+def _row_factor(norm: RowNorm, scores: Tensor) -> Tensor:
+    """`norm.factor`, in one pass over the scores where no gradient is tracked."""
+    return norm.factor(scores if torch.is_grad_enabled() else torch.linalg.vector_norm(scores, dim=-1, keepdim=True))
+
+
+def _where_positive(x: Tensor, sign: Tensor) -> Tensor:
+    """Keep x where `sign` is positive, else 0; ten times as fast as `torch.where`."""
+    positive: Tensor = torch.ops.aten.threshold_backward(x, sign, 0.0)
+    return positive

@@ -1,0 +1,310 @@
+"""Attention of short sequences in one Triton kernel per direction, with operators and normalisers inside.
+
+Importing this file imports Triton.
+
+Alphabet: B batch, M queries, N keys, H heads, D query and key width, E value width, G gate width.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from toa.ops.attention import short_sequence_kernels
+from toa.ops.attention.inputs import AttentionInputs
+from toa.ops.attention.tiles import kernel_settings
+from toa.ops.dropout import draw_seeds
+from toa.ops.operators import Dense
+from toa.ops.triton_helpers import SMALLEST, needs_exact_products, padded, strides_of, unit_stride
+
+# one program holds a tile of scores, and the queries, keys and values of a head
+MAX_TOKENS = 64
+MAX_ELEMENTS = 64 * 64
+
+# enough programs to fill the largest chips, each with several batch entries to sum over
+_PROGRAMS = 528
+
+# with eight, Triton 3.6 compiles products that read past shared memory
+_WARPS = 4
+
+# columns of an operator that are read at a time
+_CHUNK = 32
+
+# entries of an operator, and parts of a sum of operators, that one program takes at a time
+_ENTRIES = 64
+_PARTS = 32
+
+
+def fits(x: AttentionInputs) -> bool:
+    """Whether one program holds all tokens of a head, nothing is masked, and operators are offsets from the identity.
+
+    On a GPU, exact float32 products cannot use tensor cores and are left to smaller tiles; so is float32 under a
+    compiler, which cannot trace the question how exact products must be.
+    """
+    single_on_gpu = x.q.device.type == "cuda" and x.q.dtype == torch.float32
+    if not x.unmasked or (single_on_gpu and (torch.compiler.is_compiling() or needs_exact_products(x.q.dtype))):
+        return False
+    width = max(tokens.shape[3] for tokens in (x.q, x.v, x.gate_q) if tokens is not None)
+    tokens = max(x.q.shape[1], x.k.shape[1])
+    small = tokens <= MAX_TOKENS and padded(tokens) * padded(width) <= MAX_ELEMENTS
+    return small and all(s is None or (isinstance(s, Dense) and s.residual) for s in (x.s1, x.s2, x.gate_s1))
+
+
+def short_sequence_attention(x: AttentionInputs) -> Tensor:
+    """act(Q Kᵀ S1) S2 V of inputs that `fits` allows."""
+    n = x.k.shape[1]
+    operators = [s if isinstance(s, Dense) else None for s in (x.s1, x.s2, x.gate_s1)]
+    drops = [s.drop for s in operators if s is not None and s.drop is not None]
+    # the kernels drop entries of all operators or of none
+    if len(drops) < sum(s is not None for s in operators):
+        drops, offsets = [], [None if s is None else s.offset[:, :n, :n] for s in operators]
+    else:
+        offsets = [None if s is None else s.weight[:, :n, :n] for s in operators]
+    (seed,) = draw_seeds(x.q, 1) if x.dropout_p else (None,)
+    settings, normalised = kernel_settings(x.scales, x.row_norms)
+    out, _ = _forward(
+        *(x.q, x.k, x.v, x.gate_q, x.gate_k, *offsets, seed),
+        [drop.seed for drop in drops],
+        [drop.rate for drop in drops],
+        x.activation,
+        [*settings, x.dropout_p],
+        normalised,
+    )
+    return out
+
+
+@torch.library.custom_op("toa::short_sequence_attention", mutates_args=())
+def _forward(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    gate_q: Tensor | None,
+    gate_k: Tensor | None,
+    m1: Tensor | None,
+    m2: Tensor | None,
+    gate_m1: Tensor | None,
+    seed: Tensor | None,
+    drop_seeds: list[Tensor],
+    drop_rates: list[Tensor],
+    activation: str,
+    settings: list[float],
+    norms: list[bool],
+) -> tuple[Tensor, Tensor]:
+    """The output, and the operators with entries dropped, (operators, H, N, N), if any are."""
+    out, dropped = _empty_results(q, v, drop_seeds)
+    if out.numel() == 0:
+        return out, dropped
+    inputs = tuple(unit_stride(x) for x in (q, k, v, gate_q, gate_k))
+    matrices = tuple(unit_stride(x) for x in (m1, m2, gate_m1))
+    # Triton launches on the current device, wherever the tensors are
+    with torch.cuda.device_of(q):
+        if drop_seeds:
+            _drop_sum([x[None] for x in matrices if x is not None], dropped, drop_seeds, drop_rates)
+            matrices = _replace_present(matrices, dropped)
+        sizes, constants = _problem(inputs, matrices, seed, activation, norms)
+        short_sequence_kernels.forward_kernel[(q.shape[0] * q.shape[2],)](
+            *(*inputs, *matrices, out, seed),
+            *(*strides_of(3, *inputs, out), *strides_of(2, *matrices), *sizes, *settings),
+            **constants,
+        )
+    return out, dropped
+
+
+def _empty_results(q: Tensor, v: Tensor, drop_seeds: list[Tensor]) -> tuple[Tensor, Tensor]:
+    b, m, h, _ = q.shape
+    _, n, _, e = v.shape
+    return v.new_empty(b, m, h, e), q.new_empty((len(drop_seeds), h, n, n), dtype=torch.float32)
+
+
+_forward.register_fake(lambda q, k, v, *rest: _empty_results(q, v, rest[6]))
+
+
+def _replace_present(matrices: Sequence[Any], found: Tensor) -> tuple[Any, ...]:
+    """Matrices in the order found, in place of those that are not None."""
+    others = iter(found)
+    return tuple(None if x is None else next(others) for x in matrices)
+
+
+def _problem(
+    inputs: Sequence[Any], matrices: Sequence[Any], seed: Tensor | None, activation: str, norms: list[bool]
+) -> tuple[tuple[int, ...], dict[str, Any]]:
+    """Sizes, and compile-time constants, of both kernels."""
+    q, k, v, gate_q = inputs[:4]
+    (_, m, h, d), (n, e) = q.shape, (k.shape[1], v.shape[3])
+    g = 0 if gate_q is None else gate_q.shape[3]
+    constants = {
+        "D": padded(d),
+        "E": padded(e),
+        "G": padded(g) if g else SMALLEST,
+        "ACTIVATION": activation,
+        "NORM": norms[0],
+        "GATE_NORM": norms[1],
+        "HAS_M1": matrices[0] is not None,
+        "HAS_M2": matrices[1] is not None,
+        "HAS_GATE_M1": matrices[2] is not None,
+        "DROPOUT": seed is not None,
+        "PRECISION": "ieee" if needs_exact_products(q.dtype) else "tf32",
+        "BLOCK_M": padded(m),
+        "BLOCK_N": padded(n),
+        "CHUNK": min(_CHUNK, padded(n)),
+        "num_stages": 1,
+        "num_warps": _WARPS,
+    }
+    return (h, m, n, d, e, g), constants
+
+
+def _drop_sum(parts: list[Tensor], out: Tensor, seeds: list[Tensor], rates: list[Tensor]) -> None:
+    """Write up to three operators, each a sum of parts (P, H, N, N), with entries dropped if there are seeds."""
+    count, h, n, _ = out.shape
+    if not seeds:
+        seeds = rates = [None] * count  # type: ignore[list-item]
+    entries = min(_ENTRIES, padded(n * n))
+    short_sequence_kernels.drop_sum_kernel[(-(-n * n // entries), h, count)](
+        *(*_three(parts), out, *_three(seeds), *_three(rates)),
+        *strides_of(3, *_three(parts)),
+        *(0 if x is None or x.dim() == 0 else x.stride(0) for x in _three(rates)),
+        *(h, n, len(parts[0])),
+        DROP=seeds[0] is not None,
+        PARTS=min(_PARTS, padded(len(parts[0]))) if len(parts[0]) > 1 else 1,
+        ENTRIES=entries,
+        num_warps=_WARPS,
+    )
+
+
+def _three(found: Sequence[Any]) -> tuple[Any, ...]:
+    """Pads to three operators by repeating the first; the kernels ignore the padding."""
+    return (*found, *(found[0] for _ in range(3 - len(found))))
+
+
+@torch.library.custom_op("toa::short_sequence_attention_backward", mutates_args=())
+def _backward(
+    grad: Tensor,
+    dropped: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    gate_q: Tensor | None,
+    gate_k: Tensor | None,
+    m1: Tensor | None,
+    m2: Tensor | None,
+    gate_m1: Tensor | None,
+    seed: Tensor | None,
+    drop_seeds: list[Tensor],
+    drop_rates: list[Tensor],
+    activation: str,
+    settings: list[float],
+    norms: list[bool],
+) -> list[Tensor]:
+    """Gradients of queries, keys and values, in one tensor if possible, and of operators, (operators, H, N, N)."""
+    given = (q, k, v, gate_q, gate_k)
+    results = _empty_gradients(*given, m1, m2, gate_m1)
+    if grad.numel() == 0:
+        return [x.zero_() for x in results]
+    grads = _unpacked(results[:-1], given)
+    inputs = tuple(unit_stride(x) for x in (*given, grad))
+    matrices = tuple(unit_stride(x) for x in (m1, m2, gate_m1))
+    if drop_seeds:
+        matrices = _replace_present(matrices, dropped)
+    # gradients of mixed keys and values are in float32, and go through their operator afterwards
+    mixed = {place: x for place, x in zip((1, 2, 4), matrices, strict=True) if x is not None}
+    outputs = [
+        x if x is None or place not in mixed else x.new_empty(x.shape, dtype=torch.float32)
+        for place, x in enumerate(grads)
+    ]
+    sizes, constants = _problem(inputs, matrices, seed, activation, norms)
+    with torch.cuda.device_of(q):
+        short_sequence_kernels.backward_kernel[(q.shape[0] * q.shape[2],)](
+            *(*inputs[:5], *matrices, inputs[5], seed, *outputs),
+            *(*strides_of(3, *inputs, *outputs), *strides_of(2, *matrices), *sizes, *settings),
+            **constants,
+        )
+        if mixed:
+            tokens, of_mixed, of_plain = ([each[place] for place in mixed] for each in (inputs, outputs, grads))
+            values = list(mixed).index(2) if 2 in mixed else -1
+            parts = _through_operators(tokens, of_mixed, of_plain, list(mixed.values()), values, constants)
+            _drop_sum(list(parts.unbind(1)), results[-1], drop_seeds, drop_rates)
+    return results
+
+
+def _through_operators(
+    tokens: list[Any],
+    of_mixed: list[Any],
+    of_plain: list[Any],
+    matrices: list[Any],
+    values: int,
+    constants: dict[str, Any],
+) -> Tensor:
+    """Write the gradients of tokens (B, N, H, D); return partial sums (parts, operators, H, N, N) of the operators'.
+
+    K' = S1ᵀ K and V' = S2 V, so dK = S1 dK', dV = S2ᵀ dV', dS1 = K dK'ᵀ and dS2 = dV' Vᵀ. `values` is the index of S2.
+    """
+    b, n, h, _ = tokens[0].shape
+    count = len(tokens)
+    parts = min(b, max(1, _PROGRAMS // (h * count)))
+    sums: Tensor = tokens[0].new_empty((parts, count, h, n, n), dtype=torch.float32)
+    short_sequence_kernels.operators_backward_kernel[(parts, h, count)](
+        *(*_three(tokens), *_three(of_mixed), *_three(matrices), *_three(of_plain), sums),
+        *(*strides_of(3, *_three(tokens), *_three(of_plain)), *strides_of(2, *_three(matrices))),
+        *(b, h, n, *(x.shape[3] for x in _three(tokens)), parts, values),
+        D=max(padded(x.shape[3]) for x in tokens),
+        PRECISION=constants["PRECISION"],
+        BLOCK_N=constants["BLOCK_N"],
+        num_warps=_WARPS,
+        num_stages=1,
+    )
+    return sums
+
+
+# queries, queries of the gate, keys, keys of the gate, values: the order in which layers project tokens
+_ORDER = (0, 3, 1, 4, 2)
+
+
+def _empty_gradients(q: Tensor, k: Tensor, *rest: Tensor | None) -> list[Tensor]:
+    """Buffers for the gradients of tokens, one tensor if M = N, and for those of operators."""
+    b, n, h, _ = k.shape
+    tokens = (q, k, *rest[:3])
+    operators = [x for x in rest[3:] if x is not None]
+    of_operators = (operators[0] if operators else q).new_empty((len(operators), h, n, n))
+    if q.shape[1] == n:
+        return [q.new_empty(b, n, sum(h * x.shape[3] for x in tokens if x is not None)), of_operators]
+    return [*(q.new_empty(0) if x is None else x.new_empty(x.shape) for x in tokens), of_operators]
+
+
+_backward.register_fake(lambda grad, dropped, *rest: _empty_gradients(*rest[:8]))
+
+
+def _unpacked(grads: Sequence[Tensor], given: Sequence[Tensor | None]) -> list[Tensor | None]:
+    """The gradients of tokens (B, N, H, D), each a slice of one tensor (B, N, W) if there is one."""
+    if len(grads) > 1:
+        return [None if x is None else grad for grad, x in zip(grads, given, strict=True)]
+    found: list[Tensor | None] = [None] * len(given)
+    start = 0
+    for place in _ORDER:
+        x = given[place]
+        if x is not None:
+            _, _, h, d = x.shape
+            found[place] = grads[0][..., start : start + h * d].unflatten(-1, (h, d))
+            start += h * d
+    return found
+
+
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    tensors, (seeds, rates) = inputs[:9], inputs[9:11]
+    ctx.mark_non_differentiable(output[1])
+    # no zeros in place of its gradient
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(output[1], *tensors, *seeds, *rates)
+    ctx.settings, ctx.drops = inputs[11:], len(seeds)
+
+
+def _gradients(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Any, ...]:
+    dropped, *tensors = ctx.saved_tensors
+    given, drops = tensors[:9], tensors[9:]
+    *packed, of_operators = _backward(grad, dropped, *given, drops[: ctx.drops], drops[ctx.drops :], *ctx.settings)
+    nothing = [None] * ctx.drops
+    matrices = _replace_present(given[5:8], of_operators)
+    return (*_unpacked(packed, given[:5]), *matrices, None, nothing, nothing, None, None, None)
+
+
+_forward.register_autograd(_gradients, setup_context=_setup_context)

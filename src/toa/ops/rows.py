@@ -1,0 +1,360 @@
+"""Functions of the rows of a matrix that have fused kernels on a GPU: layer norm, GELU with dropout, sums, RevIN.
+
+Elsewhere each is the PyTorch function of the same meaning. A kernel stays only while it saves at least 3 % of a
+training step: `benchmarks/row_kernels.py` measures each by switching it off (`toa.ops._backend.disable_kernels`).
+
+Alphabet: B batch, L length, C channels, N tokens, W width of a row.
+"""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from toa.ops._backend import runs_kernels
+from toa.ops.dropout import draw_seeds, dropout
+
+# layer norm: widest row that a program holds, numbers per program and tensor, and numbers per warp
+MAX_WIDTH = 1024
+_NORM_TILE = 4096
+_WARP_SHARE = 512
+
+# column sums: numbers per program, programs that fill the largest chips, and rows that need no second kernel
+_SUM_TILE = 2048
+_SUM_PROGRAMS = 528
+_FEW_ROWS = 512
+
+_GELU_BLOCK = 1024
+
+# RevIN: longest series that a program holds, and its number of channels
+MAX_LENGTH = 1024
+_SERIES_COLUMNS = 16
+
+
+def as_rows(x: Tensor) -> Tensor:
+    """A tensor (..., W) as a matrix whose rows have stride 1, as the kernels read them."""
+    rows = x.reshape(-1, x.shape[-1])
+    return rows if rows.stride(1) == 1 else rows.contiguous()
+
+
+# ---- column sums: the gradient of a bias; the gain of the kernel has to be measured ("bias_gradient")
+
+
+@torch.library.custom_op("toa::column_sum", mutates_args=())
+def column_sum(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """Sums (W,) of a tensor (..., W) over all axes but the last, in float32, then rounded to `dtype`."""
+    out = x.new_empty(x.shape[-1], dtype=dtype)
+    _sum_rows(as_rows(x), out)
+    return out
+
+
+column_sum.register_fake(lambda x, dtype: x.new_empty(x.shape[-1], dtype=dtype))
+
+
+def _sum_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    ctx.shape, ctx.dtype = inputs[0].shape, inputs[0].dtype
+
+
+column_sum.register_autograd(lambda ctx, grad: (grad.to(ctx.dtype).expand(ctx.shape), None), setup_context=_sum_context)
+
+
+def _sum_rows(rows: Tensor, out: Tensor) -> None:
+    """Write the sums of the columns of a matrix that `as_rows` returns."""
+    # importing the kernels imports Triton
+    import triton
+
+    from toa.ops import row_kernels
+
+    def launch(rows: Tensor, out: Tensor, parts: int, columns: int) -> None:
+        # Triton launches on the current device, wherever the tensors are
+        with torch.cuda.device_of(rows):
+            row_kernels.column_sum_kernel[(parts, triton.cdiv(width, columns))](
+                *(rows, out, rows.stride(0), rows.shape[0], width),
+                ROWS=_SUM_TILE // columns,
+                COLUMNS=columns,
+                num_warps=4,
+            )
+
+    count, width = rows.shape
+    if count > _FEW_ROWS:
+        columns = min(64, triton.next_power_of_2(width))
+        blocks = triton.cdiv(width, columns)
+        parts = min(triton.cdiv(count, _SUM_TILE // columns), max(1, _SUM_PROGRAMS // blocks))
+        partial = rows.new_empty((parts, width), dtype=torch.float32)
+        launch(rows, partial, parts, columns)
+        rows = partial
+    # few rows: narrow blocks, for many programs
+    launch(rows, out, 1, min(16, triton.next_power_of_2(width)))
+
+
+# ---- layer norm, alone or of x + dropout(y); the gain of both forms has to be measured ("layer_norm", "add_norm")
+
+
+def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float = 1e-5, *, leading: int | None = None) -> Tensor:
+    """Normalise the last axis, as `torch.nn.functional.layer_norm` does; under autocast in float32, as there.
+
+    (x - mean) / sqrt(var + eps) * weight + bias, with var without Bessel's correction.
+
+    Args:
+        x: (..., W). PyTorch's function takes rows of one number or of more than `MAX_WIDTH`, mixed dtypes, and
+            tensors that are not on a CUDA device.
+        weight: (W,).
+        bias: (W,).
+        eps: Added to the variance.
+        leading: For tokens (B, N, W), the number of tokens to normalise and return, (B, leading, W); None is all.
+    """
+    if _kernel_norms(x, weight, bias, "layer_norm"):
+        if torch.is_autocast_enabled(x.device.type):
+            x, weight, bias = x.float(), weight.float(), bias.float()
+        if x.dtype == weight.dtype == bias.dtype:
+            return _norm(x, None, weight, bias, None, 0.0, eps, leading)[0]
+    return F.layer_norm(x if leading is None else x[:, :leading], weight.shape, weight, bias, eps)
+
+
+def add_norm(
+    x: Tensor,
+    y: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    *,
+    p: float = 0.0,
+    eps: float = 1e-5,
+    seed: Tensor | None = None,
+) -> Tensor:
+    """Layer norm of x + dropout(y).
+
+    Args:
+        x: (..., W).
+        y: Like x. Mixed dtypes, and tensors without kernels, go through `layer_norm`.
+        weight: (W,).
+        bias: (W,).
+        p: Dropout rate.
+        eps: Added to the variance.
+        seed: Seed of the kernel's mask, int32 (1,), on x's device; drawn if None.
+    """
+    alike = x.dtype == y.dtype == weight.dtype == bias.dtype and x.shape == y.shape and 0.0 <= p < 1.0
+    if not alike or not _kernel_norms(x, weight, bias, "add_norm") or torch.is_autocast_enabled(x.device.type):
+        return layer_norm(x + dropout(y, p), weight, bias, eps)
+    if p and seed is None:
+        (seed,) = draw_seeds(x, 1)
+    return _norm(x, y, weight, bias, seed if p else None, p, eps, None)[0]
+
+
+def _kernel_norms(x: Tensor, weight: Tensor, bias: Tensor, kernel: str) -> bool:
+    # the gradient of a row of one number is zero; a fused product would leave its rounding error, times 1 / sqrt(eps)
+    held = weight.shape == bias.shape == x.shape[-1:] and 1 < weight.numel() <= MAX_WIDTH
+    return held and runs_kernels(x, kernel)
+
+
+@torch.library.custom_op("toa::layer_norm", mutates_args=())
+def _norm(
+    x: Tensor,
+    y: Tensor | None,
+    weight: Tensor,
+    bias: Tensor,
+    seed: Tensor | None,
+    p: float,
+    eps: float,
+    leading: int | None,
+) -> tuple[Tensor, Tensor]:
+    """The norm, and the sum x + dropout(y), empty without y."""
+    from toa.ops import row_kernels
+
+    out, total = _empty_norms(x, y, leading)
+    if out.numel() == 0:
+        return out, total
+    rows, others = as_rows(x), None if y is None else as_rows(y)
+    blocks, constants = _row_blocks(as_rows(out))
+    with torch.cuda.device_of(x):
+        row_kernels.norm_kernel[(blocks,)](
+            *(rows, others, weight.contiguous(), bias.contiguous(), None if y is None else total, out, seed),
+            *(rows.stride(0), 0 if others is None else others.stride(0), out.numel() // out.shape[-1], out.shape[-1]),
+            *(eps, p, *_groups(x, leading)),
+            **constants,
+        )
+    return out, total
+
+
+def _empty_norms(x: Tensor, y: Tensor | None, leading: int | None) -> tuple[Tensor, Tensor]:
+    out = x.new_empty(x.shape if leading is None else (x.shape[0], leading, x.shape[2]))
+    return out, x.new_empty(0 if y is None else x.shape)
+
+
+_norm.register_fake(lambda x, y, weight, bias, seed, p, eps, leading: _empty_norms(x, y, leading))
+
+
+def _groups(x: Tensor, leading: int | None) -> tuple[int, int]:
+    """Number of rows that are normalised of each group of rows, and size of a group."""
+    return (1, 1) if leading is None else (leading, x.shape[1])
+
+
+@torch.library.custom_op("toa::layer_norm_backward", mutates_args=())
+def _norm_backward(
+    grad: Tensor, x: Tensor, weight: Tensor, seed: Tensor | None, p: float, eps: float, leading: int | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of x, of y (empty if it is that of x), and of weight and bias, (2, W)."""
+    from toa.ops import row_kernels
+
+    grad_x, grad_y, affine = _empty_norm_gradients(x, weight, seed)
+    if grad_x.numel() == 0:
+        return grad_x, grad_y, affine.zero_()
+    rows, above = as_rows(x), as_rows(grad)
+    blocks, constants = _row_blocks(rows)
+    programs = min(blocks, _most_programs(x.device))
+    partial = x.new_empty((programs, affine.numel()), dtype=torch.float32)
+    with torch.cuda.device_of(x):
+        row_kernels.norm_backward_kernel[(programs,)](
+            *(above, rows, weight.contiguous(), grad_x, None if seed is None else grad_y, partial, seed),
+            *(above.stride(0), rows.stride(0), *rows.shape, eps, p, *_groups(x, leading)),
+            **constants,
+        )
+    _sum_rows(partial, affine)
+    return grad_x, grad_y, affine
+
+
+def _empty_norm_gradients(x: Tensor, weight: Tensor, seed: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    of_y = x.new_empty(0 if seed is None else x.shape)
+    return x.new_empty(x.shape), of_y, weight.new_empty((2, *weight.shape))
+
+
+_norm_backward.register_fake(lambda grad, x, weight, seed, *rest: _empty_norm_gradients(x, weight, seed))
+
+
+def _norm_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    x, y, weight, _, seed, *ctx.settings = inputs
+    ctx.mark_non_differentiable(output[1])
+    # no zeros in place of the sum's gradient
+    ctx.set_materialize_grads(False)
+    ctx.summed = y is not None
+    ctx.save_for_backward(x if y is None else output[1], weight, seed)
+
+
+def _norm_gradients(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+    x, weight, seed = ctx.saved_tensors
+    grad_x, grad_y, affine = _norm_backward(grad, x, weight, seed, *ctx.settings)
+    of_y = None if not ctx.summed else grad_x if seed is None else grad_y
+    return grad_x, of_y, affine[0], affine[1], None, None, None, None
+
+
+_norm.register_autograd(_norm_gradients, setup_context=_norm_context)
+
+
+def _row_blocks(rows: Tensor) -> tuple[int, dict[str, int]]:
+    """Number of blocks of rows, and their size: as large as possible while every program has a block."""
+    import triton
+
+    count, width = rows.shape
+    padded = triton.next_power_of_2(width)
+    tile = max(_NORM_TILE, padded)
+    while tile > max(_WARP_SHARE, padded) and count * padded < tile * _most_programs(rows.device):
+        tile //= 2
+    constants = {"ROWS": tile // padded, "WIDTH": padded, "num_warps": tile // _WARP_SHARE}
+    return triton.cdiv(count, tile // padded), constants
+
+
+def _most_programs(device: torch.device) -> int:
+    """Programs that a device runs at once: two per multiprocessor."""
+    on_chip = torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
+    return 2 * on_chip
+
+
+# ---- GELU and dropout; the gain of the kernel has to be measured ("gelu_dropout")
+
+
+def gelu_dropout(x: Tensor, p: float, *, seed: Tensor | None = None) -> Tensor:
+    """dropout(gelu(x)), with GELU by the error function.
+
+    Args:
+        x: Any shape. PyTorch's functions take tensors without kernels, and p = 0.
+        p: Dropout rate.
+        seed: Seed of the kernel's mask, int32 (1,), on x's device; drawn if None.
+    """
+    if not (0.0 < p < 1.0 and runs_kernels(x, "gelu_dropout")) or x.numel() >= 2**31:
+        return dropout(F.gelu(x), p)
+    return _gelu(x, draw_seeds(x, 1)[0] if seed is None else seed, p)
+
+
+@torch.library.custom_op("toa::gelu_dropout", mutates_args=())
+def _gelu(x: Tensor, seed: Tensor, p: float) -> Tensor:
+    return _launch_gelu(x, None, seed, p)
+
+
+@torch.library.custom_op("toa::gelu_dropout_backward", mutates_args=())
+def _gelu_backward(grad: Tensor, x: Tensor, seed: Tensor, p: float) -> Tensor:
+    return _launch_gelu(x, grad, seed, p)
+
+
+def _launch_gelu(x: Tensor, grad: Tensor | None, seed: Tensor, p: float) -> Tensor:
+    """dropout(gelu(x)), or the gradient of x from that of the result."""
+    from toa.ops import row_kernels
+
+    out = x.new_empty(x.shape)
+    if out.numel():
+        with torch.cuda.device_of(x):
+            row_kernels.gelu_dropout_kernel[(-(-x.numel() // _GELU_BLOCK),)](
+                *(x.contiguous(), None if grad is None else grad.contiguous(), out, seed, x.numel(), p),
+                BLOCK=_GELU_BLOCK,
+                num_warps=4,
+            )
+    return out
+
+
+_gelu.register_fake(lambda x, seed, p: x.new_empty(x.shape))
+_gelu_backward.register_fake(lambda grad, x, seed, p: x.new_empty(x.shape))
+
+
+def _gelu_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    x, seed, ctx.p = inputs
+    ctx.save_for_backward(x, seed)
+
+
+_gelu.register_autograd(
+    lambda ctx, grad: (_gelu_backward(grad, *ctx.saved_tensors, ctx.p), None, None), setup_context=_gelu_context
+)
+
+
+# ---- normalisation of a series over time; the gain of the kernel has to be measured ("series_norm")
+
+
+def takes_series(series: Tensor) -> bool:
+    """Whether `series_norm` takes a series (B, L, C): kernels run on it, and it needs no gradient."""
+    fits = series.dtype == torch.float32 and 0 < series.shape[1] <= MAX_LENGTH and series.numel() > 0
+    return fits and runs_kernels(series, "series_norm") and not (series.requires_grad and torch.is_grad_enabled())
+
+
+def series_norm(series: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
+    """(x - mean) / sqrt(var + eps) over time, with mean and standard deviation, each (B, 1, C).
+
+    The result (B, L, C) has the values of a channel side by side in memory, as the models read them.
+    """
+    out, mean, std = _series_norm(series, eps)
+    return out.mT, mean, std
+
+
+@torch.library.custom_op("toa::series_norm", mutates_args=())
+def _series_norm(series: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
+    import triton
+
+    from toa.ops import row_kernels
+
+    batch, length, channels = series.shape
+    results = _empty_series(series)
+    columns = min(_SERIES_COLUMNS, triton.next_power_of_2(channels))
+    with torch.cuda.device_of(series):
+        row_kernels.series_norm_kernel[(batch, triton.cdiv(channels, columns))](
+            *(series, *results, *series.stride(), length, channels, eps),
+            LENGTH=triton.next_power_of_2(length),
+            COLUMNS=columns,
+            num_warps=4,
+        )
+    return results
+
+
+def _empty_series(series: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    batch, length, channels = series.shape
+    mean, std = (series.new_empty(batch, 1, channels) for _ in range(2))
+    return series.new_empty(batch, channels, length), mean, std
+
+
+_series_norm.register_fake(lambda series, eps: _empty_series(series))

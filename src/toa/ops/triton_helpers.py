@@ -1,0 +1,94 @@
+"""What all Triton kernels share: how a launch describes its tensors, and device functions for tiles and random draws.
+
+Importing this file imports Triton.
+"""
+
+# mypy: disable-error-code="no-untyped-def, untyped-decorator"
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+# tensor cores multiply tiles of at least this size
+SMALLEST = 16
+
+
+def needs_exact_products(dtype: torch.dtype) -> bool:
+    """Whether float32 products may not be rounded to TF32, by PyTorch's setting.
+
+    Call it inside custom operators only: PyTorch 2.11 cannot trace `get_float32_matmul_precision`.
+    """
+    return dtype == torch.float32 and torch.get_float32_matmul_precision() == "highest"
+
+
+def padded(size: int) -> int:
+    """A width or length as the kernels hold it: a power of two of at least `SMALLEST`."""
+    return max(SMALLEST, triton.next_power_of_2(size))
+
+
+def unit_stride(x: Tensor | None) -> Any:
+    """A tensor whose last axis has stride 1, as the kernels read it; None stays None."""
+    return x if x is None or x.stride(-1) == 1 else x.contiguous()
+
+
+def strides_of(axes: int, *tensors: Tensor | None) -> list[int]:
+    """Strides of the leading axes of each tensor; zeros for None."""
+    return [stride for x in tensors for stride in ((0,) * axes if x is None else x.stride()[:axes])]
+
+
+@triton.jit
+def load_tile(pointer, b, h, rows, limit, stride_b, stride_n, stride_h, width, WIDTH: tl.constexpr):
+    """Rows of one head, (rows, WIDTH); zeros outside."""
+    columns = tl.arange(0, WIDTH)
+    start = pointer + b.to(tl.int64) * stride_b + h.to(tl.int64) * stride_h
+    places = rows.to(tl.int64)[:, None] * stride_n + columns[None, :]
+    return tl.load(start + places, mask=(rows[:, None] < limit) & (columns[None, :] < width), other=0.0)
+
+
+@triton.jit
+def store_tile(pointer, value, b, h, rows, limit, stride_b, stride_n, stride_h, width, WIDTH: tl.constexpr):
+    """Write rows of one head."""
+    columns = tl.arange(0, WIDTH)
+    start = pointer + b.to(tl.int64) * stride_b + h.to(tl.int64) * stride_h
+    places = rows.to(tl.int64)[:, None] * stride_n + columns[None, :]
+    inside = (rows[:, None] < limit) & (columns[None, :] < width)
+    tl.store(start + places, value.to(pointer.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def dropout_factors(seed, head, rows, columns, p):
+    """The dropout factors of a tile, 0 or 1 / (1 - p); one of `rows` and `columns` is a column vector, one a row.
+
+    A draw depends on seed, head, row and column only. Each is a counter of its own: sums of two would give the same
+    draws to different places, such as heads of neighbouring seeds.
+    """
+    drawn, _, _, _ = tl.philox(seed, rows, columns, head, head * 0)
+    return tl.where(tl.uint_to_uniform_float(drawn) >= p, 1.0 / (1.0 - p), 0.0)
+
+
+@triton.jit
+def softplus(x, scale, PRECISION: tl.constexpr):
+    """log(1 + eʸ) / scale of y = scale x, exact for very negative y too, and its derivative; scale > 0.
+
+    If products are rounded to ten bits or fewer, log(1 + s) / s is a polynomial that interpolates it over [0, 1] at
+    Chebyshev points, with an error below 7e-5, and 1 / t is a squared rsqrt. The gate costs more than the scores: exp2
+    and rsqrt are one instruction each; a logarithm, exp or division takes several. The scale is part of constants that
+    are there anyway, so it costs nothing.
+    """
+    small = tl.exp2(tl.abs(x) * (scale * -1.4426950408889634))
+    total = 1.0 + small
+    part = 1.0 / scale
+    if PRECISION == "ieee":
+        # log(1 + s) = log(t) s / (t - 1) with t = 1 + s as rounded
+        log1p = tl.where(total == 1.0, small, tl.log(total) * (small / tl.where(total == 1.0, 1.0, total - 1.0)))
+        log1p *= part
+        share = 1.0 / total
+    else:
+        ratio = 0.305399977 * part + small * (-0.156029527 * part + small * (0.040663438 * part))
+        log1p = small * (0.999936822 * part + small * (-0.496788748 * part + small * ratio))
+        root = tl.rsqrt(total)
+        share = root * root
+    return tl.maximum(x, 0.0) + log1p, tl.where(x >= 0.0, share, small * share)
