@@ -8,13 +8,13 @@ from torch import Tensor
 
 from tests.ops.triton_cases import DEVICE, ON_GPU, _poisoned, _rms  # noqa: F401
 from tests.support import assert_registered
-from toa.experiments.op_cost import unit_of_rounding
 from toa.ops import column_sum as column_sum_module
 from toa.ops import layer_norm as layer_norm_module
 from toa.ops import linear as linear_module
 from toa.ops.column_sum import column_sum
 from toa.ops.layer_norm import MAX_WIDTH, layer_norm
 from toa.ops.linear import linear
+from toa_bench.op_cost import unit_of_rounding
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 # rows and width; the interpreter is slow

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from tests.support import Problem, assert_registered, make_problem, message, poison_buffers
 from toa import ops
-from toa.experiments.op_cost import share_past_zero, unit_of_rounding
 from toa.ops.attention import api, fused, whole
 from toa.ops.attention.definitions import visible_keys
 from toa.ops.attention.fused import Blocks, choose_blocks, kernel_attention, needs_exact_products, padded
+from toa_bench.op_cost import share_past_zero, unit_of_rounding
 
 ON_GPU = torch.cuda.is_available()
 DEVICE = "cuda" if ON_GPU else "cpu"

@@ -23,7 +23,7 @@ from toa.cli.forecast import forecast
 from toa.cli.report import report
 from toa.cli.reproduce import reproduce
 from toa.cli.run import DeviceOption, run
-from toa.cli.terminal import clear_errors
+from toa.cli.terminal import ChoicesCommand, clear_errors
 from toa.cli.watch import watch
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ app.command()(reproduce)
 app.command()(compare)
 app.command()(report)
 app.command()(watch)
-app.command()(forecast)
+app.command(cls=ChoicesCommand)(forecast)
 app.command()(detect)
 app.command()(classify)
 app.command()(doctor)
