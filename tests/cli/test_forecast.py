@@ -12,7 +12,7 @@ from tests.estimators.signals import long, wide
 from tests.support import ROOT
 from toa.cli import app
 from toa.estimators import Forecaster
-from toa.report.forecast import PANELS, draw_forecast
+from toa.report.figures import PANELS, draw_forecast
 
 QUICK = ("--backbone", "dlinear", "--lookback", "24", "--epochs", "8", "--device", "cpu")
 
@@ -141,6 +141,6 @@ def test_a_picture_shows_the_first_panels_and_counts_all() -> None:
     drawn = [axis for axis in figure.axes if axis.get_visible()]
     assert len(drawn) == PANELS
     labels = [line.get_label() for line in drawn[0].get_lines()]
-    assert labels == ["seen", "forecast", "quantiles"]
+    assert labels == ["past", "forecast", "quantiles"]
     np.testing.assert_array_equal(drawn[0].get_lines()[1].get_xdata(), np.arange(5))
     plt.close(figure)

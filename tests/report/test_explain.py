@@ -10,7 +10,7 @@ from tests.support import message, scatter_parameters
 from toa.models import build_classifier, build_forecaster
 from toa.nn import AttentionSpec, TemporalOperatorAttention
 from toa.report.explain import draw_mixing, draw_operator, layer_table, write_explanation
-from toa.report.operator_views import LayerView, OperatorView, tokens_have_order, view_layers
+from toa.report.operators import LayerView, OperatorView, tokens_have_order, view_layers
 
 OWN: dict[str, dict[str, object]] = {
     "patchtst": {"num_layers": 2, "patch_len": 4, "stride": 4},
@@ -126,7 +126,7 @@ def test_pictures_have_a_row_a_head_and_frequencies_only_in_order():
         figure = draw_operator(view, "title", ordered=ordered)
         assert len(figure.axes) == 3 * columns
         titles = [axis.get_title() for axis in figure.axes]
-        assert titles.count("gain at each frequency") == (3 if ordered else 0)
+        assert titles.count("gain per frequency") == (3 if ordered else 0)
         plt.close(figure)
     figure = draw_mixing(torch.full((5, 4, 4), 0.25, dtype=torch.float64), "title")
     assert "0% negative\nrow sums 1.00 to 1.00, simplex distance 0.00" in figure.axes[0].get_title()

@@ -9,12 +9,12 @@ from tests.support import message
 from toa.experiments.jobs import Job, config_from
 from toa.experiments.runner import write_failure
 from toa.experiments.tables import protocol_job, table_cells
-from toa.report.cells import departure, paper_lines
+from toa.report.cells import departure, paper_entries
 from toa.report.evidence import read_evidence
 
 
 def lines_of(tmp_path, records, *tables):
-    return paper_lines(read_evidence([write_lines(tmp_path / "runs.jsonl", records)]), tables=tables)
+    return paper_entries(read_evidence([write_lines(tmp_path / "runs.jsonl", records)]), tables=tables)
 
 
 def line_of(lines, **wanted):
@@ -61,7 +61,7 @@ def test_an_average_needs_all_horizons_of_a_seed(tmp_path):
     # ETT has three more data sets
     ett = line_of(lines, dataset="ETT", backbone="itransformer", variant="softmax")
     assert (ett.status, ett.values) == ("partial", {})
-    assert ett.reason.startswith("4 of 16 runs are there")
+    assert ett.reason.startswith("4 of 16 runs are done")
 
     cells = [cell for cell in table_cells("forecast-average") if cell.number.dataset == "Exchange"]
     cell = next(cell for cell in cells if (cell.number.backbone, cell.number.variant) == ("itransformer", "softmax"))
@@ -105,8 +105,8 @@ def test_a_changed_setting_is_no_cell_and_the_change_is_named(tmp_path):
     changed["training"]["learning_rate"] = 0.5
     other = Job(config=config_from("forecast", changed), label="other")
     evidence = read_evidence([write_lines(tmp_path / "runs.jsonl", [record_of(other, {"mse": 0.1})])])
-    assert not any(line.values for line in paper_lines(evidence, tables=["forecast-full"]))
-    assert departure(evidence.runs[0]) == "not as toa-paper has it: training.learning_rate"
+    assert not any(line.values for line in paper_entries(evidence, tables=["forecast-full"]))
+    assert departure(evidence.runs[0]) == "settings differ from toa-paper: training.learning_rate"
 
 
 def test_ranks_of_the_summary_are_made_of_the_full_table(tmp_path):
@@ -122,14 +122,14 @@ def test_ranks_of_the_summary_are_made_of_the_full_table(tmp_path):
     assert found["toa-softmax", "avg_rank"] == 1.0
     assert found["toa-softmax", "accuracy_pct"] == pytest.approx(56.0)
     missing = lines_of(tmp_path, records[1:], "classification-summary")
-    assert line_of(missing, variant="softmax", metric="avg_rank").reason.startswith("195 of 196 runs are there")
+    assert line_of(missing, variant="softmax", metric="avg_rank").reason.startswith("195 of 196 runs are done")
 
 
 def test_a_failed_run_is_shown_as_such(tmp_path):
     (job,) = cell_of("forecast-full", dataset="ETTh1", horizon="96", backbone="itransformer", variant="softmax").jobs
     write_failure(job, tmp_path, "ValueError: it broke")
     line = line_of(
-        paper_lines(read_evidence([tmp_path]), tables=["forecast-full"]),
+        paper_entries(read_evidence([tmp_path]), tables=["forecast-full"]),
         dataset="ETTh1", horizon="96", backbone="itransformer", variant="softmax", metric="mse",
     )  # fmt: skip
     assert line.status == "failed"

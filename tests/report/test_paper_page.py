@@ -63,7 +63,7 @@ def test_operators_of_a_model_are_on_the_page_with_their_record(paper_out):
 
 
 def test_what_is_left_out_is_on_the_page_and_in_the_text(paper_out, paper_results):
-    said = f"{paper_results / 'broken.jsonl'}: it is no whole JSON"
+    said = f"{paper_results / 'broken.jsonl'}: it is not valid JSON"
     assert any(said in words for words in read_page(paper_out / "index.html")["skipped"])
     assert said in (paper_out / "report.md").read_text()
 
@@ -76,7 +76,7 @@ def test_markdown_has_ours_and_in_brackets_the_published_number(paper_report, pa
     short = (paper_out / "summary.md").read_text()
     assert short.startswith("34 of 936 published numbers are measured here, from 49 records.")
     assert len(short.splitlines()) < 40
-    line = next(line for line in paper_report.lines if line.number.dataset == "Solar")
+    line = next(line for line in paper_report.entries if line.number.dataset == "Solar")
     assert cell_text(line) == f"- ({line.number.text})"
 
 

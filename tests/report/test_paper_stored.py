@@ -9,7 +9,7 @@ from statistics import fmean, stdev
 import pytest
 
 from tests.support import ROOT
-from toa.report.cells import paper_lines
+from toa.report.cells import paper_entries
 from toa.report.evidence import read_evidence
 from toa.report.paper_page import read_page
 from toa.report.paper_text import cell_text, our_text
@@ -28,7 +28,7 @@ def page():
 @pytest.fixture(scope="module")
 def measured():
     """What the records say now."""
-    return [line for line in paper_lines(read_evidence([RESULTS])) if line.values]
+    return [line for line in paper_entries(read_evidence([RESULTS])) if line.values]
 
 
 def published_rows():

@@ -12,7 +12,8 @@ from scipy.stats import wilcoxon
 
 from tests.support import message
 from toa.report.comparison import draw_critical_difference, notes, system_table, write_comparison
-from toa.report.statistics import collect, compare, holm, read_results, system_name
+from toa.report.evidence import read_records
+from toa.report.statistics import collect, compare, holm, system_name
 
 SYSTEMS = ("softmax", "toa-relu", "toa-gated")
 
@@ -139,11 +140,11 @@ def changed(what: str) -> list[dict[str, Any]]:
 
 
 REFUSED = {
-    "task": "records must be of one task to be compared, got classify, forecast; give the folders of one alone.",
-    "protocol": "records must be of one protocol to be compared, got strict, tslib-uea;",
+    "task": "records must have one task, got classify, forecast;",
+    "protocol": "records must have one protocol, got strict, tslib-uea;",
     "twice": "records must have one run of patchtst/softmax on set0 with seed 1, got two",
-    "settings": "records of patchtst/softmax on set0 must have one setting, got several that differ in batch_size",
-    "data": "records of set0 must be of the same data, got 2 checksums: another, sum of set0;",
+    "settings": "records of patchtst/softmax on set0 must have one setting, got different values of batch_size",
+    "data": "records of set0 must use the same data, got 2 checksums: another, sum of set0;",
 }
 
 
@@ -170,9 +171,7 @@ def test_unknown_metrics_and_baselines_are_refused():
 
 def test_nothing_in_common_is_refused():
     records = [record("a", "softmax", 0.5), record("b", "toa-relu", 0.5)]
-    with pytest.raises(
-        ValueError, match=message("every system was run on alike, got none (a: no run of patchtst/toa-r")
-    ):
+    with pytest.raises(ValueError, match=message("same runs of every system, got none (a: no run of patchtst/toa-r")):
         collect(records, "accuracy")
 
 
@@ -185,17 +184,17 @@ def test_results_are_read_from_files_folders_and_lines(tmp_path):
     (tmp_path / "empty").mkdir()
     lines = tmp_path / "rest.jsonl"
     lines.write_text("".join(json.dumps(one) + "\n" for one in records[4:]))
-    assert len(read_results([tmp_path])) == len(records)
-    assert len(read_results([lines, tmp_path / "runs" / "0" / "record.json"])) == len(records) - 3
+    assert len(read_records([tmp_path])) == len(records)
+    assert len(read_records([lines, tmp_path / "runs" / "0" / "record.json"])) == len(records) - 3
     with pytest.raises(
-        ValueError, match=message("results must hold records, got none in", "empty; run `toa run` first.")
+        ValueError, match=message("results must contain records, got none in", "empty; run `toa run` first.")
     ):
-        read_results([tmp_path / "empty"])
-    with pytest.raises(FileNotFoundError, match=message("nowhere is neither")):
-        read_results([Path("nowhere")])
+        read_records([tmp_path / "empty"])
+    with pytest.raises(FileNotFoundError, match=message("got nowhere")):
+        read_records([Path("nowhere")])
     lines.write_text("{}\n")
     with pytest.raises(ValueError, match=message("line 1 of", "must be a record of toa")):
-        read_results([lines])
+        read_records([lines])
 
 
 def test_tables_and_diagram_are_written(tmp_path):
@@ -221,6 +220,19 @@ def test_the_scale_of_the_diagram_keeps_its_width_beside_long_names():
     assert scales == pytest.approx([5.0, 5.0])
     for figure in figures:
         plt.close(figure)
+
+
+def test_diagrams_and_tables_have_the_same_ties():
+    # the second system differs from the first by a rounding error only
+    values = np.array([[0.5, 0.5 + 1e-12, 0.2], [0.6, 0.6, 0.9], [0.7, 0.7 - 1e-12, 0.3]])
+    scores = collect(grid(values), "accuracy")
+    ranks = {row.system: row.rank for row in compare(scores)}
+    figure = draw_critical_difference(scores)
+    texts = [text.get_text() for text in figure.axes[0].texts]
+    plt.close(figure)
+    for system, rank in ranks.items():
+        assert any(text.startswith(system) for text in texts)
+        assert f"{rank:.4f}" in texts
 
 
 def test_a_diagram_of_too_little_is_refused():

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from toa.experiments import DemixingResult
     from toa.experiments.demixing import Watcher
-    from toa.report.page import Rows
+    from toa.report.tables import Rows
 
 app = typer.Typer(
     name="toa",
@@ -82,19 +82,18 @@ def demo(
     """Three tasks, three small models each: harmonic demixing, real motions, a real anomaly (a few minutes)."""
     with clear_errors(resumes=True):
         from toa.experiments.demo import PARTS
-        from toa.report.demixing import table, write_figure
-        from toa.report.demo import TITLES, part_section, write_demo
+        from toa.report.demo import TITLES, demixing_table, part_section, write_demixing_figure, write_demo
 
         console = make_console()
         demixing = _demix("demo", out / "demixing", device=device, steps=steps)
-        _show_table(console, table(demixing, published=False), TITLES["demixing"])
+        _show_table(console, demixing_table(demixing, published=False), TITLES["demixing"])
         sections = []
         for part, carry_out in PARTS.items():
             with _progress() as watch:
                 runs = carry_out(out / part, steps=steps, device=device, command=["toa", *sys.argv[1:]], watch=watch)
             sections.append(part_section(part, runs))
             _show_table(console, sections[-1].table, sections[-1].title)
-        figure = write_figure(demixing, out / "demixing.png")
+        figure = write_demixing_figure(demixing, out / "demixing.png")
         page = write_demo(demixing, figure, sections, out / "index.html")
         console.print(f"figure: {figure}\npage:   {page}", soft_wrap=True)
 
@@ -216,11 +215,11 @@ def _demix(
 
 
 def _show(console: "Console", result: "DemixingResult", out: Path, *, heading: str, published: bool) -> None:
-    from toa.report.demixing import table, write_figure, write_page
+    from toa.report.demo import demixing_table, write_demixing_figure, write_demixing_page
 
-    _show_table(console, table(result, published=published), heading)
-    figure = write_figure(result, out / "demixing.png")
-    page = write_page(result, figure, out / "index.html", heading=heading, published=published)
+    _show_table(console, demixing_table(result, published=published), heading)
+    figure = write_demixing_figure(result, out / "demixing.png")
+    page = write_demixing_page(result, figure, out / "index.html", heading=heading, published=published)
     console.print(f"figure: {figure}\npage:   {page}", soft_wrap=True)
 
 
