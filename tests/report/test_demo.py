@@ -82,14 +82,7 @@ def result():
         clean=signal,
         oracle_response=torch.ones(43),
         views=[
-            VariantView(
-                name=name,
-                operator=signal.outer(signal),
-                place=(1, 2),
-                estimate=signal,
-                response=torch.ones(43),
-                mse=mse,
-            )
+            VariantView(name=name, operator=operator, place=(1, 2), estimate=signal, response=torch.ones(43), mse=mse)
             for name, mse in names.items()
         ],
     )
