@@ -21,20 +21,19 @@ from toa._console import make_table
 from toa.experiments.records import Record
 from toa_bench.op_cost import DTYPES
 from toa_bench.op_run import OpRun, refusals, run_ops
-from toa_bench.script import command_line, exit_on_error, make_console, make_parser
+from toa_bench.script import command_line, exit_on_error, make_console, make_parser, number
 
 
 def show(record: Record, console: Console) -> None:
-    rows = [("N", "system", "ms", "/ sdpa", "graph", "/ sdpa", "peak", "extra", "per token")]
+    rows: list[tuple[str, ...]] = [("N", "system", "ms", "/ sdpa", "graph", "/ sdpa", "peak", "extra", "per token")]
     for row in record["rows"]:
-        cost, over, tokens = row["cost"], row["over_sdpa"], row["tokens"]
+        cost, over = row["cost"], row["over_sdpa"]
         cells = ["-", *[""] * 6]
         if cost is not None:
-            values = ((cost["milliseconds"], 3, 1), (over["time"], 2, 1), (cost["graph_ms"], 3, 1))
-            values += ((over["graph"], 2, 1), (cost["peak_bytes"], 1, 2**20), (cost["extra_bytes"], 1, 2**20))
-            values += ((cost["extra_bytes"], 2, 2**10 * tokens),)
-            cells = ["" if value is None else f"{value / unit:.{digits}f}" for value, digits, unit in values]
-        rows.append((str(tokens), f"{row['name']}{' *' if row['system'] == row['auto'] else ''}", *cells))
+            cells = [number(cost["milliseconds"], 3), number(over["time"]), number(cost["graph_ms"], 3)]
+            cells += [number(over["graph"]), *(number(cost[key], 1, 2**20) for key in ("peak_bytes", "extra_bytes"))]
+            cells.append(number(cost["extra_bytes"], 2, 2**10 * row["tokens"]))
+        rows.append((str(row["tokens"]), f"{row['name']}{' *' if row['system'] == row['auto'] else ''}", *cells))
     console.print(make_table(rows, left=2))
     console.print("* the backend that `auto` selects")
     for reason, names in refusals(record).items():

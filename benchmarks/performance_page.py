@@ -15,6 +15,7 @@ from pathlib import Path
 
 from toa.experiments.records import Record
 from toa.report.tables import markdown_table
+from toa_bench.script import number
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "performance.md"
@@ -33,10 +34,6 @@ STEP_TARGETS: dict[tuple[str, str], tuple[float, float | None]] = {
     ("itransformer-512", "toa-relu"): (0.7, 0.7),
 }
 SYSTEMS = ("sdpa", "relu triton", "gated triton", "relu folded", "gated folded", "relu reference", "gated reference")
-
-
-def number(value: float | None, digits: int = 2, unit: float = 1.0) -> str:
-    return "" if value is None else f"{value / unit:.{digits}f}"
 
 
 def measured(record: Record, systems: Sequence[str]) -> tuple[list[str], dict[int, dict[str, Record]]]:

@@ -70,8 +70,8 @@ def test_a_cell_shows_its_count_and_the_share_of_its_row():
 
 def test_a_confusion_matrix_of_many_classes_is_written_without_counts(tmp_path, monkeypatch):
     drawn = []
-    monkeypatch.setattr(figures, "save_figure", lambda figure, path: drawn.append(figure) or path)
-    assert write_confusion(confusion_record(26), tmp_path / "a.png") == tmp_path / "a.png"
+    monkeypatch.setattr(figures, "save_figure", lambda figure, path: drawn.append(figure))
+    write_confusion(confusion_record(26), tmp_path / "a.png")
     axis = drawn[0].axes[0]
     plt.close(drawn[0])
     assert not axis.texts

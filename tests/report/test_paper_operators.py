@@ -6,7 +6,7 @@ import torch
 
 from tests.report.paper_cases import cell_of, keep_model, record_of
 from tests.support import message
-from toa.report.operators import OperatorView, pictures_of, read_pictures, write_pictures
+from toa.report.operators import OperatorView, picture_offset, pictures_of, read_pictures, write_pictures
 from toa.tasks.checkpoint import save_checkpoint
 
 
@@ -21,25 +21,25 @@ def test_pictures_are_the_operators_of_the_model(tmp_path, record, structure):
     dense = keep_model(tmp_path, 12, structure)
     model = pictures_of(record, tmp_path)
     assert model is not None
-    assert model.label == "ETTh1 96, patchtst/toa-gated, seed 2024"
-    assert [(one.layer, one.part, one.head) for one in model.pictures] == [(1, "S1", 2), (1, "S2", 2)]
-    shown = model.pictures[1]
+    assert model["label"] == "ETTh1 96, patchtst/toa-gated, seed 2024"
+    assert [(one["layer"], one["part"], one["head"]) for one in model["pictures"]] == [(1, "S1", 2), (1, "S2", 2)]
+    shown = model["pictures"][1]
     exact = dense[1] - np.eye(12)
-    assert np.abs(shown.offset() - exact).max() <= shown.scale / 127 / 2 * 1.01
-    assert shown.scale == pytest.approx(np.abs(exact).max(), rel=1e-5)
+    assert np.abs(picture_offset(shown) - exact).max() <= shown["scale"] / 127 / 2 * 1.01
+    assert shown["scale"] == pytest.approx(np.abs(exact).max(), rel=1e-5)
     gain = OperatorView(name="s2", matrix=torch.from_numpy(dense)).response()[1]
-    assert np.allclose(shown.response, gain, rtol=1e-3)
+    assert np.allclose(shown["response"], gain, rtol=1e-3)
 
 
 def test_a_long_operator_is_shown_by_blocks_that_keep_the_sign(tmp_path, record):
     dense = keep_model(tmp_path, 200)
     model = pictures_of(record, tmp_path)
     assert model is not None
-    shown = model.pictures[1]
-    assert (shown.tokens, shown.block, shown.offset().shape) == (200, 3, (67, 67))
+    shown = model["pictures"][1]
+    assert (shown["tokens"], shown["block"], picture_offset(shown).shape) == (200, 3, (67, 67))
     exact = (dense[1] - np.eye(200))[3:6, 9:12]
     farthest = exact.flat[np.abs(exact).argmax()]
-    assert shown.offset()[1, 3] == pytest.approx(farthest, abs=shown.scale / 127)
+    assert picture_offset(shown)[1, 3] == pytest.approx(farthest, abs=shown["scale"] / 127)
 
 
 def test_a_run_without_operators_has_no_pictures(tmp_path, record):

@@ -132,7 +132,7 @@ class _Finder:
         values = _mean_rank(cell, found) if is_rank else _means(found, metric, cell.factor)
         # a mean rank uses the runs of all seeds
         runs = [run for one in found for seed, run in one.items() if not values or seed in values or is_rank]
-        status, reason = ("measured", "") if values else self._status(cell, settings, found)
+        status, reason = self._status(cell, settings, found) if not values else (STATUSES[0], "")
         rules, slash, _ = metric.partition("/")
         return Entry(
             number=cell.number,

@@ -1,7 +1,15 @@
 """Operators of trained models in numbers: of a model in memory, and as pictures stored beside records.
 
-A file `operators.json` stores the pictures where models are too large to keep. Per model, layer and part (S1, S2, the
-gate's S1) it has the head with the largest offset M = S - I: M with 8 bits per entry, and the gain per frequency.
+A file `operators.json` stores the pictures where models are too large to keep. A model has a config hash, a label and
+pictures. A picture shows, per layer and part (S1, S2, the gate's S1), the head with the largest offset M = S - I:
+
+    layer, head  counted from 1
+    part         "S1", "S2" or "S1 of the gate"
+    tokens       N
+    block        side of the blocks of M; a block is shown by its entry with the largest absolute value
+    scale        value of M that is stored as 127
+    values       M, or its blocks, row by row, as signed bytes in base64
+    response     gain per frequency, as in `OperatorView.response`
 
 Alphabet: B batch, N tokens, M queries, H heads.
 """
@@ -11,7 +19,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +42,8 @@ _SHOWN = 96
 _PARTS = {"s1": "S1", "s2": "S2", "gate_s1": "S1 of the gate"}
 _NAME = re.compile(r"model\.(?P<layer>.+)\.(?P<part>gate_s1|s1|s2)\.(?P<parameter>offset|taps|diagonal)")
 
+# pictures of one model
+Pictures = dict[str, Any]
 # inputs of a model for one window or case as batches of one, or a function that calls the model with them
 Sample = Sequence[Tensor | None] | Callable[[], object]
 
@@ -176,45 +186,6 @@ def _recording(layers: Mapping[str, Attention]) -> Iterator[dict[str, Tensor]]:
             del layer.attend
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class OperatorPicture:
-    """Operator S = I + M of one head on N tokens.
-
-    Attributes:
-        layer, head: Counted from 1.
-        part: "S1", "S2" or "S1 of the gate".
-        tokens: N.
-        block: Side of the blocks of M; a block is shown by its entry with the largest absolute value.
-        scale: Value of M that is stored as 127.
-        values: M, or its blocks, row by row, as signed bytes in base64.
-        response: Gain per frequency, as in `OperatorView.response`.
-    """
-
-    layer: int
-    head: int
-    part: str
-    tokens: int
-    block: int
-    scale: float
-    values: str
-    response: tuple[float, ...]
-
-    def offset(self) -> Float[np.ndarray, "n n"]:
-        """M, or its blocks, rounded to 8 bits."""
-        entries = np.frombuffer(base64.b64decode(self.values), dtype=np.int8)
-        side = -(-self.tokens // self.block)
-        return entries.reshape(side, side) * (self.scale / 127)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ModelPictures:
-    """Pictures of one model; its record has the same config hash."""
-
-    config_hash: str
-    label: str
-    pictures: tuple[OperatorPicture, ...]
-
-
 def model_label(record: Record) -> str:
     """Data set, horizon, name and seed of a model."""
     config = record["config"]
@@ -223,7 +194,7 @@ def model_label(record: Record) -> str:
     return f"{data}{horizon}, {record['name']}, seed {record.get('seed')}"
 
 
-def pictures_of(record: Record, folder: Path) -> ModelPictures | None:
+def pictures_of(record: Record, folder: Path) -> Pictures | None:
     """Operators of the model in the folder of a run; None without a model or operators.
 
     Raises:
@@ -239,20 +210,19 @@ def pictures_of(record: Record, folder: Path) -> ModelPictures | None:
     found = [match for match in map(_NAME.fullmatch, tensors) if match is not None]
     layers = {name: number for number, name in enumerate(sorted({match["layer"] for match in found}, key=_natural), 1)}
     found.sort(key=lambda match: (layers[match["layer"]], list(_PARTS).index(match["part"])))
-    pictures = tuple(_picture(_view(tensors, match), layers[match["layer"]]) for match in found)
-    if not pictures:
-        return None
-    return ModelPictures(config_hash=record["config_hash"], label=model_label(record), pictures=pictures)
+    pictures = [_picture(_view(tensors, match), layers[match["layer"]]) for match in found]
+    hashed = {"config_hash": record["config_hash"], "label": model_label(record)}
+    return {**hashed, "pictures": pictures} if pictures else None
 
 
-def write_pictures(models: Iterable[ModelPictures], path: Path) -> Path:
+def write_pictures(models: Iterable[Pictures], path: Path) -> Path:
     """Write pictures to a file, one model per line."""
-    lines = ",\n".join(json.dumps(asdict(model), separators=(",", ":")) for model in models)
+    lines = ",\n".join(json.dumps(model, separators=(",", ":")) for model in models)
     write_atomically(path, f'{{"format":"{_FORMAT}","models":[\n{lines}\n]}}\n'.encode())
     return path
 
 
-def read_pictures(path: Path) -> list[ModelPictures]:
+def read_pictures(path: Path) -> list[Pictures]:
     """Read the pictures of a file.
 
     Raises:
@@ -262,19 +232,20 @@ def read_pictures(path: Path) -> list[ModelPictures]:
         content = json.loads(path.read_text(encoding="utf-8"))
         if content["format"] != _FORMAT:
             raise ValueError(f"format {content['format']!r}")
-        return [_read_model(model) for model in content["models"]]
+        models: list[Pictures] = content["models"]
+        for model in models:
+            # raises if entries are missing
+            list(map(picture_offset, model["pictures"]))
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path} must have operators in format {_FORMAT}, got something else ({error!r}).") from None
+    return models
 
 
-def _read_model(values: Mapping[str, Any]) -> ModelPictures:
-    pictures = tuple(
-        OperatorPicture(**{**one, "response": tuple(map(float, one["response"]))}) for one in values["pictures"]
-    )
-    for picture in pictures:
-        # raises if entries are missing
-        picture.offset()
-    return ModelPictures(config_hash=str(values["config_hash"]), label=str(values["label"]), pictures=pictures)
+def picture_offset(picture: Mapping[str, Any]) -> Float[np.ndarray, "n n"]:
+    """M of a picture, or its blocks, rounded to 8 bits."""
+    entries = np.frombuffer(base64.b64decode(picture["values"]), dtype=np.int8)
+    side = -(-picture["tokens"] // picture["block"])
+    return entries.reshape(side, side) * (picture["scale"] / 127)
 
 
 def _natural(name: str) -> list[int | str]:
@@ -293,23 +264,23 @@ def _view(tensors: Mapping[str, Tensor], match: re.Match[str]) -> OperatorView:
     return OperatorView(name=match["part"], matrix=operator.dense(operator.num_tokens).double())
 
 
-def _picture(view: OperatorView, layer: int) -> OperatorPicture:
+def _picture(view: OperatorView, layer: int) -> dict[str, Any]:
     """The picture of the head with the largest offset."""
     n = view.matrix.shape[-1]
     head = int(view.offset.square().sum((1, 2)).argmax())
     block = -(-n // _SHOWN)
     shown = _blocks(view.offset[head].numpy(), block)
     scale = float(np.abs(shown).max()) or 1.0
-    return OperatorPicture(
-        layer=layer,
-        head=head + 1,
-        part=_PARTS[view.name],
-        tokens=n,
-        block=block,
-        scale=float(f"{scale:.6g}"),
-        values=base64.b64encode(np.round(shown / scale * 127).astype(np.int8).tobytes()).decode(),
-        response=tuple(float(f"{gain:.4g}") for gain in view.response()[head].tolist()),
-    )
+    return {
+        "layer": layer,
+        "head": head + 1,
+        "part": _PARTS[view.name],
+        "tokens": n,
+        "block": block,
+        "scale": float(f"{scale:.6g}"),
+        "values": base64.b64encode(np.round(shown / scale * 127).astype(np.int8).tobytes()).decode(),
+        "response": [float(f"{gain:.4g}") for gain in view.response()[head].tolist()],
+    }
 
 
 def _blocks(matrix: Float[np.ndarray, "n n"], block: int) -> Float[np.ndarray, "m m"]:

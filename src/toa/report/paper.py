@@ -1,10 +1,13 @@
 """The comparison with the paper: our numbers, ranks, significance tests and operators."""
 
+import itertools
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from statistics import fmean
+from typing import Any, Literal
 
 from toa.experiments.published import PublishedNumber
 from toa.experiments.records import Record
@@ -12,7 +15,7 @@ from toa.report.cells import Entry, decimals, paper_entries
 from toa.report.comparison import draw_critical_difference, no_diagram, notes, system_table
 from toa.report.evidence import Evidence, Run, read_evidence
 from toa.report.figures import svg_text
-from toa.report.operators import OPERATORS_FILE, ModelPictures, pictures_of, read_pictures
+from toa.report.operators import OPERATORS_FILE, Pictures, pictures_of, read_pictures
 from toa.report.statistics import Row, Scores, collect, compare, rank_scores
 from toa.report.tables import Table
 
@@ -33,7 +36,7 @@ _NO_SOR = "-nosor"
 _MAX_CHARACTERS = 350_000
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class RankRow:
     """Average rank and top-1 count of a variant, computed as in the paper.
 
@@ -82,38 +85,26 @@ def _rows(table: str, backbone: str, blocks: list[dict[str, Entry]]) -> list[Ran
     variants = list(dict.fromkeys(variant for block in blocks for variant in block))
     complete = [[block[variant] for variant in variants] for block in blocks if len(block) == len(variants)]
     shared = [block for block in complete if all(entry.mean is not None for entry in block)]
-    published = _standings(table, complete, ours=False)
-    same, ours = (_standings(table, shared, ours=which) or [(None, None)] * len(variants) for which in (False, True))
+    groups = ((complete, False), (shared, False), (shared, True))
+    standings = zip(variants, *(_standings(table, group, ours=which) for group, which in groups), strict=False)
     return [
-        RankRow(
-            table=table,
-            backbone=backbone,
-            variant=variant,
-            blocks=len(complete),
-            shared=len(shared),
-            published_rank=published[place][0],
-            published_top1=published[place][1],
-            same_rank=same[place][0],
-            same_top1=same[place][1],
-            our_rank=ours[place][0],
-            our_top1=ours[place][1],
-        )
-        for place, variant in enumerate(variants)
+        RankRow(table, backbone, variant, len(complete), len(shared), *published, *same, *ours)
+        for variant, published, same, ours in standings
     ]
 
 
-def _standings(table: str, blocks: Sequence[Sequence[Entry]], *, ours: bool) -> list[tuple[float, int]]:
-    """Average rank and top-1 count of each variant; empty without blocks."""
+def _standings(table: str, blocks: Sequence[Sequence[Entry]], *, ours: bool) -> Iterator[tuple[Any, Any]]:
+    """Average rank and top-1 count of each variant; (None, None) without blocks."""
+    if not blocks:
+        yield from itertools.repeat((None, None))
     ranks = []
     for block in blocks:
         digits = max(decimals(entry.number.text) for entry in block)
         values = [entry.mean if ours else entry.number.value for entry in block]
-        ties = "average" if table == "classification" else "min"
-        ranks.append(rank_scores(values, RANKED[table], digits=digits, ties=ties).tolist())  # type: ignore[arg-type]
-    return [
-        (sum(column) / len(column), sum(rank == min(block) for rank, block in zip(column, ranks, strict=True)))
-        for column in zip(*ranks, strict=True)
-    ]
+        ties: Literal["average", "min"] = "average" if table == "classification" else "min"
+        ranks.append(rank_scores(values, RANKED[table], digits=digits, ties=ties).tolist())
+    for column in zip(*ranks, strict=True):
+        yield fmean(column), sum(rank == min(block) for rank, block in zip(column, ranks, strict=True))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -170,7 +161,8 @@ def contests(entries: Iterable[Entry]) -> list[Contest]:
     found = []
     for (table, backbone, protocol, metric, family), records in groups.items():
         baseline = f"{backbone}/{f'{family}-no-sor' if family else 'softmax'}"
-        names = {"table": table, "backbone": backbone, "protocol": protocol, "metric": metric, "baseline": baseline}
+        names: dict[str, Any] = {"table": table, "backbone": backbone, "protocol": protocol, "metric": metric}
+        names["baseline"] = baseline
         try:
             scores = collect(list(records.values()), metric)
             rows = tuple(compare(scores, baseline))
@@ -197,7 +189,7 @@ class PaperReport:
     entries: tuple[Entry, ...]
     ranks: tuple[RankRow, ...]
     contests: tuple[Contest, ...]
-    operators: tuple[ModelPictures, ...]
+    operators: tuple[Pictures, ...]
     remarks: tuple[str, ...]
 
     @property
@@ -234,13 +226,13 @@ def make_report(
     )
 
 
-def _operators(paths: Iterable[Path], evidence: Evidence) -> tuple[list[ModelPictures], list[str]]:
+def _operators(paths: Iterable[Path], evidence: Evidence) -> tuple[list[Pictures], list[str]]:
     """Pictures from files beside records, then of models that runs saved, as many as fit on a page; and remarks."""
-    found: dict[str, ModelPictures] = {}
+    found: dict[str, Pictures] = {}
     remarks: list[str] = []
     for file in sorted(file for path in paths if path.is_dir() for file in path.rglob(OPERATORS_FILE)):
         try:
-            found |= {model.config_hash: model for model in read_pictures(file)}
+            found |= {model["config_hash"]: model for model in read_pictures(file)}
         except ValueError as error:
             remarks.append(str(error))
     # one model per setting, that of the first seed
@@ -249,12 +241,12 @@ def _operators(paths: Iterable[Path], evidence: Evidence) -> tuple[list[ModelPic
         if run is firsts[run.setting] and run.line == 0 and run.record["config_hash"] not in found:
             try:
                 if (model := pictures_of(run.record, run.path.parent)) is not None:
-                    found[model.config_hash] = model
+                    found[model["config_hash"]] = model
             except ValueError as error:
                 remarks.append(str(error))
     taken, left = [], _MAX_CHARACTERS
     for model in found.values():
-        left -= sum(len(picture.values) for picture in model.pictures)
+        left -= sum(len(picture["values"]) for picture in model["pictures"])
         if left >= 0:
             taken.append(model)
     if len(taken) < len(found):

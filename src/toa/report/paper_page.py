@@ -81,10 +81,10 @@ def page_data(report: PaperReport, out: Path) -> Data:
         "files": [f"./{Path(os.path.relpath(path.resolve(), out.resolve())).as_posix()}" for path in paths],
         "operators": [
             {
-                "label": model.label,
-                "hash": model.config_hash,
-                "record": by_hash.get(model.config_hash, -1),
-                "pictures": [asdict(picture) for picture in model.pictures],
+                "label": model["label"],
+                "hash": model["config_hash"],
+                "record": by_hash.get(model["config_hash"], -1),
+                "pictures": model["pictures"],
             }
             for model in report.operators
         ],
@@ -94,7 +94,7 @@ def page_data(report: PaperReport, out: Path) -> Data:
 
 def _shown_runs(report: PaperReport) -> list[Run]:
     """Every run behind a number or an operator, once."""
-    pictured = {model.config_hash for model in report.operators}
+    pictured = {model["config_hash"] for model in report.operators}
     shown = [run for entry in report.entries for run in entry.runs]
     shown += [run for run in report.evidence.runs if run.record["config_hash"] in pictured]
     return list({run.where: run for run in shown}.values())
