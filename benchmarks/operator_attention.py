@@ -21,7 +21,8 @@ from toa._console import make_table
 from toa.experiments.records import Record
 from toa_bench.op_cost import DTYPES
 from toa_bench.op_run import OpRun, refusals, run_ops
-from toa_bench.script import command_line, exit_on_error, make_console, make_parser, number
+from toa_bench.script import command_line, exit_on_error, make_console, make_parser
+from toa_bench.tables import number
 
 
 def show(record: Record, console: Console) -> None:

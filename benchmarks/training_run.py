@@ -33,6 +33,7 @@ from toa.tasks.device import resolve_device
 from toa_bench.efficiency import row_config
 from toa_bench.peer import check_peer, stand_in_for_missing
 from toa_bench.script import command_line, exit_on_error, make_console, make_parser, save
+from toa_bench.tables import complete_run
 from toa_bench.worker import Record, Worker, answering
 
 PEER = "peer, softmax"
@@ -149,13 +150,8 @@ def compare(args: argparse.Namespace) -> Record:
 
 
 def show(record: Record) -> None:
-    rows = [("system", "epochs", "epoch", "train", "run", "test MSE")]
-    for name, found in record["runs"].items():
-        ratios = record["ratios"].get(name, {})
-        times = [f"{found[key]:.2f}" + (f" ({ratios[key]:.3f})" if ratios else "") for key in TIMES]
-        rows.append((name, str(found["epochs"]), *times, f"{found['mse']:.4f}"))
     console = make_console()
-    console.print(make_table(rows, title="seconds (ratio to the peer)"))
+    console.print(make_table(complete_run(record)))
     stood_in = ", ".join(record["runs"][PEER]["stood_in"]) or "none"
     console.print(f"Packages that the peer does not need here, replaced by stand-ins: {stood_in}.")
 

@@ -37,6 +37,7 @@ from toa_bench.op_cost import OpCase, check_accuracy
 from toa_bench.peer import PeerSystem, check_peer, missing_packages
 from toa_bench.script import command_line, exit_on_error, make_console, make_parser, save
 from toa_bench.step_cost import MIN_CUDA_STEPS, OwnSystem, step_config
+from toa_bench.tables import steps
 from toa_bench.worker import Worker, answering
 
 PEER = "peer"
@@ -194,26 +195,12 @@ def _over_peer(system: Record, peer: Record) -> Record:
     return {"time_over_peer": statistics.median(ratios), "memory_over_peer": memory}
 
 
-def show(rows: list[Record], console: Console) -> None:
-    table: list[tuple[str, ...]] = [("case", "system", "backend", "ms", "/ peer", "MiB", "/ peer", "parameters")]
-    systems = [(row["name"], name, system) for row in rows for name, system in row["systems"].items()]
-    for case, name, system in systems:
-        if "refused" in system:
-            table.append((case, name, "-", *[""] * 5))
-            continue
-        memory, over = system["peak_memory"], system["memory_over_peer"]
-        cells = (
-            f"{system['milliseconds']:.2f}",
-            f"{system['time_over_peer']:.3f}",
-            "" if memory is None else f"{memory / 2**20:.0f}",
-            f"{over:.2f}" if over else "",
-            f"{system['parameters']:,}",
-        )
-        table.append((case, name, system["backend"] or "", *cells))
-    console.print(make_table(table, left=3))
-    for case, name, system in systems:
-        if "refused" in system:
-            console.print(f"{case}, {name}: {system['refused']}", soft_wrap=True)
+def show(record: Record, console: Console) -> None:
+    console.print(make_table(steps(record), left=3))
+    for row in record["rows"]:
+        for name, system in row["systems"].items():
+            if "refused" in system:
+                console.print(f"{row['name']}, {name}: {system['refused']}", soft_wrap=True)
 
 
 def chosen_cases(args: argparse.Namespace) -> dict[str, StepCase]:
@@ -275,9 +262,9 @@ def main(words: list[str] | None = None) -> int:
         for name, case in resolve_arguments(args).items():
             console.print(f"measuring {name} …")
             rows.append({"name": name} | measure(case, args))
-    show(rows, console)
     settings = {key: str(value) if isinstance(value, Path) else value for key, value in vars(args).items()}
     record = {"task": "training_step", "settings": settings, "rows": rows, "stood_in": missing_packages()}
+    show(record, console)
     save(record, args, command_line(__file__, words), console)
     return int(any("refused" in system for row in rows for system in row["systems"].values()))
 

@@ -32,32 +32,42 @@ _MAX_REPEATS = 200
 _LONG_MS = 100.0
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class OpCase:
-    """One system on one problem.
+@dataclass(frozen=True, kw_only=True)
+class OpSettings:
+    """Settings that all cases of a run share.
 
     Args:
-        system: "sdpa" (softmax only), or a name of `toa.ops.BACKENDS`.
-        activation: A name of `toa.ops.ACTIVATIONS`.
-        batch, tokens, heads, width: Sizes B, N, H, D of queries, keys, values and the gate.
-        dtype: A name of `DTYPES`, for tensors and operator offsets.
+        batch, heads, width: Sizes B, H, D of queries, keys, values and the gate.
         tf32: Allow TF32 for float32 products on CUDA.
         score_norm, gate_norm, causal: As in `toa.ops.operator_attention`.
         seed: Seed of the tensors.
     """
 
-    system: str
-    activation: ops.Activation
     batch: int = 8
-    tokens: int = 1024
     heads: int = 8
     width: int = 64
-    dtype: str = "bfloat16"
     tf32: bool = True
     score_norm: ops.ScoreNorm = "none"
     gate_norm: ops.GateNorm = "none"
     causal: bool = False
     seed: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpCase(OpSettings):
+    """One system on one problem.
+
+    Args:
+        system: "sdpa" (softmax only), or a name of `toa.ops.BACKENDS`.
+        activation: A name of `toa.ops.ACTIVATIONS`.
+        tokens: Length N.
+        dtype: A name of `DTYPES`, for tensors and operator offsets.
+    """
+
+    system: str
+    activation: ops.Activation
+    tokens: int = 1024
+    dtype: str = "bfloat16"
 
     def __post_init__(self) -> None:
         check_choice("system", self.system, (SDPA, *ops.BACKENDS))

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -14,18 +14,17 @@ from toa import ops
 from toa._files import check_writable
 from toa.experiments.records import Record, provenance, write_record
 from toa.tasks.device import resolve_device
-from toa_bench.op_cost import SDPA, OpCase, check_accuracy, checked_case, measure_case
+from toa_bench.op_cost import SDPA, OpCase, OpSettings, check_accuracy, checked_case, measure_case
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class OpRun:
+@dataclass(frozen=True, kw_only=True)
+class OpRun(OpSettings):
     """Lengths, backends and activations to measure. PyTorch's attention is measured once per length.
 
     Args:
         tokens: Lengths N.
         systems: Names of `toa.ops.BACKENDS`.
         activations: Names of `toa.ops.ACTIVATIONS`.
-        batch, heads, width, tf32, score_norm, gate_norm, causal, seed: As in `OpCase`.
         dtype: A name of `DTYPES`; default bfloat16 on CUDA, else float32.
         seconds: Approximate time to measure each case.
         budget: GiB that the reference may use; default 32 on CUDA, else 1.
@@ -35,18 +34,10 @@ class OpRun:
     tokens: tuple[int, ...] = (16, 64, 256)
     systems: tuple[str, ...] = tuple(ops.BACKENDS)
     activations: tuple[ops.Activation, ...] = ("relu", "gated")
-    batch: int = 8
-    heads: int = 8
-    width: int = 64
     dtype: str | None = None
-    tf32: bool = True
-    score_norm: ops.ScoreNorm = "none"
-    gate_norm: ops.GateNorm = "none"
-    causal: bool = False
     seconds: float = 0.3
     budget: float | None = None
     device: str = "auto"
-    seed: int = 0
 
     def resolved(self) -> "OpRun":
         """The same run with the defaults of its device filled in."""
@@ -57,18 +48,15 @@ class OpRun:
 
     def cases(self) -> list[OpCase]:
         """The cases of a resolved run, in order."""
-        shared = ("batch", "heads", "width", "tf32", "causal", "seed", "dtype")
-        same: dict[str, Any] = {name: getattr(self, name) for name in shared}
+        same: dict[str, Any] = {one.name: getattr(self, one.name) for one in fields(OpSettings)} | {"dtype": self.dtype}
+        ungated = same | {"gate_norm": "none"}
         cases = []
         for tokens in self.tokens:
-            cases.append(OpCase(system=SDPA, activation="softmax", tokens=tokens, **same))
+            plain = ungated | {"score_norm": "none"}
+            cases.append(OpCase(system=SDPA, activation="softmax", tokens=tokens, **plain))
             for activation in self.activations:
-                gate_norm = self.gate_norm if activation == "gated" else "none"
-                norms: dict[str, Any] = {"score_norm": self.score_norm, "gate_norm": gate_norm}
-                cases += [
-                    OpCase(system=system, activation=activation, tokens=tokens, **norms, **same)
-                    for system in self.systems
-                ]
+                given = same if activation == "gated" else ungated
+                cases += [OpCase(system=one, activation=activation, tokens=tokens, **given) for one in self.systems]
         return cases
 
 

@@ -35,11 +35,6 @@ def exit_on_error() -> Iterator[None]:
         raise SystemExit(f"error: {error}") from None
 
 
-def number(value: float | None, digits: int = 2, unit: float = 1.0) -> str:
-    """A number in a unit; empty if there is none."""
-    return "" if value is None else f"{value / unit:.{digits}f}"
-
-
 def command_line(script: str, words: list[str] | None) -> list[str]:
     """The command line of a script, for its record."""
     return [Path(sys.executable).name, *(sys.argv if words is None else [script, *words])]

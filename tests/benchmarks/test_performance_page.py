@@ -5,6 +5,7 @@ import json
 import pytest
 
 from tests.support import ROOT, load_script, message
+from toa_bench import tables
 
 
 @pytest.fixture
@@ -60,17 +61,17 @@ def test_a_table_is_made_from_its_record_and_other_text_is_kept(page, tmp_path):
     assert "| 1024 | 1.0 | 1.0 | 1.0 | 1.0 |" in memory
 
 
-def test_steps_are_shown_with_their_targets(page):
+def test_steps_are_shown_with_their_targets():
     case = {"backbone": "patchtst", "batch_size": 1, "channels": 1, "lookback": 24}
     case["model"] = {"embed_dim": 2, "ff_dim": 4, "num_layers": 1}
     system = {"backend": "triton", "milliseconds": 1.0, "time_over_peer": 0.4, "peak_memory": 2**20}
     systems = {"toa-gated": system | {"memory_over_peer": 0.5}, "toa-relu": {"refused": "wrong"}}
-    made = page.steps({"rows": [{"name": "patchtst-128", "case": case, "systems": systems}]})
+    made = tables.steps({"rows": [{"name": "patchtst-128", "case": case, "systems": systems}]})
     assert made[1] == ["patchtst-128", "toa-gated", "triton", "1.00", "0.400", "0.50", "1", "0.50", "", "0.0"]
     assert made[2][:3] == ["patchtst-128", "toa-relu", "refused"]
     # three tokens; patches and head; six square and two wide linear layers; twenty products per head
     ends, linear = 16 * 2 * 3 + 3 * 2 * 96, 6 * 2**2 + 2 * 2 * 4
-    assert page.step_flops(case, "toa-gated") == 2 * (3 * ends + 3 * (3 * linear + 20 * 3 * 2))
+    assert tables.step_flops(case, "toa-gated") == 2 * (3 * ends + 3 * (3 * linear + 20 * 3 * 2))
 
 
 def test_an_unknown_table_is_refused(page):
