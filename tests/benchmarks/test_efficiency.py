@@ -74,7 +74,7 @@ def test_a_row_is_measured(csv):
     assert cost.parameters > 100_000
 
 
-def test_the_command_prints_ours_beside_the_peer_and_leaves_a_record(csv, peer, tmp_path):
+def test_the_command_prints_our_cost_and_the_peers_and_writes_a_record(csv, peer, tmp_path):
     words = ["bench", "efficiency", "--rows", "itransformer/softmax", "--dataset", str(csv), "--peer", str(peer)]
     out = tmp_path / "out" / "e.json"
     code, text = call(*words, "--steps", "1", "--warmup", "0", "--device", "cpu", "--out", str(out), columns=80)

@@ -1,13 +1,10 @@
 import re
-import subprocess
-import sys
 
 import numpy as np
 import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from tests.support import ROOT
 from toa.cli import app
 from toa.estimators import AnomalyDetector, Classifier
 
@@ -58,16 +55,11 @@ TS = """@problemName tiny
 
 
 @pytest.mark.parametrize("command", ["detect", "classify"])
-def test_commands_explain_themselves_with_examples(command):
+def test_help_shows_examples(command):
     code, text = call(command, "--help")
     assert code == 0
     assert f"toa {command} " in text
     assert "--model" in text
-    subprocess.run(
-        [sys.executable, "-c", "import sys, toa.cli.detect, toa.cli.classify; assert 'torch' not in sys.modules"],
-        check=True,
-        cwd=ROOT,
-    )
 
 
 def test_detect_writes_a_table_a_picture_and_a_reusable_model(tmp_path):

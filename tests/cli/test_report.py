@@ -7,7 +7,7 @@ from toa.report.operators import read_pictures
 runner = CliRunner(env={"COLUMNS": "200"})
 
 
-def test_report_writes_page_and_texts_and_says_what_it_skipped(tmp_path, monkeypatch):
+def test_report_writes_page_and_texts_and_prints_skipped_records(tmp_path, monkeypatch):
     hide_data(monkeypatch, tmp_path)
     path = write_lines(tmp_path / "runs" / "a.jsonl", etth1_records(1))
     with path.open("a") as file:
@@ -31,7 +31,7 @@ def test_report_writes_page_and_texts_and_says_what_it_skipped(tmp_path, monkeyp
     assert read_pictures(kept) == []
 
 
-def test_wrong_input_is_one_line(tmp_path):
+def test_wrong_input_exits_with_one_line(tmp_path):
     path = write_lines(tmp_path / "a.jsonl", etth1_records(1))
     cases = {
         (str(tmp_path / "nowhere"),): "error: results must be files or folders, got ",

@@ -50,7 +50,7 @@ def test_detections_are_means_over_seeds_and_undefined_if_one_is(tmp_path):
 
 
 @pytest.mark.parametrize("title", ["", "Part <1>"])
-def test_a_page_escapes_all_text_and_holds_its_pictures(tmp_path, title):
+def test_a_page_escapes_all_text_and_embeds_its_pictures(tmp_path, title):
     (tmp_path / "a.png").write_bytes(b"picture")
     section = Section(
         title=title,

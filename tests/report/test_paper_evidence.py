@@ -52,7 +52,7 @@ def test_a_truncated_record_is_named_and_the_rest_counts(tmp_path, job):
         ({"config": 3}, "its config must be a mapping, got 3."),
     ],
 )
-def test_what_is_wrong_with_a_record_is_said(tmp_path, job, change, said):
+def test_an_invalid_record_is_skipped_with_a_reason(tmp_path, job, change, said):
     evidence = read_evidence([write_lines(tmp_path / "x.jsonl", [record_of(job, {"mse": 0.4}) | change])])
     assert evidence.runs == ()
     assert said in reasons(evidence)[0]
@@ -71,7 +71,7 @@ def rehashed(record):
     return record | {"config_hash": hashlib.sha256(text.encode()).hexdigest()[:16]}
 
 
-def test_a_record_of_another_schema_is_skipped_by_name(tmp_path, job):
+def test_a_record_of_another_version_is_skipped(tmp_path, job):
     record = record_of(job, {"mse": 0.4})
     record["config"]["warp"] = 9
     evidence = read_evidence([write_lines(tmp_path / "x.jsonl", [rehashed(record)])])
@@ -83,7 +83,7 @@ def test_a_record_of_another_schema_is_skipped_by_name(tmp_path, job):
     assert "must set every key without a default" in reasons(evidence)[0]
 
 
-def test_an_older_record_counts_with_defaults_and_that_is_said(tmp_path, job):
+def test_an_older_record_counts_with_defaults_and_a_note(tmp_path, job):
     record = record_of(job, {"mse": 0.4})
     del record["config"]["tf32"], record["config"]["training"]["patience"]
     # the protocol's patience is not the default: the older record is another setting
@@ -95,7 +95,7 @@ def test_an_older_record_counts_with_defaults_and_that_is_said(tmp_path, job):
     assert [line.mean for line in lines if line.values] == [0.4]
 
 
-def test_records_that_disagree_are_both_left_out_and_named(tmp_path, job):
+def test_contradicting_records_are_both_skipped(tmp_path, job):
     one = write_lines(tmp_path / "a.jsonl", [record_of(job, {"mse": 0.4, "mae": 0.5})])
     other = write_lines(
         tmp_path / "b.jsonl", [record_of(job, {"mse": 0.41, "mae": 0.5}), record_of(job, {"mse": 0.3}, seed=7)]
@@ -121,14 +121,14 @@ def test_the_same_record_in_two_places_counts_once(tmp_path, job):
     assert evidence.notes == ("1 records occur again with the same setting and metrics, and count once.",)
 
 
-def test_seeds_on_differing_data_are_not_averaged(tmp_path, job):
+def test_seeds_on_different_data_are_not_averaged(tmp_path, job):
     records = [record_of(job, {"mse": 0.4}, seed=seed, data_checksum=f"{seed}") for seed in (2024, 2025)]
     evidence = read_evidence([write_lines(tmp_path / "x.jsonl", records)])
     assert evidence.runs == ()
     assert "records of one setting must use the same data, got 2 checksums" in reasons(evidence)[0]
 
 
-def test_a_search_of_settings_stands_apart(tmp_path):
+def test_a_hyperparameter_search_is_skipped(tmp_path):
     path = write_lines(tmp_path / "search.jsonl", etth1_records(1))
     evidence = read_evidence([tmp_path])
     assert evidence.runs == ()

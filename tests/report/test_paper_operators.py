@@ -31,7 +31,7 @@ def test_pictures_are_the_operators_of_the_model(tmp_path, record, structure):
     assert np.allclose(shown["response"], gain, rtol=1e-3)
 
 
-def test_a_long_operator_is_shown_by_blocks_that_keep_the_sign(tmp_path, record):
+def test_a_long_operator_is_shown_in_blocks_that_keep_the_sign(tmp_path, record):
     dense = keep_model(tmp_path, 200)
     model = pictures_of(record, tmp_path)
     assert model is not None
@@ -48,7 +48,7 @@ def test_a_run_without_operators_has_no_pictures(tmp_path, record):
     assert pictures_of(record, tmp_path) is None
 
 
-def test_pictures_come_back_from_their_file_which_is_small(tmp_path, record):
+def test_pictures_survive_a_round_trip_through_a_small_file(tmp_path, record):
     keep_model(tmp_path, 64, heads=16)
     model = pictures_of(record, tmp_path)
     assert model is not None
@@ -58,14 +58,14 @@ def test_pictures_come_back_from_their_file_which_is_small(tmp_path, record):
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"format": "toa-operators-9", "models": []}'])
-def test_a_file_that_holds_no_operators_is_named(tmp_path, content):
+def test_a_file_without_operators_raises(tmp_path, content):
     path = tmp_path / "operators.json"
     path.write_text(content)
     with pytest.raises(ValueError, match=message(path, "must have operators in format toa-operators-1, got")):
         read_pictures(path)
 
 
-def test_a_picture_with_entries_missing_is_refused(tmp_path, record):
+def test_a_picture_with_missing_entries_raises(tmp_path, record):
     keep_model(tmp_path, 8)
     model = pictures_of(record, tmp_path)
     assert model is not None

@@ -48,7 +48,7 @@ def test_published_numbers_give_the_ranks_and_counts_that_the_paper_prints(publi
     found = {row.variant: row for row in published if (row.table, row.backbone) == (table, backbone)}
     assert set(found) == set(variants)
     for variant, rank, top in zip(variants, expected, tops, strict=True):
-        # half a unit of the last digit, and what a float misses
+        # half a unit of the last digit, and rounding
         assert abs(found[variant].published_rank - rank) <= 0.005 + 1e-9, variant
         assert found[variant].published_top1 == top, variant
 
@@ -57,7 +57,7 @@ def test_every_ranked_table_is_among_the_printed(published):
     assert {(row.table, row.backbone) for row in published} == set(PRINTED)
 
 
-def test_what_is_equal_in_print_ties():
+def test_equal_printed_numbers_tie():
     values = [0.38649, 0.38551, 0.4, 0.3]
     assert rank_scores(values, "mse", digits=3, ties="min").tolist() == [2, 2, 4, 1]
     assert rank_scores(values, "mse", digits=4, ties="min").tolist() == [3, 2, 4, 1]

@@ -52,7 +52,7 @@ def test_the_page_shows_every_published_number_as_it_was_printed(page):
     assert sorted(set(shown)) == sorted(expected)
 
 
-def test_the_pages_numbers_equal_the_records_they_lead_to(page):
+def test_the_numbers_of_the_page_equal_their_records(page):
     contents = [(FOLDER / file).read_text(encoding="utf-8") for file in page["files"]]
     lines = [content.splitlines() for content in contents]
     for line in page["lines"]:
@@ -74,7 +74,7 @@ def test_the_pages_numbers_equal_the_records_they_lead_to(page):
         assert line["text"] == f"{mean:.{digits}f}{spread}", where
 
 
-def test_the_report_is_built_from_all_records_there_are(page, measured):
+def test_the_report_uses_all_records(page, measured):
     """`make report` builds it anew."""
     names = ("table", "dataset", "backbone", "attention", "protocol", "read", "text")
     stored = [tuple(line[name] for name in names) for line in page["lines"] if line["text"]]
