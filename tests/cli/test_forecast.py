@@ -128,7 +128,7 @@ def test_bad_files_and_models_are_refused(table, tmp_path) -> None:
 def test_help_shows_examples_and_the_choices_of_registries() -> None:
     _, text = call("--help")
     assert "toa forecast load.csv --horizon 96" in text
-    assert "{" not in text
+    assert "{backbones}" not in text
     for name in (*MODELS, *ATTENTIONS):
         assert name in text
 
