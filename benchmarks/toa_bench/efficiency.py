@@ -142,18 +142,14 @@ def run_efficiency(
 def row_records(run: EfficiencyRun, measured: Record) -> list[Record]:
     """Split a record of `run_efficiency` into one record per row, which `toa report` reads."""
     shared = {name: value for name, value in measured.items() if name not in ("rows", "peer", "peer_stand_ins")}
-    return [shared | _row_record(run, row) for row in measured["rows"]]
-
-
-def _row_record(run: EfficiencyRun, row: Record) -> Record:
-    config = StepRun(row=row["name"], dataset=run.dataset, steps=run.steps, warmup=run.warmup, tf32=run.tf32)
-    return {
-        "name": config.row,
-        "config": asdict(config),
-        "config_hash": config_hash(config),
-        "metrics": {"train_step_ms": row["milliseconds"], "tenth_ms": row["tenth"], "ninetieth_ms": row["ninetieth"]},
-        **{name: row[name] for name in ("peak_memory", "parameters", "backend")},
-    }
+    metrics = {"train_step_ms": "milliseconds", "tenth_ms": "tenth", "ninetieth_ms": "ninetieth"}
+    records = []
+    for row in measured["rows"]:
+        config = StepRun(row=row["name"], dataset=run.dataset, steps=run.steps, warmup=run.warmup, tf32=run.tf32)
+        own = {"name": config.row, "config": asdict(config), "config_hash": config_hash(config)}
+        own["metrics"] = {name: row[key] for name, key in metrics.items()}
+        records.append(shared | own | {name: row[name] for name in ("peak_memory", "parameters", "backend")})
+    return records
 
 
 def _load(run: EfficiencyRun, config: ForecastRun, device: torch.device) -> ForecastData:

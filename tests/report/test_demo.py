@@ -7,13 +7,8 @@ from toa.data import HarmonicDemixing
 from toa.experiments.anomaly import SCORES
 from toa.experiments.demixing import DemixingResult, VariantView
 from toa.experiments.demo import DemoRun
-from toa.report.demo import (
-    classification_table,
-    demixing_table,
-    detection_table,
-    write_demixing_figure,
-    write_demixing_page,
-)
+from toa.report.demo import classification_table, demixing_section, demixing_table, detection_table
+from toa.report.figures import draw_demixing, save_figure
 from toa.report.page import Section, write_sections
 from toa.tasks.checkpoint import save_checkpoint
 
@@ -105,13 +100,13 @@ def test_other_sizes_have_no_published_numbers(result):
 
 
 def test_the_page_contains_a_figure_of_three_by_three_and_escaped_text(result, tmp_path):
-    figure = write_demixing_figure(result, tmp_path / "new" / "figure.png")
+    figure = save_figure(draw_demixing(result), tmp_path / "new" / "figure.png")
     content = figure.read_bytes()
     assert content.startswith(b"\x89PNG")
     width, height = struct.unpack(">II", content[16:24])
     assert width > 900
     assert height > 700
-    page = write_demixing_page(result, figure, tmp_path / "index.html", heading="A & B", published=False).read_text()
+    page = write_sections("A & B", [demixing_section(result, figure)], tmp_path / "index.html").read_text()
     assert "A &amp; B" in page
     assert "&lt;demo&gt;" in page
     assert 'src="data:image/png;base64,iVBOR' in page

@@ -82,7 +82,8 @@ def demo(
     """Three tasks, three small models each: harmonic demixing, real motions, a real anomaly (a few minutes)."""
     with clear_errors(resumes=True):
         from toa.experiments.demo import PARTS
-        from toa.report.demo import TITLES, demixing_table, part_section, write_demixing_figure, write_demo
+        from toa.report.demo import TITLES, demixing_table, part_section, write_demo
+        from toa.report.figures import draw_demixing, save_figure
 
         console = make_console()
         demixing = _demix("demo", out / "demixing", device=device, steps=steps)
@@ -93,7 +94,7 @@ def demo(
                 runs = carry_out(out / part, steps=steps, device=device, command=["toa", *sys.argv[1:]], watch=watch)
             sections.append(part_section(part, runs))
             _show_table(console, sections[-1].table, sections[-1].title)
-        figure = write_demixing_figure(demixing, out / "demixing.png")
+        figure = save_figure(draw_demixing(demixing), out / "demixing.png")
         page = write_demo(demixing, figure, sections, out / "index.html")
         console.print(f"figure: {figure}\npage:   {page}", soft_wrap=True)
 
@@ -215,11 +216,14 @@ def _demix(
 
 
 def _show(console: "Console", result: "DemixingResult", out: Path, *, heading: str, published: bool) -> None:
-    from toa.report.demo import demixing_table, write_demixing_figure, write_demixing_page
+    from toa.report.demo import demixing_section, demixing_table
+    from toa.report.figures import draw_demixing, save_figure
+    from toa.report.page import write_sections
 
     _show_table(console, demixing_table(result, published=published), heading)
-    figure = write_demixing_figure(result, out / "demixing.png")
-    page = write_demixing_page(result, figure, out / "index.html", heading=heading, published=published)
+    figure = save_figure(draw_demixing(result), out / "demixing.png")
+    section = demixing_section(result, figure, published=published)
+    page = write_sections(heading, [section], out / "index.html")
     console.print(f"figure: {figure}\npage:   {page}", soft_wrap=True)
 
 

@@ -132,7 +132,7 @@ class _Finder:
         values = _mean_rank(cell, found) if is_rank else _means(found, metric, cell.factor)
         # a mean rank uses the runs of all seeds
         runs = [run for one in found for seed, run in one.items() if not values or seed in values or is_rank]
-        status, reason = self._status(cell, settings, found) if not values else (STATUSES[0], "")
+        status, reason = self._status(cell, settings, found, values)
         rules, slash, _ = metric.partition("/")
         return Entry(
             number=cell.number,
@@ -146,9 +146,15 @@ class _Finder:
         )
 
     def _status(
-        self, cell: Cell, settings: Sequence[Setting], found: Sequence[Mapping[int | None, Run]]
+        self,
+        cell: Cell,
+        settings: Sequence[Setting],
+        found: Sequence[Mapping[int | None, Run]],
+        values: Mapping[int | None, float],
     ) -> tuple[Status, str]:
-        """Why a cell has no value."""
+        """Whether a cell has values, or why not."""
+        if values:
+            return "measured", ""
         if cell.reason:
             return "no settings", cell.reason
         for setting, one in zip(settings, found, strict=True):

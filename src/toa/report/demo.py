@@ -8,7 +8,7 @@ from toa.experiments.anomaly import SCORES
 from toa.experiments.demixing import PUBLISHED, DemixingResult
 from toa.experiments.demo import DemoRun
 from toa.experiments.records import Record
-from toa.report.figures import draw_demixing, save_figure, system_title, write_confusion, write_detection
+from toa.report.figures import system_title, write_confusion, write_detection
 from toa.report.page import Section, write_sections
 from toa.report.tables import ANOMALY_COLUMNS, Table
 from toa.tasks.anomaly import RULES
@@ -54,16 +54,6 @@ def demixing_section(result: DemixingResult, figure: Path, *, title: str = "", p
         "Bottom: gain per frequency.",
         details=_run_table([(record["name"], record) for record in result.records], "MSE", "mse", 5),
     )
-
-
-def write_demixing_figure(result: DemixingResult, path: Path) -> Path:
-    """Draw the figure of demixing as PNG."""
-    return save_figure(draw_demixing(result), path)
-
-
-def write_demixing_page(result: DemixingResult, figure: Path, path: Path, *, heading: str, published: bool) -> Path:
-    """Write a self-contained page of demixing."""
-    return write_sections(heading, [demixing_section(result, figure, published=published)], path)
 
 
 def write_demo(demixing: DemixingResult, figure: Path, parts: Sequence[Section], path: Path) -> Path:

@@ -127,16 +127,18 @@ def _draw_entries(axis: Axes, matrix: np.ndarray, title: str) -> None:
     _label(axis, title, f"key; full colour at ±{limit:.2g}")
 
 
-def _draw_sums(axis: Axes, sums: np.ndarray) -> None:
+def _draw_curve(axis: Axes, x: np.ndarray, y: np.ndarray, colour: str) -> None:
     axis.axhline(1.0, color="0.7", linewidth=0.8)
-    axis.plot(sums, color=BLUE, linewidth=1.0, marker="." if len(sums) <= 32 else "")
+    axis.plot(x, y, color=colour, linewidth=1.0, marker="." if len(y) <= 32 else "")
+
+
+def _draw_sums(axis: Axes, sums: np.ndarray) -> None:
+    _draw_curve(axis, np.arange(len(sums)), sums, BLUE)
     _label(axis, "row sums", "token")
 
 
 def _draw_gain(axis: Axes, response: np.ndarray) -> None:
-    frequency = np.arange(len(response)) / max(1, 2 * (len(response) - 1))
-    axis.axhline(1.0, color="0.7", linewidth=0.8)
-    axis.plot(frequency, response, color=RED, linewidth=1.0, marker="." if len(response) <= 32 else "")
+    _draw_curve(axis, np.arange(len(response)) / max(1, 2 * (len(response) - 1)), response, RED)
     axis.set_ylim(bottom=min(0.0, float(response.min())))
     _label(axis, "gain per frequency", "cycles per token")
 

@@ -1,8 +1,7 @@
 """The comparison with the paper: our numbers, ranks, significance tests and operators."""
 
-import itertools
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -85,26 +84,27 @@ def _rows(table: str, backbone: str, blocks: list[dict[str, Entry]]) -> list[Ran
     variants = list(dict.fromkeys(variant for block in blocks for variant in block))
     complete = [[block[variant] for variant in variants] for block in blocks if len(block) == len(variants)]
     shared = [block for block in complete if all(entry.mean is not None for entry in block)]
-    groups = ((complete, False), (shared, False), (shared, True))
-    standings = zip(variants, *(_standings(table, group, ours=which) for group, which in groups), strict=False)
+    published = _standings(table, [[entry.number.value for entry in block] for block in complete], complete)
+    same = _standings(table, [[entry.number.value for entry in block] for block in shared], shared)
+    ours = _standings(table, [[entry.mean for entry in block] for block in shared], shared)
+    nothing = [(None, None)] * len(variants)
     return [
-        RankRow(table, backbone, variant, len(complete), len(shared), *published, *same, *ours)
-        for variant, published, same, ours in standings
+        RankRow(table, backbone, variant, len(complete), len(shared), *standings[0], *standings[1], *standings[2])
+        for variant, *standings in zip(variants, published, same or nothing, ours or nothing, strict=True)
     ]
 
 
-def _standings(table: str, blocks: Sequence[Sequence[Entry]], *, ours: bool) -> Iterator[tuple[Any, Any]]:
-    """Average rank and top-1 count of each variant; (None, None) without blocks."""
-    if not blocks:
-        yield from itertools.repeat((None, None))
+def _standings(table: str, values: list[list[Any]], blocks: Sequence[Sequence[Entry]]) -> list[tuple[Any, Any]]:
+    """Average rank and top-1 count of each variant; empty without blocks."""
+    ties: Literal["average", "min"] = "average" if table == "classification" else "min"
     ranks = []
-    for block in blocks:
+    for row, block in zip(values, blocks, strict=True):
         digits = max(decimals(entry.number.text) for entry in block)
-        values = [entry.mean if ours else entry.number.value for entry in block]
-        ties: Literal["average", "min"] = "average" if table == "classification" else "min"
-        ranks.append(rank_scores(values, RANKED[table], digits=digits, ties=ties).tolist())
-    for column in zip(*ranks, strict=True):
-        yield fmean(column), sum(rank == min(block) for rank, block in zip(column, ranks, strict=True))
+        ranks.append(rank_scores(row, RANKED[table], digits=digits, ties=ties).tolist())
+    return [
+        (fmean(column), sum(rank == min(block) for rank, block in zip(column, ranks, strict=True)))
+        for column in zip(*ranks, strict=True)
+    ]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
