@@ -98,7 +98,8 @@ def detect(
             console.print(line, soft_wrap=True)
         console.print(f"table:   {write_table(found, out)}", soft_wrap=True)
         series = _series(found, detector.id, labels)
-        figure = draw_scores(series[:_DRAWN], detector.threshold_, f"{data.name}: score, threshold and flagged rows")
+        title = f"{data.name}: score, threshold and flagged rows"
+        figure = draw_scores(series[:_DRAWN], {"detector": detector.threshold_}, title)
         drawn = save_figure(figure, out.with_suffix(".png") if picture is None else picture)
         more = f" ({_DRAWN} of {len(series)} series)" if len(series) > _DRAWN else ""
         console.print(f"picture: {drawn}{more}", soft_wrap=True)
@@ -153,11 +154,10 @@ def _series(found: "pd.DataFrame", id: str | None, labels: "np.ndarray | None") 
 
     from toa.report.figures import ScoredSeries
 
-    score, flags = found["score"].to_numpy(), found["anomaly"].to_numpy().astype(bool)
+    score = found["score"].to_numpy()
+    ranges = ({} if labels is None else {"true": labels}) | {"flagged": found["anomaly"].to_numpy().astype(bool)}
     places = {"": np.arange(len(found))} if id is None else found.groupby(id, sort=False).indices
     return [
-        ScoredSeries(
-            name=str(name), score=score[rows], flags=flags[rows], labels=None if labels is None else labels[rows]
-        )
+        ScoredSeries(name=str(name), score=score[rows], ranges={key: flags[rows] for key, flags in ranges.items()})
         for name, rows in places.items()
     ]

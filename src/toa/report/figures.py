@@ -78,25 +78,30 @@ def draw_matrix(axis: Axes, matrix: np.ndarray, **options: Any) -> float:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class ScoredSeries:
-    """Result of a detector on one series: score (T,), flags (T,), and labels (T,) if there are any."""
+    """Anomaly scores (T,) of one series, and named ranges as flags (T,); the ranges "true" are the labels."""
 
     name: str
     score: np.ndarray
-    flags: np.ndarray
-    labels: np.ndarray | None = None
+    ranges: Mapping[str, np.ndarray]
 
 
-def draw_scores(series: Sequence[ScoredSeries], threshold: float, title: str) -> Figure:
-    """Score and threshold of each series, above the flagged ranges and, with labels, the true ones."""
+def draw_scores(
+    series: Sequence[ScoredSeries], thresholds: Mapping[str, float], title: str, *, across: str = "row"
+) -> Figure:
+    """Score and thresholds of each series, with true ranges in grey, above all ranges."""
     figure = plt.figure(figsize=(12.0, 0.5 + 3.6 * len(series)), layout="constrained")
     grid = figure.subplots(2 * len(series), 1, squeeze=False, height_ratios=(4, 1) * len(series))[:, 0]
     for one, top, bottom in zip(series, grid[::2], grid[1::2], strict=True):
-        _draw_score(top, one.score, {"detector": threshold})
-        _draw_ranges(bottom, ({} if one.labels is None else {"true": one.labels}) | {"flagged": one.flags})
+        _draw_score(top, one.score, thresholds)
+        _draw_ranges(bottom, one.ranges)
+        if "true" in one.ranges:
+            true = Runs.of(one.ranges["true"])
+            for start, stop in zip(true.starts, true.stops, strict=True):
+                top.axvspan(start, stop, color="0.85", linewidth=0, zorder=0)
         for axis in (top, bottom):
             axis.set_xlim(0, len(one.score))
         top.set_title(one.name, fontsize=10)
-    grid[-1].set_xlabel("row")
+    grid[-1].set_xlabel(across)
     figure.suptitle(title)
     return figure
 
@@ -104,20 +109,13 @@ def draw_scores(series: Sequence[ScoredSeries], threshold: float, title: str) ->
 def draw_detection(folder: Path) -> Figure:
     """Score and thresholds of a finished run, above the true ranges and those flagged under each set of rules."""
     saved = load_checkpoint(folder / SCORES)
-    score, labels = saved.tensors["score"].numpy(), saved.tensors["labels"].numpy()
     stored: Any = saved.facts["thresholds"]
     thresholds = {rules.name: stored[rules.name] for rules in RULES if rules.name in stored}
-    figure = plt.figure(figsize=(12.0, 5.0), layout="constrained")
-    top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(4, 1))
-    _draw_score(top, score, thresholds)
-    _draw_ranges(bottom, {"true": labels} | {name: saved.tensors[f"flags.{name}"].numpy() for name in thresholds})
-    true = Runs.of(labels)
-    for start, stop in zip(true.starts, true.stops, strict=True):
-        top.axvspan(start, stop, color="0.85", linewidth=0, zorder=0)
-    top.set_title(f"{folder.name}: score, thresholds, and true ranges in grey")
-    bottom.set_xlabel("time step")
-    bottom.set_xlim(0, len(score))
-    return figure
+    tensors = {"true": saved.tensors["labels"]} | {name: saved.tensors[f"flags.{name}"] for name in thresholds}
+    ranges = {name: flags.numpy() for name, flags in tensors.items()}
+    series = ScoredSeries(name="", score=saved.tensors["score"].numpy(), ranges=ranges)
+    title = f"{folder.name}: score, thresholds, and true ranges in grey"
+    return draw_scores([series], thresholds, title, across="time step")
 
 
 def write_detection(folder: Path) -> Path:
