@@ -1,44 +1,39 @@
-"""Tiles of the fused attention kernels: each of a grid compiled, checked and timed, beside the one that is taken now.
+"""Tune the tiles of the fused attention kernels: compile, check and time each tile of a grid, beside the current one.
 
     python benchmarks/tiles.py [--tokens 4096] [--batch 8] [--heads 8] [--width 64] [--dtype bfloat16] [--norm rms]
         [--activations relu gated] [--kernels forward keys queries] [--tiles 64,64,4,3 …] [--workers N] [--out FILE]
 
-The winners belong in `_TUNED` of `toa.ops.attention.tiles`; nothing is searched for when a program runs. Compiling
-takes longest and goes on in several processes, which leave what they compile in Triton's cache. What is timed is a CUDA
-graph, since launches would hide what short kernels take: forward, or forward and both kernels of backward, one of them
-varied. A tile whose results are not those of the present one, or that does not fit the chip, is said to be so and not
-ranked.
+Enter the winners in `_TUNED` of `toa.ops.attention.tiles`; programs do not search at run time. Compiling takes longest,
+so several processes compile into Triton's cache. Timed is a CUDA graph of the forward kernel, or of forward and both
+backward kernels with one of them varied. Tiles with wrong results, or that do not fit the chip, are listed as unusable.
 """
 
 import argparse
 import itertools
-import json
 import os
 import statistics
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from toa._files import write_atomically
-from toa.experiments.op_cost import DTYPES, graph_times
-from toa.experiments.records import provenance
 from toa.ops.attention import tiles
 from toa.ops.attention.blocked import Factors
 from toa.ops.attention.definitions import GATE_NORMS, SCORE_NORMS, RowNorms
 from toa.ops.attention.tiles import Blocks
 from toa.tasks.device import allow_tf32
+from toa_bench.op_cost import DTYPES, graph_times
+from toa_bench.script import command_line, make_console, make_parser, save
 
 KERNELS = ("forward", "keys", "queries")
 SIDES, WARPS, STAGES = (32, 64, 128), (4, 8), (1, 2, 3)
 GRID = tuple(itertools.starmap(Blocks, itertools.product(SIDES, SIDES, WARPS, STAGES)))
-# by how much results of two tiles may differ, in root mean square over size
+# largest relative difference between the results of two tiles, as a root mean square
 TOLERANCE = 0.02
-# for one tile
+# time per tile
 SECONDS = 0.05
 _present = tiles.choose_blocks
 
@@ -60,8 +55,8 @@ class Problem:
         self._norms = RowNorms(*(norm.row_norm(args.tokens) for norm in norms))
         self._scales = (args.width**-0.5,) * 2
 
-    def way(self, kernel: str) -> Callable[[], Sequence[Tensor]]:
-        """What launches a kernel: forward, and backward after it if that is where the kernel is."""
+    def launcher(self, kernel: str) -> Callable[[], Sequence[Tensor]]:
+        """A function that launches a kernel: forward, or forward and backward for the backward kernels."""
         if kernel == "forward":
             return torch.no_grad()(lambda: [self._forward()])
         return lambda: torch.autograd.grad(self._forward(), self._inputs, self._grad)
@@ -70,13 +65,13 @@ class Problem:
         return tiles.attend_tiles(Factors(*self._inputs), scales=self._scales, norms=self._norms)
 
 
-def milliseconds(way: Callable[[], object]) -> float:
-    """The median time on the device."""
-    return statistics.median(graph_times(way, torch.device("cuda"), SECONDS))
+def milliseconds(launch: Callable[[], object]) -> float:
+    """Median time of a CUDA graph."""
+    return statistics.median(graph_times(launch, torch.device("cuda"), SECONDS))
 
 
 def take(kernel: str, blocks: Blocks | None) -> None:
-    """Let a kernel have a tile; None is what it has now."""
+    """Make a kernel use a tile; None restores the current one."""
 
     def choose(which: Any, *words: Any, **options: Any) -> Blocks:
         return blocks if blocks is not None and which == kernel else _present(which, *words, **options)
@@ -85,36 +80,36 @@ def take(kernel: str, blocks: Blocks | None) -> None:
 
 
 def compile_share(args: argparse.Namespace, jobs: list[tuple[str, str, Blocks]]) -> None:
-    """Compile this process's part of all tiles; what fails to here fails again when it is timed."""
+    """Compile the tiles of this process; failures show up again when the tile is timed."""
     first, step = args.share
     for activation, kernel, blocks in jobs[first::step]:
         take(kernel, blocks)
         try:
-            Problem(args, activation, batch=1).way(kernel)()
+            Problem(args, activation, batch=1).launcher(kernel)()
         except Exception as error:
             print(f"{activation} {kernel} {tuple(blocks)}: {type(error).__name__}", file=sys.stderr)
 
 
 def time_tiles(args: argparse.Namespace, activation: str, kernel: str) -> dict[str, Any]:
-    """Every tile of the grid for one kernel, fastest first; those that cannot be used, and why."""
+    """Time every tile for one kernel; returns the usable ones, fastest first, and why the others are unusable."""
     problem = Problem(args, activation, args.batch)
     take(kernel, None)
-    way = problem.way(kernel)
-    expected = way()
+    launch = problem.launcher(kernel)
+    expected = launch()
     now = _present(kernel, args.tokens, args.tokens, args.width, DTYPES[args.dtype], gated=activation == "gated")  # type: ignore[arg-type]
-    ranked, unusable = [(milliseconds(way), tuple(now))], {}
+    ranked, unusable = [(milliseconds(launch), tuple(now))], {}
     for blocks in args.tiles:
         take(kernel, blocks)
         try:
-            way = problem.way(kernel)
-            errors = [_distance(*pair) for pair in zip(way(), expected, strict=True)]
-        except Exception as error:
-            unusable[str(tuple(blocks))] = type(error).__name__
+            launch = problem.launcher(kernel)
+            error = max(_distance(*pair) for pair in zip(launch(), expected, strict=True))
+        except Exception as problem_found:
+            unusable[str(tuple(blocks))] = type(problem_found).__name__
             continue
-        if max(errors) > TOLERANCE:
-            unusable[str(tuple(blocks))] = f"off by {max(errors):.1e}"
+        if error > TOLERANCE:
+            unusable[str(tuple(blocks))] = f"off by {error:.1e}"
         elif blocks != now:
-            ranked.append((milliseconds(way), tuple(blocks)))
+            ranked.append((milliseconds(launch), tuple(blocks)))
     best = [{"milliseconds": time, "blocks": blocks} for time, blocks in sorted(ranked)]
     return {"kernel": kernel, "activation": activation, "now": tuple(now), "tiles": best, "unusable": unusable}
 
@@ -124,7 +119,7 @@ def _distance(got: Tensor, expected: Tensor) -> float:
 
 
 def read_tile(text: str) -> Blocks:
-    """A tile as four numbers."""
+    """A tile from four numbers."""
     try:
         queries, keys, warps, stages = map(int, text.split(","))
     except ValueError:
@@ -135,32 +130,28 @@ def read_tile(text: str) -> Blocks:
 
 
 def parse(words: list[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__, "runs/tiles.json")
     parser.add_argument("--tokens", type=int, default=4096)
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--heads", type=int, default=8)
-    parser.add_argument("--width", type=int, default=64, help="of a head")
+    parser.add_argument("--width", type=int, default=64, help="per head")
     parser.add_argument("--dtype", choices=list(DTYPES), default="bfloat16")
-    parser.add_argument(
-        "--norm", choices=["none", "l2", "rms"], default="rms", help="of rows of scores and of the gate's"
-    )
+    parser.add_argument("--norm", choices=["none", "l2", "rms"], default="rms", help="of the scores and of the gate")
     parser.add_argument("--activations", nargs="+", choices=["relu", "gated"], default=["relu", "gated"])
     parser.add_argument("--kernels", nargs="+", choices=KERNELS, default=list(KERNELS))
-    parser.add_argument(
-        "--tiles", nargs="+", type=read_tile, default=GRID, help="queries,keys,warps,stages each; the grid if left out"
-    )
-    parser.add_argument("--workers", type=int, default=max(1, (os.cpu_count() or 1) - 1), help="that compile")
-    parser.add_argument("--out", type=Path, default=Path("runs/tiles.json"))
+    parser.add_argument("--tiles", nargs="+", type=read_tile, default=GRID, help="queries,keys,warps,stages per tile")
+    parser.add_argument("--workers", type=int, default=max(1, (os.cpu_count() or 1) - 1), help="compiling processes")
     parser.add_argument("--share", type=int, nargs=2, help=argparse.SUPPRESS)
+    parser.set_defaults(device="cuda")
     return parser.parse_args(words)
 
 
 def main(words: list[str] | None = None) -> None:
     args = parse(words)
     if not torch.cuda.is_available():
-        raise SystemExit("error: tiles are timed on a CUDA device, got a machine without one.")
+        raise SystemExit("error: tiles.py needs a CUDA device, got a machine without one.")
     jobs = [(a, k, blocks) for a in args.activations for k in args.kernels for blocks in args.tiles]
-    with allow_tf32(True, torch.device("cuda")):
+    with allow_tf32(args.tf32, torch.device("cuda")):
         if args.share:
             compile_share(args, jobs)
             return
@@ -175,10 +166,8 @@ def main(words: list[str] | None = None) -> None:
             shown = ", ".join(f"{tile['milliseconds']:.3f} {tile['blocks']}" for tile in found[-1]["tiles"][:5])
             now = next(tile for tile in found[-1]["tiles"] if tile["blocks"] == found[-1]["now"])
             print(f"{activation} {kernel}: now {now['milliseconds']:.3f} {now['blocks']}; best {shown}", flush=True)
-    where = provenance(torch.device("cuda"), [Path(sys.executable).name, *sys.argv])
-    record = {"task": "tiles", "settings": vars(args) | {"out": str(args.out)}, "kernels": found, **where}
-    write_atomically(args.out, (json.dumps(record, indent=2, sort_keys=True) + "\n").encode())
-    print(f"record: {args.out}")
+    record = {"task": "tiles", "settings": vars(args) | {"out": str(args.out)}, "kernels": found}
+    save(record, args, command_line(__file__, words), make_console())
 
 
 if __name__ == "__main__":

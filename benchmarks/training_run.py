@@ -2,24 +2,22 @@
 
     python benchmarks/training_run.py --peer CHECKOUT [--epochs 10] [--data-dir DIR] [--device auto] [--out FILE]
 
-Ours runs the protocol `tslib-96` with softmax and with TOA-Gated attention through `run_forecast`; the peer runs its
-own `run.py` with the arguments of its ETTh1 script and its default of ten loader processes. Early stopping is off for
-both, so that both do the same epochs. Each runs in a process of its own, one after another:
+Ours runs the protocol `tslib-96` with softmax and with TOA-Gated attention. The peer runs its own `run.py` with the
+arguments of its ETTh1 script and its default of ten loader processes. Early stopping is off on both sides, so that both
+run the same epochs. Each run has its own process, one after another:
 
-    epoch  a share of train
-    train  ours: epochs with validation; the peer's: its `train`, which measures on test after each epoch as well
-    run    reading the data, training, test; imports left out
+    epoch  train, divided by the number of epochs
+    train  ours: epochs with validation; the peer's: its `train`, which also evaluates on test after each epoch
+    run    reading the data, training and test, without imports
 
-On CUDA ours runs twice: the first run of a system on a machine compiles its kernels, later ones find them.
+On CUDA ours runs twice: the first run on a machine compiles the kernels, later ones load them.
 """
 
 import argparse
 import contextlib
-import json
-import os
+import io
 import re
 import runpy
-import subprocess
 import sys
 import tempfile
 import time
@@ -27,43 +25,44 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rich import box
-from rich.console import Console
-from rich.table import Table
-
-from toa._files import write_atomically
+from toa._console import make_table
 from toa.data import DATASETS
 from toa.data.location import locate
 from toa.experiments import run_forecast
-from toa.experiments.efficiency import ROWS, EfficiencyRun, row_config
-from toa.experiments.peer import check_peer, stand_in_for_missing
-from toa.experiments.records import provenance
 from toa.tasks.device import resolve_device
-
-Found = dict[str, Any]
+from toa_bench.efficiency import row_config
+from toa_bench.peer import check_peer, stand_in_for_missing
+from toa_bench.script import command_line, exit_on_error, make_console, make_parser, save
+from toa_bench.tables import complete_run
+from toa_bench.worker import Record, Worker, answering
 
 PEER = "peer, softmax"
 OURS = {"ours, softmax": "patchtst/softmax", "ours, toa-gated": "patchtst/toa-gated"}
 FIRST = ", first run"
 TIMES = ("epoch_s", "train_s", "run_s")
-# what its script gives beside sizes and epochs
+# arguments of the peer's script other than sizes and epochs
 SCRIPT = "--task_name long_term_forecast --is_training 1 --model_id ETTh1_96_96 --model PatchTST --data ETTh1 "
 SCRIPT += "--features M --seq_len 96 --label_len 48 --pred_len 96 --e_layers 1 --d_layers 1 --factor 3 --enc_in 7 "
 SCRIPT += "--dec_in 7 --c_out 7 --des Exp --n_heads 2 --itr 1"
 
 
-def wait_for_turn() -> None:
-    """Say that imports are done, and wait: those of all systems may go on side by side, their runs may not."""
-    print("ready", flush=True)
-    sys.stdin.readline()
+def work(args: argparse.Namespace) -> None:
+    """In the process of a system: import, answer, wait for the turn, run, and answer with the times."""
+    answer = answering()
+
+    def wait_for_turn() -> None:
+        answer({"ready": True})
+        sys.stdin.readline()
+
+    answer((run_peer if args.child == PEER else run_ours)(args, wait_for_turn))
 
 
-def run_ours(args: argparse.Namespace) -> Found:
-    """Times of a run of ours, in this process."""
-    # a run imports it when it starts
+def run_ours(args: argparse.Namespace, wait_for_turn: Any) -> Record:
+    """Times of our run."""
+    # imported now, because a run imports it late
     import lightning.fabric  # noqa: F401
 
-    config = row_config(EfficiencyRun(tf32=args.tf32), ROWS[OURS[args.child.removesuffix(FIRST)]])
+    config = row_config(OURS[args.child.removesuffix(FIRST)], tf32=args.tf32)
     config = replace(
         config,
         model={**config.model, "embed_dim": args.width, "ff_dim": args.ff_width},
@@ -74,21 +73,15 @@ def run_ours(args: argparse.Namespace) -> Found:
         begin = time.perf_counter()
         record = run_forecast(config, Path(folder), data_dir=args.data_dir, device=args.device)
         seconds = time.perf_counter() - begin
-    return {
-        "train_s": record["wall_s"],
-        "run_s": seconds,
-        "epochs": len(record["history"]),
-        "mse": record["metrics"]["mse"],
-        "device": record["device"],
-        "backend": record["backend"],
-        "tf32": record["tf32"],
-    }
+    times = {"train_s": record["wall_s"], "run_s": seconds, "epochs": len(record["history"])}
+    return times | {"mse": record["metrics"]["mse"]} | {name: record[name] for name in ("device", "backend", "tf32")}
 
 
-def run_peer(args: argparse.Namespace) -> Found:
-    """Times of a run of the peer's, in this process, in a folder of links to its checkout that takes what it writes."""
+def run_peer(args: argparse.Namespace, wait_for_turn: Any) -> Record:
+    """Times of the peer's run, in a temporary folder of links to its checkout, where it writes its files."""
     source = locate(DATASETS["ETTh1"], args.data_dir).resolve()
     device = resolve_device(args.device)
+    printed = io.StringIO()
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
         for entry in args.peer.iterdir():
             Path(entry.name).symlink_to(entry)
@@ -96,8 +89,8 @@ def run_peer(args: argparse.Namespace) -> Found:
         stood_in = stand_in_for_missing()
         from exp import exp_long_term_forecasting  # type: ignore[import-not-found]
 
-        kind = exp_long_term_forecasting.Exp_Long_Term_Forecast
-        train, train_s = kind.train, []
+        experiment = exp_long_term_forecasting.Exp_Long_Term_Forecast
+        train, train_s = experiment.train, []
 
         def timed(*words: Any) -> Any:
             begin = time.perf_counter()
@@ -105,7 +98,7 @@ def run_peer(args: argparse.Namespace) -> Found:
             train_s.append(time.perf_counter() - begin)
             return trained
 
-        kind.train = timed
+        experiment.train = timed
         words = [*SCRIPT.split(), "--root_path", f"{source.parent}/", "--data_path", source.name]
         words += ["--train_epochs", str(args.epochs), "--patience", str(args.epochs + 1)]
         words += ["--d_model", str(args.width), "--d_ff", str(args.ff_width)]
@@ -113,94 +106,72 @@ def run_peer(args: argparse.Namespace) -> Found:
         sys.argv = ["run.py", *words]
         wait_for_turn()
         begin = time.perf_counter()
-        runpy.run_path("run.py", run_name="__main__")
+        with contextlib.redirect_stdout(printed):
+            runpy.run_path("run.py", run_name="__main__")
         seconds = time.perf_counter() - begin
-    return {"train_s": train_s[0], "run_s": seconds, "arguments": words, "stood_in": stood_in}
+    times = {"train_s": train_s[0], "run_s": seconds, "arguments": words, "stood_in": stood_in}
+    return times | printed_results(printed.getvalue())
 
 
-def start_child(name: str, kernels: str) -> "subprocess.Popen[str]":
-    """A process that will do a run; compiled kernels are looked for, and left, in a folder."""
-    command = [sys.executable, __file__, *sys.argv[1:], "--child", name]
-    environment = {**os.environ, "TRITON_CACHE_DIR": kernels}
-    pipe = subprocess.PIPE
-    return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=environment)
+def printed_results(text: str) -> Record:
+    """Number of epochs and test error, from the output of the peer."""
+    epochs = re.findall(r"^Epoch: \d+, Steps: \d+", text, flags=re.MULTILINE)
+    errors = re.findall(r"^mse:([\d.e+-]+)", text, flags=re.MULTILINE)
+    return {"epochs": len(epochs), "mse": float(errors[-1])}
 
 
-def find(name: str, child: "subprocess.Popen[str]", args: argparse.Namespace) -> Found:
-    """What a run finds, now that it is its turn."""
-    out, errors = child.communicate("\n")
-    if child.returncode:
-        raise SystemExit(f"{name} failed, nothing is compared:\n{out[-2000:]}{errors[-2000:]}")
-    found: Found = json.loads(out.splitlines()[-1])
-    if name == PEER:
-        found["epochs"] = len(re.findall(r"^Epoch: \d+, Steps: \d+", out, flags=re.MULTILINE))
-        found["mse"] = float(re.findall(r"^mse:([\d.e+-]+)", out, flags=re.MULTILINE)[-1])
-    if found["epochs"] != args.epochs:
-        raise SystemExit(f"{name} did {found['epochs']} epochs instead of {args.epochs}: nothing is compared.")
-    found["epoch_s"] = found["train_s"] / found["epochs"]
-    return found
+def start(name: str, kernels: str) -> Worker:
+    """The process of a run; compiled kernels are cached in the folder `kernels`."""
+    return Worker(name, [sys.executable, __file__, *sys.argv[1:], "--child", name], TRITON_CACHE_DIR=kernels)
 
 
-def compare(args: argparse.Namespace) -> Found:
-    """All runs, one after another, and their times over the peer's."""
-    try:
-        check_peer(args.peer)
-        locate(DATASETS["ETTh1"], args.data_dir)
-    except (ValueError, OSError) as error:
-        raise SystemExit(f"error: {error}") from None
-    found = {}
+def compare(args: argparse.Namespace) -> Record:
+    """Run all systems one after another and relate their times to the peer's."""
+    check_peer(args.peer)
+    locate(DATASETS["ETTh1"], args.data_dir)
+    found: dict[str, Record] = {}
     twice = resolve_device(args.device).type == "cuda"
     ours = [one for name in OURS for one in ((name + FIRST, name) if twice else (name,))]
-    with tempfile.TemporaryDirectory() as kernels:
-        children = {name: start_child(name, kernels) for name in (PEER, *ours)}
-        for child in children.values():
-            # one that never gets there says why when its turn comes
-            while child.stdout is not None and child.stdout.readline() not in ("ready\n", ""):
-                pass
-        for name, child in children.items():
+    with contextlib.ExitStack() as stack:
+        kernels = stack.enter_context(tempfile.TemporaryDirectory())
+        # imports run side by side, runs do not
+        workers = {name: stack.enter_context(start(name, kernels)) for name in (PEER, *ours)}
+        for worker in workers.values():
+            worker.answer()
+        for name, worker in workers.items():
             print(f"{name} …", end=" ", flush=True)
-            found[name] = find(name, child, args)
+            found[name] = worker.ask({})
+            if found[name]["epochs"] != args.epochs:
+                raise ValueError(f"{name} must run {args.epochs} epochs, got {found[name]['epochs']}.")
+            found[name]["epoch_s"] = found[name]["train_s"] / args.epochs
             print(f"{found[name]['run_s']:.2f} s, {found[name]['train_s']:.2f} of them training", flush=True)
     ratios = {name: {key: found[name][key] / found[PEER][key] for key in TIMES} for name in ours}
-    where = provenance(resolve_device(args.device), [Path(sys.executable).name, *sys.argv])
-    return {"task": "training_run", "epochs": args.epochs, "runs": found, "ratios": ratios, **where}
+    return {"task": "training_run", "epochs": args.epochs, "runs": found, "ratios": ratios}
 
 
-def show(record: Found) -> None:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title="seconds, and in brackets their ratio to the peer's")
-    for title in ("system", "epochs", "epoch", "train", "run", "test MSE"):
-        table.add_column(title, justify="left" if not table.columns else "right", no_wrap=True)
-    for name, found in record["runs"].items():
-        ratios = record["ratios"].get(name, {})
-        times = [f"{found[key]:.2f}" + (f" ({ratios[key]:.3f})" if ratios else "") for key in TIMES]
-        table.add_row(name, str(found["epochs"]), *times, f"{found['mse']:.4f}")
-    # a table is not cut where no terminal says how wide it is
-    console = Console(width=None if sys.stdout.isatty() else 110)
-    console.print(table)
+def show(record: Record) -> None:
+    console = make_console()
+    console.print(make_table(complete_run(record)))
     stood_in = ", ".join(record["runs"][PEER]["stood_in"]) or "none"
-    console.print(f"{record['device']}. Packages the peer does not use here, stood in for: {stood_in}.")
+    console.print(f"Packages that the peer does not need here, replaced by stand-ins: {stood_in}.")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--peer", type=lambda text: Path(text).resolve(), required=True, help="its checkout")
+    parser = make_parser(__doc__, "runs/training_run.json")
+    parser.add_argument("--peer", type=lambda text: Path(text).resolve(), required=True, help="checkout of the peer")
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--data-dir", type=Path)
-    parser.add_argument("--device", default="auto")
     parser.add_argument("--width", type=int, default=512, help="of the model, on both sides")
-    parser.add_argument("--ff-width", type=int, default=2048, help="of its feed-forward layers, on both sides")
-    parser.add_argument("--tf32", action=argparse.BooleanOptionalAction, default=True, help="in ours")
-    parser.add_argument("--out", type=Path, default=Path("runs/training_run.json"))
+    parser.add_argument("--ff-width", type=int, default=2048, help="of the feed-forward layers, on both sides")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.child:
-        found = run_peer(args) if args.child == PEER else run_ours(args)
-        print("\n" + json.dumps(found))
+        work(args)
         return
-    record = compare(args)
-    write_atomically(args.out, (json.dumps(record, indent=2, sort_keys=True) + "\n").encode())
+    with exit_on_error():
+        record = compare(args)
     show(record)
-    print(f"record: {args.out}")
+    save(record, args, command_line(__file__, None), make_console())
 
 
 if __name__ == "__main__":

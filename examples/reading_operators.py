@@ -8,7 +8,7 @@ frequencies they let through.
 from toa.data import HarmonicDemixing
 from toa.nn import AttentionSpec
 from toa.report.explain import draw_mixing, draw_operator, layer_table
-from toa.report.operator_views import view_layers
+from toa.report.operators import view_layers
 from toa.tasks.demixing import DemixingConfig, demix, held_out_signals, regime_errors, train_demixer
 
 # A run is a config; `toa demix` runs the same at two sizes that are worth its numbers. This one takes seconds.

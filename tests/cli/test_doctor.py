@@ -1,16 +1,14 @@
 import builtins
 import json
-import subprocess
-import sys
 from dataclasses import replace
+from email.message import Message
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
 
 import toa
-from tests.support import ROOT
-from toa.cli import app
-from toa.cli import environment as doctor
+from toa.cli import app, doctor
 from toa.ops import BACKENDS, AttentionBackend
 from toa.ops.attention.reference import reference_attention
 
@@ -77,9 +75,9 @@ def test_command_prints_text_and_json():
     assert plain.exit_code == 0
     assert "folded: ok (largest error" in plain.output
     assert plain.output.endswith("self-tests: none failed\n")
-    spoken = json.loads(call("--json").output)
-    assert spoken["backends"]["cpu"]["tests"]["reference"]["status"] == "ok"
-    assert set(spoken) == {"machine", "packages", "extras", "environment", "devices", "backends", "data"}
+    printed = json.loads(call("--json").output)
+    assert printed["backends"]["cpu"]["tests"]["reference"]["status"] == "ok"
+    assert set(printed) == {"machine", "packages", "extras", "environment", "devices", "backends", "data"}
 
 
 def test_data_folders_are_shown_with_their_sets(tmp_path, monkeypatch):
@@ -101,14 +99,16 @@ def test_paths_do_not_name_the_user(tmp_path, monkeypatch):
 
 
 def test_a_package_that_is_missing_or_out_of_bounds_is_named(monkeypatch):
-    monkeypatch.setattr(doctor, "requires", lambda name: ["nosuchthing>=3,<4", "numpy<1", "numpy<9; extra == 'deep'"])
+    package = SimpleNamespace(requires=["nosuchthing>=3", "numpy<1", "numpy<9; extra == 'deep'"], metadata=Message())
+    package.metadata["Provides-Extra"] = "deep"
+    monkeypatch.setattr(doctor, "distribution", lambda name: package)
     report = doctor.examine()
-    assert report["packages"]["nosuchthing"] == "not installed (wants >=3,<4)"
+    assert report["packages"]["nosuchthing"] == "not installed (wants >=3)"
     assert report["packages"]["numpy"].endswith("(wants <1)")
     assert "wants" not in report["extras"]["deep"]["numpy"]
 
 
-def test_a_machine_without_torch_is_told_so_without_a_crash(monkeypatch):
+def test_a_machine_without_torch_gets_a_report(monkeypatch):
     true_import = builtins.__import__
 
     def without_torch(name, *rest, **options):
@@ -121,8 +121,3 @@ def test_a_machine_without_torch_is_told_so_without_a_crash(monkeypatch):
     assert report["devices"] == {"error": "ImportError: No module named 'torch'"}
     assert doctor.failures(report) == ["backends: ImportError: No module named 'torch'"]
     assert "error  ImportError" in doctor.as_text(report)
-
-
-def test_importing_the_command_is_quick():
-    code = "import sys, toa.cli.doctor, toa.cli.environment; assert not {'torch', 'pandas', 'pooch'} & set(sys.modules)"
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)

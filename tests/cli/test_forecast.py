@@ -1,6 +1,4 @@
 import re
-import subprocess
-import sys
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -9,10 +7,11 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.estimators.signals import long, wide
-from tests.support import ROOT
 from toa.cli import app
 from toa.estimators import Forecaster
-from toa.report.forecast import PANELS, draw_forecast
+from toa.models import MODELS
+from toa.nn import ATTENTIONS
+from toa.report.figures import PANELS, draw_forecast
 
 QUICK = ("--backbone", "dlinear", "--lookback", "24", "--epochs", "8", "--device", "cpu")
 
@@ -29,7 +28,7 @@ def table(tmp_path):
     return path
 
 
-def test_one_command_gives_a_forecast_intervals_and_a_picture(table, tmp_path) -> None:
+def test_one_command_writes_a_forecast_with_intervals_and_a_picture(table, tmp_path) -> None:
     out = tmp_path / "out" / "next.csv"
     code, text = call(table, "--horizon", 6, "--out", out, "--quantile", 0.1, "--test", 0.2, *QUICK)
     assert code == 0, text
@@ -44,7 +43,7 @@ def test_one_command_gives_a_forecast_intervals_and_a_picture(table, tmp_path) -
     assert "240 rows, every 2h; forecast: load, heat." in text
     assert "dlinear, " in text
     assert "6 steps from the last 24" in text
-    assert "pinball loss on the rows held out" in text
+    assert "pinball loss on held-out rows" in text
     assert "last 20% of the rows, 43 forecasts: MSE" in text
     assert "of values within the 80% interval; mean error load" in text
 
@@ -106,16 +105,16 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_cannot_be_is_said_in_one_line(table, case) -> None:
-    words, said = REFUSED[case]
+def test_wrong_options_exit_with_one_line(table, case) -> None:
+    words, expected = REFUSED[case]
     code, text = call(table, *words)
     assert code == 2
-    assert said in text
+    assert expected in text
 
 
 def test_bad_files_and_models_are_refused(table, tmp_path) -> None:
     code, text = call(tmp_path / "none.csv", "--horizon", 6)
-    assert (code, "which is none" in text) == (2, True)
+    assert (code, "none.csv" in text) == (2, True)
     saved = tmp_path / "m.toa"
     call(table, "--horizon", 6, "--save", saved, "--out", tmp_path / "a.csv", *QUICK)
     assert "error: horizon must be from 1 to 6" in call(table, "--model", saved, "--horizon", 7)[1]
@@ -123,14 +122,15 @@ def test_bad_files_and_models_are_refused(table, tmp_path) -> None:
     saved.write_bytes(saved.read_bytes()[:-10])
     code, text = call(table, "--model", saved)
     assert code == 2
-    assert "m.toa must be a forecaster saved by toa, got a file that is none or was cut short" in text
+    assert "m.toa must be a forecaster saved by toa" in text
 
 
-def test_help_shows_examples_without_loading_torch() -> None:
-    assert "toa forecast load.csv --horizon 96" in call("--help")[1]
-    heavy = {"torch", "pandas", "sklearn", "matplotlib"}
-    code = f"import sys; import toa.cli.forecast; assert not {heavy} & set(sys.modules)"
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+def test_help_shows_examples_and_the_choices_of_registries() -> None:
+    _, text = call("--help")
+    assert "toa forecast load.csv --horizon 96" in text
+    assert "{backbones}" not in text
+    for name in (*MODELS, *ATTENTIONS):
+        assert name in text
 
 
 def test_a_picture_shows_the_first_panels_and_counts_all() -> None:
@@ -141,6 +141,6 @@ def test_a_picture_shows_the_first_panels_and_counts_all() -> None:
     drawn = [axis for axis in figure.axes if axis.get_visible()]
     assert len(drawn) == PANELS
     labels = [line.get_label() for line in drawn[0].get_lines()]
-    assert labels == ["seen", "forecast", "quantiles"]
+    assert labels == ["past", "forecast", "quantiles"]
     np.testing.assert_array_equal(drawn[0].get_lines()[1].get_xdata(), np.arange(5))
     plt.close(figure)

@@ -7,7 +7,7 @@ from toa.report.operators import read_pictures
 runner = CliRunner(env={"COLUMNS": "200"})
 
 
-def test_report_writes_page_and_texts_and_says_what_it_skipped(tmp_path, monkeypatch):
+def test_report_writes_page_and_texts_and_prints_skipped_records(tmp_path, monkeypatch):
     hide_data(monkeypatch, tmp_path)
     path = write_lines(tmp_path / "runs" / "a.jsonl", etth1_records(1))
     with path.open("a") as file:
@@ -25,16 +25,16 @@ def test_report_writes_page_and_texts_and_says_what_it_skipped(tmp_path, monkeyp
         "report.md",
         "summary.md",
     ]
-    assert f"line 17 of {path}: it is no whole JSON" in result.output
+    assert f"line 17 of {path}: it is not valid JSON" in result.output
     words = next(line for line in result.output.splitlines() if "forecast-full" in line).split()
     assert words[:3] == ["forecast-full", "864", "32"]
     assert read_pictures(kept) == []
 
 
-def test_wrong_input_is_one_line(tmp_path):
+def test_wrong_input_exits_with_one_line(tmp_path):
     path = write_lines(tmp_path / "a.jsonl", etth1_records(1))
     cases = {
-        (str(tmp_path / "nowhere"),): "error: results must be files or folders, but ",
+        (str(tmp_path / "nowhere"),): "error: results must be files or folders, got ",
         (str(path), "--table", "table-9"): "error: unknown table 'table-9'; known: demixing, ",
         (str(path), "--save-operators", "x.json"): "error: --save-operators must be a file called operators.json, got",
     }

@@ -1,6 +1,10 @@
+import subprocess
+import sys
+
 import pytest
 import typer
 
+from tests.support import ROOT
 from toa._console import is_first, make_console
 from toa.cli.terminal import clear_errors
 
@@ -13,14 +17,14 @@ from toa.cli.terminal import clear_errors
         (False, KeyboardInterrupt(), "stopped.\n"),
     ],
 )
-def test_a_stopped_command_promises_to_go_on_only_if_it_does(capsys, resumes, stopped, said):
+def test_a_stopped_command_offers_to_resume_only_if_it_can(capsys, resumes, stopped, said):
     with pytest.raises(typer.Exit) as ended, clear_errors(resumes=resumes):
         raise stopped
     assert ended.value.exit_code == 130
     assert capsys.readouterr().err.startswith(said)
 
 
-def test_an_error_is_one_line(capsys):
+def test_an_error_is_printed_in_one_line(capsys):
     with pytest.raises(typer.Exit) as ended, clear_errors():
         raise ValueError("x must be 1, got 2.")
     assert ended.value.exit_code == 2
@@ -28,7 +32,7 @@ def test_an_error_is_one_line(capsys):
 
 
 @pytest.mark.parametrize("name", ["RANK", "LOCAL_RANK", "NODE_RANK"])
-def test_of_processes_that_train_together_the_first_speaks(monkeypatch, capsys, name):
+def test_only_the_first_process_of_a_distributed_run_prints(monkeypatch, capsys, name):
     for other in ("RANK", "LOCAL_RANK", "NODE_RANK"):
         monkeypatch.delenv(other, raising=False)
     assert is_first()
@@ -38,3 +42,11 @@ def test_of_processes_that_train_together_the_first_speaks(monkeypatch, capsys, 
     with pytest.raises(typer.Exit), clear_errors():
         raise KeyboardInterrupt
     assert capsys.readouterr().err == ""
+
+
+def test_the_command_line_loads_heavy_packages_only_on_use():
+    heavy = {"torch", "pandas", "matplotlib", "sklearn", "scipy", "aeon", "pooch"}
+    light = {"scipy", "sklearn", "aeon", "numba"}
+    check = "assert not {} & set(sys.modules);"
+    code = f"import sys, toa.cli; {check.format(heavy)} import toa.data; {check.format(light)}"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)

@@ -10,7 +10,8 @@ from toa.experiments import read_record
 from toa.experiments.published import published_numbers
 from toa.experiments.records import Record
 from toa.nn import ReversibleInstanceNorm
-from toa.report.search import read_search, search_table
+from toa.report.evidence import read_records
+from toa.report.tables import search_table
 
 FOLDER = ROOT / "results" / "demixing"
 
@@ -72,7 +73,7 @@ def shown_cells(document: str) -> set[tuple[str, str, str, str]]:
 
 def test_the_recipe_shows_every_stored_run_and_no_other():
     document = (ROOT / "docs" / "recipe.md").read_text()
-    records = read_search(ROOT / "results" / "forecasting" / "search.jsonl")
+    records = read_records([ROOT / "results" / "forecasting" / "search.jsonl"])
     found = set()
     for record in records:
         config = record["config"]
@@ -91,7 +92,7 @@ def test_the_recipe_shows_every_stored_run_and_no_other():
 def test_the_recipe_shows_the_runs_it_starts_from_at_720():
     document = (ROOT / "docs" / "recipe.md").read_text()
     shown = {"softmax": "with softmax", "toa-relu": "with ReLU", "toa-gated": "with a gate"}
-    for record in read_search(FORECASTS / "horizons.jsonl"):
+    for record in read_records([FORECASTS / "horizons.jsonl"]):
         place = ("ETTh1", "itransformer", 720, record["config"]["attention"]["name"], 2024)
         if run_of(record) == place and place[3] in shown:
             metrics = record["metrics"]
@@ -100,7 +101,7 @@ def test_the_recipe_shows_the_runs_it_starts_from_at_720():
 
 
 def test_runs_of_the_search_name_their_command_and_the_data():
-    for record in read_search(ROOT / "results" / "forecasting" / "search.jsonl"):
+    for record in read_records([ROOT / "results" / "forecasting" / "search.jsonl"]):
         assert record["command"].startswith("toa run --task forecast")
         spec = DATASETS[record["config"]["dataset"]]
         assert record["data_checksum"] == spec.sha256
@@ -119,7 +120,7 @@ def errors(*names: str) -> dict[str, dict[Place, tuple[float, float]]]:
     """By attention, then by place, of the files so named: validation and test MSE, means over seeds."""
     found: dict[str, dict[Place, list[dict[str, float]]]] = {}
     for name in names:
-        for record in read_search(FORECASTS / f"{name}.jsonl"):
+        for record in read_records([FORECASTS / f"{name}.jsonl"]):
             config = record["config"]
             cell = found.setdefault(config["attention"]["name"], {})
             cell.setdefault((config["dataset"], config["backbone"], config["horizon"]), []).append(record["metrics"])
@@ -135,7 +136,7 @@ def errors(*names: str) -> dict[str, dict[Place, tuple[float, float]]]:
 @pytest.mark.parametrize("backbone", ["patchtst", "itransformer", "duet"])
 def test_the_page_of_forecasts_shows_the_stored_runs(backbone):
     page = (FORECASTS / "README.md").read_text()
-    records = read_search(FORECASTS / "horizon-96.jsonl")
+    records = read_records([FORECASTS / "horizon-96.jsonl"])
     sets = ("ETTh1", "ETTh2", "Exchange", "ETTm1", "Weather")
     lines = search_table(records, backbone=backbone, horizon=96, datasets=sets, common=SINCE)
     assert len(lines) == 6
@@ -154,7 +155,7 @@ SETS = {"patchtst": ("ETTh1", "ETTh2", "Exchange"), "itransformer": ("ETTh1", "E
 @pytest.mark.parametrize("horizon", [192, 336, 720])
 def test_the_page_of_forecasts_shows_other_horizons(backbone, horizon):
     page = (FORECASTS / "README.md").read_text()
-    records = read_search(FORECASTS / "horizons.jsonl")
+    records = read_records([FORECASTS / "horizons.jsonl"])
     lines = search_table(records, backbone=backbone, horizon=horizon, datasets=SETS[backbone])
     assert len(lines) == 6
     assert "\n".join(lines) in page
@@ -171,7 +172,7 @@ def test_the_page_of_forecasts_shows_other_horizons(backbone, horizon):
 @pytest.mark.parametrize("attention", ["toa-relu", "toa-gated"])
 def test_the_page_of_forecasts_shows_runs_with_and_without_sor(dataset, attention):
     page = (FORECASTS / "README.md").read_text()
-    records = read_search(FORECASTS / "no-sor.jsonl")
+    records = read_records([FORECASTS / "no-sor.jsonl"])
     assert len(records) == 48
     assert not any(record["config"]["attention"]["sor"] for record in records)
     kept, left = errors("horizon-96", "horizons")[attention], errors("no-sor")[attention]
@@ -184,7 +185,7 @@ def test_the_page_of_forecasts_shows_runs_with_and_without_sor(dataset, attentio
 def test_the_page_of_forecasts_shows_other_runs_too(name):
     page = (FORECASTS / "README.md").read_text()
     errors: dict[tuple[str, str, str], list[tuple[float, float]]] = {}
-    for record in read_search(FORECASTS / f"{name}.jsonl"):
+    for record in read_records([FORECASTS / f"{name}.jsonl"]):
         config, metrics = record["config"], record["metrics"]
         place = (record["name"], config["protocol"], config["dataset"])
         errors.setdefault(place, []).append((metrics["val_mse"], metrics["mse"]))
@@ -228,9 +229,9 @@ def test_the_page_of_forecasts_says_what_the_runs_come_to():
     ahead = sum(gain > 0 for gain in gains)
     assert f"is ahead of softmax in {ahead} cells, by {statistics.mean(gains):.4f} on average" in page
     kept = {}
-    for record in read_search(FORECASTS / "horizon-96.jsonl") + read_search(FORECASTS / "horizons.jsonl"):
+    for record in read_records([FORECASTS / "horizon-96.jsonl"]) + read_records([FORECASTS / "horizons.jsonl"]):
         kept[run_of(record)] = record["metrics"]["mse"]
-    left = read_search(FORECASTS / "no-sor.jsonl")
+    left = read_records([FORECASTS / "no-sor.jsonl"])
     costs = [record["metrics"]["mse"] - kept[run_of(record)] for record in left]
     better = f"Of {len(costs)} pairs of runs, {sum(cost > 0 for cost in costs)} are better with SOR"
     assert (

@@ -7,7 +7,7 @@ import pytest
 from tests.support import ROOT
 from toa.experiments.published import published_numbers
 from toa.experiments.records import Record
-from toa.report.search import read_search
+from toa.report.evidence import read_records
 
 DATASETS = ("MSL", "SMD-machine-1-6", "SMD-machine-2-1")
 FOLDER = ROOT / "results" / "anomaly"
@@ -16,7 +16,7 @@ METRICS = ("tslib-pa/pa_f1", "tslib-pa/random_pa_f1", "strict/f1", "strict/vus_p
 
 
 def records() -> list[Record]:
-    return read_search(FOLDER / "toa-paper.jsonl")
+    return read_records([FOLDER / "toa-paper.jsonl"])
 
 
 def variant_of(record: Record) -> str:

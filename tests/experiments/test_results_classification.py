@@ -8,9 +8,10 @@ from tests.support import ROOT
 from toa.data import CLASSIFICATION_SETS
 from toa.experiments.published import published_numbers
 from toa.experiments.records import Record
-from toa.report.comparison import markdown_table, system_table
-from toa.report.search import changes_of, read_search
-from toa.report.statistics import collect, compare, read_results
+from toa.report.comparison import system_table
+from toa.report.evidence import read_records
+from toa.report.statistics import collect, compare
+from toa.report.tables import changes_of, markdown_table
 
 FOLDER = ROOT / "results" / "classification"
 PROTOCOLS = ("toa-paper", "tslib-uea")
@@ -27,7 +28,7 @@ def variant_of(record: Record) -> str:
 def accuracies(protocol: str) -> dict[str, dict[str, list[float]]]:
     """By variant and dataset, one for each seed."""
     found: dict[str, dict[str, list[float]]] = {}
-    for record in read_search(FOLDER / f"{protocol}.jsonl"):
+    for record in read_records([FOLDER / f"{protocol}.jsonl"]):
         row = found.setdefault(variant_of(record), {})
         row.setdefault(record["config"]["dataset"], []).append(record["metrics"]["accuracy"])
     return found
@@ -61,7 +62,7 @@ def setting_table() -> str:
     """The search: a row for each setting, a column for each dataset."""
     rows: dict[str, dict[str, str]] = {}
     datasets: dict[str, None] = {}
-    for record in read_search(FOLDER / "search.jsonl"):
+    for record in read_records([FOLDER / "search.jsonl"]):
         config, metrics = record["config"], record["metrics"]
         norms = [norm for norm in (config["attention"]["score_norm"], config["attention"]["gate_norm"]) if norm]
         without = ["no instance norm"] if "model.instance_norm=false" in changes_of(record) else []
@@ -76,7 +77,7 @@ def setting_table() -> str:
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_every_cell_has_three_seeds_of_one_device(protocol):
-    records = read_search(FOLDER / f"{protocol}.jsonl")
+    records = read_records([FOLDER / f"{protocol}.jsonl"])
     assert len(records) == 12 * 7 * 3
     assert {record["device"] for record in records} == {"NVIDIA H200"}
     cells = {(variant_of(r), r["config"]["dataset"], r["seed"]): r for r in records}
@@ -91,7 +92,7 @@ def test_every_cell_has_three_seeds_of_one_device(protocol):
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_the_page_shows_what_toa_compare_finds(protocol):
-    scores = collect(read_results([FOLDER / f"{protocol}.jsonl"]), "accuracy")
+    scores = collect(read_records([FOLDER / f"{protocol}.jsonl"]), "accuracy")
     rows = compare(scores, "softmax")
     assert "\n".join(markdown_table(system_table(scores, rows, "softmax"))) in (FOLDER / "README.md").read_text()
     # what the page says of it

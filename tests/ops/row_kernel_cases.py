@@ -8,12 +8,12 @@ from torch import Tensor
 
 from tests.ops.triton_cases import DEVICE, ON_GPU, _poisoned, _rms  # noqa: F401
 from tests.support import assert_registered
-from toa.experiments.op_cost import unit_of_rounding
 from toa.ops import linear as linear_module
 from toa.ops import rows as rows_module
 from toa.ops._backend import SWITCHABLE_KERNELS, disable_kernels
 from toa.ops.linear import linear
 from toa.ops.rows import MAX_WIDTH, column_sum, layer_norm
+from toa_bench.op_cost import unit_of_rounding
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 # rows and width; the interpreter is slow, and runs the same code for every dtype

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from tests.support import ACTIVATIONS, Problem, assert_registered, make_problem, message, poison_buffers
 from toa import ops
-from toa.experiments.op_cost import share_past_zero, unit_of_rounding
 from toa.ops import triton_helpers
 from toa.ops.attention import api, short_sequences, tiles
 from toa.ops.attention.blocked import Factors
@@ -19,6 +18,7 @@ from toa.ops.attention.definitions import GATE_NORMS, SCORE_NORMS, RowNorms
 from toa.ops.attention.inputs import AttentionInputs
 from toa.ops.attention.tiles import Blocks, attend_tiles, choose_blocks, kernel_settings
 from toa.ops.triton_helpers import padded
+from toa_bench.op_cost import share_past_zero, unit_of_rounding
 
 ON_GPU = torch.cuda.is_available()
 DEVICE = "cuda" if ON_GPU else "cpu"

@@ -1,4 +1,4 @@
-"""A headless Chromium driven over a pipe: no port, no driver program, nothing but the browser to install.
+"""A headless Chromium controlled over a pipe, without a port or a driver program.
 
 It is started as `chromium --headless --remote-debugging-pipe`, speaks the DevTools protocol on two file descriptors,
 and keeps its profile in a folder of the test. The executable is $CHROME, or the first of `NAMES` on the path
@@ -20,19 +20,19 @@ NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"
 _FLAGS = (
     "--headless",
     "--remote-debugging-pipe",
-    # root in a container has no sandbox to go to; the page is our own file
+    # root in a container cannot use the sandbox; the page is our own file
     "--no-sandbox",
     "--disable-gpu",
     "--no-first-run",
     "--disable-extensions",
     "--disable-background-networking",
-    # no name leads anywhere
+    # block all host names
     "--host-resolver-rules=MAP * ~NOTFOUND",
 )
-# the browser wants its pipe as descriptors 3 and 4
+# the browser expects its pipe at descriptors 3 and 4
 _START = "import os, sys; os.dup2({read}, 3); os.dup2({write}, 4); os.execvp(sys.argv[1], sys.argv[1:])"
 _PATIENCE = 30.0
-# the middle of an element that is in view and has not moved for three frames
+# the centre of an element that is in view and has not moved for three frames
 _STILL = """(async () => {
   const element = document.querySelector(%s);
   const frame = () => new Promise(requestAnimationFrame);
@@ -61,7 +61,7 @@ class Browser:
     def __init__(self, executable: str, profile: Path) -> None:
         theirs_in, self._out = os.pipe()
         self._in, theirs_out = os.pipe()
-        # apart from 3 and 4, which are written over
+        # not 3 and 4, which are overwritten
         ends = [fcntl.fcntl(descriptor, fcntl.F_DUPFD, 10) for descriptor in (theirs_in, theirs_out)]
         self._process = subprocess.Popen(
             [sys.executable, "-c", _START.format(read=ends[0], write=ends[1]), executable, *_FLAGS,
@@ -105,7 +105,7 @@ class Browser:
             self._note(answer)
 
     def open(self, path: Path, *, width: int = 1200, height: int = 900, dark: bool = False) -> None:
-        """Show a page in a window of a size, and wait until it is drawn."""
+        """Open a page in a window of a given size, and wait until it is drawn."""
         phone = width < 600
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=phone)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
@@ -125,31 +125,31 @@ class Browser:
         end = time.monotonic() + _PATIENCE
         while not self.run(f"Boolean({condition})"):
             if time.monotonic() > end:
-                raise TimeoutError(f"{condition} must come to hold within {_PATIENCE:.0f} s, got none of it.")
+                raise TimeoutError(f"{condition} must be true within {_PATIENCE:.0f} s, got false.")
             time.sleep(0.02)
 
     def click(self, selector: str) -> None:
-        """Click into the middle of an element once it stands still, as a person with a mouse does."""
+        """Click at the centre of an element once it no longer moves."""
         where = self.run(_STILL % json.dumps(selector))
         for kind in ("mouseMoved", "mousePressed", "mouseReleased"):
             self.call("Input.dispatchMouseEvent", type=kind, x=where[0], y=where[1], button="left", clickCount=1)
 
     def press(self, key: str) -> None:
-        """Press a key on whatever has the focus."""
+        """Press a key on the focused element."""
         codes = {"Enter": 13, "Escape": 27, "ArrowRight": 39, "ArrowDown": 40}
         text = {"text": "\r"} if key == "Enter" else {}
         for kind in ("keyDown", "keyUp"):
             self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=codes[key], **text)
 
     def choose(self, selector: str, value: str) -> None:
-        """Choose an option, as a person does: the page is told of the change."""
+        """Choose an option and send the change event."""
         self.run(
             f"(() => {{ const e = document.querySelector({json.dumps(selector)}); e.value = {json.dumps(value)};"
             "e.dispatchEvent(new Event('change', {bubbles: true})); })()"
         )
 
     def screenshot(self, path: Path) -> Path:
-        """What the window shows, as a PNG."""
+        """Save the window as PNG."""
         path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"]))
         return path
 

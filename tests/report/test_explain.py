@@ -10,7 +10,7 @@ from tests.support import message, scatter_parameters
 from toa.models import build_classifier, build_forecaster
 from toa.nn import AttentionSpec, TemporalOperatorAttention
 from toa.report.explain import draw_mixing, draw_operator, layer_table, write_explanation
-from toa.report.operator_views import LayerView, OperatorView, tokens_have_order, view_layers
+from toa.report.operators import LayerView, OperatorView, tokens_have_order, view_layers
 
 OWN: dict[str, dict[str, object]] = {
     "patchtst": {"num_layers": 2, "patch_len": 4, "stride": 4},
@@ -26,12 +26,12 @@ def model(attention="toa-gated", name="patchtst") -> Any:
 
 
 def difference(n: int) -> torch.Tensor:
-    """x[t] - x[t-1], round the corner."""
+    """x[t] - x[t-1], circular."""
     eye = torch.eye(n, dtype=torch.float64)
     return (eye - eye.roll(1, 0))[None]
 
 
-def test_facts_of_the_identity_are_those_of_doing_nothing():
+def test_the_identity_has_gain_one_and_distance_zero():
     view = OperatorView(name="s1", matrix=torch.eye(6, dtype=torch.float64).expand(2, 6, 6))
     assert view.row_sums.equal(torch.ones(2, 6, dtype=torch.float64))
     assert view.simplex_distance().tolist() == [0.0, 0.0]
@@ -42,17 +42,17 @@ def test_facts_of_the_identity_are_those_of_doing_nothing():
     ]
 
 
-def test_facts_of_a_difference_are_those_of_a_high_pass():
+def test_a_difference_operator_is_a_high_pass():
     view = OperatorView(name="s2", matrix=difference(8))
     assert view.row_sums.abs().max() == 0
-    # each row is a half and a half away from (1/2, 1/2): |1 - 1|, |-1 - 0| after projection onto e_t
+    # the projection of each row (1, -1) onto the simplex is e_t, at distance 1
     assert view.simplex_distance().item() == pytest.approx(math.sqrt(8))
     expected = [2.0 * math.sin(math.pi * f / 8) for f in range(5)]
     assert torch.allclose(view.response()[0], torch.tensor(expected, dtype=torch.float64), atol=1e-12)
     assert view.eigenvalues().abs().max().item() == pytest.approx(2.0)
 
 
-def test_every_layer_and_operator_is_seen_with_its_matrix():
+def test_view_layers_returns_every_operator_matrix():
     layers = view_layers(scatter_parameters(model(), 0.1))
     assert [layer.name for layer in layers] == [f"backbone.blocks.{i}.attention" for i in range(2)]
     assert [operator.name for operator in layers[0].operators] == ["s1", "s2", "gate_s1"]
@@ -65,7 +65,7 @@ def test_every_layer_and_operator_is_seen_with_its_matrix():
 
 
 @pytest.mark.parametrize("attention", ["toa-softmax", "toa-relu", "toa-gated", "hyperglu"])
-def test_mixing_is_what_need_weights_gives(attention):
+def test_mixing_equals_the_result_of_need_weights(attention):
     net: Any = scatter_parameters(model(attention), 0.3).eval()
     x = torch.randn(1, 16, 3)
     layers = view_layers(net, (x, None, None))
@@ -76,7 +76,7 @@ def test_mixing_is_what_need_weights_gives(attention):
         assert torch.allclose(layer.mixing.float(), expected.flatten(0, -4)[0], atol=1e-6)
 
 
-def test_looking_changes_nothing():
+def test_view_layers_does_not_change_the_model():
     net = model().train()
     before = {name: value.clone() for name, value in net.state_dict().items()}
     view_layers(net, (torch.randn(1, 16, 3), None, None))
@@ -86,19 +86,19 @@ def test_looking_changes_nothing():
 
 
 @pytest.mark.parametrize("name", ["itransformer", "duet"])
-def test_models_whose_tokens_are_channels_are_known(name):
+def test_channel_tokens_have_no_order(name):
     assert tokens_have_order(model())
     assert not tokens_have_order(model(name=name))
 
 
 @pytest.mark.parametrize("name", ["transformer", "itransformer", "duet"])
-def test_other_backbones_are_seen_through(name):
+def test_mixing_is_finite_for_other_backbones(name):
     net = model(name=name)
     layers = view_layers(net, (torch.randn(1, 16, 3), None, None))
     assert all(layer.mixing is not None and layer.mixing.isfinite().all() for layer in layers)
 
 
-def test_padding_of_a_case_is_passed_on():
+def test_padded_tokens_are_not_mixed():
     net = build_classifier(
         "transformer",
         lookback=6,
@@ -113,27 +113,27 @@ def test_padding_of_a_case_is_passed_on():
     assert layers[0].mixing[:, :, 4:].abs().max() == 0
 
 
-def test_a_model_without_operators_is_told_so():
+def test_a_model_without_operators_raises():
     linear = build_forecaster("dlinear", lookback=16, horizon=4, channels=3, settings={"moving_average": 5})
     for net, found in ((model("softmax"), "SoftmaxAttention in Forecaster"), (linear, "no attention in DLinear")):
         with pytest.raises(ValueError, match=message("must have operators to explain, got", found, "toa-gated")):
             view_layers(net)
 
 
-def test_pictures_have_a_row_a_head_and_frequencies_only_in_order():
+def test_figures_have_one_row_per_head_and_frequencies_only_for_ordered_tokens():
     view = OperatorView(name="s1", matrix=torch.randn(3, 5, 5, dtype=torch.float64))
     for ordered, columns in ((True, 4), (False, 3)):
         figure = draw_operator(view, "title", ordered=ordered)
         assert len(figure.axes) == 3 * columns
         titles = [axis.get_title() for axis in figure.axes]
-        assert titles.count("gain at each frequency") == (3 if ordered else 0)
+        assert titles.count("gain per frequency") == (3 if ordered else 0)
         plt.close(figure)
     figure = draw_mixing(torch.full((5, 4, 4), 0.25, dtype=torch.float64), "title")
     assert "0% negative\nrow sums 1.00 to 1.00, simplex distance 0.00" in figure.axes[0].get_title()
     plt.close(figure)
 
 
-def test_page_stands_alone_on_any_screen(tmp_path):
+def test_the_explanation_page_is_self_contained(tmp_path):
     net = scatter_parameters(model(), 0.1)
     layers = view_layers(net, (torch.randn(1, 16, 3), None, None))
     files = write_explanation(

@@ -6,6 +6,7 @@ import shutil
 import pytest
 
 from tests.report.browser import NAMES, Browser, find_browser
+from toa.report.operators import picture_offset
 
 pytestmark = pytest.mark.skipif(
     find_browser() is None,
@@ -27,7 +28,7 @@ def browser(tmp_path_factory):
 
 @pytest.fixture
 def page(browser, paper_out):
-    # another address first: a page that is only scrolled keeps what was clicked
+    # leave the page first: opening the same address again would keep its state
     browser.call("Page.navigate", url="about:blank")
     browser.open(paper_out / "index.html")
     return browser
@@ -37,13 +38,13 @@ def column(page, index):
     return page.run(f"{ROWS}.map(row => row.cells[{index}].textContent)")
 
 
-def test_the_page_asks_for_nothing_and_complains_of_nothing(page):
+def test_the_page_makes_no_request_and_logs_no_error(page):
     assert {url.split(":")[0] for url in page.requests} <= {"file", "data", "about"}
     assert page.complaints == []
     assert page.run("document.querySelectorAll('main section[id]').length") == 6
 
 
-def test_a_column_sorts_by_mouse_and_keyboard_and_says_so(page):
+def test_a_column_sorts_by_mouse_and_keyboard(page):
     head = "#numbers-table th:nth-child(6)"
     shown = [float(text.split(" ")[0]) for text in column(page, 5)]
     assert len(shown) == 34
@@ -65,7 +66,7 @@ def test_a_column_sorts_by_mouse_and_keyboard_and_says_so(page):
     ]
 
 
-def test_filters_leave_what_was_asked_for(page):
+def test_filters_select_rows(page):
     page.choose("#filter-backbone", "patchtst")
     assert set(column(page, 1)) == {"patchtst"}
     assert page.run("document.getElementById('count').textContent") == "2 of 936 numbers"
@@ -104,7 +105,7 @@ def test_a_number_opens_its_record_and_equals_it(page, paper_out):
 
 def test_an_operator_can_be_read_entry_by_entry(page, paper_report):
     (model,) = paper_report.operators
-    exact = model.pictures[1].offset()
+    exact = picture_offset(model["pictures"][1])
     page.choose("#operator-part", "1")
     assert "S2, head 2" in page.run("document.getElementById('heat').getAttribute('aria-label')")
     page.run("document.getElementById('heat').focus()")
@@ -127,7 +128,7 @@ def test_an_operator_can_be_read_entry_by_entry(page, paper_report):
 
 
 @pytest.mark.parametrize("dark", [False, True])
-def test_a_phone_never_scrolls_sideways_and_dark_is_dark(page, paper_out, dark):
+def test_a_phone_never_scrolls_sideways_and_dark_mode_is_dark(page, paper_out, dark):
     page.open(paper_out / "index.html", width=360, height=740, dark=dark)
     assert page.run("document.documentElement.scrollWidth") <= 360
     colour = page.run("getComputedStyle(document.body).backgroundColor")

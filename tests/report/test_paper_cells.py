@@ -9,12 +9,12 @@ from tests.support import message
 from toa.experiments.jobs import Job, config_from
 from toa.experiments.runner import write_failure
 from toa.experiments.tables import protocol_job, table_cells
-from toa.report.cells import departure, paper_lines
+from toa.report.cells import departure, paper_entries
 from toa.report.evidence import read_evidence
 
 
 def lines_of(tmp_path, records, *tables):
-    return paper_lines(read_evidence([write_lines(tmp_path / "runs.jsonl", records)]), tables=tables)
+    return paper_entries(read_evidence([write_lines(tmp_path / "runs.jsonl", records)]), tables=tables)
 
 
 def line_of(lines, **wanted):
@@ -38,7 +38,7 @@ def test_a_number_is_the_mean_over_seeds_beside_the_published_one(tmp_path):
     assert (line.status, line.protocol) == ("measured", "toa-paper")
 
 
-def test_one_seed_has_no_spread_and_an_unmeasured_cell_says_why(tmp_path, monkeypatch):
+def test_one_seed_has_no_spread_and_an_unmeasured_number_has_a_reason(tmp_path, monkeypatch):
     hide_data(monkeypatch, tmp_path)
     lines = lines_of(tmp_path, etth1_records(1), "forecast-full")
     measured = [line for line in lines if line.values]
@@ -50,7 +50,7 @@ def test_one_seed_has_no_spread_and_an_unmeasured_cell_says_why(tmp_path, monkey
     assert "solar" in solar.reason.lower()
 
 
-def test_what_has_its_data_is_not_run_yet(tmp_path):
+def test_a_number_with_data_but_without_records_is_not_run_yet(tmp_path):
     lines = lines_of(tmp_path, etth1_records(1), "demixing")
     assert {(line.status, line.reason) for line in lines} == {("not run", "not run yet")}
 
@@ -61,7 +61,7 @@ def test_an_average_needs_all_horizons_of_a_seed(tmp_path):
     # ETT has three more data sets
     ett = line_of(lines, dataset="ETT", backbone="itransformer", variant="softmax")
     assert (ett.status, ett.values) == ("partial", {})
-    assert ett.reason.startswith("4 of 16 runs are there")
+    assert ett.reason.startswith("4 of 16 runs are done")
 
     cells = [cell for cell in table_cells("forecast-average") if cell.number.dataset == "Exchange"]
     cell = next(cell for cell in cells if (cell.number.backbone, cell.number.variant) == ("itransformer", "softmax"))
@@ -75,7 +75,7 @@ def test_an_average_needs_all_horizons_of_a_seed(tmp_path):
     assert len(line.runs) == 4
 
 
-def test_both_rules_of_anomaly_detection_stand_side_by_side(tmp_path):
+def test_anomaly_detection_has_entries_for_both_rules(tmp_path):
     (job,) = cell_of("anomaly", dataset="MSL", backbone="itransformer", variant="softmax").jobs
     records = [record_of(job, {"tslib-pa/pa_f1": 0.7, "strict/f1": 0.1}, seed=seed) for seed in (2024, 2025)]
     lines = [line for line in lines_of(tmp_path, records, "anomaly") if line.values]
@@ -88,7 +88,7 @@ def test_both_rules_of_anomaly_detection_stand_side_by_side(tmp_path):
     assert lines[1].difference is None
 
 
-def test_a_second_protocol_has_lines_of_its_own(tmp_path):
+def test_another_protocol_has_separate_entries(tmp_path):
     paper = cell_of("classification", dataset="BasicMotions", variant="toa-gated").jobs[0]
     peers = protocol_job("classify", "tslib-uea", "BasicMotions", None, "patchtst", "toa-gated")
     records = [record_of(paper, {"accuracy": 0.6}), record_of(peers, {"accuracy": 0.8})]
@@ -99,17 +99,17 @@ def test_a_second_protocol_has_lines_of_its_own(tmp_path):
     ]
 
 
-def test_a_changed_setting_is_no_cell_and_the_change_is_named(tmp_path):
+def test_a_run_with_a_changed_setting_is_not_compared(tmp_path):
     (job,) = cell_of("forecast-full", dataset="ETTh1", horizon="96", backbone="itransformer", variant="softmax").jobs
     changed = json.loads(json.dumps(asdict(job.config)))
     changed["training"]["learning_rate"] = 0.5
     other = Job(config=config_from("forecast", changed), label="other")
     evidence = read_evidence([write_lines(tmp_path / "runs.jsonl", [record_of(other, {"mse": 0.1})])])
-    assert not any(line.values for line in paper_lines(evidence, tables=["forecast-full"]))
-    assert departure(evidence.runs[0]) == "not as toa-paper has it: training.learning_rate"
+    assert not any(line.values for line in paper_entries(evidence, tables=["forecast-full"]))
+    assert departure(evidence.runs[0]) == "settings differ from toa-paper: training.learning_rate"
 
 
-def test_ranks_of_the_summary_are_made_of_the_full_table(tmp_path):
+def test_summary_ranks_use_the_full_table(tmp_path):
     cell = next(cell for cell in table_cells("classification-summary") if cell.number.metric == "avg_rank")
     variants = 7
     # the first variant is the worst of all, but ties with the second
@@ -122,21 +122,21 @@ def test_ranks_of_the_summary_are_made_of_the_full_table(tmp_path):
     assert found["toa-softmax", "avg_rank"] == 1.0
     assert found["toa-softmax", "accuracy_pct"] == pytest.approx(56.0)
     missing = lines_of(tmp_path, records[1:], "classification-summary")
-    assert line_of(missing, variant="softmax", metric="avg_rank").reason.startswith("195 of 196 runs are there")
+    assert line_of(missing, variant="softmax", metric="avg_rank").reason.startswith("195 of 196 runs are done")
 
 
-def test_a_failed_run_is_shown_as_such(tmp_path):
+def test_a_failed_run_has_status_failed(tmp_path):
     (job,) = cell_of("forecast-full", dataset="ETTh1", horizon="96", backbone="itransformer", variant="softmax").jobs
     write_failure(job, tmp_path, "ValueError: it broke")
     line = line_of(
-        paper_lines(read_evidence([tmp_path]), tables=["forecast-full"]),
+        paper_entries(read_evidence([tmp_path]), tables=["forecast-full"]),
         dataset="ETTh1", horizon="96", backbone="itransformer", variant="softmax", metric="mse",
     )  # fmt: skip
     assert line.status == "failed"
     assert line.reason.startswith("ValueError: it broke (")
 
 
-def test_an_undefined_metric_is_no_missing_run(tmp_path):
+def test_an_undefined_metric_is_partial(tmp_path):
     (job,) = cell_of("anomaly", dataset="MSL", backbone="itransformer", variant="softmax").jobs
     lines = lines_of(tmp_path, [record_of(job, {"strict/f1": 0.1})], "anomaly")
     line = next(line for line in lines if line.status == "partial")

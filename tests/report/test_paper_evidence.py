@@ -6,7 +6,7 @@ import pytest
 from tests.report.paper_cases import cell_of, etth1_records, record_of, write_lines
 from tests.support import message
 from toa.experiments.records import write_record
-from toa.report.cells import paper_lines
+from toa.report.cells import paper_entries
 from toa.report.evidence import read_evidence
 
 
@@ -39,20 +39,20 @@ def test_a_truncated_record_is_named_and_the_rest_counts(tmp_path, job):
     evidence = read_evidence([tmp_path])
     assert len(evidence.runs) == 1
     assert [one.where for one in evidence.skipped] == [str(tmp_path / "record.json"), f"line 2 of {path}"]
-    assert all("it is no whole JSON" in reason and "run it again" in reason for reason in reasons(evidence))
+    assert all("it is not valid JSON" in reason and "run it again" in reason for reason in reasons(evidence))
 
 
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"metrics": {"mse": float("nan")}}, "its metrics must be finite, got mse that are not."),
+        ({"metrics": {"mse": float("nan")}}, "its metrics must be finite, got other values for mse."),
         ({"metrics": None}, "must be a record of toa"),
         ({"task": "juggling"}, "unknown task 'juggling'; known: forecast"),
         ({"config_hash": "0" * 16}, "its config must have the hash 0000000000000000, got "),
-        ({"config": 3}, "its config must be a table of settings, got 3."),
+        ({"config": 3}, "its config must be a mapping, got 3."),
     ],
 )
-def test_what_is_wrong_with_a_record_is_said(tmp_path, job, change, said):
+def test_an_invalid_record_is_skipped_with_a_reason(tmp_path, job, change, said):
     evidence = read_evidence([write_lines(tmp_path / "x.jsonl", [record_of(job, {"mse": 0.4}) | change])])
     assert evidence.runs == ()
     assert said in reasons(evidence)[0]
@@ -62,7 +62,7 @@ def test_an_altered_config_does_not_count(tmp_path, job):
     record = record_of(job, {"mse": 0.4})
     record["config"]["training"]["epochs"] = 99
     evidence = read_evidence([write_lines(tmp_path / "x.jsonl", [record])])
-    assert reasons(evidence)[0].endswith("it was altered since.")
+    assert reasons(evidence)[0].endswith("the record was altered.")
 
 
 def rehashed(record):
@@ -71,34 +71,31 @@ def rehashed(record):
     return record | {"config_hash": hashlib.sha256(text.encode()).hexdigest()[:16]}
 
 
-def test_a_record_of_another_schema_is_skipped_by_name(tmp_path, job):
+def test_a_record_of_another_version_is_skipped(tmp_path, job):
     record = record_of(job, {"mse": 0.4})
     record["config"]["warp"] = 9
     evidence = read_evidence([write_lines(tmp_path / "x.jsonl", [rehashed(record)])])
     assert reasons(evidence) == [
-        "it has the schema of another version (unknown key 'warp' in a forecast config); run it again, as its command "
-        "says."
+        "another version wrote it (unknown key 'warp' in a forecast config); repeat its command to run it again."
     ]
     del record["config"]["warp"], record["config"]["lookback"]
     evidence = read_evidence([write_lines(tmp_path / "x.jsonl", [rehashed(record)])])
     assert "must set every key without a default" in reasons(evidence)[0]
 
 
-def test_an_older_record_counts_with_defaults_and_that_is_said(tmp_path, job):
+def test_an_older_record_counts_with_defaults_and_a_note(tmp_path, job):
     record = record_of(job, {"mse": 0.4})
     del record["config"]["tf32"], record["config"]["training"]["patience"]
     # the protocol's patience is not the default: the older record is another setting
     evidence = read_evidence([write_lines(tmp_path / "x.jsonl", [rehashed(record)])])
-    assert evidence.notes == (
-        "1 records of forecast are older than training.patience, tf32 and are taken to have the default.",
-    )
+    assert evidence.notes == ("1 records of task forecast have no training.patience, tf32; the default is used.",)
     del (record := record_of(job, {"mse": 0.4}))["config"]["tf32"]
     evidence = read_evidence([write_lines(tmp_path / "x.jsonl", [rehashed(record)])])
-    lines = paper_lines(evidence, tables=["forecast-full"])
+    lines = paper_entries(evidence, tables=["forecast-full"])
     assert [line.mean for line in lines if line.values] == [0.4]
 
 
-def test_records_that_disagree_are_both_left_out_and_named(tmp_path, job):
+def test_contradicting_records_are_both_skipped(tmp_path, job):
     one = write_lines(tmp_path / "a.jsonl", [record_of(job, {"mse": 0.4, "mae": 0.5})])
     other = write_lines(
         tmp_path / "b.jsonl", [record_of(job, {"mse": 0.41, "mae": 0.5}), record_of(job, {"mse": 0.3}, seed=7)]
@@ -107,11 +104,11 @@ def test_records_that_disagree_are_both_left_out_and_named(tmp_path, job):
     assert [run.seed for run in evidence.runs] == [7]
     (skipped,) = evidence.skipped
     assert skipped.where == f"line 1 of {one} and line 1 of {other}"
-    assert skipped.reason == "records of one config must agree, got differing mse; remove the wrong ones"
+    assert skipped.reason == "records of one config must agree, got different mse; remove the wrong ones"
     (tmp_path / "b.jsonl").write_text(json.dumps(record_of(job, {"mse": 0.41, "mae": 0.5})))
-    lines = paper_lines(read_evidence([tmp_path]), tables=["forecast-full"])
+    lines = paper_entries(read_evidence([tmp_path]), tables=["forecast-full"])
     assert [line.reason for line in lines if line.status == "partial"] == [
-        "its records contradict one another; see what is left out"
+        "its records contradict each other; see the records left out"
     ] * 2
 
 
@@ -121,17 +118,17 @@ def test_the_same_record_in_two_places_counts_once(tmp_path, job):
     evidence = read_evidence([tmp_path])
     assert len(evidence.runs) == 1
     assert evidence.skipped == ()
-    assert evidence.notes == ("1 records stand in two places, alike in setting and metrics, and count once.",)
+    assert evidence.notes == ("1 records occur again with the same setting and metrics, and count once.",)
 
 
-def test_seeds_on_differing_data_are_not_averaged(tmp_path, job):
+def test_seeds_on_different_data_are_not_averaged(tmp_path, job):
     records = [record_of(job, {"mse": 0.4}, seed=seed, data_checksum=f"{seed}") for seed in (2024, 2025)]
     evidence = read_evidence([write_lines(tmp_path / "x.jsonl", records)])
     assert evidence.runs == ()
-    assert "records of one setting must be of the same data, got 2 checksums" in reasons(evidence)[0]
+    assert "records of one setting must use the same data, got 2 checksums" in reasons(evidence)[0]
 
 
-def test_a_search_of_settings_stands_apart(tmp_path):
+def test_a_hyperparameter_search_is_skipped(tmp_path):
     path = write_lines(tmp_path / "search.jsonl", etth1_records(1))
     evidence = read_evidence([tmp_path])
     assert evidence.runs == ()
@@ -145,5 +142,5 @@ def test_a_broken_error_file_is_named(tmp_path):
 
 
 def test_a_missing_path_is_refused(tmp_path):
-    with pytest.raises(FileNotFoundError, match=message("results must be files or folders, but", "nowhere is neither")):
+    with pytest.raises(FileNotFoundError, match=message("results must be files or folders, got", "nowhere")):
         read_evidence([tmp_path / "nowhere"])

@@ -11,7 +11,7 @@ from toa.report.paper_page import read_page, write_report
 from toa.report.paper_text import cell_text
 
 
-def test_every_number_of_the_page_leads_to_its_records(paper_out, paper_results):
+def test_every_number_of_the_page_links_to_its_records(paper_out, paper_results):
     data = read_page(paper_out / "index.html")
     measured = [line for line in data["lines"] if line["status"] == "measured"]
     assert len(measured) == 4 * 4 * 2 + 2
@@ -35,10 +35,10 @@ def test_all_published_numbers_are_on_the_page_whether_run_or_not(paper_out, pap
     assert all(line["reason"] for line in lines if line["status"] != "measured")
 
 
-def test_the_page_stands_alone(paper_out):
+def test_the_page_is_self_contained(paper_out):
     page = (paper_out / "index.html").read_text()
     assert "{{" not in page
-    # no address but names of XML and the paper's
+    # no address except an XML namespace
     assert set(re.findall(r"https?://[^\s\"'<)]+", page)) == {"http://www.w3.org/2000/svg"}
     assert not re.search(r"<(link|img|script)[^>]+(src|href)=", page)
     assert 'name="viewport"' in page
@@ -48,7 +48,7 @@ def test_the_page_stands_alone(paper_out):
 def test_the_same_records_give_the_same_page(paper_report, paper_out, tmp_path):
     write_report(paper_report, tmp_path / "report")
     ours, theirs = read_page(tmp_path / "report" / "index.html"), read_page(paper_out / "index.html")
-    # the way to the records is another
+    # relative paths to the records differ
     assert {**ours, "files": None} == {**theirs, "files": None}
     for path in paper_out.iterdir():
         if path.name != "index.html":
@@ -62,8 +62,8 @@ def test_operators_of_a_model_are_on_the_page_with_their_record(paper_out):
     assert [picture["part"] for picture in model["pictures"]] == ["S1", "S2"]
 
 
-def test_what_is_left_out_is_on_the_page_and_in_the_text(paper_out, paper_results):
-    said = f"{paper_results / 'broken.jsonl'}: it is no whole JSON"
+def test_skipped_records_are_on_the_page_and_in_the_text(paper_out, paper_results):
+    said = f"{paper_results / 'broken.jsonl'}: it is not valid JSON"
     assert any(said in words for words in read_page(paper_out / "index.html")["skipped"])
     assert said in (paper_out / "report.md").read_text()
 
@@ -76,7 +76,7 @@ def test_markdown_has_ours_and_in_brackets_the_published_number(paper_report, pa
     short = (paper_out / "summary.md").read_text()
     assert short.startswith("34 of 936 published numbers are measured here, from 49 records.")
     assert len(short.splitlines()) < 40
-    line = next(line for line in paper_report.lines if line.number.dataset == "Solar")
+    line = next(line for line in paper_report.entries if line.number.dataset == "Solar")
     assert cell_text(line) == f"- ({line.number.text})"
 
 
@@ -93,7 +93,7 @@ def test_attentions_are_tested_against_softmax(paper_report, paper_out):
     assert "baseline 'patchtst/softmax' must name one system" in alone.notes[0]
 
 
-def test_a_record_cannot_write_into_the_page(tmp_path):
+def test_a_record_cannot_inject_markup(tmp_path):
     job = cell_of("forecast-full", dataset="ETTh1", horizon="96", backbone="itransformer", variant="softmax").jobs[0]
     evil = record_of(job, {"mse": 0.4}, command="</script><script>alert(1)</script>", device="<img src=x onerror=y>")
     write_report(make_report([write_lines(tmp_path / "x.jsonl", [evil])], tables=["forecast-full"]), tmp_path / "out")
@@ -103,7 +103,7 @@ def test_a_record_cannot_write_into_the_page(tmp_path):
     assert read_page(tmp_path / "out" / "index.html")["records"][0]["command"] == evil["command"]
 
 
-def test_another_file_is_no_page(tmp_path):
+def test_reading_another_file_raises(tmp_path):
     (tmp_path / "x.html").write_text("<html></html>")
     with pytest.raises(ValueError, match="must be a page that `toa report` wrote"):
         read_page(tmp_path / "x.html")

@@ -1,9 +1,10 @@
 import pytest
 
 from tests.report.paper_cases import ATTENTIONS, etth1_records, write_lines
-from toa.report.cells import paper_lines
+from toa.report.cells import paper_entries
 from toa.report.evidence import Evidence, read_evidence
-from toa.report.ranks import RANKED, rank_rows, ranks
+from toa.report.paper import RANKED, rank_rows
+from toa.report.statistics import rank_scores
 
 UEA = ("softmax", "hyperglu-dplr", "toa-gated", "toa-gated-nosor", "toa-relu", "toa-relu-nosor", "toa-softmax")
 ANOMALY = ("softmax", "toa-gated-nosor", "toa-gated", "toa-relu", "toa-softmax")
@@ -38,7 +39,7 @@ PRINTED = {
 
 @pytest.fixture(scope="module")
 def published():
-    return rank_rows(paper_lines(Evidence(runs=()), tables=RANKED))
+    return rank_rows(paper_entries(Evidence(runs=()), tables=RANKED))
 
 
 @pytest.mark.parametrize(("table", "backbone"), PRINTED)
@@ -47,7 +48,7 @@ def test_published_numbers_give_the_ranks_and_counts_that_the_paper_prints(publi
     found = {row.variant: row for row in published if (row.table, row.backbone) == (table, backbone)}
     assert set(found) == set(variants)
     for variant, rank, top in zip(variants, expected, tops, strict=True):
-        # half a unit of the last digit, and what a float misses
+        # half a unit of the last digit, and rounding
         assert abs(found[variant].published_rank - rank) <= 0.005 + 1e-9, variant
         assert found[variant].published_top1 == top, variant
 
@@ -56,18 +57,18 @@ def test_every_ranked_table_is_among_the_printed(published):
     assert {(row.table, row.backbone) for row in published} == set(PRINTED)
 
 
-def test_what_is_equal_in_print_ties():
+def test_equal_printed_numbers_tie():
     values = [0.38649, 0.38551, 0.4, 0.3]
-    assert ranks(values, "forecast-full", 3) == [2, 2, 4, 1]
-    assert ranks(values, "forecast-full", 4) == [3, 2, 4, 1]
-    # more is better, and ties share the mean of their ranks
-    assert ranks([0.5, 0.9, 0.5], "classification", 4) == [2.5, 1, 2.5]
+    assert rank_scores(values, "mse", digits=3, ties="min").tolist() == [2, 2, 4, 1]
+    assert rank_scores(values, "mse", digits=4, ties="min").tolist() == [3, 2, 4, 1]
+    # higher is better, and ties share the mean of their ranks
+    assert rank_scores([0.5, 0.9, 0.5], "accuracy", digits=4).tolist() == [2.5, 1, 2.5]
 
 
 def test_ours_are_ranked_where_every_attention_is_measured(tmp_path):
     records = etth1_records()
     whole = read_evidence([write_lines(tmp_path / "all.jsonl", records)])
-    rows = [row for row in rank_rows(paper_lines(whole, tables=["forecast-full"])) if row.backbone == "itransformer"]
+    rows = [row for row in rank_rows(paper_entries(whole, tables=["forecast-full"])) if row.backbone == "itransformer"]
     assert [row.variant for row in rows] == list(ATTENTIONS)
     assert [(row.our_rank, row.our_top1) for row in rows] == [(1, 4), (2, 0), (3, 0), (4, 0)]
     assert {(row.shared, row.blocks) for row in rows} == {(4, 36)}
@@ -76,7 +77,7 @@ def test_ours_are_ranked_where_every_attention_is_measured(tmp_path):
 
     few = [r for r in records if not (r["config"]["horizon"] == 96 and r["config"]["attention"]["name"] == "softmax")]
     part = read_evidence([write_lines(tmp_path / "few.jsonl", few)])
-    rows = [row for row in rank_rows(paper_lines(part, tables=["forecast-full"])) if row.backbone == "itransformer"]
+    rows = [row for row in rank_rows(paper_entries(part, tables=["forecast-full"])) if row.backbone == "itransformer"]
     assert {row.shared for row in rows} == {3}
-    none = [row for row in rank_rows(paper_lines(part, tables=["forecast-full"])) if row.backbone == "duet"]
+    none = [row for row in rank_rows(paper_entries(part, tables=["forecast-full"])) if row.backbone == "duet"]
     assert {(row.shared, row.our_rank, row.same_rank) for row in none} == {(0, None, None)}

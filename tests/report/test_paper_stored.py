@@ -9,7 +9,7 @@ from statistics import fmean, stdev
 import pytest
 
 from tests.support import ROOT
-from toa.report.cells import paper_lines
+from toa.report.cells import paper_entries
 from toa.report.evidence import read_evidence
 from toa.report.paper_page import read_page
 from toa.report.paper_text import cell_text, our_text
@@ -28,7 +28,7 @@ def page():
 @pytest.fixture(scope="module")
 def measured():
     """What the records say now."""
-    return [line for line in paper_lines(read_evidence([RESULTS])) if line.values]
+    return [line for line in paper_entries(read_evidence([RESULTS])) if line.values]
 
 
 def published_rows():
@@ -52,7 +52,7 @@ def test_the_page_shows_every_published_number_as_it_was_printed(page):
     assert sorted(set(shown)) == sorted(expected)
 
 
-def test_the_pages_numbers_equal_the_records_they_lead_to(page):
+def test_the_numbers_of_the_page_equal_their_records(page):
     contents = [(FOLDER / file).read_text(encoding="utf-8") for file in page["files"]]
     lines = [content.splitlines() for content in contents]
     for line in page["lines"]:
@@ -74,7 +74,7 @@ def test_the_pages_numbers_equal_the_records_they_lead_to(page):
         assert line["text"] == f"{mean:.{digits}f}{spread}", where
 
 
-def test_the_report_is_built_from_all_records_there_are(page, measured):
+def test_the_report_uses_all_records(page, measured):
     """`make report` builds it anew."""
     names = ("table", "dataset", "backbone", "attention", "protocol", "read", "text")
     stored = [tuple(line[name] for name in names) for line in page["lines"] if line["text"]]

@@ -12,7 +12,8 @@ from scipy.stats import wilcoxon
 
 from tests.support import message
 from toa.report.comparison import draw_critical_difference, notes, system_table, write_comparison
-from toa.report.statistics import collect, compare, holm, read_results, system_name
+from toa.report.evidence import read_records
+from toa.report.statistics import collect, compare, holm, lower_is_better, system_name
 
 SYSTEMS = ("softmax", "toa-relu", "toa-gated")
 
@@ -61,14 +62,16 @@ def test_ranks_wins_and_means_by_hand():
     assert (relu.wins, relu.ties, relu.losses) == (2, 1, 1)
     assert relu.mean == pytest.approx(VALUES[:, 1].mean())
     assert rows["patchtst/softmax"].wins is None
-    # four data sets cannot show anything
+    # four data sets are too few for a test
     assert all(row.p is None and row.p_holm is None for row in rows.values())
 
 
-def test_an_error_is_better_where_it_is_lower():
+def test_lower_errors_and_times_are_better():
     rows = compare(collect(grid(VALUES), "mse"))
     assert rows[0].system == "patchtst/toa-gated"
     assert (rows[0].wins, rows[0].losses) == (4, 0)
+    assert [lower_is_better(name) for name in ("val_mse", "train_step_ms", "avg_rank")] == [True] * 3
+    assert [lower_is_better(name) for name in ("accuracy_pct", "strict/f1", "f1_pa")] == [False] * 3
 
 
 def test_p_is_scipys_and_corrected_by_holm():
@@ -104,7 +107,7 @@ def test_no_sor_is_another_system():
     assert system_name(softmax) == "patchtst/softmax"
 
 
-def test_a_data_set_with_a_missing_cell_is_left_out_and_said():
+def test_a_data_set_with_a_missing_run_is_left_out_with_a_note():
     records = grid(VALUES, (1, 2))
     records = [r for r in records if (r["config"]["dataset"], r["name"]) != ("set1", "patchtst/toa-relu")]
     records = [r for r in records if (r["config"]["dataset"], r["name"], r["seed"]) != ("set2", "patchtst/softmax", 2)]
@@ -139,16 +142,16 @@ def changed(what: str) -> list[dict[str, Any]]:
 
 
 REFUSED = {
-    "task": "records must be of one task to be compared, got classify, forecast; give the folders of one alone.",
-    "protocol": "records must be of one protocol to be compared, got strict, tslib-uea;",
+    "task": "records must have one task, got classify, forecast;",
+    "protocol": "records must have one protocol, got strict, tslib-uea;",
     "twice": "records must have one run of patchtst/softmax on set0 with seed 1, got two",
-    "settings": "records of patchtst/softmax on set0 must have one setting, got several that differ in batch_size",
-    "data": "records of set0 must be of the same data, got 2 checksums: another, sum of set0;",
+    "settings": "records of patchtst/softmax on set0 must have one setting, got different values of batch_size",
+    "data": "records of set0 must use the same data, got 2 checksums: another, sum of set0;",
 }
 
 
 @pytest.mark.parametrize("what", REFUSED)
-def test_records_that_disagree_are_refused(what):
+def test_inconsistent_records_raise(what):
     with pytest.raises(ValueError, match=message(REFUSED[what])):
         collect(changed(what), "accuracy")
 
@@ -168,11 +171,9 @@ def test_unknown_metrics_and_baselines_are_refused():
     assert compare(collect(two, "accuracy"), "patchtst/softmax")
 
 
-def test_nothing_in_common_is_refused():
+def test_systems_without_a_common_data_set_raise():
     records = [record("a", "softmax", 0.5), record("b", "toa-relu", 0.5)]
-    with pytest.raises(
-        ValueError, match=message("every system was run on alike, got none (a: no run of patchtst/toa-r")
-    ):
+    with pytest.raises(ValueError, match=message("same runs of every system, got none (a: no run of patchtst/toa-r")):
         collect(records, "accuracy")
 
 
@@ -185,17 +186,17 @@ def test_results_are_read_from_files_folders_and_lines(tmp_path):
     (tmp_path / "empty").mkdir()
     lines = tmp_path / "rest.jsonl"
     lines.write_text("".join(json.dumps(one) + "\n" for one in records[4:]))
-    assert len(read_results([tmp_path])) == len(records)
-    assert len(read_results([lines, tmp_path / "runs" / "0" / "record.json"])) == len(records) - 3
+    assert len(read_records([tmp_path])) == len(records)
+    assert len(read_records([lines, tmp_path / "runs" / "0" / "record.json"])) == len(records) - 3
     with pytest.raises(
-        ValueError, match=message("results must hold records, got none in", "empty; run `toa run` first.")
+        ValueError, match=message("results must contain records, got none in", "empty; run `toa run` first.")
     ):
-        read_results([tmp_path / "empty"])
-    with pytest.raises(FileNotFoundError, match=message("nowhere is neither")):
-        read_results([Path("nowhere")])
+        read_records([tmp_path / "empty"])
+    with pytest.raises(FileNotFoundError, match=message("got nowhere")):
+        read_records([Path("nowhere")])
     lines.write_text("{}\n")
     with pytest.raises(ValueError, match=message("line 1 of", "must be a record of toa")):
-        read_results([lines])
+        read_records([lines])
 
 
 def test_tables_and_diagram_are_written(tmp_path):
@@ -212,7 +213,7 @@ def test_tables_and_diagram_are_written(tmp_path):
     assert page.count("| set") == 8
 
 
-def test_the_scale_of_the_diagram_keeps_its_width_beside_long_names():
+def test_long_names_do_not_shrink_the_scale_of_the_diagram():
     values = np.random.default_rng(1).uniform(0.3, 0.9, (8, 3))
     records = [r | {"name": f"{r['name']}-with-a-name-that-goes-on"} for r in grid(values)]
     figures = [draw_critical_difference(collect(r, "accuracy")) for r in (grid(values), records)]
@@ -223,7 +224,20 @@ def test_the_scale_of_the_diagram_keeps_its_width_beside_long_names():
         plt.close(figure)
 
 
-def test_a_diagram_of_too_little_is_refused():
+def test_diagrams_and_tables_have_the_same_ties():
+    # the second system differs from the first by a rounding error only
+    values = np.array([[0.5, 0.5 + 1e-12, 0.2], [0.6, 0.6, 0.9], [0.7, 0.7 - 1e-12, 0.3]])
+    scores = collect(grid(values), "accuracy")
+    ranks = {row.system: row.rank for row in compare(scores)}
+    figure = draw_critical_difference(scores)
+    texts = [text.get_text() for text in figure.axes[0].texts]
+    plt.close(figure)
+    for system, rank in ranks.items():
+        assert any(text.startswith(system) for text in texts)
+        assert f"{rank:.4f}" in texts
+
+
+def test_a_diagram_of_too_few_scores_raises():
     with pytest.raises(ValueError, match=message("it needs 3 systems, got 2")):
         draw_critical_difference(collect([r for r in grid(VALUES) if "relu" not in r["name"]], "accuracy"))
     with pytest.raises(ValueError, match=message("all systems have the same score on every data set")):

@@ -1,4 +1,4 @@
-"""The command `toa classify`: classes of whole series. Heavy imports wait until it runs."""
+"""The command `toa classify`: classify time series."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from toa._console import make_console
+from toa.cli.run import DeviceOption
 from toa.cli.tables import (
     AttentionOption,
     BackboneOption,
@@ -18,7 +19,6 @@ from toa.cli.tables import (
     ValuesOption,
     fitted,
     read_cases_file,
-    write_picture,
     write_table,
 )
 from toa.cli.terminal import clear_errors
@@ -32,16 +32,16 @@ def classify(
         Path,
         typer.Argument(
             help="Labelled cases to train on, or with --model the cases to classify: a .ts file, or a CSV file with a "
-            "header, one row a case, or with --id one row a time step."
+            "header, one row per case, or with --id one row per time step."
         ),
     ],
-    test: Annotated[Path | None, typer.Option(help="Cases to classify after training, in a like file.")] = None,
+    test: Annotated[Path | None, typer.Option(help="Cases to classify after training, in the same format.")] = None,
     model: ModelOption = None,
     save: SaveOption = None,
-    out: Annotated[Path, typer.Option(help="Table of predictions.")] = Path("predictions.csv"),
-    picture: Annotated[Path | None, typer.Option(help="Picture of them; beside the table if not given.")] = None,
+    out: Annotated[Path, typer.Option(help="File of predictions.")] = Path("predictions.csv"),
+    picture: Annotated[Path | None, typer.Option(help="Figure of the predictions; default: beside the table.")] = None,
     label: Annotated[str | None, typer.Option(help="Column of the class, in a CSV file.")] = None,
-    id: Annotated[str | None, typer.Option(help="Column that says which case a row is of, in a CSV file.")] = None,
+    id: Annotated[str | None, typer.Option(help="Column of case ids, in a CSV file with one row per step.")] = None,
     time: TimeOption = None,
     values: ValuesOption = None,
     missing: MissingOption = None,
@@ -49,9 +49,9 @@ def classify(
     attention: AttentionOption = None,
     epochs: EpochsOption = None,
     seed: SeedOption = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    device: DeviceOption = "auto",
 ) -> None:
-    """Learn classes of time series from labelled ones, and tell those of others.
+    """Train a classifier on labelled time series, and classify others.
 
     Examples:
     toa classify Motions_TRAIN.ts --test Motions_TEST.ts
@@ -66,9 +66,9 @@ def classify(
         from toa.estimators import Classifier
 
         if model is not None and test is not None:
-            raise ValueError("--test goes with training; with --model the first file is classified, got both.")
+            raise ValueError("--test cannot be combined with --model, which classifies DATA; leave one out.")
         if model is None and test is None and save is None:
-            raise ValueError("--test or --save must say what training is for, got neither; give one or both.")
+            raise ValueError("--test or --save must be given to train, got neither.")
         cases, labels = read_cases_file(data)
         options = {
             "label": label,
@@ -84,9 +84,9 @@ def classify(
         classifier = fitted(Classifier, options, model=model, device=device, data=cases, labels=labels)
         console = make_console()
         if model is None:
-            held = classifier.validation_
-            said = "no case held out" if held is None else f"accuracy {held:.3f} on held-out cases"
-            console.print(f"{len(classifier.classes_)} classes, {classifier.architecture_['backbone']}, {said}.")
+            accuracy = classifier.validation_
+            validation = "no held-out cases" if accuracy is None else f"accuracy {accuracy:.3f} on held-out cases"
+            console.print(f"{len(classifier.classes_)} classes, {classifier.architecture_['backbone']}, {validation}.")
         if test is not None:
             cases, labels = read_cases_file(test)
         if test is not None or model is not None:
@@ -99,11 +99,11 @@ def classify(
 def _write(
     console: Any, classifier: "Classifier", cases: Any, labels: Any, name: str, out: Path, picture: Path | None
 ) -> None:
-    """Predictions as a table and a picture, measured where labels are known."""
+    """Write predictions as a table and a figure, and evaluate them if labels are known."""
     import numpy as np
     import pandas as pd
 
-    from toa.report.classification import draw_counts, draw_probabilities
+    from toa.report.figures import draw_confusion, draw_probabilities, save_figure
     from toa.tasks.metrics import class_scores, confusion_matrix
 
     names = [str(one) for one in classifier.classes_]
@@ -116,20 +116,19 @@ def _write(
         table.insert(0, "case", np.arange(1, len(table) + 1))
     table.insert(1, "prediction", predicted)
     labels = classifier.labels_in(cases) if labels is None else np.asarray(labels)
-    known = labels is not None and np.isin(labels, classifier.classes_).all()
-    if labels is not None and known:
+    if labels is not None and np.isin(labels, classifier.classes_).all():
         import torch
 
         true, guess = (torch.from_numpy(np.searchsorted(classifier.classes_, one)) for one in (labels, predicted))
         counts = confusion_matrix(true, guess, len(names))
         scores = class_scores(counts)
-        said = f"accuracy {scores['accuracy']:.3f}, balanced {scores['balanced_accuracy']:.3f}"
-        console.print(f"{len(table)} cases of {name}: {said}, macro F1 {scores['macro_f1']:.3f}.", soft_wrap=True)
-        figure = draw_counts(counts.numpy(), names, f"{name}\n{said}")
+        shown = f"accuracy {scores['accuracy']:.3f}, balanced {scores['balanced_accuracy']:.3f}"
+        console.print(f"{len(table)} cases of {name}: {shown}, macro F1 {scores['macro_f1']:.3f}.", soft_wrap=True)
+        figure = draw_confusion(counts.numpy(), names, f"{name}\n{shown}")
     else:
-        why = "" if labels is None else "; its labels are not all classes that were fitted, so nothing is measured"
+        why = "" if labels is None else "; not evaluated, because some labels are not classes of the model"
         console.print(f"{len(table)} cases of {name} classified{why}.", soft_wrap=True)
         figure = draw_probabilities(chances, names, name)
     console.print(f"table:   {write_table(table, out)}", soft_wrap=True)
-    drawn = write_picture(figure, out.with_suffix(".png") if picture is None else picture)
+    drawn = save_figure(figure, out.with_suffix(".png") if picture is None else picture)
     console.print(f"picture: {drawn}", soft_wrap=True)

@@ -1,4 +1,4 @@
-"""The command `toa detect`: unusual rows of a table. Heavy imports wait until it runs."""
+"""The command `toa detect`: find unusual rows of a table."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from toa._console import make_console
+from toa.cli.run import DeviceOption
 from toa.cli.tables import (
     AttentionOption,
     BackboneOption,
@@ -18,7 +19,6 @@ from toa.cli.tables import (
     ValuesOption,
     fitted,
     read_frame,
-    write_picture,
     write_table,
 )
 from toa.cli.terminal import clear_errors
@@ -27,40 +27,40 @@ if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
 
-    from toa.report.anomaly import ScoredSeries
+    from toa.report.figures import ScoredSeries
 
-# series that a picture shows, and ranges that the terminal does
+# number of series in the figure, and of ranges in the terminal
 _DRAWN = 4
 _LISTED = 8
 
 
 def detect(
-    data: Annotated[Path, typer.Argument(help="Table to search: a CSV file with a header, one row a time step.")],
-    train: Annotated[Path | None, typer.Option(help="Table of normal rows to train on; DATA if not given.")] = None,
+    data: Annotated[Path, typer.Argument(help="Table to search: a CSV file with a header, one row per time step.")],
+    train: Annotated[Path | None, typer.Option(help="Table of normal rows to train on; default: DATA.")] = None,
     model: ModelOption = None,
     save: SaveOption = None,
-    out: Annotated[Path, typer.Option(help="Table of scores and flags.")] = Path("detection.csv"),
-    picture: Annotated[Path | None, typer.Option(help="Picture of them; beside the table if not given.")] = None,
-    id: Annotated[str | None, typer.Option(help="Column of ids, if the table holds several series.")] = None,
+    out: Annotated[Path, typer.Option(help="File of scores and flags.")] = Path("detection.csv"),
+    picture: Annotated[Path | None, typer.Option(help="Figure of the scores; default: beside the table.")] = None,
+    id: Annotated[str | None, typer.Option(help="Column of series ids, if the table has several series.")] = None,
     time: TimeOption = None,
     values: ValuesOption = None,
     label: Annotated[
-        str | None, typer.Option(help="Column of DATA with 1 where a row is known to be an anomaly, to measure by.")
+        str | None, typer.Option(help="Column of DATA with 1 for known anomalies, to evaluate the result.")
     ] = None,
     contamination: Annotated[
-        float | None, typer.Option(help="Share of the training rows above the threshold; 0.01 if not given.")
+        float | None, typer.Option(help="Share of the training rows above the threshold; default: 0.01.")
     ] = None,
-    window: Annotated[int | None, typer.Option(help="Rows that are seen at once; by size if not given.")] = None,
+    window: Annotated[int | None, typer.Option(help="Number of rows per window; default: by data size.")] = None,
     missing: MissingOption = None,
     backbone: BackboneOption = None,
     attention: AttentionOption = None,
     epochs: EpochsOption = None,
     seed: SeedOption = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    device: DeviceOption = "auto",
 ) -> None:
-    """Flag the rows of a table that are not like the others, or like those of another.
+    """Flag unusual rows of a table.
 
-    A model learns to reconstruct the training rows; what it reconstructs badly is flagged. Examples:
+    A model learns to reconstruct the training rows; rows with a large reconstruction error are flagged. Examples:
 
     toa detect sensors.csv
 
@@ -70,10 +70,10 @@ def detect(
     """
     with clear_errors():
         from toa.estimators import AnomalyDetector
-        from toa.report.anomaly import draw_scores
+        from toa.report.figures import draw_scores, save_figure
 
         if model is not None and train is not None:
-            raise ValueError("--train goes without --model, which is fitted already, got both; leave one out.")
+            raise ValueError("--train cannot be combined with --model, which is trained already; leave one out.")
         frame = read_frame(data)
         labels = _take_labels(frame, label, data)
         options = {
@@ -97,10 +97,11 @@ def detect(
         for line in _summary(found, detector, labels):
             console.print(line, soft_wrap=True)
         console.print(f"table:   {write_table(found, out)}", soft_wrap=True)
-        parts = _series(found, detector.id, labels)
-        figure = draw_scores(parts[:_DRAWN], detector.threshold_, f"{data.name}: score, threshold and flagged rows")
-        drawn = write_picture(figure, out.with_suffix(".png") if picture is None else picture)
-        more = f" ({_DRAWN} of {len(parts)} series)" if len(parts) > _DRAWN else ""
+        series = _series(found, detector.id, labels)
+        title = f"{data.name}: score, threshold and flagged rows"
+        figure = draw_scores(series[:_DRAWN], {"detector": detector.threshold_}, title)
+        drawn = save_figure(figure, out.with_suffix(".png") if picture is None else picture)
+        more = f" ({_DRAWN} of {len(series)} series)" if len(series) > _DRAWN else ""
         console.print(f"picture: {drawn}{more}", soft_wrap=True)
         if save is not None:
             detector.save(save)
@@ -108,7 +109,7 @@ def detect(
 
 
 def _take_labels(frame: "pd.DataFrame", label: str | None, path: Path) -> "np.ndarray | None":
-    """Known anomalies, their column taken out of the table."""
+    """Remove the column of known anomalies from a table and return it."""
     if label is None:
         return None
     if label not in frame.columns:
@@ -124,6 +125,7 @@ def _take_labels(frame: "pd.DataFrame", label: str | None, path: Path) -> "np.nd
 
 
 def _summary(found: "pd.DataFrame", detector: Any, labels: "np.ndarray | None") -> list[str]:
+    """The number of flagged rows, the flagged ranges, and the scores against labels."""
     from toa.tasks.anomaly_metrics import Runs, point_metrics, undefined
 
     flags = found["anomaly"].to_numpy().astype(bool)
@@ -133,30 +135,29 @@ def _summary(found: "pd.DataFrame", detector: Any, labels: "np.ndarray | None") 
     ]
     if detector.id is None:
         runs = Runs.of(flags)
-        named = found.get(detector.time or next((c for c in found if c not in ("score", "anomaly")), ""), None)
+        times = found.get(detector.time or next((c for c in found if c not in ("score", "anomaly")), ""), None)
         for start, stop in list(zip(runs.starts, runs.stops, strict=True))[:_LISTED]:
-            when = f" ({named.iloc[start]} to {named.iloc[stop - 1]})" if named is not None else ""
+            when = f" ({times.iloc[start]} to {times.iloc[stop - 1]})" if times is not None else ""
             lines.append(f"  rows {start + 1} to {stop}{when}")
         if len(runs.starts) > _LISTED:
-            lines.append(f"  and {len(runs.starts) - _LISTED} ranges more")
+            lines.append(f"  and {len(runs.starts) - _LISTED} more ranges")
     if labels is not None:
         reason = undefined(labels)
         metrics = point_metrics(labels, flags)
         shown = ", ".join(f"{name} {value:.3f}" for name, value in metrics.items() if value is not None)
-        lines.append(f"against the labels: {shown}" if reason is None else f"no measure by the labels: {reason}.")
+        lines.append(f"against the labels: {shown}" if reason is None else f"not evaluated: {reason}.")
     return lines
 
 
 def _series(found: "pd.DataFrame", id: str | None, labels: "np.ndarray | None") -> "list[ScoredSeries]":
     import numpy as np
 
-    from toa.report.anomaly import ScoredSeries
+    from toa.report.figures import ScoredSeries
 
-    score, flags = found["score"].to_numpy(), found["anomaly"].to_numpy().astype(bool)
+    score = found["score"].to_numpy()
+    ranges = ({} if labels is None else {"true": labels}) | {"flagged": found["anomaly"].to_numpy().astype(bool)}
     places = {"": np.arange(len(found))} if id is None else found.groupby(id, sort=False).indices
     return [
-        ScoredSeries(
-            name=str(name), score=score[rows], flags=flags[rows], labels=None if labels is None else labels[rows]
-        )
+        ScoredSeries(name=str(name), score=score[rows], ranges={key: flags[rows] for key, flags in ranges.items()})
         for name, rows in places.items()
     ]

@@ -1,23 +1,299 @@
-"""The command `toa doctor`: what this machine can do. Heavy imports wait until it runs."""
+"""The command `toa doctor`: versions, devices, attention backends with a self-test, and data of this machine.
+
+A part that is missing or broken is reported in its section. The library is imported only inside the sections.
+"""
 
 import json
+import os
+import platform
+from collections.abc import Callable, Iterator, Mapping
+from importlib.metadata import PackageNotFoundError, distribution, version
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+import toa
+
+if TYPE_CHECKING:
+    import torch
+    from packaging.requirements import Requirement
+
+Facts = dict[str, Any]
+
+# environment variables that change results or speed
+VARIABLES = (
+    "TOA_DATA",
+    "TOA_BACKEND",
+    "TRITON_INTERPRET",
+    "CUDA_VISIBLE_DEVICES",
+    "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
+)
+OK, FAILED, ABSENT = "ok", "failed", "cannot run here"
+
+# largest error of a float32 backend against the formula in float64, over 1 + the largest value
+_TOLERANCE = 1e-4
+# problem of the self-test: batch, queries, keys, heads, width; lengths are not multiples of a tile
+_SIZES = (2, 33, 65, 2, 8)
+
 
 def doctor(
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of lines.")] = False,
-    data_dir: Annotated[Path | None, typer.Option(help="Data folder to look in first.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    data_dir: Annotated[Path | None, typer.Option(help="First folder to search for data.")] = None,
 ) -> None:
-    """Say what this machine can do: versions, devices, backends with a self-test, data. Bug reports ask for it.
+    """Print versions, devices, attention backends with a self-test, and data. Include it in bug reports.
 
-    The exit status is 0 unless a self-test fails.
+    The exit status is 1 if a self-test fails, else 0.
     """
-    from toa.cli.environment import as_text, examine, failures
-
     report = examine(data_dir)
     typer.echo(json.dumps(report, indent=2) if as_json else as_text(report))
     if failures(report):
         raise typer.Exit(1)
+
+
+def examine(data_dir: Path | None = None) -> Facts:
+    """All sections as plain values; a section that fails has only the key "error"."""
+    sections: dict[str, Callable[[], Facts]] = {
+        "machine": _machine,
+        "packages": _packages,
+        "extras": _extras,
+        "environment": lambda: {name: _short(os.environ[name]) for name in VARIABLES if name in os.environ},
+        "devices": _devices,
+        "backends": try_backends,
+        "data": lambda: _data(data_dir),
+    }
+    return {name: _guarded(section) for name, section in sections.items()}
+
+
+def failures(report: Mapping[str, Any]) -> list[str]:
+    """Every failed self-test as "backend on device: reason"."""
+    backends = report["backends"]
+    if "error" in backends:
+        return [f"backends: {backends['error']}"]
+    return [
+        f"{name} on {device}: {found['detail']}"
+        for device, tried in backends.items()
+        for name, found in tried["tests"].items()
+        if found["status"] == FAILED
+    ]
+
+
+def as_text(report: Mapping[str, Any]) -> str:
+    """The report as plain lines."""
+    lines: list[str] = []
+    for title, section in report.items():
+        lines += [title, *(f"  {line}" for line in _lines(section)), ""]
+    wrong = failures(report)
+    lines.append(f"self-tests: {len(wrong)} failed ({'; '.join(wrong)})" if wrong else "self-tests: none failed")
+    return "\n".join(lines)
+
+
+def _guarded(section: Callable[[], Facts]) -> Facts:
+    # a broken installation may raise anything, and the report must show it
+    try:
+        return section()
+    except Exception as error:
+        return {"error": _in_one_line(error)}
+
+
+def _in_one_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"
+
+
+def _lines(section: Mapping[str, Any]) -> Iterator[str]:
+    width = max((len(name) for name, value in section.items() if not isinstance(value, Mapping)), default=0)
+    for name, value in section.items():
+        if isinstance(value, Mapping) and set(value) == {"status", "detail"}:
+            yield f"{name}: {value['status']}" + (f" ({value['detail']})" if value["detail"] else "")
+        elif isinstance(value, Mapping):
+            yield name
+            yield from (f"  {line}" for line in _lines(value))
+        else:
+            shown = (", ".join(map(str, value)) or "none") if isinstance(value, list) else value
+            yield f"{name:<{width}}  {shown}"
+
+
+def _machine() -> Facts:
+    return {
+        "toa": toa.__version__,
+        "commit": _commit(),
+        "python": platform.python_version(),
+        "system": platform.platform(),
+        "processor": platform.machine(),
+        "cores": os.cpu_count() or 0,
+    }
+
+
+def _commit() -> str:
+    try:
+        import torch
+
+        from toa.experiments.records import provenance
+
+        return provenance(torch.device("cpu"), [])["commit"] or "none: not a checkout"
+    except Exception as error:
+        return f"unknown ({_in_one_line(error)})"
+
+
+def _packages() -> Facts:
+    """Each dependency with its installed version."""
+    return {found.name: _installed(found) for found, extra in _requirements() if extra is None}
+
+
+def _extras() -> Facts:
+    """Each extra with the installed versions of its packages."""
+    extras: dict[str, dict[str, str]] = {}
+    for found, extra in _requirements():
+        if extra is not None:
+            extras.setdefault(extra, {})[found.name] = _installed(found)
+    return extras
+
+
+def _requirements() -> Iterator[tuple["Requirement", str | None]]:
+    """Every requirement of the installed package, with the extra that needs it."""
+    from packaging.requirements import Requirement
+
+    package = distribution("toa")
+    extras = package.metadata.get_all("Provides-Extra") or []
+    for requirement in map(Requirement, package.requires or ()):
+        marker = requirement.marker
+        needed = None
+        if marker is not None and not marker.evaluate({"extra": ""}):
+            needed = next((extra for extra in extras if marker.evaluate({"extra": extra})), "other platforms")
+        yield requirement, needed
+
+
+def _installed(requirement: "Requirement") -> str:
+    try:
+        found = version(requirement.name)
+    except PackageNotFoundError:
+        return f"not installed (wants {requirement.specifier})"
+    fits = requirement.specifier.contains(found, prereleases=True)
+    return found if fits else f"{found} (wants {requirement.specifier})"
+
+
+def _short(path: object) -> str:
+    """A path without the name of the user."""
+    home = str(Path.home())
+    text = str(path)
+    return f"~{text[len(home) :]}" if home != "/" and (text == home or text.startswith(home + os.sep)) else text
+
+
+def _devices() -> Facts:
+    import torch
+
+    facts: Facts = {"cpu": f"{torch.get_num_threads()} threads"}
+    if not torch.cuda.is_available():
+        built = f"built for CUDA {torch.version.cuda}" if torch.version.cuda else "built without CUDA"
+        return facts | {"cuda": f"none (PyTorch is {built})"}
+    for index in range(torch.cuda.device_count()):
+        found = torch.cuda.get_device_properties(index)
+        memory = f"{found.total_memory / 2**30:.0f} GiB"
+        facts[f"cuda:{index}"] = (
+            f"{found.name}, {memory}, capability {found.major}.{found.minor}, CUDA {torch.version.cuda}"
+        )
+    return facts
+
+
+def try_backends() -> Facts:
+    """Per device: the backend that "auto" selects, and a self-test of output and gradients of every backend."""
+    import torch
+
+    from toa import ops
+
+    devices = ["cpu", *(f"cuda:{index}" for index in range(torch.cuda.device_count()))]
+    report: Facts = {}
+    for device in devices:
+        try:
+            auto = ops.choose_backend(device=device)
+        except ValueError as error:
+            auto = _in_one_line(error)
+        report[device] = {"auto": auto, "tests": {name: _self_test(name, device) for name in ops.BACKENDS}}
+    return report
+
+
+def _self_test(backend: str, device: str) -> Facts:
+    import torch
+
+    from toa import ops
+    from toa.ops._backend import Problem
+
+    worst = 0.0
+    try:
+        for activation in ops.ACTIVATIONS:
+            objection = ops.BACKENDS[backend].objection(
+                Problem(activation=activation, device=torch.device(device), dtype=torch.float32, width=_SIZES[-1])  # type: ignore[arg-type]
+            )
+            if objection is not None:
+                return {"status": ABSENT, "detail": objection}
+            exact = _results("reference", activation, torch.float64, device)
+            for got, wanted in zip(_results(backend, activation, torch.float32, device), exact, strict=True):
+                error = (got.double() - wanted).abs().max() / (1.0 + wanted.abs().max())
+                worst = max(worst, error.item() if error.isfinite() else float("inf"))
+    except Exception as error:
+        # a compiler or a driver may raise anything
+        return {"status": FAILED, "detail": _in_one_line(error)}
+    status = OK if worst <= _TOLERANCE else FAILED
+    return {"status": status, "detail": f"largest error {worst:.0e}, allowed {_TOLERANCE:.0e}"}
+
+
+def _results(backend: str, activation: str, dtype: "torch.dtype", device: str) -> list["torch.Tensor"]:
+    """Output and gradients of a small problem, the same for every backend."""
+    import torch
+
+    from toa import ops
+
+    batch, queries, keys, heads, width = _SIZES
+    generator = torch.Generator().manual_seed(0)
+
+    def normal(*shape: int, std: float = 1.0) -> "torch.Tensor":
+        drawn = torch.randn(*shape, generator=generator, dtype=torch.float64) * std
+        return drawn.to(device, dtype).requires_grad_()
+
+    tensors: Facts = {
+        "q": normal(batch, queries, heads, width),
+        **{name: normal(batch, keys, heads, width) for name in ("k", "v")},
+        **{name: normal(heads, keys, keys, std=keys**-0.5) for name in ("s1", "s2")},
+    }
+    if activation == "gated":
+        tensors |= {"gate_q": normal(batch, queries, heads, width), "gate_k": normal(batch, keys, heads, width)}
+    output = ops.operator_attention(**tensors, activation=activation, scale=width**-0.5, backend=backend)  # type: ignore[arg-type]
+    gradients = torch.autograd.grad(output.square().mean(), list(tensors.values()))
+    return [output.detach(), *gradients]
+
+
+def _data(data_dir: Path | None) -> Facts:
+    """Each searched folder with the catalogued data sets in it."""
+    from toa.data import (
+        ANOMALY_SETS,
+        CLASSIFICATION_SETS,
+        DATASETS,
+        data_folders,
+        locate,
+        locate_anomaly,
+        locate_classification,
+    )
+    from toa.data.location import DatasetNotFoundError
+
+    places: dict[str, Callable[[str], Path]] = {}
+    places |= dict.fromkeys(DATASETS, lambda name: locate(DATASETS[name], data_dir))
+    places |= dict.fromkeys(ANOMALY_SETS, lambda name: locate_anomaly(ANOMALY_SETS[name], data_dir)[1][0])
+    places |= dict.fromkeys(
+        CLASSIFICATION_SETS, lambda name: locate_classification(CLASSIFICATION_SETS[name], data_dir)[0]
+    )
+    folders = data_folders(data_dir)
+    found: Facts = {_short(folder): [] for folder in folders}
+    missing = 0
+    for name, place in places.items():
+        try:
+            path = place(name)
+        except DatasetNotFoundError:
+            missing += 1
+            continue
+        home = next((folder for folder in folders if path.is_relative_to(folder)), None)
+        found.setdefault("with aeon" if home is None else _short(home), []).append(name)
+    for folder in folders:
+        if not folder.is_dir():
+            found[_short(folder)] = "no such folder"
+    return found | {"not here": f"{missing} of {len(places)} sets; `toa data list` names them all"}

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from toa.experiments.saved import SavedRun
-    from toa.report.page import Rows
+    from toa.report.tables import Rows
 
 
 def explain(
@@ -48,7 +48,7 @@ def explain(
     """
     with clear_errors():
         from toa.report.explain import write_explanation
-        from toa.report.operator_views import tokens_have_order, view_layers
+        from toa.report.operators import tokens_have_order, view_layers
 
         is_run = (model / "record.json").is_file()
         if is_run and data is not None:

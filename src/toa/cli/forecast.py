@@ -1,4 +1,4 @@
-"""The command `toa forecast`: what comes after the end of a table. Heavy imports wait until it runs."""
+"""The command `toa forecast`: forecast the next rows of a table."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -16,7 +16,6 @@ from toa.cli.tables import (
     TimeOption,
     fitted,
     read_frame,
-    write_picture,
     write_table,
 )
 from toa.cli.terminal import clear_errors
@@ -26,57 +25,53 @@ if TYPE_CHECKING:
 
     from toa.estimators import Forecaster
 
-# what is promised of each forecast where nothing else is said
 _INTERVAL = 0.8
-# columns whose error is printed
+# number of columns whose error is printed
 _LISTED = 12
 
 
 def forecast(
-    data: Annotated[Path, typer.Argument(help="Table to go on from: a CSV file with a header, one row a time step.")],
+    data: Annotated[Path, typer.Argument(help="Table to forecast: a CSV file with a header, one row per time step.")],
     horizon: Annotated[
-        int | None, typer.Option(help="Steps to forecast; with --model, all that it was trained for or fewer.")
+        int | None, typer.Option(help="Number of steps to forecast; with --model at most those it was trained for.")
     ] = None,
-    out: Annotated[Path, typer.Option(help="Table of the forecast.")] = Path("forecast.csv"),
-    picture: Annotated[Path | None, typer.Option(help="Picture of it; beside the table if not given.")] = None,
+    out: Annotated[Path, typer.Option(help="File of the forecast.")] = Path("forecast.csv"),
+    picture: Annotated[Path | None, typer.Option(help="Figure of the forecast; default: beside the table.")] = None,
     model: ModelOption = None,
     save: SaveOption = None,
-    id: Annotated[str | None, typer.Option(help="Column of ids, if the table holds several series.")] = None,
+    id: Annotated[str | None, typer.Option(help="Column of series ids, if the table has several series.")] = None,
     time: TimeOption = None,
     values: Annotated[
         list[str] | None,
-        typer.Option("--value", "--values", help="Column to forecast; all others if not given. Repeatable."),
+        typer.Option("--value", "--values", help="Column to forecast. Repeatable; default: all other columns."),
     ] = None,
     interval: Annotated[
-        float | None, typer.Option(help=f"Probability of the interval; {_INTERVAL} if not given, 0 for none.")
+        float | None, typer.Option(help=f"Probability of the interval; default: {_INTERVAL}; 0 for none.")
     ] = None,
     quantiles: Annotated[
         list[float] | None, typer.Option("--quantile", help="Quantile to forecast as well, such as 0.1. Repeatable.")
     ] = None,
     covariates: Annotated[
-        list[str] | None, typer.Option("--covariate", help="Column that is known beforehand, see --future. Repeatable.")
+        list[str] | None,
+        typer.Option("--covariate", help="Column whose future values are known; see --future. Repeatable."),
     ] = None,
-    future: Annotated[Path | None, typer.Option(help="Table of the covariates of the steps to forecast.")] = None,
-    calendar: Annotated[bool, typer.Option("--calendar", help="Use hour, day and so on of each step.")] = False,
-    freq: Annotated[str | None, typer.Option(help="Frequency: h, 15min, D, MS, …; inferred if not given.")] = None,
+    future: Annotated[Path | None, typer.Option(help="Table of the covariates at the forecast steps.")] = None,
+    calendar: Annotated[bool, typer.Option("--calendar", help="Use hour, weekday and so on as covariates.")] = False,
+    freq: Annotated[str | None, typer.Option(help="Frequency: h, 15min, D, MS, …; default: inferred.")] = None,
     missing: MissingOption = None,
     test: Annotated[
-        float | None, typer.Option(help="Share of the rows, the last ones, to keep from training and to measure on.")
+        float | None, typer.Option(help="Share of the rows, at the end, to keep from training and to evaluate on.")
     ] = None,
-    lookback: Annotated[int | None, typer.Option(help="Steps to forecast from; by size if not given.")] = None,
-    backbone: Annotated[
-        str | None, typer.Option(help="patchtst (the default), itransformer, dlinear, tsmixer, duet, transformer, …")
-    ] = None,
-    attention: Annotated[
-        str | None, typer.Option(help="toa-softmax (the default), toa-gated, toa-relu, softmax or hyperglu.")
-    ] = None,
+    lookback: Annotated[int | None, typer.Option(help="Number of past steps to use; default: by data size.")] = None,
+    backbone: Annotated[str | None, typer.Option(help="{backbones}; default: patchtst.")] = None,
+    attention: Annotated[str | None, typer.Option(help="{attentions}; default: toa-softmax.")] = None,
     epochs: EpochsOption = None,
     seed: SeedOption = None,
     device: DeviceOption = "auto",
 ) -> None:
-    """Forecast what comes after the end of a table, with intervals, a picture, and in its units.
+    """Forecast the next rows of a table, with intervals and a figure.
 
-    A small model is trained on the table, its sizes chosen by that of the table, or read from a file. Examples:
+    Trains a small model on the table, or loads one from a file. Unset options default by data size. Examples:
 
     toa forecast load.csv --horizon 96
 
@@ -89,7 +84,7 @@ def forecast(
     with clear_errors():
         from toa.estimators import Forecaster
         from toa.estimators.backtest import without_last
-        from toa.report.forecast import PANELS, draw_forecast
+        from toa.report.figures import PANELS, draw_forecast, save_figure
 
         frame = read_frame(data)
         options = {
@@ -110,27 +105,22 @@ def forecast(
         }
         if model is None:
             if horizon is None:
-                raise ValueError("--horizon must be given to train, got nothing; add --horizon 96, for instance.")
+                raise ValueError("--horizon must be given to train, got nothing; for example --horizon 96.")
             options |= {"horizon": horizon, "interval": _INTERVAL if interval is None else interval or None}
-        known = frame if test is None or model is not None else without_last(frame, test, id)
-        forecaster = fitted(Forecaster, options, model=model, device=device, data=known)
-        ahead = None if future is None else read_frame(future)
-        found = forecaster.predict(frame, future=ahead, horizon=horizon)
+        training = frame if test is None or model is not None else without_last(frame, test, id)
+        forecaster = fitted(Forecaster, options, model=model, device=device, data=training)
+        covariate_table = None if future is None else read_frame(future)
+        found = forecaster.predict(frame, future=covariate_table, horizon=horizon)
         console = make_console()
-        for line in _said(forecaster, frame, found, trained=model is None):
+        for line in _summary(forecaster, frame, found, trained=model is None):
             console.print(line, soft_wrap=True)
         if test is not None:
-            console.print(_measured(forecaster, frame, test), soft_wrap=True)
+            console.print(_evaluation(forecaster, frame, test), soft_wrap=True)
         console.print(f"table:   {write_table(found, out)}", soft_wrap=True)
         figure, panels = draw_forecast(
-            frame,
-            found,
-            forecaster.columns_,
-            id=forecaster.id,
-            time=forecaster.time_,
-            title=f"{data.name}: what comes next",
+            frame, found, forecaster.columns_, id=forecaster.id, time=forecaster.time_, title=f"{data.name}: forecast"
         )
-        drawn = write_picture(figure, out.with_suffix(".png") if picture is None else picture)
+        drawn = save_figure(figure, out.with_suffix(".png") if picture is None else picture)
         more = f" ({PANELS} of {panels} series and columns)" if panels > PANELS else ""
         console.print(f"picture: {drawn}{more}", soft_wrap=True)
         if save is not None:
@@ -138,8 +128,8 @@ def forecast(
             console.print(f"model:   {save}", soft_wrap=True)
 
 
-def _said(forecaster: "Forecaster", frame: "pd.DataFrame", found: "pd.DataFrame", *, trained: bool) -> list[str]:
-    """What was read, what was chosen, how well it does."""
+def _summary(forecaster: "Forecaster", frame: "pd.DataFrame", found: "pd.DataFrame", *, trained: bool) -> list[str]:
+    """The data, the model and its validation error."""
     parts = forecaster.architecture_
     name = parts["backbone"] + (f"/{parts['attention']['name']}" if parts["attention"] else "")
     weights = sum(weight.numel() for weight in forecaster.model_.parameters())
@@ -155,15 +145,15 @@ def _said(forecaster: "Forecaster", frame: "pd.DataFrame", found: "pd.DataFrame"
         loss = "pinball loss" if forecaster.quantiles else forecaster.loss.upper()
         lines.append(
             f"trained for at most {schedule['epochs']} epochs of {schedule['steps']} batches of "
-            f"{schedule['batch_size']}; {loss} on the rows held out {forecaster.validation_:.4f}, standardised."
+            f"{schedule['batch_size']}; {loss} on held-out rows, standardised: {forecaster.validation_:.4f}."
         )
     return lines
 
 
-def _measured(forecaster: "Forecaster", frame: "pd.DataFrame", test: float) -> str:
+def _evaluation(forecaster: "Forecaster", frame: "pd.DataFrame", test: float) -> str:
     found = forecaster.backtest(frame, test_size=test)
     shown = f"MSE {found.metrics['mse']:.4f}, MAE {found.metrics['mae']:.4f}, standardised"
     if forecaster.interval is not None:
         shown += f"; {found.metrics['coverage']:.1%} of values within the {forecaster.interval:.0%} interval"
-    errors = ", ".join(f"{name} {found_of['mae']:.4g}" for name, found_of in list(found.by_column.items())[:_LISTED])
+    errors = ", ".join(f"{name} {column['mae']:.4g}" for name, column in list(found.by_column.items())[:_LISTED])
     return f"last {test:.0%} of the rows, {len(found.forecast)} forecasts: {shown}; mean error {errors}."

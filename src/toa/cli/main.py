@@ -23,7 +23,7 @@ from toa.cli.forecast import forecast
 from toa.cli.report import report
 from toa.cli.reproduce import reproduce
 from toa.cli.run import DeviceOption, run
-from toa.cli.terminal import clear_errors
+from toa.cli.terminal import ChoicesCommand, clear_errors
 from toa.cli.watch import watch
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from toa.experiments import DemixingResult
     from toa.experiments.demixing import Watcher
-    from toa.report.page import Rows
+    from toa.report.tables import Rows
 
 app = typer.Typer(
     name="toa",
@@ -48,7 +48,7 @@ app.command()(reproduce)
 app.command()(compare)
 app.command()(report)
 app.command()(watch)
-app.command()(forecast)
+app.command(cls=ChoicesCommand)(forecast)
 app.command()(detect)
 app.command()(classify)
 app.command()(doctor)
@@ -82,19 +82,19 @@ def demo(
     """Three tasks, three small models each: harmonic demixing, real motions, a real anomaly (a few minutes)."""
     with clear_errors(resumes=True):
         from toa.experiments.demo import PARTS
-        from toa.report.demixing import table, write_figure
-        from toa.report.demo import TITLES, part_section, write_demo
+        from toa.report.demo import TITLES, demixing_table, part_section, write_demo
+        from toa.report.figures import draw_demixing, save_figure
 
         console = make_console()
         demixing = _demix("demo", out / "demixing", device=device, steps=steps)
-        _show_table(console, table(demixing, published=False), TITLES["demixing"])
+        _show_table(console, demixing_table(demixing, published=False), TITLES["demixing"])
         sections = []
         for part, carry_out in PARTS.items():
             with _progress() as watch:
                 runs = carry_out(out / part, steps=steps, device=device, command=["toa", *sys.argv[1:]], watch=watch)
             sections.append(part_section(part, runs))
             _show_table(console, sections[-1].table, sections[-1].title)
-        figure = write_figure(demixing, out / "demixing.png")
+        figure = save_figure(draw_demixing(demixing), out / "demixing.png")
         page = write_demo(demixing, figure, sections, out / "index.html")
         console.print(f"figure: {figure}\npage:   {page}", soft_wrap=True)
 
@@ -216,11 +216,14 @@ def _demix(
 
 
 def _show(console: "Console", result: "DemixingResult", out: Path, *, heading: str, published: bool) -> None:
-    from toa.report.demixing import table, write_figure, write_page
+    from toa.report.demo import demixing_section, demixing_table
+    from toa.report.figures import draw_demixing, save_figure
+    from toa.report.page import write_sections
 
-    _show_table(console, table(result, published=published), heading)
-    figure = write_figure(result, out / "demixing.png")
-    page = write_page(result, figure, out / "index.html", heading=heading, published=published)
+    _show_table(console, demixing_table(result, published=published), heading)
+    figure = save_figure(draw_demixing(result), out / "demixing.png")
+    section = demixing_section(result, figure, published=published)
+    page = write_sections(heading, [section], out / "index.html")
     console.print(f"figure: {figure}\npage:   {page}", soft_wrap=True)
 
 

@@ -248,7 +248,8 @@ def _anomaly(request: Request, config: "AnomalyRun") -> None:
     from rich.table import Table
 
     from toa.experiments import anomaly_folder, run_anomaly
-    from toa.report.anomaly import anomaly_table, undefined_notes, write_detection
+    from toa.report.figures import write_detection
+    from toa.report.tables import anomaly_table, undefined_notes
 
     console = make_console()
     with show_epochs(f"{config.name} on {Path(config.dataset).stem}") as observe:
@@ -287,7 +288,7 @@ def _resolve_classify(request: Request) -> "ClassifyRun":
 
 def _classify(request: Request, config: "ClassifyRun") -> None:
     from toa.experiments import classify_folder, run_classify
-    from toa.report.classification import write_confusion
+    from toa.report.figures import write_confusion
 
     console = make_console()
     with show_epochs(f"{config.name} on {Path(config.dataset).stem}, {config.evaluation}") as observe:

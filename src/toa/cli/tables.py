@@ -8,7 +8,6 @@ import typer
 
 if TYPE_CHECKING:
     import pandas as pd
-    from matplotlib.figure import Figure
 
     from toa.estimators.base import Estimator
 
@@ -78,16 +77,4 @@ def write_table(frame: "pd.DataFrame", path: Path) -> Path:
     from toa._files import write_atomically
 
     write_atomically(path, frame.to_csv(index=False).encode())
-    return path
-
-
-def write_picture(figure: "Figure", path: Path) -> Path:
-    """A figure as a PNG file."""
-    import matplotlib.pyplot as plt
-
-    path.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        figure.savefig(path, dpi=110)
-    finally:
-        plt.close(figure)
     return path

@@ -1,9 +1,13 @@
-"""How every command reports errors: one line, without a traceback."""
+"""Shared by all commands: errors in one line, and help texts that list the entries of registries."""
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
+from typing import Any
 
 import typer
+from typer.core import TyperCommand
 
 from toa._console import is_first
 
@@ -24,3 +28,32 @@ def clear_errors(*, resumes: bool = False) -> Iterator[None]:
         if is_first():
             typer.echo(f"{str(stopped) or 'stopped'}{'; repeat the command to resume' * resumes}.", err=True)
         raise typer.Exit(130) from None
+
+
+# names that a help text may use in braces, each with the registry that lists the choices
+CHOICES = {
+    "backbones": "toa.models:MODELS",
+    "attentions": "toa.nn:ATTENTIONS",
+    "activations": "toa.ops:ACTIVATIONS",
+    "dtypes": "toa_bench.op_cost:DTYPES",
+    "efficiency_rows": "toa.experiments.step_run:ROWS",
+}
+
+
+def _choices(match: re.Match[str]) -> str:
+    module, _, name = CHOICES[match[1]].partition(":")
+    return ", ".join(getattr(import_module(module), name))
+
+
+class ChoicesCommand(TyperCommand):
+    """A command whose help replaces `{name}` by the choices of that name.
+
+    Registries import torch, so they are read only when the help of the command is shown.
+    """
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Fill in the choices, then write the help."""
+        for param in self.params:
+            if text := getattr(param, "help", None):
+                param.help = re.sub(r"\{(\w+)\}", _choices, text)  # type: ignore[attr-defined]
+        super().format_help(ctx, formatter)

@@ -1,27 +1,36 @@
-"""A row of the efficiency table as a run of its own: one config in, one record out."""
+"""A row of the paper's efficiency table as a run. The measurement itself is in the package `toa_bench`."""
 
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from toa._checks import check_choice
 from toa.experiments.carry_out import read_finished
-from toa.experiments.efficiency import ROWS, EfficiencyRun, run_efficiency
+from toa.experiments.published import published_numbers
 from toa.experiments.records import Record, config_hash, write_record
 from toa.tasks.training import Observer
+
+# these backbones have an attention of their own
+_WITHOUT_CHOICE = ("autoformer", "informer")
+# the rows of the table by name; the name is that of the model in a forecasting run
+ROWS = {
+    row.backbone if row.backbone in _WITHOUT_CHOICE else f"{row.backbone}/{row.variant}": row
+    for row in published_numbers()
+    if row.table == "efficiency"
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepRun:
-    """The time of a row's training step.
+    """Time of a training step of one row.
 
     Args:
-        row: A name of `toa.experiments.efficiency.ROWS`.
+        row: A name of `ROWS`.
         dataset: ETTh1, or the path of a CSV file.
-        steps: Steps that are timed; as many as the device wants if None.
-        warmup: Steps before them, likewise.
-        tf32: Whether CUDA may round factors of float32 products to TF32.
+        steps: Timed steps; None: the default of the device.
+        warmup: Steps before them; None: the default of the device.
+        tf32: Allow TF32 for float32 products on CUDA.
     """
 
     row: str
@@ -35,7 +44,7 @@ class StepRun:
 
 
 def step_folder(config: StepRun, out: Path) -> Path:
-    """Where a run keeps its record: a name to read and the config's hash."""
+    """Folder of a run: the row and the hash of its config."""
     return out / f"{config.row.replace('/', '-')}-{config_hash(config)[:8]}"
 
 
@@ -48,19 +57,21 @@ def run_step(
     command: Sequence[str] = (),
     observe: Observer | None = None,
 ) -> Record:
-    """Time a row's steps in a process of its own; what else runs on the device meanwhile is in the number.
+    """Time the steps of a row in a separate process. Other work on the device distorts the result.
 
     Args:
         config: The run.
-        out: Folder of all of them.
-        data_dir: Where the dataset is looked for first.
+        out: Folder of all efficiency runs.
+        data_dir: First folder to search for the dataset.
         device: "auto", "cpu", "cuda" or "cuda:N".
-        command: The command line that the record shall name.
-        observe: Not told of anything: a row has no progress to speak of.
+        command: Command line stored in the record.
+        observe: Not called: the measurement reports no progress.
     """
     path = step_folder(config, out) / "record.json"
     if path.exists():
         return read_finished(path, config_hash(config))
+    from toa_bench.efficiency import EfficiencyRun, row_records, run_efficiency
+
     run = EfficiencyRun(
         rows=(config.row,),
         dataset=config.dataset,
@@ -76,22 +87,3 @@ def run_step(
     record["wall_s"] = round(time.perf_counter() - begin, 2)
     write_record(path, record)
     return record
-
-
-def row_records(run: EfficiencyRun, measured: Record) -> list[Record]:
-    """A record for each row of one of all rows, with what every record has."""
-    shared = {name: value for name, value in measured.items() if name not in ("rows", "peer", "peer_stand_ins")}
-    return [shared | _row_record(run, row) for row in measured["rows"]]
-
-
-def _row_record(run: EfficiencyRun, row: Record) -> Record:
-    config = StepRun(row=row["name"], dataset=run.dataset, steps=run.steps, warmup=run.warmup, tf32=run.tf32)
-    return {
-        "name": config.row,
-        "config": asdict(config),
-        "config_hash": config_hash(config),
-        "metrics": {"train_step_ms": row["milliseconds"], "tenth_ms": row["tenth"], "ninetieth_ms": row["ninetieth"]},
-        "peak_memory": row["peak_memory"],
-        "parameters": row["parameters"],
-        "backend": row["backend"],
-    }

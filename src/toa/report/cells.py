@@ -1,9 +1,9 @@
-"""The paper's cells with what was measured of each: ours beside published, or why there is nothing."""
+"""The numbers of the paper with our results: a mean over seeds, or the reason why there is none."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, Literal
@@ -12,29 +12,28 @@ from toa._checks import check_choice
 from toa.experiments.jobs import Job
 from toa.experiments.published import PublishedNumber, published_numbers
 from toa.experiments.tables import TABLES, Cell, missing_data, protocol_job, table_cells
-from toa.report.evidence import Evidence, Key, Run, setting_of
-from toa.report.ranks import decimals, ranks
+from toa.report.evidence import Evidence, Run, Setting, setting_of
+from toa.report.statistics import rank_scores
 
 Status = Literal["measured", "partial", "failed", "not run", "no data", "no settings"]
 STATUSES: tuple[Status, ...] = ("measured", "partial", "failed", "not run", "no data", "no settings")
 
-# of anomaly detection the other rules, by which the same runs were measured
+# anomaly detection: the same runs under the strict rules
 _STRICT = {"f1_pa": "strict/f1"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Line:
+class Entry:
     """A published number and ours.
 
     Attributes:
-        number: The paper's.
-        protocol: The settings that ours follow, and the rules where there are several.
-        metric: What is read in the records.
-        own: Whether it is the protocol that the table is held to; else it stands beside.
-        values: Ours by seed; of a mean rank one value without a seed. Empty if there is none.
-        runs: The records that it is made of.
-        status: "measured", or why there is no value.
-        reason: The same in words.
+        number: The published number.
+        protocol: Protocol of our runs, and the evaluation rules if there are several.
+        metric: Metric of the records.
+        own: Whether this is the protocol of the table; otherwise an additional one.
+        values: Our value per seed; a mean rank has one value with seed None. Empty if there is none.
+        runs: The runs behind the values.
+        status, reason: "measured", or why there is no value.
     """
 
     number: PublishedNumber
@@ -48,39 +47,41 @@ class Line:
 
     @property
     def task(self) -> str:
-        """Of the table."""
+        """Task of the table."""
         return TABLES[self.number.table].task
 
     @property
     def comparable(self) -> bool:
-        """Whether the published number is of the same metric."""
+        """Whether the published number has the same metric."""
         return self.metric not in _STRICT.values()
 
     @cached_property
     def mean(self) -> float | None:
-        """Over seeds."""
+        """Mean over seeds."""
         return fmean(self.values.values()) if self.values else None
 
     @cached_property
     def spread(self) -> float | None:
-        """Standard deviation over seeds, of a sample; None of fewer than two."""
+        """Sample standard deviation over seeds; None for fewer than two."""
         return stdev(self.values.values()) if len(self.values) > 1 else None
 
     @property
     def difference(self) -> float | None:
-        """Ours less the published number."""
+        """Ours minus the published number."""
         return None if self.mean is None or not self.comparable else self.mean - self.number.value
 
 
-def paper_lines(evidence: Evidence, *, tables: Iterable[str] | None = None, data_dir: Path | None = None) -> list[Line]:
-    """A line for each published number, followed by those of other protocols and rules that there are records of.
+def paper_entries(
+    evidence: Evidence, *, tables: Iterable[str] | None = None, data_dir: Path | None = None
+) -> list[Entry]:
+    """One entry per published number, followed by entries of other protocols and rules that were measured.
 
-    A record counts for a number if its config is that of the number's protocol in everything but the seed.
+    A record counts for a number if its config equals that of the number's protocol except for the seed.
 
     Args:
-        evidence: What was read.
-        tables: Names of tables; all if None.
-        data_dir: Where data are looked for, to say what keeps a number from being run.
+        evidence: Records to use.
+        tables: Names of tables; default: all.
+        data_dir: First folder to search for data, to explain why a number cannot be measured.
 
     Raises:
         ValueError: If a table is unknown.
@@ -88,62 +89,54 @@ def paper_lines(evidence: Evidence, *, tables: Iterable[str] | None = None, data
     names = list(TABLES) if tables is None else list(tables)
     for name in names:
         check_choice("table", name, TABLES)
-    filler = _Filler(evidence, data_dir)
-    return [line for name in names for cell in table_cells(name) for line in filler.lines(cell)]
+    finder = _Finder(evidence, data_dir)
+    return [entry for name in names for cell in table_cells(name) for entry in finder.entries(cell)]
 
 
-class _Filler:
-    """Finds what belongs to cells."""
+class _Finder:
+    """Finds the runs of cells."""
 
     def __init__(self, evidence: Evidence, data_dir: Path | None) -> None:
-        self._index = evidence.by_setting()
-        self._failed = {failed.setting: failed for failed in evidence.failed}
-        self._disputed = evidence.disputed
-        self._data_dir = data_dir
-        self._keys: dict[Job, Key] = {}
-        self._missing: dict[tuple[str, tuple[str, ...]], str] = {}
-        self._protocols: dict[str, list[str]] = {}
+        self._evidence, self._data_dir = evidence, data_dir
+        self._index: dict[Setting, dict[int | None, Run]] = {}
         for run in evidence.runs:
-            known = self._protocols.setdefault(run.record["task"], [])
-            if (name := run.record["config"].get("protocol")) is not None and name not in known:
-                known.append(name)
+            self._index.setdefault(run.setting, {})[run.seed] = run
+        self._missing: dict[tuple[str, tuple[str, ...]], str] = {}
+        named = [(run.record["task"], run.record["config"].get("protocol")) for run in evidence.runs]
+        self._protocols = [(task, name) for task, name in dict.fromkeys(named) if name is not None]
 
-    def lines(self, cell: Cell) -> Iterator[Line]:
-        """The cell's own line, then the others."""
+    def entries(self, cell: Cell) -> Iterator[Entry]:
+        """The entry of a cell, then those of other rules and protocols that have values."""
         table = TABLES[cell.number.table]
         own = table.protocols.get(cell.number.backbone, "paper" if table.task == "demixing" else "")
-        keys = [self._key(job) for job in cell.jobs]
-        yield self._line(cell, keys, _with_rules(own, cell.metric), cell.metric, own=True)
+        settings = [_job_setting(job) for job in cell.jobs]
+        yield self._entry(cell, settings, own, cell.metric, own=True)
+        others = []
         if cell.number.metric in _STRICT:
-            yield from self._beside(cell, keys, own, _STRICT[cell.number.metric])
-        if len(cell.jobs) != 1:
-            return
-        for protocol in self._protocols.get(table.task, []):
-            if protocol != own and (key := _other_key(cell, protocol)) is not None:
-                yield from self._beside(cell, [key], protocol, cell.metric)
+            others.append((settings, own, _STRICT[cell.number.metric]))
+        if len(cell.jobs) == 1:
+            for task, protocol in self._protocols:
+                if task == table.task and protocol != own and (job := _other_job(cell, protocol)) is not None:
+                    others.append(([_job_setting(job)], protocol, cell.metric))
+        for one in others:
+            entry = self._entry(cell, *one, own=False)
+            if entry.values:
+                yield entry
 
-    def _beside(self, cell: Cell, keys: Sequence[Key], protocol: str, metric: str) -> Iterator[Line]:
-        line = self._line(cell, keys, _with_rules(protocol, metric), metric, own=False)
-        if line.values:
-            yield line
-
-    def _line(self, cell: Cell, keys: Sequence[Key], protocol: str, metric: str, *, own: bool) -> Line:
+    def _entry(self, cell: Cell, settings: Sequence[Setting], protocol: str, metric: str, *, own: bool) -> Entry:
         found = [
-            {seed: run for seed, run in self._index.get(key, {}).items() if metric in run.record["metrics"]}
-            for key in keys
+            {seed: run for seed, run in self._index.get(setting, {}).items() if metric in run.record["metrics"]}
+            for setting in settings
         ]
-        values = _ranked(cell, found) if cell.combine == "rank" else _averaged(found, metric, cell.factor)
-        if values:
-            # a mean rank has no seed of its own, and is made of all
-            runs = [run for one in found for seed, run in one.items() if seed in values or cell.combine == "rank"]
-            status: Status = "measured"
-            reason = ""
-        else:
-            runs = [run for one in found for run in one.values()]
-            status, reason = self._lack(cell, keys, found)
-        return Line(
+        is_rank = cell.combine == "rank"
+        values = _mean_rank(cell, found) if is_rank else _means(found, metric, cell.factor)
+        # a mean rank uses the runs of all seeds
+        runs = [run for one in found for seed, run in one.items() if not values or seed in values or is_rank]
+        status, reason = self._status(cell, settings, found, values)
+        rules, slash, _ = metric.partition("/")
+        return Entry(
             number=cell.number,
-            protocol=protocol,
+            protocol=f"{protocol}, {rules}" if slash else protocol,
             metric=metric,
             own=own,
             values=values,
@@ -152,41 +145,49 @@ class _Filler:
             reason=reason,
         )
 
-    def _lack(self, cell: Cell, keys: Sequence[Key], found: Sequence[Mapping[int | None, Run]]) -> tuple[Status, str]:
-        """Why a cell has no value."""
+    def _status(
+        self,
+        cell: Cell,
+        settings: Sequence[Setting],
+        found: Sequence[Mapping[int | None, Run]],
+        values: Mapping[int | None, float],
+    ) -> tuple[Status, str]:
+        """Whether a cell has values, or why not."""
+        if values:
+            return "measured", ""
         if cell.reason:
             return "no settings", cell.reason
-        failed = [self._failed[key] for key, one in zip(keys, found, strict=True) if key in self._failed and not one]
-        if failed:
-            return "failed", f"{failed[0].error} ({failed[0].path})"
+        for setting, one in zip(settings, found, strict=True):
+            if setting in self._evidence.failed and not one:
+                return "failed", self._evidence.failed[setting]
         done = sum(bool(one) for one in found)
         missing = self._missing_files(cell)
         if done == len(found):
-            return "partial", "no seed has all its runs"
+            return "partial", "no seed has all runs"
         if done:
-            return "partial", f"{done} of {len(found)} runs are there{'; ' if missing else ''}{missing}"
-        if any(key in self._disputed for key in keys):
-            return "partial", "its records contradict one another; see what is left out"
-        if any(key in self._index for key in keys):
+            return "partial", f"{done} of {len(found)} runs are done{'; ' if missing else ''}{missing}"
+        if any(setting in self._evidence.disputed for setting in settings):
+            return "partial", "its records contradict each other; see the records left out"
+        if any(setting in self._index for setting in settings):
             return "partial", f"{cell.metric} is undefined in its records"
         return ("no data", missing) if missing else ("not run", "not run yet")
 
-    def _key(self, job: Job) -> Key:
-        if job not in self._keys:
-            self._keys[job] = setting_of(job.task, job.config)
-        return self._keys[job]
-
     def _missing_files(self, cell: Cell) -> str:
-        """What of a cell's data is not here, in words; "" if it all is."""
-        place = (TABLES[cell.number.table].task, cell.datasets)
-        if place not in self._missing:
+        """The data files of a cell that are missing; "" if none is."""
+        key = (TABLES[cell.number.table].task, cell.datasets)
+        if key not in self._missing:
             files = ", ".join(file for one in missing_data(cell, self._data_dir) for file in one.files)
-            self._missing[place] = f"file missing: {files}" if files else ""
-        return self._missing[place]
+            self._missing[key] = f"file missing: {files}" if files else ""
+        return self._missing[key]
 
 
-def _averaged(found: Sequence[Mapping[int | None, Run]], metric: str, factor: float) -> dict[int | None, float]:
-    """For each seed that all settings have, the mean over them."""
+@cache
+def _job_setting(job: Job) -> Setting:
+    return setting_of(job.task, job.config)
+
+
+def _means(found: Sequence[Mapping[int | None, Run]], metric: str, factor: float) -> dict[int | None, float]:
+    """For each seed that all settings have, the mean over settings."""
     seeds = [seed for seed in (found[0] if found else {}) if all(seed in one for one in found)]
     return {
         seed: factor * fmean(one[seed].record["metrics"][metric] for one in found)
@@ -194,39 +195,38 @@ def _averaged(found: Sequence[Mapping[int | None, Run]], metric: str, factor: fl
     }
 
 
-def _ranked(cell: Cell, found: Sequence[Mapping[int | None, Run]]) -> dict[int | None, float]:
-    """The variant's mean rank over data sets, among all variants of the full table."""
+def _mean_rank(cell: Cell, found: Sequence[Mapping[int | None, Run]]) -> dict[int | None, float]:
+    """Mean rank of a variant over the data sets of the classification table."""
     if not found or not all(found):
         return {}
-    full = [row for row in published_numbers() if row.table == "classification"]
-    variants = list(dict.fromkeys(row.variant for row in full))
+    numbers = [row for row in published_numbers() if row.table == "classification"]
+    variants = list(dict.fromkeys(row.variant for row in numbers))
     means = [fmean(run.record["metrics"][cell.metric] for run in one.values()) for one in found]
-    # settings come data set by data set, a variant after another
+    # jobs are ordered by data set, then by variant
     blocks = [means[start : start + len(variants)] for start in range(0, len(means), len(variants))]
+    digits = max(decimals(row.text) for row in numbers)
     place = variants.index(cell.number.variant)
-    digits = max(decimals(row.text) for row in full)
-    return {None: fmean(ranks(block, "classification", digits)[place] for block in blocks)}
+    return {None: fmean(rank_scores(block, "accuracy", digits=digits)[place] for block in blocks)}
 
 
-def _with_rules(protocol: str, metric: str) -> str:
-    """The protocol, and the rules of measurement where a metric names them."""
-    rules, slash, _ = metric.partition("/")
-    return f"{protocol}, {rules}" if slash else protocol
+def decimals(text: str) -> int:
+    """Digits after the point of a printed number."""
+    return len(text.partition(".")[2])
 
 
-def _other_key(cell: Cell, protocol: str) -> Key | None:
-    """The setting of a cell's run under another protocol; None if that has no such run."""
-    number, task = cell.number, TABLES[cell.number.table].task
+def _other_job(cell: Cell, protocol: str) -> Job | None:
+    """The run of a cell under another protocol; None if that protocol does not cover it."""
+    number = cell.number
     horizon = int(number.horizon) if number.horizon.isdecimal() else None
+    task = TABLES[number.table].task
     try:
-        job = protocol_job(task, protocol, cell.datasets[0], horizon, number.backbone, number.variant)
+        return protocol_job(task, protocol, cell.datasets[0], horizon, number.backbone, number.variant)
     except ValueError:
         return None
-    return setting_of(task, job.config)
 
 
 def departure(run: Run) -> str:
-    """Why a run is no cell of the paper: where its config departs from its protocol's, as far as that can be told."""
+    """Why a run belongs to no cell: the settings that differ from its protocol, if they can be found."""
     record, config = run.record, run.record["config"]
     attention = config.get("attention") or {}
     variant = f"{attention.get('name', '')}{'-nosor' if attention.get('sor') is False else ''}"
@@ -235,20 +235,16 @@ def departure(run: Run) -> str:
             record["task"], config["protocol"], config["dataset"], config.get("horizon"), config["backbone"], variant
         )
     except (ValueError, KeyError):
-        return "no run that the paper has"
-    theirs = json.loads(setting_of(record["task"], job.config)[1])
-    names = [name for name in _flat(theirs) | _flat(config) if _flat(theirs).get(name) != _flat(config).get(name)]
-    names = [name for name in names if name != "seed"]
+        return "the paper has no such run"
+    expected, ours = _flat(json.loads(_job_setting(job)[1])), _flat(config)
+    names = [name for name in expected | ours if name != "seed" and expected.get(name) != ours.get(name)]
     if not names:
-        return f"a run of {config['protocol']} that no table of the paper has"
-    return f"not as {config['protocol']} has it: {', '.join(names)}"
+        return f"no table of the paper has this run of {config['protocol']}"
+    return f"settings differ from {config['protocol']}: {', '.join(names)}"
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in values.items():
-        if isinstance(value, Mapping):
-            found |= _flat(value, f"{prefix}{name}.")
-        else:
-            found[f"{prefix}{name}"] = value
+        found |= _flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
     return found

@@ -1,16 +1,16 @@
-"""The demo's page: demixing, then classification and anomaly detection on real data, one section each."""
+"""Pages of `toa demix` and `toa demo`: demixing, then classification and anomaly detection on real data."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import fmean
 
 from toa.experiments.anomaly import SCORES
-from toa.experiments.demixing import DemixingResult
+from toa.experiments.demixing import PUBLISHED, DemixingResult
 from toa.experiments.demo import DemoRun
-from toa.report.anomaly import COLUMNS, write_detection
-from toa.report.classification import write_confusion
-from toa.report.demixing import demixing_section, system_title
+from toa.experiments.records import Record
+from toa.report.figures import system_title, write_confusion, write_detection
 from toa.report.page import Section, write_sections
+from toa.report.tables import ANOMALY_COLUMNS, Table
 from toa.tasks.anomaly import RULES
 from toa.tasks.checkpoint import load_checkpoint
 
@@ -20,40 +20,46 @@ TITLES = {
     "classification": "2. Classification of BasicMotions",
     "anomaly": "3. The anomaly of a UCR series",
 }
-# of the anomaly table: all of them are in the records
+# metrics of the anomaly table; records have all
 _SHOWN = ("f1", "pa_f1", "random_pa_f1", "vus_pr")
-# steps that the archive's own rule lets the highest score be off the anomaly
+# distance to the anomaly that the archive's own score accepts, in steps
 _SLACK = 100
 
 
-def classification_table(runs: Sequence[DemoRun]) -> list[tuple[str, ...]]:
-    """A header and a row for each attention: TEST accuracy over seeds, mean and both ends, and mean macro F1."""
-    rows: list[tuple[str, ...]] = [("system", "seeds", "accuracy", "lowest to highest", "macro F1")]
-    for name, group in _by_attention(runs).items():
-        accuracy = [run.record["metrics"]["accuracy"] for run in group]
-        ends = f"{min(accuracy):.3f} to {max(accuracy):.3f}"
-        macro = fmean(run.record["metrics"]["macro_f1"] for run in group)
-        rows.append((system_title(name), str(len(group)), f"{fmean(accuracy):.3f}", ends, f"{macro:.3f}"))
-    return rows
+def demixing_table(result: DemixingResult, *, published: bool) -> Table:
+    """Per system: median MSE over seeds, ratio to the oracle, and the published MSE if requested."""
+    oracle = result.reference["oracle"]
+    rows: Table = [("system", "seeds", "MSE", "x oracle", "published")]
+    for name, mse in result.medians().items():
+        seeds = sum(record["name"] == name for record in result.records)
+        paper = f"{PUBLISHED[name]:.4f}" if name in PUBLISHED else "-"
+        rows.append((system_title(name), str(seeds), f"{mse:.5f}", f"{mse / oracle:.2f}", paper))
+    names = {"oracle": "linear oracle that knows the warp", "filter": "best fixed linear filter"}
+    rows += [(names[k], "-", f"{v:.5f}", f"{v / oracle:.2f}", "-") for k, v in result.reference.items()]
+    return rows if published else [row[:-1] for row in rows]
 
 
-def detection_table(runs: Sequence[DemoRun]) -> list[tuple[str, ...]]:
-    """A header and a row for each attention and each of the rules: means over seeds, "-" where one is undefined.
+def demixing_section(result: DemixingResult, figure: Path, *, title: str = "", published: bool = False) -> Section:
+    """Table, figure and runs of demixing."""
+    signals = result.signals
+    periods = ", ".join(f"{p:g}" for p in signals.periods)
+    return Section(
+        title=title,
+        lead=f"Recover a sum of harmonics (periods {periods}) of length {signals.length} from noise with standard "
+        f"deviation {signals.noise:g} under an unknown time warp. Two layers, two heads; only the attention differs.",
+        table=demixing_table(result, published=published),
+        pictures=[(figure, "mixing operators, reconstructions and frequency responses of each model")],
+        reading="Top: the mixing operator (layer.head) that subtracts most, for one signal; blue is negative. Softmax "
+        "attention can only average, so its operators have no blue. Middle: the signal, noisy, clean and recovered. "
+        "Bottom: gain per frequency.",
+        details=_run_table([(record["name"], record) for record in result.records], "MSE", "mse", 5),
+    )
 
-    The headline of the rules has a star. "peak" counts the runs whose highest score lies within 100 steps of a true
-    range, and those in which it lies inside.
-    """
-    rows: list[tuple[str, ...]] = [("system", "rules", *(COLUMNS[name] for name in _SHOWN), "peak")]
-    for name, group in _by_attention(runs).items():
-        distances = [_peak_distance(run) for run in group]
-        near, inside = sum(d <= _SLACK for d in distances), distances.count(0)
-        peak = f"{near} of {len(group)}, {inside} inside"
-        for rules in RULES:
-            cells = [
-                _mean(group, f"{rules.name}/{metric}") + ("*" if metric == rules.headline else "") for metric in _SHOWN
-            ]
-            rows.append((system_title(name), rules.name, *cells, peak))
-    return rows
+
+def write_demo(demixing: DemixingResult, figure: Path, parts: Sequence[Section], path: Path) -> Path:
+    """Write the self-contained page of the demo."""
+    first = demixing_section(demixing, figure, title=TITLES["demixing"])
+    return write_sections(HEADING, [first, *parts], path)
 
 
 def part_section(part: str, runs: Sequence[DemoRun]) -> Section:
@@ -61,62 +67,80 @@ def part_section(part: str, runs: Sequence[DemoRun]) -> Section:
     return {"classification": _classification_section, "anomaly": _detection_section}[part](runs)
 
 
-def write_demo(demixing: DemixingResult, figure: Path, parts: Sequence[Section], path: Path) -> Path:
-    """Write the page of the whole demo, pictures inside."""
-    first = demixing_section(demixing, figure, title=TITLES["demixing"])
-    return write_sections(HEADING, [first, *parts], path)
+def classification_table(runs: Sequence[DemoRun]) -> Table:
+    """Per attention: TEST accuracy over seeds, as mean, minimum and maximum, and mean macro F1."""
+    rows: Table = [("system", "seeds", "accuracy", "lowest to highest", "macro F1")]
+    for name, group in _by_attention(runs).items():
+        accuracy = [run.record["metrics"]["accuracy"] for run in group]
+        ends = f"{min(accuracy):.3f} to {max(accuracy):.3f}"
+        rows.append((system_title(name), str(len(group)), _mean(group, "accuracy"), ends, _mean(group, "macro_f1")))
+    return rows
+
+
+def detection_table(runs: Sequence[DemoRun]) -> Table:
+    """Per attention and set of rules: means over seeds, "-" if one is undefined; a star marks the main metric.
+
+    "peak" counts the runs whose highest score is at most 100 steps from a true range, and those with it inside.
+    """
+    rows: Table = [("system", "rules", *(ANOMALY_COLUMNS[name] for name in _SHOWN), "peak")]
+    for name, group in _by_attention(runs).items():
+        distances = [_peak_distance(run) for run in group]
+        near, inside = sum(d <= _SLACK for d in distances), distances.count(0)
+        for rules in RULES:
+            stars = {rules.headline: "*"}
+            cells = [_mean(group, f"{rules.name}/{metric}") + stars.get(metric, "") for metric in _SHOWN]
+            rows.append((system_title(name), rules.name, *cells, f"{near} of {len(group)}, {inside} inside"))
+    return rows
 
 
 def _classification_section(runs: Sequence[DemoRun]) -> Section:
     config, cases = runs[0].record["config"], runs[0].record["cases"]
     model = config["model"]
-    pictures = [
-        (
-            write_confusion(run.record, run.folder / "confusion.png"),
-            f"confusion matrix of {system_title(run.attention)}",
-        )
-        for run in _first_seed(runs)
-    ]
     return Section(
         title=TITLES["classification"],
-        lead="Which of four motions does a watch see, by three axes of acceleration and three of rotation? A "
-        f"Transformer with a token for each of 100 steps, {model['num_layers']} layer of width {model['embed_dim']}, "
-        f"{model['num_heads']} heads; only the attention differs. {cases['train']} cases to train on, {cases['val']} "
-        f"held out of TRAIN to choose the epoch by, {cases['test']} in TEST.",
+        lead="Which of four motions does a watch record, from three axes of acceleration and three of rotation? A "
+        f"Transformer with one token per step (100 steps), {model['num_layers']} layer of width {model['embed_dim']}, "
+        f"{model['num_heads']} heads; only the attention differs. {cases['train']} training cases, {cases['val']} "
+        f"cases held out of TRAIN to choose the epoch, {cases['test']} cases in TEST.",
         table=classification_table(runs),
-        pictures=pictures,
-        reading=f"Guessing is right in a quarter of the cases, and one case is {1 / cases['test']:.3f} of accuracy: "
-        "read no order of the attentions from differences of one or two. Nor is it an estimate: this small model and "
-        "its rate were picked among seven trials whose TEST accuracy was seen. Rows of a matrix are true classes, "
-        "columns what the model of the first seed took them for. PatchTST, which sees each channel alone, is no match "
-        "for this set; toa run --task classify --dataset BasicMotions shows it.",
-        runs=_runs(runs, "accuracy", "accuracy"),
+        pictures=[
+            (
+                write_confusion(run.record, run.folder / "confusion.png"),
+                f"confusion matrix of {system_title(run.attention)}",
+            )
+            for run in _first_seed(runs)
+        ],
+        reading="Guessing is right in a quarter of the cases, and one case changes accuracy by "
+        f"{1 / cases['test']:.3f}: differences of one or two cases do not rank the attentions. This is not an unbiased "
+        "estimate: model and learning rate were chosen among seven trials by TEST accuracy. Matrices show the model of "
+        "the first seed. PatchTST, which sees each channel alone, is weaker on this set; compare toa run --task "
+        "classify --dataset BasicMotions.",
+        details=_run_table([(run.attention, run.record) for run in runs], "accuracy", "accuracy"),
     )
 
 
 def _detection_section(runs: Sequence[DemoRun]) -> Section:
     config = runs[0].record["config"]
-    model = config["model"]
+    model, ratio = config["model"], f"{config['anomaly_ratio']:g} %"
     shown = _first_seed(runs)[0]
     return Section(
         title=TITLES["anomaly"],
-        lead="A vital sign of the UCR anomaly archive (InternalBleeding16): 1,200 steps to train on, 7,501 to search, "
+        lead="A vital sign from the UCR anomaly archive (InternalBleeding16): 1,200 training steps, 7,501 test steps, "
         f"one anomaly of 12 steps. PatchTST, {model['num_layers']} layers of width {model['embed_dim']}, learns to "
-        f"reconstruct windows of {config['lookback']} steps; what it reconstructs badly is suspect. Each run is "
-        "measured twice. tslib-pa is what most papers do: threshold from train and test scores together, a step "
-        "counted in every window, and point adjustment, by which one hit counts as the whole range found. strict: "
-        "threshold from train scores alone, each step once, no adjustment. Either threshold has "
-        f"{config['anomaly_ratio']:g} % of the scores that it is made of above it.",
+        f"reconstruct windows of {config['lookback']} steps; a large error suggests an anomaly. Each run is evaluated "
+        "twice. tslib-pa, as in most papers: threshold from train and test scores together, each step counted in every "
+        "window, and point adjustment, where one hit counts as the complete range. strict: threshold from train scores "
+        f"only, each step once, no adjustment. Each threshold has {ratio} of its scores above it.",
         table=detection_table(runs),
         pictures=[(write_detection(shown.folder), f"score and detected ranges of {system_title(shown.attention)}")],
-        reading="A star marks the number that the rules were made to report; random PA-F1 is what chance gets at the "
-        "same rate of flags. Chance seldom hits a range of 12 steps; where ranges have hundreds, point adjustment "
-        "makes it a rival. peak: in how many runs the highest score of all lies within 100 steps of the anomaly, which "
-        "is how the archive itself scores, and in how many of them on a labelled step. F1 is low since a threshold at "
-        f"{config['anomaly_ratio']:g} % flags several times as many steps as there are to find. Model and window were "
-        "picked among three trials whose scores on this series were seen. The picture is "
-        f"{system_title(shown.attention)}, first seed: score and thresholds above, true and flagged ranges below.",
-        runs=_runs(runs, "strict F1", "strict/f1"),
+        reading="A star marks the main metric of the rules; random PA-F1 is the score of random flags at the same "
+        "rate. Random flags rarely hit a range of 12 steps; with ranges of hundreds of steps, point adjustment makes "
+        "them competitive. peak: number of runs with the highest score at most 100 steps from the anomaly, which is "
+        "the archive's own score, and number of those on a labelled step. F1 is low because a threshold at "
+        f"{ratio} flags several times more steps than are anomalous. Model and window were chosen among three trials "
+        f"by their scores on this series. Picture: {system_title(shown.attention)}, first seed; score and thresholds "
+        "above, true and flagged ranges below.",
+        details=_run_table([(run.attention, run.record) for run in runs], "strict F1", "strict/f1"),
     )
 
 
@@ -134,18 +158,17 @@ def _mean(runs: Sequence[DemoRun], metric: str) -> str:
 
 
 def _peak_distance(run: DemoRun) -> int:
-    """Steps from the highest score to the nearest that is labelled."""
+    """Steps from the highest score to the nearest labelled step."""
     saved = load_checkpoint(run.folder / SCORES).tensors
     return int((saved["labels"].nonzero() - saved["score"].argmax()).abs().min())
 
 
-def _runs(runs: Sequence[DemoRun], column: str, metric: str) -> list[tuple[str, ...]]:
-    rows: list[tuple[str, ...]] = [("system", "seed", column, "time", "device", "command")]
-    for run in runs:
-        record = run.record
-        value = _mean([run], metric)
-        seconds = f"{record['wall_s']:.0f} s"
-        rows.append(
-            (system_title(run.attention), str(record["seed"]), value, seconds, record["device"], record["command"])
-        )
+def _run_table(runs: Iterable[tuple[str, Record]], column: str, metric: str, digits: int = 3) -> Table:
+    """One row per name of an attention and record."""
+    rows: Table = [("system", "seed", column, "time", "device", "command")]
+    for name, record in runs:
+        value = record["metrics"].get(metric)
+        shown = "-" if value is None else f"{value:.{digits}f}"
+        cells = (shown, f"{record['wall_s']:.0f} s", record["device"], record["command"])
+        rows.append((system_title(name), str(record["seed"]), *cells))
     return rows

@@ -1,4 +1,4 @@
-"""What a model's operators have learned, to look at: pictures a layer, and a page that holds them with the numbers."""
+"""Figures and a page that show what the operators of a model have learned."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -9,11 +9,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from toa.report.operator_views import LayerView, OperatorView
-from toa.report.page import Rows, Section, write_sections
+from toa.report.figures import BLUE, GREEN, RED, draw_matrix, save_figure
+from toa.report.operators import LayerView, OperatorView
+from toa.report.page import Section, write_sections
+from toa.report.tables import Rows, Table
 from toa.theory import simplex_distance
 
-# of the layers' own names
+# titles of operators by their names in a layer
 OPERATORS = {
     "s1": "S1, on the scores",
     "s2": "S2, on the values",
@@ -22,106 +24,78 @@ OPERATORS = {
     "gate_mixer": "mixer of the gate, all ranks on",
     "value_mixer": "mixer of the values, all ranks on",
 }
-# mixing operators side by side
+# heat maps of W_mix per row
 _COLUMNS = 4
 
 READING = (
-    "Each row of pictures is a head. Heat map: M = S - I, what was learned beside the identity; red adds, blue "
-    "subtracts. Row sums: the answer to a constant, 1 for an average, 0 for a difference. Gain: the norm "
-    "of what comes back of a wave of norm 1. Eigenvalues: 1 for the identity; outside the circle a pattern grows. "
-    "Distance from the simplex: Frobenius distance of S to the nearest operator that can only average. Size of M: its "
-    "Frobenius norm over the identity's. Negative: share of the entries of S below zero."
+    "Each row of pictures is one head. Heat map: M = S - I, the learned part; red adds, blue subtracts. Row sums: the "
+    "response to a constant, 1 for an average, 0 for a difference. Gain: norm of the response to a wave of norm 1. "
+    "Eigenvalues: 1 for the identity; a pattern outside the circle grows. Distance from the simplex: Frobenius "
+    "distance of S to the nearest averaging operator. Size of M: its Frobenius norm over that of the identity. "
+    "Negative: share of the entries of S below zero."
 )
 MIXING_READING = (
-    "W_mix is what acts on the values for this sample: operators, scores and activation together. Rows are queries, "
-    "columns keys. Softmax attention has no blue, row sums of 1 and distance 0 from the simplex."
+    "W_mix is the matrix applied to the values for this sample: operators, scores and activation together. Rows are "
+    "queries, columns are keys. Softmax attention has no blue, row sums of 1 and distance 0 from the simplex."
 )
 
 
-def layer_table(layer: LayerView) -> list[tuple[str, ...]]:
-    """A header and a row for each operator and head."""
-    rows: list[tuple[str, ...]] = [
+def layer_table(layer: LayerView) -> Table:
+    """One row per operator and head."""
+    rows: Table = [
         ("operator", "head", "size of M", "negative", "row sums", "from the simplex", "largest |eigenvalue|")
     ]
     for operator in layer.operators:
-        rows += [(operator.name, str(head), *facts) for head, facts in enumerate(_head_facts(operator), 1)]
+        # 0 for the identity; about s sqrt(N) for noise with standard deviation s
+        sizes = operator.offset.square().sum((1, 2)).sqrt() / operator.matrix.shape[-1] ** 0.5
+        negative = (operator.matrix < 0).double().mean((1, 2))
+        sums, distance = operator.row_sums, operator.simplex_distance()
+        radius = operator.eigenvalues().abs().amax(1)
+        for h in range(len(sizes)):
+            ends = f"{sums[h].min():.2f} to {sums[h].max():.2f}"
+            cells = (f"{sizes[h]:.3f}", f"{negative[h]:.0%}", ends, f"{distance[h]:.2f}", f"{radius[h]:.2f}")
+            rows.append((operator.name, str(h + 1), *cells))
     return rows
 
 
-def _head_facts(operator: OperatorView) -> list[tuple[str, ...]]:
-    n = operator.matrix.shape[-1]
-    # of the identity it is 0, of noise with deviation s about s sqrt(N)
-    sizes = operator.offset.square().sum((1, 2)).sqrt() / n**0.5
-    negative = (operator.matrix < 0).double().mean((1, 2))
-    sums, distance = operator.row_sums, operator.simplex_distance()
-    radius = operator.eigenvalues().abs().amax(1)
-    return [
-        (
-            f"{sizes[h]:.3f}",
-            f"{negative[h]:.0%}",
-            f"{sums[h].min():.2f} to {sums[h].max():.2f}",
-            f"{distance[h]:.2f}",
-            f"{radius[h]:.2f}",
-        )
-        for h in range(operator.heads)
-    ]
-
-
 def draw_operator(operator: OperatorView, title: str, *, ordered: bool = True) -> Figure:
-    """A row for each head: heat map of M, row sums, gain at each frequency, eigenvalues.
+    """One row per head: heat map of M, row sums, gain per frequency, eigenvalues.
 
     Args:
-        operator: What is drawn.
-        title: Above all.
-        ordered: Whether tokens follow one another, so that frequencies mean something.
+        operator: Operator to draw.
+        title: Title of the figure.
+        ordered: Whether tokens are ordered, so that frequencies are meaningful.
     """
     offset, sums, values = operator.offset.numpy(), operator.row_sums.numpy(), operator.eigenvalues().numpy()
     distance, response = operator.simplex_distance(), operator.response().numpy()
     draw: list[Callable[[Axes, int], None]] = [
-        lambda axis, h: _draw_matrix(axis, offset[h], f"head {h + 1}: M, simplex distance {distance[h]:.2f}"),
+        lambda axis, h: _draw_entries(axis, offset[h], f"head {h + 1}: M, simplex distance {distance[h]:.2f}"),
         lambda axis, h: _draw_sums(axis, sums[h]),
-        *([lambda axis, h: _draw_response(axis, response[h])] if ordered else []),
+        *([lambda axis, h: _draw_gain(axis, response[h])] if ordered else []),
         lambda axis, h: _draw_eigenvalues(axis, values[h]),
     ]
-    figure, axes = _grid(operator.heads, len(draw), 2.9)
-    for head in range(operator.heads):
+    heads = len(offset)
+    figure, axes = _grid(heads, len(draw), 2.9)
+    for head in range(heads):
         for axis, one in zip(axes[head], draw, strict=True):
             one(axis, head)
     figure.suptitle(title)
     return figure
 
 
-def _grid(rows: int, columns: int, side: float) -> tuple[Figure, np.ndarray]:
-    """Axes with room for titles; laid out by hand, which is many times quicker than by matplotlib's engines."""
-    width, height = (side + 0.7) * columns, (side + 0.3) * rows + 0.5
-    figure = plt.figure(figsize=(width, height))
-    axes = figure.subplots(rows, columns, squeeze=False)
-    figure.subplots_adjust(
-        left=0.45 / width,
-        right=1.0 - 0.15 / width,
-        bottom=0.5 / height,
-        top=1.0 - 0.95 / height,
-        wspace=0.22,
-        hspace=0.34,
-    )
-    return figure, axes
-
-
 def draw_mixing(mixing: Tensor, title: str) -> Figure:
     """W_mix (H, M, N) of each head for one sample."""
     heads = len(mixing)
     columns = min(_COLUMNS, heads)
-    rows = -(-heads // columns)
-    figure, grid = _grid(rows, columns, 3.6)
-    axes = grid.ravel()
+    figure, grid = _grid(-(-heads // columns), columns, 3.6)
     distance = simplex_distance(mixing)
-    for head, axis in enumerate(axes):
+    for head, axis in enumerate(grid.ravel()):
         if head >= heads:
             axis.set_axis_off()
             continue
         one = mixing[head].numpy()
         sums = one.sum(1)
-        _draw_matrix(
+        _draw_entries(
             axis,
             one,
             f"head {head + 1}: {(one < 0).mean():.0%} negative\n"
@@ -131,42 +105,50 @@ def draw_mixing(mixing: Tensor, title: str) -> Figure:
     return figure
 
 
-def _draw_matrix(axis: Axes, matrix: np.ndarray, title: str) -> None:
-    # a few large entries must not wash out the rest
-    limit = float(np.quantile(np.abs(matrix), 0.995)) or float(np.abs(matrix).max()) or 1.0
-    axis.imshow(matrix, cmap="RdBu_r", vmin=-limit, vmax=limit, interpolation="nearest", aspect="auto")
+def _grid(rows: int, columns: int, side: float) -> tuple[Figure, np.ndarray]:
+    """A figure and its axes; a fixed layout is many times faster than matplotlib's layout engines."""
+    width, height = (side + 0.7) * columns, (side + 0.3) * rows + 0.5
+    figure = plt.figure(figsize=(width, height))
+    axes = figure.subplots(rows, columns, squeeze=False)
+    edges = {"left": 0.45 / width, "right": 1.0 - 0.15 / width, "bottom": 0.5 / height, "top": 1.0 - 0.95 / height}
+    figure.subplots_adjust(**edges, wspace=0.22, hspace=0.34)
+    return figure, axes
+
+
+def _label(axis: Axes, title: str, across: str) -> None:
     axis.set_title(title, fontsize=9)
-    # in place of a bar of colours
-    axis.set_xlabel(f"key; full colour at ±{limit:.2g}", fontsize=8)
+    axis.set_xlabel(across, fontsize=8)
     axis.tick_params(labelsize=7)
+
+
+def _draw_entries(axis: Axes, matrix: np.ndarray, title: str) -> None:
+    limit = draw_matrix(axis, matrix, aspect="auto")
+    # instead of a colour bar
+    _label(axis, title, f"key; full colour at ±{limit:.2g}")
+
+
+def _draw_curve(axis: Axes, x: np.ndarray, y: np.ndarray, colour: str) -> None:
+    axis.axhline(1.0, color="0.7", linewidth=0.8)
+    axis.plot(x, y, color=colour, linewidth=1.0, marker="." if len(y) <= 32 else "")
 
 
 def _draw_sums(axis: Axes, sums: np.ndarray) -> None:
-    axis.axhline(1.0, color="0.7", linewidth=0.8)
-    axis.plot(sums, color="tab:blue", linewidth=1.0, marker="." if len(sums) <= 32 else "")
-    axis.set_title("row sums", fontsize=9)
-    axis.set_xlabel("token", fontsize=8)
-    axis.tick_params(labelsize=7)
+    _draw_curve(axis, np.arange(len(sums)), sums, BLUE)
+    _label(axis, "row sums", "token")
 
 
-def _draw_response(axis: Axes, response: np.ndarray) -> None:
-    frequency = np.arange(len(response)) / max(1, 2 * (len(response) - 1))
-    axis.axhline(1.0, color="0.7", linewidth=0.8)
-    axis.plot(frequency, response, color="tab:red", linewidth=1.0, marker="." if len(response) <= 32 else "")
+def _draw_gain(axis: Axes, response: np.ndarray) -> None:
+    _draw_curve(axis, np.arange(len(response)) / max(1, 2 * (len(response) - 1)), response, RED)
     axis.set_ylim(bottom=min(0.0, float(response.min())))
-    axis.set_title("gain at each frequency", fontsize=9)
-    axis.set_xlabel("cycles per token", fontsize=8)
-    axis.tick_params(labelsize=7)
+    _label(axis, "gain per frequency", "cycles per token")
 
 
 def _draw_eigenvalues(axis: Axes, values: np.ndarray) -> None:
     angle = np.linspace(0.0, 2.0 * np.pi, 200)
     axis.plot(np.cos(angle), np.sin(angle), color="0.7", linewidth=0.8)
-    axis.scatter(values.real, values.imag, s=10, color="tab:green")
+    axis.scatter(values.real, values.imag, s=10, color=GREEN)
     axis.set_aspect("equal", adjustable="datalim")
-    axis.set_title("eigenvalues", fontsize=9)
-    axis.set_xlabel("real", fontsize=8)
-    axis.tick_params(labelsize=7)
+    _label(axis, "eigenvalues", "real")
 
 
 def write_explanation(
@@ -179,59 +161,39 @@ def write_explanation(
     ordered: bool = True,
     facts: Rows = (),
 ) -> list[Path]:
-    """Draw every layer, and write the page that holds the pictures; the page is the last of the files.
+    """Draw every layer and write a page with the pictures; returns the files, the page last.
 
     Args:
-        layers: What `toa.report.operator_views.view_layers` saw.
-        folder: Where index.html and the pictures go.
-        heading: Of the page.
-        lead: Which model it is.
-        sample: What the sample was, or why there is none.
-        ordered: Whether tokens follow one another in time.
-        facts: A header and rows on the model, to be folded away.
+        layers: Result of `toa.report.operators.view_layers`.
+        folder: Folder for index.html and the pictures.
+        heading: Heading of the page.
+        lead: Description of the model.
+        sample: Description of the sample, or why there is none.
+        ordered: Whether tokens are ordered in time.
+        facts: A header and rows about the model.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    unordered = "" if ordered else " Tokens are channels here, in no order: frequencies would mean nothing."
+    unordered = "" if ordered else " Tokens are channels here, in no order, so there are no frequencies."
     mixed = f" {MIXING_READING}" if any(layer.mixing is not None for layer in layers) else ""
-    about = Section(
-        title="",
-        lead=f"{lead} {sample}",
-        table=(),
-        pictures=[],
-        reading=f"{READING}{unordered}{mixed}",
-        runs=facts,
-        folded="About the model",
-    )
+    reading = f"{READING}{unordered}{mixed}"
+    about = Section(lead=f"{lead} {sample}", reading=reading, details=facts, details_title="About the model")
     sections = [_layer_section(number, layer, folder, ordered) for number, layer in enumerate(layers, 1)]
     page = write_sections(heading, [about, *sections], folder / "index.html")
     return [*(path for section in sections for path, _ in section.pictures), page]
 
 
 def _layer_section(number: int, layer: LayerView, folder: Path, ordered: bool) -> Section:
-    """Pictures of a layer, drawn beside the page, and its numbers."""
     pictures = []
     for operator in layer.operators:
         title = OPERATORS.get(operator.name, operator.name)
         figure = draw_operator(operator, f"layer {number}: {title}", ordered=ordered)
-        pictures.append((_write(figure, folder / f"layer{number}-{operator.name}.png"), f"operator {title}"))
+        pictures.append((save_figure(figure, folder / f"layer{number}-{operator.name}.png"), f"operator {title}"))
     if layer.mixing is not None:
         figure = draw_mixing(layer.mixing, f"layer {number}: W_mix for one sample")
-        pictures.append((_write(figure, folder / f"layer{number}-mixing.png"), "mixing of one sample"))
+        pictures.append((save_figure(figure, folder / f"layer{number}-mixing.png"), "W_mix for one sample"))
     return Section(
         title=f"Layer {number}: {layer.name}",
-        lead="",
-        table=(),
         pictures=pictures,
-        reading="",
-        runs=layer_table(layer),
+        details=layer_table(layer),
+        details_title="Numbers",
         stacked=True,
-        folded="In numbers",
     )
-
-
-def _write(figure: Figure, path: Path) -> Path:
-    try:
-        figure.savefig(path, dpi=100)
-    finally:
-        plt.close(figure)
-    return path

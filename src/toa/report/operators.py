@@ -1,188 +1,293 @@
-"""Learned operators to look at: taken from the models that runs leave, and kept as one small file.
+"""Operators of trained models in numbers: of a model in memory, and as pictures stored beside records.
 
-A file `operators.json` beside records serves where the models themselves are too big to keep. For each model it holds,
-a layer and a part (S1, S2, the gate's S1) each, the head whose offset M = S - I is largest: M in 8 bits an entry, and
-the gain of S at each frequency.
+A file `operators.json` stores the pictures where models are too large to keep. A model has a config hash, a label and
+pictures. A picture shows, per layer and part (S1, S2, the gate's S1), the head with the largest offset M = S - I:
+
+    layer, head  counted from 1
+    part         "S1", "S2" or "S1 of the gate"
+    tokens       N
+    block        side of the blocks of M; a block is shown by its entry with the largest absolute value
+    scale        value of M that is stored as 127
+    values       M, or its blocks, row by row, as signed bytes in base64
+    response     gain per frequency, as in `OperatorView.response`
+
+Alphabet: B batch, N tokens, M queries, H heads.
 """
 
 import base64
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float
-from torch import Tensor
+from jaxtyping import Complex, Float
+from torch import Tensor, nn
 
 from toa import ops
 from toa._files import write_atomically
 from toa.experiments.records import Record
+from toa.nn import Attended, Attention, ChannelMask, SequenceOperator, VariateEmbedding
 from toa.tasks.checkpoint import load_checkpoint
+from toa.theory import simplex_distance
 
 OPERATORS_FILE = "operators.json"
 _FORMAT = "toa-operators-1"
-# operators that are longer are shown by blocks
+# longer operators are shown in blocks
 _SHOWN = 96
 _PARTS = {"s1": "S1", "s2": "S2", "gate_s1": "S1 of the gate"}
 _NAME = re.compile(r"model\.(?P<layer>.+)\.(?P<part>gate_s1|s1|s2)\.(?P<parameter>offset|taps|diagonal)")
 
+# pictures of one model
+Pictures = dict[str, Any]
+# inputs of a model for one window or case as batches of one, or a function that calls the model with them
+Sample = Sequence[Tensor | None] | Callable[[], object]
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class OperatorPicture:
-    """One head's operator S = I + M on N tokens.
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class OperatorView:
+    """An operator S = I + M of a layer, in float64.
 
     Attributes:
-        layer, head: Counted from 1.
-        part: "S1", "S2" or "S1 of the gate".
-        tokens: N.
-        block: Entries a side that one shown value stands for: the one of them that is farthest from 0.
-        scale: What a shown value of 127 is.
-        values: M, or its blocks, row by row, as signed bytes in base64.
-        response: ‖S e_f‖ / ‖e_f‖ for the waves e_f of f = 0 … N // 2 periods in N tokens.
+        name: Name of the operator in its layer: "s1", "s2", "gate_s1".
+        matrix: S per head.
     """
 
-    layer: int
-    head: int
-    part: str
-    tokens: int
-    block: int
-    scale: float
-    values: str
-    response: tuple[float, ...]
+    name: str
+    matrix: Float[Tensor, "h n n"]
 
-    def offset(self) -> Float[np.ndarray, "n n"]:
-        """M, or its blocks, as far as 8 bits tell."""
-        entries = np.frombuffer(base64.b64decode(self.values), dtype=np.int8)
-        side = -(-self.tokens // self.block)
-        return entries.reshape(side, side) * (self.scale / 127)
+    @property
+    def offset(self) -> Float[Tensor, "h n n"]:
+        """M, the learned part."""
+        return self.matrix - torch.eye(self.matrix.shape[-1], dtype=self.matrix.dtype)
+
+    @property
+    def row_sums(self) -> Float[Tensor, "h n"]:
+        """Response to a constant: 1 for an average, 0 for a difference."""
+        return self.matrix.sum(-1)
+
+    def simplex_distance(self) -> Float[Tensor, " h"]:
+        """Distance to the nearest averaging operator; see `toa.theory.simplex_distance`."""
+        return simplex_distance(self.matrix)
+
+    def response(self) -> Float[Tensor, "h f"]:
+        """‖S e_f‖ / ‖e_f‖ for the waves e_f(t) = exp(2πi f t / N), f = 0 … N // 2."""
+        n = self.matrix.shape[-1]
+        # column f is S applied to the wave of f periods with norm 1
+        waves = torch.fft.ifft(self.matrix, dim=-1) * n**0.5
+        return torch.linalg.vector_norm(waves, dim=-2)[:, : n // 2 + 1]
+
+    def eigenvalues(self) -> Complex[Tensor, "h n"]:
+        """All 1 for an untrained operator; complex for one that shifts."""
+        return torch.linalg.eigvals(self.matrix)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ModelPictures:
-    """What is shown of one model; its record has the same hash of a config."""
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class LayerView:
+    """An attention layer with operators.
 
-    config_hash: str
-    label: str
-    pictures: tuple[OperatorPicture, ...]
+    Attributes:
+        name: Path in the model.
+        operators: Its operators.
+        mixing: W_mix (H, M, N), the matrix applied to the values for one sample; None without a sample.
+    """
+
+    name: str
+    operators: Sequence[OperatorView]
+    mixing: Float[Tensor, "h m n"] | None = None
 
 
-def pictures_of(record: Record, folder: Path) -> ModelPictures | None:
-    """The operators of the model that a run left in its folder; None if there is no model, or none in it.
+def tokens_have_order(model: nn.Module) -> bool:
+    """Whether tokens are ordered in time; the tokens of iTransformer and DUET are channels."""
+    return not any(isinstance(module, (VariateEmbedding, ChannelMask)) for module in model.modules())
+
+
+@torch.no_grad()
+def view_layers(model: nn.Module, sample: Sample | None = None) -> list[LayerView]:
+    """Every attention layer with operators, in the order of the model.
+
+    Args:
+        model: Trained model; it runs in evaluation mode.
+        sample: Inputs to compute W_mix for. If a model treats channels separately, the first channel is used.
 
     Raises:
-        ValueError: If the file is no model.
+        ValueError: If the model has no operator.
     """
-    path = folder / "model.safetensors"
-    if not path.exists() and record["task"] == "demixing":
-        # a task without validation keeps its last weights, in the checkpoint
-        path = folder / "checkpoint.safetensors"
-    if not path.exists():
-        return None
-    pictures = tuple(_pictures(load_checkpoint(path).tensors))
-    if not pictures:
-        return None
-    return ModelPictures(config_hash=record["config_hash"], label=model_label(record), pictures=pictures)
+    layers = {name: module for name, module in model.named_modules() if isinstance(module, Attention)}
+    views = {name: _operators(layer) for name, layer in layers.items()}
+    if not any(views.values()):
+        found = sorted({type(layer).__name__ for layer in layers.values()})
+        raise ValueError(
+            f"the model must have operators to explain, got {', '.join(found) or 'no attention'} in "
+            f"{type(model).__name__}; train one with attention toa-gated, toa-relu, toa-softmax or hyperglu."
+        )
+    mixing = {} if sample is None else _mixing(model, layers, sample)
+    return [
+        LayerView(name=name, operators=operators, mixing=mixing.get(name))
+        for name, operators in views.items()
+        if operators
+    ]
+
+
+def _operators(layer: Attention) -> list[OperatorView]:
+    return [
+        OperatorView(name=name, matrix=module.dense().double().cpu())
+        for name, module in layer.named_modules()
+        if isinstance(module, SequenceOperator)
+    ]
+
+
+def _mixing(model: nn.Module, layers: Mapping[str, Attention], sample: Sample) -> dict[str, Tensor]:
+    was_training = model.training
+    model.eval()
+    try:
+        with _recording(layers) as seen:
+            if callable(sample):
+                sample()
+            else:
+                model(*sample)
+    finally:
+        model.train(was_training)
+    return seen
+
+
+@contextmanager
+def _recording(layers: Mapping[str, Attention]) -> Iterator[dict[str, Tensor]]:
+    """Collect W_mix of the last call of each layer, for the first element of its batch."""
+    seen: dict[str, Tensor] = {}
+
+    def record(name: str, attend: Callable[..., Attended]) -> Any:
+        def recorded(
+            query: Tensor,
+            key: Tensor,
+            value: Tensor,
+            key_padding_mask: Tensor | None = None,
+            need_weights: bool = False,
+            *rest: Any,
+            **options: Any,
+        ) -> Attended:
+            attended = attend(query, key, value, key_padding_mask, True, *rest, **options)
+            assert attended.mixing is not None
+            seen[name] = attended.mixing[0].double().cpu()
+            return attended
+
+        return recorded
+
+    for name, layer in layers.items():
+        layer.attend = record(name, layer.attend)  # type: ignore[method-assign]
+    try:
+        yield seen
+    finally:
+        for layer in layers.values():
+            del layer.attend
 
 
 def model_label(record: Record) -> str:
-    """What a model is known by: data, horizon, name and seed."""
+    """Data set, horizon, name and seed of a model."""
     config = record["config"]
     data = Path(str(config.get("dataset", record["task"]))).stem
     horizon = f" {config['horizon']}" if "horizon" in config else ""
     return f"{data}{horizon}, {record['name']}, seed {record.get('seed')}"
 
 
-def write_pictures(models: Iterable[ModelPictures], path: Path) -> Path:
-    """Keep pictures in a file, a line each."""
-    lines = ",\n".join(json.dumps(asdict(model), separators=(",", ":")) for model in models)
+def pictures_of(record: Record, folder: Path) -> Pictures | None:
+    """Operators of the model in the folder of a run; None without a model or operators.
+
+    Raises:
+        ValueError: If the file is not a model.
+    """
+    path = folder / "model.safetensors"
+    if not path.exists() and record["task"] == "demixing":
+        # a task without validation has its last weights only in the checkpoint
+        path = folder / "checkpoint.safetensors"
+    if not path.exists():
+        return None
+    tensors = load_checkpoint(path).tensors
+    found = [match for match in map(_NAME.fullmatch, tensors) if match is not None]
+    layers = {name: number for number, name in enumerate(sorted({match["layer"] for match in found}, key=_natural), 1)}
+    found.sort(key=lambda match: (layers[match["layer"]], list(_PARTS).index(match["part"])))
+    pictures = [_picture(_view(tensors, match), layers[match["layer"]]) for match in found]
+    hashed = {"config_hash": record["config_hash"], "label": model_label(record)}
+    return {**hashed, "pictures": pictures} if pictures else None
+
+
+def write_pictures(models: Iterable[Pictures], path: Path) -> Path:
+    """Write pictures to a file, one model per line."""
+    lines = ",\n".join(json.dumps(model, separators=(",", ":")) for model in models)
     write_atomically(path, f'{{"format":"{_FORMAT}","models":[\n{lines}\n]}}\n'.encode())
     return path
 
 
-def read_pictures(path: Path) -> list[ModelPictures]:
-    """Pictures of a file.
+def read_pictures(path: Path) -> list[Pictures]:
+    """Read the pictures of a file.
 
     Raises:
-        ValueError: If it is none of these files.
+        ValueError: If the file has another format.
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         if content["format"] != _FORMAT:
             raise ValueError(f"format {content['format']!r}")
-        return [_model(values) for values in content["models"]]
+        models: list[Pictures] = content["models"]
+        for model in models:
+            # raises if entries are missing
+            list(map(picture_offset, model["pictures"]))
     except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path} must be operators in the format {_FORMAT}, got something else ({error!r}).") from None
+        raise ValueError(f"{path} must have operators in format {_FORMAT}, got something else ({error!r}).") from None
+    return models
 
 
-def _model(values: Mapping[str, Any]) -> ModelPictures:
-    pictures = tuple(
-        OperatorPicture(**{**one, "response": tuple(map(float, one["response"]))}) for one in values["pictures"]
-    )
-    for picture in pictures:
-        picture.offset()
-    return ModelPictures(config_hash=str(values["config_hash"]), label=str(values["label"]), pictures=pictures)
-
-
-def _pictures(tensors: Mapping[str, Tensor]) -> Iterator[OperatorPicture]:
-    found = [match for match in map(_NAME.fullmatch, tensors) if match is not None]
-    layers = {name: number for number, name in enumerate(sorted({match["layer"] for match in found}, key=_natural), 1)}
-    for match in sorted(found, key=lambda match: (layers[match["layer"]], list(_PARTS).index(match["part"]))):
-        operator = _operator(tensors, match[0].removesuffix(match["parameter"]), match["parameter"])
-        dense = operator.dense(operator.num_tokens).double()  # (H, N, N)
-        yield _picture(dense, layers[match["layer"]], _PARTS[match["part"]])
+def picture_offset(picture: Mapping[str, Any]) -> Float[np.ndarray, "n n"]:
+    """M of a picture, or its blocks, rounded to 8 bits."""
+    entries = np.frombuffer(base64.b64decode(picture["values"]), dtype=np.int8)
+    side = -(-picture["tokens"] // picture["block"])
+    return entries.reshape(side, side) * (picture["scale"] / 127)
 
 
 def _natural(name: str) -> list[int | str]:
     return [int(word) if word.isdecimal() else word for word in name.split(".")]
 
 
-def _operator(tensors: Mapping[str, Tensor], prefix: str, parameter: str) -> ops.Operator:
-    if parameter == "offset":
-        return ops.Dense(tensors[f"{prefix}offset"])
-    if parameter == "taps":
-        return ops.Toeplitz(tensors[f"{prefix}taps"])
-    diagonal, left, right = (tensors[f"{prefix}{name}"] for name in ("diagonal", "left", "right"))
-    return ops.DiagonalLowRank(diagonal, left, right)
+def _view(tensors: Mapping[str, Tensor], match: re.Match[str]) -> OperatorView:
+    prefix = match[0].removesuffix(match["parameter"])
+    operator: ops.Operator
+    if match["parameter"] == "offset":
+        operator = ops.Dense(tensors[f"{prefix}offset"])
+    elif match["parameter"] == "taps":
+        operator = ops.Toeplitz(tensors[f"{prefix}taps"])
+    else:
+        operator = ops.DiagonalLowRank(*(tensors[f"{prefix}{name}"] for name in ("diagonal", "left", "right")))
+    return OperatorView(name=match["part"], matrix=operator.dense(operator.num_tokens).double())
 
 
-def _picture(dense: Tensor, layer: int, part: str) -> OperatorPicture:
-    n = dense.shape[-1]
-    offsets = dense - torch.eye(n, dtype=dense.dtype)
-    head = int(offsets.square().sum((1, 2)).argmax())
+def _picture(view: OperatorView, layer: int) -> dict[str, Any]:
+    """The picture of the head with the largest offset."""
+    n = view.matrix.shape[-1]
+    head = int(view.offset.square().sum((1, 2)).argmax())
     block = -(-n // _SHOWN)
-    shown = _blocks(offsets[head].numpy(), block)
+    shown = _blocks(view.offset[head].numpy(), block)
     scale = float(np.abs(shown).max()) or 1.0
-    return OperatorPicture(
-        layer=layer,
-        head=head + 1,
-        part=part,
-        tokens=n,
-        block=block,
-        scale=float(f"{scale:.6g}"),
-        values=base64.b64encode(np.round(shown / scale * 127).astype(np.int8).tobytes()).decode(),
-        response=tuple(float(f"{gain:.4g}") for gain in frequency_gain(dense[head].numpy())),
-    )
-
-
-def frequency_gain(operator: Float[np.ndarray, "n n"]) -> Float[np.ndarray, " f"]:
-    """‖S e_f‖ / ‖e_f‖ for the waves e_f(t) = exp(2πi f t / N), f = 0 … N // 2."""
-    n = len(operator)
-    # the DFT of the rows is S applied to the waves, conjugated
-    answers = np.fft.fft(operator, axis=1)[:, : n // 2 + 1]  # (N, f)
-    return np.linalg.norm(answers, axis=0) / np.sqrt(n)
+    return {
+        "layer": layer,
+        "head": head + 1,
+        "part": _PARTS[view.name],
+        "tokens": n,
+        "block": block,
+        "scale": float(f"{scale:.6g}"),
+        "values": base64.b64encode(np.round(shown / scale * 127).astype(np.int8).tobytes()).decode(),
+        "response": [float(f"{gain:.4g}") for gain in view.response()[head].tolist()],
+    }
 
 
 def _blocks(matrix: Float[np.ndarray, "n n"], block: int) -> Float[np.ndarray, "m m"]:
-    """Of each block of entries the one that is farthest from 0, sign kept; the last blocks may be smaller."""
-    if block == 1:
-        return matrix
+    """Per block the entry with the largest absolute value; the last blocks may be smaller."""
     side = -(-len(matrix) // block)
     padded = np.zeros((side * block, side * block))
     padded[: len(matrix), : len(matrix)] = matrix
     tiles = padded.reshape(side, block, side, block).transpose(0, 2, 1, 3).reshape(side, side, block * block)
-    farthest = np.abs(tiles).argmax(axis=2)[..., None]
-    return np.take_along_axis(tiles, farthest, axis=2)[..., 0]
+    largest = np.abs(tiles).argmax(axis=2)[..., None]
+    return np.take_along_axis(tiles, largest, axis=2)[..., 0]

@@ -1,4 +1,4 @@
-"""A page that stands alone: sections of text, a table, pictures and runs, in one HTML file."""
+"""A self-contained HTML page of sections with text, a table, pictures and details."""
 
 import base64
 import html
@@ -7,35 +7,32 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from toa._files import write_atomically
-
-Rows = Sequence[Sequence[str]]
+from toa.report.tables import Rows, html_table
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Section:
-    """A part of a page.
+    """A part of a page; empty fields are left out.
 
     Args:
-        title: Its heading; "" for none.
-        lead: What was done, before the table.
+        title: Heading.
+        lead: Text before the table.
         table: A header and rows.
-        pictures: PNG files, side by side where there are several and room, each with what it shows in words.
-        reading: How to read table and pictures.
-        runs: A header and a row for each run, folded away.
-        stacked: Whether pictures stand one below another.
-        folded: What the folded part is called.
-
-    A part that is empty is left out.
+        pictures: PNG files with their descriptions, side by side if there is enough width.
+        reading: Text after the pictures.
+        details: A header and rows that are hidden until opened.
+        details_title: What the reader clicks to open the details.
+        stacked: Put pictures below each other.
     """
 
-    title: str
-    lead: str
-    table: Rows
-    pictures: Sequence[tuple[Path, str]]
-    reading: str
-    runs: Rows
+    title: str = ""
+    lead: str = ""
+    table: Rows = ()
+    pictures: Sequence[tuple[Path, str]] = ()
+    reading: str = ""
+    details: Rows = ()
+    details_title: str = "Runs"
     stacked: bool = False
-    folded: str = "Runs"
 
 
 _PAGE = """<!doctype html>
@@ -71,34 +68,18 @@ def write_sections(heading: str, sections: Sequence[Section], path: Path) -> Pat
 
 
 def _section(section: Section) -> str:
-    title = f"<h2>{html.escape(section.title)}</h2>" if section.title else ""
     pictures = "".join(
-        f'<img alt="{html.escape(words)}" src="data:image/png;base64,{base64.b64encode(file.read_bytes()).decode()}">'
-        for file, words in section.pictures
+        f'<img alt="{html.escape(text)}" src="data:image/png;base64,{base64.b64encode(file.read_bytes()).decode()}">'
+        for file, text in section.pictures
     )
     kind = "pictures stacked" if section.stacked else "pictures"
+    summary = f"<summary>{html.escape(section.details_title)}</summary>"
     parts = (
-        title,
-        _paragraph(section.lead),
-        _table(section.table),
-        f'<div class="{kind}">{pictures}</div>' if pictures else "",
-        _paragraph(section.reading),
-        f"<details><summary>{html.escape(section.folded)}</summary>\n{_table(section.runs)}</details>"
-        if section.runs
-        else "",
+        section.title and f"<h2>{html.escape(section.title)}</h2>",
+        section.lead and f"<p>{html.escape(section.lead)}</p>",
+        html_table(section.table),
+        pictures and f'<div class="{kind}">{pictures}</div>',
+        section.reading and f"<p>{html.escape(section.reading)}</p>",
+        section.details and f"<details>{summary}\n{html_table(section.details)}</details>",
     )
-    return "\n".join(part for part in parts if part)
-
-
-def _paragraph(text: str) -> str:
-    return f"<p>{html.escape(text)}</p>" if text else ""
-
-
-def _table(rows: Rows) -> str:
-    def line(cells: Sequence[str], tag: str) -> str:
-        return "<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells) + "</tr>"
-
-    if not rows:
-        return ""
-    header, *body = rows
-    return f'<div class="table"><table>{line(header, "th")}{"".join(line(row, "td") for row in body)}</table></div>'
+    return "\n".join(str(part) for part in parts if part)

@@ -1,6 +1,5 @@
 "use strict";
-// Draws the report from its data. Everything is made as nodes and text, never as markup, so that no record can write
-// into the page.
+// Draws the report from its data. It creates nodes and text, never markup, so that no record can inject markup.
 
 const $ = (id) => document.getElementById(id);
 
@@ -27,7 +26,7 @@ async function unpack(text) {
   return new Response(stream).json();
 }
 
-// ---- tables that sort -------------------------------------------------------------------------------------------
+// ---- sortable tables -------------------------------------------------------------------------------------------
 
 // a column: {title, key(row) to sort by, cell(row) to show, and classes: right, wrap, wide (not on a phone)}
 const classes = (column) => ["right", "wrap", "wide"].filter((name) => column[name]).join(" ") || null;
@@ -41,7 +40,7 @@ function sortable(place, columns, rows, caption) {
   const table = make("table", { "aria-label": caption }, make("thead", {}, make("tr", {}, ...heads)), body);
 
   function compare(left, right) {
-    // what is not there comes last, whichever way
+    // missing values come last in both directions
     if (left === null || right === null) return (left === null) - (right === null);
     const order = typeof left === "number" ? left - right : String(left).localeCompare(String(right), "en", { numeric: true });
     return state.down ? -order : order;
@@ -68,7 +67,7 @@ function sortable(place, columns, rows, caption) {
 
   draw();
   place.replaceChildren(table);
-  // what scrolls can be reached by keys, and has a name
+  // a scrolling region needs a name and keyboard focus
   for (const [name, value] of [["tabindex", 0], ["role", "region"], ["aria-label", caption]]) place.setAttribute(name, value);
   return { show(chosen) { rows = chosen; draw(); } };
 }
@@ -80,7 +79,7 @@ const number = (title, key, digits, more = {}) => ({
   ...more,
 });
 
-// a table of strings, first column to the left
+// a table of strings; the first column is aligned left
 function plain(rows, caption) {
   const [head, ...body] = rows;
   const right = (index) => (index ? "right" : null);
@@ -135,7 +134,7 @@ function curves(series, { title, across, up, zero = false }) {
   return image;
 }
 
-// names of the solid curves; what is dashed is said in words
+// names of the solid curves; `words` explains the dashed ones
 function legend(series, words = "") {
   const names = series.filter((one) => !one.dashed).map((one) =>
     make("span", { style: `color: var(--series-${one.color % 4}); padding-right: 1em` }, `— ${one.name}`));
@@ -149,14 +148,14 @@ function showNumber(data, index) {
   const records = line.records.map((place) => data.records[place]);
   $("detail-title").textContent = [line.data, line.backbone, line.attention, line.metric].filter(Boolean).join(", ");
   const facts = make("dl");
-  const say = (name, value) => value && facts.append(make("dt", {}, name), make("dd", {}, value));
-  say("table", line.table);
-  say("protocol", line.protocol);
-  say("published", line.published);
-  say("ours", line.text);
-  say("difference", line.difference === null ? "" : signed(line.difference, line.digits));
-  say("by seed", line.values.map(([seed, value]) => `${seed === null ? "all" : seed}: ${value}`).join(", "));
-  say("status", line.status === "measured" ? "" : `${line.status}: ${line.reason}`);
+  const add = (name, value) => value && facts.append(make("dt", {}, name), make("dd", {}, value));
+  add("table", line.table);
+  add("protocol", line.protocol);
+  add("published", line.published);
+  add("ours", line.text);
+  add("difference", line.difference === null ? "" : signed(line.difference, line.digits));
+  add("by seed", line.values.map(([seed, value]) => `${seed === null ? "all" : seed}: ${value}`).join(", "));
+  add("status", line.status === "measured" ? "" : `${line.status}: ${line.reason}`);
   const body = [facts];
   const curved = learning(records);
   if (curved) body.push(curved);
@@ -167,8 +166,8 @@ function showNumber(data, index) {
 }
 
 function learning(records) {
-  const told = records.filter((record) => record.history.length).slice(0, 8);
-  const series = told.flatMap((record, color) => ["train", "validation"].map((part) => ({
+  const trained = records.filter((record) => record.history.length).slice(0, 8);
+  const series = trained.flatMap((record, color) => ["train", "validation"].map((part) => ({
     name: record.label, color, dashed: part === "train",
     points: record.history.map((entry, epoch) => [epoch + 1, entry[part]]).filter((point) => point[1] !== undefined && point[1] !== null),
   }))).filter((one) => one.points.length);
@@ -184,15 +183,15 @@ function describe(data, record, metric) {
     event.target.textContent = "Copied";
   } }, "Copy");
   const facts = make("dl");
-  const say = (name, value) => value !== null && value !== undefined && value !== "" && facts.append(make("dt", {}, name), make("dd", {}, value));
-  say("value", metric in record.metrics ? `${metric} = ${record.metrics[metric]}` : "");
-  say("record", make("span", {}, make("a", { href }, data.files[record.file]), record.line ? `, line ${record.line}` : ""));
-  say("config hash", record.hash);
-  say("data", record.checksum);
-  say("device", record.device);
-  say("commit", record.commit);
-  say("time", record.seconds === null ? "" : `${record.seconds} s`);
-  say("best epoch", record.best_epoch);
+  const add = (name, value) => value !== null && value !== undefined && value !== "" && facts.append(make("dt", {}, name), make("dd", {}, value));
+  add("value", metric in record.metrics ? `${metric} = ${record.metrics[metric]}` : "");
+  add("record", make("span", {}, make("a", { href }, data.files[record.file]), record.line ? `, line ${record.line}` : ""));
+  add("config hash", record.hash);
+  add("data", record.checksum);
+  add("device", record.device);
+  add("commit", record.commit);
+  add("time", record.seconds === null ? "" : `${record.seconds} s`);
+  add("best epoch", record.best_epoch);
   const others = Object.entries(record.metrics).map(([name, value]) => `${name} ${value}`).join(", ");
   return make("section", { class: "record", "data-hash": record.hash }, make("h3", {}, record.label), facts,
     make("pre", {}, make("code", { class: "command" }, record.command)), copy,
@@ -229,7 +228,7 @@ function numbers(data) {
     { title: "published", right: true, key: (line) => (line.published ? Number(line.published) : null), cell: (line) => line.published },
     { title: "ours", right: true, key: (line) => line.mean, cell: (line) => ours(line, line.index) },
     { title: "difference", right: true, key: (line) => line.difference, cell: difference },
-    number("seeds", "seeds", null), text("protocol", "protocol"), text("table", "table"), text("why not", "reason", { wrap: true }),
+    number("seeds", "seeds", null), text("protocol", "protocol"), text("table", "table"), text("reason", "reason", { wrap: true }),
   ];
   const table = sortable($("numbers-table"), columns, lines, "Every number");
   const chosen = {};
@@ -268,7 +267,7 @@ function contests(data) {
     contest.table.length ? plain(contest.table, contest.title) : null,
     contest.diagram ? make("img", { class: "diagram", alt: `Critical-difference diagram: ${contest.title}`, src: `data:image/svg+xml;base64,${contest.diagram}` }) : null,
     make("p", { class: "note" }, contest.notes.join(" "))));
-  $("contests").replaceChildren(...(parts.length ? parts : [make("p", { class: "note" }, "Nothing is measured yet that could be tested.")]));
+  $("contests").replaceChildren(...(parts.length ? parts : [make("p", { class: "note" }, "Nothing measured yet can be tested.")]));
 }
 
 function follow(data) {
@@ -281,14 +280,14 @@ unpack($("data").textContent).then((data) => {
   $("headline").textContent = data.headline;
   sortable($("summary-table"), data.summary[0].map((title, i) => ({
     title, right: i > 0, key: (row) => (i && row[i] !== "" && !Number.isNaN(parseFloat(row[i])) ? parseFloat(row[i]) : row[i] || null), cell: (row) => row[i],
-  })), data.summary.slice(1), "How far each table is");
+  })), data.summary.slice(1), "Status of each table");
   ranksTable(data);
   contests(data);
   numbers(data);
   showOperators(data);
   $("skipped").replaceChildren(...data.skipped.map((words) => make("li", {}, words)));
   addEventListener("hashchange", () => follow(data));
-  // a closed number leaves the address, so that the same link opens it again
+  // closing a number resets the address, so that the same link opens it again
   $("detail").addEventListener("close", () => location.hash.startsWith("#number-") && history.replaceState(null, "", "#numbers"));
   follow(data);
   document.body.dataset.ready = "yes";

@@ -1,103 +1,254 @@
-"""The comparison with the paper, whole: read, compared, and written as Markdown and as one page."""
+"""The comparison with the paper: our numbers, ranks, significance tests and operators."""
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from statistics import fmean
+from typing import Any, Literal
 
-from toa.report.cells import Line, paper_lines
-from toa.report.evidence import Evidence, Run, Skipped, read_evidence
-from toa.report.operators import OPERATORS_FILE, ModelPictures, pictures_of, read_pictures
-from toa.report.ranks import RankRow, rank_rows
-from toa.report.significance import Contest, contests
+from toa.experiments.published import PublishedNumber
+from toa.experiments.records import Record
+from toa.report.cells import Entry, decimals, paper_entries
+from toa.report.comparison import draw_critical_difference, no_diagram, notes, system_table
+from toa.report.evidence import Evidence, Run, read_evidence
+from toa.report.figures import svg_text
+from toa.report.operators import OPERATORS_FILE, Pictures, pictures_of, read_pictures
+from toa.report.statistics import Row, Scores, collect, compare, rank_scores
+from toa.report.tables import Table
 
-# base64 characters of operators that a page takes; those of a model are some ten thousand
-_MOST = 350_000
+# tables with ranks, and the ranked metric
+RANKED = {
+    "forecast-full": "mse",
+    "forecast-average": "mse",
+    "pems-full": "mse",
+    "pems-average": "mse",
+    "classification": "accuracy",
+    "anomaly": "f1_pa",
+    "sor-ablation-full": "mse",
+}
+# ranked tables that are means over other tables are not tested
+_TESTED = ("forecast-full", "pems-full", "classification", "anomaly", "sor-ablation-full")
+_NO_SOR = "-nosor"
+# base64 characters of operators on a page; one model has about ten thousand
+_MAX_CHARACTERS = 350_000
+
+
+@dataclass(frozen=True, slots=True)
+class RankRow:
+    """Average rank and top-1 count of a variant, computed as in the paper.
+
+    Numbers are ranked as printed, so equal printed numbers tie. Ties share the best rank, in classification the mean
+    rank; every tied best counts as top-1. This reproduces all ranks that the paper prints, except for one tie in the
+    SOR ablation (ETTm1, horizon 96, TOA-Gated).
+
+    Attributes:
+        blocks: Number of data sets and horizons of the table.
+        shared: Number of those in which we measured all variants.
+        published_rank, published_top1: Published numbers over all blocks.
+        same_rank, same_top1: Published numbers over the shared blocks; None if there are none.
+        our_rank, our_top1: Our numbers over the shared blocks.
+    """
+
+    table: str
+    backbone: str
+    variant: str
+    blocks: int
+    shared: int
+    published_rank: float
+    published_top1: int
+    same_rank: float | None
+    same_top1: int | None
+    our_rank: float | None
+    our_top1: int | None
+
+
+def rank_rows(entries: Iterable[Entry]) -> list[RankRow]:
+    """One row per variant of each backbone of the tables with ranks."""
+    groups: dict[tuple[str, str, str], dict[tuple[str, str], dict[str, Entry]]] = {}
+    for entry in entries:
+        number = entry.number
+        if entry.own and number.metric == RANKED.get(number.table):
+            group = groups.setdefault((number.table, number.backbone, _family(number)), {})
+            group.setdefault((number.dataset, number.horizon), {})[number.variant] = entry
+    return [row for (table, backbone, _), group in groups.items() for row in _rows(table, backbone, [*group.values()])]
+
+
+def _family(number: PublishedNumber) -> str:
+    """Variants of one family are ranked together: in the SOR ablation with and without SOR, else all ("")."""
+    return number.variant.removesuffix(_NO_SOR) if number.table.startswith("sor-") else ""
+
+
+def _rows(table: str, backbone: str, blocks: list[dict[str, Entry]]) -> list[RankRow]:
+    variants = list(dict.fromkeys(variant for block in blocks for variant in block))
+    complete = [[block[variant] for variant in variants] for block in blocks if len(block) == len(variants)]
+    shared = [block for block in complete if all(entry.mean is not None for entry in block)]
+    published = _standings(table, [[entry.number.value for entry in block] for block in complete], complete)
+    same = _standings(table, [[entry.number.value for entry in block] for block in shared], shared)
+    ours = _standings(table, [[entry.mean for entry in block] for block in shared], shared)
+    nothing = [(None, None)] * len(variants)
+    return [
+        RankRow(table, backbone, variant, len(complete), len(shared), *standings[0], *standings[1], *standings[2])
+        for variant, *standings in zip(variants, published, same or nothing, ours or nothing, strict=True)
+    ]
+
+
+def _standings(table: str, values: list[list[Any]], blocks: Sequence[Sequence[Entry]]) -> list[tuple[Any, Any]]:
+    """Average rank and top-1 count of each variant; empty without blocks."""
+    ties: Literal["average", "min"] = "average" if table == "classification" else "min"
+    ranks = []
+    for row, block in zip(values, blocks, strict=True):
+        digits = max(decimals(entry.number.text) for entry in block)
+        ranks.append(rank_scores(row, RANKED[table], digits=digits, ties=ties).tolist())
+    return [
+        (fmean(column), sum(rank == min(block) for rank, block in zip(column, ranks, strict=True)))
+        for column in zip(*ranks, strict=True)
+    ]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Contest:
+    """Significance tests of the attentions of one backbone under one protocol, over data sets and horizons.
+
+    Attributes:
+        metric: Metric of the records.
+        baseline: System that the others are tested against.
+        scores, rows: Scores and results; None and empty if nothing can be compared.
+        notes: Explanations, or why there is nothing.
+    """
+
+    table: str
+    backbone: str
+    protocol: str
+    metric: str
+    baseline: str
+    scores: Scores | None = None
+    rows: tuple[Row, ...] = ()
+    notes: tuple[str, ...]
+
+    @property
+    def title(self) -> str:
+        """What is compared."""
+        return f"{self.table}, {self.backbone}, {self.protocol}: {self.metric}"
+
+    @property
+    def file(self) -> str:
+        """File name of the diagram."""
+        return f"critical-difference-{re.sub('[^a-z0-9]+', '-', self.title.lower())}.svg"
+
+    @property
+    def results(self) -> Table:
+        """A header and one row per system; empty if nothing can be compared."""
+        return [] if self.scores is None else system_table(self.scores, self.rows, self.baseline)
+
+    @cached_property
+    def diagram(self) -> str:
+        """The critical-difference diagram as SVG; "" if there is none."""
+        if self.scores is None or no_diagram(self.scores):
+            return ""
+        return svg_text(draw_critical_difference(self.scores))
+
+
+def contests(entries: Iterable[Entry]) -> list[Contest]:
+    """One contest per table, backbone, protocol and metric with a measured number."""
+    groups: dict[tuple[str, str, str, str, str], dict[str, Record]] = {}
+    for entry in entries:
+        number = entry.number
+        if number.table in _TESTED and number.metric == RANKED[number.table] and entry.values:
+            key = (number.table, number.backbone, entry.protocol, entry.metric, _family(number))
+            groups.setdefault(key, {}).update({run.where: run.record for run in entry.runs})
+    found = []
+    for (table, backbone, protocol, metric, family), records in groups.items():
+        baseline = f"{backbone}/{f'{family}-no-sor' if family else 'softmax'}"
+        names: dict[str, Any] = {"table": table, "backbone": backbone, "protocol": protocol, "metric": metric}
+        names["baseline"] = baseline
+        try:
+            scores = collect(list(records.values()), metric)
+            rows = tuple(compare(scores, baseline))
+            found.append(Contest(**names, scores=scores, rows=rows, notes=tuple(notes(scores, baseline))))
+        except ValueError as error:
+            found.append(Contest(**names, notes=(str(error),)))
+    return found
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class PaperReport:
-    """What a report shows.
+    """Everything that a report shows.
 
     Attributes:
-        evidence: What was read, and what of it does not count.
-        lines: Every published number, and ours.
+        evidence: Records, and what does not count.
+        entries: Every published number, with ours.
         ranks: Average ranks and top-1 counts.
-        contests: Tests.
-        operators: Of some models.
-        remarks: What was left out on the way.
+        contests: Significance tests.
+        operators: Pictures of operators of some models.
+        remarks: What was left out of the operators.
     """
 
     evidence: Evidence
-    lines: tuple[Line, ...]
+    entries: tuple[Entry, ...]
     ranks: tuple[RankRow, ...]
     contests: tuple[Contest, ...]
-    operators: tuple[ModelPictures, ...]
+    operators: tuple[Pictures, ...]
     remarks: tuple[str, ...]
 
     @property
-    def skipped(self) -> tuple[Skipped, ...]:
-        """What was read and does not count."""
-        return self.evidence.skipped
-
-    @property
     def others(self) -> list[Run]:
-        """Runs that are no cell of the paper's tables."""
-        counted = {run.where for line in self.lines for run in line.runs}
+        """Runs that belong to no number of the paper."""
+        counted = {run.where for entry in self.entries for run in entry.runs}
         return [run for run in self.evidence.runs if run.where not in counted]
 
 
 def make_report(
     paths: Sequence[Path], *, tables: Iterable[str] | None = None, data_dir: Path | None = None
 ) -> PaperReport:
-    """Compare all records below some paths with the paper.
+    """Compare all records of files and folders with the paper.
 
     Args:
         paths: Files and folders.
-        tables: Names of tables; all if None.
-        data_dir: Where data are looked for, to say what keeps a number from being run.
+        tables: Names of tables; default: all.
+        data_dir: First folder to search for data, to explain why a number cannot be measured.
 
     Raises:
         ValueError: If a table is unknown.
-        FileNotFoundError: If a path is not there.
+        FileNotFoundError: If a path does not exist.
     """
     evidence = read_evidence(paths)
-    lines = paper_lines(evidence, tables=tables, data_dir=data_dir)
+    entries = paper_entries(evidence, tables=tables, data_dir=data_dir)
     operators, remarks = _operators(paths, evidence)
     return PaperReport(
         evidence=evidence,
-        lines=tuple(lines),
-        ranks=tuple(rank_rows(lines)),
-        contests=tuple(contests(lines)),
+        entries=tuple(entries),
+        ranks=tuple(rank_rows(entries)),
+        contests=tuple(contests(entries)),
         operators=tuple(operators),
         remarks=tuple(remarks),
     )
 
 
-def _operators(paths: Iterable[Path], evidence: Evidence) -> tuple[list[ModelPictures], list[str]]:
-    """Operators of files beside records, then of models that runs left, as many as a page takes."""
-    found: dict[str, ModelPictures] = {}
+def _operators(paths: Iterable[Path], evidence: Evidence) -> tuple[list[Pictures], list[str]]:
+    """Pictures from files beside records, then of models that runs saved, as many as fit on a page; and remarks."""
+    found: dict[str, Pictures] = {}
     remarks: list[str] = []
     for file in sorted(file for path in paths if path.is_dir() for file in path.rglob(OPERATORS_FILE)):
         try:
-            found |= {model.config_hash: model for model in read_pictures(file)}
+            found |= {model["config_hash"]: model for model in read_pictures(file)}
         except ValueError as error:
             remarks.append(str(error))
-    # of each setting one model
+    # one model per setting, that of the first seed
     firsts = {run.setting: run for run in sorted(evidence.runs, key=lambda run: run.seed or 0, reverse=True)}
     for run in evidence.runs:
         if run is firsts[run.setting] and run.line == 0 and run.record["config_hash"] not in found:
             try:
-                model = pictures_of(run.record, run.path.parent)
+                if (model := pictures_of(run.record, run.path.parent)) is not None:
+                    found[model["config_hash"]] = model
             except ValueError as error:
                 remarks.append(str(error))
-                continue
-            if model is not None:
-                found[model.config_hash] = model
-    taken, room = [], _MOST
+    taken, left = [], _MAX_CHARACTERS
     for model in found.values():
-        room -= sum(len(picture.values) for picture in model.pictures)
-        if room >= 0:
+        left -= sum(len(picture["values"]) for picture in model["pictures"])
+        if left >= 0:
             taken.append(model)
     if len(taken) < len(found):
-        remarks.append(f"{len(found) - len(taken)} of {len(found)} models have operators that no room was left for.")
+        remarks.append(f"Operators of {len(found) - len(taken)} of {len(found)} models do not fit on the page.")
     return taken, remarks

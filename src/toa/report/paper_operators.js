@@ -1,6 +1,6 @@
 // ---- operators --------------------------------------------------------------------------------------------------
 
-// from blue (subtracts) over the paper's colour to red (adds); position in -1 … 1
+// from blue (negative) over the background to red (positive); position in -1 … 1
 function heat(position, dark) {
   const strength = Math.min(1, Math.abs(position)) ** 0.7;
   const middle = dark ? [30, 35, 41] : [253, 253, 251];
@@ -13,7 +13,7 @@ function offsets(picture) {
   return Float64Array.from(raw, (letter) => ((letter.charCodeAt(0) << 24) >> 24) * picture.scale / 127);
 }
 
-// gain of one row at each frequency: the size of its discrete Fourier transform
+// gain of one row per frequency: the absolute value of its discrete Fourier transform
 function rowGain(row) {
   const n = row.length;
   return Array.from({ length: Math.floor(n / 2) + 1 }, (_, f) => {
@@ -35,13 +35,13 @@ function choice(title, id, names, onchange) {
 function showOperators(data) {
   const place = $("operator-view");
   if (!data.operators.length) {
-    place.replaceChildren(make("p", { class: "note" }, "No model and no file of operators stands beside the records."));
+    place.replaceChildren(make("p", { class: "note" }, "There is no model and no operators.json beside the records."));
     return;
   }
   const view = make("div");
   const parts = make("span");
   let model = data.operators[0];
-  let whole = false;
+  let withIdentity = false;
   const shown = { picture: model.pictures[0] };
   const pick = (index) => { shown.picture = model.pictures[index]; draw(); };
   const pickModel = (index) => {
@@ -50,19 +50,19 @@ function showOperators(data) {
     parts.replaceChildren(choice("Operator", "operator-part", names, pick));
     pick(0);
   };
-  const draw = () => view.replaceChildren(operatorView(data, model, shown.picture, whole));
-  const form = make("form", { id: "operator-form", class: "choices", "aria-label": "Choice of an operator", onsubmit: (event) => event.preventDefault() },
+  const draw = () => view.replaceChildren(operatorView(data, model, shown.picture, withIdentity));
+  const form = make("form", { id: "operator-form", class: "choices", "aria-label": "Choose an operator", onsubmit: (event) => event.preventDefault() },
     choice("Model", "operator-model", data.operators.map((one) => one.label), pickModel), parts,
-    choice("Shown", "operator-shown", ["M = S − I", "S = I + M"], (index) => { whole = index === 1; draw(); }));
+    choice("Shown", "operator-shown", ["M = S − I", "S = I + M"], (index) => { withIdentity = index === 1; draw(); }));
   place.replaceChildren(form, view);
   pickModel(0);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
 }
 
-function operatorView(data, model, picture, whole) {
+function operatorView(data, model, picture, withIdentity) {
   const side = Math.ceil(picture.tokens / picture.block);
   const values = offsets(picture);
-  if (whole) for (let i = 0; i < side; i++) values[i * side + i] += 1;
+  if (withIdentity) for (let i = 0; i < side; i++) values[i * side + i] += 1;
   const most = values.reduce((high, value) => Math.max(high, Math.abs(value)), 0) || 1;
   const about = `Operator of ${model.label}, layer ${picture.layer}, ${picture.part}, head ${picture.head}, ${picture.tokens} tokens`;
   const readout = make("p", { id: "readout", role: "status", "aria-live": "polite" }, `${side} rows and columns`);
@@ -89,7 +89,7 @@ function operatorView(data, model, picture, whole) {
     const series = [{ name: "S, all rows", color: 0, points: picture.response.map((gain, f) => [f, gain]) }];
     if (row >= 0 && picture.block === 1) {
       const weights = Array.from(values.slice(row * side, (row + 1) * side));
-      if (!whole) weights[row] += 1;
+      if (!withIdentity) weights[row] += 1;
       series.push({ name: `row ${row + 1}`, color: 1, points: rowGain(weights).map((gain, f) => [f, gain]) });
     }
     const chart = curves(series, { title: "Frequency response", across: `periods in ${picture.tokens} tokens`, up: "gain", zero: true });
@@ -113,13 +113,13 @@ function operatorView(data, model, picture, whole) {
   keep(-1);
   const dark = matchMedia("(prefers-color-scheme: dark)").matches;
   const stops = [-1, -0.5, 0, 0.5, 1].map((position) => `rgb(${heat(position, dark).join(" ")})`).join(", ");
-  const block = picture.block === 1 ? "" : ` Each point is the entry farthest from 0 of ${picture.block} x ${picture.block}.`;
+  const block = picture.block === 1 ? "" : ` Each point is the entry with the largest absolute value in a block of ${picture.block} x ${picture.block}.`;
   const record = data.records[model.record];
   return make("div", { class: "operator" },
     make("figure", {}, canvas, make("div", { class: "bar", style: `background: linear-gradient(to right, ${stops})` }),
       make("div", { class: "ends" }, make("span", {}, short(-most)), make("span", {}, "0"), make("span", {}, short(most))),
       readout, make("figcaption", {}, `Rows are outputs, columns inputs; ${picture.tokens} tokens.${block}`)),
     make("div", {}, make("h3", {}, "Frequency response"), response,
-      make("figcaption", {}, "What S makes of a wave of unit size, averaged over all outputs; 1 leaves it as it is."),
-      record ? make("div", {}, learning([record]), describe(data, record, "")) : make("p", { class: "note" }, `config hash ${model.hash}; its record is not among those that were read`)));
+      make("figcaption", {}, "Norm of S applied to a wave of norm 1; gain 1 means unchanged."),
+      record ? make("div", {}, learning([record]), describe(data, record, "")) : make("p", { class: "note" }, `config hash ${model.hash}; its record was not read`)));
 }

@@ -1,10 +1,11 @@
-"""The tables of docs/performance.md are what its records say."""
+"""The tables of docs/performance.md equal the records."""
 
 import json
 
 import pytest
 
 from tests.support import ROOT, load_script, message
+from toa_bench import tables
 
 
 @pytest.fixture
@@ -19,7 +20,7 @@ def test_the_page_equals_its_records(page):
     assert page.main(["--check"]) == 0, "run benchmarks/performance_page.py"
 
 
-def test_the_readme_says_what_the_records_say(page):
+def test_the_readme_equals_the_records(page):
     def read(name):
         return json.loads((page.RECORDS / f"{name}.json").read_text(encoding="utf-8"))
 
@@ -37,7 +38,7 @@ def test_every_table_is_on_the_page(page):
     assert [name for name in page.TABLES if f"<!-- table {name} -->" not in text] == []
 
 
-def test_a_table_is_made_from_its_record_and_the_text_around_it_kept(page, tmp_path):
+def test_a_table_is_made_from_its_record_and_other_text_is_kept(page, tmp_path):
     def row(name, system, milliseconds, graph, over):
         cost = {"milliseconds": milliseconds, "graph_ms": graph, "extra_bytes": 2**20}
         return {"tokens": 1024, "name": name, "system": system, "cost": cost, "over_sdpa": over}
@@ -53,24 +54,24 @@ def test_a_table_is_made_from_its_record_and_the_text_around_it_kept(page, tmp_p
     # 13 products against 7
     assert "| 1024 | 0.500 | 1.300 | 2.60 | 1.40 |  |  |" in made
     assert "moon, PyTorch 2.9, commit abc: `python x.py`" in made
-    assert "Not measured yet: `results/performance/training_step.json` is not there." in made
+    assert "Not measured yet: `results/performance/training_step.json` does not exist." in made
     assert "old" not in made
     assert page.rendered(made, tmp_path) == made
     memory = page.rendered("<!-- table memory --><!-- end -->", tmp_path)
     assert "| 1024 | 1.0 | 1.0 | 1.0 | 1.0 |" in memory
 
 
-def test_steps_stand_beside_what_they_are_held_to(page):
+def test_steps_are_shown_with_their_targets():
     case = {"backbone": "patchtst", "batch_size": 1, "channels": 1, "lookback": 24}
     case["model"] = {"embed_dim": 2, "ff_dim": 4, "num_layers": 1}
     system = {"backend": "triton", "milliseconds": 1.0, "time_over_peer": 0.4, "peak_memory": 2**20}
     systems = {"toa-gated": system | {"memory_over_peer": 0.5}, "toa-relu": {"refused": "wrong"}}
-    made = page.steps({"rows": [{"name": "patchtst-128", "case": case, "systems": systems}]})
-    assert "| patchtst-128 | toa-gated | triton | 1.00 | 0.400 | 0.50 | 1 | 0.50 |  | 0.0 |" in made
-    assert "| patchtst-128 | toa-relu | refused |" in made
-    # three tokens: patches and head; six square and two wide linear maps; twenty products of heads
+    made = tables.steps({"rows": [{"name": "patchtst-128", "case": case, "systems": systems}]})
+    assert made[1] == ["patchtst-128", "toa-gated", "triton", "1.00", "0.400", "0.50", "1", "0.50", "", "0.0"]
+    assert made[2][:3] == ["patchtst-128", "toa-relu", "refused"]
+    # three tokens; patches and head; six square and two wide linear layers; twenty products per head
     ends, linear = 16 * 2 * 3 + 3 * 2 * 96, 6 * 2**2 + 2 * 2 * 4
-    assert page.step_flops(case, "toa-gated") == 2 * (3 * ends + 3 * (3 * linear + 20 * 3 * 2))
+    assert tables.step_flops(case, "toa-gated") == 2 * (3 * ends + 3 * (3 * linear + 20 * 3 * 2))
 
 
 def test_an_unknown_table_is_refused(page):
@@ -78,7 +79,7 @@ def test_an_unknown_table_is_refused(page):
         page.rendered("<!-- table speed --><!-- end -->")
 
 
-def test_a_row_of_the_papers_table_stands_beside_the_peers_model_of_its_backbone(page, tmp_path):
+def test_a_row_of_the_efficiency_table_is_shown_beside_the_peer(page, tmp_path):
     cost = {"milliseconds": 0.5, "peak_memory": 2**21, "parameters": 12345}
     row = cost | {"name": "patchtst/toa-gated", "config": {"backbone": "patchtst"}, "published_ms": 18.88}
     peer = {"patchtst": {"milliseconds": 4.0, "peak_memory": 2**22}}

@@ -1,4 +1,4 @@
-"""What the primitive costs: forward and backward of operator attention by backend, beside PyTorch's own attention.
+"""Cost of operator attention, forward and backward, per backend and beside PyTorch's own attention.
 
 Alphabet: B batch, N tokens, H heads, D head width.
 """
@@ -17,48 +17,57 @@ from torch import Tensor
 
 from toa import ops
 from toa._checks import check_at_least, check_choice
-from toa.experiments.step_cost import PeakMemory
 from toa.tasks.device import allow_tf32
+from toa_bench.step_cost import PeakMemory
 
-# PyTorch's own attention, without operators: what all others are measured against
+# PyTorch's attention without operators: the baseline of all ratios
 SDPA = "sdpa"
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32, "float64": torch.float64}
 
-# a kernel's tiles are those of its full size from here on; a CPU would take minutes
+# kernels use full-size tiles from 2048 tokens; on a CPU that length would take minutes
 _CHECKED_TOKENS = {"cuda": 2048, "cpu": 129}
-# scores that the formula as printed holds at a time, forward and backward, each at least float32
+# score matrices that the reference holds at once, forward and backward, each at least float32
 _REFERENCE_SCORES = {"softmax": 9, "relu": 9, "gated": 20}
-_MOST_REPEATS = 200
+_MAX_REPEATS = 200
 _LONG_MS = 100.0
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class OpCase:
-    """One system on one problem.
+@dataclass(frozen=True, kw_only=True)
+class OpSettings:
+    """Settings that all cases of a run share.
 
     Args:
-        system: "sdpa", or a name of `toa.ops.BACKENDS`.
-        activation: "softmax", "relu" or "gated"; "sdpa" has softmax alone.
-        batch, tokens, heads, width: Sizes B, N, H, D of queries, keys and values; the gate has the same width.
-        dtype: A name of `DTYPES`, of the tensors and of the operators' offsets.
-        tf32: Whether CUDA may round factors of float32 products to TF32.
-        score_norm, gate_norm: Normalisers, as `toa.ops.operator_attention` has them.
-        causal: Whether a query sees only itself and what is before it.
-        seed: Of the tensors.
+        batch, heads, width: Sizes B, H, D of queries, keys, values and the gate.
+        tf32: Allow TF32 for float32 products on CUDA.
+        score_norm, gate_norm, causal: As in `toa.ops.operator_attention`.
+        seed: Seed of the tensors.
     """
 
-    system: str
-    activation: ops.Activation
     batch: int = 8
-    tokens: int = 1024
     heads: int = 8
     width: int = 64
-    dtype: str = "bfloat16"
     tf32: bool = True
     score_norm: ops.ScoreNorm = "none"
     gate_norm: ops.GateNorm = "none"
     causal: bool = False
     seed: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpCase(OpSettings):
+    """One system on one problem.
+
+    Args:
+        system: "sdpa" (softmax only), or a name of `toa.ops.BACKENDS`.
+        activation: A name of `toa.ops.ACTIVATIONS`.
+        tokens: Length N.
+        dtype: A name of `DTYPES`, for tensors and operator offsets.
+    """
+
+    system: str
+    activation: ops.Activation
+    tokens: int = 1024
+    dtype: str = "bfloat16"
 
     def __post_init__(self) -> None:
         check_choice("system", self.system, (SDPA, *ops.BACKENDS))
@@ -71,13 +80,18 @@ class OpCase:
 
     @property
     def name(self) -> str:
-        """The system and its activation."""
+        """Activation and system, as shown in tables."""
         return SDPA if self.system == SDPA else f"{self.activation} {self.system}"
 
-    def chosen(self, device: torch.device) -> str:
-        """The backend that "auto" takes for the problem."""
+    def chosen(self, device: torch.device, backend: str = "auto") -> str:
+        """The backend that runs this problem if `backend` is requested; raises ValueError if it cannot."""
         return ops.choose_backend(
-            activation=self.activation, device=device, dtype=DTYPES[self.dtype], width=self.width, tokens=self.tokens
+            backend,
+            activation=self.activation,
+            device=device,
+            dtype=DTYPES[self.dtype],
+            width=self.width,
+            tokens=self.tokens,
         )
 
     def objection(self, device: torch.device) -> str | None:
@@ -85,36 +99,29 @@ class OpCase:
         if self.system == SDPA:
             return None
         try:
-            ops.choose_backend(
-                self.system,
-                activation=self.activation,
-                device=device,
-                dtype=DTYPES[self.dtype],
-                width=self.width,
-                tokens=self.tokens,
-            )
+            self.chosen(device, self.system)
         except ValueError as error:
             return str(error)
         return None
 
     def reference_bytes(self) -> int:
-        """About what the formula as printed holds, forward and backward."""
+        """Approximate memory of the reference, forward and backward."""
         scores = self.batch * self.heads * self.tokens**2
         return _REFERENCE_SCORES[self.activation] * scores * max(4, DTYPES[self.dtype].itemsize)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OpCost:
-    """What forward and backward of a case cost.
+    """Cost of forward and backward of a case.
 
     Args:
-        milliseconds: Median; called from Python, so that small problems on CUDA are bound by their launches.
-        tenth, ninetieth: Quantiles at 10 and 90 percent.
-        repeats: How many were timed.
-        graph_ms: Median of a replay of both as one CUDA graph, as a training step runs them; None elsewhere.
-        needed_bytes: Inputs, operators, output, its gradient and theirs.
-        peak_bytes: Most that was held; None where it is not measured.
-        extra_bytes: The peak beyond what is needed.
+        milliseconds: Median over repeats of an eager call, so kernel launches are included.
+        tenth, ninetieth: 10 % and 90 % quantiles.
+        repeats: Number of timed repeats.
+        graph_ms: Median of a CUDA graph replay; None off CUDA.
+        needed_bytes: Inputs, operators, output and all gradients.
+        peak_bytes: Peak memory; None if the system does not report it.
+        extra_bytes: Peak memory minus the needed bytes.
     """
 
     milliseconds: float
@@ -127,44 +134,47 @@ class OpCost:
     extra_bytes: int | None
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
 class _Problem:
-    """The tensors of a case, and a step over them."""
+    """Tensors of a case."""
 
-    def __init__(self, case: OpCase, device: torch.device) -> None:
-        self.case = case
+    case: OpCase
+    inputs: dict[str, Tensor]
+    offsets: dict[str, Tensor]
+    cotangent: Tensor
+
+    @classmethod
+    def of(cls, case: OpCase, device: torch.device) -> "_Problem":
         generator = torch.Generator(device).manual_seed(case.seed)
 
         def normal(*shape: int, std: float = 1.0) -> Tensor:
-            # drawn in float32: all dtypes see the same problem
+            # drawn in float32, so that all dtypes get the same problem
             made = torch.randn(shape, generator=generator, device=device).mul_(std)
             return made.to(DTYPES[case.dtype]).requires_grad_()
 
-        tokens = (case.batch, case.tokens, case.heads, case.width)
-        names = ["q", "k", "v"] + ["gate_q", "gate_k"] * (case.activation == "gated")
-        operators = ["s1", "s2"] + ["gate_s1"] * (case.activation == "gated")
-        self.inputs = {name: normal(*tokens) for name in names}
+        gated = case.activation == "gated"
+        shape = (case.batch, case.tokens, case.heads, case.width)
+        inputs = {name: normal(*shape) for name in ["q", "k", "v"] + ["gate_q", "gate_k"] * gated}
         square = (case.heads, case.tokens, case.tokens)
-        self.offsets = {name: normal(*square, std=case.tokens**-0.5) for name in operators if case.system != SDPA}
+        operators = [] if case.system == SDPA else ["s1", "s2"] + ["gate_s1"] * gated
+        offsets = {name: normal(*square, std=case.tokens**-0.5) for name in operators}
         if case.system == SDPA:
-            self.inputs = {
-                name: x.detach().transpose(1, 2).contiguous().requires_grad_() for name, x in self.inputs.items()
-            }
-        self.leaves = self.inputs | self.offsets
-        self.cotangent = normal(*self.inputs["v"].shape).detach()
+            inputs = {name: x.detach().transpose(1, 2).contiguous().requires_grad_() for name, x in inputs.items()}
+        cotangent = normal(*inputs["v"].shape).detach()
+        return cls(case=case, inputs=inputs, offsets=offsets, cotangent=cotangent)
+
+    @property
+    def leaves(self) -> dict[str, Tensor]:
+        return self.inputs | self.offsets
 
     def cast(self, dtype: torch.dtype) -> "_Problem":
-        """The same numbers in another dtype."""
-        other = object.__new__(_Problem)
-        other.case = self.case
-        other.inputs, other.offsets = (
+        inputs, offsets = (
             {name: x.detach().to(dtype).requires_grad_() for name, x in group.items()}
             for group in (self.inputs, self.offsets)
         )
-        other.leaves, other.cotangent = other.inputs | other.offsets, self.cotangent.to(dtype)
-        return other
+        return replace(self, inputs=inputs, offsets=offsets, cotangent=self.cotangent.to(dtype))
 
     def run(self, system: str) -> Tensor:
-        """The output."""
         case = self.case
         scale = case.width**-0.5
         if system == SDPA:
@@ -182,28 +192,23 @@ class _Problem:
         )
 
     def step(self, system: str) -> tuple[Tensor, ...]:
-        """The output and the gradient of every tensor."""
+        """The output and the gradient of every input and offset."""
         out = self.run(system)
         return out, *torch.autograd.grad(out, list(self.leaves.values()), self.cotangent)
 
-    def needed_bytes(self) -> tuple[int, int]:
-        """What is there before a step, and what it must make."""
-        leaves = sum(x.nbytes for x in self.leaves.values())
-        return leaves + self.cotangent.nbytes, leaves + self.cotangent.nbytes
-
 
 def check_accuracy(case: OpCase, device: torch.device) -> str | None:
-    """What of a backend is less accurate than the reference allows, on a small case like it; None if nothing.
+    """Compare a backend with the reference on a small version of a case; returns the first violation, or None.
 
-    Output and every gradient may be off by twice the error of the reference in the same precision, both against the
-    reference in float64, as root mean squares, and by some units of the last place. Where rounding takes a score past
-    zero, ReLU's gradient jumps: `share_past_zero` of the scores may.
+    Errors are root mean squares against the reference in float64. Allowed are twice the error of the reference in the
+    same dtype plus a few units of rounding. Gradients may also be off by `share_past_zero`: where rounding moves a
+    score past zero, the gradient of ReLU jumps.
     """
     if case.system in (SDPA, "reference"):
         return None
     case = checked_case(case, device)
     with allow_tf32(case.tf32, device):
-        problem = _Problem(case, device)
+        problem = _Problem.of(case, device)
         got = problem.step(case.system)
         plain = problem.step("reference")
         exact = problem.cast(torch.float64).step("reference")
@@ -211,8 +216,8 @@ def check_accuracy(case: OpCase, device: torch.device) -> str | None:
     kinks = share_past_zero(case.batch * case.heads * case.tokens**2, eps) if case.activation != "softmax" else 0.0
     for name, x, near, true in zip(("output", *problem.leaves), got, plain, exact, strict=True):
         error = _rms(x.double() - true)
-        granted = 1e-6 + 4 * eps + (0.0 if name == "output" else kinks**0.5)
-        allowed = 2 * _rms(near.double() - true) + granted * _rms(true) + 1e-7
+        relative = 1e-6 + 4 * eps + (0.0 if name == "output" else kinks**0.5)
+        allowed = 2 * _rms(near.double() - true) + relative * _rms(true) + 1e-7
         if not error <= allowed:
             what = name if name == "output" else f"gradient of {name}"
             return f"{what} at N={case.tokens}: error {error:.2e}, allowed {allowed:.2e}"
@@ -220,23 +225,23 @@ def check_accuracy(case: OpCase, device: torch.device) -> str | None:
 
 
 def unit_of_rounding(dtype: torch.dtype, *, tf32: bool) -> float:
-    """What a product's factors are rounded to, relative to them."""
-    # tensor cores cut float32 off after ten binary digits; cuBLAS leaves small products to other units
+    """Relative rounding error of the factors of a product."""
+    # TF32 keeps ten mantissa bits and truncates; cuBLAS runs small products without tensor cores
     return max(torch.finfo(dtype).eps, 2.0**-9 if tf32 else 0.0)
 
 
 def share_past_zero(scores: int, eps: float) -> float:
-    """Share of so many scores that rounding may take past zero, by weight: eps, and three standard deviations more.
+    """Weighted share of scores that rounding may move past zero: eps plus three standard deviations.
 
-    A weight is the square of a gradient, a product of two normal numbers: its own square has a mean of nine. Of a few
-    scores none is granted: in float32 that takes a million.
+    A weight is a squared gradient, the square of a product of two normal numbers, whose second moment is nine. Returns
+    zero if the expected number of such scores is below one half.
     """
     mean = eps * scores
     return 0.0 if mean + 3.0 * mean**0.5 < 0.5 else (mean + 9.0 * mean**0.5) / scores
 
 
 def checked_case(case: OpCase, device: torch.device) -> OpCase:
-    """The case that is checked in place of another."""
+    """The smaller case on which `check_accuracy` tests a case."""
     tokens = min(case.tokens, _CHECKED_TOKENS.get(device.type, _CHECKED_TOKENS["cpu"]))
     return replace(case, batch=min(case.batch, 2), heads=min(case.heads, 2), tokens=tokens)
 
@@ -246,13 +251,19 @@ def _rms(x: Tensor) -> float:
 
 
 def measure_case(case: OpCase, device: torch.device, *, seconds: float) -> OpCost:
-    """Time and memory of forward and backward, in this process; about `seconds` are spent on either way of timing.
+    """Measure time and memory of forward and backward in this process.
 
-    Memory off CUDA is what the process has grown by: it is a case's own in a process of its own.
+    Off CUDA, memory is the growth of the process, so each case needs a fresh process.
+
+    Args:
+        case: Problem to measure.
+        device: Device to run on.
+        seconds: Approximate time for the eager repeats, and again for the graph replays.
     """
     with allow_tf32(case.tf32, device):
-        problem = _Problem(case, device)
-        before, made = problem.needed_bytes()
+        problem = _Problem.of(case, device)
+        # a step adds the output and the gradients: as many bytes as inputs, offsets and cotangent
+        held = sum(x.nbytes for x in problem.leaves.values()) + problem.cotangent.nbytes
         peak = _peak_of_step(problem, device)
         step = partial(problem.step, case.system)
         times = _times(step, device, seconds)
@@ -264,22 +275,22 @@ def measure_case(case: OpCase, device: torch.device, *, seconds: float) -> OpCos
         ninetieth=ninetieth,
         repeats=len(times),
         graph_ms=None if replays is None else float(np.median(replays)),
-        needed_bytes=before + made,
-        peak_bytes=None if peak is None else before + peak,
-        extra_bytes=None if peak is None else max(0, peak - made),
+        needed_bytes=2 * held,
+        peak_bytes=None if peak is None else held + peak,
+        extra_bytes=None if peak is None else max(0, peak - held),
     )
 
 
 def _peak_of_step(problem: _Problem, device: torch.device) -> int | None:
-    """Most bytes held above what was there before a step."""
+    """Peak bytes of a step above what was allocated before it."""
     system = problem.case.system
     if device.type != "cuda":
-        # loads what is loaded once
-        _Problem(replace(problem.case, batch=1, tokens=min(2, problem.case.tokens)), device).step(system)
+        # a tiny step first, to load libraries
+        _Problem.of(replace(problem.case, batch=1, tokens=min(2, problem.case.tokens)), device).step(system)
         memory = PeakMemory(device)
         problem.step(system)
         return memory.peak()
-    # compiles kernels and makes cuBLAS take its workspace, which is no case's own
+    # compiles kernels and allocates cuBLAS workspaces, which do not belong to the case
     problem.step(system)
     torch.cuda.synchronize(device)
     held = torch.cuda.memory_allocated(device)
@@ -289,7 +300,7 @@ def _peak_of_step(problem: _Problem, device: torch.device) -> int | None:
 
 
 def _times(step: Callable[[], object], device: torch.device, seconds: float) -> list[float]:
-    """Milliseconds of as many steps as the seconds allow; at least 50 on CUDA, and five where one takes long."""
+    """Milliseconds of as many steps as fit into `seconds`: at least 5, on CUDA at least 50 unless a step is long."""
 
     def timed(count: int) -> list[float]:
         if device.type != "cuda":
@@ -309,11 +320,11 @@ def _times(step: Callable[[], object], device: torch.device, seconds: float) -> 
 
     rough = min(timed(3))
     least = 50 if device.type == "cuda" and rough < _LONG_MS else 5
-    return timed(min(_MOST_REPEATS, max(least, math.ceil(1e3 * seconds / rough))))
+    return timed(min(_MAX_REPEATS, max(least, math.ceil(1e3 * seconds / rough))))
 
 
 def graph_times(step: Callable[[], object], device: torch.device, seconds: float) -> list[float]:
-    """The same of replays of a step as one CUDA graph, in which launches take no time."""
+    """Milliseconds of replays of a step as one CUDA graph, without launch overhead."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):

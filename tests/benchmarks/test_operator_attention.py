@@ -1,4 +1,4 @@
-"""What `benchmarks/operator_attention.py` measures, and what it refuses to."""
+"""`benchmarks/operator_attention.py`, `toa bench ops` and the measurements behind them."""
 
 import json
 import re
@@ -11,9 +11,9 @@ import torch
 from tests.cli.test_app import call
 from tests.support import load_script, message
 from toa import ops
-from toa.experiments import op_cost, op_run
-from toa.experiments.op_cost import OpCase, check_accuracy, measure_case
-from toa.experiments.op_run import measure_cases
+from toa_bench import op_cost, op_run
+from toa_bench.op_cost import OpCase, check_accuracy, measure_case
+from toa_bench.op_run import measure_cases
 
 CPU = torch.device("cpu")
 SMALL = OpCase(system="folded", activation="gated", batch=2, tokens=9, heads=2, width=4, dtype="float32")
@@ -26,19 +26,19 @@ def bench():
 
 @pytest.fixture
 def _in_this_process(monkeypatch) -> None:
-    monkeypatch.setattr(op_run, "_measured", lambda measure, case, device, **how: measure(case, device, **how))
+    monkeypatch.setattr(op_run, "_isolated", lambda measure, case, device, **how: measure(case, device, **how))
 
 
 @pytest.fixture
-def hasty_backend() -> Iterator[None]:
-    """A backend that is quick and a little wrong."""
+def inaccurate_backend() -> Iterator[None]:
+    """A backend with a small error."""
 
     def run(inputs):
         out = ops.BACKENDS["folded"].run(inputs)
         return out + 1e-3 * inputs.q.sum() * torch.ones_like(out)
 
     kept = dict(ops.BACKENDS._entries)
-    ops.BACKENDS.register("hasty")(ops.AttentionBackend(run=run, automatic=()))
+    ops.BACKENDS.register("inaccurate")(ops.AttentionBackend(run=run, automatic=()))
     yield
     ops.BACKENDS._entries.clear()
     ops.BACKENDS._entries.update(kept)
@@ -50,16 +50,16 @@ def test_folded_passes_the_check_in_every_dtype(activation, dtype) -> None:
     assert check_accuracy(replace(SMALL, activation=activation, dtype=dtype), CPU) is None
 
 
-@pytest.mark.usefixtures("hasty_backend", "_in_this_process")
-def test_a_wrong_backend_is_not_timed(monkeypatch) -> None:
+@pytest.mark.usefixtures("inaccurate_backend", "_in_this_process")
+def test_an_inaccurate_backend_is_not_timed(monkeypatch) -> None:
     monkeypatch.setattr(op_run, "measure_case", lambda *words, **how: pytest.fail("it was timed"))
-    (row,) = measure_cases([replace(SMALL, system="hasty")], CPU, seconds=0.0, budget=2**30)
+    (row,) = measure_cases([replace(SMALL, system="inaccurate")], CPU, seconds=0.0, budget=2**30)
     assert row["cost"] is None
     assert row["reason"].startswith("refused, not as accurate as the reference: output at N=9: error ")
 
 
 @pytest.mark.usefixtures("_in_this_process")
-def test_what_cannot_run_or_is_too_large_says_so(monkeypatch) -> None:
+def test_cases_that_cannot_run_or_are_too_large_have_a_reason(monkeypatch) -> None:
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     cases = [replace(SMALL, system="triton"), replace(SMALL, system="reference", tokens=4096)]
     fused, literal = measure_cases(cases, CPU, seconds=0.0, budget=2**30)
@@ -69,7 +69,7 @@ def test_what_cannot_run_or_is_too_large_says_so(monkeypatch) -> None:
     assert fused["cost"] is literal["cost"] is None
 
 
-def test_a_cost_counts_what_is_needed_by_hand() -> None:
+def test_needed_bytes_equal_a_count_by_hand() -> None:
     cost = measure_case(SMALL, CPU, seconds=0.0)
     tokens, operator = 2 * 9 * 2 * 4 * 4, 2 * 9 * 9 * 4
     # five inputs and their gradients, the output and its gradient, three operators and theirs
@@ -83,7 +83,7 @@ def test_a_cost_counts_what_is_needed_by_hand() -> None:
 
 
 @pytest.mark.usefixtures("_in_this_process")
-def test_the_command_leaves_a_table_and_a_record(bench, tmp_path, capsys) -> None:
+def test_the_script_prints_a_table_and_writes_a_record(bench, tmp_path, capsys) -> None:
     out = tmp_path / "op.json"
     words = ["--tokens", "4", "--batch", "1", "--heads", "1", "--width", "4", "--systems", "folded"]
     assert bench.main([*words, "--activations", "relu", "--seconds", "0", "--device", "cpu", "--out", str(out)]) == 0
@@ -100,7 +100,7 @@ def test_the_command_leaves_a_table_and_a_record(bench, tmp_path, capsys) -> Non
 
 
 @pytest.mark.usefixtures("_in_this_process")
-def test_toa_bench_ops_shows_what_auto_takes_and_how_fast_each_is(tmp_path, monkeypatch) -> None:
+def test_bench_ops_prints_the_auto_backend_and_all_times(tmp_path, monkeypatch) -> None:
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     out = tmp_path / "ops.json"
     sizes = ["--tokens", "5", "--width", "4", "--heads", "1", "--batch", "1", "--seconds", "0"]
@@ -124,12 +124,12 @@ def test_toa_bench_ops_shows_what_auto_takes_and_how_fast_each_is(tmp_path, monk
         (("--dtype", "int8"), "unknown dtype 'int8'; known: bfloat16, float16, float32, float64."),
     ],
 )
-def test_wrong_words_of_toa_bench_ops_get_one_clear_line(words, part, tmp_path) -> None:
+def test_wrong_options_of_bench_ops_exit_with_one_line(words, part, tmp_path) -> None:
     code, text = call("bench", "ops", *words, "--device", "cpu", "--out", str(tmp_path / "x.json"))
     assert code == 2
     assert part in text
 
 
-def test_wrong_sizes_get_one_clear_line(bench, tmp_path) -> None:
+def test_wrong_sizes_exit_with_one_line(bench, tmp_path) -> None:
     with pytest.raises(SystemExit, match=message("error: tokens must be at least 1, got 0")):
         bench.main(["--tokens", "0", "--device", "cpu", "--out", str(tmp_path / "x.json")])

@@ -1,12 +1,11 @@
-"""Time-Series-Library beside ours: its models under a loop like its own, from a checkout of it.
+"""Time-Series-Library as the peer: its models in a training loop like its own, imported from a checkout.
 
-Nothing of it is part of this package: it is imported from the checkout's path, which is to happen in a process of its
-own. Packages that it imports at the top of its files but does not use on the way are stood in for where they are not
-installed, and named in the result.
+Import it only in a process that runs nothing else. Packages that the peer imports but does not need here are replaced
+by stand-ins if they are not installed; records list them.
 """
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,11 +15,12 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor, nn
 
+from toa.data import mark_names
 from toa.experiments.config import ForecastRun
-from toa.experiments.step_cost import PeakMemory, StepCost
 from toa.tasks.training import settled_time
+from toa_bench.step_cost import PeakMemory, StepCost
 
-# our names of models to its own
+# our model names to the peer's
 PEER_MODELS = {
     "patchtst": "PatchTST",
     "itransformer": "iTransformer",
@@ -28,7 +28,7 @@ PEER_MODELS = {
     "autoformer": "Autoformer",
 }
 
-# packages of Reformer, UEA, M4 and downloads, with their parts; no forecast from a file at hand needs them
+# packages for Reformer, UEA, M4 and downloads, with their submodules: forecasting from a local file needs none
 _UNUSED = {
     "reformer_pytorch": (),
     "sktime": ("sktime.datasets",),
@@ -37,25 +37,25 @@ _UNUSED = {
     "huggingface_hub": (),
 }
 
-# so many batches, taken in turn, are made before the clock starts
+# batches made before timing starts and used in turn
 _BATCHES = 8
 
 
 class _StandIn(ModuleType):
-    """In place of a module that is not installed; what is taken from it fails when it is used."""
+    """Replaces a module that is not installed; anything imported from it fails when called."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
 
         def fail(*args: object, **kwargs: object) -> NoReturn:
-            raise ModuleNotFoundError(f"{self.__name__} must be installed for {name}, got nothing; install it.")
+            raise ModuleNotFoundError(f"{self.__name__} must be installed to use {name}; install it.")
 
         return fail
 
 
 def check_peer(path: Path) -> None:
-    """Refuse a folder that is no checkout of the library."""
+    """Raise ValueError if a folder is not a checkout of the peer."""
     if not ((path / "run.py").is_file() and (path / "models" / "PatchTST.py").is_file()):
         raise ValueError(
             f"peer must be a checkout of Time-Series-Library, with run.py and models/PatchTST.py, got {path}; "
@@ -64,12 +64,12 @@ def check_peer(path: Path) -> None:
 
 
 def missing_packages() -> list[str]:
-    """Packages that the library imports, does not use on the way, and that are not installed."""
+    """Packages that the peer imports, does not need here, and that are not installed."""
     return [name for name in _UNUSED if find_spec(name) is None]
 
 
 def stand_in_for_missing() -> list[str]:
-    """Put empty modules in their place; returns the packages' names."""
+    """Replace missing packages by stand-ins; returns their names."""
     missing = missing_packages()
     for name in missing:
         for module in (name, *_UNUSED[name]):
@@ -78,7 +78,7 @@ def stand_in_for_missing() -> list[str]:
 
 
 def peer_arguments(config: ForecastRun, channels: int) -> dict[str, Any]:
-    """A run's sizes under the names that its models read; where a run says nothing, the defaults of its scripts."""
+    """Sizes of a run under the names that the peer's models read; unset ones get the defaults of its scripts."""
     sizes = config.model
     return {
         "task_name": "long_term_forecast",
@@ -104,53 +104,40 @@ def peer_arguments(config: ForecastRun, channels: int) -> dict[str, Any]:
 
 
 class PeerSystem:
-    """One of its models under a loop like its own: eager, Adam, batches from the host, the loss read at every step.
+    """A peer model in a loop like the peer's: eager, Adam, batches from the host, the loss read at every step.
 
-    Its loader is left out, which is in its favour: the batches are random and there before the clock starts.
+    The peer's data loader is left out, which favours the peer: batches are random and made before timing starts.
 
     Args:
         path: The checkout.
-        model: The model's name there.
-        arguments: What its models read; see `peer_arguments`.
-        batch_size: Windows a batch.
-        num_marks: Calendar features.
-        learning_rate: Adam's.
-        device: Where it trains.
-        seed: Of weights and batches.
+        config: Run with the backbone, sizes, batch size and learning rate.
+        channels: Number of channels of the series.
+        device: Device to train on.
+        seed: Seed of weights and batches.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        model: str,
-        arguments: Mapping[str, Any],
-        *,
-        batch_size: int,
-        num_marks: int,
-        learning_rate: float,
-        device: torch.device,
-        seed: int = 0,
-    ) -> None:
+    def __init__(self, path: Path, config: ForecastRun, channels: int, device: torch.device, *, seed: int = 0) -> None:
         check_peer(path)
         sys.path.insert(0, str(path))
         stand_in_for_missing()
         self._device = device
         self._memory = PeakMemory(device)
         torch.manual_seed(seed)
-        self._settings = settings = SimpleNamespace(**arguments)
-        module: Any = import_module(f"models.{model}")
-        self._system: nn.Module = module.Model(settings).float().to(device)
-        self._optimizer = torch.optim.Adam(self._system.parameters(), lr=learning_rate)
-        seen = (batch_size, settings.seq_len)
-        told = (batch_size, settings.label_len + settings.pred_len)
-        shapes = ((*seen, settings.enc_in), (*told, settings.enc_in), (*seen, num_marks), (*told, num_marks))
-        # a loader of NumPy arrays gives float64
+        self._settings = settings = SimpleNamespace(**peer_arguments(config, channels))
+        module: Any = import_module(f"models.{PEER_MODELS[config.backbone]}")
+        self._model: nn.Module = module.Model(settings).float().to(device)
+        self._optimizer = torch.optim.Adam(self._model.parameters(), lr=config.training.learning_rate)
+        past = (config.batch_size, settings.seq_len)
+        future = (config.batch_size, settings.label_len + settings.pred_len)
+        marks = len(mark_names())
+        shapes = ((*past, channels), (*future, channels), (*past, marks), (*future, marks))
+        # the peer's loader yields float64
         self._batches = [tuple(torch.randn(shape, dtype=torch.float64) for shape in shapes) for _ in range(_BATCHES)]
 
     def time_steps(self, steps: int, warmup: int) -> list[float]:
-        """Seconds of each of `steps` steps, after `warmup` of them that are not counted."""
+        """Seconds of each of `steps` steps, after `warmup` steps that do not count."""
         seconds = []
-        self._system.train()
+        self._model.train()
         for number in range(warmup + steps):
             begin = settled_time(self._device)
             self._step(self._batches[number % _BATCHES])
@@ -158,8 +145,8 @@ class PeerSystem:
         return seconds[warmup:]
 
     def cost(self, seconds: Sequence[float]) -> StepCost:
-        """What so many steps came to."""
-        return StepCost.of(self._system, seconds, self._memory)
+        """Cost of the steps that took `seconds`."""
+        return StepCost.of(self._model, seconds, self._memory)
 
     def _step(self, batch: tuple[Tensor, ...]) -> None:
         settings = self._settings
@@ -167,7 +154,7 @@ class PeerSystem:
         self._optimizer.zero_grad()
         target = y[:, -settings.pred_len :]
         start = torch.cat((y[:, : settings.label_len], torch.zeros_like(target)), 1)
-        forecast = self._system(x, marks, start, all_marks)[:, -settings.pred_len :]
+        forecast = self._model(x, marks, start, all_marks)[:, -settings.pred_len :]
         loss = nn.functional.mse_loss(forecast, target)
         loss.item()
         loss.backward()

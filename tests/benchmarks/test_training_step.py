@@ -1,14 +1,14 @@
-"""What `benchmarks/training_step.py` compares, and what it refuses to."""
+"""`benchmarks/training_step.py`: what it compares, and what it refuses to time."""
 
 import argparse
 import io
 import json
+import sys
 from dataclasses import asdict, replace
 
 import pytest
 import torch
 
-from tests.experiments.test_efficiency import MODEL
 from tests.support import load_script, message
 
 SIZES = ["--rounds", "3", "--steps", "1", "--warmup", "0", "--device", "cpu"]
@@ -22,16 +22,6 @@ def bench(monkeypatch):
     return module
 
 
-@pytest.fixture
-def peer(tmp_path):
-    folder = tmp_path / "peer"
-    (folder / "models").mkdir(parents=True)
-    (folder / "run.py").touch()
-    for name in ("PatchTST", "iTransformer"):
-        (folder / "models" / f"{name}.py").write_text(MODEL)
-    return folder
-
-
 def request_of(bench, system, peer=""):
     case = asdict(bench.CASES["itransformer-256"])
     return {
@@ -43,6 +33,11 @@ def request_of(bench, system, peer=""):
         "peer": str(peer),
         "system": system,
     }
+
+
+def keep_stdout(monkeypatch):
+    """Restore sys.stdout after the test: a worker reserves it for its answers."""
+    monkeypatch.setattr("sys.stdout", sys.stdout)
 
 
 def test_the_cases_are_those_of_the_table(bench):
@@ -66,68 +61,65 @@ def test_channels_and_batches_are_crossed(bench):
 
 
 def test_systems_take_turns_and_are_compared_turn_by_turn(bench, peer, tmp_path, monkeypatch, capsys):
-    told: list[str] = []
+    calls: list[str] = []
 
     class FakeWorker:
-        """Peer steps of 10 s, 20 s and 30 s; ours take half, a third and twice that."""
+        """Steps of the peer take 10 s, 20 s and 30 s; ours take a half, a third and the double."""
 
         def __init__(self, request):
             self.name = request["system"]
             self.turns = iter((10.0, 20.0, 30.0) if self.name == "peer" else (5.0, 20.0 / 3.0, 60.0))
 
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *error):
+            calls.append(f"end {self.name}")
+
         def answer(self):
             return {"ready": True} if self.name != "toa-relu" else {"refused": "refused, not accurate"}
 
-        def time_block(self, steps, warmup):
-            told.append(self.name)
-            return [next(self.turns)] * steps
+        def ask(self, request):
+            calls.append(self.name)
+            return {"seconds": [next(self.turns)] * request["steps"]}
 
         def finish(self):
             cost = {"milliseconds": 1.0, "peak_memory": 50 if self.name == "peer" else 20, "backend": None}
             return cost | {"parameters": 3}
 
-        def close(self):
-            told.append(f"end {self.name}")
-
-    monkeypatch.setattr(bench, "Worker", FakeWorker)
+    monkeypatch.setattr(bench, "start", FakeWorker)
     out = tmp_path / "step.json"
     words = ["--cases", "patchtst-16", "--attentions", "softmax", "toa-relu", "--peer", str(peer), "--out", str(out)]
-    # a system is refused: the exit code says so
+    # one system is refused, so the exit code is 1
     assert bench.main([*words, *SIZES]) == 1
-    assert told[:4] == ["peer", "softmax", "peer", "softmax"]
-    assert told[6:] == ["end peer", "end softmax", "end toa-relu"]
+    assert calls[:4] == ["peer", "softmax", "peer", "softmax"]
+    assert calls[6:] == ["end toa-relu", "end softmax", "end peer"]
     (row,) = json.loads(out.read_text())["rows"]
     assert row["systems"]["softmax"]["time_over_peer"] == pytest.approx(0.5)
     assert row["systems"]["softmax"]["memory_over_peer"] == pytest.approx(0.4)
     assert "patchtst-16, toa-relu: refused, not accurate" in capsys.readouterr().out
 
 
-def test_a_worker_times_the_blocks_it_is_asked_for(bench, monkeypatch):
+def test_a_worker_times_the_requested_blocks(bench, monkeypatch, capsys):
+    keep_stdout(monkeypatch)
     lines = [json.dumps({"steps": steps, "warmup": 1}) for steps in (2, 1)]
     monkeypatch.setattr("sys.stdin", io.StringIO("\n".join(lines)))
-    answers = io.StringIO()
-    bench.work(request_of(bench, "toa-gated"), answers)
-    ready, first, second, cost = map(json.loads, answers.getvalue().splitlines())
+    bench.work(request_of(bench, "toa-gated"))
+    ready, first, second, cost = map(json.loads, capsys.readouterr().out.splitlines())
     assert ready == {"ready": True}
     assert (len(first["seconds"]), len(second["seconds"])) == (2, 1)
     assert cost["backend"] == "folded"
     assert cost["milliseconds"] == pytest.approx(1e3 * sorted(first["seconds"] + second["seconds"])[1])
 
 
-def test_the_peer_runs_in_a_process_of_its_own_and_says_what_it_dies_of(bench, peer):
-    worker = bench.Worker(request_of(bench, "peer", peer))
-    assert worker.answer() == {"ready": True}
-    assert len(worker.time_block(2, 0)) == 2
-    assert worker.finish()["parameters"] == 3
-    worker.close()
-    (peer / "models" / "iTransformer.py").write_text("raise RuntimeError('no such layer')")
-    worker = bench.Worker(request_of(bench, "peer", peer))
-    with pytest.raises(ValueError, match=message("peer must run to its end, got exit code 1", "no such layer")):
-        worker.answer()
-    worker.close()
+def test_the_peer_runs_in_a_process_of_its_own(bench, peer):
+    with bench.start(request_of(bench, "peer", peer)) as worker:
+        assert worker.answer() == {"ready": True}
+        assert len(worker.ask({"steps": 2, "warmup": 0})["seconds"]) == 2
+        assert worker.finish()["parameters"] == 3
 
 
-def test_an_attention_less_accurate_than_the_reference_is_refused(bench, monkeypatch):
+def test_an_attention_less_accurate_than_the_reference_is_refused(bench, monkeypatch, capsys):
     asked = []
 
     def check(case, device):
@@ -135,12 +127,12 @@ def test_an_attention_less_accurate_than_the_reference_is_refused(bench, monkeyp
         return "output: error 1.0"
 
     monkeypatch.setattr(bench, "check_accuracy", check)
-    answers = io.StringIO()
-    bench.work(request_of(bench, "toa-gated"), answers)
+    keep_stdout(monkeypatch)
+    bench.work(request_of(bench, "toa-gated"))
     refused = "refused, its attention is not as accurate as the reference: output: error 1.0"
-    assert json.loads(answers.getvalue()) == {"refused": refused}
+    assert json.loads(capsys.readouterr().out) == {"refused": refused}
     (checked,) = asked
-    # two channels, and four marks of time
+    # two channels and four time marks
     assert (checked.activation, checked.tokens, checked.heads, checked.width) == ("gated", 6, 8, 16)
     assert checked.gate_norm != "none"
 
@@ -155,7 +147,7 @@ def test_an_attention_less_accurate_than_the_reference_is_refused(bench, monkeyp
         (["--device", "gpu"], ("device must be auto, cpu, cuda or cuda:N, got 'gpu'",)),
     ],
 )
-def test_wrong_words_get_one_clear_line(bench, peer, words, parts):
+def test_wrong_options_exit_with_one_line(bench, peer, words, parts):
     with pytest.raises(SystemExit, match=message("error:", *parts)):
         bench.main(["--peer", str(peer), "--device", "cpu", *words])
 
@@ -171,4 +163,4 @@ def test_few_steps_on_cuda_are_refused(bench, peer, monkeypatch):
     monkeypatch.setattr(bench, "resolve_device", lambda name: torch.device("cuda"))
     args = argparse.Namespace(**vars(bench.parse(["--peer", str(peer), "--steps", "10"])))
     with pytest.raises(ValueError, match=message("steps of all rounds on CUDA must be at least 50, got 10")):
-        bench.settle(args)
+        bench.resolve_arguments(args)

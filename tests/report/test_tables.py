@@ -4,7 +4,16 @@ from typing import Any
 import pytest
 
 from tests.support import message
-from toa.report.search import changes_of, read_search, search_table
+from toa.report.evidence import read_records
+from toa.report.tables import anomaly_table, changes_of, search_table, undefined_notes
+
+RECORD = {
+    "metrics": {"tslib-pa/f1": 0.25, "tslib-pa/pa_f1": 0.75, "tslib-pa/random_pa_f1": 0.5, "strict/f1": 0.125},
+    "detections": {
+        "tslib-pa": {"headline": "pa_f1", "undefined": {"range_precision": "no step is flagged"}},
+        "strict": {"headline": "f1", "undefined": {"precision": "nothing", "vus_pr": "flat", "recall": "nothing"}},
+    },
+}
 
 
 def record(dataset: str, attention: str, mse: float, *changes: str, seed: int = 1, horizon: int = 96) -> dict[str, Any]:
@@ -19,7 +28,7 @@ def record(dataset: str, attention: str, mse: float, *changes: str, seed: int = 
     }
 
 
-def test_a_row_for_each_setting_and_means_over_seeds():
+def test_a_search_has_one_row_per_setting_and_means_over_seeds():
     records = [
         record("A", "softmax", 0.1, "training.patience=3"),
         record("A", "softmax", 0.3, "training.patience=3", seed=2),
@@ -37,8 +46,22 @@ def test_a_row_for_each_setting_and_means_over_seeds():
     ]
 
 
-def test_a_line_that_is_no_record_is_named(tmp_path):
+def test_a_line_that_is_not_a_record_is_named(tmp_path):
     path = tmp_path / "search.jsonl"
     path.write_text(json.dumps(record("A", "softmax", 0.1)) + "\n" + json.dumps({"a": 1}) + "\n")
     with pytest.raises(ValueError, match=message("line 2 of", "search.jsonl", "must be a record")):
-        read_search(path)
+        read_records([path])
+
+
+def test_the_anomaly_table_marks_the_main_metric_and_undefined_values():
+    header, pa, strict = anomaly_table(RECORD)
+    assert header[:6] == ("rules", "precision", "recall", "F1", "PA-F1", "random PA-F1")
+    assert pa[:6] == ("tslib-pa", "-", "-", "0.250", "0.750*", "0.500")
+    assert strict[:5] == ("strict", "-", "-", "0.125*", "-")
+
+
+def test_notes_give_the_reasons_of_undefined_values():
+    assert undefined_notes(RECORD) == [
+        "strict: precision, recall undefined: nothing.",
+        "strict: VUS-PR undefined: flat.",
+    ]

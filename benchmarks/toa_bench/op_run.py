@@ -1,9 +1,9 @@
-"""A run over many problems of the primitive: every backend on every length, beside PyTorch's own attention."""
+"""Measure every backend of operator attention at several lengths, beside PyTorch's own attention."""
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -12,80 +12,64 @@ import torch
 
 from toa import ops
 from toa._files import check_writable
-from toa.experiments.op_cost import SDPA, OpCase, check_accuracy, checked_case, measure_case
 from toa.experiments.records import Record, provenance, write_record
 from toa.tasks.device import resolve_device
+from toa_bench.op_cost import SDPA, OpCase, OpSettings, check_accuracy, checked_case, measure_case
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class OpRun:
-    """What is measured, and how: for each length PyTorch's attention, then every activation with every backend.
+@dataclass(frozen=True, kw_only=True)
+class OpRun(OpSettings):
+    """Lengths, backends and activations to measure. PyTorch's attention is measured once per length.
 
     Args:
         tokens: Lengths N.
         systems: Names of `toa.ops.BACKENDS`.
-        activations: Of "softmax", "relu" and "gated".
-        batch, heads, width, tf32, score_norm, gate_norm, causal, seed: As in `OpCase`; only gated has a gate's norm.
-        dtype: A name of `DTYPES`; bfloat16 on CUDA and float32 elsewhere if None.
-        seconds: About so long each is timed.
-        budget: GiB that the reference may take; 32 on CUDA and 1 elsewhere if None.
+        activations: Names of `toa.ops.ACTIVATIONS`.
+        dtype: A name of `DTYPES`; default bfloat16 on CUDA, else float32.
+        seconds: Approximate time to measure each case.
+        budget: GiB that the reference may use; default 32 on CUDA, else 1.
         device: "auto", "cpu", "cuda" or "cuda:N".
     """
 
     tokens: tuple[int, ...] = (16, 64, 256)
     systems: tuple[str, ...] = tuple(ops.BACKENDS)
     activations: tuple[ops.Activation, ...] = ("relu", "gated")
-    batch: int = 8
-    heads: int = 8
-    width: int = 64
     dtype: str | None = None
-    tf32: bool = True
-    score_norm: ops.ScoreNorm = "none"
-    gate_norm: ops.GateNorm = "none"
-    causal: bool = False
     seconds: float = 0.3
     budget: float | None = None
     device: str = "auto"
-    seed: int = 0
 
-    def settled(self) -> "OpRun":
-        """The same with what depends on the device filled in."""
+    def resolved(self) -> "OpRun":
+        """The same run with the defaults of its device filled in."""
         on_cuda = resolve_device(self.device).type == "cuda"
         dtype = self.dtype or ("bfloat16" if on_cuda else "float32")
         budget = (32.0 if on_cuda else 1.0) if self.budget is None else self.budget
         return replace(self, dtype=dtype, budget=budget)
 
     def cases(self) -> list[OpCase]:
-        """The cases, in order."""
-        same: dict[str, Any] = {
-            name: getattr(self, name) for name in ("batch", "heads", "width", "tf32", "causal", "seed")
-        }
-        same["dtype"] = self.settled().dtype
+        """The cases of a resolved run, in order."""
+        same: dict[str, Any] = {one.name: getattr(self, one.name) for one in fields(OpSettings)} | {"dtype": self.dtype}
+        ungated = same | {"gate_norm": "none"}
         cases = []
         for tokens in self.tokens:
-            cases.append(OpCase(system=SDPA, activation="softmax", tokens=tokens, **same))
+            plain = ungated | {"score_norm": "none"}
+            cases.append(OpCase(system=SDPA, activation="softmax", tokens=tokens, **plain))
             for activation in self.activations:
-                norms = {
-                    "score_norm": self.score_norm,
-                    "gate_norm": self.gate_norm if activation == "gated" else "none",
-                }
-                cases += [
-                    OpCase(system=system, activation=activation, tokens=tokens, **norms, **same)  # type: ignore[arg-type]
-                    for system in self.systems
-                ]
+                given = same if activation == "gated" else ungated
+                cases += [OpCase(system=one, activation=activation, tokens=tokens, **given) for one in self.systems]
         return cases
 
 
 def measure_cases(cases: Sequence[OpCase], device: torch.device, *, seconds: float, budget: int) -> Iterator[Record]:
-    """What each case costs, one after another; a case that is wrong, too large or cannot run says so instead.
+    """Measure cases one after another; a case that cannot run, is inaccurate or too large has a reason instead.
 
-    On CUDA all run in this process; elsewhere each has one of its own, so that its memory is its own.
+    On CUDA all cases share this process. Elsewhere each has a fresh one, so that its memory can be measured.
 
     Args:
-        cases: What is measured.
-        device: Where.
-        seconds: About how long each is timed.
-        budget: Bytes; the reference is skipped where it would take more.
+        cases: Cases to measure.
+        device: Device to run on.
+        seconds: Approximate time to measure each case.
+        budget: Bytes that the reference may use; larger reference cases are skipped.
     """
     checked: dict[OpCase, str | None] = {}
     for case in cases:
@@ -97,10 +81,10 @@ def measure_cases(cases: Sequence[OpCase], device: torch.device, *, seconds: flo
         if reason is None:
             small = checked_case(case, device)
             if small not in checked:
-                checked[small] = _measured(check_accuracy, small, device)
+                checked[small] = _isolated(check_accuracy, small, device)
             reason = checked[small] and f"refused, not as accurate as the reference: {checked[small]}"
         if reason is None:
-            cost = _measured(measure_case, case, device, seconds=seconds)
+            cost = _isolated(measure_case, case, device, seconds=seconds)
             if isinstance(cost, str):
                 reason = cost
             else:
@@ -109,17 +93,17 @@ def measure_cases(cases: Sequence[OpCase], device: torch.device, *, seconds: flo
 
 
 def run_ops(
-    run: OpRun, out: Path, *, command: Sequence[str] = (), watch: Callable[[str], None] | None = None
+    run: OpRun, out: Path, *, command: Sequence[str] = (), watch: Callable[[str], None] = lambda name: None
 ) -> Record:
-    """Measure all cases of a run and write one record of them.
+    """Measure all cases of a run and write one record.
 
     Args:
-        run: What is measured.
-        out: The record's file.
-        command: The command line that the record shall name.
-        watch: Told the name of what has been measured.
+        run: Run to measure.
+        out: File of the record.
+        command: Command line stored in the record.
+        watch: Called with the name of each case once it is measured.
     """
-    run = run.settled()
+    run = run.resolved()
     cases = run.cases()
     check_writable(out.parent)
     assert run.budget is not None
@@ -127,16 +111,14 @@ def run_ops(
     rows = []
     for row in measure_cases(cases, device, seconds=run.seconds, budget=int(run.budget * 2**30)):
         rows.append(row)
-        if watch is not None:
-            watch(f"{row['name']}, N={row['tokens']}")
-    settings = asdict(run)
-    record = {"task": "ops", "settings": settings, "rows": _over_sdpa(rows), **provenance(device, command)}
+        watch(f"{row['name']}, N={row['tokens']}")
+    record = {"task": "ops", "settings": asdict(run), "rows": _over_sdpa(rows), **provenance(device, command)}
     write_record(out, record)
     return record
 
 
 def refusals(record: Record) -> dict[str, list[str]]:
-    """Why cases of a run have no cost, and which."""
+    """Each reason why cases of a run have no cost, with the names of these cases."""
     found: dict[str, list[str]] = {}
     for row in record["rows"]:
         if row["reason"]:
@@ -145,7 +127,7 @@ def refusals(record: Record) -> dict[str, list[str]]:
 
 
 def _over_sdpa(rows: Sequence[Record]) -> list[Record]:
-    """The rows with every cost over that of PyTorch's attention on as many tokens."""
+    """Add to each row its costs relative to PyTorch's attention at the same length."""
     base = {row["tokens"]: row["cost"] for row in rows if row["system"] == SDPA}
 
     def ratio(row: Record, key: str) -> float | None:
@@ -156,20 +138,20 @@ def _over_sdpa(rows: Sequence[Record]) -> list[Record]:
     return [row | {"over_sdpa": {short: ratio(row, key) for short, key in keys.items()}} for row in rows]
 
 
-def _measured(measure: Callable[..., Any], case: OpCase, device: torch.device, **how: Any) -> Any:
-    """What a measurement finds, or a sentence about why it found nothing."""
+def _isolated(measure: Callable[..., Any], case: OpCase, device: torch.device, **options: Any) -> Any:
+    """Call a measurement, off CUDA in a fresh process; returns its result, or a string that names the failure."""
     if device.type == "cuda":
         try:
-            return measure(case, device, **how)
+            return measure(case, device, **options)
         except torch.cuda.OutOfMemoryError:
             return "out of memory"
         finally:
             torch.cuda.empty_cache()
-    # a server forks processes that have PyTorch already and have run nothing
+    # the fork server has imported PyTorch, so that each process starts fast
     context = get_context("forkserver")
     context.set_forkserver_preload([__name__])
     with ProcessPoolExecutor(1, mp_context=context) as pool:
         try:
-            return pool.submit(measure, case, device, **how).result()
+            return pool.submit(measure, case, device, **options).result()
         except BrokenProcessPool:
             return "out of memory, or killed"

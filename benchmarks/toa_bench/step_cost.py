@@ -1,0 +1,140 @@
+"""Cost of a training step: time, memory and parameters."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+
+from toa.experiments.config import ForecastRun
+from toa.experiments.forecasting import build_model
+from toa.experiments.protocols import resolve
+from toa.nn import Attention
+from toa.tasks.forecasting import WindowBatches, forecast_loss
+from toa.tasks.training import make_fabric, time_steps
+
+# with fewer steps the median of millisecond steps is not reliable
+MIN_CUDA_STEPS = 50
+
+
+HORIZON = 96
+
+
+def step_config(protocol: str, *, dataset: str, backbone: str, attention: str | None, **seed: int) -> ForecastRun:
+    """A forecasting run with the sizes of a protocol and the attention settings of `toa-paper`."""
+    names = {"dataset": dataset, "horizon": HORIZON, "backbone": backbone, "attention": attention, **seed}
+    config = resolve(protocol, **names)  # type: ignore[arg-type]
+    if attention is None:
+        return config
+    return replace(config, attention=resolve("toa-paper", **names).attention)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepCost:
+    """Cost of a training step of a model.
+
+    Args:
+        milliseconds: Median over steps.
+        tenth, ninetieth: 10 % and 90 % quantiles, in milliseconds.
+        peak_memory: Peak bytes of training, weights and optimizer included; None if the system does not report it.
+        parameters: Number of parameters.
+        backend: Backend of the attention; None for a model without our attention.
+    """
+
+    milliseconds: float
+    tenth: float
+    ninetieth: float
+    peak_memory: int | None
+    parameters: int
+    backend: str | None = None
+
+    @classmethod
+    def of(cls, model: nn.Module, seconds: Sequence[float], memory: "PeakMemory") -> "StepCost":
+        """Summarize the steps of a model."""
+        low, median, high = np.quantile(seconds, (0.1, 0.5, 0.9)).tolist()
+        return cls(
+            milliseconds=1e3 * median,
+            tenth=1e3 * low,
+            ninetieth=1e3 * high,
+            peak_memory=memory.peak(),
+            parameters=sum(parameter.numel() for parameter in model.parameters()),
+            backend=next((m.chosen_backend() for m in model.modules() if isinstance(m, Attention)), None),
+        )
+
+
+class OwnSystem:
+    """One of our models in our training loop.
+
+    Args:
+        config: Run whose steps are timed.
+        make_batches: Makes the training batches; what it allocates counts as memory of the system.
+        channels: Number of channels of the series.
+        device: Device to train on.
+    """
+
+    def __init__(
+        self, config: ForecastRun, make_batches: Callable[[], WindowBatches], channels: int, device: torch.device
+    ) -> None:
+        self._config = config
+        self._fabric = make_fabric(device, precision=config.precision)
+        self._memory = PeakMemory(device)
+        self._batches = make_batches()
+        self._model = build_model(config, channels)
+
+    def time_steps(self, steps: int, warmup: int) -> list[float]:
+        """Seconds of each of `steps` steps, after `warmup` steps that do not count."""
+        loss = forecast_loss(self._config.loss, autocast=self._fabric.autocast)
+        return time_steps(
+            self._model,
+            self._batches,
+            loss,
+            self._config.training,
+            fabric=self._fabric,
+            steps=steps,
+            warmup=warmup,
+        )
+
+    def cost(self, seconds: Sequence[float]) -> StepCost:
+        """Cost of the steps that took `seconds`."""
+        return StepCost.of(self._model, seconds, self._memory)
+
+
+class PeakMemory:
+    """Peak memory since construction: allocated by PyTorch on CUDA, growth of the process elsewhere."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._before: int | None = 0
+        if device.type == "cuda":
+            # statistics cannot be reset before CUDA is initialized
+            torch.cuda.init()
+            torch.cuda.reset_peak_memory_stats(device)
+        else:
+            self._before = _reset_high_water()
+
+    def peak(self) -> int | None:
+        """Bytes; None if the operating system does not report them."""
+        if self._device.type == "cuda":
+            return torch.cuda.max_memory_allocated(self._device)
+        return None if self._before is None else _high_water() - self._before
+
+
+# Linux only
+_STATUS = Path("/proc/self/status")
+_CLEAR = Path("/proc/self/clear_refs")
+
+
+def _reset_high_water() -> int | None:
+    """Reset the high-water mark of the process and return its new value in bytes; None off Linux."""
+    try:
+        _CLEAR.write_text("5", encoding="ascii")
+        return _high_water()
+    except OSError:
+        return None
+
+
+def _high_water() -> int:
+    lines = _STATUS.read_text(encoding="ascii").splitlines()
+    return next(1024 * int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))

@@ -1,0 +1,141 @@
+"""Tables of the records of benchmarks, for the terminal and for docs/performance.md."""
+
+from collections.abc import Sequence
+
+from toa.experiments.records import Record
+
+Table = list[Sequence[str]]
+
+# matrix products per head, forward and backward: the minimum work of a fused kernel
+PRODUCTS = {"softmax": 7, "relu": 13, "gated": 20}
+# target ratios of a step to the peer's: time, and memory where it is limited
+STEP_TARGETS: dict[tuple[str, str], tuple[float, float | None]] = {
+    ("patchtst-128", "toa-gated"): (0.5, None),
+    ("patchtst-16", "toa-gated"): (0.25, None),
+    ("itransformer-256", "toa-gated"): (0.08, None),
+    ("itransformer-512", "toa-gated"): (1.0, 0.7),
+    ("itransformer-512", "toa-relu"): (0.7, 0.7),
+}
+SYSTEMS = ("sdpa", "relu triton", "gated triton", "relu folded", "gated folded", "relu reference", "gated reference")
+
+
+def number(value: float | None, digits: int = 2, unit: float = 1.0) -> str:
+    """A number in a unit; empty if there is none."""
+    return "" if value is None else f"{value / unit:.{digits}f}"
+
+
+def measured(record: Record, systems: Sequence[str]) -> tuple[list[str], dict[int, dict[str, Record]]]:
+    """Those of the systems that have a cost, and their rows by length and system."""
+    found: dict[int, dict[str, Record]] = {}
+    for row in record["rows"]:
+        rows = found.setdefault(row["tokens"], {})
+        if row["cost"]:
+            rows[row["name"]] = row
+    return [name for name in systems if any(name in rows for rows in found.values())], found
+
+
+def primitive(record: Record) -> Table:
+    """Time of forward and backward, and its ratio to the minimum."""
+    names, lengths = measured(record, SYSTEMS)
+    floors = {activation: PRODUCTS[activation] / PRODUCTS["softmax"] for activation in ("relu", "gated")}
+    ends = [(f"{activation} / sdpa", f"of its floor, {floor:.2f}") for activation, floor in floors.items()]
+    table: Table = [["N", *names, *(title for pair in ends for title in pair)]]
+    for tokens, rows in lengths.items():
+        costs = [rows[name]["cost"] if name in rows else None for name in names]
+        cells = ["" if cost is None else number(cost["graph_ms"] or cost["milliseconds"], 3) for cost in costs]
+        for activation, floor in floors.items():
+            # a graph, where there is one: launch overhead is not part of the kernel
+            over = rows[f"{activation} triton"]["over_sdpa"] if f"{activation} triton" in rows else {"graph": None}
+            ratio = over["graph"] if over["graph"] is not None else over.get("time")
+            cells += [number(ratio), number(ratio and ratio / floor)]
+        table.append([str(tokens), *cells])
+    return table
+
+
+def memory(record: Record) -> Table:
+    """Memory in addition to inputs, operators, output and gradients, in MiB and in KiB per token."""
+    names, lengths = measured(record, SYSTEMS[:5])
+    table: Table = [["N", *(f"{name}: {unit}" for name in names for unit in ("MiB", "KiB per token"))]]
+    for tokens, rows in lengths.items():
+        cells = [str(tokens)]
+        for name in names:
+            extra = rows[name]["cost"]["extra_bytes"] if name in rows else None
+            cells += [number(extra, 1, 2**20), number(extra, 1, 2**10 * tokens)]
+        table.append(cells)
+    return table
+
+
+def step_flops(case: Record, attention: str) -> float:
+    """Floating-point operations of the matrix products of a step, including the backward pass and recomputed scores."""
+    model, gated = case["model"], attention == "toa-gated"
+    width, ff_width, layers = model["embed_dim"], model["ff_dim"], model["num_layers"]
+    if case["backbone"] == "patchtst":
+        sequences, tokens = case["batch_size"] * case["channels"], (case["lookback"] - 16) // 8 + 2
+        ends = 16 * width * tokens + tokens * width * 96
+    else:
+        # the four time marks are tokens as well
+        sequences, tokens = case["batch_size"], case["channels"] + 4
+        ends = (case["lookback"] + 96) * width * tokens
+    linear = (6 if gated else 4) * width**2 + 2 * width * ff_width
+    products = PRODUCTS[{"softmax": "softmax", "toa-softmax": "relu"}.get(attention, attention.removeprefix("toa-"))]
+    return 2.0 * sequences * (3 * ends + layers * tokens * (3 * linear + products * tokens * width))
+
+
+def steps(record: Record) -> Table:
+    """Time and memory of a training step, and their ratios to the peer's."""
+    table: Table = [["case", "system", "backend", "ms", "/ peer", "aim", "MiB", "/ peer", "aim", "TFLOP/s"]]
+    for row in record["rows"]:
+        for name, system in row["systems"].items():
+            if "refused" in system:
+                table.append([row["name"], name, "refused", *[""] * 7])
+                continue
+            time_target, memory_target = STEP_TARGETS.get((row["name"], name), (None, None))
+            flops = None if name == "peer" else step_flops(row["case"], name) / system["milliseconds"]
+            table.append(
+                [
+                    row["name"],
+                    name,
+                    system["backend"] or "",
+                    number(system["milliseconds"]),
+                    number(system["time_over_peer"], 3),
+                    number(time_target),
+                    number(system["peak_memory"], 0, 2**20),
+                    number(system["memory_over_peer"]),
+                    number(memory_target),
+                    number(flops, 1, 1e9),
+                ]
+            )
+    return table
+
+
+def efficiency(record: Record) -> Table:
+    """The paper's rows: time and memory of a step beside the peer's softmax model of the same backbone."""
+    table: Table = [["row", "ms", "peer, ms", "/ peer", "MiB", "peer, MiB", "parameters", "published, ms"]]
+    for row in record["rows"]:
+        peer = record["peer"][row["config"]["backbone"]]
+        times = [row["milliseconds"], peer["milliseconds"]]
+        memories = [number(one["peak_memory"], 0, 2**20) for one in (row, peer)]
+        cells = [*map(number, times), number(times[0] / times[1], 3), *memories, f"{row['parameters']:,}"]
+        table.append([row["name"], *cells, number(row["published_ms"])])
+    return table
+
+
+def growth(record: Record) -> Table:
+    """Milliseconds per step by case, one column per system."""
+    names = list(record["rows"][0]["systems"])
+    table: Table = [["case", *(f"{name}, ms" for name in names)]]
+    for row in record["rows"]:
+        table.append([row["name"], *(number(row["systems"][name].get("milliseconds")) for name in names)])
+    return table
+
+
+def complete_run(record: Record) -> Table:
+    """A complete training run, data loading included."""
+    table: Table = [["system", "epochs", "epoch, s", "/ peer", "training, s", "/ peer", "run, s", "/ peer", "test MSE"]]
+    for name, run in record["runs"].items():
+        ratios = record["ratios"].get(name, {})
+        cells = [name, str(run["epochs"])]
+        for key in ("epoch_s", "train_s", "run_s"):
+            cells += [number(run[key]), number(ratios.get(key), 3)]
+        table.append([*cells, number(run["mse"], 4)])
+    return table

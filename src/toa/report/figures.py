@@ -1,0 +1,300 @@
+"""Figures of results, in one style: detections, confusion matrices, forecasts and demixing."""
+
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import matplotlib.dates as mdates
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from toa.experiments.anomaly import SCORES
+from toa.experiments.demixing import DemixingResult, VariantView
+from toa.experiments.records import Record
+from toa.tasks.anomaly import RULES
+from toa.tasks.anomaly_metrics import Runs
+from toa.tasks.checkpoint import load_checkpoint
+
+BLUE, RED, GREEN, ORANGE = "tab:blue", "tab:red", "tab:green", "tab:orange"
+DPI = 110
+SMALL = 8
+
+TITLES = {
+    "toa-gated": "TOA-Gated",
+    "toa-relu": "TOA-ReLU",
+    "toa-softmax": "TOA-Softmax",
+    "softmax": "Softmax attention",
+}
+# number of panels in one forecast figure
+PANELS = 12
+_RULE_COLOURS = {"tslib-pa": BLUE, "strict": RED}
+# points per line; more would only cost time
+_POINTS = 4000
+# with more classes the counts would be unreadable
+_NUMBERED_CLASSES = 15
+# past steps per forecast step
+_PAST = 3
+
+
+def system_title(name: str) -> str:
+    """Printed name of an attention."""
+    if name.endswith("-no-sor"):
+        return f"{system_title(name.removesuffix('-no-sor'))}, no SOR"
+    return TITLES.get(name, name)
+
+
+def save_figure(figure: Figure, path: Path, *, tight: bool = False) -> Path:
+    """Write a figure as PNG and close it; `tight` cuts empty margins."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        figure.savefig(path, dpi=DPI, bbox_inches="tight" if tight else None)
+    finally:
+        plt.close(figure)
+    return path
+
+
+def svg_text(figure: Figure) -> str:
+    """A figure as SVG, always the same text for the same figure; closes the figure."""
+    text = io.StringIO()
+    with mpl.rc_context({"svg.hashsalt": "toa", "svg.fonttype": "none"}):
+        figure.savefig(text, format="svg", bbox_inches="tight", metadata={"Date": None, "Creator": None})
+    plt.close(figure)
+    return text.getvalue()
+
+
+def draw_matrix(axis: Axes, matrix: np.ndarray, **options: Any) -> float:
+    """Heat map of a signed matrix, blue is negative; returns the value of full colour."""
+    # a quantile, so that a few large entries do not hide the others
+    limit = float(np.quantile(np.abs(matrix), 0.995)) or float(np.abs(matrix).max()) or 1.0
+    axis.imshow(matrix, cmap="RdBu_r", vmin=-limit, vmax=limit, interpolation="nearest", **options)
+    return limit
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class ScoredSeries:
+    """Anomaly scores (T,) of one series, and named ranges as flags (T,); the ranges "true" are the labels."""
+
+    name: str
+    score: np.ndarray
+    ranges: Mapping[str, np.ndarray]
+
+
+def draw_scores(
+    series: Sequence[ScoredSeries], thresholds: Mapping[str, float], title: str, *, across: str = "row"
+) -> Figure:
+    """Score and thresholds of each series, with true ranges in grey, above all ranges."""
+    figure = plt.figure(figsize=(12.0, 0.5 + 3.6 * len(series)), layout="constrained")
+    grid = figure.subplots(2 * len(series), 1, squeeze=False, height_ratios=(4, 1) * len(series))[:, 0]
+    for one, top, bottom in zip(series, grid[::2], grid[1::2], strict=True):
+        _draw_score(top, one.score, thresholds)
+        _draw_ranges(bottom, one.ranges)
+        if "true" in one.ranges:
+            true = Runs.of(one.ranges["true"])
+            for start, stop in zip(true.starts, true.stops, strict=True):
+                top.axvspan(start, stop, color="0.85", linewidth=0, zorder=0)
+        for axis in (top, bottom):
+            axis.set_xlim(0, len(one.score))
+        top.set_title(one.name, fontsize=10)
+    grid[-1].set_xlabel(across)
+    figure.suptitle(title)
+    return figure
+
+
+def draw_detection(folder: Path) -> Figure:
+    """Score and thresholds of a finished run, above the true ranges and those flagged under each set of rules."""
+    saved = load_checkpoint(folder / SCORES)
+    stored: Any = saved.facts["thresholds"]
+    thresholds = {rules.name: stored[rules.name] for rules in RULES if rules.name in stored}
+    tensors = {"true": saved.tensors["labels"]} | {name: saved.tensors[f"flags.{name}"] for name in thresholds}
+    ranges = {name: flags.numpy() for name, flags in tensors.items()}
+    series = ScoredSeries(name="", score=saved.tensors["score"].numpy(), ranges=ranges)
+    title = f"{folder.name}: score, thresholds, and true ranges in grey"
+    return draw_scores([series], thresholds, title, across="time step")
+
+
+def write_detection(folder: Path) -> Path:
+    """Draw the detection of a finished run beside its record."""
+    return save_figure(draw_detection(folder), folder / "detection.png")
+
+
+def _draw_score(axis: Axes, score: np.ndarray, thresholds: Mapping[str, float]) -> None:
+    # the maximum of each interval, so that no peak is lost
+    size = -(-len(score) // _POINTS)
+    peaks = np.maximum.reduceat(score, np.arange(0, len(score), size))
+    axis.plot(np.arange(len(peaks)) * size, peaks, color="black", linewidth=0.7)
+    for name, threshold in thresholds.items():
+        axis.axhline(threshold, color=_RULE_COLOURS.get(name, GREEN), linewidth=1.2, label=f"threshold, {name}")
+    if (score > 0).all():
+        axis.set_yscale("log")
+    axis.set_ylabel("squared error")
+    axis.legend(fontsize=SMALL, loc="upper right")
+
+
+def _draw_ranges(axis: Axes, tracks: Mapping[str, np.ndarray]) -> None:
+    for row, (name, flags) in enumerate(tracks.items()):
+        runs = Runs.of(flags)
+        spans = list(zip(runs.starts.tolist(), (runs.stops - runs.starts).tolist(), strict=True))
+        axis.broken_barh(spans, (row - 0.4, 0.8), color=_RULE_COLOURS.get(name, "0.4"))
+    axis.set_yticks(range(len(tracks)), list(tracks))
+    axis.set_ylim(len(tracks) - 0.5, -0.5)
+
+
+def write_confusion(record: Record, path: Path) -> Path:
+    """Draw the confusion matrix of a record.
+
+    Raises:
+        ValueError: If the record is not one of classification.
+    """
+    if "confusion" not in record:
+        raise ValueError(f"record must be one of classification, got task {record.get('task')!r}.")
+    metrics, config = record["metrics"], record["config"]
+    title = (
+        f"{record['name']} on {Path(str(config['dataset'])).name.split('_TRAIN.ts')[0]}, {config['evaluation']}\n"
+        f"accuracy {metrics['accuracy']:.3f}, balanced {metrics['balanced_accuracy']:.3f}, "
+        f"macro F1 {metrics['macro_f1']:.3f}"
+    )
+    counts = np.array(record["confusion"])
+    return save_figure(draw_confusion(counts, [str(name) for name in record["classes"]], title), path)
+
+
+def draw_confusion(counts: np.ndarray, names: Sequence[str], title: str) -> Figure:
+    """Confusion matrix (K, K) of counts, true classes in rows, coloured by the share of the true class."""
+    share = counts / np.maximum(counts.sum(1, keepdims=True), 1)
+    size = max(4.0, 1.6 + 0.36 * len(names))
+    figure, axis = _draw_classes(share, names, title, "share of the true class", size=(size + 1.0, size))
+    axis.set_yticks(range(len(names)), names)
+    axis.set_xlabel("predicted")
+    axis.set_ylabel("true")
+    if len(names) <= _NUMBERED_CLASSES:
+        for (row, column), count in np.ndenumerate(counts):
+            if count:
+                shade = "white" if share[row, column] > 0.5 else "black"
+                axis.text(column, row, str(count), ha="center", va="center", color=shade, fontsize=9)
+    return figure
+
+
+def draw_probabilities(proba: np.ndarray, names: Sequence[str], title: str) -> Figure:
+    """Class probabilities, one row per case."""
+    size = (max(4.0, 2.0 + 0.4 * len(names)), 6.0)
+    figure, axis = _draw_classes(proba, names, title, "probability", size=size, aspect="auto")
+    axis.set_xlabel("class")
+    axis.set_ylabel("case")
+    return figure
+
+
+def _draw_classes(
+    values: np.ndarray, names: Sequence[str], title: str, unit: str, *, size: tuple[float, float], **options: Any
+) -> tuple[Figure, Axes]:
+    figure = plt.figure(figsize=size, layout="constrained")
+    axis = figure.subplots()
+    image = axis.imshow(values, cmap="Blues", vmin=0.0, vmax=1.0, interpolation="nearest", **options)
+    axis.set_xticks(range(len(names)), names, rotation=90)
+    axis.set_title(title, fontsize=10)
+    plt.colorbar(image, ax=axis, shrink=0.8, label=unit)
+    return figure, axis
+
+
+def draw_forecast(
+    past: pd.DataFrame,
+    forecast: pd.DataFrame,
+    columns: Sequence[str],
+    *,
+    id: str | None = None,
+    time: str | None = None,
+    title: str = "",
+) -> tuple[Figure, int]:
+    """Draw the first twelve combinations of series and column; returns the figure and the number of combinations.
+
+    Args:
+        past: Rows before the forecast.
+        forecast: Result of `toa.Forecaster.predict`; its intervals and quantiles are drawn as well.
+        columns: Forecast columns.
+        id: Column of series ids, if there are several series.
+        time: Column of times, if there is one.
+        title: Title of the figure.
+    """
+    ids = [None] if id is None else list(pd.unique(forecast[id]))
+    panels = [(one, column) for one in ids for column in columns]
+    shown = panels[:PANELS]
+    across = 1 if len(shown) < 3 else 2
+    down = -(-len(shown) // across)
+    figure = plt.figure(figsize=(11.0, 1.2 + 2.1 * down), layout="constrained")
+    axes = figure.subplots(down, across, squeeze=False).ravel()
+    for axis, (one, column) in zip(axes, shown, strict=False):
+        own, ahead = (past, forecast) if id is None else (past[past[id] == one], forecast[forecast[id] == one])
+        _draw_panel(axis, own, ahead, column, time)
+        axis.set_title(column if one is None else f"{one}: {column}", fontsize=9, loc="left")
+    for axis in axes[len(shown) :]:
+        axis.set_visible(False)
+    axes[0].legend(fontsize=SMALL, loc="upper left")
+    figure.suptitle(title, fontsize=11)
+    return figure, len(panels)
+
+
+def _draw_panel(axis: Axes, past: pd.DataFrame, forecast: pd.DataFrame, column: str, time: str | None) -> None:
+    past = past[-max(24, _PAST * len(forecast)) :]
+    when, ahead = np.arange(-len(past), 0), np.arange(len(forecast))
+    if time is not None:
+        when, ahead = past[time].to_numpy(), forecast[time].to_numpy()
+        if pd.api.types.is_datetime64_any_dtype(forecast[time]):
+            when = pd.to_datetime(past[time]).to_numpy()
+            axis.xaxis.set_major_formatter(mdates.ConciseDateFormatter(axis.xaxis.get_major_locator()))
+    axis.plot(when, past[column].to_numpy(), color="0.3", linewidth=0.9, label="past")
+    axis.plot(ahead, forecast[column].to_numpy(), color=BLUE, linewidth=1.3, label="forecast")
+    bounds = [f"{column}_lower", f"{column}_upper"]
+    if all(name in forecast for name in bounds):
+        lower, upper = (forecast[name].to_numpy() for name in bounds)
+        axis.fill_between(ahead, lower, upper, color=BLUE, alpha=0.2, linewidth=0, label="interval")
+    quantiles = [name for name in forecast.columns if str(name).startswith(f"{column}_q")]
+    for place, name in enumerate(quantiles):
+        label = "quantiles" if place == 0 else None
+        axis.plot(ahead, forecast[name].to_numpy(), color=ORANGE, linewidth=0.8, linestyle=":", label=label)
+    axis.tick_params(labelsize=SMALL)
+    axis.margins(x=0.01)
+
+
+def draw_demixing(result: DemixingResult) -> Figure:
+    """Mixing operators, reconstructions and frequency responses, one column per model."""
+    views = result.views
+    figure = plt.figure(figsize=(4.0 * len(views), 9.0), layout="constrained")
+    axes = figure.subplots(3, len(views), squeeze=False)
+    for column, view in enumerate(views):
+        operator, (layer, head) = view.operator.numpy(), view.place
+        draw_matrix(axes[0, column], operator)
+        title = f"{system_title(view.name)}\nmixing operator {layer}.{head}, {(operator < 0).mean():.0%} negative"
+        axes[0, column].set(title=title, xlabel="key", ylabel="query")
+        plt.colorbar(axes[0, column].images[0], ax=axes[0, column], shrink=0.8)
+        _draw_signal(axes[1, column], view, result)
+        _draw_response(axes[2, column], view, result)
+    for row in axes[1:]:
+        limits = [axis.get_ylim() for axis in row]
+        for axis in row:
+            axis.set_ylim(min(low for low, _ in limits), max(high for _, high in limits))
+    return figure
+
+
+def _draw_signal(axis: Axes, view: VariantView, result: DemixingResult) -> None:
+    axis.plot(result.noisy, color="0.8", linewidth=0.8, label="noisy")
+    axis.plot(result.clean, color="black", linewidth=1.4, label="clean")
+    axis.plot(view.estimate, color=RED, linewidth=1.2, linestyle="--", label="recovered")
+    axis.set(title=f"reconstruction, MSE {view.mse:.4f}", xlabel="time")
+    axis.margins(y=0.15)
+    axis.legend(fontsize=SMALL, ncols=3, loc="upper center")
+
+
+def _draw_response(axis: Axes, view: VariantView, result: DemixingResult) -> None:
+    length = result.signals.length
+    frequency = np.arange(length // 2 + 1) / length
+    for period in result.signals.periods:
+        axis.axvline(1.0 / period, color=GREEN, linewidth=0.8, alpha=0.6)
+    axis.plot(frequency, result.oracle_response, color="black", linewidth=1.4, label="oracle")
+    axis.plot(frequency, view.response, color=RED, linewidth=1.2, linestyle="--", label="model")
+    axis.set_xlim(0.0, min(0.5, 2.5 / min(result.signals.periods)))
+    axis.set(title="frequency response (lines: harmonics)", xlabel="cycles per step", ylabel="gain")
+    axis.legend(fontsize=SMALL)

@@ -1,0 +1,103 @@
+"""Tables as a header and rows of text: written as Markdown or HTML, and made from records."""
+
+import html
+import shlex
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from statistics import fmean
+
+from toa.experiments.records import Record
+
+Rows = Sequence[Sequence[str]]
+Table = list[tuple[str, ...]]
+
+ANOMALY_COLUMNS = {
+    "precision": "precision",
+    "recall": "recall",
+    "f1": "F1",
+    "pa_f1": "PA-F1",
+    "random_pa_f1": "random PA-F1",
+    "pa_k_f1": "PA%K-F1",
+    "range_f1": "range F1",
+    "vus_pr": "VUS-PR",
+    "vus_roc": "VUS-ROC",
+}
+# a larger validation error means that training diverged
+_DIVERGED = 10.0
+
+
+def markdown_table(rows: Rows, *, left: int = 1) -> list[str]:
+    """Lines of a Markdown table; the first `left` columns are aligned left, the others right."""
+    header, *body = rows
+    rule = ["---" if place < left else "---:" for place in range(len(header))]
+    return [f"| {' | '.join(cells)} |" for cells in (header, rule, *body)]
+
+
+def html_table(rows: Rows) -> str:
+    """An HTML table with all text escaped; empty if there are no rows."""
+
+    def line(cells: Sequence[str], tag: str) -> str:
+        return "<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells) + "</tr>"
+
+    if not rows:
+        return ""
+    header, *body = rows
+    return f'<div class="table"><table>{line(header, "th")}{"".join(line(row, "td") for row in body)}</table></div>'
+
+
+def anomaly_table(record: Record) -> Table:
+    """One row per set of rules; "-" is undefined, and a star marks the main metric of the rules."""
+    rows: Table = [("rules", *ANOMALY_COLUMNS.values())]
+    for rules, block in record["detections"].items():
+        values = {name: record["metrics"].get(f"{rules}/{name}") for name in ANOMALY_COLUMNS}
+        stars = {block["headline"]: "*"}
+        cells = ("-" if value is None else f"{value:.3f}{stars.get(name, '')}" for name, value in values.items())
+        rows.append((rules, *cells))
+    return rows
+
+
+def undefined_notes(record: Record) -> list[str]:
+    """Why numbers are missing in the anomaly table, one sentence per set of rules and reason."""
+    notes = []
+    for rules, block in record["detections"].items():
+        missing = {name: why for name, why in block["undefined"].items() if name in ANOMALY_COLUMNS}
+        for reason in dict.fromkeys(missing.values()):
+            names = ", ".join(ANOMALY_COLUMNS[name] for name, why in missing.items() if why == reason)
+            notes.append(f"{rules}: {names} undefined: {reason}.")
+    return notes
+
+
+def changes_of(record: Record) -> tuple[str, ...]:
+    """Settings that the command of a run changed, as key=value."""
+    return tuple(value for option, value in pairwise(shlex.split(record["command"])) if option == "--set")
+
+
+def search_table(
+    records: Iterable[Record], *, backbone: str, horizon: int, datasets: Sequence[str], common: Sequence[str] = ()
+) -> list[str]:
+    """Markdown table of a hyperparameter search: validation MSE / test MSE, means over seeds.
+
+    Args:
+        records: Records of forecasting runs.
+        backbone: Backbone of the shown records.
+        horizon: Horizon of the shown records.
+        datasets: Columns.
+        common: Changes that are not shown.
+    """
+    found: dict[tuple[str, str], dict[str, list[Record]]] = {}
+    for record in records:
+        config = record["config"]
+        if (config["backbone"], config["horizon"]) == (backbone, horizon) and config["dataset"] in datasets:
+            shown = ", ".join(change for change in changes_of(record) if change not in common) or "as it is"
+            row = found.setdefault((config["attention"]["name"], shown), {})
+            row.setdefault(config["dataset"], []).append(record)
+    rows = [(*key, *(_search_cell(row.get(dataset, [])) for dataset in datasets)) for key, row in found.items()]
+    header = ("attention", "setting", *datasets)
+    return markdown_table([header, *rows], left=len(header))
+
+
+def _search_cell(records: Sequence[Record]) -> str:
+    if not records:
+        return "-"
+    values = [fmean(record["metrics"][name] for record in records) for name in ("val_mse", "mse")]
+    return " / ".join(f"{value:.4f}" if value < _DIVERGED else f"**{value:.0e}**" for value in values)

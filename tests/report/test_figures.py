@@ -1,0 +1,83 @@
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+import torch
+
+from tests.support import message
+from toa.experiments.anomaly import SCORES
+from toa.report import figures
+from toa.report.figures import draw_confusion, draw_detection, write_confusion, write_detection
+from toa.tasks.checkpoint import save_checkpoint
+
+
+@pytest.fixture
+def folder(tmp_path):
+    labels = torch.zeros(9000, dtype=torch.bool)
+    labels[1000:1400] = True
+    score = torch.rand(9000, generator=torch.Generator().manual_seed(0)) + labels
+    tensors = {"score": score, "labels": labels, "flags.tslib-pa": score > 1.5, "flags.strict": score > 0.9}
+    save_checkpoint(tmp_path / SCORES, tensors, {"thresholds": {"tslib-pa": 1.5, "strict": 0.9}})
+    return tmp_path
+
+
+def test_the_detection_figure_shows_score_thresholds_and_ranges(folder):
+    figure = draw_detection(folder)
+    plt.close(figure)
+    top, bottom = figure.axes
+    score, *thresholds = top.lines
+    # fewer points, but no peak is lost
+    heights = np.asarray(score.get_ydata())
+    assert len(heights) <= 4000
+    assert heights.max() == pytest.approx(2.0, abs=0.01)
+    assert [np.asarray(line.get_ydata())[0] for line in thresholds] == [1.5, 0.9]
+    assert [tick.get_text() for tick in bottom.get_yticklabels()] == ["true", "tslib-pa", "strict"]
+    assert len(bottom.collections[0].get_paths()) == 1
+
+
+def test_the_detection_figure_is_written_beside_the_record(folder):
+    before = plt.get_fignums()
+    path = write_detection(folder)
+    assert path == folder / "detection.png"
+    assert path.stat().st_size > 10_000
+    assert plt.get_fignums() == before
+
+
+def confusion_record(classes: int = 3) -> dict[str, Any]:
+    return {
+        "task": "classify",
+        "name": "patchtst/toa-gated",
+        "config": {"dataset": "data/toy_TRAIN.ts", "evaluation": "strict"},
+        "classes": [f"class {k}" for k in range(classes)],
+        "confusion": [[5 if row == column else row for column in range(classes)] for row in range(classes)],
+        "metrics": {"accuracy": 0.5, "balanced_accuracy": 0.4, "macro_f1": 0.3},
+    }
+
+
+def test_a_cell_shows_its_count_and_the_share_of_its_row():
+    counts = np.array(confusion_record()["confusion"])
+    figure = draw_confusion(counts, ["a", "b", "c"], "title")
+    axis = figure.axes[0]
+    shown = axis.images[0].get_array()
+    assert shown is not None
+    assert shown[0].tolist() == [1.0, 0.0, 0.0]
+    assert shown[1].tolist() == pytest.approx([1 / 7, 5 / 7, 1 / 7])
+    assert [label.get_text() for label in axis.get_yticklabels()] == ["a", "b", "c"]
+    assert {text.get_text() for text in axis.texts} == {"5", "1", "2"}
+    plt.close(figure)
+
+
+def test_a_confusion_matrix_of_many_classes_is_written_without_counts(tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(figures, "save_figure", lambda figure, path: drawn.append(figure))
+    write_confusion(confusion_record(26), tmp_path / "a.png")
+    axis = drawn[0].axes[0]
+    plt.close(drawn[0])
+    assert not axis.texts
+    assert "patchtst/toa-gated on toy, strict" in axis.get_title()
+
+
+def test_a_record_of_another_task_has_no_confusion_matrix(tmp_path):
+    with pytest.raises(ValueError, match=message("record must be one of classification, got task 'forecast'")):
+        write_confusion({"task": "forecast"}, tmp_path / "a.png")
