@@ -11,8 +11,8 @@ from typing import Any
 from toa._checks import check_choice
 from toa.experiments.claims import CLAIM
 from toa.experiments.jobs import KINDS, config_from
+from toa.experiments.outcomes import ERROR, RECORD
 from toa.experiments.records import Record, check_record
-from toa.experiments.runner import ERROR, RECORD
 from toa.report.operators import OPERATORS_FILE
 
 # records of a search of settings, which are no runs of a protocol even where a setting tried is the protocol's

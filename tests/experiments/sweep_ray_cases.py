@@ -1,7 +1,7 @@
-"""A runner on a Ray of its own: `python -m tests.experiments.ray_cases FOLDER RUNS EPOCHS KILLS`.
+"""A sweep on a private Ray: `python -m tests.experiments.sweep_ray_cases FOLDER RUNS EPOCHS KILLS`.
 
-KILLS workers are killed at random moments, none with a run that has lost two already. Without that number the runner
-joins a cluster of two machines. What was seen is printed as JSON.
+KILLS workers are killed at random moments, but at most two per run. Without KILLS, the sweep uses a cluster of two
+machines. Prints the result as JSON.
 """
 
 import json
@@ -12,16 +12,14 @@ import sys
 import threading
 from pathlib import Path
 
-from tests.experiments.runner_cases import make_jobs, stamps, write_series
+from tests.experiments.sweep_cases import make_jobs, stamps, write_series
 from toa.experiments.claims import holder
-from toa.experiments.executors import execute
 from toa.experiments.jobs import Job
-from toa.experiments.pool import MOST_DEATHS
-from toa.experiments.runner import Event, Place
+from toa.experiments.sweep import MAX_DEATHS, Event, RunContext, sweep
 
 
 class Killer(threading.Thread):
-    """Kills workers now and then, and looks whether a record that was there has changed."""
+    """Kills workers at random moments, and counts records that change after they were written."""
 
     def __init__(self, jobs: list[Job], out: Path, kills: int) -> None:
         super().__init__(daemon=True)
@@ -34,7 +32,7 @@ class Killer(threading.Thread):
 
     def run(self) -> None:
         while self.left and not self.over.wait(self.chance.uniform(0.05, 0.4)):
-            victims = [job for job in self.jobs if self.killed.count(job.key) < MOST_DEATHS - 1]
+            victims = [job for job in self.jobs if self.killed.count(job.key) < MAX_DEATHS - 1]
             found = [(job.key, who["pid"]) for job in victims if (who := holder(job.folder(self.out))) and "pid" in who]
             if found:
                 key, pid = self.chance.choice(found)
@@ -60,7 +58,7 @@ def play(folder: Path, runs: int, epochs: int, kills: int) -> dict[str, object]:
 
     killer = Killer(jobs, out, kills)
     killer.start()
-    ended = execute("ray", jobs, Place(out=out, device="cpu", poll_s=0.1), workers=2, watch=watch)
+    ended = sweep(jobs, RunContext(out=out, device="cpu", poll_s=0.1), executor="ray", workers=2, watch=watch)
     killer.over.set()
     killer.join()
     killer.look()
@@ -78,7 +76,7 @@ def play(folder: Path, runs: int, epochs: int, kills: int) -> dict[str, object]:
 
 
 def cluster(folder: Path, runs: int, epochs: int) -> dict[str, object]:
-    """A cluster of two machines, on this one, that loses the second while it runs."""
+    """A sweep on a simulated cluster of two machines that loses one of them."""
     from ray.cluster_utils import Cluster
 
     jobs, out = make_jobs(write_series(folder), runs, f"training.epochs={epochs}"), folder / "out"
@@ -90,12 +88,18 @@ def cluster(folder: Path, runs: int, epochs: int) -> dict[str, object]:
     def watch(event: Event) -> None:
         if event.kind == "begin":
             begun.append(event.key)
-        # both are at work by then
+        # both machines have begun a run by then
         if len(set(begun)) >= 4 and not lost:
             machines.remove_node(second, allow_graceful=False)
             lost.append(len(stamps(out)))
 
-    ended = execute("ray", jobs, Place(out=out, device="cpu", poll_s=0.1), address=machines.address, watch=watch)
+    ended = sweep(
+        jobs,
+        RunContext(out=out, device="cpu", poll_s=0.1),
+        executor="ray",
+        address=machines.address,
+        watch=watch,
+    )
     machines.shutdown()
     return {"records": len(ended.records), "failures": list(ended.failures.values()), "lost": len(lost)}
 
