@@ -1,21 +1,15 @@
-import json
-import os
-import random
-import signal
 import socket
-import subprocess
 import sys
 import threading
 import time
 from dataclasses import asdict
-from pathlib import Path
 
 import pytest
 
 import toa
 from tests.cli.test_app import call
-from tests.experiments.sweep_cases import make_jobs, stamps, write_series
-from tests.support import ROOT, message
+from tests.experiments.sweep_cases import make_jobs, write_series
+from tests.support import message
 from toa.experiments import sweep_ray
 from toa.experiments.outcomes import read_outcome
 from toa.experiments.sweep import BrokenDeviceError, RunContext, sweep
@@ -152,114 +146,3 @@ def test_an_address_that_never_answers_raises(jobs, context, monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as server, pytest.raises(ValueError, match=message(*parts)):
         sweep(jobs, context, executor="ray", address=f"127.0.0.1:{server.getsockname()[1]}")
     hang.set()
-
-
-def start(folder: Path, *numbers: int) -> "subprocess.Popen[str]":
-    """Start a sweep with a private Ray in a separate process."""
-    command = [sys.executable, "-m", "tests.experiments.sweep_ray_cases", str(folder), *map(str, numbers)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(
-        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-
-
-def play(folder: Path, *numbers: int):
-    process = start(folder, *numbers)
-    out, err = process.communicate()
-    assert process.returncode == 0, err
-    # Ray reports dead workers on earlier lines
-    return json.loads(out.splitlines()[-1])
-
-
-def rays_under(pid: int) -> list[int]:
-    """Return the processes of the Ray session of a process."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            text = path.read_bytes().decode(errors="replace")
-        except OSError:
-            continue
-        if "ray" in text and f"_{pid}/" in text:
-            found.append(int(path.parent.name))
-    return found
-
-
-def wait_until(true, seconds: float = 180.0) -> None:
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end
-        time.sleep(0.05)
-
-
-@pytest.mark.slow
-def test_two_workers_of_ray_finish_forty_runs_and_repeat_none(tmp_path):
-    assert play(tmp_path, 40, 2, 0) == {
-        "records": 40,
-        "files": 40,
-        "failures": [],
-        "done": 40,
-        "different": 40,
-        "kills": 0,
-        "rewritten": 0,
-        "held": 0,
-    }
-
-
-@pytest.mark.slow
-def test_twenty_dead_workers_of_ray_lose_and_repeat_no_finished_run(tmp_path):
-    seen = play(tmp_path, 30, 60, 20)
-    assert (seen["kills"], seen["rewritten"], seen["failures"], seen["held"]) == (20, 0, [], 0)
-    assert seen["records"] == seen["files"] == 30
-
-
-@pytest.mark.slow
-def test_a_sweep_survives_the_loss_of_a_machine(tmp_path, monkeypatch):
-    # the machines listen on the loopback interface
-    monkeypatch.setenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
-    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-    assert play(tmp_path, 12, 60) == {"records": 12, "failures": [], "lost": 1}
-
-
-@pytest.mark.slow
-def test_a_killed_sweep_leaves_no_ray_process_and_the_next_resumes(tmp_path):
-    chance = random.Random(0)
-    known: dict[str, int] = {}
-
-    def kill(process: "subprocess.Popen[str]") -> None:
-        # at least one more run is finished
-        wait_until(lambda: len(stamps(tmp_path / "out")) > len(known))
-        time.sleep(chance.uniform(0.0, 1.0))
-        process.kill()
-        process.communicate()
-        wait_until(lambda: not rays_under(process.pid))
-
-    for _ in range(3):
-        kill(start(tmp_path, 40, 60, 0))
-        found = stamps(tmp_path / "out")
-        assert known.items() <= found.items()
-        known = found
-    assert 3 <= len(known) < 40
-    seen = play(tmp_path, 40, 60, 0)
-    assert seen["records"] == 40
-    # a worker may finish one more run before it sees the death
-    assert seen["done"] <= 40 - len(known)
-    assert known.items() <= stamps(tmp_path / "out").items()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_stopped_sweep_on_ray_saves_its_runs(tmp_path, number):
-    process = start(tmp_path, 2, 5000, 0)
-    log = tmp_path / "events.log"
-    wait_until(lambda: log.exists() and log.read_text().count("step") >= 2)
-    assert rays_under(process.pid)
-    process.send_signal(number)
-    _, err = process.communicate(timeout=180)
-    assert process.returncode == 130, err
-    jobs = make_jobs(tmp_path / "own.csv", 2, "training.epochs=5000")
-    folders = [job.folder(tmp_path / "out") for job in jobs]
-    # neither finished nor failed, and not held
-    found = {path.name for folder in folders if folder.exists() for path in folder.iterdir()}
-    assert found == {"checkpoint.safetensors"}
-    assert read_outcome(jobs, tmp_path / "out").failures == {}
-    wait_until(lambda: not rays_under(process.pid))

@@ -1,4 +1,4 @@
-"""A sweep runs a list of jobs, each to a record: in this process, in worker processes, or on Ray (`sweep_ray`).
+"""A sweep runs a list of jobs: in this process, in worker processes (`sweep_local`), or on Ray (`sweep_ray`).
 
 All state is in files: `record.json` of a finished run, `error.json` of a failed one, and a claim on each run in
 progress (`claims`). So a sweep can be stopped or killed at any moment and repeated, and several sweeps can share a
@@ -6,22 +6,16 @@ results folder: no finished run is lost, and none is repeated.
 """
 
 import gc
-import multiprocessing
-import os
 import signal
-import sys
 import threading
 import time
 import traceback
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field, replace
-from functools import partial
-from multiprocessing import connection
-from multiprocessing.process import BaseProcess
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 import torch
 
@@ -37,8 +31,8 @@ EXECUTORS = ("process", "pool", "ray")
 # a job whose worker has died this often is recorded as failed
 MAX_DEATHS = 3
 _POOL_WORKERS = 2
-# seconds between two progress events of a worker
-_PROGRESS_S = 0.5
+# seconds between two "step" events of a run, at least
+_STEP_EVENT_S = 0.5
 
 EventKind = Literal["found", "begin", "step", "done", "failed", "waiting", "died"]
 
@@ -163,7 +157,9 @@ def _open_workers(
     # raises before a process starts
     resolve_device(context.device)
     if executor == "pool":
-        return closing(_LocalWorkers(context, min(default_workers(executor, workers), max(1, jobs))))
+        from toa.experiments.sweep_local import LocalWorkers
+
+        return closing(LocalWorkers(context, min(default_workers(executor, workers), max(1, jobs))))
     return nullcontext(_ThisProcess(context))
 
 
@@ -260,9 +256,14 @@ def _find_end(job: Job, context: RunContext) -> Event | None:
 def _execute(job: Job, context: RunContext, watch: Watcher) -> Event:
     (job.folder(context.out) / ERROR).unlink(missing_ok=True)
     watch(Event(kind="begin", key=job.key))
+    last = 0.0
 
     def observe(done: int, total: int, loss: float, validation: float | None) -> None:
-        watch(Event(kind="step", key=job.key, step=done, total=total))
+        nonlocal last
+        # steps can be short, and events go to other processes
+        if time.monotonic() - last >= _STEP_EVENT_S:
+            last = time.monotonic()
+            watch(Event(kind="step", key=job.key, step=done, total=total))
 
     try:
         job.run(context.out, data_dir=context.data_dir, device=context.device, observe=observe)
@@ -307,20 +308,6 @@ def interruptible() -> Iterator[None]:
         signal.signal(signal.SIGTERM, previous)
 
 
-def throttle(watch: Watcher) -> Watcher:
-    """Return a watcher that drops "step" events within half a second of the last event."""
-    last = 0.0
-
-    def throttled(event: Event) -> None:
-        nonlocal last
-        now = time.monotonic()
-        if event.kind != "step" or now - last >= _PROGRESS_S:
-            last = now
-            watch(event)
-
-    return throttled
-
-
 class _ThisProcess:
     """Runs each job in this process."""
 
@@ -334,110 +321,3 @@ class _ThisProcess:
 
     def poll(self, watch: Watcher, timeout_s: float) -> None:
         watch(run_job(self._job, self._context, watch))
-
-
-@dataclass(eq=False)
-class _Worker:
-    process: BaseProcess
-    pipe: "connection.Connection[Any, Any]"
-    ready: bool = False
-
-
-class _LocalWorkers:
-    """Worker processes on this machine, each with a pipe that takes jobs and returns events.
-
-    The process pools of the standard library and of joblib stop all workers when one dies, and do not tell which job
-    was the cause.
-    """
-
-    def __init__(self, context: RunContext, count: int) -> None:
-        self.count, self._context = count, context
-        self._idle: list[_Worker] = []
-        self._busy: dict[str, _Worker] = {}
-        self._started = 0
-
-    def start(self, job: Job) -> None:
-        worker = self._idle.pop() if self._idle else self._start_worker()
-        self._busy[job.key] = worker
-        # if the worker is dead, `poll` sees its end
-        with suppress(OSError):
-            worker.pipe.send(job)
-
-    def poll(self, watch: Watcher, timeout_s: float) -> None:
-        pipes = {worker.pipe: (key, worker) for key, worker in self._busy.items()}
-        for pipe in connection.wait(pipes, timeout_s):
-            key, worker = pipes[pipe]  # type: ignore[index]
-            try:
-                event = worker.pipe.recv()
-            except (EOFError, OSError):
-                event = self._bury(worker, key)
-            if event is None:
-                worker.ready = True
-                continue
-            if event.kind not in ("begin", "step"):
-                del self._busy[key]
-                if event.kind != "died":
-                    self._idle.append(worker)
-            watch(event)
-
-    def close(self) -> None:
-        """Stop all workers; wait until runs in progress have saved a checkpoint."""
-        for worker in self._busy.values():
-            worker.process.terminate()
-        for worker in self._idle:
-            worker.pipe.close()
-        for worker in (*self._idle, *self._busy.values()):
-            worker.process.join()
-            worker.pipe.close()
-
-    def _start_worker(self) -> _Worker:
-        device = spread(self._context.device, self._started, torch.cuda.device_count())
-        threads = max(1, (os.cpu_count() or 1) // self.count)
-        self._started += 1
-        # a forked process could not use CUDA
-        spawn = multiprocessing.get_context("spawn")
-        ours, theirs = spawn.Pipe()
-        process = spawn.Process(target=_serve, args=(theirs, replace(self._context, device=device), threads))
-        process.start()
-        theirs.close()
-        return _Worker(process, ours)
-
-    def _bury(self, worker: _Worker, key: str) -> Event:
-        worker.process.join()
-        worker.pipe.close()
-        code = worker.process.exitcode or 0
-        if not worker.ready and code > 0:
-            # not killed: the next one would fail in the same way
-            raise ValueError(f"a worker process must start, got exit code {code}; see its error above.")
-        return Event(kind="died", key=key, message=f"exit code {code}")
-
-
-def spread(device: str, number: int, count: int) -> str:
-    """Return the device of a worker: workers take turns on `count` CUDA devices unless one is named."""
-    if device == "cpu" or ":" in device or count < 2:
-        return device
-    return f"cuda:{number % count}"
-
-
-def _serve(pipe: "connection.Connection[Any, Any]", context: RunContext, threads: int) -> None:
-    """Run jobs from a pipe in a worker process until the pipe is closed."""
-    # Ctrl-C reaches all processes of a session; here only the parent must see it, which then stops the workers
-    os.setsid()
-    torch.set_num_threads(threads)
-    watch = throttle(partial(_send, pipe))
-    try:
-        with interruptible():
-            pipe.send(None)
-            while True:
-                pipe.send(run_job(pipe.recv(), context, watch))
-    except (EOFError, BrokenPipeError, ConnectionResetError, KeyboardInterrupt, BrokenDeviceError):
-        # after BrokenDeviceError a new process takes over
-        sys.exit(1)
-
-
-def _send(pipe: "connection.Connection[Any, Any]", event: Event) -> None:
-    try:
-        pipe.send(event)
-    except OSError:
-        # the parent is dead: stop as on its request, so that training saves a checkpoint
-        signal.raise_signal(signal.SIGTERM)

@@ -21,7 +21,7 @@ import torch
 import toa
 from toa._files import check_writable
 from toa.experiments.jobs import Job
-from toa.experiments.sweep import BrokenDeviceError, Event, RunContext, Watcher, interruptible, run_job, throttle
+from toa.experiments.sweep import BrokenDeviceError, Event, RunContext, Watcher, interruptible, run_job
 
 # seconds until Ray must answer, and until stopped runs must have saved a checkpoint
 _ANSWER_S = 30.0
@@ -245,7 +245,7 @@ def run_remote(settings: Mapping[str, Any], context: Mapping[str, Any], job: str
     torch.set_num_threads(settings["threads"])
     try:
         with interruptible():
-            return run_job(Job.from_json(job), RunContext(**context), throttle(mailbox.put.remote))
+            return run_job(Job.from_json(job), RunContext(**context), mailbox.put.remote)
     except BrokenDeviceError:
         # the failure is recorded; the next job needs a new process
         os._exit(1)

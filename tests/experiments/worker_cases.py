@@ -1,7 +1,7 @@
-"""A sweep on a private Ray: `python -m tests.experiments.sweep_ray_cases FOLDER RUNS EPOCHS KILLS`.
+"""A sweep with two workers: `python -m tests.experiments.worker_cases EXECUTOR FOLDER RUNS EPOCHS KILLS`.
 
-KILLS workers are killed at random moments, but at most two per run. Without KILLS, the sweep uses a cluster of two
-machines. Prints the result as JSON.
+KILLS workers are killed at random moments, but at most two per run. The executor "cluster" is Ray on two simulated
+machines, of which one is lost. Prints the result as JSON.
 """
 
 import json
@@ -47,7 +47,7 @@ class Killer(threading.Thread):
         self.known |= found
 
 
-def play(folder: Path, runs: int, epochs: int, kills: int) -> dict[str, object]:
+def play(executor: str, folder: Path, runs: int, epochs: int, kills: int) -> dict[str, object]:
     jobs, out = make_jobs(write_series(folder), runs, f"training.epochs={epochs}"), folder / "out"
     events: list[Event] = []
     log = os.open(folder / "events.log", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
@@ -58,7 +58,7 @@ def play(folder: Path, runs: int, epochs: int, kills: int) -> dict[str, object]:
 
     killer = Killer(jobs, out, kills)
     killer.start()
-    ended = sweep(jobs, RunContext(out=out, device="cpu", poll_s=0.1), executor="ray", workers=2, watch=watch)
+    ended = sweep(jobs, RunContext(out=out, device="cpu", poll_s=0.1), executor=executor, workers=2, watch=watch)
     killer.over.set()
     killer.join()
     killer.look()
@@ -93,21 +93,16 @@ def cluster(folder: Path, runs: int, epochs: int) -> dict[str, object]:
             machines.remove_node(second, allow_graceful=False)
             lost.append(len(stamps(out)))
 
-    ended = sweep(
-        jobs,
-        RunContext(out=out, device="cpu", poll_s=0.1),
-        executor="ray",
-        address=machines.address,
-        watch=watch,
-    )
+    context = RunContext(out=out, device="cpu", poll_s=0.1)
+    ended = sweep(jobs, context, executor="ray", address=machines.address, watch=watch)
     machines.shutdown()
     return {"records": len(ended.records), "failures": list(ended.failures.values()), "lost": len(lost)}
 
 
 if __name__ == "__main__":
     try:
-        numbers = [int(word) for word in sys.argv[2:]]
-        seen = play(Path(sys.argv[1]), *numbers) if len(numbers) == 3 else cluster(Path(sys.argv[1]), *numbers)
+        name, folder, (runs, epochs, kills) = sys.argv[1], Path(sys.argv[2]), map(int, sys.argv[3:])
+        seen = cluster(folder, runs, epochs) if name == "cluster" else play(name, folder, runs, epochs, kills)
     except KeyboardInterrupt:
         sys.exit(130)
     sys.stdout.write(json.dumps(seen) + "\n")
