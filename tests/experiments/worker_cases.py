@@ -39,9 +39,9 @@ class Killer(threading.Thread):
                 os.kill(pid, signal.SIGKILL)
                 self.killed.append(key)
                 self.left -= 1
-            self.look()
+            self.check()
 
-    def look(self) -> None:
+    def check(self) -> None:
         found = stamps(self.out)
         self.rewritten += sum(found.get(name) != written for name, written in self.known.items())
         self.known |= found
@@ -61,7 +61,7 @@ def play(executor: str, folder: Path, runs: int, epochs: int, kills: int) -> dic
     ended = sweep(jobs, RunContext(out=out, device="cpu", poll_s=0.1), executor=executor, workers=2, watch=watch)
     killer.over.set()
     killer.join()
-    killer.look()
+    killer.check()
     done = [event.key for event in events if event.kind == "done"]
     return {
         "records": len(ended.records),

@@ -38,7 +38,8 @@ _UsageError: Any = typer.BadParameter.__bases__[0]
 def reproduce(
     table: Annotated[str | None, typer.Argument(help=f"Table of the paper: {_TABLES}.")] = None,
     list_: Annotated[
-        bool, typer.Option("--list", help="Count the published numbers that can be run here; say what the others need.")
+        bool,
+        typer.Option("--list", help="Count the published numbers that can be run here, and list what others need."),
     ] = False,
     runs: Annotated[
         Path | None, typer.Option(help="Instead of a table: a file with the options of one `toa run` per line.")

@@ -124,7 +124,8 @@ def sweep(
     """
     check_executor(executor, workers=workers, address=address)
     unique = {job.key: job for job in jobs}
-    with interruptible(), _open_workers(executor, context, workers, address, len(unique)) as opened:
+    # interruptible last: Ray sets its own signal handlers when it starts
+    with _open_workers(executor, context, workers, address, len(unique)) as opened, interruptible():
         check_writable(context.out)
         # read by `toa watch`
         write_plan(unique.values(), context.out)

@@ -27,7 +27,7 @@ class _Worker:
 class LocalWorkers:
     """Worker processes on this machine, each with a pipe that takes jobs and returns events.
 
-    The process pools of the standard library and of joblib stop all workers when one dies, and do not tell which job
+    The process pools of the standard library and of joblib stop all workers when one dies, and do not report which job
     was the cause.
     """
 

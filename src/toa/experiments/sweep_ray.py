@@ -128,17 +128,12 @@ def _connected(address: str | None, workers: int | None) -> Iterator[Any]:
 
 def _connect(ray: Any, address: str, options: Mapping[str, Any]) -> None:
     """Connect to a running Ray within `_ANSWER_S`; `ray.init` alone would retry for minutes."""
-    host, _, port = address.rpartition(":")
-    if address != "auto" and (not host or "/" in host or not port.isdecimal()):
-        raise ValueError(
-            f"address must read HOST:PORT, or auto, got {address!r}; use the one that `ray start --head` prints, on a "
-            "machine of the cluster."
-        )
     problems: list[object] = [f"no answer within {_ANSWER_S:.0f} s"]
 
     def attempt() -> None:
         try:
             if address != "auto":
+                host, _, port = address.rpartition(":")
                 socket.create_connection((host, int(port)), timeout=_ANSWER_S).close()
             ray.init(address=address, **options)
             problems.clear()
@@ -149,9 +144,10 @@ def _connect(ray: Any, address: str, options: Mapping[str, Any]) -> None:
     thread.start()
     thread.join(_ANSWER_S)
     if problems:
+        reason = " ".join(str(problems[0]).split())
         raise ValueError(
-            f"address must be that of a running Ray, got {address!r} ({' '.join(str(problems[0]).split())}); start one "
-            "with `ray start --head`, or leave --address out."
+            f"address must be HOST:PORT of a running Ray, or auto, got {address!r} ({reason}); start one with "
+            "`ray start --head`, or leave --address out."
         )
 
 
