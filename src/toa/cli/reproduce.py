@@ -39,7 +39,7 @@ def reproduce(
     table: Annotated[str | None, typer.Argument(help=f"Table of the paper: {_TABLES}.")] = None,
     list_: Annotated[
         bool,
-        typer.Option("--list", help="Count the published numbers that can be run here, and list what others need."),
+        typer.Option("--list", help="Count the published numbers that can be run here; list what others need."),
     ] = False,
     runs: Annotated[
         Path | None, typer.Option(help="Instead of a table: a file with the options of one `toa run` per line.")
@@ -225,22 +225,19 @@ def _list_numbers(console: "Console", data_dir: Path | None) -> None:
 
 def _print_plan(console: "Console", jobs: "list[Job]", context: "RunContext", workers: int) -> None:
     """Print what would be run, and for how long, estimated from earlier records."""
-    from toa.experiments.outcomes import read_outcome
     from toa.experiments.plan import Estimates, timed_records
+    from toa.experiments.sweep import find_end
     from toa.tasks.device import resolve_device
 
     estimates = Estimates(timed_records(context.out), on_cpu=resolve_device(context.device).type == "cpu")
-    outcome = read_outcome(jobs, context.out)
     times: list[float | None] = []
     for job in jobs:
-        error = ""
-        if job.key in outcome.records:
-            state = "done"
-        elif job.key in outcome.failures and job.key not in context.retry_failed:
-            state, error = "failed", f"  {outcome.failures[job.key]}"
+        end = find_end(job, context)
+        if end is not None:
+            state, error = ("done", "") if end.kind == "found" else ("failed", f"  {end.message}")
         else:
             times.append(estimates.seconds(job))
-            state = "?" if times[-1] is None else f"{times[-1]:.0f} s"
+            state, error = "?" if times[-1] is None else f"{times[-1]:.0f} s", ""
         _print_line(console, f"{state:>8}  {job.label}{error}")
     timed = [seconds for seconds in times if seconds is not None]
     part = f" for {len(timed)} of them" if len(timed) < len(times) else ""

@@ -182,7 +182,7 @@ class _Sweep:
         while self.queue or self.running:
             while self.queue and len(self.running) < self.workers.count and self.held < len(self.queue):
                 job = self.queue.popleft()
-                if (event := _find_end(job, self.context)) is not None:
+                if (event := find_end(job, self.context)) is not None:
                     self.watch(event)
                 else:
                     self.running.add(job.key)
@@ -214,7 +214,7 @@ class _Sweep:
             return
         job = self.jobs[event.key]
         with claimed(job.folder(self.context.out)) as mine:
-            if mine and _find_end(job, self.context) is None:
+            if mine and find_end(job, self.context) is None:
                 message = f"its worker died {MAX_DEATHS} times, the last time with: {event.message}"
                 write_failure(job, self.context.out, message)
 
@@ -237,10 +237,10 @@ def run_job(job: Job, context: RunContext, watch: Watcher) -> Event:
         if not mine:
             return Event(kind="waiting", key=job.key)
         # another process may have finished it before the claim
-        return _find_end(job, context) or _execute(job, context, watch)
+        return find_end(job, context) or _execute(job, context, watch)
 
 
-def _find_end(job: Job, context: RunContext) -> Event | None:
+def find_end(job: Job, context: RunContext) -> Event | None:
     """Return the end of a job that needs no run; None if it is to be run."""
     try:
         if finished(job, context.out) is not None:
