@@ -292,27 +292,6 @@ def test_workers_take_turns_on_devices(device, count, devices):
 
 
 @pytest.mark.slow
-def test_a_pool_replaces_dead_workers(tmp_path):
-    jobs, out = make_jobs(write_series(tmp_path), 8, "training.epochs=30"), tmp_path / "out"
-    begun: list[str] = []
-    killed: list[int] = []
-
-    def watch(event: Event) -> None:
-        if event.kind == "begin":
-            begun.append(event.key)
-            found = holder(next(job for job in jobs if job.key == event.key).folder(out))
-            # every other run is killed when it begins for the first time
-            if len(begun) % 2 and begun.count(event.key) == 1 and found:
-                killed.append(found["pid"])
-                os.kill(found["pid"], signal.SIGKILL)
-
-    ended = sweep(jobs, RunContext(out=out, device="cpu", poll_s=0.05), executor="pool", workers=2, watch=watch)
-    assert killed
-    assert len(ended.records) == 8
-    assert not ended.failures
-
-
-@pytest.mark.slow
 def test_a_run_that_kills_its_workers_fails(tmp_path):
     jobs, out = make_jobs(write_series(tmp_path), 2, "training.epochs=30"), tmp_path / "out"
 

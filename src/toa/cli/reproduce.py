@@ -250,15 +250,11 @@ def _run_jobs(
 ) -> "Outcome":
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    from toa.experiments.sweep import BrokenDeviceError, sweep
+    from toa.experiments.sweep import sweep
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True) as progress:
-        board = _Board(progress, jobs, context.out, show_found=show_found)
-        try:
-            outcome = sweep(jobs, context, **options, watch=board.watch)
-        except BrokenDeviceError as error:
-            raise ValueError(str(error)) from None
+        outcome = sweep(jobs, context, **options, watch=_Board(progress, jobs, show_found=show_found).watch)
     failed = f"{len(outcome.failures)} failed{'; --retry retries them' * bool(outcome.failures)}"
     console.print(f"{len(outcome.records)} runs done, {failed}; records: {context.out}")
     return outcome
@@ -267,8 +263,8 @@ def _run_jobs(
 class _Board:
     """One progress bar for the sweep and one per run in progress; prints a line when a run ends."""
 
-    def __init__(self, progress: "Progress", jobs: "list[Job]", out: Path, *, show_found: bool) -> None:
-        self._progress, self._out, self._show_found = progress, out, show_found
+    def __init__(self, progress: "Progress", jobs: "list[Job]", *, show_found: bool) -> None:
+        self._progress, self._show_found = progress, show_found
         self._jobs = {job.key: job for job in jobs}
         self._counts: Counter[str] = Counter()
         self._bars: dict[str, Any] = {}
@@ -293,19 +289,13 @@ class _Board:
         self._progress.update(self._total, description=text, completed=done + failed + sum(self._fractions.values()))
 
     def _end(self, event: "Event") -> None:
-        from toa.experiments.jobs import outcome
-        from toa.experiments.outcomes import finished
-
         if event.key in self._bars:
             self._progress.remove_task(self._bars.pop(event.key))
             self._fractions.pop(event.key, None)
         self._counts["failed" if event.kind == "failed" else "done"] += 1
-        job = self._jobs[event.key]
-        if event.kind == "failed":
-            _print_line(self._progress.console, f"{job.label}  FAILED {event.message}")
-        elif event.kind == "done" or self._show_found:
-            record = finished(job, self._out)
-            _print_line(self._progress.console, f"{job.label}  {'' if record is None else outcome(record)}")
+        if event.kind != "found" or self._show_found:
+            result = f"{'FAILED ' if event.kind == 'failed' else ''}{event.message}"
+            _print_line(self._progress.console, f"{self._jobs[event.key].label}  {result}")
 
 
 def _print_line(console: "Console", line: str) -> None:

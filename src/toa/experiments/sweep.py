@@ -22,7 +22,7 @@ import torch
 from toa._checks import check_at_least, check_choice, check_positive
 from toa._files import check_writable
 from toa.experiments.claims import claimed
-from toa.experiments.jobs import Job
+from toa.experiments.jobs import Job, outcome
 from toa.experiments.outcomes import ERROR, Outcome, finished, read_error, read_outcome, write_failure
 from toa.experiments.plan import write_plan
 from toa.tasks.device import resolve_device
@@ -46,7 +46,7 @@ class Event:
             process runs the job; "died" if the worker died, which only the sweep itself sees.
         key: Key of the job.
         step, total: Finished steps and all steps, of a "step".
-        message: The error, of "failed" and "died".
+        message: The result, of "found" and "done"; the error, of "failed" and "died".
     """
 
     kind: EventKind
@@ -81,7 +81,7 @@ class RunContext:
         check_positive("poll_s", self.poll_s)
 
 
-class BrokenDeviceError(RuntimeError):
+class BrokenDeviceError(OSError):
     """The device can no longer be used by this process."""
 
 
@@ -243,8 +243,8 @@ def run_job(job: Job, context: RunContext, watch: Watcher) -> Event:
 def find_end(job: Job, context: RunContext) -> Event | None:
     """Return the end of a job that needs no run; None if it is to be run."""
     try:
-        if finished(job, context.out) is not None:
-            return Event(kind="found", key=job.key)
+        if (record := finished(job, context.out)) is not None:
+            return Event(kind="found", key=job.key, message=outcome(record))
         failed = read_error(job.folder(context.out) / ERROR)
     except ValueError as error:
         # an unreadable file is kept for the user to check
@@ -267,8 +267,8 @@ def _execute(job: Job, context: RunContext, watch: Watcher) -> Event:
             watch(Event(kind="step", key=job.key, step=done, total=total))
 
     try:
-        job.run(context.out, data_dir=context.data_dir, device=context.device, observe=observe)
-        event = Event(kind="done", key=job.key)
+        record = job.run(context.out, data_dir=context.data_dir, device=context.device, observe=observe)
+        event = Event(kind="done", key=job.key, message=outcome(record))
     # any error of one run must not stop the others
     except Exception as error:
         event = Event(kind="failed", key=job.key, message=f"{type(error).__name__}: {error}")
