@@ -172,27 +172,28 @@ class _Sweep:
     context: RunContext
     workers: Workers
     watch: Watcher
+    queue: deque[Job] = field(default_factory=deque)
     running: set[str] = field(default_factory=set)
+    # jobs that other processes run
+    held: list[Job] = field(default_factory=list)
     deaths: Counter[str] = field(default_factory=Counter)
-    # number of jobs in a row that other processes held
-    held: int = 0
 
     def run(self) -> None:
-        self.queue = deque(self.jobs.values())
-        while self.queue or self.running:
-            while self.queue and len(self.running) < self.workers.count and self.held < len(self.queue):
+        self.queue.extend(self.jobs.values())
+        while self.queue or self.running or self.held:
+            while self.queue and len(self.running) < self.workers.count:
                 job = self.queue.popleft()
                 if (event := find_end(job, self.context)) is not None:
                     self.watch(event)
                 else:
                     self.running.add(job.key)
                     self.workers.start(job)
-            if self.queue and self.held >= len(self.queue):
-                # all jobs left are held by other processes
-                time.sleep(self.context.poll_s)
-                self.held = 0
             if self.running:
                 self.workers.poll(self._handle, self.context.poll_s)
+            if self.held and not self.queue:
+                time.sleep(self.context.poll_s)
+                self.queue.extend(self.held)
+                self.held.clear()
 
     def _handle(self, event: Event) -> None:
         # progress can arrive after the end
@@ -200,11 +201,11 @@ class _Sweep:
             return
         if event.kind not in ("begin", "step"):
             self.running.remove(event.key)
-            self.held = self.held + 1 if event.kind == "waiting" else 0
-        if event.kind in ("waiting", "died"):
-            self.queue.append(self.jobs[event.key])
+        if event.kind == "waiting":
+            self.held.append(self.jobs[event.key])
         if event.kind == "died":
             self._count_death(event)
+            self.queue.append(self.jobs[event.key])
         else:
             self.watch(event)
 
