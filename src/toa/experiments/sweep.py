@@ -7,7 +7,6 @@ results folder: no finished run is lost, and none is repeated.
 
 import gc
 import signal
-import threading
 import time
 import traceback
 from collections import Counter, deque
@@ -19,7 +18,7 @@ from typing import Literal, Protocol
 
 import torch
 
-from toa._checks import check_at_least, check_choice, check_positive
+from toa._checks import check_at_least, check_choice
 from toa._files import check_writable
 from toa.experiments.claims import claimed
 from toa.experiments.jobs import Job, outcome
@@ -76,9 +75,6 @@ class RunContext:
     device: str = "auto"
     poll_s: float = 0.5
     retry_failed: Mapping[str, float] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        check_positive("poll_s", self.poll_s)
 
 
 class BrokenDeviceError(OSError):
@@ -299,10 +295,6 @@ def _check_device(name: str, job: Job, error: Exception) -> None:
 @contextmanager
 def interruptible() -> Iterator[None]:
     """Raise KeyboardInterrupt on SIGTERM too. Training handles both signals itself, to save a checkpoint."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
     previous = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
