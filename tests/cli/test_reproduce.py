@@ -5,14 +5,14 @@ import shlex
 import pytest
 
 from tests.cli.test_app import call
-from tests.experiments.runner_cases import TINY, write_series
+from tests.experiments.sweep_cases import TINY, write_series
 from tests.support import message
 from toa.cli.reproduce import read_runs
 from toa.experiments import resolve
-from toa.experiments.estimates import Estimates, earlier_records
 from toa.experiments.jobs import Job
+from toa.experiments.plan import Estimates, timed_records
 from toa.experiments.published import published_numbers
-from toa.experiments.runner import BrokenDeviceError
+from toa.experiments.sweep import BrokenDeviceError
 from toa.experiments.tables import TABLES, table_cells
 
 
@@ -36,7 +36,7 @@ def runs(tmp_path):
     return file
 
 
-def test_the_list_accounts_for_every_number(no_data):
+def test_the_list_counts_every_number(no_data):
     code, text = call("reproduce", "--list", columns=80)
     assert code == 0
     assert "…" not in text
@@ -52,7 +52,7 @@ def test_help_names_every_table():
     assert all(table in text for table in TABLES)
 
 
-def test_a_list_is_run_once_with_a_line_for_each(runs, tmp_path):
+def test_a_list_is_run_once_with_one_line_per_run(runs, tmp_path):
     words = ["reproduce", "--runs", str(runs), "--out", str(tmp_path / "out"), "--device", "cpu"]
     code, text = call(*words)
     assert code == 0
@@ -67,14 +67,14 @@ def test_a_list_is_run_once_with_a_line_for_each(runs, tmp_path):
     assert "2 of 2 done, 0 running, 0 failed, 0 to do." in call("watch", str(tmp_path / "out"), "--once")[1]
 
 
-def test_a_failed_run_is_told_and_tried_again_when_asked(runs, tmp_path):
+def test_a_failed_run_is_reported_and_retried_on_request(runs, tmp_path):
     gone = tmp_path / "gone.csv"
     runs.write_text(f"{line(gone, 1)}\n{line(tmp_path / 'own.csv', 2)}\n")
     words = ["reproduce", "--runs", str(runs), "--out", str(tmp_path / "out"), "--device", "cpu"]
     code, text = call(*words)
     assert code == 1
-    assert "FAILED FileNotFoundError: dataset must be a file" in text
-    assert "1 runs done, 1 failed; --retry tries failed ones again" in text
+    assert "FAILED FileNotFoundError: dataset" in text
+    assert "1 runs done, 1 failed; --retry" in text
     gone.write_text((tmp_path / "own.csv").read_text())
     assert call(*words)[0] == 1
     code, text = call(*words, "--retry")
@@ -82,11 +82,11 @@ def test_a_failed_run_is_told_and_tried_again_when_asked(runs, tmp_path):
     assert "2 runs done, 0 failed" in text
 
 
-def test_a_dry_run_tells_time_by_earlier_records(runs, tmp_path):
+def test_a_dry_run_estimates_time_from_earlier_records(runs, tmp_path):
     words = ["reproduce", "--runs", str(runs), "--out", str(tmp_path / "out"), "--device", "cpu"]
     code, text = call(*words, "--dry-run")
     assert code == 0
-    assert "2 runs to do; no earlier record says how long they take" in text
+    assert "2 runs to do; no earlier record" in text
     assert not (tmp_path / "out").exists()
     assert call(*words)[0] == 0
     runs.write_text(runs.read_text() + line(tmp_path / "own.csv", 3) + "\n")
@@ -95,8 +95,8 @@ def test_a_dry_run_tells_time_by_earlier_records(runs, tmp_path):
     assert re.search(r"1 runs to do; about \d+ s of training, by earlier records", text)
 
 
-def test_broken_files_are_named_and_the_rest_go_on(runs, tmp_path):
-    """A record cut short, one of an older schema, and an error that is none: kept, told of, and not counted."""
+def test_unreadable_files_are_reported_and_the_others_are_run(runs, tmp_path):
+    """A truncated record, one of an older version, and a malformed error are reported and kept."""
     own, out = tmp_path / "own.csv", tmp_path / "out"
     runs.write_text("\n".join(line(own, seed) for seed in range(4)))
     jobs = read_runs(runs)
@@ -119,7 +119,7 @@ def test_broken_files_are_named_and_the_rest_go_on(runs, tmp_path):
 
 
 @pytest.mark.usefixtures("no_data")
-def test_a_run_without_its_data_is_told_what_to_get(runs, tmp_path):
+def test_a_run_without_data_reports_how_to_get_them(runs, tmp_path):
     runs.write_text("--dataset ETTh1 --horizon 96\n" + line(tmp_path / "own.csv", 1))
     words = ["reproduce", "--runs", str(runs), "--out", str(tmp_path / "out"), "--device", "cpu"]
     code, text = call(*words)
@@ -130,17 +130,17 @@ def test_a_run_without_its_data_is_told_what_to_get(runs, tmp_path):
     assert "failed --dataset ETTh1 --horizon 96 DatasetNotFoundError: " in call(*words, "--dry-run")[1]
 
 
-def test_a_broken_device_ends_in_a_line(runs, tmp_path, monkeypatch):
+def test_a_broken_device_is_reported_in_one_line(runs, tmp_path, monkeypatch):
     def broken(*_, **__):
         raise BrokenDeviceError("cuda must still work after a run, got: illegal memory access")
 
-    monkeypatch.setattr("toa.experiments.executors.run_jobs", broken)
+    monkeypatch.setattr("toa.experiments.sweep.run_job", broken)
     code, text = call("reproduce", "--runs", str(runs), "--out", str(tmp_path / "out"), "--device", "cpu")
     assert code == 2
     assert "error: cuda must still work after a run" in text
 
 
-def test_estimates_come_from_the_runs_most_alike(tmp_path):
+def test_estimates_use_the_most_similar_runs(tmp_path):
     def job(horizon: int, attention: str) -> Job:
         config = resolve("toa-paper", dataset="ETTh1", horizon=horizon, backbone="patchtst", attention=attention)
         return Job(config=config, label="")
@@ -158,11 +158,11 @@ def test_estimates_come_from_the_runs_most_alike(tmp_path):
     assert Estimates([], on_cpu=True).seconds(job(96, "softmax")) is None
     (tmp_path / "forecast" / "x").mkdir(parents=True)
     (tmp_path / "forecast" / "x" / "record.json").write_text("{")
-    assert earlier_records(tmp_path) == []
+    assert timed_records(tmp_path) == []
 
 
-def test_a_cells_command_is_the_run_itself(tmp_path):
-    """`toa run` in the words of the record comes to the same config."""
+def test_the_command_of_a_cell_gives_its_config(tmp_path):
+    """`toa run` with the command of a record resolves to the same config."""
     cells = [cell for name in TABLES for cell in table_cells(name)]
     shapes = {(c.number.table, c.number.backbone, c.number.variant): c.seeded(2)[-1] for c in cells}
     jobs = {job.key: job for job in shapes.values() if job.command[:2] == ("toa", "run")}
@@ -172,28 +172,28 @@ def test_a_cells_command_is_the_run_itself(tmp_path):
     assert [job.key for job in read_runs(file)] == list(jobs)
 
 
-def test_a_table_without_data_says_what_it_lacks(no_data):
+def test_a_table_without_data_reports_what_it_lacks(no_data):
     code, text = call("reproduce", "pems-full", "--dataset", "PEMS03", "--dry-run")
     assert code == 2
     assert "0 of 64 numbers can be run here" in text
     assert "it lacks PEMS03 (64 numbers)" in text
 
 
-def test_a_table_names_its_runs(no_data, tmp_path):
+def test_a_table_prints_its_runs(no_data, tmp_path):
     words = ["--dry-run", "--out", str(tmp_path / "out"), "--device", "cpu"]
     code, text = call("reproduce", "demixing", "--attention", "softmax", *words)
     assert code == 0
-    assert "1 of 1 numbers can be run here, by 3 runs" in text
+    assert "1 of 1 numbers can be run here, with 3 runs" in text
     assert "demixing, softmax, seed 2026" in text
     _, text = call("reproduce", "demixing", "--seeds", "1", *words)
-    assert "by 3 runs" in text
+    assert "with 3 runs" in text
     assert "seed 2025" not in text
 
 
 @pytest.mark.parametrize(
     ("words", "parts"),
     [
-        ((), ("one of TABLE, --list, --runs must be given, got none",)),
+        ((), ("TABLE, --list, --runs", "got none")),
         (("demixing", "--list"), ("got TABLE and --list",)),
         (("forecast",), ("unknown table 'forecast'", "forecast-full")),
         (("forecast-full", "--dataset", "ETT"), ("unknown dataset 'ETT'", "ETTh1")),
@@ -206,12 +206,12 @@ def test_a_table_names_its_runs(no_data, tmp_path):
             ("address must be left out with the executor 'pool'", "got auto"),
         ),
         (("demixing", "--executor", "pool", "--workers", "0"), ("workers must be at least 1, got 0",)),
-        (("--runs", "nowhere.txt"), ("--runs must be a file", "nowhere.txt, which is none")),
-        (("--runs", "x.txt", "--seeds", "3"), ("--seeds must be left out beside --runs", "got 3")),
-        (("--runs", "x.txt", "--attention", "softmax"), ("--attention must be left out beside --runs",)),
+        (("--runs", "nowhere.txt"), ("--runs must be a file", "nowhere.txt")),
+        (("--runs", "x.txt", "--seeds", "3"), ("--seeds must be left out with --runs", "got 3")),
+        (("--runs", "x.txt", "--attention", "softmax"), ("--attention must be left out with --runs",)),
     ],
 )
-def test_wrong_words_end_in_a_line_that_helps(words, parts):
+def test_wrong_options_are_reported_in_one_line(words, parts):
     code, text = call("reproduce", *words)
     assert code == 2
     assert "error: " in text
@@ -236,7 +236,7 @@ def test_wrong_words_end_in_a_line_that_helps(words, parts):
         ("--help", ("line 1 of x.txt: must be options of a run, got --help",)),
     ],
 )
-def test_a_wrong_line_is_named(tmp_path, monkeypatch, content, parts):
+def test_a_wrong_line_is_reported_by_number(tmp_path, monkeypatch, content, parts):
     monkeypatch.chdir(tmp_path)
     file = (tmp_path / "x.txt").relative_to(tmp_path)
     file.write_text(content)

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from tests.cli.test_app import call
-from tests.experiments.runner_cases import TINY, make_jobs, write_series
+from tests.experiments.sweep_cases import TINY, make_jobs, write_series
 from tests.support import ROOT
 from toa.experiments.claims import claimed
 

@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 from tests.report.test_progress import finish, jobs  # noqa: F401
 from toa.cli import app
 from toa.experiments.claims import claimed
-from toa.experiments.plans import write_plan
-from toa.experiments.runner import write_failure
+from toa.experiments.outcomes import write_failure
+from toa.experiments.plan import write_plan
 
 runner = CliRunner(env={"COLUMNS": "200"})
 
@@ -23,12 +23,12 @@ def runs(tmp_path, jobs):  # noqa: F811
     return tmp_path
 
 
-def test_once_prints_how_far_it_is(runs, jobs):  # noqa: F811
+def test_once_prints_the_progress(runs, jobs):  # noqa: F811
     with claimed(jobs[2].folder(runs)):
         result = runner.invoke(app, ["watch", str(runs), "--once"])
     assert result.exit_code == 0, result.output
     lines = result.output.splitlines()
-    # four times 90 s, less what has gone by
+    # four runs of 90 s, less the seconds since the claim
     assert re.fullmatch(r"1 of 6 done, 1 running, 1 failed, 3 to do; about (6 min 0|5 min 5\d) s left\.", lines[0])
     assert set(lines[1].strip()) == {"━"}
     assert any(jobs[2].label in line and f"process {os.getpid()} on " in line for line in lines)
@@ -36,7 +36,7 @@ def test_once_prints_how_far_it_is(runs, jobs):  # noqa: F811
     assert f"done   {jobs[0].label}  test 0.4000" in result.output
 
 
-def test_it_ends_with_the_last_run(runs, jobs):  # noqa: F811
+def test_watching_ends_with_the_last_run(runs, jobs):  # noqa: F811
     def end() -> None:
         time.sleep(0.3)
         for job in jobs[2:]:
@@ -50,22 +50,20 @@ def test_it_ends_with_the_last_run(runs, jobs):  # noqa: F811
     assert "5 of 6 done, 0 running, 1 failed, 0 to do." in result.output
 
 
-def test_nothing_done_tells_nothing_of_the_time(tmp_path, jobs):  # noqa: F811
+def test_without_finished_runs_there_is_no_time_left(tmp_path, jobs):  # noqa: F811
     write_plan(jobs, tmp_path)
     result = runner.invoke(app, ["watch", str(tmp_path), "--once"])
-    assert (
-        "0 of 6 done, 0 running, 0 failed, 6 to do; no run is done yet that tells how long they take." in result.output
-    )
+    assert "0 of 6 done, 0 running, 0 failed, 6 to do; no finished run" in result.output
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "parts"),
     [
-        (("nowhere",), "error: results must be a folder of runs, but nowhere is none"),
-        ((".", "--every", "0"), "error: every must be positive, got 0.0."),
+        (("nowhere",), ("error: results must be a folder", "nowhere")),
+        ((".", "--every", "0"), ("error: every must be positive", "got 0.0")),
     ],
 )
-def test_wrong_input_exits_with_one_line(words, said):
+def test_wrong_input_is_reported_in_one_line(words, parts):
     result = runner.invoke(app, ["watch", *words])
     assert result.exit_code == 2
-    assert result.output.startswith(said)
+    assert all(part in result.output for part in parts)

@@ -4,10 +4,10 @@ import pytest
 
 from tests.report.paper_cases import cell_of, record_of
 from toa.experiments.claims import CLAIM, claimed
-from toa.experiments.plans import read_plans, write_plan
+from toa.experiments.outcomes import write_failure
+from toa.experiments.plan import read_plans, write_plan
 from toa.experiments.records import write_record
-from toa.experiments.runner import write_failure
-from toa.report.progress import look
+from toa.report.progress import read_progress
 
 
 @pytest.fixture
@@ -23,13 +23,13 @@ def finish(job, out, seconds):
     write_record(job.folder(out) / "record.json", record_of(job, {"mse": 0.4}, seed=job.config.seed, wall_s=seconds))
 
 
-def test_a_plan_comes_back_and_the_same_is_written_once(tmp_path, jobs):
+def test_a_plan_is_stored_once_and_read_back(tmp_path, jobs):
     assert write_plan(jobs, tmp_path) == write_plan([*reversed(jobs), jobs[0]], tmp_path)
     write_plan(jobs[:2], tmp_path)
-    found, wrong = read_plans(tmp_path)
+    found, unreadable = read_plans(tmp_path)
     assert set(found) == {job.key for job in jobs}
     assert {job.label for job in found.values()} == {job.label for job in jobs}
-    assert wrong == []
+    assert unreadable == []
 
 
 def test_runs_are_done_running_failed_and_waiting(tmp_path, jobs):
@@ -40,16 +40,16 @@ def test_runs_are_done_running_failed_and_waiting(tmp_path, jobs):
     with claimed(jobs[3].folder(tmp_path)) as mine:
         assert mine
         since = json.loads((jobs[3].folder(tmp_path) / CLAIM).read_text())["since"]
-        progress = look(tmp_path, now=since + 20.0)
+        progress = read_progress(tmp_path, now=since + 20.0)
     assert [len(part) for part in (progress.done, progress.running, progress.failed)] == [2, 1, 1]
     assert (progress.waiting, progress.total, progress.over) == (2, 6, False)
     assert progress.done[0].startswith(jobs[0].label)
     (run,) = progress.running
-    # the nearest that is done has another horizon: the median of 40 and 60
-    assert (run.label, run.about) == (jobs[3].label, 50.0)
+    # the most similar finished runs have another horizon: the median of 40 and 60
+    assert (run.label, run.estimate) == (jobs[3].label, 50.0)
     assert run.seconds == pytest.approx(20.0)
     assert progress.failed == ((jobs[2].label, "ValueError: it broke"),)
-    # 30 s of the one that runs, 50 s of each that waits
+    # 30 s of the running run, 50 s of each waiting one
     assert progress.seconds_left == pytest.approx(130.0)
 
 
@@ -58,43 +58,43 @@ def test_two_at_a_time_take_half_as_long(tmp_path, jobs):
     finish(jobs[0], tmp_path, 100.0)
     with claimed(jobs[1].folder(tmp_path)), claimed(jobs[2].folder(tmp_path)):
         since = json.loads((jobs[2].folder(tmp_path) / CLAIM).read_text())["since"]
-        progress = look(tmp_path, now=since)
+        progress = read_progress(tmp_path, now=since)
     assert progress.seconds_left == pytest.approx(500.0 / 2, abs=1.0)
 
 
-def test_a_claim_of_a_dead_process_is_no_run(tmp_path, jobs):
+def test_the_claim_of_a_dead_process_does_not_count_as_running(tmp_path, jobs):
     write_plan(jobs, tmp_path)
     folder = jobs[0].folder(tmp_path)
     folder.mkdir(parents=True)
     (folder / CLAIM).write_text('{"pid": 1, "host": "x", "since": 0}')
-    progress = look(tmp_path)
+    progress = read_progress(tmp_path)
     assert (progress.running, progress.waiting, progress.seconds_left) == ((), 6, None)
 
 
-def test_without_a_list_the_time_is_that_of_the_runs_under_way(tmp_path, jobs):
+def test_without_a_plan_only_running_runs_count(tmp_path, jobs):
     finish(jobs[0], tmp_path, 40.0)
     finish(jobs[3], tmp_path, 900.0)
     with claimed(jobs[1].folder(tmp_path)):
         since = json.loads((jobs[1].folder(tmp_path) / CLAIM).read_text())["since"]
-        progress = look(tmp_path, now=since + 10.0)
+        progress = read_progress(tmp_path, now=since + 10.0)
     assert progress.waiting is None
     assert progress.running[0].label == f"forecast/{jobs[1].folder(tmp_path).name}"
-    # the same but for the seed
+    # a run that differs only in the seed took 40 s
     assert progress.seconds_left == pytest.approx(30.0)
 
 
-def test_files_that_cannot_be_read_are_named(tmp_path, jobs):
+def test_unreadable_files_are_reported(tmp_path, jobs):
     plan = write_plan(jobs[:1], tmp_path)
     plan.with_name("x.plan").write_text('{"task": "jugg')
     folder = jobs[0].folder(tmp_path)
     folder.mkdir(parents=True)
     (folder / "record.json").write_text('{"tas')
-    progress = look(tmp_path)
+    progress = read_progress(tmp_path)
     assert progress.done == ()
-    assert f"{plan.with_name('x.plan')} must be a list of runs" in progress.wrong[0]
-    assert "must be a record of toa" in progress.wrong[1]
+    assert f"{plan.with_name('x.plan')} must be a plan" in progress.unreadable[0]
+    assert "must be a record of toa" in progress.unreadable[1]
 
 
-def test_no_folder_is_refused(tmp_path):
+def test_a_missing_folder_raises(tmp_path):
     with pytest.raises(ValueError, match="results must be a folder of runs"):
-        look(tmp_path / "nowhere")
+        read_progress(tmp_path / "nowhere")

@@ -19,7 +19,7 @@ import torch
 from lightning.fabric import Fabric  # noqa: F401
 from torch import Tensor, nn
 
-from tests.experiments.runner_cases import write_series
+from tests.experiments.sweep_cases import write_series
 from tests.tasks.test_training import Small, assert_same_weights, loss_of
 from toa.experiments import resolve, run_forecast
 from toa.nn import StochasticOperatorRegularization, TokenBatchNorm

@@ -172,7 +172,7 @@ def _claim(task: str, out: Path, config: Any) -> Iterator[None]:
     """Hold a run's folder while it is carried out; of processes that train together the first does."""
     from toa.experiments.claims import claimed, holder
     from toa.experiments.jobs import KINDS
-    from toa.experiments.runner import RECORD
+    from toa.experiments.outcomes import RECORD
 
     folder = KINDS[task].folder(config, out)
     # one that is done is read, and ranks but the first are let in by it

@@ -1,4 +1,4 @@
-"""The command `toa watch`: how far a reproduction is. Heavy imports wait until it runs."""
+"""The command `toa watch`: the progress of a reproduction. Heavy imports wait until it runs."""
 
 import time
 from pathlib import Path
@@ -15,37 +15,35 @@ if TYPE_CHECKING:
 
     from toa.report.progress import Progress
 
-# runs of a kind that are named
-_MOST = 8
+# number of runs listed per state
+_SHOWN = 8
 
 
 def watch(
-    results: Annotated[Path, typer.Argument(help="Folder of all results, as `toa reproduce --out` has it.")] = Path(
-        "runs"
-    ),
-    once: Annotated[bool, typer.Option("--once", help="Print how far it is, and leave.")] = False,
-    every: Annotated[float, typer.Option(help="Seconds between two looks.")] = 2.0,
+    results: Annotated[Path, typer.Argument(help="Folder of all results (`toa reproduce --out`).")] = Path("runs"),
+    once: Annotated[bool, typer.Option("--once", help="Print the progress once and exit.")] = False,
+    every: Annotated[float, typer.Option(help="Seconds between two updates.")] = 2.0,
 ) -> None:
-    """Show how far a reproduction is: runs done, under way, failed, and the time left; it ends when they have."""
+    """Show the progress of a reproduction: finished, running and failed runs, and the time left. Ends with the runs."""
     with clear_errors():
         check_positive("every", every)
         from rich.live import Live
 
-        from toa.report.progress import look
+        from toa.report.progress import read_progress
 
         console = make_console()
-        progress = look(results)
+        progress = read_progress(results)
         if once:
-            console.print(_board(progress))
+            console.print(_render(progress))
             return
-        with Live(_board(progress), console=console, auto_refresh=False) as live:
+        with Live(_render(progress), console=console, auto_refresh=False) as live:
             while not progress.over:
                 time.sleep(every)
-                progress = look(results)
-                live.update(_board(progress), refresh=True)
+                progress = read_progress(results)
+                live.update(_render(progress), refresh=True)
 
 
-def _board(progress: "Progress") -> "Group":
+def _render(progress: "Progress") -> "Group":
     from rich.console import Group
     from rich.progress_bar import ProgressBar
     from rich.table import Table
@@ -53,33 +51,31 @@ def _board(progress: "Progress") -> "Group":
 
     parts: list[Text | Table] = [Text(_headline(progress))]
     if progress.total:
-        ended = len(progress.done) + len(progress.failed)
-        # a bar does not end its line, a table does
+        # a bar does not end its line, but a table does
         bar = Table.grid()
+        ended = len(progress.done) + len(progress.failed)
         bar.add_row(ProgressBar(total=progress.total, completed=ended, width=60))
         parts.append(bar)
     if progress.running:
         table = Table("running", "for", "of about", "by", box=None, pad_edge=False)
-        for run in progress.running[:_MOST]:
-            about = "?" if run.about is None else duration(run.about)
-            table.add_row(Text(run.label), duration(run.seconds), about, Text(run.who))
+        for run in progress.running[:_SHOWN]:
+            estimate = "?" if run.estimate is None else duration(run.estimate)
+            table.add_row(Text(run.label), duration(run.seconds), estimate, Text(run.holder))
         parts.append(table)
-    parts += [Text(f"FAILED {label}: {error}", style="red") for label, error in progress.failed[-_MOST:]]
-    parts += [Text(f"done   {words}") for words in progress.done[-_MOST:]]
-    parts += [Text(words, style="yellow") for words in progress.wrong]
+    parts += [Text(f"FAILED {label}: {error}", style="red") for label, error in progress.failed[-_SHOWN:]]
+    parts += [Text(f"done   {line}") for line in progress.done[-_SHOWN:]]
+    parts += [Text(line, style="yellow") for line in progress.unreadable]
     return Group(*parts)
 
 
 def _headline(progress: "Progress") -> str:
-    counts = [f"{len(progress.done)} of {progress.total} done", f"{len(progress.running)} running"]
-    counts += [f"{len(progress.failed)} failed"]
-    counts += [] if progress.waiting is None else [f"{progress.waiting} to do"]
-    words = ", ".join(counts)
-    if progress.over:
-        return f"{words}."
-    if progress.seconds_left is None:
-        return f"{words}; no run is done yet that tells how long they take."
-    told = f"about {duration(progress.seconds_left)} left"
-    return (
-        f"{words}; {told}{'' if progress.waiting is not None else ' for those that run; no list says what is to come'}."
+    text = (
+        f"{len(progress.done)} of {progress.total} done, {len(progress.running)} running, {len(progress.failed)} failed"
     )
+    text += "" if progress.waiting is None else f", {progress.waiting} to do"
+    if progress.over:
+        return f"{text}."
+    if progress.seconds_left is None:
+        return f"{text}; no finished run to estimate the time from."
+    scope = " for the running ones; there is no plan of the others" if progress.waiting is None else ""
+    return f"{text}; about {duration(progress.seconds_left)} left{scope}."

@@ -1,8 +1,11 @@
-"""Claims on run folders: of all processes that share a results folder, one at a time runs a config.
+"""Claims on run folders: of all processes that share a results folder, only one at a time works on a run.
 
-A claim is a lock that the kernel holds on an open file. It ends with the process, however that ends, so that nobody has
-to guess from a process id or a heartbeat whether a holder still lives. Locks pass between machines where the file
-system passes them on, as NFS does.
+A claim is a kernel lock (`flock`) on the file `claim.json`, which names the holder. The kernel releases it when the
+process ends, even after SIGKILL, so no claim outlives its holder. Other machines see the lock if the file system
+forwards locks, as NFS does.
+
+The package `filelock` cannot replace this: it does not report the holder, it leaves its file in the run folder, and
+without kernel locks it falls back to a file that stays locked after its process is killed.
 """
 
 import fcntl
@@ -22,35 +25,35 @@ CLAIM = "claim.json"
 
 @contextmanager
 def claimed(folder: Path) -> Iterator[bool]:
-    """Hold a folder while the block runs; False if another process holds it.
+    """Hold a folder inside the block; yields False if another process holds it.
 
-    The folder is made if it is not there, and removed again if nothing was left in it.
+    Creates the folder if needed, and removes it at the end if it is empty.
 
     Raises:
-        ValueError: If the file system has no locks, or nothing can be written there.
+        ValueError: If the folder is not writable, or its file system has no locks.
     """
     path = folder / CLAIM
-    held = _take(path)
-    if held is not None:
-        # whoever began to write these has died
+    descriptor = _lock(path)
+    if descriptor is None:
+        yield False
+        return
+    try:
+        # only a process that died while it held the claim leaves such files
         for partial in folder.glob("*.partial"):
             partial.unlink(missing_ok=True)
-    try:
-        yield held is not None
+        yield True
     finally:
-        if held is not None:
-            # removed while held: whoever has opened it meanwhile sees that it is gone and opens the next
-            path.unlink(missing_ok=True)
-            os.close(held)
-            with suppress(OSError):
-                folder.rmdir()
+        # removed before the lock ends: a process that has the file open sees that it is gone, and tries again
+        path.unlink(missing_ok=True)
+        os.close(descriptor)
+        with suppress(OSError):
+            folder.rmdir()
 
 
 def holder(folder: Path) -> Record | None:
-    """Who runs in a folder now: pid, host and the time since; None if nobody does."""
-    path = folder / CLAIM
+    """Return pid, host and start time ("since") of the process that holds a folder; None if it is free."""
     try:
-        descriptor = os.open(path, os.O_RDONLY)
+        descriptor = os.open(folder / CLAIM, os.O_RDONLY)
     except FileNotFoundError:
         return None
     try:
@@ -59,48 +62,43 @@ def holder(folder: Path) -> Record | None:
         try:
             content: Record = json.loads(os.read(descriptor, 4096))
         except ValueError:
-            # taken a moment ago
+            # locked, but not written yet
             content = {}
         return content
     finally:
         os.close(descriptor)
-    # left behind by a process that died
+    # the file was left by a process that died
     return None
 
 
-def _take(path: Path) -> int | None:
+def _lock(path: Path) -> int | None:
+    """Return the descriptor of the locked file; None if another process holds the lock."""
     while True:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         except FileNotFoundError:
-            # removed by whoever held it before
+            # the previous holder removed the folder between the two calls
             continue
         except OSError:
             check_writable(path.parent)
             raise
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.path.samestat(os.fstat(descriptor), path.stat()):
+                break
         except BlockingIOError:
             os.close(descriptor)
             return None
+        except FileNotFoundError:
+            pass
         except OSError as error:
             os.close(descriptor)
             raise ValueError(
-                f"{path.parent} must lie on a file system that can lock files, got: {error}; choose another folder."
+                f"{path.parent} must be on a file system that supports file locks, got: {error}; choose another folder."
             ) from None
-        if _is_at(descriptor, path):
-            break
+        # the previous holder removed this file; lock the one that now has its name
         os.close(descriptor)
-    told = {"pid": os.getpid(), "host": platform.node(), "since": time.time()}
     os.truncate(descriptor, 0)
-    os.write(descriptor, json.dumps(told).encode())
+    os.write(descriptor, json.dumps({"pid": os.getpid(), "host": platform.node(), "since": time.time()}).encode())
     return descriptor
-
-
-def _is_at(descriptor: int, path: Path) -> bool:
-    """Whether a path still names the open file, and no other that came after it."""
-    try:
-        return os.path.samestat(os.fstat(descriptor), path.stat())
-    except FileNotFoundError:
-        return False

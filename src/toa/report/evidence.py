@@ -12,8 +12,8 @@ from typing import Any
 from toa._checks import check_choice
 from toa.experiments.claims import CLAIM
 from toa.experiments.jobs import KINDS, config_from
+from toa.experiments.outcomes import ERROR, RECORD
 from toa.experiments.records import Record, check_record, read_record
-from toa.experiments.runner import ERROR, RECORD
 from toa.report.operators import OPERATORS_FILE
 
 # records of a hyperparameter search do not count as runs of a protocol, even with the protocol's settings

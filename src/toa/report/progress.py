@@ -1,169 +1,149 @@
-"""How far a reproduction is, by the files that it leaves: records, errors, claims and the list of what is to be run."""
+"""The progress of a reproduction, read from its results folder: records, errors, claims and plans."""
 
-import json
 import statistics
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from toa.experiments.claims import holder
-from toa.experiments.estimates import Estimates
 from toa.experiments.jobs import Job, outcome
-from toa.experiments.plans import read_plans
+from toa.experiments.outcomes import ERROR, RECORD, read_error
+from toa.experiments.plan import Estimates, read_plans
 from toa.experiments.records import Record, read_record
-from toa.experiments.runner import ERROR, RECORD
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class RunUnderWay:
-    """A run that a process is at: who, for how many seconds, and how many such runs took; None if none tells."""
+class RunningRun:
+    """A run in progress: its process, its seconds so far, and the estimated total; None if there is no estimate."""
 
     label: str
-    who: str
+    holder: str
     seconds: float
-    about: float | None
+    estimate: float | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Progress:
-    """What a results folder shows.
+    """The state of all runs in a results folder.
 
     Attributes:
-        done: Labels of finished runs, the latest last, with what came of each.
-        running: Runs under way.
-        failed: Labels and errors.
-        waiting: Runs of the list that nobody has begun; None where there is no list.
-        seconds_left: By the times of runs that are done; None if they cannot tell.
-        wrong: Files that cannot be read.
+        done: One line per finished run with its label and result; the latest is last.
+        running: Runs in progress.
+        failed: Label and error per failed run.
+        waiting: Number of planned runs that have not begun; None without a plan.
+        seconds_left: Estimated from finished runs; None if that is not possible.
+        unreadable: One message per file that cannot be read.
     """
 
     done: tuple[str, ...]
-    running: tuple[RunUnderWay, ...]
+    running: tuple[RunningRun, ...]
     failed: tuple[tuple[str, str], ...]
     waiting: int | None
     seconds_left: float | None
-    wrong: tuple[str, ...]
+    unreadable: tuple[str, ...]
 
     @property
     def total(self) -> int:
-        """All runs that are known of."""
+        """Number of runs in the folder and in its plans."""
         return len(self.done) + len(self.running) + len(self.failed) + (self.waiting or 0)
 
     @property
     def over(self) -> bool:
-        """Whether nothing is under way and nothing waits."""
+        """Whether no run is in progress or waiting."""
         return not self.running and not self.waiting
 
 
-def look(out: Path, now: float | None = None) -> Progress:
-    """See how far the runs in a results folder are.
+def read_progress(out: Path, now: float | None = None) -> Progress:
+    """Read the progress of the runs in a results folder.
 
     Args:
-        out: Folder of all results, as `toa reproduce --out` has it.
-        now: Seconds since the epoch; the clock's if None.
+        out: Folder of all results (`toa reproduce --out`).
+        now: Seconds since the epoch; defaults to the current time.
 
     Raises:
         ValueError: If there is no such folder.
     """
     if not out.is_dir():
-        raise ValueError(f"results must be a folder of runs, but {out} is none; see `toa reproduce --out`.")
-    jobs, wrong = read_plans(out)
-    seen = _Seen(
-        jobs={job.folder(out): job for job in jobs.values()}, wrong=wrong, now=time.time() if now is None else now
-    )
-    for folder in sorted({*(path for path in out.glob("*/*") if path.is_dir()), *seen.jobs}):
-        seen.look(folder)
-    return seen.progress()
-
-
-class _Seen:
-    """What was found in run folders."""
-
-    def __init__(self, *, jobs: Mapping[Path, Job], wrong: list[str], now: float) -> None:
-        self.jobs, self._wrong, self._now = jobs, wrong, now
-        self._done: list[tuple[float, Path, Record]] = []
-        self._running: list[tuple[Path, Record]] = []
-        self._failed: list[tuple[str, str]] = []
-        self._waiting: list[Job] = []
-
-    def look(self, folder: Path) -> None:
-        """Sort a folder in: a record is the end, whatever else there is."""
+        raise ValueError(f"results must be a folder of runs, got {out}: no such folder; see `toa reproduce --out`.")
+    now = time.time() if now is None else now
+    planned, unreadable = read_plans(out)
+    jobs = {job.folder(out): job for job in planned.values()}
+    done: list[tuple[float, Path, Record]] = []
+    held: list[tuple[Path, Record]] = []
+    failed: list[tuple[str, str]] = []
+    waiting: list[Path] = []
+    for folder in sorted({*(path for path in out.glob("*/*") if path.is_dir()), *jobs}):
         try:
+            # a run with a record is finished, whatever else is in its folder
             if (folder / RECORD).exists():
-                record = read_record(folder / RECORD)
-                self._done.append(((folder / RECORD).stat().st_mtime, folder, record))
-            elif (held := holder(folder)) is not None:
-                self._running.append((folder, held))
-            elif (folder / ERROR).exists():
-                content = json.loads((folder / ERROR).read_text(encoding="utf-8"))
-                self._failed.append((str(content["label"]), str(content["error"])))
-            elif folder in self.jobs:
-                self._waiting.append(self.jobs[folder])
+                done.append(((folder / RECORD).stat().st_mtime, folder, read_record(folder / RECORD)))
+            elif (claim := holder(folder)) is not None:
+                held.append((folder, claim))
+            elif (error := read_error(folder / ERROR)) is not None:
+                failed.append((error["label"], error["error"]))
+            elif folder in jobs:
+                waiting.append(folder)
         except FileNotFoundError:
-            # it ended between two looks
-            return
-        except (ValueError, KeyError, TypeError) as error:
-            self._wrong.append(f"{folder}: {error}")
+            # the run ended between two of these checks
+            continue
+        except ValueError as problem:
+            unreadable.append(f"{folder}: {problem}")
+    done.sort(key=lambda found: found[0])
+    times = _Times({folder: record for _, folder, record in done}, jobs)
+    running = [_running_run(_label(folder, jobs), claim, now, times.seconds(folder)) for folder, claim in held]
+    left = [None if run.estimate is None else max(0.0, run.estimate - run.seconds) for run in running]
+    left += [times.seconds(folder) for folder in waiting]
+    known = [seconds for seconds in left if seconds is not None]
+    return Progress(
+        done=tuple(f"{_label(folder, jobs)}  {_result(record)}" for _, folder, record in done),
+        running=tuple(running),
+        failed=tuple(failed),
+        waiting=len(waiting) if jobs else None,
+        # assumes that the number of concurrent runs stays the same
+        seconds_left=sum(known) / max(1, len(running)) if len(known) == len(left) else None,
+        unreadable=tuple(unreadable),
+    )
 
-    def progress(self) -> Progress:
-        """All of it."""
-        self._done.sort(key=lambda found: found[0])
-        records = [record for _, _, record in self._done]
-        known = _Times(records, self._done)
-        running = [self._under_way(folder, held, known) for folder, held in self._running]
-        waiting = [known.seconds(job, None) for job in self._waiting]
-        left = [None if run.about is None else max(0.0, run.about - run.seconds) for run in running] + waiting
-        told = [seconds for seconds in left if seconds is not None]
-        return Progress(
-            done=tuple(f"{self._label(folder)}  {_outcome(record)}" for _, folder, record in self._done),
-            running=tuple(running),
-            failed=tuple(self._failed),
-            waiting=len(waiting) if self.jobs else None,
-            # as many go on at a time as now
-            seconds_left=sum(told) / max(1, len(running)) if len(told) == len(left) else None,
-            wrong=tuple(self._wrong),
-        )
 
-    def _under_way(self, folder: Path, held: Record, known: "_Times") -> RunUnderWay:
-        # one that was taken a moment ago has not said who has it
-        since = float(held.get("since", self._now))
-        who = f"process {held['pid']} on {held['host']}" if "pid" in held else "a process"
-        about = known.seconds(self.jobs.get(folder), folder)
-        return RunUnderWay(label=self._label(folder), who=who, seconds=max(0.0, self._now - since), about=about)
-
-    def _label(self, folder: Path) -> str:
-        return self.jobs[folder].label if folder in self.jobs else f"{folder.parent.name}/{folder.name}"
+def _running_run(label: str, claim: Record, now: float, estimate: float | None) -> RunningRun:
+    # a new claim is empty for a moment
+    process = f"process {claim['pid']} on {claim['host']}" if "pid" in claim else "a process"
+    seconds = max(0.0, now - float(claim.get("since", now)))
+    return RunningRun(label=label, holder=process, seconds=seconds, estimate=estimate)
 
 
 class _Times:
-    """How long runs take, by those that are done."""
+    """Estimated times of runs, from finished ones (oldest first) on the device of the latest."""
 
-    def __init__(self, records: Iterable[Record], done: Iterable[tuple[float, Path, Record]]) -> None:
-        timed = [record for record in records if "wall_s" in record and "device" in record]
-        on_cpu = bool(timed) and str(timed[-1]["device"]).startswith("cpu")
-        self._estimates = Estimates(timed, on_cpu=on_cpu)
-        self._all = [float(record["wall_s"]) for record in timed]
-        self._stems: dict[str, list[float]] = {}
-        for _, folder, record in done:
-            if "wall_s" in record:
-                self._stems.setdefault(_stem(folder), []).append(float(record["wall_s"]))
+    def __init__(self, done: Mapping[Path, Record], jobs: Mapping[Path, Job]) -> None:
+        timed = {folder: record for folder, record in done.items() if "wall_s" in record and "device" in record}
+        on_cpu = any(str(record["device"]).startswith("cpu") for record in list(timed.values())[-1:])
+        self._estimates = Estimates(timed.values(), on_cpu=on_cpu)
+        self._seconds = {folder: float(record["wall_s"]) for folder, record in timed.items()}
+        self._jobs = jobs
 
-    def seconds(self, job: Job | None, folder: Path | None) -> float | None:
-        """Of runs most like a job, else of those whose folders have the name but for seed and hash, else of all."""
-        like = self._estimates.seconds(job) if job is not None else None
-        if like is None and folder is not None and (same := self._stems.get(_stem(folder))):
-            like = statistics.median(same)
-        return statistics.median(self._all) if like is None and self._all else like
+    def seconds(self, folder: Path) -> float | None:
+        """Return the median of similar runs, else of runs that differ only in the seed, else of all runs."""
+        if folder in self._jobs and (similar := self._estimates.seconds(self._jobs[folder])) is not None:
+            return similar
+        same = [seconds for done, seconds in self._seconds.items() if _stem(done) == _stem(folder)]
+        times = same or list(self._seconds.values())
+        return statistics.median(times) if times else None
 
 
 def _stem(folder: Path) -> str:
+    """Return task and folder name without the seed and the hash, which are its last two parts."""
     return f"{folder.parent.name}/{folder.name.rsplit('-', 2)[0]}"
 
 
-def _outcome(record: Record) -> str:
+def _label(folder: Path, jobs: Mapping[Path, Job]) -> str:
+    return jobs[folder].label if folder in jobs else f"{folder.parent.name}/{folder.name}"
+
+
+def _result(record: Record) -> str:
     try:
         return outcome(record)
     except (KeyError, TypeError):
-        # an older record lacks what would be told
+        # an older record lacks a field
         return ""

@@ -1,6 +1,6 @@
-"""Processes that share a results folder and are killed: `python -m tests.experiments.runner_cases FOLDER CASE=COUNT …`.
+"""Sweeps that share a results folder and are killed: `python -m tests.experiments.sweep_cases FOLDER CASE=COUNT …`.
 
-A process of its own, so that children are forked before anything has trained; what it saw is printed as JSON.
+Run in a separate process, so that the sweeps are forked before any training. Prints the result of each case as JSON.
 """
 
 import json
@@ -14,13 +14,14 @@ from pathlib import Path
 import numpy as np
 import torch
 
-# children find it loaded
+# imported once here, not in each child
 from lightning.fabric import Fabric  # noqa: F401
 
 from toa.experiments import resolve
 from toa.experiments.claims import holder
 from toa.experiments.jobs import Job
-from toa.experiments.runner import RECORD, Event, Place, run_jobs
+from toa.experiments.outcomes import RECORD
+from toa.experiments.sweep import Event, RunContext, sweep
 
 TINY = ["lookback=8", "batch_size=16", "training.epochs=2", "model.moving_average=3", 'date_column=""']
 
@@ -33,7 +34,7 @@ def write_series(folder: Path, rows: int = 150) -> Path:
 
 
 def make_jobs(path: Path, count: int, *changes: str) -> list[Job]:
-    """The same tiny model with so many seeds."""
+    """Return `count` jobs that train the same tiny model with different seeds."""
     configs = [
         resolve("tslib-96", dataset=str(path), horizon=4, backbone="dlinear", seed=seed, changes=[*TINY, *changes])
         for seed in range(count)
@@ -42,7 +43,7 @@ def make_jobs(path: Path, count: int, *changes: str) -> list[Job]:
 
 
 def start(jobs: list[Job], out: Path, gate: Path | None = None) -> int:
-    """A runner as a child; a line of a file for each thing that happens. At a step it waits for the gate to exist."""
+    """Start a sweep in a child that logs its events to a file. It waits at each step until the file `gate` exists."""
     pid = os.fork()
     if pid:
         return pid
@@ -57,7 +58,7 @@ def start(jobs: list[Job], out: Path, gate: Path | None = None) -> int:
             while event.kind == "step" and gate is not None and not gate.exists():
                 time.sleep(0.01)
 
-        run_jobs(jobs, Place(out=out, device="cpu", poll_s=0.02), watch=watch)
+        sweep(jobs, RunContext(out=out, device="cpu", poll_s=0.02), watch=watch)
         code = 0
     except KeyboardInterrupt:
         code = 130
@@ -66,12 +67,12 @@ def start(jobs: list[Job], out: Path, gate: Path | None = None) -> int:
 
 
 def stamps(out: Path) -> dict[str, int]:
-    """Every record there is, and when it was written."""
+    """Return the modification time of each record."""
     return {path.parent.name: path.stat().st_mtime_ns for path in out.glob(f"*/*/{RECORD}")}
 
 
 def share(folder: Path, count: int) -> dict[str, object]:
-    """Two runners, one list."""
+    """Two sweeps run one list."""
     jobs, out = make_jobs(write_series(folder), count), folder / "shared"
     children = [start(jobs, out) for _ in range(2)]
     codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
@@ -81,7 +82,7 @@ def share(folder: Path, count: int) -> dict[str, object]:
 
 
 def kill(folder: Path, kills: int) -> dict[str, object]:
-    """Two runners on one list, one of which is killed again and again and started anew."""
+    """Two sweeps run one list; they are killed in turn and started again."""
     jobs, out = make_jobs(write_series(folder), 6 + 2 * kills, "training.epochs=6"), folder / "killed"
     chance = random.Random(kills)
     known: dict[str, int] = {}
@@ -90,7 +91,7 @@ def kill(folder: Path, kills: int) -> dict[str, object]:
     for turn in range(kills):
         time.sleep(chance.uniform(0.05, 0.4))
         while turn + 1 == kills and not stamps(out):
-            # however slow the machine, something is finished before the last
+            # at least one run is finished before the last kill, however slow the machine
             time.sleep(0.01)
         victim = children[turn % 2]
         os.kill(victim, signal.SIGTERM if turn % 3 == 2 else signal.SIGKILL)
@@ -113,7 +114,7 @@ def kill(folder: Path, kills: int) -> dict[str, object]:
 
 
 def stop(folder: Path, epochs: int) -> dict[str, object]:
-    """A runner that is asked to end while it trains, and one that goes on from there."""
+    """A sweep is stopped during training, and a second one resumes."""
     jobs, out = make_jobs(write_series(folder), 1, f"training.epochs={epochs}"), folder / "stopped"
     gate, log = folder / "gate", out.with_suffix(".log")
     child = start(jobs, out, gate)
@@ -131,6 +132,6 @@ def stop(folder: Path, epochs: int) -> dict[str, object]:
 CASES = {"share": share, "kill": kill, "stop": stop}
 
 if __name__ == "__main__":
-    place, given = Path(sys.argv[1]), sys.argv[2:]
-    seen = {case: CASES[case](place, int(count)) for case, _, count in (word.partition("=") for word in given)}
+    folder, given = Path(sys.argv[1]), sys.argv[2:]
+    seen = {case: CASES[case](folder, int(count)) for case, _, count in (word.partition("=") for word in given)}
     sys.stdout.write(json.dumps(seen) + "\n")

@@ -1,7 +1,7 @@
-"""A runner on a Ray of its own: `python -m tests.experiments.ray_cases FOLDER RUNS EPOCHS KILLS`.
+"""A sweep with two workers: `python -m tests.experiments.worker_cases EXECUTOR FOLDER RUNS EPOCHS KILLS`.
 
-KILLS workers are killed at random moments, none with a run that has lost two already. Without that number the runner
-joins a cluster of two machines. What was seen is printed as JSON.
+KILLS workers are killed at random moments, but at most two per run. The executor "cluster" is Ray on two simulated
+machines, of which one is lost. Prints the result as JSON.
 """
 
 import json
@@ -12,16 +12,14 @@ import sys
 import threading
 from pathlib import Path
 
-from tests.experiments.runner_cases import make_jobs, stamps, write_series
+from tests.experiments.sweep_cases import make_jobs, stamps, write_series
 from toa.experiments.claims import holder
-from toa.experiments.executors import execute
 from toa.experiments.jobs import Job
-from toa.experiments.pool import MOST_DEATHS
-from toa.experiments.runner import Event, Place
+from toa.experiments.sweep import MAX_DEATHS, Event, RunContext, sweep
 
 
 class Killer(threading.Thread):
-    """Kills workers now and then, and looks whether a record that was there has changed."""
+    """Kills workers at random moments, and counts records that change after they were written."""
 
     def __init__(self, jobs: list[Job], out: Path, kills: int) -> None:
         super().__init__(daemon=True)
@@ -34,22 +32,22 @@ class Killer(threading.Thread):
 
     def run(self) -> None:
         while self.left and not self.over.wait(self.chance.uniform(0.05, 0.4)):
-            victims = [job for job in self.jobs if self.killed.count(job.key) < MOST_DEATHS - 1]
+            victims = [job for job in self.jobs if self.killed.count(job.key) < MAX_DEATHS - 1]
             found = [(job.key, who["pid"]) for job in victims if (who := holder(job.folder(self.out))) and "pid" in who]
             if found:
                 key, pid = self.chance.choice(found)
                 os.kill(pid, signal.SIGKILL)
                 self.killed.append(key)
                 self.left -= 1
-            self.look()
+            self.check()
 
-    def look(self) -> None:
+    def check(self) -> None:
         found = stamps(self.out)
         self.rewritten += sum(found.get(name) != written for name, written in self.known.items())
         self.known |= found
 
 
-def play(folder: Path, runs: int, epochs: int, kills: int) -> dict[str, object]:
+def play(executor: str, folder: Path, runs: int, epochs: int, kills: int) -> dict[str, object]:
     jobs, out = make_jobs(write_series(folder), runs, f"training.epochs={epochs}"), folder / "out"
     events: list[Event] = []
     log = os.open(folder / "events.log", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
@@ -60,10 +58,10 @@ def play(folder: Path, runs: int, epochs: int, kills: int) -> dict[str, object]:
 
     killer = Killer(jobs, out, kills)
     killer.start()
-    ended = execute("ray", jobs, Place(out=out, device="cpu", poll_s=0.1), workers=2, watch=watch)
+    ended = sweep(jobs, RunContext(out=out, device="cpu", poll_s=0.1), executor=executor, workers=2, watch=watch)
     killer.over.set()
     killer.join()
-    killer.look()
+    killer.check()
     done = [event.key for event in events if event.kind == "done"]
     return {
         "records": len(ended.records),
@@ -78,7 +76,7 @@ def play(folder: Path, runs: int, epochs: int, kills: int) -> dict[str, object]:
 
 
 def cluster(folder: Path, runs: int, epochs: int) -> dict[str, object]:
-    """A cluster of two machines, on this one, that loses the second while it runs."""
+    """A sweep on a simulated cluster of two machines that loses one of them."""
     from ray.cluster_utils import Cluster
 
     jobs, out = make_jobs(write_series(folder), runs, f"training.epochs={epochs}"), folder / "out"
@@ -90,20 +88,21 @@ def cluster(folder: Path, runs: int, epochs: int) -> dict[str, object]:
     def watch(event: Event) -> None:
         if event.kind == "begin":
             begun.append(event.key)
-        # both are at work by then
+        # both machines have begun a run by then
         if len(set(begun)) >= 4 and not lost:
             machines.remove_node(second, allow_graceful=False)
             lost.append(len(stamps(out)))
 
-    ended = execute("ray", jobs, Place(out=out, device="cpu", poll_s=0.1), address=machines.address, watch=watch)
+    context = RunContext(out=out, device="cpu", poll_s=0.1)
+    ended = sweep(jobs, context, executor="ray", address=machines.address, watch=watch)
     machines.shutdown()
     return {"records": len(ended.records), "failures": list(ended.failures.values()), "lost": len(lost)}
 
 
 if __name__ == "__main__":
     try:
-        numbers = [int(word) for word in sys.argv[2:]]
-        seen = play(Path(sys.argv[1]), *numbers) if len(numbers) == 3 else cluster(Path(sys.argv[1]), *numbers)
+        name, folder, (runs, epochs, kills) = sys.argv[1], Path(sys.argv[2]), map(int, sys.argv[3:])
+        seen = cluster(folder, runs, epochs) if name == "cluster" else play(name, folder, runs, epochs, kills)
     except KeyboardInterrupt:
         sys.exit(130)
     sys.stdout.write(json.dumps(seen) + "\n")

@@ -3,39 +3,38 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import closing
 from dataclasses import replace
-from functools import partial
 
 import pytest
 import torch
 
-from tests.experiments.runner_cases import make_jobs, write_series
+from tests.experiments.sweep_cases import make_jobs, write_series
 from tests.support import ROOT, message
 from toa.data import load_forecast
-from toa.experiments import forecasting, read_record, runner, step_run
+from toa.experiments import forecasting, read_record, step_run
+from toa.experiments import sweep as sweep_module
 from toa.experiments.claims import CLAIM, claimed, holder
 from toa.experiments.demixing import demixing_config
 from toa.experiments.jobs import Job, config_from, outcome
-from toa.experiments.pool import run_pool, spread
-from toa.experiments.ray_crew import run_ray
-from toa.experiments.runner import (
-    ERROR,
-    RECORD,
+from toa.experiments.outcomes import ERROR, RECORD, failure_times, finished, write_failure
+from toa.experiments.step_run import StepRun
+from toa.experiments.sweep import (
+    EXECUTORS,
     BrokenDeviceError,
     Event,
-    Place,
-    failures_now,
-    finished,
-    run_jobs,
-    write_failure,
+    RunContext,
+    default_workers,
+    run_job,
+    sweep,
 )
-from toa.experiments.step_run import StepRun
+from toa.experiments.sweep_local import spread
 from toa.tasks.training import TrainingStopped
 
 
 def play(folder, *cases: str):
-    """What the cases of `runner_cases` saw, in a process of their own."""
-    command = [sys.executable, "-m", "tests.experiments.runner_cases", str(folder), *cases]
+    """Return the results of cases of `sweep_cases`, which run in a separate process."""
+    command = [sys.executable, "-m", "tests.experiments.sweep_cases", str(folder), *cases]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -44,7 +43,7 @@ def play(folder, *cases: str):
 
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory):
-    return play(tmp_path_factory.mktemp("runner"), "share=40", "kill=4", "stop=3")
+    return play(tmp_path_factory.mktemp("sweep"), "share=40", "kill=4", "stop=3")
 
 
 def test_two_processes_share_forty_runs_and_repeat_none(seen):
@@ -59,7 +58,7 @@ def check_kills(found):
     assert found["held"] == 0
 
 
-def test_killed_runners_lose_and_repeat_no_finished_run(seen):
+def test_killed_sweeps_lose_and_repeat_no_finished_run(seen):
     check_kills(seen["kill"])
 
 
@@ -68,7 +67,7 @@ def test_twenty_kills_lose_and_repeat_no_finished_run(tmp_path):
     check_kills(play(tmp_path, "kill=20")["kill"])
 
 
-def test_a_stopped_runner_saves_its_run_and_the_next_goes_on(seen):
+def test_a_stopped_sweep_saves_its_run_and_the_next_resumes_it(seen):
     assert seen["stop"] == {"codes": [130, 0], "saved": True, "unfinished": True, "records": 1}
 
 
@@ -77,33 +76,34 @@ def jobs(tmp_path):
     return make_jobs(write_series(tmp_path), 3, "training.epochs=1")
 
 
-def run_here(jobs, out, **options):
-    """Outcome, and what happened to each job by its label."""
+def run_here(jobs, out, retry_failed=None):
+    """Return the outcome, and the events but the steps as pairs of kind and label."""
     names = {job.key: job.label for job in jobs}
-    happened: list[tuple[str, str]] = []
+    events: list[tuple[str, str]] = []
 
     def watch(event: Event) -> None:
         if event.kind != "step":
-            happened.append((event.kind, names[event.key]))
+            events.append((event.kind, names[event.key]))
 
-    return run_jobs(jobs, Place(out=out, device="cpu", poll_s=0.01), watch=watch, **options), happened
+    context = RunContext(out=out, device="cpu", poll_s=0.01, retry_failed=retry_failed or {})
+    return sweep(jobs, context, watch=watch), events
 
 
-def test_a_finished_run_is_read_and_not_run_again(jobs, tmp_path):
+def test_a_finished_run_is_not_repeated(jobs, tmp_path):
     first, _ = run_here(jobs[:2], tmp_path)
-    again, happened = run_here(jobs, tmp_path)
-    assert happened == [("found", "seed 0"), ("found", "seed 1"), ("begin", "seed 2"), ("done", "seed 2")]
+    again, events = run_here(jobs, tmp_path)
+    assert events == [("found", "seed 0"), ("found", "seed 1"), ("begin", "seed 2"), ("done", "seed 2")]
     assert first.records.items() <= again.records.items()
     assert read_record(jobs[2].folder(tmp_path) / RECORD) == again.records[jobs[2].key]
     assert again.records[jobs[2].key]["command"] == "toa run"
 
 
-def test_jobs_with_one_config_are_one_run(jobs, tmp_path):
-    _, happened = run_here([jobs[0], replace(jobs[0], label="seed 0")], tmp_path)
-    assert happened == [("begin", "seed 0"), ("done", "seed 0")]
+def test_jobs_with_the_same_config_are_one_run(jobs, tmp_path):
+    _, events = run_here([jobs[0], replace(jobs[0], label="seed 0")], tmp_path)
+    assert events == [("begin", "seed 0"), ("done", "seed 0")]
 
 
-def test_a_run_that_raises_is_recorded_and_the_rest_go_on(jobs, tmp_path):
+def test_a_run_that_raises_is_recorded_and_the_others_are_run(jobs, tmp_path):
     broken = make_jobs(tmp_path / "nowhere.csv", 1)[0]
     broken = replace(broken, label="broken")
     ended, _ = run_here([jobs[0], broken, jobs[1]], tmp_path / "out")
@@ -111,23 +111,23 @@ def test_a_run_that_raises_is_recorded_and_the_rest_go_on(jobs, tmp_path):
     assert set(ended.failures) == {broken.key}
     content = json.loads((broken.folder(tmp_path / "out") / ERROR).read_text())
     assert content["config_hash"] == broken.key
-    assert "FileNotFoundError: dataset must be a file" in content["error"]
+    assert "FileNotFoundError: dataset" in content["error"]
     assert "nowhere.csv" in content["error"]
     assert "Traceback" in content["traceback"]
     assert not (broken.folder(tmp_path / "out") / CLAIM).exists()
 
 
-def test_a_failed_run_is_tried_again_only_when_asked_and_then_once(jobs, tmp_path):
+def test_a_failed_run_is_retried_only_on_request_and_once(jobs, tmp_path):
     write_failure(jobs[0], tmp_path, "ValueError: of yesterday")
-    ended, happened = run_here(jobs[:1], tmp_path)
-    assert (happened, ended.failures) == ([("failed", "seed 0")], {jobs[0].key: "ValueError: of yesterday"})
-    forgive = failures_now(jobs, tmp_path)
-    # meanwhile another runner has tried
+    ended, events = run_here(jobs[:1], tmp_path)
+    assert (events, ended.failures) == ([("failed", "seed 0")], {jobs[0].key: "ValueError: of yesterday"})
+    retry_failed = failure_times(jobs, tmp_path)
+    # another sweep has retried it since
     write_failure(jobs[0], tmp_path, "ValueError: of today")
-    ended, _ = run_here(jobs[:1], tmp_path, forgive=forgive)
+    ended, _ = run_here(jobs[:1], tmp_path, retry_failed)
     assert ended.failures == {jobs[0].key: "ValueError: of today"}
-    ended, happened = run_here(jobs[:1], tmp_path, forgive=failures_now(jobs, tmp_path))
-    assert happened == [("begin", "seed 0"), ("done", "seed 0")]
+    ended, events = run_here(jobs[:1], tmp_path, failure_times(jobs, tmp_path))
+    assert events == [("begin", "seed 0"), ("done", "seed 0")]
     assert not (jobs[0].folder(tmp_path) / ERROR).exists()
 
 
@@ -142,7 +142,7 @@ def test_a_failed_run_is_tried_again_only_when_asked_and_then_once(jobs, tmp_pat
         ),
     ],
 )
-def test_a_broken_record_is_named_kept_and_not_counted(jobs, tmp_path, content, parts):
+def test_an_unreadable_record_is_reported_and_kept(jobs, tmp_path, content, parts):
     path = jobs[0].folder(tmp_path) / RECORD
     path.parent.mkdir(parents=True)
     content = content.replace("KEY", jobs[0].key)
@@ -165,59 +165,109 @@ def test_a_stop_leaves_no_error_and_no_claim(jobs, tmp_path, monkeypatch):
     assert not jobs[0].folder(tmp_path).exists()
 
 
-def test_a_claim_is_held_by_one_and_given_back(tmp_path):
-    with claimed(tmp_path / "run") as mine:
-        assert mine
-        found = holder(tmp_path / "run")
-        assert found is not None
-        assert found["pid"] == os.getpid()
-        with claimed(tmp_path / "run") as also:
-            assert not also
-    assert holder(tmp_path / "run") is None
-    assert not (tmp_path / "run").exists()
+class FakeWorkers:
+    """Two workers that run a job at once when it starts; `instead` lists events to return instead of running."""
+
+    count = 2
+
+    def __init__(self, context: RunContext, *instead: Event | None) -> None:
+        self.context, self.instead = context, list(instead)
+        self.events: list[Event] = []
+        self.started: list[str] = []
+        self.closed = False
+
+    def start(self, job: Job) -> None:
+        self.started.append(job.key)
+        planned = self.instead.pop(0) if self.instead else None
+        self.events.append(planned or run_job(job, self.context, self.events.append))
+
+    def poll(self, watch, timeout_s: float) -> None:
+        while self.events:
+            watch(self.events.pop(0))
+
+    def close(self) -> None:
+        self.closed = True
 
 
-def test_a_claim_leaves_what_was_written_and_clears_what_was_not_finished(tmp_path):
-    (tmp_path / "record.json").touch()
-    (tmp_path / "record.json.17.partial").touch()
-    with claimed(tmp_path):
-        pass
-    assert [path.name for path in tmp_path.iterdir()] == ["record.json"]
+@pytest.fixture
+def sweep_with(tmp_path, monkeypatch):
+    """A sweep with fake workers; returns its outcome, events and workers."""
+
+    def run(jobs, *instead, watch=None):
+        context = RunContext(out=tmp_path / "out", device="cpu", poll_s=0.01)
+        workers = FakeWorkers(context, *instead)
+        monkeypatch.setattr(sweep_module, "_open_workers", lambda *_: closing(workers))
+        events: list[tuple[str, str]] = []
+
+        def collect(event: Event) -> None:
+            events.append((event.kind, event.key))
+            if watch is not None:
+                watch(event)
+
+        try:
+            return sweep(jobs, context, watch=collect), events, workers
+        finally:
+            assert workers.closed
+
+    return run
 
 
-def test_a_claim_in_a_file_is_refused(tmp_path):
-    (tmp_path / "file").touch()
-    with (
-        pytest.raises(ValueError, match=message("must be a folder that can be written to", "choose another")),
-        claimed(tmp_path / "file" / "run"),
-    ):
-        pass
+def test_workers_get_each_unfinished_job_once(jobs, sweep_with):
+    sweep_with(jobs[:1])
+    ended, events, workers = sweep_with([*jobs, jobs[1]])
+    assert set(ended.records) == {job.key for job in jobs}
+    assert workers.started == [job.key for job in jobs[1:]]
+    assert events[0] == ("found", jobs[0].key)
 
 
-def test_a_dead_process_leaves_its_claim_to_the_next(tmp_path):
-    path = tmp_path / CLAIM
-    code = "import fcntl, os, sys; fd = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT); fcntl.flock(fd, fcntl.LOCK_EX)"
-    code += "; os.write(fd, b'{\"pid\": 7}'); print('held', flush=True); sys.stdin.read()"
-    command = [sys.executable, "-c", code, str(path)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
-        assert other.stdout is not None
-        other.stdout.readline()
-        with claimed(tmp_path) as mine:
-            assert not mine
-        assert holder(tmp_path) == {"pid": 7}
-        other.kill()
-        other.wait()
-    assert path.exists()
-    assert holder(tmp_path) is None
-    with claimed(tmp_path) as mine:
-        assert mine
+def test_a_run_held_by_another_process_is_waited_for(jobs, sweep_with, tmp_path):
+    taken, free = jobs[:2]
+    waited: list[str] = []
+    release = claimed(taken.folder(tmp_path / "out"))
+    assert release.__enter__()
+
+    def watch(event: Event) -> None:
+        if event.kind == "waiting":
+            waited.append(event.key)
+            if len(waited) == 3:
+                release.__exit__(None, None, None)
+
+    ended, events, _ = sweep_with([taken, free], watch=watch)
+    assert waited == [taken.key] * 3
+    assert set(ended.records) == {taken.key, free.key}
+    assert events.index(("done", free.key)) < events.index(("done", taken.key))
 
 
-def test_a_pool_ends_as_one_process_does(jobs, tmp_path):
+def test_a_job_whose_workers_die_fails_and_the_others_are_run(jobs, sweep_with, tmp_path):
+    died = [Event(kind="died", key=jobs[0].key, message="SIGKILL")] * 3
+    ended, events, _ = sweep_with(jobs[:1], *died)
+    assert ended.failures == {jobs[0].key: "its worker died 3 times, the last time with: SIGKILL"}
+    assert [kind for kind, _ in events] == ["failed"]
+    died = [Event(kind="died", key=job.key, message="SIGKILL") for job in jobs[1:]] * 2
+    ended, _, workers = sweep_with(jobs, *died)
+    assert set(ended.records) == {job.key for job in jobs[1:]}
+    assert len(workers.started) == 6
+
+
+def test_an_interrupted_sweep_closes_its_workers(jobs, sweep_with):
+    def watch(event: Event) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        sweep_with(jobs, watch=watch)
+
+
+def test_executors_have_default_workers():
+    assert [default_workers(executor, None) for executor in EXECUTORS] == [1, 2, 1]
+    assert default_workers("pool", 5) == 5
+
+
+def test_a_pool_has_the_results_of_one_process(jobs, tmp_path):
     broken = make_jobs(tmp_path / "nowhere.csv", 1)[0]
     kinds: list[str] = []
-    place = Place(out=tmp_path / "pool", device="cpu", poll_s=0.05)
-    ended = run_pool([*jobs, broken], place, workers=1, watch=lambda event: kinds.append(event.kind))
+    context = RunContext(out=tmp_path / "pool", device="cpu", poll_s=0.05)
+    watch = lambda event: kinds.append(event.kind)  # noqa: E731
+    ended = sweep([*jobs, broken], context, executor="pool", workers=1, watch=watch)
     alone, _ = run_here([*jobs, broken], tmp_path / "alone")
     assert ended.failures == alone.failures
     assert {key: record["metrics"] for key, record in ended.records.items()} == {
@@ -237,33 +287,12 @@ def test_a_pool_ends_as_one_process_does(jobs, tmp_path):
         ("auto", 0, ["auto", "auto", "auto"]),
     ],
 )
-def test_workers_are_dealt_out_to_devices_and_share_one(device, count, devices):
+def test_workers_take_turns_on_devices(device, count, devices):
     assert [spread(device, number, count) for number in range(3)] == devices
 
 
 @pytest.mark.slow
-def test_a_pool_goes_on_after_the_death_of_workers(tmp_path):
-    jobs, out = make_jobs(write_series(tmp_path), 8, "training.epochs=30"), tmp_path / "out"
-    begun: list[str] = []
-    killed: list[int] = []
-
-    def watch(event: Event) -> None:
-        if event.kind == "begin":
-            begun.append(event.key)
-            found = holder(next(job for job in jobs if job.key == event.key).folder(out))
-            # every other run is killed as it begins, the first time
-            if len(begun) % 2 and begun.count(event.key) == 1 and found:
-                killed.append(found["pid"])
-                os.kill(found["pid"], signal.SIGKILL)
-
-    ended = run_pool(jobs, Place(out=out, device="cpu", poll_s=0.05), workers=2, watch=watch)
-    assert killed
-    assert len(ended.records) == 8
-    assert not ended.failures
-
-
-@pytest.mark.slow
-def test_a_run_that_kills_its_workers_is_given_up(tmp_path):
+def test_a_run_that_kills_its_workers_fails(tmp_path):
     jobs, out = make_jobs(write_series(tmp_path), 2, "training.epochs=30"), tmp_path / "out"
 
     def watch(event: Event) -> None:
@@ -272,12 +301,12 @@ def test_a_run_that_kills_its_workers_is_given_up(tmp_path):
             assert found is not None
             os.kill(found["pid"], signal.SIGKILL)
 
-    ended = run_pool(jobs, Place(out=out, device="cpu", poll_s=0.05), workers=1, watch=watch)
+    ended = sweep(jobs, RunContext(out=out, device="cpu", poll_s=0.05), executor="pool", workers=1, watch=watch)
     assert set(ended.records) == {jobs[1].key}
-    assert ended.failures == {jobs[0].key: "its worker died 3 times, the last time with exit code -9"}
+    assert ended.failures == {jobs[0].key: "its worker died 3 times, the last time with: exit code -9"}
 
 
-def test_runs_of_one_process_share_what_they_load(jobs, tmp_path, monkeypatch):
+def test_runs_in_one_process_load_their_data_once(jobs, tmp_path, monkeypatch):
     path = jobs[0].config.dataset
     read: list[str] = []
     load = load_forecast
@@ -295,27 +324,27 @@ def test_runs_of_one_process_share_what_they_load(jobs, tmp_path, monkeypatch):
     assert read == [path, path]
 
 
-@pytest.mark.parametrize("run", [run_jobs, partial(run_pool, workers=2), run_ray])
-def test_a_wrong_device_is_refused_before_anything_starts(jobs, tmp_path, run):
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_a_wrong_device_raises_before_anything_starts(jobs, tmp_path, executor):
     with pytest.raises(ValueError, match=message("device must be auto, cpu", "got 'tpu'")):
-        run(jobs, Place(out=tmp_path / "out", device="tpu"))
+        sweep(jobs, RunContext(out=tmp_path / "out", device="tpu"), executor=executor)
     assert not (tmp_path / "out").exists()
 
 
-def test_a_device_that_a_run_broke_ends_the_runner(jobs, tmp_path, monkeypatch):
+def test_a_broken_device_ends_the_sweep(jobs, tmp_path, monkeypatch):
     def broken(*_, **__):
         raise RuntimeError("CUDA error: an illegal memory access")
 
     monkeypatch.setattr(Job, "run", broken)
-    monkeypatch.setattr(runner, "resolve_device", lambda name: torch.device("cuda"))
+    monkeypatch.setattr(sweep_module, "resolve_device", lambda name: torch.device("cuda"))
     monkeypatch.setattr(torch.cuda, "synchronize", broken)
     with pytest.raises(BrokenDeviceError, match=message("cuda must still work after seed 0", "illegal memory")):
         run_here(jobs, tmp_path)
-    # one failure, and the others are left as they were
-    assert set(failures_now(jobs, tmp_path)) == {jobs[0].key}
+    # the other runs have not begun
+    assert set(failure_times(jobs, tmp_path)) == {jobs[0].key}
 
 
-def test_a_row_of_the_efficiency_table_is_a_run(tmp_path, monkeypatch):
+def test_a_row_of_the_efficiency_table_is_run_as_a_job(tmp_path, monkeypatch):
     def measured(run, out, *, command):
         cost = {"milliseconds": 3.0, "tenth": 2.0, "ninetieth": 4.0, "peak_memory": 1, "parameters": 2, "backend": None}
         return {"task": "efficiency", "rows": [{"name": run.rows[0], **cost}], "device": "cpu", "command": "toa"}
@@ -329,7 +358,7 @@ def test_a_row_of_the_efficiency_table_is_a_run(tmp_path, monkeypatch):
     assert job.folder(tmp_path).name.startswith("patchtst-toa-relu-")
 
 
-def test_one_run_of_demixing_is_that_of_the_experiment(tmp_path):
+def test_a_demixing_run_is_run_as_a_job(tmp_path):
     config = replace(demixing_config("demo", "toa-relu", 3), steps=2, test_signals=8)
     job = Job(config=config, label="demixing")
     ended, _ = run_here([job], tmp_path)
@@ -340,7 +369,7 @@ def test_one_run_of_demixing_is_that_of_the_experiment(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["forecast", "demixing", "efficiency"])
-def test_a_job_survives_its_way_to_a_worker(jobs, kind):
+def test_a_job_survives_json(jobs, kind):
     config = {
         "forecast": jobs[0].config,
         "demixing": demixing_config("paper", "toa-relu", 3),
@@ -352,14 +381,14 @@ def test_a_job_survives_its_way_to_a_worker(jobs, kind):
     assert again.task == kind
 
 
-def test_a_config_of_an_unknown_task_or_key_is_refused():
+def test_a_config_of_an_unknown_task_or_key_raises():
     with pytest.raises(ValueError, match=message("unknown task 'sort'", "forecast")):
         config_from("sort", {})
     with pytest.raises(ValueError, match=message("unknown key 'rows'", "efficiency config")):
         config_from("efficiency", {"rows": 3})
 
 
-def test_an_outcome_is_a_line(jobs, tmp_path):
+def test_the_outcome_of_a_run_is_one_line(jobs, tmp_path):
     ended, _ = run_here(jobs[:1], tmp_path)
     (record,) = ended.records.values()
     metrics = record["metrics"]

@@ -1,0 +1,317 @@
+"""A sweep runs a list of jobs: in this process, in worker processes (`sweep_local`), or on Ray (`sweep_ray`).
+
+All state is in files: `record.json` of a finished run, `error.json` of a failed one, and a claim on each run in
+progress (`claims`). So a sweep can be stopped or killed at any moment and repeated, and several sweeps can share a
+results folder: no finished run is lost, and none is repeated.
+"""
+
+import gc
+import signal
+import time
+import traceback
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, Protocol
+
+import torch
+
+from toa._checks import check_at_least, check_choice
+from toa._files import check_writable
+from toa.experiments.claims import claimed
+from toa.experiments.jobs import Job, outcome
+from toa.experiments.outcomes import ERROR, Outcome, finished, read_error, read_outcome, write_failure
+from toa.experiments.plan import write_plan
+from toa.tasks.device import resolve_device
+
+EXECUTORS = ("process", "pool", "ray")
+# a job whose worker has died this often is recorded as failed
+MAX_DEATHS = 3
+_POOL_WORKERS = 2
+# seconds between two "step" events of a run, at least
+_STEP_EVENT_S = 0.5
+
+EventKind = Literal["found", "begin", "step", "done", "failed", "waiting", "died"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Event:
+    """A change in the state of a job.
+
+    Attributes:
+        kind: "begin" and "step" of a run; "found" if it was finished before, "done", "failed"; "waiting" if another
+            process runs the job; "died" if the worker died, which only the sweep itself sees.
+        key: Key of the job.
+        step, total: Finished steps and all steps, of a "step".
+        message: The result, of "found" and "done"; the error, of "failed" and "died".
+    """
+
+    kind: EventKind
+    key: str
+    step: int = 0
+    total: int = 0
+    message: str = ""
+
+
+Watcher = Callable[[Event], None]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunContext:
+    """How the jobs of a sweep are run.
+
+    Args:
+        out: Folder of all results. Each task has a folder in it, and each run a folder in that.
+        data_dir: Folder that is searched first for data.
+        device: "auto", "cpu", "cuda" or "cuda:N".
+        poll_s: Seconds between two checks of runs that other processes hold.
+        retry_failed: Failures to retry: the time of each, by job key (`failure_times`). A later failure is kept.
+    """
+
+    out: Path
+    data_dir: Path | None = None
+    device: str = "auto"
+    poll_s: float = 0.5
+    retry_failed: Mapping[str, float] = field(default_factory=dict)
+
+
+class BrokenDeviceError(OSError):
+    """The device can no longer be used by this process."""
+
+
+class Workers(Protocol):
+    """Run up to `count` jobs at a time."""
+
+    count: int
+
+    def start(self, job: Job) -> None:
+        """Begin a job."""
+
+    def poll(self, watch: Watcher, timeout_s: float) -> None:
+        """Pass on the events of started jobs; wait up to `timeout_s` for the first."""
+
+
+def sweep(
+    jobs: Iterable[Job],
+    context: RunContext,
+    *,
+    executor: str = "process",
+    workers: int | None = None,
+    address: str | None = None,
+    watch: Watcher | None = None,
+) -> Outcome:
+    """Run all jobs that have not ended, and wait for those that other processes run.
+
+    Args:
+        jobs: Jobs with the same key count once.
+        context: How to run them.
+        executor: "process" runs one after another in this process, "pool" in worker processes on this machine, "ray"
+            in workers of Ray, here or in a cluster.
+        workers: Number of workers of a pool or of Ray; defaults to two, or one per device that Ray has.
+        address: HOST:PORT of a running Ray, or "auto" for the one on this machine; None starts one.
+        watch: Called with each event, in the thread of the caller.
+
+    Raises:
+        KeyboardInterrupt: After SIGINT or SIGTERM, when all runs in progress have saved a checkpoint.
+        BrokenDeviceError: If a run in this process has left the device unusable.
+        ValueError: If the device or the executor cannot be used.
+    """
+    check_executor(executor, workers=workers, address=address)
+    unique = {job.key: job for job in jobs}
+    # interruptible last: Ray sets its own signal handlers when it starts
+    with _open_workers(executor, context, workers, address, len(unique)) as opened, interruptible():
+        check_writable(context.out)
+        # read by `toa watch`
+        write_plan(unique.values(), context.out)
+        _Sweep(jobs=unique, context=context, workers=opened, watch=watch or (lambda event: None)).run()
+    return read_outcome(unique.values(), context.out)
+
+
+def default_workers(executor: str, workers: int | None) -> int:
+    """Return the number of concurrent runs, as far as it is known before Ray starts."""
+    return workers or (_POOL_WORKERS if executor == "pool" else 1)
+
+
+def check_executor(executor: str, *, workers: int | None, address: str | None) -> None:
+    """Raise ValueError for an unknown executor, or an option that the executor does not have."""
+    check_choice("executor", executor, EXECUTORS)
+    if workers is not None:
+        check_at_least("workers", workers, 1)
+    for name, value, allowed in (("workers", workers, ("pool", "ray")), ("address", address, ("ray",))):
+        if value is not None and executor not in allowed:
+            raise ValueError(f"{name} must be left out with the executor {executor!r}, got {value}.")
+
+
+def _open_workers(
+    executor: str, context: RunContext, workers: int | None, address: str | None, jobs: int
+) -> AbstractContextManager[Workers]:
+    if executor == "ray":
+        from toa.experiments.sweep_ray import ray_workers
+
+        return ray_workers(context, workers, address)
+    # raises before a process starts
+    resolve_device(context.device)
+    if executor == "pool":
+        from toa.experiments.sweep_local import LocalWorkers
+
+        return closing(LocalWorkers(context, min(default_workers(executor, workers), max(1, jobs))))
+    return nullcontext(_ThisProcess(context))
+
+
+@dataclass(kw_only=True)
+class _Sweep:
+    """The state of one call of `sweep`."""
+
+    jobs: Mapping[str, Job]
+    context: RunContext
+    workers: Workers
+    watch: Watcher
+    queue: deque[Job] = field(default_factory=deque)
+    running: set[str] = field(default_factory=set)
+    # jobs that other processes run
+    held: list[Job] = field(default_factory=list)
+    deaths: Counter[str] = field(default_factory=Counter)
+
+    def run(self) -> None:
+        self.queue.extend(self.jobs.values())
+        while self.queue or self.running or self.held:
+            while self.queue and len(self.running) < self.workers.count:
+                job = self.queue.popleft()
+                if (event := find_end(job, self.context)) is not None:
+                    self.watch(event)
+                else:
+                    self.running.add(job.key)
+                    self.workers.start(job)
+            if self.running:
+                self.workers.poll(self._handle, self.context.poll_s)
+            if self.held and not self.queue:
+                time.sleep(self.context.poll_s)
+                self.queue.extend(self.held)
+                self.held.clear()
+
+    def _handle(self, event: Event) -> None:
+        # progress can arrive after the end
+        if event.key not in self.running:
+            return
+        if event.kind not in ("begin", "step"):
+            self.running.remove(event.key)
+        if event.kind == "waiting":
+            self.held.append(self.jobs[event.key])
+        if event.kind == "died":
+            self._count_death(event)
+            self.queue.append(self.jobs[event.key])
+        else:
+            self.watch(event)
+
+    def _count_death(self, event: Event) -> None:
+        self.deaths[event.key] += 1
+        if self.deaths[event.key] < MAX_DEATHS:
+            return
+        job = self.jobs[event.key]
+        with claimed(job.folder(self.context.out)) as mine:
+            if mine and find_end(job, self.context) is None:
+                message = f"its worker died {MAX_DEATHS} times, the last time with: {event.message}"
+                write_failure(job, self.context.out, message)
+
+
+def run_job(job: Job, context: RunContext, watch: Watcher) -> Event:
+    """Run a job, unless it has ended or another process runs it.
+
+    Args:
+        job: The job.
+        context: How to run it.
+        watch: Called with the events "begin" and "step".
+
+    Returns:
+        How it ended: "found", "done", "failed" or "waiting".
+
+    Raises:
+        BrokenDeviceError: If the run failed and left the device unusable.
+    """
+    with claimed(job.folder(context.out)) as mine:
+        if not mine:
+            return Event(kind="waiting", key=job.key)
+        # another process may have finished it before the claim
+        return find_end(job, context) or _execute(job, context, watch)
+
+
+def find_end(job: Job, context: RunContext) -> Event | None:
+    """Return the end of a job that needs no run; None if it is to be run."""
+    try:
+        if (record := finished(job, context.out)) is not None:
+            return Event(kind="found", key=job.key, message=outcome(record))
+        failed = read_error(job.folder(context.out) / ERROR)
+    except ValueError as error:
+        # an unreadable file is kept for the user to check
+        return Event(kind="failed", key=job.key, message=str(error))
+    if failed is None or context.retry_failed.get(job.key) == failed["time"]:
+        return None
+    return Event(kind="failed", key=job.key, message=failed["error"])
+
+
+def _execute(job: Job, context: RunContext, watch: Watcher) -> Event:
+    (job.folder(context.out) / ERROR).unlink(missing_ok=True)
+    watch(Event(kind="begin", key=job.key))
+    last = 0.0
+
+    def observe(done: int, total: int, loss: float, validation: float | None) -> None:
+        nonlocal last
+        # steps can be short, and events go to other processes
+        if time.monotonic() - last >= _STEP_EVENT_S:
+            last = time.monotonic()
+            watch(Event(kind="step", key=job.key, step=done, total=total))
+
+    try:
+        record = job.run(context.out, data_dir=context.data_dir, device=context.device, observe=observe)
+        event = Event(kind="done", key=job.key, message=outcome(record))
+    # any error of one run must not stop the others
+    except Exception as error:
+        event = Event(kind="failed", key=job.key, message=f"{type(error).__name__}: {error}")
+        write_failure(job, context.out, event.message, traceback.format_exc())
+        _check_device(context.device, job, error)
+    if resolve_device(context.device).type == "cuda":
+        # models are part of reference cycles, and hold device memory until these are collected
+        gc.collect()
+    return event
+
+
+def _check_device(name: str, job: Job, error: Exception) -> None:
+    """Raise BrokenDeviceError if CUDA no longer works in this process."""
+    device = resolve_device(name)
+    if device.type != "cuda":
+        return
+    try:
+        torch.cuda.synchronize(device)
+        torch.cuda.empty_cache()
+    except RuntimeError:
+        raise BrokenDeviceError(
+            f"{device} must still work after {job.label}, got: {error}; the run is recorded as failed; repeat the "
+            "command for the other runs."
+        ) from error
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Raise KeyboardInterrupt on SIGTERM too. Training handles both signals itself, to save a checkpoint."""
+    previous = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
+class _ThisProcess:
+    """Runs each job in this process."""
+
+    count = 1
+
+    def __init__(self, context: RunContext) -> None:
+        self._context = context
+
+    def start(self, job: Job) -> None:
+        self._job = job
+
+    def poll(self, watch: Watcher, timeout_s: float) -> None:
+        watch(run_job(self._job, self._context, watch))
