@@ -2,7 +2,7 @@
 
     python benchmarks/training_run.py --peer CHECKOUT [--epochs 10] [--data-dir DIR] [--device auto] [--out FILE]
 
-Ours runs the protocol `tslib-96` with softmax and with TOA-Gated attention through `run_forecast`; the peer runs its
+Ours runs the protocol `tslib-96` with softmax and with TOA-Gated attention through `run_task`; the peer runs its
 own `run.py` with the arguments of its ETTh1 script and its default of ten loader processes. Early stopping is off for
 both, so that both do the same epochs. Each runs in a process of its own, one after another:
 
@@ -34,7 +34,7 @@ from rich.table import Table
 from toa._files import write_atomically
 from toa.data import DATASETS
 from toa.data.location import locate
-from toa.experiments import run_forecast
+from toa.experiments import run_task
 from toa.experiments.efficiency import ROWS, EfficiencyRun, row_config
 from toa.experiments.peer import check_peer, stand_in_for_missing
 from toa.experiments.records import provenance
@@ -72,7 +72,7 @@ def run_ours(args: argparse.Namespace) -> Found:
     with tempfile.TemporaryDirectory() as folder:
         wait_for_turn()
         begin = time.perf_counter()
-        record = run_forecast(config, Path(folder), data_dir=args.data_dir, device=args.device)
+        record = run_task(config, Path(folder), data_dir=args.data_dir, device=args.device)
         seconds = time.perf_counter() - begin
     return {
         "train_s": record["wall_s"],

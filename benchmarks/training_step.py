@@ -30,9 +30,7 @@ from rich.table import Table
 
 from toa._checks import check_at_least, check_choice
 from toa.data import Windows, mark_names
-from toa.experiments.config import ForecastRun
 from toa.experiments.efficiency import LEAST_CUDA_STEPS
-from toa.experiments.forecasting import build_model
 from toa.experiments.op_cost import OpCase, check_accuracy
 from toa.experiments.peer import PEER_MODELS, PeerSystem, check_peer, missing_packages, peer_arguments
 from toa.experiments.protocols import resolve
@@ -40,9 +38,10 @@ from toa.experiments.records import Record, provenance, write_record
 from toa.experiments.step_cost import PeakMemory, StepCost
 from toa.nn import Attention
 from toa.tasks.device import allow_tf32, resolve_device
-from toa.tasks.forecasting import WindowBatches, forecast_loss
-from toa.tasks.graph import forget_workspaces
-from toa.tasks.training import make_fabric, time_steps
+from toa.tasks.distributed import make_fabric
+from toa.tasks.forecast import ForecastRun, WindowBatches, build_model, forecast_loss
+from toa.tasks.graph import free_workspaces
+from toa.tasks.training import time_steps
 
 PEER = "peer"
 ATTENTIONS = ("softmax", "toa-softmax", "toa-relu", "toa-gated")
@@ -75,7 +74,7 @@ class StepCase:
         def settings_of(protocol: str) -> ForecastRun:
             # no such file is read: a file of one's own gets the backbone's defaults
             names = {"dataset": "random.csv", "backbone": self.backbone, "attention": attention}
-            return resolve(protocol, horizon=HORIZON, seed=seed, **names)
+            return resolve("forecast", protocol, horizon=HORIZON, seed=seed, **names)
 
         config = settings_of(self.protocol)
         return replace(
@@ -195,7 +194,7 @@ def work(request: Record, answers: IO[str]) -> None:
                 answer({"refused": f"refused, its attention is not as accurate as the reference: {objection}"})
                 return
             # the peer has had nothing checked before
-            forget_workspaces()
+            free_workspaces()
             system = OwnSystem(config, case.channels, device)
         seconds: list[float] = []
         answer({"ready": True})

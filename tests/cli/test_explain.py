@@ -10,8 +10,7 @@ from typer.testing import CliRunner
 import toa
 from toa.cli import app
 from toa.data import HarmonicDemixing
-from toa.experiments.demixing import run_demixing_config
-from toa.experiments.saved import load_run
+from toa.experiments.run import load_run, run_task
 from toa.nn import AttentionSpec
 from toa.tasks import DemixingConfig
 
@@ -102,7 +101,7 @@ def test_weights_of_another_run_are_refused(forecast, tmp_path):
     ours, other = run_of(forecast / "toa-gated"), run_of(forecast / "softmax")
     (tmp_path / "record.json").write_bytes((ours / "record.json").read_bytes())
     (tmp_path / "model.safetensors").write_bytes((other / "model.safetensors").read_bytes())
-    with pytest.raises(ValueError, match=r"must hold the weights of patchtst/toa-gated, got others"):
+    with pytest.raises(ValueError, match=r"must hold the weights of patchtst/toa-gated, got other weights"):
         load_run(tmp_path)
     (tmp_path / "model.safetensors").write_bytes((ours / "model.safetensors").read_bytes()[:100])
     with pytest.raises(ValueError, match="must be a checkpoint of toa"):
@@ -139,7 +138,7 @@ def test_runs_of_the_other_tasks_are_explained(tmp_path):
         signals=HarmonicDemixing(length=12, periods=(4.0,), amplitudes=(1.0,)),
         test_signals=4,
     )
-    run_demixing_config(config, tmp_path / "demixing", device="cpu")
+    run_task(config, tmp_path / "demixing", device="cpu")
     for name, words in commands.items():
         code, text = call(*words, "--out", tmp_path / name)
         assert code == 0, text
@@ -175,7 +174,7 @@ def test_saved_estimators_are_explained(tmp_path):
     made["detector"][0].save_pretrained(tmp_path / "hub")
     code, text = call("explain", tmp_path / "hub")
     assert code == 0, text
-    assert "No sample: name a table with --data." in text
+    assert "No sample: give a table with --data." in text
     assert (tmp_path / "hub" / "explain" / "index.html").exists()
     code, text = call("explain", tmp_path / "detector.toa", "--data", tmp_path / "rows.csv", "--sample", 99)
     assert code == 2
@@ -191,4 +190,4 @@ def test_what_is_no_model_is_refused(tmp_path, forecast):
     assert "unknown kind of estimator" in text
     code, text = call("explain", run_of(forecast / "toa-gated"), "--data", forecast / "own.csv")
     assert code == 2
-    assert "--data goes with a saved estimator" in text
+    assert "--data must be left out for a run" in text

@@ -24,7 +24,7 @@ def test_a_run_that_is_under_way_is_not_begun_again(tmp_path):
     with claimed(folder):
         code, text = call(*words(path, tmp_path / "forecast"))
     assert code == 2
-    assert f"must be free for this run, got one under way in it, of process {os.getpid()} on " in text
+    assert f"must be free for this run, got one under way in process {os.getpid()} on " in text
     assert not folder.exists()
     assert call(*words(path, tmp_path / "forecast"))[0] == 0
     # one that is done is read, whoever holds it

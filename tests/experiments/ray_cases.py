@@ -15,8 +15,8 @@ from pathlib import Path
 from tests.experiments.runner_cases import make_jobs, stamps, write_series
 from toa.experiments.claims import holder
 from toa.experiments.executors import execute
-from toa.experiments.jobs import Job
 from toa.experiments.pool import MOST_DEATHS
+from toa.experiments.run import Job
 from toa.experiments.runner import Event, Place
 
 

@@ -9,11 +9,11 @@ import torch
 from tests.cli.test_app import call
 from tests.support import ROOT, message
 from toa.experiments.efficiency import ROWS, EfficiencyRun, measure_row, row_config, run_efficiency
-from toa.experiments.forecasting import build_model
 from toa.experiments.peer import peer_arguments
 from toa.experiments.step_cost import PeakMemory, StepCost
 from toa.experiments.step_run import row_records
 from toa.report.evidence import read_evidence
+from toa.tasks.forecast import build_model
 
 # what a checkout of the peer looks like from outside, small: one weight, and what a batch must be
 MODEL = """

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import message
-from toa.experiments.published import parse_published, published_numbers
+from toa.experiments.paper.published import parse_published, published_numbers
 
 HEADER = "table,dataset,horizon,backbone,variant,metric,value\n"
 
@@ -59,7 +59,7 @@ def test_no_number_was_altered():
         (f"{HEADER}t,d,,b,v,m\n", ("line 2 of x.csv must have 7 fields, got 6",)),
         (f"{HEADER}t,d,,b,v,m,much\n", ("line 2 of x.csv must end with a finite number, got 'much'",)),
         (f"{HEADER}t,d,,b,v,m,nan\n", ("line 2 of x.csv must end with a finite number",)),
-        (f"{HEADER}t,d,,b,v,m,1\nt,d,,b,v,m,2\n", ("line 3 of x.csv must name a number of its own", "got t, d")),
+        (f"{HEADER}t,d,,b,v,m,1\nt,d,,b,v,m,2\n", ("line 3 of x.csv", "got t, d")),
     ],
 )
 def test_a_wrong_file_is_refused(content, parts):

@@ -12,12 +12,11 @@ import torch
 from tests.experiments.runner_cases import make_jobs, write_series
 from tests.support import ROOT, message
 from toa.data import load_forecast
-from toa.experiments import forecasting, read_record, runner, step_run
+from toa.experiments import read_record, resolve, runner, step_run
 from toa.experiments.claims import CLAIM, claimed, holder
-from toa.experiments.demixing import demixing_config
-from toa.experiments.jobs import Job, config_from, outcome
 from toa.experiments.pool import run_pool, spread
 from toa.experiments.ray_crew import run_ray
+from toa.experiments.run import Job, config_from, outcome
 from toa.experiments.runner import (
     ERROR,
     RECORD,
@@ -286,7 +285,7 @@ def test_runs_of_one_process_share_what_they_load(jobs, tmp_path, monkeypatch):
         read.append(dataset)
         return load(dataset, **how)
 
-    monkeypatch.setattr(forecasting, "load_forecast", counted)
+    monkeypatch.setattr("toa.tasks.forecast.load_forecast", counted)
     run_here(jobs, tmp_path)
     assert read == [path]
     with open(path, "a") as file:
@@ -330,7 +329,7 @@ def test_a_row_of_the_efficiency_table_is_a_run(tmp_path, monkeypatch):
 
 
 def test_one_run_of_demixing_is_that_of_the_experiment(tmp_path):
-    config = replace(demixing_config("demo", "toa-relu", 3), steps=2, test_signals=8)
+    config = replace(resolve("demixing", "demo", attention="toa-relu", seed=3), steps=2, test_signals=8)
     job = Job(config=config, label="demixing")
     ended, _ = run_here([job], tmp_path)
     assert ended.records[job.key]["name"] == "toa-relu-no-sor"
@@ -343,7 +342,7 @@ def test_one_run_of_demixing_is_that_of_the_experiment(tmp_path):
 def test_a_job_survives_its_way_to_a_worker(jobs, kind):
     config = {
         "forecast": jobs[0].config,
-        "demixing": demixing_config("paper", "toa-relu", 3),
+        "demixing": resolve("demixing", "paper", attention="toa-relu", seed=3),
         "efficiency": StepRun(row="informer"),
     }[kind]
     job = Job(config=config, label="a, b", command=("toa", "run"))

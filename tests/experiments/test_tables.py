@@ -4,8 +4,8 @@ import pytest
 
 from tests.support import message
 from toa.data import DATASETS
-from toa.experiments.published import published_numbers
-from toa.experiments.tables import TABLES, missing_data, select, table_cells
+from toa.experiments.paper.published import published_numbers
+from toa.experiments.paper.tables import TABLES, missing_data, select, table_cells
 
 
 @pytest.fixture

@@ -3,8 +3,8 @@ import numpy as np
 import pytest
 import torch
 
-from toa.experiments.anomaly import SCORES
 from toa.report.anomaly import anomaly_table, draw_detection, undefined_notes, write_detection
+from toa.tasks.anomaly import SCORES
 from toa.tasks.checkpoint import save_checkpoint
 
 RECORD = {

@@ -2,7 +2,7 @@ import struct
 
 import pytest
 
-from toa.experiments import run_demixing
+from toa.experiments.demixing import run_demixing
 from toa.report import table, write_figure, write_page
 
 

@@ -1,10 +1,10 @@
 import pytest
 import torch
 
-from toa.experiments.anomaly import SCORES
 from toa.experiments.demo import DemoRun
 from toa.report.demo import classification_table, detection_table
 from toa.report.page import Section, write_sections
+from toa.tasks.anomaly import SCORES
 from toa.tasks.checkpoint import save_checkpoint
 
 

@@ -17,8 +17,9 @@ from torch.utils._pytree import tree_leaves
 from toa.models import build_forecaster
 from toa.nn import dropout as dropout_module
 from toa.tasks import TrainingConfig
-from toa.tasks.forecasting import forecast_loss
-from toa.tasks.training import _Run, make_fabric
+from toa.tasks.distributed import make_fabric
+from toa.tasks.forecast import forecast_loss
+from toa.tasks.training import _Run
 
 # what makes a tensor without writing to it
 UNWRITTEN = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"}
@@ -72,7 +73,7 @@ def count_launches(monkeypatch, attention: str, **settings: Any) -> Counter[str]
     run = _Run(model=model, batches=One(), loss_of=forecast_loss("mse"), config=TrainingConfig(), fabric=fabric)
     monkeypatch.setattr(run.optimizer, "step", lambda: None)
     run.wrapped.train()
-    batch = run._gather(0, 0)
+    batch = run._inputs(0, 0)
     with launches:
         run._step(*batch)
     return launches.counts

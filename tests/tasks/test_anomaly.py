@@ -7,16 +7,8 @@ from torch import Tensor, nn
 
 from tests.support import message
 from toa.data import SeriesWindows
-from toa.tasks.anomaly import (
-    RULES,
-    DetectionRules,
-    ReconstructionBatches,
-    Scores,
-    detect,
-    evaluate_reconstruction,
-    reconstruction_loss,
-    score_series,
-)
+from toa.tasks.anomaly import ReconstructionBatches, evaluate_reconstruction, reconstruction_loss, score_series
+from toa.tasks.detection import RULES, DetectionRules, Scores, detect
 
 
 class Flat(nn.Module):

@@ -145,13 +145,13 @@ def test_without_flags_precision_is_undefined_and_f1_is_zero():
 
 
 def test_wrong_vectors_are_refused():
-    with pytest.raises(ValueError, match=message("flags must have one entry a label, 13, got 2")):
+    with pytest.raises(ValueError, match=message("flags must have one entry per label, 13, got 2")):
         point_metrics(LABELS, bits("01"))
     with pytest.raises(ValueError, match=message("labels must be bool of shape (T,), got int64")):
         adjusted_metrics(LABELS.astype(np.int64), FLAGS)
     with pytest.raises(ValueError, match=message("labels must have at least one entry")):
         point_metrics(bits(""), bits(""))
-    with pytest.raises(ValueError, match=message("score must have one entry a label, 13, got 2")):
+    with pytest.raises(ValueError, match=message("score must have one entry per label, 13, got 2")):
         vus_metrics(LABELS, np.zeros(2))
 
 

@@ -6,7 +6,8 @@ from torch import Tensor, nn
 
 from toa.tasks import TrainingConfig
 from toa.tasks.batches import ShuffledBatches
-from toa.tasks.training import _Run, make_fabric
+from toa.tasks.distributed import make_fabric
+from toa.tasks.training import _Run
 
 
 class Rows:
@@ -50,4 +51,4 @@ def test_a_batch_is_what_lies_at_its_places():
     rows = Rows()
     batches = ShuffledBatches(rows, lambda index: (rows.x[index],), 4, seed=3)
     for step in range(4):
-        assert torch.equal(batches.at(1, step)[0], rows.x[batches.places(1, step)])
+        assert torch.equal(batches.at(1, step)[0], rows.x[batches.indices(1, step)])

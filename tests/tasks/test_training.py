@@ -109,12 +109,12 @@ def test_a_step_that_breaks_off_leaves_no_gradients_to_the_next(monkeypatch):
         if breaks:
             monkeypatch.setattr(taken.optimizer, "step", refuse)
             with pytest.raises(RuntimeError, match="not permitted"):
-                taken._step(*taken._gather(0, 0))
+                taken._step(*taken._inputs(0, 0))
         monkeypatch.setattr(
             taken.optimizer, "step", lambda: found.extend(x.grad for x in model.parameters() if x.grad is not None)
         )
         torch.manual_seed(1)
-        taken._step(*taken._gather(0, 1))
+        taken._step(*taken._inputs(0, 1))
         return found
 
     broken, plain = gradients(True), gradients(False)
@@ -279,7 +279,7 @@ def test_accumulated_batches_make_the_step_of_their_mean():
 def test_a_checkpoint_of_another_run_is_refused(tmp_path):
     path = tmp_path / "c.safetensors"
     run(Small(), checkpoint=path, key="one")
-    with pytest.raises(ValueError, match=message("must be a checkpoint of this run", "'two'", "'one'", "delete it")):
+    with pytest.raises(ValueError, match=message("must be a checkpoint of this run", "'two'", "'one'", "delete")):
         run(Small(), checkpoint=path, key="two")
 
 

@@ -122,10 +122,10 @@ def _write(
 
         true, guess = (torch.from_numpy(np.searchsorted(classifier.classes_, one)) for one in (labels, predicted))
         counts = confusion_matrix(true, guess, len(names))
-        scores = class_scores(counts)
+        scores = class_scores(true, guess)
         said = f"accuracy {scores['accuracy']:.3f}, balanced {scores['balanced_accuracy']:.3f}"
         console.print(f"{len(table)} cases of {name}: {said}, macro F1 {scores['macro_f1']:.3f}.", soft_wrap=True)
-        figure = draw_counts(counts.numpy(), names, f"{name}\n{said}")
+        figure = draw_counts(counts, names, f"{name}\n{said}")
     else:
         why = "" if labels is None else "; its labels are not all classes that were fitted, so nothing is measured"
         console.print(f"{len(table)} cases of {name} classified{why}.", soft_wrap=True)

@@ -7,7 +7,6 @@ import shlex
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import fields
 from functools import cache, partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,16 +15,16 @@ import typer
 
 from toa._checks import check_at_least
 from toa._console import duration, make_console
-from toa.cli.run import DeviceOption, Request, config_of, run
+from toa.cli.run import DeviceOption, config_of, run
 from toa.cli.terminal import clear_errors
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress
 
-    from toa.experiments.jobs import Job
+    from toa.experiments.paper.tables import Cell
+    from toa.experiments.run import Job
     from toa.experiments.runner import Event, Outcome, Place, Watcher
-    from toa.experiments.tables import Cell
 
 # written out, so that --help need not import what describes them
 _TABLES = (
@@ -113,7 +112,7 @@ def read_runs(path: Path) -> "list[Job]":
         FileNotFoundError: If there is no such file.
         ValueError: If a line is no run; it is named.
     """
-    from toa.experiments.jobs import Job
+    from toa.experiments.run import Job
 
     if not path.is_file():
         raise FileNotFoundError(
@@ -159,11 +158,7 @@ def _config(given: dict[str, Any]) -> Any:
         if given[name] != defaults.get(name):
             option = f"--{name.replace('_', '-')}"
             raise ValueError(f"{option} must be left out of a line, got {given[name]}; it holds for the whole list.")
-    names = [field.name for field in fields(Request) if field.name in given and field.name != "out"]
-    request = Request(
-        **{name: given[name] for name in names}, changes=tuple(given["change"] or ()), out=Path("runs") / given["task"]
-    )
-    return config_of(given["task"], request)
+    return config_of(given)
 
 
 def _check_one(given: dict[str, object]) -> None:
@@ -187,7 +182,7 @@ def _table_jobs(
     console: "Console", table: str, wanted: dict[str, list[str] | None], seeds: int | None, data_dir: Path | None
 ) -> "list[Job]":
     """Runs of the cells wanted that can be run here; the others are named."""
-    from toa.experiments.tables import TABLES, missing_data, select, table_cells
+    from toa.experiments.paper.tables import TABLES, missing_data, select, table_cells
 
     cells = select(table_cells(table), **wanted)
     count = TABLES[table].seeds if seeds is None else seeds
@@ -216,7 +211,7 @@ def _list(console: "Console", data_dir: Path | None) -> None:
     from rich import box
     from rich.table import Table
 
-    from toa.experiments.tables import TABLES, missing_data, table_cells
+    from toa.experiments.paper.tables import TABLES, missing_data, table_cells
 
     shown = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     shown.add_column("table", no_wrap=True)
@@ -336,7 +331,7 @@ class _Board:
         self._progress.update(self._all, description=", ".join(said), completed=ended + sum(self._parts.values()))
 
     def _end(self, event: "Event") -> None:
-        from toa.experiments.jobs import outcome
+        from toa.experiments.run import outcome
         from toa.experiments.runner import finished
 
         if event.key in self._bars:

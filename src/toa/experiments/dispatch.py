@@ -17,8 +17,8 @@ from typing import Protocol
 import torch
 
 import toa
-from toa.experiments.jobs import Job
 from toa.experiments.pool import MOST_DEATHS, sparing
+from toa.experiments.run import Job
 from toa.experiments.runner import (
     BrokenDeviceError,
     Event,

@@ -18,15 +18,14 @@ import torch
 from toa._checks import check_at_least, check_choice
 from toa._files import check_writable
 from toa.data import ForecastData, mark_names
-from toa.experiments.config import ForecastRun
-from toa.experiments.forecasting import build_model, load_data, make_batches
 from toa.experiments.peer import PEER_MODELS, PeerSystem, check_peer, missing_packages, peer_arguments
 from toa.experiments.protocols import resolve
 from toa.experiments.records import Record, provenance, write_record
 from toa.experiments.step_cost import PeakMemory, StepCost
 from toa.tasks.device import allow_tf32, resolve_device
-from toa.tasks.forecasting import forecast_loss
-from toa.tasks.training import make_fabric, time_steps
+from toa.tasks.distributed import make_fabric
+from toa.tasks.forecast import FORECASTING, ForecastRun
+from toa.tasks.training import time_steps
 
 HORIZON = 96
 # a median of fewer says little where a step takes a millisecond
@@ -118,7 +117,8 @@ def row_config(run: EfficiencyRun, row: EfficiencyRow) -> ForecastRun:
     """The run whose steps a row is about: sizes of the row's protocol, the attention as `toa-paper` sets it."""
 
     def settings_of(protocol: str) -> ForecastRun:
-        return resolve(protocol, dataset=run.dataset, horizon=HORIZON, backbone=row.backbone, attention=row.attention)
+        names = {"dataset": run.dataset, "backbone": row.backbone, "attention": row.attention}
+        return resolve("forecast", protocol, horizon=HORIZON, **names)
 
     config = replace(settings_of(row.protocol), tf32=run.tf32)
     if row.attention is None:
@@ -134,11 +134,11 @@ def measure_row(run: EfficiencyRun, row: EfficiencyRow) -> StepCost:
     data = _load(run, config, fabric.device)
     with allow_tf32(config.tf32, fabric.device):
         memory = PeakMemory(fabric.device)
-        model = build_model(config, len(data.columns))
+        model = FORECASTING.build(config, data)
         seconds = time_steps(
             model,
-            make_batches(config, data),
-            forecast_loss(config.loss, autocast=fabric.autocast),
+            FORECASTING.batches(config, data, fabric.device),
+            FORECASTING.loss(config, fabric),
             config.training,
             fabric=fabric,
             steps=steps,
@@ -205,7 +205,7 @@ def run_efficiency(
 
 
 def _load(run: EfficiencyRun, config: ForecastRun, device: torch.device) -> ForecastData:
-    return load_data(config, device, None if run.data_dir is None else Path(run.data_dir))
+    return FORECASTING.load(config, device, None if run.data_dir is None else Path(run.data_dir))
 
 
 def _sides(row: EfficiencyRow, firsts: Mapping[str, EfficiencyRow], channels: int) -> list[int | None]:

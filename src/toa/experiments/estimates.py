@@ -6,8 +6,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from toa.experiments.jobs import Job
 from toa.experiments.records import Record, read_record
+from toa.experiments.run import Job
 from toa.experiments.runner import RECORD
 
 # what two runs have in common, from most to least

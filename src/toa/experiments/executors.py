@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Mapping
 
 from toa._checks import check_at_least, check_choice
-from toa.experiments.jobs import Job
 from toa.experiments.pool import run_pool
 from toa.experiments.ray_crew import run_ray
+from toa.experiments.run import Job
 from toa.experiments.runner import Outcome, Place, Watcher, run_jobs
 
 EXECUTORS = ("process", "pool", "ray")

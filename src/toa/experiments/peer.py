@@ -16,9 +16,9 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor, nn
 
-from toa.experiments.config import ForecastRun
 from toa.experiments.step_cost import PeakMemory, StepCost
-from toa.tasks.training import settled_time
+from toa.tasks.forecast import ForecastRun
+from toa.tasks.training import synchronized_time
 
 # our names of models to its own
 PEER_MODELS = {
@@ -152,9 +152,9 @@ class PeerSystem:
         seconds = []
         self._system.train()
         for number in range(warmup + steps):
-            begin = settled_time(self._device)
+            begin = synchronized_time(self._device)
             self._step(self._batches[number % _BATCHES])
-            seconds.append(settled_time(self._device) - begin)
+            seconds.append(synchronized_time(self._device) - begin)
         return seconds[warmup:]
 
     def cost(self, seconds: Sequence[float]) -> StepCost:

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from toa._files import write_atomically
-from toa.experiments.jobs import Job
+from toa.experiments.run import Job
 
 _FOLDER = "plans"
 _SUFFIX = ".plan"

@@ -20,7 +20,7 @@ from typing import IO
 import torch
 
 from toa._checks import check_at_least
-from toa.experiments.jobs import Job
+from toa.experiments.run import Job
 from toa.experiments.runner import (
     BrokenDeviceError,
     Event,

@@ -18,8 +18,8 @@ import torch
 
 from toa._checks import check_at_least
 from toa.experiments.dispatch import WorkerDiedError, dispatch, work
-from toa.experiments.jobs import Job
 from toa.experiments.pool import MOST_DEATHS
+from toa.experiments.run import Job
 from toa.experiments.runner import Outcome, Place, Watcher
 
 # seconds in which a Ray has to answer, and jobs have to stop

@@ -22,10 +22,9 @@ import torch
 
 from toa._checks import check_positive
 from toa._files import write_atomically
-from toa.experiments.carry_out import read_finished
 from toa.experiments.claims import claimed
-from toa.experiments.jobs import Job
 from toa.experiments.records import Record
+from toa.experiments.run import Job, read_finished
 from toa.tasks.device import resolve_device
 
 RECORD = "record.json"

@@ -10,11 +10,11 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from toa.experiments.anomaly import SCORES
 from toa.experiments.records import Record
-from toa.tasks.anomaly import RULES
+from toa.tasks.anomaly import SCORES
 from toa.tasks.anomaly_metrics import Runs
 from toa.tasks.checkpoint import load_checkpoint
+from toa.tasks.detection import RULES
 
 COLUMNS = {
     "precision": "precision",

@@ -4,15 +4,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 
-from toa.experiments.anomaly import SCORES
 from toa.experiments.demixing import DemixingResult
 from toa.experiments.demo import DemoRun
 from toa.report.anomaly import COLUMNS, write_detection
 from toa.report.classification import write_confusion
 from toa.report.demixing import demixing_section, system_title
 from toa.report.page import Section, write_sections
-from toa.tasks.anomaly import RULES
+from toa.tasks.anomaly import SCORES
 from toa.tasks.checkpoint import load_checkpoint
+from toa.tasks.detection import RULES
 
 HEADING = "Operator attention on three tasks"
 TITLES = {

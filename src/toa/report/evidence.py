@@ -10,10 +10,11 @@ from typing import Any
 
 from toa._checks import check_choice
 from toa.experiments.claims import CLAIM
-from toa.experiments.jobs import KINDS, config_from
 from toa.experiments.records import Record, check_record
+from toa.experiments.run import config_from
 from toa.experiments.runner import ERROR, RECORD
 from toa.report.operators import OPERATORS_FILE
+from toa.tasks import TASKS
 
 # records of a search of settings, which are no runs of a protocol even where a setting tried is the protocol's
 SEARCH = "search.jsonl"
@@ -208,7 +209,7 @@ def _is_like_a_record(content: Any) -> bool:
 def _settle(record: Record) -> tuple[Any, tuple[str, ...]]:
     """The config of a record as this version has it, and the keys that it lacks."""
     task, values = str(record.get("task")), record.get("config")
-    check_choice("task", task, KINDS)
+    check_choice("task", task, TASKS)
     if not isinstance(values, Mapping):
         raise ValueError(f"its config must be a table of settings, got {values!r}.")
     found = hashlib.sha256(_canonical(values).encode()).hexdigest()[:16]

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from statistics import median
 
-from toa.experiments.tables import TABLES
+from toa.experiments.paper.tables import TABLES
 from toa.report.cells import STATUSES, Line, departure
 from toa.report.comparison import markdown_table, system_table
 from toa.report.evidence import Run, Skipped

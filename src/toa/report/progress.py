@@ -9,9 +9,9 @@ from pathlib import Path
 
 from toa.experiments.claims import holder
 from toa.experiments.estimates import Estimates
-from toa.experiments.jobs import Job, outcome
 from toa.experiments.plans import read_plans
 from toa.experiments.records import Record, read_record
+from toa.experiments.run import Job, outcome
 from toa.experiments.runner import ERROR, RECORD
 
 

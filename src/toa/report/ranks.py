@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from toa.experiments.published import PublishedNumber
+from toa.experiments.paper.published import PublishedNumber
 
 if TYPE_CHECKING:
     from toa.report.cells import Line

@@ -1,4 +1,4 @@
-"""A model trained by one process and by two: `python -m tests.tasks.rank_cases FOLDER CASE …`.
+"""A model trained by one process and by two: `python -m tests.tasks.distributed_cases FOLDER CASE …`.
 
 A process of its own, so that ranks are forked before anything has trained. What each rank saw is printed as JSON, by
 case and number of ranks. Ranks meet in a file and talk over the loopback interface.
@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from tests.experiments.runner_cases import write_series
 from tests.tasks.test_training import Small, assert_same_weights, loss_of
-from toa.experiments import resolve, run_forecast
+from toa.experiments import resolve, run_task
 from toa.nn import StochasticOperatorRegularization, TokenBatchNorm
 from toa.tasks import TrainingConfig, TrainingState, TrainingStopped, make_fabric, train
 from toa.tasks.checkpoint import load_checkpoint
@@ -151,7 +151,7 @@ def regrouped(size: int, folder: Path) -> object:
 
 def shares(size: int, folder: Path) -> object:
     """What each rank gets of batches of seven rows and of one."""
-    from toa.tasks.ranks import Ranks
+    from toa.tasks.distributed import Ranks
 
     ranks = Ranks(make_fabric(torch.device("cpu"), devices=size))
     parts = [ranks.share((torch.arange(rows), torch.arange(rows))) for rows in (7, 4, 1)]
@@ -181,8 +181,9 @@ def models(size: int, folder: Path) -> object:
     for name, own in MODELS.items():
         protocol = "duet-unified-96" if name == "duet" else "tslib-96"
         changes = ["lookback=32", "batch_size=15", "training.epochs=2", 'date_column=""', "marks=false", *own]
-        config = resolve(protocol, dataset=str(path), horizon=8, backbone=name, seed=1, changes=changes)
-        record = run_forecast(config, folder / str(size), device="cpu", devices=size)
+        names = {"dataset": str(path), "horizon": 8, "backbone": name}
+        config = resolve("forecast", protocol, seed=1, changes=changes, **names)
+        record = run_task(config, folder / str(size), device="cpu", devices=size)
         losses = [value for entry in record["history"] for value in entry.values()]
         seen[name] = {"losses": [*losses, *record["metrics"].values()], "devices": record["devices"]}
     return seen

@@ -8,12 +8,12 @@ import torch
 
 from tests.support import ROOT, message
 from toa.tasks import make_fabric
-from toa.tasks.ranks import settle_devices
+from toa.tasks.distributed import resolve_devices
 
 
 def play(folder, *cases: str):
-    """What the ranks of `rank_cases` saw, in a process of their own."""
-    command = [sys.executable, "-m", "tests.tasks.rank_cases", str(folder), *cases]
+    """What the ranks of `distributed_cases` saw, in a process of their own."""
+    command = [sys.executable, "-m", "tests.tasks.distributed_cases", str(folder), *cases]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOA_NO_SHAPE_CHECKS": "1"}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -88,18 +88,18 @@ def no_ranks(monkeypatch):
 
 @pytest.mark.usefixtures("no_ranks")
 def test_devices_are_as_asked_for_or_as_torchrun_started_them(monkeypatch):
-    assert settle_devices(None, None) == (1, 1)
-    assert settle_devices(3, None) == (3, 1)
+    assert resolve_devices(None, None) == (1, 1)
+    assert resolve_devices(3, None) == (3, 1)
     monkeypatch.setenv("MASTER_ADDR", "10.0.0.1")
     monkeypatch.setenv("NODE_RANK", "1")
-    assert settle_devices(None, 2) == (1, 2)
+    assert resolve_devices(None, 2) == (1, 2)
     monkeypatch.setenv("WORLD_SIZE", "8")
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
-    assert settle_devices(None, None) == settle_devices(4, 2) == (4, 2)
-    with pytest.raises(ValueError, match=message("devices must be 4, as torchrun has started it, got 8", "leave it")):
-        settle_devices(8, None)
-    with pytest.raises(ValueError, match=message("num_nodes must be 2, as torchrun has started it, got 1")):
-        settle_devices(None, 1)
+    assert resolve_devices(None, None) == resolve_devices(4, 2) == (4, 2)
+    with pytest.raises(ValueError, match=message("devices must be 4", "got 8")):
+        resolve_devices(8, None)
+    with pytest.raises(ValueError, match=message("num_nodes must be 2", "got 1")):
+        resolve_devices(None, 1)
 
 
 @pytest.mark.usefixtures("no_ranks")
@@ -113,12 +113,12 @@ def test_devices_are_as_asked_for_or_as_torchrun_started_them(monkeypatch):
 )
 def test_devices_that_cannot_be_are_refused(devices, num_nodes, parts):
     with pytest.raises(ValueError, match=message(*parts)):
-        settle_devices(devices, num_nodes)
+        resolve_devices(devices, num_nodes)
 
 
 def test_several_devices_have_no_number_and_must_be_there(monkeypatch):
-    with pytest.raises(ValueError, match=message("device must be cuda, without a number", "got cuda:1")):
+    with pytest.raises(ValueError, match=message("device must be cuda", "got cuda:1")):
         make_fabric(torch.device("cuda:1"), devices=2)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    with pytest.raises(ValueError, match=message("devices must be at most 1, the GPUs that are here, got 2")):
+    with pytest.raises(ValueError, match=message("devices must be at most 1", "got 2")):
         make_fabric(torch.device("cuda"), devices=2)

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from tests.support import message
 from toa.data.windows import Windows
 from toa.tasks import TrainingConfig, train
-from toa.tasks.forecasting import WindowBatches, evaluate_forecaster, forecast_loss
+from toa.tasks.forecast import WindowBatches, evaluate_forecaster, forecast_loss
 
 
 def windows(rows: int = 50) -> Windows:
