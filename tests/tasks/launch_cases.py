@@ -19,7 +19,7 @@ from toa.nn import dropout as dropout_module
 from toa.tasks import TrainingConfig
 from toa.tasks.distributed import make_fabric
 from toa.tasks.forecast import forecast_loss
-from toa.tasks.training import _Run
+from toa.tasks.step import TrainingStep
 
 # what makes a tensor without writing to it
 UNWRITTEN = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"}
@@ -70,12 +70,12 @@ def count_launches(monkeypatch, attention: str, **settings: Any) -> Counter[str]
             return tuple(torch.randn(shape) for shape in shapes)
 
     fabric = make_fabric(torch.device("cpu"))
-    run = _Run(model=model, batches=One(), loss_of=forecast_loss("mse"), config=TrainingConfig(), fabric=fabric)
+    run = TrainingStep(model, One(), forecast_loss("mse"), TrainingConfig(), fabric)
     monkeypatch.setattr(run.optimizer, "step", lambda: None)
     run.wrapped.train()
     batch = run._inputs(0, 0)
     with launches:
-        run._step(*batch)
+        run.eager(*batch)
     return launches.counts
 
 

@@ -15,7 +15,7 @@ from tests.support import ROOT, message
 from toa.nn import StochasticOperatorRegularization, TemporalOperatorAttention
 from toa.tasks import TrainingConfig, TrainingState, TrainingStopped, make_fabric, time_steps, train
 from toa.tasks.checkpoint import load_checkpoint
-from toa.tasks.training import _Run
+from toa.tasks.step import TrainingStep
 
 
 class Small(nn.Module):
@@ -104,17 +104,17 @@ def test_a_step_that_breaks_off_leaves_no_gradients_to_the_next(monkeypatch):
     def gradients(breaks: bool) -> list[Tensor]:
         model, config = Small(dropout=0.0), TrainingConfig(epochs=1)
         fabric = make_fabric(torch.device("cpu"))
-        taken = _Run(model=model, batches=Numbers(), loss_of=loss_of, config=config, fabric=fabric)
+        taken = TrainingStep(model, Numbers(), loss_of, config, fabric)
         found: list[Tensor] = []
         if breaks:
             monkeypatch.setattr(taken.optimizer, "step", refuse)
             with pytest.raises(RuntimeError, match="not permitted"):
-                taken._step(*taken._inputs(0, 0))
+                taken.eager(*taken._inputs(0, 0))
         monkeypatch.setattr(
             taken.optimizer, "step", lambda: found.extend(x.grad for x in model.parameters() if x.grad is not None)
         )
         torch.manual_seed(1)
-        taken._step(*taken._inputs(0, 1))
+        taken.eager(*taken._inputs(0, 1))
         return found
 
     broken, plain = gradients(True), gradients(False)

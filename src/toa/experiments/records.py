@@ -35,11 +35,11 @@ def make_record(task: Task, config: Any, result: Result, command: Sequence[str])
     """Assemble the record of a run; peak memory is in bytes, None if it was not measured."""
     record = {
         "task": task.name,
-        "name": task.model_name(config),
+        "name": config.name,
         # as read from a file: tuples become lists
         "config": json.loads(json.dumps(asdict(config))),
         "config_hash": config_hash(config),
-        "data_checksum": result.data_checksum,
+        "data_checksum": result.evaluation.data_checksum,
         "metrics": dict(result.evaluation.metrics),
         "wall_s": round(result.seconds, 2),
         **provenance(result.device, command),

@@ -139,10 +139,10 @@ def load_run(folder: Path) -> LoadedRun:
     if not (folder / RECORD).is_file():
         raise ValueError(f"{folder} must be the folder of a finished run, with {RECORD} in it, got none; finish it.")
     record = read_record(folder / RECORD)
-    with_model = [name for name in TASKS if TASKS[name].model_file is not None]
+    with_model = [name for name in TASKS if TASKS[name].model_file]
     check_choice("task of a run with a model", record.get("task"), with_model)
     task = TASKS[str(record["task"])]
-    file = folder / str(task.model_file)
+    file = folder / task.model_file
     if not file.is_file():
         raise ValueError(f"{folder} must hold {file.name} beside its record, got none; run it again elsewhere.")
     saved = load_checkpoint(file)

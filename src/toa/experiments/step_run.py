@@ -36,6 +36,11 @@ class StepRun:
     warmup: int | None = None
     tf32: bool = True
 
+    @property
+    def name(self) -> str:
+        """Name of the row."""
+        return self.row
+
     def __post_init__(self) -> None:
         check_choice("row", self.row, ROWS)
 
@@ -50,7 +55,7 @@ class Efficiency(Task):
     summary_metrics: Mapping[str, str] = {"train_step_ms": "ms a step"}
     record_fields = ()
     catalogue = FORECASTING.catalogue
-    model_file = None
+    model_file = ""
 
     def resolve(  # type: ignore[override]
         self,
@@ -63,10 +68,6 @@ class Efficiency(Task):
     ) -> StepRun:
         """The config of a row; it has neither protocol nor seed."""
         return StepRun(row=backbone if attention is None else f"{backbone}/{attention}")
-
-    def model_name(self, config: StepRun) -> str:
-        """Name of the row."""
-        return config.row
 
     def folder_name(self, config: StepRun) -> str:
         """The row, without slashes."""
@@ -106,9 +107,10 @@ class Efficiency(Task):
         measured = run_efficiency(run, options.folder / "efficiency.json", command=options.command)
         (record,) = row_records(run, measured)
         return Result(
-            evaluation=Evaluation(metrics=record["metrics"], facts=record),
+            evaluation=Evaluation(
+                data_checksum=str(record.get("data_checksum")), metrics=record["metrics"], facts=record
+            ),
             device=resolve_device(options.device),
-            data_checksum=str(record.get("data_checksum")),
             seconds=time.perf_counter() - begin,
         )
 

@@ -17,7 +17,17 @@ from toa._checks import check_at_least, check_choice
 from toa.data import ANOMALY_SETS, AnomalyData, SeriesWindows, check_own_files, load_anomaly, locate_anomaly
 from toa.models import RECONSTRUCTORS, build_reconstructor
 from toa.nn import share_drop_rate
-from toa.tasks.base import TASKS, Evaluation, Record, RunConfig, Task, check_sample, epoch_line, subset_lines
+from toa.tasks.base import (
+    TASKS,
+    Evaluation,
+    Record,
+    RunConfig,
+    Task,
+    check_sample,
+    epoch_line,
+    model_checkpoint,
+    subset_lines,
+)
 from toa.tasks.batches import ShuffledBatches
 from toa.tasks.checkpoint import Checkpoint
 from toa.tasks.detection import Detection, Scores, detect
@@ -150,9 +160,6 @@ class AnomalyDetection(Task):
             windows[name] = SeriesWindows(part, config.lookback, stride=config.window_stride)
         return AnomalyWindows(series=data, **windows)
 
-    def data_checksum(self, data: AnomalyWindows) -> str:
-        return data.series.checksum
-
     def sample(self, config: AnomalyRun, index: int, data_dir: Path | None = None) -> tuple[Tensor | None, ...]:
         series = self.load(config, torch.device("cpu"), data_dir).series.test
         length, stride = config.lookback, config.window_stride
@@ -187,6 +194,7 @@ class AnomalyDetection(Task):
         scores |= {f"flags.{one.rules.name}": torch.from_numpy(one.flags) for one in found}
         spec = data.series.spec
         return Evaluation(
+            data_checksum=data.series.checksum,
             metrics={"val_mse": validation, **{name: value for name, value in defined.items() if value is not None}},
             facts={
                 "windows": {"train": len(data.train), "val": len(data.val), "test": len(test.starts)},
@@ -201,7 +209,7 @@ class AnomalyDetection(Task):
         )
 
     def artifacts(self, config: AnomalyRun, model: nn.Module, data: AnomalyWindows) -> Mapping[str, Checkpoint]:
-        return super().artifacts(config, model, data.series)
+        return {self.model_file: model_checkpoint(config, model, data.series.scaler)}
 
 
 TASKS.register("anomaly")(AnomalyDetection())

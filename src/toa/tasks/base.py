@@ -5,7 +5,7 @@ The command line, experiments and reports work on any entry of `TASKS`; none of 
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -15,13 +15,15 @@ from torch import Tensor, nn
 from toa._checks import check_at_least, check_choice
 from toa._files import check_writable
 from toa._registry import Registry
+from toa.data import StandardScaler
 from toa.nn import ATTENTIONS, AttentionSpec
+from toa.tasks.batches import Batches
 from toa.tasks.checkpoint import Checkpoint
 from toa.tasks.device import allow_tf32, deterministic, resolve_device
 from toa.tasks.distributed import make_fabric
 from toa.tasks.optimization import TrainingConfig
 from toa.tasks.settings import Protocol, Settings, build_config, change, merge
-from toa.tasks.training import Batches, Observer, TrainingState, train
+from toa.tasks.training import Observer, TrainingState, train
 
 if TYPE_CHECKING:
     from lightning.fabric import Fabric
@@ -107,11 +109,13 @@ class Evaluation:
     """Test results of a trained model.
 
     Attributes:
+        data_checksum: Checksum of the data.
         metrics: Values by name.
         facts: Further fields of the record.
         artifacts: Files to write beside the record, by name.
     """
 
+    data_checksum: str
     metrics: Mapping[str, float]
     facts: Record = field(default_factory=dict)
     artifacts: Mapping[str, Checkpoint] = field(default_factory=dict)
@@ -124,7 +128,6 @@ class Result:
     Attributes:
         evaluation: Metrics, facts and artifacts, the model's file included.
         device: Device that was used.
-        data_checksum: Checksum of the data.
         seconds: Time spent on training.
         model, data: The trained model and its data; None for a task that trains no model.
         writes: Whether this process writes the files: the first one of a distributed run.
@@ -132,7 +135,6 @@ class Result:
 
     evaluation: Evaluation
     device: torch.device
-    data_checksum: str
     seconds: float
     model: nn.Module | None = None
     data: Any = None
@@ -145,7 +147,8 @@ class Task(ABC):
     Methods get the config, and most the data that `load` returned; the types are the task's own.
 
     Attributes:
-        config: Class of the configs. Its class attribute `task` is the name of the task.
+        config: Class of the configs, with the name of the task as class attribute `task`, and `name`, `seed`, `tf32`,
+            `precision`, `deterministic` and `training`; a task that overrides `measure` needs only `name`.
         parts: Fields of the config that are configs themselves.
         subcommand: Command of `toa` that runs it.
         names: Arguments of `resolve` that choose a run, beside the seed.
@@ -154,7 +157,7 @@ class Task(ABC):
         summary_metrics: Metrics of a record for a one-line summary, each with a short label.
         record_fields: Fields that every record of this task has, beside those of all records.
         catalogue: Datasets by name; None if the task has no dataset.
-        model_file: File of the trained weights in a run's folder; None if no model is kept.
+        model_file: File of the trained weights in a run's folder; "" if no model is kept.
     """
 
     config: type[Any]
@@ -166,7 +169,7 @@ class Task(ABC):
     summary_metrics: Mapping[str, str] = {}
     record_fields: tuple[str, ...] = ("devices", "best_epoch", "history")
     catalogue: Registry[Any] | None = None
-    model_file: str | None = "model.safetensors"
+    model_file: str = "model.safetensors"
 
     @property
     def name(self) -> str:
@@ -203,11 +206,12 @@ class Task(ABC):
         assert protocol is not None
         backbones = self.backbones()
         check_choice("backbone", backbone, backbones)
-        attention = _chosen_attention(backbone, attention, takes=backbones[backbone])
         covered = [name for name in protocol.tables if name in backbones]
         check_choice(f"backbone of protocol {protocol.name!r}", backbone, covered)
         settings = self.dataset_settings(protocol, protocol.tables[backbone], dataset, **names)
-        settings["attention"] = {} if attention is None else dict(protocol.attention.get(attention, {}))
+        takes_attention = backbones[backbone]
+        chosen = (attention or DEFAULT_ATTENTION) if takes_attention else ""
+        settings["attention"] = dict(protocol.attention.get(chosen, {}))
         settings |= {"protocol": protocol.name, "dataset": dataset, "backbone": backbone, **names}
         if seed is not None:
             settings["seed"] = seed
@@ -215,7 +219,7 @@ class Task(ABC):
             change(settings, text)
         where = f"protocol {protocol.name!r} for {backbone} on {dataset}"
         settings["training"] = build_config(TrainingConfig, settings.get("training", {}), f"training of {where}")
-        settings["attention"] = _attention_spec(attention, settings["attention"], where)
+        settings["attention"] = _attention_spec(backbone, attention, takes_attention, settings["attention"], where)
         return build_config(self.config, settings, where)
 
     def backbones(self) -> Mapping[str, bool]:
@@ -248,17 +252,13 @@ class Task(ABC):
 
     # names
 
-    def model_name(self, config: Any) -> str:
-        """Name of the model in the record."""
-        return str(config.name)
-
     @abstractmethod
     def folder_name(self, config: Any) -> str:
         """Readable start of the run's folder name; the config's hash follows it."""
 
     def title(self, config: Any) -> str:
         """Title of the progress bar."""
-        return f"{self.model_name(config)} on {Path(config.dataset).stem}"
+        return f"{config.name} on {Path(config.dataset).stem}"
 
     def command(self, protocol: str, names: Mapping[str, Any]) -> list[str]:
         """The command line that runs a config of a protocol."""
@@ -287,10 +287,6 @@ class Task(ABC):
     def load(self, config: Any, device: torch.device, data_dir: Path | None = None) -> Any:
         """Load the data of a run; errors in them are raised before anything is written."""
 
-    def data_checksum(self, data: Any) -> str:
-        """Checksum of the data."""
-        return str(data.checksum)
-
     def sample(self, config: Any, index: int, data_dir: Path | None = None) -> tuple[Tensor | None, ...]:
         """The model's inputs for one window or case of the test data, as a batch of one.
 
@@ -318,11 +314,6 @@ class Task(ABC):
         """The training loss of a model and the tensors of a batch."""
         raise NotImplementedError
 
-    def training(self, config: Any) -> TrainingConfig:
-        """Optimizer, schedule, number of epochs."""
-        training: TrainingConfig = config.training
-        return training
-
     def validate(self, config: Any, data: Any) -> Callable[[nn.Module], float] | None:
         """The validation loss of a model, by which the best epoch is chosen; None keeps the last epoch."""
         return None
@@ -332,16 +323,7 @@ class Task(ABC):
         raise NotImplementedError
 
     def artifacts(self, config: Any, model: nn.Module, data: Any) -> Mapping[str, Checkpoint]:
-        """The trained model as a file, with the scaler of its inputs if the data have one."""
-        assert self.model_file is not None
-        scaler = getattr(data, "scaler", None)
-        tensors = {f"model.{name}": value for name, value in model.state_dict().items()}
-        tensors |= {} if scaler is None else {f"scaler.{name}": value for name, value in scaler.state().items()}
-        facts = {"config": asdict(config), **self.model_facts(data)}
-        return {self.model_file: Checkpoint(tensors=tensors, facts=facts)}
-
-    def model_facts(self, data: Any) -> Record:
-        """Facts about the data that `rebuild` needs."""
+        """Files of the trained model, by name."""
         return {}
 
     def fit(
@@ -361,7 +343,7 @@ class Task(ABC):
             model,
             self.batches(config, data, fabric.device),
             self.loss(config, fabric),
-            self.training(config),
+            config.training,
             fabric=fabric,
             key=key,
             validate=self.validate(config, data),
@@ -390,13 +372,12 @@ class Task(ABC):
             found = self.evaluate(config, model, data)
         progress = {"devices": fabric.world_size, "best_epoch": state.best_epoch, "history": state.history}
         return Result(
-            evaluation=Evaluation(
-                metrics=found.metrics,
+            evaluation=replace(
+                found,
                 facts={**found.facts, **{name: progress[name] for name in self.record_fields}},
                 artifacts={**self.artifacts(config, model, data), **found.artifacts},
             ),
             device=fabric.device,
-            data_checksum=self.data_checksum(data),
             seconds=state.seconds,
             model=model,
             data=data,
@@ -405,6 +386,14 @@ class Task(ABC):
 
 
 TASKS: Registry[Task] = Registry("task")
+
+
+def model_checkpoint(config: Any, model: nn.Module, scaler: StandardScaler | None, **facts: Any) -> Checkpoint:
+    """A trained model as a file, with its config, the scaler of its inputs, and facts that `Task.rebuild` needs."""
+    tensors = {f"model.{name}": value for name, value in model.state_dict().items()}
+    if scaler is not None:
+        tensors |= {f"scaler.{name}": value for name, value in scaler.state().items()}
+    return Checkpoint(tensors=tensors, facts={"config": asdict(config), **facts})
 
 
 def check_sample(index: int, count: int) -> int:
@@ -429,21 +418,19 @@ def subset_lines(record: Record) -> list[str]:
     return [f"{dataset} is a part of {record['subset_of']}: do not compare it with published numbers."]
 
 
-def _chosen_attention(backbone: str, attention: str | None, *, takes: bool) -> str | None:
-    if attention is None:
-        return DEFAULT_ATTENTION if takes else None
-    check_choice("attention", attention, ATTENTIONS)
-    if not takes:
-        raise ValueError(
-            f"attention must be None for model {backbone!r}, which has no choice of attention, got {attention!r}; "
-            "leave it out."
-        )
-    return attention
-
-
-def _attention_spec(name: str | None, options: Settings, where: str) -> AttentionSpec | None:
-    if name is not None:
+def _attention_spec(
+    backbone: str, given: str | None, takes_attention: bool, options: Settings, where: str
+) -> AttentionSpec | None:
+    """Build the attention of a model, or None for a model without a choice of attention."""
+    if takes_attention:
+        name = DEFAULT_ATTENTION if given is None else given
+        check_choice("attention", name, ATTENTIONS)
         return build_config(AttentionSpec, {"name": name, **options}, f"attention of {where}").resolved()
+    if given is not None:
+        raise ValueError(
+            f"attention must be None for model {backbone!r}, which has no choice of attention, got {given!r}; leave it "
+            "out."
+        )
     if options:
         raise ValueError(f"attention has no settings in {where}, got {', '.join(options)}; leave them out.")
     return None

@@ -8,6 +8,19 @@ from torch import Tensor
 from toa._checks import check_at_least
 
 
+class Batches(Protocol):
+    """Training batches. A batch depends only on epoch and step, so a resumed run sees the same batches."""
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Batches per epoch."""
+        ...
+
+    def at(self, epoch: int, step: int) -> tuple[Tensor, ...]:
+        """The tensors of a step, on the training device."""
+        ...
+
+
 class Shuffled(Protocol):
     """Windows or cases with a random order per epoch."""
 

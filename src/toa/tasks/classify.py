@@ -19,7 +19,7 @@ from toa.data.classification import EVALUATIONS
 from toa.data.classification import Evaluation as Split
 from toa.models import CLASSIFIERS, build_classifier
 from toa.nn import share_drop_rate
-from toa.tasks.base import TASKS, Evaluation, Record, RunConfig, Task, check_sample, epoch_line
+from toa.tasks.base import TASKS, Evaluation, Record, RunConfig, Task, check_sample, epoch_line, model_checkpoint
 from toa.tasks.batches import ShuffledBatches
 from toa.tasks.checkpoint import Checkpoint
 from toa.tasks.metrics import class_scores, confusion_matrix
@@ -118,8 +118,9 @@ class Classification(Task):
             channels = self.load(config, torch.device("cpu")).channels
         return _build(config, facts["length"], channels, len(facts["classes"]))
 
-    def model_facts(self, data: ClassificationData) -> Record:
-        return {"classes": list(data.classes), "length": data.length}
+    def artifacts(self, config: ClassifyRun, model: nn.Module, data: ClassificationData) -> Mapping[str, Checkpoint]:
+        facts = {"classes": list(data.classes), "length": data.length}
+        return {self.model_file: model_checkpoint(config, model, data.scaler, **facts)}
 
     def batches(self, config: ClassifyRun, data: ClassificationData, device: torch.device) -> "CaseBatches":
         return CaseBatches(data.train, config.batch_size, seed=config.seed)
@@ -136,6 +137,7 @@ class Classification(Task):
         test = class_scores(data.test.labels, predicted)
         validation = evaluate_classifier(model, data.val)
         return Evaluation(
+            data_checksum=data.checksum,
             metrics=test | {f"val_{name}": value for name, value in validation.items()},
             facts={
                 "cases": {"train": len(data.train), "val": len(data.val), "test": len(data.test)},

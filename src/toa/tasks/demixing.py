@@ -68,6 +68,7 @@ class DemixingConfig:
         if self.seed >= 2**31:
             raise ValueError(f"seed must be below 2^31, got {self.seed}.")
 
+    @property
     def training(self) -> TrainingConfig:
         """Training settings: each step has fresh signals, so there is one long epoch."""
         return TrainingConfig(
@@ -139,9 +140,6 @@ class Demixing(Task):
         """The held-out signals; training signals are drawn at every step."""
         return held_out_signals(config)
 
-    def data_checksum(self, data: DemixingBatch) -> str:
-        return checksum(data)
-
     def sample(self, config: DemixingConfig, index: int, data_dir: Path | None = None) -> tuple[Tensor | None, ...]:
         noisy = held_out_signals(config).noisy
         return (noisy[check_sample(index, len(noisy)), None, :, None],)  # (1, L, 1)
@@ -152,9 +150,6 @@ class Demixing(Task):
     def rebuild(self, config: DemixingConfig, saved: Checkpoint) -> PointEncoder:
         return PointEncoder(config.model())
 
-    def training(self, config: DemixingConfig) -> TrainingConfig:
-        return config.training()
-
     def batches(self, config: DemixingConfig, data: DemixingBatch | None, device: torch.device) -> "FreshSignals":
         return FreshSignals(config, device)
 
@@ -162,10 +157,7 @@ class Demixing(Task):
         return demixing_loss
 
     def evaluate(self, config: DemixingConfig, model: nn.Module, data: DemixingBatch) -> Evaluation:
-        return Evaluation(metrics=regime_errors(demix(model, data.noisy), data))
-
-    def artifacts(self, config: DemixingConfig, model: nn.Module, data: DemixingBatch) -> Mapping[str, Checkpoint]:
-        return {}
+        return Evaluation(data_checksum=checksum(data), metrics=regime_errors(demix(model, data.noisy), data))
 
 
 DEMIXING = Demixing()

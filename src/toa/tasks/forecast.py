@@ -27,6 +27,7 @@ from toa.tasks.base import (
     Task,
     check_sample,
     epoch_line,
+    model_checkpoint,
     subset_lines,
 )
 from toa.tasks.batches import ShuffledBatches
@@ -158,8 +159,8 @@ class Forecasting(Task):
         facts: Any = saved.facts
         return build_model(config, len(facts["columns"]))
 
-    def model_facts(self, data: ForecastData) -> Record:
-        return {"columns": list(data.columns)}
+    def artifacts(self, config: ForecastRun, model: nn.Module, data: ForecastData) -> Mapping[str, Checkpoint]:
+        return {self.model_file: model_checkpoint(config, model, data.scaler, columns=list(data.columns))}
 
     def batches(self, config: ForecastRun, data: ForecastData, device: torch.device) -> "WindowBatches":
         return WindowBatches(data.train, config.batch_size, seed=config.seed, drop_last=config.drop_last)
@@ -173,6 +174,7 @@ class Forecasting(Task):
     def evaluate(self, config: ForecastRun, model: nn.Module, data: ForecastData) -> Evaluation:
         test, validation = (evaluate_forecaster(model, windows) for windows in (data.test, data.val))
         return Evaluation(
+            data_checksum=data.checksum,
             metrics=test | {f"val_{name}": value for name, value in validation.items()},
             facts={
                 "windows": {"train": len(data.train), "val": len(data.val), "test": len(data.test)},

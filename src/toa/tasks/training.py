@@ -8,8 +8,6 @@ and writes checkpoints; a signal to any of them stops all at the next observatio
 """
 
 import math
-import os
-import shutil
 import signal
 import threading
 import time
@@ -19,34 +17,20 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from toa._checks import check_at_least
-from toa.nn import own_generators
-from toa.tasks.batches import ShuffledBatches
+from toa.tasks.batches import Batches
 from toa.tasks.checkpoint import load_checkpoint, save_checkpoint
-from toa.tasks.distributed import Ranks, joint_statistics
-from toa.tasks.graph import Batch, GraphedStep
-from toa.tasks.optimization import TrainingConfig, make_optimizer, set_rate
+from toa.tasks.distributed import joint_statistics
+from toa.tasks.optimization import TrainingConfig
+from toa.tasks.step import TrainingStep
 
 if TYPE_CHECKING:
     from lightning.fabric import Fabric
-
-
-class Batches(Protocol):
-    """Training batches. A batch depends only on epoch and step, so a resumed run sees the same batches."""
-
-    @property
-    def steps_per_epoch(self) -> int:
-        """Batches per epoch."""
-        ...
-
-    def at(self, epoch: int, step: int) -> Batch:
-        """The tensors of a step, on the training device."""
-        ...
 
 
 class Observer(Protocol):
@@ -121,10 +105,10 @@ def train(
     """
     if not 0.0 < save_share <= 1.0:
         raise ValueError(f"save_share must be above 0 and at most 1, got {save_share}.")
+    step = TrainingStep(model, batches, loss_of, config, fabric)
     run = _Run(
         model=model,
-        batches=batches,
-        loss_of=loss_of,
+        step=step,
         config=config,
         fabric=fabric,
         key=key,
@@ -136,8 +120,10 @@ def train(
         observe_every=observe_every,
     )
     run.resume()
-    with _current(fabric.device), joint_statistics(model, run.ranks), _stop_signals() as stop:
-        run.loop(stop, cuda_graph)
+    with _current(fabric.device), joint_statistics(model, step.ranks), _stop_signals() as stop:
+        if cuda_graph:
+            step.use_graph()
+        run.loop(stop)
     return run.state
 
 
@@ -158,31 +144,17 @@ def time_steps(
     """
     check_at_least("steps", steps, 1)
     check_at_least("warmup", warmup, 0)
-    run = _Run(model=model, batches=batches, loss_of=loss_of, config=config, fabric=fabric)
+    step = TrainingStep(model, batches, loss_of, config, fabric)
     seconds = []
     with _current(fabric.device):
-        step = run.stepper(cuda_graph)
-        run.wrapped.train()
-        for _ in range(warmup + steps):
+        if cuda_graph:
+            step.use_graph()
+        step.wrapped.train()
+        for number in range(warmup + steps):
             begin = synchronized_time(fabric.device)
-            run.advance(step)
+            step.run(number)
             seconds.append(synchronized_time(fabric.device) - begin)
     return seconds[warmup:]
-
-
-def _compiled(model: nn.Module, device: torch.device) -> nn.Module:
-    """Compile a model at its first call.
-
-    Raises:
-        ValueError: If the device is a CPU and there is no C++ compiler.
-    """
-    names = (os.environ.get("CXX", ""), "g++", "clang++")
-    if device.type == "cpu" and not any(map(shutil.which, filter(None, names))):
-        raise ValueError(
-            "training.compile must be false on a CPU without a C++ compiler, got true; install g++, set CXX "
-            "to another one, or leave it out."
-        )
-    return cast(nn.Module, torch.compile(model))
 
 
 def _current(device: torch.device) -> AbstractContextManager[object]:
@@ -202,51 +174,36 @@ class _Run:
     """State of one call of `train`."""
 
     model: nn.Module
-    batches: Batches
-    loss_of: Callable[..., Tensor]
+    step: TrainingStep
     config: TrainingConfig
     fabric: "Fabric"
-    key: str = ""
-    validate: Callable[[nn.Module], float] | None = None
-    checkpoint: Path | None = None
-    save_every: int = 1
-    save_share: float = 1.0
-    observe: Observer | None = None
-    observe_every: int = 1
+    key: str
+    validate: Callable[[nn.Module], float] | None
+    checkpoint: Path | None
+    save_every: int
+    save_share: float
+    observe: Observer | None
+    observe_every: int
 
     def __post_init__(self) -> None:
-        model = _compiled(self.model, self.fabric.device) if self.config.compile else self.model
-        self.wrapped = self.fabric.setup_module(model)
-        if hasattr(self.model, "forecast_and_penalty"):
-            self.wrapped.mark_forward_method("forecast_and_penalty")
-        # the last step of an epoch may accumulate fewer batches
-        self.steps = -(-self.batches.steps_per_epoch // self.config.accumulate)
-        self.total = self.config.epochs * self.steps
-        self.ranks = Ranks(self.fabric)
-        self.width, self.parts = 1, [(1.0, 1)]
-        self.optimizer = make_optimizer(self.model, self.config, self.fabric.device)
+        self.ranks = self.step.ranks
+        self.total = self.config.epochs * self.step.per_epoch
         self.state = TrainingState()
-        self.generators = own_generators(self.model)
         self.best_weights: dict[str, Tensor] = {}
-        self.loss_sum = torch.zeros((), device=self.fabric.device)
-        self.one = torch.ones((), device=self.fabric.device)
-        # batches that a step gathers itself, from indices
-        self.gathered: ShuffledBatches | None = None
         # earliest time of the next checkpoint
         self.save_from = -math.inf
 
-    def loop(self, stop: threading.Event, cuda_graph: bool) -> None:
+    def loop(self, stop: threading.Event) -> None:
         """Train to the end, or until `stop` is set."""
-        step = self.stepper(cuda_graph)
         begin = time.perf_counter() - self.state.seconds
-        self.wrapped.train()
+        self.step.wrapped.train()
         while not self._done():
-            epoch, position = divmod(self.state.step, self.steps)
-            loss = self.advance(step)
+            loss = self.step.run(self.state.step)
+            self.state.step += 1
             self.state.seconds = time.perf_counter() - begin
-            ends, observed = position + 1 == self.steps, self.state.step % self.observe_every == 0
+            ends, observed = (self.state.step % every == 0 for every in (self.step.per_epoch, self.observe_every))
             if ends:
-                self._end_epoch(epoch)
+                self._end_epoch()
                 self.state.seconds = time.perf_counter() - begin
             elif observed:
                 self._report(float(self.ranks.mean(loss)))
@@ -260,85 +217,28 @@ class _Run:
         if self.best_weights:
             self.model.load_state_dict(self.best_weights)
 
-    def stepper(self, cuda_graph: bool) -> Callable[..., Tensor]:
-        """The function of one step: a CUDA graph if wanted and possible."""
-        if not (cuda_graph and self.fabric.device.type == "cuda" and self.ranks.alone):
-            return self._step
-        if isinstance(self.batches, ShuffledBatches) and self.batches.indices(0, 0).device.type == "cuda":
-            self.gathered = self.batches
-        return GraphedStep(self._step, self.generators)
-
-    def advance(self, step: Callable[..., Tensor]) -> Tensor:
-        """Run the next step; the loss stays on the device."""
-        epoch, position = divmod(self.state.step, self.steps)
-        set_rate(self.optimizer, self.config.rate(self.state.step, self.steps))
-        loss = step(*self._inputs(epoch, position))
-        self.state.step += 1
-        return loss
-
-    def _inputs(self, epoch: int, step: int) -> Batch:
-        """This rank's tensors of all batches of a step, concatenated; or their indices if the step gathers them."""
-        first = step * self.config.accumulate
-        indices = range(first, min(first + self.config.accumulate, self.batches.steps_per_epoch))
-        if self.gathered is not None:
-            self.parts = [(1.0, 1)] * len(indices)
-            return tuple(self.gathered.indices(epoch, index) for index in indices)
-        shares = [self.ranks.share(self.batches.at(epoch, index)) for index in indices]
-        self.width = len(shares[0].tensors)
-        self.parts = [(share.weight, share.copies) for share in shares]
-        return tuple(tensor for share in shares for tensor in share.tensors)
-
-    def _split(self, inputs: Batch) -> list[Batch]:
-        """The batches of a step, from the result of `_inputs`."""
-        if self.gathered is not None:
-            return [self.gathered.tensors(indices) for indices in inputs]
-        return [inputs[i : i + self.width] for i in range(0, len(inputs), self.width)]
-
-    def _step(self, *inputs: Tensor) -> Tensor:
-        """Gradients of one or more batches, and a step of the optimizer."""
-        # a failed capture leaves gradients behind
-        self.optimizer.zero_grad(set_to_none=True)
-        parts, losses = self._split(inputs), list[Tensor]()
-        for number, (part, (weight, copies)) in enumerate(zip(parts, self.parts, strict=True), 1):
-            self.ranks.copies = copies
-            # ranks exchange gradients once, with the last part
-            local = not self.ranks.alone and number < len(parts)
-            with self.fabric.no_backward_sync(self.wrapped) if local else nullcontext():
-                loss = self.loss_of(self.wrapped, *part)
-                if weight != len(parts):
-                    loss = loss * (weight / len(parts))
-                self.fabric.backward(loss, self.one.to(loss.dtype))
-            losses.append(loss.detach())
-        if self.config.clip_norm is not None:
-            nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip_norm)
-        self.optimizer.step()
-        # freed here: a graph would otherwise keep the gradients of the last eager step beside its own
-        self.optimizer.zero_grad(set_to_none=True)
-        total = losses[0] if len(losses) == 1 else torch.stack(losses).sum()
-        self.loss_sum += total
-        return total
-
     def _done(self) -> bool:
         """Whether all steps are done, or validation has not improved for `patience` epochs."""
         patience = self.config.patience
         idle = len(self.state.history) - self.state.best_epoch
         return self.state.step >= self.total or (patience is not None and idle >= patience)
 
-    def _end_epoch(self, epoch: int) -> None:
-        mean = float(self.ranks.mean(self.loss_sum)) / self.steps
-        self.loss_sum.zero_()
-        entry = {"train": mean, "rate": self.config.rate(epoch * self.steps, self.steps)}
+    def _end_epoch(self) -> None:
+        wrapped, per_epoch = self.step.wrapped, self.step.per_epoch
+        mean = float(self.ranks.mean(self.step.loss_sum)) / per_epoch
+        self.step.loss_sum.zero_()
+        entry = {"train": mean, "rate": self.config.rate(self.state.step - per_epoch, per_epoch)}
         if self.validate is not None:
-            self.wrapped.eval()
+            wrapped.eval()
             # not worth compiling again for evaluation mode and other batch sizes
             stance = torch.compiler.set_stance("force_eager") if self.config.compile else nullcontext()
             with torch.no_grad(), stance:
-                entry["validation"] = self.ranks.by_first(partial(self.validate, self.wrapped))
-            self.wrapped.train()
+                entry["validation"] = self.ranks.by_first(partial(self.validate, wrapped))
+            wrapped.train()
             _check_loss("validation", entry["validation"], self.state.step)
             # a tie counts as an improvement, as in the peer libraries
             if self.state.best is None or entry["validation"] <= self.state.best:
-                self.state.best, self.state.best_epoch = entry["validation"], epoch + 1
+                self.state.best, self.state.best_epoch = entry["validation"], self.state.step // per_epoch
                 self.best_weights = {name: value.detach().clone() for name, value in self.model.state_dict().items()}
         self.state.history.append(entry)
         self._report(mean)
@@ -358,12 +258,12 @@ class _Run:
             return
         begin = time.perf_counter()
         states = self.ranks.gather(self._random_state())
-        loss_sum = self.ranks.mean(self.loss_sum)
+        loss_sum = self.ranks.mean(self.step.loss_sum)
         if not self.ranks.first:
             return
         tensors = {f"model.{name}": value for name, value in self.model.state_dict().items()}
         tensors |= {f"best.{name}": value for name, value in self.best_weights.items()}
-        for index, state in self.optimizer.state_dict()["state"].items():
+        for index, state in self.step.optimizer.state_dict()["state"].items():
             tensors |= {f"optimizer.{index}.{name}": value for name, value in state.items()}
         for rank, state in enumerate(states):
             tensors |= {f"{_random_group(rank)}.{name}": value for name, value in state.items()}
@@ -376,13 +276,13 @@ class _Run:
         state = {"cpu": torch.get_rng_state()}
         if self.fabric.device.type == "cuda":
             state["cuda"] = torch.cuda.get_rng_state(self.fabric.device)
-        return state | {f"own.{i}": generator.get_state() for i, generator in enumerate(self.generators)}
+        return state | {f"own.{i}": generator.get_state() for i, generator in enumerate(self.step.generators)}
 
     def _set_random_state(self, state: Mapping[str, Tensor]) -> None:
         torch.set_rng_state(state["cpu"])
         if self.fabric.device.type == "cuda" and "cuda" in state:
             torch.cuda.set_rng_state(state["cuda"], self.fabric.device)
-        for number, generator in enumerate(self.generators):
+        for number, generator in enumerate(self.step.generators):
             generator.set_state(state[f"own.{number}"])
 
     def resume(self) -> None:
@@ -390,7 +290,7 @@ class _Run:
         if self.checkpoint is not None and self.checkpoint.exists():
             self._load(self.checkpoint)
         else:
-            self.ranks.separate_seeds(self.generators, 0)
+            self.ranks.separate_seeds(self.step.generators, 0)
         if not self.ranks.alone:
             self.ranks.check_same(self.state.step, self.checkpoint)
 
@@ -416,13 +316,15 @@ class _Run:
         for name, value in groups["optimizer"].items():
             index, _, entry = name.partition(".")
             states.setdefault(int(index), {})[entry] = value
-        self.optimizer.load_state_dict({"state": states, "param_groups": self.optimizer.state_dict()["param_groups"]})
-        self.loss_sum.copy_(groups["loss_sum"][""])
+        self.step.optimizer.load_state_dict(
+            {"state": states, "param_groups": self.step.optimizer.state_dict()["param_groups"]}
+        )
+        self.step.loss_sum.copy_(groups["loss_sum"][""])
         facts: Any = saved.facts["state"]
         self.state = TrainingState(**facts)
         own = groups.get(_random_group(self.fabric.global_rank))
         if own is None:
-            self.ranks.separate_seeds(self.generators, self.state.step)
+            self.ranks.separate_seeds(self.step.generators, self.state.step)
         else:
             self._set_random_state(own)
 

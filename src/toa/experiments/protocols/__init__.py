@@ -30,7 +30,8 @@ def load_protocol(task: str, name: str) -> Protocol:
     Raises:
         ValueError: If the name is unknown.
     """
-    content = _read(task, name)
+    check_choice("protocol", name, protocol_names(task))
+    content = tomllib.loads((files(__name__) / task / f"{name}.toml").read_text(encoding="utf-8"))
     return Protocol(
         name=name,
         about=str(content["about"]),
@@ -43,11 +44,6 @@ def load_protocol(task: str, name: str) -> Protocol:
 def resolve(task: str, protocol: str, **names: Any) -> Any:
     """Build the config of one run of a protocol; see `Task.resolve` for the arguments."""
     return TASKS[task].resolve(load_protocol(task, protocol), **names)
-
-
-def _read(task: str, name: str) -> Settings:
-    check_choice("protocol", name, protocol_names(task))
-    return tomllib.loads((files(__name__) / task / f"{name}.toml").read_text(encoding="utf-8"))
 
 
 def _table(task: str, content: Settings, backbone: str) -> Settings:
