@@ -65,7 +65,7 @@ def test_a_run_is_explained_by_a_page_and_pictures(forecast):
     assert "patchtst/toa-gated, task forecast on own.csv" in (made / "index.html").read_text()
 
 
-def test_a_model_without_operators_is_told_so(forecast, tmp_path):
+def test_a_model_without_operators_prints_an_error(forecast, tmp_path):
     code, text = call("explain", run_of(forecast / "softmax"), "--out", tmp_path)
     assert code == 2
     assert "error: the model must have operators to explain, got SoftmaxAttention" in text
@@ -85,19 +85,19 @@ def test_without_its_data_a_run_is_explained_without_a_sample(forecast, tmp_path
     assert not (tmp_path / "layer1-mixing.png").exists()
 
 
-def test_a_sample_that_is_not_there_is_refused(forecast):
+def test_a_missing_sample_raises_an_error(forecast):
     code, text = call("explain", run_of(forecast / "toa-gated"), "--sample", 10_000)
     assert code == 2
     assert "sample must be below" in text
 
 
-def test_a_folder_that_is_no_finished_run_is_refused(tmp_path):
+def test_a_folder_without_a_finished_run_raises_an_error(tmp_path):
     code, text = call("explain", tmp_path)
     assert code == 2
     assert "must be the folder of a finished run" in text
 
 
-def test_weights_of_another_run_are_refused(forecast, tmp_path):
+def test_weights_of_another_run_raise_an_error(forecast, tmp_path):
     ours, other = run_of(forecast / "toa-gated"), run_of(forecast / "softmax")
     (tmp_path / "record.json").write_bytes((ours / "record.json").read_bytes())
     (tmp_path / "model.safetensors").write_bytes((other / "model.safetensors").read_bytes())
@@ -181,7 +181,7 @@ def test_saved_estimators_are_explained(tmp_path):
     assert "sample must be below 53, the number of windows in the data, got 99" in text
 
 
-def test_what_is_no_model_is_refused(tmp_path, forecast):
+def test_a_path_that_is_not_a_model_prints_an_error(tmp_path, forecast):
     code, text = call("explain", tmp_path / "nosuch.toa")
     assert code == 2
     assert "must be a saved estimator, got no such file" in text

@@ -141,7 +141,7 @@ def test_one_run_trains_once_and_reports_both_rules(own, tmp_path, backbone):
     assert {"model.body.head.weight", "scaler.mean"} <= load_checkpoint(folder / "model.safetensors").tensors.keys()
 
 
-def test_shifted_stretches_are_found(own, tmp_path):
+def test_shifted_ranges_are_detected(own, tmp_path):
     record = run_task(
         config_of(own, "transformer", "training.epochs=6", "training.learning_rate=5e-3"), tmp_path, device="cpu"
     )
@@ -149,7 +149,7 @@ def test_shifted_stretches_are_found(own, tmp_path):
     assert record["metrics"]["tslib-pa/pa_recall"] == 1.0
 
 
-def test_a_stopped_run_goes_on_to_the_same_result_and_a_finished_one_is_read(own, tmp_path):
+def test_a_stopped_run_resumes_to_the_same_result_and_a_finished_one_is_loaded(own, tmp_path):
     config = config_of(own)
     whole = run_task(config, tmp_path / "whole", device="cpu")
 
@@ -172,14 +172,14 @@ def test_validation_can_be_held_out_of_training(own, tmp_path):
     assert config_hash(config) != config_hash(config_of(own))
 
 
-def test_a_stride_thins_the_windows_and_every_step_is_scored_all_the_same(own, tmp_path):
+def test_with_a_stride_every_step_is_still_scored(own, tmp_path):
     config = config_of(own, "itransformer", "window_stride=15")
     record = run_task(config, tmp_path, device="cpu")
     assert record["windows"] == {"train": 16, "val": 3, "test": 13}
     assert load_checkpoint(run_folder(config, tmp_path) / "scores.safetensors").tensors["score"].shape == (200,)
 
 
-def test_labels_of_one_kind_are_recorded_as_undefined(own, tmp_path):
+def test_equal_labels_are_recorded_as_undefined(own, tmp_path):
     np.save(own / "labels.npy", np.zeros(200, bool))
     record = run_task(config_of(own), tmp_path / "runs", device="cpu")
     assert set(record["metrics"]) == {"val_mse"}
@@ -208,13 +208,13 @@ def test_labels_of_one_kind_are_recorded_as_undefined(own, tmp_path):
         ({"changes": ["fill=mean"]}, ("unknown fill 'mean'",)),
     ],
 )
-def test_wrong_cells_are_refused(options, parts):
+def test_wrong_cells_raise_an_error(options, parts):
     given: dict[str, Any] = {"protocol": "toa-paper", "dataset": "MSL", "backbone": "patchtst", **options}
     with pytest.raises(ValueError, match=message(*parts)):
         resolve("anomaly", given.pop("protocol"), **given)
 
 
-def test_a_validation_part_shorter_than_a_window_is_refused(own, tmp_path):
+def test_a_validation_part_shorter_than_a_window_raises_an_error(own, tmp_path):
     with pytest.raises(ValueError, match=message("the val part of train.npy", "one window of 20 rows, got 13 of 250")):
         run_task(config_of(own, "patchtst", "validation_share=0.05"), tmp_path, device="cpu")
 

@@ -70,7 +70,7 @@ def test_settings_of_a_protocol_build_a_model():
     assert model(torch.zeros(1, 2500, 4)).shape == (1, 3)
 
 
-def test_a_strict_run_is_recorded_whole(tmp_path):
+def test_a_strict_run_has_a_complete_record(tmp_path):
     config, record = run(tmp_path)
     assert record["task"] == "classify"
     assert record["name"] == "patchtst/toa-gated"
@@ -101,7 +101,7 @@ def test_the_peers_run_reports_the_best_test_accuracy(tmp_path):
     assert record["evaluation"]["validation"] == "TEST"
 
 
-def test_a_finished_run_is_read_and_the_same_seed_gives_the_same(tmp_path):
+def test_a_finished_run_is_loaded_and_a_seed_gives_the_same_metrics(tmp_path):
     config, first = run(tmp_path / "a", dataset="BasicMotions")
     assert run_task(config, tmp_path / "a", device="cpu")["commit"] == first["commit"]
     _, again = run(tmp_path / "b", dataset="BasicMotions")
@@ -135,7 +135,7 @@ BAD = [
 
 
 @pytest.mark.parametrize(("options", "text"), BAD, ids=str)
-def test_bad_requests_are_refused(options, text):
+def test_wrong_arguments_raise_an_error(options, text):
     given = {"protocol": "strict", "dataset": "ERing", "backbone": "patchtst"} | options
     with pytest.raises(ValueError, match=message(text)):
         resolve("classify", given.pop("protocol"), **given)

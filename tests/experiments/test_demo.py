@@ -20,7 +20,7 @@ def test_both_parts_run_every_attention_with_every_seed():
     assert {config.evaluation for config in classification_configs()} == {"strict"}
 
 
-def test_fewer_steps_shorten_the_parts_alike():
+def test_fewer_steps_shorten_the_parts_in_proportion():
     full = [configs()[0].training.epochs for configs in (classification_configs, anomaly_configs)]
     assert [configs(1000)[0].training.epochs for configs in (classification_configs, anomaly_configs)] == [
         epochs // 2 for epochs in full
@@ -33,7 +33,7 @@ def test_the_series_is_inside_aeon():
 
 
 @pytest.mark.parametrize("part", PARTS)
-def test_a_stopped_part_goes_on_and_a_finished_one_is_read(part, tmp_path, monkeypatch):
+def test_a_stopped_part_resumes_and_a_finished_one_is_loaded(part, tmp_path, monkeypatch):
     monkeypatch.setattr("toa.experiments.demo.ATTENTIONS", ("toa-relu", "softmax"))
     monkeypatch.setattr("toa.experiments.demo.SEEDS", (1,))
 

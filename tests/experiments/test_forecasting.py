@@ -54,7 +54,7 @@ def config_of(path, backbone="patchtst", attention="toa-gated", changes=(), prot
 
 
 @pytest.mark.parametrize("backbone", ["patchtst", "itransformer"])
-def test_a_run_leaves_a_model_and_a_record_that_says_all(csv, tmp_path, backbone):
+def test_a_run_leaves_a_model_and_a_complete_record(csv, tmp_path, backbone):
     config = config_of(csv, backbone)
     record = run_task(config, tmp_path / "runs", device="cpu", command=["toa", "run"])
     folder = run_folder(config, tmp_path / "runs")
@@ -79,7 +79,7 @@ def test_a_run_leaves_a_model_and_a_record_that_says_all(csv, tmp_path, backbone
         ("tsmixer", None, [], "tsmixer"),
     ],
 )
-def test_whole_models_run_with_and_without_an_attention(csv, tmp_path, backbone, attention, changes, name):
+def test_complete_models_run_with_and_without_an_attention(csv, tmp_path, backbone, attention, changes, name):
     config = config_of(csv, backbone, attention, ["training.epochs=1", *changes], protocol="tslib-96")
     record = run_task(config, tmp_path, device="cpu")
     assert record["name"] == name
@@ -131,7 +131,7 @@ def test_npz_and_text_files_run_through_their_protocols(tmp_path, monkeypatch, n
         ("Traffic-6ch", "tslib-96"),
     ],
 )
-def test_files_with_some_of_the_channels_train_and_say_so(tmp_path, name, protocol):
+def test_files_with_some_of_the_channels_are_marked_in_the_record(tmp_path, name, protocol):
     backbone, attention = ("itransformer", "toa-gated") if protocol == "itransformer-96" else ("dlinear", None)
     sizes = ["model.num_layers=1", "model.embed_dim=8", "model.ff_dim=8"] if attention else []
     config = resolve(
@@ -160,12 +160,12 @@ def test_training_learns_a_periodic_series(csv, tmp_path):
     assert record["metrics"]["mse"] < 0.3
 
 
-def test_a_finished_run_is_read(csv, tmp_path):
+def test_a_finished_run_is_loaded(csv, tmp_path):
     first = run_task(config_of(csv), tmp_path, device="cpu")
     assert run_task(config_of(csv), tmp_path, device="cpu", command=["other"]) == first
 
 
-def test_a_stopped_run_goes_on_to_the_same_result(csv, tmp_path):
+def test_a_stopped_run_resumes_to_the_same_result(csv, tmp_path):
     whole = run_task(config_of(csv), tmp_path / "whole", device="cpu")
 
     def stop(done: int, total: int, loss: float, validation: float | None) -> None:
@@ -186,14 +186,14 @@ def test_a_seed_changes_the_run_and_its_folder(csv, tmp_path):
     assert first != second
 
 
-def test_unknown_model_settings_and_missing_files_are_refused(csv, tmp_path):
+def test_unknown_model_settings_and_missing_files_raise_an_error(csv, tmp_path):
     with pytest.raises(ValueError, match=message("unknown setting 'depth' of model 'patchtst'", "num_layers")):
         run_task(config_of(csv, changes=["model.depth=3"]), tmp_path, device="cpu")
     with pytest.raises((ValueError, OSError), match=r"nothing\.csv"):
         run_task(config_of(csv.with_name("nothing.csv")), tmp_path, device="cpu")
 
 
-def test_missing_and_constant_values_need_a_word(csv, tmp_path):
+def test_missing_and_constant_values_need_a_setting(csv, tmp_path):
     frame = pd.read_csv(csv)
     frame.loc[3:5, "b"] = np.nan
     frame["c"] = 1.0
@@ -221,7 +221,7 @@ def test_layers_can_share_a_drop_rate(csv, tmp_path):
     assert own != shared
 
 
-def test_deterministic_mode_is_left_as_it_was(csv, tmp_path):
+def test_deterministic_mode_is_restored(csv, tmp_path):
     run_task(config_of(csv, "itransformer", "softmax", ["deterministic=true"]), tmp_path, device="cpu")
     assert not torch.are_deterministic_algorithms_enabled()
 

@@ -85,7 +85,7 @@ def test_settings_are_the_published_ones(protocol, options, expected):
     assert {name: getattr(config, name) for name in expected} == expected
 
 
-def test_horizons_go_over_datasets_and_datasets_over_defaults():
+def test_horizons_override_datasets_and_datasets_override_defaults():
     long, short = (
         cell("itransformer-96", backbone="itransformer", horizon=horizon).model["embed_dim"] for horizon in (720, 96)
     )
@@ -95,7 +95,7 @@ def test_horizons_go_over_datasets_and_datasets_over_defaults():
     assert (tslib[192].batch_size, tslib[192].model["num_layers"]) == (128, 3)
 
 
-def test_the_papers_optimizer_lies_over_the_backbones_schedule():
+def test_the_papers_optimizer_overrides_the_backbones_schedule():
     training = cell(dataset="ETTm1").training
     assert (training.optimizer, training.betas, training.schedule) == ("adamw", (0.9, 0.95), "onecycle")
     assert training.learning_rate == 1e-4
@@ -156,7 +156,7 @@ def test_librarys_settings_are_the_published_ones(backbone, dataset, horizon, ex
     assert config.lookback == (36 if dataset == "ILI" else 96)
 
 
-def test_no_attention_means_the_default_or_that_there_is_none_to_choose():
+def test_no_attention_means_the_default_or_none():
     chosen = cell(attention=None).attention
     assert chosen is not None
     assert chosen.name == "toa-gated"
@@ -164,7 +164,7 @@ def test_no_attention_means_the_default_or_that_there_is_none_to_choose():
     assert cell("tslib-96", backbone="tsmixer", attention=None).attention is None
 
 
-def test_gradients_of_several_batches_can_be_gathered():
+def test_gradients_of_several_batches_can_be_accumulated():
     config = cell("itransformer-96", backbone="itransformer", dataset="Solar", changes=["training.accumulate=4"])
     assert config.training.accumulate == 4
 
@@ -189,7 +189,7 @@ def test_changes_reach_every_part():
     assert config_hash(config) != config_hash(cell(seed=7))
 
 
-def test_a_subset_has_the_settings_of_its_whole():
+def test_a_subset_has_the_settings_of_the_full_dataset():
     assert cell(dataset="ECL-6ch").batch_size == cell(dataset="ECL").batch_size == 32
 
 
@@ -233,6 +233,6 @@ def test_a_file_gets_the_defaults_and_any_horizon():
         ({"changes": ["loss=huber"]}, ("unknown loss 'huber'", "mse, mae")),
     ],
 )
-def test_wrong_cells_are_refused(options, parts):
+def test_wrong_cells_raise_an_error(options, parts):
     with pytest.raises(ValueError, match=message(*parts)):
         cell(**options)

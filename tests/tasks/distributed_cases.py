@@ -70,7 +70,7 @@ def fit(size: int, model: Small, config: TrainingConfig, batches: Rows, path: Pa
 
 
 def curve(size: int, folder: Path) -> object:
-    """Losses of every step, and what the model and its batch norm have come to."""
+    """Losses of every step, and the final state of the model and its batch norm."""
     seen = []
     for config in (
         TrainingConfig(epochs=3, learning_rate=1e-2, clip_norm=1.0),
@@ -101,14 +101,14 @@ def curve(size: int, folder: Path) -> object:
 
 
 def noisy() -> Small:
-    """A model with dropout, and with an operator's regularization that draws for itself."""
+    """A model with dropout, and with SOR that has its own generator."""
     model = Small()
     model.attention.sor = StochasticOperatorRegularization(generator=torch.Generator().manual_seed(8))
     return model
 
 
 def resumed(size: int, folder: Path) -> object:
-    """A run whose last rank alone is told to stop, and that goes on; its weights are those of one left alone."""
+    """A run that only the last rank is signalled to stop, and that resumes; compared with an uninterrupted run."""
     config, rank = TrainingConfig(epochs=4, learning_rate=3e-3), int(os.environ["LOCAL_RANK"])
 
     def stop(step: int) -> None:
@@ -133,7 +133,7 @@ def resumed(size: int, folder: Path) -> object:
 
 
 def regrouped(size: int, folder: Path) -> object:
-    """A run of one process that several take over."""
+    """A run of one process that several processes resume."""
     path, steps = folder / "regrouped", []
     config = TrainingConfig(epochs=2, learning_rate=3e-3)
 
@@ -150,7 +150,7 @@ def regrouped(size: int, folder: Path) -> object:
 
 
 def shares(size: int, folder: Path) -> object:
-    """What each rank gets of batches of seven rows and of one."""
+    """Shares of each rank of batches of seven rows and of one."""
     from toa.tasks.distributed import Ranks
 
     ranks = Ranks(make_fabric(torch.device("cpu"), devices=size))
@@ -193,7 +193,7 @@ CASES = {"curve": curve, "resumed": resumed, "regrouped": regrouped, "shares": s
 
 
 def rank_of(case: str, size: int, rank: int, folder: Path) -> int:
-    """Fork a rank, which writes what it saw."""
+    """Fork a rank, which writes its results."""
     pid = os.fork()
     if pid:
         return pid

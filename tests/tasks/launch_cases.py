@@ -1,4 +1,4 @@
-"""How many kernels a training step launches; run by test_launches.py in a process with Triton's interpreter.
+"""Number of kernel launches per training step; run by test_launches.py in a process with Triton's interpreter.
 
 What PyTorch does is counted where it is dispatched, views and new tensors left out, kernels where they are launched.
 Dropout is taken as on a GPU. The optimizer and the gathering of a batch are not counted.

@@ -49,7 +49,7 @@ def test_batch_size_never_changes_a_prediction(name):
     assert_near(classify(model, whole), logits)
 
 
-def test_evaluation_leaves_the_mode_and_counts_every_case():
+def test_evaluation_keeps_the_mode_and_counts_every_case():
     model, cases = make_model().train(), make_cases()
     scores = evaluate_classifier(model, cases)
     assert model.training
@@ -65,7 +65,7 @@ def test_loss_is_cross_entropy_of_the_masked_model():
     assert_near(classification_loss(model, series, labels, mask), -chosen.mean(), 1e-6)
 
 
-def test_batches_visit_each_case_once_an_epoch():
+def test_batches_visit_each_case_once_per_epoch():
     cases = make_cases(10)
     batches = CaseBatches(cases, 4, seed=1)
     assert batches.steps_per_epoch == 3
@@ -108,11 +108,11 @@ def test_scores_by_hand():
     assert scores["macro_f1"] == pytest.approx((2 / 4 + 2 / 3 + 4 / 5) / 3)
 
 
-def test_a_class_that_is_only_predicted_lowers_macro_f1_alone():
+def test_a_class_that_is_only_predicted_lowers_only_macro_f1():
     scores = class_scores(torch.tensor([0, 0, 0, 0]), torch.tensor([0, 0, 0, 1]))
     assert scores == pytest.approx({"accuracy": 0.75, "balanced_accuracy": 0.75, "macro_f1": (6 / 7 + 0.0) / 2})
 
 
-def test_scores_of_nothing_are_refused():
+def test_scores_without_cases_raise_an_error():
     with pytest.raises(ValueError, match=message("scores need at least one case, got none")):
         class_scores(torch.zeros(0), torch.zeros(0))
