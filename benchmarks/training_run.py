@@ -28,7 +28,7 @@ from typing import Any
 from toa._console import make_table
 from toa.data import DATASETS
 from toa.data.location import locate
-from toa.experiments import run_forecast
+from toa.experiments import run_task
 from toa.tasks.device import resolve_device
 from toa_bench.efficiency import row_config
 from toa_bench.peer import check_peer, stand_in_for_missing
@@ -71,7 +71,7 @@ def run_ours(args: argparse.Namespace, wait_for_turn: Any) -> Record:
     with tempfile.TemporaryDirectory() as folder:
         wait_for_turn()
         begin = time.perf_counter()
-        record = run_forecast(config, Path(folder), data_dir=args.data_dir, device=args.device)
+        record = run_task(config, Path(folder), data_dir=args.data_dir, device=args.device)
         seconds = time.perf_counter() - begin
     times = {"train_s": record["wall_s"], "run_s": seconds, "epochs": len(record["history"])}
     return times | {"mse": record["metrics"]["mse"]} | {name: record[name] for name in ("device", "backend", "tf32")}

@@ -26,13 +26,11 @@ from rich.console import Console
 from toa._checks import check_at_least, check_choice
 from toa._console import make_table
 from toa.data import Windows, mark_names
-from toa.experiments.config import ForecastRun
-from toa.experiments.forecasting import build_model
 from toa.experiments.records import Record
 from toa.nn import Attention
 from toa.tasks.device import allow_tf32, resolve_device
-from toa.tasks.forecasting import WindowBatches
-from toa.tasks.graph import forget_workspaces
+from toa.tasks.forecast import ForecastRun, WindowBatches, build_model
+from toa.tasks.graph import free_workspaces
 from toa_bench.op_cost import OpCase, check_accuracy
 from toa_bench.peer import PeerSystem, check_peer, missing_packages
 from toa_bench.script import command_line, exit_on_error, make_console, make_parser, save
@@ -143,7 +141,7 @@ def work(request: Record) -> None:
                 answer({"refused": f"refused, its attention is not as accurate as the reference: {objection}"})
                 return
             # the peer ran no check before either
-            forget_workspaces()
+            free_workspaces()
             make_batches = lambda: random_batches(config, case.channels, device)  # noqa: E731
             system = OwnSystem(config, make_batches, case.channels, device)
         seconds: list[float] = []

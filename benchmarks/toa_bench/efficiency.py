@@ -16,11 +16,10 @@ import torch
 from toa._checks import check_at_least, check_choice
 from toa._files import check_writable
 from toa.data import ForecastData
-from toa.experiments.config import ForecastRun
-from toa.experiments.forecasting import load_data, make_batches
 from toa.experiments.records import Record, config_hash, provenance, write_record
 from toa.experiments.step_run import ROWS, StepRun
 from toa.tasks.device import allow_tf32, resolve_device
+from toa.tasks.forecast import FORECASTING, ForecastRun
 from toa_bench.peer import PEER_MODELS, PeerSystem, check_peer, missing_packages
 from toa_bench.step_cost import MIN_CUDA_STEPS, OwnSystem, StepCost, step_config
 from toa_bench.worker import Worker, answering
@@ -85,7 +84,7 @@ def measure_row(run: EfficiencyRun, row: str) -> StepCost:
     config, device = run.config(row), resolve_device(run.device)
     data = _load(run, config, device)
     with allow_tf32(config.tf32, device):
-        system = OwnSystem(config, lambda: make_batches(config, data), len(data.columns), device)
+        system = OwnSystem(config, lambda: FORECASTING.batches(config, data, device), len(data.columns), device)
         return system.cost(system.time_steps(*run.counts()))
 
 
@@ -153,7 +152,7 @@ def row_records(run: EfficiencyRun, measured: Record) -> list[Record]:
 
 
 def _load(run: EfficiencyRun, config: ForecastRun, device: torch.device) -> ForecastData:
-    return load_data(config, device, None if run.data_dir is None else Path(run.data_dir))
+    return FORECASTING.load(config, device, None if run.data_dir is None else Path(run.data_dir))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from toa.data import mark_names
-from toa.experiments.config import ForecastRun
-from toa.tasks.training import settled_time
+from toa.tasks.forecast import ForecastRun
+from toa.tasks.training import synchronized_time
 from toa_bench.step_cost import PeakMemory, StepCost
 
 # our model names to the peer's
@@ -139,9 +139,9 @@ class PeerSystem:
         seconds = []
         self._model.train()
         for number in range(warmup + steps):
-            begin = settled_time(self._device)
+            begin = synchronized_time(self._device)
             self._step(self._batches[number % _BATCHES])
-            seconds.append(settled_time(self._device) - begin)
+            seconds.append(synchronized_time(self._device) - begin)
         return seconds[warmup:]
 
     def cost(self, seconds: Sequence[float]) -> StepCost:

@@ -8,12 +8,11 @@ import numpy as np
 import torch
 from torch import nn
 
-from toa.experiments.config import ForecastRun
-from toa.experiments.forecasting import build_model
 from toa.experiments.protocols import resolve
 from toa.nn import Attention
-from toa.tasks.forecasting import WindowBatches, forecast_loss
-from toa.tasks.training import make_fabric, time_steps
+from toa.tasks.distributed import make_fabric
+from toa.tasks.forecast import ForecastRun, WindowBatches, build_model, forecast_loss
+from toa.tasks.training import time_steps
 
 # with fewer steps the median of millisecond steps is not reliable
 MIN_CUDA_STEPS = 50

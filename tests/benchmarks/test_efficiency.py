@@ -10,9 +10,9 @@ import torch
 import toa_bench.efficiency
 from tests.cli.test_app import call
 from tests.support import ROOT, message
-from toa.experiments.forecasting import build_model
 from toa.experiments.step_run import ROWS
 from toa.report.evidence import read_evidence
+from toa.tasks.forecast import build_model
 from toa_bench.efficiency import EfficiencyRun, measure_row, row_config, row_records, run_efficiency
 from toa_bench.peer import peer_arguments
 from toa_bench.step_cost import PeakMemory, StepCost

@@ -56,14 +56,14 @@ def test_theory_fits_a_terminal_of_eighty_columns():
     assert "…" not in text
 
 
-def test_theory_speaks_json():
+def test_theory_prints_json():
     result = CliRunner().invoke(app, ["theory", "--json"])
     rows = json.loads(result.output)
     assert [row["name"] for row in rows] == ["A", "B", "C", "D", "E", "patch", "inverted"]
     assert all(row["simplex_distance"] > 0 and row["gated_error"] < 1e-6 for row in rows)
 
 
-def test_demo_ends_with_three_tables_and_a_page_that_stands_alone(tmp_path, monkeypatch):
+def test_demo_ends_with_three_tables_and_a_self_contained_page(tmp_path, monkeypatch):
     monkeypatch.delenv("TOA_DATA", raising=False)
     monkeypatch.setattr("toa.experiments.demo.SEEDS", (1,))
     code, text = call("demo", "--steps", "2", "--device", "cpu", "--out", str(tmp_path))
@@ -85,7 +85,7 @@ def test_demo_ends_with_three_tables_and_a_page_that_stands_alone(tmp_path, monk
     assert sorted(found) == ["anomaly"] * 3 + ["classification"] * 3 + ["demixing"] * 3
 
 
-def test_demix_runs_what_it_is_asked(tmp_path):
+def test_demix_runs_the_given_attention_and_seed(tmp_path):
     code, text = call(
         "demix", "--attention", "softmax", "--seed", "3", "--steps", "1", "--device", "cpu", "--out", str(tmp_path)
     )
@@ -94,7 +94,7 @@ def test_demix_runs_what_it_is_asked(tmp_path):
     assert len(list(tmp_path.glob("softmax-3-*/record.json"))) == 1
 
 
-def test_run_says_what_it_would_do():
+def test_dry_run_prints_the_settings():
     result = CliRunner().invoke(app, ["run", "--dataset", "ETTh1", "--horizon", "96", "--dry-run", "--set", "seed=7"])
     config = json.loads(result.output)
     assert (config["protocol"], config["backbone"], config["seed"]) == ("toa-paper", "patchtst", 7)
@@ -121,7 +121,7 @@ def test_run_needs_no_attention_for_a_model_without_one():
     assert "attention must be None for model 'dlinear'" in text
 
 
-def test_run_trains_a_file_of_ones_own(tmp_path):
+def test_run_trains_on_a_users_file(tmp_path):
     rows = "\n".join(f"{i % 7},{i % 5}" for i in range(300))
     (tmp_path / "own.csv").write_text(f"a,b\n{rows}\n")
     changes = ["lookback=32", "training.epochs=1", "model.embed_dim=4", "model.num_heads=2", 'date_column=""']
@@ -132,7 +132,7 @@ def test_run_trains_a_file_of_ones_own(tmp_path):
     assert len(list(tmp_path.glob("own-4-patchtst-toa-gated-2024-*/record.json"))) == 1
 
 
-def test_run_detects_anomalies_in_files_of_ones_own(tmp_path):
+def test_run_detects_anomalies_in_users_files(tmp_path):
     series = np.sin(np.arange(200)[:, None] / np.array([2.0, 3.0]))
     labels = np.isin(np.arange(200), [60, 61, 62])
     for name, array in (("train", series), ("test", series + 2.0 * labels[:, None]), ("labels", labels)):
@@ -150,7 +150,7 @@ def test_run_detects_anomalies_in_files_of_ones_own(tmp_path):
     assert (folder / "detection.png").stat().st_size > 10_000
 
 
-def test_run_says_what_it_would_detect():
+def test_dry_run_prints_the_settings_of_anomaly_detection():
     result = CliRunner().invoke(app, ["run", "--task", "anomaly", "--dataset", "MSL", "--dry-run"])
     config = json.loads(result.output)
     assert (config["protocol"], config["backbone"], config["window_stride"]) == ("toa-paper", "patchtst", 1)
@@ -162,7 +162,7 @@ def test_run_says_what_it_would_detect():
         (("run", "--dataset", "ETTh9", "--horizon", "96"), ("unknown dataset 'ETTh9'", "ETTh1")),
         (("run", "--dataset", "x.csv", "--horizon", "9"), ("dataset must be a file", "x.csv")),
         (("run", "--dataset", "ETTh1", "--horizon", "9"), ("horizon of ETTh1", "96, 192, 336, 720")),
-        (("run", "--dataset", "ETTh1"), ("--horizon must be given for task 'forecast'", "add --horizon 96")),
+        (("run", "--dataset", "ETTh1"), ("--horizon must be given for task 'forecast'", "--horizon 96")),
         (("run", "--dataset", "ETTh1", "--horizon", "96", "--task", "sort"), ("unknown task 'sort'", "forecast")),
         (("run", "--task", "anomaly", "--dataset", "MSL", "--horizon", "9"), ("--horizon must be left out", "got 9")),
         (("run", "--task", "anomaly", "--dataset", "ETTh1"), ("unknown dataset 'ETTh1'", "MSL")),
@@ -171,14 +171,14 @@ def test_run_says_what_it_would_detect():
             ("run", "--dataset", "ETTh1", "--horizon", "96", "--test-file", "x.npy"),
             ("--test-file must be left out for task 'forecast'", "got x.npy"),
         ),
-        (("demix", "--preset", "papr"), ("unknown preset 'papr'", "paper, demo")),
+        (("demix", "--preset", "papr"), ("unknown preset 'papr'", "demo, paper")),
         (("demix", "--attention", "flash"), ("unknown attention 'flash'", "toa-gated")),
         (("demix", "--steps", "0"), ("steps must be at least 1, got 0",)),
         (("demix", "--device", "tpuu"), ("device must be auto", "'tpuu'")),
         (("demo", "--stepz", "1"), ("No such option", "--stepz")),
     ],
 )
-def test_wrong_words_get_one_clear_line(words, parts, tmp_path):
+def test_wrong_options_print_one_clear_line(words, parts, tmp_path):
     code, text = call(*words, *(("--out", str(tmp_path)) if words[0] != "theory" else ()))
     assert code == 2
     for part in parts:

@@ -10,8 +10,7 @@ from typer.testing import CliRunner
 import toa
 from toa.cli import app
 from toa.data import HarmonicDemixing
-from toa.experiments.demixing import run_demixing_config
-from toa.experiments.saved import load_run
+from toa.experiments.run import load_run, run_task
 from toa.nn import AttentionSpec
 from toa.tasks import DemixingConfig
 
@@ -66,7 +65,7 @@ def test_a_run_is_explained_by_a_page_and_pictures(forecast):
     assert "patchtst/toa-gated, task forecast on own.csv" in (made / "index.html").read_text()
 
 
-def test_a_model_without_operators_raises(forecast, tmp_path):
+def test_a_model_without_operators_prints_an_error(forecast, tmp_path):
     code, text = call("explain", run_of(forecast / "softmax"), "--out", tmp_path)
     assert code == 2
     assert "error: the model must have operators to explain, got SoftmaxAttention" in text
@@ -86,23 +85,23 @@ def test_without_its_data_a_run_is_explained_without_a_sample(forecast, tmp_path
     assert not (tmp_path / "layer1-mixing.png").exists()
 
 
-def test_a_sample_that_is_not_there_is_refused(forecast):
+def test_a_missing_sample_raises_an_error(forecast):
     code, text = call("explain", run_of(forecast / "toa-gated"), "--sample", 10_000)
     assert code == 2
     assert "sample must be below" in text
 
 
-def test_a_folder_that_is_no_finished_run_is_refused(tmp_path):
+def test_a_folder_without_a_finished_run_raises_an_error(tmp_path):
     code, text = call("explain", tmp_path)
     assert code == 2
     assert "must be the folder of a finished run" in text
 
 
-def test_weights_of_another_run_are_refused(forecast, tmp_path):
+def test_weights_of_another_run_raise_an_error(forecast, tmp_path):
     ours, other = run_of(forecast / "toa-gated"), run_of(forecast / "softmax")
     (tmp_path / "record.json").write_bytes((ours / "record.json").read_bytes())
     (tmp_path / "model.safetensors").write_bytes((other / "model.safetensors").read_bytes())
-    with pytest.raises(ValueError, match=r"must hold the weights of patchtst/toa-gated, got others"):
+    with pytest.raises(ValueError, match=r"must hold the weights of patchtst/toa-gated, got other weights"):
         load_run(tmp_path)
     (tmp_path / "model.safetensors").write_bytes((ours / "model.safetensors").read_bytes()[:100])
     with pytest.raises(ValueError, match="must be a checkpoint of toa"):
@@ -139,7 +138,7 @@ def test_runs_of_the_other_tasks_are_explained(tmp_path):
         signals=HarmonicDemixing(length=12, periods=(4.0,), amplitudes=(1.0,)),
         test_signals=4,
     )
-    run_demixing_config(config, tmp_path / "demixing", device="cpu")
+    run_task(config, tmp_path / "demixing", device="cpu")
     for name, words in commands.items():
         code, text = call(*words, "--out", tmp_path / name)
         assert code == 0, text
@@ -175,14 +174,14 @@ def test_saved_estimators_are_explained(tmp_path):
     made["detector"][0].save_pretrained(tmp_path / "hub")
     code, text = call("explain", tmp_path / "hub")
     assert code == 0, text
-    assert "No sample: name a table with --data." in text
+    assert "No sample: give a table with --data." in text
     assert (tmp_path / "hub" / "explain" / "index.html").exists()
     code, text = call("explain", tmp_path / "detector.toa", "--data", tmp_path / "rows.csv", "--sample", 99)
     assert code == 2
     assert "sample must be below 53, the number of windows in the data, got 99" in text
 
 
-def test_what_is_no_model_is_refused(tmp_path, forecast):
+def test_a_path_that_is_not_a_model_prints_an_error(tmp_path, forecast):
     code, text = call("explain", tmp_path / "nosuch.toa")
     assert code == 2
     assert "must be a saved estimator, got no such file" in text
@@ -191,4 +190,4 @@ def test_what_is_no_model_is_refused(tmp_path, forecast):
     assert "unknown kind of estimator" in text
     code, text = call("explain", run_of(forecast / "toa-gated"), "--data", forecast / "own.csv")
     assert code == 2
-    assert "--data goes with a saved estimator" in text
+    assert "--data must be left out for a run" in text

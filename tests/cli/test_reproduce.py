@@ -9,11 +9,11 @@ from tests.experiments.sweep_cases import TINY, write_series
 from tests.support import message
 from toa.cli.reproduce import read_runs
 from toa.experiments import resolve
-from toa.experiments.jobs import Job
+from toa.experiments.paper.published import published_numbers
+from toa.experiments.paper.tables import TABLES, table_cells
 from toa.experiments.plan import Estimates, timed_records
-from toa.experiments.published import published_numbers
+from toa.experiments.run import Job
 from toa.experiments.sweep import BrokenDeviceError
-from toa.experiments.tables import TABLES, table_cells
 
 
 @pytest.fixture
@@ -142,7 +142,9 @@ def test_a_broken_device_is_reported_in_one_line(runs, tmp_path, monkeypatch):
 
 def test_estimates_use_the_most_similar_runs(tmp_path):
     def job(horizon: int, attention: str) -> Job:
-        config = resolve("toa-paper", dataset="ETTh1", horizon=horizon, backbone="patchtst", attention=attention)
+        config = resolve(
+            "forecast", "toa-paper", dataset="ETTh1", horizon=horizon, backbone="patchtst", attention=attention
+        )
         return Job(config=config, label="")
 
     def record(of: Job, seconds: float, device: str = "cpu (x86)") -> dict[str, object]:

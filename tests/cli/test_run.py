@@ -12,19 +12,19 @@ from toa.experiments.claims import claimed
 
 
 def words(path, out) -> list[str]:
-    """`toa run` of what `make_jobs` has first."""
+    """The `toa run` command of the first job of `make_jobs`."""
     given = ["run", "--dataset", str(path), "--horizon", "4", "--backbone", "dlinear", "--protocol", "tslib-96"]
     given += ["--seed", "0", "--device", "cpu", "--out", str(out)]
     return given + [word for change in TINY for word in ("--set", change)]
 
 
-def test_a_run_that_is_under_way_is_not_begun_again(tmp_path):
+def test_a_run_in_progress_is_not_started_again(tmp_path):
     path = write_series(tmp_path)
     folder = make_jobs(path, 1)[0].folder(tmp_path)
     with claimed(folder):
         code, text = call(*words(path, tmp_path / "forecast"))
     assert code == 2
-    assert f"must be free for this run, got one under way in it, of process {os.getpid()} on " in text
+    assert f"must be free for this run, got one under way in process {os.getpid()} on " in text
     assert not folder.exists()
     assert call(*words(path, tmp_path / "forecast"))[0] == 0
     # one that is done is read, whoever holds it
@@ -41,7 +41,7 @@ def test_a_run_without_data_leaves_nothing_behind(tmp_path):
     assert list(tmp_path.glob("forecast/*")) == []
 
 
-def test_devices_that_cannot_be_are_refused(tmp_path, monkeypatch):
+def test_impossible_devices_raise_an_error(tmp_path, monkeypatch):
     monkeypatch.delenv("MASTER_ADDR", raising=False)
     code, text = call(*words(write_series(tmp_path), tmp_path), "--num-nodes", "2")
     assert code == 2

@@ -19,8 +19,8 @@ from lightning.fabric import Fabric  # noqa: F401
 
 from toa.experiments import resolve
 from toa.experiments.claims import holder
-from toa.experiments.jobs import Job
-from toa.experiments.outcomes import RECORD
+from toa.experiments.records import RECORD
+from toa.experiments.run import Job
 from toa.experiments.sweep import Event, RunContext, sweep
 
 TINY = ["lookback=8", "batch_size=16", "training.epochs=2", "model.moving_average=3", 'date_column=""']
@@ -36,7 +36,15 @@ def write_series(folder: Path, rows: int = 150) -> Path:
 def make_jobs(path: Path, count: int, *changes: str) -> list[Job]:
     """Return `count` jobs that train the same tiny model with different seeds."""
     configs = [
-        resolve("tslib-96", dataset=str(path), horizon=4, backbone="dlinear", seed=seed, changes=[*TINY, *changes])
+        resolve(
+            "forecast",
+            "tslib-96",
+            dataset=str(path),
+            horizon=4,
+            backbone="dlinear",
+            seed=seed,
+            changes=[*TINY, *changes],
+        )
         for seed in range(count)
     ]
     return [Job(config=config, label=f"seed {config.seed}", command=("toa", "run")) for config in configs]

@@ -11,16 +11,7 @@ import pytest
 
 from tests.support import message
 from toa.data import ANOMALY_SETS, DatasetNotFoundError
-from toa.experiments import (
-    about,
-    anomaly_folder,
-    config_hash,
-    protocol_names,
-    read_record,
-    resolve_anomaly,
-    run_anomaly,
-)
-from toa.experiments.settings import load, table
+from toa.experiments import config_hash, load_protocol, protocol_names, read_record, resolve, run_folder, run_task
 from toa.models import RECONSTRUCTORS, build_reconstructor
 from toa.tasks import TrainingStopped
 from toa.tasks.checkpoint import load_checkpoint
@@ -40,8 +31,8 @@ CELLS = [
     (protocol, backbone, "SMD-machine-3-7" if name == "SMD-machine" else name)
     for protocol in protocol_names("anomaly")
     for backbone in RECONSTRUCTORS
-    if backbone in load("anomaly", protocol)
-    for name in table("anomaly", protocol, backbone)
+    if backbone in load_protocol("anomaly", protocol).tables
+    for name in load_protocol("anomaly", protocol).tables[backbone]
     if name != "default"
 ]
 
@@ -66,14 +57,23 @@ def config_of(folder: Path, backbone: str = "itransformer", *changes: str, atten
         "test_file": str(folder / "test.npy"),
         "label_file": str(folder / "labels.npy"),
     }
-    return resolve_anomaly(
-        "toa-paper", backbone=backbone, attention=attention, changes=[*SMALL, *changes], **{**given, **options}
+    return resolve(
+        "anomaly",
+        "toa-paper",
+        backbone=backbone,
+        attention=attention,
+        changes=[*SMALL, *changes],
+        **{**given, **options},
     )
 
 
-@pytest.mark.parametrize(("protocol", "backbone", "dataset"), CELLS)
-def test_every_cell_is_complete_and_its_model_can_be_built(protocol, backbone, dataset):
-    config = resolve_anomaly(protocol, dataset=dataset, backbone=backbone, attention="softmax")
+def test_every_cell_is_complete_and_its_model_can_be_built():
+    for protocol, backbone, dataset in CELLS:
+        check_cell(protocol, backbone, dataset)
+
+
+def check_cell(protocol: str, backbone: str, dataset: str) -> None:
+    config = resolve("anomaly", protocol, dataset=dataset, backbone=backbone, attention="softmax")
     assert json.loads(json.dumps(asdict(config)))["dataset"] == dataset
     settings = {**config.model, "embed_dim": config.model["num_heads"], "ff_dim": 2}
     model = build_reconstructor(
@@ -84,7 +84,7 @@ def test_every_cell_is_complete_and_its_model_can_be_built(protocol, backbone, d
 
 def test_protocols_cover_the_paper_and_the_library():
     assert protocol_names("anomaly") == ["toa-paper", "tslib"]
-    assert all(len(about(name, "anomaly")) > 20 for name in protocol_names("anomaly"))
+    assert all(len(load_protocol("anomaly", name).about) > 20 for name in protocol_names("anomaly"))
     paper = {(backbone, dataset) for protocol, backbone, dataset in CELLS if protocol == "toa-paper"}
     sets = ("PSM", "MSL", "SMAP", "SMD", "SWaT", "SMD-machine-3-7")
     assert paper == {(backbone, dataset) for backbone in RECONSTRUCTORS for dataset in sets}
@@ -103,7 +103,7 @@ def test_protocols_cover_the_paper_and_the_library():
 )
 @pytest.mark.parametrize("backbone", RECONSTRUCTORS)
 def test_settings_are_the_published_ones(backbone, dataset, stride, ratio, epochs):
-    config = resolve_anomaly("toa-paper", dataset=dataset, backbone=backbone)
+    config = resolve("anomaly", "toa-paper", dataset=dataset, backbone=backbone)
     assert (config.window_stride, config.anomaly_ratio, config.training.epochs) == (stride, ratio, epochs)
     assert (config.lookback, config.batch_size, config.seed) == (100, 128, 2024)
     training = config.training
@@ -118,8 +118,8 @@ def test_settings_are_the_published_ones(backbone, dataset, stride, ratio, epoch
 @pytest.mark.parametrize("backbone", RECONSTRUCTORS)
 def test_one_run_trains_once_and_reports_both_rules(own, tmp_path, backbone):
     config = config_of(own, backbone)
-    record = run_anomaly(config, tmp_path / "runs", device="cpu", command=["toa", "run"])
-    folder = anomaly_folder(config, tmp_path / "runs")
+    record = run_task(config, tmp_path / "runs", device="cpu", command=["toa", "run"])
+    folder = run_folder(config, tmp_path / "runs")
     assert folder.name.startswith(f"train-{backbone}-toa-gated-2024-")
     assert read_record(folder / "record.json") == record
     assert record["windows"] == {"train": 231, "val": 31, "test": 181}
@@ -141,47 +141,47 @@ def test_one_run_trains_once_and_reports_both_rules(own, tmp_path, backbone):
     assert {"model.body.head.weight", "scaler.mean"} <= load_checkpoint(folder / "model.safetensors").tensors.keys()
 
 
-def test_shifted_stretches_are_found(own, tmp_path):
-    record = run_anomaly(
+def test_shifted_ranges_are_detected(own, tmp_path):
+    record = run_task(
         config_of(own, "transformer", "training.epochs=6", "training.learning_rate=5e-3"), tmp_path, device="cpu"
     )
     assert record["metrics"]["strict/vus_roc"] > 0.9
     assert record["metrics"]["tslib-pa/pa_recall"] == 1.0
 
 
-def test_a_stopped_run_goes_on_to_the_same_result_and_a_finished_one_is_read(own, tmp_path):
+def test_a_stopped_run_resumes_to_the_same_result_and_a_finished_one_is_loaded(own, tmp_path):
     config = config_of(own)
-    whole = run_anomaly(config, tmp_path / "whole", device="cpu")
+    whole = run_task(config, tmp_path / "whole", device="cpu")
 
     def stop(done: int, total: int, loss: float, validation: float | None) -> None:
         if done >= 20:
             os.kill(os.getpid(), signal.SIGINT)
 
     with pytest.raises(TrainingStopped):
-        run_anomaly(config, tmp_path / "stopped", device="cpu", observe=stop)
-    resumed = run_anomaly(config, tmp_path / "stopped", device="cpu")
+        run_task(config, tmp_path / "stopped", device="cpu", observe=stop)
+    resumed = run_task(config, tmp_path / "stopped", device="cpu")
     assert resumed["metrics"] == whole["metrics"]
-    assert run_anomaly(config, tmp_path / "stopped", device="cpu", command=["other"]) == resumed
+    assert run_task(config, tmp_path / "stopped", device="cpu", command=["other"]) == resumed
 
 
 def test_validation_can_be_held_out_of_training(own, tmp_path):
     config = config_of(own, "itransformer", "validation_in_train=false")
-    record = run_anomaly(config, tmp_path, device="cpu")
+    record = run_task(config, tmp_path, device="cpu")
     assert record["windows"] == {"train": 181, "val": 31, "test": 181}
     assert not record["detections"]["strict"]["validation_in_train"]
     assert config_hash(config) != config_hash(config_of(own))
 
 
-def test_a_stride_thins_the_windows_and_every_step_is_scored_all_the_same(own, tmp_path):
+def test_with_a_stride_every_step_is_still_scored(own, tmp_path):
     config = config_of(own, "itransformer", "window_stride=15")
-    record = run_anomaly(config, tmp_path, device="cpu")
+    record = run_task(config, tmp_path, device="cpu")
     assert record["windows"] == {"train": 16, "val": 3, "test": 13}
-    assert load_checkpoint(anomaly_folder(config, tmp_path) / "scores.safetensors").tensors["score"].shape == (200,)
+    assert load_checkpoint(run_folder(config, tmp_path) / "scores.safetensors").tensors["score"].shape == (200,)
 
 
-def test_labels_of_one_kind_are_recorded_as_undefined(own, tmp_path):
+def test_equal_labels_are_recorded_as_undefined(own, tmp_path):
     np.save(own / "labels.npy", np.zeros(200, bool))
-    record = run_anomaly(config_of(own), tmp_path / "runs", device="cpu")
+    record = run_task(config_of(own), tmp_path / "runs", device="cpu")
     assert set(record["metrics"]) == {"val_mse"}
     assert "no step is labelled anomalous" in record["detections"]["strict"]["undefined"]["f1"]
 
@@ -208,15 +208,15 @@ def test_labels_of_one_kind_are_recorded_as_undefined(own, tmp_path):
         ({"changes": ["fill=mean"]}, ("unknown fill 'mean'",)),
     ],
 )
-def test_wrong_cells_are_refused(options, parts):
+def test_wrong_cells_raise_an_error(options, parts):
     given: dict[str, Any] = {"protocol": "toa-paper", "dataset": "MSL", "backbone": "patchtst", **options}
     with pytest.raises(ValueError, match=message(*parts)):
-        resolve_anomaly(given.pop("protocol"), **given)
+        resolve("anomaly", given.pop("protocol"), **given)
 
 
-def test_a_validation_part_shorter_than_a_window_is_refused(own, tmp_path):
+def test_a_validation_part_shorter_than_a_window_raises_an_error(own, tmp_path):
     with pytest.raises(ValueError, match=message("the val part of train.npy", "one window of 20 rows, got 13 of 250")):
-        run_anomaly(config_of(own, "patchtst", "validation_share=0.05"), tmp_path, device="cpu")
+        run_task(config_of(own, "patchtst", "validation_share=0.05"), tmp_path, device="cpu")
 
 
 def ucr() -> Path:
@@ -230,14 +230,15 @@ def test_the_real_anomaly_of_a_ucr_series_is_found(tmp_path):
     stem = ucr() / "135_UCR_Anomaly_InternalBleeding16"
     changes = ["lookback=64", "window_stride=8", "anomaly_ratio=1", "training.epochs=5", "training.learning_rate=5e-3"]
     changes += ["model.embed_dim=16", "model.ff_dim=16", "index_column=true", "label_column=true"]
-    config = resolve_anomaly(
+    config = resolve(
+        "anomaly",
         "toa-paper",
         dataset=f"{stem}_TRAIN.csv",
         test_file=f"{stem}_TEST.csv",
         backbone="patchtst",
         changes=[*SMALL, *changes],
     )
-    metrics = run_anomaly(config, tmp_path, device="cpu")["metrics"]
+    metrics = run_task(config, tmp_path, device="cpu")["metrics"]
     assert metrics["strict/vus_roc"] > 0.75
     assert metrics["strict/pa_recall"] == 1.0
 
@@ -247,9 +248,9 @@ def test_the_real_anomaly_of_a_ucr_series_is_found(tmp_path):
 @pytest.mark.parametrize("backbone", RECONSTRUCTORS)
 def test_real_sets_run_end_to_end(tmp_path, dataset, backbone):
     small = ["model.num_layers=1", "model.embed_dim=8", "model.ff_dim=8", "training.epochs=1", "window_stride=100"]
-    config = resolve_anomaly("toa-paper", dataset=dataset, backbone=backbone, changes=small)
+    config = resolve("anomaly", "toa-paper", dataset=dataset, backbone=backbone, changes=small)
     try:
-        record = run_anomaly(config, tmp_path, device="cpu")
+        record = run_task(config, tmp_path, device="cpu")
     except DatasetNotFoundError as error:
         pytest.skip(str(error))
     assert record["subset_of"] == ANOMALY_SETS[dataset].subset_of

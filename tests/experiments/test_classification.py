@@ -6,7 +6,7 @@ import torch
 
 from tests.support import message
 from toa.data import CLASSIFICATION_SETS
-from toa.experiments import classify_folder, protocol_names, resolve_classify, run_classify
+from toa.experiments import protocol_names, resolve, run_folder, run_task
 from toa.models import CLASSIFIERS, build_classifier
 from toa.nn import ATTENTIONS, AttentionSpec
 from toa.tasks.checkpoint import load_checkpoint
@@ -21,8 +21,8 @@ def _own_data(monkeypatch):
 
 def run(out: Path, *, dataset: str = "JapaneseVowels", protocol: str = "strict", seed: int = 1, **options):
     given = {"backbone": "patchtst", "attention": "toa-gated"} | options
-    config = resolve_classify(protocol, dataset=dataset, seed=seed, changes=SMALL, **given)
-    return config, run_classify(config, out, device="cpu", command=("toa", "run"))
+    config = resolve("classify", protocol, dataset=dataset, seed=seed, changes=SMALL, **given)
+    return config, run_task(config, out, device="cpu", command=("toa", "run"))
 
 
 def test_every_cell_of_every_protocol_resolves_to_the_papers_sizes():
@@ -31,7 +31,7 @@ def test_every_cell_of_every_protocol_resolves_to_the_papers_sizes():
         for backbone in CLASSIFIERS:
             for attention in ATTENTIONS:
                 for dataset in CLASSIFICATION_SETS:
-                    config = resolve_classify(protocol, dataset=dataset, backbone=backbone, attention=attention)
+                    config = resolve("classify", protocol, dataset=dataset, backbone=backbone, attention=attention)
                     wide = (protocol, backbone, dataset) == ("tslib-uea", "itransformer", "EthanolConcentration")
                     assert config.model["embed_dim"] == (2048 if wide else 128)
                     assert (config.model["ff_dim"], config.model["num_layers"], config.model["num_heads"]) == (
@@ -47,13 +47,13 @@ def test_every_cell_of_every_protocol_resolves_to_the_papers_sizes():
 
 def test_a_change_stays_in_its_run():
     for change, width in (("model.embed_dim=16", 16), ("batch_size=16", 128)):
-        config = resolve_classify("strict", dataset="ERing", backbone="patchtst", changes=(change,))
+        config = resolve("classify", "strict", dataset="ERing", backbone="patchtst", changes=(change,))
         assert config.model["embed_dim"] == width
 
 
 def test_toa_has_its_normalisers():
     gated, relu, softmax = (
-        resolve_classify("strict", dataset="ERing", backbone="patchtst", attention=name).attention
+        resolve("classify", "strict", dataset="ERing", backbone="patchtst", attention=name).attention
         for name in ("toa-gated", "toa-relu", "softmax")
     )
     assert (gated.score_norm, gated.gate_norm) == ("rms", "rms")
@@ -62,7 +62,7 @@ def test_toa_has_its_normalisers():
 
 
 def test_settings_of_a_protocol_build_a_model():
-    config = resolve_classify("strict", dataset="StandWalkJump", backbone="patchtst", attention="softmax")
+    config = resolve("classify", "strict", dataset="StandWalkJump", backbone="patchtst", attention="softmax")
     model = build_classifier(
         "patchtst", lookback=2500, channels=4, num_classes=3, attention=config.attention, settings=config.model
     )
@@ -70,7 +70,7 @@ def test_settings_of_a_protocol_build_a_model():
     assert model(torch.zeros(1, 2500, 4)).shape == (1, 3)
 
 
-def test_a_strict_run_is_recorded_whole(tmp_path):
+def test_a_strict_run_has_a_complete_record(tmp_path):
     config, record = run(tmp_path)
     assert record["task"] == "classify"
     assert record["name"] == "patchtst/toa-gated"
@@ -86,7 +86,7 @@ def test_a_strict_run_is_recorded_whole(tmp_path):
     assert record["evaluation"]["validation"] == "held out of TRAIN"
     assert "at least 1" in record["evaluation"]["rule"]
     assert record["metrics"]["val_accuracy"] == pytest.approx(1 - min(e["validation"] for e in record["history"]))
-    folder = classify_folder(config, tmp_path)
+    folder = run_folder(config, tmp_path)
     assert json.loads((folder / "record.json").read_text())["config_hash"] == record["config_hash"]
     saved = load_checkpoint(folder / "model.safetensors")
     assert saved.facts["length"] == 29
@@ -101,9 +101,9 @@ def test_the_peers_run_reports_the_best_test_accuracy(tmp_path):
     assert record["evaluation"]["validation"] == "TEST"
 
 
-def test_a_finished_run_is_read_and_the_same_seed_gives_the_same(tmp_path):
+def test_a_finished_run_is_loaded_and_a_seed_gives_the_same_metrics(tmp_path):
     config, first = run(tmp_path / "a", dataset="BasicMotions")
-    assert run_classify(config, tmp_path / "a", device="cpu")["commit"] == first["commit"]
+    assert run_task(config, tmp_path / "a", device="cpu")["commit"] == first["commit"]
     _, again = run(tmp_path / "b", dataset="BasicMotions")
     assert again["metrics"] == first["metrics"]
     assert again["history"] == first["history"]
@@ -135,7 +135,7 @@ BAD = [
 
 
 @pytest.mark.parametrize(("options", "text"), BAD, ids=str)
-def test_bad_requests_are_refused(options, text):
+def test_wrong_arguments_raise_an_error(options, text):
     given = {"protocol": "strict", "dataset": "ERing", "backbone": "patchtst"} | options
     with pytest.raises(ValueError, match=message(text)):
-        resolve_classify(given.pop("protocol"), **given)
+        resolve("classify", given.pop("protocol"), **given)

@@ -1,11 +1,10 @@
 import json
-from dataclasses import replace
 
 import pytest
 
 from tests.support import message
-from toa.experiments import read_record, run_demixing
-from toa.experiments.demixing import PRESETS
+from toa.experiments import read_record
+from toa.experiments.demixing import run_demixing
 from toa.tasks.device import resolve_device
 
 
@@ -13,7 +12,7 @@ def run(out, **options):
     return run_demixing("demo", out, **{"attentions": ["toa-relu", "softmax"], "steps": 2, "device": "cpu", **options})
 
 
-def test_a_run_leaves_a_record_that_says_all(tmp_path):
+def test_a_run_leaves_a_complete_record(tmp_path):
     result = run(tmp_path, command=["toa", "demix", "--steps", "2"])
     (path,) = tmp_path.glob("toa-relu-no-sor-2024-*/record.json")
     record = read_record(path)
@@ -29,18 +28,18 @@ def test_a_run_leaves_a_record_that_says_all(tmp_path):
     assert json.loads(json.dumps(record)) == record
 
 
-def test_finished_runs_are_read_not_run_again(tmp_path):
+def test_finished_runs_are_loaded_not_repeated(tmp_path):
     first = run(tmp_path)
     again = run(tmp_path, command=["another"])
     assert again.records == first.records
 
 
-def test_other_settings_go_into_a_folder_of_their_own(tmp_path):
+def test_other_settings_have_another_folder(tmp_path):
     assert run(tmp_path).records != run(tmp_path, steps=3).records != run(tmp_path, steps=3, tf32=False).records
     assert len(list(tmp_path.glob("softmax-2024-*/record.json"))) == 3
 
 
-def test_records_write_out_what_the_layer_takes_by_default(tmp_path):
+def test_records_contain_the_defaults_of_the_layer(tmp_path):
     attention = run(tmp_path).records[0]["config"]["attention"]
     assert (attention["structure"], attention["operator_std"], attention["sor_max_rate"]) == ("dense", 1e-3, 1.0)
 
@@ -55,7 +54,7 @@ def test_seeds_and_attentions_are_given_once(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_that_cannot_be_written_is_refused_before_any_training(tmp_path):
+def test_an_unwritable_folder_raises_an_error_before_training(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ValueError, match=message("file must be a folder that can be written to", "choose another")):
         run(tmp_path / "file")
@@ -72,10 +71,8 @@ def test_medians_are_over_seeds(tmp_path):
     assert result.medians() == {"softmax": errors[1]}
 
 
-def test_runs_without_regularization_are_named_so(tmp_path, monkeypatch):
-    small = replace(PRESETS["demo"], attentions=PRESETS["paper"].attentions)
-    monkeypatch.setattr("toa.experiments.demixing.PRESETS", {"demo": small})
-    with_sor = run(tmp_path / "on")
+def test_runs_without_regularization_are_named_so(tmp_path):
+    with_sor = run(tmp_path / "on", sor=True)
     without = run(tmp_path / "off", sor=False)
     assert [record["name"] for record in with_sor.records] == ["toa-relu", "softmax"]
     assert [record["name"] for record in without.records] == ["toa-relu-no-sor", "softmax"]
@@ -91,8 +88,8 @@ def test_softmax_operators_are_simplex_rows_and_toa_subtracts(tmp_path):
     assert relu.operator.min() < 0
 
 
-def test_unknown_names_are_refused(tmp_path):
-    with pytest.raises(ValueError, match=message("unknown preset 'papr'", "paper, demo")):
+def test_unknown_names_raise_an_error(tmp_path):
+    with pytest.raises(ValueError, match=message("unknown preset 'papr'", "demo, paper")):
         run_demixing("papr", tmp_path)
     with pytest.raises(ValueError, match=message("unknown attention 'toa-gatd'", "toa-gated", "softmax")):
         run(tmp_path, attentions=["toa-gatd"])
@@ -101,7 +98,7 @@ def test_unknown_names_are_refused(tmp_path):
             resolve_device(name)
 
 
-def test_a_device_that_is_not_here_is_refused(monkeypatch):
+def test_a_missing_device_raises_an_error(monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     with pytest.raises(ValueError, match=message("'cuda'", "without CUDA", "--device cpu")):
         resolve_device("cuda")
@@ -113,7 +110,7 @@ def test_a_device_that_is_not_here_is_refused(monkeypatch):
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"metrics": 3, "config_hash": "a"}'])
-def test_a_file_that_is_no_record_is_refused(tmp_path, content):
+def test_a_file_that_is_not_a_record_raises_an_error(tmp_path, content):
     path = tmp_path / "record.json"
     path.write_text(content)
     with pytest.raises(ValueError, match=message("record.json", "must be a record of toa", "delete it")):

@@ -11,7 +11,7 @@ import torch
 
 from tests.support import ROOT, message
 from toa.data import DATASETS, DatasetNotFoundError, StandardScaler, checksum
-from toa.experiments import read_record, resolve, run_folder, run_forecast
+from toa.experiments import read_record, resolve, run_folder, run_task
 from toa.models import MODELS
 from toa.tasks import TrainingStopped
 from toa.tasks.checkpoint import load_checkpoint
@@ -43,6 +43,7 @@ def config_of(path, backbone="patchtst", attention="toa-gated", changes=(), prot
     sizes = {f"model.{name}" for name in MODELS[backbone].settings()}
     small = [c for c in SMALL if not c.startswith("model.") or c.partition("=")[0] in sizes]
     return resolve(
+        "forecast",
         protocol,
         dataset=str(path),
         horizon=12,
@@ -53,9 +54,9 @@ def config_of(path, backbone="patchtst", attention="toa-gated", changes=(), prot
 
 
 @pytest.mark.parametrize("backbone", ["patchtst", "itransformer"])
-def test_a_run_leaves_a_model_and_a_record_that_says_all(csv, tmp_path, backbone):
+def test_a_run_leaves_a_model_and_a_complete_record(csv, tmp_path, backbone):
     config = config_of(csv, backbone)
-    record = run_forecast(config, tmp_path / "runs", device="cpu", command=["toa", "run"])
+    record = run_task(config, tmp_path / "runs", device="cpu", command=["toa", "run"])
     folder = run_folder(config, tmp_path / "runs")
     assert read_record(folder / "record.json") == record
     assert record["windows"] == {"train": 280 - 24 - 12 + 1, "val": 40 - 12 + 1, "test": 80 - 12 + 1}
@@ -78,9 +79,9 @@ def test_a_run_leaves_a_model_and_a_record_that_says_all(csv, tmp_path, backbone
         ("tsmixer", None, [], "tsmixer"),
     ],
 )
-def test_whole_models_run_with_and_without_an_attention(csv, tmp_path, backbone, attention, changes, name):
+def test_complete_models_run_with_and_without_an_attention(csv, tmp_path, backbone, attention, changes, name):
     config = config_of(csv, backbone, attention, ["training.epochs=1", *changes], protocol="tslib-96")
-    record = run_forecast(config, tmp_path, device="cpu")
+    record = run_task(config, tmp_path, device="cpu")
     assert record["name"] == name
     assert (record["backend"] is None) == (record["config"]["attention"] is None) == (attention is None)
     assert run_folder(config, tmp_path).name.startswith(f"own-12-{name.replace('/', '-')}-2021-")
@@ -106,13 +107,14 @@ def test_npz_and_text_files_run_through_their_protocols(tmp_path, monkeypatch, n
     spec = replace(DATASETS[name], rows=240, channels=5, sha256=checksum(path))
     monkeypatch.setitem(DATASETS._entries, name, spec)
     config = resolve(
+        "forecast",
         protocol,
         dataset=name,
         horizon=horizon,
         backbone="itransformer",
         changes=[*SMALL, "training.epochs=1", "training.accumulate=2"],
     )
-    record = run_forecast(replace(config, horizon=12), tmp_path / "runs", data_dir=tmp_path, device="cpu")
+    record = run_task(replace(config, horizon=12), tmp_path / "runs", data_dir=tmp_path, device="cpu")
     assert tuple(record["windows"].values()) == windows
     assert record["subset_of"] is None
     assert not record["config"]["marks"]
@@ -129,10 +131,11 @@ def test_npz_and_text_files_run_through_their_protocols(tmp_path, monkeypatch, n
         ("Traffic-6ch", "tslib-96"),
     ],
 )
-def test_files_with_some_of_the_channels_train_and_say_so(tmp_path, name, protocol):
+def test_files_with_some_of_the_channels_are_marked_in_the_record(tmp_path, name, protocol):
     backbone, attention = ("itransformer", "toa-gated") if protocol == "itransformer-96" else ("dlinear", None)
     sizes = ["model.num_layers=1", "model.embed_dim=8", "model.ff_dim=8"] if attention else []
     config = resolve(
+        "forecast",
         protocol,
         dataset=name,
         horizon=96,
@@ -141,7 +144,7 @@ def test_files_with_some_of_the_channels_train_and_say_so(tmp_path, name, protoc
         changes=[*sizes, "training.epochs=1", "batch_size=256"],
     )
     try:
-        record = run_forecast(config, tmp_path, device="cpu")
+        record = run_task(config, tmp_path, device="cpu")
     except DatasetNotFoundError as error:
         pytest.skip(str(error))
     assert record["subset_of"] == name.partition("-")[0]
@@ -149,7 +152,7 @@ def test_files_with_some_of_the_channels_train_and_say_so(tmp_path, name, protoc
 
 
 def test_training_learns_a_periodic_series(csv, tmp_path):
-    record = run_forecast(
+    record = run_task(
         config_of(csv, changes=["training.epochs=15", "training.learning_rate=1e-2", "model.dropout=0.0"]),
         tmp_path,
         device="cpu",
@@ -157,21 +160,21 @@ def test_training_learns_a_periodic_series(csv, tmp_path):
     assert record["metrics"]["mse"] < 0.3
 
 
-def test_a_finished_run_is_read(csv, tmp_path):
-    first = run_forecast(config_of(csv), tmp_path, device="cpu")
-    assert run_forecast(config_of(csv), tmp_path, device="cpu", command=["other"]) == first
+def test_a_finished_run_is_loaded(csv, tmp_path):
+    first = run_task(config_of(csv), tmp_path, device="cpu")
+    assert run_task(config_of(csv), tmp_path, device="cpu", command=["other"]) == first
 
 
-def test_a_stopped_run_goes_on_to_the_same_result(csv, tmp_path):
-    whole = run_forecast(config_of(csv), tmp_path / "whole", device="cpu")
+def test_a_stopped_run_resumes_to_the_same_result(csv, tmp_path):
+    whole = run_task(config_of(csv), tmp_path / "whole", device="cpu")
 
     def stop(done: int, total: int, loss: float, validation: float | None) -> None:
         if done >= 20:
             os.kill(os.getpid(), signal.SIGINT)
 
     with pytest.raises(TrainingStopped):
-        run_forecast(config_of(csv), tmp_path / "stopped", device="cpu", observe=stop)
-    resumed = run_forecast(config_of(csv), tmp_path / "stopped", device="cpu")
+        run_task(config_of(csv), tmp_path / "stopped", device="cpu", observe=stop)
+    resumed = run_task(config_of(csv), tmp_path / "stopped", device="cpu")
     assert resumed["metrics"] == whole["metrics"]
     assert resumed["history"] == whole["history"]
 
@@ -179,47 +182,47 @@ def test_a_stopped_run_goes_on_to_the_same_result(csv, tmp_path):
 def test_a_seed_changes_the_run_and_its_folder(csv, tmp_path):
     one, two = (config_of(csv, changes=[f"seed={seed}"]) for seed in (1, 2))
     assert run_folder(one, tmp_path) != run_folder(two, tmp_path)
-    first, second = (run_forecast(config, tmp_path, device="cpu")["metrics"] for config in (one, two))
+    first, second = (run_task(config, tmp_path, device="cpu")["metrics"] for config in (one, two))
     assert first != second
 
 
-def test_unknown_model_settings_and_missing_files_are_refused(csv, tmp_path):
+def test_unknown_model_settings_and_missing_files_raise_an_error(csv, tmp_path):
     with pytest.raises(ValueError, match=message("unknown setting 'depth' of model 'patchtst'", "num_layers")):
-        run_forecast(config_of(csv, changes=["model.depth=3"]), tmp_path, device="cpu")
+        run_task(config_of(csv, changes=["model.depth=3"]), tmp_path, device="cpu")
     with pytest.raises((ValueError, OSError), match=r"nothing\.csv"):
-        run_forecast(config_of(csv.with_name("nothing.csv")), tmp_path, device="cpu")
+        run_task(config_of(csv.with_name("nothing.csv")), tmp_path, device="cpu")
 
 
-def test_missing_and_constant_values_need_a_word(csv, tmp_path):
+def test_missing_and_constant_values_need_a_setting(csv, tmp_path):
     frame = pd.read_csv(csv)
     frame.loc[3:5, "b"] = np.nan
     frame["c"] = 1.0
     frame.to_csv(csv, index=False)
     with pytest.raises(ValueError, match=message("missing values", "3 in 'b'", "ffill")):
-        run_forecast(config_of(csv), tmp_path / "runs", device="cpu")
+        run_task(config_of(csv), tmp_path / "runs", device="cpu")
     with pytest.raises(ValueError, match=message("constant", "'c'", "allow_constant")):
-        run_forecast(config_of(csv, changes=["fill=ffill"]), tmp_path / "runs", device="cpu")
+        run_task(config_of(csv, changes=["fill=ffill"]), tmp_path / "runs", device="cpu")
     assert not (tmp_path / "runs").exists()
     changes = ["fill=ffill", "allow_constant=true", "training.epochs=1"]
-    assert run_forecast(config_of(csv, changes=changes), tmp_path / "runs", device="cpu")["metrics"]["mse"] > 0
+    assert run_task(config_of(csv, changes=changes), tmp_path / "runs", device="cpu")["metrics"]["mse"] > 0
 
 
 def test_a_file_without_dates_can_be_run(csv, tmp_path):
     pd.read_csv(csv).drop(columns="date").to_csv(csv, index=False)
     config = config_of(csv, changes=['date_column=""', "training.epochs=1"])
-    assert run_forecast(config, tmp_path, device="cpu")["metrics"]["mse"] > 0
+    assert run_task(config, tmp_path, device="cpu")["metrics"]["mse"] > 0
 
 
 def test_layers_can_share_a_drop_rate(csv, tmp_path):
     own, shared = (
-        run_forecast(config_of(csv, changes=[f"share_drop_rate={choice}"]), tmp_path, device="cpu")["metrics"]
+        run_task(config_of(csv, changes=[f"share_drop_rate={choice}"]), tmp_path, device="cpu")["metrics"]
         for choice in ("false", "true")
     )
     assert own != shared
 
 
-def test_deterministic_mode_is_left_as_it_was(csv, tmp_path):
-    run_forecast(config_of(csv, "itransformer", "softmax", ["deterministic=true"]), tmp_path, device="cpu")
+def test_deterministic_mode_is_restored(csv, tmp_path):
+    run_task(config_of(csv, "itransformer", "softmax", ["deterministic=true"]), tmp_path, device="cpu")
     assert not torch.are_deterministic_algorithms_enabled()
 
 

@@ -1,14 +1,13 @@
 import csv
+import math
 import os
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.support import message
-from toa.experiments.published import parse_published, published_numbers
-
-HEADER = "table,dataset,horizon,backbone,variant,metric,value\n"
+from toa.experiments.paper.published import published_numbers
 
 
 def test_there_are_all_the_numbers_of_each_table():
@@ -52,16 +51,7 @@ def test_no_number_was_altered():
     assert ours == rows
 
 
-@pytest.mark.parametrize(
-    ("content", "parts"),
-    [
-        ("a,b\n", ("x.csv must have the columns table, dataset", "got a, b")),
-        (f"{HEADER}t,d,,b,v,m\n", ("line 2 of x.csv must have 7 fields, got 6",)),
-        (f"{HEADER}t,d,,b,v,m,much\n", ("line 2 of x.csv must end with a finite number, got 'much'",)),
-        (f"{HEADER}t,d,,b,v,m,nan\n", ("line 2 of x.csv must end with a finite number",)),
-        (f"{HEADER}t,d,,b,v,m,1\nt,d,,b,v,m,2\n", ("line 3 of x.csv must name a number of its own", "got t, d")),
-    ],
-)
-def test_a_wrong_file_is_refused(content, parts):
-    with pytest.raises(ValueError, match=message(*parts)):
-        parse_published(content, "x.csv")
+def test_every_number_is_finite_and_appears_once():
+    assert all(math.isfinite(number.value) for number in published_numbers())
+    keys = [replace(number, text="") for number in published_numbers()]
+    assert len(set(keys)) == len(keys)

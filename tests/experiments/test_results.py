@@ -7,7 +7,7 @@ import torch
 from tests.support import ROOT
 from toa.data import DATASETS, load_forecast
 from toa.experiments import read_record
-from toa.experiments.published import published_numbers
+from toa.experiments.paper.published import published_numbers
 from toa.experiments.records import Record
 from toa.nn import ReversibleInstanceNorm
 from toa.report.evidence import read_records

@@ -5,7 +5,7 @@ import statistics
 import pytest
 
 from tests.support import ROOT
-from toa.experiments.published import published_numbers
+from toa.experiments.paper.published import published_numbers
 from toa.experiments.records import Record
 from toa.report.evidence import read_records
 

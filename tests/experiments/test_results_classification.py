@@ -6,7 +6,7 @@ import pytest
 
 from tests.support import ROOT
 from toa.data import CLASSIFICATION_SETS
-from toa.experiments.published import published_numbers
+from toa.experiments.paper.published import published_numbers
 from toa.experiments.records import Record
 from toa.report.comparison import system_table
 from toa.report.evidence import read_records

@@ -12,12 +12,12 @@ import torch
 from tests.experiments.sweep_cases import make_jobs, write_series
 from tests.support import ROOT, message
 from toa.data import load_forecast
-from toa.experiments import forecasting, read_record, step_run
+from toa.experiments import read_record, step_run
 from toa.experiments import sweep as sweep_module
 from toa.experiments.claims import CLAIM, claimed, holder
-from toa.experiments.demixing import demixing_config
-from toa.experiments.jobs import Job, config_from, outcome
-from toa.experiments.outcomes import ERROR, RECORD, failure_times, finished, write_failure
+from toa.experiments.outcomes import ERROR, failure_times, finished, write_failure
+from toa.experiments.records import RECORD
+from toa.experiments.run import Job, config_from, outcome
 from toa.experiments.step_run import StepRun
 from toa.experiments.sweep import (
     EXECUTORS,
@@ -315,7 +315,7 @@ def test_runs_in_one_process_load_their_data_once(jobs, tmp_path, monkeypatch):
         read.append(dataset)
         return load(dataset, **how)
 
-    monkeypatch.setattr(forecasting, "load_forecast", counted)
+    monkeypatch.setattr("toa.tasks.forecast.load_forecast", counted)
     run_here(jobs, tmp_path)
     assert read == [path]
     with open(path, "a") as file:
@@ -358,8 +358,8 @@ def test_a_row_of_the_efficiency_table_is_run_as_a_job(tmp_path, monkeypatch):
     assert job.folder(tmp_path).name.startswith("patchtst-toa-relu-")
 
 
-def test_a_demixing_run_is_run_as_a_job(tmp_path):
-    config = replace(demixing_config("demo", "toa-relu", 3), steps=2, test_signals=8)
+def test_one_run_of_demixing_is_that_of_the_experiment(tmp_path):
+    config = replace(resolve("demixing", "demo", attention="toa-relu", seed=3), steps=2, test_signals=8)
     job = Job(config=config, label="demixing")
     ended, _ = run_here([job], tmp_path)
     assert ended.records[job.key]["name"] == "toa-relu-no-sor"
@@ -372,7 +372,7 @@ def test_a_demixing_run_is_run_as_a_job(tmp_path):
 def test_a_job_survives_json(jobs, kind):
     config = {
         "forecast": jobs[0].config,
-        "demixing": demixing_config("paper", "toa-relu", 3),
+        "demixing": resolve("demixing", "paper", attention="toa-relu", seed=3),
         "efficiency": StepRun(row="informer"),
     }[kind]
     job = Job(config=config, label="a, b", command=("toa", "run"))

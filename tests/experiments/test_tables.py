@@ -4,8 +4,8 @@ import pytest
 
 from tests.support import message
 from toa.data import DATASETS
-from toa.experiments.published import published_numbers
-from toa.experiments.tables import TABLES, missing_data, select, table_cells
+from toa.experiments.paper.published import published_numbers
+from toa.experiments.paper.tables import TABLES, missing_data, select, table_cells
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def test_a_cell_has_as_many_runs_as_its_number_is_the_mean_of(table, wanted, run
     assert len(cell.seeded(3)) == (3 * runs if random else runs)
 
 
-def test_seeds_go_on_from_the_papers():
+def test_seeds_start_with_the_papers():
     runs = one("demixing", variant="softmax").seeded(3)
     assert [run.config.seed for run in runs] == [2024, 2025, 2026]
     assert runs[2].command[-2:] == ("--seed", "2026")
@@ -93,14 +93,14 @@ def test_missing_data_are_named_with_a_remedy(no_data):
     assert missing_data(one("demixing", variant="softmax")) == []
 
 
-def test_a_file_that_is_here_is_not_missing(no_data, tmp_path):
+def test_an_existing_file_is_not_missing(no_data, tmp_path):
     path = tmp_path / DATASETS["ETTh1"].path
     path.parent.mkdir(parents=True)
     path.touch()
     assert missing_data(one("efficiency", backbone="informer")) == []
 
 
-def test_what_is_not_in_a_table_is_refused_with_what_is():
+def test_unknown_values_raise_an_error_with_the_known_ones():
     with pytest.raises(ValueError, match=message("unknown table 'forecast'", "forecast-full")):
         table_cells("forecast")
     with pytest.raises(ValueError, match=message("unknown dataset 'ETTh1'", "known:", "ETT,")):

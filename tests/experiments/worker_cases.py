@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tests.experiments.sweep_cases import make_jobs, stamps, write_series
 from toa.experiments.claims import holder
-from toa.experiments.jobs import Job
+from toa.experiments.run import Job
 from toa.experiments.sweep import MAX_DEATHS, Event, RunContext, sweep
 
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from toa.experiments.jobs import Job
-from toa.experiments.tables import FIRST_SEED, Cell, select, table_cells
+from toa.experiments.paper.tables import FIRST_SEED, Cell, select, table_cells
+from toa.experiments.run import Job
 from toa.nn import make_operator
 from toa.tasks.checkpoint import save_checkpoint
 

@@ -4,12 +4,12 @@ import pytest
 import torch
 
 from toa.data import HarmonicDemixing
-from toa.experiments.anomaly import SCORES
 from toa.experiments.demixing import DemixingResult, VariantView
 from toa.experiments.demo import DemoRun
 from toa.report.demo import classification_table, demixing_section, demixing_table, detection_table
 from toa.report.figures import draw_demixing, save_figure
 from toa.report.page import Section, write_sections
+from toa.tasks.anomaly import SCORES
 from toa.tasks.checkpoint import save_checkpoint
 
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from tests.support import message
-from toa.experiments.anomaly import SCORES
 from toa.report import figures
 from toa.report.figures import draw_confusion, draw_detection, write_confusion, write_detection
+from toa.tasks.anomaly import SCORES
 from toa.tasks.checkpoint import save_checkpoint
 
 

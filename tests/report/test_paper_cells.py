@@ -6,9 +6,9 @@ import pytest
 
 from tests.report.paper_cases import ATTENTIONS, cell_of, etth1_records, hide_data, record_of, write_lines
 from tests.support import message
-from toa.experiments.jobs import Job, config_from
 from toa.experiments.outcomes import write_failure
-from toa.experiments.tables import protocol_job, table_cells
+from toa.experiments.paper.tables import protocol_job, table_cells
+from toa.experiments.run import Job, config_from
 from toa.report.cells import departure, paper_entries
 from toa.report.evidence import read_evidence
 

@@ -39,7 +39,7 @@ def test_a_compiled_run_stopped_and_resumed_ends_with_the_same_weights(tmp_path)
     assert_same_weights(run(Small(), config=COMPILED, checkpoint=tmp_path / "c.safetensors"), whole)
 
 
-def test_compiled_dropout_keeps_as_many_and_raises_them() -> None:
+def test_compiled_dropout_keeps_the_same_share_and_scales_it() -> None:
     x = torch.ones(40, 8, 6, 7, requires_grad=True)
     found = torch.compile(dropout, fullgraph=True)(x, 0.25)
     kept = found != 0

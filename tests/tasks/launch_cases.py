@@ -1,4 +1,4 @@
-"""How many kernels a training step launches; run by test_launches.py in a process with Triton's interpreter.
+"""Number of kernel launches per training step; run by test_launches.py in a process with Triton's interpreter.
 
 What PyTorch does is counted where it is dispatched, views and new tensors left out, kernels where they are launched.
 Dropout is taken as on a GPU. The optimizer and the gathering of a batch are not counted.
@@ -17,8 +17,9 @@ from torch.utils._pytree import tree_leaves
 from toa.models import build_forecaster
 from toa.nn import dropout as dropout_module
 from toa.tasks import TrainingConfig
-from toa.tasks.forecasting import forecast_loss
-from toa.tasks.training import _Run, make_fabric
+from toa.tasks.distributed import make_fabric
+from toa.tasks.forecast import forecast_loss
+from toa.tasks.step import TrainingStep
 
 # what makes a tensor without writing to it
 UNWRITTEN = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"}
@@ -69,12 +70,12 @@ def count_launches(monkeypatch, attention: str, **settings: Any) -> Counter[str]
             return tuple(torch.randn(shape) for shape in shapes)
 
     fabric = make_fabric(torch.device("cpu"))
-    run = _Run(model=model, batches=One(), loss_of=forecast_loss("mse"), config=TrainingConfig(), fabric=fabric)
+    run = TrainingStep(model, One(), forecast_loss("mse"), TrainingConfig(), fabric)
     monkeypatch.setattr(run.optimizer, "step", lambda: None)
     run.wrapped.train()
-    batch = run._gather(0, 0)
+    batch = run._inputs(0, 0)
     with launches:
-        run._step(*batch)
+        run.eager(*batch)
     return launches.counts
 
 

@@ -7,16 +7,8 @@ from torch import Tensor, nn
 
 from tests.support import message
 from toa.data import SeriesWindows
-from toa.tasks.anomaly import (
-    RULES,
-    DetectionRules,
-    ReconstructionBatches,
-    Scores,
-    detect,
-    evaluate_reconstruction,
-    reconstruction_loss,
-    score_series,
-)
+from toa.tasks.anomaly import ReconstructionBatches, evaluate_reconstruction, reconstruction_loss, score_series
+from toa.tasks.detection import RULES, DetectionRules, Scores, detect
 
 
 class Flat(nn.Module):
@@ -68,12 +60,12 @@ def test_scoring_in_batches_changes_nothing(monkeypatch):
     np.testing.assert_allclose(parts.steps, whole.steps)
 
 
-def test_steps_that_no_window_holds_are_refused():
+def test_steps_outside_of_all_windows_raise_an_error():
     with pytest.raises(ValueError, match=message("windows must cover every step", "whole=True")):
         score_series(Flat(), SeriesWindows(SERIES, 6, stride=6))
 
 
-def test_losses_are_mean_squared_errors_and_evaluation_leaves_the_mode():
+def test_losses_are_mean_squared_errors_and_evaluation_keeps_the_mode():
     model = Flat()
     windows = SeriesWindows(SERIES, 6)
     x = windows.batch(torch.arange(len(windows)))
@@ -85,7 +77,7 @@ def test_losses_are_mean_squared_errors_and_evaluation_leaves_the_mode():
     assert not model.training
 
 
-def test_batches_hold_every_window_once_an_epoch():
+def test_batches_hold_every_window_once_per_epoch():
     windows = SeriesWindows(SERIES[:, :1], 6)
     batches = ReconstructionBatches(windows, 5, seed=1)
     assert batches.steps_per_epoch == 4
@@ -109,7 +101,7 @@ TEST = scores([1.0, 9.0, 2.0, 8.0, 3.0, 1.0])
 LABELS = np.array([False, True, True, False, False, False])
 
 
-def test_the_rules_are_the_field_s_and_the_strict_ones():
+def test_the_rules_are_those_of_the_library_and_strict_ones():
     pa, strict = RULES
     assert (pa.name, pa.threshold_source, pa.overlaps, pa.point_adjust) == (
         "tslib-pa",
@@ -126,7 +118,7 @@ def test_the_rules_are_the_field_s_and_the_strict_ones():
     assert (pa.headline, strict.headline) == ("pa_f1", "f1")
 
 
-def test_strict_rules_take_the_threshold_from_train_and_count_a_step_once():
+def test_strict_rules_use_the_train_threshold_and_count_each_step_once():
     _, strict = detect(TRAIN, TEST, LABELS, anomaly_ratio=50.0)
     assert strict.threshold == 3.0
     assert strict.flags.tolist() == [False, True, False, True, False, False]
@@ -135,7 +127,7 @@ def test_strict_rules_take_the_threshold_from_train_and_count_a_step_once():
     assert strict.metrics["pa_recall"] == 1.0
 
 
-def test_the_fields_rules_pool_both_series_and_count_windows():
+def test_library_rules_pool_both_series_and_count_windows():
     pa, _ = detect(TRAIN, TEST, LABELS, anomaly_ratio=20.0)
     # train steps 1 2 | 2 3 | 3 4 | 4 5, test steps 1 9 | 9 2 | 2 8 | 8 3 | 3 1
     pooled = [1, 2, 2, 3, 3, 4, 4, 5, 1, 9, 9, 2, 2, 8, 8, 3, 3, 1]
@@ -149,7 +141,7 @@ def test_the_fields_rules_pool_both_series_and_count_windows():
     assert pa.flags.tolist() == [False, True, False, True, False, False]
 
 
-def test_what_is_undefined_says_why():
+def test_undefined_metrics_have_a_reason():
     for labels, why in ((np.zeros(6, bool), "no step is labelled"), (np.ones(6, bool), "every step is labelled")):
         for found in detect(TRAIN, TEST, labels, anomaly_ratio=50.0):
             assert set(found.undefined) == set(found.metrics)
@@ -169,13 +161,13 @@ def test_what_is_undefined_says_why():
         ({"labels": LABELS[:-1]}, ("labels must be one for each of the 6 test steps, got 5",)),
     ],
 )
-def test_wrong_requests_are_refused(options: dict[str, Any], parts):
+def test_wrong_arguments_raise_an_error(options: dict[str, Any], parts):
     given: dict[str, Any] = {"labels": LABELS, "anomaly_ratio": 1.0, **options}
     labels = given.pop("labels")
     with pytest.raises(ValueError, match=message(*parts)):
         detect(TRAIN, TEST, labels, **given)
 
 
-def test_unknown_rules_are_refused():
+def test_unknown_rules_raise_an_error():
     with pytest.raises(ValueError, match=message("unknown threshold_source 'test'; known: train and test, train")):
         DetectionRules(name="x", threshold_source="test", overlaps="averaged", point_adjust=False)  # type: ignore[arg-type]

@@ -35,7 +35,7 @@ flag_vectors = st.integers(1, 40).flatmap(
 )
 
 
-def test_runs_are_half_open_and_know_what_they_meet():
+def test_runs_are_half_open_and_count_overlaps():
     runs, flags = Runs.of(LABELS), Runs.of(bits("0110011111110"))
     assert (runs.starts.tolist(), runs.stops.tolist()) == ([2, 10], [6, 12])
     assert runs.count(FLAGS).tolist() == [1, 0]
@@ -89,7 +89,7 @@ def test_a_perfect_score_has_full_vus_and_a_reversed_one_little():
 
 
 @given(flag_vectors)
-def test_point_adjustment_never_lowers_recall_and_leaves_false_alarms_alone(pair):
+def test_point_adjustment_never_lowers_recall_or_changes_false_alarms(pair):
     labels, flags = pair
     adjusted = point_adjust(labels, flags)
     assert np.all(adjusted >= flags)
@@ -111,7 +111,7 @@ def test_pa_k_lies_between_no_adjustment_and_all(pair):
         assert low - 1e-12 <= area <= high + 1e-12
 
 
-def test_a_random_score_gains_from_long_runs_alone():
+def test_a_random_score_gains_only_from_long_runs():
     long = bits(("0" * 900 + "1" * 100) * 20)
     short = bits(("0" * 9 + "1") * 2000)
     gain, spread = (number(value) for value in random_adjusted_f1(long, 0.05).values())
@@ -123,7 +123,7 @@ def test_a_random_score_gains_from_long_runs_alone():
 
 
 @pytest.mark.parametrize("labels", [np.zeros(5, bool), np.ones(5, bool)], ids=["normal", "anomalous"])
-def test_labels_of_one_kind_leave_every_metric_undefined(labels):
+def test_equal_labels_leave_every_metric_undefined(labels):
     flags = bits("01000")
     results = {
         **point_metrics(labels, flags),
@@ -144,14 +144,14 @@ def test_without_flags_precision_is_undefined_and_f1_is_zero():
     assert vus_metrics(LABELS, np.ones(len(LABELS))) == {"vus_pr": None, "vus_roc": None}
 
 
-def test_wrong_vectors_are_refused():
-    with pytest.raises(ValueError, match=message("flags must have one entry a label, 13, got 2")):
+def test_wrong_vectors_raise_an_error():
+    with pytest.raises(ValueError, match=message("flags must have one entry per label, 13, got 2")):
         point_metrics(LABELS, bits("01"))
     with pytest.raises(ValueError, match=message("labels must be bool of shape (T,), got int64")):
         adjusted_metrics(LABELS.astype(np.int64), FLAGS)
     with pytest.raises(ValueError, match=message("labels must have at least one entry")):
         point_metrics(bits(""), bits(""))
-    with pytest.raises(ValueError, match=message("score must have one entry a label, 13, got 2")):
+    with pytest.raises(ValueError, match=message("score must have one entry per label, 13, got 2")):
         vus_metrics(LABELS, np.zeros(2))
 
 

@@ -7,7 +7,7 @@ from tests.support import message
 from toa.tasks.checkpoint import load_checkpoint, save_checkpoint
 
 
-def test_a_checkpoint_gives_back_what_it_was_given(tmp_path):
+def test_a_checkpoint_returns_the_saved_tensors_and_facts(tmp_path):
     tensors = {"a": torch.randn(3, 2), "b": torch.tensor(7, dtype=torch.uint8)}
     save_checkpoint(tmp_path / "deep" / "c.safetensors", tensors, {"step": 3, "key": "k"})
     saved = load_checkpoint(tmp_path / "deep" / "c.safetensors")
@@ -31,7 +31,7 @@ def test_a_failed_write_leaves_the_old_checkpoint(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("content", [b"", b"not a checkpoint", b"\x08\x00\x00\x00\x00\x00\x00\x00{}      "])
-def test_another_file_is_refused(tmp_path, content):
+def test_a_file_of_another_kind_raises_an_error(tmp_path, content):
     path = tmp_path / "c.safetensors"
     path.write_bytes(content)
     with pytest.raises(ValueError, match=message("c.safetensors", "must be a checkpoint of toa", "delete it")):

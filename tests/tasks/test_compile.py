@@ -16,7 +16,7 @@ def test_compiled_training():
     run_without_shape_checks(Path(__file__).with_name("compile_cases.py"), "-W", own)
 
 
-def test_a_cpu_without_a_compiler_is_told_before_training(monkeypatch):
+def test_compile_without_a_compiler_raises_an_error_before_training(monkeypatch):
     monkeypatch.setattr(shutil, "which", lambda name: None)
     with pytest.raises(ValueError, match=message("training.compile must be false", "C++ compiler", "install g++")):
         run(Small(), config=TrainingConfig(compile=True))

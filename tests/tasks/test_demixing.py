@@ -22,7 +22,7 @@ def small(name: str = "toa-gated", *, steps: int = 3, seed: int = 1) -> Demixing
     )
 
 
-def test_a_seed_decides_the_weights():
+def test_the_seed_determines_the_weights():
     first, again, other = (train_demixer(small(seed=seed))[0].state_dict() for seed in (1, 1, 2))
     assert all(torch.equal(first[n], again[n]) for n in first)
     assert not all(torch.equal(first[n], other[n]) for n in first)
@@ -34,7 +34,7 @@ def test_training_beats_returning_the_noisy_signal():
     assert regime_errors(demix(train_demixer(config)[0], batch.noisy), batch)["mse"] < 0.23
 
 
-def test_every_seed_is_judged_on_the_same_signals():
+def test_every_seed_has_the_same_test_signals():
     assert checksum(held_out_signals(small(seed=1))) == checksum(held_out_signals(small(seed=2)))
     assert len(checksum(held_out_signals(small()))) == 64
 
@@ -72,7 +72,7 @@ def test_frequency_response_of_a_filter_is_its_gain():
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-def test_signals_that_are_not_finite_are_refused(bad):
+def test_signals_that_are_not_finite_raise_an_error(bad):
     config = small()
     noisy = held_out_signals(config).noisy.clone()
     noisy[3, 5] = bad

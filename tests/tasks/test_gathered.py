@@ -1,4 +1,4 @@
-"""A step that is given places and gathers its batches itself, as one in a CUDA graph does."""
+"""A step that gathers its batches from indices, as in a CUDA graph."""
 
 import pytest
 import torch
@@ -6,11 +6,12 @@ from torch import Tensor, nn
 
 from toa.tasks import TrainingConfig
 from toa.tasks.batches import ShuffledBatches
-from toa.tasks.training import _Run, make_fabric
+from toa.tasks.distributed import make_fabric
+from toa.tasks.step import TrainingStep
 
 
 class Rows:
-    """Rows to learn from, in an order of their own each epoch."""
+    """Training rows with a random order per epoch."""
 
     def __init__(self) -> None:
         self.x = torch.randn(14, 4, generator=torch.Generator().manual_seed(1))
@@ -31,11 +32,11 @@ def learn(*, accumulate: int, gathers: bool) -> tuple[nn.Linear, Tensor]:
     rows, model = Rows(), nn.Linear(4, 1)
     batches = ShuffledBatches(rows, lambda index: (rows.x[index], rows.x[index].sum(-1, True)), 4, seed=3)
     config = TrainingConfig(epochs=2, learning_rate=0.05, accumulate=accumulate)
-    run = _Run(model=model, batches=batches, loss_of=loss_of, config=config, fabric=make_fabric(torch.device("cpu")))
-    run.gathered = batches if gathers else None
-    for _ in range(run.total):
-        run.advance(run._step)
-    return model, run.loss_sum
+    step = TrainingStep(model, batches, loss_of, config, make_fabric(torch.device("cpu")))
+    step._gathered = batches if gathers else None
+    for number in range(config.epochs * step.per_epoch):
+        step.run(number)
+    return model, step.loss_sum
 
 
 @pytest.mark.parametrize("accumulate", [1, 3])
@@ -46,8 +47,8 @@ def test_a_step_that_gathers_its_batches_learns_the_same(accumulate):
     assert float(loss) > 0.0
 
 
-def test_a_batch_is_what_lies_at_its_places():
+def test_a_batch_holds_the_rows_of_its_indices():
     rows = Rows()
     batches = ShuffledBatches(rows, lambda index: (rows.x[index],), 4, seed=3)
     for step in range(4):
-        assert torch.equal(batches.at(1, step)[0], rows.x[batches.places(1, step)])
+        assert torch.equal(batches.at(1, step)[0], rows.x[batches.indices(1, step)])

@@ -20,6 +20,6 @@ def test_low_precision_forecasts_are_compared_in_float32():
     assert means.means()["mae"] == pytest.approx(0.001, rel=1e-3)
 
 
-def test_means_of_nothing_are_refused():
+def test_means_without_entries_raise_an_error():
     with pytest.raises(ValueError, match="at least one entry"):
         RunningMeans(FORECAST_METRICS, torch.device("cpu")).means()

@@ -29,7 +29,7 @@ def take_steps(layers: nn.Module, optimizer: torch.optim.Optimizer, count: int) 
 
 @pytest.mark.parametrize(("own", "plain"), KINDS)
 @pytest.mark.parametrize("least", [4, 2**14])
-def test_pieces_are_updated_as_pytorch_updates_the_whole(monkeypatch, own, plain, least):
+def test_pieces_are_updated_as_pytorch_updates_complete_tensors(monkeypatch, own, plain, least):
     monkeypatch.setattr(piecewise, "_LEAST", least)
     monkeypatch.setattr(piecewise, "_ALIGNMENT", 1)
     settings = {"lr": torch.tensor(0.01), "betas": (0.8, 0.9), "weight_decay": 0.1, "fused": True}
@@ -69,7 +69,7 @@ def test_small_models_are_cut_and_large_ones_are_not():
     assert sizes(2**22) == [2**22]
 
 
-def test_a_closure_is_called_and_what_it_gives_returned():
+def test_a_closure_is_called_and_its_result_returned():
     layers = nn.Linear(2, 1)
     optimizer = PiecewiseAdam(layers.parameters(), lr=torch.tensor(0.1), fused=True)
 

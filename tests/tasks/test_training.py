@@ -15,7 +15,7 @@ from tests.support import ROOT, message
 from toa.nn import StochasticOperatorRegularization, TemporalOperatorAttention
 from toa.tasks import TrainingConfig, TrainingState, TrainingStopped, make_fabric, time_steps, train
 from toa.tasks.checkpoint import load_checkpoint
-from toa.tasks.training import _Run
+from toa.tasks.step import TrainingStep
 
 
 class Small(nn.Module):
@@ -35,7 +35,7 @@ class Small(nn.Module):
 
 
 class Numbers:
-    """Four batches an epoch, the last one shorter; `before` may interfere with a step."""
+    """Four batches per epoch, the last one shorter; `before` may interfere with a step."""
 
     def __init__(self, before=None, device: str = "cpu") -> None:
         self.before = before
@@ -97,24 +97,24 @@ def test_the_steps_that_are_timed_are_those_of_training():
     assert min(seconds) > 0.0
 
 
-def test_a_step_that_breaks_off_leaves_no_gradients_to_the_next(monkeypatch):
+def test_a_failed_step_leaves_no_gradients_to_the_next(monkeypatch):
     def refuse() -> None:
         raise RuntimeError("operation not permitted when stream is capturing")
 
     def gradients(breaks: bool) -> list[Tensor]:
         model, config = Small(dropout=0.0), TrainingConfig(epochs=1)
         fabric = make_fabric(torch.device("cpu"))
-        taken = _Run(model=model, batches=Numbers(), loss_of=loss_of, config=config, fabric=fabric)
+        taken = TrainingStep(model, Numbers(), loss_of, config, fabric)
         found: list[Tensor] = []
         if breaks:
             monkeypatch.setattr(taken.optimizer, "step", refuse)
             with pytest.raises(RuntimeError, match="not permitted"):
-                taken._step(*taken._gather(0, 0))
+                taken.eager(*taken._inputs(0, 0))
         monkeypatch.setattr(
             taken.optimizer, "step", lambda: found.extend(x.grad for x in model.parameters() if x.grad is not None)
         )
         torch.manual_seed(1)
-        taken._step(*taken._gather(0, 1))
+        taken.eager(*taken._inputs(0, 1))
         return found
 
     broken, plain = gradients(True), gradients(False)
@@ -122,7 +122,7 @@ def test_a_step_that_breaks_off_leaves_no_gradients_to_the_next(monkeypatch):
     assert all(torch.equal(one, other) for one, other in zip(broken, plain, strict=True))
 
 
-def test_no_steps_cannot_be_timed():
+def test_timing_no_steps_raises_an_error():
     fabric = make_fabric(torch.device("cpu"))
     with pytest.raises(ValueError, match=message("steps must be at least 1, got 0")):
         time_steps(Small(), Numbers(), loss_of, TrainingConfig(), fabric=fabric, steps=0, warmup=0)
@@ -178,7 +178,7 @@ def test_checkpoints_take_no_more_than_their_share_of_the_time(tmp_path, monkeyp
 
 
 @pytest.mark.parametrize("share", [0.0, 1.5])
-def test_a_share_of_the_time_lies_between_nothing_and_all(share):
+def test_a_share_of_the_time_outside_of_its_bounds_raises_an_error(share):
     with pytest.raises(ValueError, match=message("save_share", "above 0", "at most 1", str(share))):
         run(Small(), save_share=share)
 
@@ -195,7 +195,7 @@ def test_a_layers_own_generator_is_resumed_too(tmp_path):
     assert_same_weights(run(model(), checkpoint=path), whole)
 
 
-def test_a_checkpoint_of_other_weights_is_refused(tmp_path):
+def test_a_checkpoint_of_other_weights_raises_an_error(tmp_path):
     path = tmp_path / "c.safetensors"
     run(Small(), checkpoint=path)
     other = Small()
@@ -276,10 +276,10 @@ def test_accumulated_batches_make_the_step_of_their_mean():
         torch.testing.assert_close(x, y, rtol=1e-4, atol=1e-6)
 
 
-def test_a_checkpoint_of_another_run_is_refused(tmp_path):
+def test_a_checkpoint_of_another_run_raises_an_error(tmp_path):
     path = tmp_path / "c.safetensors"
     run(Small(), checkpoint=path, key="one")
-    with pytest.raises(ValueError, match=message("must be a checkpoint of this run", "'two'", "'one'", "delete it")):
+    with pytest.raises(ValueError, match=message("must be a checkpoint of this run", "'two'", "'one'", "delete")):
         run(Small(), checkpoint=path, key="two")
 
 
@@ -352,7 +352,7 @@ def test_a_captured_step_trains_like_an_eager_one():
 
 
 @pytest.mark.gpu
-def test_a_captured_run_stopped_and_resumed_goes_on(tmp_path):
+def test_a_captured_run_can_be_stopped_and_resumed(tmp_path):
     path = tmp_path / "c.safetensors"
 
     def go(before=None) -> list[float]:

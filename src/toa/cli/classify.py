@@ -121,10 +121,10 @@ def _write(
 
         true, guess = (torch.from_numpy(np.searchsorted(classifier.classes_, one)) for one in (labels, predicted))
         counts = confusion_matrix(true, guess, len(names))
-        scores = class_scores(counts)
+        scores = class_scores(true, guess)
         shown = f"accuracy {scores['accuracy']:.3f}, balanced {scores['balanced_accuracy']:.3f}"
         console.print(f"{len(table)} cases of {name}: {shown}, macro F1 {scores['macro_f1']:.3f}.", soft_wrap=True)
-        figure = draw_confusion(counts.numpy(), names, f"{name}\n{shown}")
+        figure = draw_confusion(counts, names, f"{name}\n{shown}")
     else:
         why = "" if labels is None else "; not evaluated, because some labels are not classes of the model"
         console.print(f"{len(table)} cases of {name} classified{why}.", soft_wrap=True)

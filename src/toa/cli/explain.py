@@ -1,4 +1,4 @@
-"""The command `toa explain`: what the operators of a model have learned. Heavy imports wait until it runs."""
+"""The command `toa explain`: pictures of the learned operators of a model. Heavy imports wait until it runs."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,32 +13,31 @@ from toa.cli.terminal import clear_errors
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from toa.experiments.saved import SavedRun
+    from toa.experiments.run import LoadedRun
     from toa.report.tables import Rows
 
 
 def explain(
     model: Annotated[
         Path,
-        typer.Argument(
-            help="Folder of a finished run, as `toa run` and `toa demix` leave it, or what an estimator saved."
-        ),
+        typer.Argument(help="Folder of a finished run of `toa run` or `toa demix`, or a saved estimator."),
     ],
     out: Annotated[
-        Path | None, typer.Option(help="Folder for the page and the pictures; explain beside the model if not given.")
+        Path | None, typer.Option(help="Folder for the page and the pictures; MODEL/explain if not given.")
     ] = None,
     sample: Annotated[
-        int, typer.Option(help="Window or case, from 0, that the mixing is shown for: of the run's test data, or DATA.")
+        int,
+        typer.Option(
+            help="Index, from 0, of the window or case whose mixing is drawn: in the test data of the run, or in DATA."
+        ),
     ] = 0,
-    data: Annotated[
-        Path | None, typer.Option(help="Table that the sample of a saved estimator is taken from: CSV, or .ts.")
-    ] = None,
-    data_dir: Annotated[Path | None, typer.Option(help="Where the data of a run are looked for first.")] = None,
+    data: Annotated[Path | None, typer.Option(help="Table with the sample for a saved estimator: CSV or .ts.")] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="Folder that is searched first for the data of a run.")] = None,
 ) -> None:
-    """Draw what a model's operators have learned: a page and a PNG file for each layer and operator.
+    """Draw the learned operators of a model: one page, and one PNG file per layer and operator.
 
-    Heat maps, row sums, distance from the simplex, frequency response and eigenvalues of each head, and the mixing of
-    one sample. Examples:
+    Shows heat maps, row sums, distance from the simplex, frequency response and eigenvalues per head, and the mixing
+    of one sample. Examples:
 
     toa explain runs/ETTh1-96-patchtst-toa-gated-2024-1a2b3c4d
 
@@ -52,90 +51,94 @@ def explain(
 
         is_run = (model / "record.json").is_file()
         if is_run and data is not None:
-            raise ValueError("--data goes with a saved estimator; a run has its own, got a run; leave it out.")
-        seen = _of_run(model, sample, data_dir) if is_run else _of_estimator(model, sample, data)
-        layers = view_layers(seen.model, seen.sample)
+            raise ValueError(
+                "--data must be left out for a run, which has its own data, got a run; use it with a saved estimator."
+            )
+        subject = _of_run(model, sample, data_dir) if is_run else _of_estimator(model, sample, data)
+        layers = view_layers(subject.model, subject.sample)
         files = write_explanation(
             layers,
             out or (model if model.is_dir() else model.parent) / "explain",
-            heading=f"What the operators of {seen.name} have learned",
-            lead=f"{seen.lead}; {len(layers)} layers with operators.",
-            sample=seen.said,
-            ordered=tokens_have_order(seen.model),
-            facts=seen.facts,
+            heading=f"What the operators of {subject.name} have learned",
+            lead=f"{subject.lead}; {len(layers)} layers with operators.",
+            sample=subject.caption,
+            ordered=tokens_have_order(subject.model),
+            facts=subject.facts,
         )
         console = make_console()
         for path in files[:-1]:
             console.print(f"figure: {path}", soft_wrap=True)
-        console.print(f"{seen.said}\npage:   {files[-1]}", soft_wrap=True)
+        console.print(f"{subject.caption}\npage:   {files[-1]}", soft_wrap=True)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class _Seen:
-    """A model to explain, a sample for it, and both in words."""
+class _Subject:
+    """A model to explain, a sample for it, and their descriptions."""
 
     model: "nn.Module"
     sample: Any
     name: str
     lead: str
-    said: str
+    caption: str
     facts: "Rows"
 
 
-def _of_run(folder: Path, index: int, data_dir: Path | None) -> _Seen:
-    from toa.experiments.saved import load_run
+def _of_run(folder: Path, index: int, data_dir: Path | None) -> _Subject:
+    from toa.experiments.run import load_run
 
     run = load_run(folder)
-    inputs, said = _sample(run, index, data_dir)
+    inputs, caption = _sample(run, index, data_dir)
     record = run.record
     dataset = getattr(run.config, "dataset", "")
-    where = f" on {Path(dataset).name}" if dataset else ""
+    where = f"task {run.task.name}" + (f" on {Path(dataset).name}" if dataset else "")
     rows = [("metric", "value"), *((name, f"{value:.4f}") for name, value in sorted(record["metrics"].items()))]
     rows += [("command", record["command"]), ("commit", str(record["commit"])), ("device", record["device"])]
-    return _Seen(
+    return _Subject(
         model=run.model,
         sample=inputs,
         name=record["name"],
-        lead=f"{record['name']}, task {run.task}{where}, seed {record['seed']}, {record['parameters']:,} parameters",
-        said=said,
+        lead=f"{record['name']}, {where}, seed {record['seed']}, {record['parameters']:,} parameters",
+        caption=caption,
         facts=rows,
     )
 
 
-def _of_estimator(path: Path, index: int, data: Path | None) -> _Seen:
+def _of_estimator(path: Path, index: int, data: Path | None) -> _Subject:
     from toa.estimators.loading import load_estimator, run_sample
 
     if path.is_dir() and not (path / "config.json").is_file():
         raise ValueError(
             f"{path} must be the folder of a finished run, with record.json in it, or of a saved estimator, with "
-            "config.json, got neither; finish the run, or name another."
+            "config.json, got neither; finish the run, or choose another folder."
         )
     estimator: Any = load_estimator(path, device="cpu")
     kind = type(estimator).__name__
     backbone = estimator.architecture_["backbone"]
     parameters = sum(parameter.numel() for parameter in estimator.model_.parameters())
     if data is None:
-        sample, said = None, "No sample: name a table with --data."
+        sample, caption = None, "No sample: give a table with --data."
     else:
         rows, _ = read_cases_file(data)
-        sample, said = (lambda: run_sample(estimator, rows, index)), f"Sample: window or case {index} of {data.name}."
+        sample, caption = (
+            (lambda: run_sample(estimator, rows, index)),
+            f"Sample: window or case {index} of {data.name}.",
+        )
     chosen = [(name, str(value)) for name, value in estimator.get_params(deep=False).items() if value is not None]
-    return _Seen(
+    return _Subject(
         model=estimator.model_,
         sample=sample,
         name=f"{kind} {path.name}",
         lead=f"{kind} on {backbone}, columns {', '.join(estimator.columns_[:8])}, {parameters:,} parameters",
-        said=said,
+        caption=caption,
         facts=[("parameter", "value"), *chosen],
     )
 
 
-def _sample(run: "SavedRun", index: int, data_dir: Path | None) -> "tuple[tuple[Tensor | None, ...] | None, str]":
-    """The sample, and what it is in words; a run outlives its data."""
+def _sample(run: "LoadedRun", index: int, data_dir: Path | None) -> "tuple[tuple[Tensor | None, ...] | None, str]":
+    """The sample and its description; none if the data of the run are no longer there."""
     try:
         inputs = run.sample(index, data_dir)
     except OSError as error:
         return None, f"No sample: {error}"
-    kind = {"forecast": "window", "anomaly": "window", "classify": "case", "demixing": "signal"}[run.task]
     dataset = getattr(run.config, "dataset", "")
-    return inputs, f"Sample: {kind} {index} of the test data{f' of {Path(dataset).name}' if dataset else ''}."
+    return inputs, f"Sample: {run.task.unit} {index} of the test data{f' of {Path(dataset).name}' if dataset else ''}."

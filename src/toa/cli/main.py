@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -29,8 +29,7 @@ from toa.cli.watch import watch
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from toa.experiments import DemixingResult
-    from toa.experiments.demixing import Watcher
+    from toa.experiments.demixing import DemixingResult, Progress
     from toa.report.tables import Rows
 
 app = typer.Typer(
@@ -64,7 +63,7 @@ def _version(asked: bool) -> None:
 @app.callback()
 def main(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and leave.")
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
     """Operator attention on time series."""
@@ -76,12 +75,12 @@ def demo(
     device: DeviceOption = "auto",
     steps: Annotated[
         int | None,
-        typer.Option(help="Training steps of a demixing model; the other parts are shortened alike."),
+        typer.Option(help="Training steps per demixing model; the other parts are shortened in proportion."),
     ] = None,
 ) -> None:
-    """Three tasks, three small models each: harmonic demixing, real motions, a real anomaly (a few minutes)."""
+    """Train three small models for each of three tasks: demixing, classification, anomaly detection (a few minutes)."""
     with clear_errors(resumes=True):
-        from toa.experiments.demo import PARTS
+        from toa.experiments.demo import PARTS, run_part
         from toa.report.demo import TITLES, demixing_table, part_section, write_demo
         from toa.report.figures import draw_demixing, save_figure
 
@@ -89,9 +88,11 @@ def demo(
         demixing = _demix("demo", out / "demixing", device=device, steps=steps)
         _show_table(console, demixing_table(demixing, published=False), TITLES["demixing"])
         sections = []
-        for part, carry_out in PARTS.items():
+        for part in PARTS:
             with _progress() as watch:
-                runs = carry_out(out / part, steps=steps, device=device, command=["toa", *sys.argv[1:]], watch=watch)
+                runs = run_part(
+                    part, out / part, steps=steps, device=device, command=["toa", *sys.argv[1:]], watch=watch
+                )
             sections.append(part_section(part, runs))
             _show_table(console, sections[-1].table, sections[-1].title)
         figure = save_figure(draw_demixing(demixing), out / "demixing.png")
@@ -102,14 +103,14 @@ def demo(
 @app.command()
 def demix(
     preset: Annotated[
-        str, typer.Option(help="Size: 'paper' (length 672, three seeds; wants a GPU) or 'demo'.")
+        str, typer.Option(help="Size: 'paper' (length 672, three seeds; needs a GPU) or 'demo'.")
     ] = "demo",
     attention: Annotated[
         list[str] | None,
-        typer.Option(help="Attention to run: toa-gated, toa-relu, softmax, in 'paper' toa-softmax. Repeatable."),
+        typer.Option(help="Attention to run: toa-gated, toa-relu, softmax; in 'paper' also toa-softmax. Repeatable."),
     ] = None,
     seed: Annotated[list[int] | None, typer.Option(help="Seed to run. Repeatable.")] = None,
-    steps: Annotated[int | None, typer.Option(help="Training steps a model.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Training steps per model.")] = None,
     learning_rate: Annotated[float | None, typer.Option(help="Highest learning rate of the schedule.")] = None,
     sor: Annotated[
         bool | None,
@@ -119,7 +120,7 @@ def demix(
     out: Annotated[Path | None, typer.Option(help="Folder for results; runs/demix-PRESET if not given.")] = None,
     device: DeviceOption = "auto",
 ) -> None:
-    """Run the demixing experiment; stopped runs go on where they were, finished ones are not run again."""
+    """Run the demixing experiment. Interrupted runs resume; finished ones are only loaded."""
     with clear_errors(resumes=True):
         console = make_console()
         folder = Path(f"runs/demix-{preset}") if out is None else out
@@ -184,35 +185,11 @@ def theory(
         console.print(f"claims of the lemmas that fail: {'; '.join(failed) or 'none'}")
 
 
-def _demix(
-    preset: str,
-    out: Path,
-    *,
-    device: str,
-    steps: int | None,
-    learning_rate: float | None = None,
-    attentions: list[str] | None = None,
-    seeds: list[int] | None = None,
-    sor: bool | None = None,
-    tf32: bool = True,
-) -> "DemixingResult":
-    from toa.experiments import run_demixing
+def _demix(preset: str, out: Path, **options: Any) -> "DemixingResult":
+    from toa.experiments.demixing import run_demixing
 
-    command = ["toa", *sys.argv[1:]]
     with _progress() as watch:
-        return run_demixing(
-            preset,
-            out,
-            attentions=attentions,
-            seeds=seeds,
-            steps=steps,
-            learning_rate=learning_rate,
-            sor=sor,
-            tf32=tf32,
-            device=device,
-            command=command,
-            watch=watch,
-        )
+        return run_demixing(preset, out, command=["toa", *sys.argv[1:]], watch=watch, **options)
 
 
 def _show(console: "Console", result: "DemixingResult", out: Path, *, heading: str, published: bool) -> None:
@@ -240,8 +217,9 @@ def _show_table(console: "Console", rows: "Rows", heading: str) -> None:
 
 
 @contextmanager
-def _progress() -> "Iterator[Watcher]":
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+def _progress() -> "Iterator[Progress]":
+    from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as ProgressBar
 
     columns = (
         TextColumn("{task.description:<24}"),
@@ -251,7 +229,7 @@ def _progress() -> "Iterator[Watcher]":
         TimeRemainingColumn(elapsed_when_finished=True),
     )
     tasks: dict[tuple[str, int], TaskID] = {}
-    with Progress(*columns, console=make_console()) as progress:
+    with ProgressBar(*columns, console=make_console()) as progress:
 
         def watch(name: str, seed: int, done: int, steps: int, loss: float | None) -> None:
             if (name, seed) not in tasks:

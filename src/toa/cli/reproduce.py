@@ -2,7 +2,6 @@
 
 import shlex
 from collections import Counter
-from dataclasses import fields
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,15 +10,15 @@ import typer
 
 from toa._checks import check_at_least
 from toa._console import duration, make_console
-from toa.cli.run import DeviceOption, Request, config_of, run
+from toa.cli.run import DeviceOption, config_of, run
 from toa.cli.terminal import clear_errors
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress
 
-    from toa.experiments.jobs import Job
     from toa.experiments.outcomes import Outcome
+    from toa.experiments.run import Job
     from toa.experiments.sweep import Event, RunContext
 
 # typed here because importing the tables would slow down --help
@@ -117,7 +116,7 @@ def read_runs(path: Path) -> "list[Job]":
         FileNotFoundError: If there is no such file.
         ValueError: If a line is not a run; names the line.
     """
-    from toa.experiments.jobs import Job
+    from toa.experiments.run import Job
 
     if not path.is_file():
         raise FileNotFoundError(
@@ -158,18 +157,14 @@ def _config(words: list[str]) -> Any:
         if given[name] != default:
             option = f"--{name.replace('_', '-')}"
             raise ValueError(f"{option} must be left out of a line, got {given[name]}; give it for the whole list.")
-    names = [field.name for field in fields(Request) if field.name in given and field.name != "out"]
-    options = {name: given[name] for name in names}
-    return config_of(
-        given["task"], Request(**options, changes=tuple(given["change"] or ()), out=Path("runs") / given["task"])
-    )
+    return config_of(given)
 
 
 def _table_jobs(
     console: "Console", table: str, selection: dict[str, list[str] | None], seeds: int | None, data_dir: Path | None
 ) -> "list[Job]":
     """Return the runs of the selected numbers whose data are here; print what the others lack."""
-    from toa.experiments.tables import TABLES, missing_data, select, table_cells
+    from toa.experiments.paper.tables import TABLES, missing_data, select, table_cells
 
     cells = select(table_cells(table), **selection)
     count = TABLES[table].seeds if seeds is None else seeds
@@ -196,7 +191,7 @@ def _list_numbers(console: "Console", data_dir: Path | None) -> None:
     from rich import box
     from rich.table import Table
 
-    from toa.experiments.tables import TABLES, missing_data, table_cells
+    from toa.experiments.paper.tables import TABLES, missing_data, table_cells
 
     shown = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     shown.add_column("table", no_wrap=True)

@@ -21,7 +21,7 @@ from toa.estimators.fitting import attention_spec, choose_epochs, fit_model, res
 from toa.estimators.frames import Missing
 from toa.estimators.rows import match_columns
 from toa.models import CLASSIFIERS, build_classifier
-from toa.tasks.classification import CaseBatches, classification_loss, classify, validation_error
+from toa.tasks.classify import CaseBatches, classification_loss, classify, validation_error
 from toa.tasks.device import resolve_device
 from toa.tasks.optimization import TrainingConfig
 

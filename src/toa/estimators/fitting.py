@@ -10,9 +10,11 @@ from torch import Tensor, nn
 from toa._checks import check_at_least
 from toa.estimators.base import watched
 from toa.nn import AttentionSpec
+from toa.tasks.batches import Batches
 from toa.tasks.device import resolve_device
+from toa.tasks.distributed import make_fabric
 from toa.tasks.optimization import TrainingConfig
-from toa.tasks.training import Batches, TrainingState, make_fabric, train
+from toa.tasks.training import TrainingState, train
 
 # keeps scores bounded whatever the data; the layer's own default is the paper's formula as printed
 _NORMS = {"toa-relu": {"score_norm": "rms"}, "toa-gated": {"score_norm": "rms", "gate_norm": "rms"}}

@@ -39,7 +39,7 @@ from toa.models import MODELS, build_forecaster
 from toa.models.export import export_onnx
 from toa.tasks.batches import ShuffledBatches
 from toa.tasks.device import resolve_device
-from toa.tasks.forecasting import inputs_and_targets
+from toa.tasks.forecast import inputs_and_targets
 from toa.tasks.metrics import FORECAST_METRICS
 from toa.tasks.optimization import TrainingConfig
 

@@ -1,35 +1,19 @@
-"""Experiments: named presets, resumable runs, one record each."""
+"""Experiments: protocols, resumable runs with one record each, and the tables of the paper."""
 
-from toa.experiments.anomaly import anomaly_folder, run_anomaly
-from toa.experiments.anomaly_config import AnomalyRun, resolve_anomaly
-from toa.experiments.classification import classify_folder, run_classify
-from toa.experiments.classification_config import ClassifyRun, resolve_classify
-from toa.experiments.config import ForecastRun
-from toa.experiments.demixing import PRESETS, DemixingResult, run_demixing
-from toa.experiments.forecasting import run_folder, run_forecast
-from toa.experiments.protocols import resolve
+from toa.experiments.protocols import load_protocol, protocol_names, resolve
 from toa.experiments.records import config_hash, read_record, write_record
-from toa.experiments.settings import about, protocol_names
+from toa.experiments.run import Job, LoadedRun, load_run, run_folder, run_task
 
 __all__ = [
-    "PRESETS",
-    "AnomalyRun",
-    "ClassifyRun",
-    "DemixingResult",
-    "ForecastRun",
-    "about",
-    "anomaly_folder",
-    "classify_folder",
+    "Job",
+    "LoadedRun",
     "config_hash",
+    "load_protocol",
+    "load_run",
     "protocol_names",
     "read_record",
     "resolve",
-    "resolve_anomaly",
-    "resolve_classify",
-    "run_anomaly",
-    "run_classify",
-    "run_demixing",
     "run_folder",
-    "run_forecast",
+    "run_task",
     "write_record",
 ]

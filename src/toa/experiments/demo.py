@@ -1,29 +1,28 @@
-"""The parts of the demo on real data: runs small enough for two CPU cores, on sets that aeon's wheel holds.
+"""The parts of the demo on real data: runs small enough for two CPU cores, on datasets inside aeon's wheel.
 
-The first part, harmonic demixing, is the preset "demo" of `toa.experiments.demixing`.
+The first part, harmonic demixing, is the protocol "demo" of demixing.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
-from toa.experiments.anomaly import anomaly_folder, run_anomaly
-from toa.experiments.anomaly_config import AnomalyRun, resolve_anomaly
-from toa.experiments.classification import classify_folder, run_classify
-from toa.experiments.classification_config import ClassifyRun, resolve_classify
-from toa.experiments.demixing import PRESETS, Watcher
+from toa.experiments.demixing import Progress, observer
+from toa.experiments.protocols import load_protocol, resolve
 from toa.experiments.records import Record
-from toa.tasks.training import Observer
+from toa.experiments.run import run_folder, run_task
+from toa.tasks import AnomalyRun, ClassifyRun
 
 ATTENTIONS = ("toa-gated", "toa-relu", "softmax")
 SEEDS = (2024, 2025, 2026)
 
-# passes over the data, with nothing to cut them short
+# epochs, without early stopping
 _CLASSIFY_EPOCHS = 30
 _ANOMALY_EPOCHS = 10
 
-# 32 cases to train on: few to a batch, and a rate that falls to zero
+# 32 training cases: small batches, and a rate that falls to zero
 _CLASSIFY = (
     "batch_size=8",
     "model.num_layers=1",
@@ -41,7 +40,7 @@ _ANOMALY = (
     "lookback=64",
     "window_stride=8",
     "batch_size=16",
-    # one short range is seldom hit by chance: a few draws would say never
+    # a random score rarely hits the one short range, so few draws would give zero
     "random_draws=200",
     "model.num_layers=2",
     "model.embed_dim=32",
@@ -55,7 +54,7 @@ _ANOMALY = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DemoRun:
-    """A finished run and the folder of what it made."""
+    """A finished run and its folder."""
 
     record: Record
     folder: Path
@@ -67,103 +66,67 @@ class DemoRun:
 
 
 def classification_configs(steps: int | None = None) -> list[ClassifyRun]:
-    """Runs of a point-token Transformer on BasicMotions, each attention with each seed.
+    """Runs of a point-token Transformer on BasicMotions, one per attention and seed.
 
     Args:
-        steps: Steps of the demixing part; the epochs are as many times fewer, or more. None is the full length.
+        steps: Steps of the demixing part; epochs change in proportion. None is the full length.
     """
-    changes = (*_CLASSIFY, f"training.epochs={_share(_CLASSIFY_EPOCHS, steps)}")
-    return [
-        resolve_classify(
-            "strict", dataset="BasicMotions", backbone="transformer", attention=name, seed=seed, changes=changes
-        )
-        for seed in SEEDS
-        for name in ATTENTIONS
-    ]
+    changes = (*_CLASSIFY, f"training.epochs={_epochs(_CLASSIFY_EPOCHS, steps)}")
+    return _configs("classify", "strict", dataset="BasicMotions", backbone="transformer", changes=changes)
 
 
 def anomaly_configs(steps: int | None = None) -> list[AnomalyRun]:
     """Runs of PatchTST on the UCR series; `steps` as for `classification_configs`."""
     stem = ucr_series()
-    changes = (*_ANOMALY, f"training.epochs={_share(_ANOMALY_EPOCHS, steps)}")
-    return [
-        resolve_anomaly(
-            "toa-paper",
-            dataset=f"{stem}_TRAIN.csv",
-            test_file=f"{stem}_TEST.csv",
-            backbone="patchtst",
-            attention=name,
-            seed=seed,
-            changes=changes,
-        )
-        for seed in SEEDS
-        for name in ATTENTIONS
-    ]
+    changes = (*_ANOMALY, f"training.epochs={_epochs(_ANOMALY_EPOCHS, steps)}")
+    names = {"dataset": f"{stem}_TRAIN.csv", "test_file": f"{stem}_TEST.csv"}
+    return _configs("anomaly", "toa-paper", backbone="patchtst", changes=changes, **names)
 
 
 def ucr_series() -> Path:
-    """The UCR anomaly series inside aeon, without the ends of its two files: _TRAIN.csv and _TEST.csv."""
+    """Path of the UCR anomaly series inside aeon, without the ends _TRAIN.csv and _TEST.csv of its two files."""
     return Path(str(files("aeon"))) / "datasets" / "data" / "KDD-TSAD_135" / "135_UCR_Anomaly_InternalBleeding16"
 
 
-def classify_motions(
+# configs of the parts on real data by the name of their folder, in the order of the page
+PARTS: dict[str, Callable[[int | None], list[Any]]] = {
+    "classification": classification_configs,
+    "anomaly": anomaly_configs,
+}
+
+
+def run_part(
+    part: str,
     out: Path,
     *,
     steps: int | None = None,
     device: str = "auto",
     command: Sequence[str] = (),
-    watch: Watcher | None = None,
+    watch: Progress | None = None,
 ) -> list[DemoRun]:
-    """Run the classification part into a folder; runs that are done are read, runs that were stopped go on.
+    """Run a part on real data. Finished runs are loaded, interrupted runs resume.
 
     Args:
+        part: A name of `PARTS`.
         out: Folder of the runs.
         steps: See `classification_configs`.
         device: "auto", "cpu", "cuda" or "cuda:N".
-        command: The command line that the records shall name.
-        watch: Told of progress.
+        command: Command line to store in the records.
+        watch: Called with the progress.
     """
-    return [
-        DemoRun(
-            record=run_classify(config, out, device=device, command=command, observe=_observer(config, watch)),
-            folder=classify_folder(config, out),
-        )
-        for config in classification_configs(steps)
-    ]
+    runs = []
+    for config in PARTS[part](steps):
+        observe = observer(config.attention.name, config.seed, watch)
+        record = run_task(config, out, device=device, command=command, observe=observe)
+        runs.append(DemoRun(record=record, folder=run_folder(config, out)))
+    return runs
 
 
-def detect_anomaly(
-    out: Path,
-    *,
-    steps: int | None = None,
-    device: str = "auto",
-    command: Sequence[str] = (),
-    watch: Watcher | None = None,
-) -> list[DemoRun]:
-    """Run the part on anomaly detection; arguments are those of `classify_motions`."""
-    return [
-        DemoRun(
-            record=run_anomaly(config, out, device=device, command=command, observe=_observer(config, watch)),
-            folder=anomaly_folder(config, out),
-        )
-        for config in anomaly_configs(steps)
-    ]
+def _configs(task: str, protocol: str, **names: Any) -> list[Any]:
+    return [resolve(task, protocol, attention=name, seed=seed, **names) for seed in SEEDS for name in ATTENTIONS]
 
 
-# the parts on real data by the name of their folder, in the order of the page
-PARTS: dict[str, Callable[..., list[DemoRun]]] = {"classification": classify_motions, "anomaly": detect_anomaly}
-
-
-def _share(epochs: int, steps: int | None) -> int:
-    """As large a share of the epochs as `steps` is of those of demixing; one at least."""
-    return epochs if steps is None else max(1, round(epochs * steps / PRESETS["demo"].base.steps))
-
-
-def _observer(config: ClassifyRun | AnomalyRun, watch: Watcher | None) -> Observer | None:
-    if watch is None:
-        return None
-
-    def observe(done: int, total: int, loss: float, validation: float | None) -> None:
-        watch(config.attention.name, config.seed, done, total, loss)
-
-    return observe
+def _epochs(full: int, steps: int | None) -> int:
+    """The share of the epochs that `steps` is of the demixing part; at least one."""
+    demixing = load_protocol("demixing", "demo").tables["default"]["steps"]
+    return full if steps is None else max(1, round(full * steps / demixing))

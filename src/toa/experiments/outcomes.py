@@ -8,11 +8,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from toa._files import write_atomically
-from toa.experiments.carry_out import read_finished
-from toa.experiments.jobs import Job
-from toa.experiments.records import Record
+from toa.experiments.records import RECORD, Record
+from toa.experiments.run import Job, read_finished
 
-RECORD = "record.json"
 ERROR = "error.json"
 
 

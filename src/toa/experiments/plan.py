@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from toa._files import write_atomically
-from toa.experiments.jobs import Job
-from toa.experiments.outcomes import RECORD
-from toa.experiments.records import Record, read_record
+from toa.experiments.records import RECORD, Record, read_record
+from toa.experiments.run import Job
 
 _FOLDER = "plans"
 _SUFFIX = ".plan"

@@ -1,27 +1,29 @@
-"""One JSON record a run: what was run, on what, with what, and what came out."""
+"""One JSON record per run: config, data, versions and metrics."""
 
 import hashlib
 import json
 import platform
 import shlex
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
 
 import toa
 from toa._config import hashed_values
 from toa._files import write_atomically
 from toa.nn import Attention
+from toa.tasks.base import Record as Record
+from toa.tasks.base import Result, Task
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-Record = dict[str, Any]
+# file of the record in the folder of a run
+RECORD = "record.json"
 
 
 def config_hash(config: "DataclassInstance") -> str:
@@ -33,42 +35,34 @@ def config_hash(config: "DataclassInstance") -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def make_record(
-    task: str,
-    name: str,
-    config: "DataclassInstance",
-    *,
-    seed: int,
-    tf32: bool,
-    data_checksum: str,
-    model: nn.Module,
-    wall_s: float,
-    metrics: Mapping[str, float],
-    command: Sequence[str],
-) -> Record:
-    """Assemble a record of a model where it was trained; peak memory is in bytes, None where it is not measured."""
-    device = next(model.parameters()).device
-    on_cuda = device.type == "cuda"
-    return {
-        "task": task,
-        "name": name,
-        # as a file gives it back: tuples become lists
+def make_record(task: Task, config: Any, result: Result, command: Sequence[str]) -> Record:
+    """Assemble the record of a run; peak memory is in bytes, None if it was not measured."""
+    record = {
+        "task": task.name,
+        "name": config.name,
+        # as read from a file: tuples become lists
         "config": json.loads(json.dumps(asdict(config))),
         "config_hash": config_hash(config),
-        "seed": seed,
-        "data_checksum": data_checksum,
-        "metrics": dict(metrics),
-        "wall_s": round(wall_s, 2),
-        "peak_memory": torch.cuda.max_memory_allocated(device) if on_cuda else None,
-        "parameters": sum(parameter.numel() for parameter in model.parameters()),
-        "backend": next((m.chosen_backend() for m in model.modules() if isinstance(m, Attention)), None),
-        "tf32": tf32 and on_cuda,
-        **provenance(device, command),
+        "data_checksum": result.evaluation.data_checksum,
+        "metrics": dict(result.evaluation.metrics),
+        "wall_s": round(result.seconds, 2),
+        **provenance(result.device, command),
     }
+    if result.model is not None:
+        on_cuda = result.device.type == "cuda"
+        attentions = (module for module in result.model.modules() if isinstance(module, Attention))
+        record |= {
+            "seed": config.seed,
+            "peak_memory": torch.cuda.max_memory_allocated(result.device) if on_cuda else None,
+            "parameters": sum(parameter.numel() for parameter in result.model.parameters()),
+            "backend": next((attention.chosen_backend() for attention in attentions), None),
+            "tf32": config.tf32 and on_cuda,
+        }
+    return record | result.evaluation.facts
 
 
 def provenance(device: torch.device, command: Sequence[str]) -> Record:
-    """Where numbers come from: device, versions, commit and command."""
+    """Device, versions, commit and command."""
     return {
         "device": device_name(device),
         "versions": {"toa": toa.__version__, "torch": torch.__version__, "python": platform.python_version()},
@@ -78,12 +72,12 @@ def provenance(device: torch.device, command: Sequence[str]) -> Record:
 
 
 def write_record(path: Path, record: Record) -> None:
-    """Write a record whole or not at all."""
+    """Write a record atomically."""
     write_atomically(path, (json.dumps(record, indent=2, sort_keys=True) + "\n").encode())
 
 
 def write_records(path: Path, records: Iterable[Record]) -> None:
-    """Write records, one a line, whole or not at all."""
+    """Write records atomically, one per line."""
     lines = (json.dumps(record, sort_keys=True, separators=(",", ":")) + "\n" for record in records)
     write_atomically(path, "".join(lines).encode())
 
@@ -92,7 +86,7 @@ def read_record(path: Path) -> Record:
     """Read a record.
 
     Raises:
-        ValueError: If the file is not one.
+        ValueError: If the file is not a record.
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -102,10 +96,10 @@ def read_record(path: Path) -> Record:
 
 
 def check_record(content: object, where: str) -> Record:
-    """A record as it was read, if it is one.
+    """Check the content of a file, and return it as a record.
 
     Raises:
-        ValueError: If it is none.
+        ValueError: If it is not a record.
     """
     record: Any = content
     try:
@@ -116,14 +110,14 @@ def check_record(content: object, where: str) -> Record:
 
 
 def device_name(device: torch.device) -> str:
-    """What the device calls itself."""
+    """Name of a device."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return f"{device.type} ({platform.machine()}, {torch.get_num_threads()} threads)"
 
 
 def _commit() -> str | None:
-    """The commit of a checkout, with a mark if it was changed since; None outside of one."""
+    """Commit of the checkout, with a mark if it has changes; None outside of a checkout."""
     try:
         result = subprocess.run(
             ["git", "describe", "--always", "--dirty", "--abbrev=12"],

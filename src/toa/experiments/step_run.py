@@ -1,15 +1,18 @@
 """A row of the paper's efficiency table as a run. The measurement itself is in the package `toa_bench`."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
 
 from toa._checks import check_choice
-from toa.experiments.carry_out import read_finished
-from toa.experiments.published import published_numbers
-from toa.experiments.records import Record, config_hash, write_record
-from toa.tasks.training import Observer
+from toa.experiments.paper.published import published_numbers
+from toa.tasks import TASKS, Evaluation, Protocol, Result, RunOptions, Task
+from toa.tasks.device import resolve_device
+from toa.tasks.forecast import FORECASTING
 
 # these backbones have an attention of their own
 _WITHOUT_CHOICE = ("autoformer", "informer")
@@ -33,57 +36,93 @@ class StepRun:
         tf32: Allow TF32 for float32 products on CUDA.
     """
 
+    task: ClassVar[str] = "efficiency"
+
     row: str
     dataset: str = "ETTh1"
     steps: int | None = None
     warmup: int | None = None
     tf32: bool = True
 
+    @property
+    def name(self) -> str:
+        """Name of the row."""
+        return self.row
+
     def __post_init__(self) -> None:
         check_choice("row", self.row, ROWS)
 
 
-def step_folder(config: StepRun, out: Path) -> Path:
-    """Folder of a run: the row and the hash of its config."""
-    return out / f"{config.row.replace('/', '-')}-{config_hash(config)[:8]}"
+class Efficiency(Task):
+    """Time the training step of one row in its own process. Other work on the device affects the result."""
+
+    config = StepRun
+    parts: Mapping[str, type[Any]] = {}
+    subcommand = "bench efficiency"
+    names = ("backbone", "attention")
+    summary_metrics: Mapping[str, str] = {"train_step_ms": "ms a step"}
+    record_fields = ()
+    catalogue = FORECASTING.catalogue
+    model_file = ""
+
+    def resolve(  # type: ignore[override]
+        self,
+        protocol: Protocol | None,
+        *,
+        backbone: str,
+        attention: str | None = None,
+        seed: int | None = None,
+        changes: Iterable[str] = (),
+    ) -> StepRun:
+        """The config of a row; it has neither protocol nor seed."""
+        return StepRun(row=backbone if attention is None else f"{backbone}/{attention}")
+
+    def folder_name(self, config: StepRun) -> str:
+        """The row, without slashes."""
+        return config.row.replace("/", "-")
+
+    def title(self, config: StepRun) -> str:
+        """Title of the progress bar."""
+        return f"step of {config.row}"
+
+    def command(self, protocol: str, names: Mapping[str, Any]) -> list[str]:
+        """The command line that times the row."""
+        return ["toa", "bench", "efficiency", "--rows", self.resolve(None, **names).row]
+
+    def locate(self, dataset: str, data_dir: Path | None) -> object:
+        """Find the dataset, as for forecasting."""
+        return FORECASTING.locate(dataset, data_dir)
+
+    def files(self, dataset: str) -> tuple[str, ...]:
+        """Files of the dataset, as for forecasting."""
+        return FORECASTING.files(dataset)
+
+    def load(self, config: StepRun, device: torch.device, data_dir: Path | None = None) -> None:
+        """The process that times the row loads its data itself."""
+
+    def measure(self, config: StepRun, options: RunOptions) -> Result:
+        """Time the steps of the row, and leave the full measurement in efficiency.json."""
+        from toa_bench.efficiency import EfficiencyRun, row_records, run_efficiency
+
+        run = EfficiencyRun(
+            rows=(config.row,),
+            dataset=config.dataset,
+            device=options.device,
+            steps=config.steps,
+            warmup=config.warmup,
+            tf32=config.tf32,
+            data_dir=None if options.data_dir is None else str(options.data_dir),
+        )
+        begin = time.perf_counter()
+        measured = run_efficiency(run, options.folder / "efficiency.json", command=options.command)
+        (record,) = row_records(run, measured)
+        return Result(
+            evaluation=Evaluation(
+                data_checksum=str(record.get("data_checksum")), metrics=record["metrics"], facts=record
+            ),
+            device=resolve_device(options.device),
+            seconds=time.perf_counter() - begin,
+        )
 
 
-def run_step(
-    config: StepRun,
-    out: Path,
-    *,
-    data_dir: Path | None = None,
-    device: str = "auto",
-    command: Sequence[str] = (),
-    observe: Observer | None = None,
-) -> Record:
-    """Time the steps of a row in a separate process. Other work on the device distorts the result.
-
-    Args:
-        config: The run.
-        out: Folder of all efficiency runs.
-        data_dir: First folder to search for the dataset.
-        device: "auto", "cpu", "cuda" or "cuda:N".
-        command: Command line stored in the record.
-        observe: Not called: the measurement reports no progress.
-    """
-    path = step_folder(config, out) / "record.json"
-    if path.exists():
-        return read_finished(path, config_hash(config))
-    from toa_bench.efficiency import EfficiencyRun, row_records, run_efficiency
-
-    run = EfficiencyRun(
-        rows=(config.row,),
-        dataset=config.dataset,
-        device=device,
-        steps=config.steps,
-        warmup=config.warmup,
-        tf32=config.tf32,
-        data_dir=None if data_dir is None else str(data_dir),
-    )
-    begin = time.perf_counter()
-    measured = run_efficiency(run, path.with_name("efficiency.json"), command=command)
-    (record,) = row_records(run, measured)
-    record["wall_s"] = round(time.perf_counter() - begin, 2)
-    write_record(path, record)
-    return record
+TASKS.register("efficiency")(Efficiency())

@@ -21,9 +21,9 @@ import torch
 from toa._checks import check_at_least, check_choice
 from toa._files import check_writable
 from toa.experiments.claims import claimed
-from toa.experiments.jobs import Job, outcome
 from toa.experiments.outcomes import ERROR, Outcome, finished, read_error, read_outcome, write_failure
 from toa.experiments.plan import write_plan
+from toa.experiments.run import Job, outcome
 from toa.tasks.device import resolve_device
 
 EXECUTORS = ("process", "pool", "ray")

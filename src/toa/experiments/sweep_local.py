@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from toa.experiments.jobs import Job
+from toa.experiments.run import Job
 from toa.experiments.sweep import BrokenDeviceError, Event, RunContext, Watcher, interruptible, run_job
 
 

@@ -20,7 +20,7 @@ import torch
 
 import toa
 from toa._files import check_writable
-from toa.experiments.jobs import Job
+from toa.experiments.run import Job
 from toa.experiments.sweep import BrokenDeviceError, Event, RunContext, Watcher, interruptible, run_job
 
 # seconds until Ray must answer, and until stopped runs must have saved a checkpoint

@@ -4,15 +4,15 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import fmean
 
-from toa.experiments.anomaly import SCORES
 from toa.experiments.demixing import PUBLISHED, DemixingResult
 from toa.experiments.demo import DemoRun
 from toa.experiments.records import Record
 from toa.report.figures import system_title, write_confusion, write_detection
 from toa.report.page import Section, write_sections
 from toa.report.tables import ANOMALY_COLUMNS, Table
-from toa.tasks.anomaly import RULES
+from toa.tasks.anomaly import SCORES
 from toa.tasks.checkpoint import load_checkpoint
+from toa.tasks.detection import RULES
 
 HEADING = "Operator attention on three tasks"
 TITLES = {

@@ -11,10 +11,11 @@ from typing import Any
 
 from toa._checks import check_choice
 from toa.experiments.claims import CLAIM
-from toa.experiments.jobs import KINDS, config_from
-from toa.experiments.outcomes import ERROR, RECORD
-from toa.experiments.records import Record, check_record, read_record
+from toa.experiments.outcomes import ERROR
+from toa.experiments.records import RECORD, Record, check_record, read_record
+from toa.experiments.run import config_from
 from toa.report.operators import OPERATORS_FILE
+from toa.tasks import TASKS
 
 # records of a hyperparameter search do not count as runs of a protocol, even with the protocol's settings
 SEARCH = "search.jsonl"
@@ -250,7 +251,7 @@ def _where(path: Path, line: int) -> str:
 def _checked_config(record: Record) -> tuple[Any, tuple[str, ...]]:
     """The config of a record as an object of this version, and the keys that the record lacks."""
     task, values = str(record.get("task")), record.get("config")
-    check_choice("task", task, KINDS)
+    check_choice("task", task, TASKS)
     if not isinstance(values, Mapping):
         raise ValueError(f"its config must be a mapping, got {values!r}.")
     found = hashlib.sha256(_canonical(values).encode()).hexdigest()[:16]

@@ -14,12 +14,12 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from toa.experiments.anomaly import SCORES
 from toa.experiments.demixing import DemixingResult, VariantView
 from toa.experiments.records import Record
-from toa.tasks.anomaly import RULES
+from toa.tasks.anomaly import SCORES
 from toa.tasks.anomaly_metrics import Runs
 from toa.tasks.checkpoint import load_checkpoint
+from toa.tasks.detection import RULES
 
 BLUE, RED, GREEN, ORANGE = "tab:blue", "tab:red", "tab:green", "tab:orange"
 DPI = 110

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from statistics import median
 
-from toa.experiments.tables import TABLES
+from toa.experiments.paper.tables import TABLES
 from toa.report.cells import STATUSES, Entry, decimals, departure
 from toa.report.paper import PaperReport, RankRow
 from toa.report.statistics import lower_is_better

@@ -1,11 +1,27 @@
-"""Tasks: one training loop, and what is learned and measured with it."""
+"""Tasks: the Task interface, the four tasks, and the training loop that they share."""
 
+from toa.tasks.anomaly import AnomalyRun
+from toa.tasks.base import TASKS, Evaluation, Result, RunConfig, RunOptions, Task
+from toa.tasks.classify import ClassifyRun
 from toa.tasks.demixing import DemixingConfig, train_demixer
+from toa.tasks.distributed import make_fabric
+from toa.tasks.forecast import ForecastRun
 from toa.tasks.optimization import TrainingConfig
-from toa.tasks.training import TrainingState, TrainingStopped, make_fabric, time_steps, train
+from toa.tasks.settings import Protocol
+from toa.tasks.training import TrainingState, TrainingStopped, time_steps, train
 
 __all__ = [
+    "TASKS",
+    "AnomalyRun",
+    "ClassifyRun",
     "DemixingConfig",
+    "Evaluation",
+    "ForecastRun",
+    "Protocol",
+    "Result",
+    "RunConfig",
+    "RunOptions",
+    "Task",
     "TrainingConfig",
     "TrainingState",
     "TrainingStopped",

@@ -1,42 +1,253 @@
-"""Anomaly detection: train a reconstruction on windows, score what it fails to reconstruct, flag and measure.
+"""Anomaly detection: train a reconstruction on windows, score each step by its error, flag steps and measure.
 
 Alphabet: B batch, N windows, L window length, C channels, T steps.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor, nn
 
-from toa._checks import check_choice
-from toa.data.anomaly import SeriesWindows
-from toa.tasks.anomaly_metrics import (
-    Metric,
-    adjusted_metrics,
-    pa_k_metrics,
-    point_metrics,
-    random_adjusted_f1,
-    range_metrics,
-    undefined,
-    vus_metrics,
+from toa._checks import check_at_least, check_choice
+from toa.data import ANOMALY_SETS, AnomalyData, SeriesWindows, check_own_files, load_anomaly, locate_anomaly
+from toa.models import RECONSTRUCTORS, build_reconstructor
+from toa.nn import share_drop_rate
+from toa.tasks.base import (
+    TASKS,
+    Evaluation,
+    Record,
+    RunConfig,
+    Task,
+    check_sample,
+    epoch_line,
+    model_checkpoint,
+    subset_lines,
 )
 from toa.tasks.batches import ShuffledBatches
+from toa.tasks.checkpoint import Checkpoint
+from toa.tasks.detection import Detection, Scores, detect
 from toa.tasks.metrics import RunningMeans, squared_error
+from toa.tasks.settings import Protocol, Settings, merge
 
-ThresholdSource = Literal["train and test", "train"]
-Overlaps = Literal["flattened", "averaged"]
+if TYPE_CHECKING:
+    from lightning.fabric import Fabric
 
-# windows a batch where no gradient is kept: a GPU wants many, a CPU its cache
+# file of test scores and flags in a run's folder
+SCORES = "scores.safetensors"
+
+# windows per batch without gradients: a GPU is faster with many, a CPU with few that fit its cache
 _CUDA_BATCH = 1024
 _CPU_BATCH = 256
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AnomalyRun(RunConfig):
+    """Config of one run of anomaly detection. Each run is measured under all of `RULES`.
+
+    Args:
+        test_file: File of the test series, if `dataset` is the path of a train file; else "".
+        label_file: File of its labels; "" with a dataset of the catalogue or with `label_column`.
+        lookback: Steps per window.
+        window_stride: Steps between the starts of two windows, in training and scoring.
+        anomaly_ratio: Percentage of scores above the threshold.
+        validation_share: Last part of the train series, used for validation.
+        validation_in_train: Train on that part too, as Time-Series-Library does.
+        fill: How to fill missing values in user files; None raises an error.
+        index_column: The first column of user CSV files is an index and is dropped.
+        label_column: The last column of the user's train and test files is the label.
+        allow_constant: Leave a channel unscaled that is constant in training; otherwise it raises an error.
+        random_draws: Number of draws of the random score for comparison.
+    """
+
+    task: ClassVar[str] = "anomaly"
+
+    lookback: int
+    window_stride: int
+    anomaly_ratio: float
+    test_file: str = ""
+    label_file: str = ""
+    validation_share: float = 0.2
+    validation_in_train: bool = True
+    fill: Literal["ffill", "interpolate", "zero"] | None = None
+    index_column: bool = False
+    label_column: bool = False
+    allow_constant: bool = False
+    random_draws: int = 5
+
+    def __post_init__(self) -> None:
+        # a dataclass with slots cannot use super() without arguments
+        RunConfig.__post_init__(self)
+        for name in ("lookback", "window_stride", "random_draws"):
+            check_at_least(name, getattr(self, name), 1)
+        for name, most in (("anomaly_ratio", 100.0), ("validation_share", 1.0)):
+            if not 0.0 < getattr(self, name) < most:
+                raise ValueError(f"{name} must lie in (0, {most:g}), got {getattr(self, name)}.")
+        if self.fill is not None:
+            check_choice("fill", self.fill, ("ffill", "interpolate", "zero"))
+        check_own_files(self.dataset, self.test_file, self.label_file, label_column=self.label_column)
+
+
+class AnomalyWindows(NamedTuple):
+    """Scaled series of a run, and the windows for training and validation."""
+
+    series: AnomalyData
+    train: SeriesWindows
+    val: SeriesWindows
+
+
+class AnomalyDetection(Task):
+    """Flag anomalous steps of a series; see `Task` for the methods.
+
+    Metrics of the record are named RULES/METRIC. Undefined ones are left out; `detections` states the reasons.
+    """
+
+    config = AnomalyRun
+    options: Mapping[str, str | None] = {"test_file": None, "label_file": None}
+    summary_metrics: Mapping[str, str] = {"val_mse": "val", "tslib-pa/pa_f1": "PA-F1", "strict/f1": "strict F1"}
+    catalogue = ANOMALY_SETS
+
+    def backbones(self) -> Mapping[str, bool]:
+        return dict.fromkeys(RECONSTRUCTORS, True)
+
+    def dataset_settings(self, protocol: Protocol, table: Settings, dataset: str, **names: Any) -> Settings:
+        if not self.check_dataset(dataset):
+            return merge({}, table["default"])
+        # the 28 machines share one table
+        own = "SMD-machine" if dataset.startswith("SMD-machine-") else dataset
+        check_choice(f"dataset of protocol {protocol.name!r}", own, [name for name in table if name != "default"])
+        return merge(table["default"], table[own])
+
+    def folder_name(self, config: AnomalyRun) -> str:
+        return f"{Path(config.dataset).stem}-{config.name.replace('/', '-')}-{config.seed}"
+
+    def describe(self, record: Record) -> list[str]:
+        line = f"validation MSE {record['metrics']['val_mse']:.4f} {epoch_line(record)}"
+        return [line, *subset_lines(record)]
+
+    def locate(self, dataset: str, data_dir: Path | None) -> object:
+        return locate_anomaly(ANOMALY_SETS[dataset], data_dir)
+
+    def files(self, dataset: str) -> tuple[str, ...]:
+        return tuple(file.path for file in ANOMALY_SETS[dataset].layouts[0])
+
+    def load(self, config: AnomalyRun, device: torch.device, data_dir: Path | None = None) -> AnomalyWindows:
+        data = load_anomaly(
+            config.dataset,
+            length=config.lookback,
+            test_file=config.test_file or None,
+            label_file=config.label_file or None,
+            data_dir=data_dir,
+            device=device,
+            fill=config.fill,
+            index_column=config.index_column,
+            label_column=config.label_column,
+            allow_constant=config.allow_constant,
+        )
+        border = int(len(data.train) * (1.0 - config.validation_share))
+        train = data.train if config.validation_in_train else data.train[:border]
+        windows = {}
+        for name, part in (("train", train), ("val", data.train[border:])):
+            if len(part) < config.lookback:
+                raise ValueError(
+                    f"the {name} part of {data.name} must have at least one window of {config.lookback} rows, got "
+                    f"{len(part)} of {len(data.train)}; shorten the window, or change validation_share."
+                )
+            windows[name] = SeriesWindows(part, config.lookback, stride=config.window_stride)
+        return AnomalyWindows(series=data, **windows)
+
+    def sample(self, config: AnomalyRun, index: int, data_dir: Path | None = None) -> tuple[Tensor | None, ...]:
+        series = self.load(config, torch.device("cpu"), data_dir).series.test
+        length, stride = config.lookback, config.window_stride
+        start = stride * check_sample(index, (len(series) - length) // stride + 1)
+        return (series[None, start : start + length],)
+
+    def build(self, config: AnomalyRun, data: AnomalyWindows) -> nn.Module:
+        return _build(config, data.series.train.shape[1])
+
+    def rebuild(self, config: AnomalyRun, saved: Checkpoint) -> nn.Module:
+        return _build(config, len(saved.tensors["scaler.mean"]))
+
+    def batches(self, config: AnomalyRun, data: AnomalyWindows, device: torch.device) -> "ReconstructionBatches":
+        return ReconstructionBatches(data.train, config.batch_size, seed=config.seed)
+
+    def loss(self, config: AnomalyRun, fabric: "Fabric") -> Callable[..., Tensor]:
+        return reconstruction_loss
+
+    def validate(self, config: AnomalyRun, data: AnomalyWindows) -> Callable[[nn.Module], float]:
+        return lambda model: evaluate_reconstruction(model, data.val)
+
+    def evaluate(self, config: AnomalyRun, model: nn.Module, data: AnomalyWindows) -> Evaluation:
+        validation = evaluate_reconstruction(model, data.val)
+        train, test = (
+            score_series(model, SeriesWindows(series, config.lookback, stride=config.window_stride, whole=True))
+            for series in (data.series.train, data.series.test)
+        )
+        labels = data.series.labels
+        found = detect(train, test, labels, anomaly_ratio=config.anomaly_ratio, random_draws=config.random_draws)
+        defined = {f"{one.rules.name}/{name}": value for one in found for name, value in one.metrics.items()}
+        scores = {"score": torch.from_numpy(test.steps).float(), "labels": torch.from_numpy(labels)}
+        scores |= {f"flags.{one.rules.name}": torch.from_numpy(one.flags) for one in found}
+        spec = data.series.spec
+        return Evaluation(
+            data_checksum=data.series.checksum,
+            metrics={"val_mse": validation, **{name: value for name, value in defined.items() if value is not None}},
+            facts={
+                "windows": {"train": len(data.train), "val": len(data.val), "test": len(test.starts)},
+                "detections": {one.rules.name: _choices(one, config) for one in found},
+                "subset_of": None if spec is None else spec.subset_of,
+            },
+            artifacts={
+                SCORES: Checkpoint(
+                    tensors=scores, facts={"thresholds": {one.rules.name: one.threshold for one in found}}
+                )
+            },
+        )
+
+    def artifacts(self, config: AnomalyRun, model: nn.Module, data: AnomalyWindows) -> Mapping[str, Checkpoint]:
+        return {self.model_file: model_checkpoint(config, model, data.series.scaler)}
+
+
+TASKS.register("anomaly")(AnomalyDetection())
+
+
+def _build(config: AnomalyRun, channels: int) -> nn.Module:
+    assert config.attention is not None
+    model = build_reconstructor(
+        config.backbone,
+        lookback=config.lookback,
+        channels=channels,
+        attention=config.attention,
+        settings=config.model,
+    )
+    if config.share_drop_rate:
+        share_drop_rate(model)
+    return model
+
+
+def _choices(found: Detection, config: AnomalyRun) -> Record:
+    """Every choice behind the metrics, by name."""
+    return {
+        "point_adjust": found.rules.point_adjust,
+        "threshold_source": found.rules.threshold_source,
+        "overlaps": found.rules.overlaps,
+        "window_stride": config.window_stride,
+        "anomaly_ratio": config.anomaly_ratio,
+        "validation_in_train": config.validation_in_train,
+        "headline": found.rules.headline,
+        "threshold": found.threshold,
+        "flag_rate": found.flag_rate,
+        "random_draws": config.random_draws,
+        "undefined": found.undefined,
+    }
+
+
 class ReconstructionBatches(ShuffledBatches):
-    """Shuffled windows (B, L, C) for training; arguments are those of `ShuffledBatches`."""
+    """Shuffled training windows (B, L, C). See `ShuffledBatches`."""
 
     def __init__(self, windows: SeriesWindows, batch_size: int, *, seed: int) -> None:
         super().__init__(windows, lambda chosen: (windows.batch(chosen),), batch_size, seed=seed)
@@ -56,34 +267,13 @@ def evaluate_reconstruction(model: nn.Module, windows: SeriesWindows) -> float:
     return means.means()["mse"]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Scores:
-    """Squared errors, averaged over channels.
-
-    Args:
-        flat: Of each step of each window at the regular stride, window after window (N * L,).
-        steps: Of each step of the series once, in time order: the mean over the windows that hold it (T,).
-        starts: First step of each of those windows (N,).
-        length: Their length L.
-    """
-
-    flat: Float[np.ndarray, " nl"]
-    steps: Float[np.ndarray, " t"]
-    starts: np.ndarray
-    length: int
-
-    def flatten(self, labels: Bool[np.ndarray, " t"]) -> Bool[np.ndarray, " nl"]:
-        """Labels of steps, as often and in the order that `flat` has them."""
-        return np.lib.stride_tricks.sliding_window_view(labels, self.length)[self.starts].ravel()
-
-
 @torch.no_grad()
 def score_series(model: nn.Module, windows: SeriesWindows) -> Scores:
-    """Scores of a series; overlaps are added up on the device, and nothing is waited for before the end.
+    """Score a series. Overlaps are summed on the device, without synchronisation before the end.
 
     Args:
         model: Reconstructs windows.
-        windows: Of the series. Only if they are `whole` is every step scored.
+        windows: Windows of the series, made with whole=True so that they cover every step.
     """
     device = windows.starts.device
     total = torch.zeros(windows.rows, dtype=torch.float64, device=device)
@@ -92,12 +282,12 @@ def score_series(model: nn.Module, windows: SeriesWindows) -> Scores:
     flat = []
     for index, x, estimate in _reconstructions(model, windows):
         error = squared_error(estimate.float(), x).mean(2)  # (B, L)
-        places = (windows.starts[index, None] + inside).view(-1)  # (B*L,)
-        total.index_add_(0, places, error.double().view(-1))
-        count.index_add_(0, places, torch.ones_like(places, dtype=torch.float64))
+        steps = (windows.starts[index, None] + inside).view(-1)  # (B*L,)
+        total.index_add_(0, steps, error.double().view(-1))
+        count.index_add_(0, steps, torch.ones_like(steps, dtype=torch.float64))
         flat.append(error)
     if bool((count == 0).any()):
-        raise ValueError("windows must cover every step of the series, got some left out; make them with whole=True.")
+        raise ValueError("windows must cover every step of the series, got uncovered steps; make them with whole=True.")
     return Scores(
         flat=torch.cat(flat)[: windows.regular].reshape(-1).cpu().numpy(),
         steps=(total / count).cpu().numpy(),
@@ -108,139 +298,13 @@ def score_series(model: nn.Module, windows: SeriesWindows) -> Scores:
 
 @torch.no_grad()
 def score_ends(model: nn.Module, windows: SeriesWindows) -> Float[np.ndarray, " n"]:
-    """Squared error of each window's last step, averaged over channels: what is known of a step as it arrives."""
+    """Squared error of the last step of each window, averaged over channels: the score of a step on arrival."""
     ends = [squared_error(estimate.float(), x)[:, -1].mean(1) for _, x, estimate in _reconstructions(model, windows)]
     return torch.cat(ends).double().cpu().numpy()
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DetectionRules:
-    """How scores become flags, and flags the number that is reported.
-
-    Args:
-        name: Of the rules.
-        threshold_source: Scores that the threshold is a percentile of.
-        overlaps: Whether a step that lies in several windows is counted in each, "flattened", or once, "averaged".
-        point_adjust: Whether the headline is the F1 after point adjustment.
-    """
-
-    name: str
-    threshold_source: ThresholdSource
-    overlaps: Overlaps
-    point_adjust: bool
-
-    def __post_init__(self) -> None:
-        check_choice("threshold_source", self.threshold_source, ("train and test", "train"))
-        check_choice("overlaps", self.overlaps, ("flattened", "averaged"))
-
-    @property
-    def headline(self) -> str:
-        """Name of the metric that the rules were made to report."""
-        return "pa_f1" if self.point_adjust else "f1"
-
-
-# what Time-Series-Library and the papers on it do, and what gives nothing away
-RULES = (
-    DetectionRules(name="tslib-pa", threshold_source="train and test", overlaps="flattened", point_adjust=True),
-    DetectionRules(name="strict", threshold_source="train", overlaps="averaged", point_adjust=False),
-)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Detection:
-    """What came of scores under some rules.
-
-    Args:
-        threshold: Steps with a higher score are flagged.
-        flag_rate: Share of flagged steps, counted as the rules count them.
-        flags: For each step of the series whether its score, averaged over windows, lies above the threshold (T,).
-        metrics: By name; None where undefined.
-        undefined: Why, for each that is None.
-    """
-
-    rules: DetectionRules
-    threshold: float
-    flag_rate: float
-    flags: Bool[np.ndarray, " t"]
-    metrics: dict[str, Metric]
-    undefined: dict[str, str]
-
-
-def detect(
-    train: Scores,
-    test: Scores,
-    labels: Bool[np.ndarray, " t"],
-    *,
-    anomaly_ratio: float,
-    rules: Sequence[DetectionRules] = RULES,
-    random_draws: int = 5,
-) -> list[Detection]:
-    """Flag the steps of a test series and measure that, under each of some rules.
-
-    Metrics of single steps (f1, pa_f1, pa_k_f1, random_pa_f1, …) count steps as the rules do. Those of ranges
-    (range_f1, vus_pr, vus_roc) need time order and always take each step once, its score averaged over windows.
-
-    Args:
-        train: Scores of the train series.
-        test: Scores of the test series.
-        labels: Of its steps.
-        anomaly_ratio: Share of scores to lie above the threshold, in percent: it is their percentile 100 - ratio.
-        rules: How; each gives a result.
-        random_draws: Draws of the random score to compare with.
-    """
-    if not 0.0 < anomaly_ratio < 100.0:
-        raise ValueError(f"anomaly_ratio must lie in (0, 100), in percent, got {anomaly_ratio}.")
-    if len(labels) != len(test.steps):
-        raise ValueError(f"labels must be one for each of the {len(test.steps)} test steps, got {len(labels)}.")
-    # without a threshold, and so the same under all rules
-    surface = vus_metrics(labels, test.steps)
-    return [_detect(rule, train, test, labels, anomaly_ratio, random_draws, surface) for rule in rules]
-
-
-def _detect(
-    rules: DetectionRules,
-    train: Scores,
-    test: Scores,
-    labels: Bool[np.ndarray, " t"],
-    anomaly_ratio: float,
-    random_draws: int,
-    surface: dict[str, Metric],
-) -> Detection:
-    flattened = rules.overlaps == "flattened"
-    parts = [train] if rules.threshold_source == "train" else [train, test]
-    pooled = np.concatenate([part.flat if flattened else part.steps for part in parts])
-    threshold = float(np.percentile(pooled, 100.0 - anomaly_ratio))
-    steps = test.steps > threshold
-    flags = test.flat > threshold if flattened else steps
-    counted = test.flatten(labels) if flattened else labels
-    rate = float(flags.mean())
-    metrics = {
-        **point_metrics(counted, flags),
-        **adjusted_metrics(counted, flags),
-        **pa_k_metrics(counted, flags),
-        **random_adjusted_f1(counted, rate, draws=random_draws),
-        **range_metrics(labels, steps),
-        **surface,
-    }
-    return Detection(
-        rules=rules,
-        threshold=threshold,
-        flag_rate=rate,
-        flags=steps,
-        metrics=metrics,
-        undefined={name: _reason(name, counted) for name, value in metrics.items() if value is None},
-    )
-
-
-def _reason(name: str, labels: Bool[np.ndarray, " t"]) -> str:
-    one_kind = undefined(labels)
-    if one_kind is not None:
-        return one_kind
-    return "the score never changes" if name.startswith("vus") else "no step is flagged"
-
-
 def _reconstructions(model: nn.Module, windows: SeriesWindows) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Places of windows, the windows and their reconstructions, batch by batch, in evaluation mode."""
+    """Yield indices of windows, the windows and their reconstructions, batch by batch, in evaluation mode."""
     was_training = model.training
     model.eval()
     device = windows.starts.device

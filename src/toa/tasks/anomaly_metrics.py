@@ -1,6 +1,6 @@
 """Metrics of anomaly detection on labels and flags of steps, float64 on the CPU.
 
-A run is an unbroken stretch of true labels. What is undefined is None: never 0, 1 or NaN.
+A run is an unbroken sequence of true labels. An undefined metric is None, never 0, 1 or NaN.
 """
 
 from dataclasses import dataclass
@@ -19,57 +19,57 @@ _THRESHOLDS = 250
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """Unbroken stretches [start, stop) of true entries."""
+    """Unbroken sequences [start, stop) of true entries."""
 
     starts: Int[np.ndarray, " r"]
     stops: Int[np.ndarray, " r"]
 
     @classmethod
     def of(cls, flags: Labels) -> "Runs":
-        """The runs of a vector."""
+        """Find the runs of a vector."""
         edges = np.flatnonzero(np.diff(flags.astype(np.int8), prepend=0, append=0))
         return cls(edges[::2], edges[1::2])
 
     @property
     def lengths(self) -> Int[np.ndarray, " r"]:
-        """Steps of each run."""
+        """Number of steps per run."""
         return self.stops - self.starts
 
     def count(self, flags: Labels) -> Int[np.ndarray, " r"]:
-        """How many steps of each run are flagged."""
+        """Number of flagged steps per run."""
         total = np.concatenate(([0], np.cumsum(flags)))
         return total[self.stops] - total[self.starts]
 
     def overlapping(self, other: "Runs") -> Int[np.ndarray, " r"]:
-        """How many runs of another vector each of ours meets."""
+        """Number of runs of another vector that each run overlaps."""
         return np.searchsorted(other.starts, self.stops) - np.searchsorted(other.stops, self.starts, side="right")
 
 
 def undefined(labels: Labels) -> str | None:
-    """Why no metric of detection is defined, if none is: labels of one kind."""
+    """The reason if no detection metric is defined, because all labels are equal; else None."""
     if labels.all():
-        return "every step is labelled anomalous: nothing could be flagged wrongly"
+        return "every step is labelled anomalous: no false positive is possible"
     if not labels.any():
-        return "no step is labelled anomalous: nothing could be found"
+        return "no step is labelled anomalous: no true positive is possible"
     return None
 
 
 def point_metrics(labels: Labels, flags: Labels) -> dict[str, Metric]:
-    """Step by step: precision TP / (TP + FP), recall TP / (TP + FN), f1 2 TP / (2 TP + FP + FN).
+    """Metrics of single steps: precision TP / (TP + FP), recall TP / (TP + FN), f1 2 TP / (2 TP + FP + FN).
 
-    Precision is None where nothing is flagged, and all are None where labels are of one kind.
+    Precision is None if nothing is flagged; all are None if all labels are equal.
     """
     _check_pair(labels, flags)
     return _scores(labels, flags, int((labels & flags).sum()), "")
 
 
 def point_adjust(labels: Labels, flags: Labels) -> Labels:
-    """Flag the whole of every run that has a flagged step; flags outside of runs stay as they are."""
+    """Flag every step of each run that has a flagged step; flags outside of runs stay unchanged."""
     _check_pair(labels, flags)
     runs = Runs.of(labels)
     adjusted = flags.copy()
-    for place in np.flatnonzero(runs.count(flags)):
-        adjusted[runs.starts[place] : runs.stops[place]] = True
+    for run in np.flatnonzero(runs.count(flags)):
+        adjusted[runs.starts[run] : runs.stops[run]] = True
     return adjusted
 
 
@@ -94,14 +94,14 @@ def pa_k_metrics(labels: Labels, flags: Labels) -> dict[str, Metric]:
     # integers: a run of which exactly K % are flagged is not above K
     tp = np.array([np.where(100 * counts > k * lengths, lengths, counts).sum() for k in range(101)])
     f1 = 2 * tp / (tp + (flagged - hits) + true)
-    return {"pa_20_f1": float(f1[20]), "pa_k_f1": _area(f1, np.arange(101) / 100)}
+    return {"pa_20_f1": float(f1[20]), "pa_k_f1": float(np.trapezoid(f1, np.arange(101) / 100))}
 
 
 def range_metrics(labels: Labels, flags: Labels, *, existence: float = 0.5) -> dict[str, Metric]:
     """Precision, recall and F1 of ranges (Tatbul et al., 2018): flat bias, cardinality 1 / number of overlaps.
 
-    A flagged run scores its share of true steps; a true run its share of flagged ones, with weight 1 - `existence`, and
-    `existence` for being met at all. These are aeon's definitions and defaults.
+    A flagged run scores its share of true steps. A true run scores its share of flagged steps with weight
+    1 - `existence`, plus `existence` if any of its steps is flagged. Definitions and defaults are those of aeon.
     """
     _check_pair(labels, flags)
     names = ("range_precision", "range_recall", "range_f1")
@@ -121,12 +121,12 @@ def range_metrics(labels: Labels, flags: Labels, *, existence: float = 0.5) -> d
 def vus_metrics(labels: Labels, score: Float[np.ndarray, " t"], *, max_buffer: int = 500) -> dict[str, Metric]:
     """VUS-PR and VUS-ROC (Paparrizos et al., 2022): range-aware areas, averaged over buffers of 0 to `max_buffer`.
 
-    They need no threshold. The same numbers as aeon's `range_pr_vus_score` and `range_roc_vus_score`, from one sort of
-    the score instead of a pass over it for every threshold and buffer.
+    They need no threshold. Equal to aeon's `range_pr_vus_score` and `range_roc_vus_score`, but computed from one sort
+    of the score instead of one pass per threshold and buffer.
     """
     check_at_least("max_buffer", max_buffer, 0)
     if len(score) != len(labels):
-        raise ValueError(f"score must have one entry a label, {len(labels)}, got {len(score)}.")
+        raise ValueError(f"score must have one entry per label, {len(labels)}, got {len(score)}.")
     if undefined(labels) is not None or score.min() == score.max():
         return {"vus_pr": None, "vus_roc": None}
     order = np.argsort(-score, kind="stable")
@@ -143,7 +143,7 @@ def vus_metrics(labels: Labels, score: Float[np.ndarray, " t"], *, max_buffer: i
 def random_adjusted_f1(labels: Labels, rate: float, *, draws: int = 5, seed: int = 0) -> dict[str, Metric]:
     """PA-F1 of steps flagged at random at this rate: mean and standard deviation over draws with fixed seeds.
 
-    Point adjustment gives this away for nothing.
+    A detector without any skill reaches this value, because of point adjustment.
     """
     check_at_least("draws", draws, 1)
     if undefined(labels) is not None:
@@ -160,7 +160,7 @@ def random_adjusted_f1(labels: Labels, rate: float, *, draws: int = 5, seed: int
 
 
 def _scores(labels: Labels, flags: Labels, tp: int, prefix: str) -> dict[str, Metric]:
-    """From true positives, adjusted or not; false positives lie outside of runs and never change."""
+    """Scores from the number of true positives, adjusted or not; adjustment never changes false positives."""
     if undefined(labels) is not None:
         return dict.fromkeys(f"{prefix}{name}" for name in ("precision", "recall", "f1"))
     fp = int((flags & ~labels).sum())
@@ -181,7 +181,7 @@ def _range_areas(
     flagged: Int[np.ndarray, " k"],
     buffer: int,
 ) -> tuple[float, float]:
-    """Areas under precision-recall and ROC for labels that fade out over half a buffer on both sides of a run."""
+    """Areas under precision-recall and ROC for labels that decay over half a buffer on both sides of a run."""
     soft = _soft_labels(labels, runs, buffer)
     tp = np.cumsum(soft[order])[flagged - 1]  # (K,)
     positives = (labels.sum() + soft.sum()) / 2
@@ -195,12 +195,7 @@ def _range_areas(
     precision = np.concatenate(([1.0], tp / flagged))
     fpr = np.concatenate(([0.0], np.minimum((flagged - tp) / (len(labels) - positives), 1.0), [1.0]))
     roc_recall = np.append(recall, 1.0)
-    return _area(precision, recall), _area(roc_recall, fpr)
-
-
-def _area(y: Float[np.ndarray, " k"], x: Float[np.ndarray, " k"]) -> float:
-    """Under a curve, by trapezia."""
-    return float(((y[1:] + y[:-1]) / 2 * np.diff(x)).sum())
+    return float(np.trapezoid(precision, recall)), float(np.trapezoid(roc_recall, fpr))
 
 
 def _soft_labels(labels: Labels, runs: Runs, buffer: int) -> Float[np.ndarray, " t"]:
@@ -223,6 +218,6 @@ def _check_pair(labels: Labels, flags: Labels) -> None:
         if array.ndim != 1 or array.dtype != bool:
             raise ValueError(f"{name} must be bool of shape (T,), got {array.dtype} of shape {array.shape}.")
     if len(labels) != len(flags):
-        raise ValueError(f"flags must have one entry a label, {len(labels)}, got {len(flags)}.")
+        raise ValueError(f"flags must have one entry per label, {len(labels)}, got {len(flags)}.")
     if not len(labels):
         raise ValueError("labels must have at least one entry, got none.")

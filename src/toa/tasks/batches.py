@@ -1,4 +1,4 @@
-"""Shuffled batches for training, found again after a stop."""
+"""Shuffled training batches that a resumed run reproduces."""
 
 from collections.abc import Callable
 from typing import Protocol
@@ -8,27 +8,40 @@ from torch import Tensor
 from toa._checks import check_at_least
 
 
+class Batches(Protocol):
+    """Training batches. A batch depends only on epoch and step, so a resumed run sees the same batches."""
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Batches per epoch."""
+        ...
+
+    def at(self, epoch: int, step: int) -> tuple[Tensor, ...]:
+        """The tensors of a step, on the training device."""
+        ...
+
+
 class Shuffled(Protocol):
-    """Windows or cases that have a random order for each epoch."""
+    """Windows or cases with a random order per epoch."""
 
     def __len__(self) -> int:
-        """How many there are."""
+        """Number of windows or cases."""
         ...
 
     def epoch_order(self, seed: int, epoch: int) -> Tensor:
-        """The order of an epoch, which depends on seed and epoch alone."""
+        """The order of an epoch, a function of seed and epoch."""
         ...
 
 
 class ShuffledBatches:
-    """Shuffled windows or cases; what a batch holds depends on the seed, the epoch and the step alone.
+    """Shuffled windows or cases; a batch depends only on the seed, the epoch and the step.
 
     Args:
-        source: Where they come from.
-        tensors: From places in it to the tensors of a batch.
-        batch_size: How many a batch has.
-        seed: Of the order.
-        drop_last: Whether a last, smaller batch is left out.
+        source: The windows or cases.
+        tensors: Maps indices into the source to the tensors of a batch.
+        batch_size: Windows or cases per batch.
+        seed: Seed of the order.
+        drop_last: Drop a last, smaller batch.
     """
 
     def __init__(
@@ -46,8 +59,8 @@ class ShuffledBatches:
         self._size = batch_size
         self._seed = seed
         self._order: tuple[int, Tensor] | None = None
-        whole, rest = divmod(len(source), self._size)
-        self.steps_per_epoch = whole + bool(rest and not drop_last)
+        full, rest = divmod(len(source), self._size)
+        self.steps_per_epoch = full + bool(rest and not drop_last)
         if self.steps_per_epoch == 0:
             raise ValueError(
                 f"batch_size must be at most the number of training windows, {len(source)}, where the last batch is "
@@ -56,10 +69,10 @@ class ShuffledBatches:
 
     def at(self, epoch: int, step: int) -> tuple[Tensor, ...]:
         """The tensors of a step."""
-        return self.tensors(self.places(epoch, step))
+        return self.tensors(self.indices(epoch, step))
 
-    def places(self, epoch: int, step: int) -> Tensor:
-        """Where they are in the source; on a GPU if their numbers are there too."""
+    def indices(self, epoch: int, step: int) -> Tensor:
+        """Indices of a step's windows or cases, on the device of the source."""
         if self._order is None or self._order[0] != epoch:
             self._order = (epoch, self._source.epoch_order(self._seed, epoch))
         return self._order[1][step * self._size : (step + 1) * self._size]

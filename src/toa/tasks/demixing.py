@@ -1,33 +1,46 @@
-"""The demixing task: recover a clean sum of harmonics from a noisy one, whatever the hidden warp.
+"""Demixing: recover a clean sum of harmonics from a noisy one under an unknown time warp.
 
 Alphabet: B batch, L length, H heads.
 """
 
 import hashlib
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
-from toa._checks import check_at_least, check_finite
+from toa._checks import check_at_least, check_choice, check_finite
 from toa.data import DemixingBatch, HarmonicDemixing
 from toa.models import PointEncoder, PointEncoderConfig
 from toa.nn import AttentionSpec
+from toa.tasks.base import DEFAULT_ATTENTION, TASKS, Evaluation, Task, check_sample
+from toa.tasks.checkpoint import Checkpoint
+from toa.tasks.distributed import make_fabric
 from toa.tasks.optimization import TrainingConfig
-from toa.tasks.training import Observer, TrainingState, make_fabric, train
+from toa.tasks.settings import Protocol, build_config, change, merge
+from toa.tasks.training import Observer, TrainingState
 
-# seeds of training are small; the test signals come from far away
+if TYPE_CHECKING:
+    from lightning.fabric import Fabric
+
+# far from all training seeds
 _TEST_SEED = 1_000_000_007
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DemixingConfig:
-    """One run: the signals, the capacity-limited model, its training, and the seed.
+    """Config of one run: the signals, the small model, its training and the seed.
 
     `tf32` lets CUDA round factors of float32 products to TF32.
     """
+
+    task: ClassVar[str] = "demixing"
+    precision: ClassVar[str] = "32-true"
+    deterministic: ClassVar[bool] = False
 
     attention: AttentionSpec
     steps: int
@@ -42,6 +55,11 @@ class DemixingConfig:
     seed: int = 2024
     tf32: bool = True
 
+    @property
+    def name(self) -> str:
+        """The attention, and whether it is trained without SOR."""
+        return self.attention.name + ("-no-sor" if self.attention.sor is False else "")
+
     def __post_init__(self) -> None:
         check_at_least("steps", self.steps, 1)
         check_at_least("batch_size", self.batch_size, 1)
@@ -50,8 +68,9 @@ class DemixingConfig:
         if self.seed >= 2**31:
             raise ValueError(f"seed must be below 2^31, got {self.seed}.")
 
+    @property
     def training(self) -> TrainingConfig:
-        """How the model is trained: fresh signals at every step, so one long epoch."""
+        """Training settings: each step has fresh signals, so there is one long epoch."""
         return TrainingConfig(
             epochs=1,
             learning_rate=self.learning_rate,
@@ -62,7 +81,7 @@ class DemixingConfig:
         )
 
     def model(self) -> PointEncoderConfig:
-        """The model's part of it."""
+        """Sizes of the model."""
         return PointEncoderConfig(
             num_tokens=self.signals.length,
             attention=self.attention,
@@ -73,8 +92,80 @@ class DemixingConfig:
         )
 
 
+class Demixing(Task):
+    """Demix synthetic signals; see `Task` for the methods."""
+
+    config = DemixingConfig
+    parts: Mapping[str, type[Any]] = {"attention": AttentionSpec, "signals": HarmonicDemixing}
+    subcommand = "demix"
+    names = ("attention",)
+    unit = "signal"
+    summary_metrics: Mapping[str, str] = {"mse": "test"}
+    record_fields = ()
+    # fresh signals need no validation, so the last checkpoint holds the trained model
+    model_file = "checkpoint.safetensors"
+
+    def resolve(  # type: ignore[override]
+        self,
+        protocol: Protocol | None,
+        *,
+        attention: str | None = None,
+        seed: int | None = None,
+        changes: Iterable[str] = (),
+    ) -> DemixingConfig:
+        """Build the config of one run from a protocol; see `Task.resolve`."""
+        assert protocol is not None
+        name = DEFAULT_ATTENTION if attention is None else attention
+        check_choice("attention", name, protocol.attention)
+        settings = merge(protocol.tables["default"], {"attention": protocol.attention[name]})
+        if seed is not None:
+            settings["seed"] = seed
+        for text in changes:
+            change(settings, text)
+        where = f"protocol {protocol.name!r} of demixing"
+        spec = build_config(AttentionSpec, {"name": name, **settings["attention"]}, f"attention of {where}")
+        signals = build_config(HarmonicDemixing, settings.get("signals", {}), f"signals of {where}")
+        return build_config(DemixingConfig, {**settings, "attention": spec.resolved(), "signals": signals}, where)
+
+    def folder_name(self, config: DemixingConfig) -> str:
+        return f"{config.name}-{config.seed}"
+
+    def title(self, config: DemixingConfig) -> str:
+        return f"demixing, {config.name}"
+
+    def command(self, protocol: str, names: Mapping[str, Any]) -> list[str]:
+        return ["toa", self.subcommand, "--preset", protocol, "--attention", str(names["attention"])]
+
+    def load(self, config: DemixingConfig, device: torch.device, data_dir: Path | None = None) -> DemixingBatch:
+        """The held-out signals; training signals are drawn at every step."""
+        return held_out_signals(config)
+
+    def sample(self, config: DemixingConfig, index: int, data_dir: Path | None = None) -> tuple[Tensor | None, ...]:
+        noisy = held_out_signals(config).noisy
+        return (noisy[check_sample(index, len(noisy)), None, :, None],)  # (1, L, 1)
+
+    def build(self, config: DemixingConfig, data: DemixingBatch | None) -> PointEncoder:
+        return PointEncoder(config.model())
+
+    def rebuild(self, config: DemixingConfig, saved: Checkpoint) -> PointEncoder:
+        return PointEncoder(config.model())
+
+    def batches(self, config: DemixingConfig, data: DemixingBatch | None, device: torch.device) -> "FreshSignals":
+        return FreshSignals(config, device)
+
+    def loss(self, config: DemixingConfig, fabric: "Fabric") -> Callable[..., Tensor]:
+        return demixing_loss
+
+    def evaluate(self, config: DemixingConfig, model: nn.Module, data: DemixingBatch) -> Evaluation:
+        return Evaluation(data_checksum=checksum(data), metrics=regime_errors(demix(model, data.noisy), data))
+
+
+DEMIXING = Demixing()
+TASKS.register("demixing")(DEMIXING)
+
+
 def held_out_signals(config: DemixingConfig) -> DemixingBatch:
-    """The signals every seed and variant is judged on, drawn on the CPU so that all devices see the same."""
+    """Test signals, the same for every seed and variant; drawn on the CPU, so the same for every device."""
     return config.signals.sample(config.test_signals, generator=torch.Generator().manual_seed(_TEST_SEED))
 
 
@@ -87,7 +178,7 @@ def checksum(batch: DemixingBatch) -> str:
 
 
 class FreshSignals:
-    """Signals for training; a step's depend on the seed and the step alone."""
+    """Training signals; those of a step depend only on the seed and the step."""
 
     def __init__(self, config: DemixingConfig, device: torch.device) -> None:
         self._config = config
@@ -96,7 +187,7 @@ class FreshSignals:
 
     @property
     def steps_per_epoch(self) -> int:
-        """All steps: there is one epoch."""
+        """All steps, since there is one epoch."""
         return self._config.steps
 
     def at(self, epoch: int, step: int) -> tuple[Tensor, Tensor]:
@@ -104,6 +195,11 @@ class FreshSignals:
         self._generator.manual_seed(self._config.seed * 1_000_003 + step)
         batch = self._config.signals.sample(self._config.batch_size, generator=self._generator, device=self._device)
         return batch.noisy, batch.clean
+
+
+def demixing_loss(model: nn.Module, noisy: Tensor, clean: Tensor) -> Tensor:
+    """Mean squared error of the estimated clean signals."""
+    return F.mse_loss(model(noisy.unsqueeze(-1)).squeeze(-1), clean)
 
 
 def train_demixer(
@@ -114,29 +210,15 @@ def train_demixer(
     checkpoint: Path | None = None,
     observe: Observer | None = None,
 ) -> tuple[PointEncoder, TrainingState]:
-    """Train a model on fresh signals at every step; a checkpoint that exists is resumed."""
+    """Train a model on fresh signals at every step; an existing checkpoint is resumed."""
     fabric = make_fabric(torch.device(device))
-    torch.manual_seed(config.seed)
-    model = PointEncoder(config.model())
-
-    def loss_of(model: nn.Module, noisy: Tensor, clean: Tensor) -> Tensor:
-        return F.mse_loss(model(noisy.unsqueeze(-1)).squeeze(-1), clean)
-
-    state = train(
-        model,
-        FreshSignals(config, fabric.device),
-        loss_of,
-        config.training(),
-        fabric=fabric,
-        key=key,
-        checkpoint=checkpoint,
-        observe=observe,
-    )
+    model, state = DEMIXING.fit(config, None, fabric, key=key, checkpoint=checkpoint, observe=observe)
+    assert isinstance(model, PointEncoder)
     return model, state
 
 
 @torch.no_grad()
-def demix(model: PointEncoder, noisy: Tensor, *, batch_size: int = 256) -> Tensor:
+def demix(model: nn.Module, noisy: Tensor, *, batch_size: int = 256) -> Tensor:
     """Clean signals (B, L), in batches on the model's device.
 
     Raises:
@@ -159,21 +241,21 @@ def regime_errors(estimate: Tensor, batch: DemixingBatch) -> dict[str, float]:
 
 
 def oracle_estimates(signals: HarmonicDemixing, batch: DemixingBatch) -> dict[str, Tensor]:
-    """What linear estimators make of the signals: told the warp ("oracle"), and the best fixed one ("filter")."""
+    """Estimates of two linear estimators: one that knows the warp ("oracle"), and the best fixed one ("filter")."""
     noisy = batch.noisy.double()
     projectors = signals.oracle()
-    told = torch.empty_like(noisy)
+    known = torch.empty_like(noisy)
     for regime, projector in enumerate(projectors):
         chosen = batch.regime == regime
-        told[chosen] = noisy[chosen] @ projector.mT
-    return {"oracle": told.float(), "filter": (noisy @ signals.best_fixed_filter().mT).float()}
+        known[chosen] = noisy[chosen] @ projector.mT
+    return {"oracle": known.float(), "filter": (noisy @ signals.best_fixed_filter().mT).float()}
 
 
 def frequency_response(noisy: Tensor, estimate: Tensor) -> Tensor:
     """Gain of an estimator at each frequency of the DFT, (L // 2 + 1,): |E[Y X*]| / E[|X|²] over signals.
 
-    The least-squares fit of one gain a frequency to what went in and what came out. White noise in the input makes
-    every frequency visible.
+    The least-squares fit of one gain per frequency to inputs and outputs. White noise in the input excites every
+    frequency.
     """
     x, y = torch.fft.rfft(noisy), torch.fft.rfft(estimate)
     return (y * x.conj()).mean(0).abs() / x.abs().square().mean(0)

@@ -1,4 +1,4 @@
-"""Devices by name, what CUDA may round, and whether results may change from run to run."""
+"""Devices by name, TF32 rounding, and deterministic mode."""
 
 import os
 from collections.abc import Iterator
@@ -8,10 +8,10 @@ import torch
 
 
 def resolve_device(name: str) -> torch.device:
-    """A device by name; "auto" is CUDA where there is one.
+    """Find a device by name; "auto" is CUDA if available, else the CPU.
 
     Raises:
-        ValueError: If the name is no device, or the device is not here.
+        ValueError: If the name is unknown or the device is missing.
     """
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -27,7 +27,7 @@ def resolve_device(name: str) -> torch.device:
 
 @contextmanager
 def allow_tf32(allowed: bool, device: torch.device) -> Iterator[None]:
-    """Let CUDA round factors of float32 products to TF32, or not, for a while; other devices round nothing."""
+    """Set whether CUDA rounds factors of float32 products to TF32, inside the context; other devices never do."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high" if allowed and device.type == "cuda" else "highest")
     try:
@@ -38,10 +38,10 @@ def allow_tf32(allowed: bool, device: torch.device) -> Iterator[None]:
 
 @contextmanager
 def deterministic(wanted: bool) -> Iterator[None]:
-    """Refuse operations whose result may change from run to run for a while, if wanted."""
+    """If wanted, raise an error on nondeterministic operations inside the context."""
     before = torch.are_deterministic_algorithms_enabled()
     if wanted:
-        # cuBLAS reads it when it starts
+        # cuBLAS reads it at its start
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)
     try:

@@ -13,38 +13,38 @@ Step = Callable[..., Tensor]
 
 
 class Capturer(Protocol):
-    """What of CUDA a graphed step needs."""
+    """The CUDA operations of a graphed step."""
 
     def run(self, step: Step, batch: Batch) -> Tensor:
-        """Do a step as it is, in a way that a capture may follow."""
+        """Run a step eagerly, so that a capture may follow."""
         ...
 
     def capture(self, step: Step, inputs: Batch, generators: Sequence[Generator]) -> tuple[Callable[[], None], Tensor]:
-        """What replays a step on these inputs, and where it leaves its loss.
+        """Return a function that replays the step on these inputs, and the tensor of its loss.
 
         Raises:
-            RuntimeError: If the step cannot be captured; everything is as it was before.
+            RuntimeError: If the step cannot be captured; nothing has changed then.
         """
         ...
 
 
 class GraphedStep:
-    """Runs a step as it is a few times, and from then on as one CUDA graph wherever the shapes are those captured.
+    """Run a few steps eagerly, and all later steps of the same shapes as one CUDA graph.
 
-    Small models are bound by launches; a graph has one. A batch of another shape, an epoch's last one, runs as it is:
-    weights and optimizer state are the same tensors either way. So does every batch where a capture fails, and a
-    warning says why.
+    Small models are bound by kernel launches, and a graph needs one launch. A batch of another shape, such as the last
+    of an epoch, runs eagerly on the same weights and optimizer state. If the capture fails, every batch runs eagerly
+    and a warning gives the reason.
 
     Args:
-        step: From a batch's tensors to a loss that needs no gradient any more. It must not wait for the device.
-        generators: Sources of randomness in it, besides the device's default one.
+        step: Maps the tensors of a batch to a loss without gradient. It must not synchronise with the device.
+        generators: Random generators that it uses, beside the default one of the device.
         capturer: Streams and graphs; those of the current device if None.
 
     Attributes:
-        failure: Why there is no graph; None if there is one, or may be yet.
+        failure: The reason why there is no graph; None if there is one or none was tried yet.
     """
 
-    # cuBLAS, autograd and the optimizer allocate on their first calls, which a capture must not
+    # cuBLAS, autograd and the optimizer allocate on their first calls, which a capture forbids
     _EAGER = 3
 
     def __init__(self, step: Step, generators: Sequence[Generator] = (), *, capturer: Capturer | None = None) -> None:
@@ -58,15 +58,15 @@ class GraphedStep:
         self.failure: str | None = None
 
     def __call__(self, *batch: Tensor) -> Tensor:
-        """Do one step."""
+        """Run one step."""
         if self._replay is None and self.failure is None:
             if self._calls == self._EAGER:
                 self._capture(batch)
             self._calls += 1
-        if self._replay is None or [x.shape for x in batch] != [place.shape for place in self._inputs]:
+        if self._replay is None or [x.shape for x in batch] != [static.shape for static in self._inputs]:
             return self._capturer.run(self._step, batch)
-        for place, tensor in zip(self._inputs, batch, strict=True):
-            place.copy_(tensor)
+        for static, tensor in zip(self._inputs, batch, strict=True):
+            static.copy_(tensor)
         self._replay()
         return self._loss
 
@@ -78,16 +78,16 @@ class GraphedStep:
             self._inputs = ()
             self.failure = _first_cause(error)
         if self.failure is not None:
-            # outside of the handler, which would keep the tensors of the broken capture
+            # outside of the handler, which would keep the tensors of the failed capture alive
             warnings.warn(
-                f"the training step cannot be one CUDA graph and runs as it is, slower if it is small: {self.failure}",
+                f"the training step cannot be a CUDA graph and runs eagerly, slower if it is small: {self.failure}",
                 RuntimeWarning,
                 stacklevel=3,
             )
 
 
 def _first_cause(error: BaseException) -> str:
-    """The first line of what went wrong first: ending a broken capture fails as well, and says nothing."""
+    """The first line of the first error: ending a failed capture raises another, meaningless one."""
     while error.__context__ is not None:
         error = error.__context__
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
@@ -100,7 +100,7 @@ class CudaCapturer:
         self._stream = torch.cuda.Stream()
 
     def run(self, step: Step, batch: Batch) -> Tensor:
-        """Do a step on a stream beside the current one."""
+        """Run a step on a side stream."""
         self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream):
             loss = step(*batch)
@@ -108,38 +108,38 @@ class CudaCapturer:
         return loss
 
     def capture(self, step: Step, inputs: Batch, generators: Sequence[Generator]) -> tuple[Callable[[], None], Tensor]:
-        """Capture a step; where that fails, leave nothing behind."""
+        """Capture a step; clean up if it fails."""
         before, pool = torch.cuda.current_stream(), torch.cuda.graph_pool_handle()
         graph = torch.cuda.CUDAGraph()
         for generator in generators:
             graph.register_generator_state(generator)
-        # tens of MiB a stream, and the graph has its own: a stream of eager steps gets them again when it needs them
-        forget_workspaces()
+        # tens of MiB per stream; the graph has its own, and eager steps allocate theirs again when needed
+        free_workspaces()
         try:
             with torch.cuda.graph(graph, pool=pool, stream=self._stream):
                 loss = step(*inputs)
         except RuntimeError:
             torch.cuda.set_stream(before)
-            _forget_capture(before.device, pool, generators)
+            _undo_capture(before.device, pool, generators)
             raise
         return graph.replay, loss
 
 
-def forget_workspaces() -> None:
-    """Free the memory that cuBLAS keeps for each stream it has run on, as PyTorch's own graphs of compiled code do."""
+def free_workspaces() -> None:
+    """Free the memory that cuBLAS keeps per stream, as PyTorch does for graphs of compiled code."""
     with contextlib.suppress(AttributeError):
         torch._C._cuda_clearCublasWorkspaces()
 
 
-def _forget_capture(device: torch.device, pool: tuple[int, int], generators: Sequence[Generator]) -> None:
-    """Undo what a capture that breaks off leaves half done.
+def _undo_capture(device: torch.device, pool: tuple[int, int], generators: Sequence[Generator]) -> None:
+    """Clean up after a failed capture.
 
-    Ending one tells the allocator and the generators that it is over, but where the capture is broken it raises before:
-    the allocator would refuse to empty its cache and the generators to draw another number. The pool itself is given
-    back by the graph when it goes.
+    Ending a capture releases the allocator and the generators, but ending a failed one raises before it does: the
+    allocator could not empty its cache and the generators could not draw another number. The graph itself frees its
+    pool when it is deleted.
     """
     with contextlib.suppress(RuntimeError, AttributeError):
         torch._C._cuda_endAllocateToPool(device.index, pool)
     for generator in (torch.cuda.default_generators[device.index], *generators):
-        # a copy of the state knows of no capture
+        # a copied state belongs to no capture
         generator.graphsafe_set_state(generator.clone_state())

@@ -1,23 +1,24 @@
-"""Metrics as pure functions of tensors, and their exact means over batches."""
+"""Metrics of tensors, and their exact means over batches."""
 
 from collections.abc import Callable, Mapping
 
+import numpy as np
 import torch
 from torch import Tensor
 
 
 def squared_error(estimate: Tensor, target: Tensor) -> Tensor:
-    """(ŷ - y)², entry by entry."""
+    """(ŷ - y)², elementwise."""
     return (estimate - target).square()
 
 
 def absolute_error(estimate: Tensor, target: Tensor) -> Tensor:
-    """|ŷ - y|, entry by entry."""
+    """|ŷ - y|, elementwise."""
     return (estimate - target).abs()
 
 
 def pinball_error(estimate: Tensor, target: Tensor, levels: Tensor) -> Tensor:
-    """max(q e, (q - 1) e) with e = y - ŷ, entry by entry: least in the mean where ŷ is the q-quantile of y.
+    """max(q e, (q - 1) e) with e = y - ŷ, elementwise. Its mean is smallest if ŷ is the q-quantile of y.
 
     Args:
         estimate: (B, P, Q, C), at the levels q.
@@ -35,14 +36,14 @@ FORECAST_METRICS: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {"mse": squ
 class RunningMeans:
     """Means of several metrics over all entries of all batches, summed in float64 on the device."""
 
-    def __init__(self, metrics: Mapping[str, Callable[[Tensor, Tensor], Tensor]], device: torch.device) -> None:
-        self._metrics = metrics
-        self._sums = {name: torch.zeros((), dtype=torch.float64, device=device) for name in metrics}
+    def __init__(self, functions: Mapping[str, Callable[[Tensor, Tensor], Tensor]], device: torch.device) -> None:
+        self._functions = functions
+        self._sums = {name: torch.zeros((), dtype=torch.float64, device=device) for name in functions}
         self._count = 0
 
     def add(self, estimate: Tensor, target: Tensor) -> None:
-        """Take in a batch; nothing waits for the device."""
-        for name, metric in self._metrics.items():
+        """Add a batch, without synchronising with the device."""
+        for name, metric in self._functions.items():
             self._sums[name] += metric(estimate.float(), target.float()).sum(dtype=torch.float64)
         self._count += target.numel()
 
@@ -57,24 +58,26 @@ class RunningMeans:
         return {name: float(total) / self._count for name, total in self._sums.items()}
 
 
-def confusion_matrix(labels: Tensor, predictions: Tensor, num_classes: int) -> Tensor:
-    """How many cases of each class (rows) were taken for each (columns): (K, K)."""
-    return torch.bincount(labels * num_classes + predictions, minlength=num_classes**2).view(num_classes, num_classes)
+def confusion_matrix(labels: Tensor, predictions: Tensor, num_classes: int) -> np.ndarray:
+    """Number of cases per true class (row) and predicted class (column), (K, K)."""
+    # imported on use: scikit-learn takes long to import
+    from sklearn import metrics
+
+    counts: np.ndarray = metrics.confusion_matrix(labels.cpu(), predictions.cpu(), labels=range(num_classes))
+    return counts
 
 
-def class_scores(confusion: Tensor) -> dict[str, float]:
-    """Accuracy, balanced accuracy and macro F1 of a confusion matrix (K, K), defined as scikit-learn defines them.
+def class_scores(labels: Tensor, predictions: Tensor) -> dict[str, float]:
+    """Accuracy, balanced accuracy and macro F1, as scikit-learn defines them."""
+    from sklearn import metrics
 
-    Balanced accuracy is the mean recall of the classes that have cases; macro F1 the mean of 2 tp / (2 tp + fp + fn)
-    over those that have cases or are predicted.
-    """
-    counts = confusion.double().cpu()
-    if not counts.sum() > 0:
+    if not len(labels):
         raise ValueError("scores need at least one case, got none; the split is empty.")
-    hits, true, taken = counts.diagonal(), counts.sum(1), counts.sum(0)
-    present, seen = true > 0, (true + taken) > 0
+    true, predicted = labels.cpu().numpy(), predictions.cpu().numpy()
+    # the mean recall of the classes that have cases; scikit-learn's own balanced accuracy warns about other predictions
+    recall = metrics.recall_score(true, predicted, labels=np.unique(true), average="macro")
     return {
-        "accuracy": float(hits.sum() / counts.sum()),
-        "balanced_accuracy": float((hits[present] / true[present]).mean()),
-        "macro_f1": float((2.0 * hits[seen] / (true + taken)[seen]).mean()),
+        "accuracy": float(metrics.accuracy_score(true, predicted)),
+        "balanced_accuracy": float(recall),
+        "macro_f1": float(metrics.f1_score(true, predicted, average="macro")),
     }

@@ -1,8 +1,8 @@
-"""Fused optimizers that share small models out evenly over a GPU.
+"""Fused optimizers that spread small models evenly over a GPU.
 
-PyTorch's fused kernels give 2¹⁶ numbers to each block of threads. A model of a million would keep a tenth of a large
-chip busy, and wait for it; cut into pieces, its weights are updated by as many blocks as there are processors. The
-numbers, the state and how it is saved are PyTorch's own.
+PyTorch's fused kernels give 2¹⁶ numbers to each block of threads, so a model of a million weights uses a tenth of a
+large GPU. Cut into pieces, its weights are updated by as many blocks as there are processors. Results, state and file
+format are those of PyTorch.
 """
 
 from collections.abc import Callable
@@ -11,17 +11,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-# what one block of PyTorch's kernels takes, the least that is worth one, and how many of those a launch or two hold
+# numbers per block in PyTorch's kernels, fewest numbers worth a block, and blocks per one or two launches
 _BLOCK = 2**16
 _LEAST = 2**14
 _PIECES = 64
 
-# pieces begin where kernels can read several numbers at once
+# alignment of pieces, for vectorised reads
 _ALIGNMENT = 1024
 
 
 class _Piecewise(torch.optim.Optimizer):
-    """The step of Adam or AdamW, its tensors in pieces."""
+    """A step of Adam or AdamW with tensors cut into pieces."""
 
     _update: Callable[..., None]
 
@@ -60,7 +60,7 @@ class _Piecewise(torch.optim.Optimizer):
         return loss
 
     def _state(self, p: Tensor) -> dict[str, Tensor]:
-        """As PyTorch begins it."""
+        """Initial state, as in PyTorch."""
         state: dict[str, Tensor] = self.state[p]
         if not state:
             state["step"] = torch.zeros((), dtype=torch.float32, device=p.device)
@@ -82,7 +82,7 @@ class PiecewiseAdamW(_Piecewise, torch.optim.AdamW):
 
 
 def _pieces(tensors: tuple[Tensor, ...], step: Tensor, size: int) -> list[tuple[Tensor, ...]]:
-    """Tensors of one shape cut alike, each piece with the count of steps."""
+    """Cut tensors of one shape into equal pieces, each with the step count."""
     if size >= _BLOCK or tensors[0].numel() <= size or not all(x.is_contiguous() for x in tensors):
         return [(*tensors, step)]
     cut = (x.view(-1).split(size) for x in tensors)

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from tests.support import message
 from toa.data.windows import Windows
 from toa.tasks import TrainingConfig, train
-from toa.tasks.forecasting import WindowBatches, evaluate_forecaster, forecast_loss
+from toa.tasks.forecast import WindowBatches, evaluate_forecaster, forecast_loss
 
 
 def windows(rows: int = 50) -> Windows:
@@ -30,7 +30,7 @@ class Penalised(Persistence):
         return self(x, marks, future_marks), 7.0 * self.weight
 
 
-def test_every_window_is_seen_once_an_epoch_in_another_order():
+def test_every_epoch_has_every_window_once_in_another_order():
     batches = WindowBatches(windows(), 8, seed=1)
     assert batches.steps_per_epoch == 6
 
@@ -47,12 +47,12 @@ def test_a_last_smaller_batch_is_kept_or_dropped():
     assert WindowBatches(windows(), 8, seed=1, drop_last=True).steps_per_epoch == 5
 
 
-def test_too_large_a_batch_is_refused():
+def test_a_batch_larger_than_the_data_raises_an_error():
     with pytest.raises(ValueError, match=message("batch_size", "42", "got 64", "drop_last=false")):
         WindowBatches(windows(), 64, seed=1, drop_last=True)
 
 
-def test_evaluation_takes_every_window_and_leaves_the_mode():
+def test_evaluation_uses_every_window_and_keeps_the_mode():
     model = Persistence().train()
     metrics = evaluate_forecaster(model, windows(), batch_size=5)
     # the series grows by 2 a step: persistence is wrong by 2, 4 and 6
@@ -68,7 +68,7 @@ def test_batches_carry_the_marks_of_past_and_future():
     assert torch.equal(future[:, 0], past[:, -1] + 1.0)
 
 
-def test_a_penalty_is_added_in_training_alone():
+def test_a_penalty_is_added_only_in_training():
     model = Penalised()
     batch = WindowBatches(windows(), 4, seed=1).at(0, 0)
     loss = forecast_loss("mae")(model, *batch)
@@ -90,7 +90,7 @@ def test_a_penalty_goes_through_the_wrapper_of_several_processes():
     assert model.weight.item() != 1.0
 
 
-def test_a_penalty_is_computed_in_the_asked_precision():
+def test_a_penalty_is_computed_in_the_given_precision():
     seen = []
 
     class Watched(Penalised):

@@ -1,23 +1,24 @@
-"""Processes that train one model together, its ranks: shares of a batch, and sums over all ranks.
+"""Distributed training: several processes (ranks) share each batch of one model.
 
-The batch of a step is the protocol's, however many ranks share it. Shares need not be equal: losses are weighted, so
-that their mean over ranks is the mean over the batch, and so are, by DDP's averaging, the gradients. Batch norms see
-the statistics of the whole batch. What a model computes from a batch beyond that (DUET's penalty on its experts,
-Autoformer's delays in training) it computes from each rank's share.
+The batch of a step is the same for any number of ranks. Shares may differ in size: losses are weighted so that their
+mean over ranks, and with DDP the mean of the gradients, is that of the whole batch. Batch norms use the statistics of
+the whole batch. Other statistics of a batch (DUET's penalty on its experts, Autoformer's delays in training) are
+computed per rank.
 
-Dropout and SOR draw on each rank for itself: a step has as many draws of SOR's rate and mask as there are ranks.
+Dropout and SOR draw separately on each rank, so a step has one SOR rate and mask per rank.
 """
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from inspect import signature
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Generator, Tensor, nn
 
-# the class of all batch norms has no public name
+# the base class of batch norms has no public name
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from toa._checks import check_at_least
@@ -27,40 +28,81 @@ from toa.tasks.graph import Batch
 if TYPE_CHECKING:
     from lightning.fabric import Fabric
 
-# between the seeds of two ranks
-_APART = 1_000_003
+# distance between the seeds of two ranks
+_SEED_STEP = 1_000_003
 
 
-def settle_devices(devices: int | None, num_nodes: int | None) -> tuple[int, int]:
-    """How many devices on each of how many machines train together: as asked for, or as torchrun has started them.
+def resolve_devices(devices: int | None, num_nodes: int | None) -> tuple[int, int]:
+    """Number of devices per node and number of nodes: as given, or as torchrun started them.
 
     Raises:
-        ValueError: If torchrun has started another number, or machines cannot find one another.
+        ValueError: If torchrun started another number, or the nodes have no address to meet at.
     """
-    for name, value in (("devices", devices), ("num_nodes", num_nodes)):
+    given = {"devices": devices, "num_nodes": num_nodes}
+    for name, value in given.items():
         if value is not None:
             check_at_least(name, value, 1)
     if "LOCAL_WORLD_SIZE" not in os.environ:
         if (num_nodes or 1) > 1 and not {"MASTER_ADDR", "NODE_RANK"} <= os.environ.keys():
             raise ValueError(
                 f"MASTER_ADDR and NODE_RANK must be set on each of num_nodes={num_nodes} machines, got a machine "
-                "without; start the command by torchrun, which sets them."
+                "without them; start the command with torchrun, which sets them."
             )
         return devices or 1, num_nodes or 1
     local = int(os.environ["LOCAL_WORLD_SIZE"])
     started = {"devices": local, "num_nodes": int(os.environ["WORLD_SIZE"]) // local}
-    for name, value in (("devices", devices), ("num_nodes", num_nodes)):
+    for name, value in given.items():
         if value is not None and value != started[name]:
-            raise ValueError(f"{name} must be {started[name]}, as torchrun has started it, got {value}; leave it out.")
+            raise ValueError(f"{name} must be {started[name]}, as started by torchrun, got {value}; leave it out.")
     return started["devices"], started["num_nodes"]
 
 
+def make_fabric(device: torch.device, *, precision: str = "32-true", devices: int = 1, num_nodes: int = 1) -> "Fabric":
+    """Set up Lightning Fabric: device, precision and, for several devices, one process each.
+
+    Args:
+        device: The device; without an index if several train together.
+        precision: Precision by Fabric's names.
+        devices: Devices per node; see `resolve_devices`.
+        num_nodes: Number of nodes.
+
+    Raises:
+        ValueError: If there are too few devices.
+    """
+    from lightning.fabric import Fabric
+    from lightning.fabric.strategies.ddp import DDPStrategy
+
+    index: int | None = device.index
+    if devices * num_nodes == 1:
+        chosen: Any = 1 if device.type != "cuda" or index is None else [index]
+        return Fabric(accelerator=device.type, devices=chosen, precision=precision)  # type: ignore[arg-type]
+    if index is not None:
+        raise ValueError(f"device must be {device.type}, without an index if several train together, got {device}.")
+    if device.type == "cuda" and devices > torch.cuda.device_count():
+        raise ValueError(f"devices must be at most {torch.cuda.device_count()}, the number of GPUs, got {devices}.")
+    # batch norms already share their statistics, and only the first rank validates; older torch names it differently
+    names = signature(nn.parallel.DistributedDataParallel).parameters
+    buffers: dict[str, Any] = {
+        "forward_sync_buffers" if "forward_sync_buffers" in names else "broadcast_buffers": False
+    }
+    fabric = Fabric(
+        accelerator=device.type,
+        strategy=DDPStrategy(**buffers),
+        devices=devices,
+        num_nodes=num_nodes,
+        precision=precision,  # type: ignore[arg-type]
+    )
+    fabric.launch()
+    return fabric
+
+
 class Share(NamedTuple):
-    """What a rank gets of a batch.
+    """A rank's part of a batch.
 
     Attributes:
-        weight: Of its loss in the mean over ranks.
-        copies: How many ranks have the same rows.
+        tensors: The tensors.
+        weight: Weight of its loss in the mean over ranks.
+        copies: Number of ranks with the same rows.
     """
 
     tensors: Batch
@@ -69,12 +111,12 @@ class Share(NamedTuple):
 
 
 class Ranks:
-    """The ranks of a fabric, seen from one of them. Where there is one alone, everything is what it was.
+    """The ranks of a fabric, seen from one of them. With a single rank, every method is the identity.
 
     Attributes:
-        alone: Whether there is no other.
-        first: Whether this is the first.
-        copies: How many ranks have the rows that are computed on now.
+        alone: Whether there is only one rank.
+        first: Whether this is the first rank.
+        copies: Number of ranks that compute on the same rows now.
     """
 
     def __init__(self, fabric: "Fabric") -> None:
@@ -85,7 +127,7 @@ class Ranks:
         self.copies = 1
 
     def share(self, batch: Batch) -> Share:
-        """This rank's part of a batch; one of fewer rows than there are ranks goes whole to each."""
+        """This rank's part of a batch; a batch with fewer rows than ranks is copied to each."""
         rows = len(batch[0])
         if self.alone or rows < self._count:
             return Share(batch, 1.0, self._count)
@@ -98,20 +140,20 @@ class Ranks:
         return value if self.alone else _total(value) / self._count
 
     def agree(self, flag: bool, *, ask: bool) -> bool:
-        """Whether a flag is set on any rank; of several, none knows of the others' unless all `ask`."""
+        """Whether a flag is set on any rank; several ranks exchange flags only if all `ask`."""
         if self.alone:
             return flag
         return ask and bool(_total(torch.tensor(float(flag), device=self._fabric.device)))
 
     def by_first(self, compute: Callable[[], float]) -> float:
-        """What the first rank computes; the others wait for it."""
+        """A value computed by the first rank; the others wait for it."""
         if self.alone:
             return compute()
         value = compute() if self.first else 0.0
         return float(_total(torch.tensor(value, dtype=torch.float64, device=self._fabric.device)))
 
     def gather(self, tensors: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
-        """Tensors of every rank, which have the same shapes, on the CPU."""
+        """Collect tensors of equal shapes from every rank, on the CPU."""
         if self.alone:
             return [dict(tensors)]
         found: list[dict[str, Tensor]] = [{} for _ in range(self._count)]
@@ -124,7 +166,7 @@ class Ranks:
         return found
 
     def check_same(self, step: int, where: object) -> None:
-        """Refuse ranks that stand at different steps."""
+        """Raise ValueError if ranks are at different steps."""
         found = [int(one["step"]) for one in self.gather({"step": torch.tensor(step)})]
         if len(set(found)) > 1:
             raise ValueError(
@@ -132,24 +174,24 @@ class Ranks:
                 "output folder that all machines share."
             )
 
-    def draw_apart(self, generators: Sequence[Generator], step: int) -> None:
-        """Let the randomness of ranks but the first be their own."""
+    def separate_seeds(self, generators: Sequence[Generator], step: int) -> None:
+        """Give every rank but the first its own random numbers."""
         if self.first:
             return
-        shift = self._rank * _APART + step
+        shift = self._rank * _SEED_STEP + step
         torch.manual_seed((torch.initial_seed() + shift) % 2**63)
         for generator in generators:
             generator.manual_seed((generator.initial_seed() + shift) % 2**63)
 
     def wait(self) -> None:
-        """Wait until all ranks are here."""
+        """Wait for all ranks."""
         if not self.alone:
             self._fabric.barrier()
 
 
 @contextmanager
 def joint_statistics(model: nn.Module, ranks: Ranks) -> Iterator[None]:
-    """Let batch norms in training see the whole batch of all ranks, while the block runs."""
+    """Let batch norms in training use the statistics of all ranks, inside the context."""
     norms = [] if ranks.alone else [module for module in model.modules() if isinstance(module, _BatchNorm)]
     for norm in norms:
         norm.forward = partial(_normalise, norm, ranks)  # type: ignore[method-assign]
@@ -161,7 +203,7 @@ def joint_statistics(model: nn.Module, ranks: Ranks) -> Iterator[None]:
 
 
 class _Sum(torch.autograd.Function):
-    """The sum over ranks; a gradient is that of the sum of all ranks' losses."""
+    """Sum over ranks; its gradient is that of the sum of the losses of all ranks."""
 
     @staticmethod
     def forward(ctx: Any, value: Tensor) -> Tensor:
@@ -179,7 +221,7 @@ def _total(value: Tensor) -> Tensor:
 
 
 def _normalise(norm: _BatchNorm, ranks: Ranks, x: Tensor, *padding: Tensor | None) -> Tensor:
-    """A batch norm's forward, with mean and variance over all ranks."""
+    """Forward pass of a batch norm, with mean and variance over all ranks."""
     if not norm.training:
         return type(norm).forward(norm, x, *padding)
     rows = x if isinstance(norm, TokenBatchNorm) else x.movedim(1, -1)  # features last
@@ -201,7 +243,7 @@ def _normalise(norm: _BatchNorm, ranks: Ranks, x: Tensor, *padding: Tensor | Non
 
 
 def _track(norm: _BatchNorm, mean: Tensor, variance: Tensor) -> None:
-    """Running statistics, as a batch norm keeps them."""
+    """Update the running statistics of a batch norm."""
     if norm.running_mean is None or norm.running_var is None or norm.num_batches_tracked is None:
         return
     norm.num_batches_tracked += 1

@@ -1,39 +1,26 @@
-"""Every table of the paper as data: for each published number the runs that make it here, or why there are none.
+"""Every table of the paper as data: for each published number the runs that reproduce it, or why there are none.
 
-A table is described once, by `TABLES`; its cells follow from the description and the rows of `published.csv`.
+`TABLES` describes the tables; their cells follow from the description and the rows of `published.csv`.
 """
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
 from toa._checks import check_choice
-from toa._registry import Registry
-from toa.data import (
-    ANOMALY_SETS,
-    CLASSIFICATION_SETS,
-    DATASETS,
-    DatasetNotFoundError,
-    locate,
-    locate_anomaly,
-    locate_classification,
-)
-from toa.experiments.anomaly_config import resolve_anomaly
-from toa.experiments.classification_config import resolve_classify
-from toa.experiments.demixing import demixing_config
-from toa.experiments.jobs import Job
-from toa.experiments.protocols import resolve
-from toa.experiments.published import PublishedNumber, published_numbers
-from toa.experiments.settings import load
-from toa.experiments.step_run import StepRun
+from toa.data import DatasetNotFoundError
+from toa.experiments.paper.published import PublishedNumber, published_numbers
+from toa.experiments.protocols import load_protocol
+from toa.experiments.run import Job
+from toa.tasks import TASKS, Protocol
 
 FIRST_SEED = 2024
 _PAPER = "toa-paper"
 _LONG, _SHORT = (96, 192, 336, 720), (12, 24, 48, 96)
-# what the paper calls otherwise
+# names that differ in the paper
 _DATASETS = {"SWAT": "SWaT"}
 _ATTENTIONS = {"hyperglu-dplr": "hyperglu", "auto-correlation": None, "probsparse": None}
 _NO_SOR = "-nosor"
@@ -45,13 +32,12 @@ class Table:
 
     Attributes:
         about: What it shows.
-        task: A name of `toa.experiments.jobs.KINDS`.
-        metrics: From the metric as published to that of a record.
-        protocols: For each backbone the protocol that its runs follow. One without settings of attention takes those
-            of toa-paper.
-        horizons: Those that "avg" is the mean over.
+        task: A name of `toa.tasks.TASKS`.
+        metrics: Metric of the records per published metric.
+        protocols: Protocol of the runs per backbone. One without settings of attention uses those of toa-paper.
+        horizons: Horizons that "avg" is the mean over.
         groups: Datasets of the table that are the mean over several.
-        seeds: How many the paper has, or a comparison needs.
+        seeds: Number of seeds in the paper, or for a comparison.
     """
 
     about: str
@@ -64,7 +50,7 @@ class Table:
 
 
 _ERRORS = {"mse": "mse", "mae": "mae"}
-# DUET's published softmax column is that of its authors' script
+# the published softmax column of DUET is that of its authors' script
 _LONG_TERM = dict.fromkeys(("patchtst", "itransformer", "duet"), _PAPER)
 _PEMS = {"patchtst": _PAPER, "itransformer": "itransformer-pems"}
 _SOR = {"patchtst": _PAPER}
@@ -72,7 +58,11 @@ _UEA = tuple(dict.fromkeys(row.dataset for row in published_numbers() if row.tab
 
 TABLES = {
     "demixing": Table(
-        about="harmonic demixing, one layer's primitive alone", task="demixing", metrics={"mse": "mse"}, seeds=3
+        about="harmonic demixing, one layer's primitive alone",
+        task="demixing",
+        metrics={"mse": "mse"},
+        protocols={"transformer-2x2": "paper"},
+        seeds=3,
     ),
     "forecast-full": Table(
         about="long-term forecasting", task="forecast", metrics=_ERRORS, protocols=_LONG_TERM, horizons=_LONG
@@ -130,14 +120,15 @@ TABLES = {
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Cell:
-    """A published number and what makes it here.
+    """A published number and the runs that reproduce it.
 
     Attributes:
-        jobs: Runs, but for the seed; empty if there can be none yet.
-        metric: What is read in each of their records.
-        combine: "mean" over the runs, or the mean "rank" of the variant among all that the full table has.
-        factor: What the mean is multiplied by.
-        datasets: What they need of a catalogue, whether or not there are runs.
+        number: The published number.
+        jobs: Its runs with the first seed; empty if there are none yet.
+        metric: Metric of their records.
+        datasets: Datasets of the catalogue that it needs, even if there are no runs.
+        combine: "mean" over the runs, or the mean "rank" of the variant among all variants of the full table.
+        factor: Factor of the mean.
         reason: Why there are no runs; "" if there are.
     """
 
@@ -150,15 +141,15 @@ class Cell:
     reason: str = ""
 
     def seeded(self, seeds: int) -> list[Job]:
-        """Its runs with so many seeds, the paper's first."""
-        # a run without chance in it comes back as itself
+        """Its runs with a number of seeds, starting with the paper's."""
+        # a run without a seed appears once
         runs = {run.key: run for job in self.jobs for run in (job.seeded(FIRST_SEED + i) for i in range(seeds))}
         return list(runs.values())
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Missing:
-    """A dataset that is not on this machine: its files under a data folder, and how to get them."""
+    """A dataset that is missing on this machine: its files in a data folder, and how to get them."""
 
     dataset: str
     files: tuple[str, ...]
@@ -172,10 +163,10 @@ def table_cells(name: str) -> list[Cell]:
 
 
 def select(cells: Iterable[Cell], **wanted: Iterable[str] | None) -> list[Cell]:
-    """Cells whose number has one of the values wanted of each column: dataset, horizon, backbone, variant.
+    """Cells with one of the given values in each column: dataset, horizon, backbone, variant.
 
     Raises:
-        ValueError: If no cell has a value.
+        ValueError: If no cell has one of the values.
     """
     chosen = list(cells)
     for column, values in wanted.items():
@@ -189,18 +180,16 @@ def select(cells: Iterable[Cell], **wanted: Iterable[str] | None) -> list[Cell]:
 
 
 def missing_data(cell: Cell, data_dir: Path | None = None) -> list[Missing]:
-    """Datasets that a cell needs and that are not here."""
-    task = TABLES[cell.number.table].task
+    """Datasets of a cell that are missing on this machine."""
+    task = TASKS[TABLES[cell.number.table].task]
     missing = []
-    for dataset in cell.datasets if task in _SOURCES else ():
-        source = _SOURCES[task]
-        spec = source.catalogue[dataset]
+    for dataset in () if task.catalogue is None else cell.datasets:
         try:
-            source.locate(spec, data_dir)
+            task.locate(dataset, data_dir)
         except DatasetNotFoundError as error:
-            # the message ends with what to do
+            # the message ends with the remedy
             remedy = str(error).partition("; ")[2]
-            missing.append(Missing(dataset=dataset, files=source.files(spec), remedy=remedy))
+            missing.append(Missing(dataset=dataset, files=task.files(dataset), remedy=remedy))
     return missing
 
 
@@ -225,15 +214,11 @@ def _cell(table: Table, row: PublishedNumber) -> Cell:
 
 
 def _jobs(table: Table, row: PublishedNumber, datasets: Iterable[str], variants: Iterable[str]) -> list[Job]:
-    if table.task == "demixing":
-        return [_demixing(row.variant)]
-    if table.task == "efficiency":
-        return [_step(row.backbone, row.variant)]
     horizons: tuple[int | None, ...] = (int(row.horizon) if row.horizon.isdecimal() else None,)
     if row.horizon == "avg":
         horizons = table.horizons
     return [
-        protocol_job(table.task, table.protocols[row.backbone], dataset, horizon, row.backbone, variant)
+        protocol_job(table.task, table.protocols.get(row.backbone, ""), dataset, horizon, row.backbone, variant)
         for dataset, horizon, variant in itertools.product(datasets, horizons, variants)
     ]
 
@@ -245,74 +230,28 @@ def _variants(table: str) -> tuple[str, ...]:
 
 @cache
 def protocol_job(task: str, protocol: str, dataset: str, horizon: int | None, backbone: str, variant: str) -> Job:
-    """A run of a protocol, of a variant as tables name it; its command says the same in the words of `toa run`.
+    """One run of a protocol, for a variant as the tables name it, with the command line that repeats it.
 
     Raises:
         ValueError: If the protocol has no such run.
     """
-    check_choice("task", task, _RESOLVERS)
+    kind = TASKS[task]
     base = variant.removesuffix(_NO_SOR)
     attention = _ATTENTIONS.get(base, base)
-    changes = _paper_attention(task, protocol, attention)
+    settings = load_protocol(task, protocol) if protocol else None
+    changes = [] if settings is None else _paper_attention(task, settings, attention)
     changes += ["attention.sor=false"] if variant.endswith(_NO_SOR) else []
-    names: dict[str, Any] = {"dataset": dataset, "backbone": backbone, "attention": attention}
-    if horizon is not None:
-        names["horizon"] = horizon
-    config = _RESOLVERS[task](protocol, **names, seed=FIRST_SEED, changes=changes)
-    words = ["toa", "run", "--task", task, "--protocol", protocol]
-    words += [word for name, value in names.items() for word in (f"--{name}", str(value))]
-    words += [word for change in changes for word in ("--set", change)]
+    given: dict[str, Any] = {"dataset": dataset, "backbone": backbone, "attention": attention, "horizon": horizon}
+    names = {name: given[name] for name in kind.names}
+    config = kind.resolve(settings, seed=FIRST_SEED, changes=changes, **names)
+    words = kind.command(protocol, names) + [word for change in changes for word in ("--set", change)]
     label = f"{dataset}{'' if horizon is None else f' {horizon}'}, {backbone}/{variant}"
-    return Job(config=config, label=label, command=tuple(words))
+    return Job(config=config, label=label if "dataset" in names else kind.title(config), command=tuple(words))
 
 
-def _paper_attention(task: str, protocol: str, attention: str | None) -> list[str]:
-    """As changes, how the paper's protocol sets an attention, where a backbone's own protocol says nothing of any."""
-    if attention is None or "attention" in load(task, protocol):
+def _paper_attention(task: str, protocol: Protocol, attention: str | None) -> list[str]:
+    """The paper's settings of an attention as changes, if the protocol has no settings of attention itself."""
+    if attention is None or protocol.attention:
         return []
-    settings = load(task, _PAPER).get("attention", {}).get(attention, {})
+    settings = load_protocol(task, _PAPER).attention.get(attention, {})
     return [f"attention.{name}={value}" for name, value in settings.items()]
-
-
-@cache
-def _demixing(variant: str) -> Job:
-    command = ("toa", "demix", "--preset", "paper", "--attention", variant)
-    config = demixing_config("paper", variant, FIRST_SEED)
-    return Job(config=config, label=f"demixing, {variant}", command=command)
-
-
-@cache
-def _step(backbone: str, variant: str) -> Job:
-    attention = _ATTENTIONS.get(variant, variant)
-    row = backbone if attention is None else f"{backbone}/{attention}"
-    command = ("toa", "bench", "efficiency", "--rows", row)
-    return Job(config=StepRun(row=row), label=f"step of {row}", command=command)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Source:
-    """Where a task's data come from."""
-
-    catalogue: Registry[Any]
-    locate: Callable[[Any, Path | None], object]
-    files: Callable[[Any], tuple[str, ...]]
-
-
-_SERIES = _Source(catalogue=DATASETS, locate=locate, files=lambda spec: (spec.path,))
-
-# a task enters here, and in `toa.experiments.jobs.KINDS`
-_RESOLVERS: dict[str, Callable[..., Any]] = {
-    "forecast": resolve,
-    "anomaly": resolve_anomaly,
-    "classify": resolve_classify,
-}
-_SOURCES = {
-    "forecast": _SERIES,
-    "efficiency": _SERIES,
-    "anomaly": _Source(
-        catalogue=ANOMALY_SETS,
-        locate=locate_anomaly,
-        files=lambda spec: tuple(file.path for file in spec.layouts[0]),
-    ),
-    "classify": _Source(catalogue=CLASSIFICATION_SETS, locate=locate_classification, files=lambda spec: spec.files()),
-}

@@ -8,12 +8,12 @@ import torch
 
 from tests.support import ROOT, message
 from toa.tasks import make_fabric
-from toa.tasks.ranks import settle_devices
+from toa.tasks.distributed import resolve_devices
 
 
 def play(folder, *cases: str):
-    """What the ranks of `rank_cases` saw, in a process of their own."""
-    command = [sys.executable, "-m", "tests.tasks.rank_cases", str(folder), *cases]
+    """The ranks' results of `distributed_cases`, from another process."""
+    command = [sys.executable, "-m", "tests.tasks.distributed_cases", str(folder), *cases]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOA_NO_SHAPE_CHECKS": "1"}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -25,7 +25,7 @@ def seen(tmp_path_factory):
     return play(tmp_path_factory.mktemp("ranks"), "shares", "curve", "resumed", "regrouped")
 
 
-def test_two_ranks_share_a_batch_and_weigh_what_they_get(seen):
+def test_two_ranks_share_a_batch_and_weight_their_losses(seen):
     whole, even = [0, 1, 2, 3, 4, 5, 6], [0, 1, 2, 3]
     (alone,), (first, second) = seen["shares"]["1"], seen["shares"]["2"]
     assert alone == [[whole, whole, 1.0, 1], [even, even, 1.0, 1], [[0], [0], 1.0, 1]]
@@ -44,7 +44,7 @@ def test_two_ranks_have_the_loss_curve_of_one(seen):
         assert two["best"] == one["best"]
 
 
-def test_a_signal_to_one_rank_stops_all_and_they_go_on_to_the_same_weights(seen):
+def test_a_signal_to_one_rank_stops_all_and_they_resume_to_the_same_weights(seen):
     (alone,), ranks = seen["resumed"]["1"], seen["resumed"]["2"]
     assert alone["said"] == "stopped after 8 of 20 steps"
     # at the next observation, every three steps
@@ -52,14 +52,14 @@ def test_a_signal_to_one_rank_stops_all_and_they_go_on_to_the_same_weights(seen)
     assert all(rank["same"] for rank in (alone, *ranks))
 
 
-def test_each_rank_draws_for_itself_and_is_resumed(seen):
+def test_each_rank_has_its_own_random_numbers_and_resumes_them(seen):
     (alone,), (first, second) = seen["resumed"]["1"], seen["resumed"]["2"]
     assert alone["names"] == ["random.cpu", "random.own.0"]
     assert first["names"] == ["random-1.cpu", "random-1.own.0", *alone["names"]]
     assert first["draw"] != second["draw"]
 
 
-def test_a_run_of_one_process_is_taken_over_by_two(seen):
+def test_two_processes_resume_a_run_of_one(seen):
     assert seen["regrouped"]["1"] == ["stopped"]
     first, second = seen["regrouped"]["2"]
     assert first[0] == second[0] == 4
@@ -87,19 +87,19 @@ def no_ranks(monkeypatch):
 
 
 @pytest.mark.usefixtures("no_ranks")
-def test_devices_are_as_asked_for_or_as_torchrun_started_them(monkeypatch):
-    assert settle_devices(None, None) == (1, 1)
-    assert settle_devices(3, None) == (3, 1)
+def test_devices_are_as_given_or_as_started_by_torchrun(monkeypatch):
+    assert resolve_devices(None, None) == (1, 1)
+    assert resolve_devices(3, None) == (3, 1)
     monkeypatch.setenv("MASTER_ADDR", "10.0.0.1")
     monkeypatch.setenv("NODE_RANK", "1")
-    assert settle_devices(None, 2) == (1, 2)
+    assert resolve_devices(None, 2) == (1, 2)
     monkeypatch.setenv("WORLD_SIZE", "8")
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
-    assert settle_devices(None, None) == settle_devices(4, 2) == (4, 2)
-    with pytest.raises(ValueError, match=message("devices must be 4, as torchrun has started it, got 8", "leave it")):
-        settle_devices(8, None)
-    with pytest.raises(ValueError, match=message("num_nodes must be 2, as torchrun has started it, got 1")):
-        settle_devices(None, 1)
+    assert resolve_devices(None, None) == resolve_devices(4, 2) == (4, 2)
+    with pytest.raises(ValueError, match=message("devices must be 4", "got 8")):
+        resolve_devices(8, None)
+    with pytest.raises(ValueError, match=message("num_nodes must be 2", "got 1")):
+        resolve_devices(None, 1)
 
 
 @pytest.mark.usefixtures("no_ranks")
@@ -111,14 +111,14 @@ def test_devices_are_as_asked_for_or_as_torchrun_started_them(monkeypatch):
         (None, 2, ("MASTER_ADDR and NODE_RANK must be set on each of num_nodes=2 machines", "torchrun")),
     ],
 )
-def test_devices_that_cannot_be_are_refused(devices, num_nodes, parts):
+def test_impossible_devices_raise_an_error(devices, num_nodes, parts):
     with pytest.raises(ValueError, match=message(*parts)):
-        settle_devices(devices, num_nodes)
+        resolve_devices(devices, num_nodes)
 
 
-def test_several_devices_have_no_number_and_must_be_there(monkeypatch):
-    with pytest.raises(ValueError, match=message("device must be cuda, without a number", "got cuda:1")):
+def test_several_devices_have_no_index_and_must_exist(monkeypatch):
+    with pytest.raises(ValueError, match=message("device must be cuda", "got cuda:1")):
         make_fabric(torch.device("cuda:1"), devices=2)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    with pytest.raises(ValueError, match=message("devices must be at most 1, the GPUs that are here, got 2")):
+    with pytest.raises(ValueError, match=message("devices must be at most 1", "got 2")):
         make_fabric(torch.device("cuda"), devices=2)

@@ -1,4 +1,4 @@
-"""A model trained by one process and by two: `python -m tests.tasks.rank_cases FOLDER CASE …`.
+"""A model trained by one process and by two: `python -m tests.tasks.distributed_cases FOLDER CASE …`.
 
 A process of its own, so that ranks are forked before anything has trained. What each rank saw is printed as JSON, by
 case and number of ranks. Ranks meet in a file and talk over the loopback interface.
@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from tests.experiments.sweep_cases import write_series
 from tests.tasks.test_training import Small, assert_same_weights, loss_of
-from toa.experiments import resolve, run_forecast
+from toa.experiments import resolve, run_task
 from toa.nn import StochasticOperatorRegularization, TokenBatchNorm
 from toa.tasks import TrainingConfig, TrainingState, TrainingStopped, make_fabric, train
 from toa.tasks.checkpoint import load_checkpoint
@@ -70,7 +70,7 @@ def fit(size: int, model: Small, config: TrainingConfig, batches: Rows, path: Pa
 
 
 def curve(size: int, folder: Path) -> object:
-    """Losses of every step, and what the model and its batch norm have come to."""
+    """Losses of every step, and the final state of the model and its batch norm."""
     seen = []
     for config in (
         TrainingConfig(epochs=3, learning_rate=1e-2, clip_norm=1.0),
@@ -101,14 +101,14 @@ def curve(size: int, folder: Path) -> object:
 
 
 def noisy() -> Small:
-    """A model with dropout, and with an operator's regularization that draws for itself."""
+    """A model with dropout, and with SOR that has its own generator."""
     model = Small()
     model.attention.sor = StochasticOperatorRegularization(generator=torch.Generator().manual_seed(8))
     return model
 
 
 def resumed(size: int, folder: Path) -> object:
-    """A run whose last rank alone is told to stop, and that goes on; its weights are those of one left alone."""
+    """A run that only the last rank is signalled to stop, and that resumes; compared with an uninterrupted run."""
     config, rank = TrainingConfig(epochs=4, learning_rate=3e-3), int(os.environ["LOCAL_RANK"])
 
     def stop(step: int) -> None:
@@ -133,7 +133,7 @@ def resumed(size: int, folder: Path) -> object:
 
 
 def regrouped(size: int, folder: Path) -> object:
-    """A run of one process that several take over."""
+    """A run of one process that several processes resume."""
     path, steps = folder / "regrouped", []
     config = TrainingConfig(epochs=2, learning_rate=3e-3)
 
@@ -150,8 +150,8 @@ def regrouped(size: int, folder: Path) -> object:
 
 
 def shares(size: int, folder: Path) -> object:
-    """What each rank gets of batches of seven rows and of one."""
-    from toa.tasks.ranks import Ranks
+    """Shares of each rank of batches of seven rows and of one."""
+    from toa.tasks.distributed import Ranks
 
     ranks = Ranks(make_fabric(torch.device("cpu"), devices=size))
     parts = [ranks.share((torch.arange(rows), torch.arange(rows))) for rows in (7, 4, 1)]
@@ -181,8 +181,9 @@ def models(size: int, folder: Path) -> object:
     for name, own in MODELS.items():
         protocol = "duet-unified-96" if name == "duet" else "tslib-96"
         changes = ["lookback=32", "batch_size=15", "training.epochs=2", 'date_column=""', "marks=false", *own]
-        config = resolve(protocol, dataset=str(path), horizon=8, backbone=name, seed=1, changes=changes)
-        record = run_forecast(config, folder / str(size), device="cpu", devices=size)
+        names = {"dataset": str(path), "horizon": 8, "backbone": name}
+        config = resolve("forecast", protocol, seed=1, changes=changes, **names)
+        record = run_task(config, folder / str(size), device="cpu", devices=size)
         losses = [value for entry in record["history"] for value in entry.values()]
         seen[name] = {"losses": [*losses, *record["metrics"].values()], "devices": record["devices"]}
     return seen
@@ -192,7 +193,7 @@ CASES = {"curve": curve, "resumed": resumed, "regrouped": regrouped, "shares": s
 
 
 def rank_of(case: str, size: int, rank: int, folder: Path) -> int:
-    """Fork a rank, which writes what it saw."""
+    """Fork a rank, which writes its results."""
     pid = os.fork()
     if pid:
         return pid

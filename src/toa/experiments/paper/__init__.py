@@ -1,0 +1,1 @@
+"""The tables of the paper: published numbers, and the runs that reproduce them."""

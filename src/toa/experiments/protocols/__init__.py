@@ -1,0 +1,52 @@
+"""Protocols: one TOML file per protocol in a folder per task, and functions that read them.
+
+Beside the tables of `toa.tasks.settings`, a backbone's table may name another protocol of the same task with `like`;
+that protocol's table is then merged below it.
+"""
+
+import tomllib
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from toa._checks import check_choice
+from toa.tasks import TASKS, Protocol
+from toa.tasks.settings import Settings, merge
+
+# keys of a file that are not the table of a backbone
+_OTHER = ("about", "source", "seeds", "attention")
+
+
+def protocol_names(task: str = "forecast") -> list[str]:
+    """Names of all protocols of a task."""
+    folder = files(__name__) / task
+    return sorted(entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml"))
+
+
+@cache
+def load_protocol(task: str, name: str) -> Protocol:
+    """Read a protocol.
+
+    Raises:
+        ValueError: If the name is unknown.
+    """
+    check_choice("protocol", name, protocol_names(task))
+    content = tomllib.loads((files(__name__) / task / f"{name}.toml").read_text(encoding="utf-8"))
+    return Protocol(
+        name=name,
+        about=str(content["about"]),
+        tables={key: _table(task, content, key) for key in content if key not in _OTHER},
+        attention=content.get("attention", {}),
+        seeds=tuple(content.get("seeds", ())),
+    )
+
+
+def resolve(task: str, protocol: str, **names: Any) -> Any:
+    """Build the config of one run of a protocol; see `Task.resolve` for the arguments."""
+    return TASKS[task].resolve(load_protocol(task, protocol), **names)
+
+
+def _table(task: str, content: Settings, backbone: str) -> Settings:
+    own = dict(content[backbone])
+    like = own.pop("like", None)
+    return own if like is None else merge(load_protocol(task, like).tables[backbone], own)

@@ -1,0 +1,436 @@
+"""The Task interface: everything that differs between tasks is a method of its Task, and `TASKS` lists them all.
+
+The command line, experiments and reports work on any entry of `TASKS`; none of them has a table keyed by task.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from toa._checks import check_at_least, check_choice
+from toa._files import check_writable
+from toa._registry import Registry
+from toa.data import StandardScaler
+from toa.nn import ATTENTIONS, AttentionSpec
+from toa.tasks.batches import Batches
+from toa.tasks.checkpoint import Checkpoint
+from toa.tasks.device import allow_tf32, deterministic, resolve_device
+from toa.tasks.distributed import make_fabric
+from toa.tasks.optimization import TrainingConfig
+from toa.tasks.settings import Protocol, Settings, build_config, change, merge
+from toa.tasks.training import Observer, TrainingState, train
+
+if TYPE_CHECKING:
+    from lightning.fabric import Fabric
+
+Precision = Literal["32-true", "bf16-mixed"]
+Record = dict[str, Any]
+
+DEFAULT_ATTENTION = "toa-gated"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunConfig:
+    """Settings that the runs of forecasting, anomaly detection and classification share.
+
+    Args:
+        protocol: Name of the protocol that the settings come from.
+        dataset: A name of the task's catalogue, or the path of a file.
+        backbone: A registered model of the task.
+        attention: Its attention; None for a model without a choice of attention.
+        model: Sizes of the backbone.
+        training: Optimizer, schedule, number of epochs.
+        batch_size: Windows or cases per batch.
+        seed: Seed of weights, batches, dropout and SOR, and of the hold-out in classification.
+        precision: "32-true", or "bf16-mixed" for autocast.
+        share_drop_rate: Draw one SOR drop rate per pass for all layers, instead of one per layer.
+        tf32: Let CUDA round factors of float32 products to TF32.
+        deterministic: Raise an error on operations whose result may vary between runs.
+    """
+
+    task: ClassVar[str]
+
+    protocol: str
+    dataset: str
+    backbone: str
+    attention: AttentionSpec | None
+    model: Mapping[str, Any]
+    training: TrainingConfig
+    batch_size: int
+    seed: int = 2024
+    precision: Precision = "32-true"
+    share_drop_rate: bool = False
+    tf32: bool = True
+    deterministic: bool = False
+
+    @property
+    def name(self) -> str:
+        """Backbone and, where there is a choice, attention."""
+        return self.backbone if self.attention is None else f"{self.backbone}/{self.attention.name}"
+
+    def __post_init__(self) -> None:
+        check_at_least("batch_size", self.batch_size, 1)
+        check_at_least("seed", self.seed, 0)
+        check_choice("precision", self.precision, ("32-true", "bf16-mixed"))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunOptions:
+    """Where and how a config is run; none of this changes the config's hash.
+
+    Args:
+        folder: Folder of this run.
+        key: Hash of the config.
+        data_dir: Folder that is searched first for datasets.
+        device: "auto", "cpu", "cuda" or "cuda:N".
+        devices: Number of devices per node that train together.
+        num_nodes: Number of nodes.
+        command: Command line to store in the record.
+        observe: Called with the progress of training.
+    """
+
+    folder: Path
+    key: str
+    data_dir: Path | None = None
+    device: str = "auto"
+    devices: int = 1
+    num_nodes: int = 1
+    command: Sequence[str] = ()
+    observe: Observer | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Evaluation:
+    """Test results of a trained model.
+
+    Attributes:
+        data_checksum: Checksum of the data.
+        metrics: Values by name.
+        facts: Further fields of the record.
+        artifacts: Files to write beside the record, by name.
+    """
+
+    data_checksum: str
+    metrics: Mapping[str, float]
+    facts: Record = field(default_factory=dict)
+    artifacts: Mapping[str, Checkpoint] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Result:
+    """All that one run produced; see `Task.measure`.
+
+    Attributes:
+        evaluation: Metrics, facts and artifacts, the model's file included.
+        device: Device that was used.
+        seconds: Time spent on training.
+        model, data: The trained model and its data; None for a task that trains no model.
+        writes: Whether this process writes the files: the first one of a distributed run.
+    """
+
+    evaluation: Evaluation
+    device: torch.device
+    seconds: float
+    model: nn.Module | None = None
+    data: Any = None
+    writes: bool = True
+
+
+class Task(ABC):
+    """One kind of run: its config, its data, and how a model is trained and evaluated.
+
+    Methods get the config, and most the data that `load` returned; the types are the task's own.
+
+    Attributes:
+        config: Class of the configs, with the name of the task as class attribute `task`, and `name`, `seed`, `tf32`,
+            `precision`, `deterministic` and `training`; a task that overrides `measure` needs only `name`.
+        parts: Fields of the config that are configs themselves.
+        subcommand: Command of `toa` that runs it.
+        names: Arguments of `resolve` that choose a run, beside the seed.
+        options: Options of `toa run` for this task only, each with an example value if it is required, else None.
+        unit: What one sample is: a window, a case, a signal.
+        summary_metrics: Metrics of a record for a one-line summary, each with a short label.
+        record_fields: Fields that every record of this task has, beside those of all records.
+        catalogue: Datasets by name; None if the task has no dataset.
+        model_file: File of the trained weights in a run's folder; "" if no model is kept.
+    """
+
+    config: type[Any]
+    parts: Mapping[str, type[Any]] = {"attention": AttentionSpec, "training": TrainingConfig}
+    subcommand: str = "run"
+    names: tuple[str, ...] = ("dataset", "backbone", "attention")
+    options: Mapping[str, str | None] = {}
+    unit: str = "window"
+    summary_metrics: Mapping[str, str] = {}
+    record_fields: tuple[str, ...] = ("devices", "best_epoch", "history")
+    catalogue: Registry[Any] | None = None
+    model_file: str = "model.safetensors"
+
+    @property
+    def name(self) -> str:
+        """Name in `TASKS` and in records."""
+        return str(self.config.task)
+
+    # configs
+
+    def resolve(
+        self,
+        protocol: Protocol | None,
+        *,
+        dataset: str,
+        backbone: str,
+        attention: str | None = None,
+        seed: int | None = None,
+        changes: Iterable[str] = (),
+        **names: Any,
+    ) -> Any:
+        """Build the config of one run from a protocol.
+
+        Args:
+            protocol: Settings of this task; None only for a task without protocols.
+            dataset: A dataset that the protocol covers, or the path of a file, which gets the default settings.
+            backbone: A model that the protocol covers.
+            attention: A name of `toa.nn.ATTENTIONS`, "toa-gated" if None; must be None for a model without a choice.
+            seed: The protocol's if None.
+            changes: Settings to change, as "key=value" with dots for nested keys: "training.epochs=3".
+            names: Further fields that choose the run, such as the horizon.
+
+        Raises:
+            ValueError: If a name or key is unknown, or a value is out of bounds.
+        """
+        assert protocol is not None
+        backbones = self.backbones()
+        check_choice("backbone", backbone, backbones)
+        covered = [name for name in protocol.tables if name in backbones]
+        check_choice(f"backbone of protocol {protocol.name!r}", backbone, covered)
+        settings = self.dataset_settings(protocol, protocol.tables[backbone], dataset, **names)
+        takes_attention = backbones[backbone]
+        chosen = (attention or DEFAULT_ATTENTION) if takes_attention else ""
+        settings["attention"] = dict(protocol.attention.get(chosen, {}))
+        settings |= {"protocol": protocol.name, "dataset": dataset, "backbone": backbone, **names}
+        if seed is not None:
+            settings["seed"] = seed
+        for text in changes:
+            change(settings, text)
+        where = f"protocol {protocol.name!r} for {backbone} on {dataset}"
+        settings["training"] = build_config(TrainingConfig, settings.get("training", {}), f"training of {where}")
+        settings["attention"] = _attention_spec(backbone, attention, takes_attention, settings["attention"], where)
+        return build_config(self.config, settings, where)
+
+    def backbones(self) -> Mapping[str, bool]:
+        """Models of this task, and whether each has a choice of attention."""
+        return {}
+
+    def dataset_settings(self, protocol: Protocol, table: Settings, dataset: str, **names: Any) -> Settings:
+        """Settings of a backbone for one dataset."""
+        self.check_dataset(dataset)
+        return merge(table["default"], table.get(dataset, {}))
+
+    def check_dataset(self, dataset: str) -> bool:
+        """Whether a dataset is in the catalogue; a name that is neither in it nor a file's path raises ValueError."""
+        known = self.catalogue is not None and dataset in self.catalogue
+        if not known and not Path(dataset).suffix:
+            check_choice("dataset", dataset, self.catalogue or ())
+        return known
+
+    def config_from(self, values: Mapping[str, Any]) -> Any:
+        """Build a config from the plain values that a record holds.
+
+        Raises:
+            ValueError: If a key is unknown.
+        """
+        plain = dict(values)
+        for name, part in self.parts.items():
+            if plain.get(name) is not None:
+                plain[name] = build_config(part, plain[name], f"{name} of a {self.name} config")
+        return build_config(self.config, plain, f"a {self.name} config")
+
+    # names
+
+    @abstractmethod
+    def folder_name(self, config: Any) -> str:
+        """Readable start of the run's folder name; the config's hash follows it."""
+
+    def title(self, config: Any) -> str:
+        """Title of the progress bar."""
+        return f"{config.name} on {Path(config.dataset).stem}"
+
+    def command(self, protocol: str, names: Mapping[str, Any]) -> list[str]:
+        """The command line that runs a config of a protocol."""
+        words = ["toa", self.subcommand, "--task", self.name, "--protocol", protocol]
+        return words + [word for name, value in names.items() for word in (f"--{name}", str(value))]
+
+    def describe(self, record: Record) -> list[str]:
+        """Sentences about a finished run."""
+        return []
+
+    # data
+
+    def locate(self, dataset: str, data_dir: Path | None) -> object:
+        """Find a dataset of the catalogue.
+
+        Raises:
+            DatasetNotFoundError: If its files are missing; the message ends with a remedy.
+        """
+        return None
+
+    def files(self, dataset: str) -> tuple[str, ...]:
+        """Files of a dataset, relative to the data folder."""
+        return ()
+
+    @abstractmethod
+    def load(self, config: Any, device: torch.device, data_dir: Path | None = None) -> Any:
+        """Load the data of a run; errors in them are raised before anything is written."""
+
+    def sample(self, config: Any, index: int, data_dir: Path | None = None) -> tuple[Tensor | None, ...]:
+        """The model's inputs for one window or case of the test data, as a batch of one.
+
+        Raises:
+            OSError: If the data are missing.
+            ValueError: If there is no such window or case.
+        """
+        raise ValueError(f"task {self.name!r} has no samples.")
+
+    # training
+
+    def build(self, config: Any, data: Any) -> nn.Module:
+        """Build an untrained model."""
+        raise NotImplementedError
+
+    def rebuild(self, config: Any, saved: Checkpoint) -> nn.Module:
+        """Build the model that `model_file` holds the weights of, without its data."""
+        raise NotImplementedError
+
+    def batches(self, config: Any, data: Any, device: torch.device) -> Batches:
+        """Training batches on a device."""
+        raise NotImplementedError
+
+    def loss(self, config: Any, fabric: "Fabric") -> Callable[..., Tensor]:
+        """The training loss of a model and the tensors of a batch."""
+        raise NotImplementedError
+
+    def validate(self, config: Any, data: Any) -> Callable[[nn.Module], float] | None:
+        """The validation loss of a model, by which the best epoch is chosen; None keeps the last epoch."""
+        return None
+
+    def evaluate(self, config: Any, model: nn.Module, data: Any) -> Evaluation:
+        """Test the trained model."""
+        raise NotImplementedError
+
+    def artifacts(self, config: Any, model: nn.Module, data: Any) -> Mapping[str, Checkpoint]:
+        """Files of the trained model, by name."""
+        return {}
+
+    def fit(
+        self,
+        config: Any,
+        data: Any,
+        fabric: "Fabric",
+        *,
+        key: str,
+        checkpoint: Path | None = None,
+        observe: Observer | None = None,
+    ) -> tuple[nn.Module, TrainingState]:
+        """Build a model from the config's seed and train it; an existing checkpoint is resumed."""
+        torch.manual_seed(config.seed)
+        model = self.build(config, data)
+        state = train(
+            model,
+            self.batches(config, data, fabric.device),
+            self.loss(config, fabric),
+            config.training,
+            fabric=fabric,
+            key=key,
+            validate=self.validate(config, data),
+            checkpoint=checkpoint,
+            observe=observe,
+        )
+        return model, state
+
+    def measure(self, config: Any, options: RunOptions) -> Result:
+        """Load the data, train and test one config. A task that trains no model overrides this method."""
+        fabric = make_fabric(
+            resolve_device(options.device),
+            precision=config.precision,
+            devices=options.devices,
+            num_nodes=options.num_nodes,
+        )
+        data = self.load(config, fabric.device, options.data_dir)
+        check_writable(options.folder)
+        if fabric.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(fabric.device)
+        with allow_tf32(config.tf32, fabric.device), deterministic(config.deterministic):
+            checkpoint = options.folder / "checkpoint.safetensors"
+            model, state = self.fit(
+                config, data, fabric, key=options.key, checkpoint=checkpoint, observe=options.observe
+            )
+            found = self.evaluate(config, model, data)
+        progress = {"devices": fabric.world_size, "best_epoch": state.best_epoch, "history": state.history}
+        return Result(
+            evaluation=replace(
+                found,
+                facts={**found.facts, **{name: progress[name] for name in self.record_fields}},
+                artifacts={**self.artifacts(config, model, data), **found.artifacts},
+            ),
+            device=fabric.device,
+            seconds=state.seconds,
+            model=model,
+            data=data,
+            writes=fabric.is_global_zero,
+        )
+
+
+TASKS: Registry[Task] = Registry("task")
+
+
+def model_checkpoint(config: Any, model: nn.Module, scaler: StandardScaler | None, **facts: Any) -> Checkpoint:
+    """A trained model as a file, with its config, the scaler of its inputs, and facts that `Task.rebuild` needs."""
+    tensors = {f"model.{name}": value for name, value in model.state_dict().items()}
+    if scaler is not None:
+        tensors |= {f"scaler.{name}": value for name, value in scaler.state().items()}
+    return Checkpoint(tensors=tensors, facts={"config": asdict(config), **facts})
+
+
+def check_sample(index: int, count: int) -> int:
+    """Return the index of a sample; ValueError if it is out of range."""
+    check_at_least("sample", index, 0)
+    if index >= count:
+        raise ValueError(f"sample must be below {count}, the number of windows or cases, got {index}.")
+    return index
+
+
+def epoch_line(record: Record) -> str:
+    """Best epoch, seconds and device of a record."""
+    epochs = f"(epoch {record['best_epoch']} of {len(record['history'])})"
+    return f"{epochs}; {record['wall_s']:.0f} s on {record['device']}"
+
+
+def subset_lines(record: Record) -> list[str]:
+    """A warning for a dataset with only some of the channels."""
+    if not record["subset_of"]:
+        return []
+    dataset = record["config"]["dataset"]
+    return [f"{dataset} is a part of {record['subset_of']}: do not compare it with published numbers."]
+
+
+def _attention_spec(
+    backbone: str, given: str | None, takes_attention: bool, options: Settings, where: str
+) -> AttentionSpec | None:
+    """Build the attention of a model, or None for a model without a choice of attention."""
+    if takes_attention:
+        name = DEFAULT_ATTENTION if given is None else given
+        check_choice("attention", name, ATTENTIONS)
+        return build_config(AttentionSpec, {"name": name, **options}, f"attention of {where}").resolved()
+    if given is not None:
+        raise ValueError(
+            f"attention must be None for model {backbone!r}, which has no choice of attention, got {given!r}; leave it "
+            "out."
+        )
+    if options:
+        raise ValueError(f"attention has no settings in {where}, got {', '.join(options)}; leave them out.")
+    return None

@@ -1,0 +1,209 @@
+"""Classification: train on cases, choose the epoch by validation accuracy, test on every test case.
+
+Alphabet: B batch, L length, C channels, K classes.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from toa._checks import check_choice
+from toa.data import CLASSIFICATION_SETS, ClassificationData, load_classification, locate_classification
+from toa.data.cases import CaseBatch, Cases
+from toa.data.classification import EVALUATIONS
+from toa.data.classification import Evaluation as Split
+from toa.models import CLASSIFIERS, build_classifier
+from toa.nn import share_drop_rate
+from toa.tasks.base import TASKS, Evaluation, Record, RunConfig, Task, check_sample, epoch_line, model_checkpoint
+from toa.tasks.batches import ShuffledBatches
+from toa.tasks.checkpoint import Checkpoint
+from toa.tasks.metrics import class_scores, confusion_matrix
+
+if TYPE_CHECKING:
+    from lightning.fabric import Fabric
+
+# values per batch without gradients, and bounds on its number of cases
+_EVALUATION_VALUES = 1 << 18
+_EVALUATION_CASES = (16, 512)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ClassifyRun(RunConfig):
+    """Config of one classification run.
+
+    Args:
+        evaluation: "strict" or "tslib-uea"; see `toa.data.load_classification`.
+    """
+
+    task: ClassVar[str] = "classify"
+
+    evaluation: Split
+
+    def __post_init__(self) -> None:
+        # a dataclass with slots cannot use super() without arguments
+        RunConfig.__post_init__(self)
+        check_choice("evaluation", self.evaluation, EVALUATIONS)
+
+
+class Classification(Task):
+    """Classify series; see `Task` for the methods.
+
+    Under the evaluation "tslib-uea" validation uses the test cases, so its accuracy is the best of all epochs and
+    estimates no other accuracy.
+    """
+
+    config = ClassifyRun
+    unit = "case"
+    summary_metrics: Mapping[str, str] = {"val_accuracy": "val", "accuracy": "test"}
+    catalogue = CLASSIFICATION_SETS
+
+    def backbones(self) -> Mapping[str, bool]:
+        return dict.fromkeys(CLASSIFIERS, True)
+
+    def folder_name(self, config: ClassifyRun) -> str:
+        dataset = Path(config.dataset).name.split("_TRAIN.ts")[0]
+        return f"{dataset}-{config.evaluation}-{config.name.replace('/', '-')}-{config.seed}"
+
+    def title(self, config: ClassifyRun) -> str:
+        return f"{super().title(config)}, {config.evaluation}"
+
+    def describe(self, record: Record) -> list[str]:
+        metrics = record["metrics"]
+        test = f"test accuracy {metrics['accuracy']:.4f}, balanced {metrics['balanced_accuracy']:.4f}"
+        validation = f"macro F1 {metrics['macro_f1']:.4f}; validation accuracy {metrics['val_accuracy']:.4f}"
+        lines = [f"{test}, {validation} {epoch_line(record)}"]
+        if record["config"]["evaluation"] == "tslib-uea":
+            lines.append("validation is TEST, as the peers report: the best accuracy of all epochs, not an estimate.")
+        return lines
+
+    def locate(self, dataset: str, data_dir: Path | None) -> object:
+        return locate_classification(CLASSIFICATION_SETS[dataset], data_dir)
+
+    def files(self, dataset: str) -> tuple[str, ...]:
+        return tuple(CLASSIFICATION_SETS[dataset].files())
+
+    def load(self, config: ClassifyRun, device: torch.device, data_dir: Path | None = None) -> ClassificationData:
+        # a series shorter than one patch is padded
+        has_patches = "patch_len" in CLASSIFIERS[config.backbone].settings()
+        return load_classification(
+            config.dataset,
+            evaluation=config.evaluation,
+            seed=config.seed,
+            min_length=config.model.get("patch_len", 16) if has_patches else 1,
+            data_dir=data_dir,
+            device=device,
+        )
+
+    def sample(self, config: ClassifyRun, index: int, data_dir: Path | None = None) -> tuple[Tensor | None, ...]:
+        cases = self.load(config, torch.device("cpu"), data_dir).test
+        batch = cases.batch(torch.tensor([check_sample(index, len(cases))]))
+        return batch.series, batch.mask
+
+    def build(self, config: ClassifyRun, data: ClassificationData) -> nn.Module:
+        return _build(config, data.length, data.channels, len(data.classes))
+
+    def rebuild(self, config: ClassifyRun, saved: Checkpoint) -> nn.Module:
+        facts: Any = saved.facts
+        # data without a scaler leave the number of channels to the catalogue or the files
+        if "scaler.mean" in saved.tensors:
+            channels = len(saved.tensors["scaler.mean"])
+        elif config.dataset in CLASSIFICATION_SETS:
+            channels = CLASSIFICATION_SETS[config.dataset].channels
+        else:
+            channels = self.load(config, torch.device("cpu")).channels
+        return _build(config, facts["length"], channels, len(facts["classes"]))
+
+    def artifacts(self, config: ClassifyRun, model: nn.Module, data: ClassificationData) -> Mapping[str, Checkpoint]:
+        facts = {"classes": list(data.classes), "length": data.length}
+        return {self.model_file: model_checkpoint(config, model, data.scaler, **facts)}
+
+    def batches(self, config: ClassifyRun, data: ClassificationData, device: torch.device) -> "CaseBatches":
+        return CaseBatches(data.train, config.batch_size, seed=config.seed)
+
+    def loss(self, config: ClassifyRun, fabric: "Fabric") -> Callable[..., Tensor]:
+        return classification_loss
+
+    def validate(self, config: ClassifyRun, data: ClassificationData) -> Callable[[nn.Module], float]:
+        return lambda model: validation_error(model, data.val)
+
+    def evaluate(self, config: ClassifyRun, model: nn.Module, data: ClassificationData) -> Evaluation:
+        logits = classify(model, data.test)
+        predicted = logits.argmax(1)
+        test = class_scores(data.test.labels, predicted)
+        validation = evaluate_classifier(model, data.val)
+        return Evaluation(
+            data_checksum=data.checksum,
+            metrics=test | {f"val_{name}": value for name, value in validation.items()},
+            facts={
+                "cases": {"train": len(data.train), "val": len(data.val), "test": len(data.test)},
+                "classes": list(data.classes),
+                "confusion": confusion_matrix(data.test.labels, predicted, logits.shape[1]).tolist(),
+                "evaluation": dict(data.facts),
+            },
+        )
+
+
+TASKS.register("classify")(Classification())
+
+
+def _build(config: ClassifyRun, length: int, channels: int, num_classes: int) -> nn.Module:
+    assert config.attention is not None
+    model = build_classifier(
+        config.backbone,
+        lookback=length,
+        channels=channels,
+        num_classes=num_classes,
+        attention=config.attention,
+        settings=config.model,
+    )
+    if config.share_drop_rate:
+        share_drop_rate(model)
+    return model
+
+
+class CaseBatches(ShuffledBatches):
+    """Shuffled training cases: series, classes and, if there is padding, a mask. See `ShuffledBatches`."""
+
+    def __init__(self, cases: Cases, batch_size: int, *, seed: int) -> None:
+        super().__init__(cases, lambda index: _tensors(cases.batch(index)), batch_size, seed=seed)
+
+
+def _tensors(batch: CaseBatch) -> tuple[Tensor, ...]:
+    return (batch.series, batch.labels) if batch.mask is None else (batch.series, batch.labels, batch.mask)
+
+
+def classification_loss(model: nn.Module, series: Tensor, labels: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Mean cross-entropy of a batch."""
+    return F.cross_entropy(model(series, mask).float(), labels)
+
+
+@torch.no_grad()
+def classify(model: nn.Module, cases: Cases, *, batch_size: int | None = None) -> Tensor:
+    """Logits (n, K) of all cases in order; `batch_size` affects only speed and memory."""
+    if batch_size is None:
+        least, most = _EVALUATION_CASES
+        batch_size = min(most, max(least, _EVALUATION_VALUES // cases.series[0].numel()))
+    was_training = model.training
+    model.eval()
+    logits = []
+    for index in torch.arange(len(cases)).split(batch_size):
+        batch = cases.batch(index)
+        logits.append(model(batch.series, batch.mask))
+    model.train(was_training)
+    return torch.cat(logits)
+
+
+def evaluate_classifier(model: nn.Module, cases: Cases) -> dict[str, float]:
+    """Accuracy, balanced accuracy and macro F1 over all cases."""
+    return class_scores(cases.labels, classify(model, cases).argmax(1))
+
+
+def validation_error(model: nn.Module, cases: Cases) -> float:
+    """1 - accuracy, the validation loss of classification."""
+    hits = int((classify(model, cases).argmax(1) == cases.labels).sum())
+    return 1.0 - hits / len(cases)

@@ -1,0 +1,263 @@
+"""Forecasting: train on windows of a series, choose the epoch by validation, test on every test window.
+
+Alphabet: B batch, L look-back, P horizon, C channels.
+"""
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from toa._checks import check_at_least, check_choice
+from toa.data import DATASETS, ForecastData, load_forecast, locate, mark_names
+from toa.data.windows import WindowBatch, Windows
+from toa.models import MODELS, build_forecaster
+from toa.nn import share_drop_rate
+from toa.tasks.base import (
+    TASKS,
+    Evaluation,
+    Record,
+    RunConfig,
+    Task,
+    check_sample,
+    epoch_line,
+    model_checkpoint,
+    subset_lines,
+)
+from toa.tasks.batches import ShuffledBatches
+from toa.tasks.checkpoint import Checkpoint
+from toa.tasks.metrics import FORECAST_METRICS, RunningMeans
+from toa.tasks.settings import Protocol, Settings, merge
+
+if TYPE_CHECKING:
+    from lightning.fabric import Fabric
+
+# windows per batch without gradients
+_EVALUATION_BATCH = 512
+
+# PyTorch's own versions of the means of `FORECAST_METRICS`, with fused gradients
+_LOSSES = {"mse": F.mse_loss, "mae": F.l1_loss}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ForecastRun(RunConfig):
+    """Config of one forecasting run.
+
+    Args:
+        horizon: Number of steps to forecast.
+        lookback: Number of steps that the model sees.
+        drop_last: Drop the last, smaller batch of an epoch in training. Evaluation uses every window.
+        marks: Give the model calendar features.
+        fill: How to fill missing values in a file: "ffill" or "interpolate"; None raises an error.
+        allow_constant: Leave a column unscaled that is constant in training; otherwise it raises an error.
+        date_column: Column of dates in a user's file; "" if it has none.
+        loss: The loss that is minimised, and compared on validation.
+    """
+
+    task: ClassVar[str] = "forecast"
+
+    horizon: int
+    lookback: int
+    drop_last: bool = False
+    marks: bool = False
+    fill: Literal["ffill", "interpolate"] | None = None
+    allow_constant: bool = False
+    date_column: str = "date"
+    loss: Literal["mse", "mae"] = "mse"
+
+    def __post_init__(self) -> None:
+        # a dataclass with slots cannot use super() without arguments
+        RunConfig.__post_init__(self)
+        check_at_least("horizon", self.horizon, 1)
+        check_at_least("lookback", self.lookback, 1)
+        if self.fill is not None:
+            check_choice("fill", self.fill, ("ffill", "interpolate"))
+        check_choice("loss", self.loss, ("mse", "mae"))
+
+
+class Forecasting(Task):
+    """Forecast all channels of a series; see `Task` for the methods."""
+
+    config = ForecastRun
+    names = ("dataset", "backbone", "attention", "horizon")
+    options: Mapping[str, str | None] = {"horizon": "96"}
+    summary_metrics: Mapping[str, str] = {"val_mse": "val", "mse": "test", "mae": "mae"}
+    catalogue = DATASETS
+
+    def backbones(self) -> Mapping[str, bool]:
+        return {name: MODELS[name].takes_attention for name in MODELS}
+
+    def dataset_settings(self, protocol: Protocol, table: Settings, dataset: str, **names: Any) -> Settings:
+        """Settings for one dataset and horizon: `horizons` lists those covered, `horizon.N` overrides for one."""
+        settings = merge({}, table["default"])
+        horizons = settings.pop("horizons")
+        if not self.check_dataset(dataset):
+            return settings
+        full, horizon = DATASETS[dataset].subset_of or dataset, names["horizon"]
+        check_choice(f"dataset of protocol {protocol.name!r}", full, [name for name in table if name in DATASETS])
+        own = merge({}, table[full])
+        horizons = own.pop("horizons", horizons)
+        if horizon not in horizons:
+            raise ValueError(
+                f"horizon of {dataset} in protocol {protocol.name!r} must be one of {', '.join(map(str, horizons))}, "
+                f"got {horizon}; for another, give the file's path instead of the dataset's name."
+            )
+        by_horizon = own.pop("horizon", {})
+        return merge(merge(settings, own), by_horizon.get(str(horizon), {}))
+
+    def folder_name(self, config: ForecastRun) -> str:
+        return f"{Path(config.dataset).stem}-{config.horizon}-{config.name.replace('/', '-')}-{config.seed}"
+
+    def title(self, config: ForecastRun) -> str:
+        return f"{super().title(config)}, horizon {config.horizon}"
+
+    def describe(self, record: Record) -> list[str]:
+        metrics = record["metrics"]
+        errors = f"test MSE {metrics['mse']:.4f}, MAE {metrics['mae']:.4f}; validation MSE {metrics['val_mse']:.4f}"
+        return [f"{errors} {epoch_line(record)}", *subset_lines(record)]
+
+    def locate(self, dataset: str, data_dir: Path | None) -> Path:
+        return locate(DATASETS[dataset], data_dir)
+
+    def files(self, dataset: str) -> tuple[str, ...]:
+        return (DATASETS[dataset].path,)
+
+    def load(self, config: ForecastRun, device: torch.device, data_dir: Path | None = None) -> ForecastData:
+        """Load the windows; runs of one process with the same windows share one copy."""
+        path = self.locate(config.dataset, data_dir) if config.dataset in DATASETS else Path(config.dataset)
+        path = path.expanduser()
+        # a file that was rewritten is read again
+        stamp = (path.stat().st_mtime_ns, path.stat().st_size) if path.is_file() else None
+        return _load_shared(
+            config.dataset,
+            stamp,
+            data_dir,
+            device,
+            lookback=config.lookback,
+            horizon=config.horizon,
+            marks=config.marks,
+            fill=config.fill,
+            allow_constant=config.allow_constant,
+            date_column=config.date_column or None,
+        )
+
+    def sample(self, config: ForecastRun, index: int, data_dir: Path | None = None) -> tuple[Tensor | None, ...]:
+        windows = self.load(config, torch.device("cpu"), data_dir).test
+        x, _, marks, future = windows.batch(torch.tensor([check_sample(index, len(windows))]))
+        return x, marks, future
+
+    def build(self, config: ForecastRun, data: ForecastData) -> nn.Module:
+        return build_model(config, len(data.columns))
+
+    def rebuild(self, config: ForecastRun, saved: Checkpoint) -> nn.Module:
+        facts: Any = saved.facts
+        return build_model(config, len(facts["columns"]))
+
+    def artifacts(self, config: ForecastRun, model: nn.Module, data: ForecastData) -> Mapping[str, Checkpoint]:
+        return {self.model_file: model_checkpoint(config, model, data.scaler, columns=list(data.columns))}
+
+    def batches(self, config: ForecastRun, data: ForecastData, device: torch.device) -> "WindowBatches":
+        return WindowBatches(data.train, config.batch_size, seed=config.seed, drop_last=config.drop_last)
+
+    def loss(self, config: ForecastRun, fabric: "Fabric") -> Callable[..., Tensor]:
+        return forecast_loss(config.loss, autocast=fabric.autocast)
+
+    def validate(self, config: ForecastRun, data: ForecastData) -> Callable[[nn.Module], float]:
+        return lambda model: evaluate_forecaster(model, data.val)[config.loss]
+
+    def evaluate(self, config: ForecastRun, model: nn.Module, data: ForecastData) -> Evaluation:
+        test, validation = (evaluate_forecaster(model, windows) for windows in (data.test, data.val))
+        return Evaluation(
+            data_checksum=data.checksum,
+            metrics=test | {f"val_{name}": value for name, value in validation.items()},
+            facts={
+                "windows": {"train": len(data.train), "val": len(data.val), "test": len(data.test)},
+                "subset_of": None if data.spec is None else data.spec.subset_of,
+            },
+        )
+
+
+FORECASTING = Forecasting()
+TASKS.register("forecast")(FORECASTING)
+
+
+@lru_cache(maxsize=8)
+def _load_shared(dataset: str, stamp: object, data_dir: Path | None, device: torch.device, **how: Any) -> ForecastData:
+    return load_forecast(dataset, data_dir=data_dir, device=device, **how)
+
+
+def build_model(config: ForecastRun, channels: int) -> nn.Module:
+    """Build the untrained model of a run."""
+    model = build_forecaster(
+        config.backbone,
+        lookback=config.lookback,
+        horizon=config.horizon,
+        channels=channels,
+        num_marks=len(mark_names()) if config.marks else 0,
+        attention=config.attention,
+        settings=config.model,
+    )
+    if config.share_drop_rate:
+        share_drop_rate(model)
+    return model
+
+
+class WindowBatches(ShuffledBatches):
+    """Shuffled training windows: inputs, targets and, if any, the marks of both. See `ShuffledBatches`."""
+
+    def __init__(self, windows: Windows, batch_size: int, *, seed: int, drop_last: bool = False) -> None:
+        def tensors(index: Tensor) -> tuple[Tensor, ...]:
+            return inputs_and_targets(windows.batch(index))
+
+        super().__init__(windows, tensors, batch_size, seed=seed, drop_last=drop_last)
+
+
+def inputs_and_targets(batch: WindowBatch) -> tuple[Tensor, ...]:
+    """x, y and, if any, the marks of both."""
+    if batch.x_marks is None or batch.y_marks is None:
+        return batch.x, batch.y
+    return batch.x, batch.y, batch.x_marks, batch.y_marks
+
+
+def forecast_loss(
+    metric: str, *, autocast: Callable[[], AbstractContextManager[object]] = nullcontext
+) -> Callable[..., Tensor]:
+    """Training loss: the mean of a metric, plus the penalty of a model that has `forecast_and_penalty`.
+
+    Args:
+        metric: A name of `FORECAST_METRICS`.
+        autocast: Precision of `forecast_and_penalty`; Fabric sets only that of `forward`.
+    """
+    error = _LOSSES[metric]
+
+    def loss_of(
+        model: nn.Module, x: Tensor, y: Tensor, marks: Tensor | None = None, future_marks: Tensor | None = None
+    ) -> Tensor:
+        with_penalty = getattr(model, "forecast_and_penalty", None)
+        if with_penalty is None:
+            return error(model(x, marks, future_marks), y)
+        with autocast():
+            forecast, penalty = with_penalty(x, marks, future_marks)
+        return error(forecast.to(y.dtype), y) + penalty.to(y.dtype)
+
+    return loss_of
+
+
+@torch.no_grad()
+def evaluate_forecaster(model: nn.Module, windows: Windows, *, batch_size: int = _EVALUATION_BATCH) -> dict[str, float]:
+    """MSE and MAE over all windows, steps and channels."""
+    device = next(model.parameters()).device
+    was_training = model.training
+    model.eval()
+    means = RunningMeans(FORECAST_METRICS, device)
+    for index in torch.arange(len(windows)).split(batch_size):
+        x, y, *marks = inputs_and_targets(windows.batch(index))
+        means.add(model(x, *marks), y)
+    model.train(was_training)
+    return means.means()

@@ -1,0 +1,79 @@
+"""Protocols as tables of settings, and configs built from them.
+
+A protocol has one table per backbone. In it, `default` applies to every dataset, and a table named after a dataset
+overrides it. `[attention.NAME]` lists where an attention differs from its defaults.
+"""
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+T = TypeVar("T", bound="DataclassInstance")
+
+Settings = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Protocol:
+    """Named settings of one task.
+
+    Attributes:
+        name: Name of the protocol.
+        about: One sentence that describes it.
+        tables: Settings per backbone.
+        attention: Settings per attention.
+        seeds: Seeds to run by default, for a task that has several.
+    """
+
+    name: str
+    about: str
+    tables: Mapping[str, Settings]
+    attention: Mapping[str, Settings]
+    seeds: tuple[int, ...] = ()
+
+
+def build_config(kind: type[T], values: Mapping[str, Any], where: str) -> T:
+    """Build a config from plain values.
+
+    Raises:
+        ValueError: If a key is unknown or missing.
+    """
+    known = [field.name for field in fields(kind)]
+    for key in values:
+        if key not in known:
+            raise ValueError(f"unknown key {key!r} in {where}; known: {', '.join(known)}.")
+    plain = {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
+    try:
+        return kind(**plain)
+    except TypeError as error:
+        raise ValueError(f"{where} must set every key without a default: {error}.") from None
+
+
+def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> Settings:
+    """Merge two tables recursively into a new one; `above` takes precedence."""
+    merged = {key: merge(value, {}) if isinstance(value, Mapping) else value for key, value in below.items()}
+    for key, value in above.items():
+        old = merged.get(key)
+        merged[key] = merge(old if isinstance(old, dict) else {}, value) if isinstance(value, Mapping) else value
+    return merged
+
+
+def change(settings: Settings, text: str) -> None:
+    """Apply "key=value" in place. Dots separate nested keys; a value that is not TOML is taken as text."""
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise ValueError(f"a change must read key=value, got {text!r}; for instance training.learning_rate=1e-3.")
+    *path, last = key.split(".")
+    table = settings
+    for part in path:
+        if not isinstance(table.get(part, {}), dict):
+            raise ValueError(f"unknown key {key!r}; {part!r} has no nested keys.")
+        table = table.setdefault(part, {})
+    try:
+        table[last] = tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        table[last] = value

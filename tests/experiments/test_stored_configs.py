@@ -1,0 +1,32 @@
+import hashlib
+import json
+from dataclasses import asdict
+
+import pytest
+
+from tests.support import ROOT
+from toa.experiments import config_hash, run_folder
+from toa.experiments.run import config_from
+
+FILES = sorted((ROOT / "results").rglob("*.jsonl"))
+
+
+def restrict(table, like):
+    """A table with only the keys of another."""
+    return {name: restrict(table[name], like[name]) for name in like} if isinstance(like, dict) else table
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT / "results")))
+def test_every_stored_record_keeps_its_hash_when_its_config_is_rebuilt(path, tmp_path):
+    records = [json.loads(line) for line in path.read_text().splitlines()]
+    assert records
+    for record in records:
+        config = config_from(record["task"], record["config"])
+        # a record may be older than some fields
+        values = restrict(asdict(config), record["config"])
+        text = json.dumps(values, sort_keys=True, separators=(",", ":"))
+        assert hashlib.sha256(text.encode()).hexdigest()[:16] == record["config_hash"]
+        if values == asdict(config):
+            assert config_hash(config) == record["config_hash"]
+        assert config.name == record["name"]
+        assert run_folder(config, tmp_path).name.endswith(config_hash(config)[:8])
