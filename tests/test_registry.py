@@ -32,7 +32,7 @@ def test_register_is_a_decorator_that_returns_what_it_enters() -> None:
 
 def test_duplicate_raises_and_keeps_the_first() -> None:
     registry = make()
-    with pytest.raises(ValueError, match=message("model 'one' is registered already; choose another name.")):
+    with pytest.raises(ValueError, match=message("model 'one' is already registered; choose another name.")):
         registry.register("one")(3)
     assert registry["one"] == 1
 

@@ -7,12 +7,12 @@ from tests.support import message
 from toa.data import DATASETS
 from toa.experiments import about, config_hash, protocol_names, resolve
 from toa.experiments.settings import load, table
-from toa.models import MODELS, build_forecaster
+from toa.models import BACKBONES, backbone_names, build_forecaster
 
 CELLS = [
     (protocol, backbone, dataset, horizon)
     for protocol in protocol_names()
-    for backbone in MODELS
+    for backbone in backbone_names("forecast")
     if backbone in load("forecast", protocol)
     for tables in [table("forecast", protocol, backbone)]
     for dataset in tables
@@ -35,7 +35,7 @@ def test_the_protocols_named_by_the_readme_exist():
 
 @pytest.mark.parametrize(("protocol", "backbone", "dataset", "horizon"), CELLS)
 def test_every_cell_is_complete_and_its_model_can_be_built(protocol, backbone, dataset, horizon):
-    attention = "softmax" if MODELS[backbone].takes_attention else None
+    attention = "softmax" if BACKBONES[backbone].takes_attention else None
     config = resolve(protocol, dataset=dataset, horizon=horizon, backbone=backbone, attention=attention)
     # the sizes are checked, the model itself kept small
     small = {"embed_dim": config.model.get("num_heads", 1), "ff_dim": 2}
@@ -204,7 +204,7 @@ def test_a_file_gets_the_defaults_and_any_horizon():
             ("unknown dataset of protocol 'patchtst-512' 'PEMS03'", "ETTh1"),
         ),
         ({"horizon": 100}, ("horizon of ETTh1", "96, 192, 336, 720", "got 100", "path")),
-        ({"backbone": "patchtts"}, ("unknown backbone 'patchtts'", "patchtst, itransformer, transformer")),
+        ({"backbone": "patchtts"}, ("unknown backbone 'patchtts'", "itransformer, patchtst, transformer")),
         (
             {"protocol": "itransformer-96"},
             ("unknown backbone of protocol 'itransformer-96' 'patchtst'", "itransformer"),

@@ -150,7 +150,7 @@ def test_an_auxiliary_loss_is_added_in_training(monkeypatch) -> None:
 @pytest.mark.parametrize(
     ("changes", "parts"),
     [
-        ({"backbone": "patchtts"}, ["unknown model 'patchtts'; known: patchtst"]),
+        ({"backbone": "patchtts"}, ["unknown backbone 'patchtts'; known: autoformer"]),
         ({"attention": "toa"}, ["unknown attention 'toa'; known: softmax"]),
         ({"attention": {"name": "softmax", "rank": 2}}, ["rank is not an option of attention 'softmax'"]),
         ({"settings": {"width": 3}}, ["unknown setting 'width' of model 'patchtst'; known: patch_len"]),

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.support import assert_near, message, scatter_parameters
-from toa.models import Informer, InformerConfig, build_forecaster
+from toa.models import Informer, InformerConfig
 from toa.models.informer import DistillingConv
 from toa.nn import ProbSparseAttention
 
@@ -166,7 +166,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"dropout": 1.0}, "dropout must lie in [0, 1), got 1.0."),
     ({"decoder_layers": 0}, "decoder_layers must be at least 1, got 0."),
     ({"distil": 1}, "distil must be of type bool, got 1; convert it first."),
-    ({"lookback": 1, "label_len": 1}, "lookback must be at least 2 where layers distil, got 1; set distil=False."),
+    ({"lookback": 1, "label_len": 1}, "lookback must be at least 2 with distil=True, got 1; set distil=False."),
 ]
 
 
@@ -191,13 +191,3 @@ def test_bad_inputs_are_refused():
         model(series, marks, future_marks[:, 1:])
     with pytest.raises(ValueError, match=message("series must have channels=3, got 2")):
         model(series[..., 1:], marks, future_marks)
-
-
-def test_a_missing_label_len_or_an_attention_is_refused():
-    sizes: dict[str, Any] = {"lookback": 24, "horizon": 6, "channels": 3}
-    with pytest.raises(ValueError, match=message("label_len must be set for model 'informer'")):
-        build_forecaster("informer", **sizes)
-    with pytest.raises(
-        ValueError, match=message("attention must be None for model 'informer'", "got 'softmax'; leave")
-    ):
-        build_forecaster("informer", **sizes, attention="softmax", settings={"label_len": 12})

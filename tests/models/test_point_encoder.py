@@ -9,7 +9,7 @@ from toa.nn import ATTENTIONS, AttentionSpec
 
 
 def build(name: str = "toa-gated", **sizes: Any) -> PointEncoder:
-    return PointEncoder(PointEncoderConfig(num_tokens=12, attention=AttentionSpec(name=name), embed_dim=8, **sizes))
+    return PointEncoder(PointEncoderConfig(lookback=12, attention=AttentionSpec(name=name), embed_dim=8, **sizes))
 
 
 @pytest.mark.parametrize("name", ATTENTIONS)

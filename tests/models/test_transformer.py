@@ -115,8 +115,3 @@ BAD: list[tuple[dict[str, Any], tuple[str, ...]]] = [
 def test_bad_settings_are_refused(settings, parts):
     with pytest.raises(ValueError, match=message(*parts)):
         build(**settings)
-
-
-def test_a_missing_label_len_is_refused():
-    with pytest.raises(ValueError, match=message("label_len must be set for model 'transformer'", "set it.")):
-        build_forecaster("transformer", lookback=12, horizon=5, channels=3, attention="softmax")

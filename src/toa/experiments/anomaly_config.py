@@ -9,7 +9,7 @@ from toa._checks import check_at_least, check_choice
 from toa.data import ANOMALY_SETS, check_own_files
 from toa.experiments.config import Precision
 from toa.experiments.settings import Settings, merge, resolve_run
-from toa.models import RECONSTRUCTORS
+from toa.models import backbone_names
 from toa.nn import AttentionSpec
 from toa.tasks.optimization import TrainingConfig
 
@@ -25,7 +25,7 @@ class AnomalyRun:
         dataset: A name of `toa.data.ANOMALY_SETS`, or the path of a train file.
         test_file: With a train file, the file of the test series; "" with a set of the catalogue.
         label_file: And the file with its labels.
-        backbone: A name of `toa.models.RECONSTRUCTORS`.
+        backbone: A name of `toa.models.BACKBONES`.
         attention: Its attention.
         lookback: Steps of a window.
         window_stride: Steps between the starts of two windows, in training and scoring.
@@ -107,7 +107,7 @@ def resolve_anomaly(
         protocol: A name of `protocol_names("anomaly")`.
         dataset: A set of the catalogue that the protocol has, or the path of a train file, which gets the backbone's
             default settings.
-        backbone: A name of `toa.models.RECONSTRUCTORS` that the protocol has.
+        backbone: A name of `toa.models.BACKBONES` that the protocol has.
         attention: A name of `toa.nn.ATTENTIONS`, "toa-gated" if None.
         test_file: The test series, with a train file.
         label_file: Its labels.
@@ -122,7 +122,7 @@ def resolve_anomaly(
         "anomaly",
         protocol,
         backbone=backbone,
-        backbones=dict.fromkeys(RECONSTRUCTORS, True),
+        backbones=dict.fromkeys(backbone_names("reconstruct"), True),
         attention=attention,
         names={"dataset": dataset, "test_file": test_file or "", "label_file": label_file or ""},
         settings_of=lambda table: _settings(table, protocol, dataset),

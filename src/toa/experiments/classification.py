@@ -12,7 +12,7 @@ from toa.data import ClassificationData, load_classification
 from toa.experiments.carry_out import Measured, carry_out
 from toa.experiments.classification_config import ClassifyRun
 from toa.experiments.records import Record, config_hash
-from toa.models import CLASSIFIERS, build_classifier
+from toa.models import BACKBONES, build_classifier
 from toa.nn import share_drop_rate
 from toa.tasks.checkpoint import save_checkpoint
 from toa.tasks.classification import CaseBatches, classification_loss, evaluate_classifier, validation_error
@@ -87,9 +87,9 @@ def run_classify(
 
 def load_data(config: ClassifyRun, device: torch.device, data_dir: Path | None = None) -> ClassificationData:
     """The cases of a run."""
-    entry = CLASSIFIERS[config.backbone]
+    entry = BACKBONES[config.backbone]
     # a series shorter than a patch is padded to one
-    patch = config.model.get("patch_len", 16) if "patch_len" in entry.settings() else 1
+    patch = config.model.get("patch_len", 16) if "patch_len" in entry.settings("classify") else 1
     return load_classification(
         config.dataset,
         evaluation=config.evaluation,

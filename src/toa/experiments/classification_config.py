@@ -10,7 +10,7 @@ from toa.data import CLASSIFICATION_SETS
 from toa.data.classification import EVALUATIONS, Evaluation
 from toa.experiments.config import Precision
 from toa.experiments.settings import Settings, merge, resolve_run
-from toa.models import CLASSIFIERS
+from toa.models import backbone_names
 from toa.nn import AttentionSpec
 from toa.tasks.optimization import TrainingConfig
 
@@ -22,7 +22,7 @@ class ClassifyRun:
     Args:
         protocol: Where the settings come from.
         dataset: A name of `toa.data.CLASSIFICATION_SETS`, or the path of a file NAME_TRAIN.ts.
-        backbone: A name of `toa.models.CLASSIFIERS`.
+        backbone: A name of `toa.models.BACKBONES`.
         attention: Its attention.
         evaluation: "strict" or "tslib-uea"; see `toa.data.load_classification`.
         model: Sizes of the backbone.
@@ -75,7 +75,7 @@ def resolve_classify(
     Args:
         protocol: A name of `protocol_names("classify")`.
         dataset: A set of the archive, or the path of a file NAME_TRAIN.ts beside NAME_TEST.ts.
-        backbone: A name of `toa.models.CLASSIFIERS` that the protocol has.
+        backbone: A name of `toa.models.BACKBONES` that the protocol has.
         attention: A name of `toa.nn.ATTENTIONS`, "toa-gated" if None.
         seed: The protocol's if None.
         changes: Settings to change, as "key=value": "training.epochs=3", "attention.sor=false".
@@ -88,7 +88,7 @@ def resolve_classify(
         "classify",
         protocol,
         backbone=backbone,
-        backbones=dict.fromkeys(CLASSIFIERS, True),
+        backbones=dict.fromkeys(backbone_names("classify"), True),
         attention=attention,
         names={"dataset": dataset},
         settings_of=lambda table: _settings(table, dataset),

@@ -26,7 +26,7 @@ class ForecastRun:
         protocol: Where the settings come from.
         dataset: A name of `toa.data.DATASETS`, or the path of a CSV file.
         horizon: Steps to forecast.
-        backbone: A name of `toa.models.MODELS`.
+        backbone: A name of `toa.models.BACKBONES`.
         attention: Its attention; None for a model that has none to choose.
         lookback: Steps seen.
         model: Sizes of the backbone.

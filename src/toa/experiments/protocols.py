@@ -11,7 +11,7 @@ from toa._checks import check_choice
 from toa.data import DATASETS
 from toa.experiments.config import ForecastRun
 from toa.experiments.settings import Settings, merge, resolve_run
-from toa.models import MODELS
+from toa.models import BACKBONES, backbone_names
 
 
 def resolve(
@@ -31,7 +31,7 @@ def resolve(
         dataset: A dataset of the catalogue that the protocol has, or the path of a CSV file, which gets the backbone's
             default settings.
         horizon: Steps to forecast; for a dataset of the catalogue one of the protocol's.
-        backbone: A name of `toa.models.MODELS` that the protocol has.
+        backbone: A name of `toa.models.BACKBONES` that the protocol has.
         attention: A name of `toa.nn.ATTENTIONS`, "toa-gated" if None; a model that has none to choose takes only None.
         seed: The protocol's if None.
         changes: Settings to change, as "key=value" with dots for parts: "training.learning_rate=1e-3",
@@ -45,7 +45,7 @@ def resolve(
         "forecast",
         protocol,
         backbone=backbone,
-        backbones={name: MODELS[name].takes_attention for name in MODELS},
+        backbones={name: BACKBONES[name].takes_attention for name in backbone_names("forecast")},
         attention=attention,
         names={"dataset": dataset, "horizon": horizon},
         settings_of=lambda table: _settings(table, protocol, dataset, horizon),

@@ -2,7 +2,7 @@
 
 from toa.integrations.adapters import MultiheadAdapter, ProjectionAdapter
 from toa.integrations.convert import Conversion, Kept, Replaced, convert
-from toa.models.export import export_onnx, export_program
+from toa.integrations.export import export_onnx, export_program
 
 __all__ = [
     "Conversion",

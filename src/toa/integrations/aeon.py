@@ -28,7 +28,7 @@ class TOAClassifier(BaseClassifier):  # type: ignore[misc]
     Collections may be multivariate, of unequal length and with missing values, which are filled by lines within a case.
 
     Args:
-        backbone: A name of `toa.models.CLASSIFIERS`; None is by length.
+        backbone: A name of `toa.models.BACKBONES`; None is by length.
         attention: A name of `toa.nn.ATTENTIONS`, or the fields of `toa.nn.AttentionSpec`.
         settings: Sizes and parts of the backbone.
         length: Longest case that can be classified; None is the longest of fit.
@@ -115,7 +115,7 @@ class TOADetector(BaseSeriesAnomalyDetector):  # type: ignore[misc]
 
     Args:
         window_size: Rows of a window; None is by size.
-        backbone: A name of `toa.models.RECONSTRUCTORS`; None is by the number of channels.
+        backbone: A name of `toa.models.BACKBONES`; None is by the number of channels.
         attention: A name of `toa.nn.ATTENTIONS`, or the fields of `toa.nn.AttentionSpec`.
         settings: Sizes and parts of the backbone.
         n_epochs: Passes over the data at most; None is by size.

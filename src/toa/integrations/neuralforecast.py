@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from toa.models import MODELS, ForecastModel, build_forecaster
+from toa.models import BACKBONES, ForecastModel, build_forecaster
 from toa.nn import AttentionSpec
 
 try:
@@ -57,7 +57,7 @@ class TOA(BaseModel):  # type: ignore[misc]
     Args:
         h: Steps to forecast.
         input_size: Steps seen.
-        backbone: A name of `toa.models.MODELS`.
+        backbone: A name of `toa.models.BACKBONES`.
         attention: A name of `toa.nn.ATTENTIONS`, or the fields of a `toa.nn.AttentionSpec` as a dict; None for a
             backbone that has none to choose.
         settings: Settings of the backbone, as of `toa.models.build_forecaster`. What is left out is as published.
@@ -83,7 +83,7 @@ class TOA(BaseModel):  # type: ignore[misc]
     ) -> None:
         super().__init__(h=h, input_size=input_size, **{"loss": MAE(), **_TRAINING, **options})
         settings = {} if settings is None else dict(settings)
-        if self.loss.is_distribution_output and "instance_norm" in MODELS[backbone].settings():
+        if self.loss.is_distribution_output and "instance_norm" in BACKBONES[backbone].settings("forecast"):
             settings = {"instance_norm": False, **settings}
         self.model: ForecastModel = build_forecaster(
             backbone,
@@ -120,7 +120,7 @@ class TOAMultivariate(TOA):
         h: Steps to forecast.
         input_size: Steps seen.
         n_series: Number of series.
-        backbone: A name of `toa.models.MODELS`.
+        backbone: A name of `toa.models.BACKBONES`.
         attention: As in `TOA`.
         settings: As in `TOA`.
         options: As in `TOA`. A window holds all series, so that a batch has 32 by default.

@@ -64,7 +64,7 @@ class DemixingConfig:
     def model(self) -> PointEncoderConfig:
         """The model's part of it."""
         return PointEncoderConfig(
-            num_tokens=self.signals.length,
+            lookback=self.signals.length,
             attention=self.attention,
             embed_dim=self.embed_dim,
             num_heads=self.num_heads,

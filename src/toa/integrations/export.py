@@ -1,6 +1,6 @@
 """Models as files for other runtimes: PyTorch's exported programs and ONNX, for any number of rows.
 
-Every model of `toa.models.MODELS` exports with every attention of `toa.nn.ATTENTIONS`, and so does a model that
+Every model of `toa.models.BACKBONES` exports with every attention of `toa.nn.ATTENTIONS`, and so does a model that
 `toa.convert` has changed, called without masks. What does not: a model on a GPU, whose kernels are of no use elsewhere,
 one that is training, and one whose evaluation draws random numbers, as DUET's does with `mask_sampling="always"`.
 """
