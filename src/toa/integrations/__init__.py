@@ -1,4 +1,4 @@
-"""Other libraries' models and formats: attention replaced inside trained models, models as files to run elsewhere."""
+"""Work with other libraries: convert trained models, export to ONNX; NeuralForecast and aeon in their own modules."""
 
 from toa.integrations.adapters import MultiheadAdapter, ProjectionAdapter
 from toa.integrations.convert import Conversion, Kept, Replaced, convert

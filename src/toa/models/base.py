@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from toa._checks import check_at_least, check_divisible, check_fraction, check_shape
+from toa.nn import EncoderBlock, EncoderStack, build_attention
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -174,6 +175,20 @@ class ForecastModel(SeriesModel, ABC):
         self._check_marks("marks", marks, "(B, L, F)", (batch, self.lookback))
         if future_marks is not None or self.uses_future_marks:
             self._check_marks("future_marks", future_marks, "(B, P, F)", (batch, self.horizon))
+
+
+def encoder_stack(config: Any, tokens: int, *, num_layers: int | None = None, norm_first: bool = False) -> EncoderStack:
+    """Encoder blocks with the attention and sizes of a config, on sequences of `tokens` tokens."""
+    p = config.dropout
+    return EncoderStack(
+        EncoderBlock(
+            build_attention(config.attention, config.embed_dim, config.num_heads, tokens, dropout=p),
+            config.ff_dim,
+            dropout=p,
+            norm_first=norm_first,
+        )
+        for _ in range(config.num_layers if num_layers is None else num_layers)
+    )
 
 
 def check_mask(mask: Tensor, series: Tensor) -> None:

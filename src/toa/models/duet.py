@@ -6,19 +6,16 @@ from typing import Any
 from torch import Tensor, nn
 
 from toa._checks import check_choice
-from toa.models.base import ForecastModel, check_config
+from toa.models.base import ForecastModel, check_config, encoder_stack
 from toa.models.registry import register_backbone
 from toa.nn import (
     AttentionSpec,
     ChannelMask,
-    EncoderBlock,
-    EncoderStack,
     FlattenHead,
     LayerNorm,
     LinearExperts,
     NoisyTopKGate,
     ReversibleInstanceNorm,
-    build_attention,
     check_kernel,
 )
 from toa.nn.channel_mask import SAMPLINGS, Sampling
@@ -83,7 +80,7 @@ class DUET(ForecastModel):
     def __init__(self, config: DUETConfig) -> None:
         super().__init__(lookback=config.lookback, horizon=config.horizon, channels=config.channels)
         self.config = config
-        width, p = config.embed_dim, config.dropout
+        width = config.embed_dim
         self.norm = ReversibleInstanceNorm(config.channels)
         self.gate = NoisyTopKGate(
             config.lookback,
@@ -95,15 +92,7 @@ class DUET(ForecastModel):
         self.experts = LinearExperts(config.lookback, width, config.num_experts, moving_average=config.moving_average)
         several = config.channels > 1
         self.mask = ChannelMask(config.lookback, sampling=config.mask_sampling) if several else None
-        self.blocks = EncoderStack(
-            EncoderBlock(
-                build_attention(config.attention, width, config.num_heads, config.channels, dropout=p),
-                config.ff_dim,
-                dropout=p,
-                norm_first=False,
-            )
-            for _ in range(config.num_layers if several else 0)
-        )
+        self.blocks = encoder_stack(config, config.channels, num_layers=None if several else 0)
         self.token_norm = LayerNorm(width) if several else nn.Identity()
         self.head = FlattenHead(1, width, config.horizon, dropout=config.head_dropout)
 

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from toa.models.base import Backbone, check_config
+from toa.models.base import Backbone, check_config, encoder_stack
 from toa.models.registry import register_backbone
-from toa.nn import AttentionSpec, EncoderBlock, EncoderStack, LayerNorm, VariateEmbedding, build_attention
+from toa.nn import AttentionSpec, LayerNorm, VariateEmbedding
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,19 +52,9 @@ class ITransformer(Backbone):
             num_marks=config.num_marks,
         )
         self.config = config
-        width, p = config.embed_dim, config.dropout
-        variates = config.channels + config.num_marks
-        self.embed = VariateEmbedding(config.lookback, width, dropout=p)
-        self.blocks = EncoderStack(
-            EncoderBlock(
-                build_attention(config.attention, width, config.num_heads, variates, dropout=p),
-                config.ff_dim,
-                dropout=p,
-                norm_first=False,
-            )
-            for _ in range(config.num_layers)
-        )
-        self.norm = LayerNorm(width)
+        self.embed = VariateEmbedding(config.lookback, config.embed_dim, dropout=config.dropout)
+        self.blocks = encoder_stack(config, config.channels + config.num_marks)
+        self.norm = LayerNorm(config.embed_dim)
 
     def _encode(
         self, series: Tensor, marks: Tensor | None, need_weights: bool, padding: Tensor | None

@@ -4,19 +4,9 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from toa.models.base import Backbone, SeriesModel, check_config
+from toa.models.base import Backbone, SeriesModel, check_config, encoder_stack
 from toa.models.registry import register_backbone
-from toa.nn import (
-    AttentionSpec,
-    EncoderBlock,
-    EncoderStack,
-    LayerNorm,
-    Linear,
-    PointEmbedding,
-    PointPositions,
-    PointValues,
-    build_attention,
-)
+from toa.nn import AttentionSpec, LayerNorm, Linear, PointEmbedding, PointPositions, PointValues
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,7 +40,8 @@ class PointEncoder(SeriesModel):
     def __init__(self, config: PointEncoderConfig) -> None:
         super().__init__(lookback=config.lookback, channels=config.channels)
         self.config = config
-        self.embed, self.blocks = _embedding_and_blocks(config)
+        self.embed = _embedding(config)
+        self.blocks = encoder_stack(config, config.lookback, norm_first=config.norm_first)
         self.norm = LayerNorm(config.embed_dim)
         self.head = Linear(config.embed_dim, config.channels)
 
@@ -84,7 +75,8 @@ class PointBackbone(Backbone):
             channels=config.channels,
         )
         self.config = config
-        self.embed, self.blocks = _embedding_and_blocks(config)
+        self.embed = _embedding(config)
+        self.blocks = encoder_stack(config, config.lookback, norm_first=config.norm_first)
         self.norm = LayerNorm(config.embed_dim)
 
     def valid_tokens(self, mask: Tensor) -> Tensor:
@@ -98,23 +90,12 @@ class PointBackbone(Backbone):
         return self.norm(x).unsqueeze(1), operators  # (B, 1, L, E)
 
 
-def _embedding_and_blocks(config: PointEncoderConfig) -> tuple[PointEmbedding, EncoderStack]:
-    width, p = config.embed_dim, config.dropout
-    embed = PointEmbedding(
+def _embedding(config: PointEncoderConfig) -> PointEmbedding:
+    return PointEmbedding(
         config.channels,
-        width,
+        config.embed_dim,
         config.lookback,
         values=config.values,
         positions=config.positions,
-        dropout=p,
+        dropout=config.dropout,
     )
-    blocks = EncoderStack(
-        EncoderBlock(
-            build_attention(config.attention, width, config.num_heads, config.lookback, dropout=p),
-            config.ff_dim,
-            dropout=p,
-            norm_first=config.norm_first,
-        )
-        for _ in range(config.num_layers)
-    )
-    return embed, blocks

@@ -4,17 +4,10 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from toa.models.base import encoder_stack
 from toa.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from toa.models.registry import register_backbone
-from toa.nn import (
-    Attention,
-    AttentionSpec,
-    DecoderBlock,
-    EncoderBlock,
-    EncoderStack,
-    ReversibleInstanceNorm,
-    build_attention,
-)
+from toa.nn import Attention, AttentionSpec, DecoderBlock, ReversibleInstanceNorm, build_attention
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,11 +44,7 @@ class Transformer(EncoderDecoder[TransformerConfig]):
         )
 
     def _add_encoder(self) -> None:
-        config = self.config
-        self.blocks = EncoderStack(
-            EncoderBlock(self._attention(config.lookback), config.ff_dim, dropout=config.dropout, norm_first=False)
-            for _ in range(config.num_layers)
-        )
+        self.blocks = encoder_stack(self.config, self.config.lookback)
 
     def _decoder_block(self) -> DecoderBlock:
         config = self.config
