@@ -59,12 +59,12 @@ def test_a_patch_is_valid_if_a_real_step_is_in_it():
     backbone: Any = build(settings={**SIZES, "patch_len": 8, "stride": 4}).backbone
     mask = torch.arange(32) < torch.tensor([1, 4, 5, 31, 32])[:, None]
     valid = backbone.valid_tokens(mask)
-    # patches start at 0, 4, ..., 28; the last holds steps 28 to 31 and four that prolong them
+    # patches start at 0, 4, ..., 28; the last holds steps 28 to 31 and four appended values
     assert valid.sum(1).tolist() == [1, 1, 2, 8, 8]
     assert backbone.num_tokens == 8
 
 
-def test_a_patch_that_the_series_ends_in_goes_on_with_its_last_value():
+def test_a_patch_with_the_end_of_a_series_continues_with_its_last_value():
     model = scatter_parameters(build(settings={**SIZES, "patch_len": 8, "stride": 4}).double().eval())
     series = torch.randn(1, 32, 3, dtype=torch.float64)
     prolonged = series.clone()
@@ -73,7 +73,7 @@ def test_a_patch_that_the_series_ends_in_goes_on_with_its_last_value():
     assert isinstance(model, ClassifyModel)
     backbone: Any = model.backbone
     got = backbone(series, mask=mask)
-    # the three patches that start before step 10, among themselves
+    # the three patches that start before step 10, without the others
     x = backbone.embed(prolonged)[:, :, :3].flatten(0, 1)
     expected = backbone.norm(backbone.blocks(x)).unflatten(0, (1, 3))
     assert_near(got[:, :, :3], expected)
@@ -86,7 +86,7 @@ def test_instance_norm_is_over_real_steps():
     assert_near(model(4.0 * series + 7.0, mask), model(series, mask), 1e-4)
 
 
-def test_operators_act_between_real_tokens_alone():
+def test_operators_act_between_real_tokens_only():
     for name in ("patchtst", "transformer"):
         backbone: Any = scatter_parameters(build(name, attention="toa-gated").eval(), 0.3).backbone
         mask = torch.arange(32).expand(2, 32) < 9
@@ -97,7 +97,7 @@ def test_operators_act_between_real_tokens_alone():
         assert all((operator[..., ~padding] != 0).any() for operator in operators)
 
 
-def test_point_backbone_is_the_point_encoder_without_its_outputs():
+def test_point_backbone_is_the_point_encoder_without_its_head():
     config = PointEncoderConfig(lookback=16, channels=3, attention=AttentionSpec(name="toa-relu"))
     torch.manual_seed(1)
     whole = PointEncoder(config).eval()
@@ -107,7 +107,7 @@ def test_point_backbone_is_the_point_encoder_without_its_outputs():
     assert torch.equal(whole.head(backbone(series)[:, 0]), whole(series))
 
 
-def test_a_backbone_bound_to_other_channels_is_refused():
+def test_a_backbone_for_another_number_of_channels_raises():
     with pytest.raises(ValueError, match=message("channels must be 3", "got 4")):
         ClassifyModel(build("itransformer").backbone, ClassifyHeadConfig(num_classes=2, channels=4))
 
@@ -124,6 +124,6 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("name", "options", "text"), BAD, ids=str)
-def test_bad_requests_are_refused(name, options, text):
+def test_bad_requests_raise(name, options, text):
     with pytest.raises(ValueError, match=message(text)):
         build(name, **options)

@@ -98,26 +98,20 @@ def _read_multihead(module: nn.MultiheadAttention) -> AttentionParts:
     for option, is_set in (("add_bias_kv", module.bias_k is not None), ("add_zero_attn", module.add_zero_attn)):
         if is_set:
             raise UnsuitableError(f"{option}=True adds a key that is not a token; operators act on tokens only")
-    packed, bias = module.in_proj_weight, module.in_proj_bias
+    bias = module.in_proj_bias
     biases = (None,) * 3 if bias is None else bias.chunk(3)
     bias_learns = bias is not None and bias.requires_grad
-    if packed is None:
+    if module._qkv_same_embed_dim:
+        weights, learns = list(module.in_proj_weight.chunk(3)), [module.in_proj_weight.requires_grad] * 3
+    else:
         weights = [module.q_proj_weight, module.k_proj_weight, module.v_proj_weight]
         learns = [weight.requires_grad for weight in weights]
-    else:
-        weights, learns = list(packed.chunk(3)), [packed.requires_grad] * 3
     q, k, v = (_linear(w, b, flag, bias_learns) for w, b, flag in zip(weights, biases, learns, strict=True))
     out = _linear(module.out_proj.weight, module.out_proj.bias)
     # the same parameters, because other modules may share them
     out.weight, out.bias = module.out_proj.weight, module.out_proj.bias
     return AttentionParts(
-        q=q,
-        k=k,
-        v=v,
-        out=out,
-        num_heads=module.num_heads,
-        dropout=module.dropout,
-        batch_first=module.batch_first,
+        q=q, k=k, v=v, out=out, num_heads=module.num_heads, dropout=module.dropout, batch_first=module.batch_first
     )
 
 

@@ -229,10 +229,5 @@ def _search_space(config: Space | None, h: int, backend: str, **fixed: Any) -> S
 
 # NeuralForecast finds the class of a saved model by its lower-case name
 MODEL_FILENAME_DICT.update(
-    {
-        "toa": TOA,
-        "autotoa": TOA,
-        "toamultivariate": TOAMultivariate,
-        "autotoamultivariate": TOAMultivariate,
-    }
+    {"toa": TOA, "autotoa": TOA, "toamultivariate": TOAMultivariate, "autotoamultivariate": TOAMultivariate}
 )

@@ -4,13 +4,7 @@ from toa.models.autoformer import Autoformer, AutoformerConfig
 from toa.models.base import Backbone, ForecastModel, SeriesModel
 from toa.models.dlinear import DLinear, DLinearConfig
 from toa.models.duet import DUET, DUETConfig
-from toa.models.heads import (
-    BackboneForecaster,
-    ClassifyHeadConfig,
-    ClassifyModel,
-    ForecastHeadConfig,
-    ReconstructModel,
-)
+from toa.models.heads import BackboneForecaster, ClassifyHeadConfig, ClassifyModel, ForecastHeadConfig, ReconstructModel
 from toa.models.informer import Informer, InformerConfig
 from toa.models.itransformer import ITransformer, ITransformerConfig
 from toa.models.patchtst import PatchTST, PatchTSTConfig

@@ -95,11 +95,7 @@ class Backbone(SeriesModel, ABC):
         return self.encode(series, marks, mask=mask)[0]
 
     def encode(
-        self,
-        series: Tensor,
-        marks: Tensor | None = None,
-        need_weights: bool = False,
-        mask: Tensor | None = None,
+        self, series: Tensor, marks: Tensor | None = None, need_weights: bool = False, mask: Tensor | None = None
     ) -> tuple[Tensor, list[Tensor]]:
         """Tokens per channel and, with `need_weights`, the mixing operators (..., H, tokens, tokens) of each layer.
 

@@ -40,9 +40,7 @@ class DLinear(ForecastModel):
 
     def __init__(self, config: DLinearConfig) -> None:
         super().__init__(
-            lookback=config.lookback,
-            horizon=config.horizon,
-            channels=config.channels if config.individual else None,
+            lookback=config.lookback, horizon=config.horizon, channels=config.channels if config.individual else None
         )
         self.config = config
         self.decompose = SeriesDecomposition(config.moving_average)

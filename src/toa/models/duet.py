@@ -83,11 +83,7 @@ class DUET(ForecastModel):
         width = config.embed_dim
         self.norm = ReversibleInstanceNorm(config.channels)
         self.gate = NoisyTopKGate(
-            config.lookback,
-            config.num_experts,
-            config.top_k,
-            hidden_dim=config.gate_dim,
-            noisy=config.noisy_gating,
+            config.lookback, config.num_experts, config.top_k, hidden_dim=config.gate_dim, noisy=config.noisy_gating
         )
         self.experts = LinearExperts(config.lookback, width, config.num_experts, moving_average=config.moving_average)
         several = config.channels > 1

@@ -75,12 +75,7 @@ class Informer(EncoderDecoder[InformerConfig]):
     def _attention(self, tokens: int, causal: bool = False) -> ProbSparseAttention:
         config = self.config
         return ProbSparseAttention(
-            config.embed_dim,
-            config.num_heads,
-            tokens,
-            factor=config.factor,
-            mix_heads=config.mix_heads,
-            causal=causal,
+            config.embed_dim, config.num_heads, tokens, factor=config.factor, mix_heads=config.mix_heads, causal=causal
         )
 
     def _add_encoder(self) -> None:

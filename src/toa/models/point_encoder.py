@@ -69,10 +69,7 @@ class PointBackbone(Backbone):
 
     def __init__(self, config: PointEncoderConfig) -> None:
         super().__init__(
-            lookback=config.lookback,
-            embed_dim=config.embed_dim,
-            num_tokens=config.lookback,
-            channels=config.channels,
+            lookback=config.lookback, embed_dim=config.embed_dim, num_tokens=config.lookback, channels=config.channels
         )
         self.config = config
         self.embed = _embedding(config)

@@ -13,13 +13,7 @@ from torch import nn
 from toa._checks import check_choice
 from toa._registry import Registry
 from toa.models.base import Backbone, ForecastModel
-from toa.models.heads import (
-    BackboneForecaster,
-    ClassifyHeadConfig,
-    ClassifyModel,
-    ForecastHeadConfig,
-    ReconstructModel,
-)
+from toa.models.heads import BackboneForecaster, ClassifyHeadConfig, ClassifyModel, ForecastHeadConfig, ReconstructModel
 from toa.nn import ATTENTIONS, AttentionSpec
 
 Task = Literal["forecast", "reconstruct", "classify"]

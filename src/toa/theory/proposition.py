@@ -9,10 +9,7 @@ from toa._checks import check_positive, check_shape
 
 
 def scaled_outputs(
-    tokens: Float[Tensor, "n e"],
-    w_q: Float[Tensor, "d e"],
-    w_k: Float[Tensor, "d e"],
-    scales: Float[Tensor, " s"],
+    tokens: Float[Tensor, "n e"], w_q: Float[Tensor, "d e"], w_k: Float[Tensor, "d e"], scales: Float[Tensor, " s"]
 ) -> Float[Tensor, "s n"]:
     """Outputs of one softmax head on scaled tokens, divided by the scale α: o(αH) / α.
 
@@ -30,10 +27,7 @@ def scaled_outputs(
 
 
 def uniform_gap(
-    tokens: Float[Tensor, "n e"],
-    w_q: Float[Tensor, "d e"],
-    w_k: Float[Tensor, "d e"],
-    scales: Float[Tensor, " s"],
+    tokens: Float[Tensor, "n e"], w_q: Float[Tensor, "d e"], w_k: Float[Tensor, "d e"], scales: Float[Tensor, " s"]
 ) -> Float[Tensor, " s"]:
     """Distance of o(αH) / α from the mean of the values: max_m |o_m(αH) / α - mean(v)|.
 
