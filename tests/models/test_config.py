@@ -18,7 +18,7 @@ SIZES: dict[str, Any] = {
     "num_heads": 2,
     "moving_average": 5,
 }
-CONFIGS = {entry.config for name in BACKBONES for entry in BACKBONES[name].tasks.values()}
+CONFIGS: set[Any] = {entry.config for name in BACKBONES for entry in BACKBONES[name].tasks.values()}
 CONFIGS |= {ForecastHeadConfig, ClassifyHeadConfig}
 BAD: dict[Any, list[tuple[Any, str]]] = {
     int: [(-1, "at least"), ("8", "type int"), (True, "type int"), (2.0, "type int"), (None, "type int")],

@@ -35,7 +35,7 @@ class AttentionParts:
     """Parts and options of an attention module.
 
     Attributes:
-        q: Projection of queries; `k`, `v` and `out` likewise. The module's own layers where it has them.
+        q: Projection of queries; `k`, `v` and `out` are the others. The module's own layers where it has them.
         num_heads: Number of heads.
         dropout: Dropout on the weights.
         scale: Factor of the scores; None is 1 / sqrt(head width).

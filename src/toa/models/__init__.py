@@ -1,5 +1,8 @@
 """Backbones by name, and the models that forecast, reconstruct and classify with them."""
 
+from importlib import import_module
+from pkgutil import iter_modules
+
 from toa.models.autoformer import Autoformer, AutoformerConfig
 from toa.models.base import Backbone, ForecastModel, SeriesModel
 from toa.models.dlinear import DLinear, DLinearConfig
@@ -59,3 +62,7 @@ __all__ = [
     "build_reconstructor",
     "register_backbone",
 ]
+
+# every file of this folder registers its backbones on import
+for _module in iter_modules(__path__):
+    import_module(f"{__name__}.{_module.name}")

@@ -23,7 +23,7 @@ class SeriesModel(nn.Module):
     Args:
         lookback: Length L of the series.
         channels: Number of channels C; None accepts any number.
-        num_marks: Number of time features F per step, given beside the series as (B, L, F).
+        num_marks: Number of time features F per step, passed together with the series as (B, L, F).
     """
 
     # whether the network can be built with time marks
@@ -78,7 +78,7 @@ class Backbone(SeriesModel, ABC):
         embed_dim: Width E of a token.
         num_tokens: Number of output tokens N per channel.
         channels: Number of channels C; None accepts any number.
-        num_marks: Number of time features F per step, given beside the series as (B, L, F).
+        num_marks: Number of time features F per step, passed together with the series as (B, L, F).
     """
 
     mixes_channels: ClassVar[bool] = False
@@ -104,7 +104,7 @@ class Backbone(SeriesModel, ABC):
             marks: Time features (B, L, F), for a model with `num_marks` = F.
             need_weights: Whether to return the mixing operators.
             mask: (B, L), True where a step is real; padding follows the real steps. None means no padding. Values in
-                the padding are never read, and tokens of padding alone are hidden from the others.
+                the padding are never read, and tokens that hold only padding are hidden from the others.
         """
         self.check_series(series)
         self._check_marks("marks", marks, "(B, L, F)", (series.shape[0], self.lookback))
@@ -118,7 +118,7 @@ class Backbone(SeriesModel, ABC):
     def _encode(
         self, series: Tensor, marks: Tensor | None, need_weights: bool, padding: Tensor | None
     ) -> tuple[Tensor, list[Tensor]]:
-        """`encode` of checked inputs with filled padding; `padding` (B, N) is True where a token is padding alone."""
+        """`encode` of checked inputs with filled padding; `padding` (B, N) is True where a token holds only padding."""
 
     def valid_tokens(self, mask: Tensor) -> Tensor | None:
         """Which tokens (B, N) hold a real step; None if every token always does."""

@@ -119,8 +119,8 @@ class ClassifyModel(SeriesModel):
     """Series (B, L, C) and a mask (B, L) to logits (B, K): backbone, dropout, one linear map of all tokens.
 
     Series shorter than L are padded at the end, and the mask marks their real steps. Padding is never read: the
-    instance norm covers real steps only, tokens of padding alone are hidden from attention and zero in the head. A
-    patch that holds the end of a series continues with its last value; other backbones read zeros in padding. So
+    instance norm covers real steps only; tokens that hold only padding are hidden from attention and zero in the head.
+    A patch that holds the end of a series continues with its last value; other backbones read zeros in padding. So
     neither the values in the padding nor the other samples of the batch change a prediction.
 
     Compared with PatchTST, iTransformer and Transformer for classification in thuml/Time-Series-Library at

@@ -59,7 +59,7 @@ class ITransformer(Backbone):
     def _encode(
         self, series: Tensor, marks: Tensor | None, need_weights: bool, padding: Tensor | None
     ) -> tuple[Tensor, list[Tensor]]:
-        # a token is a whole variate, so no token is padding alone
+        # a token is a whole variate, so no token holds only padding
         x = self.embed(series, marks)  # (B, C + F, E)
         x, operators = self.blocks.encode(x, need_weights=need_weights)
         return self.norm(x, leading=series.shape[2]).unsqueeze(2), operators  # (B, C, 1, E)

@@ -1,7 +1,6 @@
 """The registry of backbones, and functions that build a model of a task from a backbone's name.
 
-A new backbone is one file: its config, its network, and the decorator `register_backbone`. Import it in
-`toa/models/__init__.py`.
+A new backbone is one file in this folder: its config and its network with the decorator `register_backbone`.
 """
 
 from collections.abc import Callable, Mapping
@@ -86,10 +85,10 @@ def register_backbone(
 
     Args:
         name: Name in `BACKBONES`. Decorators may add tasks to a registered name.
-        config: Config of the network. Those of the fields lookback, horizon, channels, num_marks and attention that
-            it has are filled from the data and the caller. All other fields are settings.
-        tasks: A `Backbone` supports all tasks, by their heads. Any other network does the task by itself: "forecast"
-            needs a `ForecastModel`, "reconstruct" a network from series to series.
+        config: Config of the network. Its fields lookback, horizon, channels, num_marks and attention, if it has them,
+            are filled from the data and the caller. All other fields are settings.
+        tasks: Tasks that the network supports. A `Backbone` can support all of them. Without a head, a `ForecastModel`
+            supports "forecast", and a `SeriesModel` from series to series supports "reconstruct".
         settings: Published settings for these tasks that differ from the defaults of the config.
         head: Published settings of the head, as a function of the config.
     """

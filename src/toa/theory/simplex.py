@@ -18,7 +18,7 @@ def simplex_projection(rows: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch
     """
     check_at_least("the length of a row", rows.shape[-1], 1)
     check_finite("rows", rows)
-    # the projection ignores a constant added to a row; without the maximum, the 1 is not lost beside large entries
+    # the projection ignores a constant added to a row; without the maximum, large entries do not round the 1 away
     rows = rows - rows.amax(-1, keepdim=True)
     ordered = rows.sort(-1, descending=True).values
     excess = ordered.cumsum(-1) - 1.0
