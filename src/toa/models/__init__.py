@@ -14,8 +14,6 @@ from toa.models.patchtst import PatchTST, PatchTSTConfig
 from toa.models.point_encoder import PointBackbone, PointEncoder, PointEncoderConfig
 from toa.models.registry import (
     BACKBONES,
-    BackboneEntry,
-    TaskEntry,
     backbone_names,
     build_classifier,
     build_forecaster,
@@ -31,7 +29,6 @@ __all__ = [
     "Autoformer",
     "AutoformerConfig",
     "Backbone",
-    "BackboneEntry",
     "BackboneForecaster",
     "ClassifyHeadConfig",
     "ClassifyModel",
@@ -53,7 +50,6 @@ __all__ = [
     "SeriesModel",
     "TSMixer",
     "TSMixerConfig",
-    "TaskEntry",
     "Transformer",
     "TransformerConfig",
     "backbone_names",

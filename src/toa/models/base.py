@@ -74,11 +74,9 @@ class Backbone(SeriesModel, ABC):
     If each token covers all channels, the output is (B, 1, N, E) and `mixes_channels` is True.
 
     Args:
-        lookback: Length L of the series.
         embed_dim: Width E of a token.
         num_tokens: Number of output tokens N per channel.
-        channels: Number of channels C; None accepts any number.
-        num_marks: Number of time features F per step, passed together with the series as (B, L, F).
+        lookback: As in `SeriesModel`, like `channels` and `num_marks`.
     """
 
     mixes_channels: ClassVar[bool] = False
@@ -136,10 +134,8 @@ class ForecastModel(SeriesModel, ABC):
     the forecast and a scalar that training adds to the loss.
 
     Args:
-        lookback: Length L of the series.
         horizon: Length P of the forecast.
-        channels: Number of channels C; None accepts any number.
-        num_marks: Number of time features F per step.
+        lookback: As in `SeriesModel`, like `channels` and `num_marks`.
     """
 
     # whether forecasts need the marks of the forecast steps
