@@ -18,8 +18,8 @@ SIZES: dict[str, Any] = {
     "num_heads": 2,
     "moving_average": 5,
 }
-CONFIGS: set[Any] = {entry.config for name in BACKBONES for entry in BACKBONES[name].tasks.values()}
-CONFIGS |= {ForecastHeadConfig, ClassifyHeadConfig}
+NETWORKS: set[Any] = {entry.config for name in BACKBONES for entry in BACKBONES[name].tasks.values()}
+CONFIGS: list[Any] = [*sorted(NETWORKS, key=lambda kind: kind.__name__), ForecastHeadConfig, ClassifyHeadConfig]
 BAD: dict[Any, list[tuple[Any, str]]] = {
     int: [(-1, "at least"), ("8", "type int"), (True, "type int"), (2.0, "type int"), (None, "type int")],
     float: [(1.0, "[0, 1)"), (-0.1, "[0, 1)"), (None, "type float")],
@@ -32,7 +32,7 @@ def make(kind: type[Any]) -> Any:
     return kind(**{name: value for name, value in SIZES.items() if name in names})
 
 
-@pytest.mark.parametrize("kind", sorted(CONFIGS, key=lambda kind: kind.__name__), ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", CONFIGS, ids=[kind.__name__ for kind in CONFIGS])
 def test_every_number_and_flag_of_a_config_is_checked(kind):
     config = make(kind)
     for field in fields(kind):
