@@ -2,7 +2,7 @@ import re
 
 from tests.support import ROOT
 from toa.experiments import protocol_names
-from toa.models import MODELS
+from toa.models import backbone_names
 from toa.nn import ATTENTIONS
 from toa.ops.attention.api import BACKENDS
 
@@ -32,4 +32,4 @@ def test_every_local_link_leads_somewhere():
 
 def test_every_model_attention_protocol_and_backend_is_named():
     named = set(re.findall(r"`([a-z0-9-]+)`", README))
-    assert {*MODELS, *ATTENTIONS, *protocol_names(), *BACKENDS} <= named
+    assert {*backbone_names("forecast"), *ATTENTIONS, *protocol_names(), *BACKENDS} <= named

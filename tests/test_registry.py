@@ -20,7 +20,7 @@ def test_entries_are_looked_up_by_name_in_the_order_of_registration() -> None:
     assert "three" not in registry
 
 
-def test_register_is_a_decorator_that_returns_what_it_enters() -> None:
+def test_register_is_a_decorator_that_returns_its_argument() -> None:
     registry: Registry[type] = Registry("class")
 
     @registry.register("thing")
@@ -30,13 +30,13 @@ def test_register_is_a_decorator_that_returns_what_it_enters() -> None:
     assert registry["thing"] is Thing
 
 
-def test_duplicate_raises_and_keeps_the_first() -> None:
+def test_a_duplicate_raises_and_keeps_the_first() -> None:
     registry = make()
-    with pytest.raises(ValueError, match=message("model 'one' is registered already; choose another name.")):
+    with pytest.raises(ValueError, match=message("model 'one' is already registered; choose another name.")):
         registry.register("one")(3)
     assert registry["one"] == 1
 
 
-def test_miss_lists_what_exists() -> None:
+def test_an_unknown_name_raises_and_lists_the_known_ones() -> None:
     with pytest.raises(ValueError, match=message("unknown model 'tow'; known: one, two.")):
         make()["tow"]

@@ -1,4 +1,4 @@
-"""The wording of every argument error: name, rule, value, remedy."""
+"""Wording of every argument error: name, rule, value, remedy. Each check raises ValueError."""
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
@@ -8,32 +8,38 @@ if TYPE_CHECKING:
 
 
 def check_choice(name: str, value: object, known: Iterable[str]) -> None:
-    """Refuse a value outside a closed set, listing the set."""
+    """Raise if a value is not one of the known ones; the message lists them."""
     known = tuple(known)
     if value not in known:
         raise ValueError(f"unknown {name} {value!r}; known: {', '.join(known)}.")
 
 
 def check_at_least(name: str, value: float, least: float) -> None:
-    """Refuse a number below its minimum."""
+    """Raise if a number is below its minimum or NaN."""
     if not value >= least:
         raise ValueError(f"{name} must be at least {least}, got {value}.")
 
 
+def check_at_most(name: str, value: float, bound: str, most: float, remedy: str) -> None:
+    """Raise if a number is above `most`, the value of the argument `bound`."""
+    if not value <= most:
+        raise ValueError(f"{name} must be at most {bound}={most}, got {value}; {remedy}.")
+
+
 def check_fraction(name: str, value: float) -> None:
-    """Refuse a probability outside [0, 1)."""
+    """Raise if a probability is outside [0, 1)."""
     if not 0.0 <= value < 1.0:
         raise ValueError(f"{name} must lie in [0, 1), got {value}.")
 
 
 def check_positive(name: str, value: float) -> None:
-    """Refuse zero, negative numbers and NaN."""
+    """Raise if a number is zero, negative or NaN."""
     if not value > 0:
         raise ValueError(f"{name} must be positive, got {value}.")
 
 
 def check_divisible(name: str, value: int, by: str, divisor: int) -> None:
-    """Refuse a width that the number of heads does not divide."""
+    """Raise if `divisor`, the value of the argument `by`, does not divide a width."""
     check_at_least(by, divisor, 1)
     check_at_least(name, value, 1)
     if value % divisor:
@@ -42,7 +48,7 @@ def check_divisible(name: str, value: int, by: str, divisor: int) -> None:
 
 
 def check_shape(name: str, tensor: "Tensor", axes: str, shape: tuple[int | None, ...]) -> None:
-    """Refuse a tensor of another rank or size; None in `shape` leaves that axis free."""
+    """Raise if a tensor has another rank or size; None in `shape` accepts any size."""
     found = tuple(tensor.shape)
     if len(found) != len(shape):
         raise ValueError(f"{name} must have {len(shape)} axes {axes}, got {len(found)}: shape {found}.")
@@ -52,7 +58,7 @@ def check_shape(name: str, tensor: "Tensor", axes: str, shape: tuple[int | None,
 
 
 def check_tokens(operator: str, num_tokens: int, length: int) -> None:
-    """Refuse a sequence longer than the operator that shall mix it."""
+    """Raise if a sequence is longer than the operator that mixes it."""
     if length > num_tokens:
         raise ValueError(
             f"{operator} is an operator on at most {num_tokens} tokens, got a sequence of {length}; "
@@ -61,19 +67,19 @@ def check_tokens(operator: str, num_tokens: int, length: int) -> None:
 
 
 def check_finite(name: str, tensor: "Tensor") -> None:
-    """Refuse NaN and infinities, counting them; meant for the edges of a task, not for a hot path."""
+    """Raise if a tensor holds NaN or infinities. Waits for the device, so keep it out of training steps."""
     finite = tensor.isfinite()
     if not finite.all():
         nan = int(tensor.isnan().sum())
         infinite = int((~finite).sum()) - nan
         raise ValueError(
             f"{name} must be finite, got {nan} NaN and {infinite} infinite values of {tensor.numel()}; "
-            "fill or drop them first, or lower the learning rate if they arose in training."
+            "fill or drop them first; if they appeared in training, lower the learning rate."
         )
 
 
 def check_generator(generator: "Generator | None", where: "device") -> None:
-    """Refuse a random generator that lives on another device than the tensors it shall fill."""
+    """Raise if a random generator is on another device than the tensors that it fills."""
     if generator is not None and generator.device.type != where.type:
         raise ValueError(
             f"generator must be on the tensors' device {where}, got one on {generator.device}; "
@@ -82,7 +88,7 @@ def check_generator(generator: "Generator | None", where: "device") -> None:
 
 
 def check_padding_mask(mask: "Tensor", shape: tuple[int, int]) -> None:
-    """Refuse a padding mask of the wrong shape or type, or one that leaves a row without any key."""
+    """Raise if a padding mask has the wrong shape or type, or hides every key of a row."""
     import torch
 
     check_shape("key_padding_mask", mask, "(B, N)", shape)

@@ -1,11 +1,11 @@
-"""Files written whole or not at all."""
+"""Atomic writes and writable folders."""
 
 import os
 from pathlib import Path
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Replace a file by new content; the old one stays until the new one is on disk."""
+    """Replace a file; a crash leaves either the old content or the new, never a part."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
     try:
@@ -19,11 +19,7 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def check_writable(folder: Path) -> None:
-    """Make a folder and refuse one that cannot be written to, before hours of work end there.
-
-    Raises:
-        ValueError: If it is a file, or nothing can be written in it.
-    """
+    """Create a folder; raise ValueError now if it cannot be written to, not after hours of work."""
     probe = folder / f".{os.getpid()}.probe"
     try:
         folder.mkdir(parents=True, exist_ok=True)

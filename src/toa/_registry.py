@@ -1,4 +1,4 @@
-"""Names to things, with loud duplicates and helpful misses."""
+"""Registry: register, look up and list named entries."""
 
 from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
@@ -7,18 +7,18 @@ T = TypeVar("T")
 
 
 class Registry(Generic[T]):
-    """A named table: a duplicate raises, a miss lists what exists."""
+    """Entries by name. A duplicate name raises; an unknown one raises and lists the known ones."""
 
     def __init__(self, kind: str) -> None:
         self._kind = kind
         self._entries: dict[str, T] = {}
 
     def register(self, name: str) -> Callable[[T], T]:
-        """Enter the decorated thing under `name`."""
+        """Register the decorated object under `name`."""
 
         def enter(entry: T) -> T:
             if name in self._entries:
-                raise ValueError(f"{self._kind} {name!r} is registered already; choose another name.")
+                raise ValueError(f"{self._kind} {name!r} is already registered; choose another name.")
             self._entries[name] = entry
             return entry
 

@@ -11,7 +11,7 @@ import toa
 from tests.support import ROOT
 from toa.cli import app
 from toa.experiments import protocol_names
-from toa.models import MODELS
+from toa.models import backbone_names
 from toa.nn import ATTENTIONS
 
 
@@ -105,7 +105,7 @@ def test_run_names_every_model_attention_and_protocol():
     _, text = call("run", "--help", columns=400)
     listed = set(re.split(r"[^a-z0-9-]+", text))
     protocols = [name for task in ("forecast", "anomaly") for name in protocol_names(task)]
-    assert {*MODELS, *ATTENTIONS, *protocols} <= listed
+    assert {*backbone_names("forecast"), *ATTENTIONS, *protocols} <= listed
 
 
 def test_run_needs_no_attention_for_a_model_without_one():

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from tests.estimators.signals import long, wide
 from toa.cli import app
 from toa.estimators import Forecaster
-from toa.models import MODELS
+from toa.models import BACKBONES
 from toa.nn import ATTENTIONS
 from toa.report.figures import PANELS, draw_forecast
 
@@ -129,7 +129,7 @@ def test_help_shows_examples_and_the_choices_of_registries() -> None:
     _, text = call("--help")
     assert "toa forecast load.csv --horizon 96" in text
     assert "{backbones}" not in text
-    for name in (*MODELS, *ATTENTIONS):
+    for name in (*BACKBONES, *ATTENTIONS):
         assert name in text
 
 

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from toa.models import MODELS, Backbone, ForecastModel, build_forecaster
+from toa.models import BACKBONES, Backbone, ForecastModel, backbone_names, build_forecaster
 from toa.nn import ATTENTIONS, AttentionSpec
 
 LOOKBACK, HORIZON, CHANNELS, MARKS = 32, 5, 3, 2
@@ -36,14 +36,14 @@ class Case(NamedTuple):
     style: dict[str, Any]
 
     def build(self, *, sor: bool = True, **settings: Any) -> ForecastModel:
-        known = MODELS[self.model].settings()
+        known = BACKBONES[self.model].settings("forecast")
         common = {key: value for key, value in {**SIZES, **settings}.items() if key in known}
         return build_forecaster(
             self.model,
             lookback=LOOKBACK,
             horizon=HORIZON,
             channels=CHANNELS,
-            num_marks=MARKS if MODELS[self.model].uses_marks else 0,
+            num_marks=MARKS if BACKBONES[self.model].tasks["forecast"].network.uses_marks else 0,
             attention=None
             if self.attention is None
             else AttentionSpec(name=self.attention, sor=sor if self.takes_sor else None),
@@ -56,7 +56,7 @@ class Case(NamedTuple):
 
     def inputs(self, batch: int = 4, dtype: torch.dtype = torch.float32) -> Inputs:
         series = torch.randn(batch, LOOKBACK, CHANNELS, dtype=dtype)
-        if not MODELS[self.model].uses_marks:
+        if not BACKBONES[self.model].tasks["forecast"].network.uses_marks:
             return series, None, None
         marks = torch.rand(batch, LOOKBACK + HORIZON, MARKS, dtype=dtype)
         return series, marks[:, :LOOKBACK], marks[:, LOOKBACK:]
@@ -67,7 +67,7 @@ class Case(NamedTuple):
 
     @property
     def has_dropout(self) -> bool:
-        return "dropout" in MODELS[self.model].settings()
+        return "dropout" in BACKBONES[self.model].settings("forecast")
 
     def __str__(self) -> str:
         style = ",".join(f"{key}={value}" for key, value in self.style.items())
@@ -76,10 +76,10 @@ class Case(NamedTuple):
 
 CASES = [
     Case(model, name, {**style, **ASKED.get((model, name), {})})
-    for model, entry in ((model, MODELS[model]) for model in MODELS)
+    for model, entry in ((model, BACKBONES[model]) for model in backbone_names("forecast"))
     for style in STYLES.get(model, ({},))
     for name in (ATTENTIONS if entry.takes_attention else (None,))
 ]
 CASES.append(Case("patchtst", "toa-gated", OPTIONS))
 # those that are a backbone and a head
-BACKBONES = [case for case in CASES if MODELS[case.model].published is not None]
+BACKBONE_CASES = [case for case in CASES if issubclass(BACKBONES[case.model].tasks["forecast"].network, Backbone)]

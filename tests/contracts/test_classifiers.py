@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.support import assert_near, message, scatter_parameters
-from toa.models import CLASSIFIERS, Classifier, build_classifier
+from toa.models import ClassifyModel, backbone_names, build_classifier
 from toa.nn import ATTENTIONS, AttentionSpec
 
 LENGTH, CHANNELS, CLASSES, LENGTHS = 24, 3, 4, (24, 9, 1, 17)
@@ -19,7 +19,7 @@ class Case(NamedTuple):
     attention: str
     style: dict[str, Any]
 
-    def build(self, *, sor: bool = True, **settings: Any) -> Classifier:
+    def build(self, *, sor: bool = True, **settings: Any) -> ClassifyModel:
         takes_sor = self.attention.startswith("toa")
         return build_classifier(
             self.model,
@@ -34,7 +34,11 @@ class Case(NamedTuple):
         return "-".join((self.model, self.attention, *map(str, self.style.values())))
 
 
-CASES = [Case(model, name, PATCHES if model == "patchtst" else {}) for model in CLASSIFIERS for name in ATTENTIONS]
+CASES = [
+    Case(model, name, PATCHES if model == "patchtst" else {})
+    for model in backbone_names("classify")
+    for name in ATTENTIONS
+]
 # batch norm in the blocks, which has to leave padding out
 CASES.append(Case("patchtst", "toa-gated", {**PATCHES, "style": "official"}))
 every_classifier = pytest.mark.parametrize("case", CASES, ids=str)

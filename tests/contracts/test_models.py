@@ -4,12 +4,12 @@ import pytest
 import torch
 from torch import nn
 
-from tests.contracts.cases import BACKBONES, CASES, CHANNELS, HORIZON, LOOKBACK, Case
+from tests.contracts.cases import BACKBONE_CASES, CASES, CHANNELS, HORIZON, LOOKBACK, Case
 from tests.support import assert_near, message, scatter_parameters
 from toa.nn import LayerNorm, Linear
 
 every_model = pytest.mark.parametrize("case", CASES, ids=str)
-every_backbone = pytest.mark.parametrize("case", BACKBONES, ids=str)
+every_backbone = pytest.mark.parametrize("case", BACKBONE_CASES, ids=str)
 
 
 @every_model

@@ -6,17 +6,19 @@ import torch
 from torch import Tensor, nn
 
 from tests.support import assert_near, message, scatter_parameters
-from toa.models import RECONSTRUCTORS, Reconstructor, build_reconstructor
+from toa.models import ReconstructModel, backbone_names, build_reconstructor
 from toa.nn import ATTENTIONS, AttentionSpec
 
 LENGTH, CHANNELS = 36, 3
 SIZES = {"embed_dim": 8, "num_heads": 2, "num_layers": 2, "ff_dim": 12}
 
-every_model = pytest.mark.parametrize("model", RECONSTRUCTORS)
-every_pair = pytest.mark.parametrize(("model", "attention"), [(m, a) for m in RECONSTRUCTORS for a in ATTENTIONS])
+every_model = pytest.mark.parametrize("model", backbone_names("reconstruct"))
+every_pair = pytest.mark.parametrize(
+    ("model", "attention"), [(m, a) for m in backbone_names("reconstruct") for a in ATTENTIONS]
+)
 
 
-def build(model: str, attention: str = "softmax", *, sor: bool | None = None, **settings: Any) -> Reconstructor:
+def build(model: str, attention: str = "softmax", *, sor: bool | None = None, **settings: Any) -> ReconstructModel:
     spec = AttentionSpec(name=attention, sor=sor if attention.startswith("toa") else None)
     return build_reconstructor(
         model, lookback=LENGTH, channels=CHANNELS, attention=spec, settings={**SIZES, "dropout": 0.0, **settings}
@@ -113,7 +115,7 @@ def test_wrong_series_are_refused(model: str):
 
 
 def test_unknown_names_are_refused():
-    with pytest.raises(ValueError, match=message("unknown reconstruction model 'dlinear'; known: patchtst, itr")):
+    with pytest.raises(ValueError, match=message("unknown backbone 'dlinear'; known: itransformer, patchtst, tr")):
         build("dlinear")
     with pytest.raises(ValueError, match=message("unknown setting 'd_model' of model 'transformer'; known: embed_dim")):
         build("transformer", d_model=8)

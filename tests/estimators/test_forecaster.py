@@ -20,7 +20,7 @@ from tests.support import message
 from toa.estimators import Forecaster, saving
 from toa.estimators.horizon import conformal_width
 from toa.estimators.sizes import choose_lookback, choose_schedule, choose_settings
-from toa.models import MODELS
+from toa.models import BACKBONES, backbone_names
 
 
 @pytest.fixture(scope="module")
@@ -266,11 +266,11 @@ def test_a_model_of_the_hub_is_looked_for_by_name(fitted, tmp_path, monkeypatch)
         Forecaster.from_pretrained("./nowhere")
 
 
-@pytest.mark.parametrize("backbone", [name for name in MODELS if name not in ("dlinear",)])
+@pytest.mark.parametrize("backbone", [name for name in backbone_names("forecast") if name not in ("dlinear",)])
 def test_every_model_can_be_the_backbone(backbone) -> None:
     settings = {"embed_dim": 8} if backbone != "tsmixer" else {"embed_dim": 4}
-    settings |= {"num_layers": 1} if "num_layers" in MODELS[backbone].settings() else {}
-    settings |= {"ff_dim": 8} if "ff_dim" in MODELS[backbone].settings() else {}
+    settings |= {"num_layers": 1} if "num_layers" in BACKBONES[backbone].settings("forecast") else {}
+    settings |= {"ff_dim": 8} if "ff_dim" in BACKBONES[backbone].settings("forecast") else {}
     model = quick(4, backbone=backbone, lookback=16, epochs=1, settings=settings, quantiles=(0.1, 0.9), calendar=True)
     forecast = model.fit(wide(120)).predict()
     assert np.isfinite(forecast.drop(columns="date").to_numpy()).all()

@@ -12,7 +12,7 @@ import pytest
 from tests.support import message
 from toa.data import ANOMALY_SETS, DatasetNotFoundError
 from toa.experiments import config_hash, load_protocol, protocol_names, read_record, resolve, run_folder, run_task
-from toa.models import RECONSTRUCTORS, build_reconstructor
+from toa.models import backbone_names, build_reconstructor
 from toa.tasks import TrainingStopped
 from toa.tasks.checkpoint import load_checkpoint
 
@@ -30,7 +30,7 @@ SMALL = [
 CELLS = [
     (protocol, backbone, "SMD-machine-3-7" if name == "SMD-machine" else name)
     for protocol in protocol_names("anomaly")
-    for backbone in RECONSTRUCTORS
+    for backbone in backbone_names("reconstruct")
     if backbone in load_protocol("anomaly", protocol).tables
     for name in load_protocol("anomaly", protocol).tables[backbone]
     if name != "default"
@@ -87,7 +87,7 @@ def test_protocols_cover_the_paper_and_the_library():
     assert all(len(load_protocol("anomaly", name).about) > 20 for name in protocol_names("anomaly"))
     paper = {(backbone, dataset) for protocol, backbone, dataset in CELLS if protocol == "toa-paper"}
     sets = ("PSM", "MSL", "SMAP", "SMD", "SWaT", "SMD-machine-3-7")
-    assert paper == {(backbone, dataset) for backbone in RECONSTRUCTORS for dataset in sets}
+    assert paper == {(backbone, dataset) for backbone in backbone_names("reconstruct") for dataset in sets}
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_protocols_cover_the_paper_and_the_library():
         ("SMD-machine-1-6", 1, 0.5, 10),
     ],
 )
-@pytest.mark.parametrize("backbone", RECONSTRUCTORS)
+@pytest.mark.parametrize("backbone", backbone_names("reconstruct"))
 def test_settings_are_the_published_ones(backbone, dataset, stride, ratio, epochs):
     config = resolve("anomaly", "toa-paper", dataset=dataset, backbone=backbone)
     assert (config.window_stride, config.anomaly_ratio, config.training.epochs) == (stride, ratio, epochs)
@@ -115,7 +115,7 @@ def test_settings_are_the_published_ones(backbone, dataset, stride, ratio, epoch
     assert config.attention.gate_norm == "rms"
 
 
-@pytest.mark.parametrize("backbone", RECONSTRUCTORS)
+@pytest.mark.parametrize("backbone", backbone_names("reconstruct"))
 def test_one_run_trains_once_and_reports_both_rules(own, tmp_path, backbone):
     config = config_of(own, backbone)
     record = run_task(config, tmp_path / "runs", device="cpu", command=["toa", "run"])
@@ -191,7 +191,7 @@ def test_equal_labels_are_recorded_as_undefined(own, tmp_path):
     [
         ({"protocol": "tslb"}, ("unknown protocol 'tslb'; known: toa-paper, tslib",)),
         ({"dataset": "MLS"}, ("unknown dataset 'MLS'", "MSL")),
-        ({"backbone": "dlinear"}, ("unknown backbone 'dlinear'; known: patchtst, itransformer, transformer",)),
+        ({"backbone": "dlinear"}, ("unknown backbone 'dlinear'; known: itransformer, patchtst, transformer",)),
         ({"protocol": "tslib"}, ("unknown backbone of protocol 'tslib' 'patchtst'; known: transformer, itransf",)),
         (
             {"protocol": "tslib", "backbone": "itransformer", "dataset": "PSM"},
@@ -245,7 +245,7 @@ def test_the_real_anomaly_of_a_ucr_series_is_found(tmp_path):
 
 @pytest.mark.data
 @pytest.mark.parametrize("dataset", ["MSL", "SMD-machine-1-6"])
-@pytest.mark.parametrize("backbone", RECONSTRUCTORS)
+@pytest.mark.parametrize("backbone", backbone_names("reconstruct"))
 def test_real_sets_run_end_to_end(tmp_path, dataset, backbone):
     small = ["model.num_layers=1", "model.embed_dim=8", "model.ff_dim=8", "training.epochs=1", "window_stride=100"]
     config = resolve("anomaly", "toa-paper", dataset=dataset, backbone=backbone, changes=small)

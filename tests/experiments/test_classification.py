@@ -7,7 +7,7 @@ import torch
 from tests.support import message
 from toa.data import CLASSIFICATION_SETS
 from toa.experiments import protocol_names, resolve, run_folder, run_task
-from toa.models import CLASSIFIERS, build_classifier
+from toa.models import backbone_names, build_classifier
 from toa.nn import ATTENTIONS, AttentionSpec
 from toa.tasks.checkpoint import load_checkpoint
 
@@ -28,7 +28,7 @@ def run(out: Path, *, dataset: str = "JapaneseVowels", protocol: str = "strict",
 def test_every_cell_of_every_protocol_resolves_to_the_papers_sizes():
     assert protocol_names("classify") == ["strict", "toa-paper", "tslib-uea"]
     for protocol in protocol_names("classify"):
-        for backbone in CLASSIFIERS:
+        for backbone in backbone_names("classify"):
             for attention in ATTENTIONS:
                 for dataset in CLASSIFICATION_SETS:
                     config = resolve("classify", protocol, dataset=dataset, backbone=backbone, attention=attention)
@@ -127,7 +127,7 @@ def test_series_shorter_than_a_patch_are_padded_to_one(tmp_path):
 BAD = [
     ({"dataset": "Basic"}, "unknown dataset 'Basic'; known: Articulary"),
     ({"protocol": "tslib-96"}, "unknown protocol 'tslib-96'; known: strict, toa-paper, tslib-uea."),
-    ({"backbone": "dlinear"}, "unknown backbone 'dlinear'; known: patchtst, itransformer, transformer."),
+    ({"backbone": "dlinear"}, "unknown backbone 'dlinear'; known: itransformer, patchtst, transformer."),
     ({"changes": ("evaluation=honest",)}, "unknown evaluation 'honest'; known: strict, tslib-uea."),
     ({"changes": ("horizon=96",)}, "unknown key 'horizon'"),
     ({"changes": ("batch_size=0",)}, "batch_size must be at least 1, got 0."),

@@ -12,7 +12,7 @@ import torch
 from tests.support import ROOT, message
 from toa.data import DATASETS, DatasetNotFoundError, StandardScaler, checksum
 from toa.experiments import read_record, resolve, run_folder, run_task
-from toa.models import MODELS
+from toa.models import BACKBONES
 from toa.tasks import TrainingStopped
 from toa.tasks.checkpoint import load_checkpoint
 
@@ -40,7 +40,7 @@ def csv(tmp_path):
 
 
 def config_of(path, backbone="patchtst", attention="toa-gated", changes=(), protocol="toa-paper"):
-    sizes = {f"model.{name}" for name in MODELS[backbone].settings()}
+    sizes = {f"model.{name}" for name in BACKBONES[backbone].settings("forecast")}
     small = [c for c in SMALL if not c.startswith("model.") or c.partition("=")[0] in sizes]
     return resolve(
         "forecast",

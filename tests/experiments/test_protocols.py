@@ -6,12 +6,12 @@ import pytest
 from tests.support import message
 from toa.data import DATASETS
 from toa.experiments import config_hash, load_protocol, protocol_names, resolve
-from toa.models import MODELS, build_forecaster
+from toa.models import BACKBONES, backbone_names, build_forecaster
 
 CELLS = [
     (protocol, backbone, dataset, horizon)
     for protocol in protocol_names()
-    for backbone in MODELS
+    for backbone in backbone_names("forecast")
     if backbone in load_protocol("forecast", protocol).tables
     for tables in [load_protocol("forecast", protocol).tables[backbone]]
     for dataset in tables
@@ -38,7 +38,7 @@ def test_every_cell_is_complete_and_its_model_can_be_built():
 
 
 def check_cell(protocol: str, backbone: str, dataset: str, horizon: int) -> None:
-    attention = "softmax" if MODELS[backbone].takes_attention else None
+    attention = "softmax" if BACKBONES[backbone].takes_attention else None
     config = resolve("forecast", protocol, dataset=dataset, horizon=horizon, backbone=backbone, attention=attention)
     # the sizes are checked, the model itself kept small
     small = {"embed_dim": config.model.get("num_heads", 1), "ff_dim": 2}
@@ -207,7 +207,7 @@ def test_a_file_gets_the_defaults_and_any_horizon():
             ("unknown dataset of protocol 'patchtst-512' 'PEMS03'", "ETTh1"),
         ),
         ({"horizon": 100}, ("horizon of ETTh1", "96, 192, 336, 720", "got 100", "path")),
-        ({"backbone": "patchtts"}, ("unknown backbone 'patchtts'", "patchtst, itransformer, transformer")),
+        ({"backbone": "patchtts"}, ("unknown backbone 'patchtts'", "itransformer, patchtst, transformer")),
         (
             {"protocol": "itransformer-96"},
             ("unknown backbone of protocol 'itransformer-96' 'patchtst'", "itransformer"),

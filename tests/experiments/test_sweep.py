@@ -12,7 +12,7 @@ import torch
 from tests.experiments.sweep_cases import make_jobs, write_series
 from tests.support import ROOT, message
 from toa.data import load_forecast
-from toa.experiments import read_record, step_run
+from toa.experiments import read_record, resolve, step_run
 from toa.experiments import sweep as sweep_module
 from toa.experiments.claims import CLAIM, claimed, holder
 from toa.experiments.outcomes import ERROR, failure_times, finished, write_failure

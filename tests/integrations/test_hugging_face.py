@@ -17,7 +17,7 @@ SMALL: dict[str, Any] = {"intermediate_size": 16, "num_hidden_layers": 2, "num_a
 
 
 def patchtst(attention: str = "sdpa", **settings: Any) -> nn.Module:
-    # a word of every model's config, which the type of this one does not name
+    # every model's config takes this argument, although its type does not list it
     settings["attn_implementation"] = attention
     config = transformers.PatchTSTConfig(
         num_input_channels=CHANNELS,
@@ -40,7 +40,7 @@ def patchtst(attention: str = "sdpa", **settings: Any) -> nn.Module:
     [{}, {"pre_norm": False}, {"use_cls_token": True}, {"channel_attention": True}, {"bias": False}],
     ids=str,
 )
-def test_converted_patchtst_gives_what_it_gave(attention, settings) -> None:
+def test_converted_patchtst_has_the_same_outputs(attention, settings) -> None:
     old = patchtst(attention, **settings).eval()
     new = copy.deepcopy(old)
     report = convert(new, num_tokens=PATCHES + 1)
@@ -63,7 +63,7 @@ def test_a_converted_patchtst_returns_its_mixing_operators_as_attentions() -> No
 
 
 @pytest.mark.parametrize("variant", ["toa-softmax", "toa-gated"])
-def test_training_on_lowers_the_loss_and_learns_the_operators(variant) -> None:
+def test_further_training_lowers_the_loss_and_learns_the_operators(variant) -> None:
     model = convert(patchtst(), variant, num_tokens=PATCHES).model.train()
     series, target = torch.randn(16, CONTEXT, CHANNELS), torch.randn(16, HORIZON, CHANNELS)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
@@ -80,7 +80,7 @@ def test_training_on_lowers_the_loss_and_learns_the_operators(variant) -> None:
     assert all(offset.abs().max() > 0 for offset in offsets)
 
 
-def test_converted_bert_and_its_padding_are_as_before() -> None:
+def test_converted_bert_has_the_same_outputs_with_padding() -> None:
     old = transformers.BertModel(transformers.BertConfig(vocab_size=50, **SMALL)).eval()
     report = convert(new := copy.deepcopy(old), num_tokens=8)
     assert [entry.kind for entry in report.replaced] == ["BertSelfAttention"] * 2

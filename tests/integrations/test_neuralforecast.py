@@ -23,7 +23,7 @@ from ray import tune
 from toa.integrations.neuralforecast import TOA, AutoTOA, AutoTOAMultivariate, TOAMultivariate, default_space
 
 pytestmark = [
-    # Lightning's and NeuralForecast's own
+    # warnings of Lightning and NeuralForecast themselves
     pytest.mark.filterwarnings("ignore:.isinstance.treespec, LeafSpec.. is deprecated"),
     pytest.mark.filterwarnings("ignore:The given NumPy array is not writable:UserWarning:neuralforecast"),
     pytest.mark.filterwarnings("ignore:Dropped .* unused rows from .futr_df.:UserWarning"),
@@ -65,7 +65,7 @@ def fitted(*models: TOA) -> NeuralForecast:
 
 
 @pytest.mark.parametrize("kind", CLASSES)
-def test_forecasts_come_back_as_a_frame_of_the_next_steps(kind) -> None:
+def test_predict_returns_a_frame_of_the_next_steps(kind) -> None:
     frame = fitted(make(kind)).predict()
     assert list(frame.columns) == ["unique_id", "ds", kind.__name__]
     assert frame["unique_id"].tolist() == [name for name in IDS for _ in range(H)]
@@ -75,7 +75,7 @@ def test_forecasts_come_back_as_a_frame_of_the_next_steps(kind) -> None:
 
 
 @pytest.mark.parametrize("kind", CLASSES)
-def test_a_saved_model_is_no_pickle_and_forecasts_what_it_did(kind, tmp_path) -> None:
+def test_a_saved_model_is_not_a_pickle_and_gives_the_same_forecasts(kind, tmp_path) -> None:
     attention = {"name": "toa-gated", "score_norm": "mean", "gate_norm": "l2"}
     forecaster = fitted(make(kind, attention=attention, alias="mine", loss=MQLoss(level=[80])))
     forecaster.save(str(tmp_path / "models"))
@@ -102,7 +102,7 @@ def test_cross_validation_forecasts_from_every_cutoff(kind) -> None:
     assert (merged["y_x"] == merged["y_y"]).all()
 
 
-def test_training_beats_repeating_the_last_year_s_mean() -> None:
+def test_training_beats_the_mean_of_the_last_year() -> None:
     train = PANEL.groupby("unique_id").head(132)
     forecaster = NeuralForecast(models=[make(h=12, max_steps=60, val_check_steps=60, learning_rate=1e-2)], freq="ME")
     forecaster.fit(train)
@@ -112,7 +112,7 @@ def test_training_beats_repeating_the_last_year_s_mean() -> None:
     assert error < 0.5 * (merged["unique_id"].map(last) - merged["y"]).abs().mean()
 
 
-def test_each_series_keeps_its_own_outputs_under_a_loss_of_several() -> None:
+def test_each_series_keeps_its_outputs_with_a_loss_of_several_outputs() -> None:
     model = make(TOAMultivariate, backbone="patchtst", loss=MQLoss(quantiles=[0.1, 0.5, 0.9])).eval()
     series = torch.randn(3, SEEN, 2)
     changed = series.clone()
@@ -123,7 +123,7 @@ def test_each_series_keeps_its_own_outputs_under_a_loss_of_several() -> None:
     assert (before[:, :, 1] != after[:, :, 1]).all()
 
 
-def test_parameters_of_a_distribution_are_not_put_in_the_series_units() -> None:
+def test_parameters_of_a_distribution_are_not_in_units_of_the_series() -> None:
     def shifted(**changes: Any) -> bool:
         model = make(loss=DistributionLoss("Normal"), **changes).eval()
         series = torch.randn(2, SEEN, 1)
@@ -150,7 +150,7 @@ def test_an_auxiliary_loss_is_added_in_training(monkeypatch) -> None:
 @pytest.mark.parametrize(
     ("changes", "parts"),
     [
-        ({"backbone": "patchtts"}, ["unknown model 'patchtts'; known: patchtst"]),
+        ({"backbone": "patchtts"}, ["unknown backbone 'patchtts'; known: autoformer"]),
         ({"attention": "toa"}, ["unknown attention 'toa'; known: softmax"]),
         ({"attention": {"name": "softmax", "rank": 2}}, ["rank is not an option of attention 'softmax'"]),
         ({"settings": {"width": 3}}, ["unknown setting 'width' of model 'patchtst'; known: patch_len"]),
@@ -158,7 +158,7 @@ def test_an_auxiliary_loss_is_added_in_training(monkeypatch) -> None:
     ],
     ids=str,
 )
-def test_wrong_arguments_are_refused(changes, parts) -> None:
+def test_wrong_arguments_raise(changes, parts) -> None:
     with pytest.raises(ValueError, match=message(*parts)):
         make(**changes)
 
@@ -172,8 +172,8 @@ def test_without_neuralforecast_the_message_names_the_extra(monkeypatch) -> None
 
 @pytest.fixture
 def own_checks(monkeypatch, tmp_path):
-    """NeuralForecast's checks. Two of their own faults are mended: `freq="M"`, which pandas 3 refuses, and series
-    shorter than the input, by which no loss is ever tried: all count as skipped."""
+    """NeuralForecast's checks. Two of their faults are repaired: `freq="M"`, which pandas 3 refuses, and series
+    shorter than the input, with which no loss is tested: all count as skipped."""
     monkeypatch.chdir(tmp_path)  # Lightning's logs
     plain = checks.NeuralForecast
     monkeypatch.setattr(
@@ -188,22 +188,21 @@ def own_checks(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("kind", CLASSES)
-def test_the_library_s_own_check_passes(own_checks, kind) -> None:
+def test_checks_of_neuralforecast_pass(own_checks, kind) -> None:
     own_checks.check_model(kind, checks=["airpassengers"])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", CLASSES)
-def test_the_library_s_own_check_passes_under_every_loss(own_checks, kind, capsys) -> None:
+def test_checks_of_neuralforecast_pass_with_every_loss(own_checks, kind, capsys) -> None:
     own_checks.check_model(kind, checks=["losses"])
-    said = capsys.readouterr().out
-    lines = said.splitlines()
+    lines = capsys.readouterr().out.splitlines()
     assert [line for line in lines if "skipped" in line] == []
     assert len(lines) == 26
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_every_draw_from_the_space_makes_a_model(seed) -> None:
+def test_every_sample_of_the_search_space_builds_a_model(seed) -> None:
     random = np.random.default_rng(seed)
 
     def draw(space: Any) -> Any:
@@ -217,8 +216,8 @@ def test_every_draw_from_the_space_makes_a_model(seed) -> None:
         assert {name: made.hparams[name] for name in drawn} == drawn
 
 
-def test_a_search_says_what_it_cannot_do_without() -> None:
-    with pytest.raises(ValueError, match=message("config must be given with backend='optuna', got None; pass a func")):
+def test_a_search_without_a_required_space_raises() -> None:
+    with pytest.raises(ValueError, match=message("config must be given", "'optuna'", "None")):
         AutoTOA(h=H, backend="optuna")
     assert AutoTOAMultivariate(h=H, n_series=7).config["n_series"] == 7
     by_trial = AutoTOAMultivariate(h=H, n_series=7, backend="optuna", config=lambda trial: {"input_size": SEEN})
@@ -238,7 +237,7 @@ def local_ray():
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("kind", [AutoTOA, AutoTOAMultivariate])
-def test_ray_finds_settings_and_the_best_model_is_kept(kind, local_ray, tmp_path) -> None:
+def test_ray_finds_arguments_and_keeps_the_best_model(kind, local_ray, tmp_path) -> None:
     series = {"n_series": len(IDS)} if kind is AutoTOAMultivariate else {}
     space = {"input_size": SEEN, "settings": {**SMALL, "embed_dim": tune.grid_search([4, 8])}, **BRIEF}
     options = RayOptions(cpus=1, run_config=tune.RunConfig(storage_path=str(tmp_path / "ray"), verbose=0))

@@ -20,7 +20,7 @@ def split(x: Tensor) -> Tensor:
 
 
 def as_printed(model: PatchTST, series: Tensor, *, residual: bool) -> Tensor:
-    """The encoder on one channel, with the matrix of scores formed and added layer by layer."""
+    """The encoder as a formula, on one channel, with scores added layer by layer."""
     padded = torch.cat((series, series[:, -1:].repeat(1, 4, 1)), 1)[..., 0]
     patches = torch.stack([padded[:, i : i + 8] for i in range(0, 29, 4)], 1)
     x = model.embed.projection(patches) + model.embed.position
@@ -39,7 +39,7 @@ def as_printed(model: PatchTST, series: Tensor, *, residual: bool) -> Tensor:
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("residual", [True, False])
 @pytest.mark.parametrize("style", ["official", "tslib"])
-def test_softmax_model_is_its_printed_formula(style, residual, training):
+def test_softmax_model_equals_its_formula(style, residual, training):
     model = PatchTST(config(style=style, dropout=0.0, residual_scores=residual)).double()
     scatter_parameters(model)
     model.train(training)
@@ -47,7 +47,7 @@ def test_softmax_model_is_its_printed_formula(style, residual, training):
     assert_near(model(series)[:, 0], as_printed(model, series, residual=residual))
 
 
-def test_official_style_has_batch_norm_in_the_blocks_and_the_other_after_them():
+def test_official_style_has_batch_norm_in_the_blocks_and_tslib_style_after_them():
     official, tslib = (PatchTST(config(style=style)) for style in ("official", "tslib"))
     count = {id(m): sum(isinstance(x, TokenBatchNorm) for x in m.modules()) for m in (official, tslib)}
     assert count[id(official)] == 2 * 3
@@ -58,7 +58,7 @@ def test_official_style_has_batch_norm_in_the_blocks_and_the_other_after_them():
     assert tslib.embed.projection.bias is None
 
 
-def test_dropout_sits_where_each_style_publishes_it():
+def test_dropout_is_where_each_style_publishes_it():
     official, tslib = (PatchTST(config(style=style, dropout=0.2)) for style in ("official", "tslib"))
     first: Any = official.blocks[0]
     # once in the attention's projection and once on the residual path: a value survives both with 0.8²
@@ -88,30 +88,19 @@ def test_channels_are_independent_and_their_number_is_free(name):
     assert model.channels is None
 
 
-def test_mixing_operators_come_from_every_layer_and_channel():
+def test_mixing_operators_are_returned_per_layer_and_channel():
     _, operators = PatchTST(config("toa-gated")).encode(torch.randn(2, 32, 5), need_weights=True)
     assert [tuple(o.shape) for o in operators] == [(2, 5, 2, 8, 8)] * 3
 
 
 BAD: list[tuple[dict[str, Any], str]] = [
     ({"patch_len": 33}, "lookback must be at least patch_len=33, got 32; use shorter patches or a longer series."),
-    ({"num_heads": 3}, "embed_dim must be a multiple of num_heads=3, got 8; use 6, for instance."),
-    ({"stride": 0}, "stride must be at least 1, got 0."),
-    ({"num_layers": 0}, "num_layers must be at least 1, got 0."),
-    ({"dropout": 1.0}, "dropout must lie in [0, 1), got 1.0."),
     ({"style": "x"}, "unknown style 'x'; known: official, tslib."),
     ({"residual_scores": "yes"}, "residual_scores must be True, False or None, got 'yes'."),
-    ({"embed_dim": "8"}, "embed_dim must be of type int, got '8'; convert it first."),
-    ({"num_layers": True}, "num_layers must be of type int, got True; convert it first."),
-    ({"dropout": None}, "dropout must be of type float, got None; convert it first."),
 ]
 
 
 @pytest.mark.parametrize(("settings", "text"), BAD, ids=str)
-def test_bad_settings_are_refused(settings, text):
+def test_bad_settings_raise(settings, text):
     with pytest.raises(ValueError, match=message(text)):
         config(**settings)
-
-
-def test_a_whole_number_may_stand_for_a_fraction():
-    assert config(dropout=0).dropout == 0

@@ -9,11 +9,11 @@ from toa.nn import ATTENTIONS, AttentionSpec
 
 
 def build(name: str = "toa-gated", **sizes: Any) -> PointEncoder:
-    return PointEncoder(PointEncoderConfig(num_tokens=12, attention=AttentionSpec(name=name), embed_dim=8, **sizes))
+    return PointEncoder(PointEncoderConfig(lookback=12, attention=AttentionSpec(name=name), embed_dim=8, **sizes))
 
 
 @pytest.mark.parametrize("name", ATTENTIONS)
-def test_every_attention_gives_series_gradients_and_a_state_dict(name):
+def test_every_attention_has_outputs_gradients_and_a_state_dict(name):
     model = build(name)
     series = torch.randn(3, 12, 1)
     out = model(series)
@@ -29,11 +29,11 @@ def test_every_attention_gives_series_gradients_and_a_state_dict(name):
     assert torch.equal(other(series), model(series))
 
 
-def test_shorter_series_are_taken():
+def test_shorter_series_are_accepted():
     assert build()(torch.randn(2, 7, 1)).shape == (2, 7, 1)
 
 
-def test_mixing_operators_come_from_every_layer():
+def test_mixing_operators_are_returned_per_layer():
     _, operators = build(num_layers=3, num_heads=2).encode(torch.randn(2, 12, 1), need_weights=True)
     assert [tuple(o.shape) for o in operators] == [(2, 2, 12, 12)] * 3
 
@@ -45,16 +45,11 @@ def test_mapping_is_blocks_between_embedding_and_head():
     assert torch.equal(model(series), model.head(model.norm(model.blocks(model.embed(series)))))
 
 
-def test_wrong_channels_are_refused():
+def test_wrong_channels_raise():
     with pytest.raises(ValueError, match=message("series", "(B, L, C)", "1", "(2, 12, 3)")):
         build()(torch.randn(2, 12, 3))
 
 
-def test_longer_series_are_refused():
+def test_longer_series_raise():
     with pytest.raises(ValueError, match=message("series", "num_tokens=12", "got 20", "cut it")):
         build()(torch.randn(2, 20, 1))
-
-
-def test_wrong_sizes_are_refused():
-    with pytest.raises(ValueError, match=message("num_layers must be at least 1, got 0")):
-        build(num_layers=0)

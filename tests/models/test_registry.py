@@ -1,41 +1,88 @@
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor, nn
 
 from tests.support import message
-from toa.models import MODELS, Forecaster, ITransformerConfig, PatchTSTConfig, build_forecaster
+from toa.models import (
+    BACKBONES,
+    Backbone,
+    BackboneForecaster,
+    ITransformerConfig,
+    PatchTSTConfig,
+    backbone_names,
+    build_classifier,
+    build_forecaster,
+    build_reconstructor,
+    register_backbone,
+)
 from toa.nn import AttentionSpec
 
 SIZES = {"embed_dim": 8, "num_heads": 2, "num_layers": 1, "ff_dim": 8}
+GIVEN = {"lookback", "horizon", "channels", "num_marks", "num_classes", "attention"}
 
 
-def build(name: str = "patchtst", **options: Any) -> Forecaster:
+def build(name: str = "patchtst", **options: Any) -> BackboneForecaster:
     given: dict[str, Any] = {"lookback": 32, "horizon": 5, "channels": 3, "attention": "softmax", "settings": SIZES}
     model = build_forecaster(name, **given | options)
-    assert isinstance(model, Forecaster)
+    assert isinstance(model, BackboneForecaster)
     return model
 
 
-def test_models_are_listed():
-    assert {"patchtst", "itransformer", "transformer", "dlinear", "tsmixer", "duet"} <= set(MODELS)
-    assert MODELS["itransformer"].uses_marks
-    assert MODELS["transformer"].uses_marks
-    assert MODELS["transformer"].uses_future_marks
-    assert not MODELS["patchtst"].uses_marks
-    assert [MODELS[name].takes_attention for name in ("transformer", "dlinear", "tsmixer")] == [True, False, False]
+def test_backbones_are_listed_by_task():
+    every = {"autoformer", "dlinear", "duet", "informer", "itransformer", "patchtst", "transformer", "tsmixer"}
+    assert set(BACKBONES) == set(backbone_names("forecast")) == every
+    for task in ("reconstruct", "classify"):
+        assert set(backbone_names(task)) == {"patchtst", "itransformer", "transformer"}
+    attention = {name for name in BACKBONES if BACKBONES[name].takes_attention}
+    assert attention == {"patchtst", "itransformer", "transformer", "duet"}
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_no_setting_has_two_meanings_and_sizes_of_the_data_are_none(name):
-    settings = MODELS[name].settings()
+@pytest.mark.parametrize(("name", "task"), [(name, task) for name in BACKBONES for task in BACKBONES[name].tasks])
+def test_settings_are_unique_and_exclude_what_the_data_determine(name, task):
+    settings = BACKBONES[name].settings(task)
     assert len(set(settings)) == len(settings)
-    assert not {"lookback", "horizon", "channels", "num_marks", "attention"} & set(settings)
-    if MODELS[name].published is not None:
+    assert not GIVEN & set(settings)
+    if issubclass(BACKBONES[name].tasks[task].network, Backbone):
         assert {"embed_dim", "dropout", "instance_norm", "head_dropout"} <= set(settings)
 
 
-def test_settings_reach_the_backbone_and_the_forecaster():
+@dataclass(frozen=True, kw_only=True)
+class MeanConfig:
+    lookback: int
+    embed_dim: int = 4
+
+
+class Mean(Backbone):
+    """One token per channel: a linear map of its mean."""
+
+    def __init__(self, config: MeanConfig) -> None:
+        super().__init__(lookback=config.lookback, embed_dim=config.embed_dim, num_tokens=1)
+        self.embed = nn.Linear(1, config.embed_dim)
+
+    def _encode(
+        self, series: Tensor, marks: Tensor | None, need_weights: bool, padding: Tensor | None
+    ) -> tuple[Tensor, list[Tensor]]:
+        return self.embed(series.mean(1)[..., None, None]), []
+
+
+def test_one_decorator_makes_a_backbone_serve_every_task(monkeypatch):
+    monkeypatch.setattr(BACKBONES, "_entries", dict(BACKBONES._entries))
+    register_backbone("mean", MeanConfig, "forecast", "reconstruct", "classify")(Mean)
+    series, settings = torch.randn(2, 6, 3), {"embed_dim": 2, "instance_norm": False}
+    assert build_forecaster("mean", lookback=6, horizon=4, channels=3, settings=settings)(series).shape == (2, 4, 3)
+    assert build_reconstructor("mean", lookback=6, channels=3, settings=settings)(series).shape == (2, 6, 3)
+    logits = build_classifier("mean", lookback=6, channels=3, num_classes=5, settings=settings)(series)
+    assert logits.shape == (2, 5)
+    with pytest.raises(ValueError, match=message("'mean' is already registered for task 'classify'")):
+        register_backbone("mean", MeanConfig, "classify")(Mean)
+    with pytest.raises(ValueError, match=message("unknown task 'sort'; known: forecast, reconstruct, classify.")):
+        register_backbone("mean", MeanConfig, "sort")(Mean)  # type: ignore[arg-type]
+
+
+def test_settings_reach_the_backbone_and_the_head():
     model = build(settings={**SIZES, "patch_len": 8, "stride": 4, "dropout": 0.3, "individual": True})
     assert isinstance(model.backbone.config, PatchTSTConfig)
     assert (model.backbone.config.patch_len, model.backbone.config.dropout) == (8, 0.3)
@@ -46,16 +93,13 @@ def test_settings_reach_the_backbone_and_the_forecaster():
     assert not inverted.config.instance_norm
 
 
-def test_what_is_left_out_is_as_published():
+def test_default_settings_are_the_published_ones():
     official, tslib = (build(settings={**SIZES, "style": style}).config for style in ("official", "tslib"))
     assert (official.detach_std, official.head_dropout) == (True, 0.0)
     assert (tslib.detach_std, tslib.head_dropout) == (False, 0.2)
     assert build(settings={**SIZES, "style": "tslib", "head_dropout": 0.0}).config.head_dropout == 0.0
     inverted = build("itransformer").config
     assert (inverted.detach_std, inverted.head_dropout, inverted.instance_norm) == (False, 0.0, True)
-
-
-def test_settings_may_be_left_out():
     assert build(settings=None)(torch.randn(1, 32, 3)).shape == (1, 5, 3)
 
 
@@ -66,25 +110,24 @@ def test_attention_may_be_a_spec():
 
 
 BAD: list[tuple[str, dict[str, Any], tuple[str, ...]]] = [
-    ("patchtts", {}, ("unknown model 'patchtts'; known: patchtst, itransformer, transformer",)),
-    ("patchtst", {"attention": None}, ("attention must be given for model 'patchtst', got None; known: softmax, toa",)),
-    ("dlinear", {}, ("attention must be None for model 'dlinear', which has none to choose, got 'softmax'; leave",)),
-    ("patchtst", {"attention": "toa"}, ("unknown attention 'toa'; known: softmax, toa-softmax",)),
-    (
-        "patchtst",
-        {"settings": {"d_model": 8}},
-        ("unknown setting 'd_model' of model 'patchtst'; known: patch_len, stride, embed_dim", "head_dropout."),
-    ),
-    ("itransformer", {"settings": {"patch_len": 8}}, ("unknown setting 'patch_len' of model 'itransformer'; known:",)),
-    ("itransformer", {"settings": {"channels": 8}}, ("unknown setting 'channels' of model 'itransformer'; known:",)),
-    ("patchtst", {"num_marks": 4}, ("num_marks must be 0 for model 'patchtst', which uses no marks, got 4; leave",)),
-    ("patchtst", {"lookback": 15}, ("lookback must be at least patch_len=16, got 15; use shorter patches",)),
-    ("patchtst", {"channels": 0}, ("channels must be at least 1, got 0.",)),
+    ("patchtts", {}, ("backbone 'patchtts'", "patchtst")),
+    ("patchtst", {"attention": None}, ("attention must be given", "'patchtst'", "None", "toa-gated")),
+    ("dlinear", {}, ("attention must be None", "'dlinear'", "'softmax'")),
+    ("patchtst", {"attention": "toa"}, ("attention 'toa'", "toa-softmax")),
+    ("patchtst", {"settings": {"d_model": 8}}, ("setting 'd_model'", "'patchtst'", "patch_len", "head_dropout")),
+    ("itransformer", {"settings": {"patch_len": 8}}, ("setting 'patch_len'", "'itransformer'")),
+    ("itransformer", {"settings": {"channels": 8}}, ("setting 'channels'", "'itransformer'")),
+    ("patchtst", {"num_marks": 4}, ("num_marks must be 0", "'patchtst'", "4")),
+    ("patchtst", {"lookback": 15}, ("lookback must be at least patch_len=16", "15")),
+    ("patchtst", {"channels": 0}, ("channels must be at least 1", "0")),
+    ("transformer", {"settings": {}}, ("label_len must be set", "'transformer'")),
+    ("informer", {"settings": {"label_len": 12}}, ("attention must be None", "'informer'", "'softmax'")),
+    ("autoformer", {"attention": None, "settings": {}}, ("label_len must be set", "'autoformer'")),
 ]
 
 
 @pytest.mark.parametrize(("name", "options", "parts"), BAD, ids=str)
-def test_bad_requests_are_refused(name, options, parts):
+def test_bad_requests_raise(name, options, parts):
     settings = {} if name == "dlinear" else SIZES
     with pytest.raises(ValueError, match=message(*parts)):
         build(name, **{"settings": settings} | options)

@@ -115,7 +115,10 @@ def test_padded_tokens_are_not_mixed():
 
 def test_a_model_without_operators_raises():
     linear = build_forecaster("dlinear", lookback=16, horizon=4, channels=3, settings={"moving_average": 5})
-    for net, found in ((model("softmax"), "SoftmaxAttention in Forecaster"), (linear, "no attention in DLinear")):
+    for net, found in (
+        (model("softmax"), "SoftmaxAttention in BackboneForecaster"),
+        (linear, "no attention in DLinear"),
+    ):
         with pytest.raises(ValueError, match=message("must have operators to explain, got", found, "toa-gated")):
             view_layers(net)
 

@@ -4,7 +4,7 @@ import torch
 
 from tests.support import assert_near, message
 from toa.data.cases import Cases, pad_cases
-from toa.models import Classifier, build_classifier
+from toa.models import ClassifyModel, build_classifier
 from toa.tasks.classify import (
     CaseBatches,
     classification_loss,
@@ -31,7 +31,7 @@ def make_cases(count: int = 24, *, seed: int = 0) -> Cases:
     return pad_cases(cases, labels, 20, masked=True)
 
 
-def make_model(name: str = "patchtst", attention: str = "toa-gated") -> Classifier:
+def make_model(name: str = "patchtst", attention: str = "toa-gated") -> ClassifyModel:
     settings = {"embed_dim": 8, "num_heads": 2, "num_layers": 1, "ff_dim": 12}
     patches = {"patch_len": 8, "stride": 4} if name == "patchtst" else {}
     return build_classifier(

@@ -35,7 +35,7 @@ def test_formula_is_the_softmax_layer() -> None:
             assert torch.allclose(out[0, :, 0] / scale, outputs, rtol=0.0, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", list(CASES))
+@pytest.mark.parametrize("name", ["A", "C", "patch"])
 def test_error_of_a_small_softmax_head_is_the_uniform_distance(name: str) -> None:
     # mean squared error over white values is the squared Frobenius distance: check it on the basis of values
     operator = CASES[name]().operators[0]

@@ -10,7 +10,7 @@ ADAPTIVE = ("D", "E")
 
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("name", list(CASES))
-def test_layer_is_the_operator_to_rounding(name: str, variant: Variant) -> None:
+def test_layer_equals_the_operator_up_to_rounding(name: str, variant: Variant) -> None:
     case = CASES[name]()
     generator = torch.Generator().manual_seed(1)
     assert realisation_error(case, variant, generator=generator) < 1e-6
@@ -19,7 +19,7 @@ def test_layer_is_the_operator_to_rounding(name: str, variant: Variant) -> None:
 
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("name", ["A", "D"])
-def test_layer_is_a_complete_one_and_the_printed_formula_agrees(name: str, variant: Variant) -> None:
+def test_layer_is_complete_and_the_reference_backend_agrees(name: str, variant: Variant) -> None:
     case = CASES[name]()
     realisation = realise(case, variant, dtype=torch.float64)
     assert type(realisation.layer) is TemporalOperatorAttention
@@ -51,7 +51,7 @@ def test_each_sample_of_a_mixed_batch_gets_the_operator_of_its_regime(name: str,
 
 
 @pytest.mark.parametrize("variant", ["relu", "gated"])
-def test_heads_of_other_regimes_are_shut_exactly(variant: Variant) -> None:
+def test_heads_of_other_regimes_are_exactly_zero(variant: Variant) -> None:
     case = CASES["E"]()
     realisation = realise(case, variant)
     tokens = realisation.tokens(torch.randn(4, 48, 1), torch.arange(4))
@@ -61,7 +61,7 @@ def test_heads_of_other_regimes_are_shut_exactly(variant: Variant) -> None:
     assert active.tolist() == torch.eye(4, dtype=torch.bool).tolist()
 
 
-def test_every_part_of_the_layer_has_a_say() -> None:
+def test_every_projection_of_the_layer_matters() -> None:
     case = CASES["E"]()
     for broken in ("q_proj", "k_proj", "v_proj", "out_proj"):
         realisation = realise(case, "gated")
@@ -80,7 +80,7 @@ def test_without_positions_equal_tokens_give_equal_rows() -> None:
     assert torch.allclose(out, out[:, :1].expand_as(out), rtol=1e-4)
 
 
-def test_building_a_layer_leaves_the_global_generator_alone() -> None:
+def test_building_a_layer_does_not_use_the_global_generator() -> None:
     before = torch.get_rng_state()
     realisation_error(CASES["B"](), "gated")
     assert torch.equal(torch.get_rng_state(), before)
@@ -91,26 +91,26 @@ def test_error_is_the_same_at_every_call_without_a_generator() -> None:
     assert realisation_error(case, "relu") == realisation_error(case, "relu")
 
 
-def test_error_sees_a_wrong_operator() -> None:
+def test_error_detects_a_wrong_operator() -> None:
     case = CASES["B"]()
-    other = Case(name="x", title="x", operators=1.001 * case.operators, features=1, claims={})
+    other = Case(name="x", title="x", operators=1.001 * case.operators, features=1)
     features = torch.randn(2, 48, 1)
     error = (realise(other, "relu")(features).double() - case.operators @ features.double()).abs().max()
     assert error > 1e-4
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_wide_tokens_leave_room_for_every_head(variant: Variant) -> None:
+def test_tokens_with_many_features_fit_every_head(variant: Variant) -> None:
     operators = torch.randn(3, 4, 4, dtype=torch.float64)
-    case = Case(name="x", title="x", operators=operators, features=50, claims={})
+    case = Case(name="x", title="x", operators=operators, features=50)
     assert realisation_error(case, variant) < 1e-6
 
 
-def test_wrong_input_is_named_with_its_rule() -> None:
+def test_wrong_inputs_raise() -> None:
     case = CASES["D"]()
     realisation = realise(case, "gated")
     features = torch.zeros(2, 96, 1)
-    with pytest.raises(ValueError, match="case 'D' needs regime, one of 0 to 2 a sample, got None"):
+    with pytest.raises(ValueError, match="case 'D' needs regime, one of 0 to 2 per sample, got None"):
         realisation(features)
     with pytest.raises(ValueError, match="regime must lie in 0 to 2, got 0 to 3"):
         realisation(features, torch.tensor([0, 3]))
@@ -118,7 +118,7 @@ def test_wrong_input_is_named_with_its_rule() -> None:
         realisation(features, torch.tensor([0]))
     with pytest.raises(ValueError, match=r"features must have shape \(B, N, F\)=\(any, 96, 1\), got \(2, 95, 1\)"):
         realisation(features[:, 1:], torch.zeros(2, dtype=torch.long))
-    with pytest.raises(ValueError, match="features must hold at most N=96 positions, got 97"):
+    with pytest.raises(ValueError, match="positions of features must be at most N=96, got 97"):
         realisation.tokens(torch.zeros(2, 97, 1), torch.zeros(2, dtype=torch.long))
     with pytest.raises(ValueError, match="batch must be at least 3, got 2"):
         realisation_error(case, "relu", batch=2)
@@ -126,8 +126,8 @@ def test_wrong_input_is_named_with_its_rule() -> None:
         realise(case, "tanh")  # type: ignore[arg-type]
 
 
-def test_softmax_refuses_more_regimes_than_tokens() -> None:
-    case = Case(name="x", title="x", operators=torch.randn(3, 2, 2, dtype=torch.float64), features=1, claims={})
+def test_softmax_raises_for_more_regimes_than_tokens() -> None:
+    case = Case(name="x", title="x", operators=torch.randn(3, 2, 2, dtype=torch.float64), features=1)
     with pytest.raises(ValueError, match="a token for each regime, Z ≤ N=2, got Z=3; use 'relu' or 'gated'"):
         realise(case, "softmax")
     assert realisation_error(case, "relu") < 1e-6

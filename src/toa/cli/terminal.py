@@ -32,7 +32,7 @@ def clear_errors(*, resumes: bool = False) -> Iterator[None]:
 
 # names that a help text may use in braces, each with the registry that lists the choices
 CHOICES = {
-    "backbones": "toa.models:MODELS",
+    "backbones": "toa.models:BACKBONES",
     "attentions": "toa.nn:ATTENTIONS",
     "activations": "toa.ops:ACTIVATIONS",
     "dtypes": "toa_bench.op_cost:DTYPES",

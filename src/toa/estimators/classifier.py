@@ -20,7 +20,7 @@ from toa.estimators.cases import CaseTable, labels_of, read_cases
 from toa.estimators.fitting import attention_spec, choose_epochs, fit_model, restore_model
 from toa.estimators.frames import Missing
 from toa.estimators.rows import match_columns
-from toa.models import CLASSIFIERS, build_classifier
+from toa.models import backbone_names, build_classifier
 from toa.tasks.classify import CaseBatches, classification_loss, classify, validation_error
 from toa.tasks.device import resolve_device
 from toa.tasks.optimization import TrainingConfig
@@ -52,7 +52,7 @@ class Classifier(ClassifierMixin, Estimator):  # type: ignore[misc]
     shorter ones are padded, which changes no prediction.
 
     Args:
-        backbone: A name of `toa.models.CLASSIFIERS`; None is "transformer", or "patchtst" for long series.
+        backbone: A name of `toa.models.BACKBONES`; None is "transformer", or "patchtst" for long series.
         attention: A name of `toa.nn.ATTENTIONS`, or the fields of `toa.nn.AttentionSpec`.
         settings: Sizes and parts of the backbone; what is left out is small.
         length: Longest case L that can be classified; None is the longest of `fit`.
@@ -224,7 +224,7 @@ class Classifier(ClassifierMixin, Estimator):  # type: ignore[misc]
     def _choose_architecture(self) -> dict[str, Any]:
         """Backbone and settings, what was left open chosen."""
         backbone = self.backbone or ("transformer" if self.length_ <= _POINTS else "patchtst")
-        check_choice("backbone", backbone, CLASSIFIERS)
+        check_choice("backbone", backbone, backbone_names("classify"))
         sizes = dict(_SIZES)
         if backbone == "patchtst":
             patch = max(1, min(self.length_, 2 * self.length_ // _PATCHES or self.length_ // 2))

@@ -20,7 +20,7 @@ from toa.estimators.fitting import attention_spec, choose_epochs, fit_model, res
 from toa.estimators.frames import Id, Missing, Panel, read_panel
 from toa.estimators.rows import match_columns, rows_in_order
 from toa.estimators.streams import RowStream
-from toa.models import RECONSTRUCTORS, build_reconstructor
+from toa.models import backbone_names, build_reconstructor
 from toa.tasks.anomaly import (
     ReconstructionBatches,
     evaluate_reconstruction,
@@ -60,7 +60,7 @@ class AnomalyDetector(Estimator):
     Args:
         window: Rows L of a window; None is a fifth of the longest series, from 8 to 100.
         contamination: Share of the rows of `fit` that lies above the threshold.
-        backbone: A name of `toa.models.RECONSTRUCTORS`; None is "patchtst", or "itransformer" for many channels.
+        backbone: A name of `toa.models.BACKBONES`; None is "patchtst", or "itransformer" for many channels.
         attention: A name of `toa.nn.ATTENTIONS`, or the fields of `toa.nn.AttentionSpec`.
         settings: Sizes and parts of the backbone; what is left out is small.
         epochs: Passes over the data at most; None is by size.
@@ -290,7 +290,7 @@ class AnomalyDetector(Estimator):
     def _choose_architecture(self) -> dict[str, Any]:
         """Backbone and settings, what was left open chosen."""
         backbone = self.backbone or ("itransformer" if len(self.columns_) > _MANY_CHANNELS else "patchtst")
-        check_choice("backbone", backbone, RECONSTRUCTORS)
+        check_choice("backbone", backbone, backbone_names("reconstruct"))
         sizes = dict(_SIZES)
         if backbone == "patchtst":
             patch = max(2, min(16, self.window_ // 4))

@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor, nn
 
+import toa
 from toa._checks import check_at_least, check_choice
 from toa.data.scaling import StandardScaler
 from toa.estimators.answers import answer
@@ -35,8 +36,7 @@ from toa.estimators.known import Known, stacked, tail
 from toa.estimators.panel_windows import PanelWindows, cut, join, window_starts
 from toa.estimators.rows import match_columns
 from toa.estimators.sizes import choose_lookback, choose_schedule, choose_settings
-from toa.models import MODELS, build_forecaster
-from toa.models.export import export_onnx
+from toa.models import BACKBONES, backbone_names, build_forecaster
 from toa.tasks.batches import ShuffledBatches
 from toa.tasks.device import resolve_device
 from toa.tasks.forecast import inputs_and_targets
@@ -67,7 +67,7 @@ class Forecaster(Estimator):
     Args:
         horizon: Steps P to forecast.
         lookback: Steps L that a forecast is made from; None is by size.
-        backbone: A name of `toa.models.MODELS`.
+        backbone: A name of `toa.models.BACKBONES`.
         attention: A name of `toa.nn.ATTENTIONS`, or the fields of `toa.nn.AttentionSpec`; None is "toa-softmax", or
             none for a model that has none to choose.
         settings: Sizes and parts of the backbone; what is left out is small.
@@ -283,7 +283,8 @@ class Forecaster(Estimator):
             torch.zeros(2, self.horizon, features) if features else None,
         )
         model = self._make_units(restore_model(self._make, self._weights(), torch.device("cpu"))).eval()
-        export_onnx(model, path, example, output=model.outputs)
+        # loaded on use: `toa.integrations` itself builds on the estimators
+        toa.integrations.export_onnx(model, path, example, output=model.outputs)
 
     def _check_parameters(self) -> None:
         for name in ("horizon", "lookback", "patience"):
@@ -355,9 +356,9 @@ class Forecaster(Estimator):
 
     def _choose_architecture(self) -> dict[str, Any]:
         """Backbone, attention and settings, what was left open chosen."""
-        check_choice("backbone", self.backbone, MODELS)
+        check_choice("backbone", self.backbone, backbone_names("forecast"))
         attention = self.attention
-        if attention is None and MODELS[self.backbone].takes_attention:
+        if attention is None and BACKBONES[self.backbone].takes_attention:
             attention = _ATTENTION
         spec = None if attention is None else attention_spec(attention)
         settings = choose_settings(self.backbone, self.lookback_, self.horizon) | dict(self.settings or {})

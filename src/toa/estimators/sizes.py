@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from toa._checks import check_at_least, check_choice
-from toa.models import MODELS
+from toa.models import BACKBONES, backbone_names
 
 # look-back: so many rows, or twice the horizon up to the second, as far as the shortest series has them
 _LOOKBACK = (512, 1024)
@@ -36,8 +36,8 @@ def choose_lookback(rows: int, horizon: int) -> int:
 
 def choose_settings(backbone: str, lookback: int, horizon: int) -> dict[str, Any]:
     """Sizes and parts of a model; none for what it does not have."""
-    check_choice("backbone", backbone, MODELS)
-    known = MODELS[backbone].settings()
+    check_choice("backbone", backbone, backbone_names("forecast"))
+    known = BACKBONES[backbone].settings("forecast")
     sizes = dict(_SIZES if backbone == "patchtst" else _WIDE)
     patch = max(1, min(lookback, round(lookback / _PATCHES)))
     sizes |= {"patch_len": patch, "stride": patch, "label_len": max(1, min(lookback // 2, horizon))}

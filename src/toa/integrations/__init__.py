@@ -1,8 +1,8 @@
-"""Other libraries' models and formats: attention replaced inside trained models, models as files to run elsewhere."""
+"""Work with other libraries: convert trained models, export to ONNX; NeuralForecast and aeon in their own modules."""
 
 from toa.integrations.adapters import MultiheadAdapter, ProjectionAdapter
 from toa.integrations.convert import Conversion, Kept, Replaced, convert
-from toa.models.export import export_onnx, export_program
+from toa.integrations.export import export_onnx, export_program
 
 __all__ = [
     "Conversion",

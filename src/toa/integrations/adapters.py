@@ -1,20 +1,24 @@
-"""Layers of `toa` behind the calls of the modules that they replace."""
+"""Adapters: layers of `toa` behind the call signatures of the modules that they replace, and the masks they accept.
+
+Operators mix keys before a query is compared with them. A mask can therefore hide whole keys and the future, but not
+single pairs of a query and a key. Masks are read on the host to tell these cases apart.
+Alphabet: B batch, M queries, N keys, H heads, E embedding.
+"""
 
 from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 
-from toa.integrations.masks import hidden_by, is_causal_mask, split_hidden
 from toa.nn import Attention
 
 
 class MultiheadAdapter(nn.Module):
-    """An attention layer called like `nn.MultiheadAttention`, masks, layouts and all.
+    """An attention layer with the call signature of `nn.MultiheadAttention`, including its masks and layouts.
 
-    PyTorch's Transformer layers have a fast path that reads the weights of `nn.MultiheadAttention` and computes softmax
-    attention from them, past any module in its place. They take it only where `in_proj_bias` is a tensor: here it is
-    None, so they call this module.
+    PyTorch's Transformer layers have a fast path that computes softmax attention from the weights of an
+    `nn.MultiheadAttention` without calling it. They take this path only if `in_proj_bias` is a tensor. It is None here,
+    so they call this module.
 
     Args:
         attention: The layer.
@@ -50,24 +54,23 @@ class MultiheadAdapter(nn.Module):
             key: (B, N, kdim) or (N, B, kdim); (N, kdim) without a batch.
             value: (B, N, vdim) or (N, B, vdim); (N, vdim) without a batch.
             key_padding_mask: (B, N), True or -inf where a key is padding.
-            need_weights: Whether to return the mixing operators W_mix: signed, and the attention weights where the
-                operators are identities.
-            attn_mask: None or the causal mask, bool or of 0 and -inf; see `toa.integrations.masks`.
-            average_attn_weights: Whether W_mix is averaged over heads, (B, M, N), or kept apart, (B, H, M, N).
-            is_causal: A hint that `attn_mask` is causal, trusted only where the mask cannot be read: in a compiled
-                graph.
+            need_weights: Whether to return the signed mixing operators W_mix. If S1 and S2 are identities, these are
+                the attention weights.
+            attn_mask: None or the causal mask, bool or with values 0 and -inf.
+            average_attn_weights: Whether W_mix is averaged over heads, (B, M, N), or returned per head, (B, H, M, N).
+            is_causal: A hint that `attn_mask` is causal. Used only in a compiled graph, where the mask cannot be read.
 
         Raises:
-            ValueError: If a mask is one that operators cannot honour, or `is_causal` comes without one.
+            ValueError: If operators do not support a mask, or `is_causal` is given without one.
         """
         causal = self._is_causal(attn_mask, is_causal)
-        padding = None if key_padding_mask is None else hidden_by("key_padding_mask", key_padding_mask)
+        padding = None if key_padding_mask is None else _hidden("key_padding_mask", key_padding_mask)
         batched = query.dim() == 3
         if not batched:
-            query, key, value = _each_once(lambda x: x.unsqueeze(0), query, key, value)
+            query, key, value = _map_once(lambda x: x.unsqueeze(0), query, key, value)
             padding = None if padding is None else padding.unsqueeze(0)
         elif not self.batch_first:
-            query, key, value = _each_once(lambda x: x.transpose(0, 1), query, key, value)
+            query, key, value = _map_once(lambda x: x.transpose(0, 1), query, key, value)
         out, weights, _ = self.attention.attend(query, key, value, padding, need_weights, causal=causal)
         if weights is not None and average_attn_weights:
             weights = weights.mean(1)  # (B, M, N)
@@ -79,33 +82,31 @@ class MultiheadAdapter(nn.Module):
         if attn_mask is None:
             if hint:
                 raise ValueError(
-                    "attn_mask must be given with is_causal=True, which only says what it is, got None; "
+                    "attn_mask must be given with is_causal=True, got None; "
                     "pass nn.Transformer.generate_square_subsequent_mask(num_tokens)."
                 )
             return False
         if hint and torch.compiler.is_compiling():
             return True
-        return is_causal_mask("attn_mask", hidden_by("attn_mask", attn_mask))
-
-
-def _each_once(change: Callable[[Tensor], Tensor], query: Tensor, key: Tensor, value: Tensor) -> list[Tensor]:
-    """Tensors changed, the same one once, so that self-attention is still known by identity."""
-    new_query = change(query)
-    new_key = new_query if key is query else change(key)
-    return [new_query, new_key, new_key if value is key else change(value)]
+        hidden = _hidden("attn_mask", attn_mask)
+        if not hidden.any():
+            return False
+        if not (hidden == _future(hidden)).all():
+            raise _pairs_error("attn_mask", hidden)
+        return True
 
 
 class ProjectionAdapter(nn.Module):
-    """An attention layer called like the modules of Hugging Face's models: tokens (B, N, E) in, a tuple out.
+    """An attention layer with the call signature of modules in Hugging Face models: tokens (B, N, E) in, a tuple out.
 
     Args:
         attention: The layer.
-        arguments: Names of the arguments that the replaced module took, in order; the first is the tokens.
-        num_results: How many results it gave in a tuple; 0 for the output alone. The second is W_mix where
-            `output_attentions` asks for it, and None otherwise, like those after it.
+        arguments: Names of the positional arguments of the replaced module; the first is the tokens.
+        num_results: Length of the tuple that it returned; 0 for the output alone. The second result is W_mix if
+            `output_attentions` is set. All further results are None.
     """
 
-    # the tokens that keys and values are made of, where they are not the queries'
+    # names of the tokens that give keys and values in cross attention
     SOURCES = ("key_value_states", "encoder_hidden_states")
 
     def __init__(self, attention: Attention, *, arguments: tuple[str, ...], num_results: int) -> None:
@@ -120,8 +121,8 @@ class ProjectionAdapter(nn.Module):
         """Attend.
 
         The arguments are those of the replaced module. `attention_mask` (B or 1, 1, M or 1, N) may hide padding and
-        the future: 0 and -inf, or bool, False where hidden. What is neither it, tokens, nor `output_attentions` must
-        be None or False.
+        the future: 0 and -inf, or bool, False where hidden. All arguments other than the mask, tokens and
+        `output_attentions` must be None or False.
         """
         given = dict(zip(self.arguments, args, strict=False)) | kwargs
         tokens = given.pop(self.arguments[0])
@@ -130,13 +131,13 @@ class ProjectionAdapter(nn.Module):
         source = sources[0] if sources else tokens
         mask = given.pop("attention_mask", None)
         need_weights = bool(given.pop("output_attentions", False))
-        # says what is to be kept of a cache; the cache itself is refused below
+        # `use_cache` alone changes nothing; a cache itself raises below
         given.pop("use_cache", None)
         for name, value in given.items():
             if value is not None and value is not False:
                 raise ValueError(
                     f"{name} must be None for a converted layer, got {type(value).__name__}; "
-                    "leave it out, or keep this layer as it was."
+                    "leave it out, or do not convert this layer."
                 )
         padding, causal = None, self.attention.causal
         if isinstance(mask, Tensor):
@@ -147,12 +148,59 @@ class ProjectionAdapter(nn.Module):
         return (out, weights, *(None,) * self.num_results)[: self.num_results]
 
 
+def _map_once(change: Callable[[Tensor], Tensor], query: Tensor, key: Tensor, value: Tensor) -> list[Tensor]:
+    """Change each distinct tensor once, because attention layers recognise self-attention by identity."""
+    new_query = change(query)
+    new_key = new_query if key is query else change(key)
+    return [new_query, new_key, new_key if value is key else change(value)]
+
+
+def _hidden(name: str, mask: Tensor) -> Tensor:
+    """A mask as bool, True where hidden. In an additive mask -inf and the lowest numbers of its dtype hide.
+
+    Raises:
+        ValueError: If an additive mask holds other values than these and 0: then it is a bias.
+    """
+    if mask.dtype == torch.bool:
+        return mask
+    if not mask.is_floating_point():
+        raise ValueError(f"{name} must be bool or floating point, got {mask.dtype}; cast it with .bool().")
+    hidden = mask <= torch.finfo(mask.dtype).min / 2
+    if not (torch.compiler.is_compiling() or (mask.is_cuda and torch.cuda.is_current_stream_capturing())):
+        bias = ~hidden & (mask != 0)
+        if bias.any():
+            raise ValueError(
+                f"{name} must hold only 0 and -inf, got {int(bias.sum())} other values such as "
+                f"{mask[bias][0].item():g}; leave the bias out, or do not convert this layer."
+            )
+    return hidden
+
+
 def _split_attention_mask(mask: Tensor, batch: int, num_queries: int) -> tuple[Tensor | None, bool]:
+    """The keys that an `attention_mask` hides from all queries, (B, N) or None, and whether it hides the future too."""
     if mask.dim() != 4 or mask.shape[1] != 1 or mask.shape[2] not in (1, num_queries):
         raise ValueError(
             f"attention_mask must have shape (B, 1, M, N) with M={num_queries} queries, got {tuple(mask.shape)}; "
-            "a mask that differs by head cannot be honoured."
+            "masks that differ by head are not supported."
         )
-    # bool masks of these modules say what is seen
-    hidden = ~mask if mask.dtype == torch.bool else hidden_by("attention_mask", mask)
-    return split_hidden("attention_mask", hidden.squeeze(1).expand(batch, -1, -1))
+    # bool masks of these modules are True where a key is visible
+    hidden = ~mask if mask.dtype == torch.bool else _hidden("attention_mask", mask)
+    hidden = hidden.squeeze(1).expand(batch, -1, -1)  # (B, M, N)
+    # causal or not, the last query sees every key that is not padding
+    padding = hidden[:, -1]  # (B, N)
+    keys = padding.unsqueeze(1).expand_as(hidden)
+    for causal in (False, True):
+        if torch.equal(hidden, keys | _future(hidden) if causal else keys):
+            return (padding if padding.any() else None), causal
+    raise _pairs_error("attention_mask", hidden)
+
+
+def _future(hidden: Tensor) -> Tensor:
+    return torch.ones(hidden.shape[-2:], dtype=torch.bool, device=hidden.device).triu(1)
+
+
+def _pairs_error(name: str, hidden: Tensor) -> ValueError:
+    return ValueError(
+        f"{name} must be the causal mask, or hide whole keys, got another mask, which hides {int(hidden.sum())} of "
+        f"{hidden.numel()} pairs; operators mix keys, so leave it out, or do not convert this layer."
+    )

@@ -1,12 +1,12 @@
-"""Estimators of aeon's own kind: its containers, tags and checks around `toa.Classifier` and `toa.AnomalyDetector`.
+"""`toa.Classifier` and `toa.AnomalyDetector` as estimators of aeon, with its containers, tags and checks.
 
     from toa.integrations.aeon import TOAClassifier, TOADetector
 
-    TOAClassifier().fit(X_train, y_train).predict(X_test)    # collections, as aeon's loaders give them
-    TOADetector().fit(series, axis=0).predict(series, axis=0)  # scores, the higher the more anomalous
+    TOAClassifier().fit(X_train, y_train).predict(X_test)      # collections as aeon's loaders return them
+    TOADetector().fit(series, axis=0).predict(series, axis=0)  # anomaly scores
 
-They pass `aeon.testing.estimator_checking.check_estimator` whole. What they fitted is in `estimator_`, which saves to a
-file that is no pickle.
+They pass `aeon.testing.estimator_checking.check_estimator`. The fitted estimator of `toa` is `estimator_`; save this
+one, which needs no pickle.
 """
 
 from collections.abc import Mapping
@@ -19,27 +19,16 @@ from sklearn.utils import check_random_state
 
 from toa.estimators import AnomalyDetector, Classifier
 
+_RENAMED = {"n_epochs": "epochs", "verbose": "progress", "window_size": "window"}
 _TEST_SIZES = {"embed_dim": 8, "num_heads": 2, "num_layers": 1, "ff_dim": 8}
 
 
 class TOAClassifier(BaseClassifier):  # type: ignore[misc]
-    """Operator attention as a classifier of aeon; what is not explained here is in `toa.Classifier`.
+    """Operator attention as a classifier of aeon.
 
-    Collections may be multivariate, of unequal length and with missing values, which are filled by lines within a case.
-
-    Args:
-        backbone: A name of `toa.models.CLASSIFIERS`; None is by length.
-        attention: A name of `toa.nn.ATTENTIONS`, or the fields of `toa.nn.AttentionSpec`.
-        settings: Sizes and parts of the backbone.
-        length: Longest case that can be classified; None is the longest of fit.
-        n_epochs: Passes over the data at most; None is by size.
-        batch_size: Cases a batch; None is by size.
-        learning_rate: Highest of the schedule.
-        patience: Epochs without a better held-out accuracy after which training ends.
-        validation_share: Share of each class held out.
-        random_state: A seed, a generator of NumPy, or None for another seed each time.
-        device: "auto", "cpu", "cuda" or "cuda:N".
-        verbose: Whether to show a bar while fitting.
+    Collections may be multivariate, of unequal length and with missing values, which are interpolated linearly.
+    Arguments are those of `toa.Classifier`, under aeon's names: `n_epochs` is its `epochs`, `verbose` its `progress`.
+    `random_state` gives its `seed`: a number, a generator of NumPy, or None for a random seed.
     """
 
     _tags = {  # noqa: RUF012  aeon reads it from the class
@@ -80,21 +69,7 @@ class TOAClassifier(BaseClassifier):  # type: ignore[misc]
         super().__init__()
 
     def _fit(self, X: Any, y: np.ndarray) -> "TOAClassifier":
-        self.estimator_ = Classifier(
-            backbone=self.backbone,
-            attention=self.attention,
-            settings=self.settings,
-            length=self.length,
-            epochs=self.n_epochs,
-            batch_size=self.batch_size,
-            learning_rate=self.learning_rate,
-            patience=self.patience,
-            validation_share=self.validation_share,
-            missing="interpolate",
-            seed=_seed(self.random_state),
-            device=self.device,
-            progress=self.verbose,
-        ).fit(X, y)
+        self.estimator_ = Classifier(**_arguments(self), missing="interpolate").fit(X, y)
         return self
 
     def _predict(self, X: Any) -> np.ndarray:
@@ -109,23 +84,10 @@ class TOAClassifier(BaseClassifier):  # type: ignore[misc]
 
 
 class TOADetector(BaseSeriesAnomalyDetector):  # type: ignore[misc]
-    """Operator attention as an anomaly detector of aeon; what is not explained here is in `toa.AnomalyDetector`.
+    """Operator attention as an anomaly detector of aeon. Fit it on a series without, or with few, anomalies.
 
-    Semi-supervised: it is fitted on a series whose behaviour is normal, or mostly so.
-
-    Args:
-        window_size: Rows of a window; None is by size.
-        backbone: A name of `toa.models.RECONSTRUCTORS`; None is by the number of channels.
-        attention: A name of `toa.nn.ATTENTIONS`, or the fields of `toa.nn.AttentionSpec`.
-        settings: Sizes and parts of the backbone.
-        n_epochs: Passes over the data at most; None is by size.
-        batch_size: Windows a batch.
-        learning_rate: Highest of the schedule.
-        patience: Epochs without a better reconstruction of held-out rows after which training ends.
-        validation_share: Last part of the series held out.
-        random_state: A seed, a generator of NumPy, or None for another seed each time.
-        device: "auto", "cpu", "cuda" or "cuda:N".
-        verbose: Whether to show a bar while fitting.
+    Arguments are those of `toa.AnomalyDetector`, under aeon's names: `window_size` is its `window`; for others see
+    `TOAClassifier`.
     """
 
     _tags = {  # noqa: RUF012  aeon reads it from the class
@@ -166,24 +128,11 @@ class TOADetector(BaseSeriesAnomalyDetector):  # type: ignore[misc]
         self.random_state = random_state
         self.device = device
         self.verbose = verbose
-        # a row is a time step
+        # time is the first axis
         super().__init__(axis=0)
 
     def _fit(self, X: np.ndarray, y: np.ndarray | None = None) -> "TOADetector":
-        self.estimator_ = AnomalyDetector(
-            window=self.window_size,
-            backbone=self.backbone,
-            attention=self.attention,
-            settings=self.settings,
-            epochs=self.n_epochs,
-            batch_size=self.batch_size,
-            learning_rate=self.learning_rate,
-            patience=self.patience,
-            validation_share=self.validation_share,
-            seed=_seed(self.random_state),
-            device=self.device,
-            progress=self.verbose,
-        ).fit(X)
+        self.estimator_ = AnomalyDetector(**_arguments(self)).fit(X)
         return self
 
     def _predict(self, X: np.ndarray) -> np.ndarray:
@@ -194,8 +143,10 @@ class TOADetector(BaseSeriesAnomalyDetector):  # type: ignore[misc]
         return {"window_size": 4, "n_epochs": 1, "settings": _TEST_SIZES}
 
 
-def _seed(random_state: Any) -> int:
-    """A seed as scikit-learn's habit has it: a number is itself, anything else draws one."""
-    if isinstance(random_state, int | np.integer):
-        return int(random_state)
-    return int(check_random_state(random_state).randint(2**31 - 1))
+def _arguments(estimator: Any) -> dict[str, Any]:
+    """Arguments of an estimator of `toa` from those of aeon's."""
+    given = {_RENAMED.get(name, name): value for name, value in estimator.get_params(deep=False).items()}
+    state = given.pop("random_state")
+    # scikit-learn's convention: a number is the seed, anything else draws one
+    drawn = state if isinstance(state, int | np.integer) else check_random_state(state).randint(2**31 - 1)
+    return given | {"seed": int(drawn)}

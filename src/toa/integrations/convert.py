@@ -1,4 +1,4 @@
-"""Surgery: attention inside a trained model, replaced by a layer of `toa` with the same weights."""
+"""`convert`: replace the attention inside a trained model by layers of `toa` with the same weights."""
 
 from dataclasses import dataclass, replace
 
@@ -6,17 +6,14 @@ import torch
 from torch import nn
 
 from toa._checks import check_at_least
-from toa.integrations.forms import Form, UnsuitableError, read_form
+from toa.integrations.attention_parts import AttentionParts, UnsuitableError, read_parts
 from toa.nn import ATTENTIONS, Attention, AttentionSpec, SoftmaxAttention, TemporalOperatorAttention
 from toa.nn.linear import is_plain
-
-# told by the module that is replaced
-_CARRIED = ("qk_dim", "bias")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Kept:
-    """An attention module that was left as it was: its place in the model, its class, and why."""
+    """An attention module that was not replaced: its path in the model, its class, and the reason."""
 
     path: str
     kind: str
@@ -28,7 +25,7 @@ class Kept:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Replaced:
-    """An attention module that was replaced: its place in the model, its class, and its new attention."""
+    """An attention module that was replaced: its path in the model, its class, and its new attention."""
 
     path: str
     kind: str
@@ -40,13 +37,13 @@ class Replaced:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Conversion:
-    """What `convert` did; printed, a line for each attention module.
+    """The result of `convert`; its text has one line per attention module.
 
     Attributes:
-        model: The model, changed in place; a new module only where the model itself was an attention module.
-        replaced: What was replaced.
-        kept: What was not, and why.
-        unchanged: Whether the model computes what it did before, until it is trained on.
+        model: The model, changed in place; a new module only if the model itself was an attention module.
+        replaced: Modules that were replaced.
+        kept: Attention modules that were not replaced.
+        unchanged: Whether the model's outputs are the same as before, until it is trained further.
     """
 
     model: nn.Module
@@ -55,7 +52,7 @@ class Conversion:
     unchanged: bool
 
     def __str__(self) -> str:
-        outputs = "as before" if self.unchanged else "new: train the model on"
+        outputs = "as before" if self.unchanged else "new: train the model further"
         lines = [f"replaced {len(self.replaced)} of {len(self.replaced) + len(self.kept)}; outputs are {outputs}"]
         lines += [f"  replaced {entry}" for entry in self.replaced]
         return "\n".join(lines + [f"  kept {entry}" for entry in self.kept])
@@ -64,57 +61,57 @@ class Conversion:
 def convert(model: nn.Module, variant: str | AttentionSpec = "toa-softmax", *, num_tokens: int) -> Conversion:
     """Replace the attention inside a trained model by operator attention with the same weights, in place.
 
-    act(Q Kᵀ S1) S2 V, with S1 = S2 = I at first: for "toa-softmax" outputs are what they were, and training the model
-    on learns the operators. Replaced are `nn.MultiheadAttention`, alone or inside PyTorch's Transformer layers, softmax
-    attention of `toa`, and modules that project by q, k, v and an output under the usual names, such as those of
-    Hugging Face's PatchTST and BERT, where a trial call shows that they do plain softmax attention.
+    act(Q Kᵀ S1) S2 V, where S1 = S2 = I at first. With "toa-softmax" the outputs stay the same, and further training
+    learns the operators. It replaces `nn.MultiheadAttention`, alone or inside PyTorch's Transformer layers; softmax
+    attention of `toa`; and modules with projections q, k, v and output under common names, such as Hugging Face's
+    PatchTST and BERT, if a test call shows that they compute plain softmax attention.
 
-    Projections, dropout, dtype, device, mode and `requires_grad` are carried over; operators always learn. ReLU and
-    gated attention take the projections all the same, but are another function. The gate's queries and keys are new, so
-    that the gated variant's q_proj and k_proj learn even where they did not. Make the optimizer after the conversion. A
-    module that a model calls on several kinds of sequences has one pair of operators for all of them.
+    The new layers keep projections, dropout, dtype, device, mode and `requires_grad`; operators always learn. ReLU and
+    gated attention keep the projections too, but compute another function. The gate's queries and keys are new, so
+    q_proj and k_proj of the gated variant always learn. Create the optimizer after the conversion. A module that the
+    model calls on several kinds of sequences has one pair of operators for all of them.
 
     Args:
         model: Any module.
-        variant: "toa-softmax", "toa-relu", "toa-gated" or "softmax", or a spec of one. Unlike elsewhere a spec's
-            `operator_std` is 0 unless it is set, and its `dropout` that of the replaced module.
-        num_tokens: Longest sequence of keys, and size of the operators.
+        variant: "toa-softmax", "toa-relu", "toa-gated" or "softmax", or a spec of one. Here the default of a spec's
+            `operator_std` is 0, and that of its `dropout` is the dropout of the replaced module.
+        num_tokens: Length of the longest sequence of keys, and size of the operators.
 
     Raises:
-        ValueError: If the variant has another form than the weights, or nothing in the model can be replaced. The model
-            is then as it was.
+        ValueError: If the weights do not fit the variant, or no module can be replaced. The model is then unchanged.
     """
     check_at_least("num_tokens", num_tokens, 1)
     spec = _checked_spec(variant)
-    plans: dict[int, nn.Module] = {}
+    new: dict[int, nn.Module] = {}
     reasons: dict[int, str] = {}
     modules = list(model.named_modules(remove_duplicate=False))
     owners = _owners(model)
     for _, module in modules:
-        if id(module) in plans or id(module) in reasons:
+        if id(module) in new or id(module) in reasons:
             continue
         try:
-            form = read_form(module)
-            if form is not None:
-                _check_owned(module, owners)
-                plans[id(module)] = form.adapt(_make_layer(form, spec, num_tokens)).train(module.training)
+            parts = read_parts(module)
+            if parts is not None:
+                _check_not_shared(module, owners)
+                new[id(module)] = parts.adapt(_make_layer(parts, spec, num_tokens)).train(module.training)
         except UnsuitableError as error:
             reasons[id(module)] = str(error)
-    kept = _kept(modules, plans, reasons)
-    if not plans:
-        found = "; ".join(map(str, kept)) or "no module of it is attention"
+    kept = _kept(modules, new, reasons)
+    if not new:
+        found = "; ".join(map(str, kept)) or "it has no attention module"
         raise ValueError(f"model must have attention that can be replaced, got a {type(model).__name__}: {found}.")
-    replaced = [(path, module) for path, module in modules if id(module) in plans]
+    replaced = [(path, module) for path, module in modules if id(module) in new]
     for path, module in replaced:
         if path:
             parent, _, name = path.rpartition(".")
-            setattr(model.get_submodule(parent), name, plans[id(module)])
-    _close_fast_paths(model)
+            setattr(model.get_submodule(parent), name, new[id(module)])
+    _disable_nested_tensors(model)
+    starts_plain = spec.operator_std == 0.0 and spec.scale is None and spec.score_norm in (None, "none")
     return Conversion(
-        model=plans.get(id(model), model),
+        model=new.get(id(model), model),
         replaced=tuple(Replaced(path=p, kind=type(m).__name__, variant=spec.name) for p, m in replaced),
         kept=kept,
-        unchanged=spec.name == "softmax" or (spec.name == "toa-softmax" and _starts_plain(spec)),
+        unchanged=spec.name == "softmax" or (spec.name == "toa-softmax" and starts_plain),
     )
 
 
@@ -123,58 +120,53 @@ def _checked_spec(variant: str | AttentionSpec) -> AttentionSpec:
     entry = ATTENTIONS[spec.name]
     if entry.layer not in (SoftmaxAttention, TemporalOperatorAttention):
         raise ValueError(
-            f"variant must be made of q, k, v and an output as the model's attention is, got {spec.name!r}; "
+            f"variant must have projections q, k, v and output like the model's attention, got {spec.name!r}; "
             "use toa-softmax, toa-relu or toa-gated."
         )
-    for name in _CARRIED:
+    for name in ("qk_dim", "bias"):
         if getattr(spec, name) is not None:
             raise ValueError(
-                f"{name} must be left out of the variant's spec, since the weights tell it, "
-                f"got {getattr(spec, name)!r}; drop it."
+                f"{name} must be None in the variant's spec, got {getattr(spec, name)!r}; the model's weights set it."
             )
     if "operator_std" in entry.options and spec.operator_std is None:
         return replace(spec, operator_std=0.0)
     return spec
 
 
-def _starts_plain(spec: AttentionSpec) -> bool:
-    return spec.operator_std == 0.0 and spec.scale is None and spec.score_norm in (None, "none")
-
-
-def _make_layer(form: Form, spec: AttentionSpec, num_tokens: int) -> Attention:
+def _make_layer(parts: AttentionParts, spec: AttentionSpec, num_tokens: int) -> Attention:
     entry = ATTENTIONS[spec.name]
-    options = {"dropout": form.dropout, **spec.options()}
-    if form.scale is not None and "scale" in entry.options:
-        options = {"scale": form.scale, **options}
-    elif form.scale is not None and abs(form.scale * (form.embed_dim // form.num_heads) ** 0.5 - 1.0) > 1e-6:
-        raise UnsuitableError(f"its scores are multiplied by {form.scale:g}, for which {spec.name} has no setting")
+    options = {"dropout": parts.dropout, **spec.options()}
+    if parts.scale is not None and "scale" in entry.options:
+        options = {"scale": parts.scale, **options}
+    elif parts.scale is not None and abs(parts.scale * (parts.embed_dim // parts.num_heads) ** 0.5 - 1.0) > 1e-6:
+        raise UnsuitableError(f"its scores have the factor {parts.scale:g}, which {spec.name} does not support")
     layer = entry.layer(
-        form.embed_dim,
-        form.num_heads,
+        parts.embed_dim,
+        parts.num_heads,
         num_tokens,
-        kdim=form.k.in_features,
-        vdim=form.v.in_features,
-        bias=_has_bias(form.q) or _has_bias(form.k),
-        causal=form.causal,
+        kdim=parts.k.in_features,
+        vdim=parts.v.in_features,
+        bias=_has_bias(parts.q) or _has_bias(parts.k),
+        causal=parts.causal,
         **entry.fixed,  # type: ignore[arg-type]
         **options,  # type: ignore[arg-type]
     )
-    layer = layer.to(device=form.q.weight.device, dtype=form.q.weight.dtype)
-    if layer.q_proj.out_features == form.q.out_features:
-        layer.q_proj, layer.k_proj = form.q, form.k
+    layer = layer.to(device=parts.q.weight.device, dtype=parts.q.weight.dtype)
+    if layer.q_proj.out_features == parts.q.out_features:
+        layer.q_proj, layer.k_proj = parts.q, parts.k
     else:
-        _copy_into(layer.q_proj, form.q)
-        _copy_into(layer.k_proj, form.k)
-    layer.v_proj = form.v
-    layer.out_proj = form.out  # type: ignore[assignment]
+        _copy_into(layer.q_proj, parts.q)
+        _copy_into(layer.k_proj, parts.k)
+    layer.v_proj = parts.v
+    layer.out_proj = parts.out  # type: ignore[assignment]
     return layer
 
 
 @torch.no_grad()
 def _copy_into(wide: nn.Linear, narrow: nn.Linear) -> None:
-    """The scores' half of a projection that has the gate's as well, which stays as it was drawn."""
+    """Copy a projection into the first half of one that also has the gate's half, which keeps its random start."""
     if not is_plain(narrow):
-        raise UnsuitableError(f"a gate cannot be joined to a projection of type {type(narrow).__name__}")
+        raise UnsuitableError(f"a gate cannot be added to a projection of type {type(narrow).__name__}")
     wide.weight[: narrow.out_features] = narrow.weight
     if _has_bias(wide):
         wide.bias[: narrow.out_features] = narrow.bias if _has_bias(narrow) else 0.0
@@ -185,7 +177,7 @@ def _has_bias(layer: nn.Linear) -> bool:
 
 
 def _owners(model: nn.Module) -> dict[int, set[int]]:
-    """For each parameter, the modules that hold it."""
+    """The modules that hold each parameter."""
     owners: dict[int, set[int]] = {}
     for module in model.modules():
         for parameter in module.parameters(recurse=False):
@@ -193,35 +185,32 @@ def _owners(model: nn.Module) -> dict[int, set[int]]:
     return owners
 
 
-def _check_owned(module: nn.Module, owners: dict[int, set[int]]) -> None:
-    # a packed weight is taken apart; what else holds it would go on with the old one
+def _check_not_shared(module: nn.Module, owners: dict[int, set[int]]) -> None:
+    # a packed weight is split into copies, so another module that shares it would keep the old one
     for name, parameter in module.named_parameters(recurse=False):
         if len(owners[id(parameter)]) > 1:
             raise UnsuitableError(f"its {name} is shared with another module")
 
 
-def _kept(
-    modules: list[tuple[str, nn.Module]], plans: dict[int, nn.Module], reasons: dict[int, str]
-) -> tuple[Kept, ...]:
-    """Modules that are attention by form or by name, innermost ones only, and are not replaced."""
+def _kept(modules: list[tuple[str, nn.Module]], new: dict[int, nn.Module], reasons: dict[int, str]) -> tuple[Kept, ...]:
+    """Innermost modules that are attention by their parts or their name, and are not replaced."""
 
     def is_candidate(module: nn.Module) -> bool:
         name = type(module).__name__.lower()
-        return id(module) in plans or id(module) in reasons or "attention" in name or "attn" in name
+        return id(module) in new or id(module) in reasons or "attention" in name or "attn" in name
 
     kept = []
     for path, module in modules:
         inner = (part for part in module.modules() if part is not module)
-        if id(module) in plans or not is_candidate(module) or any(map(is_candidate, inner)):
+        if id(module) in new or not is_candidate(module) or any(map(is_candidate, inner)):
             continue
-        reason = reasons.get(id(module), "it is of no form that is known")
+        reason = reasons.get(id(module), "its structure is unknown")
         kept.append(Kept(path=path, kind=type(module).__name__, reason=reason))
     return tuple(kept)
 
 
-def _close_fast_paths(model: nn.Module) -> None:
-    # with a padding mask, in evaluation, an encoder hands its layers nested tensors, which only PyTorch's fused
-    # attention takes
+def _disable_nested_tensors(model: nn.Module) -> None:
+    # in evaluation with a padding mask, an encoder passes nested tensors, which only PyTorch's own attention takes
     for module in model.modules():
         if isinstance(module, nn.TransformerEncoder) and any(isinstance(m, Attention) for m in module.modules()):
             module.use_nested_tensor = False

@@ -1,11 +1,10 @@
-"""The models of `toa` inside NeuralForecast: its frames, losses, cross-validation, files and search.
+"""Models of `toa` for NeuralForecast, with its frames, losses, cross-validation, files and hyperparameter search.
 
     forecaster = NeuralForecast(models=[TOA(h=12, input_size=36), AutoTOA(h=12, num_samples=20)], freq="ME")
     forecaster.fit(frame, val_size=12)  # columns unique_id, ds, y
     forecaster.predict()
 
-It needs the extra `toa[neuralforecast]`. Importing this module enters its classes among those that
-`NeuralForecast.load` knows: import it before loading.
+Needs the extra `toa[neuralforecast]`. Import this module before `NeuralForecast.load`: it registers its classes.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,7 +12,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from toa.models import MODELS, ForecastModel, build_forecaster
+from toa.models import BACKBONES, ForecastModel, build_forecaster
 from toa.nn import AttentionSpec
 
 try:
@@ -24,16 +23,15 @@ try:
     from ray import tune
 except ImportError as error:
     raise ImportError(
-        f"toa.integrations.neuralforecast needs NeuralForecast, and {error.name} is not installed; "
-        "install toa[neuralforecast]."
+        f"{error.name} must be installed for toa.integrations.neuralforecast; install toa[neuralforecast]."
     ) from error
 
 __all__ = ["TOA", "AutoTOA", "AutoTOAMultivariate", "TOAMultivariate", "default_space"]
 
-# arguments of a model, to be searched: domains of ray.tune, or what a trial of Optuna makes of them
+# a search space: arguments of a model as domains of ray.tune, or a function from an Optuna trial to arguments
 Space = dict[str, Any] | Callable[[Any], dict[str, Any]]
 
-# what a model of NeuralForecast has to settle for its base class
+# defaults of arguments that the base class does not have defaults for
 _TRAINING: Mapping[str, Any] = {
     "valid_loss": None,
     "learning_rate": 1e-3,
@@ -48,22 +46,21 @@ _TRAINING: Mapping[str, Any] = {
 
 
 class TOA(BaseModel):  # type: ignore[misc]
-    """A model of `toa` that forecasts each series by itself.
+    """A model of `toa` that forecasts each series separately.
 
-    Under a loss of several outputs a step (quantiles, parameters of a distribution) the model forecasts that many
-    values a step. Instance norm, where the backbone has it to choose, is off under a distribution unless `settings`
-    turns it on: parameters are not in the units of the series. Give such a model a `scaler_type` instead.
+    If the loss has several outputs per step (quantiles, parameters of a distribution), so does the model. With a
+    distribution the default of the setting `instance_norm` is False, because its parameters are not in the units of the
+    series. Set `scaler_type` for such a model instead.
 
     Args:
-        h: Steps to forecast.
-        input_size: Steps seen.
-        backbone: A name of `toa.models.MODELS`.
+        h: Number of steps to forecast.
+        input_size: Number of steps of the past.
+        backbone: A name of `toa.models.BACKBONES`.
         attention: A name of `toa.nn.ATTENTIONS`, or the fields of a `toa.nn.AttentionSpec` as a dict; None for a
-            backbone that has none to choose.
-        settings: Settings of the backbone, as of `toa.models.build_forecaster`. What is left out is as published.
-        options: What every model of NeuralForecast takes (`loss`, `max_steps`, `learning_rate`, `batch_size`,
-            `scaler_type`, `early_stop_patience_steps`, `random_seed`, `alias`, ...) and, beyond that, arguments of
-            Lightning's `Trainer`.
+            backbone without a choice of attention.
+        settings: Settings of `toa.models.build_forecaster`.
+        options: Arguments of every NeuralForecast model (`loss`, `max_steps`, `learning_rate`, `batch_size`,
+            `scaler_type`, `early_stop_patience_steps`, `random_seed`, `alias`, ...) and of Lightning's `Trainer`.
     """
 
     EXOGENOUS_FUTR: ClassVar[bool] = False
@@ -83,7 +80,7 @@ class TOA(BaseModel):  # type: ignore[misc]
     ) -> None:
         super().__init__(h=h, input_size=input_size, **{"loss": MAE(), **_TRAINING, **options})
         settings = {} if settings is None else dict(settings)
-        if self.loss.is_distribution_output and "instance_norm" in MODELS[backbone].settings():
+        if self.loss.is_distribution_output and "instance_norm" in BACKBONES[backbone].settings("forecast"):
             settings = {"instance_norm": False, **settings}
         self.model: ForecastModel = build_forecaster(
             backbone,
@@ -96,7 +93,7 @@ class TOA(BaseModel):  # type: ignore[misc]
         self._penalty: Tensor | None = None
 
     def forward(self, windows_batch: Mapping[str, Any]) -> Tensor:
-        """Forecasts (B, P, C * outputs), the outputs of a series side by side."""
+        """Forecasts (B, P, C * outputs); the outputs of a series are adjacent."""
         series = windows_batch["insample_y"]  # (B, L, C)
         with_penalty = getattr(self.model, "forecast_and_penalty", None)
         if self.training and with_penalty is not None:
@@ -106,24 +103,17 @@ class TOA(BaseModel):  # type: ignore[misc]
         return forecast.unflatten(1, (self.h, -1)).mT.flatten(2)  # (B, P, outputs, C) to (B, P, C*outputs)
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        """The loss, and the auxiliary one of a model that has it."""
+        """The loss, plus the auxiliary loss of a model that has one."""
         loss: Tensor = super().training_step(batch, batch_idx)
-        # not kept: a tensor of a graph cannot be copied with the model
+        # reset, because a model that holds a tensor of a graph cannot be copied
         penalty, self._penalty = self._penalty, None
         return loss if penalty is None else loss + penalty
 
 
 class TOAMultivariate(TOA):
-    """A model of `toa` that forecasts all series together; they must end at one time.
+    """A model of `toa` that forecasts all `n_series` series together; they must end at the same time.
 
-    Args:
-        h: Steps to forecast.
-        input_size: Steps seen.
-        n_series: Number of series.
-        backbone: A name of `toa.models.MODELS`.
-        attention: As in `TOA`.
-        settings: As in `TOA`.
-        options: As in `TOA`. A window holds all series, so that a batch has 32 by default.
+    Other arguments are those of `TOA`. A window holds all series, so the default batch has 32 windows.
     """
 
     MULTIVARIATE: ClassVar[bool] = True
@@ -143,7 +133,7 @@ class TOAMultivariate(TOA):
 
 
 def default_space(h: int) -> dict[str, Any]:
-    """What the searches below search if nothing else is given."""
+    """The default search space of `AutoTOA` and `AutoTOAMultivariate`."""
     return {
         "input_size": tune.choice([max(16, h * times) for times in (2, 3, 5)]),
         "attention": tune.choice(
@@ -167,16 +157,16 @@ def default_space(h: int) -> dict[str, Any]:
 
 
 class AutoTOA(BaseAuto):  # type: ignore[misc]
-    """`TOA` with its settings found by Ray Tune, or by Optuna.
+    """`TOA` with arguments found by Ray Tune or Optuna.
 
     Args:
-        h: Steps to forecast.
-        loss: What is minimised; None is MAE.
-        valid_loss: What settings are compared by on validation; None is `loss`.
-        config: Space to search: arguments of `TOA`, each a value or a domain of `ray.tune`, `settings` a dict of such.
-            None is `default_space(h)`. With Optuna, a function of a trial that returns arguments; it has to be given.
+        h: Number of steps to forecast.
+        loss: Training loss; None is MAE.
+        valid_loss: Loss on validation data that trials are compared by; None is `loss`.
+        config: Search space: arguments of `TOA`, each a value or a domain of `ray.tune`; `settings` is a dict of these.
+            None is `default_space(h)`. With Optuna, a required function from a trial to arguments.
         backend: "ray" or "optuna".
-        options: What else every search of NeuralForecast takes: `num_samples`, `search_alg`, `time_budget`,
+        options: Other arguments of every NeuralForecast search: `num_samples`, `search_alg`, `time_budget`,
             `refit_with_val`, `ray_options`, `verbose`, `alias`, ...
     """
 
@@ -194,24 +184,14 @@ class AutoTOA(BaseAuto):  # type: ignore[misc]
             h=h,
             loss=MAE() if loss is None else loss,
             valid_loss=valid_loss,
-            config=_settled(config, h, backend),
+            config=_search_space(config, h, backend),
             backend=backend,
             **options,
         )
 
 
 class AutoTOAMultivariate(BaseAuto):  # type: ignore[misc]
-    """`TOAMultivariate` with its settings found by Ray Tune, or by Optuna.
-
-    Args:
-        h: Steps to forecast.
-        n_series: Number of series.
-        loss: As in `AutoTOA`.
-        valid_loss: As in `AutoTOA`.
-        config: As in `AutoTOA`; the number of series is put into it.
-        backend: As in `AutoTOA`.
-        options: As in `AutoTOA`.
-    """
+    """`TOAMultivariate` for `n_series` series, with arguments found by Ray Tune or Optuna; see `AutoTOA`."""
 
     def __init__(
         self,
@@ -228,18 +208,18 @@ class AutoTOAMultivariate(BaseAuto):  # type: ignore[misc]
             h=h,
             loss=MAE() if loss is None else loss,
             valid_loss=valid_loss,
-            config=_settled(config, h, backend, n_series=n_series),
+            config=_search_space(config, h, backend, n_series=n_series),
             backend=backend,
             **options,
         )
 
 
-def _settled(config: Space | None, h: int, backend: str, **fixed: Any) -> Space:
-    """The space to search, with what is not searched put in."""
+def _search_space(config: Space | None, h: int, backend: str, **fixed: Any) -> Space:
+    """The search space, with the fixed arguments added."""
     if config is None and backend != "ray":
         raise ValueError(
             f"config must be given with backend={backend!r}, got None; "
-            "pass a function of a trial that returns arguments of the model."
+            "pass a function from a trial to arguments of the model."
         )
     space = default_space(h) if config is None else config
     if callable(space):
@@ -247,12 +227,7 @@ def _settled(config: Space | None, h: int, backend: str, **fixed: Any) -> Space:
     return {**space, **fixed}
 
 
-# how NeuralForecast finds the class of a file: by the name of what was saved, in small letters
+# NeuralForecast finds the class of a saved model by its lower-case name
 MODEL_FILENAME_DICT.update(
-    {
-        "toa": TOA,
-        "autotoa": TOA,
-        "toamultivariate": TOAMultivariate,
-        "autotoamultivariate": TOAMultivariate,
-    }
+    {"toa": TOA, "autotoa": TOA, "toamultivariate": TOAMultivariate, "autotoamultivariate": TOAMultivariate}
 )

@@ -1,55 +1,64 @@
-"""Models by name for forecasting, reconstruction and classification, most with any attention, and their backbones."""
+"""Backbones by name, and the models that forecast, reconstruct and classify with them."""
+
+from importlib import import_module
+from pkgutil import iter_modules
 
 from toa.models.autoformer import Autoformer, AutoformerConfig
-from toa.models.base import Backbone, ForecastModel
-from toa.models.classifier import CLASSIFIERS, Classifier, ClassifierConfig, ClassifierEntry, build_classifier
+from toa.models.base import Backbone, ForecastModel, SeriesModel
 from toa.models.dlinear import DLinear, DLinearConfig
 from toa.models.duet import DUET, DUETConfig
-from toa.models.forecaster import Forecaster, ForecasterConfig
+from toa.models.heads import BackboneForecaster, ClassifyHeadConfig, ClassifyModel, ForecastHeadConfig, ReconstructModel
 from toa.models.informer import Informer, InformerConfig
 from toa.models.itransformer import ITransformer, ITransformerConfig
 from toa.models.patchtst import PatchTST, PatchTSTConfig
 from toa.models.point_encoder import PointBackbone, PointEncoder, PointEncoderConfig
-from toa.models.reconstructor import RECONSTRUCTORS, Reconstructor, ReconstructorEntry, build_reconstructor
-from toa.models.registry import MODELS, ModelEntry, build_forecaster, check_attention
+from toa.models.registry import (
+    BACKBONES,
+    backbone_names,
+    build_classifier,
+    build_forecaster,
+    build_reconstructor,
+    register_backbone,
+)
 from toa.models.transformer import Transformer, TransformerConfig
 from toa.models.tsmixer import TSMixer, TSMixerConfig
 
 __all__ = [
-    "CLASSIFIERS",
+    "BACKBONES",
     "DUET",
-    "MODELS",
-    "RECONSTRUCTORS",
     "Autoformer",
     "AutoformerConfig",
     "Backbone",
-    "Classifier",
-    "ClassifierConfig",
-    "ClassifierEntry",
+    "BackboneForecaster",
+    "ClassifyHeadConfig",
+    "ClassifyModel",
     "DLinear",
     "DLinearConfig",
     "DUETConfig",
+    "ForecastHeadConfig",
     "ForecastModel",
-    "Forecaster",
-    "ForecasterConfig",
     "ITransformer",
     "ITransformerConfig",
     "Informer",
     "InformerConfig",
-    "ModelEntry",
     "PatchTST",
     "PatchTSTConfig",
     "PointBackbone",
     "PointEncoder",
     "PointEncoderConfig",
-    "Reconstructor",
-    "ReconstructorEntry",
+    "ReconstructModel",
+    "SeriesModel",
     "TSMixer",
     "TSMixerConfig",
     "Transformer",
     "TransformerConfig",
+    "backbone_names",
     "build_classifier",
     "build_forecaster",
     "build_reconstructor",
-    "check_attention",
+    "register_backbone",
 ]
+
+# every file of this folder registers its backbones on import
+for _module in iter_modules(__path__):
+    import_module(f"{__name__}.{_module.name}")

@@ -1,23 +1,21 @@
-"""DUET: experts for each series by its pattern in time, attention between channels of a cluster (Qiu et al., 2025)."""
+"""DUET: experts chosen by the temporal pattern, attention between channels of a cluster (Qiu et al., 2025)."""
 
 from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
 
-from toa._checks import check_choice, check_divisible, check_fraction
-from toa.models.base import ForecastModel, check_sizes, check_types
+from toa._checks import check_choice
+from toa.models.base import ForecastModel, check_config, encoder_stack
+from toa.models.registry import register_backbone
 from toa.nn import (
     AttentionSpec,
     ChannelMask,
-    EncoderBlock,
-    EncoderStack,
     FlattenHead,
     LayerNorm,
     LinearExperts,
     NoisyTopKGate,
     ReversibleInstanceNorm,
-    build_attention,
     check_kernel,
 )
 from toa.nn.channel_mask import SAMPLINGS, Sampling
@@ -26,18 +24,18 @@ from toa.nn.experts import check_top_k
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DUETConfig:
-    """Sizes of a `DUET`; operators act on channels. Defaults are the authors', but for `mask_sampling`.
+    """Sizes of a `DUET`; operators act on channels. Defaults are the authors', except `mask_sampling`.
 
     Attributes:
-        head_dropout: Dropout on the forecasts themselves, before they are taken back.
-        num_experts: Linear experts in all.
-        top_k: Experts that a series gets.
-        gate_dim: Width inside of the gate's perceptrons.
+        head_dropout: Dropout on the forecasts, before the instance norm is undone.
+        num_experts: Number of linear experts.
+        top_k: Number of experts per series.
+        gate_dim: Hidden width of the gate's perceptrons.
         noisy_gating: Whether the gate is noisy in training.
-        channel_independent: Whether each channel has experts of its own choice, rather than all by their mean.
+        channel_independent: Whether experts are chosen per channel, rather than by the mean of all channels.
         moving_average: Window of the moving average that splits a series into seasonal part and trend.
-        mask_sampling: When the channel mask is random: "always" as the authors have it, in "training" alone, so that
-            a forecast is the same each time, or "never"; see `toa.nn.ChannelMask`.
+        mask_sampling: When the channel mask is random: "always" (the authors' choice), "training" (evaluation is
+            deterministic) or "never"; see `toa.nn.ChannelMask`.
     """
 
     lookback: int
@@ -59,54 +57,38 @@ class DUETConfig:
     mask_sampling: Sampling = "training"
 
     def __post_init__(self) -> None:
-        check_types(self)
-        check_sizes(self, "lookback", "horizon", "channels", "num_layers", "ff_dim", "num_experts", "gate_dim")
-        check_divisible("embed_dim", self.embed_dim, "num_heads", self.num_heads)
-        check_fraction("dropout", self.dropout)
-        check_fraction("head_dropout", self.head_dropout)
+        check_config(self)
         check_top_k(self.top_k, self.num_experts)
         check_kernel("moving_average", self.moving_average, self.lookback)
         check_choice("mask_sampling", self.mask_sampling, SAMPLINGS)
 
 
+@register_backbone("duet", DUETConfig, "forecast")
 class DUET(ForecastModel):
-    """Series (B, L, C) to (B, P, C): experts make a token of each channel, masked attention mixes the tokens.
+    """Series (B, L, C) to (B, P, C): experts map each channel to a token, masked attention mixes the tokens.
 
-    Gate and channel mask see the series as it is, experts see it normalised over time (with a learnable scale and
-    shift a channel). Attention is between channels, N = C; a pair that the sampled mask leaves out keeps a small weight
-    under softmax and has none under ReLU and gated scores, before S2; see `toa.ops.operator_attention`. Layer norm
-    after each sub-layer and after the stack. One channel has nothing to attend to: then there is no attention,
-    whatever its name.
+    Gate and channel mask read the raw series. Experts read it standardised over time, with a learnable scale and shift
+    per channel. Attention is between channels, N = C. A pair that the sampled mask hides keeps a small weight under
+    softmax, and none under ReLU and gated scores, before S2; see `toa.ops.operator_attention`. Layer norm follows each
+    sub-layer and the stack. With one channel there is no attention.
 
-    Compared, softmax attention, outputs, penalty and gradients, with decisionintelligence/DUET at
-    dcc6e6780a9138731b64b9b5398a94a1d97033f0, in training with the noise of both made one. Its scripts name
-    embed_dim d_model, head_dropout fc_dropout, top_k k, gate_dim hidden_size and channel_independent CI.
+    Compared with decisionintelligence/DUET at dcc6e6780a9138731b64b9b5398a94a1d97033f0: outputs, penalty and gradients,
+    softmax attention, with the same noise in training. Its names are d_model (embed_dim), fc_dropout (head_dropout), k
+    (top_k), hidden_size (gate_dim) and CI (channel_independent).
     """
 
     def __init__(self, config: DUETConfig) -> None:
         super().__init__(lookback=config.lookback, horizon=config.horizon, channels=config.channels)
         self.config = config
-        width, p = config.embed_dim, config.dropout
+        width = config.embed_dim
         self.norm = ReversibleInstanceNorm(config.channels)
         self.gate = NoisyTopKGate(
-            config.lookback,
-            config.num_experts,
-            config.top_k,
-            hidden_dim=config.gate_dim,
-            noisy=config.noisy_gating,
+            config.lookback, config.num_experts, config.top_k, hidden_dim=config.gate_dim, noisy=config.noisy_gating
         )
         self.experts = LinearExperts(config.lookback, width, config.num_experts, moving_average=config.moving_average)
         several = config.channels > 1
         self.mask = ChannelMask(config.lookback, sampling=config.mask_sampling) if several else None
-        self.blocks = EncoderStack(
-            EncoderBlock(
-                build_attention(config.attention, width, config.num_heads, config.channels, dropout=p),
-                config.ff_dim,
-                dropout=p,
-                norm_first=False,
-            )
-            for _ in range(config.num_layers if several else 0)
-        )
+        self.blocks = encoder_stack(config, config.channels, num_layers=None if several else 0)
         self.token_norm = LayerNorm(width) if several else nn.Identity()
         self.head = FlattenHead(1, width, config.horizon, dropout=config.head_dropout)
 
@@ -118,7 +100,7 @@ class DUET(ForecastModel):
         *,
         with_penalty: bool = False,
     ) -> Any:
-        """The forecast (B, P, C) of a series (B, L, C) without marks, or what `forecast_and_penalty` returns."""
+        """The forecast (B, P, C) or, with `with_penalty`, the result of `forecast_and_penalty`."""
         if not with_penalty:
             return super().forward(series, marks, future_marks)
         self.check_inputs(series, marks, future_marks)
@@ -128,7 +110,7 @@ class DUET(ForecastModel):
         self, series: Tensor, marks: Tensor | None = None, future_marks: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """The forecast (B, P, C), and the gate's load-balancing penalty, which training adds to its loss."""
-        # a call of the model, so that what hangs on its calls happens: `share_drop_rate` draws anew
+        # calls the module itself, so that its forward hooks run: `share_drop_rate` draws a new rate in one
         forecast, penalty = self(series, marks, future_marks, with_penalty=True)
         return forecast, penalty
 

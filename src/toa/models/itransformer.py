@@ -1,13 +1,12 @@
-"""iTransformer: attention between variates, the whole past of each a token (Liu et al., 2024)."""
+"""iTransformer: attention between variates; the whole past of each is one token (Liu et al., 2024)."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import Tensor
 
-from toa._checks import check_at_least, check_divisible, check_fraction
-from toa.models.base import Backbone, check_sizes, check_types
-from toa.nn import AttentionSpec, EncoderBlock, EncoderStack, LayerNorm, VariateEmbedding, build_attention
+from toa.models.base import Backbone, check_config, encoder_stack
+from toa.models.registry import register_backbone
+from toa.nn import AttentionSpec, LayerNorm, VariateEmbedding
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -25,25 +24,24 @@ class ITransformerConfig:
     dropout: float = 0.1
 
     def __post_init__(self) -> None:
-        check_types(self)
-        check_sizes(self, "lookback", "channels", "num_layers", "ff_dim")
-        check_at_least("num_marks", self.num_marks, 0)
-        check_divisible("embed_dim", self.embed_dim, "num_heads", self.num_heads)
-        check_fraction("dropout", self.dropout)
+        check_config(self)
 
 
+@register_backbone(
+    "itransformer", ITransformerConfig, "forecast", "reconstruct", head=lambda config: {"detach_std": False}
+)
+@register_backbone("itransformer", ITransformerConfig, "classify", head=lambda config: {"head_dropout": config.dropout})
 class ITransformer(Backbone):
-    """Encoder of variate tokens: (B, L, C) and marks (B, L, F) to (B, C, 1, E).
+    """Encoder with one token per variate: (B, L, C) and marks (B, L, F) to (B, C, 1, E).
 
-    Time marks are tokens like the variates; they take part in attention and are dropped at the end. Layer norm after
-    each sub-layer and after the stack.
+    Time marks are tokens too: they take part in attention and are dropped at the end. Layer norm follows each
+    sub-layer and the stack.
 
-    Compared, softmax attention, outputs and gradients, with thuml/iTransformer at
-    c2426e68ca13f74aaec08045c5c724d8ad328124 and thuml/Time-Series-Library at
-    4e938a1767106324dd753b2a44832bf870a0252e.
+    Compared with thuml/iTransformer at c2426e68ca13f74aaec08045c5c724d8ad328124 and thuml/Time-Series-Library at
+    4e938a1767106324dd753b2a44832bf870a0252e: outputs and gradients, softmax attention.
     """
 
-    uses_marks: ClassVar[bool] = True
+    uses_marks = True
 
     def __init__(self, config: ITransformerConfig) -> None:
         super().__init__(
@@ -54,24 +52,14 @@ class ITransformer(Backbone):
             num_marks=config.num_marks,
         )
         self.config = config
-        width, p = config.embed_dim, config.dropout
-        variates = config.channels + config.num_marks
-        self.embed = VariateEmbedding(config.lookback, width, dropout=p)
-        self.blocks = EncoderStack(
-            EncoderBlock(
-                build_attention(config.attention, width, config.num_heads, variates, dropout=p),
-                config.ff_dim,
-                dropout=p,
-                norm_first=False,
-            )
-            for _ in range(config.num_layers)
-        )
-        self.norm = LayerNorm(width)
+        self.embed = VariateEmbedding(config.lookback, config.embed_dim, dropout=config.dropout)
+        self.blocks = encoder_stack(config, config.channels + config.num_marks)
+        self.norm = LayerNorm(config.embed_dim)
 
     def _encode(
         self, series: Tensor, marks: Tensor | None, need_weights: bool, padding: Tensor | None
     ) -> tuple[Tensor, list[Tensor]]:
-        # a token is a whole variate: none is padding alone
+        # a token is a whole variate, so no token holds only padding
         x = self.embed(series, marks)  # (B, C + F, E)
         x, operators = self.blocks.encode(x, need_weights=need_weights)
         return self.norm(x, leading=series.shape[2]).unsqueeze(2), operators  # (B, C, 1, E)

@@ -1,13 +1,14 @@
-"""PatchTST: each channel on its own, its patches the tokens (Nie et al., 2023)."""
+"""PatchTST: each channel by itself, with its patches as tokens (Nie et al., 2023)."""
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-from toa._checks import check_choice, check_divisible, check_fraction
-from toa.models.base import Backbone, check_sizes, check_types
+from toa._checks import check_choice
+from toa.models.base import Backbone, check_config
+from toa.models.registry import register_backbone
 from toa.nn import (
     AttentionSpec,
     EncoderBlock,
@@ -28,10 +29,10 @@ class PatchTSTConfig:
     """Sizes and style of a `PatchTST`.
 
     Attributes:
-        style: "official", as the authors publish it, or "tslib", as Time-Series-Library has it; see `PatchTST`.
-        residual_scores: Whether a layer adds the scores of those before it to its own. None is what is published: on
-            for softmax attention in the official style, off in the other. Off by default for any other attention as
-            well, whose S1 mixes scores already; if on, earlier scores are added before this layer's S1.
+        style: "official", the authors' own form, or "tslib", that of Time-Series-Library; see `PatchTST`.
+        residual_scores: Whether a layer adds the scores of earlier layers to its own, before S1. None means the
+            published form: True for softmax attention in the official style. False for any other attention, whose S1
+            already mixes scores.
     """
 
     lookback: int
@@ -47,28 +48,40 @@ class PatchTSTConfig:
     residual_scores: bool | None = None
 
     def __post_init__(self) -> None:
-        check_types(self)
-        check_sizes(self, "lookback", "num_layers", "ff_dim")
+        check_config(self)
         count_patches(self.lookback, self.patch_len, self.stride)
-        check_divisible("embed_dim", self.embed_dim, "num_heads", self.num_heads)
-        check_fraction("dropout", self.dropout)
         check_choice("style", self.style, STYLES)
         if not (self.residual_scores is None or isinstance(self.residual_scores, bool)):
             raise ValueError(f"residual_scores must be True, False or None, got {self.residual_scores!r}.")
 
     @property
     def num_patches(self) -> int:
-        """Tokens of a channel."""
+        """Number of tokens per channel."""
         return count_patches(self.lookback, self.patch_len, self.stride)
 
     @property
     def adds_scores(self) -> bool:
-        """`residual_scores`, None settled."""
+        """`residual_scores`, with None resolved."""
         if self.residual_scores is not None:
             return self.residual_scores
         return self.style == "official" and self.attention.name == "softmax"
 
 
+def _forecast_head(config: PatchTSTConfig) -> dict[str, object]:
+    if config.style == "official":
+        return {"detach_std": True, "head_dropout": 0.0}
+    return {"detach_std": False, "head_dropout": config.dropout}
+
+
+@register_backbone("patchtst", PatchTSTConfig, "forecast", head=_forecast_head)
+@register_backbone("patchtst", PatchTSTConfig, "reconstruct", settings={"style": "tslib"}, head=_forecast_head)
+@register_backbone(
+    "patchtst",
+    PatchTSTConfig,
+    "classify",
+    settings={"style": "tslib"},
+    head=lambda config: {"instance_norm": True, "gelu": False, "head_dropout": config.dropout},
+)
 class PatchTST(Backbone):
     """Channel-independent encoder of patches: (B, L, C) to (B, C, N, E), N = floor((L - patch_len) / stride) + 2.
 
@@ -77,16 +90,14 @@ class PatchTST(Backbone):
     | projection, position | bias; learned                         | no bias; sinusoidal    |
     | after a sub-layer    | batch norm                            | layer norm             |
     | after the stack      | nothing                               | batch norm             |
-    | scores               | those of earlier layers added         | a layer's own          |
+    | scores               | with those of earlier layers added    | of each layer alone    |
     | dropout              | none on attention weights, twice on   | on attention weights,  |
     |                      | the attention's output                | once on the output     |
 
-    Compared, softmax attention, outputs and gradients, with yuqinie98/PatchTST at
-    204c21efe0b39603ad6e2ca640ef5896646ab1a9 and thuml/Time-Series-Library at
-    4e938a1767106324dd753b2a44832bf870a0252e. Their heads flatten (E, N); ours (N, E).
+    Compared with yuqinie98/PatchTST at 204c21efe0b39603ad6e2ca640ef5896646ab1a9 and thuml/Time-Series-Library at
+    4e938a1767106324dd753b2a44832bf870a0252e: outputs and gradients, softmax attention. Their heads flatten (E, N),
+    ours (N, E).
     """
-
-    uses_marks: ClassVar[bool] = False
 
     def __init__(self, config: PatchTSTConfig) -> None:
         super().__init__(lookback=config.lookback, embed_dim=config.embed_dim, num_tokens=config.num_patches)
@@ -110,7 +121,7 @@ class PatchTST(Backbone):
                     ),
                     config.ff_dim,
                     dropout=p,
-                    # two dropouts in a row, each of rate p, are one of this rate
+                    # equal to two dropouts of rate p in a row
                     attention_dropout=1.0 - (1.0 - p) ** 2 if official else p,
                     norm="batch" if official else "layer",
                     norm_first=False,
@@ -122,12 +133,12 @@ class PatchTST(Backbone):
         self.norm = nn.Identity() if official else TokenBatchNorm(width)
 
     def valid_tokens(self, mask: Tensor) -> Tensor:
-        """Patches with a real step; the steps that prolong a series are as real as its last."""
+        """Patches with a real step; the values appended to a series count as real if its last step does."""
         longer = torch.cat((mask, mask[:, -1:].expand(-1, self.embed.stride)), 1)  # (B, L + stride)
         return longer.unfold(1, self.embed.patch_len, self.embed.stride).any(-1)  # (B, N)
 
     def _fill(self, series: Tensor, mask: Tensor) -> Tensor:
-        """The last real value instead of padding, as a whole series is prolonged at its end."""
+        """Fill the padding with the last real value, which `PatchEmbedding` also appends to a full series."""
         steps = torch.arange(self.lookback, device=series.device)
         last = torch.where(mask, steps, 0).amax(1).view(-1, 1, 1)  # (B, 1, 1)
         values = series.gather(1, last.expand(-1, 1, series.shape[2]))  # (B, 1, C)

@@ -1,30 +1,19 @@
-"""Encoder on point tokens: one token a time step, with an output a token or as a backbone."""
+"""Encoder with one token per time step: the Transformer of the reconstruction, classification and demixing tasks."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
-from torch import Tensor, nn
+from torch import Tensor
 
-from toa._checks import check_at_least
-from toa.models.base import Backbone
-from toa.nn import (
-    AttentionSpec,
-    EncoderBlock,
-    EncoderStack,
-    LayerNorm,
-    Linear,
-    PointEmbedding,
-    PointPositions,
-    PointValues,
-    build_attention,
-)
+from toa.models.base import Backbone, SeriesModel, check_config, encoder_stack
+from toa.models.registry import register_backbone
+from toa.nn import AttentionSpec, LayerNorm, Linear, PointEmbedding, PointPositions, PointValues
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PointEncoderConfig:
     """Sizes of a `PointEncoder`; `values` and `positions` are those of `PointEmbedding`."""
 
-    num_tokens: int
+    lookback: int
     attention: AttentionSpec
     channels: int = 1
     embed_dim: int = 64
@@ -37,21 +26,22 @@ class PointEncoderConfig:
     norm_first: bool = True
 
     def __post_init__(self) -> None:
-        for name in ("num_tokens", "channels", "embed_dim", "num_heads", "num_layers", "ff_dim"):
-            check_at_least(name, getattr(self, name), 1)
+        check_config(self)
 
 
-class PointEncoder(nn.Module):
-    """Series (B, L, C) in, series (B, L, C) out, through attention along time.
+# the form of Time-Series-Library at 4e938a1767106324dd753b2a44832bf870a0252e, which both networks were compared with
+_PUBLISHED = {"values": "conv", "positions": "sinusoidal", "norm_first": False}
 
-    With values="conv", positions="sinusoidal" and norm_first=False it is the Transformer that Time-Series-Library at
-    4e938a1767106324dd753b2a44832bf870a0252e reconstructs series with; compared, softmax attention, with that.
-    """
+
+@register_backbone("transformer", PointEncoderConfig, "reconstruct", settings=_PUBLISHED)
+class PointEncoder(SeriesModel):
+    """Series (B, L, C) to a series (B, L, C), by attention along time. It also takes series shorter than lookback."""
 
     def __init__(self, config: PointEncoderConfig) -> None:
-        super().__init__()
+        super().__init__(lookback=config.lookback, channels=config.channels)
         self.config = config
-        self.embed, self.blocks = _parts(config)
+        self.embed = _embedding(config)
+        self.blocks = encoder_stack(config, config.lookback, norm_first=config.norm_first)
         self.norm = LayerNorm(config.embed_dim)
         self.head = Linear(config.embed_dim, config.channels)
 
@@ -60,31 +50,30 @@ class PointEncoder(nn.Module):
         return self.encode(series)[0]
 
     def encode(self, series: Tensor, need_weights: bool = False) -> tuple[Tensor, list[Tensor]]:
-        """Map a series; with `need_weights`, return each layer's mixing operators (B, H, L, L) as well."""
-        x = self.embed(series)  # (B, L, E)
-        x, operators = self.blocks.encode(x, need_weights=need_weights)
+        """Map a series and, with `need_weights`, return the mixing operators (B, H, L, L) of each layer."""
+        x, operators = self.blocks.encode(self.embed(series), need_weights=need_weights)  # (B, L, E)
         return self.head(self.norm(x)), operators
 
 
+@register_backbone(
+    "transformer",
+    PointEncoderConfig,
+    "classify",
+    settings=_PUBLISHED,
+    head=lambda config: {"head_dropout": config.dropout},
+)
 class PointBackbone(Backbone):
-    """The tokens of a `PointEncoder` without its outputs: (B, L, C) to (B, 1, L, E), each of all channels.
+    """The tokens of a `PointEncoder`: (B, L, C) to (B, 1, L, E), each of all channels."""
 
-    With values="conv", positions="sinusoidal" and norm_first=False it is the encoder that Time-Series-Library at
-    4e938a1767106324dd753b2a44832bf870a0252e classifies series with; see `Classifier`.
-    """
-
-    uses_marks: ClassVar[bool] = False
-    mixes_channels: ClassVar[bool] = True
+    mixes_channels = True
 
     def __init__(self, config: PointEncoderConfig) -> None:
         super().__init__(
-            lookback=config.num_tokens,
-            embed_dim=config.embed_dim,
-            num_tokens=config.num_tokens,
-            channels=config.channels,
+            lookback=config.lookback, embed_dim=config.embed_dim, num_tokens=config.lookback, channels=config.channels
         )
         self.config = config
-        self.embed, self.blocks = _parts(config)
+        self.embed = _embedding(config)
+        self.blocks = encoder_stack(config, config.lookback, norm_first=config.norm_first)
         self.norm = LayerNorm(config.embed_dim)
 
     def valid_tokens(self, mask: Tensor) -> Tensor:
@@ -94,29 +83,16 @@ class PointBackbone(Backbone):
     def _encode(
         self, series: Tensor, marks: Tensor | None, need_weights: bool, padding: Tensor | None
     ) -> tuple[Tensor, list[Tensor]]:
-        x = self.embed(series)  # (B, L, E)
-        x, operators = self.blocks.encode(x, padding, need_weights)
+        x, operators = self.blocks.encode(self.embed(series), padding, need_weights)  # (B, L, E)
         return self.norm(x).unsqueeze(1), operators  # (B, 1, L, E)
 
 
-def _parts(config: PointEncoderConfig) -> tuple[PointEmbedding, EncoderStack]:
-    """Embedding and blocks; weights are drawn in this order."""
-    width, p = config.embed_dim, config.dropout
-    embed = PointEmbedding(
+def _embedding(config: PointEncoderConfig) -> PointEmbedding:
+    return PointEmbedding(
         config.channels,
-        width,
-        config.num_tokens,
+        config.embed_dim,
+        config.lookback,
         values=config.values,
         positions=config.positions,
-        dropout=p,
+        dropout=config.dropout,
     )
-    blocks = EncoderStack(
-        EncoderBlock(
-            build_attention(config.attention, width, config.num_heads, config.num_tokens, dropout=p),
-            config.ff_dim,
-            dropout=p,
-            norm_first=config.norm_first,
-        )
-        for _ in range(config.num_layers)
-    )
-    return embed, blocks

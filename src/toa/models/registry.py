@@ -1,112 +1,110 @@
-"""Models by name, with what their authors put around them."""
+"""The registry of backbones, and functions that build a model of a task from a backbone's name.
+
+A new backbone is one file in this folder: its config and its network with the decorator `register_backbone`.
+"""
 
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, fields
-from typing import Any, Generic, TypeVar
+from dataclasses import MISSING, dataclass, field, fields
+from typing import Any, Literal, TypeVar
 
+from torch import nn
+
+from toa._checks import check_choice
 from toa._registry import Registry
-from toa.models.autoformer import Autoformer, AutoformerConfig
 from toa.models.base import Backbone, ForecastModel
-from toa.models.dlinear import DLinear, DLinearConfig
-from toa.models.duet import DUET, DUETConfig
-from toa.models.forecaster import Forecaster, ForecasterConfig
-from toa.models.informer import Informer, InformerConfig
-from toa.models.itransformer import ITransformer, ITransformerConfig
-from toa.models.patchtst import PatchTST, PatchTSTConfig
-from toa.models.transformer import Transformer, TransformerConfig
-from toa.models.tsmixer import TSMixer, TSMixerConfig
+from toa.models.heads import BackboneForecaster, ClassifyHeadConfig, ClassifyModel, ForecastHeadConfig, ReconstructModel
 from toa.nn import ATTENTIONS, AttentionSpec
 
-ConfigT = TypeVar("ConfigT")
+Task = Literal["forecast", "reconstruct", "classify"]
+Settings = Mapping[str, object]
+Network = TypeVar("Network", bound=type[nn.Module])
 
-# told by the data and the caller, not by a model's settings
-_GIVEN = ("lookback", "horizon", "channels", "num_marks", "attention")
+# configs of the heads that turn a `Backbone` into a model of a task
+_HEADS: Mapping[str, type[Any]] = {
+    "forecast": ForecastHeadConfig,
+    "reconstruct": ForecastHeadConfig,
+    "classify": ClassifyHeadConfig,
+}
+# fields of configs that the data and the caller determine: they are not settings
+_GIVEN = ("lookback", "horizon", "channels", "num_marks", "num_classes", "attention")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ModelEntry(Generic[ConfigT]):
-    """A named model.
+class TaskEntry:
+    """How a backbone is built for one task.
 
     Attributes:
-        config: Its config. Of the fields lookback, horizon, channels, num_marks and attention, which are not settings,
-            it has those that the model needs.
-        model: The whole model from its config, or the backbone of one.
-        published: For a backbone, the settings of the `Forecaster` that it was published in; None for a whole model.
-        uses_marks: Whether the model can make use of time marks.
-        uses_future_marks: Whether it needs those of the steps to forecast as well.
+        network: A `Backbone`, which gets the head of the task, or a complete network for the task.
+        config: Its config.
+        settings: Published settings for this task that differ from the defaults of the config.
+        head: Published settings of the head, from the config.
     """
 
-    config: type[ConfigT]
-    model: Callable[[ConfigT], Backbone | ForecastModel]
-    published: Callable[[ConfigT], dict[str, object]] | None = None
-    uses_marks: bool = False
-    uses_future_marks: bool = False
+    network: type[Any]
+    config: type[Any]
+    settings: Settings
+    head: Callable[[Any], Settings]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BackboneEntry:
+    """A named backbone and the tasks that it supports."""
+
+    tasks: dict[str, TaskEntry] = field(default_factory=dict)
 
     @property
     def takes_attention(self) -> bool:
-        """Whether its attention is chosen by name."""
-        return "attention" in _names(self.config)
+        """Whether its attention can be chosen."""
+        return all("attention" in _field_names(entry.config) for entry in self.tasks.values())
 
-    def settings(self) -> tuple[str, ...]:
-        """Names of what may be set: the model's fields, then those of the forecaster around a backbone."""
-        names = _names(self.config) + (() if self.published is None else _names(ForecasterConfig))
-        return tuple(name for name in names if name not in _GIVEN)
-
-    def required(self) -> tuple[str, ...]:
-        """Those of them that have no default."""
-        known = self.settings()
-        config: Any = self.config
-        return tuple(f.name for f in fields(config) if f.name in known and f.default is MISSING)
-
-    def build(self, given: Mapping[str, object], settings: Mapping[str, object]) -> ForecastModel:
-        """The whole model; `given` has sizes of the data and the attention, `settings` what `settings()` names."""
-        own = _names(self.config)
-        config = self.config(**{key: value for key, value in {**given, **settings}.items() if key in own})
-        model = self.model(config)
-        if isinstance(model, ForecastModel):
-            return model
-        assert self.published is not None, "a backbone's entry says what it was published in"
-        around = {key: given[key] for key in ("horizon", "channels")} | self.published(config)
-        around |= {key: value for key, value in settings.items() if key not in own}
-        return Forecaster(model, ForecasterConfig(**around))  # type: ignore[arg-type]
+    def settings(self, task: Task) -> tuple[str, ...]:
+        """Names of all settings for a task: fields of the config and, for a `Backbone`, of the head's config."""
+        entry = self.tasks[task]
+        names = _field_names(entry.config)
+        if issubclass(entry.network, Backbone):
+            names += _field_names(_HEADS[task])
+        return tuple(dict.fromkeys(name for name in names if name not in _GIVEN))
 
 
-def _names(config: Any) -> tuple[str, ...]:
-    return tuple(field.name for field in fields(config))
+BACKBONES: Registry[BackboneEntry] = Registry("backbone")
 
 
-def _around_patchtst(config: PatchTSTConfig) -> dict[str, object]:
-    if config.style == "official":
-        return {"detach_std": True, "head_dropout": 0.0}
-    return {"detach_std": False, "head_dropout": config.dropout}
+def backbone_names(task: Task) -> tuple[str, ...]:
+    """Names of the backbones that support a task."""
+    return tuple(name for name in BACKBONES if task in BACKBONES[name].tasks)
 
 
-def _around_itransformer(config: ITransformerConfig) -> dict[str, object]:
-    return {"detach_std": False, "head_dropout": 0.0}
+def register_backbone(
+    name: str,
+    config: type[Any],
+    *tasks: Task,
+    settings: Settings | None = None,
+    head: Callable[[Any], Settings] = lambda config: {},
+) -> Callable[[Network], Network]:
+    """Class decorator that registers a network as the backbone `name` of some tasks.
 
+    Args:
+        name: Name in `BACKBONES`. Decorators may add tasks to a registered name.
+        config: Config of the network. Its fields lookback, horizon, channels, num_marks and attention, if it has them,
+            are filled from the data and the caller. All other fields are settings.
+        tasks: Tasks that the network supports. A `Backbone` can support all of them. Without a head, a `ForecastModel`
+            supports "forecast", and a `SeriesModel` from series to series supports "reconstruct".
+        settings: Published settings for these tasks that differ from the defaults of the config.
+        head: Published settings of the head, as a function of the config.
+    """
 
-MODELS: Registry[ModelEntry[Any]] = Registry("model")
-MODELS.register("patchtst")(
-    ModelEntry(config=PatchTSTConfig, model=PatchTST, published=_around_patchtst, uses_marks=PatchTST.uses_marks)
-)
-MODELS.register("itransformer")(
-    ModelEntry(
-        config=ITransformerConfig,
-        model=ITransformer,
-        published=_around_itransformer,
-        uses_marks=ITransformer.uses_marks,
-    )
-)
-MODELS.register("transformer")(
-    ModelEntry(config=TransformerConfig, model=Transformer, uses_marks=True, uses_future_marks=True)
-)
-MODELS.register("dlinear")(ModelEntry(config=DLinearConfig, model=DLinear))
-MODELS.register("tsmixer")(ModelEntry(config=TSMixerConfig, model=TSMixer))
-MODELS.register("informer")(ModelEntry(config=InformerConfig, model=Informer, uses_marks=True, uses_future_marks=True))
-MODELS.register("autoformer")(
-    ModelEntry(config=AutoformerConfig, model=Autoformer, uses_marks=True, uses_future_marks=True)
-)
-MODELS.register("duet")(ModelEntry(config=DUETConfig, model=DUET))
+    def register(network: Network) -> Network:
+        if name not in BACKBONES:
+            BACKBONES.register(name)(BackboneEntry())
+        entries = BACKBONES[name].tasks
+        for task in tasks:
+            check_choice("task", task, _HEADS)
+            if task in entries:
+                raise ValueError(f"backbone {name!r} is already registered for task {task!r}; choose another name.")
+            entries[task] = TaskEntry(network=network, config=config, settings=settings or {}, head=head)
+        return network
+
+    return register
 
 
 def build_forecaster(
@@ -117,51 +115,100 @@ def build_forecaster(
     channels: int,
     attention: str | AttentionSpec | None = None,
     num_marks: int = 0,
-    settings: Mapping[str, object] | None = None,
+    settings: Settings | None = None,
 ) -> ForecastModel:
-    """A forecasting model by name.
+    """A forecasting model by the name of its backbone.
 
     Args:
-        name: A name of `MODELS`.
+        name: A name of `backbone_names("forecast")`.
         lookback: Length L of the past.
         horizon: Length P of the forecast.
         channels: Number of channels C.
-        attention: A name of `toa.nn.ATTENTIONS`, or a spec; None for a model that has none to choose, and only there.
-        num_marks: Time features F of each step; 0 for a model that uses none.
-        settings: Fields of the model's config and, for a backbone, of `ForecasterConfig`, but for those above. What is
-            left out is as the model's authors publish it.
+        attention: A name of `toa.nn.ATTENTIONS`, or a spec; None for a backbone without a choice of attention.
+        num_marks: Number of time features F per step; 0 for a backbone that uses none.
+        settings: Names of `BACKBONES[name].settings("forecast")`, with values. Defaults are as published.
 
     Raises:
-        ValueError: If the model, the attention, a setting or its value is unknown, or sizes do not fit.
+        ValueError: If a name or a setting is unknown, a value is out of range, or sizes do not fit together.
     """
-    entry = MODELS[name]
+    sizes = {"lookback": lookback, "horizon": horizon, "channels": channels, "num_marks": num_marks}
+    network, head = _build(name, "forecast", attention, settings, sizes)
+    if isinstance(network, ForecastModel):
+        return network
+    return BackboneForecaster(network, ForecastHeadConfig(horizon=horizon, channels=channels, **head))
+
+
+def build_reconstructor(
+    name: str,
+    *,
+    lookback: int,
+    channels: int,
+    attention: str | AttentionSpec | None = None,
+    settings: Settings | None = None,
+) -> ReconstructModel:
+    """A reconstruction model by the name of its backbone; arguments and errors as in `build_forecaster`.
+
+    Default settings, sizes apart, are those of Time-Series-Library for anomaly detection.
+    """
+    network, head = _build(name, "reconstruct", attention, settings, {"lookback": lookback, "channels": channels})
+    if isinstance(network, Backbone):
+        network = BackboneForecaster(network, ForecastHeadConfig(horizon=lookback, channels=channels, **head))
+    return ReconstructModel(network)
+
+
+def build_classifier(
+    name: str,
+    *,
+    lookback: int,
+    channels: int,
+    num_classes: int,
+    attention: str | AttentionSpec | None = None,
+    settings: Settings | None = None,
+) -> ClassifyModel:
+    """A classification model by the name of its backbone; arguments and errors as in `build_forecaster`.
+
+    Default settings, sizes apart, are those of Time-Series-Library for classification. `lookback` is the length of
+    the longest series.
+    """
+    network, head = _build(name, "classify", attention, settings, {"lookback": lookback, "channels": channels})
+    return ClassifyModel(network, ClassifyHeadConfig(num_classes=num_classes, channels=channels, **head))
+
+
+def _build(
+    name: str, task: Task, attention: str | AttentionSpec | None, settings: Settings | None, sizes: Mapping[str, int]
+) -> tuple[Any, dict[str, Any]]:
+    """The network of a backbone, and the settings of its head."""
+    check_choice("backbone", name, backbone_names(task))
+    entry = BACKBONES[name].tasks[task]
     settings = {} if settings is None else settings
-    known = entry.settings()
+    _check_request(name, task, attention, settings, sizes.get("num_marks", 0))
+    spec = AttentionSpec(name=attention) if isinstance(attention, str) else attention
+    own = _field_names(entry.config)
+    values = {**sizes, "attention": spec, **entry.settings, **settings}
+    config = entry.config(**{key: value for key, value in values.items() if key in own})
+    head = {**entry.head(config), **{key: value for key, value in settings.items() if key not in own}}
+    return entry.network(config), head
+
+
+def _check_request(
+    name: str, task: Task, attention: str | AttentionSpec | None, settings: Settings, num_marks: int
+) -> None:
+    entry = BACKBONES[name].tasks[task]
+    known = BACKBONES[name].settings(task)
     for key in settings:
         if key not in known:
             raise ValueError(f"unknown setting {key!r} of model {name!r}; known: {', '.join(known)}.")
-    for key in entry.required():
-        if key not in settings:
-            raise ValueError(f"{key} must be set for model {name!r}, which has no default for it, got nothing; set it.")
-    if num_marks and not entry.uses_marks:
-        raise ValueError(f"num_marks must be 0 for model {name!r}, which uses no marks, got {num_marks}; leave it out.")
-    given = {
-        "lookback": lookback,
-        "horizon": horizon,
-        "channels": channels,
-        "num_marks": num_marks,
-        "attention": AttentionSpec(name=attention) if isinstance(attention, str) else attention,
-    }
-    check_attention(name, attention)
-    return entry.build(given, settings)
-
-
-def check_attention(name: str, attention: str | AttentionSpec | None) -> None:
-    """Refuse an attention for a model that has none to choose, and none for one that has."""
-    if attention is not None and not MODELS[name].takes_attention:
-        chosen = attention if isinstance(attention, str) else attention.name
-        raise ValueError(
-            f"attention must be None for model {name!r}, which has none to choose, got {chosen!r}; leave it out."
-        )
-    if attention is None and MODELS[name].takes_attention:
+    for required in fields(entry.config):
+        if required.name in known and required.default is MISSING and required.name not in settings:
+            raise ValueError(f"{required.name} must be set for model {name!r}, got no value; it has no default.")
+    if num_marks and not entry.network.uses_marks:
+        raise ValueError(f"num_marks must be 0 for model {name!r}, got {num_marks}; it does not use time marks.")
+    if attention is None and BACKBONES[name].takes_attention:
         raise ValueError(f"attention must be given for model {name!r}, got None; known: {', '.join(ATTENTIONS)}.")
+    if attention is not None and not BACKBONES[name].takes_attention:
+        chosen = attention if isinstance(attention, str) else attention.name
+        raise ValueError(f"attention must be None for model {name!r}, got {chosen!r}; it has no choice of attention.")
+
+
+def _field_names(config: type[Any]) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(config))

@@ -1,17 +1,17 @@
-"""TSMixer: perceptrons along time and across channels by turns (Chen et al., 2023), as Time-Series-Library has it."""
+"""TSMixer: perceptrons along time and across channels in turn (Chen et al., 2023)."""
 
 from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from toa._checks import check_fraction
-from toa.models.base import ForecastModel, check_sizes, check_types
+from toa.models.base import ForecastModel, check_config
+from toa.models.registry import register_backbone
 from toa.nn import Dropout, Linear
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TSMixerConfig:
-    """Sizes of a `TSMixer`; `embed_dim` is the width inside of its perceptrons."""
+    """Sizes of a `TSMixer`; `embed_dim` is the hidden width of its perceptrons."""
 
     lookback: int
     horizon: int
@@ -21,9 +21,7 @@ class TSMixerConfig:
     dropout: float = 0.1
 
     def __post_init__(self) -> None:
-        check_types(self)
-        check_sizes(self, "lookback", "horizon", "channels", "embed_dim", "num_layers")
-        check_fraction("dropout", self.dropout)
+        check_config(self)
 
 
 class MixerBlock(nn.Module):
@@ -37,15 +35,16 @@ class MixerBlock(nn.Module):
         self.dropout = Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Mix; the shape stays."""
+        """Mix tokens; the shape stays the same."""
         x = x + self.dropout(self.temporal(x))
         return x + self.dropout(self.channel(x.mT).mT)
 
 
+@register_backbone("tsmixer", TSMixerConfig, "forecast")
 class TSMixer(ForecastModel):
     """Blocks that mix time and channels, then one linear map along time: (B, L, C) to (B, P, C). No normalisation.
 
-    Compared, outputs and gradients, with thuml/Time-Series-Library at 4e938a1767106324dd753b2a44832bf870a0252e.
+    Compared with thuml/Time-Series-Library at 4e938a1767106324dd753b2a44832bf870a0252e: outputs and gradients.
     """
 
     def __init__(self, config: TSMixerConfig) -> None:

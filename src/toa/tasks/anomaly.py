@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from toa._checks import check_at_least, check_choice
 from toa.data import ANOMALY_SETS, AnomalyData, SeriesWindows, check_own_files, load_anomaly, locate_anomaly
-from toa.models import RECONSTRUCTORS, build_reconstructor
+from toa.models import backbone_names, build_reconstructor
 from toa.nn import share_drop_rate
 from toa.tasks.base import (
     TASKS,
@@ -112,7 +112,7 @@ class AnomalyDetection(Task):
     catalogue = ANOMALY_SETS
 
     def backbones(self) -> Mapping[str, bool]:
-        return dict.fromkeys(RECONSTRUCTORS, True)
+        return dict.fromkeys(backbone_names("reconstruct"), True)
 
     def dataset_settings(self, protocol: Protocol, table: Settings, dataset: str, **names: Any) -> Settings:
         if not self.check_dataset(dataset):

@@ -17,7 +17,7 @@ from toa.data import CLASSIFICATION_SETS, ClassificationData, load_classificatio
 from toa.data.cases import CaseBatch, Cases
 from toa.data.classification import EVALUATIONS
 from toa.data.classification import Evaluation as Split
-from toa.models import CLASSIFIERS, build_classifier
+from toa.models import BACKBONES, backbone_names, build_classifier
 from toa.nn import share_drop_rate
 from toa.tasks.base import TASKS, Evaluation, Record, RunConfig, Task, check_sample, epoch_line, model_checkpoint
 from toa.tasks.batches import ShuffledBatches
@@ -63,7 +63,7 @@ class Classification(Task):
     catalogue = CLASSIFICATION_SETS
 
     def backbones(self) -> Mapping[str, bool]:
-        return dict.fromkeys(CLASSIFIERS, True)
+        return dict.fromkeys(backbone_names("classify"), True)
 
     def folder_name(self, config: ClassifyRun) -> str:
         dataset = Path(config.dataset).name.split("_TRAIN.ts")[0]
@@ -89,7 +89,7 @@ class Classification(Task):
 
     def load(self, config: ClassifyRun, device: torch.device, data_dir: Path | None = None) -> ClassificationData:
         # a series shorter than one patch is padded
-        has_patches = "patch_len" in CLASSIFIERS[config.backbone].settings()
+        has_patches = "patch_len" in BACKBONES[config.backbone].settings("classify")
         return load_classification(
             config.dataset,
             evaluation=config.evaluation,

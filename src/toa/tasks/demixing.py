@@ -83,7 +83,7 @@ class DemixingConfig:
     def model(self) -> PointEncoderConfig:
         """Sizes of the model."""
         return PointEncoderConfig(
-            num_tokens=self.signals.length,
+            lookback=self.signals.length,
             attention=self.attention,
             embed_dim=self.embed_dim,
             num_heads=self.num_heads,

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from toa._checks import check_at_least, check_choice
 from toa.data import DATASETS, ForecastData, load_forecast, locate, mark_names
 from toa.data.windows import WindowBatch, Windows
-from toa.models import MODELS, build_forecaster
+from toa.models import BACKBONES, backbone_names, build_forecaster
 from toa.nn import share_drop_rate
 from toa.tasks.base import (
     TASKS,
@@ -91,7 +91,7 @@ class Forecasting(Task):
     catalogue = DATASETS
 
     def backbones(self) -> Mapping[str, bool]:
-        return {name: MODELS[name].takes_attention for name in MODELS}
+        return {name: BACKBONES[name].takes_attention for name in backbone_names("forecast")}
 
     def dataset_settings(self, protocol: Protocol, table: Settings, dataset: str, **names: Any) -> Settings:
         """Settings for one dataset and horizon: `horizons` lists those covered, `horizon.N` overrides for one."""

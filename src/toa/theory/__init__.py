@@ -1,14 +1,13 @@
-"""Proposition 1 and the five cases of the paper as code: optimal operators, how far softmax is, and weights that reach.
+"""Proposition 1 and the five cases of the paper as code.
 
-The proposition is about one softmax head, and scales positions with the rest of a token: what is left is the average
-(`uniform_distance`). With positions kept, one head reaches the simplex (`simplex_distance`), and several heads with a
-signed W_O reach every operator with equal row sums (`multihead_distance`), cases A, B and E among them. One TOA head
+Proposition 1 concerns one softmax head whose positions are scaled with the rest of a token: it can only average
+(`uniform_distance`). With fixed positions, one head reaches the simplex (`simplex_distance`). Several heads with a
+signed W_O reach every operator with equal row sums (`multihead_distance`), including cases A, B and E. One TOA head
 reaches every operator (`realise`).
 """
 
-from toa.theory.bases import local_atoms
-from toa.theory.case import Case, Claim
-from toa.theory.cases import CASES
+from toa.theory.case import CLAIMS, Case
+from toa.theory.cases import CASES, local_atoms
 from toa.theory.proposition import random_head, scaled_outputs, uniform_gap
 from toa.theory.realisation import Realisation, realisation_error, realise
 from toa.theory.simplex import in_simplex, multihead_distance, simplex_distance, simplex_projection, uniform_distance
@@ -16,8 +15,8 @@ from toa.theory.table import TheoryRow, theory_row, theory_table
 
 __all__ = [
     "CASES",
+    "CLAIMS",
     "Case",
-    "Claim",
     "Realisation",
     "TheoryRow",
     "in_simplex",

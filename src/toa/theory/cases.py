@@ -1,4 +1,4 @@
-"""The five cases of the paper and its two tokenisations: each builds its optimal operator from named parameters.
+"""The five cases of the paper and its two tokenisations: each builds its optimal operator, in float64.
 
 Alphabet: Z regimes, T horizon, L or N tokens, C channels, K periods.
 """
@@ -7,29 +7,15 @@ import math
 from collections.abc import Callable, Sequence
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
-from toa._checks import check_at_least, check_divisible, check_positive
+from toa._checks import check_at_least, check_at_most, check_divisible, check_positive
 from toa._registry import Registry
 from toa.data import HarmonicDemixing
-from toa.theory.bases import local_atoms, projector, quadrature, time_steps
-from toa.theory.case import (
-    Case,
-    diagonal_within,
-    every_row_outside,
-    negative_in_every_row,
-    negative_off_diagonal,
-    no_unit_row_sum,
-    projectors,
-    some_row_outside,
-    subtracts,
-    zero_row_sums,
-)
+from toa.theory.case import Case
 
 CASES: Registry[Callable[..., Case]] = Registry("case")
-
-
-def _generator(seed: int) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 @CASES.register("A")
@@ -39,109 +25,86 @@ def harmonic_continuation(*, length: int = 48, horizon: int = 24, periods: Seque
     Args:
         length: Observed steps L, a multiple of every period; then each sinusoid sums to zero and T* 1 = 0.
         horizon: Steps T to forecast, at most L.
-        periods: Distinct whole numbers of at least 3 steps; of a shorter one the samples do not show both quadratures.
+        periods: Distinct periods of at least 3 steps. Samples of a shorter one do not determine its phase.
     """
     check_at_least("horizon", horizon, 1)
+    check_at_most("horizon", horizon, "length", length, f"observe at least {horizon} steps")
     for period in periods:
         check_at_least("period", period, 3)
         check_divisible("length", length, "period", period)
     if not periods or len(set(periods)) < len(periods):
         raise ValueError(f"periods must be distinct and at least one, got {tuple(periods)}; drop the repeated ones.")
-    if horizon > length:
-        raise ValueError(f"horizon must be at most length={length}, got {horizon}; observe {horizon} steps or more.")
-    frequencies = 2.0 * math.pi / torch.tensor(periods, dtype=torch.float64)
-    basis = quadrature(torch.outer(frequencies, time_steps(length + horizon)))  # (L+T, 2K)
-    return Case(
-        name="A",
-        title="harmonic continuation",
-        operators=(basis[length:] @ torch.linalg.pinv(basis[:length])).unsqueeze(0),
-        features=1,
-        claims={"every row sums to zero": zero_row_sums, "every row leaves the simplex": every_row_outside},
-    )
+    basis = _quadrature(torch.outer(_frequencies(periods), _steps(length + horizon)))  # (L+T, 2K)
+    operators = (basis[length:] @ torch.linalg.pinv(basis[:length])).unsqueeze(0)
+    claims = ("every row sums to zero", "every row leaves the simplex")
+    return Case(name="A", title="harmonic continuation", operators=operators, features=1, claims=claims)
 
 
 @CASES.register("B")
 def residualization(*, num_tokens: int = 48, width: int = 7) -> Case:
-    """Case B: take the moving average away, T* = I - G.
+    """Case B: subtract the moving average, T* = I - G.
 
     Args:
         num_tokens: Steps N.
-        width: Steps that the average spans, odd; at an edge, those of them that exist.
+        width: Odd number of steps in the average; at the ends, it covers the steps that exist.
     """
     check_at_least("width", width, 3)
     if width % 2 == 0 or width > num_tokens:
         raise ValueError(f"width must be odd and at most num_tokens={num_tokens}, got {width}; use 3, for instance.")
-    t = time_steps(num_tokens)
+    t = _steps(num_tokens)
     window = ((t[:, None] - t).abs() <= width // 2).double()
     average = window / window.sum(-1, keepdim=True)
-    return Case(
-        name="B",
-        title="residualization",
-        operators=(torch.eye(num_tokens, dtype=torch.float64) - average).unsqueeze(0),
-        features=1,
-        claims={"every row sums to zero": zero_row_sums, "every row has a negative entry": negative_in_every_row},
-    )
+    operators = (_eye(num_tokens) - average).unsqueeze(0)
+    claims = ("every row sums to zero", "every row has a negative entry")
+    return Case(name="B", title="residualization", operators=operators, features=1, claims=claims)
 
 
 @CASES.register("C")
 def latent_factors(*, channels: int = 24, factors: int = 4, steps: int = 16, seed: int = 0) -> Case:
-    """Case C: clean C channels that r latent factors drive, T* = A (AᵀA)⁻¹ Aᵀ with A ~ N(0, 1).
+    """Case C: denoise C channels driven by r latent factors, T* = A (AᵀA)⁻¹ Aᵀ with A ~ N(0, 1).
 
-    The lemma's negative entries hold for an open set of A, not for all of them; the row sums alone refute softmax.
+    The negative entries of the lemma hold for an open set of A, not for every A. The row sums alone exclude softmax.
 
     Args:
         channels: Tokens C.
         factors: Latent factors r < C.
-        steps: Steps that the token of a channel holds.
-        seed: Draws A.
+        steps: Steps per token of a channel.
+        seed: Seed of A.
     """
     check_at_least("factors", factors, 1)
-    if factors >= channels:
-        raise ValueError(f"factors must be below channels={channels}, got {factors}; else T* is the identity.")
+    check_at_most("factors", factors, "channels-1", channels - 1, "use fewer factors than channels")
     mixing = torch.randn(channels, factors, generator=_generator(seed), dtype=torch.float64)
-    return Case(
-        name="C",
-        title="latent factor demixing",
-        operators=projector(mixing).unsqueeze(0),
-        features=steps,
-        claims={
-            "an orthogonal projector": projectors,
-            "diagonal strictly between zero and one": diagonal_within,
-            "every row has a negative entry": negative_in_every_row,
-            "no row sums to one": no_unit_row_sum,
-        },
+    operators = _projector(mixing).unsqueeze(0)
+    claims = (
+        "an orthogonal projector",
+        "diagonal strictly between zero and one",
+        "every row has a negative entry",
+        "no row sums to one",
     )
+    return Case(name="C", title="latent factor demixing", operators=operators, features=steps, claims=claims)
 
 
 @CASES.register("D")
 def time_warping(*, length: int = 96, phase: float = 0.0) -> Case:
     """Case D: recover sinusoids under three warps of time; T_z projects onto cos, sin(ω_k τ_z(t) + φ), (3, L, L).
 
-    τ_0 = t, τ_1 = t + 20 sin(4πt/L), τ_2 = t + 40 (t/L)² and the periods 24, 84, 168 of the paper's L = 672, all
+    τ_0 = t, τ_1 = t + 20 sin(4πt/L), τ_2 = t + 40 (t/L)², with the periods 24, 84, 168 of the paper's L = 672, all
     scaled by L / 672.
 
-    cos(x + φ) and sin(x + φ) span one plane for every φ, so T_z does not depend on the phase: the paper's family
-    {T*(φ)} is a single matrix, and what a layer has to choose is the warp. Row sums are zero for τ_0 only.
+    cos(x + φ) and sin(x + φ) span the same plane for every φ, so T_z does not depend on the phase. The paper's family
+    {T*(φ)} is one matrix; a layer has to choose the warp only. Row sums are zero for τ_0 only.
 
     Args:
         length: Steps L, at least 84: three samples of the shortest period.
-        phase: φ, without effect on the operators.
+        phase: φ, which has no effect on the operators.
     """
     check_at_least("length", length, 84)
     signals = HarmonicDemixing().scaled(length)
-    frequencies = 2.0 * math.pi / torch.tensor(signals.periods, dtype=torch.float64)
-    bases = [quadrature(torch.outer(frequencies, warp) + phase) for warp in signals.warps()]
-    return Case(
-        name="D",
-        title="phase drift and time warping",
-        operators=torch.stack([projector(basis) for basis in bases]),
-        features=1,
-        claims={
-            "orthogonal projectors": projectors,
-            "every row has a negative entry": negative_in_every_row,
-            "every row leaves the simplex": every_row_outside,
-        },
-    )
+    frequencies = _frequencies(signals.periods)
+    bases = [_quadrature(torch.outer(frequencies, warp) + phase) for warp in signals.warps()]
+    operators = torch.stack([_projector(basis) for basis in bases])
+    claims = ("orthogonal projectors", "every row has a negative entry", "every row leaves the simplex")
+    return Case(name="D", title="phase drift and time warping", operators=operators, features=1, claims=claims)
 
 
 @CASES.register("E")
@@ -155,30 +118,22 @@ def local_features(
 ) -> Case:
     """Case E: recover a transient at centre c; T_c projects onto the atom and its quadrature, (Z, N, N).
 
-    T_c = ψψᵀ/‖ψ‖² + ψ'ψ'ᵀ/‖ψ'‖². The paper prints (ψψᵀ + ψ'ψ'ᵀ) / (‖ψ‖² + ‖ψ'‖²), which for a pair of equal norms is
-    half of that and not idempotent; a projection leaves the atom as it is. As in case D the phase has no effect.
+    T_c = ψψᵀ/‖ψ‖² + ψ'ψ'ᵀ/‖ψ'‖². The paper prints (ψψᵀ + ψ'ψ'ᵀ) / (‖ψ‖² + ‖ψ'‖²). For two atoms of equal norm this is
+    half of T_c, and not a projection. As in case D the phase has no effect.
 
     Args:
         num_tokens: Steps N.
-        window: Samples R of an atom.
+        window: Samples R per atom.
         cycles: Periods within the window.
-        centres: Where the transient may be: the regimes.
-        phase: φ, without effect on the operators.
+        centres: Possible centres of the transient: the regimes.
+        phase: φ, which has no effect on the operators.
     """
     check_at_least("the number of centres", len(centres), 1)
     atoms = torch.stack([local_atoms(num_tokens, window, cycles, centre, phase) for centre in centres])
     unit = atoms / torch.linalg.vector_norm(atoms, dim=1, keepdim=True)  # (Z, N, 2)
-    return Case(
-        name="E",
-        title="local transients",
-        operators=unit @ unit.mT,
-        features=1,
-        claims={
-            "orthogonal projectors": projectors,
-            "every row sums to zero": zero_row_sums,
-            "every row that is not zero has a negative entry": negative_in_every_row,
-        },
-    )
+    operators = unit @ unit.mT
+    claims = ("orthogonal projectors", "every row sums to zero", "every row that is not zero has a negative entry")
+    return Case(name="E", title="local transients", operators=operators, features=1, claims=claims)
 
 
 @CASES.register("patch")
@@ -188,42 +143,86 @@ def patch_differencing(*, num_patches: int = 42, lag: int = 7, patch_length: int
     Args:
         num_patches: Tokens N.
         lag: S, from 1 to N - 1.
-        patch_length: Samples that a token holds.
+        patch_length: Samples per token.
     """
     check_at_least("lag", lag, 1)
-    if lag >= num_patches:
-        raise ValueError(f"lag must be below num_patches={num_patches}, got {lag}; else nothing is subtracted.")
+    check_at_most("lag", lag, "num_patches-1", num_patches - 1, "use a shorter lag")
     shift = torch.ones(num_patches - lag, dtype=torch.float64).diag(-lag)
-    return Case(
-        name="patch",
-        title="patch differencing",
-        operators=(torch.eye(num_patches, dtype=torch.float64) - shift).unsqueeze(0),
-        features=patch_length,
-        claims={"some row subtracts": subtracts, "some row leaves the simplex": some_row_outside},
-    )
+    operators = (_eye(num_patches) - shift).unsqueeze(0)
+    claims = ("some row subtracts", "some row leaves the simplex")
+    return Case(name="patch", title="patch differencing", operators=operators, features=patch_length, claims=claims)
 
 
 @CASES.register("inverted")
 def cross_variate_demixing(*, channels: int = 24, leakage: float = 0.4, steps: int = 32, seed: int = 0) -> Case:
-    """Undo a leak between channels: T* = A⁻¹ with A = I + E, E ≥ 0 off the diagonal.
+    """Undo leakage between channels: T* = A⁻¹ with A = I + E, E ≥ 0 off the diagonal.
 
     Args:
         channels: Tokens C, at least 2.
-        leakage: Bound on the row sums of E, below 1/2. Its entries differ by a factor of two at most, so in
-            A⁻¹ = I - E + E² - ... the first order wins: the diagonal is positive, all else negative.
-        steps: Steps that the token of a channel holds.
-        seed: Draws E.
+        leakage: Bound on the row sums of E, below 1/2. Entries of E differ at most by a factor of two, so the first
+            order of A⁻¹ = I - E + E² - ... decides the signs: positive on the diagonal, negative elsewhere.
+        steps: Steps per token of a channel.
+        seed: Seed of E.
     """
     check_at_least("channels", channels, 2)
     check_positive("leakage", leakage)
     if leakage >= 0.5:
-        raise ValueError(f"leakage must be below 0.5, got {leakage}; more may turn signs around.")
+        raise ValueError(f"leakage must be below 0.5, got {leakage}; more may change the signs of T*.")
     leak = 0.5 + 0.5 * torch.rand(channels, channels, generator=_generator(seed), dtype=torch.float64)
     leak = leak.fill_diagonal_(0.0) * (leakage / (channels - 1))
-    return Case(
-        name="inverted",
-        title="cross-variate demixing",
-        operators=torch.linalg.inv(torch.eye(channels, dtype=torch.float64) + leak).unsqueeze(0),
-        features=steps,
-        claims={"some row subtracts": subtracts, "negative off the diagonal": negative_off_diagonal},
-    )
+    operators = torch.linalg.inv(_eye(channels) + leak).unsqueeze(0)
+    claims = ("some row subtracts", "negative off the diagonal")
+    return Case(name="inverted", title="cross-variate demixing", operators=operators, features=steps, claims=claims)
+
+
+def local_atoms(
+    num_tokens: int, window: int, cycles: int, centre: int, phase: float = 0.0
+) -> Float[Tensor, "{num_tokens} 2"]:
+    """The atom w(t - c) cos(ω(t - c) + φ) of case E and, as a second column, its quadrature at φ + π/2.
+
+    w(u) = 1 - cos(2π(u + R/2 + ½)/R) > 0 on R samples, ω = 2π cycles/R. For 2 ≤ cycles ≤ (R - 3)/2 both have zero mean
+    and equal norms, and they are orthogonal.
+    """
+    start = centre - window // 2
+    check_at_least("cycles", cycles, 2)
+    if 2 * cycles > window - 3:
+        raise ValueError(f"window must be at least 2 cycles + 3 = {2 * cycles + 3}, got {window}; widen it.")
+    if start < 0 or start + window > num_tokens:
+        raise ValueError(
+            f"centre must leave {window} samples inside num_tokens={num_tokens}, got {centre}; "
+            f"use {window // 2} to {num_tokens - window + window // 2}."
+        )
+    samples = _steps(window)
+    envelope = 1.0 - (2.0 * math.pi * (samples + 0.5) / window).cos()
+    angle = 2.0 * math.pi * cycles / window * (samples - window // 2) + phase
+    atoms = torch.zeros(num_tokens, 2, dtype=torch.float64)
+    atoms[start : start + window, 0] = envelope * angle.cos()
+    atoms[start : start + window, 1] = envelope * (angle + math.pi / 2.0).cos()
+    return atoms
+
+
+def _generator(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def _eye(size: int) -> Tensor:
+    return torch.eye(size, dtype=torch.float64)
+
+
+def _steps(length: int) -> Tensor:
+    return torch.arange(length, dtype=torch.float64)
+
+
+def _frequencies(periods: Sequence[float]) -> Tensor:
+    return 2.0 * math.pi / torch.tensor(periods, dtype=torch.float64)
+
+
+def _quadrature(angles: Float[Tensor, "k t"]) -> Float[Tensor, "t _columns"]:
+    """One column of cosines and one of sines per row of angles."""
+    return torch.cat([angles.cos(), angles.sin()]).mT
+
+
+def _projector(basis: Float[Tensor, "n r"]) -> Float[Tensor, "n n"]:
+    """Φ (ΦᵀΦ)⁻¹ Φᵀ, computed from an orthonormal basis of the same span."""
+    q = torch.linalg.qr(basis).Q
+    return q @ q.mT

@@ -1,4 +1,4 @@
-"""Weights of a complete TOA layer, projections and all, that make it the operator of a case.
+"""Weights of a complete TOA layer, including its projections, that make it apply the operator of a case.
 
 Alphabet: B batch, Z regimes, T output positions, N input positions, F features, H heads, E width of a token.
 """
@@ -11,39 +11,38 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from toa import ops
-from toa._checks import check_at_least, check_choice, check_shape
+from toa._checks import check_at_least, check_at_most, check_choice, check_shape
 from toa.nn import DenseOperator, TemporalOperatorAttention, Variant
 from toa.theory.case import Case
 
-# e^-120 is zero in float32 and 1e-52 in float64: a score this far below another one is shut off
+# e^-120 is zero in float32 and 1e-52 in float64: a score that is lower by this much has no weight
 _SHUT = 120.0
 
-# S2 = I + M passes the input itself along, and its rounding with it; so S2 is scaled up and W_O down, exactly
+# S2 = I + M also passes the input and its rounding error; scaling S2 up and W_O down by a power of two reduces this
 _GAIN = 64.0
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class Realisation:
-    """A layer that applies T_z to the features of its tokens, for the regime z that the tokens name.
+    """A layer that applies T_z to the features of its tokens, where z is the regime in the tokens.
 
-    A token is [F features | its position, one-hot, N | its regime, one-hot, Z | padding]. Backbones add positions to
-    their tokens, and without them no attention layer could do it: it answers equal tokens with equal outputs, whatever
-    the rows of T* are. The regime stands for what earlier layers detect in the signal.
+    A token is [F features | one-hot position, N | one-hot regime, Z | padding]. Positions are necessary, and backbones
+    add them: without them an attention layer gives equal outputs for equal tokens. The regime represents what earlier
+    layers detect in the signal.
     """
 
     case: Case
     layer: TemporalOperatorAttention
 
     def tokens(self, features: Float[Tensor, "b n f"], regime: Int[Tensor, " b"] | None = None) -> Tensor:
-        """Tokens (B, n, E) of the first n ≤ N positions; each sample has a regime of its own."""
+        """Tokens (B, n, E) of the first n ≤ N positions, with one regime per sample."""
         z, _, positions = self.case.operators.shape
         check_shape("features", features, "(B, N, F)", (None, None, self.case.features))
         b, n, f = features.shape
-        if n > positions:
-            raise ValueError(f"features must hold at most N={positions} positions, got {n}; cut them.")
+        check_at_most("positions of features", n, "N", positions, "cut them")
         if regime is None:
             if self.case.adaptive:
-                raise ValueError(f"case {self.case.name!r} needs regime, one of 0 to {z - 1} a sample, got None.")
+                raise ValueError(f"case {self.case.name!r} needs regime, one of 0 to {z - 1} per sample, got None.")
             regime = torch.zeros(b, dtype=torch.long, device=features.device)
         check_shape("regime", regime, "(B,)", (b,))
         if b and not 0 <= int(regime.min()) <= int(regime.max()) < z:
@@ -55,9 +54,9 @@ class Realisation:
         return tokens
 
     def __call__(self, features: Float[Tensor, "b n f"], regime: Int[Tensor, " b"] | None = None) -> Tensor:
-        """Features in, T_z times the features out: (B, T, F).
+        """T_z times the features: (B, T, F).
 
-        A square T* is self attention. Otherwise the T queries are tokens of positions alone, as a decoder has them.
+        A square T* is self-attention. Otherwise the T queries hold positions only, as in a decoder.
         """
         b, _, f = features.shape
         _, t, n = self.case.operators.shape
@@ -69,15 +68,15 @@ class Realisation:
 
 
 def realise(case: Case, variant: Variant, *, dtype: torch.dtype = torch.float32) -> Realisation:
-    """The layer whose S2 is T*, up to a factor, and whose kernel is the identity; a head for each regime.
+    """The layer with one head per regime whose kernel is the identity and whose S2 is T*, up to a factor.
 
-    W_V reads the features, W_Q and W_K the positions, so that Q Kᵀ = I; S1 = I; W_O writes the sum of heads back.
+    W_V reads the features, W_Q and W_K read the positions, so that Q Kᵀ = I; S1 = I; W_O adds the heads.
 
     relu: ReLU(I - 1[regime ≠ z]) is I in the regime of head z, else 0; S2 = T_z.
     gated: ReLU(I) softplus(-c 1[regime ≠ z]) is ln 2 I or 0; S2 = T_z / ln 2.
-    softmax: softmax(c I) = I. Its rows always sum to one, but where they all fall on a token whose row of S2 is zero
-    the head is silent: S2 = T_z - 1 t_z with t_z the first row of T_z, and a last head, whose queries point at row z
-    of its S2, gives t_z back. So signed operators alone, without a gate, realise the adaptive families as well.
+    softmax: softmax(c I) = I. Its rows sum to one, so a head of another regime attends to a token whose row of S2 is
+    zero: S2 = T_z - 1 t_z, where t_z is the first row of T_z. A last head, whose queries attend to row z of its S2,
+    adds t_z. So signed operators without a gate realise adaptive families as well.
     """
     check_choice("variant", variant, ops.ACTIVATIONS)
     z, t, n = case.operators.shape
@@ -86,9 +85,9 @@ def realise(case: Case, variant: Variant, *, dtype: torch.dtype = torch.float32)
     if sink and z > n:
         raise ValueError(f"softmax needs a token for each regime, Z ≤ N={n}, got Z={z}; use 'relu' or 'gated'.")
     heads = z + sink
-    # every head carries all features
+    # every head must hold all features
     width = heads * max(f, math.ceil((f + n + z) / heads))
-    # built without storage: nothing is drawn from the global generator
+    # built on the meta device, so that the global generator is not used
     with torch.device("meta"):
         layer = TemporalOperatorAttention(
             width, heads, n, variant, scale=1.0, operator_std=0.0, sor=False, qk_dim=n + 1
@@ -110,7 +109,7 @@ def realise(case: Case, variant: Variant, *, dtype: torch.dtype = torch.float32)
 
 
 def _write_projections(layer: TemporalOperatorAttention, case: Case) -> None:
-    """W_Q, W_K, W_V and W_O, and the bias of the keys that stands for the constant -1."""
+    """Set W_Q, W_K, W_V, W_O and the bias of the keys, which provides the constant -1."""
     z, _, n = case.operators.shape
     f, heads = case.features, layer.num_heads
     position, code = slice(f, f + n), slice(f + n, f + n + z)
@@ -126,16 +125,16 @@ def _write_projections(layer: TemporalOperatorAttention, case: Case) -> None:
         w_o[:f, head, :f].fill_diagonal_(1.0 / _GAIN)
         w_k[0, head, :n, position].fill_diagonal_(1.0)
         if head == z:
-            # softmax's last head: the regime, not the position, says where to look
+            # the last head of softmax: its queries attend by regime, not by position
             w_q[0, head, :z, code].fill_diagonal_(sharpness)
             continue
         w_q[0, head, :n, position].fill_diagonal_(sharpness)
-        # the extra coordinate of the queries is 1[regime ≠ head], times what it takes to shut the head
+        # the extra coordinate of the queries is 1[regime ≠ head], times a factor that turns the head off
         other = w_q[-1, head, n, code]
         other.fill_({"relu": 1.0, "gated": _SHUT, "softmax": 2.0 * _SHUT}[layer.variant])
         other[head] = 0.0
         if layer.variant == "softmax":
-            w_k[0, head, n, f] = 1.0  # the first position is the sink
+            w_k[0, head, n, f] = 1.0  # other regimes attend to the first position
         else:
             b_k[-1, head, n] = -1.0
 
@@ -149,16 +148,14 @@ def realisation_error(
     batch: int = 16,
     generator: torch.Generator | None = None,
 ) -> float:
-    """How far the layer's output is from T_z x, relative to the output: max |O - T_z x| / max |T_z x|.
-
-    Features are standard normal, rounded to `dtype` first; T_z x is computed in float64. A batch mixes the regimes.
+    """Relative error of the layer's output: max |O - T_z x| / max |T_z x|, with T_z x in float64.
 
     Args:
-        case: What to realise.
+        case: The case to realise.
         variant: "softmax", "relu" or "gated".
-        dtype: Of the layer.
-        batch: Samples, at least one for each regime.
-        generator: Draws the features; None is a fresh one with seed 0.
+        dtype: Type of the layer and of the random features.
+        batch: Number of samples, at least one per regime.
+        generator: Random generator of the features; None uses a new one with seed 0.
     """
     z, _, n = case.operators.shape
     check_at_least("batch", batch, z)

@@ -1,7 +1,7 @@
-"""How far an operator is from what softmax can make: three sets, three distances.
+"""Distances of an operator from three sets of operators that softmax attention can represent.
 
-A softmax kernel has its rows in the simplex: entries ≥ 0, row sums 1. All distances are Frobenius norms, so for white
-noise v of unit variance the squared distance is the least mean squared error E ‖(K - T) v‖².
+The rows of a softmax kernel lie in the simplex: entries ≥ 0, row sums 1. All distances are Frobenius norms. For white
+noise v of unit variance the squared distance is the smallest mean squared error E ‖(K - T) v‖².
 """
 
 import torch
@@ -12,21 +12,18 @@ from toa._checks import check_at_least, check_finite
 
 
 def simplex_projection(rows: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
-    """The point of the simplex nearest to each row.
+    """The nearest point of the simplex to each row.
 
-    p = max(row - θ, 0), with θ such that p sums to one; found by sorting (Held, Wolfe & Crowder, 1974).
-
-    Raises:
-        ValueError: If a row is empty or not finite.
+    p = max(row - θ, 0), where θ makes p sum to one; found by sorting (Held, Wolfe & Crowder, 1974).
     """
     check_at_least("the length of a row", rows.shape[-1], 1)
     check_finite("rows", rows)
-    # the projection ignores a constant added to a row; without the maximum, large entries cannot swallow the 1
+    # the projection ignores a constant added to a row; without the maximum, large entries do not round the 1 away
     rows = rows - rows.amax(-1, keepdim=True)
     ordered = rows.sort(-1, descending=True).values
     excess = ordered.cumsum(-1) - 1.0
     count = torch.arange(1, rows.shape[-1] + 1, dtype=rows.dtype, device=rows.device)
-    # true on a prefix: the entries that stay positive
+    # true for the leading entries, which stay positive
     support = (ordered * count > excess).sum(-1, keepdim=True)
     threshold = excess.gather(-1, support - 1) / support
     return (rows - threshold).clamp(min=0.0)
@@ -38,28 +35,27 @@ def in_simplex(rows: Float[Tensor, "*batch n"], tolerance: float = 1e-9) -> Bool
 
 
 def simplex_distance(operator: Float[Tensor, "*batch t n"]) -> Float[Tensor, "*batch"]:
-    """Distance to the nearest operator that one softmax head can make, whatever its scores.
+    """Distance to the nearest operator of one softmax head: min ‖K - T‖ over K ≥ 0, K 1 = 1.
 
-    min ‖K - T‖ over K ≥ 0, K 1 = 1. One head on tokens with positions comes as close as one likes, and no closer.
+    One head on tokens with positions comes arbitrarily close to this distance.
     """
     return torch.linalg.matrix_norm(operator - simplex_projection(operator))
 
 
 def uniform_distance(operator: Float[Tensor, "*batch t n"]) -> Float[Tensor, "*batch"]:
-    """Distance to the uniform kernel: what Proposition 1 leaves to one softmax head without biases and positions.
+    """Distance to the uniform kernel, ‖T - 1 1ᵀ / N‖: Proposition 1, one softmax head without biases and positions.
 
-    ‖T - 1 1ᵀ / N‖. Such a head turns into an average as its input grows small, so a T that it realises for all
-    inputs is the average. Never below `simplex_distance`.
+    For small inputs such a head becomes an average, so the average is the only T that it realises for all inputs. At
+    least `simplex_distance`.
     """
     return torch.linalg.matrix_norm(operator - 1.0 / operator.shape[-1])
 
 
 def multihead_distance(operator: Float[Tensor, "*batch t n"]) -> Float[Tensor, "*batch"]:
-    """Distance to the nearest operator that any number of softmax heads can make, added up with signed weights.
+    """Distance to the nearest signed sum of any number of softmax heads: ‖s - mean(s)‖ / sqrt(N) for the row sums s.
 
-    With K_h 1 = 1 the sum Σ c_h K_h has all its row sums equal, and that is its only limit: if T 1 = s 1, then
-    T = (s + b) P - b 1 1ᵀ / N with P in the simplex for b large, which is two heads. So the distance is
-    ‖s - mean(s)‖ / sqrt(N) for the row sums s. Proposition 1 speaks of one head; this is what is left of it for many.
+    Since K_h 1 = 1, all row sums of Σ c_h K_h are equal. This is the only restriction: if T 1 = s 1, two heads suffice,
+    T = (s + b) P - b 1 1ᵀ / N, where P lies in the simplex for large b.
     """
     sums = operator.sum(-1)
     return torch.linalg.vector_norm(sums - sums.mean(-1, keepdim=True), dim=-1) / operator.shape[-1] ** 0.5

@@ -1,4 +1,4 @@
-"""The theory in one table: a row for each case."""
+"""The theory in one table, with one row per case."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,26 +13,23 @@ from toa.theory.simplex import multihead_distance, simplex_distance, uniform_dis
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TheoryRow:
-    """What is measured of a case.
-
-    Sums, entries and shares are over the family. A distance is the largest of it: no layer of that kind is closer in
-    every regime.
+    """Measurements of a case; over several regimes, distances are the largest ones.
 
     Args:
         name: Its name in `CASES`.
-        title: What it does.
-        regimes: Operators in the family; 1 is a static case.
-        shape: Of an operator, outputs by inputs.
+        title: A short description.
+        regimes: Number of operators; 1 for a static case.
+        shape: Outputs and inputs of an operator.
         max_abs_row_sum: Largest |row sum|. 1 for softmax.
         min_entry: Smallest entry. At least 0 for softmax.
-        negative_share: Share of entries below zero.
-        facts: The lemma's claims, and whether they hold.
-        simplex_distance: To what one softmax head can make.
-        uniform_distance: To what one can make without positions: Proposition 1.
-        multihead_distance: To what any number of softmax heads can make.
-        relu_error: Of the TOA-ReLU layer that realises it, relative.
-        gated_error: Likewise, TOA-Gated.
-        softmax_error: Likewise, TOA-Softmax.
+        negative_share: Share of negative entries.
+        facts: Whether each claim of the lemma holds.
+        simplex_distance: Distance from one softmax head.
+        uniform_distance: Distance from one softmax head without positions: Proposition 1.
+        multihead_distance: Distance from any number of softmax heads.
+        relu_error: Relative error of the TOA-ReLU layer that realises the case.
+        gated_error: The same for TOA-Gated.
+        softmax_error: The same for TOA-Softmax.
     """
 
     name: str
@@ -52,7 +49,7 @@ class TheoryRow:
 
 
 def theory_row(case: Case, *, dtype: torch.dtype = torch.float32) -> TheoryRow:
-    """Measure one case; `dtype` is that of the layers."""
+    """Measure one case, with layers of type `dtype`."""
     z, t, n = case.operators.shape
     return TheoryRow(
         name=case.name,
@@ -73,5 +70,5 @@ def theory_row(case: Case, *, dtype: torch.dtype = torch.float32) -> TheoryRow:
 
 
 def theory_table(*, dtype: torch.dtype = torch.float32) -> list[TheoryRow]:
-    """A row for every case, at its default sizes."""
+    """One row per case, with its default sizes."""
     return [theory_row(CASES[name](), dtype=dtype) for name in CASES]

@@ -6,13 +6,13 @@ import torch.nn.functional as F
 
 from tests.support import assert_near, message, scatter_parameters
 from toa.models import (
-    CLASSIFIERS,
-    Classifier,
-    ClassifierConfig,
+    ClassifyHeadConfig,
+    ClassifyModel,
     PatchTSTConfig,
     PointBackbone,
     PointEncoder,
     PointEncoderConfig,
+    backbone_names,
     build_classifier,
 )
 from toa.nn import AttentionSpec
@@ -20,25 +20,14 @@ from toa.nn import AttentionSpec
 SIZES = {"embed_dim": 8, "num_heads": 2, "num_layers": 1, "ff_dim": 8}
 
 
-def build(name: str = "patchtst", **options: Any) -> Classifier:
+def build(name: str = "patchtst", **options: Any) -> ClassifyModel:
     given: dict[str, Any] = {"lookback": 32, "channels": 3, "num_classes": 4, "attention": "softmax", "settings": SIZES}
     return build_classifier(name, **given | options)
 
 
-def test_the_three_models_are_listed():
-    assert set(CLASSIFIERS) == {"patchtst", "itransformer", "transformer"}
-
-
-@pytest.mark.parametrize("name", CLASSIFIERS)
-def test_no_setting_has_two_meanings_and_sizes_of_the_data_are_none(name):
-    settings = CLASSIFIERS[name].settings()
-    assert len(set(settings)) == len(settings)
-    assert not {"lookback", "num_tokens", "channels", "num_classes", "num_marks", "attention"} & set(settings)
-    assert {"embed_dim", "dropout", "instance_norm", "gelu", "head_dropout"} <= set(settings)
-
-
-def test_what_is_left_out_is_as_published():
-    patched, inverted, point = (build(name, settings={**SIZES, "dropout": 0.3}) for name in CLASSIFIERS)
+def test_default_settings_are_those_of_time_series_library():
+    names = ("patchtst", "itransformer", "transformer")
+    patched, inverted, point = (build(name, settings={**SIZES, "dropout": 0.3}) for name in names)
     assert (patched.config.instance_norm, patched.config.gelu, patched.config.head_dropout) == (True, False, 0.3)
     for other in (inverted, point):
         assert (other.config.instance_norm, other.config.gelu, other.config.head_dropout) == (False, True, 0.3)
@@ -50,10 +39,10 @@ def test_what_is_left_out_is_as_published():
     assert build(settings={**SIZES, "head_dropout": 0.0, "gelu": True}).config.gelu
 
 
-@pytest.mark.parametrize("name", CLASSIFIERS)
+@pytest.mark.parametrize("name", backbone_names("classify"))
 def test_logits_are_a_linear_map_of_all_tokens(name):
     model = scatter_parameters(build(name, attention="toa-relu").double().eval(), 0.3)
-    assert isinstance(model, Classifier)
+    assert isinstance(model, ClassifyModel)
     series = torch.randn(2, 32, 3, dtype=torch.float64) * 2.0 + 1.0
     if model.config.instance_norm:
         tokens = model.backbone(
@@ -70,21 +59,21 @@ def test_a_patch_is_valid_if_a_real_step_is_in_it():
     backbone: Any = build(settings={**SIZES, "patch_len": 8, "stride": 4}).backbone
     mask = torch.arange(32) < torch.tensor([1, 4, 5, 31, 32])[:, None]
     valid = backbone.valid_tokens(mask)
-    # patches start at 0, 4, ..., 28; the last holds steps 28 to 31 and four that prolong them
+    # patches start at 0, 4, ..., 28; the last holds steps 28 to 31 and four appended values
     assert valid.sum(1).tolist() == [1, 1, 2, 8, 8]
     assert backbone.num_tokens == 8
 
 
-def test_a_patch_that_the_series_ends_in_goes_on_with_its_last_value():
+def test_a_patch_with_the_end_of_a_series_continues_with_its_last_value():
     model = scatter_parameters(build(settings={**SIZES, "patch_len": 8, "stride": 4}).double().eval())
     series = torch.randn(1, 32, 3, dtype=torch.float64)
     prolonged = series.clone()
     prolonged[:, 10:] = series[:, 9:10]
     mask = torch.arange(32)[None] < 10
-    assert isinstance(model, Classifier)
+    assert isinstance(model, ClassifyModel)
     backbone: Any = model.backbone
     got = backbone(series, mask=mask)
-    # the three patches that start before step 10, among themselves
+    # the three patches that start before step 10, without the others
     x = backbone.embed(prolonged)[:, :, :3].flatten(0, 1)
     expected = backbone.norm(backbone.blocks(x)).unflatten(0, (1, 3))
     assert_near(got[:, :, :3], expected)
@@ -97,7 +86,7 @@ def test_instance_norm_is_over_real_steps():
     assert_near(model(4.0 * series + 7.0, mask), model(series, mask), 1e-4)
 
 
-def test_operators_act_between_real_tokens_alone():
+def test_operators_act_between_real_tokens_only():
     for name in ("patchtst", "transformer"):
         backbone: Any = scatter_parameters(build(name, attention="toa-gated").eval(), 0.3).backbone
         mask = torch.arange(32).expand(2, 32) < 9
@@ -108,8 +97,8 @@ def test_operators_act_between_real_tokens_alone():
         assert all((operator[..., ~padding] != 0).any() for operator in operators)
 
 
-def test_point_backbone_is_the_point_encoder_without_its_outputs():
-    config = PointEncoderConfig(num_tokens=16, channels=3, attention=AttentionSpec(name="toa-relu"))
+def test_point_backbone_is_the_point_encoder_without_its_head():
+    config = PointEncoderConfig(lookback=16, channels=3, attention=AttentionSpec(name="toa-relu"))
     torch.manual_seed(1)
     whole = PointEncoder(config).eval()
     torch.manual_seed(1)
@@ -118,13 +107,13 @@ def test_point_backbone_is_the_point_encoder_without_its_outputs():
     assert torch.equal(whole.head(backbone(series)[:, 0]), whole(series))
 
 
-def test_a_backbone_bound_to_other_channels_is_refused():
-    with pytest.raises(ValueError, match=message("channels must be 3, the backbone's, got 4; build both alike.")):
-        Classifier(build("itransformer").backbone, ClassifierConfig(num_classes=2, channels=4))
+def test_a_backbone_for_another_number_of_channels_raises():
+    with pytest.raises(ValueError, match=message("channels must be 3", "got 4")):
+        ClassifyModel(build("itransformer").backbone, ClassifyHeadConfig(num_classes=2, channels=4))
 
 
 BAD: list[tuple[str, dict[str, Any], str]] = [
-    ("dlinear", {}, "unknown classification model 'dlinear'; known: patchtst, itransformer, transformer."),
+    ("dlinear", {}, "unknown backbone 'dlinear'; known: itransformer, patchtst, transformer."),
     ("patchtst", {"attention": "toa"}, "unknown attention 'toa'; known: softmax, toa-softmax"),
     ("patchtst", {"num_classes": 1}, "num_classes must be at least 2, got 1."),
     ("patchtst", {"channels": 0}, "channels must be at least 1, got 0."),
@@ -135,6 +124,6 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("name", "options", "text"), BAD, ids=str)
-def test_bad_requests_are_refused(name, options, text):
+def test_bad_requests_raise(name, options, text):
     with pytest.raises(ValueError, match=message(text)):
         build(name, **options)

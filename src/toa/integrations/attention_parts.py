@@ -1,0 +1,242 @@
+"""Attention modules that `convert` can replace: their projections and options, read from the module.
+
+These are `nn.MultiheadAttention`, softmax attention of `toa`, and modules with projections of queries, keys, values and
+output under common names. A call on random tokens tests whether the last kind computes plain softmax attention.
+"""
+
+import inspect
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from toa.integrations.adapters import MultiheadAdapter, ProjectionAdapter
+from toa.nn import Attention, SoftmaxAttention, TemporalOperatorAttention
+
+Number = TypeVar("Number", int, float)
+
+# names of the projections of queries, keys, values and of the output; None if a parent module has the last one
+_NAMES = (("q_proj", "k_proj", "v_proj", ("out_proj", "o_proj")), ("query", "key", "value", (None,)))
+_HEADS = ("num_heads", "num_attention_heads", "n_heads")
+_SCALES = ("scaling", "scale")
+_DROPOUTS = ("dropout", "attention_dropout", "attn_dropout", "attn_drop")
+# allowed error of the test call, relative to the largest output
+_TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5}
+_TOLERANCE_LOW = 2e-2
+
+
+class UnsuitableError(Exception):
+    """Why a module is not replaced."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AttentionParts:
+    """Parts and options of an attention module.
+
+    Attributes:
+        q: Projection of queries; `k`, `v` and `out` are the others. The module's own layers where it has them.
+        num_heads: Number of heads.
+        dropout: Dropout on the weights.
+        scale: Factor of the scores; None is 1 / sqrt(head width).
+        causal: Whether it is causal without a mask.
+        batch_first: Layout of an `nn.MultiheadAttention`; None for others.
+        arguments: Names of positional arguments, for modules outside PyTorch and `toa`; empty for others.
+        num_results: Length of the tuple that such a module returns; 0 for the output alone.
+    """
+
+    q: nn.Linear
+    k: nn.Linear
+    v: nn.Linear
+    out: nn.Linear | nn.Identity
+    num_heads: int
+    dropout: float
+    scale: float | None = None
+    causal: bool = False
+    batch_first: bool | None = None
+    arguments: tuple[str, ...] = ()
+    num_results: int = 0
+
+    @property
+    def embed_dim(self) -> int:
+        """Width of queries and outputs."""
+        return self.q.in_features
+
+    def adapt(self, layer: Attention) -> nn.Module:
+        """The layer with the call signature of the module that it replaces."""
+        if self.batch_first is not None:
+            return MultiheadAdapter(layer, batch_first=self.batch_first)
+        if self.arguments:
+            return ProjectionAdapter(layer, arguments=self.arguments, num_results=self.num_results)
+        return layer
+
+
+def read_parts(module: nn.Module) -> AttentionParts | None:
+    """The parts of an attention module; None for any other module.
+
+    Raises:
+        UnsuitableError: If it is an attention module that cannot be replaced.
+    """
+    parts: AttentionParts | None
+    if isinstance(module, nn.MultiheadAttention):
+        parts = _read_multihead(module)
+    elif isinstance(module, Attention):
+        parts = _read_toa(module)
+    else:
+        parts = _read_projections(module)
+    if parts is None:
+        return None
+    _check_sizes(parts)
+    if any((module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)):
+        raise UnsuitableError("it has hooks, which a new module would lose")
+    return _probe(module, parts) if parts.arguments else parts
+
+
+def _read_multihead(module: nn.MultiheadAttention) -> AttentionParts:
+    if type(module) is not nn.MultiheadAttention:
+        raise UnsuitableError(f"{type(module).__name__} is a subclass of nn.MultiheadAttention and may differ from it")
+    for option, is_set in (("add_bias_kv", module.bias_k is not None), ("add_zero_attn", module.add_zero_attn)):
+        if is_set:
+            raise UnsuitableError(f"{option}=True adds a key that is not a token; operators act on tokens only")
+    bias = module.in_proj_bias
+    biases = (None,) * 3 if bias is None else bias.chunk(3)
+    bias_learns = bias is not None and bias.requires_grad
+    if module._qkv_same_embed_dim:
+        weights, learns = list(module.in_proj_weight.chunk(3)), [module.in_proj_weight.requires_grad] * 3
+    else:
+        weights = [module.q_proj_weight, module.k_proj_weight, module.v_proj_weight]
+        learns = [weight.requires_grad for weight in weights]
+    q, k, v = (_linear(w, b, flag, bias_learns) for w, b, flag in zip(weights, biases, learns, strict=True))
+    out = _linear(module.out_proj.weight, module.out_proj.bias)
+    # the same parameters, because other modules may share them
+    out.weight, out.bias = module.out_proj.weight, module.out_proj.bias
+    return AttentionParts(
+        q=q, k=k, v=v, out=out, num_heads=module.num_heads, dropout=module.dropout, batch_first=module.batch_first
+    )
+
+
+def _linear(weight: Tensor, bias: Tensor | None, learns: bool = True, bias_learns: bool = True) -> nn.Linear:
+    layer = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, device="meta")
+    layer.weight = nn.Parameter(weight.detach().clone(), requires_grad=learns)
+    if bias is not None:
+        layer.bias = nn.Parameter(bias.detach().clone(), requires_grad=bias_learns)
+    return layer
+
+
+def _read_toa(module: Attention) -> AttentionParts:
+    if type(module) is not SoftmaxAttention:
+        raise UnsuitableError("it is not softmax attention")
+    if module.qk_dim != module.embed_dim // module.num_heads:
+        raise UnsuitableError(f"its queries have width {module.qk_dim} per head, its values another")
+    return AttentionParts(
+        q=module.q_proj,
+        k=module.k_proj,
+        v=module.v_proj,
+        out=module.out_proj,
+        num_heads=module.num_heads,
+        dropout=module.dropout,
+        causal=module.causal,
+    )
+
+
+def _read_projections(module: nn.Module) -> AttentionParts | None:
+    children: dict[str, Any] = dict(module.named_children())
+    for *names, outputs in _NAMES:
+        output = next((name for name in outputs if name is None or name in children), "")
+        if output == "" or not all(name in children for name in names):
+            continue
+        used = [*names, *([] if output is None else [output])]
+        layers = {name: children.pop(name) for name in used}
+        others = [name for name, child in children.items() if not (isinstance(child, nn.Dropout) and name in _DROPOUTS)]
+        if others or next(module.parameters(recurse=False), None) is not None:
+            raise UnsuitableError(f"it has parts besides its projections: {', '.join(others) or 'other parameters'}")
+        for name, layer in layers.items():
+            if not isinstance(layer, nn.Linear):
+                raise UnsuitableError(f"{name} is not an nn.Linear but {type(layer).__name__}")
+        q, k, v, *out = layers.values()
+        heads = _first_attribute(module, _HEADS, int)
+        if heads is None:
+            raise UnsuitableError(f"it has no number of heads under any of the names {', '.join(_HEADS)}")
+        return AttentionParts(
+            q=q,
+            k=k,
+            v=v,
+            out=out[0] if out else nn.Identity(),
+            num_heads=heads,
+            dropout=_dropout(module),
+            scale=_first_attribute(module, _SCALES, float),
+            arguments=_argument_names(module),
+        )
+    return None
+
+
+def _argument_names(module: nn.Module) -> tuple[str, ...]:
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    names = tuple(n for n, p in inspect.signature(module.forward).parameters.items() if p.kind in positional)
+    if not names:
+        raise UnsuitableError("its forward has no named argument")
+    return names
+
+
+def _first_attribute(module: nn.Module, names: tuple[str, ...], kind: type[Number]) -> Number | None:
+    values = (getattr(module, name, None) for name in names)
+    return next((value for value in values if isinstance(value, kind)), None)
+
+
+def _dropout(module: nn.Module) -> float:
+    for name in _DROPOUTS:
+        value = getattr(module, name, None)
+        if isinstance(value, nn.Dropout):
+            return value.p
+        if isinstance(value, float | int):
+            return float(value)
+    return 0.0
+
+
+def _check_sizes(parts: AttentionParts) -> None:
+    sizes = {"queries": parts.q.out_features, "values": parts.v.out_features}
+    if isinstance(parts.out, nn.Linear):
+        sizes |= {"outputs": parts.out.out_features, "joined heads": parts.out.in_features}
+    odd = [f"{name} {size}" for name, size in sizes.items() if size != parts.embed_dim]
+    if odd:
+        raise UnsuitableError(f"its tokens have width {parts.embed_dim}, but {', '.join(odd)}")
+    if parts.k.out_features != parts.q.out_features:
+        raise UnsuitableError(f"its keys have width {parts.k.out_features}, its queries {parts.q.out_features}")
+    if parts.embed_dim % parts.num_heads:
+        raise UnsuitableError(f"its width {parts.embed_dim} is not a multiple of its {parts.num_heads} heads")
+
+
+@torch.no_grad()
+def _probe(module: nn.Module, parts: AttentionParts) -> AttentionParts:
+    """Add what a call on random tokens shows: whether the module is causal, and its number of results.
+
+    Raises:
+        UnsuitableError: If the call fails, or differs from softmax attention with these projections.
+    """
+    weight = parts.q.weight
+    if weight.is_meta:
+        raise UnsuitableError("its weights are on the meta device, so it cannot be called")
+    tokens = torch.randn(2, 5, parts.embed_dim, generator=torch.Generator().manual_seed(0)).to(weight)
+    modes = {part: part.training for part in module.modules()}
+    try:
+        result = module.eval()(tokens)
+    except Exception as error:
+        raise UnsuitableError(f"it cannot be called with tokens alone: {type(error).__name__}: {error}") from error
+    finally:
+        for part, mode in modes.items():
+            part.training = mode
+    results = result if isinstance(result, tuple) else (result,)
+    plain: Any = TemporalOperatorAttention(
+        parts.embed_dim, parts.num_heads, 5, "softmax", scale=parts.scale, operator_std=0.0, kdim=parts.k.in_features
+    )
+    plain = plain.to(weight).eval()
+    plain.q_proj, plain.k_proj, plain.v_proj, plain.out_proj = parts.q, parts.k, parts.v, parts.out
+    errors = []
+    for causal in (False, True):
+        expected = plain.attend(tokens, tokens, tokens, causal=causal).output
+        if not isinstance(results[0], Tensor) or results[0].shape != expected.shape:
+            raise UnsuitableError("its first result does not have the shape of its tokens")
+        errors.append(((results[0] - expected).abs().max() / expected.abs().max()).item())
+        if errors[-1] <= _TOLERANCE.get(weight.dtype, _TOLERANCE_LOW):
+            return replace(parts, causal=causal, num_results=len(results) if isinstance(result, tuple) else 0)
+    raise UnsuitableError(f"its output differs from softmax attention by {min(errors):.1e}")

@@ -1,0 +1,167 @@
+"""Heads: what each task puts around a backbone to turn its tokens into forecasts, reconstructions or classes."""
+
+from dataclasses import dataclass
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from toa._checks import check_at_least
+from toa.models.base import Backbone, ForecastModel, SeriesModel, check_config, check_mask
+from toa.nn import Dropout, FlattenHead, Linear, ReversibleInstanceNorm
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ForecastHeadConfig:
+    """Parts of a `BackboneForecaster` around its backbone.
+
+    Attributes:
+        horizon: Length P of the forecast.
+        channels: Number of channels C, used by `affine` and `individual`.
+        instance_norm: Whether to standardise each series over time, and to undo this in its forecast.
+        affine: Whether the instance norm has a learnable scale and shift per channel.
+        detach_std: Whether gradients to the series stop at its standard deviation.
+        individual: Whether each channel has its own linear map.
+        head_dropout: Dropout on the forecasts, before the instance norm is undone.
+    """
+
+    horizon: int
+    channels: int
+    instance_norm: bool = True
+    affine: bool = False
+    detach_std: bool = True
+    individual: bool = False
+    head_dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_config(self)
+        if self.affine and not self.instance_norm:
+            raise ValueError("affine must be False without instance_norm, got True; set instance_norm=True.")
+
+
+class BackboneForecaster(ForecastModel):
+    """Series (B, L, C) to its next P values (B, P, C): instance norm, backbone, linear map, inverse instance norm."""
+
+    def __init__(self, backbone: Backbone, config: ForecastHeadConfig) -> None:
+        _check_channels(backbone, config.channels)
+        super().__init__(
+            lookback=backbone.lookback,
+            horizon=config.horizon,
+            channels=config.channels if config.affine or config.individual else backbone.channels,
+            num_marks=backbone.num_marks,
+        )
+        self.uses_marks = backbone.uses_marks
+        self.config = config
+        self.norm = (
+            ReversibleInstanceNorm(config.channels if config.affine else None, detach_std=config.detach_std)
+            if config.instance_norm
+            else None
+        )
+        self.backbone = backbone
+        self.head = FlattenHead(
+            backbone.num_tokens,
+            backbone.embed_dim,
+            config.horizon,
+            individual_channels=config.channels if config.individual else None,
+            dropout=config.head_dropout,
+        )
+
+    def _forecast(self, series: Tensor, marks: Tensor | None, future_marks: Tensor | None) -> Tensor:
+        if self.norm is None:
+            return self.head(self.backbone(series, marks))
+        series, statistics = self.norm.normalise(series)
+        return self.norm.denormalise(self.head(self.backbone(series, marks)), statistics)
+
+
+class ReconstructModel(SeriesModel):
+    """Series (B, L, C) to its reconstruction (B, L, C).
+
+    Compared with PatchTST, iTransformer and Transformer for anomaly detection in thuml/Time-Series-Library at
+    4e938a1767106324dd753b2a44832bf870a0252e: outputs and gradients, softmax attention.
+
+    Args:
+        body: A network from series to series: a `BackboneForecaster` with horizon L, or a `PointEncoder`.
+    """
+
+    def __init__(self, body: SeriesModel) -> None:
+        super().__init__(lookback=body.lookback, channels=body.channels)
+        self.body = body
+
+    def forward(self, series: Tensor) -> Tensor:
+        """Reconstruct a series."""
+        self.check_series(series)
+        return self.body(series)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ClassifyHeadConfig:
+    """Parts of a `ClassifyModel` around its backbone.
+
+    Attributes:
+        num_classes: Number of classes K.
+        channels: Number of channels C.
+        instance_norm: Whether to standardise each series over its real steps.
+        gelu: Whether to apply GELU to the tokens.
+        head_dropout: Dropout on the tokens.
+    """
+
+    num_classes: int
+    channels: int
+    instance_norm: bool = False
+    gelu: bool = True
+    head_dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_config(self)
+        check_at_least("num_classes", self.num_classes, 2)
+
+
+class ClassifyModel(SeriesModel):
+    """Series (B, L, C) and a mask (B, L) to logits (B, K): backbone, dropout, one linear map of all tokens.
+
+    Series shorter than L are padded at the end, and the mask marks their real steps. Padding is never read: the
+    instance norm covers real steps only; tokens that hold only padding are hidden from attention and zero in the head.
+    A patch that holds the end of a series continues with its last value; other backbones read zeros in padding. So
+    neither the values in the padding nor the other samples of the batch change a prediction.
+
+    Compared with PatchTST, iTransformer and Transformer for classification in thuml/Time-Series-Library at
+    4e938a1767106324dd753b2a44832bf870a0252e: outputs and gradients, softmax attention, series without padding. Its
+    PatchTST flattens (C, E, N), ours (C, N, E); except in Transformer's head it ignores the mask.
+    """
+
+    def __init__(self, backbone: Backbone, config: ClassifyHeadConfig) -> None:
+        _check_channels(backbone, config.channels)
+        super().__init__(lookback=backbone.lookback, channels=config.channels)
+        self.config = config
+        self.norm = ReversibleInstanceNorm(detach_std=False) if config.instance_norm else None
+        self.backbone = backbone
+        self.dropout = Dropout(config.head_dropout)
+        groups = 1 if backbone.mixes_channels else config.channels
+        self.head = Linear(groups * backbone.num_tokens * backbone.embed_dim, config.num_classes)
+
+    def forward(self, series: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Logits per class.
+
+        Args:
+            series: (B, L, C), finite at its real steps.
+            mask: (B, L), True where a step is real, at least once per series; None means no padding.
+        """
+        self.check_series(series)
+        if mask is not None:
+            check_mask(mask, series)
+        if self.norm is not None:
+            series, _ = self.norm.normalise(series, mask)
+        tokens = self.backbone(series, mask=mask)  # (B, C or 1, N, E)
+        if self.config.gelu:
+            tokens = F.gelu(tokens)
+        tokens = self.dropout(tokens)
+        valid = None if mask is None else self.backbone.valid_tokens(mask)  # (B, N)
+        if valid is not None:
+            tokens = tokens.masked_fill(~valid[:, None, :, None], 0.0)
+        return self.head(tokens.flatten(1))  # (B, K)
+
+
+def _check_channels(backbone: Backbone, channels: int) -> None:
+    if backbone.channels not in (None, channels):
+        raise ValueError(
+            f"channels must be {backbone.channels}, as in the backbone, got {channels}; use one number for both."
+        )
