@@ -63,7 +63,7 @@ def test_where_says_where_a_missing_file_was_looked_for(small):
 def test_verify_checks_what_is_named(small):
     code, out, err = call("verify", "Small", "--data-dir", str(small.parents[1]))
     assert (code, err) == (0, "")
-    assert re.match(r"Small: 120 x 3, sha256 [0-9a-f]{16} \(as known\), ", out)
+    assert re.match(r"Small: 120 x 3, sha256 [0-9a-f]{16} \(as recorded\), ", out)
 
 
 def test_verify_without_names_passes_over_what_is_not_here(small):
@@ -80,7 +80,7 @@ def test_verify_goes_on_past_a_wrong_file_and_fails(small):
     lines = err.splitlines()
     assert lines[0].startswith("ETTh1: dataset 'ETTh1' must lie in a data folder")
     assert lines[1].startswith("Small: dataset 'Small' must have sha256")
-    assert lines[2].startswith("error: 2 of the data sets failed")
+    assert lines[2].startswith("error: 2 datasets failed")
 
 
 def test_fetch_downloads_and_prints_the_path(small, monkeypatch):

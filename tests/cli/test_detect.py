@@ -129,7 +129,7 @@ def test_detect_names_the_row_of_text_and_a_missing_file(tmp_path):
     assert "'broken' in column 'a' at data row 8" in text
     code, text = call("detect", tmp_path / "nosuch.csv")
     assert code == 2
-    assert "which is none" in text
+    assert "No such file" in text
 
 
 def test_classify_learns_rows_and_tells_others(tmp_path):
@@ -171,7 +171,7 @@ def test_classify_reads_ts_files_and_long_tables(tmp_path):
 BAD_CLASSIFY = {
     "nothing": ([], "--test or --save must say what training is for"),
     "both": (["--model", "m", "--test", "t"], "--test goes with training"),
-    "label": (["--save", "m"], "numeric columns alone, got 'slow' in column 'kind' at data row 1"),
+    "label": (["--save", "m"], "only numeric columns, got 'slow' in column 'kind' at data row 1"),
     "unlabelled": (["--save", "m", "--label", "nosuch"], "got 'slow' in column 'kind'"),
 }
 

@@ -115,7 +115,7 @@ def test_what_cannot_be_is_said_in_one_line(table, case) -> None:
 
 def test_bad_files_and_models_are_refused(table, tmp_path) -> None:
     code, text = call(tmp_path / "none.csv", "--horizon", 6)
-    assert (code, "which is none" in text) == (2, True)
+    assert (code, "No such file" in text) == (2, True)
     saved = tmp_path / "m.toa"
     call(table, "--horizon", 6, "--save", saved, "--out", tmp_path / "a.csv", *QUICK)
     assert "error: horizon must be from 1 to 6" in call(table, "--model", saved, "--horizon", 7)[1]
@@ -123,7 +123,7 @@ def test_bad_files_and_models_are_refused(table, tmp_path) -> None:
     saved.write_bytes(saved.read_bytes()[:-10])
     code, text = call(table, "--model", saved)
     assert code == 2
-    assert "m.toa must be a forecaster saved by toa, got a file that is none or was cut short" in text
+    assert "m.toa must be a forecaster saved by toa" in text
 
 
 def test_help_shows_examples_without_loading_torch() -> None:

@@ -10,7 +10,6 @@ from tests.data.files import packed, write_csv, write_text
 from tests.support import message
 from toa.data import (
     ANOMALY_SETS,
-    AnomalyFiles,
     DatasetNotFoundError,
     FileSpec,
     SeriesWindows,
@@ -122,8 +121,7 @@ def test_a_file_with_another_checksum_is_refused(home, monkeypatch):
         for part, array in (("train", TRAIN), ("test", TEST), ("labels", LABELS))
     ]
     files[0] = replace(files[0], sha256=checksum(home / "test.npy"))
-    layout = AnomalyFiles(train=files[0], test=files[1], labels=files[2])
-    spec = replace(ANOMALY_SETS["MSL"], name="Own", layouts=(layout,))
+    spec = replace(ANOMALY_SETS["MSL"], name="Own", layouts=(tuple(files),))
     monkeypatch.setitem(ANOMALY_SETS._entries, "Own", spec)
     with pytest.raises(ValueError, match=message("dataset 'Own' must have sha256", "train.npy")):
         load_anomaly("Own", length=20, data_dir=home)
@@ -157,12 +155,12 @@ def with_own(own, **changes: Any) -> dict[str, Any]:
         ({"label_file": LABELS[:-1]}, ("labels of train.npy must be one for each of the 50 test rows, got 49",)),
         ({"test_file": TEST[:, :2]}, ("must have as many channels as train, 3, got 2",)),
         ({"dataset": TRAIN[:19]}, ("train series of train.npy must have at least one window of 20 rows, got 19",)),
-        ({"dataset": np.where(TRAIN > 2, np.nan, TRAIN)}, ("must have no missing values", "fill='ffill'")),
+        ({"dataset": np.where(TRAIN > 2, np.nan, TRAIN)}, ("must have no missing values", "'ffill'")),
         ({"dataset": np.where(TRAIN > 2, np.inf, TRAIN)}, ("must be finite",)),
         ({"dataset": np.column_stack((TRAIN[:, :2], np.ones(60)))}, ("constant: '2'", "allow_constant")),
-        ({"label_file": np.arange(50)}, ("labels 0 and 1 alone, got 2 at data row 3", "48 such rows")),
-        ({"label_file": np.zeros((50, 2))}, ("must have one column of labels, got 2", "index_column")),
-        ({"label_file": np.full(50, np.nan)}, ("no missing values",)),
+        ({"label_file": np.arange(50)}, ("labels 0 and 1, got 2 at data row 3", "48 such rows")),
+        ({"label_file": np.zeros((50, 2))}, ("must have one label column, got 2", "index_column")),
+        ({"label_file": np.full(50, np.nan)}, ("values in every column, got only NaN",)),
         ({"dataset": np.zeros((4, 4, 4))}, ("must hold numbers (T, C) or (T,), got float64 of shape (4, 4, 4)",)),
         ({"dataset": np.array(["a", "b"])}, ("must hold numbers (T, C) or (T,), got <U1",)),
         ({"test_file": None}, ("test_file must be given with a train file of your own",)),
@@ -198,7 +196,7 @@ def test_bad_bytes_are_refused(own, tmp_path):
         load_anomaly(**with_own(own, dataset=write_text(tmp_path / "empty.csv", "")))
     with pytest.raises(ValueError, match=message("must end in .npy, .csv, .txt", "'train.pkl'")):
         load_anomaly(**with_own(own, dataset=write_text(tmp_path / "train.pkl", "x")))
-    with pytest.raises(FileNotFoundError, match=message("none.npy must be a file")):
+    with pytest.raises(FileNotFoundError, match=message("No such file", "none.npy")):
         load_anomaly(**with_own(own, dataset=tmp_path / "none.npy"))
 
 

@@ -2,6 +2,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -92,9 +93,9 @@ def test_a_gzipped_file_gives_the_same_data_and_checksum(small):
 def test_marks_follow_their_windows(small):
     spec, path = small
     data = load_forecast("Small", **SIZES, marks=True)
-    dates = read_dataset(spec, path).dates
-    assert dates is not None
-    marks = time_marks(dates)
+    times = read_dataset(spec, path).times
+    assert times is not None
+    marks = time_marks(pd.DatetimeIndex(times[0]))
     _, _, x_marks, y_marks = every(data.val)
     assert x_marks.shape == (17, 8, 4)
     np.testing.assert_allclose(x_marks[0], marks[132:140], atol=1e-6)
@@ -156,7 +157,7 @@ def test_gaps_are_filled_when_asked(home):
     table = TABLE.copy()
     table[50, 0] = np.nan
     path = write_csv(home / "a.csv", table)
-    with pytest.raises(ValueError, match=message("1 in '0'", "fill='ffill'")):
+    with pytest.raises(ValueError, match=message("1 in '0'", "'ffill'")):
         load_forecast(path, **SIZES)
     data = load_forecast(path, **SIZES, fill="ffill")
     assert data.scaler.inverse(every(data.train).x)[50, 0, 0].item() == pytest.approx(TABLE[49, 0], abs=1e-5)
@@ -166,7 +167,7 @@ def test_gaps_are_filled_when_asked(home):
     ("dataset", "options", "parts"),
     [
         ("Smal", {}, ("unknown dataset 'Smal'; known: Weather", "Small")),
-        ("nowhere/my.csv", {}, ("name of the catalogue", "my.csv", "no file")),
+        ("nowhere/my.csv", {}, ("name of the catalogue", "no such file", "my.csv")),
         ("ECL", {}, ("'ECL' must lie in a data folder", "archive.ics.uci.edu")),
         ("Small", {"horizon": 29}, ("needing 37 rows", "got 28 in val", "200 rows of Small", "is 20")),
         ("Small", {"split": "half"}, ("unknown split 'half'",)),

@@ -114,7 +114,7 @@ def test_a_failed_write_leaves_nothing_behind(tmp_path):
 
 def test_a_large_series_is_written_in_pieces(tmp_path, monkeypatch):
     whole = write_mapped(TABLE, tmp_path)
-    monkeypatch.setattr("toa.data.storage._CHUNK_BYTES", 7 * 12)
+    monkeypatch.setattr("toa.data.windows._CHUNK_BYTES", 7 * 12)
     assert write_mapped(TABLE, tmp_path).filename == whole.filename
     assert len(list(tmp_path.iterdir())) == 1
 

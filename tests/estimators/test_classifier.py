@@ -8,8 +8,8 @@ from sklearn.model_selection import cross_val_score
 
 import toa
 from tests.support import message
-from toa.estimators.cases import read_cases
 from toa.estimators.classifier import Classifier
+from toa.estimators.frames import read_cases
 
 SMALL = {"embed_dim": 16, "num_heads": 2, "num_layers": 1, "ff_dim": 16, "dropout": 0.0}
 
@@ -179,16 +179,18 @@ def test_long_series_become_patches():
 def test_gaps_are_filled_only_when_asked():
     X, y = signals(8)
     X[2, 1, 3:5] = np.nan
-    with pytest.raises(ValueError, match=message("case 3 of X must have no missing values, got 2 NaN", "at step 3")):
+    with pytest.raises(
+        ValueError, match=message("case 3 of X must have no missing values, got 2 NaN", "at data row 4")
+    ):
         make(epochs=1).fit(X, y)
-    filled = read_cases(X, missing="interpolate").cases[2][:, 1]
+    filled = read_cases(X, missing="interpolate").values[2][:, 1]
     assert np.allclose(filled[2:6], np.linspace(filled[2], filled[5], 4))
     assert make(epochs=1, missing="interpolate").fit(X, y).predict(X).shape == (8,)
 
 
 def broken(**changes: object) -> pd.DataFrame:
     X, y = signals(4)
-    frame = long_frame(X, names(y)).astype({"up": object, "kind": object})
+    frame = long_frame(X, names(y)).astype(dict.fromkeys(["kind", *(set(changes) & {"up"})], object))
     for column, value in changes.items():
         frame.loc[13, column] = value
     return frame
@@ -197,7 +199,7 @@ def broken(**changes: object) -> pd.DataFrame:
 BAD_FRAMES = {
     "two labels": (
         lambda: broken(kind="other"),
-        "got 'other' after 'quick' for case 'c1' in column 'kind' at data row",
+        "column 'kind' of X must have one label per case, got 'other' after 'quick' for case 'c1' at data row",
     ),
     "no label": (lambda: broken(kind=None), "got none in column 'kind' at data row 14"),
     "text": (lambda: broken(up="x"), "14"),
@@ -220,9 +222,9 @@ def spoilt(value: float) -> np.ndarray:
 
 
 BAD_ARRAYS = {
-    "infinity": (lambda: spoilt(np.inf), "case 2 of X must be finite", "in channel 0 at step 5"),
+    "infinity": (lambda: spoilt(np.inf), "case 2 of X must be finite", "'channel 0' at data row 6"),
     "axes": (lambda: signals(4)[0][None], "must be an array (n, C, L)", "(1, 4, 2, 12)"),
-    "text": (lambda: signals(4)[0].astype(str).astype(object) + "x", "case 1 of X must hold numbers alone", ""),
+    "text": (lambda: signals(4)[0].astype(str).astype(object) + "x", "case 1 of X must hold only numbers", ""),
     "no step": (lambda: [*signals(4)[0][:3], np.empty((2, 0))], "case 4 of X must be an array (C, l)", "(2, 0)"),
     "channels": (lambda: [*signals(4)[0][:3], np.ones((3, 5))], "case 4 of X must have 2 channels", "got 3"),
     "none": (list, "must have at least one case", ""),
@@ -240,10 +242,10 @@ def test_bad_labels_are_refused():
     X, y = signals(4)
     for labels, words in (
         (y[:3], "a label for each of the 4 cases, got 3"),
-        (y * 0, "two classes at least, got 1 class"),
-        (None, "y must be given, or label name the column"),
+        (y * 0, "at least two classes, got 1 class"),
+        (None, "y must be given, or label must name the column"),
         (np.array([0.0, 1.0, np.nan, 1.0]), "got none for case 3"),
-        (np.ones((4, 2)), "one label a case, got shape (4, 2)"),
+        (np.ones((4, 2)), "one label per case, got shape (4, 2)"),
         (np.arange(4) / 3, "is it continuous"),
     ):
         with pytest.raises(ValueError, match=message(words)):
@@ -270,5 +272,5 @@ def test_a_file_cut_short_is_refused(fitted, tmp_path):
     path = tmp_path / "model.safetensors"
     fitted.save(path)
     path.write_bytes(path.read_bytes()[:-10])
-    with pytest.raises(ValueError, match="cut short"):
+    with pytest.raises(ValueError, match="truncated"):
         Classifier.load(path)

@@ -7,7 +7,8 @@ from sklearn.exceptions import NotFittedError
 
 import toa
 from tests.support import message
-from toa.estimators.detector import AnomalyDetector, JoinedWindows
+from toa.data import SeriesWindows
+from toa.estimators.detector import AnomalyDetector
 
 ROWS, WINDOW = 240, 12
 
@@ -149,7 +150,7 @@ def test_lists_of_arrays_of_unequal_length_come_back_as_lists():
 
 def test_windows_of_several_series_never_cross():
     series = [torch.arange(5.0)[:, None], torch.arange(100.0, 104.0)[:, None]]
-    windows = JoinedWindows(series, 3)
+    windows = SeriesWindows(series, 3)
     found = windows.batch(torch.arange(len(windows)))[..., 0].tolist()
     assert found == [[0, 1, 2], [1, 2, 3], [2, 3, 4], [100, 101, 102], [101, 102, 103]]
 
@@ -157,10 +158,10 @@ def test_windows_of_several_series_never_cross():
 def test_large_tables_train_on_a_part_of_their_windows():
     detector = make()
     detector.window_, detector.columns_ = 10, ("a",) * 40
-    assert detector._every([torch.zeros(5009, 1)]) == 3
+    assert detector._training_stride([torch.zeros(5009, 1)]) == 3
     detector.columns_ = ("a",)
-    assert detector._every([torch.zeros(5009, 1)]) == 1
-    assert detector._every([torch.zeros(30009, 1), torch.zeros(30009, 1)]) == 3
+    assert detector._training_stride([torch.zeros(5009, 1)]) == 1
+    assert detector._training_stride([torch.zeros(30009, 1), torch.zeros(30009, 1)]) == 3
 
 
 def test_missing_rows_and_values_are_filled_only_when_asked():
@@ -208,7 +209,7 @@ def test_a_stream_that_skips_or_repeats_rows_is_refused_and_unchanged(framed):
     framed.reset_stream()
     framed.detect(frame.iloc[:20])
     for wrong in (frame.iloc[21:], frame.iloc[19:]):
-        with pytest.raises(ValueError, match=message("rows must go on at 2024-01-01 20:00:00", "at data row 1")):
+        with pytest.raises(ValueError, match=message("rows must continue with 2024-01-01 20:00:00", "at data row 1")):
             framed.detect(wrong)
     assert framed.detect(frame.iloc[20:21])["score"].notna().all()
 

@@ -18,7 +18,7 @@ import toa
 from tests.estimators.signals import long, quick, wave, wide
 from tests.support import message
 from toa.estimators import Forecaster, saving
-from toa.estimators.horizon import conformal_width
+from toa.estimators.intervals import conformal_width
 from toa.estimators.sizes import choose_lookback, choose_schedule, choose_settings
 from toa.models import MODELS
 
@@ -218,7 +218,7 @@ def test_a_file_without_all_of_a_forecaster_is_refused(fitted, tmp_path) -> None
     changes: tuple[dict[str, Any], ...] = ({"fitted": {}}, {"parameters": facts["parameters"] | {"code": "print(1)"}})
     for change in changes:
         saving.save_file(tmp_path / "m.toa", "forecaster", tensors, facts | change)
-        with pytest.raises(ValueError, match=message("must hold all of a forecaster", "this version of toa")):
+        with pytest.raises(ValueError, match=message("must hold a complete forecaster", "this version of toa")):
             Forecaster.load(tmp_path / "m.toa")
     others = {name: value for name, value in tensors.items() if not name.startswith("model.")}
     saving.save_file(tmp_path / "m.toa", "forecaster", others, facts)
@@ -317,13 +317,13 @@ BAD_DATA = {
         "data must have the columns of fit, 'load', 'heat', got a new one, 'wind'",
     ),
     "no column": (lambda: wide().drop(columns="heat"), "columns of fit, 'load', 'heat', got no 'heat'"),
-    "too short": (lambda: wide(20), "data must have at least lookback=24 rows to go on, got 20"),
+    "too short": (lambda: wide(20), "data must have at least lookback=24 rows, got 20"),
     "frequency": (lambda: spoiled(date=pd.date_range("2024", periods=240, freq="3h")), "one frequency, '2h'"),
-    "no times": (lambda: wide().drop(columns="date"), "data must have times, of the frequency '2h'"),
+    "no times": (lambda: wide().drop(columns="date"), "data must have times of the frequency '2h'"),
     "text": (lambda: spoiled(load=["12 MW"] * 240), "'12 MW' in column 'load' at data row 1"),
     "infinite": (lambda: spoiled(load=[np.inf] + [1.0] * 239), "column 'load' at data row 1"),
-    "missing": (lambda: spoiled(heat=[np.nan] + [1.0] * 239), "no missing values, got 1 in 'heat'"),
-    "all missing": (lambda: spoiled(heat=np.nan), "got none in column 'heat'"),
+    "missing": (lambda: spoiled(heat=[np.nan] + [1.0] * 239), "no missing values, got 1 NaN: 1 in 'heat'"),
+    "all missing": (lambda: spoiled(heat=np.nan), "only NaN in column 'heat'"),
     "repeated": (
         lambda: pd.concat([wide(), wide()[-1:]]),
         "each date once, got 2024-01-20 22:00:00 again at data row 241",
@@ -347,10 +347,10 @@ def test_a_new_id_is_refused(several) -> None:
 
 
 BAD_FUTURE = {
-    "none": (lambda: None, ("future must have the covariates 'promo' of the 6 steps to come", "None")),
+    "none": (lambda: None, ("future must have the covariates 'promo' of the next 6 steps", "None")),
     "id": (lambda: future(x=160), ("future must have rows of every id", "'y'")),
     "few": (lambda: future(5), ("series 'x' of future must have 6 rows, got 5")),
-    "late": (lambda: future(x=161, y=120), ("must go on where data end, at 2024-06-09", "got 2024-06-10")),
+    "late": (lambda: future(x=161, y=120), ("must continue data, with 2024-06-09", "got 2024-06-10")),
     "column": (lambda: future().drop(columns="promo"), ("future must have a column 'promo'",)),
 }
 
@@ -404,14 +404,14 @@ def test_bad_questions_are_refused(fitted) -> None:
         fitted.predict(future=wide())
     with pytest.raises(ValueError, match=message("test_size must be a share in (0, 1)", "1.5")):
         fitted.backtest(wide(), test_size=1.5)
-    with pytest.raises(ValueError, match=message("within what is tested", "4 of them tested")):
+    with pytest.raises(ValueError, match=message("the tested part", "4 of them tested")):
         fitted.backtest(wide(), test_size=4)
     with pytest.raises(ValueError, match=message("stride must be at least 1, got 0")):
         fitted.backtest(wide(), stride=0)
 
 
 def test_calendar_features_need_dates() -> None:
-    with pytest.raises(ValueError, match=message("calendar features need", "dates")):
+    with pytest.raises(ValueError, match=message("calendar must be False", "dates")):
         quick(calendar=True).fit(wave(240))
     model = quick(calendar=True, epochs=1).fit(wide())
     with pytest.raises(ValueError, match=message("data must have dates", "pass a frame")):

@@ -103,7 +103,7 @@ def _of_run(folder: Path, index: int, data_dir: Path | None) -> _Seen:
 
 
 def _of_estimator(path: Path, index: int, data: Path | None) -> _Seen:
-    from toa.estimators.loading import load_estimator, run_sample
+    from toa.estimators.base import load_estimator
 
     if path.is_dir() and not (path / "config.json").is_file():
         raise ValueError(
@@ -118,7 +118,7 @@ def _of_estimator(path: Path, index: int, data: Path | None) -> _Seen:
         sample, said = None, "No sample: name a table with --data."
     else:
         rows, _ = read_cases_file(data)
-        sample, said = (lambda: run_sample(estimator, rows, index)), f"Sample: window or case {index} of {data.name}."
+        sample, said = (lambda: estimator.run_sample(rows, index)), f"Sample: window or case {index} of {data.name}."
     chosen = [(name, str(value)) for name, value in estimator.get_params(deep=False).items() if value is not None]
     return _Seen(
         model=estimator.model_,

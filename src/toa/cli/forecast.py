@@ -115,7 +115,9 @@ def forecast(
         known = frame if test is None or model is not None else without_last(frame, test, id)
         forecaster = fitted(Forecaster, options, model=model, device=device, data=known)
         ahead = None if future is None else read_frame(future)
-        found = forecaster.predict(frame, future=ahead, horizon=horizon)
+        # fit has just read this frame and kept its end
+        again = None if model is None and known is frame else frame
+        found = forecaster.predict(again, future=ahead, horizon=horizon)
         console = make_console()
         for line in _said(forecaster, frame, found, trained=model is None):
             console.print(line, soft_wrap=True)

@@ -1,7 +1,7 @@
 """Train, validation and test rows, by the rules of the field's loaders.
 
-Rows are counted from 0 and segments are half-open. Where a rule overlaps, validation and test start one look-back
-early, so that their first target sits exactly at the border. Alphabet: L look-back, P horizon.
+Rows are counted from 0 and segments are half-open. In rules with overlap, validation and test start one look-back
+early, so that their first target is exactly at the border. Alphabet: L look-back, P horizon.
 """
 
 from collections.abc import Callable
@@ -22,12 +22,12 @@ class Segment(NamedTuple):
         return self.stop - self.start
 
     def windows(self, lookback: int, horizon: int) -> int:
-        """Number of windows at stride 1, none of them dropped: rows - L - P + 1."""
+        """Number of windows at stride 1: rows - L - P + 1."""
         return max(0, self.rows - lookback - horizon + 1)
 
 
 class Split(NamedTuple):
-    """The three segments of a series, each with the look-back its first target needs."""
+    """The three segments of a series, each with the look-back of its first target."""
 
     train: Segment
     val: Segment
@@ -44,8 +44,8 @@ class _Borders(NamedTuple):
 
 
 # floors of float products, int(rows * 0.7), as the field's loaders take them
-def _ett(steps_an_hour: int) -> Callable[[int], _Borders]:
-    month = 30 * 24 * steps_an_hour
+def _ett(steps_per_hour: int) -> Callable[[int], _Borders]:
+    month = 30 * 24 * steps_per_hour
     return lambda rows: _Borders(12 * month, 16 * month, 16 * month, 20 * month)
 
 
@@ -55,7 +55,7 @@ def _ratio(rows: int, train: float = 0.7, test: float = 0.2) -> _Borders:
 
 
 def _solar(rows: int) -> _Borders:
-    # unlike "ratio", a row or two may lie between validation and test
+    # unlike "ratio", one or two rows may lie between validation and test
     train = int(rows * 0.7)
     return _Borders(train, train + int(rows * 0.1), rows - int(rows * 0.2), rows)
 
@@ -72,7 +72,7 @@ _RULES: dict[str, Callable[[int], _Borders]] = {
     "pems": _pems,
 }
 SPLIT_RULES = tuple(_RULES)
-# windows of these rules lie wholly inside their own segment
+# windows of these rules stay inside their own segment
 _WITHOUT_OVERLAP = ("pems",)
 
 
@@ -85,12 +85,12 @@ def split_rows(
         rule: "ett-hour", "ett-minute", "ratio" (0.7/0.1/0.2), "solar", "pems" (0.6/0.2/0.2 without overlap), or
             fractions (train, val, test) that sum to 1 and are cut as "ratio" is.
         rows: Length of the series.
-        lookback: Rows a model sees.
-        horizon: Rows it forecasts.
-        name: What errors call the series.
+        lookback: Number of input rows.
+        horizon: Number of forecast rows.
+        name: Name of the series in error messages.
 
     Raises:
-        ValueError: If a segment is too short for one window; it names the longest horizon that fits.
+        ValueError: If a segment is too short for one window; the message names the longest horizon that fits.
     """
     check_at_least("lookback", lookback, 1)
     check_at_least("horizon", horizon, 1)
@@ -110,7 +110,7 @@ def split_rows(
         val=Segment(borders.train - early, borders.val_stop),
         test=Segment(borders.test_start - early, borders.stop),
     )
-    _check_room(split, rule, rows, lookback, horizon, name)
+    _check_lengths(split, rule, rows, lookback, horizon, name)
     return split
 
 
@@ -122,7 +122,7 @@ def _check_fractions(fractions: tuple[float, float, float]) -> None:
         )
 
 
-def _check_room(split: Split, rule: object, rows: int, lookback: int, horizon: int, name: str) -> None:
+def _check_lengths(split: Split, rule: object, rows: int, lookback: int, horizon: int, name: str) -> None:
     longest = min(segment.rows for segment in split) - lookback
     if longest >= horizon:
         return

@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from toa._checks import check_choice
-from toa.data.anomaly import SeriesWindows
+from toa.data.windows import SeriesWindows
 from toa.tasks.anomaly_metrics import (
     Metric,
     adjusted_metrics,

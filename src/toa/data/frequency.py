@@ -1,7 +1,7 @@
-"""The frequency of time stamps: inferred, checked, and continued. Stamps are dates, or whole numbers of steps.
+"""The frequency of time stamps: infer it, check it, continue it. Stamps are dates or whole numbers.
 
-The functions take the stamps of all series of a table, one series after another. `inner` says of each pair of
-neighbours, T - 1 of them, whether both are of one series.
+The functions take the stamps of all series of a table, one series after the other. `inner` states for each of the T - 1
+pairs of neighbours whether both belong to one series; `rows` is the source row of each stamp.
 """
 
 from collections.abc import Iterator
@@ -11,17 +11,21 @@ import pandas as pd
 from jaxtyping import Bool, Int64
 from pandas.tseries.frequencies import to_offset
 
-# offset aliases of pandas, or the step of whole numbers
+# a pandas offset alias, or the step of whole numbers
 Frequency = str | int
 
 _DAY = 86_400 * 10**9
-# steps that are not always as long, tried where no fixed step fits
+# steps of varying length, tried if no fixed step fits
 _CALENDAR = ("MS", "ME", "BMS", "BME", "QS", "QE", "YS", "YE")
 _WEEKDAYS = 5
 
 
 def check_frequency(freq: object) -> Frequency:
-    """A frequency that somebody gave, in pandas's own spelling."""
+    """The frequency in the spelling of pandas.
+
+    Raises:
+        ValueError: If it is not a pandas alias or a positive whole number.
+    """
     if isinstance(freq, int) and not isinstance(freq, bool) and freq >= 1:
         return freq
     try:
@@ -30,7 +34,7 @@ def check_frequency(freq: object) -> Frequency:
     except (ValueError, AttributeError):
         pass
     raise ValueError(
-        f"freq must be a frequency of pandas, such as 'h', '15min', 'D' or 'MS', or the step of whole numbers, "
+        f"freq must be a pandas frequency, such as 'h', '15min', 'D' or 'MS', or the step of whole numbers, "
         f"got {freq!r}."
     )
 
@@ -38,30 +42,32 @@ def check_frequency(freq: object) -> Frequency:
 def infer_frequency(
     times: pd.Index, inner: Bool[np.ndarray, " s"], rows: Int64[np.ndarray, " t"], name: str
 ) -> Frequency:
-    """The one frequency that all series have; a series may have gaps.
+    """The frequency that all series share. Series may have gaps.
 
     Raises:
-        ValueError: If there is none, naming the first row that is off, or if no series has two rows.
+        ValueError: If there is none, with the first row that does not fit, or if no series has two rows.
     """
     if not inner.any():
-        raise ValueError(f"{name} must have two rows in a series to tell the frequency from, got one each; give freq.")
+        raise ValueError(
+            f"{name} must have a series with two rows to infer the frequency from, got one row each; give freq."
+        )
     candidates = list(_candidates(times, inner))
     for freq in candidates:
         places, off = positions(times, inner, freq)
         if off is None and _mixed(places, inner) is None:
             return freq
-    # what is wrong is said of the fixed step that most rows have
+    # the error names the fixed step that most rows have
     check_regular(times, inner, rows, candidates[-1], name)
-    raise AssertionError("a frequency that is refused has a reason")
+    raise AssertionError("check_regular raises for a frequency that does not fit")
 
 
 def check_regular(
     times: pd.Index, inner: Bool[np.ndarray, " s"], rows: Int64[np.ndarray, " t"], freq: Frequency, name: str
 ) -> Int64[np.ndarray, " t"]:
-    """Number of each stamp on its series' grid of the frequency, rising by more than 1 at a gap.
+    """Number of each stamp on the grid of its series; it increases by more than 1 at a gap.
 
     Raises:
-        ValueError: If a stamp is off the grid, or a series has another frequency; the row is named.
+        ValueError: If a stamp is not on the grid, or a series has another frequency.
     """
     if isinstance(freq, int) != (not isinstance(times, pd.DatetimeIndex)):
         found = "dates" if isinstance(times, pd.DatetimeIndex) else "whole numbers"
@@ -85,8 +91,8 @@ def check_regular(
 def positions(
     times: pd.Index, inner: Bool[np.ndarray, " s"], freq: Frequency
 ) -> tuple[Int64[np.ndarray, " t"], int | None]:
-    """Each stamp's number on its series' grid, and the first stamp that is on no point of it."""
-    first = np.flatnonzero(np.concatenate(([True], ~inner)))  # where each series begins
+    """Number of each stamp on the grid of its series, and the first stamp that is not on the grid."""
+    first = np.flatnonzero(np.concatenate(([True], ~inner)))  # first stamp of each series
     step = _fixed_step(freq)
     if step is not None:
         stamps = _stamps(times, step)
@@ -101,15 +107,15 @@ def positions(
 
 
 def continue_times(last: object, freq: Frequency, steps: int) -> pd.Index:
-    """The next so many stamps after the last."""
+    """The `steps` stamps after the last."""
     if isinstance(freq, int):
         assert isinstance(last, int | np.integer)
         return pd.Index(int(last) + freq * np.arange(1, steps + 1))
     return pd.date_range(last, periods=steps + 1, freq=freq)[1:]
 
 
-def span_times(first: object, freq: Frequency, count: int) -> pd.Index:
-    """So many stamps from the first on."""
+def make_times(first: object, freq: Frequency, count: int) -> pd.Index:
+    """`count` stamps, beginning with the first."""
     if isinstance(freq, int):
         assert isinstance(first, int | np.integer)
         return pd.Index(int(first) + freq * np.arange(count))
@@ -117,13 +123,13 @@ def span_times(first: object, freq: Frequency, count: int) -> pd.Index:
 
 
 def calendar_of(freq: Frequency | None) -> str:
-    """Which marks of `toa.data.time_marks` tell steps of a frequency apart.
+    """The `freq` of `toa.data.time_marks` whose marks distinguish steps of this frequency.
 
     Raises:
-        ValueError: If the stamps are no dates.
+        ValueError: If the stamps are not dates.
     """
     if freq is None or isinstance(freq, int):
-        raise ValueError("calendar features need time stamps that are dates, got none; give calendar=False.")
+        raise ValueError("calendar must be False for data without dates, got True; calendar features need dates.")
     step = _fixed_step(freq)
     if step is None:
         return "D" if freq == "B" else "W"
@@ -133,16 +139,16 @@ def calendar_of(freq: Frequency | None) -> str:
 
 
 def _candidates(times: pd.Index, inner: Bool[np.ndarray, " s"]) -> Iterator[Frequency]:
-    """Frequencies to try, the most likely first."""
+    """Frequencies to try, the most likely first, the most common fixed step last."""
     if not isinstance(times, pd.DatetimeIndex):
         yield _most_common(np.diff(times.to_numpy())[inner])
         return
     wall = _wall(times)
     step = _most_common(np.diff(times.as_unit("ns").asi8)[inner])
-    # a week and more without a weekend
+    # at least a week without a weekend
     if step == _DAY and wall.max() - wall.min() >= pd.Timedelta("7D") and (wall.dayofweek < _WEEKDAYS).all():
         yield "B"
-    # months, quarters and years are 28 days and more
+    # months, quarters and years have at least 28 days
     if step >= 28 * _DAY:
         yield from _CALENDAR
     yield _alias(step)
@@ -152,11 +158,11 @@ def _candidates(times: pd.Index, inner: Bool[np.ndarray, " s"]) -> Iterator[Freq
 
 
 def _mixed(places: Int64[np.ndarray, " t"], inner: Bool[np.ndarray, " s"]) -> tuple[int, int] | None:
-    """A pair of rows of a series that is mostly further apart than one step, and how far."""
+    """A pair of rows of a series whose rows are mostly more than one step apart, and their distance."""
     steps = np.diff(places)
     if (steps[inner] == 1).all():
         return None
-    series = np.cumsum(~inner)  # of each pair, its series; pairs across two are not counted
+    series = np.cumsum(~inner)  # series of each pair; pairs across two series are ignored
     for one in np.unique(series[inner & (steps != 1)]):
         own = np.flatnonzero(inner & (series == one))
         most = _most_common(steps[own])
@@ -177,7 +183,7 @@ def _alias(step: int) -> str:
 
 
 def _fixed_step(freq: Frequency) -> int | None:
-    """Nanoseconds of a step, or its number; None where steps differ in length, as months do."""
+    """Length of a step in nanoseconds, or as a whole number; None if steps differ in length, as months do."""
     if isinstance(freq, int):
         return freq
     offset = to_offset(freq)
@@ -189,7 +195,7 @@ def _fixed_step(freq: Frequency) -> int | None:
 def _stamps(times: pd.Index, step: int) -> Int64[np.ndarray, " t"]:
     if not isinstance(times, pd.DatetimeIndex):
         return times.to_numpy()
-    # a day has 23 to 25 hours where clocks change: days and more are counted on the wall clock
+    # days have 23 to 25 hours when clocks change: count days and longer steps on the wall clock
     clock = _wall(times) if step % _DAY == 0 else times
     return clock.as_unit("ns").asi8
 

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tests.support import assert_near
-from toa.estimators.horizon import HorizonModel, UnitsModel, apply_in_batches, horizon_error, horizon_loss, spread
-from toa.estimators.panel_windows import PanelWindows, cut, join, window_starts
+from toa.data.windows import Windows, window_starts
+from toa.estimators.intervals import HorizonModel, UnitsModel, horizon_error, horizon_loss, spread
 from toa.models import ForecastModel, build_forecaster
 from toa.tasks.metrics import pinball_error
 
@@ -80,7 +80,7 @@ def test_units_go_in_and_come_out() -> None:
     width = torch.tensor([[1.0], [2.0]]).double()
     model = UnitsModel(inner, mean, std, point=0, width=width)
     series = torch.tensor([[[12.0], [10.0]], [[100.0], [120.0]]]).double()
-    found = apply_in_batches(model, (series, torch.tensor([0, 1]), None, None), batch_size=1)
+    found = model.predict([(series[:1], torch.tensor([0]), None, None), (series[1:], torch.tensor([1]), None, None)])
     # standardised: (1, 0) and (0, 1), both of deviation 1/2
     assert found.forecast[:, :, 0].tolist() == [[10.0, 12.0], [120.0, 140.0]]
     half = (0.25 + 0.01) ** 0.5
@@ -117,7 +117,8 @@ def test_windows_stay_within_their_series_and_their_targets(lengths, lookback, h
     series = [np.stack([np.full(rows, place), np.arange(rows)], 1).astype(float) for place, rows in enumerate(lengths)]
     targets = [(min(first, rows - horizon), rows) for rows in lengths]
     starts, owners = window_starts(lengths, targets, lookback, horizon, stride=stride)
-    windows = PanelWindows(join(series, None, lookback, horizon, torch.device("cpu")), starts)
+    rows = sum(lengths)
+    windows = Windows(np.concatenate(series), None, (0, rows), lookback, horizon, starts=starts)
     x, y, *_ = windows.batch(torch.arange(len(windows)))
     assert (x[:, :, 0] == owners.view(-1, 1)).all()
     assert (y[:, :, 0] == owners.view(-1, 1)).all()
@@ -125,12 +126,10 @@ def test_windows_stay_within_their_series_and_their_targets(lengths, lookback, h
     for place, (begin, rows) in enumerate(targets):
         own = y[owners == place, :, 1]
         assert own[:, 0].tolist() == list(range(max(begin, lookback), rows - horizon + 1, stride))
-    again, after = cut(torch.from_numpy(np.concatenate(series)), starts, lookback, horizon)
-    assert_near(torch.cat((again, after), 1).float(), torch.cat((x, y), 1))
 
 
 def test_the_order_of_an_epoch_is_of_all_windows() -> None:
-    table = join([np.zeros((9, 1)), np.zeros((8, 1))], None, 2, 1, torch.device("cpu"))
-    windows = PanelWindows(table, window_starts([9, 8], [(0, 9), (0, 8)], 2, 1)[0])
+    starts, _ = window_starts([9, 8], [(0, 9), (0, 8)], 2, 1)
+    windows = Windows(np.zeros((17, 1)), None, (0, 17), 2, 1, starts=starts)
     assert sorted(windows.epoch_order(0, 1).tolist()) == list(range(13))
     assert windows.epoch_order(0, 1).tolist() != windows.epoch_order(0, 2).tolist()

@@ -29,7 +29,7 @@ def test_subsets_name_their_full_set_and_are_narrower():
         full = DATASETS[spec.subset_of]
         assert spec.channels < full.channels
         assert (spec.rows, spec.split, spec.frequency) == (full.rows, full.split, full.frequency)
-        assert "cannot be set against published" in spec.note
+        assert "cannot be compared with published" in spec.note
 
 
 def test_every_entry_names_an_https_source_and_serves_official_files_alone():
