@@ -138,12 +138,6 @@ def test_the_order_of_an_epoch_depends_on_seed_and_epoch_alone():
         assert torch.equal(Windows(TABLE + 1, None, (0, 60), 8, 4).epoch_order(seed, epoch), order)
 
 
-def test_a_generator_gives_its_own_order():
-    windows = Windows(TABLE, None, (0, 60), 8, 4)
-    first, again = (windows.shuffled(torch.Generator().manual_seed(5)) for _ in range(2))
-    assert torch.equal(first, again)
-
-
 @pytest.mark.parametrize("wrong", [-1, 49, 10**9])
 @pytest.mark.parametrize("mapped", [False, True])
 def test_an_index_out_of_range_raises(tmp_path, wrong, mapped):

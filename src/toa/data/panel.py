@@ -7,7 +7,7 @@ frequency, for text, for infinities, and for missing values or rows unless `miss
 Alphabet: S series, T rows, C columns.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
@@ -16,14 +16,7 @@ import pandas as pd
 from jaxtyping import Bool, Float64, Int64
 
 from toa._checks import check_choice
-from toa.data.frequency import (
-    Frequency,
-    check_frequency,
-    check_regular,
-    continue_times,
-    infer_frequency,
-    make_times,
-)
+from toa.data.frequency import Frequency, continue_times, find_grid, make_times
 
 Missing = Literal["error", "ffill", "interpolate", "zero"]
 FILLS = ("ffill", "interpolate", "zero")
@@ -116,17 +109,12 @@ class Panel:
 
 
 class _Groups(NamedTuple):
-    """Row numbers sorted by series, and the border positions of the series in that order."""
+    """Row numbers sorted by series, the borders of the series in that order, and whether neighbours share a series."""
 
     ids: tuple[Id, ...]
     order: Int64[np.ndarray, " t"]
     borders: Int64[np.ndarray, " s"]
-
-    def inner(self) -> Bool[np.ndarray, " p"]:
-        """For each pair of neighbours in the order, whether both belong to one series."""
-        same = np.ones(max(0, len(self.order) - 1), dtype=bool)
-        same[self.borders[1:-1] - 1] = False
-        return same
+    inner: Bool[np.ndarray, " p"]
 
 
 def make_panel(
@@ -163,23 +151,28 @@ def make_panel(
         values, times = values[groups.order], None if times is None else times[groups.order]
     places = None
     if times is not None:
-        inner = groups.inner()
-        check_increasing(times, name, rows=groups.order, inner=inner, allow_duplicates=allow_duplicates)
+        _check_increasing(times, groups, name, allow_duplicates=allow_duplicates)
         if regular:
-            given = None if freq is None else check_frequency(freq)
-            freq = infer_frequency(times, inner, groups.order, name) if given is None else given
-            places = check_regular(times, inner, groups.order, freq, name)
-            if missing == "error":
-                _check_no_gaps(times, places, groups, freq, name)
+            freq, places = find_grid(times, groups.inner, groups.order, freq, name)
+            gaps = np.flatnonzero((np.diff(places) != 1) & groups.inner)
+            if missing == "error" and len(gaps):
+                last = int(gaps[0]) + 1
+                raise ValueError(
+                    f"{name} must have a row at every step of its frequency {freq!r}, got {times[last]} after "
+                    f"{times[last - 1]} at data row {groups.order[last] + 1} ({len(gaps)} such gaps); add the rows, or "
+                    "fill them with missing='interpolate', 'ffill' or 'zero'."
+                )
     elif freq is not None:
         raise ValueError(f"{name} must have times of the frequency {freq!r}, got no time column; name it with time.")
     parts = []
     for one, start, stop in zip(groups.ids, groups.borders[:-1].tolist(), groups.borders[1:].tolist(), strict=True):
         rows, when = groups.order[start:stop], None if times is None else times[start:stop]
         part = values[start:stop]
-        if places is not None and when is not None and freq is not None:
+        if places is not None and places[stop - 1] - places[start] >= stop - start:
             part, rows, when = _insert_rows(part, rows, when, places[start:stop], freq)
-        parts.append((fill_missing(part, columns, _label(one, name), missing), rows, when))
+        if np.isnan(part).any():
+            part = fill_missing(part, columns, _label(one, name), missing)
+        parts.append((part, rows, when))
     return Panel(
         values=tuple(part for part, _, _ in parts),
         columns=tuple(columns),
@@ -205,31 +198,24 @@ def to_numbers(frame: pd.DataFrame, name: str) -> Values:
         if not pd.api.types.is_numeric_dtype(frame[column]) or pd.api.types.is_bool_dtype(frame[column]):
             _raise_not_numeric(frame[column], str(column), name)
     values = frame.to_numpy(dtype=np.float64, na_value=np.nan)  # (T, C)
-    check_finite_values(values, list(map(str, frame.columns)), name)
+    infinite = np.isinf(values)
+    if infinite.any():
+        row, place = np.argwhere(infinite)[0].tolist()
+        raise ValueError(
+            f"{name} must be finite, got {int(infinite.sum())} infinite values (inf), the first in column "
+            f"{str(frame.columns[place])!r} at data row {row + 1}; remove them, or leave them empty and fill missing "
+            "values."
+        )
     return values
 
 
-def check_finite_values(values: Values, columns: Sequence[str], name: str) -> None:
-    """Raise ValueError for infinities; NaN passes."""
-    infinite = np.isinf(values)
-    if infinite.any():
-        row, column = np.argwhere(infinite)[0].tolist()
-        raise ValueError(
-            f"{name} must be finite, got {int(infinite.sum())} infinite values (inf), the first in column "
-            f"{columns[column]!r} at data row {row + 1}; remove them, or leave them empty and fill missing values."
-        )
-
-
 def fill_missing(values: Values, columns: Sequence[str], name: str, missing: str) -> Values:
-    """Values without NaN: filled as `missing` says, unchanged if there is nothing to fill.
+    """Values with NaN filled as `missing` says.
 
     Raises:
         ValueError: If a value stays missing, or a column has no value at all.
     """
-    absent = np.isnan(values)
-    if not absent.any():
-        return values
-    for column in np.flatnonzero(absent.all(0)):
+    for column in np.flatnonzero(np.isnan(values).all(0)):
         raise ValueError(
             f"{name} must have values in every column, got only NaN in column {columns[column]!r}; drop the column."
         )
@@ -282,46 +268,30 @@ def parse_dates(text: "pd.Series[str]", name: str) -> pd.DatetimeIndex:
     return dates
 
 
-def check_increasing(
-    times: pd.Index,
-    name: str,
-    *,
-    rows: Int64[np.ndarray, " t"],
-    inner: Bool[np.ndarray, " p"],
-    allow_duplicates: bool = False,
-) -> None:
-    """Raise ValueError for times that decrease or repeat within a series.
-
-    Args:
-        times: T dates or whole numbers.
-        name: Name of the table in error messages.
-        rows: Source row of each time, counted from 0.
-        inner: Whether a time and the next belong to one series, T - 1 of them.
-        allow_duplicates: Whether a time may occur in two consecutive rows.
-    """
+def _check_increasing(times: pd.Index, groups: _Groups, name: str, *, allow_duplicates: bool) -> None:
+    """Raise ValueError for times that decrease or repeat within a series."""
     steps = np.diff(times.asi8 if isinstance(times, pd.DatetimeIndex) else times.to_numpy())  # (T - 1,)
-    steps = np.where(inner, steps, 1)
-    back = np.flatnonzero(steps < 0)
-    if len(back):
-        last = int(back[0]) + 1
-        raise ValueError(
-            f"{name} must be sorted by date, got {times[last]} after {times[last - 1]} at data row {rows[last] + 1}; "
-            "sort it."
-        )
-    same = np.flatnonzero(steps == 0)
-    if len(same) and not allow_duplicates:
-        last = int(same[0]) + 1
-        raise ValueError(
-            f"{name} must have each date once, got {times[last]} again at data row {rows[last] + 1} "
-            f"({len(same)} such rows); keep one row per date."
-        )
+    steps = np.where(groups.inner, steps, 1)
+    for wrong in (steps < 0, (steps == 0) & (not allow_duplicates)):
+        if wrong.any():
+            last = int(wrong.argmax()) + 1
+            row = groups.order[last] + 1
+            if steps[last - 1] < 0:
+                raise ValueError(
+                    f"{name} must be sorted by date, got {times[last]} after {times[last - 1]} at data row {row}; "
+                    "sort it."
+                )
+            raise ValueError(
+                f"{name} must have each date once, got {times[last]} again at data row {row} ({int(wrong.sum())} such "
+                "rows); keep one row per date."
+            )
 
 
 def _group_rows(ids: Any, column: str | None, count: int, name: str) -> _Groups:
     if not count:
         raise ValueError(f"{name} must have at least one row, got none.")
     if ids is None:
-        return _Groups((None,), np.arange(count), np.array([0, count]))
+        return _Groups((None,), np.arange(count), np.array([0, count]), np.ones(count - 1, dtype=bool))
     codes, found = pd.factorize(ids)
     if (codes < 0).any():
         row = int((codes < 0).argmax()) + 1
@@ -331,33 +301,19 @@ def _group_rows(ids: Any, column: str | None, count: int, name: str) -> _Groups:
         if isinstance(one, bool) or not isinstance(one, str | int):
             raise ValueError(f"{name} must have ids that are text or whole numbers, got {one!r} in column {column!r}.")
     order = np.argsort(codes, kind="stable")
-    return _Groups(names, order, np.searchsorted(codes[order], np.arange(len(names) + 1)))
+    codes = codes[order]
+    return _Groups(names, order, np.searchsorted(codes, np.arange(len(names) + 1)), np.diff(codes) == 0)
 
 
 def _insert_rows(
-    values: Values, rows: Int64[np.ndarray, " t"], times: pd.Index, places: Int64[np.ndarray, " t"], freq: Frequency
+    values: Values, rows: Int64[np.ndarray, " t"], times: Any, places: Int64[np.ndarray, " t"], freq: Any
 ) -> tuple[Values, Int64[np.ndarray, " t"], pd.Index]:
     """A series with a row of NaN at each step of its frequency that has no row."""
     at = places - places[0]
     count = int(at[-1]) + 1
-    if count == len(at):
-        return values, rows, times
     complete, numbers = np.full((count, values.shape[1]), np.nan), np.full(count, -1)
     complete[at], numbers[at] = values, rows
     return complete, numbers, make_times(times[0], freq, count)
-
-
-def _check_no_gaps(
-    times: pd.Index, places: Int64[np.ndarray, " t"], groups: _Groups, freq: Frequency, name: str
-) -> None:
-    gaps = np.flatnonzero((np.diff(places) != 1) & groups.inner())
-    if len(gaps):
-        last = int(gaps[0]) + 1
-        raise ValueError(
-            f"{name} must have a row at every step of its frequency {freq!r}, got {times[last]} after "
-            f"{times[last - 1]} at data row {groups.order[last] + 1} ({len(gaps)} such gaps); add the rows, or fill "
-            "them with missing='interpolate', 'ffill' or 'zero'."
-        )
 
 
 def _raise_not_numeric(column: "pd.Series[str]", label: str, name: str) -> None:
@@ -374,7 +330,7 @@ def _label(one: Id, name: str) -> str:
     return name if one is None else f"series {one!r} of {name}"
 
 
-def describe_columns(columns: Sequence[object] | Mapping[Any, Any], most: int = 12) -> str:
+def describe_columns(columns: Any, most: int = 12) -> str:
     """Column names for an error message."""
     names = [repr(str(column)) for column in columns]
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

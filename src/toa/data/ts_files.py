@@ -20,7 +20,8 @@ def read_ts(path: str | Path) -> Panel:
         ValueError: If the file is empty, its header is damaged or without classes, or cases differ in channels.
     """
     path = Path(path)
-    cases, labels = [], []
+    cases: list[Values] = []
+    labels: list[str] = []
     with open_unpacked(path) as file:
         lines = _lines(path, file)
         equal = _read_header(path, lines)

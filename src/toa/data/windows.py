@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Generator, Tensor
 
-from toa._checks import check_at_least, check_generator
+from toa._checks import check_at_least
 from toa.data.splits import Segment
 
 # larger than any benchmark series; PEMS07, the widest, takes 0.1 GiB
@@ -124,11 +124,6 @@ class Windows:
         marks = self._gather(self._marks, index)  # (B, L + P, F)
         return WindowBatch(x, y, marks[:, : self.lookback], marks[:, self.lookback :])
 
-    def shuffled(self, generator: Generator) -> Int[Tensor, " n"]:
-        """A random order of all windows, drawn on the CPU so that it is the same for every device."""
-        check_generator(generator, torch.device("cpu"))
-        return self._place(torch.randperm(len(self), generator=generator))
-
     def epoch_order(self, seed: int, epoch: int) -> Int[Tensor, " n"]:
         """The random order of an epoch; see `toa.data.windows.epoch_order`."""
         return self._place(epoch_order(len(self), seed, epoch))
@@ -168,29 +163,28 @@ class SeriesWindows:
         series: Values (T, C) on a device, or a sequence of them, each with at least L rows.
         length: Rows L per window.
         stride: Rows between the starts of two windows of a series.
-        whole: Whether to add a last window at the end of a series if the stride leaves rows over.
+        whole: Whether to add a window at the end of a series if the stride leaves rows over, after all `regular` ones.
     """
 
     def __init__(self, series: Tensor | Sequence[Tensor], length: int, *, stride: int = 1, whole: bool = False) -> None:
         check_at_least("length", length, 1)
         check_at_least("stride", stride, 1)
         parts = [series] if isinstance(series, Tensor) else list(series)
-        starts, begin, self.regular = [], 0, 0
+        starts, ends, begin = [], [], 0
         for part in parts:
             last = len(part) - length
             if last < 0:
                 raise ValueError(
                     f"series must have at least one window of {length} rows, got {len(part)}; shorten the window."
                 )
-            own = torch.arange(0, last + 1, stride)
-            self.regular += len(own)
-            if whole and own[-1] != last:
-                own = torch.cat((own, own.new_tensor([last])))
-            starts.append(begin + own)
+            starts += range(begin, begin + last + 1, stride)
+            if whole and last % stride:
+                ends.append(begin + last)
             begin += len(part)
         joined = parts[0] if len(parts) == 1 else torch.cat(parts)
         self.length, self.rows, self.channels = length, begin, joined.shape[1]
-        self.starts: Int[Tensor, " n"] = torch.cat(starts).to(joined.device)
+        self.regular = len(starts)
+        self.starts: Int[Tensor, " n"] = torch.tensor(starts + ends).to(joined.device)
         # all windows at stride 1 as one view: each is a contiguous piece of memory
         self._view = joined.contiguous().view(-1).unfold(0, length * self.channels, self.channels)
 

@@ -4,7 +4,7 @@ Alphabet: n cases, L longest length, l length of a case, C channels, K classes.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,7 @@ from toa.tasks.optimization import TrainingConfig
 _LEAST_HELD = 4
 
 
+@dataclass(eq=False, repr=False)
 class Classifier(ClassifierMixin, Estimator):  # type: ignore[misc]
     """Classify time series.
 
@@ -71,44 +72,24 @@ class Classifier(ClassifierMixin, Estimator):  # type: ignore[misc]
     _kind = "classifier"
     _facts = ("length_", "validation_", "architecture_")
 
-    def __init__(
-        self,
-        *,
-        backbone: str | None = None,
-        attention: str | Mapping[str, Any] = "toa-gated",
-        settings: Mapping[str, Any] | None = None,
-        length: int | None = None,
-        epochs: int | None = None,
-        batch_size: int | None = None,
-        learning_rate: float = 1e-3,
-        patience: int = 20,
-        validation_share: float = 0.2,
-        id: str | None = None,
-        time: str | None = None,
-        values: Sequence[str] | None = None,
-        label: str | None = None,
-        missing: Missing = "error",
-        seed: int = 2024,
-        device: str = "auto",
-        progress: bool = False,
-    ) -> None:
-        self.backbone = backbone
-        self.attention = attention
-        self.settings = settings
-        self.length = length
-        self.epochs = epochs
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
-        self.patience = patience
-        self.validation_share = validation_share
-        self.id = id
-        self.time = time
-        self.values = values
-        self.label = label
-        self.missing = missing
-        self.seed = seed
-        self.device = device
-        self.progress = progress
+    _: KW_ONLY
+    backbone: str | None = None
+    attention: str | Mapping[str, Any] = "toa-gated"
+    settings: Mapping[str, Any] | None = None
+    length: int | None = None
+    epochs: int | None = None
+    batch_size: int | None = None
+    learning_rate: float = 1e-3
+    patience: int = 20
+    validation_share: float = 0.2
+    id: str | None = None
+    time: str | None = None
+    values: Sequence[str] | None = None
+    label: str | None = None
+    missing: Missing = "error"
+    seed: int = 2024
+    device: str = "auto"
+    progress: bool = False
 
     def fit(self, X: Any, y: Any = None) -> "Classifier":
         """Train on labelled cases.
@@ -213,8 +194,8 @@ class Classifier(ClassifierMixin, Estimator):  # type: ignore[misc]
 
     def _train(self, panel: Panel, codes: np.ndarray) -> None:
         backbone, sizes = choose_classifier(self.backbone, self.length_)
-        self.architecture_ = {"backbone": backbone, "settings": sizes | dict(self.settings or {})}
-        kept, held = list(range(len(codes))), []
+        self.architecture_: dict[str, Any] = {"backbone": backbone, "settings": sizes | dict(self.settings or {})}
+        kept, held = list(range(len(codes))), list[int]()
         counts = np.bincount(codes)
         if self.validation_share and self.validation_share * counts[counts > 1].sum() >= _LEAST_HELD:
             kept, held = hold_out(codes.tolist(), self.validation_share, self.seed)

@@ -4,6 +4,7 @@ Alphabet: L window length, C channels, T rows, S series.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -33,6 +34,7 @@ from toa.tasks.device import resolve_device
 from toa.tasks.optimization import TrainingConfig
 
 
+@dataclass(eq=False, repr=False)
 class AnomalyDetector(Estimator):
     """Flag rows of time series that differ from the rows of `fit`.
 
@@ -77,46 +79,25 @@ class AnomalyDetector(Estimator):
     _kind = "anomaly detector"
     _facts = ("freq_", "window_", "threshold_", "stream_threshold_", "validation_", "architecture_")
 
-    def __init__(
-        self,
-        *,
-        window: int | None = None,
-        contamination: float = 0.01,
-        backbone: str | None = None,
-        attention: str | Mapping[str, Any] = "toa-gated",
-        settings: Mapping[str, Any] | None = None,
-        epochs: int | None = None,
-        batch_size: int = 64,
-        learning_rate: float = 1e-3,
-        patience: int = 3,
-        validation_share: float = 0.2,
-        id: str | None = None,
-        time: str | None = None,
-        values: Sequence[str] | None = None,
-        freq: str | int | None = None,
-        missing: Missing = "error",
-        seed: int = 2024,
-        device: str = "auto",
-        progress: bool = False,
-    ) -> None:
-        self.window = window
-        self.contamination = contamination
-        self.backbone = backbone
-        self.attention = attention
-        self.settings = settings
-        self.epochs = epochs
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
-        self.patience = patience
-        self.validation_share = validation_share
-        self.id = id
-        self.time = time
-        self.values = values
-        self.freq = freq
-        self.missing = missing
-        self.seed = seed
-        self.device = device
-        self.progress = progress
+    _: KW_ONLY
+    window: int | None = None
+    contamination: float = 0.01
+    backbone: str | None = None
+    attention: str | Mapping[str, Any] = "toa-gated"
+    settings: Mapping[str, Any] | None = None
+    epochs: int | None = None
+    batch_size: int = 64
+    learning_rate: float = 1e-3
+    patience: int = 3
+    validation_share: float = 0.2
+    id: str | None = None
+    time: str | None = None
+    values: Sequence[str] | None = None
+    freq: str | int | None = None
+    missing: Missing = "error"
+    seed: int = 2024
+    device: str = "auto"
+    progress: bool = False
 
     def fit(self, data: Any, y: Any = None) -> "AnomalyDetector":
         """Train on data and set the thresholds.
@@ -282,7 +263,7 @@ class AnomalyDetector(Estimator):
         _check_lengths(panel, self.window_)
         self.scalers_ = _fit_scalers(panel)
         backbone, sizes = choose_reconstructor(self.backbone, self.window_, len(self.columns_))
-        self.architecture_ = {"backbone": backbone, "settings": sizes | dict(self.settings or {})}
+        self.architecture_: dict[str, Any] = {"backbone": backbone, "settings": sizes | dict(self.settings or {})}
         series = [self._scale(one, values) for one, values in zip(panel.ids, panel.values, strict=True)]
         train, held = self._split(series)
         windows = SeriesWindows(train, self.window_, stride=self._training_stride(train))

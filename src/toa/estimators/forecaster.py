@@ -4,7 +4,7 @@ Alphabet: B batch, L look-back, P horizon, C columns, Q levels, S series, T rows
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import KW_ONLY, asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -43,6 +43,7 @@ _HELD = 60_000
 _BATCH = 512
 
 
+@dataclass(eq=False, repr=False)
 class Forecaster(Estimator):
     """Forecast time series.
 
@@ -99,56 +100,30 @@ class Forecaster(Estimator):
     _kind = "forecaster"
     _facts = ("lookback_", "freq_", "time_", "validation_", "architecture_", "schedule_")
 
-    def __init__(
-        self,
-        horizon: int,
-        *,
-        lookback: int | None = None,
-        backbone: str = "patchtst",
-        attention: str | Mapping[str, Any] | None = None,
-        settings: Mapping[str, Any] | None = None,
-        quantiles: Sequence[float] = (),
-        interval: float | None = None,
-        calendar: bool = False,
-        covariates: Sequence[str] = (),
-        loss: str = "mse",
-        epochs: int | None = None,
-        batch_size: int | None = None,
-        learning_rate: float = 2e-3,
-        patience: int = 3,
-        validation_share: float = 0.125,
-        id: str | None = None,
-        time: str | None = None,
-        values: Sequence[str] | None = None,
-        freq: str | int | None = None,
-        missing: Missing = "error",
-        seed: int = 2024,
-        device: str = "auto",
-        progress: bool = False,
-    ) -> None:
-        self.horizon = horizon
-        self.lookback = lookback
-        self.backbone = backbone
-        self.attention = attention
-        self.settings = settings
-        self.quantiles = quantiles
-        self.interval = interval
-        self.calendar = calendar
-        self.covariates = covariates
-        self.loss = loss
-        self.epochs = epochs
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
-        self.patience = patience
-        self.validation_share = validation_share
-        self.id = id
-        self.time = time
-        self.values = values
-        self.freq = freq
-        self.missing = missing
-        self.seed = seed
-        self.device = device
-        self.progress = progress
+    horizon: int
+    _: KW_ONLY
+    lookback: int | None = None
+    backbone: str = "patchtst"
+    attention: str | Mapping[str, Any] | None = None
+    settings: Mapping[str, Any] | None = None
+    quantiles: Sequence[float] = ()
+    interval: float | None = None
+    calendar: bool = False
+    covariates: Sequence[str] = ()
+    loss: str = "mse"
+    epochs: int | None = None
+    batch_size: int | None = None
+    learning_rate: float = 2e-3
+    patience: int = 3
+    validation_share: float = 0.125
+    id: str | None = None
+    time: str | None = None
+    values: Sequence[str] | None = None
+    freq: str | int | None = None
+    missing: Missing = "error"
+    seed: int = 2024
+    device: str = "auto"
+    progress: bool = False
 
     def fit(self, data: Any, y: Any = None) -> "Forecaster":
         """Train on data.

@@ -28,7 +28,6 @@ from toa.data.panel import (
     Missing,
     Panel,
     Values,
-    check_finite_values,
     fill_missing,
     make_panel,
     parse_dates,
@@ -67,7 +66,6 @@ def read_panel(
         ValueError: If the table cannot be read without a repair.
     """
     check_choice("missing", missing, MISSING)
-    _check_dense(data, name)
     if isinstance(data, np.ndarray) or (isinstance(data, list | tuple) and data and isinstance(data[0], np.ndarray)):
         for option, given in (("id", id), ("time", time), ("values", values), ("freq", freq)):
             if given is not None:
@@ -126,7 +124,6 @@ def read_cases(
         ValueError: If the data cannot be read without a repair.
     """
     check_choice("missing", missing, MISSING)
-    _check_dense(data, name)
     if not isinstance(data, list | tuple) and hasattr(data, "__array__") and not hasattr(data, "columns"):
         data = np.asarray(data)
     if not is_frame(data):
@@ -265,19 +262,14 @@ def id_column(panel: Panel, places: np.ndarray) -> np.ndarray:
     return pd.Series(np.asarray(panel.ids, dtype=object)[places]).infer_objects().to_numpy()
 
 
-def _check_dense(data: Any, name: str) -> None:
-    if hasattr(data, "toarray"):
-        raise ValueError(f"{name} must be dense, got sparse data, {type(data).__name__}; call toarray() on it.")
-
-
 def _numbers(arrays: Sequence[np.ndarray], names: Sequence[str], name: str) -> Values:
     """Columns as one array (T, C)."""
     if any(np.iscomplexobj(array) for array in arrays):
         raise ValueError(f"{name} must be real, got complex numbers. Complex data not supported.")
     if arrays and all(array.dtype.kind in "fiu" for array in arrays) and len(arrays[0]):
         values = np.stack(arrays, axis=1, dtype=np.float64)
-        check_finite_values(values, names, name)
-        return values
+        if not np.isinf(values).any():
+            return values
     # slower, for nullable columns and for errors that name the cell
     return np.ascontiguousarray(to_numbers(pd.DataFrame(dict(zip(names, arrays, strict=True))), name))
 
@@ -287,10 +279,11 @@ def _open(data: Any, name: str) -> Any:
     try:
         return nw.from_native(data, eager_only=True)
     except TypeError:
-        lazy = "; collect it first" if hasattr(data, "collect") else ""
+        remedy = "; collect it first" if hasattr(data, "collect") else ""
+        remedy = "; sparse data must be dense: call toarray() on it" if hasattr(data, "toarray") else remedy
         raise ValueError(
             f"{name} must be a pandas, polars or arrow frame, an array, or a list of arrays, got "
-            f"{type(data).__name__}{lazy}."
+            f"{type(data).__name__}{remedy}."
         ) from None
 
 
@@ -408,9 +401,10 @@ def _read_case_arrays(data: Any, labels: np.ndarray | None, missing: Missing, na
             values = np.ascontiguousarray(case.T, dtype=np.float64)
         except (ValueError, TypeError) as error:
             raise ValueError(f"{what} must hold only numbers, got {error}; convert it first.") from None
-        names = [f"channel {place}" for place in range(values.shape[1])]
-        check_finite_values(values, names, what)
-        cases.append(fill_missing(values, names, what, missing))
+        if not np.isfinite(values).all():
+            frame = pd.DataFrame(values).add_prefix("channel ")
+            values = fill_missing(to_numbers(frame, what), list(frame.columns), what, missing)
+        cases.append(values)
         if values.shape[1] != cases[0].shape[1]:
             raise ValueError(
                 f"{what} must have {cases[0].shape[1]} channels, as the first case has, got {values.shape[1]}."
