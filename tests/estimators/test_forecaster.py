@@ -288,14 +288,14 @@ def test_choices_fit_the_size_of_the_data() -> None:
     # 10,000 rows of 7 columns, horizon 96: an eighth of the rows is held out
     assert choose_lookback(8750, 96) == 512
     schedule = choose_schedule(8750 - 512 - 96 + 1, 7, batch_size=None, epochs=None)
-    assert (schedule.batch_size, schedule.steps, schedule.epochs) == (128, 64, 7)
+    assert schedule == {"batch_size": 128, "steps": 64, "epochs": 7}
     # a monthly series of ten years, a year ahead
     assert choose_lookback(105, 12) == 40
     assert choose_settings("patchtst", 40, 12)["patch_len"] == 2
-    assert choose_schedule(54, 1, batch_size=None, epochs=None).epochs == 60
+    assert choose_schedule(54, 1, batch_size=None, epochs=None)["epochs"] == 60
     # an epoch of a large table is bounded
     large = choose_schedule(1_000_000, 100, batch_size=None, epochs=None)
-    assert large.batch_size * large.steps == 1280
+    assert large["batch_size"] * large["steps"] == 1280
     assert choose_lookback(3, 2) == 1
 
 

@@ -6,6 +6,7 @@ Alphabet: C channels, T train rows, S test rows.
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -19,8 +20,7 @@ from toa.data.scaling import StandardScaler
 from toa.data.tables import read_labels, read_values
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class LabelledSeries:
+class LabelledSeries(NamedTuple):
     """Values of the files: train (T, C), test (S, C), and whether each test step is anomalous (S,)."""
 
     train: Float64[np.ndarray, "t c"]

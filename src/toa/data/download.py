@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -52,8 +53,14 @@ def fetch(
     target = folder / spec.path
     if spec.url is None:
         raise ValueError(f"dataset {spec.name!r} must have a url to be downloaded, got none; {how_to_get(spec)}.")
-    if (kept := _kept(spec, target, read)) is not None:
-        return kept
+    for path in (target, target.with_name(f"{target.name}.gz")):
+        # a wrong file is downloaded again
+        with suppress(ValueError):
+            if path.is_file():
+                verify(path, spec)
+                if spec.sha256 is None and read is not None:
+                    read(path)
+                return path
     known = None if spec.sha256 is None else f"sha256:{spec.sha256}"
     if known is None:
         # without a hash pooch would keep a wrong file
@@ -68,31 +75,12 @@ def fetch(
             f"try again later, or see {spec.source}."
         ) from error
     if spec.sha256 is None and read is not None:
-        _check_content(read, target)
+        try:
+            read(target)
+        except ValueError:
+            target.unlink()
+            raise
     return target
-
-
-def _check_content(read: Callable[[Path], object], path: Path) -> None:
-    """Check a file without a known hash by reading it."""
-    try:
-        read(path)
-    except ValueError:
-        path.unlink()
-        raise
-
-
-def _kept(spec: FileSpec, target: Path, read: Callable[[Path], object] | None) -> Path | None:
-    for path in (target, target.with_name(f"{target.name}.gz")):
-        if path.is_file():
-            try:
-                verify(path, spec)
-                if spec.sha256 is None and read is not None:
-                    read(path)
-            except ValueError:
-                # a wrong file: download again
-                continue
-            return path
-    return None
 
 
 class _Resuming:

@@ -67,13 +67,9 @@ class StandardScaler:
         """Mean and std as float64 tensors."""
         return {"mean": torch.from_numpy(self.mean.copy()), "std": torch.from_numpy(self.std.copy())}
 
-    def json_state(self) -> dict[str, list[float]]:
-        """Mean and std as lists, exact to the last bit."""
-        return {"mean": self.mean.tolist(), "std": self.std.tolist()}
-
     @classmethod
     def from_state(cls, state: Mapping[str, Tensor | Sequence[float]]) -> "StandardScaler":
-        """A scaler from the result of `state` or `json_state`."""
+        """A scaler from the result of `state`, or with lists in place of tensors."""
         if set(state) != {"mean", "std"}:
             raise ValueError(f"state must have the entries mean and std, got {', '.join(state) or 'none'}.")
         mean, std = (torch.as_tensor(state[key], dtype=torch.float64).cpu().numpy() for key in ("mean", "std"))

@@ -9,9 +9,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import torch
 from jaxtyping import Float64
-from torch import Tensor
 
 from toa.data.frequency import calendar_of
 from toa.data.marks import mark_names, time_marks
@@ -120,7 +118,7 @@ class Covariates:
 
     def state(self) -> dict[str, Any]:
         """The fields as JSON values."""
-        scaler = None if self.scaler is None else self.scaler.json_state()
+        scaler = self.scaler and {name: values.tolist() for name, values in self.scaler.state().items()}
         return {"calendar": self.calendar, "covariates": list(self.covariates), "scaler": scaler}
 
     @classmethod
@@ -128,8 +126,3 @@ class Covariates:
         """From the result of `state`."""
         scaler = None if state["scaler"] is None else StandardScaler.from_state(state["scaler"])
         return cls(calendar=state["calendar"], covariates=tuple(state["covariates"]), scaler=scaler)
-
-
-def stack_features(parts: Sequence[np.ndarray] | None) -> Tensor | None:
-    """Features of all series (S, T, F) in float32."""
-    return None if parts is None else torch.from_numpy(np.stack(parts)).float()

@@ -4,7 +4,7 @@ Alphabet: B batch, L look-back, P horizon, C columns, Q levels, S series, T rows
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY, asdict, dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from toa.data.scaling import StandardScaler
 from toa.data.windows import Windows, place_series, window_starts
 from toa.estimators.backtest import Backtest, first_tested, measure
 from toa.estimators.base import Estimator, attention_spec, sample_rows
-from toa.estimators.covariates import Covariates, stack_features
+from toa.estimators.covariates import Covariates
 from toa.estimators.frames import is_frame, match_panel, read_panel, write_forecast
 from toa.estimators.intervals import (
     HorizonModel,
@@ -196,11 +196,11 @@ class Forecaster(Estimator):
                 )
         panel = panel.tail(self.lookback_)
         options = {"id": self.id, "time": self.time, "missing": self.missing}
+        features = self.known_.past(panel), self.known_.future(panel, future, self.horizon, options)
         inputs = (
             torch.from_numpy(np.stack(panel.take(self.columns_))),  # (S, L, C)
             self._series_numbers(panel),
-            stack_features(self.known_.past(panel)),
-            stack_features(self.known_.future(panel, future, self.horizon, options)),
+            *(None if part is None else torch.from_numpy(np.stack(part)).float() for part in features),  # (S, ·, F)
         )
         pieces = (slice(start, start + _BATCH) for start in range(0, len(panel), _BATCH))
         found = self._units.predict(tuple(None if x is None else x[piece] for x in inputs) for piece in pieces)
@@ -371,10 +371,10 @@ class Forecaster(Estimator):
         )
 
     def _train(self, train: Windows, held: Windows) -> None:
-        schedule = choose_schedule(len(train), len(self.columns_), batch_size=self.batch_size, epochs=self.epochs)
-        self.schedule_ = asdict(schedule)
-        batches = WindowBatches(train, schedule.batch_size, seed=self.seed)
-        batches.steps_per_epoch = schedule.steps
+        sizes = len(train), len(self.columns_)
+        self.schedule_ = choose_schedule(*sizes, batch_size=self.batch_size, epochs=self.epochs)
+        batches = WindowBatches(train, self.schedule_["batch_size"], seed=self.seed)
+        batches.steps_per_epoch = self.schedule_["steps"]
         levels = torch.tensor(self._levels, device=train.device) if self._levels else None
         error = horizon_error(self.loss, levels)
 
@@ -386,7 +386,7 @@ class Forecaster(Estimator):
             return float(total) / len(held)
 
         config = TrainingConfig(
-            epochs=schedule.epochs,
+            epochs=self.schedule_["epochs"],
             learning_rate=self.learning_rate,
             weight_decay=0.01,
             schedule="onecycle",

@@ -5,7 +5,6 @@ of a larger table uses a bounded number of windows.
 """
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 from toa._checks import check_at_least, check_choice
@@ -67,23 +66,11 @@ def choose_settings(backbone: str, lookback: int, horizon: int) -> dict[str, Any
     return {name: value for name, value in sizes.items() if name in known}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Schedule:
-    """Training length of a forecaster.
+def choose_schedule(windows: int, channels: int, *, batch_size: int | None, epochs: int | None) -> dict[str, int]:
+    """Windows per batch, batches per epoch ("steps") and epochs of a forecaster.
 
-    Attributes:
-        batch_size: Windows per batch.
-        steps: Batches per epoch.
-        epochs: Maximum number of epochs.
+    An epoch of a large table uses a random part of the windows.
     """
-
-    batch_size: int
-    steps: int
-    epochs: int
-
-
-def choose_schedule(windows: int, channels: int, *, batch_size: int | None, epochs: int | None) -> Schedule:
-    """Batches and epochs for a number of windows; an epoch of a large table uses a random part of them."""
     least, most = _FORECAST_BATCH
     size = max(least, min(most, windows // 32)) if batch_size is None else batch_size
     check_at_least("batch_size", size, 1)
@@ -93,7 +80,7 @@ def choose_schedule(windows: int, channels: int, *, batch_size: int | None, epoc
         check_at_least("epochs", epochs, 1)
     fewest, longest = _FORECAST_EPOCHS
     chosen = min(longest, max(fewest, -(-_FORECAST_STEPS // steps))) if epochs is None else epochs
-    return Schedule(batch_size=size, steps=steps, epochs=chosen)
+    return {"batch_size": size, "steps": steps, "epochs": chosen}
 
 
 def choose_epochs(epochs: int | None, steps_per_epoch: int) -> int:
