@@ -151,7 +151,7 @@ def test_a_set_that_is_nowhere_is_fetched_whole_or_not_at_all(home, monkeypatch)
 
 def test_a_fetched_set_is_kept(home, monkeypatch):
     source = locate_classification(CLASSIFICATION_SETS["BasicMotions"])
-    monkeypatch.setattr("toa.data.classification._inside_aeon", lambda: home / "nothing")
+    monkeypatch.setattr("toa.data.classification.files", lambda package: home / "nothing")
 
     def serve(name: str, *, split: str, extract_path: str) -> None:
         for path in source:

@@ -4,6 +4,7 @@ Alphabet: C channels, T train rows, S test rows.
 """
 
 import hashlib
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -14,7 +15,7 @@ from jaxtyping import Bool, Float, Float64
 from torch import Tensor
 
 from toa.data.catalogue import ANOMALY_SETS, AnomalyFiles, AnomalySpec
-from toa.data.location import DatasetNotFoundError, candidates, checksum, locate
+from toa.data.location import DatasetNotFoundError, checksum, locate
 from toa.data.location import verify as verify_file
 from toa.data.scaling import StandardScaler
 from toa.data.tables import read_labels, read_values
@@ -56,13 +57,11 @@ def locate_anomaly(spec: AnomalySpec, data_dir: str | Path | None = None) -> tup
         DatasetNotFoundError: If no layout is complete; it names a missing file, one with a url if there is one.
     """
     for files in spec.layouts:
-        found = [next((path for path in candidates(file, data_dir) if path.is_file()), None) for file in files]
-        paths = [path for path in found if path is not None]
-        if len(paths) == len(found):
-            return files, paths
-    for file in spec.served or spec.layouts[0]:
-        locate(file, data_dir)
-    raise DatasetNotFoundError(f"dataset {spec.name!r} must be complete in one layout, got files of several.")
+        with suppress(DatasetNotFoundError):
+            return files, [locate(file, data_dir) for file in files]
+    # raises, because no layout is complete
+    files = spec.served or spec.layouts[0]
+    return files, [locate(file, data_dir) for file in files]
 
 
 def read_anomaly(spec: AnomalySpec, files: AnomalyFiles, paths: list[Path]) -> LabelledSeries:

@@ -4,9 +4,9 @@ import hashlib
 import os
 import shutil
 import tempfile
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from http.client import HTTPException
 from importlib.resources import files
 from pathlib import Path
@@ -27,8 +27,8 @@ from toa.data.cases import (
     standardise_as_peers,
 )
 from toa.data.catalogue import CLASSIFICATION_SETS, UEA_ARCHIVE, ClassificationSpec
-from toa.data.location import DatasetNotFoundError, checksum, data_folders
-from toa.data.panel import Panel, Values
+from toa.data.location import DatasetNotFoundError, checksum, data_folders, find_file
+from toa.data.panel import Panel
 from toa.data.scaling import StandardScaler
 from toa.data.ts_files import read_ts
 
@@ -96,41 +96,49 @@ def load_classification(
     check_at_least("min_length", min_length, 1)
     spec, paths = _resolve(dataset, data_dir, download)
     name = paths[0].name.split("_TRAIN")[0] if spec is None else spec.name
-    train, test = (read_ts(path) for path in paths)
+    panels = [read_ts(path) for path in paths]
     if spec is not None:
-        _check_sizes(spec, train, test, paths[0])
-    classes = _check_classes(name, train, test)
-    missing = sum(int(np.isnan(case).sum()) for part in (train, test) for case in part.values)
-    parts = [_interpolated(part, name, split) for part, split in ((train, "TRAIN"), (test, "TEST"))]
-    labels = [[classes.index(label) for label in _labels(part)] for part in (train, test)]
-    length = max(*train.lengths, *test.lengths, min_length)
-    masked = any(len(case) != length for part in parts for case in part)
-
-    def pad(cases: Sequence[Values], of: Sequence[int]) -> Cases:
-        return pad_cases(cases, of, length, masked=masked, device=device)
-
-    scaler: StandardScaler | None = None
+        _check_sizes(spec, *panels, paths[0])
+    classes = _check_classes(name, *panels)
+    train, test = (
+        [interpolate_missing(case, f"case {row} of {split} of {name}") for row, case in enumerate(panel.values, 1)]
+        for panel, split in zip(panels, ("TRAIN", "TEST"), strict=True)
+    )
+    train_labels, test_labels = ([classes.index(label) for label in _labels(panel)] for panel in panels)
+    length = max(min_length, *map(len, train), *map(len, test))
+    masked = any(len(case) != length for case in (*train, *test))
+    pad = partial(pad_cases, length=length, masked=masked, device=device)
+    missing = sum(int(np.isnan(case).sum()) for panel in panels for case in panel.values)
     facts: dict[str, object] = {"evaluation": evaluation, "missing_values": missing, "length": length}
+    scaler: StandardScaler | None = None
     if evaluation == "tslib-uea":
-        parts = [_as_peers(part, name) for part in parts]
-        split_train, split_test = (pad(*pair) for pair in zip(parts, labels, strict=True))
+        train, test = standardise_as_peers(train), standardise_as_peers(test)
+        if name == "EthanolConcentration":
+            train, test = ([scale_by_channels(case) for case in part] for part in (train, test))
+        split_train, split_test = pad(train, train_labels), pad(test, test_labels)
         split_val = split_test
         facts |= {"validation": "TEST", "statistics": "each split's own"}
     else:
-        kept, held = hold_out(labels[0], VALIDATION_SHARE, seed)
-        scaler = fit_scaler([parts[0][i] for i in kept], name)
-        parts = [[scaler.transform(case) for case in part] for part in parts]
+        kept, held = hold_out(train_labels, VALIDATION_SHARE, seed)
+        scaler = fit_scaler([train[i] for i in kept], name)
+        train, test = ([scaler.transform(case) for case in part] for part in (train, test))
         split_train, split_val = (
-            pad([parts[0][i] for i in chosen], [labels[0][i] for i in chosen]) for chosen in (kept, held)
+            pad([train[i] for i in chosen], [train_labels[i] for i in chosen]) for chosen in (kept, held)
         )
-        split_test = pad(parts[1], labels[1])
-        facts |= {"validation": "held out of TRAIN", "statistics": "of what is trained on", "rule": HOLD_OUT_RULE}
-        facts |= _held_out(classes, [labels[0][i] for i in held])
+        split_test = pad(test, test_labels)
+        counts = np.bincount([train_labels[i] for i in held], minlength=len(classes)).tolist()
+        facts |= {
+            "validation": "held out of TRAIN",
+            "statistics": "of what is trained on",
+            "rule": HOLD_OUT_RULE,
+            "held_out": dict(zip(classes, counts, strict=True)),
+            "not_validated": [kind for kind, count in zip(classes, counts, strict=True) if not count],
+        }
     return ClassificationData(
         name=name,
         spec=spec,
         classes=classes,
-        channels=len(train.columns),
+        channels=len(panels[0].columns),
         length=length,
         train=split_train,
         val=split_val,
@@ -139,21 +147,6 @@ def load_classification(
         checksum=hashlib.sha256("".join(map(checksum, paths)).encode()).hexdigest(),
         facts=facts,
     )
-
-
-def _held_out(classes: Sequence[str], labels: Sequence[int]) -> dict[str, object]:
-    counts = Counter(labels)
-    without = [name for label, name in enumerate(classes) if not counts[label]]
-    return {"held_out": {name: counts[label] for label, name in enumerate(classes)}, "not_validated": without}
-
-
-def _interpolated(part: Panel, name: str, split: str) -> list[Values]:
-    return [interpolate_missing(case, f"case {row} of {split} of {name}") for row, case in enumerate(part.values, 1)]
-
-
-def _as_peers(part: Sequence[Values], name: str) -> list[Values]:
-    scaled = standardise_as_peers(part)
-    return [scale_by_channels(case) for case in scaled] if name == "EthanolConcentration" else scaled
 
 
 def _labels(part: Panel) -> list[str]:
@@ -232,25 +225,17 @@ def locate_classification(
         ConnectionError: If they cannot be downloaded.
     """
     folders = data_folders(data_dir)
-    for folder in (*folders, _inside_aeon()):
-        found = [next(filter(Path.is_file, _both(folder / file)), None) for file in spec.files()]
-        if found[0] is not None and found[1] is not None:
-            return found[0], found[1]
+    # aeon's wheel has some datasets; aeon itself is slow to import
+    for folder in (*folders, Path(str(files("aeon"))) / "datasets" / "data"):
+        train, test = (find_file(folder, path) for path in spec.files())
+        if train is not None and test is not None:
+            return train, test
     if download:
         return fetch_classification(spec, data_dir)
     raise DatasetNotFoundError(
         f"dataset {spec.name!r} must lie in a data folder as {' and '.join(spec.files())}, found none in "
         f"{', '.join(map(str, folders))}; get it from {UEA_ARCHIVE}, or name its folder with data_dir or $TOA_DATA."
     )
-
-
-def _both(path: Path) -> tuple[Path, Path]:
-    return path, path.with_name(f"{path.name}.gz")
-
-
-def _inside_aeon() -> Path:
-    """The folder of the datasets in aeon's wheel; aeon itself is not imported."""
-    return Path(str(files("aeon"))) / "datasets" / "data"
 
 
 def fetch_classification(spec: ClassificationSpec, data_dir: str | Path | None = None) -> tuple[Path, Path]:

@@ -31,10 +31,10 @@ def data_folders(data_dir: str | Path | None = None) -> list[Path]:
     return [Path(folder).expanduser() for folder in given if folder not in (None, "")]
 
 
-def candidates(spec: FileSpec, data_dir: str | Path | None = None) -> list[Path]:
-    """Every path where the file may be, plain and gzipped, in the order of search."""
-    places = [folder / spec.path for folder in data_folders(data_dir)]
-    return [path for place in places for path in (place, place.with_name(f"{place.name}.gz"))]
+def find_file(folder: Path, path: str) -> Path | None:
+    """The file at this path below a folder, plain or gzipped, or None."""
+    plain = folder / path
+    return next((file for file in (plain, plain.with_name(f"{plain.name}.gz")) if file.is_file()), None)
 
 
 def locate(spec: FileSpec, data_dir: str | Path | None = None) -> Path:
@@ -43,13 +43,13 @@ def locate(spec: FileSpec, data_dir: str | Path | None = None) -> Path:
     Raises:
         DatasetNotFoundError: If no data folder has it.
     """
-    places = candidates(spec, data_dir)
-    for path in places:
-        if path.is_file():
+    folders = data_folders(data_dir)
+    for folder in folders:
+        if (path := find_file(folder, spec.path)) is not None:
             return path
-    looked = ", ".join(str(path) for path in places[::2])
     raise DatasetNotFoundError(
-        f"dataset {spec.name!r} must lie in a data folder, found none at {looked} (nor with .gz); {how_to_get(spec)}."
+        f"dataset {spec.name!r} must lie in a data folder, found none at "
+        f"{', '.join(str(folder / spec.path) for folder in folders)} (nor with .gz); {how_to_get(spec)}."
     )
 
 

@@ -123,7 +123,10 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         facts: Any = saved.facts
         try:
             parameters = {name: _to_tuples(value) for name, value in facts["parameters"].items()}
-            parameters["device"] = _available(parameters["device"]) if device is None else device
+            if device is None:
+                device = str(parameters["device"])
+                device = "cpu" if device.startswith("cuda") and not torch.cuda.is_available() else device
+            parameters["device"] = device
             made = cls(**parameters)
             for name in cls._facts:
                 setattr(made, name, facts["fitted"][name])
@@ -245,11 +248,6 @@ def _download(name: str, revision: str | None) -> Path:
             "toa[hf]."
         ) from error
     return Path(snapshot_download(name, revision=revision, allow_patterns=["config.json", "model.safetensors"]))
-
-
-def _available(device: Any) -> Any:
-    """The device, or the CPU for a GPU that this machine does not have."""
-    return "cpu" if isinstance(device, str) and device.startswith("cuda") and not torch.cuda.is_available() else device
 
 
 def _to_json(value: Any) -> Any:

@@ -214,7 +214,14 @@ class AnomalyDetector(Estimator):
             times = None if panel.times is None else panel.times[place]
             past = self._streams.get(one)
             if past is not None and times is not None:
-                _check_next(panel, place, past.time, times)
+                assert panel.freq is not None
+                expected = continue_times(past.time, panel.freq, 1)[0]
+                if times[0] != expected:
+                    raise ValueError(
+                        f"{panel.label(place, 'rows')} must continue with {expected}, after {past.time}, got "
+                        f"{times[0]} at data row {panel.rows[place][0] + 1}; pass each row once and in order, or call "
+                        "reset_stream()."
+                    )
             seen = values if past is None else np.concatenate((past.values, values))
             scores = np.full(len(values), np.nan)
             if len(seen) >= self.window_:
@@ -265,7 +272,12 @@ class AnomalyDetector(Estimator):
         backbone, sizes = choose_reconstructor(self.backbone, self.window_, len(self.columns_))
         self.architecture_: dict[str, Any] = {"backbone": backbone, "settings": sizes | dict(self.settings or {})}
         series = [self._scale(one, values) for one, values in zip(panel.ids, panel.values, strict=True)]
-        train, held = self._split(series)
+        train, held = [], []
+        for one in series:
+            # the last part of a series is held out; a series that is too short for both parts only trains
+            border = len(one) - max(self.window_, int(len(one) * self.validation_share))
+            train.append(one[:border] if border >= self.window_ else one)
+            held += [one[border:]] if border >= self.window_ else []
         windows = SeriesWindows(train, self.window_, stride=self._training_stride(train))
         val = SeriesWindows(held, self.window_, stride=self._stride)
         batches = ReconstructionBatches(windows, self.batch_size, seed=self.seed)
@@ -300,18 +312,6 @@ class AnomalyDetector(Estimator):
             settings=self.architecture_["settings"],
         )
 
-    def _split(self, series: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-        """The first part of each series to train on and its last part to validate on; short series only train."""
-        train, held = [], []
-        for one in series:
-            border = len(one) - max(self.window_, int(len(one) * self.validation_share))
-            if border >= self.window_:
-                train.append(one[:border])
-                held.append(one[border:])
-            else:
-                train.append(one)
-        return train, held
-
     def _training_stride(self, series: Sequence[Tensor]) -> int:
         return choose_stride(sum(len(one) - self.window_ + 1 for one in series), len(self.columns_))
 
@@ -339,17 +339,6 @@ class _Stream(NamedTuple):
 
     values: Values
     time: object
-
-
-def _check_next(panel: Panel, place: int, last: object, times: pd.Index) -> None:
-    assert panel.freq is not None
-    expected = continue_times(last, panel.freq, 1)[0]
-    if times[0] != expected:
-        row = int(panel.rows[place][0]) + 1
-        raise ValueError(
-            f"{panel.label(place, 'rows')} must continue with {expected}, after {last}, got {times[0]} at data row "
-            f"{row}; pass each row once and in order, or call reset_stream()."
-        )
 
 
 def _check_lengths(panel: Panel, window: int) -> None:
