@@ -91,7 +91,7 @@ def test_labels_may_be_flags_numbers_or_a_last_column(tmp_path):
     assert np.array_equal(read_values(both, label_column=True), TEST)
 
 
-def test_the_first_whole_layout_is_read_and_checked(home, monkeypatch):
+def test_the_first_complete_layout_is_read_and_checked(home, monkeypatch):
     folder = home / "data"
     spec = replace(ANOMALY_SETS["SMD-machine-1-1"], train_rows=60, test_rows=50, channels=3, label_ratio=0.08)
     arrays, texts = spec.layouts
@@ -115,7 +115,7 @@ def test_the_first_whole_layout_is_read_and_checked(home, monkeypatch):
         load_anomaly(spec.name, length=20, data_dir=folder)
 
 
-def test_a_file_with_another_checksum_is_refused(home, monkeypatch):
+def test_a_file_with_another_checksum_is_rejected(home, monkeypatch):
     files = [
         FileSpec(name="Own", path=save(home / f"{part}.npy", array).name, source="https://example.org")
         for part, array in (("train", TRAIN), ("test", TEST), ("labels", LABELS))
@@ -127,7 +127,7 @@ def test_a_file_with_another_checksum_is_refused(home, monkeypatch):
         load_anomaly("Own", length=20, data_dir=home)
 
 
-def test_a_missing_set_says_where_it_was_looked_for_and_how_to_get_it(home):
+def test_a_missing_dataset_names_its_path_and_how_to_get_it(home):
     with pytest.raises(DatasetNotFoundError, match=message("'MSL' must lie in a data folder", "MSL/MSL_train.npy")):
         load_anomaly("MSL", length=100, data_dir=home)
     with pytest.raises(DatasetNotFoundError, match=message("run `toa data fetch SMD-machine-1-6`")):
@@ -168,7 +168,7 @@ def with_own(own, **changes: Any) -> dict[str, Any]:
     ],
     ids=lambda value: None if isinstance(value, tuple) else next(iter(value)),
 )
-def test_bad_files_are_refused(own, change, parts):
+def test_bad_files_are_rejected(own, change, parts):
     for name, value in change.items():
         if isinstance(value, np.ndarray):
             np.save(own[name], value)
@@ -178,7 +178,7 @@ def test_bad_files_are_refused(own, change, parts):
         load_anomaly(**with_own(own))
 
 
-def test_bad_bytes_are_refused(own, tmp_path):
+def test_bad_bytes_are_rejected(own, tmp_path):
     np.save(own["dataset"], np.array([{}], dtype=object), allow_pickle=True)
     with pytest.raises(ValueError, match=message("must be an unpickled .npy array")):
         load_anomaly(**with_own(own))
@@ -207,7 +207,7 @@ def test_names_and_files_do_not_mix(own):
         load_anomaly("MLS", length=20)
 
 
-def test_labels_may_be_the_last_column_of_ones_own_files(own, tmp_path):
+def test_labels_may_be_the_last_column_of_user_files(own, tmp_path):
     train = write_csv(tmp_path / "train.csv", np.column_stack((TRAIN, np.zeros(60))))
     test = write_csv(tmp_path / "test.csv", np.column_stack((TEST, LABELS)))
     data = load_anomaly(train, length=20, test_file=test, index_column=True, label_column=True)
@@ -220,7 +220,7 @@ def test_labels_may_be_the_last_column_of_ones_own_files(own, tmp_path):
 
 
 @pytest.mark.data
-@pytest.mark.parametrize("name", ["MSL", "SMD-machine-1-6", "SMD-machine-2-1"])
+@pytest.mark.parametrize("name", ["MSL", "SMAP", "SMD-machine-1-6", "SMD-machine-2-1"])
 def test_real_sets_have_the_known_sizes_and_checksums(name):
     try:
         data = load_anomaly(name, length=100, allow_constant=True)

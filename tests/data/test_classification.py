@@ -65,7 +65,7 @@ def test_basic_motions_from_aeon_need_no_mask():
     assert padded.train.series.shape == (32, 120, 6)
 
 
-def test_statistics_are_of_what_is_trained_on():
+def test_statistics_are_those_of_the_training_cases():
     data = load_classification("JapaneseVowels", seed=1)
     assert data.train.mask is not None
     rows = data.train.series[data.train.mask].double()
@@ -88,14 +88,14 @@ def test_peers_validate_on_test_and_scale_it_by_itself():
     assert data.facts["validation"] == "TEST"
 
 
-def test_another_seed_holds_others_out_and_leaves_test_alone():
+def test_another_seed_changes_validation_but_not_test():
     one, other = (load_classification("BasicMotions", seed=seed) for seed in (1, 2))
     assert one.checksum == other.checksum
     assert torch.equal(one.test.labels, other.test.labels)
     assert not torch.equal(one.val.series[:, 0], other.val.series[:, 0])
 
 
-def test_files_of_ones_own_by_path(tmp_path):
+def test_user_files_load_by_path(tmp_path):
     data = load_classification(plant(tmp_path, TRAIN, TEST), seed=0)
     assert (data.name, data.spec, data.classes) == ("toy", None, ("a", "b"))
     assert (data.length, data.channels) == (4, 2)
@@ -107,7 +107,7 @@ def test_files_of_ones_own_by_path(tmp_path):
 
 
 @pytest.mark.parametrize("evaluation", ["strict", "tslib-uea"])
-def test_ethanol_has_its_extra_step_among_peers_alone(tmp_path, evaluation):
+def test_ethanol_has_its_extra_step_only_under_tslib_uea(tmp_path, evaluation):
     named = {name: plant(tmp_path / name, TRAIN, TRAIN, name) for name in ("toy", "EthanolConcentration")}
     toy, ethanol = (
         load_classification(named[name], evaluation=evaluation, seed=0).test.series
@@ -116,7 +116,7 @@ def test_ethanol_has_its_extra_step_among_peers_alone(tmp_path, evaluation):
     assert torch.equal(toy, ethanol) is (evaluation == "strict")
 
 
-def test_a_folder_of_data_goes_before_the_sets_inside_aeon(tmp_path, home, monkeypatch):
+def test_a_data_folder_has_priority_over_the_datasets_inside_aeon(tmp_path, home, monkeypatch):
     spec = CLASSIFICATION_SETS["BasicMotions"]
     inside = locate_classification(spec)
     assert "aeon" in inside[0].parts
@@ -129,7 +129,7 @@ def test_a_folder_of_data_goes_before_the_sets_inside_aeon(tmp_path, home, monke
     )
 
 
-def test_a_set_that_is_nowhere_is_fetched_whole_or_not_at_all(home, monkeypatch):
+def test_a_failed_fetch_leaves_no_files(home, monkeypatch):
     spec = CLASSIFICATION_SETS["Libras"]
     with pytest.raises(
         DatasetNotFoundError, match=message("'Libras' must lie in a data folder as Libras/Libras_TRAIN.ts")
@@ -176,12 +176,12 @@ BAD: list[tuple[str, str, tuple[str, ...]]] = [
 
 
 @pytest.mark.parametrize(("train", "test", "parts"), BAD, ids=str)
-def test_bad_files_are_refused(tmp_path, train, test, parts):
+def test_bad_files_are_rejected(tmp_path, train, test, parts):
     with pytest.raises(ValueError, match=message(*parts)):
         load_classification(plant(tmp_path, train, test))
 
 
-def test_bad_names_are_refused(tmp_path):
+def test_bad_names_are_rejected(tmp_path):
     with pytest.raises(ValueError, match=message("unknown classification dataset 'Basic'; known: Articulary")):
         load_classification("Basic")
     with pytest.raises(ValueError, match=message("must be a file NAME_TRAIN.ts beside NAME_TEST.ts", "got x.ts")):

@@ -70,7 +70,7 @@ def test_the_rows_between_train_and_validation_are_targets_once(small):
     np.testing.assert_allclose(torch.cat(targets), scaled, rtol=1e-5, atol=1e-6)
 
 
-def test_a_file_of_ones_own_gives_what_the_catalogue_gives(small):
+def test_a_user_file_gives_the_same_data_as_the_catalogue(small):
     _, path = small
     own, known = (load_forecast(d, **SIZES) for d in (path, "Small"))
     assert own.spec is None
@@ -103,7 +103,7 @@ def test_marks_follow_their_windows(small):
     assert every(load_forecast("Small", **SIZES, marks=True, freq="15min").val).x_marks.shape == (17, 8, 5)
 
 
-def test_marks_without_dates_are_refused(home):
+def test_marks_without_dates_are_rejected(home):
     path = write_csv(home / "a.csv", TABLE, dates=None)
     with pytest.raises(ValueError, match=message("a.csv must have dates", "marks=False")):
         load_forecast(path, **SIZES, date_column=None, marks=True)
@@ -118,7 +118,7 @@ def test_a_series_above_the_budget_streams_the_same_batches(small):
             assert torch.equal(got, want)
 
 
-def test_a_changed_file_is_refused_unless_told_and_its_checksum_is_told(small, home):
+def test_a_changed_file_is_rejected_unless_verify_is_false(small, home):
     _, path = small
     changed = TABLE.copy()
     changed[0, 0] = 7
@@ -143,7 +143,7 @@ def test_another_split_can_be_asked_for(small, rule):
     np.testing.assert_allclose(data.scaler.mean, TABLE[:120].mean(0))
 
 
-def test_a_column_constant_in_the_train_rows_is_refused_by_name(home):
+def test_a_column_constant_in_the_train_rows_is_rejected_by_name(home):
     table = TABLE.copy()
     table[:140, 1] = 5
     path = write_csv(home / "a.csv", table)
@@ -175,6 +175,6 @@ def test_gaps_are_filled_when_asked(home):
         ("Small", {"freq": "s"}, ("unknown freq 's'",)),
     ],
 )
-def test_what_cannot_be_loaded_is_refused(small, dataset, options, parts):
+def test_invalid_names_and_options_raise(small, dataset, options, parts):
     with pytest.raises((ValueError, FileNotFoundError), match=message(*parts)):
         load_forecast(dataset, **{**SIZES, **options})

@@ -47,7 +47,7 @@ def test_the_state_survives_tensors_and_json_to_the_last_bit():
 
 
 @pytest.mark.parametrize("level", [0.0, 0.1, 1e9 + 0.1])
-def test_a_constant_column_is_refused_by_name_and_kept_when_asked(level):
+def test_a_constant_column_is_rejected_by_name_and_kept_when_asked(level):
     train = TRAIN.copy()
     train[:, 1] = level
     with pytest.raises(ValueError, match=message("Small", "120 train rows", "1 constant: 'b'", "allow_constant=True")):
@@ -69,6 +69,6 @@ def test_a_constant_column_is_refused_by_name_and_kept_when_asked(level):
         (lambda s: s.from_state({"mean": [0.0], "std": [1.0, 1.0]}), ("one shape (C,)", "(1,) and (2,)")),
     ],
 )
-def test_values_that_do_not_fit_are_refused(call, parts):
+def test_values_that_do_not_fit_are_rejected(call, parts):
     with pytest.raises(ValueError, match=message(*parts)):
         call(StandardScaler.fit(TRAIN))

@@ -80,11 +80,11 @@ def test_scaling_keeps_the_signals_shape():
         ({"noise": -1.0}, ("noise", "at least 0", "-1.0")),
     ],
 )
-def test_wrong_signals_are_refused(change, parts):
+def test_wrong_signals_are_rejected(change, parts):
     with pytest.raises(ValueError, match=message(*parts)):
         HarmonicDemixing(**change)
 
 
-def test_a_generator_on_another_device_is_refused():
+def test_a_generator_on_another_device_is_rejected():
     with pytest.raises(ValueError, match=message("generator must be on", "meta", "torch.Generator(device=")):
         HarmonicDemixing().sample(2, generator=torch.Generator(), device="meta")

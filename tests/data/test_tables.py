@@ -21,12 +21,12 @@ def test_a_csv_gives_values_columns_and_dates(tmp_path):
     assert list(series.times[0]) == list(pd.date_range("2016-07-01", periods=120, freq="h"))
 
 
-def test_a_gzipped_csv_is_read_as_it_is(tmp_path):
+def test_a_gzipped_csv_is_read(tmp_path):
     series = read_csv_series(packed(write_csv(tmp_path / "a.csv", TABLE)))
     np.testing.assert_array_equal(series.values[0], TABLE)
 
 
-def test_whole_numbers_and_a_byte_order_mark_are_read(tmp_path):
+def test_integers_and_a_byte_order_mark_are_read(tmp_path):
     series = read_csv_series(write_text(tmp_path / "a.csv", "\ufeffdate,a,b\n2020-01-01,1,2\n2020-01-02,3,4.5\n"))
     assert series.columns == ("a", "b")
     np.testing.assert_array_equal(series.values[0], [[1, 2], [3, 4.5]])
@@ -57,7 +57,7 @@ def test_dates_may_have_another_name_and_place_or_be_absent(tmp_path):
     np.testing.assert_array_equal(undated.values[0], TABLE)
 
 
-def test_the_custom_rule_moves_the_target_to_the_end_and_ett_keeps_the_order(tmp_path):
+def test_csv_moves_the_target_to_the_end_and_ett_csv_keeps_the_order(tmp_path):
     path = write_csv(tmp_path / "a.csv", TABLE, columns=["a", "OT", "b"])
     custom = read_dataset(make_spec(), path)
     assert custom.columns == ("a", "b", "OT")
@@ -159,12 +159,12 @@ def test_missing_values_are_counted_by_column(tmp_path):
         read_csv_series(path)
 
 
-def test_an_unknown_fill_is_refused(tmp_path):
+def test_an_unknown_fill_is_rejected(tmp_path):
     with pytest.raises(ValueError, match=message("unknown fill 'mean'; known: ffill, interpolate, zero.")):
         read_csv_series(write_csv(tmp_path / "a.csv", TABLE), fill="mean")
 
 
-def test_a_missing_target_is_refused(tmp_path):
+def test_a_missing_target_is_rejected(tmp_path):
     path = write_csv(tmp_path / "a.csv", TABLE, columns=["a", "b", "c"])
     with pytest.raises(ValueError, match=message("target column 'OT'", "'a', 'b', 'c'")):
         read_dataset(make_spec(), path)
@@ -179,7 +179,7 @@ def test_a_repeated_date_passes_where_the_entry_allows_it(tmp_path):
 
 
 @pytest.mark.parametrize(("rows", "channels"), [(119, 3), (120, 4)])
-def test_a_file_of_another_shape_than_the_entry_is_refused(tmp_path, rows, channels):
+def test_a_file_of_another_shape_than_the_entry_is_rejected(tmp_path, rows, channels):
     path = write_csv(tmp_path / "a.csv", values(rows, channels))
     parts = ("'Small' must have 120 rows and 3 channels", f"got {rows} and {channels}", "example.org")
     with pytest.raises(ValueError, match=message(*parts)):

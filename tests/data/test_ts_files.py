@@ -18,7 +18,7 @@ def write(path: Path, text: str) -> Path:
 
 
 @pytest.mark.parametrize("name", ["x_TRAIN.ts", "x_TRAIN.ts.gz"])
-def test_cases_come_step_by_channel_with_gaps_as_nan(tmp_path, name):
+def test_cases_have_shape_steps_by_channels_with_nan_for_missing_values(tmp_path, name):
     read = read_ts(write(tmp_path / name, UNEQUAL + "1,2,3:4,5,6:a\n7,?:8,9:B\n"))
     assert read.labels is not None
     assert read.labels.tolist() == ["a", "b"]
@@ -53,13 +53,13 @@ BAD = [
 
 
 @pytest.mark.parametrize("case", BAD, ids=str)
-def test_broken_files_are_refused(tmp_path, case):
+def test_broken_files_are_rejected(tmp_path, case):
     text, *parts = case
     with pytest.raises(ValueError, match=message("x_TRAIN.ts", *parts)):
         read_ts(write(tmp_path / "x_TRAIN.ts", text))
 
 
-def test_text_that_is_not_utf8_and_broken_gzip_are_refused(tmp_path):
+def test_text_that_is_not_utf8_and_broken_gzip_are_rejected(tmp_path):
     path = tmp_path / "x_TRAIN.ts"
     path.write_bytes(b"@problemName \xff\n")
     with pytest.raises(ValueError, match=message("must be text in UTF-8")):

@@ -52,7 +52,7 @@ def test_it_is_an_estimator_of_scikit_learn() -> None:
         model.predict(wide())
 
 
-def test_a_forecast_goes_on_in_time_and_in_units(fitted) -> None:
+def test_a_forecast_continues_times_and_units(fitted) -> None:
     forecast = fitted.predict()
     assert forecast["date"].tolist() == pd.date_range("2024-01-21", periods=6, freq="2h").tolist()
     truth = wide(246)[240:]
@@ -92,14 +92,14 @@ def test_arrays_get_arrays(fitted) -> None:
     assert quick(3).fit(values[:, 0]).predict().shape == (3, 1)
 
 
-def test_the_same_seed_gives_the_same_forecast_and_leaves_random_numbers_alone(fitted) -> None:
+def test_the_same_seed_gives_the_same_forecast_and_keeps_the_random_state(fitted) -> None:
     before = torch.get_rng_state()
     again = clone(fitted).fit(wide())
     assert torch.equal(before, torch.get_rng_state())
     pd.testing.assert_frame_equal(again.predict(), fitted.predict())
 
 
-def test_a_forecast_depends_on_the_look_back_alone(fitted) -> None:
+def test_a_forecast_depends_only_on_the_look_back(fitted) -> None:
     pd.testing.assert_frame_equal(fitted.predict(wide()[-24:]), fitted.predict())
     shifted = wide()
     shifted.loc[:200, "load"] += 1000.0
@@ -131,7 +131,7 @@ def test_each_series_has_its_own_level(several) -> None:
     np.testing.assert_allclose(turned["y"][:6], forecast["y"][6:], rtol=1e-6)
 
 
-def test_a_known_covariate_moves_the_forecast_as_it_moved_the_past(several) -> None:
+def test_a_covariate_has_the_same_effect_on_the_forecast_as_on_the_past(several) -> None:
     lifted = several.predict(future=future(promo=1.0))["y"] - several.predict(future=future())["y"]
     # half of a level of 1 and 10
     assert 0.2 < lifted[:6].mean() < 0.8
@@ -213,7 +213,7 @@ def test_a_model_from_a_gpu_loads_without_one(fitted, tmp_path) -> None:
     pd.testing.assert_frame_equal(Forecaster.load(tmp_path / "m.toa", device="cpu").predict(wide()), fitted.predict())
 
 
-def test_a_file_without_all_of_a_forecaster_is_refused(fitted, tmp_path) -> None:
+def test_a_file_without_all_of_a_forecaster_is_rejected(fitted, tmp_path) -> None:
     tensors, facts = fitted._saved()
     changes: tuple[dict[str, Any], ...] = ({"fitted": {}}, {"parameters": facts["parameters"] | {"code": "print(1)"}})
     for change in changes:
@@ -226,7 +226,7 @@ def test_a_file_without_all_of_a_forecaster_is_refused(fitted, tmp_path) -> None
         Forecaster.load(tmp_path / "m.toa")
 
 
-def test_parameters_of_numpy_are_saved_as_plain_ones(tmp_path) -> None:
+def test_numpy_parameters_can_be_saved(tmp_path) -> None:
     model = quick(lookback=np.int64(12), quantiles=np.array([0.1, 0.9]), epochs=1).fit(wide())
     model.save(tmp_path / "m.toa")
     assert Forecaster.load(tmp_path / "m.toa").quantiles == (0.1, 0.9)
@@ -238,7 +238,7 @@ def test_the_default_model_is_fitted_to_few_rows(rows, horizon) -> None:
     assert model.predict().shape == (horizon, 1)
 
 
-def test_a_column_that_never_changes_is_forecast_as_it_is() -> None:
+def test_a_constant_column_has_a_constant_forecast() -> None:
     forecast = quick(interval=0.8).fit(wide().assign(heat=7.0)).predict()
     np.testing.assert_allclose(forecast["heat"], 7.0, atol=0.2)
 
@@ -299,7 +299,7 @@ def test_choices_fit_the_size_of_the_data() -> None:
     assert choose_lookback(3, 2) == 1
 
 
-def test_missing_rows_are_filled_where_that_is_asked_for() -> None:
+def test_missing_rows_are_filled_on_request() -> None:
     frame = wide().drop(index=[50, 51, 120])
     with pytest.raises(ValueError, match=message("data must have a row at every step", "data row 51")):
         quick().fit(frame)
@@ -335,13 +335,13 @@ BAD_DATA = {
 
 
 @pytest.mark.parametrize("case", BAD_DATA)
-def test_what_was_not_fitted_is_refused_at_predict(fitted, case) -> None:
+def test_predict_rejects_data_that_differ_from_fit(fitted, case) -> None:
     make, words = BAD_DATA[case]
     with pytest.raises(ValueError, match=message(words)):
         fitted.predict(make())
 
 
-def test_a_new_id_is_refused(several) -> None:
+def test_a_new_id_is_rejected(several) -> None:
     with pytest.raises(ValueError, match=message("ids that were fitted, 'x', 'y', got 'z'", "fit on its rows too")):
         several.predict(long(z=60), future=future(z=60))
 
@@ -356,15 +356,15 @@ BAD_FUTURE = {
 
 
 @pytest.mark.parametrize("case", BAD_FUTURE)
-def test_covariates_to_come_must_be_whole(several, case) -> None:
+def test_future_covariates_must_be_complete(several, case) -> None:
     make, words = BAD_FUTURE[case]
     with pytest.raises(ValueError, match=message(*([words] if isinstance(words, str) else words))):
         several.predict(future=make())
 
 
 BAD_PARAMETERS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
-    "horizon": ({"horizon": 0}, ("horizon must be a whole number of at least 1, got 0",)),
-    "lookback": ({"lookback": 2.5}, ("lookback must be a whole number", "2.5")),
+    "horizon": ({"horizon": 0}, ("horizon must be an integer of at least 1, got 0",)),
+    "lookback": ({"lookback": 2.5}, ("lookback must be an integer", "2.5")),
     "interval": ({"interval": 1.0}, ("interval must lie in (0, 1), got 1.0",)),
     "quantile": ({"quantiles": (0.5, 80)}, ("quantiles[1] must lie in (0, 1), got 80",)),
     "loss": ({"loss": "rmse"}, ("unknown loss 'rmse'; known: mse, mae",)),
@@ -384,20 +384,20 @@ BAD_PARAMETERS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize("case", BAD_PARAMETERS)
-def test_bad_parameters_are_refused_by_name(case) -> None:
+def test_bad_parameters_are_rejected_by_name(case) -> None:
     options, words = BAD_PARAMETERS[case]
     with pytest.raises(ValueError, match=message(*words)):
         quick(**{"horizon": 6, "epochs": 1} | options).fit(wide())
 
 
-def test_a_short_series_among_long_ones_is_named() -> None:
+def test_the_error_names_a_short_series_among_long_ones() -> None:
     with pytest.raises(
         ValueError, match=message("series 'y' of data must have at least lookback + horizon = 30", "got 33")
     ):
         quick(id="id", covariates=("promo",)).fit(long(x=200, y=33))
 
 
-def test_bad_questions_are_refused(fitted) -> None:
+def test_bad_arguments_of_predict_and_backtest_are_rejected(fitted) -> None:
     with pytest.raises(ValueError, match=message("horizon must be from 1 to 6", "got 7", "fit with horizon=7")):
         fitted.predict(horizon=7)
     with pytest.raises(ValueError, match=message("future must be None", "without covariates")):
@@ -423,7 +423,7 @@ def run_onnx(path: Path, **inputs: np.ndarray) -> dict[str, np.ndarray]:
     return dict(zip([o.name for o in session.get_outputs()], session.run(None, inputs), strict=True))
 
 
-def test_an_export_gives_the_same_forecast_from_units_to_units(fitted, tmp_path) -> None:
+def test_an_export_gives_the_same_forecast_in_units_of_the_data(fitted, tmp_path) -> None:
     fitted.export(tmp_path / "m.onnx")
     rows = wide()[["load", "heat"]].to_numpy()
     outputs = run_onnx(tmp_path / "m.onnx", series=np.stack([rows[-24:], rows[-30:-6], rows[:24]]))
@@ -452,6 +452,6 @@ def test_an_export_of_several_series_knows_each_by_its_number(several, tmp_path)
     np.testing.assert_allclose(outputs["upper"].ravel(), expected["y_upper"], rtol=1e-5)
 
 
-def test_progress_is_shown_where_asked_for(capsys) -> None:
+def test_progress_is_shown_on_request(capsys) -> None:
     quick(progress=True, epochs=1).fit(wide())
     assert "forecaster, horizon 6" in capsys.readouterr().out

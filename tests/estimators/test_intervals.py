@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -32,6 +32,7 @@ def test_pinball_error_by_hand() -> None:
 
 
 @given(st.integers(0, 2**31), st.sampled_from([0.1, 0.5, 0.8]))
+@settings(max_examples=30)
 def test_the_quantile_has_the_least_pinball_error(seed, level) -> None:
     y = torch.randn(201, generator=torch.Generator().manual_seed(seed))
     best = y.quantile(level)
@@ -43,7 +44,7 @@ def test_the_quantile_has_the_least_pinball_error(seed, level) -> None:
     assert all(loss(best) <= loss(best + shift) + 1e-6 for shift in (-0.5, -0.05, 0.05, 0.5))
 
 
-def test_levels_of_a_step_stand_side_by_side() -> None:
+def test_levels_of_a_step_are_adjacent() -> None:
     model = HorizonModel(Ramp(2, 6), levels=3, features=0, channels=1)
     assert model(torch.zeros(1, 2, 1))[0, :, :, 0].tolist() == [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]]
 
@@ -74,7 +75,7 @@ def test_the_penalty_of_a_model_is_in_the_loss() -> None:
     assert_near(loss, (forecast - y).abs().mean() + penalty, 1e-6)
 
 
-def test_units_go_in_and_come_out() -> None:
+def test_inputs_and_outputs_are_in_units_of_the_data() -> None:
     inner = HorizonModel(Ramp(2, 2), levels=1, features=0, channels=1)
     mean, std = torch.tensor([[10.0], [100.0]]).double(), torch.tensor([[2.0], [20.0]]).double()
     width = torch.tensor([[1.0], [2.0]]).double()
@@ -102,7 +103,7 @@ def test_quantiles_that_cross_are_put_in_order() -> None:
     assert quantiles.flatten().tolist() == [-2.0, 0.0]
 
 
-def test_a_flat_past_keeps_an_open_band() -> None:
+def test_a_flat_look_back_keeps_a_wide_interval() -> None:
     assert spread(torch.zeros(1, 5, 1)).item() == pytest.approx(0.1)
 
 
@@ -113,6 +114,7 @@ def test_a_flat_past_keeps_an_open_band() -> None:
     st.integers(1, 3),
     st.integers(0, 6),
 )
+@settings(max_examples=30)
 def test_windows_stay_within_their_series_and_their_targets(lengths, lookback, horizon, stride, first) -> None:
     series = [np.stack([np.full(rows, place), np.arange(rows)], 1).astype(float) for place, rows in enumerate(lengths)]
     targets = [(min(first, rows - horizon), rows) for rows in lengths]

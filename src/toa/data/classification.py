@@ -96,10 +96,10 @@ def load_classification(
     check_at_least("min_length", min_length, 1)
     spec, paths = _resolve(dataset, data_dir, download)
     name = paths[0].name.split("_TRAIN")[0] if spec is None else spec.name
-    panels = [read_ts(path) for path in paths]
+    panels = train_panel, test_panel = read_ts(paths[0]), read_ts(paths[1])
     if spec is not None:
-        _check_sizes(spec, *panels, paths[0])
-    classes = _check_classes(name, *panels)
+        _check_sizes(spec, train_panel, test_panel, paths[0])
+    classes = _check_classes(name, train_panel, test_panel)
     train, test = (
         [interpolate_missing(case, f"case {row} of {split} of {name}") for row, case in enumerate(panel.values, 1)]
         for panel, split in zip(panels, ("TRAIN", "TEST"), strict=True)
@@ -138,7 +138,7 @@ def load_classification(
         name=name,
         spec=spec,
         classes=classes,
-        channels=len(panels[0].columns),
+        channels=len(train_panel.columns),
         length=length,
         train=split_train,
         val=split_val,

@@ -1,4 +1,4 @@
-"""The frequency of time stamps: infer it, check it, continue it. Stamps are dates or whole numbers."""
+"""The frequency of time stamps: infer it, check it, continue it. Stamps are dates or integers."""
 
 from collections.abc import Iterator
 
@@ -7,7 +7,7 @@ import pandas as pd
 from jaxtyping import Bool, Int64
 from pandas.tseries.frequencies import to_offset
 
-# a pandas offset alias, or the step of whole numbers
+# a pandas offset alias, or the step of integers
 Frequency = str | int
 
 _DAY = 86_400 * 10**9
@@ -39,7 +39,7 @@ def find_grid(
     for candidate in _candidates(times, inner) if freq is None else [_check_frequency(freq)]:
         dated = isinstance(times, pd.DatetimeIndex)
         if isinstance(candidate, int) == dated:
-            found = "dates" if dated else "whole numbers"
+            found = "dates" if dated else "integers"
             raise ValueError(f"{name} must have stamps of the frequency {candidate!r}, got {found}; give another freq.")
         places, off = _positions(times, inner, candidate)
         mixed = _find_longer_step(places, inner) if off is None else None
@@ -99,8 +99,7 @@ def _check_frequency(freq: object) -> Frequency:
     except (ValueError, AttributeError):
         pass
     raise ValueError(
-        f"freq must be a pandas frequency, such as 'h', '15min', 'D' or 'MS', or the step of whole numbers, "
-        f"got {freq!r}."
+        f"freq must be a pandas frequency, such as 'h', '15min', 'D' or 'MS', or the step of integers, got {freq!r}."
     )
 
 
@@ -163,7 +162,7 @@ def _most_common(steps: Int64[np.ndarray, " p"]) -> int:
 
 
 def _fixed_step(freq: Frequency) -> int | None:
-    """Length of a step in nanoseconds, or as a whole number; None if steps differ in length, as months do."""
+    """Length of a step in nanoseconds, or the step of integers; None if steps differ in length, as months do."""
     if isinstance(freq, int):
         return freq
     offset = to_offset(freq)

@@ -34,8 +34,8 @@ class Panel:
         values: Values (T, C) per series.
         columns: C names.
         ids: Id per series; (None,) for a table without ids, 0, 1, … for a list of arrays.
-        times: T dates or whole numbers per series, or None.
-        freq: Pandas alias for dates, step for whole numbers, None if unknown.
+        times: T dates or integers per series, or None.
+        freq: Pandas alias for dates, step for integers, None if unknown.
         rows: Per series the source row of each row, counted from 0; -1 for an inserted row.
         labels: Class per series, or None.
         id_column: Name of the id column of the source frame.
@@ -136,7 +136,7 @@ def make_panel(
         values: (T, C), NaN where a value is missing.
         columns: C names.
         ids: Id per row. The rows of an id need not be adjacent. None for one series.
-        times: Date or whole number per row, increasing within each series; None for no times.
+        times: Date or integer per row, increasing within each series; None for no times.
         freq: Frequency of the times; None infers it.
         regular: Whether times must have one frequency. False accepts any increasing times and inserts no rows.
         allow_duplicates: Whether a date may occur in two consecutive rows.
@@ -210,7 +210,7 @@ def to_numbers(frame: pd.DataFrame, name: str) -> Values:
 
 
 def fill_missing(values: Values, columns: Sequence[str], name: str, missing: str) -> Values:
-    """Values with NaN filled as `missing` says.
+    """Values with NaN filled according to `missing`.
 
     Raises:
         ValueError: If a value stays missing, or a column has no value at all.
@@ -299,7 +299,7 @@ def _group_rows(ids: Any, column: str | None, count: int, name: str) -> _Groups:
     names = tuple(found.tolist())
     for one in names:
         if isinstance(one, bool) or not isinstance(one, str | int):
-            raise ValueError(f"{name} must have ids that are text or whole numbers, got {one!r} in column {column!r}.")
+            raise ValueError(f"{name} must have ids that are text or integers, got {one!r} in column {column!r}.")
     order = np.argsort(codes, kind="stable")
     codes = codes[order]
     return _Groups(names, order, np.searchsorted(codes, np.arange(len(names) + 1)), np.diff(codes) == 0)

@@ -46,7 +46,7 @@ class Windows:
     """Windows of `lookback` + `horizon` rows in a segment of a series.
 
     Window i starts at row segment.start + i unless `starts` is given. A tensor or array of at most `budget_bytes` in
-    float32 is held on `device`; several Windows share a tensor that is there already. A larger array is written to a
+    float32 is held on `device`; several Windows share a tensor that is already there. A larger array is written to a
     memory-mapped file, from which each batch is copied to the device.
 
     Args:
@@ -109,7 +109,7 @@ class Windows:
             IndexError: If an index on the CPU lies outside [0, len(self)).
         """
         if index.ndim != 1 or index.is_floating_point() or index.dtype == torch.bool:
-            raise ValueError(f"index must be whole numbers of shape (B,), got {index.dtype} of {tuple(index.shape)}.")
+            raise ValueError(f"index must be integers of shape (B,), got {index.dtype} of {tuple(index.shape)}.")
         if index.device.type == "cpu" and len(index):
             low, high = (int(end) for end in index.aminmax())
             if low < 0 or high >= len(self):
@@ -170,7 +170,7 @@ class SeriesWindows:
         check_at_least("length", length, 1)
         check_at_least("stride", stride, 1)
         parts = [series] if isinstance(series, Tensor) else list(series)
-        starts, ends, begin = [], [], 0
+        starts, ends, begin = list[int](), list[int](), 0
         for part in parts:
             last = len(part) - length
             if last < 0:

@@ -277,7 +277,7 @@ class Forecaster(Estimator):
         for name in ("horizon", "lookback", "patience"):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 1):
-                raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}.")
+                raise ValueError(f"{name} must be an integer of at least 1, got {value!r}.")
         check_choice("loss", self.loss, FORECAST_METRICS)
         chances = {"validation_share": self.validation_share}
         chances |= {} if self.interval is None else {"interval": self.interval}

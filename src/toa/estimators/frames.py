@@ -54,8 +54,8 @@ def read_panel(
 
     Args:
         data: The table. In a frame, the rows of an id need not be adjacent, but must increase in time.
-        id: Column of ids, text or whole numbers; None for one series.
-        time: Column of dates or whole numbers. None takes the index of a pandas frame if it has dates, else the only
+        id: Column of ids, text or integers; None for one series.
+        time: Column of dates or integers. None takes the index of a pandas frame if it has dates, else the only
             date column, else the only text column; a table with none of these has no times.
         values: Columns to read; None for all others.
         freq: Pandas alias, such as "h"; None infers it.
@@ -258,7 +258,7 @@ def write_forecast(
 
 
 def id_column(panel: Panel, places: np.ndarray) -> np.ndarray:
-    """Ids of the series with these numbers, as whole numbers or text."""
+    """Ids of the series with these numbers, as integers or text."""
     return pd.Series(np.asarray(panel.ids, dtype=object)[places]).infer_objects().to_numpy()
 
 
@@ -338,7 +338,7 @@ def _column(frame: Any, wanted: str, name: str) -> Any:
 
 
 def _times(column: Any, time: str, name: str) -> pd.Index:
-    """Dates in one time zone, or whole numbers."""
+    """Dates in one time zone, or integers."""
     label = f"column {time!r} of {name}"
     if column.dtype.is_integer():
         if column.is_null().any():
