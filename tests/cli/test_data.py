@@ -51,7 +51,7 @@ def test_where_prints_the_path(small):
     assert call("where", "Small", "--data-dir", str(small.parents[1])) == (0, f"{small} ", "")
 
 
-def test_where_says_where_a_missing_file_was_looked_for(small):
+def test_where_lists_the_searched_paths_of_a_missing_file(small):
     code, out, err = call("where", "ETTh1", "--data-dir", "elsewhere")
     assert (code, out) == (2, "")
     assert err.startswith("error: dataset 'ETTh1' must lie in a data folder")
@@ -60,27 +60,27 @@ def test_where_says_where_a_missing_file_was_looked_for(small):
     assert err.count("\n") == 1
 
 
-def test_verify_checks_what_is_named(small):
+def test_verify_checks_the_named_datasets(small):
     code, out, err = call("verify", "Small", "--data-dir", str(small.parents[1]))
     assert (code, err) == (0, "")
-    assert re.match(r"Small: 120 x 3, sha256 [0-9a-f]{16} \(as known\), ", out)
+    assert re.match(r"Small: 120 x 3, sha256 [0-9a-f]{16} \(as recorded\), ", out)
 
 
-def test_verify_without_names_passes_over_what_is_not_here(small):
+def test_verify_without_names_skips_missing_datasets(small):
     code, out, err = call("verify", "--data-dir", str(small.parents[1]))
     assert (code, err) == (0, "")
     assert "ETTh1: not here" in out
     assert "Small: 120 x 3" in out
 
 
-def test_verify_goes_on_past_a_wrong_file_and_fails(small):
+def test_verify_continues_after_a_wrong_file_and_fails(small):
     write_csv(small, values(seed=1))
     code, _, err = call("verify", "ETTh1", "Small", "--data-dir", str(small.parents[1]))
     assert code == 2
     lines = err.splitlines()
     assert lines[0].startswith("ETTh1: dataset 'ETTh1' must lie in a data folder")
     assert lines[1].startswith("Small: dataset 'Small' must have sha256")
-    assert lines[2].startswith("error: 2 of the data sets failed")
+    assert lines[2].startswith("error: 2 datasets failed")
 
 
 def test_fetch_downloads_and_prints_the_path(small, monkeypatch):
@@ -102,7 +102,7 @@ def test_fetch_downloads_and_prints_the_path(small, monkeypatch):
         (("verify", "Nope"), ("unknown dataset 'Nope'",)),
     ],
 )
-def test_wrong_words_get_one_clear_line(small, words, parts):
+def test_wrong_arguments_give_a_one_line_error(small, words, parts):
     code, out, err = call(*words)
     assert (code, out) == (2, "")
     assert err.startswith("error: ")

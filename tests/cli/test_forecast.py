@@ -114,7 +114,7 @@ def test_wrong_options_exit_with_one_line(table, case) -> None:
 
 def test_bad_files_and_models_are_refused(table, tmp_path) -> None:
     code, text = call(tmp_path / "none.csv", "--horizon", 6)
-    assert (code, "none.csv" in text) == (2, True)
+    assert (code, "No such file" in text) == (2, True)
     saved = tmp_path / "m.toa"
     call(table, "--horizon", 6, "--save", saved, "--out", tmp_path / "a.csv", *QUICK)
     assert "error: horizon must be from 1 to 6" in call(table, "--model", saved, "--horizon", 7)[1]

@@ -1,4 +1,4 @@
-"""Small files of the true formats, entries for them, and a web server that can be told to misbehave."""
+"""Small files in the formats of the benchmarks, catalogue entries for them, and a web server with faults."""
 
 import gzip
 import threading
@@ -76,12 +76,12 @@ def make_spec(true_file: Path | None = None, /, **changes: Any) -> DatasetSpec:
 
 @dataclass
 class Web:
-    """What the server shall do, and the Range header of every request it got."""
+    """Behaviour of the server, and the Range header of every request."""
 
     content: bytes
     ranges: bool = True
     status: int | None = None
-    # bytes after which the connection breaks, one entry a request
+    # bytes after which the connection breaks, one entry per request
     drops: list[int] = field(default_factory=list)
     shift: int = 0
     asked: list[str | None] = field(default_factory=list)

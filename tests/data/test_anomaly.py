@@ -10,7 +10,6 @@ from tests.data.files import packed, write_csv, write_text
 from tests.support import message
 from toa.data import (
     ANOMALY_SETS,
-    AnomalyFiles,
     DatasetNotFoundError,
     FileSpec,
     SeriesWindows,
@@ -92,7 +91,7 @@ def test_labels_may_be_flags_numbers_or_a_last_column(tmp_path):
     assert np.array_equal(read_values(both, label_column=True), TEST)
 
 
-def test_the_first_whole_layout_is_read_and_checked(home, monkeypatch):
+def test_the_first_complete_layout_is_read_and_checked(home, monkeypatch):
     folder = home / "data"
     spec = replace(ANOMALY_SETS["SMD-machine-1-1"], train_rows=60, test_rows=50, channels=3, label_ratio=0.08)
     arrays, texts = spec.layouts
@@ -116,20 +115,19 @@ def test_the_first_whole_layout_is_read_and_checked(home, monkeypatch):
         load_anomaly(spec.name, length=20, data_dir=folder)
 
 
-def test_a_file_with_another_checksum_is_refused(home, monkeypatch):
+def test_a_file_with_another_checksum_is_rejected(home, monkeypatch):
     files = [
         FileSpec(name="Own", path=save(home / f"{part}.npy", array).name, source="https://example.org")
         for part, array in (("train", TRAIN), ("test", TEST), ("labels", LABELS))
     ]
     files[0] = replace(files[0], sha256=checksum(home / "test.npy"))
-    layout = AnomalyFiles(train=files[0], test=files[1], labels=files[2])
-    spec = replace(ANOMALY_SETS["MSL"], name="Own", layouts=(layout,))
+    spec = replace(ANOMALY_SETS["MSL"], name="Own", layouts=(tuple(files),))
     monkeypatch.setitem(ANOMALY_SETS._entries, "Own", spec)
     with pytest.raises(ValueError, match=message("dataset 'Own' must have sha256", "train.npy")):
         load_anomaly("Own", length=20, data_dir=home)
 
 
-def test_a_missing_set_says_where_it_was_looked_for_and_how_to_get_it(home):
+def test_a_missing_dataset_names_its_path_and_how_to_get_it(home):
     with pytest.raises(DatasetNotFoundError, match=message("'MSL' must lie in a data folder", "MSL/MSL_train.npy")):
         load_anomaly("MSL", length=100, data_dir=home)
     with pytest.raises(DatasetNotFoundError, match=message("run `toa data fetch SMD-machine-1-6`")):
@@ -157,12 +155,12 @@ def with_own(own, **changes: Any) -> dict[str, Any]:
         ({"label_file": LABELS[:-1]}, ("labels of train.npy must be one for each of the 50 test rows, got 49",)),
         ({"test_file": TEST[:, :2]}, ("must have as many channels as train, 3, got 2",)),
         ({"dataset": TRAIN[:19]}, ("train series of train.npy must have at least one window of 20 rows, got 19",)),
-        ({"dataset": np.where(TRAIN > 2, np.nan, TRAIN)}, ("must have no missing values", "fill='ffill'")),
+        ({"dataset": np.where(TRAIN > 2, np.nan, TRAIN)}, ("must have no missing values", "'ffill'")),
         ({"dataset": np.where(TRAIN > 2, np.inf, TRAIN)}, ("must be finite",)),
         ({"dataset": np.column_stack((TRAIN[:, :2], np.ones(60)))}, ("constant: '2'", "allow_constant")),
-        ({"label_file": np.arange(50)}, ("labels 0 and 1 alone, got 2 at data row 3", "48 such rows")),
-        ({"label_file": np.zeros((50, 2))}, ("must have one column of labels, got 2", "index_column")),
-        ({"label_file": np.full(50, np.nan)}, ("no missing values",)),
+        ({"label_file": np.arange(50)}, ("labels 0 and 1, got 2 at data row 3", "48 such rows")),
+        ({"label_file": np.zeros((50, 2))}, ("must have one label column, got 2", "index_column")),
+        ({"label_file": np.full(50, np.nan)}, ("values in every column, got only NaN",)),
         ({"dataset": np.zeros((4, 4, 4))}, ("must hold numbers (T, C) or (T,), got float64 of shape (4, 4, 4)",)),
         ({"dataset": np.array(["a", "b"])}, ("must hold numbers (T, C) or (T,), got <U1",)),
         ({"test_file": None}, ("test_file must be given with a train file of your own",)),
@@ -170,7 +168,7 @@ def with_own(own, **changes: Any) -> dict[str, Any]:
     ],
     ids=lambda value: None if isinstance(value, tuple) else next(iter(value)),
 )
-def test_bad_files_are_refused(own, change, parts):
+def test_bad_files_are_rejected(own, change, parts):
     for name, value in change.items():
         if isinstance(value, np.ndarray):
             np.save(own[name], value)
@@ -180,7 +178,7 @@ def test_bad_files_are_refused(own, change, parts):
         load_anomaly(**with_own(own))
 
 
-def test_bad_bytes_are_refused(own, tmp_path):
+def test_bad_bytes_are_rejected(own, tmp_path):
     np.save(own["dataset"], np.array([{}], dtype=object), allow_pickle=True)
     with pytest.raises(ValueError, match=message("must be an unpickled .npy array")):
         load_anomaly(**with_own(own))
@@ -198,7 +196,7 @@ def test_bad_bytes_are_refused(own, tmp_path):
         load_anomaly(**with_own(own, dataset=write_text(tmp_path / "empty.csv", "")))
     with pytest.raises(ValueError, match=message("must end in .npy, .csv, .txt", "'train.pkl'")):
         load_anomaly(**with_own(own, dataset=write_text(tmp_path / "train.pkl", "x")))
-    with pytest.raises(FileNotFoundError, match=message("none.npy must be a file")):
+    with pytest.raises(FileNotFoundError, match=message("No such file", "none.npy")):
         load_anomaly(**with_own(own, dataset=tmp_path / "none.npy"))
 
 
@@ -209,7 +207,7 @@ def test_names_and_files_do_not_mix(own):
         load_anomaly("MLS", length=20)
 
 
-def test_labels_may_be_the_last_column_of_ones_own_files(own, tmp_path):
+def test_labels_may_be_the_last_column_of_user_files(own, tmp_path):
     train = write_csv(tmp_path / "train.csv", np.column_stack((TRAIN, np.zeros(60))))
     test = write_csv(tmp_path / "test.csv", np.column_stack((TEST, LABELS)))
     data = load_anomaly(train, length=20, test_file=test, index_column=True, label_column=True)
@@ -222,7 +220,7 @@ def test_labels_may_be_the_last_column_of_ones_own_files(own, tmp_path):
 
 
 @pytest.mark.data
-@pytest.mark.parametrize("name", ["MSL", "SMD-machine-1-6", "SMD-machine-2-1"])
+@pytest.mark.parametrize("name", ["MSL", "SMAP", "SMD-machine-1-6", "SMD-machine-2-1"])
 def test_real_sets_have_the_known_sizes_and_checksums(name):
     try:
         data = load_anomaly(name, length=100, allow_constant=True)

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support import message
@@ -45,6 +45,7 @@ def test_order_of_an_epoch_depends_on_seed_and_epoch_alone():
 
 
 @given(st.lists(st.integers(0, 4), min_size=2, max_size=60), st.integers(0, 5))
+@settings(max_examples=30)
 def test_what_is_held_out_follows_the_rule_and_leaves_every_class(labels, seed):
     counts = np.bincount(labels, minlength=5)
     if counts.max() < 2:
@@ -63,7 +64,7 @@ def test_another_seed_holds_others_out():
     assert hold_out(labels, 0.2, 1) != hold_out(labels, 0.2, 2)
 
 
-def test_nothing_to_hold_out_is_refused():
+def test_nothing_to_hold_out_is_rejected():
     with pytest.raises(ValueError, match=message("a class with two cases", "got 3 cases of 3 classes", "tslib-uea")):
         hold_out([0, 1, 2], 0.2, 0)
 
@@ -75,7 +76,7 @@ def test_gaps_are_closed_by_lines_and_the_nearest_value():
     assert np.isnan(case[0, 0])
 
 
-def test_a_channel_without_values_or_with_infinite_ones_is_refused():
+def test_a_channel_without_values_or_with_infinite_ones_is_rejected():
     with pytest.raises(ValueError, match=message("case 7 must have a value in each channel, got none in channel 2;")):
         interpolate_missing(np.array([[1.0, np.nan]]), "case 7")
     with pytest.raises(ValueError, match=message("case 7 must be finite, got 1 infinite values")):

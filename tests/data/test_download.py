@@ -27,7 +27,7 @@ def part(home):
     return home / "data/small/small.csv.part"
 
 
-def test_a_download_is_the_true_file_and_leaves_no_part(home, web, spec):
+def test_a_download_is_complete_and_leaves_no_part(home, web, spec):
     path = fetch(spec, home / "data")
     assert path == home / "data/small/small.csv"
     assert path.read_bytes() == web.content
@@ -40,7 +40,7 @@ def test_progress_ends_at_the_size_of_the_file(home, web, spec):
     assert seen[-1] == (len(web.content), len(web.content))
 
 
-def test_a_file_that_is_there_is_not_fetched_again(home, web, spec):
+def test_an_existing_file_is_not_fetched_again(home, web, spec):
     fetch(spec, home / "data")
     packed(fetch(spec, home / "data"))
     assert fetch(spec, home / "data").name == "small.csv.gz"
@@ -62,7 +62,7 @@ def test_a_broken_connection_is_resumed_at_once(home, web, spec):
     assert seen[-1] == (len(web.content), len(web.content))
 
 
-def test_a_download_given_up_goes_on_at_the_next_call(home, web, spec):
+def test_an_interrupted_download_resumes_at_the_next_call(home, web, spec):
     web.drops = [1000]
     with pytest.raises(ConnectionError, match=message("'Small'", web.url, "1000 bytes are kept", spec.source)):
         fetch(spec, home / "data", attempts=1)
@@ -93,7 +93,7 @@ def test_a_server_that_answers_another_range_is_asked_again_from_the_start(home,
     assert web.asked == [None, "bytes=1000-", None]
 
 
-def test_wrong_bytes_are_refused_and_deleted(home, web, spec):
+def test_wrong_bytes_are_rejected_and_deleted(home, web, spec):
     true, web.content = web.content, b"x" * len(web.content)
     with pytest.raises(ChecksumError, match=message("'Small' must have sha256", spec.sha256, web.url, spec.source)):
         fetch(spec, home / "data")
@@ -102,7 +102,7 @@ def test_wrong_bytes_are_refused_and_deleted(home, web, spec):
     assert fetch(spec, home / "data").read_bytes() == true
 
 
-def test_a_part_of_other_bytes_is_refused_once_and_then_fetched_whole(home, web, spec):
+def test_a_wrong_part_is_rejected_once_and_then_fetched_again(home, web, spec):
     part(home).parent.mkdir(parents=True)
     part(home).write_bytes(b"x" * 1000)
     with pytest.raises(ChecksumError):
@@ -115,14 +115,14 @@ def test_a_wrong_file_in_the_place_is_replaced(home, web, spec):
     assert fetch(spec, home / "data").read_bytes() == web.content
 
 
-def test_a_missing_page_is_said_at_once(home, web, spec):
+def test_a_missing_page_raises_without_another_attempt(home, web, spec):
     web.status = 404
     with pytest.raises(ConnectionError, match=message("'Small'", web.url, "404", spec.source)):
         fetch(spec, home / "data")
     assert len(web.asked) == 1
 
 
-def test_no_server_is_said_after_the_last_attempt(home, true_file):
+def test_no_server_raises_after_the_last_attempt(home, true_file):
     with serve(Web(b"")) as gone:
         pass
     with pytest.raises(ConnectionError, match=message("'Small'", gone.url)):

@@ -2,6 +2,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -69,7 +70,7 @@ def test_the_rows_between_train_and_validation_are_targets_once(small):
     np.testing.assert_allclose(torch.cat(targets), scaled, rtol=1e-5, atol=1e-6)
 
 
-def test_a_file_of_ones_own_gives_what_the_catalogue_gives(small):
+def test_a_user_file_gives_the_same_data_as_the_catalogue(small):
     _, path = small
     own, known = (load_forecast(d, **SIZES) for d in (path, "Small"))
     assert own.spec is None
@@ -92,9 +93,9 @@ def test_a_gzipped_file_gives_the_same_data_and_checksum(small):
 def test_marks_follow_their_windows(small):
     spec, path = small
     data = load_forecast("Small", **SIZES, marks=True)
-    dates = read_dataset(spec, path).dates
-    assert dates is not None
-    marks = time_marks(dates)
+    times = read_dataset(spec, path).times
+    assert times is not None
+    marks = time_marks(pd.DatetimeIndex(times[0]))
     _, _, x_marks, y_marks = every(data.val)
     assert x_marks.shape == (17, 8, 4)
     np.testing.assert_allclose(x_marks[0], marks[132:140], atol=1e-6)
@@ -102,7 +103,7 @@ def test_marks_follow_their_windows(small):
     assert every(load_forecast("Small", **SIZES, marks=True, freq="15min").val).x_marks.shape == (17, 8, 5)
 
 
-def test_marks_without_dates_are_refused(home):
+def test_marks_without_dates_are_rejected(home):
     path = write_csv(home / "a.csv", TABLE, dates=None)
     with pytest.raises(ValueError, match=message("a.csv must have dates", "marks=False")):
         load_forecast(path, **SIZES, date_column=None, marks=True)
@@ -117,7 +118,7 @@ def test_a_series_above_the_budget_streams_the_same_batches(small):
             assert torch.equal(got, want)
 
 
-def test_a_changed_file_is_refused_unless_told_and_its_checksum_is_told(small, home):
+def test_a_changed_file_is_rejected_unless_verify_is_false(small, home):
     _, path = small
     changed = TABLE.copy()
     changed[0, 0] = 7
@@ -142,7 +143,7 @@ def test_another_split_can_be_asked_for(small, rule):
     np.testing.assert_allclose(data.scaler.mean, TABLE[:120].mean(0))
 
 
-def test_a_column_constant_in_the_train_rows_is_refused_by_name(home):
+def test_a_column_constant_in_the_train_rows_is_rejected_by_name(home):
     table = TABLE.copy()
     table[:140, 1] = 5
     path = write_csv(home / "a.csv", table)
@@ -156,7 +157,7 @@ def test_gaps_are_filled_when_asked(home):
     table = TABLE.copy()
     table[50, 0] = np.nan
     path = write_csv(home / "a.csv", table)
-    with pytest.raises(ValueError, match=message("1 in '0'", "fill='ffill'")):
+    with pytest.raises(ValueError, match=message("1 in '0'", "'ffill'")):
         load_forecast(path, **SIZES)
     data = load_forecast(path, **SIZES, fill="ffill")
     assert data.scaler.inverse(every(data.train).x)[50, 0, 0].item() == pytest.approx(TABLE[49, 0], abs=1e-5)
@@ -166,7 +167,7 @@ def test_gaps_are_filled_when_asked(home):
     ("dataset", "options", "parts"),
     [
         ("Smal", {}, ("unknown dataset 'Smal'; known: Weather", "Small")),
-        ("nowhere/my.csv", {}, ("name of the catalogue", "my.csv", "no file")),
+        ("nowhere/my.csv", {}, ("name of the catalogue", "no such file", "my.csv")),
         ("ECL", {}, ("'ECL' must lie in a data folder", "archive.ics.uci.edu")),
         ("Small", {"horizon": 29}, ("needing 37 rows", "got 28 in val", "200 rows of Small", "is 20")),
         ("Small", {"split": "half"}, ("unknown split 'half'",)),
@@ -174,6 +175,6 @@ def test_gaps_are_filled_when_asked(home):
         ("Small", {"freq": "s"}, ("unknown freq 's'",)),
     ],
 )
-def test_what_cannot_be_loaded_is_refused(small, dataset, options, parts):
+def test_invalid_names_and_options_raise(small, dataset, options, parts):
     with pytest.raises((ValueError, FileNotFoundError), match=message(*parts)):
         load_forecast(dataset, **{**SIZES, **options})

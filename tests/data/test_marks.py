@@ -35,6 +35,6 @@ def test_the_default_is_the_scripts_hour_whatever_the_data():
     assert mark_names() == ("hour-of-day", "day-of-week", "day-of-month", "day-of-year")
 
 
-def test_an_unknown_frequency_is_refused():
+def test_an_unknown_frequency_is_rejected():
     with pytest.raises(ValueError, match="unknown freq 's'; known: 5min, 10min, 15min, h, D, W"):
         time_marks(pd.DatetimeIndex(["2020-01-01"]), "s")

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from toa.data import CLASSIFICATION_SETS, load_classification
+from toa.data import CLASSIFICATION_SETS, checksum, load_classification, locate_classification
 
 pytestmark = pytest.mark.data
 
@@ -24,3 +24,9 @@ def test_a_real_set_has_the_archives_sizes_and_finite_cases(name, evaluation):
     if strict:
         assert 0.1 <= len(data.val) / spec.train <= 0.3
         assert data.facts["not_validated"] == []
+
+
+@pytest.mark.parametrize("name", VERIFIED)
+def test_a_real_set_has_the_recorded_checksums(name):
+    spec = CLASSIFICATION_SETS[name]
+    assert tuple(checksum(path) for path in locate_classification(spec)) == spec.sha256

@@ -1,4 +1,4 @@
-"""The benchmark files themselves, where $TOA_DATA names a folder that has them."""
+"""Tests on the real benchmark files, if $TOA_DATA names a folder with them."""
 
 import numpy as np
 import pytest
@@ -12,6 +12,7 @@ pytestmark = pytest.mark.data
 KNOWN = {
     "ETTh1": ((8449, 2785, 2785), (5.827, 30.531), (17.12826, 9.17649)),
     "ETTh2": ((8449, 2785, 2785), (41.13, 38.662), (26.87202, 11.58472)),
+    "ETTm2": ((34369, 11425, 11425), (41.13, 38.662), (26.87243, 11.58075)),
     "ETTm1": ((34369, 11425, 11425), (5.827, 30.531), (17.12495, 9.17304)),
     "Exchange": ((5120, 665, 1422), (0.7855, 0.593), (0.604825, 0.0952995)),
     "Weather": ((36696, 5175, 10444), (1008.89, 428.1), (411.05434, 383.95710)),
@@ -46,7 +47,7 @@ def test_a_real_file_gives_its_windows_statistics_and_first_values(name):
 
 
 @pytest.mark.parametrize("name", list(DATASETS))
-def test_every_file_that_is_here_is_true_and_reads(name):
+def test_every_available_file_has_its_checksum_and_can_be_read(name):
     spec = DATASETS[name]
     try:
         path = locate(spec)
@@ -54,8 +55,8 @@ def test_every_file_that_is_here_is_true_and_reads(name):
         pytest.skip(str(error))
     verify(path, spec)
     series = read_dataset(spec, path)
-    assert series.values.shape == (spec.rows, spec.channels)
-    assert (series.dates is not None) == spec.dated
+    assert series.values[0].shape == (spec.rows, spec.channels)
+    assert (series.times is not None) == spec.dated
     if spec.target is not None:
         assert series.columns[-1] == "OT"
 
@@ -64,7 +65,8 @@ def test_weather_repeats_one_row_so_its_allowance_is_needed():
     data = load("Weather")
     assert data.spec is not None
     series = read_dataset(data.spec, data.path)
-    assert series.dates is not None
-    (row,) = np.flatnonzero(series.dates.duplicated())
-    assert str(series.dates[row]) == "2020-05-12 06:00:00"
-    np.testing.assert_array_equal(series.values[row], series.values[row - 1])
+    assert series.times is not None
+    dates, values = series.times[0], series.values[0]
+    (row,) = np.flatnonzero(dates.duplicated())
+    assert str(dates[row]) == "2020-05-12 06:00:00"
+    np.testing.assert_array_equal(values[row], values[row - 1])

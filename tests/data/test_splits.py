@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support import message
@@ -34,7 +34,7 @@ def test_ett_rules_leave_the_last_months_unused():
     assert split_rows("ett-minute", 69680, lookback=96, horizon=1) == ((0, 34560), (34464, 46080), (45984, 57600))
 
 
-def test_ratio_gives_validation_what_the_floors_leave():
+def test_ratio_gives_the_remaining_rows_to_validation():
     # floor(0.7 * 966) = 676, floor(0.2 * 966) = 193
     assert split_rows("ratio", 966, lookback=36, horizon=24) == ((0, 676), (640, 773), (737, 966))
 
@@ -59,6 +59,7 @@ def test_fractions_are_cut_as_ratio_is():
     lookback=st.integers(1, 800),
     horizon=st.integers(1, 800),
 )
+@settings(max_examples=30)
 def test_segments_are_ordered_and_their_targets_disjoint(rule, rows, lookback, horizon):
     rows = ETT_ROWS.get(rule, rows)
     try:
@@ -76,6 +77,7 @@ def test_segments_are_ordered_and_their_targets_disjoint(rule, rows, lookback, h
 
 
 @given(rows=st.integers(1, 400), lookback=st.integers(1, 60), horizon=st.integers(1, 60))
+@settings(max_examples=30)
 def test_windows_are_counted_as_they_can_be_listed(rows, lookback, horizon):
     segment = Segment(7, 7 + rows)
     starts = [s for s in range(segment.start, segment.stop) if s + lookback + horizon <= segment.stop]
@@ -83,6 +85,7 @@ def test_windows_are_counted_as_they_can_be_listed(rows, lookback, horizon):
 
 
 @given(rows=st.integers(1, 3000), lookback=st.integers(1, 300), horizon=st.integers(1, 300))
+@settings(max_examples=30)
 def test_the_longest_horizon_a_refusal_names_does_fit(rows, lookback, horizon):
     try:
         split_rows("ratio", rows, lookback=lookback, horizon=horizon)
@@ -117,6 +120,6 @@ def test_the_longest_horizon_a_refusal_names_does_fit(rows, lookback, horizon):
         ("ratio", 500, (9, 0), ("horizon must be at least 1, got 0",)),
     ],
 )
-def test_splits_that_cannot_be_are_refused(rule, rows, sizes, parts):
+def test_invalid_splits_raise(rule, rows, sizes, parts):
     with pytest.raises(ValueError, match=message(*parts)):
         split_rows(rule, rows, lookback=sizes[0], horizon=sizes[1])

@@ -74,17 +74,17 @@ def test_scaling_keeps_the_signals_shape():
 @pytest.mark.parametrize(
     ("change", "parts"),
     [
-        ({"amplitudes": (1.0,)}, ("amplitudes", "as many as periods", "1", "3", "one amplitude a period")),
+        ({"amplitudes": (1.0,)}, ("amplitudes", "as many as periods", "1", "3", "one amplitude per period")),
         ({"periods": (1.0, 5.0, 6.0)}, ("periods", "at least 2", "1.0", "lengthen")),
         ({"length": 1}, ("length", "at least 2", "got 1")),
         ({"noise": -1.0}, ("noise", "at least 0", "-1.0")),
     ],
 )
-def test_wrong_signals_are_refused(change, parts):
+def test_wrong_signals_are_rejected(change, parts):
     with pytest.raises(ValueError, match=message(*parts)):
         HarmonicDemixing(**change)
 
 
-def test_a_generator_on_another_device_is_refused():
+def test_a_generator_on_another_device_is_rejected():
     with pytest.raises(ValueError, match=message("generator must be on", "meta", "torch.Generator(device=")):
         HarmonicDemixing().sample(2, generator=torch.Generator(), device="meta")

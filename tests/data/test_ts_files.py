@@ -18,13 +18,20 @@ def write(path: Path, text: str) -> Path:
 
 
 @pytest.mark.parametrize("name", ["x_TRAIN.ts", "x_TRAIN.ts.gz"])
-def test_cases_come_step_by_channel_with_gaps_as_nan(tmp_path, name):
+def test_cases_have_shape_steps_by_channels_with_nan_for_missing_values(tmp_path, name):
     read = read_ts(write(tmp_path / name, UNEQUAL + "1,2,3:4,5,6:a\n7,?:8,9:B\n"))
-    assert read.labels == ["a", "b"]
-    assert (len(read), read.channels, read.length) == (2, 2, 3)
-    assert read.cases[0].tolist() == [[1.0, 4.0], [2.0, 5.0], [3.0, 6.0]]
-    assert read.cases[1][0].tolist() == [7.0, 8.0]
-    assert np.isnan(read.cases[1][1, 0])
+    assert read.labels is not None
+    assert read.labels.tolist() == ["a", "b"]
+    assert (len(read), read.columns, read.lengths) == (2, ("0", "1"), (3, 2))
+    assert read.values[0].tolist() == [[1.0, 4.0], [2.0, 5.0], [3.0, 6.0]]
+    assert read.values[1][0].tolist() == [7.0, 8.0]
+    assert np.isnan(read.values[1][1, 0])
+
+
+def test_channels_of_different_lengths_are_missing_at_the_end(tmp_path):
+    read = read_ts(write(tmp_path / "x_TRAIN.ts", UNEQUAL + "1,2,3:4,5:a\n6:7,8:b\n"))
+    np.testing.assert_array_equal(read.values[0], [[1.0, 4.0], [2.0, 5.0], [3.0, np.nan]])
+    np.testing.assert_array_equal(read.values[1], [[6.0, 7.0], [np.nan, 8.0]])
 
 
 BAD = [
@@ -35,23 +42,24 @@ BAD = [
     ("@problemName x\n1,2:a\n", "got '1,2:a' in line 2 before @data; is it a .ts file?"),
     ("@classLabel false\n@data\n1,2\n", "must name its classes", "got 'false'; only files for classification"),
     ("@problemName x\n@data\n1,2:a\n", "must name its classes", "got 'no such line'"),
+    ("@timestamps true\n@classLabel true a b\n@data\n(1,2):a\n", "without time stamps", "'true'"),
     ("@classLabel true\n@data\n1,2:a\n", "must name its classes", "got 'true'"),
-    ("@equalLength\n@classLabel true a b\n@data\n1:a\n", "tag requires a boolean value"),
+    ("@equalLength\n@classLabel true a b\n@data\n1:a\n", "true or false after @equalLength, got ''"),
     (EQUAL, "must hold cases below @data, got none; is the file complete?"),
-    (EQUAL + "1,2:3,4:a\n1,2:b\n", "as many channels and values each, got:", "case 2. Expecting 2 but have read 1"),
-    (EQUAL + "1,2:3,4:a\n1,2:3:b\n", "as many channels and values each, got:", "different number of observations"),
-    (EQUAL + "1,2:3,x:a\n", "as many channels and values each, got: could not convert string to float: 'x'"),
+    (EQUAL + "1,2:3,4:a\n1,2:b\n", "the same number of channels in each case, 2 in the first, got 1 in case 2"),
+    (EQUAL + "1,2:3,4:a\n1,2:3:b\n", "the same number of values in each channel, 2 in the first case", "in case 2"),
+    (EQUAL + "1,2:3,x:a\n", "must hold numbers", "'x' in case 1"),
 ]
 
 
 @pytest.mark.parametrize("case", BAD, ids=str)
-def test_broken_files_are_refused(tmp_path, case):
+def test_broken_files_are_rejected(tmp_path, case):
     text, *parts = case
     with pytest.raises(ValueError, match=message("x_TRAIN.ts", *parts)):
         read_ts(write(tmp_path / "x_TRAIN.ts", text))
 
 
-def test_text_that_is_not_utf8_and_broken_gzip_are_refused(tmp_path):
+def test_text_that_is_not_utf8_and_broken_gzip_are_rejected(tmp_path):
     path = tmp_path / "x_TRAIN.ts"
     path.write_bytes(b"@problemName \xff\n")
     with pytest.raises(ValueError, match=message("must be text in UTF-8")):

@@ -1,4 +1,4 @@
-"""Small tables with a daily wave in them, and a forecaster that learns it in a second."""
+"""Small tables with a daily wave, and a forecaster that learns it in a second."""
 
 from typing import Any
 
@@ -28,7 +28,7 @@ def wide(rows: int = 240, **how: Any) -> pd.DataFrame:
 
 
 def long(**lengths: int) -> pd.DataFrame:
-    """Series by id, each ten times as large as the one before, with a covariate that lifts y by half."""
+    """Series by id, each ten times as large as the one before, with a covariate that raises y by half."""
     parts = []
     for place, (name, rows) in enumerate((lengths or {"x": 160, "y": 120}).items()):
         promo = (np.random.default_rng(place).random(rows) < 0.3).astype(float)
@@ -39,6 +39,6 @@ def long(**lengths: int) -> pd.DataFrame:
 
 
 def quick(horizon: int = 6, **options: Any) -> Forecaster:
-    """A linear model: enough for a wave, and fitted at once."""
+    """A linear model: enough for a wave, and fast to fit."""
     chosen: dict[str, Any] = {"backbone": "dlinear", "lookback": 24, "epochs": 8, "learning_rate": 0.02}
     return Forecaster(horizon, **chosen | options)

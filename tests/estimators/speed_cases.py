@@ -1,4 +1,4 @@
-"""How long forecasts take, run by test_forecaster_speed.py in a process without shape checks, which cost time."""
+"""Speed of forecasts; test_forecaster_speed.py runs this in a process without shape checks, which cost time."""
 
 import time
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from toa.estimators import Forecaster
 
 
 def median_seconds(call: Callable[[], object], repeats: int) -> float:
-    """The best of five medians of processor time; on one thread, as tests run, it is the time on a quiet machine."""
+    """The best of five medians of processor time, which other processes hardly affect."""
     medians = []
     for _ in range(5):
         spent = []

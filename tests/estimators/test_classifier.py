@@ -8,8 +8,8 @@ from sklearn.model_selection import cross_val_score
 
 import toa
 from tests.support import message
-from toa.estimators.cases import read_cases
 from toa.estimators.classifier import Classifier
+from toa.estimators.frames import read_cases
 
 SMALL = {"embed_dim": 16, "num_heads": 2, "num_layers": 1, "ff_dim": 16, "dropout": 0.0}
 
@@ -52,12 +52,12 @@ def framed() -> Classifier:
     return make(epochs=3, id="case", time="step", label="kind").fit(long_frame(X, names(y)))
 
 
-def test_the_classifier_is_the_packages_own_name():
+def test_the_classifier_is_exported_by_the_package():
     assert toa.Classifier is Classifier
     assert is_classifier(Classifier())
 
 
-def test_new_cases_are_told_apart_and_labels_kept(fitted):
+def test_new_cases_are_classified_and_labels_kept(fitted):
     X, y = signals(seed=1)
     assert fitted.score(X, names(y)) >= 0.9
     assert fitted.classes_.tolist() == ["quick", "slow"]
@@ -74,7 +74,7 @@ def test_probabilities_belong_to_the_predictions(fitted):
 
 
 @pytest.mark.parametrize("labels", [np.array([7, -3]), np.array([2.5, 0.5]), np.array([True, False])])
-def test_labels_of_any_kind_come_back_and_survive_a_file(labels, tmp_path):
+def test_labels_of_any_type_are_returned_and_saved(labels, tmp_path):
     X, y = signals(8)
     model = make(epochs=1).fit(X, labels[y])
     assert model.predict(X).dtype == labels.dtype
@@ -91,7 +91,7 @@ def test_univariate_cases_need_no_channel_axis():
     assert np.array_equal(one.predict_proba(list(X[:, 0])), one.predict_proba(X[:, 0]))
 
 
-def test_cases_of_unequal_length_are_told_apart_whatever_the_rest():
+def test_cases_of_unequal_length_do_not_affect_each_other():
     X, y = signals()
     cut = [x[:, : 8 + i % 5] for i, x in enumerate(X)]
     model = make(epochs=8, validation_share=0.0).fit(cut, y)
@@ -101,7 +101,7 @@ def test_cases_of_unequal_length_are_told_apart_whatever_the_rest():
     assert np.allclose(alone, model.predict_proba(cut)[:6], atol=1e-6)
 
 
-def test_a_long_frame_comes_back_by_id(framed):
+def test_the_result_of_a_long_frame_is_a_frame_by_id(framed):
     X, y = signals(seed=1)
     frame = long_frame(X, names(y))
     found = framed.predict(frame)
@@ -116,7 +116,7 @@ def test_a_long_frame_comes_back_by_id(framed):
     assert np.allclose(again, proba.set_index("case"))
 
 
-def test_frames_and_arrays_say_the_same():
+def test_frames_and_arrays_give_the_same_result():
     X, y = signals(8)
     frame = long_frame(X, y).drop(columns="kind")
     by_array = make(epochs=1).fit(X, y)
@@ -136,7 +136,7 @@ def test_a_wide_frame_has_a_case_in_each_row():
         model.fit(frame)
 
 
-def test_a_polars_frame_comes_back_as_one(framed):
+def test_the_result_of_a_polars_frame_is_one(framed):
     import polars
 
     X, y = signals(4)
@@ -145,7 +145,7 @@ def test_a_polars_frame_comes_back_as_one(framed):
     assert found.columns == ["case", "prediction"]
 
 
-def test_fitting_is_reproducible_and_keeps_random_numbers_to_itself():
+def test_fitting_is_reproducible_and_keeps_the_random_state():
     X, y = signals(8)
     torch.manual_seed(5)
     before = torch.get_rng_state()
@@ -179,16 +179,18 @@ def test_long_series_become_patches():
 def test_gaps_are_filled_only_when_asked():
     X, y = signals(8)
     X[2, 1, 3:5] = np.nan
-    with pytest.raises(ValueError, match=message("case 3 of X must have no missing values, got 2 NaN", "at step 3")):
+    with pytest.raises(
+        ValueError, match=message("case 3 of X must have no missing values, got 2 NaN", "at data row 4")
+    ):
         make(epochs=1).fit(X, y)
-    filled = read_cases(X, missing="interpolate").cases[2][:, 1]
+    filled = read_cases(X, missing="interpolate").values[2][:, 1]
     assert np.allclose(filled[2:6], np.linspace(filled[2], filled[5], 4))
     assert make(epochs=1, missing="interpolate").fit(X, y).predict(X).shape == (8,)
 
 
 def broken(**changes: object) -> pd.DataFrame:
     X, y = signals(4)
-    frame = long_frame(X, names(y)).astype({"up": object, "kind": object})
+    frame = long_frame(X, names(y)).astype(dict.fromkeys(["kind", *(set(changes) & {"up"})], object))
     for column, value in changes.items():
         frame.loc[13, column] = value
     return frame
@@ -197,7 +199,7 @@ def broken(**changes: object) -> pd.DataFrame:
 BAD_FRAMES = {
     "two labels": (
         lambda: broken(kind="other"),
-        "got 'other' after 'quick' for case 'c1' in column 'kind' at data row",
+        "column 'kind' of X must have one label per case, got 'other' after 'quick' for case 'c1' at data row",
     ),
     "no label": (lambda: broken(kind=None), "got none in column 'kind' at data row 14"),
     "text": (lambda: broken(up="x"), "14"),
@@ -207,7 +209,7 @@ BAD_FRAMES = {
 
 
 @pytest.mark.parametrize("name", BAD_FRAMES)
-def test_bad_frames_are_refused_by_row_or_column(name):
+def test_bad_frames_are_rejected_by_row_or_column(name):
     data, words = BAD_FRAMES[name]
     with pytest.raises(ValueError, match=message(words)):
         make(id="case", time="step", label="kind").fit(data())
@@ -220,9 +222,9 @@ def spoilt(value: float) -> np.ndarray:
 
 
 BAD_ARRAYS = {
-    "infinity": (lambda: spoilt(np.inf), "case 2 of X must be finite", "in channel 0 at step 5"),
+    "infinity": (lambda: spoilt(np.inf), "case 2 of X must be finite", "'channel 0' at data row 6"),
     "axes": (lambda: signals(4)[0][None], "must be an array (n, C, L)", "(1, 4, 2, 12)"),
-    "text": (lambda: signals(4)[0].astype(str).astype(object) + "x", "case 1 of X must hold numbers alone", ""),
+    "text": (lambda: signals(4)[0].astype(str).astype(object) + "x", "case 1 of X must hold only numbers", ""),
     "no step": (lambda: [*signals(4)[0][:3], np.empty((2, 0))], "case 4 of X must be an array (C, l)", "(2, 0)"),
     "channels": (lambda: [*signals(4)[0][:3], np.ones((3, 5))], "case 4 of X must have 2 channels", "got 3"),
     "none": (list, "must have at least one case", ""),
@@ -230,27 +232,27 @@ BAD_ARRAYS = {
 
 
 @pytest.mark.parametrize("name", BAD_ARRAYS)
-def test_bad_arrays_are_refused_by_case(name):
+def test_bad_arrays_are_rejected_by_case(name):
     data, *words = BAD_ARRAYS[name]
     with pytest.raises(ValueError, match=message(*words)):
         make(epochs=1).fit(data(), np.array([0, 1, 0, 1]))
 
 
-def test_bad_labels_are_refused():
+def test_bad_labels_are_rejected():
     X, y = signals(4)
     for labels, words in (
         (y[:3], "a label for each of the 4 cases, got 3"),
-        (y * 0, "two classes at least, got 1 class"),
-        (None, "y must be given, or label name the column"),
+        (y * 0, "at least two classes, got 1 class"),
+        (None, "y must be given, or label must name the column"),
         (np.array([0.0, 1.0, np.nan, 1.0]), "got none for case 3"),
-        (np.ones((4, 2)), "one label a case, got shape (4, 2)"),
+        (np.ones((4, 2)), "one label per case, got shape (4, 2)"),
         (np.arange(4) / 3, "is it continuous"),
     ):
         with pytest.raises(ValueError, match=message(words)):
             make(epochs=1).fit(X, labels)
 
 
-def test_other_cases_than_fitted_are_refused(fitted, framed):
+def test_other_cases_than_fitted_are_rejected(fitted, framed):
     X, y = signals(4)
     with pytest.raises(ValueError, match=message("X must have 2 channels, those of fit, got 1")):
         fitted.predict(X[:, :1])
@@ -266,9 +268,9 @@ def test_other_cases_than_fitted_are_refused(fitted, framed):
     assert make(epochs=1, length=15).fit(X, y).predict(longer).shape == (3,)
 
 
-def test_a_file_cut_short_is_refused(fitted, tmp_path):
+def test_a_file_cut_short_is_rejected(fitted, tmp_path):
     path = tmp_path / "model.safetensors"
     fitted.save(path)
     path.write_bytes(path.read_bytes()[:-10])
-    with pytest.raises(ValueError, match="cut short"):
+    with pytest.raises(ValueError, match="truncated"):
         Classifier.load(path)

@@ -7,7 +7,8 @@ from sklearn.exceptions import NotFittedError
 
 import toa
 from tests.support import message
-from toa.estimators.detector import AnomalyDetector, JoinedWindows
+from toa.data import SeriesWindows
+from toa.estimators.detector import AnomalyDetector
 
 ROWS, WINDOW = 240, 12
 
@@ -57,7 +58,7 @@ def grouped() -> AnomalyDetector:
     return make(epochs=1, id="machine").fit(machines())
 
 
-def test_the_detector_is_the_packages_own_name():
+def test_the_detector_is_exported_by_the_package():
     assert toa.AnomalyDetector is AnomalyDetector
 
 
@@ -76,7 +77,7 @@ def test_the_asked_share_of_fitted_rows_is_above_the_threshold():
     assert detector.predict(waves()).mean() == pytest.approx(0.05, abs=1 / ROWS)
 
 
-def test_fitting_is_reproducible_and_keeps_random_numbers_to_itself(fitted):
+def test_fitting_is_reproducible_and_keeps_the_random_state(fitted):
     torch.manual_seed(5)
     before = torch.get_rng_state()
     again = clone(fitted).fit(waves())
@@ -101,7 +102,7 @@ def test_defaults_go_by_the_size_of_the_data():
     assert wide.architecture_["backbone"] == "itransformer"
 
 
-def test_a_frame_comes_back_as_a_frame_with_its_times(framed):
+def test_the_result_of_a_frame_is_a_frame_with_its_times(framed):
     values, _ = spiked()
     frame = table(values, start="2025-01-01")
     found = framed.predict(frame)
@@ -113,7 +114,7 @@ def test_a_frame_comes_back_as_a_frame_with_its_times(framed):
     assert framed.score(frame, spiked()[1]) >= 0.0
 
 
-def test_a_polars_frame_comes_back_as_one(framed):
+def test_the_result_of_a_polars_frame_is_one(framed):
     import polars
 
     frame = table(spiked()[0])
@@ -123,12 +124,12 @@ def test_a_polars_frame_comes_back_as_one(framed):
     assert np.allclose(found["score"].to_numpy(), framed.scores(frame)["score"])
 
 
-def test_columns_may_come_in_another_order(framed):
+def test_the_order_of_columns_does_not_matter(framed):
     frame = table(spiked()[0])
     assert (framed.scores(frame)["score"] == framed.scores(frame[["b", "when", "a"]])["score"]).all()
 
 
-def test_series_of_one_table_are_scored_apart_and_given_back_in_its_order(grouped):
+def test_series_of_one_table_are_scored_separately_in_row_order(grouped):
     frame = machines(40)
     found = grouped.predict(frame)
     assert (found["machine"] == frame["machine"]).all()
@@ -140,7 +141,7 @@ def test_series_of_one_table_are_scored_apart_and_given_back_in_its_order(groupe
     assert grouped.scalers_["m2"].std[0] > 100 * grouped.scalers_["m1"].std[0]
 
 
-def test_lists_of_arrays_of_unequal_length_come_back_as_lists():
+def test_the_result_of_a_list_of_arrays_is_a_list():
     detector = make(epochs=1).fit([waves(60), waves(40, 1)])
     found = detector.predict([waves(30), waves(20, 1)])
     assert [len(one) for one in found] == [30, 20]
@@ -149,7 +150,7 @@ def test_lists_of_arrays_of_unequal_length_come_back_as_lists():
 
 def test_windows_of_several_series_never_cross():
     series = [torch.arange(5.0)[:, None], torch.arange(100.0, 104.0)[:, None]]
-    windows = JoinedWindows(series, 3)
+    windows = SeriesWindows(series, 3)
     found = windows.batch(torch.arange(len(windows)))[..., 0].tolist()
     assert found == [[0, 1, 2], [1, 2, 3], [2, 3, 4], [100, 101, 102], [101, 102, 103]]
 
@@ -157,10 +158,10 @@ def test_windows_of_several_series_never_cross():
 def test_large_tables_train_on_a_part_of_their_windows():
     detector = make()
     detector.window_, detector.columns_ = 10, ("a",) * 40
-    assert detector._every([torch.zeros(5009, 1)]) == 3
+    assert detector._training_stride([torch.zeros(5009, 1)]) == 3
     detector.columns_ = ("a",)
-    assert detector._every([torch.zeros(5009, 1)]) == 1
-    assert detector._every([torch.zeros(30009, 1), torch.zeros(30009, 1)]) == 3
+    assert detector._training_stride([torch.zeros(5009, 1)]) == 1
+    assert detector._training_stride([torch.zeros(30009, 1), torch.zeros(30009, 1)]) == 3
 
 
 def test_missing_rows_and_values_are_filled_only_when_asked():
@@ -188,7 +189,7 @@ def test_stream_scores_are_those_of_a_batch_that_ends_there(fitted, size):
     assert found["anomaly"][50] == 1
 
 
-def test_single_rows_of_a_stream_are_taken(fitted):
+def test_a_stream_accepts_single_rows(fitted):
     fitted.reset_stream()
     assert len(fitted.detect(waves()[0])) == 1
 
@@ -203,12 +204,12 @@ def test_streams_of_several_ids_go_side_by_side(grouped):
     assert last == pytest.approx(grouped.scores(alone)["score"].iloc[-1], rel=1e-5)
 
 
-def test_a_stream_that_skips_or_repeats_rows_is_refused_and_unchanged(framed):
+def test_a_stream_that_skips_or_repeats_rows_is_rejected_and_unchanged(framed):
     frame = table(spiked()[0])
     framed.reset_stream()
     framed.detect(frame.iloc[:20])
     for wrong in (frame.iloc[21:], frame.iloc[19:]):
-        with pytest.raises(ValueError, match=message("rows must go on at 2024-01-01 20:00:00", "at data row 1")):
+        with pytest.raises(ValueError, match=message("rows must continue with 2024-01-01 20:00:00", "at data row 1")):
             framed.detect(wrong)
     assert framed.detect(frame.iloc[20:21])["score"].notna().all()
 
@@ -238,7 +239,7 @@ BAD_FIT = {
 
 
 @pytest.mark.parametrize("name", BAD_FIT)
-def test_bad_tables_are_refused_by_row_or_column(name):
+def test_bad_tables_are_rejected_by_row_or_column(name):
     data, words = BAD_FIT[name]
     with pytest.raises(ValueError, match=words):
         make(epochs=1).fit(data())
@@ -254,18 +255,18 @@ BAD_PREDICT = {
 
 
 @pytest.mark.parametrize("name", BAD_PREDICT)
-def test_other_data_than_fitted_is_refused(framed, name):
+def test_other_data_than_fitted_is_rejected(framed, name):
     data, words = BAD_PREDICT[name]
     with pytest.raises(ValueError, match=message(words)):
         framed.predict(data())
 
 
-def test_a_new_id_is_refused_by_name(grouped):
+def test_a_new_id_is_rejected_by_name(grouped):
     with pytest.raises(ValueError, match=message("ids that were fitted, 'm1', 'm2', got 'm3' in column 'machine'")):
         grouped.predict(machines(40).replace({"machine": {"m2": "m3"}}))
 
 
-def test_bad_arguments_and_labels_are_refused(fitted):
+def test_bad_arguments_and_labels_are_rejected(fitted):
     with pytest.raises(ValueError, match="contamination must lie in"):
         make(contamination=0.0).fit(waves())
     with pytest.raises(ValueError, match="unknown backbone 'dlinear'"):

@@ -18,7 +18,7 @@ import toa
 from tests.estimators.signals import long, quick, wave, wide
 from tests.support import message
 from toa.estimators import Forecaster, saving
-from toa.estimators.horizon import conformal_width
+from toa.estimators.intervals import conformal_width
 from toa.estimators.sizes import choose_lookback, choose_schedule, choose_settings
 from toa.models import BACKBONES, backbone_names
 
@@ -52,7 +52,7 @@ def test_it_is_an_estimator_of_scikit_learn() -> None:
         model.predict(wide())
 
 
-def test_a_forecast_goes_on_in_time_and_in_units(fitted) -> None:
+def test_a_forecast_continues_times_and_units(fitted) -> None:
     forecast = fitted.predict()
     assert forecast["date"].tolist() == pd.date_range("2024-01-21", periods=6, freq="2h").tolist()
     truth = wide(246)[240:]
@@ -92,14 +92,14 @@ def test_arrays_get_arrays(fitted) -> None:
     assert quick(3).fit(values[:, 0]).predict().shape == (3, 1)
 
 
-def test_the_same_seed_gives_the_same_forecast_and_leaves_random_numbers_alone(fitted) -> None:
+def test_the_same_seed_gives_the_same_forecast_and_keeps_the_random_state(fitted) -> None:
     before = torch.get_rng_state()
     again = clone(fitted).fit(wide())
     assert torch.equal(before, torch.get_rng_state())
     pd.testing.assert_frame_equal(again.predict(), fitted.predict())
 
 
-def test_a_forecast_depends_on_the_look_back_alone(fitted) -> None:
+def test_a_forecast_depends_only_on_the_look_back(fitted) -> None:
     pd.testing.assert_frame_equal(fitted.predict(wide()[-24:]), fitted.predict())
     shifted = wide()
     shifted.loc[:200, "load"] += 1000.0
@@ -131,7 +131,7 @@ def test_each_series_has_its_own_level(several) -> None:
     np.testing.assert_allclose(turned["y"][:6], forecast["y"][6:], rtol=1e-6)
 
 
-def test_a_known_covariate_moves_the_forecast_as_it_moved_the_past(several) -> None:
+def test_a_covariate_has_the_same_effect_on_the_forecast_as_on_the_past(several) -> None:
     lifted = several.predict(future=future(promo=1.0))["y"] - several.predict(future=future())["y"]
     # half of a level of 1 and 10
     assert 0.2 < lifted[:6].mean() < 0.8
@@ -213,12 +213,12 @@ def test_a_model_from_a_gpu_loads_without_one(fitted, tmp_path) -> None:
     pd.testing.assert_frame_equal(Forecaster.load(tmp_path / "m.toa", device="cpu").predict(wide()), fitted.predict())
 
 
-def test_a_file_without_all_of_a_forecaster_is_refused(fitted, tmp_path) -> None:
+def test_a_file_without_all_of_a_forecaster_is_rejected(fitted, tmp_path) -> None:
     tensors, facts = fitted._saved()
     changes: tuple[dict[str, Any], ...] = ({"fitted": {}}, {"parameters": facts["parameters"] | {"code": "print(1)"}})
     for change in changes:
         saving.save_file(tmp_path / "m.toa", "forecaster", tensors, facts | change)
-        with pytest.raises(ValueError, match=message("must hold all of a forecaster", "this version of toa")):
+        with pytest.raises(ValueError, match=message("must hold a complete forecaster", "this version of toa")):
             Forecaster.load(tmp_path / "m.toa")
     others = {name: value for name, value in tensors.items() if not name.startswith("model.")}
     saving.save_file(tmp_path / "m.toa", "forecaster", others, facts)
@@ -226,7 +226,7 @@ def test_a_file_without_all_of_a_forecaster_is_refused(fitted, tmp_path) -> None
         Forecaster.load(tmp_path / "m.toa")
 
 
-def test_parameters_of_numpy_are_saved_as_plain_ones(tmp_path) -> None:
+def test_numpy_parameters_can_be_saved(tmp_path) -> None:
     model = quick(lookback=np.int64(12), quantiles=np.array([0.1, 0.9]), epochs=1).fit(wide())
     model.save(tmp_path / "m.toa")
     assert Forecaster.load(tmp_path / "m.toa").quantiles == (0.1, 0.9)
@@ -238,7 +238,7 @@ def test_the_default_model_is_fitted_to_few_rows(rows, horizon) -> None:
     assert model.predict().shape == (horizon, 1)
 
 
-def test_a_column_that_never_changes_is_forecast_as_it_is() -> None:
+def test_a_constant_column_has_a_constant_forecast() -> None:
     forecast = quick(interval=0.8).fit(wide().assign(heat=7.0)).predict()
     np.testing.assert_allclose(forecast["heat"], 7.0, atol=0.2)
 
@@ -288,18 +288,18 @@ def test_choices_fit_the_size_of_the_data() -> None:
     # 10,000 rows of 7 columns, horizon 96: an eighth of the rows is held out
     assert choose_lookback(8750, 96) == 512
     schedule = choose_schedule(8750 - 512 - 96 + 1, 7, batch_size=None, epochs=None)
-    assert (schedule.batch_size, schedule.steps, schedule.epochs) == (128, 64, 7)
+    assert schedule == {"batch_size": 128, "steps": 64, "epochs": 7}
     # a monthly series of ten years, a year ahead
     assert choose_lookback(105, 12) == 40
     assert choose_settings("patchtst", 40, 12)["patch_len"] == 2
-    assert choose_schedule(54, 1, batch_size=None, epochs=None).epochs == 60
+    assert choose_schedule(54, 1, batch_size=None, epochs=None)["epochs"] == 60
     # an epoch of a large table is bounded
     large = choose_schedule(1_000_000, 100, batch_size=None, epochs=None)
-    assert large.batch_size * large.steps == 1280
+    assert large["batch_size"] * large["steps"] == 1280
     assert choose_lookback(3, 2) == 1
 
 
-def test_missing_rows_are_filled_where_that_is_asked_for() -> None:
+def test_missing_rows_are_filled_on_request() -> None:
     frame = wide().drop(index=[50, 51, 120])
     with pytest.raises(ValueError, match=message("data must have a row at every step", "data row 51")):
         quick().fit(frame)
@@ -317,13 +317,13 @@ BAD_DATA = {
         "data must have the columns of fit, 'load', 'heat', got a new one, 'wind'",
     ),
     "no column": (lambda: wide().drop(columns="heat"), "columns of fit, 'load', 'heat', got no 'heat'"),
-    "too short": (lambda: wide(20), "data must have at least lookback=24 rows to go on, got 20"),
+    "too short": (lambda: wide(20), "data must have at least lookback=24 rows, got 20"),
     "frequency": (lambda: spoiled(date=pd.date_range("2024", periods=240, freq="3h")), "one frequency, '2h'"),
-    "no times": (lambda: wide().drop(columns="date"), "data must have times, of the frequency '2h'"),
+    "no times": (lambda: wide().drop(columns="date"), "data must have times of the frequency '2h'"),
     "text": (lambda: spoiled(load=["12 MW"] * 240), "'12 MW' in column 'load' at data row 1"),
     "infinite": (lambda: spoiled(load=[np.inf] + [1.0] * 239), "column 'load' at data row 1"),
-    "missing": (lambda: spoiled(heat=[np.nan] + [1.0] * 239), "no missing values, got 1 in 'heat'"),
-    "all missing": (lambda: spoiled(heat=np.nan), "got none in column 'heat'"),
+    "missing": (lambda: spoiled(heat=[np.nan] + [1.0] * 239), "no missing values, got 1 NaN: 1 in 'heat'"),
+    "all missing": (lambda: spoiled(heat=np.nan), "only NaN in column 'heat'"),
     "repeated": (
         lambda: pd.concat([wide(), wide()[-1:]]),
         "each date once, got 2024-01-20 22:00:00 again at data row 241",
@@ -335,36 +335,36 @@ BAD_DATA = {
 
 
 @pytest.mark.parametrize("case", BAD_DATA)
-def test_what_was_not_fitted_is_refused_at_predict(fitted, case) -> None:
+def test_predict_rejects_data_that_differ_from_fit(fitted, case) -> None:
     make, words = BAD_DATA[case]
     with pytest.raises(ValueError, match=message(words)):
         fitted.predict(make())
 
 
-def test_a_new_id_is_refused(several) -> None:
+def test_a_new_id_is_rejected(several) -> None:
     with pytest.raises(ValueError, match=message("ids that were fitted, 'x', 'y', got 'z'", "fit on its rows too")):
         several.predict(long(z=60), future=future(z=60))
 
 
 BAD_FUTURE = {
-    "none": (lambda: None, ("future must have the covariates 'promo' of the 6 steps to come", "None")),
+    "none": (lambda: None, ("future must have the covariates 'promo' of the next 6 steps", "None")),
     "id": (lambda: future(x=160), ("future must have rows of every id", "'y'")),
     "few": (lambda: future(5), ("series 'x' of future must have 6 rows, got 5")),
-    "late": (lambda: future(x=161, y=120), ("must go on where data end, at 2024-06-09", "got 2024-06-10")),
+    "late": (lambda: future(x=161, y=120), ("must continue data, with 2024-06-09", "got 2024-06-10")),
     "column": (lambda: future().drop(columns="promo"), ("future must have a column 'promo'",)),
 }
 
 
 @pytest.mark.parametrize("case", BAD_FUTURE)
-def test_covariates_to_come_must_be_whole(several, case) -> None:
+def test_future_covariates_must_be_complete(several, case) -> None:
     make, words = BAD_FUTURE[case]
     with pytest.raises(ValueError, match=message(*([words] if isinstance(words, str) else words))):
         several.predict(future=make())
 
 
 BAD_PARAMETERS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
-    "horizon": ({"horizon": 0}, ("horizon must be a whole number of at least 1, got 0",)),
-    "lookback": ({"lookback": 2.5}, ("lookback must be a whole number", "2.5")),
+    "horizon": ({"horizon": 0}, ("horizon must be an integer of at least 1, got 0",)),
+    "lookback": ({"lookback": 2.5}, ("lookback must be an integer", "2.5")),
     "interval": ({"interval": 1.0}, ("interval must lie in (0, 1), got 1.0",)),
     "quantile": ({"quantiles": (0.5, 80)}, ("quantiles[1] must lie in (0, 1), got 80",)),
     "loss": ({"loss": "rmse"}, ("unknown loss 'rmse'; known: mse, mae",)),
@@ -384,34 +384,34 @@ BAD_PARAMETERS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize("case", BAD_PARAMETERS)
-def test_bad_parameters_are_refused_by_name(case) -> None:
+def test_bad_parameters_are_rejected_by_name(case) -> None:
     options, words = BAD_PARAMETERS[case]
     with pytest.raises(ValueError, match=message(*words)):
         quick(**{"horizon": 6, "epochs": 1} | options).fit(wide())
 
 
-def test_a_short_series_among_long_ones_is_named() -> None:
+def test_the_error_names_a_short_series_among_long_ones() -> None:
     with pytest.raises(
         ValueError, match=message("series 'y' of data must have at least lookback + horizon = 30", "got 33")
     ):
         quick(id="id", covariates=("promo",)).fit(long(x=200, y=33))
 
 
-def test_bad_questions_are_refused(fitted) -> None:
+def test_bad_arguments_of_predict_and_backtest_are_rejected(fitted) -> None:
     with pytest.raises(ValueError, match=message("horizon must be from 1 to 6", "got 7", "fit with horizon=7")):
         fitted.predict(horizon=7)
     with pytest.raises(ValueError, match=message("future must be None", "without covariates")):
         fitted.predict(future=wide())
     with pytest.raises(ValueError, match=message("test_size must be a share in (0, 1)", "1.5")):
         fitted.backtest(wide(), test_size=1.5)
-    with pytest.raises(ValueError, match=message("within what is tested", "4 of them tested")):
+    with pytest.raises(ValueError, match=message("the tested part", "4 of them tested")):
         fitted.backtest(wide(), test_size=4)
     with pytest.raises(ValueError, match=message("stride must be at least 1, got 0")):
         fitted.backtest(wide(), stride=0)
 
 
 def test_calendar_features_need_dates() -> None:
-    with pytest.raises(ValueError, match=message("calendar features need", "dates")):
+    with pytest.raises(ValueError, match=message("calendar must be False", "dates")):
         quick(calendar=True).fit(wave(240))
     model = quick(calendar=True, epochs=1).fit(wide())
     with pytest.raises(ValueError, match=message("data must have dates", "pass a frame")):
@@ -423,7 +423,7 @@ def run_onnx(path: Path, **inputs: np.ndarray) -> dict[str, np.ndarray]:
     return dict(zip([o.name for o in session.get_outputs()], session.run(None, inputs), strict=True))
 
 
-def test_an_export_gives_the_same_forecast_from_units_to_units(fitted, tmp_path) -> None:
+def test_an_export_gives_the_same_forecast_in_units_of_the_data(fitted, tmp_path) -> None:
     fitted.export(tmp_path / "m.onnx")
     rows = wide()[["load", "heat"]].to_numpy()
     outputs = run_onnx(tmp_path / "m.onnx", series=np.stack([rows[-24:], rows[-30:-6], rows[:24]]))
@@ -452,6 +452,6 @@ def test_an_export_of_several_series_knows_each_by_its_number(several, tmp_path)
     np.testing.assert_allclose(outputs["upper"].ravel(), expected["y_upper"], rtol=1e-5)
 
 
-def test_progress_is_shown_where_asked_for(capsys) -> None:
+def test_progress_is_shown_on_request(capsys) -> None:
     quick(progress=True, epochs=1).fit(wide())
     assert "forecaster, horizon 6" in capsys.readouterr().out

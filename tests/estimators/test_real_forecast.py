@@ -1,4 +1,4 @@
-"""A benchmark file as a stranger's: one command, held to what the benchmark's protocol reached on the same rows."""
+"""One command on a benchmark file must forecast as well as the benchmark protocol on the same rows."""
 
 import json
 
@@ -29,7 +29,7 @@ def protocol_error() -> float:
     raise AssertionError("no such record")
 
 
-def test_a_strangers_file_is_forecast_as_well_as_by_the_protocol(tmp_path) -> None:
+def test_a_user_file_is_forecast_as_well_as_by_the_protocol(tmp_path) -> None:
     try:
         frame = pd.read_csv(locate(DATASETS["ETTh1"]))[:ROWS]
     except DatasetNotFoundError as error:

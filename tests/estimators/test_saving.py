@@ -14,7 +14,7 @@ TENSORS = {"w": torch.arange(6.0).reshape(2, 3), "half": torch.ones(3, dtype=tor
 FACTS: dict[str, Any] = {"ids": ["a", 1, None], "size": 2.5}
 
 
-def test_a_file_comes_back_as_it_went(tmp_path) -> None:
+def test_a_file_survives_a_round_trip(tmp_path) -> None:
     saving.save_file(tmp_path / "m.toa", "guess", TENSORS, FACTS)
     saved = saving.load_file(tmp_path / "m.toa", "guess")
     assert saved.facts == FACTS
@@ -34,12 +34,12 @@ def test_a_folder_has_the_form_of_the_hub(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("kept", [0, 7, 40, 0.5, -1])
-def test_a_file_cut_short_is_refused(tmp_path, kept) -> None:
+def test_a_file_cut_short_is_rejected(tmp_path, kept) -> None:
     path = tmp_path / "m.toa"
     saving.save_file(path, "guess", TENSORS, FACTS)
     content = path.read_bytes()
     path.write_bytes(content[: int(len(content) * kept) if isinstance(kept, float) else kept])
-    with pytest.raises(ValueError, match=message("m.toa must be a guess saved by toa", "cut short")):
+    with pytest.raises(ValueError, match=message("m.toa must be a guess saved by toa", "truncated")):
         saving.load_file(path, "guess")
 
 
@@ -49,7 +49,7 @@ def test_every_changed_byte_is_noticed(tmp_path) -> None:
     content = path.read_bytes()
     for place in range(0, len(content), 7):
         path.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
-        with pytest.raises(ValueError, match=message("m.toa must be")):
+        with pytest.raises(ValueError, match=message("m.toa must")):
             saving.load_file(path, "guess")
 
 
@@ -58,10 +58,10 @@ def edit(path, **changes: Any) -> None:
     path.write_text(json.dumps(config | changes))
 
 
-def test_edited_settings_or_weights_are_refused(tmp_path) -> None:
+def test_edited_settings_or_weights_are_rejected(tmp_path) -> None:
     saving.save_folder(tmp_path, "guess", TENSORS, FACTS)
     edit(tmp_path / "config.json", facts=FACTS | {"size": 2.0})
-    with pytest.raises(ValueError, match=message("as it was saved, by its checksum", "edited or damaged")):
+    with pytest.raises(ValueError, match=message("its checksum", "edited or damaged")):
         saving.load_folder(tmp_path, "guess")
     saving.save_folder(tmp_path, "guess", TENSORS, FACTS)
     weights = load_tensors(tmp_path / "model.safetensors")
@@ -70,14 +70,14 @@ def test_edited_settings_or_weights_are_refused(tmp_path) -> None:
         saving.load_folder(tmp_path, "guess")
 
 
-def test_another_version_of_the_format_is_refused(tmp_path) -> None:
+def test_another_version_of_the_format_is_rejected(tmp_path) -> None:
     saving.save_folder(tmp_path, "guess", TENSORS, FACTS)
     edit(tmp_path / "config.json", format=saving.FORMAT + 1, versions={"toa": "9.9"})
-    with pytest.raises(ValueError, match=message("must be of format 1", "got format 2 of toa 9.9")):
+    with pytest.raises(ValueError, match=message("must have format 1", "got format 2 of toa 9.9")):
         saving.load_folder(tmp_path, "guess")
 
 
-def test_what_is_something_else_is_refused(tmp_path) -> None:
+def test_other_files_are_rejected(tmp_path) -> None:
     saving.save_file(tmp_path / "m.toa", "guess", TENSORS, FACTS)
     with pytest.raises(ValueError, match=message("must be a saved forecaster, got a guess")):
         saving.load_file(tmp_path / "m.toa", "forecaster")

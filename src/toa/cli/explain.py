@@ -104,7 +104,7 @@ def _of_run(folder: Path, index: int, data_dir: Path | None) -> _Subject:
 
 
 def _of_estimator(path: Path, index: int, data: Path | None) -> _Subject:
-    from toa.estimators.loading import load_estimator, run_sample
+    from toa.estimators.base import load_estimator
 
     if path.is_dir() and not (path / "config.json").is_file():
         raise ValueError(
@@ -119,10 +119,8 @@ def _of_estimator(path: Path, index: int, data: Path | None) -> _Subject:
         sample, caption = None, "No sample: give a table with --data."
     else:
         rows, _ = read_cases_file(data)
-        sample, caption = (
-            (lambda: run_sample(estimator, rows, index)),
-            f"Sample: window or case {index} of {data.name}.",
-        )
+        sample = lambda: estimator.run_sample(rows, index)  # noqa: E731
+        caption = f"Sample: window or case {index} of {data.name}."
     chosen = [(name, str(value)) for name, value in estimator.get_params(deep=False).items() if value is not None]
     return _Subject(
         model=estimator.model_,

@@ -110,7 +110,9 @@ def forecast(
         training = frame if test is None or model is not None else without_last(frame, test, id)
         forecaster = fitted(Forecaster, options, model=model, device=device, data=training)
         covariate_table = None if future is None else read_frame(future)
-        found = forecaster.predict(frame, future=covariate_table, horizon=horizon)
+        # fit has just read this frame and kept its end
+        again = None if model is None and training is frame else frame
+        found = forecaster.predict(again, future=covariate_table, horizon=horizon)
         console = make_console()
         for line in _summary(forecaster, frame, found, trained=model is None):
             console.print(line, soft_wrap=True)

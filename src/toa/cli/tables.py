@@ -1,4 +1,4 @@
-"""What the commands on a person's own tables share: files in, estimators by file or fitted, pictures out."""
+"""Options, files and pictures of the commands for users' own tables: forecast, detect and classify."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,55 +13,58 @@ if TYPE_CHECKING:
 
 T = TypeVar("T", bound="Estimator")
 
-ModelOption = Annotated[Path | None, typer.Option(help="File of a fitted model to use; nothing is trained.")]
-SaveOption = Annotated[Path | None, typer.Option(help="File to keep the fitted model in.")]
-TimeOption = Annotated[str | None, typer.Option(help="Column of times; dates are found by themselves.")]
-ValuesOption = Annotated[list[str] | None, typer.Option(help="Column to read; all others if not given. Repeatable.")]
+ModelOption = Annotated[Path | None, typer.Option(help="File of a fitted model to use instead of training.")]
+SaveOption = Annotated[Path | None, typer.Option(help="File to save the fitted model in.")]
+TimeOption = Annotated[str | None, typer.Option(help="Time column; found automatically if not given.")]
+ValuesOption = Annotated[list[str] | None, typer.Option(help="Column to read; by default all others. Repeatable.")]
 MissingOption = Annotated[
     str | None, typer.Option(help="Missing values: error (the default), ffill, interpolate or zero.")
 ]
-BackboneOption = Annotated[str | None, typer.Option(help="patchtst, itransformer or transformer; else by size.")]
+BackboneOption = Annotated[
+    str | None, typer.Option(help="patchtst, itransformer or transformer; by default chosen by data size.")
+]
 AttentionOption = Annotated[str | None, typer.Option(help="toa-gated (the default), toa-relu, toa-softmax, softmax, …")]
-EpochsOption = Annotated[int | None, typer.Option(help="Passes over the data at most; by size if not given.")]
+EpochsOption = Annotated[int | None, typer.Option(help="Maximum number of epochs; by default chosen by data size.")]
 SeedOption = Annotated[int | None, typer.Option(help="Seed of weights and batches.")]
 
 
 def read_frame(path: Path) -> "pd.DataFrame":
-    """A comma-separated file with a header, plain or gzipped."""
-    from toa.data.readers import read_table
+    """Read a comma-separated file with a header, plain or gzipped."""
+    from toa.data.tables import read_table
 
     if not path.is_file():
-        raise FileNotFoundError(f"a table must be a file, got {path}, which is none.")
-    return read_table(path, header=0, text=None)
+        raise FileNotFoundError(f"No such file: {path}.")
+    return read_table(path)
 
 
 def read_cases_file(path: Path) -> tuple[Any, list[str] | None]:
-    """Cases (C, l) of a .ts file in a list and their labels, or the frame of any other file and None."""
+    """Cases (C, l) and labels of a .ts file, or the frame of any other file and None."""
     if not path.name.endswith((".ts", ".ts.gz")):
         return read_frame(path), None
     from toa.data import read_ts
 
     if not path.is_file():
-        raise FileNotFoundError(f"cases must be a file, got {path}, which is none.")
+        raise FileNotFoundError(f"No such file: {path}.")
     found = read_ts(path)
-    return [case.T for case in found.cases], found.labels
+    assert found.labels is not None
+    return [case.T for case in found.values], found.labels.tolist()
 
 
 def fitted(
     kind: type[T], options: Mapping[str, Any], *, model: Path | None, device: str, data: Any, labels: Any = None
 ) -> T:
-    """An estimator from its file, or fitted to data.
+    """Load an estimator from its file, or fit one to data.
 
     Args:
-        kind: Of the estimator.
-        options: Arguments of its constructor; None leaves one to its default.
-        model: Its file; options are then those that it was fitted with.
-        device: Where it runs.
-        data: What it is fitted to without a file.
-        labels: And their labels.
+        kind: Class of the estimator.
+        options: Arguments of its constructor; None means the default.
+        model: File of a fitted estimator, which has its own options.
+        device: Device of the model.
+        data: Training data, used without `model`.
+        labels: Labels of the training data.
 
     Raises:
-        ValueError: If there is a file and an option beside it.
+        ValueError: If an option is given together with `model`.
     """
     given = {name: value for name, value in options.items() if value not in (None, [])}
     if model is not None:
@@ -73,7 +76,7 @@ def fitted(
 
 
 def write_table(frame: "pd.DataFrame", path: Path) -> Path:
-    """A frame as a comma-separated file, whole or not at all."""
+    """Write a frame to a comma-separated file."""
     from toa._files import write_atomically
 
     write_atomically(path, frame.to_csv(index=False).encode())

@@ -1,39 +1,34 @@
-"""Datasets and signals."""
+"""Datasets and signals: the catalogue, the Panel that all tables become, scaling, splits, windows and cases."""
 
-from toa.data.anomaly import (
-    AnomalyData,
-    LabelledSeries,
-    SeriesWindows,
-    check_own_files,
-    load_anomaly,
-    locate_anomaly,
-    read_anomaly,
-)
-from toa.data.anomaly_catalog import ANOMALY_SETS
-from toa.data.anomaly_spec import AnomalyFiles, AnomalySpec
-from toa.data.arrays import read_labels, read_values
+from toa.data.anomaly import AnomalyData, LabelledSeries, check_own_files, load_anomaly, locate_anomaly, read_anomaly
 from toa.data.cases import CaseBatch, Cases
-from toa.data.catalog import DATASETS
+from toa.data.catalogue import (
+    ANOMALY_SETS,
+    CLASSIFICATION_SETS,
+    DATASETS,
+    AnomalyFiles,
+    AnomalySpec,
+    ClassificationSpec,
+    DatasetSpec,
+    FileSpec,
+)
 from toa.data.classification import (
     ClassificationData,
     fetch_classification,
     load_classification,
     locate_classification,
 )
-from toa.data.classification_catalog import CLASSIFICATION_SETS, ClassificationSpec
 from toa.data.download import fetch
 from toa.data.forecast import ForecastData, load_forecast
 from toa.data.location import ChecksumError, DatasetNotFoundError, checksum, data_folders, locate, verify
 from toa.data.marks import mark_names, time_marks
-from toa.data.readers import read_csv_series, read_dataset
+from toa.data.panel import Panel
 from toa.data.scaling import StandardScaler
-from toa.data.series import Series
-from toa.data.spec import DatasetSpec, FileSpec
 from toa.data.splits import SPLIT_RULES, Segment, Split, split_rows
-from toa.data.storage import open_mapped, place_series, write_mapped
 from toa.data.synthetic import REGIMES, DemixingBatch, HarmonicDemixing
-from toa.data.ts_files import LabelledCases, read_ts
-from toa.data.windows import WindowBatch, Windows
+from toa.data.tables import read_csv_series, read_dataset, read_labels, read_values
+from toa.data.ts_files import read_ts
+from toa.data.windows import SeriesWindows, WindowBatch, Windows, open_mapped, place_series, write_mapped
 
 __all__ = [
     "ANOMALY_SETS",
@@ -55,10 +50,9 @@ __all__ = [
     "FileSpec",
     "ForecastData",
     "HarmonicDemixing",
-    "LabelledCases",
     "LabelledSeries",
+    "Panel",
     "Segment",
-    "Series",
     "SeriesWindows",
     "Split",
     "StandardScaler",

@@ -1,6 +1,6 @@
-"""Labelled series of differing length as one padded tensor, split and standardised.
+"""Labelled series of different lengths as one padded tensor; splitting and standardising them.
 
-Alphabet: n cases, L length of the longest, l of one, C channels.
+Alphabet: n cases, L length of the longest, l length of one, C channels.
 """
 
 from collections.abc import Sequence
@@ -10,21 +10,20 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 import torch
-from jaxtyping import Bool, Float32, Float64, Int
+from jaxtyping import Bool, Float32, Int
 from torch import Tensor
 
 from toa._checks import check_fraction
+from toa.data.panel import Values
 from toa.data.scaling import StandardScaler
 from toa.data.windows import epoch_order
 
-Case = Float64[np.ndarray, "l c"]
-
-# how `hold_out` chooses, as records say it
+# the rule of `hold_out`, as records state it
 HOLD_OUT_RULE = "of a class with n cases round(share * n), at least 1 where n >= 2, none where n = 1"
 
 
 class CaseBatch(NamedTuple):
-    """Series (B, L, C), their classes (B,), and a mask (B, L), True where a step is real; None if all are."""
+    """Series (B, L, C), their classes (B,), and a mask (B, L) that is True for real steps; None without padding."""
 
     series: Tensor
     labels: Tensor
@@ -33,12 +32,12 @@ class CaseBatch(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Cases:
-    """Labelled cases on the training device, padded at the end with zeros; a batch is picked by index.
+    """Labelled cases on the training device, padded at the end with zeros.
 
     Args:
         series: (n, L, C).
-        labels: (n,), each a class from 0.
-        mask: (n, L), True where a step is real; None if all are.
+        labels: Class (n,), counted from 0.
+        mask: (n, L), True for real steps; None without padding.
     """
 
     series: Float32[Tensor, "n length c"]
@@ -49,19 +48,19 @@ class Cases:
         return len(self.series)
 
     def epoch_order(self, seed: int, epoch: int) -> Int[Tensor, " n"]:
-        """The random order of an epoch: it depends on seed and epoch alone, so a stopped run finds it again."""
+        """The random order of an epoch; see `toa.data.windows.epoch_order`."""
         return epoch_order(len(self), seed, epoch).to(self.series.device)
 
     def batch(self, index: Int[Tensor, " b"]) -> CaseBatch:
-        """The cases at these places."""
+        """The cases with these numbers."""
         index = index.to(self.series.device)
         return CaseBatch(self.series[index], self.labels[index], None if self.mask is None else self.mask[index])
 
 
 def pad_cases(
-    cases: Sequence[Case], labels: Sequence[int], length: int, *, masked: bool, device: str | torch.device = "cpu"
+    cases: Sequence[Values], labels: Sequence[int], length: int, *, masked: bool, device: str | torch.device = "cpu"
 ) -> Cases:
-    """Cases as one tensor of `length` steps; with `masked`, which of them are real."""
+    """Cases (l, C) as one tensor of `length` steps; with `masked`, also the mask of real steps."""
     series = np.zeros((len(cases), length, cases[0].shape[1]), dtype=np.float32)
     for row, case in enumerate(cases):
         series[row, : len(case)] = case
@@ -73,33 +72,33 @@ def pad_cases(
 
 
 def hold_out(labels: Sequence[int], share: float, seed: int) -> tuple[list[int], list[int]]:
-    """Places to train on and places held out of them, each class in its share; see `HOLD_OUT_RULE`.
+    """Numbers of the cases to train on and of those held out, stratified by class; see `HOLD_OUT_RULE`.
 
     Raises:
-        ValueError: If no class has two cases, so that nothing can be held out.
+        ValueError: If no class has two cases.
     """
     check_fraction("share", share)
     kinds = np.asarray(labels)
     held: list[int] = []
     for label in np.unique(kinds):
         places = np.flatnonzero(kinds == label)
-        # rounded half up: Python rounds 2.5 to 2
+        # rounds half up; Python rounds 2.5 to 2
         count = 0 if len(places) < 2 else max(1, int(share * len(places) + 0.5))
         held += places[epoch_order(len(places), seed, int(label)).numpy()[:count]].tolist()
     if not held:
         raise ValueError(
-            f"labels must have a class with two cases to hold validation out of them, got {len(kinds)} cases of "
+            f"labels must have a class with two cases, one of them for validation, got {len(kinds)} cases of "
             f"{len(np.unique(kinds))} classes; add cases, or use protocol tslib-uea, which validates on TEST."
         )
     kept = np.setdiff1d(np.arange(len(kinds)), held)
     return kept.tolist(), sorted(held)
 
 
-def interpolate_missing(case: Case, name: str) -> Case:
-    """A case with its gaps closed: lines between neighbours in time, and the nearest value at the ends.
+def interpolate_missing(case: Values, name: str) -> Values:
+    """A case without NaN: linear between neighbours in time, the nearest value at the ends.
 
     Raises:
-        ValueError: If a channel has no value at all, or one is infinite.
+        ValueError: If a channel has no value, or a value is infinite.
     """
     if np.isinf(case).any():
         raise ValueError(f"{name} must be finite, got {int(np.isinf(case).sum())} infinite values; remove them.")
@@ -115,20 +114,20 @@ def interpolate_missing(case: Case, name: str) -> Case:
     return filled.to_numpy(dtype=np.float64)
 
 
-def fit_scaler(cases: Sequence[Case], name: str) -> StandardScaler:
-    """Mean and population std of each channel over all steps; a channel that never changes is left unscaled."""
+def fit_scaler(cases: Sequence[Values], name: str) -> StandardScaler:
+    """Mean and population std per channel over all steps; a constant channel stays unscaled."""
     return StandardScaler.fit(np.concatenate(cases), allow_constant=True, name=name)
 
 
-def standardise_as_peers(cases: Sequence[Case]) -> list[Case]:
-    """By the cases' own statistics, sample std plus machine epsilon, as Time-Series-Library does each split."""
+def standardise_as_peers(cases: Sequence[Values]) -> list[Values]:
+    """Standardise by the cases' own statistics, sample std plus machine epsilon, as Time-Series-Library does."""
     rows = np.concatenate(cases)
     mean = rows.mean(0)
     std = rows.std(0, ddof=1) if len(rows) > 1 else np.zeros(rows.shape[1])
     return [(case - mean) / (std + np.finfo(np.float64).eps) for case in cases]
 
 
-def scale_by_channels(case: Case) -> Case:
-    """Level of each channel off, then each step over its spread between channels: Time-Series-Library's extra step."""
+def scale_by_channels(case: Values) -> Values:
+    """Subtract the mean per channel, divide each step by its std over channels: an extra step of the peers."""
     centred = case - case.mean(0)
     return centred / np.sqrt(centred.var(1, keepdims=True) + 1e-5)

@@ -1,12 +1,12 @@
-"""load_classification: a set of the UEA archive by name, or .ts files of one's own, as padded cases of three splits."""
+"""load_classification: a dataset of the UEA archive by name, or a user's .ts files, as padded cases of three splits."""
 
 import hashlib
 import os
 import shutil
 import tempfile
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from http.client import HTTPException
 from importlib.resources import files
 from pathlib import Path
@@ -18,7 +18,6 @@ import torch
 from toa._checks import check_at_least, check_choice
 from toa.data.cases import (
     HOLD_OUT_RULE,
-    Case,
     Cases,
     fit_scaler,
     hold_out,
@@ -27,10 +26,11 @@ from toa.data.cases import (
     scale_by_channels,
     standardise_as_peers,
 )
-from toa.data.classification_catalog import CLASSIFICATION_SETS, SOURCE, ClassificationSpec
-from toa.data.location import DatasetNotFoundError, checksum, data_folders
+from toa.data.catalogue import CLASSIFICATION_SETS, UEA_ARCHIVE, ClassificationSpec
+from toa.data.location import DatasetNotFoundError, checksum, data_folders, find_file
+from toa.data.panel import Panel
 from toa.data.scaling import StandardScaler
-from toa.data.ts_files import LabelledCases, read_ts
+from toa.data.ts_files import read_ts
 
 Evaluation = Literal["strict", "tslib-uea"]
 EVALUATIONS = ("strict", "tslib-uea")
@@ -39,13 +39,13 @@ VALIDATION_SHARE = 0.2
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class ClassificationData:
-    """Padded cases of the three splits on the standardised scale, and what a record has to say about their origin.
+    """Standardised and padded cases of the three splits, with the facts that a record needs.
 
     Args:
         classes: Names of the classes, in the order of the labels.
-        length: Steps L that every case is padded to.
-        scaler: What the cases were standardised with; None where each split has statistics of its own.
-        checksum: Sha256 over those of both unpacked files.
+        length: Steps L of every padded case.
+        scaler: Scaler of all splits; None if each split has its own statistics.
+        checksum: Sha256 over the sha256 of both unpacked files.
         facts: Named choices and counts for the record.
     """
 
@@ -72,133 +72,125 @@ def load_classification(
     device: str | torch.device = "cpu",
     download: bool = True,
 ) -> ClassificationData:
-    """Read, check, split, close gaps, standardise and pad.
+    """Read, check, split, fill missing values, standardise and pad.
 
     | evaluation     | strict                                      | tslib-uea                        |
     | -------------- | ------------------------------------------- | -------------------------------- |
-    | validation     | 20 % of TRAIN, class by class, held out     | TEST itself                      |
-    | statistics     | of what is trained on, for all three splits | of each split, its own           |
-    | EthanolConcentration | as any other set                      | an extra step for each case      |
+    | validation     | 20 % of TRAIN, stratified by class          | TEST itself                      |
+    | statistics     | of the training cases, for all three splits | of each split                    |
+    | EthanolConcentration | like any other dataset                | an extra step for each case      |
 
-    In both, gaps are closed by lines within a case, and cases are padded to the longest of TRAIN and TEST. Classes are
-    those of TRAIN; time-series libraries that number each split's by itself agree wherever both have all.
+    Both interpolate missing values within a case, and pad cases to the longest of TRAIN and TEST. Classes are those of
+    TRAIN.
 
     Args:
         dataset: A name of `CLASSIFICATION_SETS`, or the path of a file NAME_TRAIN.ts beside NAME_TEST.ts.
         evaluation: "strict", or "tslib-uea" as Time-Series-Library and its peers do.
-        seed: Of what is held out.
-        min_length: Steps that cases are padded to at least.
-        data_dir: Folder to look in before $TOA_DATA, the user's cache and the sets inside aeon.
-        device: Where the cases live.
-        download: Whether a set that is nowhere is fetched from the archive.
+        seed: Seed of the validation split.
+        min_length: Minimum number of steps of the padded cases.
+        data_dir: Folder to search before $TOA_DATA, the user's cache and the datasets inside aeon.
+        device: Device of the cases.
+        download: Whether to download a dataset that is not found.
     """
     check_choice("evaluation", evaluation, EVALUATIONS)
     check_at_least("min_length", min_length, 1)
-    spec, (train_path, test_path) = _resolve(dataset, data_dir, download)
-    train, test = read_ts(train_path), read_ts(test_path)
-    name = train_path.name.split("_TRAIN")[0] if spec is None else spec.name
-    _check_alike(name, train, test)
+    spec, paths = _resolve(dataset, data_dir, download)
+    name = paths[0].name.split("_TRAIN")[0] if spec is None else spec.name
+    panels = train_panel, test_panel = read_ts(paths[0]), read_ts(paths[1])
     if spec is not None:
-        _check_sizes(spec, train, test, train_path)
-    classes = _classes(name, train, test)
-    missing = sum(int(np.isnan(case).sum()) for part in (train, test) for case in part.cases)
-    parts = [_whole(part, name, split) for part, split in ((train, "TRAIN"), (test, "TEST"))]
-    labels = [[classes.index(label) for label in part.labels] for part in (train, test)]
-    length = max(train.length, test.length, min_length)
-    masked = any(len(case) != length for part in parts for case in part)
-
-    def pad(cases: Sequence[Case], of: Sequence[int]) -> Cases:
-        return pad_cases(cases, of, length, masked=masked, device=device)
-
-    scaler: StandardScaler | None = None
+        _check_sizes(spec, train_panel, test_panel, paths[0])
+    classes = _check_classes(name, train_panel, test_panel)
+    train, test = (
+        [interpolate_missing(case, f"case {row} of {split} of {name}") for row, case in enumerate(panel.values, 1)]
+        for panel, split in zip(panels, ("TRAIN", "TEST"), strict=True)
+    )
+    train_labels, test_labels = ([classes.index(label) for label in _labels(panel)] for panel in panels)
+    length = max(min_length, *map(len, train), *map(len, test))
+    masked = any(len(case) != length for case in (*train, *test))
+    pad = partial(pad_cases, length=length, masked=masked, device=device)
+    missing = sum(int(np.isnan(case).sum()) for panel in panels for case in panel.values)
     facts: dict[str, object] = {"evaluation": evaluation, "missing_values": missing, "length": length}
+    scaler: StandardScaler | None = None
     if evaluation == "tslib-uea":
-        parts = [_as_peers(part, name) for part in parts]
-        split_train, split_test = (pad(*pair) for pair in zip(parts, labels, strict=True))
+        train, test = standardise_as_peers(train), standardise_as_peers(test)
+        if name == "EthanolConcentration":
+            train, test = ([scale_by_channels(case) for case in part] for part in (train, test))
+        split_train, split_test = pad(train, train_labels), pad(test, test_labels)
         split_val = split_test
         facts |= {"validation": "TEST", "statistics": "each split's own"}
     else:
-        kept, held = hold_out(labels[0], VALIDATION_SHARE, seed)
-        scaler = fit_scaler([parts[0][i] for i in kept], name)
-        parts = [[scaler.transform(case) for case in part] for part in parts]
+        kept, held = hold_out(train_labels, VALIDATION_SHARE, seed)
+        scaler = fit_scaler([train[i] for i in kept], name)
+        train, test = ([scaler.transform(case) for case in part] for part in (train, test))
         split_train, split_val = (
-            pad([parts[0][i] for i in chosen], [labels[0][i] for i in chosen]) for chosen in (kept, held)
+            pad([train[i] for i in chosen], [train_labels[i] for i in chosen]) for chosen in (kept, held)
         )
-        split_test = pad(parts[1], labels[1])
-        facts |= {"validation": "held out of TRAIN", "statistics": "of what is trained on", "rule": HOLD_OUT_RULE}
-        facts |= _held_out(classes, [labels[0][i] for i in held])
+        split_test = pad(test, test_labels)
+        counts = np.bincount([train_labels[i] for i in held], minlength=len(classes)).tolist()
+        facts |= {
+            "validation": "held out of TRAIN",
+            "statistics": "of what is trained on",
+            "rule": HOLD_OUT_RULE,
+            "held_out": dict(zip(classes, counts, strict=True)),
+            "not_validated": [kind for kind, count in zip(classes, counts, strict=True) if not count],
+        }
     return ClassificationData(
         name=name,
         spec=spec,
         classes=classes,
-        channels=train.channels,
+        channels=len(train_panel.columns),
         length=length,
         train=split_train,
         val=split_val,
         test=split_test,
         scaler=scaler,
-        checksum=hashlib.sha256("".join(map(checksum, (train_path, test_path))).encode()).hexdigest(),
+        checksum=hashlib.sha256("".join(map(checksum, paths)).encode()).hexdigest(),
         facts=facts,
     )
 
 
-def _held_out(classes: Sequence[str], labels: Sequence[int]) -> dict[str, object]:
-    counts = Counter(labels)
-    without = [name for label, name in enumerate(classes) if not counts[label]]
-    return {"held_out": {name: counts[label] for label, name in enumerate(classes)}, "not_validated": without}
+def _labels(part: Panel) -> list[str]:
+    assert part.labels is not None
+    return part.labels.tolist()
 
 
-def _whole(part: LabelledCases, name: str, split: str) -> list[Case]:
-    return [interpolate_missing(case, f"case {row} of {split} of {name}") for row, case in enumerate(part.cases, 1)]
-
-
-def _as_peers(part: Sequence[Case], name: str) -> list[Case]:
-    scaled = standardise_as_peers(part)
-    return [scale_by_channels(case) for case in scaled] if name == "EthanolConcentration" else scaled
-
-
-def _classes(name: str, train: LabelledCases, test: LabelledCases) -> tuple[str, ...]:
-    classes = tuple(sorted(set(train.labels)))
-    unknown = sorted(set(test.labels) - set(classes))
+def _check_classes(name: str, train: Panel, test: Panel) -> tuple[str, ...]:
+    """Names of the classes in the training cases, after checking that the test cases fit them."""
+    if len(train.columns) != len(test.columns):
+        raise ValueError(
+            f"TRAIN and TEST of {name} must have as many channels, got {len(train.columns)} and {len(test.columns)}; "
+            "are the files of one dataset?"
+        )
+    classes = tuple(sorted(set(_labels(train))))
+    unknown = sorted(set(_labels(test)) - set(classes))
     if unknown:
         raise ValueError(
-            f"TEST of {name} must have classes of TRAIN alone, got {', '.join(map(repr, unknown))} besides "
+            f"TEST of {name} must have only classes of TRAIN, got {', '.join(map(repr, unknown))} besides "
             f"{', '.join(map(repr, classes[:8]))}{' ...' if len(classes) > 8 else ''}; no model can learn them: "
             "move some of their cases to TRAIN, or drop them."
         )
     if len(classes) < 2:
-        raise ValueError(f"TRAIN of {name} must have two classes at least, got {classes[0]!r} alone.")
+        raise ValueError(f"TRAIN of {name} must have at least two classes, got only {classes[0]!r}.")
     return classes
 
 
-def _check_alike(name: str, train: LabelledCases, test: LabelledCases) -> None:
-    if train.channels != test.channels:
-        raise ValueError(
-            f"TRAIN and TEST of {name} must have as many channels, got {train.channels} and {test.channels}; "
-            "are the files of one set?"
-        )
-
-
-def _check_sizes(spec: ClassificationSpec, train: LabelledCases, test: LabelledCases, path: Path) -> None:
-    """Hold a file to what the catalogue knows of the set."""
+def _check_sizes(spec: ClassificationSpec, train: Panel, test: Panel, path: Path) -> None:
+    """Raise ValueError if the files do not have the sizes of the catalogue."""
     want = {"channels": spec.channels, "classes": spec.classes}
-    found = {"channels": train.channels, "classes": len(set(train.labels))}
+    found = {"channels": len(train.columns), "classes": len(set(_labels(train)))}
     if spec.verified:
         want |= {"train cases": spec.train, "test cases": spec.test, "steps": spec.length}
-        found |= {"train cases": len(train), "test cases": len(test), "steps": max(train.length, test.length)}
+        found |= {"train cases": len(train), "test cases": len(test), "steps": max(*train.lengths, *test.lengths)}
     wrong = [f"{found[key]} {key} instead of {want[key]}" for key in want if found[key] != want[key]]
     if wrong:
         raise ValueError(
             f"dataset {spec.name!r} must have the archive's sizes, got {', '.join(wrong)} in {path.parent}; get the "
-            f"true files from {SOURCE}, or load files of your own by their path."
+            f"official files from {UEA_ARCHIVE}, or load your own files by their path."
         )
 
 
-def read_classification(
-    spec: ClassificationSpec, data_dir: str | Path | None = None
-) -> tuple[LabelledCases, LabelledCases]:
-    """TRAIN and TEST of a set that is here, held to the sizes of the catalogue."""
-    paths = locate_classification(spec, data_dir)
+def read_classification(spec: ClassificationSpec, paths: Sequence[Path]) -> tuple[Panel, Panel]:
+    """Training and test cases of a dataset, checked against the sizes in the catalogue."""
     train, test = (read_ts(path) for path in paths)
     _check_sizes(spec, train, test, paths[0])
     return train, test
@@ -212,50 +204,42 @@ def _resolve(
         return spec, locate_classification(spec, data_dir, download=download)
     path = Path(dataset).expanduser()
     if isinstance(dataset, str) and not path.name.endswith((".ts", ".ts.gz")):
-        # neither: let the catalogue say what it knows
+        # neither: the error of the catalogue lists its names
         return CLASSIFICATION_SETS[dataset], (path, path)
     if "_TRAIN.ts" not in path.name:
-        raise ValueError(f"a dataset by path must be a file NAME_TRAIN.ts beside NAME_TEST.ts, got {path}.")
+        raise ValueError(f"dataset must be a file NAME_TRAIN.ts beside NAME_TEST.ts, or a name, got {path}.")
     pair = path, path.with_name(path.name.replace("_TRAIN.ts", "_TEST.ts"))
     for file in pair:
         if not file.is_file():
-            raise FileNotFoundError(f"dataset must be two files NAME_TRAIN.ts and NAME_TEST.ts, but {file} is none.")
+            raise FileNotFoundError(f"dataset must be two files NAME_TRAIN.ts and NAME_TEST.ts, no such file: {file}.")
     return None, pair
 
 
 def locate_classification(
     spec: ClassificationSpec, data_dir: str | Path | None = None, *, download: bool = False
 ) -> tuple[Path, Path]:
-    """TRAIN and TEST of a set, plain or gzipped: in a data folder, inside aeon, or fetched from the archive.
+    """Paths of TRAIN and TEST, plain or gzipped: in a data folder, inside aeon, or downloaded from the archive.
 
     Raises:
-        DatasetNotFoundError: If they are in none and shall not be fetched.
-        ConnectionError: If they cannot be fetched.
+        DatasetNotFoundError: If they are not found and `download` is False.
+        ConnectionError: If they cannot be downloaded.
     """
     folders = data_folders(data_dir)
-    for folder in (*folders, _inside_aeon()):
-        found = [next(filter(Path.is_file, _both(folder / file)), None) for file in spec.files()]
-        if found[0] is not None and found[1] is not None:
-            return found[0], found[1]
+    # aeon's wheel has some datasets; aeon itself is slow to import
+    for folder in (*folders, Path(str(files("aeon"))) / "datasets" / "data"):
+        train, test = (find_file(folder, path) for path in spec.files())
+        if train is not None and test is not None:
+            return train, test
     if download:
         return fetch_classification(spec, data_dir)
     raise DatasetNotFoundError(
-        f"dataset {spec.name!r} must lie in a data folder as {' and '.join(spec.files())}, but is in none of "
-        f"{', '.join(map(str, folders))}; get it from {SOURCE}, or name its folder by data_dir or $TOA_DATA."
+        f"dataset {spec.name!r} must lie in a data folder as {' and '.join(spec.files())}, found none in "
+        f"{', '.join(map(str, folders))}; get it from {UEA_ARCHIVE}, or name its folder with data_dir or $TOA_DATA."
     )
 
 
-def _both(path: Path) -> tuple[Path, Path]:
-    return path, path.with_name(f"{path.name}.gz")
-
-
-def _inside_aeon() -> Path:
-    """Where aeon's wheel has its sets; aeon itself is not imported."""
-    return Path(str(files("aeon"))) / "datasets" / "data"
-
-
 def fetch_classification(spec: ClassificationSpec, data_dir: str | Path | None = None) -> tuple[Path, Path]:
-    """Download a set through aeon into `data_dir`, else $TOA_DATA, else the user's cache: both files, or neither."""
+    """Download both files with aeon into `data_dir`, else $TOA_DATA, else the user's cache."""
     from aeon.datasets import load_classification as load_from_archive
 
     folder = data_folders(data_dir)[0]
@@ -265,13 +249,12 @@ def fetch_classification(spec: ClassificationSpec, data_dir: str | Path | None =
             load_from_archive(spec.name, split="train", extract_path=place)
         except (OSError, ValueError, HTTPException) as error:
             raise ConnectionError(
-                f"dataset {spec.name!r} could not be fetched from {SOURCE}: {error}; try again, or put its files at "
-                f"{' and '.join(spec.files())} in a folder that data_dir or $TOA_DATA names."
+                f"dataset {spec.name!r} could not be fetched from {UEA_ARCHIVE}: {error}; try again, or save its files "
+                f"as {' and '.join(spec.files())} in a folder that data_dir or $TOA_DATA names."
             ) from error
         came = [Path(place) / file for file in spec.files()]
-        # the archive answers with a page where it has no such file
-        train, test = (read_ts(path) for path in came)
-        _check_sizes(spec, train, test, came[0])
+        # the archive sends a web page if it has no such file
+        read_classification(spec, came)
         target = folder / spec.name
         target.mkdir(exist_ok=True)
         for path in came:

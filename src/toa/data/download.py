@@ -1,18 +1,19 @@
-"""Download a data set: through pooch, checked by its hash, going on where a broken download stopped."""
+"""Download a file with pooch, check its hash, and resume interrupted downloads."""
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
 import pooch
 
 from toa._checks import check_at_least
+from toa.data.catalogue import DatasetSpec, FileSpec
 from toa.data.location import ChecksumError, data_folders, how_to_get, verify
-from toa.data.readers import read_dataset
-from toa.data.spec import DatasetSpec, FileSpec
+from toa.data.tables import read_dataset
 
-# bytes done, and bytes in all where the server says
+# bytes done, and total bytes or None if the server does not send them
 Progress = Callable[[int, int | None], None]
 
 _CHUNK = 1 << 16
@@ -20,29 +21,30 @@ _TIMEOUT = 30.0
 
 
 def fetch(
-    spec: DatasetSpec | FileSpec,
+    spec: FileSpec,
     data_dir: str | Path | None = None,
     *,
     progress: Progress | None = None,
     attempts: int = 3,
     read: Callable[[Path], object] | None = None,
 ) -> Path:
-    """Download the file of `spec` into `data_dir`, else $TOA_DATA, else the user's cache, and return its path.
+    """Download a file into `data_dir`, else $TOA_DATA, else the user's cache, and return its path.
 
-    A true file that is there already, plain or gzipped, is kept. A broken download leaves `<file>.part`, from which
-    the next attempt or call goes on; the file itself appears whole or not at all.
+    A correct file that exists already, plain or gzipped, is kept. An interrupted download leaves `<file>.part`, and the
+    next attempt or call resumes it; the file itself appears only when it is complete.
 
     Args:
         spec: The file.
-        data_dir: Where it shall lie.
-        progress: Told of bytes.
-        attempts: How often a broken connection is taken up again.
-        read: Reads the file, or refuses it, where no checksum is known; that of a forecasting set if None.
+        data_dir: Data folder.
+        progress: Called with the number of bytes.
+        attempts: Number of attempts if the connection breaks.
+        read: Reads the file and raises ValueError if it is wrong; used if no checksum is known. None reads a
+            forecasting dataset.
 
     Raises:
-        ValueError: If nobody official serves the file; it names the source and where to put it.
-        ConnectionError: If the server refuses or the connection breaks `attempts` times.
-        ChecksumError: If what came is not the file the catalogue knows; it is deleted.
+        ValueError: If the catalogue has no url for the file.
+        ConnectionError: If the server refuses, or the connection breaks in every attempt.
+        ChecksumError: If the downloaded file is not the one in the catalogue; it is deleted.
     """
     check_at_least("attempts", attempts, 1)
     if read is None and isinstance(spec, DatasetSpec):
@@ -50,12 +52,18 @@ def fetch(
     folder = data_folders(data_dir)[0]
     target = folder / spec.path
     if spec.url is None:
-        raise ValueError(f"dataset {spec.name!r} must have a url to be fetched, and has none; {how_to_get(spec)}.")
-    if (kept := _kept(spec, target, read)) is not None:
-        return kept
+        raise ValueError(f"dataset {spec.name!r} must have a url to be downloaded, got none; {how_to_get(spec)}.")
+    for path in (target, target.with_name(f"{target.name}.gz")):
+        # a wrong file is downloaded again
+        with suppress(ValueError):
+            if path.is_file():
+                verify(path, spec)
+                if spec.sha256 is None and read is not None:
+                    read(path)
+                return path
     known = None if spec.sha256 is None else f"sha256:{spec.sha256}"
     if known is None:
-        # without a hash pooch would take the wrong file for the true one
+        # without a hash pooch would keep a wrong file
         target.unlink(missing_ok=True)
     part = target.with_name(f"{target.name}.part")
     downloader = _Resuming(spec, part, progress, attempts)
@@ -67,41 +75,22 @@ def fetch(
             f"try again later, or see {spec.source}."
         ) from error
     if spec.sha256 is None and read is not None:
-        _check_content(read, target)
+        try:
+            read(target)
+        except ValueError:
+            target.unlink()
+            raise
     return target
 
 
-def _check_content(read: Callable[[Path], object], path: Path) -> None:
-    """Without a known hash, reading the file is the only check there is."""
-    try:
-        read(path)
-    except ValueError:
-        path.unlink()
-        raise
-
-
-def _kept(spec: DatasetSpec | FileSpec, target: Path, read: Callable[[Path], object] | None) -> Path | None:
-    for path in (target, target.with_name(f"{target.name}.gz")):
-        if path.is_file():
-            try:
-                verify(path, spec)
-                if spec.sha256 is None and read is not None:
-                    read(path)
-            except ValueError:
-                # not the true file: fetched again over it, or beside it
-                continue
-            return path
-    return None
-
-
 class _Resuming:
-    """A downloader for pooch that keeps what it has in a .part file and asks for the rest alone."""
+    """A downloader for pooch that keeps received bytes in a .part file and requests only the rest."""
 
-    def __init__(self, spec: DatasetSpec | FileSpec, part: Path, progress: Progress | None, attempts: int) -> None:
+    def __init__(self, spec: FileSpec, part: Path, progress: Progress | None, attempts: int) -> None:
         self.spec, self.part, self.progress, self.attempts = spec, part, progress, attempts
 
     def __call__(self, url: str, output_file: str, pooch: object, check_only: bool = False) -> None:
-        """Fill `output_file`; pooch then compares its hash and renames it."""
+        """Fill `output_file`; pooch then checks its hash and renames it."""
         import requests
 
         for attempt in range(1, self.attempts + 1):
@@ -109,7 +98,7 @@ class _Resuming:
                 self._receive(url)
                 break
             except requests.HTTPError as error:
-                # the server's refusal will not change by asking again
+                # the server refused: another attempt would not help
                 raise self._failed(url, error) from error
             except requests.RequestException as error:
                 if attempt == self.attempts:
@@ -120,19 +109,19 @@ class _Resuming:
         import requests
 
         done = self.part.stat().st_size if self.part.exists() else 0
-        # identity: a range counts the bytes as sent, so they must be those of the file
+        # identity: ranges count bytes as sent, which must be the bytes of the file
         headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={done}-"} if done else {})
         with requests.get(url, headers=headers, stream=True, timeout=_TIMEOUT) as response:
             code, place = response.status_code, response.headers.get("Content-Range", "")
             beyond = code == requests.codes.requested_range_not_satisfiable
             elsewhere = code == requests.codes.partial_content and not place.startswith(f"bytes {done}-")
             if done and (beyond or elsewhere):
-                # the part cannot be continued: start again
+                # the part cannot be resumed: start again
                 self.part.unlink()
                 return self._receive(url)
             response.raise_for_status()
             if code != requests.codes.partial_content:
-                # the server ignores ranges and sends from the beginning
+                # the server ignores ranges and sends the file from its beginning
                 done = 0
             length = response.headers.get("Content-Length")
             total = done + int(length) if length is not None else None
@@ -148,7 +137,7 @@ class _Resuming:
 
     def _failed(self, url: str, error: Exception) -> ConnectionError:
         done = self.part.stat().st_size if self.part.exists() else 0
-        kept = f"; {done} bytes are kept and the same command goes on from there" if done else ""
+        kept = f"; {done} bytes are kept; repeat the command to resume" if done else ""
         return ConnectionError(
             f"dataset {self.spec.name!r} could not be fetched from {url}: {error}{kept}; see {self.spec.source}."
         )

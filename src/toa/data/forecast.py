@@ -1,35 +1,31 @@
-"""load_forecast: a data set by name, or a file of one's own, as scaled windows of train, validation and test."""
+"""load_forecast: a dataset by name, or a user's csv file, as scaled windows of train, validation and test."""
 
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
+import pandas as pd
 import torch
-from jaxtyping import Float64
 
 from toa._checks import check_choice
-from toa.data.catalog import DATASETS
+from toa.data.catalogue import DATASETS, DatasetSpec
 from toa.data.location import checksum, locate
 from toa.data.location import verify as verify_file
-from toa.data.marks import time_marks
-from toa.data.readers import read_csv_series, read_dataset
+from toa.data.marks import FREQUENCIES, time_marks
 from toa.data.scaling import StandardScaler
-from toa.data.series import Series
-from toa.data.spec import FREQUENCIES, DatasetSpec
 from toa.data.splits import Split, split_rows
-from toa.data.storage import DEFAULT_BUDGET, place_series
-from toa.data.windows import Windows
+from toa.data.tables import read_csv_series, read_dataset
+from toa.data.windows import DEFAULT_BUDGET, Windows, place_series
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class ForecastData:
-    """Windows of the three splits on the standardised scale, and what a record has to say about their origin.
+    """Standardised windows of the three splits, with the facts that a record needs.
 
     Args:
-        spec: The catalogue's entry; None for a file of one's own.
-        split: The rule, or the fractions, that cut the rows.
+        spec: Entry of the catalogue; None for a user's file.
+        split: Rule or fractions of the split.
         checksum: Sha256 of the unpacked file.
-        subset: Whether the data are a part of a benchmark set, so that results are no benchmark results.
+        subset: Whether the data are a part of a benchmark dataset. Results on a part are not benchmark results.
     """
 
     name: str
@@ -65,41 +61,46 @@ def load_forecast(
     """Read, check, split, scale by the train rows and cut into windows; no test window is dropped.
 
     Args:
-        dataset: A name of the catalogue, or the path of a csv file.
-        lookback: Rows a model sees.
-        horizon: Rows it forecasts.
-        data_dir: Folder to look in before $TOA_DATA and the user's cache.
-        device: Where the values live and batches appear.
-        split: A rule or fractions; by default the data set's own rule, and "ratio" for a file.
-        marks: Whether batches carry time marks.
+        dataset: Name in the catalogue, or path of a csv file.
+        lookback: Number of input rows.
+        horizon: Number of forecast rows.
+        data_dir: Folder to search before $TOA_DATA and the user's cache.
+        device: Device of the values and batches.
+        split: Rule or fractions; by default the rule of the dataset, and "ratio" for a file.
+        marks: Whether batches have time marks.
         freq: Which marks, see `time_marks`.
         verify: Whether a file of the catalogue must have the known checksum.
-        budget_bytes: A series that takes more in float32 streams from a memory-mapped file.
-        fill: What to do about missing values, see `read_csv_series`.
-        date_column: Column of dates in a file of one's own; None if it has none.
-        allow_constant: Leave channels that never change in the train rows unscaled instead of refusing them.
+        budget_bytes: A series that takes more in float32 is read from a memory-mapped file.
+        fill: How to fill missing values, see `read_csv_series`.
+        date_column: Date column of a user's file; None if it has none.
+        allow_constant: Leave channels that are constant in the train rows unscaled instead of raising an error.
     """
     check_choice("freq", freq, FREQUENCIES)
     spec, path = _resolve(dataset, data_dir)
     if spec is None:
         name, found = path.name, checksum(path)
-        series = read_csv_series(path, date_column=date_column, fill=fill)
+        panel = read_csv_series(path, date_column=date_column, fill=fill)
     else:
         name, found = spec.name, verify_file(path, spec) if verify else checksum(path)
-        series = read_dataset(spec, path, fill=fill)
+        panel = read_dataset(spec, path, fill=fill)
+    series = panel.values[0]
     rule = split if split is not None else "ratio" if spec is None else spec.split
-    segments = split_rows(rule, len(series.values), lookback=lookback, horizon=horizon, name=name)
-    train_rows = series.values[segments.train.start : segments.train.stop]
-    scaler = StandardScaler.fit(train_rows, columns=series.columns, allow_constant=allow_constant, name=name)
-    # one copy of the values serves the three splits
-    values = place_series(scaler.transform(series.values), device=device, budget_bytes=budget_bytes)
-    stamps = torch.from_numpy(_marks(series, name, freq)).float().to(device) if marks else None
+    segments = split_rows(rule, len(series), lookback=lookback, horizon=horizon, name=name)
+    train_rows = series[segments.train.start : segments.train.stop]
+    scaler = StandardScaler.fit(train_rows, columns=panel.columns, allow_constant=allow_constant, name=name)
+    # the three splits share one copy of the values
+    values = place_series(scaler.transform(series), device=device, budget_bytes=budget_bytes)
+    stamps = None
+    if marks:
+        if panel.times is None or not isinstance(dates := panel.times[0], pd.DatetimeIndex):
+            raise ValueError(f"{name} must have dates for time marks, got none; give marks=False.")
+        stamps = torch.from_numpy(time_marks(dates, freq)).float().to(device)
     train, val, test = (Windows(values, stamps, s, lookback, horizon, device=device) for s in segments)
     return ForecastData(
         name=name,
         spec=spec,
         path=path,
-        columns=series.columns,
+        columns=panel.columns,
         split=rule,
         segments=segments,
         train=train,
@@ -119,12 +120,6 @@ def _resolve(dataset: str | Path, data_dir: str | Path | None) -> tuple[DatasetS
     if path.is_file():
         return None, path
     if isinstance(dataset, Path) or path.name.endswith((".csv", ".csv.gz")):
-        raise FileNotFoundError(f"dataset must be a file or a name of the catalogue, got {path}, which is no file.")
-    # neither: let the catalogue say what it knows
+        raise FileNotFoundError(f"dataset must be a file or a name of the catalogue, no such file: {path}.")
+    # neither: the error of the catalogue lists its names
     return DATASETS[dataset], path
-
-
-def _marks(series: Series, name: str, freq: str) -> Float64[np.ndarray, "t f"]:
-    if series.dates is None:
-        raise ValueError(f"{name} must have dates for time marks, got none; give marks=False.")
-    return time_marks(series.dates, freq)

@@ -1,4 +1,4 @@
-"""Where a data set lies on this machine, and whether it is the true file."""
+"""Find the files of a dataset on this machine and compare their checksums."""
 
 import gzip
 import hashlib
@@ -11,60 +11,63 @@ from typing import BinaryIO, cast
 
 import pooch
 
-from toa.data.spec import DatasetSpec, FileSpec
+from toa.data.catalogue import FileSpec
 
 _CHUNK = 1 << 20
 
 
 class DatasetNotFoundError(FileNotFoundError):
-    """No data folder holds the file; the message names every place looked at and how to get it."""
+    """No data folder has the file; the message lists the folders and how to get it."""
 
 
 class ChecksumError(ValueError):
-    """The file is not the one the catalogue knows."""
+    """The file differs from the one in the catalogue."""
 
 
 def data_folders(data_dir: str | Path | None = None) -> list[Path]:
-    """Folders to look in, first to last: `data_dir`, $TOA_DATA, the user's cache."""
+    """Folders that are searched, in order: `data_dir`, $TOA_DATA, the user's cache."""
     given = [data_dir, os.environ.get("TOA_DATA"), pooch.os_cache("toa")]
-    # an empty variable is an unset one
+    # an empty variable counts as unset
     return [Path(folder).expanduser() for folder in given if folder not in (None, "")]
 
 
-def candidates(spec: DatasetSpec | FileSpec, data_dir: str | Path | None = None) -> list[Path]:
-    """Every path that the file of `spec` may have, plain and gzipped, in the order of search."""
-    places = [folder / spec.path for folder in data_folders(data_dir)]
-    return [path for place in places for path in (place, place.with_name(f"{place.name}.gz"))]
+def find_file(folder: Path, path: str) -> Path | None:
+    """The file at this path below a folder, plain or gzipped, or None."""
+    plain = folder / path
+    return next((file for file in (plain, plain.with_name(f"{plain.name}.gz")) if file.is_file()), None)
 
 
-def locate(spec: DatasetSpec | FileSpec, data_dir: str | Path | None = None) -> Path:
-    """The file of `spec`, plain or gzipped.
+def locate(spec: FileSpec, data_dir: str | Path | None = None) -> Path:
+    """Path of the file, plain or gzipped.
 
     Raises:
-        DatasetNotFoundError: If it is in none of the data folders.
+        DatasetNotFoundError: If no data folder has it.
     """
-    places = candidates(spec, data_dir)
-    for path in places:
-        if path.is_file():
+    folders = data_folders(data_dir)
+    for folder in folders:
+        if (path := find_file(folder, spec.path)) is not None:
             return path
-    looked = ", ".join(str(path) for path in places[::2])
     raise DatasetNotFoundError(
-        f"dataset {spec.name!r} must lie in a data folder, but it is in none of {looked} (nor there with .gz); "
-        f"{how_to_get(spec)}."
+        f"dataset {spec.name!r} must lie in a data folder, found none at "
+        f"{', '.join(str(folder / spec.path) for folder in folders)} (nor with .gz); {how_to_get(spec)}."
     )
 
 
-def how_to_get(spec: DatasetSpec | FileSpec) -> str:
-    """What a user can do to have the file."""
+def how_to_get(spec: FileSpec) -> str:
+    """How a user can get the file."""
     if spec.url is not None:
-        return f"run `toa data fetch {spec.name}`, or name the folder that has it by data_dir or $TOA_DATA"
+        return f"run `toa data fetch {spec.name}`, or name its folder with data_dir or $TOA_DATA"
     note = f" ({spec.note})" if spec.note else ""
-    return f"get it from {spec.source}{note} and put it at {spec.path} in a folder that data_dir or $TOA_DATA names"
+    return f"get it from {spec.source}{note} and save it as {spec.path} in a folder that data_dir or $TOA_DATA names"
 
 
 @contextmanager
 def open_unpacked(path: Path) -> Iterator[BinaryIO]:
-    """Open a file for reading, unpacking it if its name ends in .gz; broken gzip data raise ValueError."""
+    """Open a file for reading and unpack it if its name ends in .gz.
+
+    Raises:
+        ValueError: If the gzip data are damaged.
+    """
     try:
         if path.suffix == ".gz":
             with gzip.open(path, "rb") as packed:
@@ -74,12 +77,12 @@ def open_unpacked(path: Path) -> Iterator[BinaryIO]:
                 yield plain
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise ValueError(
-            f"{path} must be complete gzip data, got broken data ({error}); delete the file and get it again."
+            f"{path} must be complete gzip data, got damaged data ({error}); delete the file and get it again."
         ) from error
 
 
 def checksum(path: str | Path) -> str:
-    """Sha256 of a file's unpacked content, read in pieces."""
+    """Sha256 of the unpacked content of a file."""
     digest = hashlib.sha256()
     with open_unpacked(Path(path)) as file:
         while piece := file.read(_CHUNK):
@@ -87,8 +90,8 @@ def checksum(path: str | Path) -> str:
     return digest.hexdigest()
 
 
-def verify(path: str | Path, spec: DatasetSpec | FileSpec) -> str:
-    """Compare a file's checksum with the catalogue's, where that is known, and return it.
+def verify(path: str | Path, spec: FileSpec) -> str:
+    """Return the checksum of a file after comparing it with the catalogue, if that has one.
 
     Raises:
         ChecksumError: If they differ.
@@ -98,6 +101,6 @@ def verify(path: str | Path, spec: DatasetSpec | FileSpec) -> str:
         remedy = f"run `toa data fetch {spec.name}`" if spec.url is not None else f"get it from {spec.source}"
         raise ChecksumError(
             f"dataset {spec.name!r} must have sha256 {spec.sha256}, got {found} in {path}; delete the file and "
-            f"{remedy}, or load a file of your own by its path."
+            f"{remedy}, or load your own file by its path."
         )
     return found

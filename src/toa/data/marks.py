@@ -7,7 +7,9 @@ import pandas as pd
 from jaxtyping import Float64
 
 from toa._checks import check_choice
-from toa.data.spec import FREQUENCIES
+
+# frequencies of benchmark data
+FREQUENCIES = ("5min", "10min", "15min", "h", "D", "W")
 
 Feature = Callable[[pd.DatetimeIndex], "pd.Index[int]"]
 
@@ -24,7 +26,7 @@ _DAY = ("day-of-week", "day-of-month", "day-of-year")
 
 
 def mark_names(freq: str = "h") -> tuple[str, ...]:
-    """Names of the marks of a frequency, in their order."""
+    """Names of the marks of a frequency, in order."""
     check_choice("freq", freq, FREQUENCIES)
     if freq == "W":
         return ("day-of-month", "week-of-year")
@@ -37,7 +39,7 @@ def mark_names(freq: str = "h") -> tuple[str, ...]:
 def time_marks(dates: pd.DatetimeIndex, freq: str = "h") -> Float64[np.ndarray, "t f"]:
     """Marks (T, F) of T dates.
 
-    The field's scripts use freq="h", four marks, whatever the frequency of the data.
+    The scripts of the field use freq="h" (four marks) for data of any frequency.
     """
     marks = [(name, *_FEATURES[name]) for name in mark_names(freq)]
     columns = [np.asarray(feature(dates), dtype=np.float64) / most - 0.5 for _, feature, most in marks]

@@ -14,7 +14,7 @@ Values = TypeVar("Values", np.ndarray, Tensor)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StandardScaler:
-    """z = (x - mean) / std, one mean and one population std a channel, on arrays and tensors (..., C)."""
+    """z = (x - mean) / std with one mean and one population std per channel, on arrays and tensors (..., C)."""
 
     mean: Float64[np.ndarray, " c"]
     std: Float64[np.ndarray, " c"]
@@ -34,20 +34,20 @@ class StandardScaler:
         allow_constant: bool = False,
         name: str = "the series",
     ) -> "StandardScaler":
-        """Statistics of the train rows, and of no other.
+        """Fit to the train rows.
 
-        A channel that never changes there is refused, or divided by 1 under `allow_constant`.
+        A constant channel raises ValueError, or is divided by 1 with `allow_constant`.
         """
         if train.ndim != 2 or not len(train):
             raise ValueError(f"train rows must have shape (T, C) with T >= 1, got {train.shape}.")
         mean, std = train.mean(0), train.std(0)
-        # rounding may leave a constant column a std of about the last digit
+        # rounding may give a constant column a std of about the last digit
         constant = (np.ptp(train, axis=0) == 0) | (std <= np.finfo(np.float64).eps * np.abs(mean))
         if constant.any() and not allow_constant:
             places = np.flatnonzero(constant).tolist()
             names = [repr(str(i) if columns is None else columns[i]) for i in places]
             raise ValueError(
-                f"{name} must have columns that change within the {len(train)} train rows, got {len(names)} constant: "
+                f"{name} must have columns that change in the {len(train)} train rows, got {len(names)} constant: "
                 f"{', '.join(names[:8])}{' ...' if len(names) > 8 else ''}; drop them, or give allow_constant=True "
                 "to leave them unscaled."
             )
@@ -59,23 +59,19 @@ class StandardScaler:
         return (x - mean) / std
 
     def inverse(self, z: Values) -> Values:
-        """Back to the units of the file."""
+        """Undo `transform`."""
         mean, std = self._like(z)
         return z * std + mean
 
     def state(self) -> dict[str, Tensor]:
-        """Mean and std as float64 tensors, to be saved with a model."""
+        """Mean and std as float64 tensors."""
         return {"mean": torch.from_numpy(self.mean.copy()), "std": torch.from_numpy(self.std.copy())}
-
-    def json_state(self) -> dict[str, list[float]]:
-        """The same as plain lists, exact to the last bit."""
-        return {"mean": self.mean.tolist(), "std": self.std.tolist()}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Tensor | Sequence[float]]) -> "StandardScaler":
-        """A scaler from what `state` or `json_state` gave."""
+        """A scaler from the result of `state`, or with lists in place of tensors."""
         if set(state) != {"mean", "std"}:
-            raise ValueError(f"a scaler's state must have the entries mean and std, got {', '.join(state) or 'none'}.")
+            raise ValueError(f"state must have the entries mean and std, got {', '.join(state) or 'none'}.")
         mean, std = (torch.as_tensor(state[key], dtype=torch.float64).cpu().numpy() for key in ("mean", "std"))
         return cls(mean, std)
 

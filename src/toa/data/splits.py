@@ -1,10 +1,9 @@
 """Train, validation and test rows, by the rules of the field's loaders.
 
-Rows are counted from 0 and segments are half-open. Where a rule overlaps, validation and test start one look-back
-early, so that their first target sits exactly at the border. Alphabet: L look-back, P horizon.
+Rows are counted from 0 and segments are half-open. In rules with overlap, validation and test start one look-back
+early, so that their first target is exactly at the border. Alphabet: L look-back, P horizon.
 """
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 from toa._checks import check_at_least, check_choice
@@ -22,57 +21,20 @@ class Segment(NamedTuple):
         return self.stop - self.start
 
     def windows(self, lookback: int, horizon: int) -> int:
-        """Number of windows at stride 1, none of them dropped: rows - L - P + 1."""
+        """Number of windows at stride 1: rows - L - P + 1."""
         return max(0, self.rows - lookback - horizon + 1)
 
 
 class Split(NamedTuple):
-    """The three segments of a series, each with the look-back its first target needs."""
+    """The three segments of a series, each with the look-back of its first target."""
 
     train: Segment
     val: Segment
     test: Segment
 
 
-class _Borders(NamedTuple):
-    """Targets: train in [0, train), val in [train, val_stop), test in [test_start, stop)."""
-
-    train: int
-    val_stop: int
-    test_start: int
-    stop: int
-
-
-# floors of float products, int(rows * 0.7), as the field's loaders take them
-def _ett(steps_an_hour: int) -> Callable[[int], _Borders]:
-    month = 30 * 24 * steps_an_hour
-    return lambda rows: _Borders(12 * month, 16 * month, 16 * month, 20 * month)
-
-
-def _ratio(rows: int, train: float = 0.7, test: float = 0.2) -> _Borders:
-    test_start = rows - int(rows * test)
-    return _Borders(int(rows * train), test_start, test_start, rows)
-
-
-def _solar(rows: int) -> _Borders:
-    # unlike "ratio", a row or two may lie between validation and test
-    train = int(rows * 0.7)
-    return _Borders(train, train + int(rows * 0.1), rows - int(rows * 0.2), rows)
-
-
-def _pems(rows: int) -> _Borders:
-    return _Borders(int(rows * 0.6), int(rows * 0.8), int(rows * 0.8), rows)
-
-
-_RULES: dict[str, Callable[[int], _Borders]] = {
-    "ett-hour": _ett(1),
-    "ett-minute": _ett(4),
-    "ratio": _ratio,
-    "solar": _solar,
-    "pems": _pems,
-}
-SPLIT_RULES = tuple(_RULES)
-# windows of these rules lie wholly inside their own segment
+SPLIT_RULES = ("ett-hour", "ett-minute", "ratio", "solar", "pems")
+# windows of these rules stay inside their own segment
 _WITHOUT_OVERLAP = ("pems",)
 
 
@@ -85,33 +47,42 @@ def split_rows(
         rule: "ett-hour", "ett-minute", "ratio" (0.7/0.1/0.2), "solar", "pems" (0.6/0.2/0.2 without overlap), or
             fractions (train, val, test) that sum to 1 and are cut as "ratio" is.
         rows: Length of the series.
-        lookback: Rows a model sees.
-        horizon: Rows it forecasts.
-        name: What errors call the series.
+        lookback: Number of input rows.
+        horizon: Number of forecast rows.
+        name: Name of the series in error messages.
 
     Raises:
-        ValueError: If a segment is too short for one window; it names the longest horizon that fits.
+        ValueError: If a segment is too short for one window; the message names the longest horizon that fits.
     """
     check_at_least("lookback", lookback, 1)
     check_at_least("horizon", horizon, 1)
     if isinstance(rule, str):
         check_choice("split", rule, SPLIT_RULES)
-        borders = _RULES[rule](rows)
     else:
         _check_fractions(rule)
-        borders = _ratio(rows, rule[0], rule[2])
-    if borders.stop > rows:
-        raise ValueError(
-            f"split {rule!r} must have at least {borders.stop} rows, got {rows} in {name}; use split='ratio'."
-        )
+    train, val_stop, test_start, stop = _borders(rule, rows)
+    if stop > rows:
+        raise ValueError(f"split {rule!r} must have at least {stop} rows, got {rows} in {name}; use split='ratio'.")
     early = 0 if rule in _WITHOUT_OVERLAP else lookback
-    split = Split(
-        train=Segment(0, borders.train),
-        val=Segment(borders.train - early, borders.val_stop),
-        test=Segment(borders.test_start - early, borders.stop),
-    )
-    _check_room(split, rule, rows, lookback, horizon, name)
+    split = Split(train=Segment(0, train), val=Segment(train - early, val_stop), test=Segment(test_start - early, stop))
+    _check_lengths(split, rule, rows, lookback, horizon, name)
     return split
+
+
+def _borders(rule: str | tuple[float, float, float], rows: int) -> tuple[int, int, int, int]:
+    """End of the train targets, end of validation, start of test and end of test, floored as in the field's loaders."""
+    if rule in ("ett-hour", "ett-minute"):
+        month = 30 * 24 * (1 if rule == "ett-hour" else 4)
+        return 12 * month, 16 * month, 16 * month, 20 * month
+    if rule == "pems":
+        return int(rows * 0.6), int(rows * 0.8), int(rows * 0.8), rows
+    if rule == "solar":
+        # unlike "ratio", one or two rows may lie between validation and test
+        train = int(rows * 0.7)
+        return train, train + int(rows * 0.1), rows - int(rows * 0.2), rows
+    first, _, last = (0.7, 0.1, 0.2) if isinstance(rule, str) else rule
+    test = rows - int(rows * last)
+    return int(rows * first), test, test, rows
 
 
 def _check_fractions(fractions: tuple[float, float, float]) -> None:
@@ -122,7 +93,7 @@ def _check_fractions(fractions: tuple[float, float, float]) -> None:
         )
 
 
-def _check_room(split: Split, rule: object, rows: int, lookback: int, horizon: int, name: str) -> None:
+def _check_lengths(split: Split, rule: object, rows: int, lookback: int, horizon: int, name: str) -> None:
     longest = min(segment.rows for segment in split) - lookback
     if longest >= horizon:
         return

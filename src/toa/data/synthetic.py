@@ -31,7 +31,7 @@ class DemixingBatch(NamedTuple):
 class HarmonicDemixing:
     """The distribution of signals; the defaults are the paper's.
 
-    The paper leaves the amplitudes open: with a_k = 1 the linear oracle lies close to its published numbers.
+    The paper does not state the amplitudes; with a_k = 1 the linear oracle is close to its published numbers.
     """
 
     length: int = 672
@@ -50,7 +50,7 @@ class HarmonicDemixing:
         if len(self.amplitudes) != len(self.periods) or not self.periods:
             raise ValueError(
                 f"amplitudes must be as many as periods, at least one, got {len(self.amplitudes)} "
-                f"and {len(self.periods)}; give one amplitude a period."
+                f"and {len(self.periods)}; give one amplitude per period."
             )
         if min(self.periods) < 2:
             raise ValueError(f"periods must be at least 2 samples, got {min(self.periods)}; lengthen the series.")
@@ -95,7 +95,7 @@ class HarmonicDemixing:
         return DemixingBatch(clean + self.noise * noise, clean, regime)
 
     def oracle(self) -> Tensor:
-        """The linear estimator that is told the warp and the periods, one projector a regime: (Z, L, L) in float64.
+        """The linear estimator that knows warp and periods, one projector per regime: (Z, L, L) in float64.
 
         It fits an amplitude and a phase to each harmonic by least squares; its error is noise² 2K / L.
         """
@@ -103,10 +103,10 @@ class HarmonicDemixing:
         return torch.linalg.pinv(basis) @ basis
 
     def best_fixed_filter(self) -> Tensor:
-        """The best single linear estimator for all signals, told nothing: (L, L) in float64.
+        """The best single linear estimator for all regimes, without knowledge of the warp: (L, L) in float64.
 
-        Σ (Σ + noise² I)⁻¹ with Σ the covariance of the clean signals. All harmonics share one phase, so a regime's
-        signals fill only two dimensions, and this filter onto the six of all regimes is as good as the oracle.
+        Σ (Σ + noise² I)⁻¹ with Σ the covariance of the clean signals. All harmonics share one phase, so the signals of
+        a regime span only two dimensions, and this filter onto the six of all regimes is as good as the oracle.
         """
         basis = torch.cat([part.sum(1) for part in self._quadrature()])  # (2 Z, L)
         covariance = basis.mT @ basis / (2 * len(REGIMES))
@@ -116,6 +116,6 @@ class HarmonicDemixing:
 
 @lru_cache(maxsize=8)
 def _phase_parts(signals: HarmonicDemixing, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Clean signals of phase 0 and of phase -π/2, each (Z, L), kept on the device."""
+    """Clean signals of phase 0 and of phase -π/2, each (Z, L), cached on the device."""
     cosine, sine = (part.sum(1).to(device, torch.float32) for part in signals._quadrature())
     return cosine, sine

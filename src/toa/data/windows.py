@@ -1,22 +1,31 @@
-"""Sliding windows as one gather: the series lives on the training device, a batch is picked by start index.
+"""Sliding windows: the series stays on the training device, and one gather picks a batch by index.
 
-Alphabet: B batch, L look-back, P horizon, C channels, F time marks, T rows.
+Alphabet: B batch, L look-back or window length, P horizon, C channels, F time marks, T rows.
 """
 
+import hashlib
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import pooch
 import torch
 from jaxtyping import Float, Int
 from torch import Generator, Tensor
 
-from toa._checks import check_at_least, check_generator
+from toa._checks import check_at_least
 from toa.data.splits import Segment
-from toa.data.storage import DEFAULT_BUDGET, place_series
+
+# larger than any benchmark series; PEMS07, the widest, takes 0.1 GiB
+DEFAULT_BUDGET = 2 << 30
+_CHUNK_BYTES = 16 << 20
 
 
 class WindowBatch(NamedTuple):
-    """Inputs x (B, L, C) and targets y (B, P, C), with their time marks (B, L, F) and (B, P, F) if there are any."""
+    """Inputs x (B, L, C) and targets y (B, P, C), with time marks (B, L, F) and (B, P, F) or None."""
 
     x: Tensor
     y: Tensor
@@ -25,20 +34,30 @@ class WindowBatch(NamedTuple):
 
 
 def epoch_order(count: int, seed: int, epoch: int) -> Int[Tensor, " n"]:
-    """A random order of so many things, on the CPU: it depends on seed and epoch alone, so a stopped run finds it."""
+    """A random permutation on the CPU. It depends only on seed and epoch, so an interrupted run can resume."""
     check_at_least("seed", seed, 0)
     check_at_least("epoch", epoch, 0)
-    # hashed together: seed 0 of epoch 1 is not seed 1 of epoch 0
+    # hashed together: seed 0, epoch 1 differs from seed 1, epoch 0
     mixed = int(np.random.SeedSequence((seed, epoch)).generate_state(1, np.uint64)[0])
     return torch.randperm(count, generator=Generator().manual_seed(mixed & (2**63 - 1)))
 
 
 class Windows:
-    """Every window of `lookback` + `horizon` rows inside a segment of a series, at stride 1.
+    """Windows of `lookback` + `horizon` rows in a segment of a series.
 
-    Window i starts at row segment.start + i. A tensor or array of at most `budget_bytes` in float32 is held on
-    `device`; several Windows share one tensor that is there already. A larger array is written to a memory-mapped
-    file, and a memory-mapped file is read where it is: each batch is then copied to the device.
+    Window i starts at row segment.start + i unless `starts` is given. A tensor or array of at most `budget_bytes` in
+    float32 is held on `device`; several Windows share a tensor that is already there. A larger array is written to a
+    memory-mapped file, from which each batch is copied to the device.
+
+    Args:
+        series: Values (T, C).
+        marks: Time marks (T, F), or None.
+        segment: Rows [start, stop) that windows lie in.
+        lookback: Input rows L.
+        horizon: Target rows P.
+        starts: First row of each window, relative to the segment; None for every window at stride 1.
+        device: Device of the batches.
+        budget_bytes: Largest series to hold on the device.
     """
 
     def __init__(
@@ -49,6 +68,7 @@ class Windows:
         lookback: int,
         horizon: int,
         *,
+        starts: Int[Tensor, " n"] | None = None,
         device: str | torch.device = "cpu",
         budget_bytes: int = DEFAULT_BUDGET,
     ) -> None:
@@ -70,30 +90,33 @@ class Windows:
         self.channels = int(series.shape[1])
         if isinstance(series, np.ndarray) and not isinstance(series, np.memmap):
             series = place_series(series, device=self.device, budget_bytes=budget_bytes)
-        self._values = self._windows_of(series)
-        self._marks = None if marks is None else self._windows_of(torch.as_tensor(marks))
+        self._values = self._view(series)
+        self._marks = None if marks is None else self._view(torch.as_tensor(marks))
+        self._starts = None if starts is None else self._place(starts)
 
     def __len__(self) -> int:
-        return self.segment.windows(self.lookback, self.horizon)
+        return self.segment.windows(self.lookback, self.horizon) if self._starts is None else len(self._starts)
 
     @property
     def streams(self) -> bool:
-        """Whether batches come from a memory-mapped file rather than from the device."""
+        """Whether batches come from a memory-mapped file."""
         return isinstance(self._values, np.ndarray)
 
     def batch(self, index: Int[Tensor, " b"]) -> WindowBatch:
-        """The windows at these places; an index on the CPU is checked, one on a GPU is not waited for.
+        """The windows with these numbers. An index on the CPU is checked; one on a GPU is not, to avoid waiting.
 
         Raises:
             IndexError: If an index on the CPU lies outside [0, len(self)).
         """
         if index.ndim != 1 or index.is_floating_point() or index.dtype == torch.bool:
-            raise ValueError(f"index must be whole numbers of shape (B,), got {index.dtype} of {tuple(index.shape)}.")
+            raise ValueError(f"index must be integers of shape (B,), got {index.dtype} of {tuple(index.shape)}.")
         if index.device.type == "cpu" and len(index):
             low, high = (int(end) for end in index.aminmax())
             if low < 0 or high >= len(self):
                 wrong = low if low < 0 else high
                 raise IndexError(f"index must lie in [0, {len(self)}), the number of windows, got {wrong}.")
+        if self._starts is not None:
+            index = self._starts[index.to(self._starts.device)]
         values = self._gather(self._values, index)  # (B, L + P, C)
         x, y = values[:, : self.lookback], values[:, self.lookback :]
         if self._marks is None:
@@ -101,20 +124,15 @@ class Windows:
         marks = self._gather(self._marks, index)  # (B, L + P, F)
         return WindowBatch(x, y, marks[:, : self.lookback], marks[:, self.lookback :])
 
-    def shuffled(self, generator: Generator) -> Int[Tensor, " n"]:
-        """A random order of all windows, drawn from a generator on the CPU so that every device has the same."""
-        check_generator(generator, torch.device("cpu"))
-        return self._placed(torch.randperm(len(self), generator=generator))
-
     def epoch_order(self, seed: int, epoch: int) -> Int[Tensor, " n"]:
-        """The random order of an epoch: it depends on seed and epoch alone, so a stopped run finds it again."""
-        return self._placed(epoch_order(len(self), seed, epoch))
+        """The random order of an epoch; see `toa.data.windows.epoch_order`."""
+        return self._place(epoch_order(len(self), seed, epoch))
 
-    def _placed(self, order: Tensor) -> Tensor:
-        return order if self.streams else order.to(self.device)
+    def _place(self, numbers: Tensor) -> Tensor:
+        return numbers if self.streams else numbers.to(self.device)
 
-    def _windows_of(self, table: Tensor | np.ndarray) -> Tensor | np.ndarray:
-        """All windows (N, (L + P) * C) as one view: a window is an unbroken stretch of memory."""
+    def _view(self, table: Tensor | np.ndarray) -> Tensor | np.ndarray:
+        """All windows at stride 1 as one view (N, (L + P) * C): each is a contiguous piece of memory."""
         start, stop = self.segment
         channels = int(table.shape[1])
         size = (self.lookback + self.horizon) * channels
@@ -124,7 +142,7 @@ class Windows:
         if table.dtype != np.float32 or not table.flags.c_contiguous:
             raise ValueError(f"a mapped series must be float32 in C order, got {table.dtype}; use write_mapped.")
         flat = np.asarray(table)[start:stop].reshape(-1)
-        shape, strides = (len(self), size), (4 * channels, 4)
+        shape, strides = (self.segment.windows(self.lookback, self.horizon), size), (4 * channels, 4)
         return np.lib.stride_tricks.as_strided(flat, shape, strides, writeable=False)
 
     def _gather(self, windows: Tensor | np.ndarray, index: Tensor) -> Tensor:
@@ -136,3 +154,127 @@ class Windows:
         if self.device.type == "cuda":
             picked = picked.pin_memory()
         return picked.to(self.device, non_blocking=True).view(shape)
+
+
+class SeriesWindows:
+    """Windows of L rows of one or more series, gathered by index. No window spans two series.
+
+    Args:
+        series: Values (T, C) on a device, or a sequence of them, each with at least L rows.
+        length: Rows L per window.
+        stride: Rows between the starts of two windows of a series.
+        whole: Whether to add a window at the end of a series if the stride leaves rows over, after all `regular` ones.
+    """
+
+    def __init__(self, series: Tensor | Sequence[Tensor], length: int, *, stride: int = 1, whole: bool = False) -> None:
+        check_at_least("length", length, 1)
+        check_at_least("stride", stride, 1)
+        parts = [series] if isinstance(series, Tensor) else list(series)
+        starts, ends, begin = list[int](), list[int](), 0
+        for part in parts:
+            last = len(part) - length
+            if last < 0:
+                raise ValueError(
+                    f"series must have at least one window of {length} rows, got {len(part)}; shorten the window."
+                )
+            starts += range(begin, begin + last + 1, stride)
+            if whole and last % stride:
+                ends.append(begin + last)
+            begin += len(part)
+        joined = parts[0] if len(parts) == 1 else torch.cat(parts)
+        self.length, self.rows, self.channels = length, begin, joined.shape[1]
+        self.regular = len(starts)
+        self.starts: Int[Tensor, " n"] = torch.tensor(starts + ends).to(joined.device)
+        # all windows at stride 1 as one view: each is a contiguous piece of memory
+        self._view = joined.contiguous().view(-1).unfold(0, length * self.channels, self.channels)
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def batch(self, index: Int[Tensor, " b"]) -> Float[Tensor, "b l c"]:
+        """The windows with these numbers."""
+        picked = self._view.index_select(0, self.starts[index])
+        return picked.view(len(index), self.length, self.channels)
+
+    def epoch_order(self, seed: int, epoch: int) -> Int[Tensor, " n"]:
+        """The random order of an epoch; see `toa.data.windows.epoch_order`."""
+        return epoch_order(len(self), seed, epoch).to(self.starts.device)
+
+
+def window_starts(
+    lengths: Sequence[int], targets: Sequence[tuple[int, int]], lookback: int, horizon: int, *, stride: int = 1
+) -> tuple[Tensor, Tensor]:
+    """First row of each window in the table of all series joined along time, and the number of its series.
+
+    Args:
+        lengths: Rows of each series.
+        targets: Per series the rows [first, stop) that all targets lie in.
+        lookback: Input rows L.
+        horizon: Target rows P.
+        stride: Rows between the starts of two windows.
+    """
+    starts, owners = [], []
+    begin = 0
+    for place, (length, (first, stop)) in enumerate(zip(lengths, targets, strict=True)):
+        own = torch.arange(begin + max(0, first - lookback), begin + stop - lookback - horizon + 1, stride)
+        starts.append(own)
+        owners.append(torch.full_like(own, place))
+        begin += length
+    return torch.cat(starts), torch.cat(owners)
+
+
+def place_series(
+    values: Float[np.ndarray, "t c"],
+    *,
+    device: str | torch.device = "cpu",
+    budget_bytes: int = DEFAULT_BUDGET,
+    cache_dir: str | Path | None = None,
+) -> Tensor | np.memmap:
+    """Float32 values (T, C) on `device` if they take at most `budget_bytes`, else as a memory-mapped file."""
+    check_at_least("budget_bytes", budget_bytes, 0)
+    if values.ndim != 2:
+        raise ValueError(f"values must have 2 axes (T, C), got shape {values.shape}.")
+    if values.size * 4 <= budget_bytes:
+        # a copy, so that later changes of the array have no effect
+        return torch.from_numpy(np.array(values, dtype=np.float32, order="C")).to(device)
+    return write_mapped(values, cache_dir)
+
+
+def write_mapped(values: Float[np.ndarray, "t c"], cache_dir: str | Path | None = None) -> np.memmap:
+    """Write values (T, C) as a float32 file named by its sha256, and map it read-only.
+
+    The file lies in `cache_dir`, by default in the user's cache, and appears only when it is complete.
+    """
+    folder = Path(pooch.os_cache("toa")) / "series" if cache_dir is None else Path(cache_dir)
+    folder.mkdir(parents=True, exist_ok=True)
+    rows, channels = values.shape
+    digest = hashlib.sha256(f"{rows}x{channels}".encode())
+    step = max(1, _CHUNK_BYTES // (4 * max(1, channels)))
+    with tempfile.NamedTemporaryFile(dir=folder, suffix=".part", delete=False) as file:
+        try:
+            header = {"descr": "<f4", "fortran_order": False, "shape": (rows, channels)}
+            np.lib.format.write_array_header_1_0(file, header)
+            for start in range(0, rows, step):
+                piece = np.ascontiguousarray(values[start : start + step], dtype="<f4").tobytes()
+                digest.update(piece)
+                file.write(piece)
+            file.close()
+            path = folder / f"{digest.hexdigest()}.npy"
+            if not path.exists():
+                os.replace(file.name, path)
+        finally:
+            # a full disk or an interrupt must not leave a partial file
+            file.close()
+            Path(file.name).unlink(missing_ok=True)
+    return open_mapped(path)
+
+
+def open_mapped(path: str | Path) -> np.memmap:
+    """Map an .npy file of float32 values (T, C) read-only."""
+    mapped = np.load(path, mmap_mode="r", allow_pickle=False)
+    if not isinstance(mapped, np.memmap) or mapped.dtype != np.float32 or mapped.ndim != 2:
+        raise ValueError(
+            f"{path} must be an .npy file of float32 (T, C), got {mapped.dtype} of shape {mapped.shape}; "
+            "write it with toa.data.write_mapped."
+        )
+    return mapped

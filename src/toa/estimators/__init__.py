@@ -1,4 +1,4 @@
-"""Estimators for a person's own data, with scikit-learn's habits."""
+"""Estimators for users' own data, with the interface of scikit-learn."""
 
 from toa.estimators.classifier import Classifier
 from toa.estimators.detector import AnomalyDetector

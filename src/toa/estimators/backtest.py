@@ -1,4 +1,7 @@
-"""What a backtest found: forecasts from rolling origins beside what came."""
+"""Backtest: forecasts from rolling origins compared with the actual values.
+
+Alphabet: N windows, P horizon, C columns, Q levels.
+"""
 
 from dataclasses import dataclass
 from typing import Any
@@ -9,9 +12,9 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
-from toa.estimators.answers import ids_of, named_columns
-from toa.estimators.frames import Panel
-from toa.estimators.horizon import Outcome
+from toa.data.panel import Panel
+from toa.estimators.frames import forecast_columns, id_column, to_native
+from toa.estimators.intervals import Prediction
 from toa.tasks.metrics import pinball_error
 
 
@@ -20,18 +23,17 @@ class Backtest:
     """Forecasts of N windows of P steps and C columns, in the units of the data.
 
     Attributes:
-        metrics: Over all windows, steps and columns. "mse" and "mae" are of standardised values, as benchmarks have
-            them; "coverage" is the share of values within the interval, "pinball" the mean loss of the quantiles,
-            standardised, where there are such.
-        by_column: Mean absolute error in its own units, and coverage, of each column.
-        series: Which series of the data each window is of (N,).
-        origins: Row of it that the first forecast is for (N,).
+        metrics: Over all windows, steps and columns: "mse" and "mae" of standardised values, as in benchmarks, with an
+            interval "coverage", the share of values inside it, and with quantiles "pinball", their standardised loss.
+        by_column: Per column the mean absolute error in its units, and the coverage.
+        series: Number of the series of each window (N,).
+        origins: First forecast row of each window (N,).
         forecast: (N, P, C).
         actual: (N, P, C).
-        lower: Lower end of the interval (N, P, C), if there is one.
-        upper: Its upper end.
-        quantiles: (N, P, Q, C), if asked for.
-        levels: Their levels.
+        lower: Lower bound of the interval (N, P, C), or None.
+        upper: Upper bound (N, P, C), or None.
+        quantiles: (N, P, Q, C), or None.
+        levels: Q quantile levels.
         panel: The data.
     """
 
@@ -48,13 +50,13 @@ class Backtest:
     panel: Panel
 
     def frame(self) -> Any:
-        """All forecasts in one frame of the data's kind, pandas for arrays: a row for each origin and step."""
+        """All forecasts, with a row per origin and step: a frame like the data, pandas for arrays."""
         count, steps, _ = self.forecast.shape
         rows = (self.origins[:, None] + np.arange(steps)).ravel()
         owners = np.repeat(self.series, steps)
         columns: dict[str, Any] = {}
         if self.panel.id_column is not None:
-            columns[self.panel.id_column] = ids_of(self.panel, owners)
+            columns[self.panel.id_column] = id_column(self.panel, owners)
         columns["origin"] = self._stamps(owners, np.repeat(self.origins, steps))
         columns[self.panel.time_column or "row"] = self._stamps(owners, rows)
         columns["step"] = np.tile(np.arange(1, steps + 1), count)
@@ -62,8 +64,8 @@ class Backtest:
             columns[f"{name}_actual"] = self.actual[:, :, place].ravel()
         parts = ("forecast", "quantiles", "lower", "upper")
         found = {name: getattr(self, name) for name in parts if getattr(self, name) is not None}
-        columns |= named_columns(found, tuple(self.by_column), self.levels)
-        return pd.DataFrame(columns) if self.panel.backend is None else self.panel.give_back(columns)
+        columns |= forecast_columns(found, tuple(self.by_column), self.levels)
+        return pd.DataFrame(columns) if self.panel.backend is None else to_native(self.panel, columns)
 
     def _stamps(self, owners: np.ndarray, rows: np.ndarray) -> Any:
         if self.panel.times is None:
@@ -74,7 +76,7 @@ class Backtest:
 
 
 def measure(
-    outcome: Outcome,
+    found: Prediction,
     actual: Tensor,
     std: Tensor,
     levels: tuple[float, ...],
@@ -83,22 +85,21 @@ def measure(
     panel: Panel,
     columns: tuple[str, ...],
 ) -> Backtest:
-    """Compare forecasts with what came; `std` (N or 1, 1, C) takes errors to standardised ones."""
-    error = (outcome.forecast - actual) / std  # (N, P, C)
+    """Compare forecasts with actual values; dividing by `std` (N or 1, 1, C) standardises errors."""
+    error = (found.forecast - actual) / std  # (N, P, C)
     metrics = {"mse": float(error.square().mean()), "mae": float(error.abs().mean())}
     by_column = {
-        name: {"mae": float((outcome.forecast - actual)[:, :, place].abs().mean())}
-        for place, name in enumerate(columns)
+        name: {"mae": float((found.forecast - actual)[:, :, place].abs().mean())} for place, name in enumerate(columns)
     }
-    if outcome.lower is not None and outcome.upper is not None:
-        within = (actual >= outcome.lower) & (actual <= outcome.upper)
+    if found.lower is not None and found.upper is not None:
+        within = (actual >= found.lower) & (actual <= found.upper)
         metrics["coverage"] = float(within.double().mean())
         for place, name in enumerate(columns):
             by_column[name]["coverage"] = float(within[:, :, place].double().mean())
-    if outcome.quantiles is not None:
-        loss = pinball_error(outcome.quantiles, actual, torch.tensor(levels, dtype=torch.float64))
+    if found.quantiles is not None:
+        loss = pinball_error(found.quantiles, actual, torch.tensor(levels, dtype=torch.float64))
         metrics["pinball"] = float((loss / std.unsqueeze(1)).mean())
-    arrays: Any = {name: None if part is None else part.numpy() for name, part in outcome._asdict().items()}
+    arrays: Any = {name: None if part is None else part.numpy() for name, part in found._asdict().items()}
     return Backtest(
         metrics=metrics,
         by_column=by_column,
@@ -111,8 +112,37 @@ def measure(
     )
 
 
+def first_tested(panel: Panel, place: int, test_size: float | int | None, lookback: int, horizon: int) -> int:
+    """First tested row of a series.
+
+    Args:
+        panel: The data.
+        place: Number of the series.
+        test_size: Tested part at its end, a share or a number of rows; None for all rows but the first look-back.
+        lookback: Input rows before the first tested row.
+        horizon: Rows per forecast.
+
+    Raises:
+        ValueError: If no forecast fits into the tested part.
+    """
+    rows = panel.lengths[place]
+    if test_size is None:
+        first = lookback
+    elif isinstance(test_size, float) and not 0.0 < test_size < 1.0:
+        raise ValueError(f"test_size must be a share in (0, 1) or a number of rows, got {test_size}.")
+    else:
+        first = rows - (int(rows * test_size) if isinstance(test_size, float) else test_size)
+    first = max(lookback, first)
+    if first + horizon > rows:
+        raise ValueError(
+            f"{panel.label(place)} must have a look-back of {lookback} rows before the tested part and a horizon of "
+            f"{horizon} rows in it, got {rows} rows, {max(0, rows - first)} of them tested; test more rows."
+        )
+    return first
+
+
 def without_last(frame: pd.DataFrame, test_size: float, id: str | None) -> pd.DataFrame:
-    """A frame without the last share of the rows of each series, those that `backtest` of that share is about."""
+    """The frame without the last share of the rows of each series, the rows that `backtest` of that share tests."""
     if not 0.0 < test_size < 1.0:
         raise ValueError(f"the share of rows to test on must lie in (0, 1), got {test_size}.")
     if id is None:

@@ -1,52 +1,83 @@
-"""What all estimators share: scikit-learn's habits, files, and what is told of progress.
+"""Estimator: the common base of Forecaster, AnomalyDetector and Classifier.
 
-A subclass stores the arguments of its constructor unchanged (`get_params`, `set_params` and `sklearn.base.clone` then
-work), keeps what it learns in attributes that end in "_", names its `_kind`, and says what to save and how to go on
-from it:
+A subclass follows scikit-learn: its constructor stores the arguments unchanged, so that `get_params`, `set_params` and
+`sklearn.base.clone` work, and `fit` sets attributes that end in "_", among them `model_`. It also defines:
 
-    class Guess(Estimator):
-        _kind = "guess"
-
-        def __init__(self, level: float = 0.5) -> None:
-            self.level = level
-
-        def fit(self, data): ...                     # sets self.model_
-        def _state(self): return tensors, facts      # of a fitted estimator; facts is what JSON can hold
-        def _restore(self, tensors, facts): ...      # on an estimator that was made from the saved parameters
+    _kind = "guess"                            # name of the estimator in files
+    _facts = ("threshold_",)                   # fitted attributes that JSON can hold
+    def _build(self): ...                      # the untrained model, from parameters and fitted attributes
+    def _state(self): return tensors, facts    # everything else to save
+    def _restore(self, tensors, facts): ...    # set the attributes of `_state` before the model is built
+    def run_sample(self, data, index): ...     # apply the model to one window or case
 """
 
+import json
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
+import torch
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import NotFittedError
-from torch import Tensor
+from torch import Tensor, nn
 
-from toa.estimators.saving import load_file, load_folder, save_file, save_folder
-from toa.tasks.checkpoint import Checkpoint
-from toa.tasks.training import Observer
+from toa._checks import check_at_least, check_choice
+from toa.estimators.saving import CONFIG, load_file, load_folder, save_file, save_folder
+from toa.nn import AttentionSpec
+from toa.tasks.checkpoint import Checkpoint, load_checkpoint
+from toa.tasks.device import resolve_device
+from toa.tasks.optimization import TrainingConfig
+from toa.tasks.training import Batches, TrainingState, make_fabric, train
+
+# keeps scores bounded for any data; the default of the layer is the formula as printed in the paper
+_NORMS = {"toa-relu": {"score_norm": "rms"}, "toa-gated": {"score_norm": "rms", "gate_norm": "rms"}}
 
 
 class Estimator(BaseEstimator):  # type: ignore[misc]
-    """An estimator that is fitted, saved and loaded."""
+    """An estimator that can be fitted, saved and loaded."""
 
-    # what its files are of
+    _kinds: ClassVar[dict[str, type["Estimator"]]] = {}
     _kind: ClassVar[str]
+    _facts: ClassVar[tuple[str, ...]]
+
+    seed: int
+    device: str
+    progress: bool
+    model_: nn.Module
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        Estimator._kinds[cls._kind] = cls
+
+    @abstractmethod
+    def _build(self) -> nn.Module:
+        """The untrained model."""
 
     @abstractmethod
     def _state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Tensors and facts of a fitted estimator, besides its parameters."""
+        """Tensors and JSON values to save besides parameters, `_facts` and the model."""
 
     @abstractmethod
     def _restore(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
-        """Become what was saved."""
+        """Set the attributes that `_state` returned."""
+
+    @abstractmethod
+    def run_sample(self, data: Any, index: int = 0) -> None:
+        """Apply the fitted model to one window or case, for observers of the model.
+
+        Args:
+            data: A pandas frame like the one of `fit`, or a list of cases. Of several series, the first is used.
+            index: First row of the window, or number of the case.
+
+        Raises:
+            ValueError: If data have no such window or case.
+        """
 
     def save(self, path: str | Path) -> None:
-        """Write a fitted estimator as one file: safetensors with JSON, nothing in it is code.
+        """Write a fitted estimator to one file: safetensors with JSON, without any code.
 
         It holds parameters, weights, scaler, schema and versions, and no row of the data.
         """
@@ -54,26 +85,26 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
 
     @classmethod
     def load(cls, path: str | Path, *, device: str | None = None) -> Self:
-        """Read what `save` wrote.
+        """Read a file that `save` wrote.
 
         Args:
             path: The file.
-            device: Where it shall run, "auto", "cpu" or "cuda"; None is as it was saved, on the CPU if that has gone.
+            device: "auto", "cpu" or "cuda"; None uses the saved device, or the CPU if that is not available.
 
         Raises:
-            ValueError: If the file was cut short or edited, or is of another kind or version.
+            ValueError: If the file was truncated or edited, or has another kind or version.
         """
         return cls._loaded(load_file(Path(path), cls._kind), device)
 
     def save_pretrained(self, folder: str | Path) -> None:
-        """Write a fitted estimator in the form of the Hugging Face hub: config.json and model.safetensors."""
+        """Write a fitted estimator in the format of the Hugging Face hub: config.json and model.safetensors."""
         save_folder(Path(folder), self._kind, *self._saved())
 
     @classmethod
     def from_pretrained(cls, name: str | Path, *, device: str | None = None, revision: str | None = None) -> Self:
         """Read a folder that `save_pretrained` wrote, or a model of the hub by its name, "owner/model".
 
-        The hub needs the extra `toa[hf]`; a folder needs nothing.
+        The hub needs the extra `toa[hf]`; a folder does not.
         """
         folder = Path(name).expanduser()
         if not folder.is_dir():
@@ -83,41 +114,127 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
     def _saved(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         self._check_fitted("saved")
         tensors, facts = self._state()
-        return tensors, {"parameters": _listed(self.get_params(deep=False)), "fitted": facts}
+        tensors |= {f"model.{name}": value for name, value in self.model_.state_dict().items()}
+        facts |= {name: getattr(self, name) for name in self._facts}
+        return tensors, {"parameters": _to_json(self.get_params(deep=False)), "fitted": facts}
 
     @classmethod
     def _loaded(cls, saved: Checkpoint, device: str | None) -> Self:
         facts: Any = saved.facts
         try:
-            parameters = {name: _tupled(value) for name, value in facts["parameters"].items()}
-            if "device" in parameters:
-                parameters["device"] = _present(parameters["device"]) if device is None else device
+            parameters = {name: _to_tuples(value) for name, value in facts["parameters"].items()}
+            if device is None:
+                device = str(parameters["device"])
+                device = "cpu" if device.startswith("cuda") and not torch.cuda.is_available() else device
+            parameters["device"] = device
             made = cls(**parameters)
+            for name in cls._facts:
+                setattr(made, name, facts["fitted"][name])
             made._restore(saved.tensors, facts["fitted"])
+            weights = {n.removeprefix("model."): t for n, t in saved.tensors.items() if n.startswith("model.")}
+            made.model_ = made._build_with(weights, resolve_device(made.device))
         except (KeyError, TypeError) as error:
             raise ValueError(
-                f"the file must hold all of a {cls._kind}, got one that does not fit this version of toa ({error!r}); "
-                "use the version that wrote it, or fit and save again."
+                f"the file must hold a complete {cls._kind}, got one that does not fit this version of toa "
+                f"({error!r}); use the version that wrote it, or fit and save again."
             ) from None
         return made
 
+    def _build_with(self, weights: Mapping[str, Tensor], device: torch.device) -> nn.Module:
+        """The model with these weights, in evaluation mode."""
+        with torch.random.fork_rng(devices=[]):
+            model = self._build()
+        try:
+            model.load_state_dict(weights)
+        except RuntimeError as error:
+            raise ValueError(
+                f"the file must hold the weights of its model, got others ({' '.join(str(error).split())}); it was "
+                "written by another version of toa: use that one, or fit and save again."
+            ) from None
+        return model.to(device).eval()
+
+    def _fit_model(
+        self,
+        batches: Batches,
+        loss: Callable[..., Tensor],
+        config: TrainingConfig,
+        *,
+        validate: Callable[[nn.Module], float] | None,
+        description: str,
+    ) -> TrainingState:
+        """Build and train `model_` without changing the global random state.
+
+        Args:
+            batches: Training batches on the device.
+            loss: The loss, from the model and a batch.
+            config: Training configuration.
+            validate: Validation loss that selects the epoch; None trains to the end.
+            description: Text of the progress bar.
+        """
+        check_at_least("seed", self.seed, 0)
+        fabric = make_fabric(resolve_device(self.device))
+        devices = [fabric.device] if fabric.device.type == "cuda" else []
+        if self.progress:
+            from toa._console import show_epochs
+        with (
+            torch.random.fork_rng(devices=devices),
+            show_epochs(description) if self.progress else nullcontext() as observe,
+        ):
+            torch.manual_seed(self.seed)
+            model = self._build()
+            state = train(
+                model, batches, loss, config, fabric=fabric, key=description, validate=validate, observe=observe
+            )
+        self.model_ = model.eval()
+        return state
+
     def _check_fitted(self, done: str) -> None:
         if not hasattr(self, "model_"):
-            raise NotFittedError(
-                f"a {self._kind} must be fitted before it can be {done}, got one that is not; call fit."
-            )
+            raise NotFittedError(f"a {self._kind} must be fitted before it is {done}, got an unfitted one; call fit.")
 
 
-@contextmanager
-def watched(description: str, shown: bool) -> Iterator[Observer | None]:
-    """A progress bar for training, if it shall be shown."""
-    if not shown:
-        yield None
-        return
-    from toa._console import show_epochs
+def load_estimator(path: str | Path, *, device: str | None = None) -> Estimator:
+    """Load an estimator of any kind from a file of `save` or a folder of `save_pretrained`.
 
-    with show_epochs(description) as observe:
-        yield observe
+    Raises:
+        FileNotFoundError: If there is no such file or folder.
+        ValueError: If it is not an estimator, or damaged.
+    """
+    place = Path(path)
+    header: Any
+    if place.is_dir():
+        if not (place / CONFIG).is_file():
+            raise FileNotFoundError(f"{place} must hold {CONFIG} of a saved estimator, got none.")
+        header = json.loads((place / CONFIG).read_text(encoding="utf-8"))
+    elif place.is_file():
+        header = load_checkpoint(place).facts
+    else:
+        raise FileNotFoundError(f"{place} must be a saved estimator, got no such file.")
+    kind = header.get("kind") if isinstance(header, dict) else None
+    check_choice(f"kind of estimator in {place}", kind, Estimator._kinds)
+    made = Estimator._kinds[str(kind)]
+    return made.from_pretrained(place, device=device) if place.is_dir() else made.load(place, device=device)
+
+
+def attention_spec(attention: str | Mapping[str, Any]) -> AttentionSpec:
+    """An attention by name, with normalised scores, or by the fields of `toa.nn.AttentionSpec`."""
+    if isinstance(attention, str):
+        return AttentionSpec(name=attention, **_NORMS.get(attention, {}))  # type: ignore[arg-type]
+    return AttentionSpec(**attention)
+
+
+def sample_rows(data: Any, id: str | None, index: int, length: int) -> Any:
+    """`length` rows of the first series of a pandas frame, from row `index` on."""
+    rows = data if id is None else data[data[id] == data[id].iloc[0]]
+    check_sample(index, len(rows) - length + 1, "windows")
+    return rows.iloc[index : index + length]
+
+
+def check_sample(index: int, count: int, what: str) -> None:
+    """Raise ValueError for a window or case that the data do not have."""
+    check_at_least("sample", index, 0)
+    if index >= count:
+        raise ValueError(f"sample must be below {max(0, count)}, the number of {what} in the data, got {index}.")
 
 
 def _download(name: str, revision: str | None) -> Path:
@@ -127,33 +244,26 @@ def _download(name: str, revision: str | None) -> Path:
         from huggingface_hub import snapshot_download
     except ImportError as error:
         raise ImportError(
-            f"{name!r} is no folder here, and huggingface_hub, which would look for it on the hub, is not installed; "
-            "install toa[hf]."
+            f"{name!r} is not a local folder, and huggingface_hub, which downloads models, is not installed; install "
+            "toa[hf]."
         ) from error
     return Path(snapshot_download(name, revision=revision, allow_patterns=["config.json", "model.safetensors"]))
 
 
-def _present(device: Any) -> Any:
-    """A device by name, if it is here; a model trained elsewhere runs on the CPU."""
-    import torch
-
-    return "cpu" if isinstance(device, str) and device.startswith("cuda") and not torch.cuda.is_available() else device
-
-
-def _listed(value: Any) -> Any:
-    """Parameters as JSON has them."""
+def _to_json(value: Any) -> Any:
+    """Parameters as JSON values."""
     if isinstance(value, Mapping):
-        return {str(key): _listed(entry) for key, entry in value.items()}
+        return {str(key): _to_json(entry) for key, entry in value.items()}
     if isinstance(value, tuple | list):
-        return [_listed(entry) for entry in value]
+        return [_to_json(entry) for entry in value]
     if isinstance(value, str | int | float | bool | None):
         return value
     if isinstance(value, np.ndarray | np.generic):
-        return _listed(value.tolist())
-    raise ValueError(f"parameters must be plain to be saved: text, numbers, lists, mappings, got {value!r}.")
+        return _to_json(value.tolist())
+    raise ValueError(f"parameters must be text, numbers, lists or mappings to be saved, got {value!r}.")
 
 
-def _tupled(value: Any) -> Any:
+def _to_tuples(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _tupled(entry) for key, entry in value.items()}
-    return tuple(_tupled(entry) for entry in value) if isinstance(value, list) else value
+        return {key: _to_tuples(entry) for key, entry in value.items()}
+    return tuple(_to_tuples(entry) for entry in value) if isinstance(value, list) else value

@@ -1,10 +1,11 @@
-"""AnomalyDetector: learns to reconstruct windows of normal rows, and flags what it reconstructs badly.
+"""AnomalyDetector: learns to reconstruct windows of normal rows and flags rows that it reconstructs badly.
 
 Alphabet: L window length, C channels, T rows, S series.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -12,15 +13,15 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor, nn
 
-from toa._checks import check_at_least, check_choice, check_fraction
-from toa.data.anomaly import SeriesWindows
+from toa._checks import check_fraction
+from toa.data.frequency import continue_times
+from toa.data.panel import Id, Missing, Panel, Values
 from toa.data.scaling import StandardScaler
-from toa.estimators.base import Estimator
-from toa.estimators.fitting import attention_spec, choose_epochs, fit_model, restore_model
-from toa.estimators.frames import Id, Missing, Panel, read_panel
-from toa.estimators.rows import match_columns, rows_in_order
-from toa.estimators.streams import RowStream
-from toa.models import backbone_names, build_reconstructor
+from toa.data.windows import SeriesWindows
+from toa.estimators.base import Estimator, attention_spec, sample_rows
+from toa.estimators.frames import columns_by_row, is_frame, match_panel, read_panel, to_native
+from toa.estimators.sizes import choose_epochs, choose_reconstructor, choose_stride, choose_window
+from toa.models import build_reconstructor
 from toa.tasks.anomaly import (
     ReconstructionBatches,
     evaluate_reconstruction,
@@ -32,272 +33,277 @@ from toa.tasks.anomaly_metrics import point_metrics, undefined
 from toa.tasks.device import resolve_device
 from toa.tasks.optimization import TrainingConfig
 
-# window by size: a fifth of the longest series, within these
-_WINDOW = (8, 100)
-# windows of an epoch at most, fewer of many channels; beyond, training takes every second, third, … of them
-_WINDOWS = (2_000, 20_000)
-_CHANNEL_WINDOWS = 60_000
-# a token of each channel's patches costs more than one of each channel
-_MANY_CHANNELS = 32
-# of small tables; `settings` goes over it
-_SIZES: dict[str, Any] = {"embed_dim": 32, "num_heads": 4, "num_layers": 2, "ff_dim": 64, "dropout": 0.1}
-# learned, and plain enough for a file as it is
-_FACTS = ("freq_", "window_", "threshold_", "stream_threshold_", "validation_", "architecture_")
 
-
+@dataclass(eq=False, repr=False)
 class AnomalyDetector(Estimator):
-    """Flags rows of time series that are not like those it was fitted on.
+    """Flag rows of time series that differ from the rows of `fit`.
 
         detector = toa.AnomalyDetector().fit(normal)   # a frame or an array; most of its rows should be normal
         detector.predict(new)                          # a frame: time, score, anomaly; 0 and 1 for an array
         detector.detect(row)                           # a stream: each row is scored as it arrives
 
     A model learns to reconstruct windows. The score of a row is its squared error, scaled by the rows of `fit` and
-    averaged over channels and over the windows that hold it; rows above `threshold_`, which a share `contamination` of
-    the fitted rows are, are flagged. Frames with an id column hold several series: one model for all, with a level
-    and a scale for each id. A column that never changes in `fit` is left unscaled.
+    averaged over channels and over the windows that contain it. Rows with a score above `threshold_`, the quantile
+    1 - `contamination` of the scores in `fit`, are flagged. Frames with an id column hold several series: one model for
+    all, with a mean and a scale per id. A constant column stays unscaled.
 
     Args:
-        window: Rows L of a window; None is a fifth of the longest series, from 8 to 100.
-        contamination: Share of the rows of `fit` that lies above the threshold.
+        window: Rows L per window; None is a fifth of the longest series, from 8 to 100.
+        contamination: Share of the rows of `fit` above the threshold.
         backbone: A name of `toa.models.BACKBONES`; None is "patchtst", or "itransformer" for many channels.
         attention: A name of `toa.nn.ATTENTIONS`, or the fields of `toa.nn.AttentionSpec`.
-        settings: Sizes and parts of the backbone; what is left out is small.
-        epochs: Passes over the data at most; None is by size.
-        batch_size: Windows a batch.
-        learning_rate: Highest of a schedule that falls to zero.
-        patience: Epochs without a better reconstruction of the held-out rows after which training ends.
-        validation_share: Last part of each series that is held out to choose the epoch by.
-        id: Column of ids, in a frame of several series.
-        time: Column of times; None finds it.
-        values: Columns to read; None is all others.
+        settings: Settings of the backbone; unset ones are chosen for a small model.
+        epochs: Maximum number of epochs; None chooses by data size.
+        batch_size: Windows per batch.
+        learning_rate: Initial learning rate; it decays to zero.
+        patience: Epochs without a better validation loss before training stops.
+        validation_share: Share of each series that is held out at its end to select the epoch.
+        id: Id column of a frame with several series.
+        time: Time column; None finds it.
+        values: Columns to read; None for all others.
         freq: Frequency of the times; None infers it.
-        missing: What to do about missing values and rows: "error", "ffill", "interpolate" or "zero".
-        seed: Of weights, batches, dropout and SOR.
+        missing: Missing values and rows: "error", "ffill", "interpolate" or "zero".
+        seed: Seed of weights, batches, dropout and SOR.
         device: "auto", "cpu", "cuda" or "cuda:N".
-        progress: Whether to show a bar while fitting.
+        progress: Whether to show a progress bar.
 
     Attributes:
         model_: The trained model.
-        window_: Rows of a window.
+        window_: Rows per window.
         threshold_: Rows with a higher score are flagged.
-        stream_threshold_: The same for `detect`, whose scores know nothing of what follows a row.
+        stream_threshold_: Threshold of `detect`, whose scores do not depend on later rows.
         columns_: Names of the channels.
         validation_: Mean squared error of the held-out rows, in units of their variance.
     """
 
     _kind = "anomaly detector"
+    _facts = ("freq_", "window_", "threshold_", "stream_threshold_", "validation_", "architecture_")
 
-    def __init__(
-        self,
-        *,
-        window: int | None = None,
-        contamination: float = 0.01,
-        backbone: str | None = None,
-        attention: str | Mapping[str, Any] = "toa-gated",
-        settings: Mapping[str, Any] | None = None,
-        epochs: int | None = None,
-        batch_size: int = 64,
-        learning_rate: float = 1e-3,
-        patience: int = 3,
-        validation_share: float = 0.2,
-        id: str | None = None,
-        time: str | None = None,
-        values: Sequence[str] | None = None,
-        freq: str | int | None = None,
-        missing: Missing = "error",
-        seed: int = 2024,
-        device: str = "auto",
-        progress: bool = False,
-    ) -> None:
-        self.window = window
-        self.contamination = contamination
-        self.backbone = backbone
-        self.attention = attention
-        self.settings = settings
-        self.epochs = epochs
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
-        self.patience = patience
-        self.validation_share = validation_share
-        self.id = id
-        self.time = time
-        self.values = values
-        self.freq = freq
-        self.missing = missing
-        self.seed = seed
-        self.device = device
-        self.progress = progress
+    _: KW_ONLY
+    window: int | None = None
+    contamination: float = 0.01
+    backbone: str | None = None
+    attention: str | Mapping[str, Any] = "toa-gated"
+    settings: Mapping[str, Any] | None = None
+    epochs: int | None = None
+    batch_size: int = 64
+    learning_rate: float = 1e-3
+    patience: int = 3
+    validation_share: float = 0.2
+    id: str | None = None
+    time: str | None = None
+    values: Sequence[str] | None = None
+    freq: str | int | None = None
+    missing: Missing = "error"
+    seed: int = 2024
+    device: str = "auto"
+    progress: bool = False
 
     def fit(self, data: Any, y: Any = None) -> "AnomalyDetector":
-        """Learn what rows are like.
+        """Train on data and set the thresholds.
 
         Args:
-            data: A frame of pandas, polars or arrow, an array (T,) or (T, C), or a list of those.
-            y: Not used; scikit-learn's pipelines pass it.
+            data: A pandas, polars or arrow frame, an array (T,) or (T, C), or a list of arrays.
+            y: Ignored; scikit-learn pipelines pass it.
 
         Raises:
             ValueError: If the data cannot be read, or no series has two windows.
         """
-        check_fraction("contamination", self.contamination)
-        check_fraction("validation_share", self.validation_share)
-        if not self.contamination > 0.0:
-            raise ValueError(f"contamination must lie in (0, 1), got {self.contamination}.")
-        panel = self._read(data)
-        self.columns_ = panel.columns
-        self.freq_ = panel.freq
-        self.window_ = self._choose_window(panel)
-        self.scalers_ = _fit_scalers(panel)
-        self.architecture_ = self._choose_architecture()
-        series = self._scaled(panel)
-        train, held = self._split(panel, series)
-        windows = JoinedWindows(train, self.window_, stride=self._every(train))
-        val = JoinedWindows(held, self.window_, stride=self._stride)
-        self.model_, state = fit_model(
-            self._make,
-            ReconstructionBatches(windows, self.batch_size, seed=self.seed),
-            reconstruction_loss,
-            self._training,
-            validate=lambda model: evaluate_reconstruction(model, val),
-            seed=self.seed,
-            device=self.device,
-            progress=self.progress,
-            description=self._kind,
-        )
-        assert state.best is not None
-        self.validation_ = state.best
-        self._set_thresholds(series)
-        self.reset_stream()
+        self._fit(self._read(data, freq=self.freq, missing=self.missing))
         return self
 
     def scores(self, data: Any) -> Any:
-        """How badly each row is reconstructed: an array, a list of them, or a frame with a column "score"."""
-        return self._answer(data, lambda found: {"score": found})
+        """Reconstruction error per row: an array, a list of arrays, or a frame with a column "score"."""
+        return self._per_row(self._read_fitted(data), lambda score: {"score": score})
 
     def decision_function(self, data: Any) -> Any:
-        """`scores` less the threshold: positive where a row is flagged."""
-        return self._answer(data, lambda found: {"score": found - self.threshold_})
+        """`scores` minus the threshold: positive for flagged rows."""
+        return self._per_row(self._read_fitted(data), lambda score: {"score": score - self.threshold_})
 
     def predict(self, data: Any) -> Any:
         """Flags: 0 and 1 for arrays; for a frame its ids and times with columns "score" and "anomaly"."""
-        return self._answer(data, lambda found: {"score": found, "anomaly": (found > self.threshold_).astype(int)})
+        return self._per_row(self._read_fitted(data), self._flag)
 
     def fit_predict(self, data: Any, y: Any = None) -> Any:
         """Fit to rows and flag among them."""
-        return self.fit(data).predict(data)
+        panel = self._read(data, freq=self.freq, missing=self.missing)
+        self._fit(panel)
+        return self._per_row(panel, self._flag)
 
     def score(self, data: Any, y: Any) -> float:
-        """F1 of the flagged rows, each counted once and none adjusted.
+        """F1 of the flagged rows, each counted once, without point adjustment.
 
         Args:
-            data: What `predict` takes.
-            y: For each row whether it is an anomaly, in the table's order; for a list of arrays, a list.
+            data: Rows as for `predict`.
+            y: For each row whether it is an anomaly, in the order of the table; for a list of arrays, a list.
 
         Raises:
-            ValueError: If labels are not one a row, or of one kind, so that it is undefined.
+            ValueError: If there is not one label per row, or all labels are equal, so that F1 is undefined.
         """
-        panel = self._read_known(data)
+        panel = self._read_fitted(data)
         found = self._scores(panel)
         if panel.backend is None:
             flat = np.concatenate(found)
         else:
-            flat = rows_in_order(panel, [{"score": one} for one in found])["score"]
-        labels = np.concatenate([np.asarray(one) for one in y]) if len(panel.ids) > 1 and panel.backend is None else y
+            flat = columns_by_row(panel, [{"score": one} for one in found])["score"]
+        labels = np.concatenate([np.asarray(one) for one in y]) if len(panel) > 1 and panel.backend is None else y
         return _f1(np.asarray(labels), flat > self.threshold_)
 
     def detect(self, rows: Any) -> Any:
-        """Score new rows of a stream as they arrive, in calls of one row or more; the state is carried along.
+        """Score new rows of a stream as they arrive, in calls of one or more rows.
 
-        A row's score is what `scores` would give it as the last of all rows so far, whatever the calls they came in:
-        it knows nothing of what follows. Before a series has a window of rows it is NaN, and nothing is flagged.
-        Missing values are refused. A stream starts at the first call after `fit`, `load` or `reset_stream`; those of
-        several ids go side by side.
+        The score of a row is the one that `scores` gives to the last of all rows so far: it does not depend on later
+        rows. It is NaN, and the row is not flagged, until a series has a window of rows. Missing values raise an error.
+        A stream starts at the first call after `fit`, `load` or `reset_stream`; each id has its own stream.
 
         Args:
-            rows: A frame as `fit` had, an array (t,) or (t, C), or one row (C,).
+            rows: A frame like the one of `fit`, an array (t,) or (t, C), or one row (C,).
 
         Returns:
             A frame with ids, times, "score" and "anomaly"; a pandas frame with the last two for arrays.
 
         Raises:
-            ValueError: If rows are not what `predict` takes, or do not follow the last ones in time.
+            ValueError: If rows differ from `fit` in columns or ids, or do not follow the last ones in time.
         """
-        self._check_fitted("asked about rows")
+        self._check_fitted("applied to rows")
         if isinstance(rows, np.ndarray) and rows.ndim == 1 and len(rows) == len(self.columns_) > 1:
             rows = rows[None]
-        panel = self._read_known(rows, streamed=True)
-        threshold = self.stream_threshold_
-        # a row without a score is not flagged: NaN is above nothing
-        parts = [{"score": one, "anomaly": (one > threshold).astype(int)} for one in self._stream().feed(panel)]
+        # the frequency cannot be inferred from one row
+        panel = self._check_fitted_panel(self._read(rows, freq=self.freq_, missing="error"))
+        # NaN is never above the threshold, so a row without a score is not flagged
+        parts = [{"score": one, "anomaly": (one > self.stream_threshold_).astype(int)} for one in self._advance(panel)]
         if panel.backend is None:
             return pd.concat([pd.DataFrame(part) for part in parts], ignore_index=True)
-        return panel.give_back(rows_in_order(panel, parts))
+        return to_native(panel, columns_by_row(panel, parts))
 
     def reset_stream(self) -> None:
         """Forget the rows that `detect` has seen."""
-        self.__dict__.pop("_rows", None)
+        self._streams: dict[Id, _Stream] = {}
 
-    def _stream(self) -> RowStream:
-        if "_rows" not in self.__dict__:
-            self._rows = RowStream(self.window_, self._score_ends)
-        return self._rows
+    def run_sample(self, data: Any, index: int = 0) -> None:
+        """Score one window of a pandas frame, see `Estimator.run_sample`."""
+        self.scores(sample_rows(data, self.id, index, self.window_))
 
-    def _read(self, data: Any, *, streamed: bool = False) -> Panel:
-        framed = not isinstance(data, np.ndarray | list | tuple)
-        if hasattr(data, "toarray"):
-            raise ValueError(f"data must be dense, got sparse data, {type(data).__name__}; call toarray() on it.")
-        for array in [data] if isinstance(data, np.ndarray) else [] if framed else data:
-            if np.iscomplexobj(array):
-                raise ValueError(f"data must be real, got {np.asarray(array).dtype}. Complex data not supported.")
-        return read_panel(
-            data,
-            id=self.id if framed else None,
-            time=self.time if framed else None,
-            values=list(self.values) if framed and self.values is not None else None,
-            # one row has no frequency of its own
-            freq=self.freq_ if framed and streamed else self.freq if framed else None,
-            missing="error" if streamed else self.missing,
-        )
+    def _read(self, data: Any, *, freq: str | int | None, missing: Missing) -> Panel:
+        if not is_frame(data):
+            return read_panel(data, missing=missing)
+        values = None if self.values is None else list(self.values)
+        return read_panel(data, id=self.id, time=self.time, values=values, freq=freq, missing=missing)
 
-    def _read_known(self, data: Any, *, streamed: bool = False) -> Panel:
-        """A panel of what was fitted, and of nothing else."""
-        self._check_fitted("asked about rows")
-        panel = match_columns(self._read(data, streamed=streamed), self.columns_)
-        for one in panel.ids:
-            if None not in self.scalers_ and one not in self.scalers_:
-                known = ", ".join(repr(each) for each in list(self.scalers_)[:8])
-                raise ValueError(
-                    f"data must have ids that were fitted, {known}{' …' * (len(self.scalers_) > 8)}, got {one!r} in "
-                    f"column {self.id!r}; fit on its rows too."
-                )
+    def _read_fitted(self, data: Any) -> Panel:
+        self._check_fitted("applied to rows")
+        return self._check_fitted_panel(self._read(data, freq=self.freq, missing=self.missing))
+
+    def _check_fitted_panel(self, panel: Panel) -> Panel:
+        """The panel with the columns of fit; raises ValueError for other columns, ids or another frequency."""
+        panel = match_panel(panel, self.columns_, None if None in self.scalers_ else self.scalers_)
         if None not in (panel.freq, self.freq_) and panel.freq != self.freq_:
             raise ValueError(f"data must have the frequency of fit, {self.freq_!r}, got {panel.freq!r}; resample it.")
         return panel
 
-    def _choose_window(self, panel: Panel) -> int:
+    def _advance(self, panel: Panel) -> list[Float64[np.ndarray, " t"]]:
+        """Scores of new rows per series, NaN before it has a window; a panel that raises changes nothing.
+
+        Raises:
+            ValueError: If a series does not continue its stream.
+        """
+        if not hasattr(self, "_streams"):
+            self.reset_stream()
+        results, streams = [], {}
+        for place, (one, values) in enumerate(zip(panel.ids, panel.values, strict=True)):
+            times = None if panel.times is None else panel.times[place]
+            past = self._streams.get(one)
+            if past is not None and times is not None:
+                assert panel.freq is not None
+                expected = continue_times(past.time, panel.freq, 1)[0]
+                if times[0] != expected:
+                    raise ValueError(
+                        f"{panel.label(place, 'rows')} must continue with {expected}, after {past.time}, got "
+                        f"{times[0]} at data row {panel.rows[place][0] + 1}; pass each row once and in order, or call "
+                        "reset_stream()."
+                    )
+            seen = values if past is None else np.concatenate((past.values, values))
+            scores = np.full(len(values), np.nan)
+            if len(seen) >= self.window_:
+                found = score_ends(self.model_, SeriesWindows(self._scale(one, seen), self.window_))
+                scores[len(values) - len(found) :] = found
+            results.append(scores)
+            kept = seen[max(0, len(seen) - self.window_ + 1) :].copy()
+            streams[one] = _Stream(kept, None if times is None else times[-1])
+        self._streams |= streams
+        return results
+
+    def _flag(self, score: np.ndarray) -> dict[str, np.ndarray]:
+        return {"score": score, "anomaly": (score > self.threshold_).astype(int)}
+
+    def _per_row(self, panel: Panel, columns: Callable[[np.ndarray], dict[str, np.ndarray]]) -> Any:
+        """Result columns of each row: a frame, or the last column as arrays if the data were arrays."""
+        parts = [columns(found) for found in self._scores(panel)]
+        if panel.backend is not None:
+            return to_native(panel, columns_by_row(panel, parts))
+        arrays = [part.popitem()[1] for part in parts]
+        return arrays[0] if panel.ids == (None,) else arrays
+
+    def _scores(self, panel: Panel) -> list[Float64[np.ndarray, " t"]]:
+        _check_lengths(panel, self.window_)
+        return [self._score(self._scale(one, values)) for one, values in zip(panel.ids, panel.values, strict=True)]
+
+    def _scale(self, one: Id, values: Values) -> Tensor:
+        scaler = self.scalers_[None] if None in self.scalers_ else self.scalers_[one]
+        return torch.from_numpy(scaler.transform(values).astype(np.float32)).to(resolve_device(self.device))
+
+    # model and training: the only calls of toa.models and toa.tasks
+
+    def _fit(self, panel: Panel) -> None:
+        check_fraction("contamination", self.contamination)
+        check_fraction("validation_share", self.validation_share)
+        if not self.contamination > 0.0:
+            raise ValueError(f"contamination must lie in (0, 1), got {self.contamination}.")
+        self.columns_, self.freq_ = panel.columns, panel.freq
         longest = max(panel.lengths)
-        least, most = _WINDOW
-        window = max(least, min(most, longest // 5)) if self.window is None else self.window
-        check_at_least("window", window, 2)
-        if longest < 2 * window:
-            place = panel.lengths.index(longest)
+        self.window_ = choose_window(self.window, longest)
+        if longest < 2 * self.window_:
             raise ValueError(
-                f"{panel.label(place)} must have two windows of {window} rows, one to train on and one to hold out, "
-                f"got {longest} rows; add rows, or choose a smaller window."
+                f"{panel.label(panel.lengths.index(longest))} must have two windows of {self.window_} rows, one to "
+                f"train on and one to hold out, got {longest} rows; add rows, or choose a smaller window."
             )
-        return window
+        _check_lengths(panel, self.window_)
+        self.scalers_ = _fit_scalers(panel)
+        backbone, sizes = choose_reconstructor(self.backbone, self.window_, len(self.columns_))
+        self.architecture_: dict[str, Any] = {"backbone": backbone, "settings": sizes | dict(self.settings or {})}
+        series = [self._scale(one, values) for one, values in zip(panel.ids, panel.values, strict=True)]
+        train, held = [], []
+        for one in series:
+            # the last part of a series is held out; a series that is too short for both parts only trains
+            border = len(one) - max(self.window_, int(len(one) * self.validation_share))
+            train.append(one[:border] if border >= self.window_ else one)
+            held += [one[border:]] if border >= self.window_ else []
+        windows = SeriesWindows(train, self.window_, stride=self._training_stride(train))
+        val = SeriesWindows(held, self.window_, stride=self._stride)
+        batches = ReconstructionBatches(windows, self.batch_size, seed=self.seed)
+        config = TrainingConfig(
+            epochs=choose_epochs(self.epochs, batches.steps_per_epoch),
+            learning_rate=self.learning_rate,
+            schedule="cosine",
+            patience=self.patience,
+            clip_norm=1.0,
+        )
+        state = self._fit_model(
+            batches,
+            reconstruction_loss,
+            config,
+            validate=lambda model: evaluate_reconstruction(model, val),
+            description=self._kind,
+        )
+        assert state.best is not None
+        self.validation_ = state.best
+        share = 100.0 * (1.0 - self.contamination)
+        self.threshold_ = float(np.percentile(np.concatenate([self._score(one) for one in series]), share))
+        ends = score_ends(self.model_, SeriesWindows(series, self.window_, stride=self._training_stride(series)))
+        self.stream_threshold_ = float(np.percentile(ends, share))
+        self.reset_stream()
 
-    def _choose_architecture(self) -> dict[str, Any]:
-        """Backbone and settings, what was left open chosen."""
-        backbone = self.backbone or ("itransformer" if len(self.columns_) > _MANY_CHANNELS else "patchtst")
-        check_choice("backbone", backbone, backbone_names("reconstruct"))
-        sizes = dict(_SIZES)
-        if backbone == "patchtst":
-            patch = max(2, min(16, self.window_ // 4))
-            sizes |= {"patch_len": patch, "stride": max(1, patch // 2)}
-        return {"backbone": backbone, "settings": sizes | dict(self.settings or {})}
-
-    def _make(self) -> nn.Module:
+    def _build(self) -> nn.Module:
         return build_reconstructor(
             self.architecture_["backbone"],
             lookback=self.window_,
@@ -306,111 +312,46 @@ class AnomalyDetector(Estimator):
             settings=self.architecture_["settings"],
         )
 
-    def _training(self, steps_per_epoch: int) -> TrainingConfig:
-        return TrainingConfig(
-            epochs=choose_epochs(self.epochs, steps_per_epoch),
-            learning_rate=self.learning_rate,
-            schedule="cosine",
-            patience=self.patience,
-            clip_norm=1.0,
-        )
-
-    def _split(self, panel: Panel, series: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-        """The first part of each series to train on and its last to choose by; a short one trains only."""
-        train, held = [], []
-        for place, one in enumerate(series):
-            _check_length(panel, place, self.window_)
-            border = len(one) - max(self.window_, int(len(one) * self.validation_share))
-            if border >= self.window_:
-                train.append(one[:border])
-                held.append(one[border:])
-            else:
-                train.append(one)
-        return train, held
-
-    def _set_thresholds(self, series: Sequence[Tensor]) -> None:
-        share = 100.0 * (1.0 - self.contamination)
-        pooled = np.concatenate([self._score(one) for one in series])
-        ends = score_ends(self.model_, JoinedWindows(series, self.window_, stride=self._every(series)))
-        self.threshold_ = float(np.percentile(pooled, share))
-        self.stream_threshold_ = float(np.percentile(ends, share))
-
-    def _every(self, series: Sequence[Tensor]) -> int:
-        """Rows between two windows where a part of them says as much as all."""
-        least, most = _WINDOWS
-        limit = max(least, min(most, _CHANNEL_WINDOWS // len(self.columns_)))
-        return -(-sum(len(one) - self.window_ + 1 for one in series) // limit)
+    def _training_stride(self, series: Sequence[Tensor]) -> int:
+        return choose_stride(sum(len(one) - self.window_ + 1 for one in series), len(self.columns_))
 
     @property
     def _stride(self) -> int:
-        """Rows between two windows in scoring: each row is in ten of them."""
+        """Rows between two windows in scoring: each row is in ten windows."""
         return max(1, self.window_ // 10)
-
-    def _answer(self, data: Any, columns: Callable[[np.ndarray], dict[str, np.ndarray]]) -> Any:
-        panel = self._read_known(data)
-        parts = [columns(found) for found in self._scores(panel)]
-        if panel.backend is not None:
-            return panel.give_back(rows_in_order(panel, parts))
-        arrays = [part.popitem()[1] for part in parts]
-        return arrays[0] if panel.ids == (None,) else arrays
-
-    def _scores(self, panel: Panel) -> list[Float64[np.ndarray, " t"]]:
-        for place in range(len(panel.ids)):
-            _check_length(panel, place, self.window_)
-        return [self._score(one) for one in self._scaled(panel)]
 
     def _score(self, series: Tensor) -> Float64[np.ndarray, " t"]:
         return score_series(self.model_, SeriesWindows(series, self.window_, stride=self._stride, whole=True)).steps
 
-    def _score_ends(self, one: Id, rows: Float64[np.ndarray, "t c"]) -> Float64[np.ndarray, " n"]:
-        return score_ends(self.model_, SeriesWindows(self._scale(one, rows), self.window_))
-
-    def _scaled(self, panel: Panel) -> list[Tensor]:
-        return [self._scale(one, values) for one, values in zip(panel.ids, panel.values, strict=True)]
-
-    def _scale(self, one: Id, values: Float64[np.ndarray, "t c"]) -> Tensor:
-        scaler = self.scalers_[None] if None in self.scalers_ else self.scalers_[one]
-        return torch.from_numpy(scaler.transform(values).astype(np.float32)).to(resolve_device(self.device))
-
     def _state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         scalers = [scaler.state() for scaler in self.scalers_.values()]
         tensors = {f"scaler.{name}": torch.stack([one[name] for one in scalers]) for name in ("mean", "std")}
-        tensors |= {f"model.{name}": value for name, value in self.model_.state_dict().items()}
-        facts = {name: getattr(self, name) for name in _FACTS}
-        return tensors, facts | {"columns_": list(self.columns_), "ids": list(self.scalers_)}
+        return tensors, {"columns_": list(self.columns_), "ids": list(self.scalers_)}
 
     def _restore(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
-        for name in _FACTS:
-            setattr(self, name, facts[name])
         self.columns_ = tuple(facts["columns_"])
-        rows = zip(tensors["scaler.mean"], tensors["scaler.std"], strict=True)
-        pairs = zip(facts["ids"], rows, strict=True)
-        self.scalers_ = {one: StandardScaler.from_state({"mean": mean, "std": std}) for one, (mean, std) in pairs}
-        self.model_ = restore_model(self._make, tensors, resolve_device(self.device))
+        statistics = zip(facts["ids"], tensors["scaler.mean"], tensors["scaler.std"], strict=True)
+        self.scalers_ = {one: StandardScaler.from_state({"mean": mean, "std": std}) for one, mean, std in statistics}
 
 
-class JoinedWindows(SeriesWindows):
-    """Windows of several series, none of which reaches from one into the next.
+class _Stream(NamedTuple):
+    """The last rows of a series, one less than a window, and the time of the very last."""
 
-    Args:
-        series: Each (T, C), of L rows at least.
-        length: Rows L of a window.
-        stride: Rows between the starts of two.
-    """
+    values: Values
+    time: object
 
-    def __init__(self, series: Sequence[Tensor], length: int, *, stride: int = 1) -> None:
-        super().__init__(torch.cat(list(series)), length)
-        begins = np.cumsum([0, *map(len, series)])[:-1]
-        starts = [
-            begin + torch.arange(0, len(one) - length + 1, stride)
-            for begin, one in zip(begins.tolist(), series, strict=True)
-        ]
-        self.starts = torch.cat(starts).to(self.starts.device)
-        self.regular = len(self.starts)
+
+def _check_lengths(panel: Panel, window: int) -> None:
+    for place, rows in enumerate(panel.lengths):
+        if rows < window:
+            raise ValueError(
+                f"{panel.label(place)} must have at least one window of {window} rows, got {rows}; pass more of its "
+                "rows, or fit with a smaller window."
+            )
 
 
 def _fit_scalers(panel: Panel) -> dict[Id, StandardScaler]:
-    """A scaler for each id of a frame; one under None for a table without ids and for arrays."""
+    """A scaler per id of a frame, or one with the key None for a table without ids and for arrays."""
     groups: dict[Id, list[np.ndarray]] = {}
     for one, values in zip(panel.ids, panel.values, strict=True):
         groups.setdefault(None if panel.id_column is None else one, []).append(values)
@@ -418,14 +359,6 @@ def _fit_scalers(panel: Panel) -> dict[Id, StandardScaler]:
         one: StandardScaler.fit(np.concatenate(values), columns=panel.columns, allow_constant=True)
         for one, values in groups.items()
     }
-
-
-def _check_length(panel: Panel, place: int, window: int) -> None:
-    if panel.lengths[place] < window:
-        raise ValueError(
-            f"{panel.label(place)} must have at least one window of {window} rows, got {panel.lengths[place]}; pass "
-            "more of its rows, or fit with a smaller window."
-        )
 
 
 def _f1(labels: np.ndarray, flags: np.ndarray) -> float:

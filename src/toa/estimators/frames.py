@@ -1,90 +1,43 @@
-"""Tables of a person's own as one description, and results as a table of the same kind.
+"""Read users' tables into a Panel with narwhals, and write results as frames of the same library.
 
-    panel = read_panel(frame)                           # wide: one series, a column of dates, all others values
-    panel = read_panel(frame, id="sensor", time="when") # long: the rows of an id are a series
-    panel = read_panel(array)                           # (T,) or (T, C), or a list of those, without times
-    panel.ids[0], panel.times[0], panel.values[0]       # an id, T stamps, (T, C) in float64 without gaps
-    panel.give_back({"sensor": [...], "score": [...]})  # a frame of pandas, polars or arrow, as it was read
+    panel = read_panel(frame)                            # wide: one series, a date column, all other columns values
+    panel = read_panel(frame, id="sensor", time="when")  # long: the rows of an id are a series
+    panel = read_panel(array)                            # (T,) or (T, C), or a list of those, without times
+    panel = read_cases(array)                            # cases to classify: (n, C, L), or (n, L) for one channel
+    panel = read_cases(frame, id="case", label="class")  # long: the rows of an id are a case
+    to_native(panel, {"sensor": [...], "score": [...]})  # a pandas, polars or arrow frame, like the source
 
-Nothing is repaired unasked. What is refused, naming row or column: times that repeat, fall back or have no one
-frequency; text among numbers; infinities; a column without any value. Missing values, and rows that are missing
-between two dates, are refused too unless `missing` says how to fill them.
+Alphabet: n cases, C columns or channels, T rows, l steps of a case, S series, P horizon, Q quantile levels.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+import warnings
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 import narwhals as nw
 import numpy as np
 import pandas as pd
-from jaxtyping import Bool, Float64, Int64
+from sklearn.exceptions import DataConversionWarning
 
 from toa._checks import check_choice
-from toa.data.series import check_rising, fill_missing, read_dates, to_numbers
-from toa.estimators.frequency import Frequency, check_frequency, check_regular, infer_frequency, span_times
+from toa.data.frequency import Frequency
+from toa.data.panel import (
+    MISSING,
+    Id,
+    Missing,
+    Panel,
+    Values,
+    fill_missing,
+    make_panel,
+    parse_dates,
+    to_numbers,
+)
 
-Missing = Literal["error", "ffill", "interpolate", "zero"]
-MISSING = ("error", "ffill", "interpolate", "zero")
-# None is the one series of a table without ids
-Id = str | int | None
 
-
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Panel:
-    """Series of one table.
-
-    Attributes:
-        ids: Of each series; (None,) for a table without ids, 0, 1, … for a list of arrays.
-        columns: C names; those of arrays are "0", "1", ….
-        values: Of each series (T, C), finite.
-        times: Of each series T dates or whole numbers; None where the table has none.
-        freq: Alias of pandas for dates, the step for whole numbers, None without times.
-        rows: Of each series the table's rows that its own come from, counted from 0; -1 for one that was filled in.
-        id_column: Name of the column of ids.
-        time_column: That of the times.
-        backend: Library of the frame; None for arrays.
-        time_in_index: Whether times were the index of a pandas frame.
-        filled: Values that were missing and filled.
-    """
-
-    ids: tuple[Id, ...]
-    columns: tuple[str, ...]
-    values: tuple[Float64[np.ndarray, "t c"], ...]
-    times: tuple[pd.Index, ...] | None = None
-    freq: Frequency | None = None
-    rows: tuple[Int64[np.ndarray, " t"], ...] = ()
-    id_column: str | None = None
-    time_column: str | None = None
-    backend: nw.Implementation | None = None
-    time_in_index: bool = False
-    filled: int = 0
-
-    @property
-    def lengths(self) -> tuple[int, ...]:
-        """Rows of each series."""
-        return tuple(map(len, self.values))
-
-    def label(self, place: int, name: str = "data") -> str:
-        """What errors call a series."""
-        return name if self.ids[place] is None else f"series {self.ids[place]!r} of {name}"
-
-    def give_back(self, columns: Mapping[str, Any]) -> Any:
-        """A frame of the library that the panel was read from; dates are passed as pandas has them."""
-        assert self.backend is not None, "arrays are given back by who knows their shape"
-        if self.backend is nw.Implementation.PANDAS:
-            frame = pd.DataFrame(dict(columns), copy=False)
-            return frame.set_index(self.time_column) if self.time_in_index else frame
-        plain, zones = {}, {}
-        for name, values in columns.items():
-            if isinstance(values, pd.DatetimeIndex) and values.tz is not None:
-                zones[name] = str(values.tz)
-                values = values.tz_convert("UTC").tz_localize(None)
-            plain[name] = np.asarray(values)
-        made = nw.from_dict(plain, backend=self.backend)  # type: ignore[arg-type]
-        for name, zone in zones.items():
-            made = made.with_columns(nw.col(name).dt.replace_time_zone("UTC").dt.convert_time_zone(zone))
-        return made.to_native()
+def is_frame(data: Any) -> bool:
+    """Whether data are a frame, with named columns, rather than arrays."""
+    return not isinstance(data, np.ndarray | list | tuple)
 
 
 def read_panel(
@@ -97,250 +50,246 @@ def read_panel(
     missing: Missing = "error",
     name: str = "data",
 ) -> Panel:
-    """Read a frame of pandas, polars or arrow, an array (T,) or (T, C), or a list of arrays.
+    """Read a pandas, polars or arrow frame, an array (T,) or (T, C), or a list of arrays.
 
     Args:
-        data: The table. In a frame, the rows of an id need not stand together, but rise in time.
-        id: Column of ids, text or whole numbers; None for one series.
-        time: Column of dates, or of whole numbers. None is the index of a pandas frame if that has dates, else the one
-            column of dates, else the one column of text; a table with neither is read without times.
-        values: Columns to read; None is all but those two.
-        freq: Alias of pandas, such as "h"; None infers it.
-        missing: "error", or how missing values are filled, rows that are missing between two dates included: "ffill"
-            repeats the last value, "interpolate" draws a line between the neighbours, which looks ahead, "zero" puts
-            zeros.
-        name: What errors call the table.
+        data: The table. In a frame, the rows of an id need not be adjacent, but must increase in time.
+        id: Column of ids, text or integers; None for one series.
+        time: Column of dates or integers. None takes the index of a pandas frame if it has dates, else the only
+            date column, else the only text column; a table with none of these has no times.
+        values: Columns to read; None for all others.
+        freq: Pandas alias, such as "h"; None infers it.
+        missing: How to fill missing values and rows, see `toa.data.panel.make_panel`.
+        name: Name of the table in error messages.
 
     Raises:
-        ValueError: For whatever cannot be read as it stands.
+        ValueError: If the table cannot be read without a repair.
     """
     check_choice("missing", missing, MISSING)
     if isinstance(data, np.ndarray) or (isinstance(data, list | tuple) and data and isinstance(data[0], np.ndarray)):
         for option, given in (("id", id), ("time", time), ("values", values), ("freq", freq)):
             if given is not None:
-                raise ValueError(
-                    f"{option} must be None for arrays, which have no columns, got {given!r}; leave it out."
-                )
+                raise ValueError(f"{option} must be None for arrays, which have no columns, got {given!r}.")
         return _read_arrays(data, missing, name)
-    table = _open(data, time, (id, *(values or ())), name)
-    series, times, kinds = table.series_of(id), None, None
-    if table.time is not None:
-        times = table.times()[series.order]
-        check_rising(times, name, rows=series.order, inner=series.inner)
-        kinds = infer_frequency(times, series.inner, series.order, name) if freq is None else check_frequency(freq)
-        places = check_regular(times, series.inner, series.order, kinds, name)
-    elif freq is not None:
-        raise ValueError(f"{name} must have times, of the frequency {freq!r}, got no column of them; name it.")
-    else:
-        places = np.arange(len(series.order))
-    columns = table.columns(id) if values is None else table.named(values)
-    numbers = table.numbers(columns)[series.order]  # (T, C)
-    if missing == "error":
-        _check_gaps(times, places, series, kinds, name)
-    cut = _Cut(names=tuple(map(str, columns)), missing=missing, name=name, freq=kinds)
-    parts = [cut.series(*piece) for piece in series.pieces(numbers, places, times)]
-    return Panel(
-        ids=series.ids,
-        columns=cut.names,
-        values=tuple(part.values for part in parts),
-        times=None if times is None else tuple(part.times for part in parts),
-        freq=kinds,
-        rows=tuple(part.rows for part in parts),
+    frame, time, in_index = _open_series(data, time, (id, *(values or ())), name)
+    columns = [column for column in frame.columns if column not in (id, time)]
+    if values is not None:
+        columns = [_column(frame, wanted, name) for wanted in values]
+    if not columns:
+        raise ValueError(f"{name} must have at least one column of values, got only ids and times.")
+    ids = None
+    if id is not None:
+        ids = frame.get_column(_column(frame, id, name)).to_native()
+        ids = ids if isinstance(ids, pd.Series) else np.asarray(ids)
+    return make_panel(
+        _numbers([frame.get_column(column).to_numpy() for column in columns], list(map(str, columns)), name),
+        list(map(str, columns)),
+        ids=ids,
+        times=None if time is None else _times(frame.get_column(_column(frame, time, name)), time, name),
+        freq=freq,
+        missing=missing,
+        name=name,
         id_column=id,
-        time_column=table.time,
-        backend=table.frame.implementation,
-        time_in_index=table.time_in_index,
-        filled=sum(part.filled for part in parts),
+        time_column=time,
+        backend=frame.implementation,
+        time_in_index=in_index,
     )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Groups:
-    """The rows of a table, series by series: their order, and where each series begins and ends in it."""
+def read_cases(
+    data: Any,
+    *,
+    id: str | None = None,
+    time: str | None = None,
+    values: Sequence[str] | None = None,
+    label: str | None = None,
+    missing: Missing = "error",
+    name: str = "X",
+) -> Panel:
+    """Read cases to classify: an array, a list of arrays, or a pandas, polars or arrow frame.
 
-    ids: tuple[Id, ...]
-    order: Int64[np.ndarray, " t"]
-    bounds: Int64[np.ndarray, " s"]
+    Args:
+        data: Cases: (n, C, L), (n, L), a list of (C, l) or (l,), a long frame, or a frame with one case per row.
+        id: In a long frame, the column that names the case of a row; None if each row is a case.
+        time: In a frame, the column of times or steps; None finds dates.
+        values: In a frame, the channels, or the steps of a wide frame; None for all other columns.
+        label: In a frame, the column of the class, constant within a case; it may be absent.
+        missing: How to fill missing values within a case, see `toa.data.panel.make_panel`.
+        name: Name of the data in error messages.
 
-    @property
-    def inner(self) -> Bool[np.ndarray, " t"]:
-        """Of each row and the next in the order, whether both are of one series."""
-        same = np.ones(max(0, len(self.order) - 1), dtype=bool)
-        same[self.bounds[1:-1] - 1] = False
-        return same
+    Returns:
+        A panel with a series per case; `backend` is None unless the data are a long frame.
 
-    def pieces(
-        self, numbers: Float64[np.ndarray, "t c"], places: Int64[np.ndarray, " t"], times: pd.Index | None
-    ) -> list[tuple[Any, ...]]:
-        """What `_Cut.series` takes, series by series."""
-        spans = [slice(*span) for span in zip(self.bounds[:-1].tolist(), self.bounds[1:].tolist(), strict=True)]
-        return [
-            (label, numbers[span], places[span], self.order[span], None if times is None else times[span])
-            for label, span in zip(self.ids, spans, strict=True)
-        ]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Part:
-    values: Float64[np.ndarray, "t c"]
-    times: pd.Index
-    rows: Int64[np.ndarray, " t"]
-    filled: int
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Cut:
-    """How a series is cut from a table and its gaps closed."""
-
-    names: tuple[str, ...]
-    missing: Missing
-    name: str
-    freq: Frequency | None
-
-    def series(
-        self,
-        label: Id,
-        values: Float64[np.ndarray, "t c"],
-        places: Int64[np.ndarray, " t"],
-        rows: Int64[np.ndarray, " t"],
-        times: pd.Index | None,
-    ) -> _Part:
-        """One series, whole and finite."""
-        name = self.name if label is None else f"series {label!r} of {self.name}"
-        absent = np.isnan(values)
-        for column in np.flatnonzero(absent.all(0)):
+    Raises:
+        ValueError: If the data cannot be read without a repair.
+    """
+    check_choice("missing", missing, MISSING)
+    if not isinstance(data, list | tuple) and hasattr(data, "__array__") and not hasattr(data, "columns"):
+        data = np.asarray(data)
+    if not is_frame(data):
+        return _read_case_arrays(data, None, missing, name)
+    frame = _open(data, name)
+    labels = None
+    if label is not None and label in frame.columns:
+        labels = frame.get_column(label).to_list()
+        empty = np.flatnonzero(frame.get_column(label).is_null().to_numpy())
+        if len(empty):
             raise ValueError(
-                f"{name} must have values in every column, got none in column {self.names[column]!r}; drop it."
+                f"{name} must have a label in every row, got none in column {label!r} at data row {empty[0] + 1}."
             )
-        if times is not None and len(places) and places[-1] - places[0] >= len(places):
-            at = places - places[0]
-            count = int(at[-1]) + 1
-            whole, known = np.full((count, values.shape[1]), np.nan), np.full(count, -1)
-            whole[at], known[at] = values, rows
-            values, rows = whole, known
-            assert self.freq is not None
-            times = span_times(times[0], self.freq, count)
-        filled = int(np.isnan(values).sum())
-        if filled:
-            fill = None if self.missing == "error" else self.missing
-            values = fill_missing(values, self.names, name, fill, option="missing")
-        return _Part(values=values, times=times, rows=rows, filled=filled)
+        frame = frame.drop(label)
+    if id is None:
+        columns = frame.columns if values is None else [_column(frame, wanted, name) for wanted in values]
+        table = pd.DataFrame({str(column): frame.get_column(column).to_numpy() for column in columns})
+        return _read_case_arrays(to_numbers(table, name), None if labels is None else np.asarray(labels), missing, name)
+    panel = read_panel(frame.to_native(), id=id, time=time, values=values, missing=missing, name=name)
+    if labels is None:
+        return panel
+    found = _label_per_case(frame.get_column(id).to_list(), labels, f"column {label!r} of {name}")
+    return with_labels(panel, found, name)
 
 
-def _check_gaps(
-    times: pd.Index | None, places: Int64[np.ndarray, " t"], series: _Groups, freq: Frequency | None, name: str
-) -> None:
-    if times is None:
-        return
-    gaps = np.flatnonzero((np.diff(places) != 1) & series.inner)
-    if len(gaps):
-        last = int(gaps[0]) + 1
-        raise ValueError(
-            f"{name} must have a row at every step of its frequency {freq!r}, got {times[last]} after "
-            f"{times[last - 1]} at data row {series.order[last] + 1} ({len(gaps)} such gaps); add the rows, or have "
-            "them filled by missing='interpolate', 'ffill' or 'zero'."
-        )
+def with_labels(panel: Panel, y: Any, name: str = "y") -> Panel:
+    """The panel with labels from y: one label per case, or a mapping or pandas series by id."""
+    if panel.backend is not None and isinstance(y, Mapping | pd.Series):
+        for one in panel.ids:
+            if one not in y:
+                raise ValueError(f"{name} must have a label for each case, got none for case {one!r}; add it.")
+        y = [y[one] for one in panel.ids]
+    labels = np.asarray(y)
+    if labels.ndim == 2 and labels.shape[1] == 1:
+        text = f"A column-vector {name} was passed when a 1d array was expected; its only column is used."
+        warnings.warn(text, DataConversionWarning, stacklevel=4)
+        labels = labels[:, 0]
+    if labels.ndim != 1:
+        raise ValueError(f"{name} must have one label per case, got shape {labels.shape}.")
+    empty = np.flatnonzero(pd.isna(labels))
+    if len(empty):
+        raise ValueError(f"{name} must have a label for each case, got none for case {empty[0] + 1}; add or drop it.")
+    if len(labels) != len(panel):
+        raise ValueError(f"{name} must have a label for each of the {len(panel)} cases, got {len(labels)}.")
+    return replace(panel, labels=labels)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Table:
-    """A frame of any library, and the name of its column of times."""
-
-    frame: Any
-    time: str | None
-    name: str
-    time_in_index: bool = False
-
-    def series_of(self, id: str | None) -> _Groups:
-        """Its rows, series by series; ids in the order in which they come."""
-        count = len(self.frame)
-        if not count:
-            raise ValueError(f"{self.name} must have at least one row, got none.")
-        if id is None:
-            return _Groups(ids=(None,), order=np.arange(count), bounds=np.array([0, count]))
-        column = self.frame.get_column(self.named([id])[0])
-        native = column.to_native()
-        codes, found = pd.factorize(native if isinstance(native, pd.Series) else np.asarray(column.to_numpy()))
-        if (codes < 0).any():
-            raise ValueError(
-                f"{self.name} must have an id in every row, got none in column {id!r} at data row "
-                f"{int((codes < 0).argmax()) + 1}."
-            )
-        ids = tuple(found.tolist())
-        for one in ids:
-            if isinstance(one, bool) or not isinstance(one, str | int):
-                raise ValueError(
-                    f"{self.name} must have ids that are text or whole numbers, got {one!r} in column {id!r}."
-                )
-        order = np.argsort(codes, kind="stable")
-        return _Groups(ids=ids, order=order, bounds=np.searchsorted(codes[order], np.arange(len(ids) + 1)))
-
-    def times(self) -> pd.Index:
-        """Dates in one time zone, or whole numbers."""
-        assert self.time is not None
-        column = self.frame.get_column(self.time)
-        label = f"column {self.time!r} of {self.name}"
-        if column.dtype.is_integer():
-            if column.is_null().any():
-                raise ValueError(f"{label} must have a number in every row, got none in some.")
-            return pd.Index(column.to_numpy().astype(np.int64))
-        if not column.dtype.is_temporal():
-            return read_dates(pd.Series(column.to_numpy(), dtype=object), label)
-        native = column.to_native()
-        if isinstance(native, pd.Series):
-            dates = pd.DatetimeIndex(native)
-        else:
-            zone = getattr(column.dtype, "time_zone", None)
-            utc = column.cast(nw.Datetime("us", zone)).dt.timestamp("us").to_numpy()
-            dates = pd.DatetimeIndex(pd.to_datetime(utc, unit="us"))
-            dates = dates if zone is None else dates.tz_localize("UTC").tz_convert(zone)
-        if dates.hasnans:
-            raise ValueError(
-                f"{label} must have a date in every row, got none at data row {int(dates.isna().argmax()) + 1}."
-            )
-        return dates
-
-    def columns(self, id: str | None) -> list[Any]:
-        """All columns that hold values."""
-        found = [column for column in self.frame.columns if column not in (id, self.time)]
-        if not found:
-            raise ValueError(f"{self.name} must have at least one column of values, got ids and times alone.")
-        return found
-
-    def named(self, names: Sequence[str]) -> list[Any]:
-        """Columns by name."""
-        known = {str(column): column for column in self.frame.columns}
-        for wanted in names:
-            if wanted not in known:
-                raise ValueError(f"{self.name} must have a column {wanted!r}, got {', '.join(map(repr, known))}.")
-        return [known[wanted] for wanted in names]
-
-    def numbers(self, columns: Sequence[Any]) -> Float64[np.ndarray, "t c"]:
-        """Values (T, C), NaN where one is missing."""
-        arrays = [self.frame.get_column(column).to_numpy() for column in columns]
-        return _to_numbers(arrays, [str(column) for column in columns], self.name)
+def match_panel(panel: Panel, columns: Sequence[str], ids: Collection[Id] | None) -> Panel:
+    """The panel with the columns of fit, in their order; raises ValueError for other columns or other ids."""
+    panel = panel.select(columns)
+    for one in panel.ids:
+        if ids is not None and one not in ids:
+            known = ", ".join(map(repr, list(ids)[:8])) + " …" * (len(ids) > 8)
+            where = "" if panel.id_column is None else f" in column {panel.id_column!r}"
+            raise ValueError(f"data must have ids that were fitted, {known}, got {one!r}{where}; fit on its rows too.")
+    return panel
 
 
-def _to_numbers(arrays: Sequence[np.ndarray], names: Sequence[str], name: str) -> Float64[np.ndarray, "t c"]:
-    """Columns as one array (T, C); what is not plain numbers goes the slow way, which says what is wrong with it."""
+def to_native(panel: Panel, columns: Mapping[str, Any]) -> Any:
+    """A frame of the library that the panel was read from; dates are given as pandas indices."""
+    assert panel.backend is not None, "only a panel that was read from a frame has a library"
+    if panel.backend is nw.Implementation.PANDAS:
+        frame = pd.DataFrame(dict(columns), copy=False)
+        return frame.set_index(panel.time_column) if panel.time_in_index else frame
+    plain, zones = {}, {}
+    for name, values in columns.items():
+        if isinstance(values, pd.DatetimeIndex) and values.tz is not None:
+            zones[name] = str(values.tz)
+            values = values.tz_convert("UTC").tz_localize(None)
+        plain[name] = np.asarray(values)
+    made = nw.from_dict(plain, backend=panel.backend)
+    for name, zone in zones.items():
+        made = made.with_columns(nw.col(name).dt.replace_time_zone("UTC").dt.convert_time_zone(zone))
+    return made.to_native()
+
+
+def columns_by_row(panel: Panel, parts: Sequence[Mapping[str, np.ndarray]]) -> dict[str, Any]:
+    """Ids, times and results per row, in the row order of the source table and without inserted rows.
+
+    Args:
+        panel: The data.
+        parts: For each series, result columns with a value per row.
+    """
+    real = [rows >= 0 for rows in panel.rows]
+    order = np.argsort(np.concatenate([rows[kept] for rows, kept in zip(panel.rows, real, strict=True)]))
+    columns: dict[str, Any] = {}
+    if panel.id_column is not None:
+        places = np.repeat(np.arange(len(panel)), [int(kept.sum()) for kept in real])
+        columns[panel.id_column] = id_column(panel, places[order])
+    if panel.times is not None:
+        assert panel.time_column is not None
+        first, *others = (times[kept] for times, kept in zip(panel.times, real, strict=True))
+        columns[panel.time_column] = first.append(others).take(order)
+    for name in parts[0]:
+        joined = np.concatenate([part[name][kept] for part, kept in zip(parts, real, strict=True)])
+        columns[name] = joined[order]
+    return columns
+
+
+def forecast_columns(
+    found: Mapping[str, np.ndarray], columns: Sequence[str], levels: Sequence[float]
+) -> dict[str, np.ndarray]:
+    """Arrays (N, P, C) and (N, P, Q, C) as columns of a table: "a", "a_q0.1", "a_lower", "a_upper"."""
+    table = {}
+    for place, name in enumerate(columns):
+        table[name] = found["forecast"][:, :, place].ravel()
+        for number, level in enumerate(levels):
+            table[f"{name}_q{level:g}"] = found["quantiles"][:, :, number, place].ravel()
+        for end in ("lower", "upper"):
+            if end in found:
+                table[f"{name}_{end}"] = found[end][:, :, place].ravel()
+    return table
+
+
+def write_forecast(
+    panel: Panel, parts: Mapping[str, np.ndarray], steps: int, columns: Sequence[str], levels: Sequence[float]
+) -> Any:
+    """Forecasts (S, P, ·) of all series as a frame, or as arrays if the data were arrays."""
+    if panel.backend is None:
+        arrays = [{name: part[place] for name, part in parts.items()} for place in range(len(panel))]
+        results = [one if len(one) > 1 else one["forecast"] for one in arrays]
+        return results[0] if panel.ids == (None,) else results
+    table: dict[str, Any] = {}
+    if panel.id_column is not None:
+        table[panel.id_column] = id_column(panel, np.repeat(np.arange(len(panel)), steps))
+    if panel.time_column is not None:
+        first, *others = (times for times in panel.next_times(steps) if times is not None)
+        table[panel.time_column] = first.append(others)
+    else:
+        table["step"] = np.tile(np.arange(1, steps + 1), len(panel))
+    return to_native(panel, table | forecast_columns(parts, columns, levels))
+
+
+def id_column(panel: Panel, places: np.ndarray) -> np.ndarray:
+    """Ids of the series with these numbers, as integers or text."""
+    return pd.Series(np.asarray(panel.ids, dtype=object)[places]).infer_objects().to_numpy()
+
+
+def _numbers(arrays: Sequence[np.ndarray], names: Sequence[str], name: str) -> Values:
+    """Columns as one array (T, C)."""
+    if any(np.iscomplexobj(array) for array in arrays):
+        raise ValueError(f"{name} must be real, got complex numbers. Complex data not supported.")
     if arrays and all(array.dtype.kind in "fiu" for array in arrays) and len(arrays[0]):
         values = np.stack(arrays, axis=1, dtype=np.float64)
         if not np.isinf(values).any():
             return values
-    return to_numbers(pd.DataFrame(dict(zip(names, arrays, strict=True))), name)
+    # slower, for nullable columns and for errors that name the cell
+    return np.ascontiguousarray(to_numbers(pd.DataFrame(dict(zip(names, arrays, strict=True))), name))
 
 
-def _open(data: Any, time: str | None, taken: Sequence[str | None], name: str) -> _Table:
-    """A frame with its column of times, which is none of those that are taken."""
+def _open(data: Any, name: str) -> Any:
+    """A narwhals frame."""
     try:
-        frame = nw.from_native(data, eager_only=True)
+        return nw.from_native(data, eager_only=True)
     except TypeError:
-        lazy = "; collect it first" if hasattr(data, "collect") else ""
+        remedy = "; collect it first" if hasattr(data, "collect") else ""
+        remedy = "; sparse data must be dense: call toarray() on it" if hasattr(data, "toarray") else remedy
         raise ValueError(
-            f"{name} must be a frame of pandas, polars or arrow, an array, or a list of arrays, got "
-            f"{type(data).__name__}{lazy}."
+            f"{name} must be a pandas, polars or arrow frame, an array, or a list of arrays, got "
+            f"{type(data).__name__}{remedy}."
         ) from None
-    in_index = False
+
+
+def _open_series(data: Any, time: str | None, taken: Sequence[str | None], name: str) -> tuple[Any, str | None, bool]:
+    """A narwhals frame, the name of its time column, and whether that was the index; `taken` are other columns."""
+    frame = _open(data, name)
     if isinstance(data, pd.DataFrame):
         if not data.columns.is_unique:
             twice = data.columns[data.columns.duplicated()][0]
@@ -350,20 +299,14 @@ def _open(data: Any, time: str | None, taken: Sequence[str | None], name: str) -
                 f"{name} must have ids and dates in columns, got a {type(data.index).__name__}; call reset_index() "
                 "and, for periods, to_timestamp()."
             )
-        in_index = isinstance(data.index, pd.DatetimeIndex) and time in (None, data.index.name)
-        if in_index:
+        if isinstance(data.index, pd.DatetimeIndex) and time in (None, data.index.name):
             time = data.index.name or "time"
-            frame = nw.from_native(data.rename_axis(time).reset_index(), eager_only=True)
-    if time is None:
-        time = _find_time(frame, taken, name)
-    table = _Table(frame=frame, time=time, name=name, time_in_index=in_index)
-    if time is not None:
-        table.named([time])
-    return table
+            return nw.from_native(data.rename_axis(time).reset_index(), eager_only=True), time, True
+    return frame, _find_time(frame, taken, name) if time is None else time, False
 
 
 def _find_time(frame: Any, taken: Sequence[str | None], name: str) -> Any:
-    """The one column of dates, or else of text; a column of values may have text in it, but does not begin with it."""
+    """The only date column, or else the only text column; a value column may hold text, but does not begin with it."""
     free = {column: kind for column, kind in frame.schema.items() if column not in taken}
     found = [column for column, kind in free.items() if kind.is_temporal()]
     if not found and len(frame):
@@ -372,8 +315,8 @@ def _find_time(frame: Any, taken: Sequence[str | None], name: str) -> Any:
         found = [column for column, cell in first.items() if isinstance(cell, str) and not _is_number(cell)]
     if len(found) > 1:
         raise ValueError(
-            f"{name} must have one column of times, got {', '.join(map(repr, found))}; name it with time, a column of "
-            "ids with id, and those to read with values."
+            f"{name} must have one time column, got {', '.join(map(repr, found))}; name it with time, an id column "
+            "with id, and the columns to read with values."
         )
     return found[0] if found else None
 
@@ -386,32 +329,101 @@ def _is_number(text: str) -> bool:
     return True
 
 
+def _column(frame: Any, wanted: str, name: str) -> Any:
+    """The column with this name, which may be a number in pandas."""
+    known = {str(column): column for column in frame.columns}
+    if wanted not in known:
+        raise ValueError(f"{name} must have a column {wanted!r}, got {', '.join(map(repr, known))}.")
+    return known[wanted]
+
+
+def _times(column: Any, time: str, name: str) -> pd.Index:
+    """Dates in one time zone, or integers."""
+    label = f"column {time!r} of {name}"
+    if column.dtype.is_integer():
+        if column.is_null().any():
+            raise ValueError(f"{label} must have a number in every row, got none in some.")
+        return pd.Index(column.to_numpy().astype(np.int64))
+    if not column.dtype.is_temporal():
+        return parse_dates(pd.Series(column.to_numpy(), dtype=object), label)
+    native = column.to_native()
+    if isinstance(native, pd.Series):
+        dates = pd.DatetimeIndex(native)
+    else:
+        zone = getattr(column.dtype, "time_zone", None)
+        utc = column.cast(nw.Datetime("us", zone)).dt.timestamp("us").to_numpy()
+        dates = pd.DatetimeIndex(pd.to_datetime(utc, unit="us"))
+        dates = dates if zone is None else dates.tz_localize("UTC").tz_convert(zone)
+    if dates.hasnans:
+        row = int(dates.isna().argmax()) + 1
+        raise ValueError(f"{label} must have a date in every row, got none at data row {row}.")
+    return dates
+
+
 def _read_arrays(data: Any, missing: Missing, name: str) -> Panel:
     several = not isinstance(data, np.ndarray)
-    arrays = list(data) if several else [data]
-    cut, parts = None, []
-    for place, array in enumerate(arrays):
-        label = place if several else None
-        what = name if label is None else f"series {label!r} of {name}"
+    parts: list[Values] = []
+    for place, array in enumerate(data if several else [data]):
+        what = f"series {place!r} of {name}" if several else name
         if not isinstance(array, np.ndarray) or array.ndim not in (1, 2):
-            raise ValueError(f"{what} must be an array (T,) or (T, C), got {_shape(array)}.")
+            found = f"shape {array.shape}" if isinstance(array, np.ndarray) else type(array).__name__
+            raise ValueError(f"{what} must be an array (T,) or (T, C), got {found}.")
         array = array.reshape(len(array), -1) if array.size else array.reshape(len(array), 1)
-        names = tuple(str(column) for column in range(array.shape[1]))
-        numbers = _to_numbers(list(array.T), names, what)
-        cut = cut or _Cut(names=names, missing=missing, name=name, freq=None)
-        if array.shape[1] != len(cut.names):
-            raise ValueError(f"{what} must have {len(cut.names)} columns, as the first has, got {array.shape[1]}.")
-        rows = np.arange(len(array))
-        parts.append(cut.series(label, numbers, rows, rows, None))
-    assert cut is not None
-    return Panel(
-        ids=tuple(range(len(arrays))) if several else (None,),
-        columns=cut.names,
-        values=tuple(part.values for part in parts),
-        rows=tuple(part.rows for part in parts),
-        filled=sum(part.filled for part in parts),
-    )
+        parts.append(_numbers(list(array.T), _names(array.shape[1]), what))
+        if array.shape[1] != parts[0].shape[1]:
+            raise ValueError(f"{what} must have {parts[0].shape[1]} columns, as the first has, got {array.shape[1]}.")
+    ids = np.repeat(np.arange(len(parts)), [len(part) for part in parts]) if several else None
+    values = np.concatenate(parts) if several else parts[0]
+    return make_panel(values, _names(values.shape[1]), ids=ids, missing=missing, name=name)
 
 
-def _shape(thing: object) -> str:
-    return f"shape {thing.shape}" if isinstance(thing, np.ndarray) else type(thing).__name__
+def _read_case_arrays(data: Any, labels: np.ndarray | None, missing: Missing, name: str) -> Panel:
+    if isinstance(data, np.ndarray) and data.dtype != object:
+        if data.ndim == 2:
+            data = data[:, None]  # (n, 1, L)
+        if data.ndim != 3:
+            raise ValueError(
+                f"{name} must be an array (n, C, L) of n cases with C channels, or (n, L), got shape {data.shape}. "
+                "Reshape your data: one case is array[None]."
+            )
+    if not len(data):
+        raise ValueError(f"{name} must have at least one case, got 0 sample(s).")
+    cases: list[Values] = []
+    for number, entry in enumerate(data, 1):
+        what = f"case {number} of {name}"
+        case = np.asarray(entry)
+        case = case[None] if case.ndim == 1 else case
+        if case.ndim != 2 or not case.size:
+            raise ValueError(f"{what} must be an array (C, l) or (l,) with at least one step, got shape {case.shape}.")
+        if np.iscomplexobj(case):
+            raise ValueError(f"{what} must hold real numbers, got {case.dtype}. Complex data not supported.")
+        try:
+            values = np.ascontiguousarray(case.T, dtype=np.float64)
+        except (ValueError, TypeError) as error:
+            raise ValueError(f"{what} must hold only numbers, got {error}; convert it first.") from None
+        if not np.isfinite(values).all():
+            frame = pd.DataFrame(values).add_prefix("channel ")
+            values = fill_missing(to_numbers(frame, what), list(frame.columns), what, missing)
+        cases.append(values)
+        if values.shape[1] != cases[0].shape[1]:
+            raise ValueError(
+                f"{what} must have {cases[0].shape[1]} channels, as the first case has, got {values.shape[1]}."
+            )
+    columns = _names(cases[0].shape[1])
+    return Panel(values=tuple(cases), columns=columns, ids=tuple(range(len(cases))), labels=labels)
+
+
+def _label_per_case(ids: Sequence[Id], labels: Sequence[Any], where: str) -> dict[Id, Any]:
+    """Label by id, from the ids and labels of all rows."""
+    found: dict[Id, Any] = {}
+    for row, (one, kind) in enumerate(zip(ids, labels, strict=True), 1):
+        if found.setdefault(one, kind) != kind:
+            raise ValueError(
+                f"{where} must have one label per case, got {kind!r} after {found[one]!r} for case {one!r} at data row "
+                f"{row}."
+            )
+    return found
+
+
+def _names(count: int) -> tuple[str, ...]:
+    return tuple(map(str, range(count)))

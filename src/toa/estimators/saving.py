@@ -1,12 +1,12 @@
-"""Fitted estimators as files: tensors in safetensors, all else in JSON, with versions and a checksum.
+"""Files of fitted estimators: tensors in safetensors, everything else in JSON, with versions and a checksum.
 
     save_file(path, "forecaster", tensors, facts)      # one file
     saved = load_file(path, "forecaster")              # saved.tensors, saved.facts
     save_folder(folder, "forecaster", tensors, facts)  # config.json and model.safetensors, as on the Hugging Face hub
     saved = load_folder(folder, "forecaster")
 
-`facts` is what JSON can hold. A file is written whole or not at all. One that was cut short or edited, of another kind
-or of another version of the format is refused; nothing in it is ever executed.
+`facts` are JSON values. Writing is atomic. Reading raises ValueError for a file that was truncated or edited, or that
+has another kind or format version; it never executes anything.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ import toa
 from toa._files import write_atomically
 from toa.tasks.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 
-# raised when a file of before can no longer be read as it was meant
+# increased when older files can no longer be read
 FORMAT = 1
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 
@@ -38,11 +38,11 @@ def save_file(path: Path, kind: str, tensors: Mapping[str, Tensor], facts: Mappi
 
 
 def load_file(path: Path, kind: str) -> Checkpoint:
-    """Read what `save_file` wrote.
+    """Read a file that `save_file` wrote.
 
     Raises:
         FileNotFoundError: If there is no such file.
-        ValueError: If it is damaged, edited, or not what it should be.
+        ValueError: If it is damaged, edited, or of another kind.
     """
     if not path.is_file():
         hint = "; load a folder with from_pretrained" if path.is_dir() else ""
@@ -60,7 +60,7 @@ def save_folder(folder: Path, kind: str, tensors: Mapping[str, Tensor], facts: M
 
 
 def load_folder(folder: Path, kind: str) -> Checkpoint:
-    """Read what `save_folder` wrote; see `load_file`."""
+    """Read a folder that `save_folder` wrote; see `load_file`."""
     for name in (CONFIG, WEIGHTS):
         if not (folder / name).is_file():
             raise FileNotFoundError(f"{folder} must hold {CONFIG} and {WEIGHTS} of a {kind}, got no {name}.")
@@ -76,8 +76,8 @@ def _read(path: Path, kind: str) -> Checkpoint:
         return load_checkpoint(path)
     except ValueError as error:
         raise ValueError(
-            f"{path} must be a {kind} saved by toa, got a file that is none or was cut short ({error.__cause__}); "
-            "save it again, or get it whole."
+            f"{path} must be a {kind} saved by toa, got another or a truncated file ({error.__cause__}); save or "
+            "copy it again."
         ) from None
 
 
@@ -93,29 +93,31 @@ def _header(kind: str, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) 
 
 def _checked(path: Path, kind: str, header: Any, tensors: dict[str, Tensor]) -> Checkpoint:
     if not isinstance(header, dict) or not {"format", "kind", "facts", "checksum"} <= set(header):
-        raise ValueError(f"{path} must be a {kind} saved by toa, got a file of something else.")
+        raise ValueError(f"{path} must be a {kind} saved by toa, got another file.")
     if header["format"] != FORMAT:
         made = header.get("versions")
         by = f" of toa {made.get('toa')}" if isinstance(made, dict) else ""
         raise ValueError(
-            f"{path} must be of format {FORMAT}, the one that toa {toa.__version__} reads, got format "
+            f"{path} must have format {FORMAT}, which toa {toa.__version__} reads, got format "
             f"{header['format']!r}{by}; use that version of toa, or fit and save again."
         )
     if header["kind"] != kind:
-        raise ValueError(f"{path} must be a saved {kind}, got a {header['kind']}; load it as what it is.")
+        raise ValueError(
+            f"{path} must be a saved {kind}, got a {header['kind']}; load it with the class of that estimator."
+        )
     rest = {key: value for key, value in header.items() if key != "checksum"}
     if header["checksum"] != _checksum(rest, tensors):
         raise ValueError(
-            f"{path} must be as it was saved, by its checksum, got a file that was edited or damaged; get it again."
+            f"{path} must have the content that its checksum states, got an edited or damaged file; copy it again."
         )
     return Checkpoint(tensors=tensors, facts=header["facts"])
 
 
 def _checksum(header: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
-    """Sha256 of all there is: the header as canonical JSON, each tensor's name, type, shape and bytes."""
+    """Sha256 of the header as canonical JSON and of the name, type, shape and bytes of each tensor."""
     digest = hashlib.sha256(json.dumps(header, sort_keys=True, separators=(",", ":")).encode())
     for name, tensor in sorted(tensors.items()):
         digest.update(f"\0{name}\0{tensor.dtype}\0{tuple(tensor.shape)}\0".encode())
-        # bytes of any type, bfloat16 included
+        # uint8 view, because numpy has no bfloat16
         digest.update(np.ascontiguousarray(tensor.reshape(-1).view(torch.uint8).numpy()).data)
     return digest.hexdigest()

@@ -1,74 +1,134 @@
-"""What a forecaster chooses by size where nothing is said: look-back, model, batches and epochs.
+"""Defaults that depend on the size of the data: look-back, window, model, batch size and epochs of the estimators.
 
-The default PatchTST is small, its patches do not overlap, and an epoch has a bounded number of windows: 10,000 rows of
-7 columns train in about a minute on a CPU, and a table of any size in a few.
+The default models are small: a forecaster trains on 10,000 rows of 7 columns in about a minute on a CPU, and an epoch
+of a larger table uses a bounded number of windows.
 """
 
-from dataclasses import dataclass
+import math
 from typing import Any
 
 from toa._checks import check_at_least, check_choice
 from toa.models import BACKBONES, backbone_names
 
-# look-back: so many rows, or twice the horizon up to the second, as far as the shortest series has them
+# forecaster: default look-back, and the largest, for horizons of more than half the default
 _LOOKBACK = (512, 1024)
-# tokens of a channel, about
-_PATCHES = 21
-_BATCH = (16, 128)
-# windows of one channel that an epoch has at most
-_EPOCH = 120_000
-# training goes on for about so many steps, within these bounds on the epochs
-_STEPS = 400
-_EPOCHS = (6, 60)
-# of the models with such sizes; `settings` goes over it
-_SIZES: dict[str, Any] = {"embed_dim": 16, "num_heads": 4, "num_layers": 2, "ff_dim": 64, "dropout": 0.2}
-_WIDE: dict[str, Any] = {"embed_dim": 64, "num_heads": 4, "num_layers": 2, "ff_dim": 128, "dropout": 0.1}
-# its default where a model has one; it is odd, and no longer than the look-back
+# forecaster: approximate number of tokens per channel
+_FORECAST_PATCHES = 21
+_FORECAST_BATCH = (16, 128)
+# forecaster: windows times channels per epoch, at most
+_EPOCH_WINDOWS = 120_000
+# forecaster: approximate number of training steps, and bounds on the epochs
+_FORECAST_STEPS = 400
+_FORECAST_EPOCHS = (6, 60)
+_FORECAST_SIZES: dict[str, Any] = {"embed_dim": 16, "num_heads": 4, "num_layers": 2, "ff_dim": 64, "dropout": 0.2}
+_FORECAST_WIDE: dict[str, Any] = {"embed_dim": 64, "num_heads": 4, "num_layers": 2, "ff_dim": 128, "dropout": 0.1}
+# default of models with a moving average; it must be odd and at most the look-back
 _MOVING_AVERAGE = 25
+
+# detector and classifier: approximate number of training steps, and bounds on the epochs
+_STEPS = 1000
+_EPOCHS = (10, 100)
+
+# detector: bounds on the window, a fifth of the longest series
+_WINDOW = (8, 100)
+# detector: bounds on the windows per epoch, and windows times channels per epoch
+_WINDOWS = (2_000, 20_000)
+_CHANNEL_WINDOWS = 60_000
+# detector: with more channels, one token per channel costs less than patches of each channel
+_MANY_CHANNELS = 32
+_DETECTOR_SIZES: dict[str, Any] = {"embed_dim": 32, "num_heads": 4, "num_layers": 2, "ff_dim": 64, "dropout": 0.1}
+
+# classifier: longest case with one token per step; longer ones have patches
+_POINTS = 400
+# classifier: approximate number of patches per channel
+_CASE_PATCHES = 64
+# classifier: bounds on the batch size, an eighth of the cases
+_CASE_BATCH = (8, 64)
+_CLASSIFIER_SIZES: dict[str, Any] = {"embed_dim": 64, "num_heads": 4, "num_layers": 2, "ff_dim": 128, "dropout": 0.1}
 
 
 def choose_lookback(rows: int, horizon: int) -> int:
-    """Rows to see, if the shortest series has so many to train on."""
+    """Look-back of a forecaster whose shortest series has this many training rows."""
     wanted = min(max(_LOOKBACK[0], 2 * horizon), _LOOKBACK[1])
-    room = max(1, (rows - horizon) // 2)
-    return wanted if wanted <= room else room - room % 8 if room >= 16 else room
+    longest = max(1, (rows - horizon) // 2)
+    return wanted if wanted <= longest else longest - longest % 8 if longest >= 16 else longest
 
 
 def choose_settings(backbone: str, lookback: int, horizon: int) -> dict[str, Any]:
-    """Sizes and parts of a model; none for what it does not have."""
+    """Settings of a forecasting backbone, restricted to those that it has."""
     check_choice("backbone", backbone, backbone_names("forecast"))
     known = BACKBONES[backbone].settings("forecast")
-    sizes = dict(_SIZES if backbone == "patchtst" else _WIDE)
-    patch = max(1, min(lookback, round(lookback / _PATCHES)))
+    sizes = dict(_FORECAST_SIZES if backbone == "patchtst" else _FORECAST_WIDE)
+    patch = max(1, min(lookback, round(lookback / _FORECAST_PATCHES)))
     sizes |= {"patch_len": patch, "stride": patch, "label_len": max(1, min(lookback // 2, horizon))}
     if lookback < _MOVING_AVERAGE:
         sizes["moving_average"] = max(1, lookback - 1 + lookback % 2)
     return {name: value for name, value in sizes.items() if name in known}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Schedule:
-    """How long to train.
+def choose_schedule(windows: int, channels: int, *, batch_size: int | None, epochs: int | None) -> dict[str, int]:
+    """Windows per batch, batches per epoch ("steps") and epochs of a forecaster.
 
-    Attributes:
-        batch_size: Windows a batch.
-        steps: Batches an epoch.
-        epochs: Passes at most.
+    An epoch of a large table uses a random part of the windows.
     """
-
-    batch_size: int
-    steps: int
-    epochs: int
-
-
-def choose_schedule(windows: int, channels: int, *, batch_size: int | None, epochs: int | None) -> Schedule:
-    """Batches and epochs for so many windows; an epoch of a large table sees a random part of them."""
-    least, most = _BATCH
+    least, most = _FORECAST_BATCH
     size = max(least, min(most, windows // 32)) if batch_size is None else batch_size
     check_at_least("batch_size", size, 1)
-    shown = min(windows, max(size, _EPOCH // channels))
-    steps = -(-shown // size)
+    used = min(windows, max(size, _EPOCH_WINDOWS // channels))
+    steps = -(-used // size)
     if epochs is not None:
         check_at_least("epochs", epochs, 1)
-    chosen = min(_EPOCHS[1], max(_EPOCHS[0], -(-_STEPS // steps))) if epochs is None else epochs
-    return Schedule(batch_size=size, steps=steps, epochs=chosen)
+    fewest, longest = _FORECAST_EPOCHS
+    chosen = min(longest, max(fewest, -(-_FORECAST_STEPS // steps))) if epochs is None else epochs
+    return {"batch_size": size, "steps": steps, "epochs": chosen}
+
+
+def choose_epochs(epochs: int | None, steps_per_epoch: int) -> int:
+    """Epochs of a detector or classifier; None gives few for a large table and many for a small one."""
+    if epochs is not None:
+        check_at_least("epochs", epochs, 1)
+        return epochs
+    least, most = _EPOCHS
+    return min(most, max(least, math.ceil(_STEPS / steps_per_epoch)))
+
+
+def choose_window(window: int | None, longest: int) -> int:
+    """Window of a detector whose longest series has this many rows."""
+    least, most = _WINDOW
+    chosen = max(least, min(most, longest // 5)) if window is None else window
+    check_at_least("window", chosen, 2)
+    return chosen
+
+
+def choose_stride(windows: int, channels: int) -> int:
+    """Rows between two training windows of a detector."""
+    least, most = _WINDOWS
+    return -(-windows // max(least, min(most, _CHANNEL_WINDOWS // channels)))
+
+
+def choose_reconstructor(backbone: str | None, window: int, channels: int) -> tuple[str, dict[str, Any]]:
+    """Backbone and settings of a detector."""
+    chosen = backbone or ("itransformer" if channels > _MANY_CHANNELS else "patchtst")
+    check_choice("backbone", chosen, backbone_names("reconstruct"))
+    sizes = dict(_DETECTOR_SIZES)
+    if chosen == "patchtst":
+        patch = max(2, min(16, window // 4))
+        sizes |= {"patch_len": patch, "stride": max(1, patch // 2)}
+    return chosen, sizes
+
+
+def choose_classifier(backbone: str | None, length: int) -> tuple[str, dict[str, Any]]:
+    """Backbone and settings of a classifier."""
+    chosen = backbone or ("transformer" if length <= _POINTS else "patchtst")
+    check_choice("backbone", chosen, backbone_names("classify"))
+    sizes = dict(_CLASSIFIER_SIZES)
+    if chosen == "patchtst":
+        patch = max(1, min(length, 2 * length // _CASE_PATCHES or length // 2))
+        sizes |= {"patch_len": patch, "stride": max(1, patch // 2)}
+    return chosen, sizes
+
+
+def choose_case_batch(batch_size: int | None, cases: int) -> int:
+    """Batch size of a classifier."""
+    least, most = _CASE_BATCH
+    return max(least, min(most, cases // 8)) if batch_size is None else batch_size

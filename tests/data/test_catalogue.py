@@ -29,10 +29,10 @@ def test_subsets_name_their_full_set_and_are_narrower():
         full = DATASETS[spec.subset_of]
         assert spec.channels < full.channels
         assert (spec.rows, spec.split, spec.frequency) == (full.rows, full.split, full.frequency)
-        assert "cannot be set against published" in spec.note
+        assert "cannot be compared with published" in spec.note
 
 
-def test_every_entry_names_an_https_source_and_serves_official_files_alone():
+def test_every_entry_has_an_https_source_and_only_official_urls():
     for name in DATASETS:
         spec = DATASETS[name]
         assert spec.source.startswith("https://")
@@ -62,6 +62,6 @@ def test_entries_are_frozen():
         ({"sha256": "abc"}, ("sha256 must be 64", "'abc'")),
     ],
 )
-def test_an_entry_that_cannot_be_is_refused(change, parts):
+def test_an_invalid_entry_raises(change, parts):
     with pytest.raises(ValueError, match=message(*parts)):
         make_spec(**change)

@@ -1,9 +1,9 @@
-"""Models around a model: quantiles and known features beside it, units and intervals around it.
+"""The models around a forecasting model: quantiles and covariates inside, scaling and intervals outside.
 
 Alphabet: B batch, L look-back, P horizon, C channels, F features, Q levels, S series.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import torch
@@ -12,23 +12,22 @@ from torch import Tensor, nn
 from toa.models import ForecastModel
 from toa.tasks.metrics import FORECAST_METRICS, pinball_error
 
-# width of the network from known features to their effect
+# width of the network from features to their effect
 _FEATURE_WIDTH = 32
-# of a look-back that hardly moves, in standard deviations of the column: keeps its band from closing
+# smallest spread of a look-back, in standard deviations of the column: keeps intervals of a flat series open
 _LEAST_SPREAD = 0.1
 
 
 class HorizonModel(nn.Module):
-    """A series (B, L, C) to its next P values at each of Q levels: (B, P, Q, C).
+    """Forecast the next P values of a series (B, L, C) at each of Q quantile levels: (B, P, Q, C).
 
-    The model inside forecasts P * Q values a channel, the levels of a step side by side. What known features (calendar,
-    covariates) do to a series is learned by a network g of their own, taken off the past and put onto the forecast, so
-    that it serves every model: f(x - g(past)) + g(future). It starts as zero.
+    The inner model f forecasts P * Q values per channel, the levels of a step next to each other. A network g learns
+    the effect of the features (calendar, covariates): f(x - g(past features)) + g(future features), initially g = 0.
 
     Args:
-        model: Of P * Q steps.
-        levels: Number of levels Q; 1 for forecasts without quantiles.
-        features: Number of known features F; 0 for none.
+        model: Forecasting model with horizon P * Q.
+        levels: Number of levels Q; 1 without quantiles.
+        features: Number of features F; 0 for none.
         channels: Number of channels C.
     """
 
@@ -45,30 +44,30 @@ class HorizonModel(nn.Module):
 
     def forward(self, series: Tensor, marks: Tensor | None = None, future_marks: Tensor | None = None) -> Tensor:
         """Forecast at all levels."""
-        return self._levelled(self.model(self._without_effect(series, marks)), future_marks)
+        return self._split_levels(self.model(self._without_effect(series, marks)), future_marks)
 
     def forecast_and_penalty(
         self, series: Tensor, marks: Tensor | None = None, future_marks: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Forecast at all levels, and the auxiliary loss of the model inside, zero if it has none."""
+        """Forecast at all levels, and the auxiliary loss of the inner model, zero if it has none."""
         inner = getattr(self.model, "forecast_and_penalty", None)
         if inner is None:
             return self(series, marks, future_marks), series.new_zeros(())
         forecast, penalty = inner(self._without_effect(series, marks))
-        return self._levelled(forecast, future_marks), penalty
+        return self._split_levels(forecast, future_marks), penalty
 
     def _without_effect(self, series: Tensor, marks: Tensor | None) -> Tensor:
         return series if self.effect is None else series - self.effect(marks)
 
-    def _levelled(self, forecast: Tensor, future_marks: Tensor | None) -> Tensor:
-        levelled = forecast.unflatten(1, (-1, self.levels))  # (B, P, Q, C)
-        return levelled if self.effect is None else levelled + self.effect(future_marks).unsqueeze(2)
+    def _split_levels(self, forecast: Tensor, future_marks: Tensor | None) -> Tensor:
+        split = forecast.unflatten(1, (-1, self.levels))  # (B, P, Q, C)
+        return split if self.effect is None else split + self.effect(future_marks).unsqueeze(2)
 
 
 def horizon_error(loss: str, levels: Tensor | None) -> Callable[[Tensor, Tensor], Tensor]:
-    """Error of a forecast (B, P, Q, C) against (B, P, C), entry by entry: pinball at levels, else a metric by name.
+    """Elementwise error of a forecast (B, P, Q, C) against (B, P, C): pinball for levels, else a metric by name.
 
-    Levels are on the training device: a step must not wait for what is elsewhere.
+    Levels must be on the training device, so that a step does not wait for a copy.
     """
     if levels is not None:
         return lambda forecast, y: pinball_error(forecast, y, levels)
@@ -77,19 +76,19 @@ def horizon_error(loss: str, levels: Tensor | None) -> Callable[[Tensor, Tensor]
 
 
 def horizon_loss(error: Callable[[Tensor, Tensor], Tensor]) -> Callable[..., Tensor]:
-    """The mean of an error as a training loss of a `HorizonModel`, its penalty added."""
+    """Training loss of a `HorizonModel`: the mean of an error plus the penalty of the model."""
 
-    def loss_of(
+    def loss(
         model: nn.Module, x: Tensor, y: Tensor, marks: Tensor | None = None, future_marks: Tensor | None = None
     ) -> Tensor:
         forecast, penalty = model.forecast_and_penalty(x, marks, future_marks)  # type: ignore[operator]
         return error(forecast, y).mean() + penalty
 
-    return loss_of
+    return loss
 
 
-class Outcome(NamedTuple):
-    """A forecast (B, P, C); its quantiles (B, P, Q, C) and the ends of its interval (B, P, C), if there are any."""
+class Prediction(NamedTuple):
+    """A forecast (B, P, C), its quantiles (B, P, Q, C) and the bounds of its interval (B, P, C), or None."""
 
     forecast: Tensor
     quantiles: Tensor | None = None
@@ -98,18 +97,18 @@ class Outcome(NamedTuple):
 
 
 class UnitsModel(nn.Module):
-    """From a series in its own units to its forecast in them, scaling and intervals inside; all in float64.
+    """Forecast in the units of the data: scaling and intervals around a `HorizonModel`, in float64.
 
-    Quantiles are put in order where they cross. An interval is the forecast more and less `width` times the spread of
-    the look-back, whose standard deviation says how much a series moves at present.
+    Quantiles that cross are sorted. The interval is forecast ± width * spread, where spread is the standard deviation
+    of the look-back.
 
     Args:
-        model: From standardised values to forecasts at the levels.
-        mean: Of each series and channel (S, C).
-        std: Likewise.
-        point: Which level is the forecast itself.
-        shown: Which levels are asked for as quantiles.
-        width: Of the interval (P, C), in spreads; None for no interval.
+        model: Model on standardised values.
+        mean: Mean of each series and channel (S, C).
+        std: Standard deviation (S, C).
+        point: Number of the level that is the forecast itself.
+        shown: Numbers of the levels to return as quantiles.
+        width: Width of the interval (P, C), in spreads; None for no interval.
     """
 
     def __init__(
@@ -135,7 +134,7 @@ class UnitsModel(nn.Module):
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """Fields of an `Outcome` that a call returns."""
+        """Fields of a `Prediction` that a call returns."""
         quantiles = ("quantiles",) if self.shown else ()
         return ("forecast", *quantiles, *(() if self.width is None else ("lower", "upper")))
 
@@ -146,13 +145,13 @@ class UnitsModel(nn.Module):
         marks: Tensor | None = None,
         future_marks: Tensor | None = None,
     ) -> tuple[Tensor, ...]:
-        """What `outputs` names.
+        """The fields that `outputs` names.
 
         Args:
-            series: (B, L, C), in float64.
-            which: Number of the series (B,) that each is the end of; None if there is one.
-            marks: Known features of the past (B, L, F), in float32.
-            future_marks: Those of the steps to forecast (B, P, F).
+            series: Look-backs (B, L, C) in float64.
+            which: Number of the series (B,) of each look-back; None for one series.
+            marks: Features of the look-back (B, L, F) in float32.
+            future_marks: Features of the forecast steps (B, P, F).
         """
         places = slice(0, 1) if which is None else which
         mean, std = self.mean[places].unsqueeze(1), self.std[places].unsqueeze(1)  # (B, 1, C)
@@ -169,20 +168,31 @@ class UnitsModel(nn.Module):
             found += ((forecast - half) * std + mean, (forecast + half) * std + mean)
         return found
 
+    @torch.no_grad()
+    def predict(self, batches: Iterable[tuple[Tensor | None, ...]]) -> Prediction:
+        """Apply the model to the arguments of `forward`, batch by batch; results are on the CPU."""
+        device = self.mean.device
+        parts = []
+        for inputs in batches:
+            found = self(*(None if x is None else x.to(device) for x in inputs))
+            parts.append([part.cpu() for part in found])
+        joined = (found[0] if len(found) == 1 else torch.cat(found) for found in zip(*parts, strict=True))
+        return Prediction(**dict(zip(self.outputs, joined, strict=True)))
+
 
 def spread(series: Tensor) -> Tensor:
-    """How much a standardised look-back (B, L, C) moves: (B, 1, C)."""
+    """Standard deviation of a standardised look-back (B, L, C), at least about 0.1: (B, 1, C)."""
     return (series.var(1, correction=0, keepdim=True) + _LEAST_SPREAD**2).sqrt()
 
 
 def conformal_width(scores: Tensor, level: float) -> Tensor:
-    """Split-conformal width (P, C) of calibration scores |error| / spread (N, P, C).
+    """Split-conformal width (P, C) from calibration scores |error| / spread (N, P, C).
 
-    The ceil((N + 1) level)-th smallest of each step and channel: a new score that is exchangeable with these is not
-    larger with a probability of at least `level`.
+    This is the ceil((N + 1) level)-th smallest score of each step and channel. A new score that is exchangeable with
+    these is at most the width with probability `level` or more.
 
     Raises:
-        ValueError: If there are too few.
+        ValueError: If there are too few scores.
     """
     count = len(scores)
     rank = -int(-(count + 1) * level // 1)
@@ -193,24 +203,3 @@ def conformal_width(scores: Tensor, level: float) -> Tensor:
             "validation_share, or use a longer series or a smaller interval."
         )
     return scores.kthvalue(rank, 0).values
-
-
-@torch.no_grad()
-def apply_in_batches(model: UnitsModel, inputs: tuple[Tensor | None, ...], batch_size: int = 512) -> Outcome:
-    """All rows of the inputs, so many at a time, results on the CPU."""
-    device = next(model.parameters()).device
-    count = next(x.shape[0] for x in inputs if x is not None)
-    parts = []
-    for start in range(0, count, batch_size):
-        piece = (None if x is None else x[start : start + batch_size].to(device) for x in inputs)
-        named = zip(model.outputs, model(*piece), strict=True)
-        parts.append(Outcome(**{name: found.cpu() for name, found in named}))
-    return join_outcomes(parts)
-
-
-def join_outcomes(parts: Sequence[Outcome]) -> Outcome:
-    """Outcomes of several batches as one."""
-    if len(parts) == 1:
-        return parts[0]
-    forecast, *others = zip(*parts, strict=True)
-    return Outcome(torch.cat(forecast), *(None if part[0] is None else torch.cat(part) for part in others))

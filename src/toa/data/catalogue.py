@@ -1,0 +1,207 @@
+"""The catalogue of benchmark datasets, read from the TOML files in `catalogues/`.
+
+To add a dataset, add a table to the TOML file of its task. The classes below are the fields of an entry.
+"""
+
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from toa._checks import check_at_least, check_choice
+from toa._registry import Registry
+from toa.data.marks import FREQUENCIES
+from toa.data.panel import FILLS
+from toa.data.splits import SPLIT_RULES
+
+# "ett-csv" keeps the order of the columns, "csv" moves the target to the end, "csv-undated" has a header but no dates
+READERS = ("csv", "ett-csv", "csv-undated", "txt", "npz")
+UEA_ARCHIVE = "https://www.timeseriesclassification.com"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FileSpec:
+    """One file of a dataset.
+
+    Args:
+        name: Name of the dataset.
+        source: Page of the maker of the data.
+        path: Path below a data folder, in the layout of the Time-Series-Library and iTransformer data packs.
+        url: Address of the file, or None if no official server has it in this layout.
+        sha256: Checksum of the unpacked content, or None if unknown.
+        note: Hint for users who look for the file.
+    """
+
+    name: str
+    source: str
+    path: str
+    url: str | None = None
+    sha256: str | None = None
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        place = PurePosixPath(self.path)
+        if place.is_absolute() or ".." in place.parts or not place.name:
+            raise ValueError(f"path must be relative to a data folder and stay inside it, got {self.path!r}.")
+        if self.sha256 is not None and not re.fullmatch("[0-9a-f]{64}", self.sha256):
+            raise ValueError(f"sha256 must be 64 lowercase hexadecimal digits, got {self.sha256!r}.")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DatasetSpec(FileSpec):
+    """A forecasting dataset: one file.
+
+    Args:
+        channels: Number of value columns, without dates.
+        split: Name of a rule in `toa.data.splits`.
+        reader: File format, see `toa.data.read_dataset`.
+        target: Column that the "csv" reader moves to the end.
+        subset_of: The full dataset, if this is a part of one. Results on a part are not benchmark results.
+        duplicate_dates: Whether the official file repeats a date; otherwise a repeated date raises an error.
+    """
+
+    rows: int
+    channels: int
+    frequency: str
+    split: str
+    reader: str
+    licence: str
+    target: str | None = None
+    subset_of: str | None = None
+    duplicate_dates: bool = False
+
+    def __post_init__(self) -> None:
+        FileSpec.__post_init__(self)
+        check_at_least("rows", self.rows, 1)
+        check_at_least("channels", self.channels, 1)
+        check_choice("frequency", self.frequency, FREQUENCIES)
+        check_choice("split", self.split, SPLIT_RULES)
+        check_choice("reader", self.reader, READERS)
+
+    @property
+    def dated(self) -> bool:
+        """Whether the file has dates, which time marks need."""
+        return self.reader in ("csv", "ett-csv")
+
+
+# train, test and labels; without labels, they are the last column of both other files
+AnomalyFiles = tuple[FileSpec, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AnomalySpec:
+    """An anomaly-detection dataset: a train series, a test series and a label for each test step.
+
+    Args:
+        channels: Number of value columns, without index, dates and labels.
+        label_ratio: Share of test steps labelled anomalous, to four digits.
+        layouts: Alternative sets of files. The first complete one is read.
+        index_column: Whether to drop the first column of csv files.
+        fill: How the field fills missing values, or None if the files have none.
+        subset_of: The full dataset, if this is a part of one.
+    """
+
+    name: str
+    train_rows: int
+    test_rows: int
+    channels: int
+    label_ratio: float
+    licence: str
+    source: str
+    layouts: tuple[AnomalyFiles, ...]
+    index_column: bool = False
+    fill: str | None = None
+    subset_of: str | None = None
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        for name in ("train_rows", "test_rows", "channels"):
+            check_at_least(name, getattr(self, name), 1)
+        if not 0.0 < self.label_ratio < 1.0:
+            raise ValueError(f"label_ratio must lie in (0, 1), got {self.label_ratio}.")
+        if self.fill is not None:
+            check_choice("fill", self.fill, FILLS)
+        if not self.layouts or any(len(files) not in (2, 3) for files in self.layouts):
+            raise ValueError(f"layouts must name train, test and labels of {self.name}, got {self.layouts}.")
+
+    @property
+    def served(self) -> AnomalyFiles | None:
+        """The layout that can be downloaded, or None."""
+        return next((files for files in self.layouts if all(file.url for file in files)), None)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ClassificationSpec:
+    """A dataset of the UEA archive: labelled cases for training and for testing.
+
+    Args:
+        train: Number of training cases.
+        test: Number of test cases.
+        length: Steps of the longest case.
+        classes: Number of classes in the training cases.
+        variable: Whether cases differ in length.
+        verified: Whether the sizes were read from the files. Otherwise only channels and classes are checked, because
+            releases of the archive differ in cases or length.
+        sha256: Checksums of one known copy of both unpacked files. Other copies may differ in bytes.
+    """
+
+    name: str
+    train: int
+    test: int
+    length: int
+    channels: int
+    classes: int
+    variable: bool = False
+    verified: bool = False
+    sha256: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("train", "test", "length", "channels"):
+            check_at_least(name, getattr(self, name), 1)
+        check_at_least("classes", self.classes, 2)
+
+    def files(self) -> tuple[str, str]:
+        """Paths of the training and test file below a data folder."""
+        return f"{self.name}/{self.name}_TRAIN.ts", f"{self.name}/{self.name}_TEST.ts"
+
+
+def _entries(task: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Names and fields of a catalogue file, with defaults and group fields filled in."""
+    content = tomllib.loads((Path(__file__).parent / "catalogues" / f"{task}.toml").read_text(encoding="utf-8"))
+    defaults, groups = content.pop("defaults", {}), content.pop("groups", {})
+    for name, entry in content.items():
+        yield name, {**defaults, **groups.get(entry.pop("group", None), {}), **entry, "name": name}
+
+
+def _anomaly_spec(entry: Mapping[str, Any]) -> AnomalySpec:
+    fields = dict(entry)
+    layouts, url, sha256 = fields.pop("layouts"), fields.pop("url", None), fields.pop("sha256", None)
+    part = fields["name"].removeprefix(f"{fields.get('subset_of')}-")
+    about = {name: fields.get(name, "") for name in ("name", "source", "note")}
+    made = []
+    for number, files in enumerate(layouts):
+        paths = [path.format(part=part) for path in files]
+        sums = sha256 if sha256 and number == 0 else [None] * len(paths)
+        base = url if number == len(layouts) - 1 else None
+        made.append(
+            tuple(
+                FileSpec(**about, path=path, sha256=known, url=None if base is None else f"{base}/{path}")
+                for path, known in zip(paths, sums, strict=True)
+            )
+        )
+    return AnomalySpec(**fields, layouts=tuple(made))
+
+
+DATASETS: Registry[DatasetSpec] = Registry("dataset")
+ANOMALY_SETS: Registry[AnomalySpec] = Registry("anomaly set")
+CLASSIFICATION_SETS: Registry[ClassificationSpec] = Registry("classification dataset")
+
+for _name, _entry in _entries("forecasting"):
+    _fields = {key: value.format(name=_name) if key in ("path", "url") else value for key, value in _entry.items()}
+    DATASETS.register(_name)(DatasetSpec(**_fields))
+for _name, _entry in _entries("anomaly"):
+    ANOMALY_SETS.register(_name)(_anomaly_spec(_entry))
+for _name, _entry in _entries("classification"):
+    CLASSIFICATION_SETS.register(_name)(ClassificationSpec(**{**_entry, "sha256": tuple(_entry.get("sha256", ()))}))

@@ -1,0 +1,171 @@
+"""The frequency of time stamps: infer it, check it, continue it. Stamps are dates or integers."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Bool, Int64
+from pandas.tseries.frequencies import to_offset
+
+# a pandas offset alias, or the step of integers
+Frequency = str | int
+
+_DAY = 86_400 * 10**9
+# steps of varying length, tried for steps of at least 28 days
+_CALENDAR = ("MS", "ME", "BMS", "BME", "QS", "QE", "YS", "YE")
+_WEEKDAYS = 5
+
+
+def find_grid(
+    times: pd.Index, inner: Bool[np.ndarray, " p"], rows: Int64[np.ndarray, " t"], freq: Frequency | None, name: str
+) -> tuple[Frequency, Int64[np.ndarray, " t"]]:
+    """The frequency that all series share, and the number of each stamp on the grid of its series.
+
+    Args:
+        times: T stamps of all series, one series after the other, increasing within each. Series may have gaps, at
+            which the numbers increase by more than 1.
+        inner: For each of the T - 1 pairs of neighbours, whether both belong to one series.
+        rows: Source row of each stamp, counted from 0.
+        freq: The frequency; None infers it.
+        name: Name of the table in error messages.
+
+    Raises:
+        ValueError: If a stamp is not on the grid, a series has another frequency, or nothing can be inferred.
+    """
+    if freq is None and not inner.any():
+        raise ValueError(
+            f"{name} must have a series with two rows to infer the frequency from, got one row each; give freq."
+        )
+    for candidate in _candidates(times, inner) if freq is None else [_check_frequency(freq)]:
+        dated = isinstance(times, pd.DatetimeIndex)
+        if isinstance(candidate, int) == dated:
+            found = "dates" if dated else "integers"
+            raise ValueError(f"{name} must have stamps of the frequency {candidate!r}, got {found}; give another freq.")
+        places, off = _positions(times, inner, candidate)
+        mixed = _find_longer_step(places, inner) if off is None else None
+        if off is None and mixed is None:
+            return candidate, places
+    # the last candidate is the fixed step that most rows have
+    if off is not None:
+        before = f" after {times[off - 1]}" if off and inner[off - 1] else ""
+        raise ValueError(
+            f"{name} must have one frequency, {candidate!r} by most of its rows, got {times[off]}{before} at data row "
+            f"{rows[off] + 1}; resample it, or give another freq."
+        )
+    assert mixed is not None
+    pair, steps = mixed
+    raise ValueError(
+        f"{name} must have one frequency, {candidate!r}, got a series of another: mostly {steps} steps apart, such as "
+        f"{times[pair + 1]} after {times[pair]} at data row {rows[pair + 1] + 1}; resample it."
+    )
+
+
+def continue_times(last: object, freq: Frequency, steps: int) -> pd.Index:
+    """The `steps` stamps after the last."""
+    return make_times(last, freq, steps + 1)[1:]
+
+
+def make_times(first: object, freq: Frequency, count: int) -> pd.Index:
+    """`count` stamps, beginning with the first."""
+    if isinstance(freq, int):
+        assert isinstance(first, int | np.integer)
+        return pd.Index(int(first) + freq * np.arange(count))
+    return pd.date_range(first, periods=count, freq=freq)
+
+
+def calendar_of(freq: Frequency | None) -> str:
+    """The `freq` of `toa.data.time_marks` whose marks distinguish steps of this frequency.
+
+    Raises:
+        ValueError: If the stamps are not dates.
+    """
+    if freq is None or isinstance(freq, int):
+        raise ValueError("calendar must be False for data without dates, got True; calendar features need dates.")
+    step = _fixed_step(freq)
+    if step is None:
+        return "D" if freq == "B" else "W"
+    if step < _DAY:
+        return "h" if step % (3600 * 10**9) == 0 else "5min"
+    return "D" if step < 7 * _DAY else "W"
+
+
+def _check_frequency(freq: object) -> Frequency:
+    """The frequency in the spelling of pandas."""
+    if isinstance(freq, int) and not isinstance(freq, bool) and freq >= 1:
+        return freq
+    try:
+        if isinstance(freq, str):
+            return str(to_offset(freq).freqstr)
+    except (ValueError, AttributeError):
+        pass
+    raise ValueError(
+        f"freq must be a pandas frequency, such as 'h', '15min', 'D' or 'MS', or the step of integers, got {freq!r}."
+    )
+
+
+def _candidates(times: pd.Index, inner: Bool[np.ndarray, " p"]) -> Iterator[Frequency]:
+    """Frequencies to try, the most likely first, the most common fixed step last."""
+    if not isinstance(times, pd.DatetimeIndex):
+        yield _most_common(np.diff(times.to_numpy())[inner])
+        return
+    wall = times.tz_localize(None)
+    step = _most_common(np.diff(times.as_unit("ns").asi8)[inner])
+    # at least a week without a weekend
+    if step == _DAY and wall.max() - wall.min() >= pd.Timedelta("7D") and (wall.dayofweek < _WEEKDAYS).all():
+        yield "B"
+    if step >= 28 * _DAY:
+        yield from _CALENDAR
+    # on the wall clock, a day is as long as any other when clocks change
+    for one in dict.fromkeys((step, _most_common(np.diff(wall.as_unit("ns").asi8)[inner]))):
+        days, rest = divmod(one, _DAY)
+        yield str((to_offset(pd.Timedelta(one)) if rest else pd.offsets.Day(days)).freqstr)
+
+
+def _positions(
+    times: pd.Index, inner: Bool[np.ndarray, " p"], freq: Frequency
+) -> tuple[Int64[np.ndarray, " t"], int | None]:
+    """Number of each stamp on the grid of its series, and the first stamp that is not on the grid."""
+    step = _fixed_step(freq)
+    if step is None:
+        wall = times.tz_localize(None)
+        places = pd.date_range(wall.min(), wall.max(), freq=freq).get_indexer(wall)
+        off = np.flatnonzero(places < 0)
+    else:
+        stamps = times.to_numpy()
+        if isinstance(times, pd.DatetimeIndex):
+            # days have 23 to 25 hours when clocks change: count days and longer steps on the wall clock
+            stamps = (times.tz_localize(None) if step % _DAY == 0 else times).as_unit("ns").asi8
+        first = np.flatnonzero(np.concatenate(([True], ~inner)))  # first stamp of each series
+        origin = np.repeat(stamps[first], np.diff(np.append(first, len(stamps))))
+        places, rest = np.divmod(stamps - origin, step)
+        off = np.flatnonzero(rest)
+    return places.astype(np.int64), int(off[0]) if len(off) else None
+
+
+def _find_longer_step(places: Int64[np.ndarray, " t"], inner: Bool[np.ndarray, " p"]) -> tuple[int, int] | None:
+    """A pair of rows of a series whose rows are mostly more than one step apart, and their distance."""
+    steps = np.diff(places)
+    if (steps[inner] == 1).all():
+        return None
+    series = np.cumsum(~inner)  # series of each pair; pairs across two series are ignored
+    for one in np.unique(series[inner & (steps != 1)]):
+        own = np.flatnonzero(inner & (series == one))
+        most = _most_common(steps[own])
+        if most != 1:
+            return int(own[np.flatnonzero(steps[own] == most)[0]]), most
+    return None
+
+
+def _most_common(steps: Int64[np.ndarray, " p"]) -> int:
+    found, counts = np.unique(steps, return_counts=True)
+    return int(found[counts.argmax()])
+
+
+def _fixed_step(freq: Frequency) -> int | None:
+    """Length of a step in nanoseconds, or the step of integers; None if steps differ in length, as months do."""
+    if isinstance(freq, int):
+        return freq
+    offset = to_offset(freq)
+    if isinstance(offset, pd.offsets.Day):
+        return int(offset.n) * _DAY
+    return int(offset.nanos) if isinstance(offset, pd.offsets.Tick) else None

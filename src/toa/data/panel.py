@@ -1,0 +1,336 @@
+"""Panel: one or more time series with the same columns, the table type of all data.
+
+Benchmark files (`toa.data.tables`), user frames (`toa.estimators.frames`) and labelled cases become a Panel. Reading
+never repairs data silently: it raises ValueError, with row or column, for times that repeat, decrease or have no common
+frequency, for text, for infinities, and for missing values or rows unless `missing` chooses how to fill them.
+
+Alphabet: S series, T rows, C columns.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Bool, Float64, Int64
+
+from toa._checks import check_choice
+from toa.data.frequency import Frequency, continue_times, find_grid, make_times
+
+Missing = Literal["error", "ffill", "interpolate", "zero"]
+FILLS = ("ffill", "interpolate", "zero")
+MISSING = ("error", *FILLS)
+# None is the only series of a table without ids
+Id = str | int | None
+Values = Float64[np.ndarray, "t c"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Panel:
+    """Series of one table.
+
+    Attributes:
+        values: Values (T, C) per series.
+        columns: C names.
+        ids: Id per series; (None,) for a table without ids, 0, 1, … for a list of arrays.
+        times: T dates or integers per series, or None.
+        freq: Pandas alias for dates, step for integers, None if unknown.
+        rows: Per series the source row of each row, counted from 0; -1 for an inserted row.
+        labels: Class per series, or None.
+        id_column: Name of the id column of the source frame.
+        time_column: Name of its time column.
+        backend: Library of the source frame, None for arrays and files.
+        time_in_index: Whether the times were the index of a pandas frame.
+    """
+
+    values: tuple[Values, ...]
+    columns: tuple[str, ...]
+    ids: tuple[Id, ...] = (None,)
+    times: tuple[pd.Index, ...] | None = None
+    freq: Frequency | None = None
+    rows: tuple[Int64[np.ndarray, " t"], ...] = ()
+    labels: np.ndarray | None = None
+    id_column: str | None = None
+    time_column: str | None = None
+    backend: Any = None
+    time_in_index: bool = False
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """Number of rows per series."""
+        return tuple(map(len, self.values))
+
+    def label(self, place: int, name: str = "data") -> str:
+        """Name of a series in error messages."""
+        return _label(self.ids[place], name)
+
+    def select(self, columns: Sequence[str], name: str = "data") -> "Panel":
+        """The panel with exactly these columns, in this order.
+
+        Raises:
+            ValueError: If a column is missing or new.
+        """
+        missing = [column for column in columns if column not in self.columns]
+        new = [column for column in self.columns if column not in columns]
+        if missing or new:
+            found = f"no {missing[0]!r}" if missing else f"a new one, {new[0]!r}"
+            raise ValueError(
+                f"{name} must have the columns of fit, {', '.join(map(repr, columns))}, got {found}; choose columns "
+                "with values, or fit again."
+            )
+        return replace(self, columns=tuple(columns), values=tuple(self.take(columns)))
+
+    def take(self, columns: Sequence[str]) -> list[Values]:
+        """Values (T, ·) of these columns, per series."""
+        places = [self.columns.index(column) for column in columns]
+        return [values[:, places] for values in self.values]
+
+    def tail(self, rows: int) -> "Panel":
+        """The last rows of each series."""
+        return replace(
+            self,
+            values=tuple(values[-rows:] for values in self.values),
+            times=None if self.times is None else tuple(times[-rows:] for times in self.times),
+            rows=tuple(own[-rows:] for own in self.rows),
+        )
+
+    def next_times(self, steps: int) -> list[pd.Index | None]:
+        """The stamps that follow each series; None without times."""
+        if self.times is None or self.freq is None:
+            return [None] * len(self)
+        ends = [times[-1] for times in self.times]
+        # most series of a table end at the same time
+        ahead: dict[Any, pd.Index] = {end: continue_times(end, self.freq, steps) for end in dict.fromkeys(ends)}
+        return [ahead[end] for end in ends]
+
+
+class _Groups(NamedTuple):
+    """Row numbers sorted by series, the borders of the series in that order, and whether neighbours share a series."""
+
+    ids: tuple[Id, ...]
+    order: Int64[np.ndarray, " t"]
+    borders: Int64[np.ndarray, " s"]
+    inner: Bool[np.ndarray, " p"]
+
+
+def make_panel(
+    values: Values,
+    columns: Sequence[str],
+    *,
+    ids: Any = None,
+    times: pd.Index | None = None,
+    freq: Frequency | None = None,
+    regular: bool = True,
+    allow_duplicates: bool = False,
+    missing: str = "error",
+    name: str = "data",
+    **source: Any,
+) -> Panel:
+    """Group rows into series, check their times, and fill or reject missing values.
+
+    Args:
+        values: (T, C), NaN where a value is missing.
+        columns: C names.
+        ids: Id per row. The rows of an id need not be adjacent. None for one series.
+        times: Date or integer per row, increasing within each series; None for no times.
+        freq: Frequency of the times; None infers it.
+        regular: Whether times must have one frequency. False accepts any increasing times and inserts no rows.
+        allow_duplicates: Whether a date may occur in two consecutive rows.
+        missing: "error", or how to fill missing values and missing rows: "ffill" repeats the last value, "interpolate"
+            is linear and uses later values, "zero" inserts zeros.
+        name: Name of the table in error messages.
+        source: Further fields of the Panel.
+    """
+    check_choice("missing", missing, MISSING)
+    groups = _group_rows(ids, source.get("id_column"), len(values), name)
+    if ids is not None:
+        values, times = values[groups.order], None if times is None else times[groups.order]
+    places = None
+    if times is not None:
+        _check_increasing(times, groups, name, allow_duplicates=allow_duplicates)
+        if regular:
+            freq, places = find_grid(times, groups.inner, groups.order, freq, name)
+            gaps = np.flatnonzero((np.diff(places) != 1) & groups.inner)
+            if missing == "error" and len(gaps):
+                last = int(gaps[0]) + 1
+                raise ValueError(
+                    f"{name} must have a row at every step of its frequency {freq!r}, got {times[last]} after "
+                    f"{times[last - 1]} at data row {groups.order[last] + 1} ({len(gaps)} such gaps); add the rows, or "
+                    "fill them with missing='interpolate', 'ffill' or 'zero'."
+                )
+    elif freq is not None:
+        raise ValueError(f"{name} must have times of the frequency {freq!r}, got no time column; name it with time.")
+    parts = []
+    for one, start, stop in zip(groups.ids, groups.borders[:-1].tolist(), groups.borders[1:].tolist(), strict=True):
+        rows, when = groups.order[start:stop], None if times is None else times[start:stop]
+        part = values[start:stop]
+        if places is not None and places[stop - 1] - places[start] >= stop - start:
+            part, rows, when = _insert_rows(part, rows, when, places[start:stop], freq)
+        if np.isnan(part).any():
+            part = fill_missing(part, columns, _label(one, name), missing)
+        parts.append((part, rows, when))
+    return Panel(
+        values=tuple(part for part, _, _ in parts),
+        columns=tuple(columns),
+        ids=groups.ids,
+        times=None if times is None else tuple(when for _, _, when in parts),
+        freq=freq,
+        rows=tuple(rows for _, rows, _ in parts),
+        **source,
+    )
+
+
+def to_numbers(frame: pd.DataFrame, name: str) -> Values:
+    """The frame as float64 (T, C), NaN where a value is missing.
+
+    Raises:
+        ValueError: If there are no rows or columns, or a value is text, a boolean or infinite.
+    """
+    if not len(frame):
+        raise ValueError(f"{name} must have at least one row of values, got none; is the file complete?")
+    if not len(frame.columns):
+        raise ValueError(f"{name} must have at least one column of values, got none besides ids and times.")
+    for column in frame.columns:
+        if not pd.api.types.is_numeric_dtype(frame[column]) or pd.api.types.is_bool_dtype(frame[column]):
+            _raise_not_numeric(frame[column], str(column), name)
+    values = frame.to_numpy(dtype=np.float64, na_value=np.nan)  # (T, C)
+    infinite = np.isinf(values)
+    if infinite.any():
+        row, place = np.argwhere(infinite)[0].tolist()
+        raise ValueError(
+            f"{name} must be finite, got {int(infinite.sum())} infinite values (inf), the first in column "
+            f"{str(frame.columns[place])!r} at data row {row + 1}; remove them, or leave them empty and fill missing "
+            "values."
+        )
+    return values
+
+
+def fill_missing(values: Values, columns: Sequence[str], name: str, missing: str) -> Values:
+    """Values with NaN filled according to `missing`.
+
+    Raises:
+        ValueError: If a value stays missing, or a column has no value at all.
+    """
+    for column in np.flatnonzero(np.isnan(values).all(0)):
+        raise ValueError(
+            f"{name} must have values in every column, got only NaN in column {columns[column]!r}; drop the column."
+        )
+    remedy = "fill them by 'ffill' (the last value) or 'interpolate' (linear, uses later values)"
+    if missing != "error":
+        remedy = f"{missing!r} has no earlier value to start from: cut the first rows or drop the column"
+        frame = pd.DataFrame(values)
+        if missing == "zero":
+            frame = frame.fillna(0.0)
+        else:
+            frame = frame.ffill() if missing == "ffill" else frame.interpolate("linear", limit_direction="forward")
+        values = frame.to_numpy(dtype=np.float64)
+    left = np.isnan(values)
+    if left.any():
+        counts = [f"{int(n)} in {column!r}" for column, n in zip(columns, left.sum(0), strict=True) if n]
+        more = f" and more in {len(counts) - 8} further columns" if len(counts) > 8 else ""
+        row = int(left.any(1).argmax()) + 1
+        raise ValueError(
+            f"{name} must have no missing values, got {int(left.sum())} NaN: {', '.join(counts[:8])}{more}, the first "
+            f"at data row {row}; {remedy}."
+        )
+    return values
+
+
+def parse_dates(text: "pd.Series[str]", name: str) -> pd.DatetimeIndex:
+    """Dates, one per row.
+
+    Raises:
+        ValueError: If a cell is not a date.
+    """
+    import warnings
+
+    with warnings.catch_warnings():
+        # pandas warns if it cannot guess one format and parses each cell by itself
+        warnings.simplefilter("ignore", UserWarning)
+        try:
+            dates = pd.DatetimeIndex(pd.to_datetime(text, errors="coerce"))
+            if dates.isna().any():
+                # exports often omit the time at midnight: ISO dates of different lengths
+                mixed = pd.DatetimeIndex(pd.to_datetime(text, errors="coerce", format="ISO8601"))
+                dates = mixed if mixed.isna().sum() < dates.isna().sum() else dates
+        except ValueError as error:
+            raise ValueError(f"{name} must have dates in one time zone, got {error}; write them in UTC.") from error
+    bad = np.flatnonzero(dates.isna())
+    if len(bad):
+        raise ValueError(
+            f"{name} must have a date in every row, got {text.iloc[bad[0]]!r} at data row {bad[0] + 1} "
+            f"({len(bad)} such rows); write dates as 2016-07-01 00:00:00."
+        )
+    return dates
+
+
+def _check_increasing(times: pd.Index, groups: _Groups, name: str, *, allow_duplicates: bool) -> None:
+    """Raise ValueError for times that decrease or repeat within a series."""
+    steps = np.diff(times.asi8 if isinstance(times, pd.DatetimeIndex) else times.to_numpy())  # (T - 1,)
+    steps = np.where(groups.inner, steps, 1)
+    for wrong in (steps < 0, (steps == 0) & (not allow_duplicates)):
+        if wrong.any():
+            last = int(wrong.argmax()) + 1
+            row = groups.order[last] + 1
+            if steps[last - 1] < 0:
+                raise ValueError(
+                    f"{name} must be sorted by date, got {times[last]} after {times[last - 1]} at data row {row}; "
+                    "sort it."
+                )
+            raise ValueError(
+                f"{name} must have each date once, got {times[last]} again at data row {row} ({int(wrong.sum())} such "
+                "rows); keep one row per date."
+            )
+
+
+def _group_rows(ids: Any, column: str | None, count: int, name: str) -> _Groups:
+    if not count:
+        raise ValueError(f"{name} must have at least one row, got none.")
+    if ids is None:
+        return _Groups((None,), np.arange(count), np.array([0, count]), np.ones(count - 1, dtype=bool))
+    codes, found = pd.factorize(ids)
+    if (codes < 0).any():
+        row = int((codes < 0).argmax()) + 1
+        raise ValueError(f"{name} must have an id in every row, got none in column {column!r} at data row {row}.")
+    names = tuple(found.tolist())
+    for one in names:
+        if isinstance(one, bool) or not isinstance(one, str | int):
+            raise ValueError(f"{name} must have ids that are text or integers, got {one!r} in column {column!r}.")
+    order = np.argsort(codes, kind="stable")
+    codes = codes[order]
+    return _Groups(names, order, np.searchsorted(codes, np.arange(len(names) + 1)), np.diff(codes) == 0)
+
+
+def _insert_rows(
+    values: Values, rows: Int64[np.ndarray, " t"], times: Any, places: Int64[np.ndarray, " t"], freq: Any
+) -> tuple[Values, Int64[np.ndarray, " t"], pd.Index]:
+    """A series with a row of NaN at each step of its frequency that has no row."""
+    at = places - places[0]
+    count = int(at[-1]) + 1
+    complete, numbers = np.full((count, values.shape[1]), np.nan), np.full(count, -1)
+    complete[at], numbers[at] = values, rows
+    return complete, numbers, make_times(times[0], freq, count)
+
+
+def _raise_not_numeric(column: "pd.Series[str]", label: str, name: str) -> None:
+    numbers = pd.to_numeric(column, errors="coerce")
+    bad = np.flatnonzero((numbers.isna() & column.notna()) | (column.dtype == bool))
+    row = int(bad[0]) if len(bad) else 0
+    raise ValueError(
+        f"{name} must have only numeric columns, got {str(column.iloc[row])!r} in column {label!r} at data row "
+        f"{row + 1}; drop the column or convert it to numbers."
+    )
+
+
+def _label(one: Id, name: str) -> str:
+    return name if one is None else f"series {one!r} of {name}"
+
+
+def describe_columns(columns: Any, most: int = 12) -> str:
+    """Column names for an error message."""
+    names = [repr(str(column)) for column in columns]
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

@@ -1,0 +1,224 @@
+"""Read files into panels and arrays: csv, txt, npy and npz, plain or gzipped. Nothing is ever unpickled."""
+
+import io
+import warnings
+import zipfile
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Bool, Float64
+
+from toa._checks import check_choice
+from toa.data.catalogue import DatasetSpec
+from toa.data.location import open_unpacked
+from toa.data.panel import FILLS, Panel, describe_columns, make_panel, parse_dates, to_numbers
+
+_ARRAY_SUFFIXES = (".npy", ".csv", ".txt")
+
+
+def read_csv_series(
+    path: str | Path,
+    *,
+    date_column: str | None = "date",
+    fill: str | None = None,
+    target: str | None = None,
+    allow_duplicate_dates: bool = False,
+) -> Panel:
+    """Read a comma-separated file with a header as one series: a date column, if any, and numeric columns.
+
+    Args:
+        path: The file, plain or gzipped (.gz).
+        date_column: Name of the date column; None for a file without dates.
+        fill: How to fill missing values: "ffill" repeats the last value, "interpolate" is linear and uses later values,
+            "zero" inserts zeros. None raises an error for missing values.
+        target: Column to move to the end, as the field's loader for custom files does.
+        allow_duplicate_dates: Whether a date may occur in two consecutive rows.
+
+    Raises:
+        ValueError: If the file cannot be read without a repair.
+    """
+    frame = read_table(Path(path), text=date_column)
+    dates = None
+    if date_column is not None:
+        if date_column not in frame.columns:
+            raise ValueError(
+                f"{path} must have a column {date_column!r}, got {describe_columns(frame.columns)}; name the date "
+                "column with date_column, or give date_column=None if there is none."
+            )
+        dates = parse_dates(frame.pop(date_column), str(path))
+    if target is not None:
+        if target not in frame.columns:
+            raise ValueError(f"{path} must have the target column {target!r}, got {describe_columns(frame.columns)}.")
+        frame[target] = frame.pop(target)
+    return _series(frame, str(path), fill, dates, allow_duplicate_dates)
+
+
+def read_dataset(spec: DatasetSpec, path: str | Path, *, fill: str | None = None) -> Panel:
+    """Read the file of a forecasting dataset and check its numbers of rows and channels."""
+    path = Path(path)
+    if spec.reader == "npz":
+        panel = _series(pd.DataFrame(_read_npz(path)), str(path), fill)
+    elif spec.reader == "txt":
+        panel = _series(read_table(path, header=None), str(path), fill)
+    else:
+        panel = read_csv_series(
+            path,
+            date_column="date" if spec.dated else None,
+            fill=fill,
+            target=spec.target if spec.reader == "csv" else None,
+            allow_duplicate_dates=spec.duplicate_dates,
+        )
+    rows, channels = panel.values[0].shape
+    if (rows, channels) != (spec.rows, spec.channels):
+        raise ValueError(
+            f"dataset {spec.name!r} must have {spec.rows} rows and {spec.channels} channels, got {rows} and {channels} "
+            f"in {path}; get the official file from {spec.source}, or load your own file by its path."
+        )
+    return panel
+
+
+def read_values(
+    path: str | Path, *, fill: str | None = None, index_column: bool = False, label_column: bool = False
+) -> Float64[np.ndarray, "t c"]:
+    """Read a table of numbers (T, C).
+
+    Args:
+        path: An npy array (T, C) or (T,), a csv file with a header, or a comma-separated txt file without one.
+        fill: How to fill missing values, see `read_csv_series`; None raises an error for them.
+        index_column: Whether to drop the first column of a csv file.
+        label_column: Whether to drop the last column.
+
+    Raises:
+        ValueError: If the file cannot be read without a repair.
+    """
+    frame = _read_columns(Path(path), index_column=index_column)
+    return _series(frame.iloc[:, :-1] if label_column else frame, str(path), fill).values[0]
+
+
+def read_labels(path: str | Path, *, index_column: bool = False, label_column: bool = False) -> Bool[np.ndarray, " t"]:
+    """Labels (T,) from a file with one column, or from the last column: 1 or true where a step is anomalous."""
+    frame = _read_columns(Path(path), index_column=index_column)
+    if label_column:
+        frame = frame.iloc[:, -1:]
+    if frame.shape[1] != 1:
+        raise ValueError(
+            f"{path} must have one label column, got {frame.shape[1]} columns; give index_column=True if the first of "
+            "two is an index, or drop the others."
+        )
+    column = frame.iloc[:, 0]
+    if column.dtype == bool:
+        # a copy, because pandas returns a read-only view
+        return column.to_numpy(dtype=bool, copy=True)
+    values = _series(frame, str(path), None).values[0][:, 0]
+    bad = np.flatnonzero((values != 0) & (values != 1))
+    if len(bad):
+        raise ValueError(
+            f"{path} must have only the labels 0 and 1, got {values[bad[0]]:g} at data row {bad[0] + 1} ({len(bad)} "
+            "such rows)."
+        )
+    return values == 1
+
+
+def read_table(path: Path, *, header: int | None = 0, text: str | None = None) -> pd.DataFrame:
+    """Read a comma-separated file into a frame; the column `text` stays text."""
+    content = _content(path, "a table")
+    if b"\0" in content:
+        raise ValueError(f"{path} must be comma-separated text, got binary data; is it packed or another format?")
+    try:
+        with warnings.catch_warnings():
+            # otherwise pandas cuts rows that are longer than the header
+            warnings.simplefilter("error", pd.errors.ParserWarning)
+            return pd.read_csv(
+                io.BytesIO(content),
+                header=header,
+                dtype=None if text is None else {text: str},
+                index_col=False,
+                encoding="utf-8-sig",
+                low_memory=False,
+            )
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} must be text in UTF-8, got {error}; save it in UTF-8.") from error
+    except (pd.errors.ParserError, pd.errors.EmptyDataError, pd.errors.ParserWarning) as error:
+        raise ValueError(f"{path} must have the same number of values in each row, got: {_line(error)}.") from error
+
+
+def _series(
+    frame: pd.DataFrame,
+    name: str,
+    fill: str | None,
+    dates: pd.DatetimeIndex | None = None,
+    allow_duplicates: bool = False,
+) -> Panel:
+    if fill is not None:
+        check_choice("fill", fill, FILLS)
+    return make_panel(
+        to_numbers(frame, name),
+        tuple(map(str, frame.columns)),
+        times=dates,
+        regular=False,
+        allow_duplicates=allow_duplicates,
+        missing="error" if fill is None else fill,
+        name=name,
+    )
+
+
+def _read_columns(path: Path, *, index_column: bool) -> pd.DataFrame:
+    kind = path.with_suffix("").suffix if path.suffix == ".gz" else path.suffix
+    if kind not in _ARRAY_SUFFIXES:
+        raise ValueError(
+            f"{path} must end in {', '.join(_ARRAY_SUFFIXES)} or one of these with .gz, got {path.name!r}."
+        )
+    if not path.is_file():
+        raise FileNotFoundError(f"No such file: {path}.")
+    if kind == ".npy":
+        return pd.DataFrame(_read_npy(path))
+    frame = read_table(path, header=0 if kind == ".csv" else None)
+    return frame.iloc[:, 1:] if index_column and kind == ".csv" else frame
+
+
+def _read_npy(path: Path) -> np.ndarray:
+    content = _content(path, "an array")
+    try:
+        array = np.load(io.BytesIO(content), allow_pickle=False)
+    except (ValueError, EOFError, OSError) as error:
+        raise ValueError(f"{path} must be an unpickled .npy array, got: {_line(error)}.") from error
+    if not isinstance(array, np.ndarray) or array.ndim not in (1, 2) or array.dtype.kind not in "biuf":
+        found = f"{array.dtype} of shape {array.shape}" if isinstance(array, np.ndarray) else type(array).__name__
+        raise ValueError(f"{path} must hold numbers (T, C) or (T,), got {found}.")
+    return array
+
+
+def _read_npz(path: Path) -> np.ndarray:
+    """Feature 0 (T, C) of the array `data` (T, C, F) in an npz file."""
+    with open_unpacked(path) as file:
+        content = file.read()
+    if not zipfile.is_zipfile(io.BytesIO(content)):
+        raise ValueError(f"{path} must be an npz archive, got a file that begins with {content[:8]!r}; is it complete?")
+    rule = f"{path} must hold an unpickled array 'data' of numbers (T, C, features)"
+    try:
+        with np.load(io.BytesIO(content), allow_pickle=False) as archive:
+            if "data" not in archive:
+                raise ValueError(f"no array 'data' but {', '.join(archive) or 'nothing'}")
+            data = archive["data"]
+    except (ValueError, zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError) as error:
+        raise ValueError(f"{rule}, got: {_line(error)}.") from error
+    if not isinstance(data, np.ndarray):
+        raise ValueError(f"{rule}, got {type(data).__name__}.")
+    if data.ndim != 3 or not np.issubdtype(data.dtype, np.number) or not data.shape[2]:
+        raise ValueError(f"{rule}, got {data.dtype} of shape {data.shape}.")
+    return data[:, :, 0]
+
+
+def _content(path: Path, what: str) -> bytes:
+    with open_unpacked(path) as file:
+        content = file.read()
+    if not content.strip():
+        raise ValueError(f"{path} must hold {what}, got an empty file; is the download complete?")
+    return content
+
+
+def _line(error: Exception) -> str:
+    """The message of an error in one line."""
+    return " ".join(str(error).split())
