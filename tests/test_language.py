@@ -87,11 +87,11 @@ def part_of(path: Path) -> str:
 
 def idioms_in(text: str) -> list[tuple[int, str, str]]:
     """Line, words and remedy of every idiom."""
-    found = []
-    for number, line in enumerate(text.splitlines(), start=1):
-        for pattern, remedy in IDIOMS.items():
-            found += [(number, match[0], remedy) for match in re.finditer(pattern, line)]
-    return found
+    return [
+        (text.count("\n", 0, match.start()) + 1, match[0], remedy)
+        for pattern, remedy in IDIOMS.items()
+        for match in re.finditer(pattern, text)
+    ]
 
 
 @functools.cache

@@ -148,7 +148,7 @@ def test_new_options_are_stored_too(before, now):
 def parse(line: str) -> None:
     """Parse a command line without running it; raises what Typer raises."""
     _, *words = shlex.split(line)
-    command = typer.main.get_command(app)
+    command: Any = typer.main.get_command(app)
     while words and words[0] in getattr(command, "commands", {}):
         command, words = command.commands[words[0]], words[1:]
     if words not in (["--version"], ["--help"]):
