@@ -66,7 +66,7 @@ def test_public_names_exist_and_are_documented(package) -> None:
     assert package.__doc__
     missing = []
     for name in package.__all__:
-        thing = getattr(room, name)
+        thing = getattr(package, name)
         if inspect.isclass(thing) or inspect.isfunction(thing):
             # a dataclass without a docstring gets its signature as one
             if not thing.__doc__ or thing.__doc__.startswith(f"{name}("):
