@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test lint check test-slow test-wheel test-gpu test-data bench report docs clean
+.PHONY: demo test lint check test-slow test-wheel test-gpu test-data bench report pages docs clean
 
 demo: $(STAMP)
 	$(BIN)/toa demo
@@ -49,6 +49,10 @@ $(VENV)/.docs: $(STAMP)
 
 report: $(STAMP)
 	$(BIN)/toa report results --out results/report
+
+# every table of numbers on every page, from the records in results/
+pages: report
+	$(BIN)/python docs/page_tables.py
 
 clean:
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis

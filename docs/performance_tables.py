@@ -1,28 +1,18 @@
-"""Write the tables of docs/performance.md from the records in results/performance: no number there is typed by hand.
+"""Tables of docs/performance.md and of the README, made from the records in results/performance."""
 
-    python benchmarks/performance_page.py [--check]
-
-A table stands between `<!-- table NAME -->` and `<!-- end -->`; the text around it is left alone. With `--check`
-nothing is written, and the exit code is 1 if the page and the records disagree.
-"""
-
-import argparse
 import json
-import re
-import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "performance.md"
 RECORDS = ROOT / "results" / "performance"
 
 Record = dict[str, Any]
 
-# products of matrices of a head, forward and backward: what a fused kernel must do at least
+# matrix products per head, forward and backward: the least that a fused kernel must compute
 PRODUCTS = {"softmax": 7, "relu": 13, "gated": 20}
-# what a step may take at most, over the peer's: time, and memory where it is bounded
+# aims for a step, as ratios to the peer's: time, and memory where there is an aim
 STEP_TARGETS: dict[tuple[str, str], tuple[float, float | None]] = {
     ("patchtst-128", "toa-gated"): (0.5, None),
     ("patchtst-16", "toa-gated"): (0.25, None),
@@ -30,11 +20,10 @@ STEP_TARGETS: dict[tuple[str, str], tuple[float, float | None]] = {
     ("itransformer-512", "toa-gated"): (1.0, 0.7),
     ("itransformer-512", "toa-relu"): (0.7, 0.7),
 }
-PRIMITIVE_TARGETS = {"relu": 2.2, "gated": 4.0}
 
 
 def table(titles: Iterable[str], rows: Iterable[Iterable[str]], left: int = 1) -> str:
-    """A table of Markdown, numbers to the right."""
+    """A Markdown table; columns after the first `left` are aligned to the right."""
     titles = list(titles)
     rule = ["---" if i < left else "---:" for i in range(len(titles))]
     return "\n".join(f"| {' | '.join(row)} |" for row in (titles, rule, *rows))
@@ -45,7 +34,7 @@ def number(value: float | None, digits: int = 2, unit: float = 1.0) -> str:
 
 
 def by_length(record: Record) -> dict[int, dict[str, Record]]:
-    """Rows of a run of the primitive by length and name."""
+    """Measurements of the primitive by length and name."""
     found: dict[int, dict[str, Record]] = {}
     for row in record["rows"]:
         found.setdefault(row["tokens"], {})[row["name"]] = row
@@ -53,20 +42,20 @@ def by_length(record: Record) -> dict[int, dict[str, Record]]:
 
 
 def best_ratio(row: Record) -> float | None:
-    """Time over SDPA: as one graph where there is one, since launches are not the kernel's."""
+    """Time over SDPA: captured in a CUDA graph where possible, so that launches do not count."""
     over = row["over_sdpa"]
     found: float | None = over["graph"] if over["graph"] is not None else over["time"]
     return found
 
 
 def primitive(record: Record) -> str:
-    """Time of forward and backward, and how far it is from the floor."""
+    """Time of forward and backward, and its ratio to the lower bound."""
     names = ["sdpa", "relu triton", "gated triton", "relu folded", "gated folded", "relu reference", "gated reference"]
     names = [name for name in names if any(row["cost"] for row in record["rows"] if row["name"] == name)]
     titles = ["N", *names]
     for activation in ("relu", "gated"):
         floor = PRODUCTS[activation] / PRODUCTS["softmax"]
-        titles += [f"{activation} / sdpa", f"of its floor, {floor:.2f}"]
+        titles += [f"{activation} / sdpa", f"/ lower bound {floor:.2f}"]
     rows = []
     for tokens, found in by_length(record).items():
         cells = [str(tokens)]
@@ -83,10 +72,10 @@ def primitive(record: Record) -> str:
 
 
 def memory(record: Record) -> str:
-    """Memory beyond inputs, operators, output and gradients, in MiB and as a token's share in KiB."""
+    """Memory beyond inputs, operators, output and gradients: MiB in all, KiB per token."""
     names = ["sdpa", "relu triton", "gated triton", "relu folded", "gated folded"]
     names = [name for name in names if any(row["cost"] for row in record["rows"] if row["name"] == name)]
-    titles = ["N", *(f"{name}: {unit}" for name in names for unit in ("MiB", "KiB a token"))]
+    titles = ["N", *(f"{name}: {unit}" for name in names for unit in ("MiB", "KiB per token"))]
     rows = []
     for tokens, found in by_length(record).items():
         cells = [str(tokens)]
@@ -98,14 +87,14 @@ def memory(record: Record) -> str:
 
 
 def step_flops(case: Record, attention: str) -> float:
-    """Floating-point operations of a step's matrix products, backward and the scores formed again included."""
+    """Floating-point operations of a step's matrix products, including backward and the recomputed scores."""
     model, gated = case["model"], attention == "toa-gated"
     width, ff_width, layers = model["embed_dim"], model["ff_dim"], model["num_layers"]
     if case["backbone"] == "patchtst":
         sequences, tokens = case["batch_size"] * case["channels"], (case["lookback"] - 16) // 8 + 2
         ends = 16 * width * tokens + tokens * width * 96
     else:
-        # four marks of time are tokens as well
+        # four calendar features are tokens as well
         sequences, tokens = case["batch_size"], case["channels"] + 4
         ends = (case["lookback"] + 96) * width * tokens
     linear = (6 if gated else 4) * width**2 + 2 * width * ff_width
@@ -114,7 +103,7 @@ def step_flops(case: Record, attention: str) -> float:
 
 
 def steps(record: Record) -> str:
-    """Time and memory of a training step, over the peer's."""
+    """Time and memory of a training step, and their ratios to the peer's."""
     rows = []
     for row in record["rows"]:
         for name, system in row["systems"].items():
@@ -142,7 +131,7 @@ def steps(record: Record) -> str:
 
 
 def efficiency(record: Record) -> str:
-    """The paper's rows: a step's time and memory beside those of the peer's softmax model of the backbone."""
+    """The paper's rows: time and memory of a step beside the peer's model of the same backbone."""
     rows = []
     for row in record["rows"]:
         peer = record["peer"][row["config"]["backbone"]]
@@ -163,7 +152,7 @@ def efficiency(record: Record) -> str:
 
 
 def growth(record: Record) -> str:
-    """Milliseconds of a step by case, one column a system."""
+    """Milliseconds of a step by case, one column per system."""
     names = list(record["rows"][0]["systems"])
     rows = []
     for row in record["rows"]:
@@ -185,7 +174,29 @@ def whole_run(record: Record) -> str:
     return table(titles, rows)
 
 
-# table on the page: how it is made, and from which record
+def speed_summary(folder: Path = RECORDS) -> str:
+    """The README's table: the primitive, training steps and a complete run, each beside what it is compared with."""
+    records = {name: read(f"{name}.json", folder) for name in ("operator_attention", "training_step", "training_run")}
+    rows = []
+    by_name = {row["name"]: row for row in records["operator_attention"]["rows"] if row["tokens"] == 4096}
+    base = by_name["sdpa"]["cost"]["graph_ms"]
+    for name, title in (("relu", "ReLU"), ("gated", "gated")):
+        cost = by_name[f"{name} triton"]["cost"]["graph_ms"]
+        shown = [f"{cost:.2f} ms", f"{base:.2f} ms", number(cost / base)]
+        rows.append([f"{title} operator attention, 4,096 tokens, bfloat16", "softmax (SDPA)", *shown])
+    steps_of = {row["name"]: row["systems"] for row in records["training_step"]["rows"]}
+    for case, title in (("patchtst-128", "PatchTST"), ("itransformer-256", "iTransformer")):
+        ours, peer = steps_of[case]["toa-gated"], steps_of[case]["peer"]
+        shown = [f"{ours['milliseconds']:.2f} ms", f"{peer['milliseconds']:.2f} ms", number(ours["time_over_peer"])]
+        rows.append([f"{title} training step, TOA-Gated", "Time-Series-Library, softmax", *shown])
+    runs = records["training_run"]["runs"]
+    ours, peer = (runs[name]["run_s"] for name in ("ours, toa-gated", "peer, softmax"))
+    shown = [f"{ours:.1f} s", f"{peer:.1f} s", number(ours / peer)]
+    rows.append(["PatchTST run on ETTh1, 10 epochs, TOA-Gated", "Time-Series-Library, softmax", *shown])
+    return table(["one H200", "compared with", "toa", "theirs", "ratio"], rows, left=2)
+
+
+# table on the page: the function that makes it, and its record
 TABLES: dict[str, tuple[Callable[[Record], str], str]] = {
     "primitive": (primitive, "operator_attention.json"),
     "primitive-tf32": (primitive, "operator_attention_tf32.json"),
@@ -201,42 +212,15 @@ TABLES: dict[str, tuple[Callable[[Record], str], str]] = {
 }
 
 
-def made(name: str, folder: Path) -> str:
-    """A table and where its numbers come from, or that there are none."""
+def read(file: str, folder: Path = RECORDS) -> Record:
+    """A record of results/performance."""
+    found: Record = json.loads((folder / file).read_text(encoding="utf-8"))
+    return found
+
+
+def performance_table(name: str, folder: Path = RECORDS) -> str:
+    """A table of `TABLES`, and where its numbers come from."""
     make, file = TABLES[name]
-    path = folder / file
-    if not path.exists():
-        return f"Not measured yet: `results/performance/{file}` is not there."
-    record = json.loads(path.read_text(encoding="utf-8"))
-    origin = (
-        f"{record['device']}, PyTorch {record['versions']['torch']}, commit {record['commit']}: `{record['command']}`"
-    )
-    return f"{make(record)}\n\n{origin}"
-
-
-def rendered(page: str, folder: Path = RECORDS) -> str:
-    """The page with every table made anew."""
-
-    def replace(match: re.Match[str]) -> str:
-        name = match[1]
-        if name not in TABLES:
-            raise SystemExit(f"error: unknown table {name!r} on the page; known: {', '.join(TABLES)}.")
-        return f"<!-- table {name} -->\n\n{made(name, folder)}\n\n<!-- end -->"
-
-    return re.sub(r"<!-- table ([\w-]+) -->.*?<!-- end -->", replace, page, flags=re.DOTALL)
-
-
-def main(words: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="write nothing; fail if the page would change")
-    args = parser.parse_args(words)
-    before = PAGE.read_text(encoding="utf-8")
-    after = rendered(before)
-    if args.check:
-        return int(before != after)
-    PAGE.write_text(after, encoding="utf-8")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    record = read(file, folder)
+    origin = f"{record['device']}, PyTorch {record['versions']['torch']}, commit {record['commit']}"
+    return f"{make(record)}\n\n{origin}: `{record['command']}`"
