@@ -193,6 +193,7 @@ UEA = ("toa-paper", "tslib-uea")
 VARIANTS = ("softmax", "hyperglu-dplr", "toa-softmax", "toa-relu", "toa-relu-nosor", "toa-gated", "toa-gated-nosor")
 
 
+@functools.cache
 def compared(protocol: str) -> str:
     """What `toa compare` prints."""
     from toa.report.comparison import markdown_table, system_table
