@@ -10,7 +10,7 @@ import re
 import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_origin
 
 import typer
 
@@ -76,9 +76,9 @@ def api_page(package: str) -> str:
 
 def value_text(thing: Any) -> str:
     """Keys of a registry or items of a tuple; otherwise how Python shows it."""
-    if isinstance(thing, Iterable) and not isinstance(thing, str):
+    if isinstance(thing, Iterable) and get_origin(thing) is None and not isinstance(thing, str):
         return ", ".join(f"`{item}`" for item in thing)
-    return f"`{thing}`"
+    return f"`{thing}`".replace("typing.", "")
 
 
 def commands(command: Any = None, path: str = "toa") -> Iterator[tuple[str, Any]]:
@@ -103,7 +103,7 @@ def command_page() -> str:
             "",
             inspect.cleandoc(command.help or ""),
             "",
-            "| option | default | |",
+            "| option | default | meaning |",
             "| --- | --- | --- |",
         ]
         for parameter in command.params:
@@ -119,10 +119,15 @@ def command_page() -> str:
     return "\n".join(lines)
 
 
+def protocols() -> list[str]:
+    """Names of the protocol files of all tasks."""
+    folder = ROOT / "src" / "toa" / "experiments"
+    return sorted({path.stem for path in folder.rglob("*.toml")})
+
+
 def registries() -> dict[str, tuple[str, Iterable[str]]]:
     """Everything that is chosen by name: where the name goes, and the names."""
     from toa.data import ANOMALY_SETS, CLASSIFICATION_SETS, DATASETS
-    from toa.experiments import protocol_names
     from toa.models import MODELS
     from toa.nn import ATTENTIONS, OPERATORS
     from toa.ops import BACKENDS, GATE_NORMS, SCORE_NORMS
@@ -133,7 +138,7 @@ def registries() -> dict[str, tuple[str, Iterable[str]]]:
         "Operators": ("`attention.structure`, `AttentionSpec(structure=)`", OPERATORS),
         "Normalisers of scores": ("`attention.score_norm`", SCORE_NORMS),
         "Normalisers of the gate": ("`attention.gate_norm`", GATE_NORMS),
-        "Protocols": ("`--protocol`", protocol_names()),
+        "Protocols": ("`--protocol`", protocols()),
         "Forecasting datasets": ("`--dataset`, `toa data`", DATASETS),
         "Anomaly detection datasets": ("`--task anomaly --dataset`", ANOMALY_SETS),
         "Classification datasets": ("`--task classify --dataset`", CLASSIFICATION_SETS),
