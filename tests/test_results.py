@@ -198,7 +198,9 @@ def test_every_classification_cell_has_three_seeds_of_one_device(protocol):
 
 @pytest.mark.parametrize("protocol", page_tables.UEA)
 def test_no_difference_from_softmax_is_significant(protocol):
-    corrected = [line.split("|")[-2].strip() for line in page_tables.compared(protocol).splitlines()[2:]]
+    text = (ROOT / "results" / "classification" / "README.md").read_text(encoding="utf-8")
+    table = text.split(f"<!-- generated: compared-{protocol} -->")[1].split("<!-- end -->")[0].strip()
+    corrected = [line.split("|")[-2].strip() for line in table.splitlines()[2:]]
     assert len(corrected) == 7
     assert all(float(value) > 0.05 for value in corrected if value != "-")
 
