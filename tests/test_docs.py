@@ -13,9 +13,6 @@ import pytest
 
 import toa
 from tests.support import ROOT, load_script
-from toa.models import MODELS
-from toa.nn import ATTENTIONS
-from toa.ops import BACKENDS
 
 EXAMPLES = sorted(path.stem for path in (ROOT / "examples").glob("*.py"))
 
@@ -190,7 +187,8 @@ def test_the_command_page_has_every_option() -> None:
 
 def test_the_names_page_has_every_registered_name() -> None:
     named = set(re.findall(r"`([^`]+)`", pages.names_page()))
-    assert {*MODELS, *ATTENTIONS, *BACKENDS, "toa-paper", "strict", "tslib-uea"} <= named
+    assert {name for _, names in pages.registries().values() for name in names} <= named
+    assert {"patchtst", "dlinear", "toa-gated", "hyperglu", "rms", "toa-paper", "strict", "ETTh1", "triton"} <= named
 
 
 @pytest.mark.parametrize("page", sorted(path.stem for path in (ROOT / "docs" / "howto").glob("*.md")))
