@@ -1,10 +1,10 @@
-# Every target sets itself up: a machine with Python 3.11 or 3.12 and make is enough.
+# Every target installs what it needs into .venv: Python 3.11 to 3.14 and make are enough.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test lint check test-slow test-gpu test-data bench report docs clean
+.PHONY: demo test lint check test-slow test-wheel test-gpu test-data bench report pages docs clean
 
 demo: $(STAMP)
 	$(BIN)/toa demo
@@ -12,7 +12,7 @@ demo: $(STAMP)
 test: lint check
 
 $(STAMP): pyproject.toml
-	$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if v in ((3, 11), (3, 12)) else "toa needs Python 3.11 or 3.12, found %d.%d; set PYTHON=python3.11" % v)'
+	$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if (3, 11) <= v <= (3, 14) else "toa needs Python 3.11 to 3.14, found %d.%d; name another one: make PYTHON=python3.13" % v)'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --editable '.[dev]'
 	touch $@
@@ -27,6 +27,9 @@ check: $(STAMP)
 
 test-slow: $(STAMP)
 	$(BIN)/python -m pytest -q -m slow
+
+test-wheel: $(STAMP)
+	$(BIN)/python -m pytest -q -m slow tests/test_wheel.py
 
 test-gpu: $(STAMP)
 	$(BIN)/python -m pytest -q -m gpu
@@ -46,6 +49,10 @@ $(VENV)/.docs: $(STAMP)
 
 report: $(STAMP)
 	$(BIN)/toa report results --out results/report
+
+# every table of numbers on every page, from the records in results/
+pages: report
+	$(BIN)/python docs/page_tables.py
 
 clean:
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -1,4 +1,4 @@
-"""The site that `make docs` builds. Tutorials and API pages are made anew each time, by pages.py."""
+"""The site that `make docs` builds. pages.py makes the tutorials, the API and the reference pages."""
 
 import os
 import sys
@@ -23,13 +23,13 @@ html_title = f"toa {release}"
 html_copy_source = False
 myst_heading_anchors = 3
 
-# docstrings are in Google's sections; single backticks are code, as in Markdown
+# docstrings have Google's sections; single backticks are code, as in Markdown
 default_role = "code"
 napoleon_use_ivar = True
 autodoc_member_order = "bysource"
 maximum_signature_line_length = 100
 smartquotes = False
-# extras: their part is described without them
+# optional packages: their modules are documented without them
 autodoc_mock_imports = [name for name in ("neuralforecast", "ray") if find_spec(name) is None]
 
 
@@ -38,18 +38,18 @@ def _rewrite(app: Any, what: str, name: str, obj: object, options: Any, lines: l
 
 
 def _unlink(app: Any, page: str, content: list[str]) -> None:
-    if "/" not in page:
-        content[0] = unlinked(content[0])
+    if not page.startswith(("api/", "tutorials/", "reference/")):
+        content[0] = unlinked(content[0], page.count("/") + 1)
 
 
 def _skip(app: Any, what: str, name: str, obj: object, skip: bool, options: Any) -> bool | None:
-    # what scikit-learn gives every estimator for the routing of metadata, and fields of named tuples
+    # scikit-learn's methods for routing metadata, and fields of named tuples
     routing = name.startswith("set_") and name.endswith("_request")
     return True if routing or (getattr(obj, "__doc__", None) or "").startswith("Alias for field number") else None
 
 
 def setup(app: Any) -> None:
-    """Connect what makes pages and docstrings ready; before Napoleon, which reads the sections."""
+    """Make the pages first; rewrite docstrings before Napoleon reads their sections."""
     app.connect("builder-inited", lambda app: write_pages(HERE))
     app.connect("autodoc-process-docstring", _rewrite, priority=400)
     app.connect("source-read", _unlink)

@@ -1,28 +1,42 @@
-"""The pages that are not written by hand: the tutorials of examples/, and the API of docstrings."""
+"""Pages that are made when the site is built: tutorials from examples/, the API, the commands and all names."""
 
 import ast
 import contextlib
+import importlib
+import inspect
 import io
 import os
 import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from types import ModuleType
-from typing import Any
+from typing import Any, get_origin
 
-import toa
+import typer
 
 ROOT = Path(__file__).resolve().parents[1]
-PACKAGE = ROOT / "src" / "toa"
-TUTORIALS = ("own_csv", "drop_in_layer", "converting", "reading_operators")
-# in the order of imports
-ROOMS = ("ops", "nn", "models", "data", "tasks", "theory", "experiments", "report", "estimators", "integrations")
+TUTORIALS = ("own_csv", "detecting", "classifying", "drop_in_layer", "converting", "reading_operators")
+# what each package is for; the order of the API pages
+PACKAGES = {
+    "toa": "Estimators for your own data, and the conversion of trained models.",
+    "toa.nn": "Layers: operator attention, operators, embeddings, norms, blocks.",
+    "toa.ops": "Functions of tensors: operator attention and structured operators.",
+    "toa.models": "Backbones and the models built on them.",
+    "toa.data": "Datasets, readers, scaling and windows.",
+    "toa.tasks": "Training.",
+    "toa.experiments": "Benchmark runs: protocols, configs, records.",
+    "toa.report": "Tables, figures and pages from records.",
+    "toa.theory": "Proposition 1 of the paper and its cases.",
+    "toa.integrations": "Conversion, export, and adapters for other libraries.",
+}
+# public modules that are imported by their own name, because they need an extra or a heavy package
+MODULES = {"toa.integrations": ("toa.integrations.aeon", "toa.integrations.neuralforecast")}
 
 
 def write_pages(folder: Path) -> None:
-    """Write all of them below `folder`; a page that says what it said is left alone, so that it is not built anew."""
-    pages: dict[str, str | bytes] = {f"api/{name}.md": api_page(name, mods) for name, mods in api_pages().items()}
+    """Write all pages below `folder`. Unchanged pages keep their time, so that Sphinx does not build them again."""
+    pages: dict[str, str | bytes] = {f"api/{name}.md": api_page(name) for name in PACKAGES}
+    pages |= {"reference/commands.md": command_page(), "reference/names.md": names_page()}
     for name in TUTORIALS:
         made = run_tutorial(ROOT / "examples" / f"{name}.py")
         pages |= {f"tutorials/{path}": content for path, content in made.items()}
@@ -34,61 +48,114 @@ def write_pages(folder: Path) -> None:
             target.write_bytes(data)
 
 
-def api_pages() -> dict[str, list[str]]:
-    """Page to the public modules on it: one for the package itself, one a room, one for the commands."""
-    pages = {"toa": ["toa"]}
-    for room in ROOMS:
-        pages[f"toa.{room}"] = list(_modules(PACKAGE / room))
-    pages["toa.cli"] = list(_modules(PACKAGE / "cli"))
-    return pages
+def public_names(package: str) -> list[str]:
+    """Names of a package's `__all__`; the subpackages that `toa` lists have pages of their own."""
+    module = importlib.import_module(package)
+    return [name for name in module.__all__ if not inspect.ismodule(getattr(module, name)) and name != "__version__"]
 
 
-def _modules(folder: Path) -> Iterator[str]:
-    """Names of the public modules of a package, its own first."""
-    name = ".".join(("toa", *folder.relative_to(PACKAGE).parts))
-    yield name
-    for path in sorted(folder.iterdir()):
-        if path.name.startswith("_"):
-            continue
-        if path.suffix == ".py":
-            yield f"{name}.{path.stem}"
-        elif (path / "__init__.py").exists():
-            yield from _modules(path)
-
-
-def api_page(page: str, modules: list[str]) -> str:
-    """A page of modules: what a package offers under its own name first, then each name where it is defined."""
-    lines = [f"# `{page}`", ""]
-    for module in modules:
-        # commands tell about themselves: toa COMMAND --help
-        members = [] if module == page or module.startswith("toa.cli") else ["   :members:"]
-        heading = [] if module == page else [f"## `{module}`", ""]
-        lines += [*heading, "```{eval-rst}", f".. automodule:: {module}", *members, "```", ""]
-        if module == page and page != "toa.cli":
-            lines += [*_exports(module), ""]
+def api_page(package: str) -> str:
+    """The public names of a package: classes and functions with their docstrings, then constants and types."""
+    module = importlib.import_module(package)
+    lines = [f"# `{package}`", "", PACKAGES[package], ""]
+    values = []
+    for name in public_names(package):
+        thing = getattr(module, name)
+        if inspect.isclass(thing):
+            lines += ["```{eval-rst}", f".. autoclass:: {package}.{name}", "   :members:", "```", ""]
+        elif inspect.isroutine(thing):
+            lines += ["```{eval-rst}", f".. autofunction:: {package}.{name}", "```", ""]
+        else:
+            values.append(f"- `{name}`: {value_text(thing)}")
+    if values:
+        lines += ["## Constants and types", "", *values, ""]
+    for extra in MODULES.get(package, ()):
+        lines += [f"## `{extra}`", "", "```{eval-rst}", f".. automodule:: {extra}", "   :members:", "```", ""]
     return "\n".join(lines)
 
 
-def _exports(module: str) -> Iterator[str]:
-    """The names that a package offers as its own, each with a link to where it is described."""
-    if module == "toa":
-        # these it loads on first use
-        for name in toa.__all__:
-            thing = getattr(toa, name)
-            if isinstance(thing, ModuleType):
-                yield f"- {{py:mod}}`{thing.__name__}`"
-            elif not isinstance(thing, str):
-                yield f"- {{py:obj}}`toa.{name} <{thing.__module__}.{name}>`"
-        return
-    tree = ast.parse((PACKAGE / Path(*module.split(".")[1:]) / "__init__.py").read_text())
-    for node in tree.body:
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("toa."):
-            names = sorted((alias.name for alias in node.names), key=str.lower)
-            yield f"- {{py:mod}}`{node.module}`: " + ", ".join(f"{{py:obj}}`~{node.module}.{name}`" for name in names)
+def value_text(thing: Any) -> str:
+    """Keys of a registry or items of a tuple; otherwise how Python shows it."""
+    if isinstance(thing, Iterable) and get_origin(thing) is None and not isinstance(thing, str):
+        return ", ".join(f"`{item}`" for item in thing)
+    return f"`{thing}`".replace("typing.", "")
+
+
+def commands(command: Any = None, path: str = "toa") -> Iterator[tuple[str, Any]]:
+    """Every command below a group, under the words that call it."""
+    if command is None:
+        from toa.cli import app
+
+        command = typer.main.get_command(app)
+    children = getattr(command, "commands", None)
+    if children is None:
+        yield path, command
+    for name, child in (children or {}).items():
+        yield from commands(child, f"{path} {name}")
+
+
+def command_page() -> str:
+    """Every command with its options and defaults."""
+    lines = ["# Commands", "", "Every command prints this text with `--help`.", ""]
+    for path, command in commands():
+        lines += [
+            f"## `{path}`",
+            "",
+            inspect.cleandoc(command.help or ""),
+            "",
+            "| option | default | meaning |",
+            "| --- | --- | --- |",
+        ]
+        for parameter in command.params:
+            argument = parameter.param_type_name == "argument"
+            words = [parameter.name.upper()] if argument else [*parameter.opts, *parameter.secondary_opts]
+            if words == ["--help"]:
+                continue
+            default = parameter.default() if callable(parameter.default) else parameter.default
+            shown = "required" if parameter.required else "" if default in (None, (), []) else f"`{default}`"
+            text = (getattr(parameter, "help", None) or "").replace("|", "\\|").replace("\n", " ")
+            lines.append(f"| {', '.join(f'`{word}`' for word in words)} | {shown} | {text} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def protocols() -> list[str]:
+    """Names of the protocol files of all tasks."""
+    folder = ROOT / "src" / "toa" / "experiments"
+    return sorted({path.stem for path in folder.rglob("*.toml")})
+
+
+def registries() -> dict[str, tuple[str, Iterable[str]]]:
+    """Everything that is chosen by name: where the name goes, and the names."""
+    from toa.data import ANOMALY_SETS, CLASSIFICATION_SETS, DATASETS
+    from toa.models import MODELS
+    from toa.nn import ATTENTIONS, OPERATORS
+    from toa.ops import BACKENDS, GATE_NORMS, SCORE_NORMS
+
+    return {
+        "Backbones": ("`--backbone`, `backbone=`", MODELS),
+        "Attentions": ("`--attention`, `attention=`, `toa.nn.build_attention`", ATTENTIONS),
+        "Operators": ("`attention.structure`, `AttentionSpec(structure=)`", OPERATORS),
+        "Normalisers of scores": ("`attention.score_norm`", SCORE_NORMS),
+        "Normalisers of the gate": ("`attention.gate_norm`", GATE_NORMS),
+        "Protocols": ("`--protocol`", protocols()),
+        "Forecasting datasets": ("`--dataset`, `toa data`", DATASETS),
+        "Anomaly detection datasets": ("`--task anomaly --dataset`", ANOMALY_SETS),
+        "Classification datasets": ("`--task classify --dataset`", CLASSIFICATION_SETS),
+        "Backends of operator attention": ("`TOA_BACKEND`, `backend=`", BACKENDS),
+    }
+
+
+def names_page() -> str:
+    """All registered names, read from the registries."""
+    lines = ["# Names", "", "Everything that a command or an argument selects by name.", ""]
+    for title, (where, names) in registries().items():
+        lines += [f"## {title}", "", f"{where}: " + ", ".join(f"`{name}`" for name in names), ""]
+    return "\n".join(lines)
 
 
 def run_tutorial(script: Path) -> dict[str, str | bytes]:
-    """The page of a script, and its pictures: what it says, its code, and what that prints and draws when run."""
+    """The page of a script and its pictures: prose, code, and what the code prints and draws."""
     made: dict[str, str | bytes] = {}
     page: list[str] = []
     names: dict[str, Any] = {"__name__": "__main__"}
@@ -112,12 +179,12 @@ def run_tutorial(script: Path) -> dict[str, str | bytes]:
 
 
 def cells(source: str) -> list[tuple[str, str]]:
-    """A script as prose and code in turn: its docstring, and comments that stand by themselves, are prose."""
+    """Split a script into prose and code. Its docstring and comments that stand alone are prose."""
     docstring = ast.get_docstring(ast.parse(source))
-    assert docstring is not None, "a tutorial starts with a docstring: its title, and what it is about"
+    assert docstring is not None, "a tutorial starts with a docstring: title, then introduction"
     title, _, about = docstring.partition("\n")
     parts = [("prose", f"# {title.rstrip('.')}\n{about}".rstrip())]
-    # blocks, and the blank lines between them
+    # blocks and the blank lines between them
     pieces = re.split(r"(\n{2,})", source.split('"""', 2)[2].strip("\n"))
     for gap, block in zip(["", *pieces[1::2]], pieces[::2], strict=True):
         lines = block.split("\n")
@@ -131,7 +198,7 @@ def cells(source: str) -> list[tuple[str, str]]:
 
 
 def restructured(lines: list[str]) -> list[str]:
-    """A docstring, which is Markdown, as reStructuredText; tables and formulas are set as they are written."""
+    """Turn a docstring in Markdown into reStructuredText. Tables and formulas become literal blocks."""
     out: list[str] = []
     verbatim = False
     for number, line in enumerate(lines):
@@ -150,9 +217,12 @@ def restructured(lines: list[str]) -> list[str]:
     return out
 
 
-def unlinked(text: str) -> str:
-    """A page of this folder whose links to files outside of it, which are not on the site, have become their text."""
-    return re.sub(r"\[([^\]]+)\]\(\.\./[^)]*\)", r"\1", text)
+def unlinked(text: str, depth: int = 1) -> str:
+    """Replace links to files outside docs/, which are not on the site, by their text.
+
+    `depth` is the number of steps from the page's folder out of docs/.
+    """
+    return re.sub(rf"(?<!!)\[([^\]]+)\]\((?:\.\./){{{depth}}}[^)]*\)", r"\1", text)
 
 
 @contextlib.contextmanager

@@ -1,8 +1,8 @@
-"""Operators for a model that is trained already.
+"""Operators for a trained model.
 
-`toa.convert` replaces the attention inside a model by operator attention and keeps the weights. S1 and S2 begin as the
-identity, so that the model gives what it gave; trained on, it learns the operators. It works on
-`nn.MultiheadAttention`, PyTorch's Transformer layers, and modules of the usual form, such as Hugging Face's PatchTST.
+`toa.convert` replaces the attention inside a model by operator attention and keeps the weights. S1 and S2 start as the
+identity, so the outputs do not change; fine-tuning then learns the operators. It works on `nn.MultiheadAttention`,
+PyTorch's Transformer layers, and modules of similar form, such as Hugging Face's PatchTST.
 """
 
 import copy
@@ -12,8 +12,7 @@ from torch import Tensor, nn
 
 import toa
 
-# A model of one's own: a Transformer encoder that forecasts 8 steps of a noisy wave from 24, trained for
-# a moment.
+# The model to convert: a Transformer encoder that forecasts 8 steps of a noisy wave from 24, after a short training.
 
 PAST, HORIZON, WIDTH = 24, 8, 8
 
@@ -70,27 +69,27 @@ train(model, steps=120, seed=0)
 before = error(model)
 print(f"trained: {before:.4f}")
 
-# Now the conversion. It changes the model in place and reports what was replaced, and what was not and why.
-# `num_tokens` is the longest sequence that the attention will see.
+# The conversion changes the model in place. Its report lists what was replaced, and what was not and why.
+# `num_tokens` is the longest sequence that the attention will receive.
 
 original = copy.deepcopy(model)
 report = toa.convert(model, "toa-softmax", num_tokens=PAST)
 print(report)
 
-# The outputs are as before, up to rounding.
+# The outputs are the same up to rounding.
 
 past, _ = windows(100, torch.Generator().manual_seed(1))
 with torch.no_grad():
     difference = float((model.eval()(past) - original.eval()(past)).abs().max())
 print(f"largest difference: {difference:.1e}")
 
-# Trained on, the operators leave the identity. Make the optimizer after the conversion, as `train` does: it has to know
-# the new parameters. The model that was not converted is trained on just as long, to compare with.
+# Fine-tuning moves the operators away from the identity. Create the optimizer after the conversion, as `train` does, so
+# that it contains the new parameters. For comparison, the original model is trained for the same number of steps.
 
 train(model, steps=200, seed=1)
 train(original, steps=200, seed=1)
 after, unconverted = error(model), error(original)
-print(f"trained on: {after:.4f} with operators, {unconverted:.4f} without")
+print(f"fine-tuned: {after:.4f} with operators, {unconverted:.4f} without")
 
-# The gated and ReLU variants take the projections over too, but are another function: there `report.unchanged` is
-# False, and the model has to be trained on before it is of use.
+# The gated and ReLU variants keep the projections too, but compute another function: `report.unchanged` is then False,
+# and the model needs training before use.

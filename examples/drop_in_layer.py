@@ -1,7 +1,7 @@
-"""The layer in a model of your own.
+"""The layer in your own model.
 
-A head of softmax attention averages: its weights are positive and sum to one. A difference needs a weight that
-subtracts. Here a model with one head learns to difference a series, once with softmax attention and once with operator
+A softmax attention head averages: its weights are positive and sum to one. A difference needs a negative weight. Here a
+model with one head learns to compute differences of a series, first with softmax attention and then with operator
 attention, which takes the same arguments.
 """
 
@@ -10,15 +10,15 @@ from torch import nn
 
 from toa.nn import AttentionSpec, TemporalOperatorAttention, build_attention
 
-# `build_attention` makes a layer by name, or by an `AttentionSpec`, which names options too. All layers are called like
-# `nn.MultiheadAttention` with `batch_first`: query, key and value in; tokens, and weights if asked for, out. What they
-# have to know beforehand is the number of tokens, since the operators are matrices of that size.
+# `build_attention` makes a layer from a name, or from an `AttentionSpec` with options. All layers are called like
+# `nn.MultiheadAttention` with `batch_first`: they take query, key and value, and return tokens and, on request,
+# weights. They need the number of tokens when they are created, because the operators are matrices of that size.
 
 LENGTH, WIDTH = 16, 8
 
 
 class OneLayer(nn.Module):
-    """A value a step in, a value a step out: embedding, positions, attention, head."""
+    """One value per step in and out: embedding, positions, attention, head."""
 
     def __init__(self, attention: AttentionSpec) -> None:
         super().__init__()
@@ -34,11 +34,11 @@ class OneLayer(nn.Module):
         return self.head(mixed).squeeze(-1)
 
 
-# The target is y[t] = x[t] - x[t-1], around the end. Both models see the same signals.
+# The target is y[t] = x[t] - x[t-1], with x[-1] the last step. Both models see the same signals.
 
 
 def train(attention: AttentionSpec, steps: int = 300) -> tuple[OneLayer, float]:
-    """A trained model, and its mean squared error on new series relative to the target's variance."""
+    """Train a model; return it with its mean squared error on new series, relative to the target's variance."""
     torch.manual_seed(0)
     model = OneLayer(attention)
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-2)
@@ -58,15 +58,14 @@ def train(attention: AttentionSpec, steps: int = 300) -> tuple[OneLayer, float]:
 
 _, softmax_error = train(AttentionSpec(name="softmax"))
 model, toa_error = train(AttentionSpec(name="toa-softmax", sor=False))
-print(f"softmax:     {softmax_error:.4f} of the variance is left")
+print(f"softmax:     {softmax_error:.4f} of the variance remains")
 print(f"toa-softmax: {toa_error:.4f}")
 
-# In training the operators are regularized: each pass drops a random part of what they have learned (SOR). It is on by
-# default, and off here with `sor=False`, since signals that are new at every step cannot be overfitted. With two heads,
-# added up with signed weights, softmax can difference as well; `toa theory` shows what is out of its reach.
+# By default each training pass drops a random part of the operators (SOR). Here it is off, `sor=False`, because
+# signals that are new at every step cannot be overfitted. Two softmax heads with a signed output projection can
+# compute differences too; `toa theory` shows what they cannot.
 
-# What the layer did to the values stands in `w_mix`, one matrix a head. Those of softmax attention have no entry below
-# zero.
+# `w_mix` is the matrix that mixed the values, one per head. With softmax attention it has no negative entries.
 
 with torch.no_grad():
     tokens = model.embed(torch.randn(1, LENGTH, 1)) + model.positions
@@ -74,7 +73,7 @@ with torch.no_grad():
 assert w_mix is not None
 print(f"w_mix {tuple(w_mix.shape)}: from {float(w_mix.min()):.2f} to {float(w_mix.max()):.2f}")
 
-# Padding is masked as in PyTorch: True where a token is padding. It changes nothing for the tokens that are real.
+# Padding is masked as in PyTorch: True where a token is padding. It does not change the outputs of real tokens.
 
 layer = TemporalOperatorAttention(embed_dim=WIDTH, num_heads=2, num_tokens=LENGTH, variant="gated").eval()
 x = torch.randn(1, 10, WIDTH)
@@ -85,12 +84,12 @@ with torch.no_grad():
     long, _ = layer(padded, padded, padded, key_padding_mask=mask)
 print(f"padding changes real tokens by {float((short - long[:, :10]).abs().max()):.0e}")
 
-# A shorter sequence uses the leading block of the operators, as above. A longer one is refused until the operators are
-# resized, which interpolates what they have learned.
+# A shorter sequence uses the leading block of the operators, as above. A longer one raises an error until `resize`
+# interpolates the operators.
 
 layer.resize(48)
 x = torch.randn(1, 48, WIDTH)
 print(f"after resize(48): {tuple(layer(x, x, x)[0].shape)}")
 
-# Scores of the ReLU and gated variants have no bound of their own. On data with spikes give them one:
-# `score_norm="rms"`, and `gate_norm="rms"` for the gate.
+# Scores of the ReLU and gated variants are unbounded. For data with spikes, bound them: `score_norm="rms"`, and
+# `gate_norm="rms"` for the gate.

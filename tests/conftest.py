@@ -5,7 +5,7 @@ import hypothesis
 import jaxtyping
 import pytest
 
-# before anything imports toa. Not api.py: it has to refuse bad shapes in its own words.
+# before anything imports toa. Not api.py: its own errors about shapes are tested.
 SHAPE_CHECKED = (
     "toa.ops.operators",
     "toa.ops.attention.reference",
@@ -14,13 +14,13 @@ SHAPE_CHECKED = (
     "toa.ops.attention.blocked",
     "toa.ops.attention.definitions",
 )
-# torch.compile cannot trace the checks: its tests run in a process without them
+# torch.compile cannot trace the checks: its tests run in another process without them
 if os.environ.get("TOA_NO_SHAPE_CHECKS") != "1":
     jaxtyping.install_import_hook(SHAPE_CHECKED, "beartype.beartype")
 
 import torch  # noqa: E402
 
-# problems are tiny: a second thread only waits, for long where other processes hold the cores
+# problems are tiny: a second thread would only wait, and longer when other processes use the cores
 torch.set_num_threads(1)
 
 hypothesis.settings.register_profile("toa", derandomize=True, deadline=None, max_examples=100, database=None)
@@ -29,7 +29,7 @@ hypothesis.settings.load_profile("toa")
 
 @pytest.fixture(autouse=True)
 def _seeded() -> Iterator[None]:
-    # no test may depend on, or leave its mark on, the global generator
+    # no test may depend on the global generator, or change it
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         yield

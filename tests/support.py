@@ -1,4 +1,4 @@
-"""What tests of several rooms share: random problems, closeness, and a process without shape checks."""
+"""Shared by tests of several folders: random problems, closeness, and a process without shape checks."""
 
 import importlib.util
 import os
@@ -19,7 +19,7 @@ from toa import ops
 ROOT = Path(__file__).parents[1]
 
 ACTIVATIONS = tuple(ops.ACTIVATIONS)
-# what S may be: absent, a plain tensor, or one of the structured operators
+# kinds of S: absent, a plain tensor, or one of the structured operators
 KINDS = ("none", "raw", "dense", "dplr", "toeplitz")
 LENGTHS = (1, 2, 63, 64, 65)
 # every activation with every normaliser it takes
@@ -41,7 +41,7 @@ def assert_near(got: Tensor, exact: Tensor, tolerance: float = 1e-12, *, name: s
 
 
 def poison_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let whatever a kernel does not write be NaN."""
+    """Fill new buffers with NaN, so that a number that a kernel does not write is noticed."""
 
     def poisoned(make: Callable[..., Tensor]) -> Callable[..., Tensor]:
         def made(*arguments: Any, **options: Any) -> Tensor:
@@ -55,7 +55,7 @@ def poison_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def assert_registered(operator: Any, arguments: tuple[Any, ...]) -> None:
-    """An operator's schema, fake and gradients are what PyTorch was told."""
+    """Check that an operator's schema, fake and gradients agree with its registration in PyTorch."""
     assert set(torch.library.opcheck(operator, arguments).values()) == {"SUCCESS"}
 
 
@@ -105,7 +105,7 @@ class Problem:
         return ops.operator_attention(**self.arguments(), backend=backend)
 
     def results(self, backend: str, queries: Tensor | None = None) -> dict[str, Tensor]:
-        """The output, and every gradient under one fixed cotangent, which is zero but for some queries, (B, M)."""
+        """The output and every gradient under one fixed cotangent, which is zero except for `queries` (B, M)."""
         out = self.run(backend)
         generator = torch.Generator().manual_seed(1)
         cotangent = torch.randn(out.shape, generator=generator, dtype=torch.float64).to(out)
@@ -166,12 +166,12 @@ def make_problem(
 
 
 def make_mask(padding: str, batch: int, keys: int, generator: torch.Generator) -> Tensor:
-    """A padding mask that leaves every row a key: "random", "leading" or "trailing"."""
+    """A padding mask that leaves at least one key per row: "random", "leading" or "trailing"."""
     if padding == "random":
         mask = torch.rand(batch, keys, generator=generator) < 0.4
         kept = torch.randint(keys, (batch, 1), generator=generator)
         return mask.scatter(1, kept, torch.zeros(batch, 1, dtype=torch.bool))
-    # six keys or more: over fewer, a row's norm may nearly vanish, and the problem itself is badly conditioned
+    # at least six keys: with fewer, the norm of a row may be near zero, and the problem is badly conditioned
     count = torch.randint(max(1, keys - 5), (batch, 1), generator=generator)
     place = torch.arange(keys)
     return place < count if padding == "leading" else place >= keys - count
@@ -202,7 +202,7 @@ def _operator(kind: str, name: str, leaves: dict[str, Tensor]) -> Tensor | ops.O
 
 @torch.no_grad()
 def scatter_parameters(module: nn.Module, std: float = 1.0) -> nn.Module:
-    """Move every operator of a layer far from the identity, and biases away from zero."""
+    """Move every operator far from the identity and every bias away from zero."""
     from toa.nn import SequenceOperator
 
     for child in module.modules():
@@ -217,12 +217,12 @@ def scatter_parameters(module: nn.Module, std: float = 1.0) -> nn.Module:
 
 
 def load_script(path: str) -> Any:
-    """A script of the repository as a module."""
+    """Load a script of the repository as a module."""
     spec = importlib.util.spec_from_file_location(Path(path).stem, ROOT / path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    # a dataclass looks its module up as it is made
+    # dataclasses look up their module while they are created
     sys.modules[spec.name] = module
     try:
         spec.loader.exec_module(module)
@@ -232,7 +232,7 @@ def load_script(path: str) -> Any:
 
 
 def run_without_shape_checks(file: Path, *options: str, **environment: str) -> None:
-    """Run a file of tests in a process of its own, free of jaxtyping's wrappers."""
+    """Run a file of tests in another process, without jaxtyping's wrappers."""
     done = subprocess.run(
         [
             sys.executable,

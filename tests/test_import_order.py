@@ -1,4 +1,6 @@
 import ast
+import functools
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,7 +11,7 @@ from tests.support import ROOT
 PACKAGE = ROOT / "src" / "toa"
 
 _TASKS = {"ops", "nn", "models", "data"}
-# what each room may import besides itself and the private modules; `models` go through `nn`, never to `ops`
+# folders that each folder may import, besides itself and the private modules; `models` import `nn`, never `ops`
 MAY_IMPORT: dict[str, set[str]] = {
     "ops": set(),
     "data": set(),
@@ -23,6 +25,26 @@ MAY_IMPORT: dict[str, set[str]] = {
     "integrations": {*_TASKS, "tasks", "estimators"},
 }
 MAY_IMPORT["cli"] = MAY_IMPORT["__main__"] = {*MAY_IMPORT, "cli"}
+# third-party packages that each private module may import; private modules import no folder
+PRIVATE: dict[str, set[str]] = {
+    "__init__": set(),
+    "_checks": {"torch"},
+    "_console": {"rich"},
+    "_files": set(),
+    "_registry": set(),
+}
+# third-party packages that only these folders and private modules may import
+ONLY_IN = {
+    "click": {"cli"},
+    "huggingface_hub": {"estimators"},
+    "matplotlib": {"cli", "report"},
+    "neuralforecast": {"integrations"},
+    "ray": {"experiments", "integrations"},
+    "requests": {"data"},
+    "rich": {"_console", "cli"},
+    "triton": {"ops"},
+    "typer": {"cli"},
+}
 
 
 def imported(tree: ast.AST, module: list[str]) -> Iterator[str]:
@@ -37,45 +59,94 @@ def imported(tree: ast.AST, module: list[str]) -> Iterator[str]:
             yield from (".".join([*base, alias.name]) for alias in node.names)
 
 
-def rooms(names: Iterator[str]) -> set[str]:
-    parts = (name.split(".") for name in names)
-    return {part[1] for part in parts if part[0] == "toa" and len(part) > 1}
+def folder_of(path: Path) -> str:
+    """Folder, or private module, of a file under the package."""
+    return path.parts[0].removesuffix(".py")
 
 
-def wrong_arrows(package: Path) -> list[str]:
-    wrong = []
+@functools.cache
+def imports_of(package: Path) -> dict[Path, set[str]]:
+    """Dotted names that each file imports, also inside functions."""
+    found = {}
     for path in sorted(package.rglob("*.py")):
         place = path.relative_to(package)
-        room = place.parts[0].removesuffix(".py")
-        tree = ast.parse(path.read_text())
+        tree = ast.parse(path.read_text(encoding="utf-8"))
         if place == Path("__init__.py"):
-            # inside functions it may load rooms on first use
+            # its functions load folders on first use
             tree.body = [node for node in tree.body if not isinstance(node, ast.FunctionDef)]
-        found = rooms(imported(tree, ["toa", *place.parts[:-1]]))
-        found = {name for name in found if not name.startswith("_") and name != room}
-        if room.startswith("_") and room != "__main__":
-            allowed: set[str] = set()
-        elif room not in MAY_IMPORT:
-            wrong.append(f"{place}: room {room!r} has no place in the order of imports")
+        found[place] = set(imported(tree, ["toa", *place.parts[:-1]]))
+    return found
+
+
+def wrong_imports(package: Path) -> list[str]:
+    """Complaints about imports against the order of folders, or of a package that belongs elsewhere."""
+    wrong = []
+    for place, names in imports_of(package).items():
+        folder = folder_of(place)
+        if folder not in MAY_IMPORT and folder not in PRIVATE:
+            wrong.append(f"{place}: {folder!r} is missing in the order of imports")
             continue
-        else:
-            allowed = MAY_IMPORT[room]
-        wrong += [f"{place}: {room} may not import {name}" for name in sorted(found - allowed)]
+        parts = [name.split(".") for name in names]
+        inside = {part[1] for part in parts if part[0] == "toa" and len(part) > 1}
+        outside = {part[0] for part in parts} - {"toa"} - sys.stdlib_module_names
+        folders = {name for name in inside if not name.startswith("_") and name != folder}
+        bad = folders - MAY_IMPORT.get(folder, set())
+        bad |= {name for name in outside if folder not in ONLY_IN.get(name, {folder})}
+        if folder in PRIVATE:
+            bad |= outside - PRIVATE[folder]
+        wrong += [f"{place}: {folder} may not import {name}" for name in sorted(bad)]
     return wrong
 
 
-def test_imports_follow_the_order_of_the_rooms() -> None:
-    assert wrong_arrows(PACKAGE) == []
+def reached(package: Path, folder: str) -> set[str]:
+    """Third-party packages that files of a folder import, directly or through other modules of the package."""
+    found = imports_of(package)
+    modules = {".".join(("toa", *path.with_suffix("").parts)).removesuffix(".__init__"): path for path in found}
+    todo = [path for path in found if folder_of(path) == folder]
+    seen, outside = set(todo), set()
+    while todo:
+        for name in found[todo.pop()]:
+            parts = name.split(".")
+            if parts[0] != "toa":
+                outside.add(parts[0])
+            # a name of a module, or a module; importing it runs the packages around it
+            for end in range(1, len(parts) + 1):
+                path = modules.get(".".join(parts[:end]))
+                if path is not None and path not in seen:
+                    seen.add(path)
+                    todo.append(path)
+    return outside
+
+
+def test_imports_follow_the_order_of_the_folders() -> None:
+    assert wrong_imports(PACKAGE) == []
+
+
+@pytest.mark.parametrize("folder", ["ops", "nn", "models", "data", "tasks", "estimators", "integrations"])
+def test_the_library_never_reaches_the_command_line(folder) -> None:
+    found = reached(PACKAGE, folder)
+    assert "torch" in found
+    assert found & {"typer", "click"} == set()
+
+
+def test_a_package_reached_through_a_private_module_is_found(tmp_path) -> None:
+    files = {
+        "__init__.py": "",
+        "estimators/__init__.py": "from toa.estimators.base import x",
+        "estimators/base.py": "def f():\n    from toa._terminal import bar",
+        "_terminal.py": "import typer",
+    }
+    assert reached(plant(tmp_path, files), "estimators") == {"typer"}
 
 
 def test_the_order_has_no_cycle() -> None:
     done: set[str] = set()
-    left = {room: set(allowed) - {room, "cli", "__main__"} for room, allowed in MAY_IMPORT.items()}
+    left = {folder: set(allowed) - {folder, "cli", "__main__"} for folder, allowed in MAY_IMPORT.items()}
     while left:
-        ready = {room for room, allowed in left.items() if allowed <= done}
+        ready = {folder for folder, allowed in left.items() if allowed <= done}
         assert ready, f"these import one another: {sorted(left)}"
         done |= ready
-        left = {room: allowed for room, allowed in left.items() if room not in ready}
+        left = {folder: allowed for folder, allowed in left.items() if folder not in ready}
 
 
 PLANTED = {
@@ -96,7 +167,12 @@ PLANTED = {
     "report/x.py": ("import toa.cli", "report may not import cli"),
     "_checks.py": ("from toa.ops import z", "_checks may not import ops"),
     "__init__.py": ("from toa import ops", "__init__ may not import ops"),
-    "corner/x.py": ("import os", "room 'corner' has no place in the order of imports"),
+    "corner/x.py": ("import os", "'corner' is missing in the order of imports"),
+    "_corner.py": ("import os", "'_corner' is missing in the order of imports"),
+    "_console.py": ("import typer", "_console may not import typer"),
+    "_files.py": ("def f():\n    import torch", "_files may not import torch"),
+    "estimators/y.py": ("from typer import Option", "estimators may not import typer"),
+    "tasks/z.py": ("import matplotlib.pyplot as plt", "tasks may not import matplotlib"),
 }
 FINE = {
     "__init__.py": "def __getattr__(name):\n    import toa.ops",
@@ -121,8 +197,8 @@ def plant(folder: Path, files: dict[str, str]) -> Path:
 @pytest.mark.parametrize("name", PLANTED)
 def test_a_planted_wrong_import_is_caught(tmp_path, name) -> None:
     source, complaint = PLANTED[name]
-    assert wrong_arrows(plant(tmp_path, {**FINE, name: source})) == [f"{name}: {complaint}"]
+    assert wrong_imports(plant(tmp_path, {**FINE, name: source})) == [f"{name}: {complaint}"]
 
 
 def test_right_imports_are_not_complained_about(tmp_path) -> None:
-    assert wrong_arrows(plant(tmp_path, FINE)) == []
+    assert wrong_imports(plant(tmp_path, FINE)) == []

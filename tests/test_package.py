@@ -1,6 +1,7 @@
 import ast
 import importlib.metadata
 import inspect
+import json
 import re
 import subprocess
 import sys
@@ -24,12 +25,12 @@ def run(code: str) -> str:
     return done.stdout.strip()
 
 
-def test_importing_toa_does_not_import_torch_or_any_room() -> None:
+def test_importing_toa_does_not_import_torch_or_any_folder() -> None:
     loaded = run("import sys, toa; print(*(m for m in sys.modules if m == 'torch' or m.startswith('toa')))")
     assert loaded.split() == ["toa"]
 
 
-def test_rooms_load_on_first_use() -> None:
+def test_folders_load_on_first_use() -> None:
     assert run("import toa; print(toa.ops.operator_attention.__name__)") == "operator_attention"
     assert {"ops", "nn", "__version__"} <= set(dir(toa))
     with pytest.raises(AttributeError, match="module 'toa' has no attribute 'opps'"):
@@ -46,14 +47,26 @@ def test_version_is_the_installed_one_and_has_one_source() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     assert "version" in project["project"]["dynamic"]
     assert f'__version__ = "{toa.__version__}"' in (ROOT / project["tool"]["hatch"]["version"]["path"]).read_text()
+    assert f"\nversion: {toa.__version__}\n" in (ROOT / "CITATION.cff").read_text()
 
 
-@pytest.mark.parametrize("room", [toa.ops, toa.nn], ids=lambda room: room.__name__)
-def test_public_names_exist_and_are_documented(room) -> None:
-    assert room.__doc__
+def test_every_supported_python_is_named_and_tested() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    versions = [f"3.{minor}" for minor in range(11, 15)]
+    assert project["requires-python"] == ">=3.11,<3.15"
+    named = re.findall(r"Python :: (3\.\d+)", "\n".join(project["classifiers"]))
+    assert named == versions
+    workflow = (ROOT / ".github" / "workflows" / "test.yml").read_text()
+    assert f"python: {json.dumps(versions)}" in workflow
+    assert "(3, 11) <= v <= (3, 14)" in (ROOT / "Makefile").read_text()
+
+
+@pytest.mark.parametrize("package", [toa.ops, toa.nn], ids=lambda package: package.__name__)
+def test_public_names_exist_and_are_documented(package) -> None:
+    assert package.__doc__
     missing = []
-    for name in room.__all__:
-        thing = getattr(room, name)
+    for name in package.__all__:
+        thing = getattr(package, name)
         if inspect.isclass(thing) or inspect.isfunction(thing):
             # a dataclass without a docstring gets its signature as one
             if not thing.__doc__ or thing.__doc__.startswith(f"{name}("):
@@ -67,21 +80,21 @@ def test_public_names_exist_and_are_documented(room) -> None:
     assert missing == []
 
 
-@pytest.mark.parametrize("room", [toa.ops, toa.nn], ids=lambda room: room.__name__)
-def test_public_names_are_listed_once_and_in_order(room) -> None:
-    assert len(set(room.__all__)) == len(room.__all__)
-    constants = [name for name in room.__all__ if name.isupper()]
-    classes = [name for name in room.__all__ if name[0].isupper() and not name.isupper()]
-    functions = [name for name in room.__all__ if name[0].islower()]
-    assert room.__all__ == sorted(constants) + sorted(classes) + sorted(functions)
+@pytest.mark.parametrize("package", [toa.ops, toa.nn], ids=lambda package: package.__name__)
+def test_public_names_are_listed_once_and_in_order(package) -> None:
+    assert len(set(package.__all__)) == len(package.__all__)
+    constants = [name for name in package.__all__ if name.isupper()]
+    classes = [name for name in package.__all__ if name[0].isupper() and not name.isupper()]
+    functions = [name for name in package.__all__ if name[0].islower()]
+    assert package.__all__ == sorted(constants) + sorted(classes) + sorted(functions)
 
 
 def test_nothing_pickles() -> None:
     assert SOURCES
-    guilty = []
+    found = []
     for path in SOURCES:
         for node in ast.walk(ast.parse(path.read_text())):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-            guilty += [f"{path.relative_to(ROOT)}: {name}" for name in names if name.split(".")[0] in PICKLES]
-    assert guilty == []
+            found += [f"{path.relative_to(ROOT)}: {name}" for name in names if name.split(".")[0] in PICKLES]
+    assert found == []

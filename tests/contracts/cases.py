@@ -1,4 +1,4 @@
-"""Every registered model, in every style it has, as the contracts build it."""
+"""Every registered model in each of its styles, as the contract tests build it."""
 
 from typing import Any, NamedTuple
 
@@ -9,9 +9,9 @@ from toa.models import BACKBONES, Backbone, ForecastModel, backbone_names, build
 from toa.nn import ATTENTIONS, AttentionSpec
 
 LOOKBACK, HORIZON, CHANNELS, MARKS = 32, 5, 3, 2
-# of these a model gets those that it has
+# a model gets the sizes that its config has
 SIZES = {"embed_dim": 8, "num_heads": 2, "num_layers": 2, "ff_dim": 12}
-# settings that make a model another one, or that it cannot do without
+# settings that change what a model computes, or that it requires
 STYLES: dict[str, tuple[dict[str, Any], ...]] = {
     "patchtst": ({}, {"style": "tslib"}),
     "transformer": ({"label_len": 16},),
@@ -19,9 +19,9 @@ STYLES: dict[str, tuple[dict[str, Any], ...]] = {
     "informer": ({"label_len": 16},),
     "autoformer": ({"label_len": 16, "moving_average": 5},),
 }
-# what an attention asks of a model: this one has no causal form
+# settings that an attention requires: this one has no causal form
 ASKED: dict[tuple[str, str | None], dict[str, Any]] = {("transformer", "hyperglu"): {"causal": False}}
-# what ends a model's own randomness in training, as `sor=False` does that of the operators
+# settings that switch off a model's own randomness in training, as `sor=False` does for the operators
 QUIET: dict[str, dict[str, Any]] = {"duet": {"noisy_gating": False, "mask_sampling": "never", "head_dropout": 0.0}}
 OPTIONS = {"residual_scores": True, "individual": True, "affine": True}
 
@@ -29,7 +29,7 @@ Inputs = tuple[Tensor, Tensor | None, Tensor | None]
 
 
 class Case(NamedTuple):
-    """A model, one of its styles, and an attention; None where there is none to choose."""
+    """A model, one of its styles, and an attention, or None if the model has no choice of attention."""
 
     model: str
     attention: str | None

@@ -45,7 +45,7 @@ every_classifier = pytest.mark.parametrize("case", CASES, ids=str)
 
 
 def inputs(dtype: torch.dtype = torch.float32, fill: float = 0.0) -> tuple[Tensor, Tensor]:
-    """Series of four lengths and their mask; `fill` stands in the padding."""
+    """Series of four lengths and their mask; the padding is filled with `fill`."""
     series = torch.randn(len(LENGTHS), LENGTH, CHANNELS, dtype=dtype)
     mask = torch.arange(LENGTH) < torch.tensor(LENGTHS)[:, None]
     return torch.where(mask.unsqueeze(-1), series, fill), mask
@@ -66,7 +66,7 @@ def test_logits_have_their_shape_and_every_parameter_a_finite_gradient(case: Cas
 
 
 @every_classifier
-def test_what_stands_in_the_padding_changes_neither_prediction_nor_gradient(case: Case):
+def test_values_in_the_padding_change_neither_prediction_nor_gradient(case: Case):
     results = []
     for fill in (0.0, 1e6, float("nan")):
         torch.manual_seed(3)
@@ -76,7 +76,7 @@ def test_what_stands_in_the_padding_changes_neither_prediction_nor_gradient(case
         gradients = [p.grad for p in model.parameters() if p.grad is not None]
         results.append([out.detach(), model.eval()(*inputs(torch.float64, fill)).detach(), *gradients])
     for other in results[1:]:
-        # the second entry is drawn anew each time, with the generator where it was
+        # the second result is drawn again with the same state of the generator
         for one, two in zip(results[0], other, strict=True):
             assert_near(two, one, 1e-9)
 
@@ -93,7 +93,7 @@ def test_batch_size_and_order_never_change_a_prediction(case: Case):
 
 
 @every_classifier
-def test_a_mask_without_padding_is_no_mask(case: Case):
+def test_a_mask_without_padding_changes_nothing(case: Case):
     model = scatter_parameters(case.build().double(), 0.3).eval()
     series, _ = inputs(torch.float64)
     assert_near(model(series, torch.ones(len(LENGTHS), LENGTH, dtype=torch.bool)), model(series))
@@ -107,13 +107,13 @@ def test_real_steps_are_all_read(case: Case):
     model(series, mask).square().sum().backward()
     assert series.grad is not None
     felt = series.grad.abs().sum(-1) > 0
-    # of a series of one step, instance norm leaves nothing
+    # instance norm removes everything from a series of one step
     rows = torch.tensor(LENGTHS) > 1
     assert torch.equal(felt[rows], mask[rows])
 
 
 @every_classifier
-def test_state_and_copies_carry_the_whole_model(case: Case):
+def test_state_and_copies_contain_the_complete_model(case: Case):
     model = case.build()
     series, mask = inputs()
     model(series, mask)
@@ -155,7 +155,7 @@ def test_a_few_steps_of_training_lower_the_loss(case: Case):
 
 
 @every_classifier
-def test_series_and_masks_of_other_sizes_are_refused(case: Case):
+def test_series_and_masks_of_other_sizes_raise(case: Case):
     model = case.build()
     series, mask = inputs()
     with pytest.raises(ValueError, match=message("series must have lookback=24 steps, got 23", "lookback=23.")):

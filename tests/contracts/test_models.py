@@ -34,7 +34,7 @@ def test_layer_norms_and_maps_with_a_bias_are_those_with_kernels(case: Case):
 
 
 @every_backbone
-def test_backbone_gives_the_tokens_that_it_announces(case: Case):
+def test_backbone_returns_as_many_tokens_as_it_declares(case: Case):
     backbone = case.backbone()
     assert backbone(*case.inputs(2)[:2]).shape == (2, CHANNELS, backbone.num_tokens, backbone.embed_dim)
     assert backbone.lookback == LOOKBACK
@@ -50,7 +50,7 @@ def test_evaluation_is_deterministic_and_does_not_mix_the_batch(case: Case):
 
 
 @every_model
-def test_state_and_copies_carry_the_whole_model(case: Case):
+def test_state_and_copies_contain_the_complete_model(case: Case):
     model = case.build()
     inputs = case.inputs()
     model(*inputs)
@@ -69,7 +69,7 @@ def test_state_and_copies_carry_the_whole_model(case: Case):
 
 @every_model
 def test_training_differs_from_evaluation_by_dropout_sor_and_batch_statistics_alone(case: Case):
-    # where a model looks at some queries or delays only, and chooses otherwise in training, it looks at all
+    # a model that samples queries or delays, and differently in training, uses all of them here
     model = case.build(sor=False, dropout=0.0, factor=LOOKBACK).double().train()
     inputs = case.inputs(dtype=torch.float64)
     model(*inputs)
@@ -103,14 +103,14 @@ def test_mixing_operators_are_those_of_the_forward_pass(case: Case):
 
 
 @every_model
-def test_a_series_of_another_length_is_refused(case: Case):
+def test_a_series_of_another_length_raises(case: Case):
     series, *marks = case.inputs()
     with pytest.raises(ValueError, match=message("series must have lookback=32 steps, got 31", "with lookback=31.")):
         case.build()(series[:, 1:], *marks)
 
 
 @every_model
-def test_marks_of_other_sizes_are_refused(case: Case):
+def test_marks_of_other_sizes_raise(case: Case):
     series, marks, future = case.inputs()
     model = case.build()
     if marks is None or future is None:

@@ -52,7 +52,7 @@ def test_evaluation_is_deterministic_and_does_not_mix_the_batch(model: str, atte
 
 
 @every_pair
-def test_state_and_copies_carry_the_whole_model(model: str, attention: str):
+def test_state_and_copies_contain_the_complete_model(model: str, attention: str):
     built, other = build(model, attention), build(model, attention)
     x = series()
     built(x)
@@ -79,14 +79,14 @@ def test_a_few_steps_of_training_lower_the_error(model: str, attention: str):
 
 
 @every_model
-def test_what_is_left_out_is_the_librarys_form(model: str):
+def test_settings_that_are_left_out_are_the_librarys(model: str):
     body: Any = build(model).body
     if model == "transformer":
         config = body.config
         assert (config.values, config.positions, config.norm_first) == ("conv", "sinusoidal", False)
         assert not any(isinstance(module, nn.BatchNorm1d) for module in body.modules())
     else:
-        # level and scale of a window are taken out and put back
+        # level and scale of a window are removed and restored
         assert body.config.instance_norm
         assert body.horizon == LENGTH
         assert getattr(body.backbone.config, "style", "tslib") == "tslib"
@@ -103,7 +103,7 @@ def test_only_a_model_with_instance_norm_follows_level_and_scale(model: str):
 
 
 @every_model
-def test_wrong_series_are_refused(model: str):
+def test_wrong_series_raise(model: str):
     built = build(model)
     with pytest.raises(ValueError, match=message(f"series must have lookback={LENGTH} steps, got 5")):
         built(torch.zeros(2, 5, CHANNELS))

@@ -1,0 +1,359 @@
+"""Write every table of numbers on every page from the stored records: no number in them is typed by hand.
+
+    python docs/page_tables.py [--check]
+
+A table stands between `<!-- generated: NAME -->` and `<!-- end -->`; the text around it is kept. With `--check` nothing
+is written, and the exit code is 1 if a page differs from its records.
+"""
+
+import argparse
+import csv
+import functools
+import json
+import re
+import shlex
+import statistics
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from performance_tables import TABLES as PERFORMANCE
+from performance_tables import performance_table, speed_summary, table
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "results"
+PAGES = (
+    "README.md",
+    "docs/performance.md",
+    "docs/recipe.md",
+    *(
+        f"results/{n}/README.md"
+        for n in (
+            "anomaly",
+            "classification",
+            "demixing",
+            "forecasting",
+        )
+    ),
+)
+
+Record = dict[str, Any]
+
+SETS = ("ETTh1", "ETTh2", "Exchange", "ETTm1", "Weather")
+BACKBONES = {"patchtst": "PatchTST", "itransformer": "iTransformer", "duet": "DUET"}
+# settings that the first runs set on the command line and the protocol contains today
+IN_PROTOCOL = ("training.patience=10", "training.epochs=20", "attention.score_norm=rms", "attention.gate_norm=rms")
+# a validation error above this is not a forecast any more
+DIVERGED = 10.0
+
+
+@functools.cache
+def read_records(name: str) -> list[Record]:
+    """Records of a file under results/, one JSON object per line."""
+    lines = (RESULTS / name).read_text(encoding="utf-8").splitlines()
+    return [json.loads(line) for line in lines]
+
+
+@functools.cache
+def published(task: str) -> dict[tuple[str, ...], float]:
+    """The paper's numbers of a table by dataset, horizon, backbone, variant and metric."""
+    (path,) = (ROOT / "src" / "toa" / "experiments").rglob("published.csv")
+    with path.open(newline="", encoding="utf-8") as file:
+        rows = [row for row in csv.DictReader(file) if row["table"] == task]
+    names = ("dataset", "horizon", "backbone", "variant", "metric")
+    return {tuple(row[name] for name in names): float(row["value"]) for row in rows}
+
+
+def mean_of(records: Iterable[Record], metric: str) -> float:
+    """Mean of a metric over records."""
+    return statistics.mean(record["metrics"][metric] for record in records)
+
+
+def variant_of(record: Record) -> str:
+    """The paper's name of an attention."""
+    attention = record["config"]["attention"]
+    name: str = {"hyperglu": "hyperglu-dplr"}.get(attention["name"], attention["name"])
+    return f"{name}-nosor" if name.startswith("toa-") and not attention["sor"] else name
+
+
+def grouped(records: Iterable[Record], key: Callable[[Record], Any]) -> dict[Any, list[Record]]:
+    """Records by key, in the order of their first appearance."""
+    found: dict[Any, list[Record]] = {}
+    for record in records:
+        found.setdefault(key(record), []).append(record)
+    return found
+
+
+# forecasting
+
+
+def changes_of(record: Record) -> tuple[str, ...]:
+    """Settings that a run's command changed in its protocol, as key=value."""
+    return tuple(value for option, value in pairwise(shlex.split(record["command"])) if option == "--set")
+
+
+def setting_table(
+    file: str, *, backbone: str, horizon: int, datasets: Sequence[str], device: str = "", hidden: Sequence[str] = ()
+) -> str:
+    """One line per attention and setting; a cell is validation MSE / test MSE, the mean over seeds.
+
+    `device` is the start of the device's name, "" for any; `hidden` are settings that the text around states.
+    """
+
+    def cell(found: Sequence[Record]) -> str:
+        errors = [mean_of(found, metric) for metric in ("val_mse", "mse")] if found else []
+        return " / ".join(f"{x:.4f}" if x < DIVERGED else f"**{x:.0e}**" for x in errors) or "-"
+
+    chosen = [
+        record
+        for record in read_records(f"forecasting/{file}.jsonl")
+        if (record["config"]["backbone"], record["config"]["horizon"]) == (backbone, horizon)
+        and record["config"]["dataset"] in datasets
+        and record["device"].startswith(device)
+    ]
+
+    def line_of(record: Record) -> tuple[str, str]:
+        shown = [change for change in changes_of(record) if change not in hidden]
+        return record["config"]["attention"]["name"], ", ".join(shown) or "protocol"
+
+    rows = []
+    for line, found in grouped(chosen, line_of).items():
+        by_set = grouped(found, lambda record: record["config"]["dataset"])
+        rows.append([*line, *(cell(by_set.get(dataset, [])) for dataset in datasets)])
+    return table(["attention", "setting", *datasets], rows, left=2 + len(datasets))
+
+
+def forecast_errors(*files: str) -> dict[str, dict[tuple[str, str, int], tuple[float, float]]]:
+    """Validation and test MSE, means over seeds, by attention, then by dataset, backbone and horizon."""
+    records = [record for file in files for record in read_records(f"forecasting/{file}.jsonl")]
+    found: dict[str, dict[tuple[str, str, int], tuple[float, float]]] = {}
+    for attention, runs in grouped(records, lambda record: record["config"]["attention"]["name"]).items():
+        cells = grouped(runs, lambda record: tuple(record["config"][k] for k in ("dataset", "backbone", "horizon")))
+        found[attention] = {key: (mean_of(cell, "val_mse"), mean_of(cell, "mse")) for key, cell in cells.items()}
+    return found
+
+
+def published_mse(variant: str, dataset: str, backbone: str, horizon: int) -> float:
+    """The paper's test MSE."""
+    return published("forecast-full")[dataset, str(horizon), backbone, variant, "mse"]
+
+
+def forecast_summary() -> str:
+    """The README's table: softmax and the TOA variant with the lowest validation error, published in brackets."""
+    ours = forecast_errors("horizon-96")
+    softmax = ours.pop("softmax")
+    rows = []
+    for backbone, title in BACKBONES.items():
+        cells: dict[str, list[str]] = {"softmax": [], "best TOA": []}
+        for dataset in SETS:
+            key = (dataset, backbone, 96)
+            cells["softmax"].append(f"{softmax[key][1]:.3f} ({published_mse('softmax', *key):.3f})")
+            _, chosen = min(errors[key] for errors in ours.values())
+            cells["best TOA"].append(f"{chosen:.3f} ({min(published_mse(name, *key) for name in ours):.3f})")
+        rows += [[f"{title}, {name}", *row] for name, row in cells.items()]
+    return table(["test MSE, horizon 96", *SETS], rows, left=1)
+
+
+def sor_table() -> str:
+    """Test MSE with SOR / without."""
+    kept, left = forecast_errors("horizon-96", "horizons"), forecast_errors("no-sor")
+    horizons = (96, 192, 336, 720)
+    rows = []
+    for dataset in ("ETTh1", "ETTh2"):
+        for name in ("toa-relu", "toa-gated"):
+            keys = [(dataset, "patchtst", horizon) for horizon in horizons]
+            rows.append([dataset, name, *(f"{kept[name][key][1]:.4f} / {left[name][key][1]:.4f}" for key in keys)])
+    return table(["dataset", "attention", *map(str, horizons)], rows, left=6)
+
+
+def other_runs(file: str) -> str:
+    """One line per model, protocol and dataset."""
+    records = read_records(f"forecasting/{file}.jsonl")
+    keys = grouped(records, lambda r: (r["config"]["dataset"], r["name"], r["config"]["protocol"]))
+    rows = [
+        [name, protocol, dataset, f"{mean_of(found, 'val_mse'):.4f}", f"{mean_of(found, 'mse'):.4f}"]
+        for (dataset, name, protocol), found in sorted(keys.items())
+    ]
+    return table(["model", "protocol", "dataset", "validation MSE", "test MSE"], rows, left=3)
+
+
+def window_ranges() -> str:
+    """Largest absolute value of normalised windows in each part of a dataset."""
+    stored = json.loads((RESULTS / "forecasting" / "window-ranges.json").read_text(encoding="utf-8"))
+    rows = [[dataset, *(f"{value:.1f}" for value in values)] for dataset, values in stored["largest"].items()]
+    return table([f"largest value, look-back {stored['lookback']}", "training", "validation", "test"], rows)
+
+
+# classification
+
+UEA = ("toa-paper", "tslib-uea")
+VARIANTS = ("softmax", "hyperglu-dplr", "toa-softmax", "toa-relu", "toa-relu-nosor", "toa-gated", "toa-gated-nosor")
+
+
+@functools.cache
+def compared(protocol: str) -> str:
+    """What `toa compare` prints."""
+    from toa.report.comparison import markdown_table, system_table
+    from toa.report.statistics import collect, compare, read_results
+
+    scores = collect(read_results([RESULTS / "classification" / f"{protocol}.jsonl"]), "accuracy")
+    return "\n".join(markdown_table(system_table(scores, compare(scores, "softmax"), "softmax")))
+
+
+def accuracies(protocol: str) -> dict[str, dict[str, list[float]]]:
+    """Accuracy of every seed by variant and dataset."""
+    found: dict[str, dict[str, list[float]]] = {}
+    for record in read_records(f"classification/{protocol}.jsonl"):
+        cells = found.setdefault(variant_of(record), {})
+        cells.setdefault(record["config"]["dataset"], []).append(record["metrics"]["accuracy"])
+    return found
+
+
+def accuracy_table() -> str:
+    """Mean accuracy over the datasets that were run, in percent, beside the paper's."""
+
+    def percent(values: Iterable[float]) -> str:
+        return f"{100 * statistics.mean(values):.1f}"
+
+    ours = {protocol: accuracies(protocol) for protocol in UEA}
+    sets = sorted(ours["toa-paper"]["softmax"])
+    theirs = {(key[0], key[3]): value for key, value in published("classification").items()}
+    rows = [["published", *(percent(theirs[name, variant] for name in sets) for variant in VARIANTS)]]
+    for protocol, found in ours.items():
+        rows.append([f"`{protocol}`", *(percent(statistics.mean(found[v][name]) for name in sets) for v in VARIANTS)])
+    best = ours["toa-paper"]
+    rows.append(["`toa-paper`, best seed", *(percent(max(best[v][name]) for name in sets) for v in VARIANTS)])
+    titles = [name.replace("-dplr", "").replace("-nosor", ", no SOR") for name in VARIANTS]
+    return table(["mean accuracy, %", *titles], rows)
+
+
+def classification_search() -> str:
+    """One line per setting; a cell is validation / test accuracy."""
+    records = read_records("classification/search.jsonl")
+    datasets = list(grouped(records, lambda record: record["config"]["dataset"]))
+
+    def setting(record: Record) -> str:
+        attention = record["config"]["attention"]
+        norms = [norm for norm in (attention["score_norm"], attention["gate_norm"]) if norm]
+        without = ["no instance norm"] if "model.instance_norm=false" in changes_of(record) else []
+        return ", ".join((attention["name"], *norms, *without))
+
+    rows = []
+    for name, found in sorted(grouped(records, setting).items()):
+        cells = {
+            record["config"][
+                "dataset"
+            ]: f"{record['metrics']['val_accuracy']:.3f} / {record['metrics']['accuracy']:.3f}"
+            for record in found
+        }
+        rows.append([name, *(cells.get(dataset, "-") for dataset in datasets)])
+    return table(["setting", *datasets], rows, left=1 + len(datasets))
+
+
+# anomaly detection and demixing
+
+ANOMALY_METRICS = ("tslib-pa/pa_f1", "tslib-pa/random_pa_f1", "strict/f1", "strict/vus_pr")
+
+
+def anomaly_table(dataset: str) -> str:
+    """Means over seeds, both sets of rules side by side."""
+    records = [r for r in read_records("anomaly/toa-paper.jsonl") if r["config"]["dataset"] == dataset]
+    theirs = {key[:4]: value for key, value in published("anomaly").items()}
+    rows = []
+    for (backbone, variant), found in sorted(
+        grouped(records, lambda r: (r["config"]["backbone"], variant_of(r))).items()
+    ):
+        ours = [f"{mean_of(found, metric):.3f}" for metric in ANOMALY_METRICS]
+        value = theirs.get((dataset, backbone, variant))
+        shown = "-" if value is None else f"{value:.3f}"
+        rows.append([f"{backbone}/{variant}", str(len(found)), ours[0], shown, *ours[1:]])
+    titles = ["system", "seeds", "PA-F1", "published", "PA-F1 of a random score", "strict F1", "strict VUS-PR"]
+    return table(titles, rows)
+
+
+@functools.cache
+def demixing_errors() -> dict[str, dict[int, float]]:
+    """Test MSE by system and seed."""
+    found: dict[str, dict[int, float]] = {}
+    for path in sorted((RESULTS / "demixing").glob("*.json")):
+        record = json.loads(path.read_text(encoding="utf-8"))
+        found.setdefault(record["name"], {})[record["seed"]] = record["metrics"]["mse"]
+    return found
+
+
+def demixing_table() -> str:
+    """One column per seed, the median and the paper's number."""
+    found, seeds = demixing_errors(), range(2024, 2030)
+    theirs = {key[3]: value for key, value in published("demixing").items()}
+    rows = []
+    for name in ("toa-gated", "toa-relu", "softmax"):
+        errors = found[name]
+        cells = [f"{errors[seed]:.5f}" if seed in errors else "-" for seed in seeds]
+        rows.append([name, *cells, f"{statistics.median(errors.values()):.5f}", f"{theirs[name]:.4f}"])
+    return table(["system", *map(str, seeds), "median", "published"], rows)
+
+
+def all_tables() -> dict[str, Callable[[], str]]:
+    """Every table by name."""
+    found: dict[str, Callable[[], str]] = {name: partial(performance_table, name) for name in PERFORMANCE}
+    found |= {"speed-summary": speed_summary, "forecast-summary": forecast_summary, "without-sor": sor_table}
+    found |= {"window-ranges": window_ranges, "demixing": demixing_table, "accuracy": accuracy_table}
+    found |= {"classification-search": classification_search}
+    found |= {name: partial(other_runs, name) for name in ("other-protocols", "subsets")}
+    found |= {f"compared-{protocol}": partial(compared, protocol) for protocol in UEA}
+    for dataset in ("MSL", "SMD-machine-1-6", "SMD-machine-2-1"):
+        found[f"anomaly-{dataset}"] = partial(anomaly_table, dataset)
+    for backbone in BACKBONES:
+        for horizon in (96, 192, 336, 720):
+            file = "horizon-96" if horizon == 96 else "horizons"
+            sets = SETS if backbone == "itransformer" or horizon == 96 else SETS[:3]
+            options: dict[str, Any] = {"backbone": backbone, "horizon": horizon, "datasets": sets}
+            found[f"forecast-{backbone}-{horizon}"] = partial(setting_table, file, hidden=IN_PROTOCOL, **options)
+    searched = partial(setting_table, "search", hidden=("training.patience=10", "training.epochs=20"))
+    patchtst = {"backbone": "patchtst", "horizon": 96}
+    itransformer = {"backbone": "itransformer", "horizon": 96}
+    found["recipe-patchtst"] = partial(searched, datasets=SETS[:3], **patchtst)
+    found["recipe-patchtst-ETTm1"] = partial(searched, datasets=("ETTm1",), **patchtst)
+    found["recipe-itransformer"] = partial(searched, datasets=SETS, device="NVIDIA", **itransformer)
+    found["recipe-itransformer-cpu"] = partial(searched, datasets=SETS[:3], device="cpu", **itransformer)
+    found["recipe-itransformer-720"] = partial(searched, datasets=("ETTh1",), backbone="itransformer", horizon=720)
+    return found
+
+
+def rendered(page: str) -> str:
+    """The page with every table made again.
+
+    Raises:
+        ValueError: If the page names an unknown table.
+    """
+    tables = all_tables()
+
+    def replace(match: re.Match[str]) -> str:
+        name = match[1]
+        if name not in tables:
+            raise ValueError(f"table {name!r} on the page must be one of {', '.join(tables)}.")
+        return f"<!-- generated: {name} -->\n\n{tables[name]()}\n\n<!-- end -->"
+
+    return re.sub(r"<!-- generated: ([\w.-]+) -->.*?<!-- end -->", replace, page, flags=re.DOTALL)
+
+
+def main(words: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="write nothing; fail if a page would change")
+    args = parser.parse_args(words)
+    changed = 0
+    for name in PAGES:
+        path = ROOT / name
+        before = path.read_text(encoding="utf-8")
+        after = rendered(before)
+        changed += before != after
+        if not args.check:
+            path.write_text(after, encoding="utf-8")
+    return int(args.check and changed > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

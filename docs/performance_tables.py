@@ -1,0 +1,70 @@
+"""Tables of docs/performance.md and of the README, made from the records in results/performance."""
+
+import json
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from toa.experiments.records import Record
+from toa.report.tables import markdown_table
+from toa_bench.tables import Table, complete_run, efficiency, growth, memory, number, primitive, steps
+
+ROOT = Path(__file__).parents[1]
+RECORDS = ROOT / "results" / "performance"
+
+
+def table(titles: Iterable[str], rows: Iterable[Iterable[str]], left: int = 1) -> str:
+    """A Markdown table; columns after the first `left` are aligned to the right."""
+    return "\n".join(markdown_table([list(titles), *map(list, rows)], left=left))
+
+
+def speed_summary(folder: Path = RECORDS) -> str:
+    """The README's table: the primitive, training steps and a complete run, each beside what it is compared with."""
+    records = {name: read(f"{name}.json", folder) for name in ("operator_attention", "training_step", "training_run")}
+    rows = []
+    by_name = {row["name"]: row for row in records["operator_attention"]["rows"] if row["tokens"] == 4096}
+    base = by_name["sdpa"]["cost"]["graph_ms"]
+    for name, title in (("relu", "ReLU"), ("gated", "gated")):
+        cost = by_name[f"{name} triton"]["cost"]["graph_ms"]
+        shown = [f"{cost:.2f} ms", f"{base:.2f} ms", number(cost / base)]
+        rows.append([f"{title} operator attention, 4,096 tokens, bfloat16", "softmax (SDPA)", *shown])
+    steps_of = {row["name"]: row["systems"] for row in records["training_step"]["rows"]}
+    for case, title in (("patchtst-128", "PatchTST"), ("itransformer-256", "iTransformer")):
+        ours, peer = steps_of[case]["toa-gated"], steps_of[case]["peer"]
+        shown = [f"{ours['milliseconds']:.2f} ms", f"{peer['milliseconds']:.2f} ms", number(ours["time_over_peer"])]
+        rows.append([f"{title} training step, TOA-Gated", "Time-Series-Library, softmax", *shown])
+    runs = records["training_run"]["runs"]
+    ours, peer = (runs[name]["run_s"] for name in ("ours, toa-gated", "peer, softmax"))
+    shown = [f"{ours:.1f} s", f"{peer:.1f} s", number(ours / peer)]
+    rows.append(["PatchTST run on ETTh1, 10 epochs, TOA-Gated", "Time-Series-Library, softmax", *shown])
+    return table(["one H200", "compared with", "toa", "theirs", "ratio"], rows, left=2)
+
+
+# each table of the page: the function that makes it, and its record
+TABLES: dict[str, tuple[Callable[[Record], Table], str]] = {
+    "primitive": (primitive, "operator_attention.json"),
+    "primitive-tf32": (primitive, "operator_attention_tf32.json"),
+    "memory": (memory, "operator_attention.json"),
+    "steps": (steps, "training_step.json"),
+    "steps-cpu": (steps, "training_step_cpu.json"),
+    "steps-cpu-compiled": (steps, "training_step_cpu_compiled.json"),
+    "efficiency": (efficiency, "efficiency.json"),
+    "growth-channels": (growth, "growth_channels.json"),
+    "growth-channels-cpu": (growth, "growth_channels_cpu.json"),
+    "growth-batch": (growth, "growth_batch.json"),
+    "run": (complete_run, "training_run.json"),
+}
+
+
+def read(file: str, folder: Path = RECORDS) -> Record:
+    """A record of results/performance."""
+    found: Record = json.loads((folder / file).read_text(encoding="utf-8"))
+    return found
+
+
+def performance_table(name: str, folder: Path = RECORDS) -> str:
+    """A table of `TABLES`, and where its numbers come from."""
+    make, file = TABLES[name]
+    record = read(file, folder)
+    origin = f"{record['device']}, PyTorch {record['versions']['torch']}, commit {record['commit']}"
+    rows = "\n".join(markdown_table(make(record), left=3 if make is steps else 1))
+    return f"{rows}\n\n{origin}: `{record['command']}`"
