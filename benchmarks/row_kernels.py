@@ -19,7 +19,8 @@ from rich.table import Table
 from toa.experiments.records import Record, provenance, write_record
 from toa.ops._backend import SWITCHABLE_KERNELS, disable_kernels
 from toa.tasks.device import allow_tf32
-from training_step import ATTENTIONS, CASES, OwnSystem
+from toa_bench.step_cost import OwnSystem
+from training_step import ATTENTIONS, CASES, random_batches
 
 ALL_ON = "all kernels"
 LEAST_GAIN = 0.03
@@ -32,7 +33,8 @@ def time_block(args: argparse.Namespace, disabled: tuple[str, ...]) -> float:
     disable_kernels(*disabled)
     try:
         with allow_tf32(config.tf32, device):
-            system = OwnSystem(config, case.channels, device)
+            batches = random_batches(config, case.channels, device)
+            system = OwnSystem(config, lambda: batches, case.channels, device)
             return 1e3 * statistics.median(system.time_steps(args.steps, args.warmup))
     finally:
         disable_kernels()

@@ -196,10 +196,12 @@ VARIANTS = ("softmax", "hyperglu-dplr", "toa-softmax", "toa-relu", "toa-relu-nos
 @functools.cache
 def compared(protocol: str) -> str:
     """What `toa compare` prints."""
-    from toa.report.comparison import markdown_table, system_table
-    from toa.report.statistics import collect, compare, read_results
+    from toa.report.comparison import system_table
+    from toa.report.evidence import read_records as read_all
+    from toa.report.statistics import collect, compare
+    from toa.report.tables import markdown_table
 
-    scores = collect(read_results([RESULTS / "classification" / f"{protocol}.jsonl"]), "accuracy")
+    scores = collect(read_all([RESULTS / "classification" / f"{protocol}.jsonl"]), "accuracy")
     return "\n".join(markdown_table(system_table(scores, compare(scores, "softmax"), "softmax")))
 
 

@@ -128,12 +128,12 @@ def protocols() -> list[str]:
 def registries() -> dict[str, tuple[str, Iterable[str]]]:
     """Everything that is chosen by name: where the name goes, and the names."""
     from toa.data import ANOMALY_SETS, CLASSIFICATION_SETS, DATASETS
-    from toa.models import MODELS
+    from toa.models import BACKBONES
     from toa.nn import ATTENTIONS, OPERATORS
     from toa.ops import BACKENDS, GATE_NORMS, SCORE_NORMS
 
     return {
-        "Backbones": ("`--backbone`, `backbone=`", MODELS),
+        "Backbones": ("`--backbone`, `backbone=`", BACKBONES),
         "Attentions": ("`--attention`, `attention=`, `toa.nn.build_attention`", ATTENTIONS),
         "Operators": ("`attention.structure`, `AttentionSpec(structure=)`", OPERATORS),
         "Normalisers of scores": ("`attention.score_norm`", SCORE_NORMS),

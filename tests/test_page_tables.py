@@ -8,6 +8,8 @@ import pytest
 import page_tables
 import performance_tables
 from tests.support import ROOT, message
+from toa.report.tables import markdown_table
+from toa_bench.tables import step_flops, steps
 
 WHERE = {"device": "moon", "versions": {"torch": "2.9"}, "commit": "abc", "command": "python x.py"}
 
@@ -85,12 +87,12 @@ def test_steps_stand_beside_their_aims():
     case["model"] = {"embed_dim": 2, "ff_dim": 4, "num_layers": 1}
     system = {"backend": "triton", "milliseconds": 1.0, "time_over_peer": 0.4, "peak_memory": 2**20}
     systems = {"toa-gated": system | {"memory_over_peer": 0.5}, "toa-relu": {"refused": "wrong"}}
-    made = performance_tables.steps({"rows": [{"name": "patchtst-128", "case": case, "systems": systems}]})
+    made = "\n".join(markdown_table(steps({"rows": [{"name": "patchtst-128", "case": case, "systems": systems}]})))
     assert "| patchtst-128 | toa-gated | triton | 1.00 | 0.400 | 0.50 | 1 | 0.50 |  | 0.0 |" in made
     assert "| patchtst-128 | toa-relu | refused |" in made
     # three tokens: patches and head; six square and two wide linear maps; twenty products per head
     ends, linear = 16 * 2 * 3 + 3 * 2 * 96, 6 * 2**2 + 2 * 2 * 4
-    assert performance_tables.step_flops(case, "toa-gated") == 2 * (3 * ends + 3 * (3 * linear + 20 * 3 * 2))
+    assert step_flops(case, "toa-gated") == 2 * (3 * ends + 3 * (3 * linear + 20 * 3 * 2))
 
 
 def test_a_row_of_the_papers_table_stands_beside_the_peers_model(tmp_path):

@@ -20,7 +20,7 @@ from toa.tasks import TASKS
 # records of a hyperparameter search do not count as runs of a protocol, even with the protocol's settings
 SEARCH = "search.jsonl"
 # JSON files beside records that are not records
-_OTHERS = (CLAIM, OPERATORS_FILE, "efficiency.json")
+_OTHERS = (CLAIM, OPERATORS_FILE, "efficiency.json", "trials.jsonl")
 
 # task and config without the seed
 Setting = tuple[str, str]
