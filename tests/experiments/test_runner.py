@@ -320,7 +320,7 @@ def test_a_row_of_the_efficiency_table_is_a_run(tmp_path, monkeypatch):
         cost = {"milliseconds": 3.0, "tenth": 2.0, "ninetieth": 4.0, "peak_memory": 1, "parameters": 2, "backend": None}
         return {"task": "efficiency", "rows": [{"name": run.rows[0], **cost}], "device": "cpu", "command": "toa"}
 
-    monkeypatch.setattr(step_run, "run_efficiency", measured)
+    monkeypatch.setattr("toa_bench.efficiency.run_efficiency", measured)
     job = Job(config=StepRun(row="patchtst/toa-relu"), label="step")
     ended, _ = run_here([job], tmp_path)
     record = ended.records[job.key]
