@@ -12,7 +12,7 @@ import torch
 from tests.experiments.runner_cases import make_jobs, write_series
 from tests.support import ROOT, message
 from toa.data import load_forecast
-from toa.experiments import forecasting, read_record, runner, step_run
+from toa.experiments import forecasting, read_record, runner
 from toa.experiments.claims import CLAIM, claimed, holder
 from toa.experiments.demixing import demixing_config
 from toa.experiments.jobs import Job, config_from, outcome
