@@ -20,8 +20,6 @@ ValuesOption = Annotated[list[str] | None, typer.Option(help="Column to read; al
 MissingOption = Annotated[
     str | None, typer.Option(help="Missing values: error (the default), ffill, interpolate or zero.")
 ]
-BackboneOption = Annotated[str | None, typer.Option(help="patchtst, itransformer or transformer; else by size.")]
-AttentionOption = Annotated[str | None, typer.Option(help="toa-gated (the default), toa-relu, toa-softmax, softmax, …")]
 EpochsOption = Annotated[int | None, typer.Option(help="Passes over the data at most; by size if not given.")]
 SeedOption = Annotated[int | None, typer.Option(help="Seed of weights and batches.")]
 

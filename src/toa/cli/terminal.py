@@ -33,6 +33,8 @@ def clear_errors(*, resumes: bool = False) -> Iterator[None]:
 # names that a help text may use in braces, each with the registry that lists the choices
 CHOICES = {
     "backbones": "toa.models:MODELS",
+    "reconstructors": "toa.models:RECONSTRUCTORS",
+    "classifiers": "toa.models:CLASSIFIERS",
     "attentions": "toa.nn:ATTENTIONS",
     "activations": "toa.ops:ACTIVATIONS",
     "dtypes": "toa_bench.op_cost:DTYPES",
