@@ -60,6 +60,8 @@ def test_help_shows_examples(command):
     assert code == 0
     assert f"toa {command} " in text
     assert "--model" in text
+    assert "patchtst, itransformer" in text
+    assert "toa-gated" in text
 
 
 def test_detect_writes_a_table_a_picture_and_a_reusable_model(tmp_path):

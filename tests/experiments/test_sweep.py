@@ -12,7 +12,7 @@ import torch
 from tests.experiments.sweep_cases import make_jobs, write_series
 from tests.support import ROOT, message
 from toa.data import load_forecast
-from toa.experiments import read_record, resolve, step_run
+from toa.experiments import read_record, resolve
 from toa.experiments import sweep as sweep_module
 from toa.experiments.claims import CLAIM, claimed, holder
 from toa.experiments.outcomes import ERROR, failure_times, finished, write_failure
@@ -349,7 +349,7 @@ def test_a_row_of_the_efficiency_table_is_run_as_a_job(tmp_path, monkeypatch):
         cost = {"milliseconds": 3.0, "tenth": 2.0, "ninetieth": 4.0, "peak_memory": 1, "parameters": 2, "backend": None}
         return {"task": "efficiency", "rows": [{"name": run.rows[0], **cost}], "device": "cpu", "command": "toa"}
 
-    monkeypatch.setattr(step_run, "run_efficiency", measured)
+    monkeypatch.setattr("toa_bench.efficiency.run_efficiency", measured)
     job = Job(config=StepRun(row="patchtst/toa-relu"), label="step")
     ended, _ = run_here([job], tmp_path)
     record = ended.records[job.key]

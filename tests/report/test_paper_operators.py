@@ -57,7 +57,15 @@ def test_pictures_survive_a_round_trip_through_a_small_file(tmp_path, record):
     assert path.stat().st_size < 14_000
 
 
-@pytest.mark.parametrize("content", ["{", "[]", '{"format": "toa-operators-9", "models": []}'])
+BROKEN = (
+    "{",
+    "[]",
+    '{"format": "toa-operators-9", "models": []}',
+    '{"format": "toa-operators-1", "models": [{"config_hash": "0", "label": "x", "pictures": [{"layer": 1}]}]}',
+)
+
+
+@pytest.mark.parametrize("content", BROKEN)
 def test_a_file_without_operators_raises(tmp_path, content):
     path = tmp_path / "operators.json"
     path.write_text(content)

@@ -8,8 +8,6 @@ import typer
 from toa._console import make_console
 from toa.cli.run import DeviceOption
 from toa.cli.tables import (
-    AttentionOption,
-    BackboneOption,
     EpochsOption,
     MissingOption,
     ModelOption,
@@ -52,8 +50,8 @@ def detect(
     ] = None,
     window: Annotated[int | None, typer.Option(help="Number of rows per window; default: by data size.")] = None,
     missing: MissingOption = None,
-    backbone: BackboneOption = None,
-    attention: AttentionOption = None,
+    backbone: Annotated[str | None, typer.Option(help="{reconstructors}; default: by data size.")] = None,
+    attention: Annotated[str | None, typer.Option(help="{attentions}; default: toa-gated.")] = None,
     epochs: EpochsOption = None,
     seed: SeedOption = None,
     device: DeviceOption = "auto",

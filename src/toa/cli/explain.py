@@ -85,6 +85,7 @@ class _Subject:
 
 def _of_run(folder: Path, index: int, data_dir: Path | None) -> _Subject:
     from toa.experiments.run import load_run
+    from toa.tasks.diagnostics import describe_operators
 
     run = load_run(folder)
     inputs, caption = _sample(run, index, data_dir)
@@ -92,6 +93,7 @@ def _of_run(folder: Path, index: int, data_dir: Path | None) -> _Subject:
     dataset = getattr(run.config, "dataset", "")
     where = f"task {run.task.name}" + (f" on {Path(dataset).name}" if dataset else "")
     rows = [("metric", "value"), *((name, f"{value:.4f}") for name, value in sorted(record["metrics"].items()))]
+    rows += [("operators", line) for line in describe_operators(record)]
     rows += [("command", record["command"]), ("commit", str(record["commit"])), ("device", record["device"])]
     return _Subject(
         model=run.model,

@@ -20,10 +20,6 @@ ValuesOption = Annotated[list[str] | None, typer.Option(help="Column to read; by
 MissingOption = Annotated[
     str | None, typer.Option(help="Missing values: error (the default), ffill, interpolate or zero.")
 ]
-BackboneOption = Annotated[
-    str | None, typer.Option(help="patchtst, itransformer or transformer; by default chosen by data size.")
-]
-AttentionOption = Annotated[str | None, typer.Option(help="toa-gated (the default), toa-relu, toa-softmax, softmax, …")]
 EpochsOption = Annotated[int | None, typer.Option(help="Maximum number of epochs; by default chosen by data size.")]
 SeedOption = Annotated[int | None, typer.Option(help="Seed of weights and batches.")]
 

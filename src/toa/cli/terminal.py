@@ -30,9 +30,11 @@ def clear_errors(*, resumes: bool = False) -> Iterator[None]:
         raise typer.Exit(130) from None
 
 
-# names that a help text may use in braces, each with the registry that lists the choices
+# names that a help text may use in braces, each with the registry or the function that lists the choices
 CHOICES = {
-    "backbones": "toa.models:BACKBONES",
+    "backbones": "toa.models:backbone_names:forecast",
+    "reconstructors": "toa.models:backbone_names:reconstruct",
+    "classifiers": "toa.models:backbone_names:classify",
     "attentions": "toa.nn:ATTENTIONS",
     "activations": "toa.ops:ACTIVATIONS",
     "dtypes": "toa_bench.op_cost:DTYPES",
@@ -41,8 +43,9 @@ CHOICES = {
 
 
 def _choices(match: re.Match[str]) -> str:
-    module, _, name = CHOICES[match[1]].partition(":")
-    return ", ".join(getattr(import_module(module), name))
+    module, name, *arguments = CHOICES[match[1]].split(":")
+    listed = getattr(import_module(module), name)
+    return ", ".join(listed(*arguments) if arguments else listed)
 
 
 class ChoicesCommand(TyperCommand):

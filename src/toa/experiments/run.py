@@ -4,7 +4,7 @@ An interrupted run resumes from the checkpoint in its folder.
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -17,16 +17,13 @@ from torch import Tensor, nn
 import toa.experiments.step_run  # noqa: F401
 from toa._checks import check_choice
 from toa.experiments.records import RECORD, Record, config_hash, make_record, read_record, write_record
-from toa.tasks import TASKS, Result, RunOptions, Task
+from toa.tasks import TASKS, RunOptions, Task
 from toa.tasks.checkpoint import load_checkpoint, save_checkpoint
 from toa.tasks.device import resolve_device
 from toa.tasks.training import Observer
 
 # fields of every record
 _FIELDS = ("task", "name", "config", "wall_s", "device", "command")
-
-# each function returns further fields of the record, computed from the trained model and its data
-DIAGNOSTICS: list[Callable[[Task, Any, Result], Record]] = []
 
 
 def run_folder(config: Any, out: Path) -> Path:
@@ -74,8 +71,6 @@ def run_task(
     )
     result = task.measure(config, options)
     record = make_record(task, config, result, command)
-    for diagnose in DIAGNOSTICS:
-        record |= diagnose(task, config, result)
     if result.writes:
         for name, file in result.evaluation.artifacts.items():
             save_checkpoint(folder / name, file.tensors, file.facts)

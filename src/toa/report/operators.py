@@ -37,6 +37,8 @@ from toa.theory import simplex_distance
 
 OPERATORS_FILE = "operators.json"
 _FORMAT = "toa-operators-1"
+_MODEL_KEYS = {"config_hash", "label", "pictures"}
+_PICTURE_KEYS = {"layer", "head", "part", "tokens", "block", "scale", "values", "response"}
 # longer operators are shown in blocks
 _SHOWN = 96
 _PARTS = {"s1": "S1", "s2": "S2", "gate_s1": "S1 of the gate"}
@@ -234,9 +236,12 @@ def read_pictures(path: Path) -> list[Pictures]:
             raise ValueError(f"format {content['format']!r}")
         models: list[Pictures] = content["models"]
         for model in models:
-            # raises if entries are missing
-            list(map(picture_offset, model["pictures"]))
-    except (ValueError, KeyError, TypeError) as error:
+            for picture in model["pictures"]:
+                if model.keys() != _MODEL_KEYS or picture.keys() != _PICTURE_KEYS:
+                    raise ValueError("other keys")
+                # raises if entries are missing
+                picture_offset(picture)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path} must have operators in format {_FORMAT}, got something else ({error!r}).") from None
     return models
 

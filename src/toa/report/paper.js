@@ -192,6 +192,7 @@ function describe(data, record, metric) {
   add("commit", record.commit);
   add("time", record.seconds === null ? "" : `${record.seconds} s`);
   add("best epoch", record.best_epoch);
+  add("operators", record.operators);
   const others = Object.entries(record.metrics).map(([name, value]) => `${name} ${value}`).join(", ");
   return make("section", { class: "record", "data-hash": record.hash }, make("h3", {}, record.label), facts,
     make("pre", {}, make("code", { class: "command" }, record.command)), copy,

@@ -20,6 +20,7 @@ from toa.report.operators import model_label
 from toa.report.paper import PaperReport
 from toa.report.paper_text import full_text, left_out, our_text, status_table, summary
 from toa.report.statistics import lower_is_better
+from toa.tasks.diagnostics import describe_operators
 
 Data = dict[str, Any]
 
@@ -139,6 +140,7 @@ def _record(run: Run, file: int) -> Data:
         "commit": record.get("commit"),
         "seconds": record.get("wall_s"),
         "best_epoch": record.get("best_epoch"),
+        "operators": " ".join(describe_operators(record)) or None,
         "metrics": {name: _rounded(value) for name, value in record["metrics"].items()},
         "history": [
             {part: _rounded(entry[part], 5) for part in ("train", "validation") if part in entry}

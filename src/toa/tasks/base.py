@@ -20,6 +20,7 @@ from toa.nn import ATTENTIONS, AttentionSpec
 from toa.tasks.batches import Batches
 from toa.tasks.checkpoint import Checkpoint
 from toa.tasks.device import allow_tf32, deterministic, resolve_device
+from toa.tasks.diagnostics import branch_sizes, contributions, operator_norms
 from toa.tasks.distributed import make_fabric
 from toa.tasks.optimization import TrainingConfig
 from toa.tasks.settings import Protocol, Settings, build_config, change, merge
@@ -139,6 +140,21 @@ class Result:
     model: nn.Module | None = None
     data: Any = None
     writes: bool = True
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Fitted:
+    """A trained model.
+
+    Attributes:
+        model: The model, with its best weights if the task validates.
+        state: What training recorded.
+        branch_sizes: Relative sizes of the attention branches at the start and at the end; see `toa.tasks.diagnostics`.
+    """
+
+    model: nn.Module
+    state: TrainingState
+    branch_sizes: Mapping[str, Mapping[str, float]]
 
 
 class Task(ABC):
@@ -335,14 +351,16 @@ class Task(ABC):
         key: str,
         checkpoint: Path | None = None,
         observe: Observer | None = None,
-    ) -> tuple[nn.Module, TrainingState]:
+    ) -> "Fitted":
         """Build a model from the config's seed and train it; an existing checkpoint is resumed."""
         torch.manual_seed(config.seed)
-        model = self.build(config, data)
+        model = self.build(config, data).to(fabric.device)
+        batches, loss = self.batches(config, data, fabric.device), self.loss(config, fabric)
+        start = branch_sizes(model, lambda: loss(model, *batches.at(0, 0)))
         state = train(
             model,
-            self.batches(config, data, fabric.device),
-            self.loss(config, fabric),
+            batches,
+            loss,
             config.training,
             fabric=fabric,
             key=key,
@@ -350,7 +368,8 @@ class Task(ABC):
             checkpoint=checkpoint,
             observe=observe,
         )
-        return model, state
+        end = branch_sizes(model, lambda: loss(model, *batches.at(0, 0)))
+        return Fitted(model=model, state=state, branch_sizes={"start": start, "end": end})
 
     def measure(self, config: Any, options: RunOptions) -> Result:
         """Load the data, train and test one config. A task that trains no model overrides this method."""
@@ -366,15 +385,24 @@ class Task(ABC):
             torch.cuda.reset_peak_memory_stats(fabric.device)
         with allow_tf32(config.tf32, fabric.device), deterministic(config.deterministic):
             checkpoint = options.folder / "checkpoint.safetensors"
-            model, state = self.fit(
-                config, data, fabric, key=options.key, checkpoint=checkpoint, observe=options.observe
-            )
+            fitted = self.fit(config, data, fabric, key=options.key, checkpoint=checkpoint, observe=options.observe)
+            model, state = fitted.model, fitted.state
             found = self.evaluate(config, model, data)
+            validate = self.validate(config, data)
+            operators = {
+                "norms": operator_norms(model),
+                "branch_sizes": fitted.branch_sizes,
+                "contributions": {} if validate is None else contributions(model, lambda: validate(model)),
+            }
         progress = {"devices": fabric.world_size, "best_epoch": state.best_epoch, "history": state.history}
         return Result(
             evaluation=replace(
                 found,
-                facts={**found.facts, **{name: progress[name] for name in self.record_fields}},
+                facts={
+                    **found.facts,
+                    **{name: progress[name] for name in self.record_fields},
+                    "operators": operators,
+                },
                 artifacts={**self.artifacts(config, model, data), **found.artifacts},
             ),
             device=fabric.device,

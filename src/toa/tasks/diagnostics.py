@@ -5,7 +5,7 @@ branch is beside its input, and how much validation error rises when the operato
 attention branch is replaced by its mean.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -39,8 +39,12 @@ def branch_sizes(model: nn.Module, run: Callable[[], object]) -> dict[str, float
         sizes[name] = float(rms[0] / rms[1].clamp_min(1e-12))
         return attended
 
-    with torch.no_grad(), _intercepted(model, measure):
+    was_training = model.training
+    model.eval()
+    # random numbers drawn here must not change the run
+    with torch.random.fork_rng(), torch.no_grad(), _intercepted(model, measure):
         run()
+    model.train(was_training)
     return sizes
 
 
@@ -74,18 +78,34 @@ def mean_attention(model: nn.Module) -> Iterator[None]:
 def contributions(model: nn.Module, validate: Callable[[], float]) -> dict[str, float | None]:
     """Relative change of the validation error without the operators, and with the attention branch averaged.
 
-    An entry is None if the model has no such part. 0.03 means that the error is 3 % higher without it.
+    0.03 means that the error is 3 % higher without it. An entry is None if the model has no such part, or if the error
+    is zero, which no change can be relative to.
     """
     found: dict[str, float | None] = {"operators": None, "attention": None}
     if not any(isinstance(m, Attention) for m in model.modules()):
         return found
     full = validate()
+    if full == 0.0:
+        return found
     if any(isinstance(m, SequenceOperator) for m in model.modules()):
         with without_operators(model):
             found["operators"] = validate() / full - 1.0
     with mean_attention(model):
         found["attention"] = validate() / full - 1.0
     return found
+
+
+def describe_operators(record: Mapping[str, Any]) -> list[str]:
+    """One sentence about what the operators of a run contribute; a warning if it is nothing."""
+    rise = record.get("operators", {}).get("contributions", {}).get("operators")
+    if rise is None:
+        return []
+    if rise < NEGLIGIBLE:
+        return [
+            f"warning: the operators contribute nothing (with M = 0 the validation error changes by {100 * rise:+.2f} %); "
+            "raise training.operator_rate, or use softmax."
+        ]
+    return [f"without the operators (M = 0) the validation error is {100 * rise:.1f} % higher."]
 
 
 @contextmanager

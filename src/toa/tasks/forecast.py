@@ -5,7 +5,7 @@ Alphabet: B batch, L look-back, P horizon, C channels.
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from toa._checks import check_at_least, check_choice
+from toa._config import ADDED_LATER
 from toa.data import DATASETS, ForecastData, load_forecast, locate, mark_names
 from toa.data.windows import WindowBatch, Windows
 from toa.models import BACKBONES, backbone_names, build_forecaster
@@ -58,6 +59,7 @@ class ForecastRun(RunConfig):
         allow_constant: Leave a column unscaled that is constant in training; otherwise it raises an error.
         date_column: Column of dates in a user's file; "" if it has none.
         loss: The loss that is minimised, and compared on validation.
+        test: Whether to measure the test split. A search sets it to false: then no test error exists to choose by.
     """
 
     task: ClassVar[str] = "forecast"
@@ -70,6 +72,7 @@ class ForecastRun(RunConfig):
     allow_constant: bool = False
     date_column: str = "date"
     loss: Literal["mse", "mae"] = "mse"
+    test: bool = field(default=True, metadata=ADDED_LATER)
 
     def __post_init__(self) -> None:
         # a dataclass with slots cannot use super() without arguments
@@ -119,7 +122,8 @@ class Forecasting(Task):
 
     def describe(self, record: Record) -> list[str]:
         metrics = record["metrics"]
-        errors = f"test MSE {metrics['mse']:.4f}, MAE {metrics['mae']:.4f}; validation MSE {metrics['val_mse']:.4f}"
+        errors = f"test MSE {metrics['mse']:.4f}, MAE {metrics['mae']:.4f}; " if "mse" in metrics else ""
+        errors += f"validation MSE {metrics['val_mse']:.4f}"
         return [f"{errors} {epoch_line(record)}", *subset_lines(record)]
 
     def locate(self, dataset: str, data_dir: Path | None) -> Path:
@@ -172,7 +176,8 @@ class Forecasting(Task):
         return lambda model: evaluate_forecaster(model, data.val)[config.loss]
 
     def evaluate(self, config: ForecastRun, model: nn.Module, data: ForecastData) -> Evaluation:
-        test, validation = (evaluate_forecaster(model, windows) for windows in (data.test, data.val))
+        test = evaluate_forecaster(model, data.test) if config.test else {}
+        validation = evaluate_forecaster(model, data.val)
         return Evaluation(
             data_checksum=data.checksum,
             metrics=test | {f"val_{name}": value for name, value in validation.items()},
