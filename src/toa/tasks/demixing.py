@@ -212,9 +212,9 @@ def train_demixer(
 ) -> tuple[PointEncoder, TrainingState]:
     """Train a model on fresh signals at every step; an existing checkpoint is resumed."""
     fabric = make_fabric(torch.device(device))
-    model, state = DEMIXING.fit(config, None, fabric, key=key, checkpoint=checkpoint, observe=observe)
-    assert isinstance(model, PointEncoder)
-    return model, state
+    fitted = DEMIXING.fit(config, None, fabric, key=key, checkpoint=checkpoint, observe=observe)
+    assert isinstance(fitted.model, PointEncoder)
+    return fitted.model, fitted.state
 
 
 @torch.no_grad()

@@ -102,8 +102,8 @@ def describe_operators(record: Mapping[str, Any]) -> list[str]:
         return []
     if rise < NEGLIGIBLE:
         return [
-            f"warning: the operators contribute nothing (with M = 0 the validation error changes by {100 * rise:+.2f} %); "
-            "raise training.operator_rate, or use softmax."
+            "warning: the operators contribute nothing (with M = 0 the validation error changes by "
+            f"{100 * rise:+.2f} %); raise training.operator_rate, or use softmax."
         ]
     return [f"without the operators (M = 0) the validation error is {100 * rise:.1f} % higher."]
 
