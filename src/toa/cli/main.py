@@ -122,21 +122,17 @@ def demix(
 ) -> None:
     """Run the demixing experiment. Interrupted runs resume; finished ones are only loaded."""
     with clear_errors(resumes=True):
-        console = make_console()
+        from toa.report.demixing import table, write_figure, write_page
+
         folder = Path(f"runs/demix-{preset}") if out is None else out
-        result = _demix(
-            preset,
-            folder,
-            attentions=attention,
-            seeds=seed,
-            steps=steps,
-            learning_rate=learning_rate,
-            sor=sor,
-            tf32=tf32,
-            device=device,
-        )
-        heading = f"Harmonic demixing, preset {preset!r}"
-        _show(console, result, folder, heading=heading, published=preset == "paper")
+        chosen = {"attentions": attention, "seeds": seed, "steps": steps, "learning_rate": learning_rate, "sor": sor}
+        result = _demix(preset, folder, tf32=tf32, device=device, **chosen)
+        heading, published = f"Harmonic demixing, preset {preset!r}", preset == "paper"
+        console = make_console()
+        _show_table(console, table(result, published=published), heading)
+        figure = write_figure(result, folder / "demixing.png")
+        page = write_page(result, figure, folder / "index.html", heading=heading, published=published)
+        console.print(f"figure: {figure}\npage:   {page}", soft_wrap=True)
 
 
 @app.command()
@@ -190,15 +186,6 @@ def _demix(preset: str, out: Path, **options: Any) -> "DemixingResult":
 
     with _progress() as watch:
         return run_demixing(preset, out, command=["toa", *sys.argv[1:]], watch=watch, **options)
-
-
-def _show(console: "Console", result: "DemixingResult", out: Path, *, heading: str, published: bool) -> None:
-    from toa.report.demixing import table, write_figure, write_page
-
-    _show_table(console, table(result, published=published), heading)
-    figure = write_figure(result, out / "demixing.png")
-    page = write_page(result, figure, out / "index.html", heading=heading, published=published)
-    console.print(f"figure: {figure}\npage:   {page}", soft_wrap=True)
 
 
 def _show_table(console: "Console", rows: "Rows", heading: str) -> None:

@@ -16,7 +16,7 @@ from toa._checks import check_at_least, check_choice
 from toa._files import check_writable
 from toa._registry import Registry
 from toa.data import StandardScaler
-from toa.nn import ATTENTIONS, AttentionSpec
+from toa.nn import ATTENTIONS, AttentionSpec, share_drop_rate
 from toa.tasks.batches import Batches
 from toa.tasks.checkpoint import Checkpoint
 from toa.tasks.device import allow_tf32, deterministic, resolve_device
@@ -147,8 +147,8 @@ class Task(ABC):
     Methods get the config, and most the data that `load` returned; the types are the task's own.
 
     Attributes:
-        config: Class of the configs, with the name of the task as class attribute `task`, and `name`, `seed`, `tf32`,
-            `precision`, `deterministic` and `training`; a task that overrides `measure` needs only `name`.
+        config: Class of the configs, with the name of the task as class attribute `task`. It has `name`, and
+            unless the task overrides `measure` also the fields of `RunConfig` from `training` on.
         parts: Fields of the config that are configs themselves.
         subcommand: Command of `toa` that runs it.
         names: Arguments of `resolve` that choose a run, beside the seed.
@@ -339,6 +339,8 @@ class Task(ABC):
         """Build a model from the config's seed and train it; an existing checkpoint is resumed."""
         torch.manual_seed(config.seed)
         model = self.build(config, data)
+        if config.share_drop_rate:
+            share_drop_rate(model)
         state = train(
             model,
             self.batches(config, data, fabric.device),

@@ -40,6 +40,7 @@ class DemixingConfig:
 
     task: ClassVar[str] = "demixing"
     precision: ClassVar[str] = "32-true"
+    share_drop_rate: ClassVar[bool] = False
     deterministic: ClassVar[bool] = False
 
     attention: AttentionSpec

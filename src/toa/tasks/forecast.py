@@ -18,7 +18,6 @@ from toa._checks import check_at_least, check_choice
 from toa.data import DATASETS, ForecastData, load_forecast, locate, mark_names
 from toa.data.windows import WindowBatch, Windows
 from toa.models import MODELS, build_forecaster
-from toa.nn import share_drop_rate
 from toa.tasks.base import (
     TASKS,
     Evaluation,
@@ -194,7 +193,7 @@ def _load_shared(dataset: str, stamp: object, data_dir: Path | None, device: tor
 
 def build_model(config: ForecastRun, channels: int) -> nn.Module:
     """Build the untrained model of a run."""
-    model = build_forecaster(
+    return build_forecaster(
         config.backbone,
         lookback=config.lookback,
         horizon=config.horizon,
@@ -203,9 +202,6 @@ def build_model(config: ForecastRun, channels: int) -> nn.Module:
         attention=config.attention,
         settings=config.model,
     )
-    if config.share_drop_rate:
-        share_drop_rate(model)
-    return model
 
 
 class WindowBatches(ShuffledBatches):
