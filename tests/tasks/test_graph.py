@@ -5,10 +5,10 @@ import torch
 from torch import Tensor, nn
 
 from tests.support import message
-from toa.tasks.graph import GraphedStep
+from toa.tasks.graph import CudaCapturer, GraphedStep
 
 
-class FakeCapturer:
+class FakeCapturer(CudaCapturer):
     """Runs and replays a step on a CPU, and fails to capture it if it has a reason to."""
 
     def __init__(self, reason: str | None = None) -> None:

@@ -122,21 +122,20 @@ def demix(
 ) -> None:
     """Run the demixing experiment. Interrupted runs resume; finished ones are only loaded."""
     with clear_errors(resumes=True):
-        console = make_console()
+        from toa.report.demo import demixing_section, demixing_table
+        from toa.report.figures import draw_demixing, save_figure
+        from toa.report.page import write_sections
+
         folder = Path(f"runs/demix-{preset}") if out is None else out
-        result = _demix(
-            preset,
-            folder,
-            attentions=attention,
-            seeds=seed,
-            steps=steps,
-            learning_rate=learning_rate,
-            sor=sor,
-            tf32=tf32,
-            device=device,
-        )
-        heading = f"Harmonic demixing, preset {preset!r}"
-        _show(console, result, folder, heading=heading, published=preset == "paper")
+        chosen = {"attentions": attention, "seeds": seed, "steps": steps, "learning_rate": learning_rate, "sor": sor}
+        result = _demix(preset, folder, tf32=tf32, device=device, **chosen)
+        heading, published = f"Harmonic demixing, preset {preset!r}", preset == "paper"
+        console = make_console()
+        _show_table(console, demixing_table(result, published=published), heading)
+        figure = save_figure(draw_demixing(result), folder / "demixing.png")
+        section = demixing_section(result, figure, published=published)
+        page = write_sections(heading, [section], folder / "index.html")
+        console.print(f"figure: {figure}\npage:   {page}", soft_wrap=True)
 
 
 @app.command()
@@ -190,18 +189,6 @@ def _demix(preset: str, out: Path, **options: Any) -> "DemixingResult":
 
     with _progress() as watch:
         return run_demixing(preset, out, command=["toa", *sys.argv[1:]], watch=watch, **options)
-
-
-def _show(console: "Console", result: "DemixingResult", out: Path, *, heading: str, published: bool) -> None:
-    from toa.report.demo import demixing_section, demixing_table
-    from toa.report.figures import draw_demixing, save_figure
-    from toa.report.page import write_sections
-
-    _show_table(console, demixing_table(result, published=published), heading)
-    figure = save_figure(draw_demixing(result), out / "demixing.png")
-    section = demixing_section(result, figure, published=published)
-    page = write_sections(heading, [section], out / "index.html")
-    console.print(f"figure: {figure}\npage:   {page}", soft_wrap=True)
 
 
 def _show_table(console: "Console", rows: "Rows", heading: str) -> None:

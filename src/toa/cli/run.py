@@ -18,7 +18,7 @@ from toa.cli.terminal import clear_errors
 _MODELS = "patchtst, itransformer, transformer, duet, informer, autoformer, dlinear or tsmixer"
 _ATTENTIONS = "softmax, toa-softmax, toa-relu, toa-gated or hyperglu"
 _PROTOCOLS = (
-    "toa-paper; for forecast also patchtst-336, patchtst-512, itransformer-96, itransformer-pems, duet-search, "
+    "toa-paper; for forecast also toa, patchtst-336, patchtst-512, itransformer-96, itransformer-pems, duet-search, "
     "duet-unified-96 or tslib-96; for anomaly also tslib; for classify also "
     "strict or tslib-uea"
 )

@@ -4,7 +4,7 @@ Alphabet: B batch, N windows, L window length, C channels, T steps.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from toa._checks import check_at_least, check_choice
 from toa.data import ANOMALY_SETS, AnomalyData, SeriesWindows, check_own_files, load_anomaly, locate_anomaly
 from toa.models import backbone_names, build_reconstructor
-from toa.nn import share_drop_rate
 from toa.tasks.base import (
     TASKS,
     Evaluation,
@@ -217,31 +216,25 @@ TASKS.register("anomaly")(AnomalyDetection())
 
 def _build(config: AnomalyRun, channels: int) -> nn.Module:
     assert config.attention is not None
-    model = build_reconstructor(
+    return build_reconstructor(
         config.backbone,
         lookback=config.lookback,
         channels=channels,
         attention=config.attention,
         settings=config.model,
     )
-    if config.share_drop_rate:
-        share_drop_rate(model)
-    return model
 
 
 def _choices(found: Detection, config: AnomalyRun) -> Record:
     """Every choice behind the metrics, by name."""
+    rules = {name: value for name, value in asdict(found.rules).items() if name != "name"}
+    names = ("window_stride", "anomaly_ratio", "validation_in_train", "random_draws")
     return {
-        "point_adjust": found.rules.point_adjust,
-        "threshold_source": found.rules.threshold_source,
-        "overlaps": found.rules.overlaps,
-        "window_stride": config.window_stride,
-        "anomaly_ratio": config.anomaly_ratio,
-        "validation_in_train": config.validation_in_train,
+        **rules,
+        **{name: getattr(config, name) for name in names},
         "headline": found.rules.headline,
         "threshold": found.threshold,
         "flag_rate": found.flag_rate,
-        "random_draws": config.random_draws,
         "undefined": found.undefined,
     }
 

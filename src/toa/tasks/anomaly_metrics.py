@@ -135,8 +135,23 @@ def vus_metrics(labels: Labels, score: Float[np.ndarray, " t"], *, max_buffer: i
     # steps at or above each threshold
     flagged = np.searchsorted(-falling, -thresholds, side="right")
     runs = Runs.of(labels)
-    areas = [_range_areas(labels, runs, score, order, thresholds, flagged, size) for size in range(max_buffer + 1)]
-    pr, roc = np.mean(areas, axis=0)
+
+    def areas(buffer: int) -> tuple[float, float]:
+        """Areas under precision-recall and ROC for labels that decay over half a buffer on both sides of a run."""
+        soft = _soft_labels(labels, runs, buffer)
+        tp = np.cumsum(soft[order])[flagged - 1]  # (K,)
+        positives = (labels.sum() + soft.sum()) / 2
+        wide = Runs.of(soft > 0)
+        # the highest score of each run; a score below all others ends the last one
+        bounds = np.stack((wide.starts, np.minimum(wide.stops, len(score))), 1).ravel()
+        peaks = np.maximum.reduceat(np.append(score, -np.inf), bounds)[::2]
+        met = len(peaks) - np.searchsorted(np.sort(peaks), thresholds)  # (K,)
+        recall = np.concatenate(([0.0], np.minimum(tp / positives, 1.0) * met / len(peaks)))
+        precision = np.concatenate(([1.0], tp / flagged))
+        fpr = np.concatenate(([0.0], np.minimum((flagged - tp) / (len(labels) - positives), 1.0), [1.0]))
+        return float(np.trapezoid(precision, recall)), float(np.trapezoid(np.append(recall, 1.0), fpr))
+
+    pr, roc = np.mean([areas(buffer) for buffer in range(max_buffer + 1)], axis=0)
     return {"vus_pr": float(pr), "vus_roc": float(roc)}
 
 
@@ -170,32 +185,6 @@ def _scores(labels: Labels, flags: Labels, tp: int, prefix: str) -> dict[str, Me
         f"{prefix}recall": tp / (tp + fn),
         f"{prefix}f1": 2 * tp / (2 * tp + fp + fn),
     }
-
-
-def _range_areas(
-    labels: Labels,
-    runs: Runs,
-    score: Float[np.ndarray, " t"],
-    order: Int[np.ndarray, " t"],
-    thresholds: Float[np.ndarray, " k"],
-    flagged: Int[np.ndarray, " k"],
-    buffer: int,
-) -> tuple[float, float]:
-    """Areas under precision-recall and ROC for labels that decay over half a buffer on both sides of a run."""
-    soft = _soft_labels(labels, runs, buffer)
-    tp = np.cumsum(soft[order])[flagged - 1]  # (K,)
-    positives = (labels.sum() + soft.sum()) / 2
-    wide = Runs.of(soft > 0)
-    # the highest score of each run; a score below all others ends the last one
-    peaks = np.maximum.reduceat(
-        np.append(score, -np.inf), np.stack((wide.starts, np.minimum(wide.stops, len(score))), 1).ravel()
-    )[::2]
-    met = len(peaks) - np.searchsorted(np.sort(peaks), thresholds)  # (K,)
-    recall = np.concatenate(([0.0], np.minimum(tp / positives, 1.0) * met / len(peaks)))
-    precision = np.concatenate(([1.0], tp / flagged))
-    fpr = np.concatenate(([0.0], np.minimum((flagged - tp) / (len(labels) - positives), 1.0), [1.0]))
-    roc_recall = np.append(recall, 1.0)
-    return float(np.trapezoid(precision, recall)), float(np.trapezoid(roc_recall, fpr))
 
 
 def _soft_labels(labels: Labels, runs: Runs, buffer: int) -> Float[np.ndarray, " t"]:

@@ -16,7 +16,7 @@ from toa._checks import check_at_least, check_choice
 from toa._files import check_writable
 from toa._registry import Registry
 from toa.data import StandardScaler
-from toa.nn import ATTENTIONS, AttentionSpec
+from toa.nn import ATTENTIONS, AttentionSpec, share_drop_rate
 from toa.tasks.batches import Batches
 from toa.tasks.checkpoint import Checkpoint
 from toa.tasks.device import allow_tf32, deterministic, resolve_device
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
 Precision = Literal["32-true", "bf16-mixed"]
 Record = dict[str, Any]
-
-DEFAULT_ATTENTION = "toa-gated"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -163,8 +161,8 @@ class Task(ABC):
     Methods get the config, and most the data that `load` returned; the types are the task's own.
 
     Attributes:
-        config: Class of the configs, with the name of the task as class attribute `task`, and `name`, `seed`, `tf32`,
-            `precision`, `deterministic` and `training`; a task that overrides `measure` needs only `name`.
+        config: Class of the configs, with the name of the task as class attribute `task`. It has `name`, and
+            unless the task overrides `measure` also the fields of `RunConfig` from `training` on.
         parts: Fields of the config that are configs themselves.
         subcommand: Command of `toa` that runs it.
         names: Arguments of `resolve` that choose a run, beside the seed.
@@ -211,7 +209,8 @@ class Task(ABC):
             protocol: Settings of this task; None only for a task without protocols.
             dataset: A dataset that the protocol covers, or the path of a file, which gets the default settings.
             backbone: A model that the protocol covers.
-            attention: A name of `toa.nn.ATTENTIONS`, "toa-gated" if None; must be None for a model without a choice.
+            attention: A name of `toa.nn.ATTENTIONS`, the protocol's default if None; must be None for a model without
+                a choice.
             seed: The protocol's if None.
             changes: Settings to change, as "key=value" with dots for nested keys: "training.epochs=3".
             names: Further fields that choose the run, such as the horizon.
@@ -225,9 +224,11 @@ class Task(ABC):
         covered = [name for name in protocol.tables if name in backbones]
         check_choice(f"backbone of protocol {protocol.name!r}", backbone, covered)
         settings = self.dataset_settings(protocol, protocol.tables[backbone], dataset, **names)
-        takes_attention = backbones[backbone]
-        chosen = (attention or DEFAULT_ATTENTION) if takes_attention else ""
-        settings["attention"] = dict(protocol.attention.get(chosen, {}))
+        if attention is None and backbones[backbone]:
+            attention = protocol.default_attention
+        options = {"attention": protocol.attention.get(attention or "", {})}
+        recipe = protocol.recipe(backbone, attention, self.training_windows(settings, dataset, **names))
+        settings = merge(merge(settings, options), recipe)
         settings |= {"protocol": protocol.name, "dataset": dataset, "backbone": backbone, **names}
         if seed is not None:
             settings["seed"] = seed
@@ -235,7 +236,7 @@ class Task(ABC):
             change(settings, text)
         where = f"protocol {protocol.name!r} for {backbone} on {dataset}"
         settings["training"] = build_config(TrainingConfig, settings.get("training", {}), f"training of {where}")
-        settings["attention"] = _attention_spec(backbone, attention, takes_attention, settings["attention"], where)
+        settings["attention"] = _attention_spec(backbone, attention, backbones[backbone], settings["attention"], where)
         return build_config(self.config, settings, where)
 
     def backbones(self) -> Mapping[str, bool]:
@@ -246,6 +247,10 @@ class Task(ABC):
         """Settings of a backbone for one dataset."""
         self.check_dataset(dataset)
         return merge(table["default"], table.get(dataset, {}))
+
+    def training_windows(self, settings: Settings, dataset: str, **names: Any) -> int:
+        """Number of training windows of a dataset, which decides the size in a protocol's recipe; 0 if unknown."""
+        return 0
 
     def check_dataset(self, dataset: str) -> bool:
         """Whether a dataset is in the catalogue; a name that is neither in it nor a file's path raises ValueError."""
@@ -355,6 +360,8 @@ class Task(ABC):
         """Build a model from the config's seed and train it; an existing checkpoint is resumed."""
         torch.manual_seed(config.seed)
         model = self.build(config, data).to(fabric.device)
+        if config.share_drop_rate:
+            share_drop_rate(model)
         batches, loss = self.batches(config, data, fabric.device), self.loss(config, fabric)
         start = branch_sizes(model, lambda: loss(model, *batches.at(0, 0)))
         state = train(
@@ -451,9 +458,9 @@ def _attention_spec(
 ) -> AttentionSpec | None:
     """Build the attention of a model, or None for a model without a choice of attention."""
     if takes_attention:
-        name = DEFAULT_ATTENTION if given is None else given
-        check_choice("attention", name, ATTENTIONS)
-        return build_config(AttentionSpec, {"name": name, **options}, f"attention of {where}").resolved()
+        assert given is not None
+        check_choice("attention", given, ATTENTIONS)
+        return build_config(AttentionSpec, {"name": given, **options}, f"attention of {where}").resolved()
     if given is not None:
         raise ValueError(
             f"attention must be None for model {backbone!r}, which has no choice of attention, got {given!r}; leave it "

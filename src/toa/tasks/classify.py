@@ -18,7 +18,6 @@ from toa.data.cases import CaseBatch, Cases
 from toa.data.classification import EVALUATIONS
 from toa.data.classification import Evaluation as Split
 from toa.models import BACKBONES, backbone_names, build_classifier
-from toa.nn import share_drop_rate
 from toa.tasks.base import TASKS, Evaluation, Record, RunConfig, Task, check_sample, epoch_line, model_checkpoint
 from toa.tasks.batches import ShuffledBatches
 from toa.tasks.checkpoint import Checkpoint
@@ -153,7 +152,7 @@ TASKS.register("classify")(Classification())
 
 def _build(config: ClassifyRun, length: int, channels: int, num_classes: int) -> nn.Module:
     assert config.attention is not None
-    model = build_classifier(
+    return build_classifier(
         config.backbone,
         lookback=length,
         channels=channels,
@@ -161,9 +160,6 @@ def _build(config: ClassifyRun, length: int, channels: int, num_classes: int) ->
         attention=config.attention,
         settings=config.model,
     )
-    if config.share_drop_rate:
-        share_drop_rate(model)
-    return model
 
 
 class CaseBatches(ShuffledBatches):

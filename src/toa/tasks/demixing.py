@@ -17,7 +17,7 @@ from toa._checks import check_at_least, check_choice, check_finite
 from toa.data import DemixingBatch, HarmonicDemixing
 from toa.models import PointEncoder, PointEncoderConfig
 from toa.nn import AttentionSpec
-from toa.tasks.base import DEFAULT_ATTENTION, TASKS, Evaluation, Task, check_sample
+from toa.tasks.base import TASKS, Evaluation, Task, check_sample
 from toa.tasks.checkpoint import Checkpoint
 from toa.tasks.distributed import make_fabric
 from toa.tasks.optimization import TrainingConfig
@@ -40,6 +40,7 @@ class DemixingConfig:
 
     task: ClassVar[str] = "demixing"
     precision: ClassVar[str] = "32-true"
+    share_drop_rate: ClassVar[bool] = False
     deterministic: ClassVar[bool] = False
 
     attention: AttentionSpec
@@ -115,7 +116,7 @@ class Demixing(Task):
     ) -> DemixingConfig:
         """Build the config of one run from a protocol; see `Task.resolve`."""
         assert protocol is not None
-        name = DEFAULT_ATTENTION if attention is None else attention
+        name = "toa-gated" if attention is None else attention
         check_choice("attention", name, protocol.attention)
         settings = merge(protocol.tables["default"], {"attention": protocol.attention[name]})
         if seed is not None:

@@ -129,42 +129,29 @@ def detect(
         raise ValueError(f"labels must be one for each of the {len(test.steps)} test steps, got {len(labels)}.")
     # needs no threshold, so it is the same under all rules
     surface = vus_metrics(labels, test.steps)
-    return [_detect(rule, train, test, labels, anomaly_ratio, random_draws, surface) for rule in rules]
-
-
-def _detect(
-    rules: DetectionRules,
-    train: Scores,
-    test: Scores,
-    labels: Bool[np.ndarray, " t"],
-    anomaly_ratio: float,
-    random_draws: int,
-    surface: dict[str, Metric],
-) -> Detection:
-    flattened = rules.overlaps == "flattened"
-    parts = [train] if rules.threshold_source == "train" else [train, test]
-    pooled = np.concatenate([part.flat if flattened else part.steps for part in parts])
-    threshold = float(np.percentile(pooled, 100.0 - anomaly_ratio))
-    steps = test.steps > threshold
-    flags = test.flat > threshold if flattened else steps
-    counted = test.flatten(labels) if flattened else labels
-    rate = float(flags.mean())
-    metrics = {
-        **point_metrics(counted, flags),
-        **adjusted_metrics(counted, flags),
-        **pa_k_metrics(counted, flags),
-        **random_adjusted_f1(counted, rate, draws=random_draws),
-        **range_metrics(labels, steps),
-        **surface,
-    }
-    return Detection(
-        rules=rules,
-        threshold=threshold,
-        flag_rate=rate,
-        flags=steps,
-        metrics=metrics,
-        undefined={name: _reason(name, counted) for name, value in metrics.items() if value is None},
-    )
+    found = []
+    for rule in rules:
+        flattened = rule.overlaps == "flattened"
+        parts = [train] if rule.threshold_source == "train" else [train, test]
+        pooled = np.concatenate([part.flat if flattened else part.steps for part in parts])
+        threshold = float(np.percentile(pooled, 100.0 - anomaly_ratio))
+        steps = test.steps > threshold
+        flags = test.flat > threshold if flattened else steps
+        counted = test.flatten(labels) if flattened else labels
+        rate = float(flags.mean())
+        metrics = {
+            **point_metrics(counted, flags),
+            **adjusted_metrics(counted, flags),
+            **pa_k_metrics(counted, flags),
+            **random_adjusted_f1(counted, rate, draws=random_draws),
+            **range_metrics(labels, steps),
+            **surface,
+        }
+        reasons = {name: _reason(name, counted) for name, value in metrics.items() if value is None}
+        found.append(
+            Detection(rules=rule, threshold=threshold, flag_rate=rate, flags=steps, metrics=metrics, undefined=reasons)
+        )
+    return found
 
 
 def _reason(name: str, labels: Bool[np.ndarray, " t"]) -> str:

@@ -16,10 +16,9 @@ from torch import Tensor, nn
 
 from toa._checks import check_at_least, check_choice
 from toa._config import ADDED_LATER
-from toa.data import DATASETS, ForecastData, load_forecast, locate, mark_names
+from toa.data import DATASETS, ForecastData, load_forecast, locate, mark_names, split_rows
 from toa.data.windows import WindowBatch, Windows
 from toa.models import BACKBONES, backbone_names, build_forecaster
-from toa.nn import share_drop_rate
 from toa.tasks.base import (
     TASKS,
     Evaluation,
@@ -114,6 +113,22 @@ class Forecasting(Task):
         by_horizon = own.pop("horizon", {})
         return merge(merge(settings, own), by_horizon.get(str(horizon), {}))
 
+    def training_windows(self, settings: Settings, dataset: str, **names: Any) -> int:
+        """Windows of the train split; of a user's CSV file, from the number of its lines."""
+        rule: Any = "ratio"
+        if dataset in DATASETS:
+            rows, rule = DATASETS[dataset].rows, DATASETS[dataset].split
+        elif Path(dataset).suffix == ".csv" and Path(dataset).is_file():
+            rows = max(0, Path(dataset).read_bytes().count(b"\n") - 1)
+        else:
+            return 0
+        try:
+            split = split_rows(rule, rows, lookback=settings["lookback"], horizon=names["horizon"])
+        except ValueError:
+            # too short: loading reports it
+            return 0
+        return split.train.windows(settings["lookback"], names["horizon"])
+
     def folder_name(self, config: ForecastRun) -> str:
         return f"{Path(config.dataset).stem}-{config.horizon}-{config.name.replace('/', '-')}-{config.seed}"
 
@@ -199,7 +214,7 @@ def _load_shared(dataset: str, stamp: object, data_dir: Path | None, device: tor
 
 def build_model(config: ForecastRun, channels: int) -> nn.Module:
     """Build the untrained model of a run."""
-    model = build_forecaster(
+    return build_forecaster(
         config.backbone,
         lookback=config.lookback,
         horizon=config.horizon,
@@ -208,9 +223,6 @@ def build_model(config: ForecastRun, channels: int) -> nn.Module:
         attention=config.attention,
         settings=config.model,
     )
-    if config.share_drop_rate:
-        share_drop_rate(model)
-    return model
 
 
 class WindowBatches(ShuffledBatches):

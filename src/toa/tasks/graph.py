@@ -3,7 +3,6 @@
 import contextlib
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 import torch
 from torch import Generator, Tensor
@@ -12,12 +11,19 @@ Batch = tuple[Tensor, ...]
 Step = Callable[..., Tensor]
 
 
-class Capturer(Protocol):
-    """The CUDA operations of a graphed step."""
+class CudaCapturer:
+    """Streams and graphs of the current device."""
+
+    def __init__(self) -> None:
+        self._stream = torch.cuda.Stream()
 
     def run(self, step: Step, batch: Batch) -> Tensor:
-        """Run a step eagerly, so that a capture may follow."""
-        ...
+        """Run a step eagerly on a side stream, so that a capture may follow."""
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
+            loss = step(*batch)
+        torch.cuda.current_stream().wait_stream(self._stream)
+        return loss
 
     def capture(self, step: Step, inputs: Batch, generators: Sequence[Generator]) -> tuple[Callable[[], None], Tensor]:
         """Return a function that replays the step on these inputs, and the tensor of its loss.
@@ -25,7 +31,20 @@ class Capturer(Protocol):
         Raises:
             RuntimeError: If the step cannot be captured; nothing has changed then.
         """
-        ...
+        before, pool = torch.cuda.current_stream(), torch.cuda.graph_pool_handle()
+        graph = torch.cuda.CUDAGraph()
+        for generator in generators:
+            graph.register_generator_state(generator)
+        # tens of MiB per stream; the graph has its own, and eager steps allocate theirs again when needed
+        free_workspaces()
+        try:
+            with torch.cuda.graph(graph, pool=pool, stream=self._stream):
+                loss = step(*inputs)
+        except RuntimeError:
+            torch.cuda.set_stream(before)
+            _undo_capture(before.device, pool, generators)
+            raise
+        return graph.replay, loss
 
 
 class GraphedStep:
@@ -47,7 +66,9 @@ class GraphedStep:
     # cuBLAS, autograd and the optimizer allocate on their first calls, which a capture forbids
     _EAGER = 3
 
-    def __init__(self, step: Step, generators: Sequence[Generator] = (), *, capturer: Capturer | None = None) -> None:
+    def __init__(
+        self, step: Step, generators: Sequence[Generator] = (), *, capturer: CudaCapturer | None = None
+    ) -> None:
         self._step = step
         self._generators = generators
         self._capturer = CudaCapturer() if capturer is None else capturer
@@ -91,38 +112,6 @@ def _first_cause(error: BaseException) -> str:
     while error.__context__ is not None:
         error = error.__context__
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
-
-
-class CudaCapturer:
-    """Streams and graphs of the current device."""
-
-    def __init__(self) -> None:
-        self._stream = torch.cuda.Stream()
-
-    def run(self, step: Step, batch: Batch) -> Tensor:
-        """Run a step on a side stream."""
-        self._stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self._stream):
-            loss = step(*batch)
-        torch.cuda.current_stream().wait_stream(self._stream)
-        return loss
-
-    def capture(self, step: Step, inputs: Batch, generators: Sequence[Generator]) -> tuple[Callable[[], None], Tensor]:
-        """Capture a step; clean up if it fails."""
-        before, pool = torch.cuda.current_stream(), torch.cuda.graph_pool_handle()
-        graph = torch.cuda.CUDAGraph()
-        for generator in generators:
-            graph.register_generator_state(generator)
-        # tens of MiB per stream; the graph has its own, and eager steps allocate theirs again when needed
-        free_workspaces()
-        try:
-            with torch.cuda.graph(graph, pool=pool, stream=self._stream):
-                loss = step(*inputs)
-        except RuntimeError:
-            torch.cuda.set_stream(before)
-            _undo_capture(before.device, pool, generators)
-            raise
-        return graph.replay, loss
 
 
 def free_workspaces() -> None:

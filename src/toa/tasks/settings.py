@@ -1,7 +1,8 @@
 """Protocols as tables of settings, and configs built from them.
 
 A protocol has one table per backbone. In it, `default` applies to every dataset, and a table named after a dataset
-overrides it. `[attention.NAME]` lists where an attention differs from its defaults.
+overrides it. `[attention.NAME]` lists where an attention differs from its defaults. A backbone's `recipe.FAMILY.SIZE`
+overrides both: FAMILY is "toa" or "softmax" (every other attention), SIZE is "small" or "large" by `small_below`.
 """
 
 import tomllib
@@ -27,6 +28,8 @@ class Protocol:
         tables: Settings per backbone.
         attention: Settings per attention.
         seeds: Seeds to run by default, for a task that has several.
+        default_attention: Attention of a run that names none.
+        small_below: Number of training windows from which a dataset is large; see `recipe`.
     """
 
     name: str
@@ -34,6 +37,15 @@ class Protocol:
     tables: Mapping[str, Settings]
     attention: Mapping[str, Settings]
     seeds: tuple[int, ...] = ()
+    default_attention: str = "toa-gated"
+    small_below: int = 0
+
+    def recipe(self, backbone: str, attention: str | None, training_windows: int) -> Settings:
+        """Settings of an attention's family for this size of the training data; empty if the protocol has none."""
+        family = "toa" if attention is not None and attention.startswith("toa-") else "softmax"
+        size = "small" if training_windows < self.small_below else "large"
+        found: Settings = self.tables[backbone].get("recipe", {}).get(family, {}).get(size, {})
+        return found
 
 
 def build_config(kind: type[T], values: Mapping[str, Any], where: str) -> T:

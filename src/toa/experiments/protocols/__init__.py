@@ -14,7 +14,7 @@ from toa.tasks import TASKS, Protocol
 from toa.tasks.settings import Settings, merge
 
 # keys of a file that are not the table of a backbone
-_OTHER = ("about", "source", "seeds", "attention")
+_OTHER = ("about", "source", "seeds", "attention", "default_attention", "small_below")
 
 
 def protocol_names(task: str = "forecast") -> list[str]:
@@ -38,6 +38,7 @@ def load_protocol(task: str, name: str) -> Protocol:
         tables={key: _table(task, content, key) for key in content if key not in _OTHER},
         attention=content.get("attention", {}),
         seeds=tuple(content.get("seeds", ())),
+        **{key: content[key] for key in ("default_attention", "small_below") if key in content},
     )
 
 
