@@ -66,7 +66,7 @@ def test_a_run_is_explained_by_a_page_and_pictures(forecast):
     assert "patchtst/toa-gated, task forecast on own.csv" in (made / "index.html").read_text()
 
 
-def test_a_model_without_operators_raises(forecast, tmp_path):
+def test_a_model_without_operators_is_told_so(forecast, tmp_path):
     code, text = call("explain", run_of(forecast / "softmax"), "--out", tmp_path)
     assert code == 2
     assert "error: the model must have operators to explain, got SoftmaxAttention" in text

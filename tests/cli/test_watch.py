@@ -65,7 +65,7 @@ def test_nothing_done_tells_nothing_of_the_time(tmp_path, jobs):  # noqa: F811
         ((".", "--every", "0"), "error: every must be positive, got 0.0."),
     ],
 )
-def test_wrong_input_exits_with_one_line(words, said):
+def test_wrong_input_is_one_line(words, said):
     result = runner.invoke(app, ["watch", *words])
     assert result.exit_code == 2
     assert result.output.startswith(said)
