@@ -1,6 +1,8 @@
+import io
 import json
 import re
 import sys
+from dataclasses import asdict
 
 import numpy as np
 import pandas as pd
@@ -13,7 +15,7 @@ from tests.support import ROOT, message
 from toa.experiments.step_run import ROWS
 from toa.report.evidence import read_evidence
 from toa.tasks.forecast import build_model
-from toa_bench.efficiency import EfficiencyRun, measure_row, row_config, row_records, run_efficiency
+from toa_bench.efficiency import EfficiencyRun, row_config, row_records, run_efficiency
 from toa_bench.peer import peer_arguments
 from toa_bench.step_cost import PeakMemory, StepCost
 from toa_bench.worker import Worker
@@ -66,14 +68,52 @@ def test_a_cost_is_a_median_and_counts_parameters():
     assert cost.peak_memory is None or cost.peak_memory > 0.9 * held.numel() * 4
 
 
-def test_a_row_is_measured(csv):
+def test_a_child_measures_the_requested_row(csv, monkeypatch, capsys):
     run = EfficiencyRun(dataset=str(csv), device="cpu", steps=2, warmup=0)
-    cost = measure_row(run, "itransformer/toa-relu")
-    assert 0.0 < cost.tenth <= cost.milliseconds <= cost.ninetieth
-    assert cost.backend == "folded"
-    assert cost.parameters > 100_000
+    request = {"run": asdict(run), "row": "itransformer/toa-relu", "peer_channels": None}
+    monkeypatch.setattr("sys.stdin", io.StringIO(json.dumps(request) + "\n"))
+    # a child reserves stdout for its answers
+    monkeypatch.setattr("sys.stdout", sys.stdout)
+    toa_bench.efficiency.main()
+    ready, cost = map(json.loads, capsys.readouterr().out.splitlines())
+    assert ready == {"ready": True}
+    assert 0.0 < cost["tenth"] <= cost["milliseconds"] <= cost["ninetieth"]
+    assert cost["backend"] == "folded"
+    assert cost["parameters"] > 100_000
 
 
+def test_the_peer_is_measured_once_per_backbone(csv, peer, tmp_path, monkeypatch):
+    asked: list[tuple[str, int | None]] = []
+
+    class FakeWorker:
+        def __init__(self, name, command):
+            self.name = name
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *error):
+            pass
+
+        def answer(self):
+            return {"ready": True}
+
+        def ask(self, request):
+            asked.append((self.name, request["peer_channels"]))
+            return {"milliseconds": 2.0, "peak_memory": None, "parameters": 3}
+
+    monkeypatch.setattr(toa_bench.efficiency, "Worker", FakeWorker)
+    rows = ["--rows", "itransformer/softmax", "--rows", "itransformer/toa-relu", "--dataset", str(csv)]
+    monkeypatch.setattr(toa_bench.efficiency, "row_records", lambda run, record: [])
+    out = tmp_path / "e.json"
+    code, text = call("bench", "efficiency", *rows, "--peer", str(peer), "--device", "cpu", "--out", str(out))
+    assert code == 0, text
+    assert asked == [("iTransformer of the peer", 2), ("itransformer/softmax", None), ("itransformer/toa-relu", None)]
+    assert "itransformer/toa-relu 2.00 - 3 12.92 2.00 1.00" in text
+    assert json.loads(out.read_text())["peer"]["itransformer"]["parameters"] == 3
+
+
+@pytest.mark.slow
 def test_the_command_prints_our_cost_and_the_peers_and_writes_a_record(csv, peer, tmp_path):
     words = ["bench", "efficiency", "--rows", "itransformer/softmax", "--dataset", str(csv), "--peer", str(peer)]
     out = tmp_path / "out" / "e.json"
