@@ -1,4 +1,4 @@
-"""Fields that join a config after runs were stored: at their default they leave its hash unchanged.
+"""Config fields added after runs were stored: at their default value they do not change the config's hash.
 
 Declare one as `field(default=..., metadata=ADDED_LATER)`. Its default must never change.
 """
@@ -15,7 +15,7 @@ def is_added_later(config: Any, name: str) -> bool:
 
 
 def hashed_values(value: Any) -> Any:
-    """A config as plain values, without the fields added later that have their default."""
+    """Return a config as plain values, without fields added later that have their default value."""
     if not is_dataclass(value):
         return value
     pairs = ((f, getattr(value, f.name)) for f in fields(value))

@@ -35,7 +35,7 @@ def as_printed(layer: AutoCorrelation, query: Tensor, source: Tensor, *, shared:
 
 @pytest.mark.parametrize("shared", [True, False])
 @pytest.mark.parametrize(("queries", "keys"), [(12, 12), (13, 13), (12, 9), (9, 12)])
-def test_layer_is_its_printed_formula(queries, keys, shared):
+def test_layer_matches_its_formula(queries, keys, shared):
     layer = scatter_parameters(AutoCorrelation(6, factor=2)).double().train(shared)
     assert isinstance(layer, AutoCorrelation)
     query, source = normal(3, queries, 6).requires_grad_(), normal(3, keys, 6).requires_grad_()
@@ -96,18 +96,18 @@ def test_training_shares_delays_over_the_batch_and_evaluation_does_not():
     assert_near(layer.eval()(x, x), alone)
 
 
-def test_every_delay_at_work_makes_training_and_evaluation_the_same():
+def test_training_with_all_delays_equals_evaluation():
     layer = AutoCorrelation(4, factor=9).double()
     x = normal(3, 16, 4)
     assert_near(layer.train()(x, x), layer.eval()(x, x))
 
 
-def test_counts_grow_with_the_logarithm_within_one_and_the_length():
+def test_counts_grow_with_the_logarithm_and_are_clipped():
     assert [delay_count(n, 1) for n in (1, 2, 3, 96, 720)] == [1, 1, 1, 4, 6]
     assert [delay_count(n, 3) for n in (1, 2, 3, 96, 720)] == [1, 2, 3, 13, 19]
 
 
-def test_sources_are_cut_or_filled_with_zeros():
+def test_sources_are_cut_or_zero_padded():
     x = normal(1, 3, 2)
     assert torch.equal(fit_length(x, 2), x[:, :2])
     assert torch.equal(fit_length(x, 5), torch.cat((x, x.new_zeros(1, 2, 2)), 1))
@@ -128,7 +128,7 @@ def test_gradients_pass_gradcheck():
     assert torch.autograd.gradcheck(layer, (query, source))
 
 
-def test_bad_input_is_refused():
+def test_bad_input_raises():
     with pytest.raises(ValueError, match=message("factor must be at least 1, got 0.")):
         AutoCorrelation(4, factor=0)
     with pytest.raises(ValueError, match=message("embed_dim must be at least 1, got 0.")):

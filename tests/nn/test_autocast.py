@@ -43,7 +43,7 @@ def test_autocast_stays_close_to_float32(name) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64], ids=str)
 @pytest.mark.parametrize("name", NAMES)
-def test_layer_cast_as_a_whole_returns_its_dtype(name, dtype) -> None:
+def test_layer_returns_its_own_dtype(name, dtype) -> None:
     layer = build_attention(name, 8, 2, 6).to(dtype)
     x = torch.randn(2, 6, 8, dtype=dtype)
     out, _ = layer(x, x, x)

@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from tests.support import message
-from toa.nn import ATTENTIONS, SoftmaxAttention, TemporalOperatorAttention, build_attention
-from toa.nn.attention import Attention
+from toa.nn import ATTENTIONS, Attention, SoftmaxAttention, TemporalOperatorAttention, build_attention
 
 NAMES = tuple(ATTENTIONS)
 
@@ -15,7 +14,7 @@ def toa(**options: Any) -> TemporalOperatorAttention:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_width_that_heads_do_not_divide_is_refused_with_one_that_they_do(name) -> None:
+def test_width_not_divisible_by_heads_raises_with_a_divisible_one(name) -> None:
     with pytest.raises(ValueError, match=message("embed_dim must be a multiple of num_heads=3, got 8; use 6")):
         build_attention(name, 8, 3, 5)
     with pytest.raises(ValueError, match=message("embed_dim must be a multiple of num_heads=16, got 8; use 16")):
@@ -23,7 +22,7 @@ def test_width_that_heads_do_not_divide_is_refused_with_one_that_they_do(name) -
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_sizes_below_one_are_refused(name) -> None:
+def test_sizes_below_one_raise(name) -> None:
     with pytest.raises(ValueError, match=message("num_heads must be at least 1, got 0")):
         build_attention(name, 8, 0, 5)
     with pytest.raises(ValueError, match=message("embed_dim must be at least 1, got 0")):
@@ -34,7 +33,7 @@ def test_sizes_below_one_are_refused(name) -> None:
         build_attention(name, 8, 2, 5, dropout=1.0)
 
 
-def test_query_width_below_one_is_refused() -> None:
+def test_query_width_below_one_raises() -> None:
     with pytest.raises(ValueError, match=message("qk_dim must be at least 1, got 0")):
         toa(qk_dim=0)
 
@@ -49,32 +48,32 @@ CHOICES = {
 
 
 @pytest.mark.parametrize("name", CHOICES)
-def test_unknown_choice_lists_the_known_ones(name) -> None:
+def test_unknown_choice_lists_the_choices(name) -> None:
     with pytest.raises(ValueError, match=message(CHOICES[name])):
         toa(**{name: "x"})
 
 
-def test_unknown_backend_lists_the_known_ones_at_the_first_call() -> None:
+def test_unknown_backend_lists_the_choices() -> None:
     x = torch.zeros(1, 5, 8)
     with pytest.raises(ValueError, match=message("unknown backend 'x'; known: auto, triton, folded, reference.")):
         toa(backend="x")(x, x, x)
 
 
-def test_options_of_other_variants_are_refused() -> None:
-    with pytest.raises(ValueError, match=message("gate_norm goes with variant='gated', got variant='relu'; drop it")):
+def test_options_of_other_variants_raise() -> None:
+    with pytest.raises(ValueError, match=message("gate_norm", "variant='gated'", "got variant='relu'")):
         toa(variant="relu", gate_norm="l2")
-    with pytest.raises(
-        ValueError, match=message("rank goes with structure='dplr', got structure='dense'; drop rank=4")
-    ):
+    with pytest.raises(ValueError, match=message("rank", "dplr", "got structure='dense'", "rank=4")):
         toa(rank=4)
-    with pytest.raises(ValueError, match=message("max_rate must lie in (0, 1], got 2.0", "leave SOR out")):
+    with pytest.raises(ValueError, match=message("score_norm='bounded'", "'relu' or 'gated'", "got 'softmax'")):
+        toa(variant="softmax", score_norm="bounded")
+    with pytest.raises(ValueError, match=message("max_rate must lie in (0, 1], got 2.0")):
         toa(sor_max_rate=2.0)
     with pytest.raises(ValueError, match=message("init_std must be at least 0.0, got -1.0")):
         toa(operator_std=-1.0)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_inputs_of_other_shapes_are_refused(name) -> None:
+def test_inputs_of_wrong_shape_raise(name) -> None:
     layer = build_attention(name, 8, 2, 5)
     x = torch.zeros(2, 5, 8)
     with pytest.raises(ValueError, match=message("query must have 3 axes (B, M, E), got 2: shape (5, 8)")):
@@ -99,7 +98,7 @@ def test_longer_sequence_names_the_layer_and_resize(name) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_bad_masks_are_refused(name) -> None:
+def test_bad_masks_raise(name) -> None:
     layer = build_attention(name, 8, 2, 5)
     x = torch.zeros(2, 5, 8)
     with pytest.raises(ValueError, match=message("key_padding_mask must have shape (B, N)=(2, 5), got (2, 4)")):
@@ -111,7 +110,7 @@ def test_bad_masks_are_refused(name) -> None:
         layer(x, x, x, key_padding_mask=full)
 
 
-def test_generator_on_another_device_is_refused_at_the_first_training_pass() -> None:
+def test_generator_on_another_device_raises_at_the_first_training_pass() -> None:
     layer = toa(generator=torch.Generator("cpu"))
     assert layer.sor is not None
     with pytest.raises(ValueError, match=message("generator must be on the tensors' device meta, got one on cpu")):

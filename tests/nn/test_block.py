@@ -18,7 +18,7 @@ def tokens() -> torch.Tensor:
 
 
 @pytest.mark.parametrize("norm", NORMS)
-def test_norm_first_normalises_where_sublayers_branch_off(norm):
+def test_norm_first_normalises_before_each_sublayer(norm):
     layer = block(norm=norm).double()
     x = tokens()
     h = layer.attention_norm(x)
@@ -27,7 +27,7 @@ def test_norm_first_normalises_where_sublayers_branch_off(norm):
 
 
 @pytest.mark.parametrize("norm", NORMS)
-def test_norm_last_normalises_where_sublayers_come_back(norm):
+def test_norm_last_normalises_after_each_addition(norm):
     layer = block(norm=norm, norm_first=False).double()
     x = tokens()
     y = layer.attention_norm(x + layer.attention(x, x, x)[0])
@@ -42,7 +42,7 @@ def test_state_names_do_not_depend_on_where_the_norm_is():
     assert isinstance(block(norm="batch").ff_norm, TokenBatchNorm)
 
 
-def test_dropouts_are_told_apart():
+def test_attention_dropout_is_separate_from_dropout():
     layer = block(dropout=0.1)
     assert layer.attention_dropout.p == 0.1
     layer = block(dropout=0.1, attention_dropout=0.3)
@@ -52,7 +52,7 @@ def test_dropouts_are_told_apart():
 
 @pytest.mark.parametrize("residual", [True, False])
 @pytest.mark.parametrize("name", ATTENTIONS)
-def test_a_stack_hands_scores_on_only_if_they_are_residual(name, residual):
+def test_stack_passes_scores_on_only_with_residual_scores(name, residual):
     blocks = [block(name).double().eval() for _ in range(3)]
     x = expected = tokens()
     factors = None
@@ -74,7 +74,7 @@ def test_residual_scores_reach_every_later_block():
     assert [tuple(w.shape) for w in summed] == [(3, 2, 6, 6)] * 3
 
 
-def test_a_stack_is_a_list_of_blocks_in_the_state():
+def test_stack_has_the_state_dict_of_a_module_list():
     stack = EncoderStack(block() for _ in range(2))
     assert list(stack.state_dict()) == list(nn.ModuleList(stack).state_dict())
 
@@ -86,7 +86,7 @@ def test_padding_reaches_the_attention():
     assert_near(stack(x, mask)[:, :4], stack(x[:, :4]))
 
 
-def test_wrong_arguments_are_refused():
+def test_wrong_arguments_raise():
     with pytest.raises(ValueError, match=message("dropout must lie in [0, 1), got 1.0")):
         block(dropout=1.0)
     with pytest.raises(ValueError, match=message("attention_dropout must lie in [0, 1), got -0.1")):
@@ -104,7 +104,7 @@ def decoder(name: str = "softmax", **options: Any) -> DecoderBlock:
 
 @pytest.mark.parametrize("norm_first", [True, False])
 @pytest.mark.parametrize("name", ATTENTIONS)
-def test_a_decoder_block_attends_to_itself_then_to_encoded_tokens(name, norm_first):
+def test_decoder_block_applies_self_attention_then_cross_attention(name, norm_first):
     layer = decoder(name, norm_first=norm_first).eval()
     x, encoded = tokens(), torch.randn(3, 9, 8, dtype=torch.float64)
     if norm_first:
@@ -119,7 +119,7 @@ def test_a_decoder_block_attends_to_itself_then_to_encoded_tokens(name, norm_fir
     assert_near(layer(x, encoded), y)
 
 
-def test_a_decoder_block_gives_its_operators_on_request():
+def test_decoder_block_returns_its_operators_on_request():
     x, encoded = tokens(), torch.randn(3, 9, 8, dtype=torch.float64)
     assert decoder().decode(x, encoded)[1:] == (None, None)
     output, own, cross = decoder("toa-gated").eval().decode(x, encoded, need_weights=True)
@@ -129,13 +129,13 @@ def test_a_decoder_block_gives_its_operators_on_request():
     assert (own.triu(1) == 0).all()
 
 
-def test_a_decoder_block_drops_what_attentions_add():
+def test_decoder_block_applies_dropout_to_attention_outputs():
     layer = decoder(dropout=0.5)
     assert [m.p for m in layer.modules() if isinstance(m, nn.Dropout)] == [0.5] * 3
     x, encoded = tokens(), torch.randn(3, 9, 8, dtype=torch.float64)
     assert not torch.equal(layer(x, encoded), layer(x, encoded))
 
 
-def test_attentions_of_unlike_widths_are_refused():
-    with pytest.raises(ValueError, match=message("cross must have embed_dim=8, that of own, got 4; build both alike.")):
+def test_attentions_of_different_widths_raise():
+    with pytest.raises(ValueError, match=message("cross must have embed_dim=8", "got 4")):
         DecoderBlock(build_attention("softmax", 8, 2, 6), build_attention("softmax", 4, 2, 6), 12)

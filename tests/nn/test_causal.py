@@ -3,17 +3,23 @@ import torch
 
 from tests.support import assert_near, message, scatter_parameters
 from toa import ops
-from toa.nn import AttentionSpec
+from toa.nn import ATTENTIONS, AttentionSpec
 
 E, H, N = 8, 2, 9
 SPECS = [
-    AttentionSpec(name="softmax"),
+    *(AttentionSpec(name=name) for name in ATTENTIONS if name != "hyperglu"),
     *(
-        AttentionSpec(name=f"toa-{variant}", structure=structure, score_norm=norm)  # type: ignore[arg-type]
+        AttentionSpec(name=f"toa-{variant}", structure=structure)  # type: ignore[arg-type]
         for variant in ops.ACTIVATIONS
-        for structure in ("dense", "dplr", "toeplitz")
-        for norm in ops.SCORE_NORMS
+        for structure in ("dplr", "toeplitz")
     ),
+    *(
+        AttentionSpec(name=f"toa-{variant}", score_norm=norm)
+        for variant in ops.ACTIVATIONS
+        for norm in ops.SCORE_NORMS
+        if norm != "none"
+    ),
+    AttentionSpec(name="toa-relu", score_norm="bounded"),
     AttentionSpec(name="toa-gated", gate_norm="l2"),
 ]
 
@@ -54,7 +60,7 @@ def test_causal_mixing_operator_is_lower_triangular(name) -> None:
     assert weights.diagonal(dim1=-2, dim2=-1).abs().sum() > 0
 
 
-def test_without_causal_the_future_matters() -> None:
+def test_non_causal_layer_sees_the_future() -> None:
     layer = AttentionSpec(name="toa-gated").build(E, H, N).eval()
     x = torch.randn(1, N, E)
     changed = x.clone()
@@ -64,7 +70,7 @@ def test_without_causal_the_future_matters() -> None:
 
 @pytest.mark.parametrize("name", ["softmax", "toa-softmax", "toa-relu", "toa-gated"])
 @pytest.mark.parametrize("built", [False, True])
-def test_a_call_may_be_causal_or_not_whatever_the_layer_was_built_as(name, built) -> None:
+def test_causal_of_a_call_overrides_that_of_the_layer(name, built) -> None:
     layer = AttentionSpec(name=name).build(E, H, N, causal=built).eval()
     scatter_parameters(layer)
     other = AttentionSpec(name=name).build(E, H, N, causal=not built).eval()
@@ -74,7 +80,7 @@ def test_a_call_may_be_causal_or_not_whatever_the_layer_was_built_as(name, built
     assert not torch.equal(layer.attend(x, x, x, causal=not built).output, layer(x, x, x)[0])
 
 
-def test_a_causal_call_of_hyperglu_is_refused() -> None:
+def test_causal_call_of_hyperglu_raises() -> None:
     layer = AttentionSpec(name="hyperglu").build(E, H, N)
     x = torch.randn(2, N, E)
     with pytest.raises(ValueError, match=message("causal must be False for hyperglu", "use a TOA variant")):

@@ -33,7 +33,7 @@ def literal_probabilities(mask: ChannelMask, series: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("lookback", [L, L + 1, 1])
-def test_probabilities_and_the_gradient_of_the_metric_are_the_formula(lookback) -> None:
+def test_probabilities_and_metric_gradient_match_the_formula(lookback) -> None:
     mask = make(lookback=lookback)
     series = torch.randn(2, lookback, C, dtype=torch.float64)
     got, expected = mask.probabilities(series), literal_probabilities(mask, series)
@@ -52,7 +52,7 @@ def test_a_channel_keeps_itself_and_its_nearest() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_equal_channels_find_each_other_with_finite_gradients(dtype) -> None:
+def test_equal_channels_attend_to_each_other_with_finite_gradients(dtype) -> None:
     mask = make("never").to(dtype)
     series = torch.randn(2, L, C, dtype=dtype)
     series[..., 1] = series[..., 0]
@@ -63,7 +63,7 @@ def test_equal_channels_find_each_other_with_finite_gradients(dtype) -> None:
     assert gradient.isfinite().all()
 
 
-def test_near_channels_on_a_common_level_are_told_apart_in_float32() -> None:
+def test_similar_channels_are_distinguished_in_float32() -> None:
     mask = make()
     common = 1e3 * torch.randn(1, L, 1, dtype=torch.float64)
     series = common + 1e-2 * torch.randn(1, L, C, dtype=torch.float64)
@@ -71,7 +71,7 @@ def test_near_channels_on_a_common_level_are_told_apart_in_float32() -> None:
     assert_near(mask.float().probabilities(series.float()), exact, 2e-2)
 
 
-def test_pairs_are_kept_as_often_as_the_gumbel_softmax_of_two_logits_keeps_them() -> None:
+def test_pairs_are_kept_with_the_gumbel_softmax_probability() -> None:
     mask = make("always")
     series = torch.randn(1, L, C, dtype=torch.float64)
     p = mask.probabilities(series)[0].detach()
@@ -83,13 +83,13 @@ def test_pairs_are_kept_as_often_as_the_gumbel_softmax_of_two_logits_keeps_them(
     assert ((kept.mean(0) - chance).abs() <= 5 * deviation + 1e-3 / count).all()
 
 
-def test_a_pair_left_out_is_exactly_zero_in_float32() -> None:
+def test_masked_pair_is_exactly_zero_in_float32() -> None:
     kept = make("always").float()(torch.randn(50, L, C))
     assert ((kept == 0) | ((kept - 1).abs() < 1e-6)).all()
     assert (kept == 0).any()
 
 
-def test_gradient_is_that_of_the_soft_sample() -> None:
+def test_gradient_equals_that_of_the_soft_sample() -> None:
     mask = make("always")
     series = torch.randn(2, L, C, dtype=torch.float64)
     noise = torch.rand(2, C, C, dtype=torch.float64).logit()
@@ -105,7 +105,7 @@ def test_gradient_is_that_of_the_soft_sample() -> None:
 @pytest.mark.parametrize(
     ("sampling", "training", "evaluation"), [("always", True, True), ("training", True, False), ("never", False, False)]
 )
-def test_sampling_says_when_the_mask_is_random(sampling, training, evaluation) -> None:
+def test_sampling_controls_when_the_mask_is_random(sampling, training, evaluation) -> None:
     mask, series = make(sampling), torch.randn(20, L, C, dtype=torch.float64)
     for mode, random in ((True, training), (False, evaluation)):
         mask.train(mode)
@@ -114,14 +114,14 @@ def test_sampling_says_when_the_mask_is_random(sampling, training, evaluation) -
             assert_near(mask(series), (mask.probabilities(series) >= 0.5).double())
 
 
-def test_autocast_leaves_the_distances_in_full_precision() -> None:
+def test_autocast_keeps_distances_in_full_precision() -> None:
     mask, series = make().float(), torch.randn(2, L, C)
     expected = mask.probabilities(series)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert torch.equal(mask.probabilities(series), expected)
 
 
-def test_wrong_sizes_and_names_are_refused() -> None:
+def test_wrong_sizes_and_names_raise() -> None:
     with pytest.raises(ValueError, match=message("unknown sampling 'often'; known: always, training, never.")):
         make("often")
     with pytest.raises(ValueError, match=message("channels must be at least 2, got 1.")):

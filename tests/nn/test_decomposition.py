@@ -5,7 +5,7 @@ from tests.support import assert_near, message
 from toa.nn import SeriesDecomposition
 
 
-def test_trend_is_the_moving_average_of_the_series_with_its_ends_prolonged():
+def test_trend_is_the_moving_average_with_repeated_end_values():
     series = torch.tensor([1.0, 4.0, 7.0, 10.0]).reshape(1, 4, 1)
     seasonal, trend = SeriesDecomposition(3)(series)
     assert trend.flatten().tolist() == [2.0, 4.0, 7.0, 9.0]
@@ -19,12 +19,12 @@ def test_parts_sum_to_the_series_channel_by_channel():
     assert_near(SeriesDecomposition(5)(series[..., 1:2])[1], trend[..., 1:2])
 
 
-def test_a_window_of_one_leaves_the_series_as_its_trend():
+def test_trend_of_window_one_is_the_series():
     series = torch.randn(2, 4, 3)
     assert torch.equal(SeriesDecomposition(1)(series)[1], series)
 
 
-def test_bad_windows_are_refused():
+def test_bad_windows_raise():
     with pytest.raises(ValueError, match=message("kernel must be odd", "got 24; use 25")):
         SeriesDecomposition(24)
     with pytest.raises(ValueError, match=message("kernel must be at least 1, got -1")):

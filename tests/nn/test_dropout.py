@@ -19,7 +19,7 @@ def test_entries_are_dropped_at_the_rate_and_the_mean_is_kept():
     assert layer.eval()(x) is x
 
 
-def test_it_draws_from_the_default_generator():
+def test_dropout_uses_the_default_generator():
     x = torch.ones(64, 64)
     torch.manual_seed(5)
     first = Dropout(0.5)(x)
@@ -28,7 +28,7 @@ def test_it_draws_from_the_default_generator():
 
 
 @pytest.mark.parametrize("name", sorted(ATTENTIONS))
-def test_blocks_have_no_other(name):
+def test_blocks_use_only_this_dropout(name):
     block = EncoderBlock(build_attention(name, 8, 2, 5), 16, dropout=0.2)
     found = [module for module in block.modules() if isinstance(module, nn.Dropout)]
     assert found
@@ -36,7 +36,7 @@ def test_blocks_have_no_other(name):
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_dropped_weights_of_softmax_are_its_own(causal):
+def test_kept_softmax_weights_are_only_scaled(causal):
     q, k = torch.randn(2, 2, 7, 3, 4).unbind()
     eye = torch.eye(7)[None, :, None].expand(2, -1, 3, -1)
     padding = torch.zeros(2, 7, dtype=torch.bool)

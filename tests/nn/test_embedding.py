@@ -6,19 +6,19 @@ from toa.nn import PatchEmbedding, PointEmbedding, VariateEmbedding, count_patch
 
 
 @pytest.mark.parametrize(("lookback", "patches"), [(96, 12), (336, 42), (512, 64), (16, 2), (97, 12), (103, 12)])
-def test_patches_of_16_every_8_are_as_many_as_published(lookback, patches):
+def test_number_of_patches_matches_the_published_one(lookback, patches):
     assert count_patches(lookback, 16, 8) == patches
     assert PatchEmbedding(lookback, 4)(torch.zeros(1, lookback, 1)).shape == (1, 1, patches, 4)
 
 
 @pytest.mark.parametrize(("patch_len", "stride"), [(24, 2), (4, 4), (3, 5), (1, 1)])
-def test_other_patches_are_counted_right_too(patch_len, stride):
+def test_number_of_patches_matches_the_count(patch_len, stride):
     embed = PatchEmbedding(26, 4, patch_len=patch_len, stride=stride)
     assert embed(torch.zeros(1, 26, 1)).shape[2] == embed.num_patches == count_patches(26, patch_len, stride)
 
 
 @pytest.mark.parametrize("bias", [True, False])
-def test_a_token_is_its_projected_patch_and_its_position(bias):
+def test_token_is_projected_patch_plus_position(bias):
     embed = PatchEmbedding(20, 5, patch_len=8, stride=4, bias=bias).double()
     series = torch.randn(2, 20, 3, dtype=torch.float64)
     got = embed(series)
@@ -36,7 +36,7 @@ def test_channels_do_not_see_each_other():
     assert torch.equal(embed(series)[:, [0, 2]], embed(changed)[:, [0, 2]])
 
 
-def test_learned_positions_start_small_and_are_trained():
+def test_learned_positions_are_small_parameters():
     embed = PatchEmbedding(96, 64)
     assert embed.position.shape == (12, 64)
     assert 0.015 < embed.position.abs().max() <= 0.02
@@ -67,7 +67,7 @@ def test_marks_are_tokens_after_the_variates():
     assert_near(got[:, 4], embed.projection(marks[:, :, 1]))
 
 
-def test_wrong_arguments_are_refused():
+def test_wrong_arguments_raise():
     with pytest.raises(ValueError, match=message("lookback must be at least patch_len=16, got 15", "shorter patches")):
         PatchEmbedding(15, 4)
     with pytest.raises(ValueError, match=message("stride must be at least 1, got 0")):
@@ -78,7 +78,7 @@ def test_wrong_arguments_are_refused():
         VariateEmbedding(9, 4, dropout=1.0)
 
 
-def test_wrong_series_are_refused():
+def test_wrong_series_raise():
     with pytest.raises(ValueError, match=message("series must have shape (B, L, C)=(any, 96, any), got (2, 95, 1)")):
         PatchEmbedding(96, 4)(torch.zeros(2, 95, 1))
     embed = VariateEmbedding(9, 4)
@@ -88,7 +88,7 @@ def test_wrong_series_are_refused():
         embed(torch.zeros(2, 9, 1), torch.zeros(1, 9, 4))
 
 
-def test_a_point_token_is_of_a_step_and_its_neighbours_around_the_ends():
+def test_point_token_is_a_circular_convolution_of_the_series():
     embed = PointEmbedding(2, 4, 6, positions="none").double()
     assert isinstance(embed.projection, torch.nn.Conv1d)
     series = torch.randn(3, 6, 2, dtype=torch.float64)
@@ -98,7 +98,7 @@ def test_a_point_token_is_of_a_step_and_its_neighbours_around_the_ends():
     assert_near(embed(series), expected)
 
 
-def test_point_tokens_add_their_places_and_marks():
+def test_point_tokens_add_positions_and_marks():
     embed = PointEmbedding(2, 4, 8, num_marks=3, values="linear").double()
     assert embed.marks is not None
     series, marks = torch.randn(2, 6, 2, dtype=torch.float64), torch.randn(2, 6, 3, dtype=torch.float64)
@@ -111,23 +111,23 @@ def test_point_positions_are_learned_fixed_or_none():
     assert list(PointEmbedding(2, 4, 8).state_dict()) == ["projection.weight"]
     unplaced = PointEmbedding(2, 4, 8, positions="none")
     assert unplaced(torch.zeros(1, 9, 2)).shape == (1, 9, 4)
-    with pytest.raises(ValueError, match=message("series must have at most num_tokens=8 steps, got 9; cut it")):
+    with pytest.raises(ValueError, match=message("series must have at most num_tokens=8 steps, got 9")):
         PointEmbedding(2, 4, 8)(torch.zeros(1, 9, 2))
 
 
-def test_convolved_values_start_with_the_variance_that_relu_keeps():
+def test_convolution_weights_have_kaiming_variance():
     weight = PointEmbedding(32, 512, 8).projection.weight
     assert weight.std().item() == pytest.approx((2.0 / (3 * 32)) ** 0.5, rel=0.02)
 
 
-def test_wrong_points_are_refused():
+def test_wrong_points_raise():
     with pytest.raises(ValueError, match=message("unknown values 'x'; known: conv, linear.")):
         PointEmbedding(2, 4, 8, values="x")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=message("unknown positions 'x'; known: learned, sinusoidal, none.")):
         PointEmbedding(2, 4, 8, positions="x")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=message("marks must be given where num_marks=3, got None; build with")):
+    with pytest.raises(ValueError, match=message("marks must be given", "num_marks=3, got None")):
         PointEmbedding(2, 4, 8, num_marks=3)(torch.zeros(1, 8, 2))
-    with pytest.raises(ValueError, match=message("marks must be None where num_marks=0, got shape (1, 8, 3); build")):
+    with pytest.raises(ValueError, match=message("marks must be None", "num_marks=0, got shape (1, 8, 3)")):
         PointEmbedding(2, 4, 8)(torch.zeros(1, 8, 2), torch.zeros(1, 8, 3))
     with pytest.raises(ValueError, match=message("marks must have shape (B, L, F)=(1, 8, 3), got (1, 7, 3)")):
         PointEmbedding(2, 4, 8, num_marks=3)(torch.zeros(1, 8, 2), torch.zeros(1, 7, 3))

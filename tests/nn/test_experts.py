@@ -41,7 +41,7 @@ def test_penalty_in_evaluation_counts_gates_and_series() -> None:
     assert gate(logits.unsqueeze(1)).penalty.item() == pytest.approx(expected)
 
 
-def test_noise_acts_in_training_alone_and_through_the_mixing_matrix() -> None:
+def test_noise_acts_only_in_training_through_the_mixing_matrix() -> None:
     gate = gate_of_logits(4, 2)
     logits, noise = torch.randn(5, 4, dtype=torch.float64), torch.randn(5, 4, dtype=torch.float64)
     assert gate.mixing is not None
@@ -58,7 +58,7 @@ def test_noise_acts_in_training_alone_and_through_the_mixing_matrix() -> None:
     assert_near(silent.train()(logits).gates, quiet)
 
 
-def test_load_under_noise_is_the_sum_of_chances() -> None:
+def test_load_with_noise_is_the_sum_of_probabilities() -> None:
     gate = gate_of_logits(3, 1)
     logits, noise = torch.randn(4, 3, dtype=torch.float64), torch.randn(4, 3, dtype=torch.float64)
     gate._draw = lambda like: noise  # type: ignore[method-assign]
@@ -74,7 +74,7 @@ def test_load_under_noise_is_the_sum_of_chances() -> None:
     assert penalty.item() == pytest.approx(squared_variation(gates.sum(0).tolist()) + squared_variation(load))
 
 
-def test_penalty_teaches_the_gate_and_its_noise() -> None:
+def test_penalty_gives_gate_and_noise_a_gradient() -> None:
     gate = NoisyTopKGate(8, 4, 2, hidden_dim=5)
     gate(torch.randn(6, 8)).penalty.backward()
     assert all(p.grad is not None and (p.grad != 0).any() for p in gate.parameters())
@@ -96,7 +96,7 @@ def test_lowering_the_penalty_spreads_the_series_over_the_experts() -> None:
     assert largest_share() < 0.5 < before
 
 
-def test_all_or_one_expert_leave_nothing_to_chance() -> None:
+def test_gates_with_all_experts_or_one_expert_are_not_random() -> None:
     gates, penalty = gate_of_logits(3, 3)(torch.randn(5, 3, dtype=torch.float64))
     assert_near(gates.sum(-1), torch.ones(5, dtype=torch.float64), 2e-6)
     assert (gates > 0).all()
@@ -120,7 +120,7 @@ def literal(experts: LinearExperts, series: Tensor, gates: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("shared", [False, True])
-def test_experts_in_one_product_are_the_sum_over_the_chosen(shared) -> None:
+def test_one_product_equals_the_sum_over_chosen_experts(shared) -> None:
     experts = LinearExperts(9, 4, 3, moving_average=5).double()
     nn.init.normal_(experts.weight)
     series = torch.randn(2, 9, 5, dtype=torch.float64)
@@ -128,7 +128,7 @@ def test_experts_in_one_product_are_the_sum_over_the_chosen(shared) -> None:
     assert_near(experts(series, gates), literal(experts, series, gates))
 
 
-def test_an_expert_that_no_series_is_sent_to_learns_nothing() -> None:
+def test_expert_without_series_gets_no_gradient() -> None:
     experts = LinearExperts(9, 4, 3, moving_average=5)
     gates = torch.tensor([0.7, 0.0, 0.3]).expand(2, 5, 3)
     experts(torch.randn(2, 9, 5), gates).square().sum().backward()
@@ -137,7 +137,7 @@ def test_an_expert_that_no_series_is_sent_to_learns_nothing() -> None:
         assert [bool((parameter.grad[x] != 0).any()) for x in range(3)] == [True, False, True]
 
 
-def test_experts_start_as_the_mean_over_time() -> None:
+def test_experts_are_initially_the_mean_over_time() -> None:
     experts = LinearExperts(9, 4, 3, moving_average=5)
     nn.init.zeros_(experts.bias)
     series = torch.randn(2, 9, 5)
@@ -145,7 +145,7 @@ def test_experts_start_as_the_mean_over_time() -> None:
     assert_near(experts(series, gates), series.mean(1).unsqueeze(-1).expand(2, 5, 4), 1e-6)
 
 
-def test_wrong_sizes_are_refused() -> None:
+def test_wrong_sizes_raise() -> None:
     with pytest.raises(ValueError, match=message("top_k must be at most num_experts=3, got 4; use top_k=3")):
         NoisyTopKGate(8, 3, 4, hidden_dim=2)
     with pytest.raises(ValueError, match=message("top_k must be at least 1, got 0.")):

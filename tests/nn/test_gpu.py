@@ -122,7 +122,7 @@ def test_padding_in_a_captured_forward_is_ignored() -> None:
 
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 @pytest.mark.parametrize("name", list(ATTENTIONS))
-def test_training_step_on_cuda_never_waits_for_the_device(name) -> None:
+def test_training_step_on_cuda_never_synchronises(name) -> None:
     layer = build_attention(name, E, H, N).cuda().train()
     x = torch.randn(B, N, E, device="cuda")
     with synchronising_is_an_error():
@@ -139,7 +139,7 @@ def test_layers_on_cuda_match_those_on_the_cpu(name) -> None:
     assert_near(layer.cuda()(y, y, y)[0].cpu(), expected)
 
 
-def test_generator_of_the_cuda_device_is_used_and_one_of_the_cpu_refused() -> None:
+def test_generator_of_the_cuda_device_is_used_and_a_cpu_one_raises() -> None:
     x = torch.randn(B, N, E, device="cuda")
 
     def output(seed: int) -> Tensor:

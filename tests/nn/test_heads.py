@@ -14,7 +14,7 @@ def test_shared_head_is_one_linear_map_of_the_flattened_tokens():
     assert_near(head(tokens), plain(tokens.reshape(2, 6, 12)).mT)
 
 
-def test_individual_heads_are_one_linear_map_a_channel():
+def test_individual_heads_are_one_linear_map_per_channel():
     head = FlattenHead(3, 4, 5, individual_channels=6).double()
     tokens = torch.randn(2, 6, 3, 4, dtype=torch.float64)
     got = head(tokens)
@@ -24,13 +24,13 @@ def test_individual_heads_are_one_linear_map_a_channel():
 
 
 @pytest.mark.parametrize("channels", [None, 50])
-def test_heads_start_as_a_linear_layer_does(channels):
+def test_heads_are_initialised_like_a_linear_layer(channels):
     head = FlattenHead(5, 5, 50, individual_channels=channels)
     for parameter in head.parameters():
         assert 0.9 * 0.2 < parameter.abs().max() <= 0.2
 
 
-def test_dropout_acts_on_what_comes_out_and_in_training_alone():
+def test_dropout_acts_on_the_output_only_in_training():
     head = FlattenHead(3, 4, 50, dropout=0.5)
     tokens = torch.randn(2, 6, 3, 4)
     dropped = head(tokens) == 0.0
@@ -38,7 +38,7 @@ def test_dropout_acts_on_what_comes_out_and_in_training_alone():
     assert not (head.eval()(tokens) == 0.0).any()
 
 
-def test_wrong_sizes_are_refused():
+def test_wrong_sizes_raise():
     with pytest.raises(ValueError, match=message("horizon must be at least 1, got 0")):
         FlattenHead(3, 4, 0)
     with pytest.raises(ValueError, match=message("individual_channels must be at least 1, got 0")):

@@ -64,14 +64,14 @@ def make(**options) -> HyperGLUAttention:
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("options", [{}, {"conv_size": 1}, {"conv_size": 7, "qk_dim": 5}], ids=str)
 @pytest.mark.parametrize("backend", ["folded", "reference"])
-def test_layer_is_the_formula_with_explicit_mixers(backend, options, masked) -> None:
+def test_layer_matches_the_formula_with_explicit_mixers(backend, options, masked) -> None:
     layer = make(backend=backend, **options)
     query, key, value = (torch.randn(2, n, E, dtype=torch.float64) for n in (M, N, N))
     mask = torch.tensor([[False] * 6, [True, False, False, True, False, False]]) if masked else None
     assert_near(layer(query, key, value, key_padding_mask=mask)[0], literal(layer, query, key, value, mask))
 
 
-def test_self_attention_is_the_formula_with_the_gradients_of_every_parameter() -> None:
+def test_self_attention_and_every_gradient_match_the_formula() -> None:
     layer = make()
     x = torch.randn(2, N, E, dtype=torch.float64)
     parameters = list(layer.parameters())
@@ -82,7 +82,7 @@ def test_self_attention_is_the_formula_with_the_gradients_of_every_parameter() -
         assert (one != 0).any(), name
 
 
-def test_convolution_starts_as_a_pass_through() -> None:
+def test_convolution_is_initially_the_identity() -> None:
     layer = HyperGLUAttention(E, H, N)
     x = torch.randn(2, N, E)
     assert torch.equal(layer._convolve(x, None), x)
@@ -94,7 +94,7 @@ def test_default_query_width_is_a_quarter_of_a_head() -> None:
     assert HyperGLUAttention(8, 4, N, qk_dim=3).qk_dim == 3
 
 
-def test_causal_and_empty_convolutions_are_refused() -> None:
+def test_causal_and_empty_convolutions_raise() -> None:
     with pytest.raises(ValueError, match=message("causal must be False for hyperglu", "use a TOA variant")):
         HyperGLUAttention(E, H, N, causal=True)
     with pytest.raises(ValueError, match=message("conv_size must be at least 1, got 0")):

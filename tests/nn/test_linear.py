@@ -7,7 +7,7 @@ from toa.nn import Linear, build_attention
 
 
 @pytest.mark.parametrize("bias", [True, False])
-def test_a_linear_map_is_pytorchs(bias):
+def test_linear_matches_torch(bias):
     torch.manual_seed(0)
     plain = nn.Linear(6, 4, bias=bias)
     torch.manual_seed(0)

@@ -22,7 +22,7 @@ def test_normalised_series_has_mean_zero_and_variance_just_below_one():
 
 
 @pytest.mark.parametrize("affine", [None, 3])
-def test_denormalise_takes_back_what_normalise_took_out(affine):
+def test_denormalise_inverts_normalise(affine):
     norm = ReversibleInstanceNorm(affine).double()
     if norm.weight is not None and norm.bias is not None:
         nn.init.uniform_(norm.weight, 0.5, 2.0)
@@ -32,13 +32,13 @@ def test_denormalise_takes_back_what_normalise_took_out(affine):
     assert_near(norm.denormalise(normal, statistics), x, 1e-9)
 
 
-def test_a_forecast_may_have_another_length():
+def test_denormalised_series_can_have_another_length():
     norm = ReversibleInstanceNorm()
     _, statistics = norm.normalise(series())
     assert_near(norm.denormalise(torch.zeros(4, 2, 3), statistics), statistics.mean.expand(-1, 2, -1))
 
 
-def test_calls_leave_no_trace_in_the_layer():
+def test_calls_do_not_change_the_layer():
     norm = ReversibleInstanceNorm(3).double()
     before = copy.deepcopy(vars(norm))
     _, first = norm.normalise(series())
@@ -50,7 +50,7 @@ def test_calls_leave_no_trace_in_the_layer():
 
 
 @pytest.mark.parametrize("detach_std", [True, False])
-def test_gradients_stop_at_the_mean_and_at_the_std_if_told_so(detach_std):
+def test_gradients_stop_at_the_mean_and_optionally_at_the_std(detach_std):
     x = series().requires_grad_()
     normal, statistics = ReversibleInstanceNorm(detach_std=detach_std).normalise(x)
     assert not statistics.mean.requires_grad
@@ -70,7 +70,7 @@ def test_a_constant_series_stays_finite():
     assert_near(statistics.std, torch.full((1, 1, 1), 1e-5**0.5), 1e-6)
 
 
-def test_wrong_sizes_are_refused():
+def test_wrong_sizes_raise():
     norm = ReversibleInstanceNorm(2)
     with pytest.raises(ValueError, match=message("series must have shape (B, L, C)=(any, any, 2), got (4, 9, 3)")):
         norm.normalise(series())
@@ -92,7 +92,7 @@ def test_token_batch_norm_is_batch_norm_over_transposed_tokens():
         assert_near(ours.state_dict()[name].double(), value.double(), name=name)
 
 
-def test_token_batch_norm_takes_tokens_in_any_memory_layout():
+def test_token_batch_norm_accepts_any_memory_layout():
     norm = TokenBatchNorm(6)
     x = torch.randn(5, 4, 6)
     assert torch.equal(norm(x.transpose(0, 1)), norm(x.transpose(0, 1).contiguous()))
@@ -103,7 +103,7 @@ def test_token_batch_norm_takes_tokens_in_any_memory_layout():
     [(6, {}), ((4, 6), {}), (6, {"bias": False}), (6, {"elementwise_affine": False}), (6, {"eps": 0.1})],
     ids=str,
 )
-def test_layer_norm_is_pytorchs(shape, options):
+def test_layer_norm_matches_torch(shape, options):
     plain, ours = nn.LayerNorm(shape, **options), LayerNorm(shape, **options)
     assert repr(ours) == repr(plain)
     for parameter in plain.parameters():
@@ -113,14 +113,14 @@ def test_layer_norm_is_pytorchs(shape, options):
     assert torch.equal(ours(x), plain(x))
 
 
-def test_norms_go_by_name():
+def test_make_norm_builds_norms_by_name():
     assert isinstance(make_norm("layer", 4), LayerNorm)
     assert isinstance(make_norm("batch", 4), TokenBatchNorm)
     with pytest.raises(ValueError, match=message("unknown norm 'group'; known: layer, batch.")):
         make_norm("group", 4)  # type: ignore[arg-type]
 
 
-def test_instance_statistics_are_of_real_steps_and_padding_becomes_zero():
+def test_instance_statistics_use_valid_steps_and_padding_becomes_zero():
     norm = ReversibleInstanceNorm()
     series = torch.randn(2, 9, 3, dtype=torch.float64)
     mask = torch.arange(9) < torch.tensor([[9], [4]])
@@ -134,7 +134,7 @@ def test_instance_statistics_are_of_real_steps_and_padding_becomes_zero():
     assert_near(got[:1], norm.normalise(series[:1])[0])
 
 
-def test_batch_statistics_leave_padding_out():
+def test_batch_statistics_exclude_padding():
     masked, plain = (TokenBatchNorm(3).double().train() for _ in range(2))
     tokens = torch.randn(2, 5, 3, dtype=torch.float64)
     padding = torch.arange(5) >= torch.tensor([[5], [2]])

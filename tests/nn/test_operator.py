@@ -44,7 +44,7 @@ def test_zero_standard_deviation_is_the_identity(structure) -> None:
 
 
 @pytest.mark.parametrize("structure", STRUCTURES)
-def test_reset_draws_the_offset_anew(structure) -> None:
+def test_reset_draws_a_new_offset(structure) -> None:
     operator = make_operator(structure, 2, 6)
     before = operator.dense().detach().clone()
     operator.reset_parameters()
@@ -72,7 +72,7 @@ def test_repr_shows_the_sizes(structure) -> None:
 
 
 @pytest.mark.parametrize("structure", STRUCTURES)
-def test_operator_refuses_other_shapes_and_longer_sequences(structure) -> None:
+def test_wrong_shapes_and_longer_sequences_raise(structure) -> None:
     operator = make_operator(structure, 2, 6)
     name = type(operator).__name__
     with pytest.raises(ValueError, match=message("x must have 4 axes (B, N, H, D), got 3: shape (1, 6, 2)")):
@@ -88,7 +88,7 @@ def test_operator_refuses_other_shapes_and_longer_sequences(structure) -> None:
         operator.dense(7)
 
 
-def test_sizes_below_one_are_refused() -> None:
+def test_sizes_below_one_raise() -> None:
     with pytest.raises(ValueError, match=message("num_heads must be at least 1, got 0")):
         DenseOperator(0, 4)
     with pytest.raises(ValueError, match=message("num_tokens must be at least 1, got 0")):
@@ -101,31 +101,31 @@ def test_sizes_below_one_are_refused() -> None:
         DenseOperator(1, 4).resize(0)
 
 
-def test_unknown_structure_lists_the_known_ones() -> None:
+def test_unknown_structure_lists_the_choices() -> None:
     with pytest.raises(ValueError, match=message("unknown structure 'sparse'; known: dense, dplr, toeplitz, banded.")):
         make_operator("sparse", 1, 4)
 
 
 @pytest.mark.parametrize("structure", ["dense", "toeplitz"])
-def test_rank_of_a_structure_without_one_is_refused(structure) -> None:
-    pattern = message(f"rank goes with structure='dplr', got structure='{structure}'; drop rank=4")
+def test_rank_for_a_structure_without_rank_raises(structure) -> None:
+    pattern = message("rank requires structure dplr", f"got structure='{structure}'", "rank=4")
     with pytest.raises(ValueError, match=pattern):
         make_operator(structure, 1, 4, rank=4)
 
 
-def test_rank_of_dplr_is_sixteen_or_what_is_asked() -> None:
+def test_rank_of_dplr_is_sixteen_unless_given() -> None:
     assert make_operator("dplr", 1, 4).rank == 16
     assert make_operator("dplr", 1, 4, rank=3).rank == 3
 
 
-def test_a_banded_operator_mixes_inside_its_band_only() -> None:
+def test_banded_operator_mixes_only_inside_its_band() -> None:
     operator = make_operator("banded", 2, 6, init_std=1.0, bandwidth=1)
     far = torch.arange(6)[:, None].sub(torch.arange(6)).abs() > 1
     assert (operator.dense()[:, far] == 0).all()
     assert (operator.dense()[:, ~far] != 0).all()
 
 
-def test_an_operator_starts_as_the_named_filter() -> None:
+def test_operator_is_initially_the_named_filter() -> None:
     x = torch.tensor([1.0, 4.0, 9.0, 16.0]).view(1, 4, 1, 1).expand(-1, -1, 4, -1)
     expected = {
         "identity": [1.0, 4.0, 9.0, 16.0],
@@ -143,7 +143,7 @@ def test_an_operator_starts_as_the_named_filter() -> None:
 
 
 @pytest.mark.parametrize("options", [{"rank": 2}, {"bandwidth": 2}])
-def test_an_option_of_another_structure_is_refused(options) -> None:
+def test_option_of_another_structure_raises(options) -> None:
     (name,) = options
-    with pytest.raises(ValueError, match=f"{name} goes with structure"):
+    with pytest.raises(ValueError, match=f"{name} requires structure"):
         make_operator("dense", 2, 4, **options)

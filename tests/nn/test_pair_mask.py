@@ -5,8 +5,7 @@ import torch
 from torch import Tensor
 
 from tests.support import assert_near, message, scatter_parameters
-from toa.nn import ATTENTIONS, EncoderBlock, EncoderStack, build_attention
-from toa.nn.attention import Attention
+from toa.nn import ATTENTIONS, Attention, EncoderBlock, EncoderStack, build_attention
 
 E, H, N = 8, 2, 5
 every_attention = pytest.mark.parametrize("name", ATTENTIONS)
@@ -24,7 +23,7 @@ def random_mask(batch: int = 2) -> Tensor:
 
 
 @every_attention
-def test_every_layer_hands_the_mask_and_its_gradient_on(name) -> None:
+def test_every_layer_applies_the_mask_and_returns_its_gradient(name) -> None:
     x, mask = torch.randn(2, N, E, dtype=torch.float64), random_mask().requires_grad_()
     layer = make(name)
     results = []
@@ -40,7 +39,7 @@ def test_every_layer_hands_the_mask_and_its_gradient_on(name) -> None:
 
 
 @pytest.mark.parametrize("name", ["toa-relu", "toa-gated", "hyperglu"])
-def test_a_query_whose_pairs_are_all_masked_gets_nothing(name) -> None:
+def test_query_without_unmasked_pairs_gets_zero(name) -> None:
     layer: Any = make(name)
     x, mask = torch.randn(2, N, E, dtype=torch.float64), random_mask()
     mask[:, 1] = 0.0
@@ -65,7 +64,7 @@ def test_the_mixing_operator_is_the_masked_one(name) -> None:
 
 
 @every_attention
-def test_a_stack_lays_one_mask_over_every_block(name) -> None:
+def test_stack_applies_the_mask_in_every_block(name) -> None:
     blocks = [EncoderBlock(make(name), 6).double().eval() for _ in range(2)]
     x, mask = torch.randn(2, N, E, dtype=torch.float64), random_mask(1)
     expected = x
@@ -76,7 +75,7 @@ def test_a_stack_lays_one_mask_over_every_block(name) -> None:
 
 
 @every_attention
-def test_a_mask_of_other_sizes_is_refused(name) -> None:
+def test_mask_of_wrong_shape_raises(name) -> None:
     x = torch.randn(2, N, E, dtype=torch.float64)
     with pytest.raises(ValueError, match=message("pair_mask must have shape (B or 1, M, N)=(2, 5, 5), got (2, 5, 4)")):
         make(name).attend(x, x, x, pair_mask=torch.ones(2, N, N - 1, dtype=torch.float64))

@@ -21,7 +21,7 @@ def test_one_product_projects_like_three(name, bias):
 
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("variant", ["relu", "gated"])
-def test_features_lie_first_on_a_cpu_and_nothing_else_changes(monkeypatch, variant, bias):
+def test_features_first_layout_changes_no_result_on_a_cpu(monkeypatch, variant, bias):
     layer = TemporalOperatorAttention(8, 2, 5, variant, bias=bias, qk_dim=3).double().eval()
     scatter_parameters(layer)
     x = torch.randn(3, 5, 8, dtype=torch.float64, requires_grad=True)
@@ -39,7 +39,7 @@ def test_features_lie_first_on_a_cpu_and_nothing_else_changes(monkeypatch, varia
 
 
 @pytest.mark.parametrize("name", ["softmax", "toa-gated"])
-def test_a_projection_that_was_replaced_is_called(name):
+def test_replaced_projection_is_called(name):
     class Doubled(nn.Linear):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return 2.0 * super().forward(x)
@@ -55,7 +55,7 @@ def test_a_projection_that_was_replaced_is_called(name):
     torch.testing.assert_close(after - bias, 2.0 * (before - bias))
 
 
-def test_projections_may_have_biases_or_not_each_by_itself():
+def test_projections_can_have_biases_independently():
     layer = build_attention("softmax", 8, 2, 5).double().eval()
     layer.k_proj = nn.Linear(8, 8, bias=False).double()
     x = torch.randn(3, 5, 8, dtype=torch.float64)

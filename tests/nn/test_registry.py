@@ -1,4 +1,4 @@
-from dataclasses import FrozenInstanceError, replace
+from dataclasses import FrozenInstanceError, fields, replace
 from typing import Any
 
 import pytest
@@ -8,6 +8,7 @@ from tests.support import message
 from toa import ops
 from toa.nn import (
     ATTENTIONS,
+    Attention,
     AttentionSpec,
     DiagonalLowRankOperator,
     HyperGLUAttention,
@@ -15,7 +16,6 @@ from toa.nn import (
     TemporalOperatorAttention,
     build_attention,
 )
-from toa.nn.attention import Attention
 
 NAMES = ("softmax", "toa-softmax", "toa-relu", "toa-gated", "hyperglu")
 
@@ -35,7 +35,7 @@ def test_name_builds_its_layer(name) -> None:
         assert f"toa-{layer.variant}" == name
 
 
-def test_unknown_name_lists_the_known_ones() -> None:
+def test_unknown_name_lists_the_choices() -> None:
     pattern = message("unknown attention 'toa-tanh'", "toa-relu", "cog")
     with pytest.raises(ValueError, match=pattern):
         build_attention("toa-tanh", 8, 2, 5)
@@ -55,14 +55,14 @@ def test_unknown_name_lists_the_known_ones() -> None:
         ("hyperglu", "sor_max_rate", 0.5),
     ],
 )
-def test_option_that_a_layer_lacks_is_refused(name, option, value) -> None:
+def test_unknown_option_of_an_attention_raises(name, option, value) -> None:
     known = ", ".join(ATTENTIONS[name].options)
     pattern = message(f"{option} is not an option of attention '{name}', got {value!r}; its options: {known}.")
     with pytest.raises(ValueError, match=pattern):
         AttentionSpec(name=name, **{option: value})
 
 
-def test_spec_hands_every_option_to_the_layer() -> None:
+def test_spec_passes_every_option_to_the_layer() -> None:
     options: dict[str, Any] = {
         "score_norm": "l2",
         "gate_norm": "l2",
@@ -82,7 +82,8 @@ def test_spec_hands_every_option_to_the_layer() -> None:
         "dropout": 0.3,
         "backend": "reference",
     }
-    # every field there is, so that a new one cannot be forgotten
+    # every field, so that a new one cannot be forgotten
+    assert {"name", *options} == {f.name for f in fields(AttentionSpec)}
     assert set(options) == set(ATTENTIONS["toa-gated"].options)
     layer = AttentionSpec(name="toa-gated", **options).build(8, 2, 5, causal=True)
     assert isinstance(layer, TemporalOperatorAttention)
@@ -114,7 +115,7 @@ def test_spec_is_frozen_data() -> None:
         spec.name = "softmax"  # type: ignore[misc]
 
 
-def test_false_and_zero_are_options_too() -> None:
+def test_false_and_zero_count_as_set_options() -> None:
     layer = AttentionSpec(name="toa-relu", sor=False, operator_std=0.0, bias=False).build(8, 2, 5)
     assert isinstance(layer, TemporalOperatorAttention)
     assert layer.sor is None
@@ -122,7 +123,7 @@ def test_false_and_zero_are_options_too() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_parameter_learns_in_every_layer(name) -> None:
+def test_every_parameter_gets_a_gradient(name) -> None:
     layer = build_attention(name, 8, 2, 5)
     layer.eval()  # SOR may drop a whole operator
     x = torch.randn(4, 5, 8)
@@ -140,7 +141,7 @@ def test_state_dict_round_trip_restores_the_layer(name) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_layer_names_the_backend_and_activation_that_it_runs_with(monkeypatch, name) -> None:
+def test_layer_reports_its_backend_and_activation(monkeypatch, name) -> None:
     layer = build_attention(name, 8, 2, 5)
     seen = []
 
@@ -159,7 +160,7 @@ def test_layer_names_the_backend_and_activation_that_it_runs_with(monkeypatch, n
 
 
 @pytest.mark.parametrize("name", ATTENTIONS)
-def test_a_specs_dropout_goes_before_the_backbones(name):
+def test_dropout_of_a_spec_overrides_that_of_the_backbone(name):
     assert build_attention(name, 8, 2, 5, dropout=0.1).dropout == 0.1
     spec = AttentionSpec(name=name, dropout=0.4)
     assert spec.build(8, 2, 5, dropout=0.1).dropout == 0.4

@@ -39,7 +39,7 @@ def row_sums(operator: SequenceOperator) -> Tensor:
 
 
 @pytest.mark.parametrize("structure", STRUCTURES)
-def test_resizing_to_the_same_length_touches_nothing(structure) -> None:
+def test_resizing_to_the_same_length_changes_nothing(structure) -> None:
     operator = make_operator(structure, 2, 6)
     before = {name: (parameter, parameter.clone()) for name, parameter in operator.named_parameters()}
     assert operator.resize(6) is operator
@@ -68,7 +68,7 @@ def test_row_sums_of_a_smooth_kernel_survive(structure, length) -> None:
 
 @pytest.mark.parametrize("structure", STRUCTURES)
 @pytest.mark.parametrize("length", [80, 55])
-def test_going_up_and_back_comes_close(structure, length) -> None:
+def test_resizing_up_and_back_nearly_restores_the_operator(structure, length) -> None:
     operator = smooth(structure, 40)
     before = operator.dense().detach().clone()
     after = operator.resize(length).resize(40).dense()
@@ -104,7 +104,7 @@ def test_frozen_parameters_stay_frozen_and_keep_their_dtype(structure) -> None:
 
 
 @pytest.mark.parametrize("name", list(ATTENTIONS))
-def test_resized_layer_takes_longer_sequences(name) -> None:
+def test_resized_layer_accepts_longer_sequences(name) -> None:
     layer = build_attention(name, 8, 2, 5)
     x = torch.randn(2, 9, 8)
     with pytest.raises(ValueError, match=r"at most 5 tokens, got a sequence of 9.*resize\(9\)"):

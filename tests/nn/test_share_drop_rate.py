@@ -39,7 +39,7 @@ def test_without_sharing_every_layer_draws_its_own_rate(monkeypatch) -> None:
     assert len({rate.item() for rate in rates}) == 3
 
 
-def test_shared_rate_is_one_per_model_pass_and_drawn_anew(monkeypatch) -> None:
+def test_shared_rate_is_drawn_once_per_model_pass(monkeypatch) -> None:
     model = Stack()
     assert share_drop_rate(model) == 3
     rates = record_rates(monkeypatch)
@@ -85,7 +85,7 @@ def test_shared_rate_is_off_in_evaluation(monkeypatch) -> None:
     assert torch.equal(torch.random.get_rng_state(), state)
 
 
-def test_layers_with_a_rate_per_operator_are_left_alone(monkeypatch) -> None:
+def test_layers_with_a_rate_per_operator_do_not_share(monkeypatch) -> None:
     model = Stack("operator")
     assert share_drop_rate(model) == 0
     rates = record_rates(monkeypatch)

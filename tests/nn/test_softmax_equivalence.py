@@ -3,8 +3,7 @@ import torch
 from torch import nn
 
 from tests.support import assert_near
-from toa.nn import DiagonalLowRankOperator, SoftmaxAttention, TemporalOperatorAttention
-from toa.nn.attention import Attention
+from toa.nn import Attention, DiagonalLowRankOperator, SoftmaxAttention, TemporalOperatorAttention
 
 E, H, N = 12, 3, 6
 
@@ -44,7 +43,7 @@ def pair(kind: str, structure: str = "dense") -> tuple[nn.MultiheadAttention, At
 @pytest.mark.parametrize(
     ("kind", "structure"), [("softmax", "dense"), ("toa", "dense"), ("toa", "dplr"), ("toa", "toeplitz")]
 )
-def test_with_zero_offsets_it_is_multihead_attention(kind, structure, training, masked) -> None:
+def test_layer_with_zero_offsets_is_multihead_attention(kind, structure, training, masked) -> None:
     theirs, ours = pair(kind, structure)
     if structure == "dplr":
         # zero d and L make the offset zero whatever R is
@@ -62,7 +61,7 @@ def test_with_zero_offsets_it_is_multihead_attention(kind, structure, training, 
     assert_near(mixing, weights)
 
 
-def test_with_zero_offsets_toa_softmax_is_softmax_attention() -> None:
+def test_toa_softmax_with_zero_offsets_is_softmax_attention() -> None:
     softmax = SoftmaxAttention(E, H, N)
     toa = TemporalOperatorAttention(E, H, N, "softmax", operator_std=0.0)
     missing = toa.load_state_dict(softmax.state_dict(), strict=False)
@@ -81,7 +80,7 @@ def test_causal_softmax_attention_is_causal_multihead_attention() -> None:
     assert_near(ours(x, x, x)[0], theirs(x, x, x, attn_mask=future)[0])
 
 
-def test_keys_and_values_may_have_widths_of_their_own() -> None:
+def test_keys_and_values_can_have_other_widths() -> None:
     theirs = nn.MultiheadAttention(E, H, kdim=5, vdim=7, batch_first=True, dtype=torch.float64)
     ours = SoftmaxAttention(E, H, N, kdim=5, vdim=7).double()
     with torch.no_grad():

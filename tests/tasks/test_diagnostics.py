@@ -52,7 +52,7 @@ def test_branch_size_is_the_output_relative_to_the_input():
     assert sizes == {"attention": 3.0}
 
 
-def test_contributions_name_what_a_model_lacks():
+def test_contributions_are_none_for_missing_parts():
     x = torch.randn(3, 5, 8)
     assert contributions(nn.Linear(2, 2), lambda: 1.0) == {"operators": None, "attention": None}
     block = make_block("softmax")

@@ -39,7 +39,7 @@ def test_cosine_falls_from_epoch_to_epoch():
 
 
 @pytest.mark.parametrize("pct_start", [0.2, 0.3, 0.4])
-def test_onecycle_is_torchs(pct_start):
+def test_onecycle_matches_torch(pct_start):
     optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0)
     torchs = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=1.0, total_steps=50, pct_start=pct_start)
     expected = []
@@ -59,7 +59,7 @@ def test_warmup_cosine_rises_then_falls_to_zero():
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_every_optimizer_takes_its_settings_and_rate(name):
+def test_every_optimizer_gets_its_settings_and_rate(name):
     config = TrainingConfig(optimizer=name, betas=(0.8, 0.9), weight_decay=0.1)
     optimizer = make_optimizer(nn.Linear(2, 2), config, torch.device("cpu"))
     assert type(optimizer) is OPTIMIZERS[name]
@@ -82,13 +82,13 @@ def test_every_optimizer_takes_its_settings_and_rate(name):
         ({"pct_start": 1.0}, ("pct_start must lie in (0, 1), got 1.0",)),
     ],
 )
-def test_wrong_settings_are_refused(change, parts):
+def test_wrong_settings_raise(change, parts):
     with pytest.raises(ValueError, match=message(*parts)):
         TrainingConfig(**change)
 
 
 @pytest.mark.parametrize("attention", ["softmax", "toa-gated"])
-def test_operators_may_decay_on_their_own(attention):
+def test_operators_can_have_their_own_weight_decay(attention):
     layer = build_attention(attention, 8, 2, 5)
     offsets = {p for m in layer.modules() if isinstance(m, SequenceOperator) for p in m.parameters()}
     config = TrainingConfig(weight_decay=0.1, operator_weight_decay=0.0)
@@ -97,12 +97,12 @@ def test_operators_may_decay_on_their_own(attention):
     assert decays == {p: 0.0 if p in offsets else 0.1 for p in layer.parameters()}
 
 
-def test_a_negative_decay_of_operators_is_refused():
+def test_negative_decay_of_operators_raises():
     with pytest.raises(ValueError, match=message("operator_weight_decay must be at least 0", "-1")):
         TrainingConfig(operator_weight_decay=-1.0)
 
 
-def test_operators_may_learn_at_a_rate_of_their_own():
+def test_operators_can_have_their_own_learning_rate():
     layer = build_attention("toa-relu", 8, 2, 5)
     offsets = {p for m in layer.modules() if isinstance(m, SequenceOperator) for p in m.parameters()}
     config = TrainingConfig(learning_rate=0.1, operator_rate=10.0, weight_decay=0.3)
@@ -114,12 +114,12 @@ def test_operators_may_learn_at_a_rate_of_their_own():
     assert {group["weight_decay"] for group in optimizer.param_groups} == {0.3}
 
 
-def test_an_operator_rate_of_zero_is_refused():
+def test_operator_rate_of_zero_raises():
     with pytest.raises(ValueError, match=message("operator_rate must be", "0")):
         TrainingConfig(operator_rate=0.0)
 
 
-def test_a_rate_on_the_device_is_written_only_where_it_changes():
+def test_rate_on_the_device_is_written_only_if_it_changes():
     layer = torch.nn.Linear(2, 2)
     optimizer = torch.optim.Adam(layer.parameters(), lr=torch.tensor(1.0), capturable=True)
     (group,) = optimizer.param_groups

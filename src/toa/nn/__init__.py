@@ -1,13 +1,6 @@
-"""Layers: learnable sequence operators, their regularization, attention by name, and what goes around it."""
+"""Layers: learnable sequence operators, their regularization, attentions, blocks, embeddings, norms and heads."""
 
-from toa.nn.attention import (
-    Attended,
-    Attention,
-    ScoreFactors,
-    SoftmaxAttention,
-    TemporalOperatorAttention,
-    Variant,
-)
+from toa.nn.attention import Attended, Attention, ScoreFactors, SoftmaxAttention
 from toa.nn.auto_correlation import AutoCorrelation
 from toa.nn.block import Decoded, DecoderBlock, EncoderBlock, EncoderStack, FeedForward
 from toa.nn.channel_mask import ChannelMask
@@ -36,6 +29,7 @@ from toa.nn.operator import (
     ToeplitzOperator,
     make_operator,
 )
+from toa.nn.operator_attention import TemporalOperatorAttention, Variant
 from toa.nn.prob_sparse import ProbSparseAttention
 from toa.nn.registry import ATTENTIONS, AttentionSpec, build_attention
 from toa.nn.regularization import (

@@ -1,6 +1,6 @@
-"""Auto-correlation: a mechanism in the place of attention that mixes whole series, shifted, instead of tokens.
+"""Auto-correlation: replaces attention by a weighted sum of shifted series (Wu et al., 2021).
 
-After Wu et al. (2021). Alphabet: B batch, M queries, N keys, E embedding.
+Alphabet: B batch, M queries, N keys, E embedding.
 """
 
 import math
@@ -13,36 +13,35 @@ from toa.nn.linear import Linear
 
 
 def delay_count(length: int, factor: int) -> int:
-    """How many delays auto-correlation keeps of `length`: floor(factor · ln length), within 1..length."""
+    """Return the number of delays to keep: floor(factor · ln length), clipped to 1..length."""
     check_at_least("length", length, 1)
     check_at_least("factor", factor, 1)
     return min(length, max(1, math.floor(factor * math.log(length))))
 
 
 def fit_length(x: Tensor, length: int) -> Tensor:
-    """The first `length` steps of (B, N, E), with zeros after the last where there are fewer."""
+    """Cut or zero-pad (B, N, E) to `length` steps."""
     missing = length - x.shape[1]
     return nn.functional.pad(x, (0, 0, 0, missing)) if missing > 0 else x[:, :length]
 
 
 def delay_correlation(q: Tensor, k: Tensor) -> Tensor:
-    """Circular correlation at each delay, (B, N, E) twice to (B, N): out[τ] = (1 / E) Σ_t q[t + τ]·k[t], modulo N.
+    """Return the circular correlation of q and k (B, N, E) per delay: out[τ] = (1 / E) Σ_t q[t + τ]·k[t], modulo N.
 
-    By FFT, in at least float32. The mean is taken of the spectra, so that only one transform a sequence leads back. For
-    odd N, where the authors' code loses a delay, N are given as well.
+    Computed by FFT in at least float32. Averaging the spectra over features needs only one inverse transform per
+    sequence. For odd N the result has N delays; the authors' code loses one.
     """
     q_spectrum, k_spectrum = (torch.fft.rfft(_at_least_float32(x), dim=1) for x in (q, k))  # (B, N // 2 + 1, E)
     return torch.fft.irfft((q_spectrum * k_spectrum.conj()).mean(2), n=q.shape[1])
 
 
 def delay_weights(correlation: Tensor, count: int, *, shared: bool) -> Tensor:
-    """Softmax over the `count` largest correlations of each row, zero at every other delay: (B, N).
+    """Return the softmax over the `count` largest correlations per sample, zero at every other delay: (B, N).
 
     Args:
-        correlation: At each delay, (B, N).
-        count: Delays to keep.
-        shared: Whether the delays are those of the batch's mean correlation, the same in every row. The weights are
-            each row's own all the same.
+        correlation: Correlation per delay, (B, N).
+        count: Number of delays to keep.
+        shared: Whether all samples use the delays of the batch's mean correlation. The weights still differ per sample.
     """
     ranked = correlation.mean(0, keepdim=True) if shared else correlation
     top = ranked.topk(count, sorted=False).indices.expand(correlation.shape[0], -1)  # (B, count)
@@ -50,13 +49,13 @@ def delay_weights(correlation: Tensor, count: int, *, shared: bool) -> Tensor:
 
 
 def aggregate_delays(v: Tensor, weights: Tensor) -> Tensor:
-    """A weighted sum of the shifts of a series, out[t] = Σ_τ weights[τ] v[t + τ], modulo N.
+    """Return a weighted sum of shifted series, out[t] = Σ_τ weights[τ] v[t + τ], modulo N.
 
-    By FFT as well: the host need not know the delays, and no shifted copy is kept.
+    Computed by FFT: it needs no synchronisation to read the delays, and no shifted copies.
 
     Args:
         v: (B, N, E).
-        weights: Of each delay, (B, N).
+        weights: Weight per delay, (B, N).
     """
     spectrum, shifts = (torch.fft.rfft(_at_least_float32(x), dim=1) for x in (v, weights.unsqueeze(-1)))
     return torch.fft.irfft(spectrum * shifts.conj(), n=v.shape[1], dim=1).to(v.dtype)
@@ -67,18 +66,18 @@ def _at_least_float32(x: Tensor) -> Tensor:
 
 
 class AutoCorrelation(nn.Module):
-    """Values averaged over the delays at which queries and keys correlate most, projected: (B, M, E) to (B, M, E).
+    """Averages values over the delays with the largest correlation of queries and keys: (B, M, E) to (B, M, E).
 
-    c = delay_correlation(Q, K), w = softmax of the delay_count(M, factor) largest of c, O[t] = Σ_τ w[τ] V[t + τ]. Keys
-    and values are cut, or filled up with zeros, to the M steps of the queries. Training takes the delays of the batch's
-    mean correlation for every sample, evaluation each sample's own.
+    c = delay_correlation(Q, K), w = softmax of the delay_count(M, factor) largest of c, O[t] = Σ_τ w[τ] V[t + τ], then
+    a projection. Keys and values are cut or zero-padded to the M steps of the queries. Training uses the delays of the
+    batch's mean correlation for all samples; evaluation uses each sample's own delays.
 
-    As the authors publish it, the correlation is a mean over all heads: their number has no effect, and there is none
-    here. Nothing is masked: a step sees those after it.
+    In the authors' code the correlation is a mean over all heads, so the number of heads has no effect and is not an
+    argument here. There is no mask: a step sees later steps.
 
     Args:
         embed_dim: Width E of queries, keys, values and outputs.
-        factor: How many delays take part; see `delay_count`.
+        factor: Controls the number of delays; see `delay_count`.
     """
 
     def __init__(self, embed_dim: int, *, factor: int = 1) -> None:
@@ -90,11 +89,11 @@ class AutoCorrelation(nn.Module):
         self.q_proj, self.k_proj, self.v_proj, self.out_proj = (Linear(embed_dim, embed_dim) for _ in range(4))
 
     def forward(self, query: Tensor, source: Tensor) -> Tensor:
-        """Mix.
+        """Return the mixed values (B, M, E).
 
         Args:
             query: (B, M, E).
-            source: What keys and values are made of, (B, N, E).
+            source: Input of keys and values, (B, N, E).
         """
         check_shape("query", query, "(B, M, E)", (None, None, self.embed_dim))
         check_shape("source", source, "(B, N, E)", (query.shape[0], None, self.embed_dim))
@@ -105,5 +104,5 @@ class AutoCorrelation(nn.Module):
         return self.out_proj(aggregate_delays(values, weights))
 
     def extra_repr(self) -> str:
-        """What the module's repr shows."""
+        """Options shown in the module's repr."""
         return f"embed_dim={self.embed_dim}, factor={self.factor}"

@@ -1,4 +1,4 @@
-"""Encoder and decoder blocks: any attention of the library, and a feed-forward network that it leaves untouched."""
+"""Encoder and decoder blocks around any attention of the library."""
 
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
@@ -30,33 +30,33 @@ class FeedForward(nn.Sequential):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map each token."""
-        return self[-1](self.undropped(x))
+        """Apply the network to each token."""
+        return self[-1](self.before_dropout(x))
 
-    def undropped(self, x: Tensor, seed: Tensor | None = None) -> Tensor:
-        """What the last dropout is to be applied to; where kernels run, the mask of the first is of a seed if given."""
+    def before_dropout(self, x: Tensor, seed: Tensor | None = None) -> Tensor:
+        """Return the input of the last dropout; `seed` determines the mask of the first one where kernels run."""
         first, gelu, dropout, second, _ = self
         x = first(x)
-        # a layer that someone has put in place of a plain one is called, not taken apart
+        # modules that the user replaced must be called
         if type(dropout) is Dropout and type(gelu) is nn.GELU and gelu.approximate == "none" and runs_kernels(x):
             return second(gelu_dropout(x, dropout.rate, seed=seed))
         return second(dropout(gelu(x)))
 
 
 class EncoderBlock(nn.Module):
-    """Attention and feed-forward, each beside a residual path.
+    """Attention and feed-forward, each with a residual connection.
 
     norm_first:  x ← x + attention(norm(x)); x ← x + ff(norm(x))
     otherwise:   x ← norm(x + attention(x)); x ← norm(x + ff(x))
 
     Args:
-        attention: Any attention of the library; its `embed_dim` is the block's.
-        ff_dim: Width inside of the feed-forward network.
-        dropout: Dropout inside and after the feed-forward network.
-        attention_dropout: Dropout on what the attention adds to the residual path; `dropout` if None. Dropout on its
-            activated scores is the attention's own.
+        attention: Any attention of the library; it sets the block's `embed_dim`.
+        ff_dim: Hidden width of the feed-forward network.
+        dropout: Dropout rate inside and after the feed-forward network.
+        attention_dropout: Dropout rate on the output of the attention; `dropout` if None. Dropout on the activated
+            scores is an option of the attention.
         norm: "layer" or "batch"; see `toa.nn.norm.make_norm`.
-        norm_first: Whether to normalise where a sub-layer branches off, rather than where it comes back.
+        norm_first: Whether to normalise before each sub-layer (pre-norm) instead of after the addition (post-norm).
     """
 
     def __init__(
@@ -91,14 +91,14 @@ class EncoderBlock(nn.Module):
         previous: ScoreFactors | None = None,
         pair_mask: Tensor | None = None,
     ) -> Attended:
-        """Encode tokens, and return what the attention gives besides.
+        """Encode tokens; return the other results of the attention too.
 
         Args:
             x: Tokens (B, N, E).
             key_padding_mask: (B, N), True where a token is padding.
             need_weights: Whether to return the mixing operator (B, H, N, N).
-            previous: Score factors of the block before, whose scores are added to this one's.
-            pair_mask: (B or 1, N, N), what each pair of tokens is let through with; see `Attention.attend`.
+            previous: Score factors of the previous block, whose scores are added to this block's.
+            pair_mask: (B or 1, N, N), a factor per pair of tokens; see `Attention.attend`.
         """
         h = normalise_tokens(self.attention_norm, x, key_padding_mask) if self.norm_first else x
         attended = self.attention.attend(h, h, h, key_padding_mask, need_weights, previous, pair_mask)
@@ -109,16 +109,16 @@ class EncoderBlock(nn.Module):
             a, b, c = draw_seeds(x, 3) if self.training and runs_kernels(x) else (None,) * 3
             added, dropout = attended.output, self.attention_dropout
             x = add_and_normalise(self.attention_norm, x, added, dropout, key_padding_mask, a)
-            x = add_and_normalise(self.ff_norm, x, self.ff.undropped(x, b), self.ff[-1], key_padding_mask, c)
+            x = add_and_normalise(self.ff_norm, x, self.ff.before_dropout(x, b), self.ff[-1], key_padding_mask, c)
         return attended._replace(output=x)
 
 
 class EncoderStack(nn.ModuleList):
-    """Blocks, one after another.
+    """A sequence of encoder blocks.
 
     Args:
         blocks: The blocks, first to last.
-        residual_scores: Whether each block adds the summed scores of all before it to its own, ahead of S1 and the
+        residual_scores: Whether each block adds the scores of all earlier blocks to its own before S1 and the
             activation (He et al., 2020).
     """
 
@@ -137,7 +137,7 @@ class EncoderStack(nn.ModuleList):
         need_weights: bool = False,
         pair_mask: Tensor | None = None,
     ) -> tuple[Tensor, list[Tensor]]:
-        """Encode tokens; with `need_weights`, return each block's mixing operator (B, H, N, N) as well."""
+        """Encode tokens; with `need_weights`, also return the mixing operator (B, H, N, N) of each block."""
         operators = []
         factors: ScoreFactors | None = None
         for block in self:
@@ -150,7 +150,7 @@ class EncoderStack(nn.ModuleList):
 
 
 class Decoded(NamedTuple):
-    """What `DecoderBlock.decode` gives: the tokens (B, M, E), and the mixing operators of both attentions if asked for.
+    """Result of `DecoderBlock.decode`: tokens (B, M, E), and the mixing operators of both attentions if requested.
 
     `own` is (B, H, M, M), `cross` (B, H, M, N).
     """
@@ -161,17 +161,17 @@ class Decoded(NamedTuple):
 
 
 class DecoderBlock(nn.Module):
-    """Attention to its own tokens, attention to encoded ones, and feed-forward, each beside a residual path.
+    """Self-attention, cross-attention to encoded tokens, and feed-forward, each with a residual connection.
 
     norm_first:  x ← x + layer(norm(x)), for each of the three
     otherwise:   x ← norm(x + layer(x))
 
     Args:
-        own: Attention among the block's tokens; causal, if a token shall not see what follows it.
-        cross: Attention from them to the encoded tokens, which are its keys.
-        ff_dim: Width inside of the feed-forward network.
-        dropout: Dropout inside and after the feed-forward network, and on what the attentions add.
-        norm_first: Whether to normalise where a sub-layer branches off, rather than where it comes back.
+        own: Self-attention; causal if a token must not attend to later ones.
+        cross: Attention from the block's tokens to the encoded tokens, which are the keys.
+        ff_dim: Hidden width of the feed-forward network.
+        dropout: Dropout rate inside and after the feed-forward network, and on the outputs of the attentions.
+        norm_first: Whether to normalise before each sub-layer (pre-norm) instead of after the addition (post-norm).
     """
 
     def __init__(
@@ -180,7 +180,7 @@ class DecoderBlock(nn.Module):
         super().__init__()
         if own.embed_dim != cross.embed_dim:
             raise ValueError(
-                f"cross must have embed_dim={own.embed_dim}, that of own, got {cross.embed_dim}; build both alike."
+                f"cross must have embed_dim={own.embed_dim} as own has, got {cross.embed_dim}; use the same for both."
             )
         self.norm_first = norm_first
         self.own = own
@@ -190,11 +190,11 @@ class DecoderBlock(nn.Module):
         self.own_norm, self.cross_norm, self.ff_norm = (LayerNorm(own.embed_dim) for _ in range(3))
 
     def forward(self, x: Tensor, encoded: Tensor) -> Tensor:
-        """Decode tokens (B, M, E) that see the encoded ones (B, N, E)."""
+        """Decode tokens (B, M, E) that attend to encoded tokens (B, N, E)."""
         return self.decode(x, encoded).output
 
     def decode(self, x: Tensor, encoded: Tensor, need_weights: bool = False) -> Decoded:
-        """Decode tokens; with `need_weights`, return the mixing operators as well."""
+        """Decode tokens; with `need_weights`, also return the mixing operators."""
         operators: list[Tensor | None] = []
 
         def attend(attention: Attention, query: Tensor, key: Tensor) -> Tensor:
@@ -202,10 +202,10 @@ class DecoderBlock(nn.Module):
             operators.append(operator)
             return self.dropout(output)
 
-        x = self._beside(x, self.own_norm, lambda h: attend(self.own, h, h))
-        x = self._beside(x, self.cross_norm, lambda h: attend(self.cross, h, encoded))
-        x = self._beside(x, self.ff_norm, self.ff)
+        x = self._residual(x, self.own_norm, lambda h: attend(self.own, h, h))
+        x = self._residual(x, self.cross_norm, lambda h: attend(self.cross, h, encoded))
+        x = self._residual(x, self.ff_norm, self.ff)
         return Decoded(x, *operators)
 
-    def _beside(self, x: Tensor, norm: nn.Module, layer: Callable[[Tensor], Tensor]) -> Tensor:
+    def _residual(self, x: Tensor, norm: nn.Module, layer: Callable[[Tensor], Tensor]) -> Tensor:
         return x + layer(norm(x)) if self.norm_first else norm(x + layer(x))

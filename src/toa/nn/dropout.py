@@ -1,4 +1,4 @@
-"""Dropout as a layer."""
+"""Dropout layer."""
 
 from torch import Tensor, nn
 
@@ -6,7 +6,7 @@ from toa.ops.dropout import dropout
 
 
 class Dropout(nn.Dropout):
-    """`torch.nn.Dropout`, by `toa.ops.dropout` on a CPU, where drawing a number an entry is what it costs."""
+    """`torch.nn.Dropout`, computed by `toa.ops.dropout`, which draws random numbers faster on a CPU."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Drop entries in training."""
@@ -14,5 +14,5 @@ class Dropout(nn.Dropout):
 
     @property
     def rate(self) -> float:
-        """What is dropped now."""
+        """Current drop rate: zero in evaluation."""
         return self.p if self.training else 0.0

@@ -1,4 +1,4 @@
-"""Embeddings: a series cut into patches, or turned into one token a variate or a time step."""
+"""Embeddings: one token per patch, per variate or per time step of a series."""
 
 import math
 from typing import Literal
@@ -19,7 +19,7 @@ POINT_VALUES = ("conv", "linear")
 
 
 def count_patches(lookback: int, patch_len: int, stride: int) -> int:
-    """Patches of a series that is prolonged by `stride` values: floor((L - patch_len) / stride) + 2."""
+    """Return the number of patches of a series padded by `stride` values: floor((L - patch_len) / stride) + 2."""
     check_at_least("patch_len", patch_len, 1)
     check_at_least("stride", stride, 1)
     if lookback < patch_len:
@@ -30,25 +30,25 @@ def count_patches(lookback: int, patch_len: int, stride: int) -> int:
 
 
 def sinusoidal_positions(num_tokens: int, embed_dim: int) -> Tensor:
-    """Sines in even, cosines in odd columns, of wavelengths from 2π to 10000 · 2π: shape (N, E)."""
+    """Return sines in even and cosines in odd columns, with wavelengths from 2π to 10000 · 2π: (N, E)."""
     frequency = torch.exp(torch.arange(0, embed_dim, 2) * (-math.log(10000.0) / embed_dim))
     angle = torch.arange(num_tokens).unsqueeze(1) * frequency  # (N, ceil(E / 2))
     return torch.stack((angle.sin(), angle.cos()), -1).flatten(1)[:, :embed_dim]  # (N, E)
 
 
 class PatchEmbedding(nn.Module):
-    """Overlapping patches of each channel, projected, with their positions added: (B, L, C) to (B, C, N, E).
+    """Projects overlapping patches of each channel and adds positions: (B, L, C) to (B, C, N, E).
 
-    The series is prolonged by its last value, `stride` times, so that its end is in a patch of its own.
+    The series is padded with `stride` copies of its last value.
 
     Args:
         lookback: Length L of the series.
         embed_dim: Width E of a token.
-        patch_len: Values in a patch.
+        patch_len: Length of a patch.
         stride: Steps from one patch to the next.
-        positions: "learned", from U(-0.02, 0.02), or "sinusoidal", fixed.
-        bias: Whether the projection has one.
-        dropout: Dropout on the tokens.
+        positions: "learned", initially U(-0.02, 0.02), or "sinusoidal", fixed.
+        bias: Whether the projection has a bias.
+        dropout: Dropout rate on the tokens.
     """
 
     position: Tensor
@@ -80,7 +80,7 @@ class PatchEmbedding(nn.Module):
         self.dropout = Dropout(dropout)
 
     def forward(self, series: Tensor) -> Tensor:
-        """Tokens of each channel."""
+        """Return the tokens of each channel."""
         check_shape("series", series, "(B, L, C)", (None, self.lookback, None))
         x = series.mT  # (B, C, L)
         # not F.pad: its backward pass has no deterministic kernel on a GPU
@@ -89,17 +89,17 @@ class PatchEmbedding(nn.Module):
         return self.dropout(x + self.position)
 
     def extra_repr(self) -> str:
-        """What the module's repr shows."""
+        """Options shown in the module's repr."""
         return f"lookback={self.lookback}, patch_len={self.patch_len}, stride={self.stride}"
 
 
 class VariateEmbedding(nn.Module):
-    """One token for the whole past of each variate, and of each time mark: (B, L, C) and (B, L, F) to (B, C + F, E).
+    """Maps each variate and each time mark to one token: (B, L, C) and (B, L, F) to (B, C + F, E).
 
     Args:
         lookback: Length L of the series.
         embed_dim: Width E of a token.
-        dropout: Dropout on the tokens.
+        dropout: Dropout rate on the tokens.
     """
 
     def __init__(self, lookback: int, embed_dim: int, *, dropout: float = 0.0) -> None:
@@ -112,7 +112,7 @@ class VariateEmbedding(nn.Module):
         self.dropout = Dropout(dropout)
 
     def forward(self, series: Tensor, marks: Tensor | None = None) -> Tensor:
-        """Tokens, those of the marks last."""
+        """Return the tokens of the variates, then those of the marks."""
         check_shape("series", series, "(B, L, C)", (None, self.lookback, None))
         variates = series.mT  # (B, C, L)
         if marks is not None:
@@ -122,17 +122,17 @@ class VariateEmbedding(nn.Module):
 
 
 class PointEmbedding(nn.Module):
-    """One token a time step, of all its values, its place and its time marks: (B, L, C) and (B, L, F) to (B, L, E).
+    """Maps each time step to one token from values, position and marks: (B, L, C) and (B, L, F) to (B, L, E).
 
     Args:
         channels: Number of channels C.
         embed_dim: Width E of a token.
-        num_tokens: Longest series, if tokens have positions.
-        num_marks: Time features F of a step, added through a linear map without bias; 0 for none.
-        values: "conv", a convolution without bias over a step and its two neighbours, of which the first and the last
-            step are some, or "linear", a map of each step.
-        positions: "sinusoidal", fixed, "learned", from N(0, 0.02²), or "none".
-        dropout: Dropout on the tokens.
+        num_tokens: Maximum length of the series, if tokens have positions.
+        num_marks: Number of time features F per step, added through a linear map without bias; 0 for none.
+        values: "conv", a circular convolution without bias over a step and its two neighbours, or "linear", a map of
+            each step.
+        positions: "sinusoidal", fixed, "learned", initially N(0, 0.02²), or "none".
+        dropout: Dropout rate on the tokens.
     """
 
     position: Tensor | None
@@ -173,7 +173,7 @@ class PointEmbedding(nn.Module):
         self.dropout = Dropout(dropout)
 
     def forward(self, series: Tensor, marks: Tensor | None = None) -> Tensor:
-        """Tokens; a series may be shorter than `num_tokens`."""
+        """Return the tokens; a series may be shorter than `num_tokens`."""
         check_shape("series", series, "(B, L, C)", (None, None, self.channels))
         batch, steps, _ = series.shape
         x = self.projection(series.mT).mT if isinstance(self.projection, nn.Conv1d) else self.projection(series)
@@ -181,14 +181,14 @@ class PointEmbedding(nn.Module):
             if steps > self.num_tokens:
                 raise ValueError(
                     f"series must have at most num_tokens={self.num_tokens} steps, got {steps}; "
-                    "cut it, or build the model with more."
+                    "shorten it or increase num_tokens."
                 )
             x = x + self.position[:steps]  # (B, L, E)
         if (marks is None) != (self.marks is None):
             found = "None" if marks is None else f"shape {tuple(marks.shape)}"
             raise ValueError(
-                f"marks must be {'given' if marks is None else 'None'} where num_marks={self.num_marks}, got {found}; "
-                "build with as many marks as are given."
+                f"marks must be {'given' if marks is None else 'None'} if num_marks={self.num_marks}, got {found}; "
+                "set num_marks to the number of marks."
             )
         if marks is not None and self.marks is not None:
             check_shape("marks", marks, "(B, L, F)", (batch, steps, self.num_marks))
@@ -196,5 +196,5 @@ class PointEmbedding(nn.Module):
         return self.dropout(x)
 
     def extra_repr(self) -> str:
-        """What the module's repr shows."""
+        """Options shown in the module's repr."""
         return f"channels={self.channels}, num_tokens={self.num_tokens}, num_marks={self.num_marks}"

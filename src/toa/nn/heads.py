@@ -1,4 +1,4 @@
-"""Heads: what turns the tokens of a backbone into a series."""
+"""Heads: layers that map the tokens of a backbone to a series."""
 
 import torch
 from torch import Tensor, nn
@@ -9,14 +9,14 @@ from toa.ops.linear import linear
 
 
 class FlattenHead(nn.Module):
-    """All tokens of a channel, flattened, to `horizon` values by one linear map: (B, C, N, E) to (B, P, C).
+    """Flattens the tokens of each channel and maps them linearly to `horizon` values: (B, C, N, E) to (B, P, C).
 
     Args:
-        num_tokens: Tokens N of a channel.
+        num_tokens: Number of tokens N per channel.
         embed_dim: Width E of a token.
-        horizon: Length P of the series that comes out.
-        individual_channels: Number of channels C, if each shall have a map of its own; None shares one.
-        dropout: Dropout on the values that come out, where the authors of PatchTST put it.
+        horizon: Length P of the output series.
+        individual_channels: Number of channels C for one map per channel; None for one shared map.
+        dropout: Dropout rate on the output, as in PatchTST.
     """
 
     def __init__(
@@ -44,13 +44,13 @@ class FlattenHead(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """U(-b, b) with b = 1 / sqrt(N E), as in `nn.Linear`."""
+        """Draw from U(-b, b) with b = 1 / sqrt(N E), as in `nn.Linear`."""
         bound = self.weight.shape[-1] ** -0.5
         nn.init.uniform_(self.weight, -bound, bound)
         nn.init.uniform_(self.bias, -bound, bound)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """A series from tokens."""
+        """Return the series (B, P, C)."""
         shape = (None, self.individual_channels, self.num_tokens, self.embed_dim)
         check_shape("tokens", tokens, "(B, C, N, E)", shape)
         x = tokens.flatten(2)  # (B, C, N*E)
@@ -61,6 +61,6 @@ class FlattenHead(nn.Module):
         return self.dropout(x).mT  # (B, P, C)
 
     def extra_repr(self) -> str:
-        """What the module's repr shows."""
+        """Options shown in the module's repr."""
         sizes = f"num_tokens={self.num_tokens}, embed_dim={self.embed_dim}, horizon={self.weight.shape[-2]}"
         return f"{sizes}, individual_channels={self.individual_channels}"

@@ -1,4 +1,4 @@
-"""Linear maps as layers."""
+"""Linear layers."""
 
 from torch import Tensor, nn
 
@@ -6,13 +6,13 @@ from toa.ops.linear import linear
 
 
 class Linear(nn.Linear):
-    """`torch.nn.Linear`, by `toa.ops.linear`."""
+    """`torch.nn.Linear`, computed by `toa.ops.linear`."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map the last axis."""
+        """Apply the map to the last axis."""
         return linear(x, self.weight, self.bias)
 
 
 def is_plain(layer: nn.Module) -> bool:
-    """Whether a layer is a linear map and no more, so that its weight and bias may be used without it."""
+    """Whether a layer only computes x Wᵀ + b, so that its weight and bias can be used directly."""
     return type(layer) in (nn.Linear, Linear)

@@ -1,10 +1,11 @@
-"""Learnable sequence operators S = I + M, one matrix a head, in three structures behind one interface.
+"""Learnable sequence operators S = I + M, one matrix per head, in several structures with one interface.
 
 Alphabet: B batch, N tokens, H heads, D head width, R rank.
 """
 
+import inspect
 from abc import ABC, abstractmethod
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -17,19 +18,18 @@ from toa.nn.regularization import DropRates
 
 Structure = Literal["dense", "dplr", "toeplitz", "banded"]
 
-# what an operator starts as, beside small noise: the identity, or a filter of the paper's cases
+# initial operator, apart from small noise: the identity, or a filter of the paper's cases
 OperatorInit = Literal["identity", "difference", "smoothing", "centering", "filters"]
-OPERATOR_INITS = ("identity", "difference", "smoothing", "centering", "filters")
 _FILTERS = ("identity", "difference", "smoothing", "centering")
 
 
 def initial_taps(init: str, num_heads: int, num_tokens: int) -> Tensor:
-    """The offset M of a filter, as taps (H, 2 N - 1) by lag i - j from -(N - 1) to N - 1.
+    """Return the offset M of a filter, as taps (H, 2 N - 1) by lag i - j from -(N - 1) to N - 1.
 
-    "difference" is x[t] - x[t-1], "smoothing" the mean of three neighbours, "centering" subtracts the mean over all
-    tokens; "filters" gives these three and the identity to the heads in turn.
+    "difference" is x[t] - x[t-1], "smoothing" is the mean of three neighbours, "centering" subtracts the mean over all
+    tokens; "filters" assigns the identity and these three to the heads in turn.
     """
-    check_choice("operator_init", init, OPERATOR_INITS)
+    check_choice("operator_init", init, (*_FILTERS, "filters"))
     kinds = [_FILTERS[head % len(_FILTERS)] if init == "filters" else init for head in range(num_heads)]
     taps = torch.zeros(num_heads, 2 * num_tokens - 1)
     zero = num_tokens - 1
@@ -44,7 +44,7 @@ def initial_taps(init: str, num_heads: int, num_tokens: int) -> Tensor:
 
 
 def _toeplitz(taps: Tensor) -> Tensor:
-    """Matrices (H, N, N) with M[i, j] = taps[i - j]."""
+    """Return matrices (H, N, N) with M[i, j] = taps[i - j]."""
     n = (taps.shape[-1] + 1) // 2
     lags = torch.arange(n)[:, None] - torch.arange(n)[None, :] + n - 1
     return taps[:, lags]
@@ -53,12 +53,12 @@ def _toeplitz(taps: Tensor) -> Tensor:
 class SequenceOperator(nn.Module, ABC):
     """A learnable S = I + M along the token axis.
 
-    Calling it mixes `x` (B, N, H, D), N ≤ num_tokens: y = S x, head by head. `dense(n)` is S as a matrix.
+    Calling it mixes `x` (B, N, H, D), N ≤ num_tokens: y = S x per head. `dense(n)` is S as a matrix.
 
     Args:
         num_heads: Number of heads H.
-        num_tokens: Longest sequence it can mix; shorter ones use its leading block.
-        init_std: Standard deviation of the entries of M at the start. 0 makes it the identity.
+        num_tokens: Maximum sequence length; a shorter sequence uses the leading block.
+        init_std: Initial standard deviation of the entries of M. 0 makes S the identity.
     """
 
     def __init__(self, num_heads: int, num_tokens: int, *, init_std: float = 1e-3) -> None:
@@ -72,34 +72,34 @@ class SequenceOperator(nn.Module, ABC):
 
     @abstractmethod
     def reset_parameters(self) -> None:
-        """Draw M anew, its entries with standard deviation `init_std`."""
+        """Draw new entries of M with standard deviation `init_std`."""
 
     @abstractmethod
     def operator(self, rates: DropRates | None = None) -> ops.Operator:
-        """S as `toa.ops` takes it, its offset regularized where `rates` are given."""
+        """Return S as an operator of `toa.ops`; its offset is regularized if `rates` are given."""
 
     @abstractmethod
     def _resized_parameters(self, num_tokens: int) -> dict[str, Tensor]:
-        """Every parameter, interpolated to another number of tokens."""
+        """Return every parameter, interpolated to another number of tokens."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """S x."""
+        """Return S x."""
         check_shape("x", x, "(B, N, H, D)", (None, None, self.num_heads, None))
         check_tokens(type(self).__name__, self.num_tokens, x.shape[1])
         return self.operator().mix(x)
 
     def dense(self, num_tokens: int | None = None) -> Tensor:
-        """S, or its leading block, as a matrix a head: shape (H, N, N)."""
+        """Return S, or its leading block, as one matrix per head: (H, N, N)."""
         n = self.num_tokens if num_tokens is None else num_tokens
         check_tokens(type(self).__name__, self.num_tokens, n)
         return self.operator().dense(n)
 
     @torch.no_grad()
     def resize(self, num_tokens: int) -> "SequenceOperator":
-        """Move to another maximal length, in place: interpolate M, keep the identity.
+        """Change the maximum length in place: interpolate M, keep the identity.
 
-        M is taken as samples of a kernel over [0, 1]², so entries are scaled by the ratio of the lengths and row sums,
-        the operator's answer to a constant, stay as they are. The parameters are new ones: make the optimizer after.
+        M is treated as samples of a kernel over [0, 1]²: entries are scaled by the ratio of the lengths, so that row
+        sums (the response to a constant) are kept. The parameters are replaced: create the optimizer afterwards.
         """
         check_at_least("num_tokens", num_tokens, 1)
         if num_tokens != self.num_tokens:
@@ -110,7 +110,7 @@ class SequenceOperator(nn.Module, ABC):
         return self
 
     def extra_repr(self) -> str:
-        """What the module's repr shows."""
+        """Options shown in the module's repr."""
         return f"num_heads={self.num_heads}, num_tokens={self.num_tokens}"
 
 
@@ -119,7 +119,7 @@ OPERATORS: Registry[type[SequenceOperator]] = Registry("structure")
 
 @OPERATORS.register("dense")
 class DenseOperator(SequenceOperator):
-    """M is any N x N matrix: the paper's operator. H N² parameters."""
+    """M is a full N x N matrix, as in the paper. H N² parameters."""
 
     def __init__(
         self, num_heads: int, num_tokens: int, *, init_std: float = 1e-3, init: OperatorInit = "identity"
@@ -131,13 +131,13 @@ class DenseOperator(SequenceOperator):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """M ~ N(F, init_std²), F the filter of `init`, zero for the identity."""
+        """Draw M ~ N(F, init_std²), F the filter of `init`, zero for the identity."""
         nn.init.normal_(self.offset, std=self.init_std)
         if self.init != "identity":
             self.offset.add_(_toeplitz(initial_taps(self.init, self.num_heads, self.num_tokens)))
 
     def operator(self, rates: DropRates | None = None) -> ops.Dense:
-        """S = I + M; every entry of M is dropped on its own."""
+        """Return S = I + M; SOR drops single entries of M."""
         if rates is None:
             return ops.Dense(self.offset)
         if ops.runs_kernels(self.offset):
@@ -154,13 +154,13 @@ class DenseOperator(SequenceOperator):
 class DiagonalLowRankOperator(SequenceOperator):
     """M = diag(d) + L Rᵀ: H N (2 rank + 1) parameters.
 
-    SOR drops entries of d and of L; dropping either factor of a product alone keeps its mean.
+    SOR drops entries of d and of L, not of R: so L Rᵀ keeps its mean.
 
     Args:
         num_heads: Number of heads H.
-        num_tokens: Longest sequence it can mix.
+        num_tokens: Maximum sequence length.
         rank: Columns of L and R.
-        init_std: Standard deviation of the entries of d and of L Rᵀ at the start.
+        init_std: Initial standard deviation of the entries of d and of L Rᵀ.
     """
 
     def __init__(self, num_heads: int, num_tokens: int, *, rank: int = 16, init_std: float = 1e-3) -> None:
@@ -173,13 +173,13 @@ class DiagonalLowRankOperator(SequenceOperator):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """D and L Rᵀ with entries of standard deviation `init_std`."""
+        """Draw d and L Rᵀ, both with entries of standard deviation `init_std`."""
         nn.init.normal_(self.diagonal, std=self.init_std)
         nn.init.normal_(self.left, std=self.init_std)
         nn.init.normal_(self.right, std=self.rank**-0.5)
 
     def operator(self, rates: DropRates | None = None) -> ops.DiagonalLowRank:
-        """S = I + diag(d) + L Rᵀ."""
+        """Return S = I + diag(d) + L Rᵀ."""
         if rates is None:
             return ops.DiagonalLowRank(self.diagonal, self.left, self.right)
         diagonal, left = rates(self.diagonal, self.left)
@@ -194,15 +194,15 @@ class DiagonalLowRankOperator(SequenceOperator):
         }
 
     def extra_repr(self) -> str:
-        """What the module's repr shows."""
+        """Options shown in the module's repr."""
         return f"{super().extra_repr()}, rank={self.rank}"
 
 
 @OPERATORS.register("toeplitz")
 class ToeplitzOperator(SequenceOperator):
-    """M[i, j] depends on i - j alone: one filter a head, applied by FFT. H (2 N - 1) parameters.
+    """M[i, j] depends only on i - j: one filter per head, applied by FFT. H (2 N - 1) parameters.
 
-    SOR drops taps, each with its whole diagonal.
+    SOR drops taps, that is, whole diagonals.
     """
 
     def __init__(
@@ -215,13 +215,13 @@ class ToeplitzOperator(SequenceOperator):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Taps ~ N(f, init_std²), f the filter of `init`, zero for the identity."""
+        """Draw taps ~ N(f, init_std²), f the filter of `init`, zero for the identity."""
         nn.init.normal_(self.taps, std=self.init_std)
         if self.init != "identity":
             self.taps.add_(initial_taps(self.init, self.num_heads, self.num_tokens))
 
     def operator(self, rates: DropRates | None = None) -> ops.Toeplitz:
-        """S = I + T."""
+        """Return S = I + T."""
         if rates is None:
             return ops.Toeplitz(self.taps)
         (taps,) = rates(self.taps)
@@ -238,10 +238,10 @@ class BandedOperator(DenseOperator):
 
     Args:
         num_heads: Number of heads H.
-        num_tokens: Longest sequence it can mix.
+        num_tokens: Maximum sequence length.
         bandwidth: Largest distance of two tokens that are mixed.
-        init_std: Standard deviation of the entries of M at the start.
-        init: Filter that the operator starts as.
+        init_std: Initial standard deviation of the entries of M.
+        init: Initial filter; see `initial_taps`.
     """
 
     def __init__(
@@ -258,14 +258,14 @@ class BandedOperator(DenseOperator):
         self.bandwidth = bandwidth
 
     def operator(self, rates: DropRates | None = None) -> ops.Dense:
-        """S = I + M inside the band."""
-        places = torch.arange(self.num_tokens, device=self.offset.device)
-        inside = (places[:, None] - places[None, :]).abs() <= self.bandwidth
+        """Return S = I + M, with M zero outside the band."""
+        index = torch.arange(self.num_tokens, device=self.offset.device)
+        inside = (index[:, None] - index[None, :]).abs() <= self.bandwidth
         offset = self.offset * inside
         return ops.Dense(offset if rates is None else rates(offset)[0])
 
     def extra_repr(self) -> str:
-        """Sizes and bandwidth, for the module's repr."""
+        """Options shown in the module's repr."""
         return f"{super().extra_repr()}, bandwidth={self.bandwidth}"
 
 
@@ -279,31 +279,25 @@ def make_operator(
     rank: int | None = None,
     bandwidth: int | None = None,
 ) -> SequenceOperator:
-    """A sequence operator by the name of its structure.
+    """Build an operator by the name of its structure in `OPERATORS`; None is the default of that structure.
 
-    Args:
-        structure: A name of `OPERATORS`.
-        num_heads: Number of heads H.
-        num_tokens: Longest sequence it can mix.
-        init_std: Standard deviation of the entries of M at the start.
-        init: Filter that the operator starts as; "dplr" has the identity only.
-        rank: Rank of "dplr", 16 if None.
-        bandwidth: Bandwidth of "banded", 4 if None.
+    Raises:
+        ValueError: If the structure does not have an option that is given.
     """
     kind = OPERATORS[structure]
-    for name, value, owner in (("rank", rank, "dplr"), ("bandwidth", bandwidth, "banded")):
-        if value is not None and structure != owner:
-            raise ValueError(f"{name} goes with structure={owner!r}, got structure={structure!r}; drop {name}={value}.")
-    if kind is DiagonalLowRankOperator:
-        if init != "identity":
-            raise ValueError(f"operator_init must be 'identity' with structure='dplr', got {init!r}.")
-        return DiagonalLowRankOperator(num_heads, num_tokens, rank=16 if rank is None else rank, init_std=init_std)
-    options = {} if bandwidth is None else {"bandwidth": bandwidth}
-    return kind(num_heads, num_tokens, init_std=init_std, init=init, **options)  # type: ignore[call-arg]
+    given = {"init": None if init == "identity" else init, "rank": rank, "bandwidth": bandwidth}
+    options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    for name, value in options.items():
+        if name not in inspect.signature(kind).parameters:
+            owners = " or ".join(s for s in OPERATORS if name in inspect.signature(OPERATORS[s]).parameters)
+            raise ValueError(
+                f"{name} requires structure {owners}, got structure={structure!r}; leave out {name}={value!r}."
+            )
+    return kind(num_heads, num_tokens, init_std=init_std, **options)
 
 
 def _resample(x: Tensor, size: tuple[int, ...]) -> Tensor:
-    """Linear interpolation of the last one or two axes, averaging where it shrinks; heads come first."""
+    """Interpolate the last one or two axes linearly, with averaging when they shrink; heads come first."""
     if len(size) == 1:
         return _resample(x.unsqueeze(-2), (1, *size)).squeeze(-2)
     exact = x.to(torch.promote_types(x.dtype, torch.float32))

@@ -1,6 +1,6 @@
-"""ProbSparse attention: softmax for the few queries whose scores stand out, an average for the rest.
+"""ProbSparse attention: softmax for the few queries with uneven scores, an average for the rest (Zhou et al., 2021).
 
-After Zhou et al. (2021). Alphabet: B batch, M queries, N keys, H heads, D head width, U sampled keys, T top queries.
+Alphabet: B batch, M queries, N keys, H heads, D head width, U sampled keys, T top queries.
 """
 
 import math
@@ -8,52 +8,51 @@ import math
 import torch
 from torch import Tensor, nn
 
-from toa import ops
 from toa._checks import check_at_least
-from toa.nn.attention import Attention, Mixing, ScoreFactors
+from toa.nn.attention import Attention, Masks, Mixing, ScoreFactors
 
-# shifts and factors that scatter the bits of a 32-bit number (the finaliser of MurmurHash3)
-_SCATTER = ((16, 0x85EBCA6B), (13, 0xC2B2AE35), (16, 1))
+# shifts and factors of the 32-bit finaliser of MurmurHash3
+_HASH = ((16, 0x85EBCA6B), (13, 0xC2B2AE35), (16, 1))
 
 
 def sparse_count(length: int, factor: int) -> int:
-    """How many of `length` queries or keys take part: factor · ceil(ln length), within 1..length."""
+    """Return the number of top queries or sampled keys: factor · ceil(ln length), clipped to 1..length."""
     check_at_least("length", length, 1)
     check_at_least("factor", factor, 1)
     return min(length, max(1, factor * math.ceil(math.log(length))))
 
 
 def draw_keys(num_queries: int, num_keys: int, count: int, device: torch.device | None = None) -> Tensor:
-    """For each query, `count` keys drawn with replacement by the device's generator: indices (M, U)."""
+    """Draw `count` keys per query with replacement, from the device's default generator: indices (M, U)."""
     return torch.randint(num_keys, (num_queries, count), device=device)
 
 
 def fixed_keys(num_queries: int, num_keys: int, count: int, device: torch.device | None = None) -> Tensor:
-    """For each query, `count` keys that look drawn with replacement and are always the same: indices (M, U).
+    """Return `count` pseudo-random keys per query that never change: indices (M, U).
 
-    They are hashes of their places, worked out on the device: no state to keep, and none of a generator to touch.
+    They are hashes of their positions, computed on the device, so no generator state is used.
     """
     bits = torch.arange(1, num_queries * count + 1, device=device)
-    for shift, factor in _SCATTER:
+    for shift, factor in _HASH:
         bits = (bits ^ bits >> shift) * factor & 0xFFFFFFFF
     return (bits * num_keys >> 32).view(num_queries, count)
 
 
 def top_queries(q: Tensor, k: Tensor, sample: Tensor, count: int) -> Tensor:
-    """The queries of each head whose scores against sampled keys are farthest from uniform: indices (B, H, T).
+    """Return the queries per head whose scores on sampled keys are farthest from uniform: indices (B, H, T).
 
-    A query's measure is max_s q·k_s - (1 / N) Σ_s q·k_s over its sampled keys s. The divisor is N, as in the authors'
-    code, and not U. No gradient flows through the choice.
+    The measure of a query is max_s q·k_s - (1 / N) Σ_s q·k_s over its sampled keys s. The divisor is N, as in the
+    authors' code, not U. No gradient flows through the choice.
 
     Args:
         q: (B, M, H, D).
         k: (B, N, H, D).
-        sample: Keys that each query is measured by, (M, U).
+        sample: Sampled keys of each query, (M, U).
         count: Number T of queries to choose.
     """
     q, k = (x.detach().transpose(1, 2) for x in (q, k))  # (B, H, M or N, D)
     num_keys = k.shape[2]
-    # forming all scores and picking from them takes less memory until N exceeds U·D
+    # computing all scores and selecting from them needs less memory up to N = U·D
     if num_keys <= sample.shape[1] * k.shape[3]:
         scores = (q @ k.mT).gather(3, sample.expand(*q.shape[:2], -1, -1))  # (B, H, M, U)
     else:
@@ -72,24 +71,24 @@ def prob_sparse_attention(
     causal: bool = False,
     dropout_p: float = 0.0,
 ) -> Tensor:
-    """softmax(scale q Kᵀ) V for the top queries; the mean of V for any other, its running sum if causal.
+    """Return softmax(scale q Kᵀ) V for the top queries, and the mean of V (its running sum if causal) for the others.
 
-    With every query at the top it is softmax attention, whatever keys were sampled. Causal, no output takes a value
-    from later steps; but later keys may have a say in which queries are at the top.
+    If every query is a top query, this is softmax attention. A causal output contains no value of a later step, but
+    later keys can change which queries are the top queries.
 
     Args:
         q: (B, M, H, D).
         k: (B, N, H, D).
         v: (B, N, H, width).
-        top: The top queries of each head, (B, H, T); see `top_queries`.
-        scale: Multiplies the scores; 1 / sqrt(D) if None.
-        causal: Whether query m sees keys up to m only; M = N.
-        dropout_p: Dropout on the softmax.
+        top: Top queries per head, (B, H, T); see `top_queries`.
+        scale: Factor of the scores; 1 / sqrt(D) if None.
+        causal: Whether query m sees only keys up to m; requires M = N.
+        dropout_p: Dropout rate on the softmax.
     """
     num_queries, num_keys = q.shape[1], k.shape[1]
     if causal and num_queries != num_keys:
         raise ValueError(
-            f"causal goes with as many queries as keys, got {num_queries} and {num_keys}; pass causal=False."
+            f"causal requires as many queries as keys, got {num_queries} and {num_keys}; pass causal=False."
         )
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))  # (B, H, M or N, D)
     rows = top.unsqueeze(-1)  # (B, H, T, 1)
@@ -105,23 +104,18 @@ def prob_sparse_attention(
 
 
 class ProbSparseAttention(Attention):
-    """ProbSparse attention of `prob_sparse_attention`, heads joined and projected.
+    """`prob_sparse_attention` as a layer: heads are concatenated and projected.
 
-    Of M queries sparse_count(M, factor) are at the top, measured by sparse_count(N, factor) keys each. In training
-    these keys are drawn anew in every pass, from PyTorch's generator; in evaluation they are those of `fixed_keys`, so
-    that a prediction does not change from call to call. The authors' code draws in both.
+    sparse_count(M, factor) of M queries are top queries, chosen by sparse_count(N, factor) sampled keys each. Training
+    draws these keys in every pass; evaluation uses `fixed_keys`, so that predictions are deterministic. The authors'
+    code draws in both.
 
     Args:
-        embed_dim: Width E of queries and outputs.
-        num_heads: Number of heads H.
-        num_tokens: Longest sequence of keys.
-        factor: How many queries and keys take part; see `sparse_count`.
-        mix_heads: Whether the heads (B, H, M, D) are read as (B, M, E) in that order, as Time-Series-Library does: an
-            output token then has values of several steps, and even in causal attention of later ones. False joins the
-            heads of each step.
-        bias: Whether the projections have one.
-        dropout: Dropout on the softmax.
-        causal: Whether a token sees only itself and what is before it.
+        factor: Controls the number of top queries and sampled keys; see `sparse_count`.
+        mix_heads: Whether to reshape the heads (B, H, M, D) to (B, M, E) without a transpose, as Time-Series-Library
+            does: an output token then contains values of several steps, even of later ones if causal.
+
+    The other arguments are those of `Attention`.
     """
 
     def __init__(
@@ -141,48 +135,37 @@ class ProbSparseAttention(Attention):
         self.factor = factor
         self.mix_heads = mix_heads
 
-    @property
-    def activation(self) -> ops.Activation:
-        """Softmax."""
-        return "softmax"
-
     def chosen_backend(self) -> str:
-        """No backend of `toa.ops` takes part."""
+        """Return "none": the layer uses no backend of `toa.ops`."""
         return "none"
 
     def sample_keys(self, num_queries: int, num_keys: int, device: torch.device) -> Tensor:
-        """The keys that each query is measured by, (M, U): drawn in training, fixed in evaluation."""
+        """Return the sampled keys of each query, (M, U): drawn in training, fixed in evaluation."""
         sample = draw_keys if self.training else fixed_keys
         return sample(num_queries, num_keys, sparse_count(num_keys, self.factor), device)
 
-    def _mixing(
-        self,
-        query: Tensor,
-        factors: ScoreFactors,
-        key_padding_mask: Tensor | None,
-        pair_mask: Tensor | None,
-        causal: bool,
-    ) -> Mixing:
-        for name, mask in (("key_padding_mask", key_padding_mask), ("pair_mask", pair_mask)):
+    def _mixing(self, query: Tensor, factors: ScoreFactors, masks: Masks) -> Mixing:
+        for name, mask in (("key_padding_mask", masks.padding), ("pair_mask", masks.pair)):
             if mask is not None:
                 raise ValueError(
                     f"{name} must be None for {type(self).__name__}, got shape {tuple(mask.shape)}; "
-                    "leave it out, or use another attention."
+                    "leave it out or use another attention."
                 )
         q, k = factors.q, factors.k
         sample = self.sample_keys(q.shape[1], k.shape[1], q.device)
         top = top_queries(q, k, sample, sparse_count(q.shape[1], self.factor))
 
         def mix(values: Tensor, dropout_p: float) -> Tensor:
-            return prob_sparse_attention(q, k, values, top, scale=self.qk_dim**-0.5, causal=causal, dropout_p=dropout_p)
+            scale = self.qk_dim**-0.5
+            return prob_sparse_attention(q, k, values, top, scale=scale, causal=masks.causal, dropout_p=dropout_p)
 
         return mix
 
     def _output(self, query: Tensor, mixed: Tensor) -> Tensor:
         if self.mix_heads:
-            mixed = self._heads(mixed).transpose(1, 2).reshape(mixed.shape)  # (B, H, M, D) read as (B, M, E)
+            mixed = self._heads(mixed).transpose(1, 2).reshape(mixed.shape)  # (B, H, M, D) reshaped to (B, M, E)
         return self.out_proj(mixed)
 
     def extra_repr(self) -> str:
-        """What the module's repr shows."""
+        """Options shown in the module's repr."""
         return f"{super().extra_repr()}, factor={self.factor}, mix_heads={self.mix_heads}"

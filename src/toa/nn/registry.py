@@ -1,80 +1,74 @@
-"""Attention layers by name: what a backbone's `attention=` may be."""
+"""Attention layers by name: the values of a backbone's `attention=`.
+
+To add an attention, write a subclass of `Attention` and add one `_register` line below. Its options are the fields of
+`AttentionSpec` that its `__init__` accepts.
+"""
 
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
 from toa import ops
 from toa._config import ADDED_LATER, is_added_later
 from toa._registry import Registry
-from toa.nn.attention import Attention, ScoreNorm, SoftmaxAttention, TemporalOperatorAttention
-from toa.nn.hyperglu import HyperGLUAttention
-from toa.nn.operator import OperatorInit, Structure
-from toa.nn.regularization import Sharing
-from toa.nn.signed_attention import (
+from toa.nn.attention import Attention, SoftmaxAttention
+from toa.nn.baseline_attention import (
     CogAttention,
     DifferentialAttention,
     OutputGatedAttention,
     ReLUAttention,
     SigmoidAttention,
 )
-
-_COMMON = ("qk_dim", "bias", "dropout", "backend")
-_OPERATORS = (
-    "score_norm",
-    "scale",
-    "structure",
-    "rank",
-    "operator_std",
-    "sor",
-    "sor_sharing",
-    "sor_max_rate",
-    "sor_hold",
-    "bandwidth",
-    "operator_init",
-    "output_gain",
-)
+from toa.nn.hyperglu import HyperGLUAttention
+from toa.nn.operator import OperatorInit, Structure
+from toa.nn.operator_attention import ScoreNorm, TemporalOperatorAttention
+from toa.nn.regularization import Sharing
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AttentionEntry:
-    """A named kind of attention: its class, what the name fixes, and which fields of `AttentionSpec` it takes."""
+    """A named attention: its class, the arguments that the name fixes, and the options that it does not use."""
 
     layer: type[Attention]
-    options: tuple[str, ...]
-    fixed: Mapping[str, str] = field(default_factory=dict)
+    fixed: Mapping[str, Any]
+    unused: tuple[str, ...]
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Options of the attention and their defaults: the fields of `AttentionSpec` among the layer's arguments."""
+        arguments = dict(inspect.signature(self.layer).parameters)
+        if any(argument.kind is argument.VAR_KEYWORD for argument in arguments.values()):
+            arguments = {**inspect.signature(Attention).parameters, **arguments}
+        names = [f.name for f in fields(AttentionSpec) if f.name in arguments and f.name not in self.unused]
+        return {name: arguments[name].default for name in names}
 
 
 ATTENTIONS: Registry[AttentionEntry] = Registry("attention")
-ATTENTIONS.register("softmax")(AttentionEntry(layer=SoftmaxAttention, options=_COMMON))
-for _variant in ops.ACTIVATIONS:
-    ATTENTIONS.register(f"toa-{_variant}")(
-        AttentionEntry(
-            layer=TemporalOperatorAttention,
-            options=_COMMON + _OPERATORS + (("gate_norm",) if _variant == "gated" else ()),
-            fixed={"variant": _variant},
-        )
-    )
-_COMPARED: dict[str, type[Attention]] = {
-    "relu": ReLUAttention,
-    "output-gated": OutputGatedAttention,
-    "differential": DifferentialAttention,
-    "sigmoid": SigmoidAttention,
-    "cog": CogAttention,
-}
-for _name, _layer in _COMPARED.items():
-    # the last two have no kernel to choose
-    _options = _COMMON[:-1] if _name in ("sigmoid", "cog") else _COMMON
-    ATTENTIONS.register(_name)(AttentionEntry(layer=_layer, options=_options))
-ATTENTIONS.register("hyperglu")(AttentionEntry(layer=HyperGLUAttention, options=(*_COMMON, "rank", "operator_std")))
+
+
+def _register(name: str, layer: type[Attention], *, unused: tuple[str, ...] = (), **fixed: str) -> None:
+    ATTENTIONS.register(name)(AttentionEntry(layer=layer, fixed=fixed, unused=unused))
+
+
+_register("softmax", SoftmaxAttention)
+_register("toa-softmax", TemporalOperatorAttention, variant="softmax", unused=("gate_norm",))
+_register("toa-relu", TemporalOperatorAttention, variant="relu", unused=("gate_norm",))
+_register("toa-gated", TemporalOperatorAttention, variant="gated")
+_register("relu", ReLUAttention)
+_register("output-gated", OutputGatedAttention)
+_register("differential", DifferentialAttention)
+_register("sigmoid", SigmoidAttention, unused=("backend",))
+_register("cog", CogAttention, unused=("backend",))
+_register("hyperglu", HyperGLUAttention)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AttentionSpec:
-    """An attention layer without its sizes, as data: a name, and where it departs from that layer's defaults.
+    """An attention layer as data, without its sizes: a name and options.
 
-    Fields are explained in `TemporalOperatorAttention`; None is the layer's own default, for `dropout` the backbone's.
-    A field that the named layer does not have is refused.
+    Fields are described in `TemporalOperatorAttention`. None means the layer's default, for `dropout` the backbone's.
+    A field that the named layer does not have raises ValueError.
     """
 
     name: str
@@ -98,46 +92,31 @@ class AttentionSpec:
 
     def __post_init__(self) -> None:
         known = ATTENTIONS[self.name].options
-        for name in self.options():
+        for name, value in self.options().items():
             if name not in known:
                 raise ValueError(
-                    f"{name} is not an option of attention {self.name!r}, got {getattr(self, name)!r}; "
+                    f"{name} is not an option of attention {self.name!r}, got {value!r}; "
                     f"its options: {', '.join(known)}."
                 )
 
-    def options(self) -> dict[str, object]:
-        """The fields that are set, but for the name."""
+    def options(self) -> dict[str, Any]:
+        """Return the options that are set."""
         pairs = ((f.name, getattr(self, f.name)) for f in fields(self) if f.name != "name")
         return {name: value for name, value in pairs if value is not None}
 
     def resolved(self) -> "AttentionSpec":
-        """The same spec with the layer's present defaults written out, for records that outlive a change of them."""
-        entry = ATTENTIONS[self.name]
-        signatures = (inspect.signature(kind.__init__).parameters for kind in (Attention, entry.layer))
-        defaults = {name: parameter for parameters in signatures for name, parameter in parameters.items()}
-        kept = [name for name in entry.options if name != "dropout" and not is_added_later(self, name)]
-        present = {name: defaults[name].default for name in kept}
-        return replace(self, **present | self.options())
+        """Return the spec with the layer's current defaults filled in; records keep it in case the defaults change."""
+        defaults = ATTENTIONS[self.name].options
+        kept = {n: v for n, v in defaults.items() if n != "dropout" and not is_added_later(self, n)}
+        return replace(self, **kept | self.options())
 
     def build(
-        self,
-        embed_dim: int,
-        num_heads: int,
-        num_tokens: int,
-        *,
-        dropout: float = 0.0,
-        causal: bool = False,
+        self, embed_dim: int, num_heads: int, num_tokens: int, *, dropout: float = 0.0, causal: bool = False
     ) -> Attention:
-        """The layer, in the sizes that a backbone gives it."""
+        """Build the layer in the sizes of a backbone."""
         entry = ATTENTIONS[self.name]
-        return entry.layer(
-            embed_dim,
-            num_heads,
-            num_tokens,
-            causal=causal,
-            **entry.fixed,  # type: ignore[arg-type]
-            **{"dropout": dropout} | self.options(),  # type: ignore[arg-type]
-        )
+        options = {"dropout": dropout, "causal": causal, **entry.fixed, **self.options()}
+        return entry.layer(embed_dim, num_heads, num_tokens, **options)
 
 
 def build_attention(
@@ -149,6 +128,6 @@ def build_attention(
     dropout: float = 0.0,
     causal: bool = False,
 ) -> Attention:
-    """An attention layer by name ("softmax", "toa-softmax", "toa-relu", "toa-gated", "hyperglu") or by spec."""
+    """Build an attention layer from a name of `ATTENTIONS` or from a spec."""
     spec = AttentionSpec(name=attention) if isinstance(attention, str) else attention
     return spec.build(embed_dim, num_heads, num_tokens, dropout=dropout, causal=causal)

@@ -1,9 +1,9 @@
-"""Stochastic operator regularization: dropout of random strength on an operator's offset.
+"""Stochastic operator regularization (SOR): dropout with a random rate on an operator's offset.
 
-At each pass in training p ~ U[0, 1), B ~ Bernoulli(1 - p) entry by entry, and M becomes M ⊙ B / (1 - p). The mean is
-M and the variance of an entry given p is p / (1 - p) M², without bound as p nears 1. The identity of S = I + M is
-never touched. Everything is drawn on the offset's device without waiting for it, so a step can be captured in a
-CUDA graph. Of dense operators on a GPU a seed is drawn instead of B, which kernels make of it wherever they need it.
+In each training pass p ~ U[0, 1), B ~ Bernoulli(1 - p) per entry, and M becomes M ⊙ B / (1 - p). Its mean is M. The
+variance of an entry given p is p / (1 - p) M², which is unbounded as p approaches 1. The identity of S = I + M is kept.
+All draws happen on the offset's device without synchronisation, so a step can be captured in a CUDA graph. For dense
+operators on a GPU a seed is drawn instead of B; the kernels compute B from it.
 """
 
 from typing import Literal
@@ -20,17 +20,17 @@ SHARINGS = ("pass", "operator")
 # the largest float32 below 1: keeps 1 / (1 - p) finite whatever the generator returns
 _LARGEST_RATE = 1.0 - 2.0**-24
 
-# that a layer has at most: S1, S2 and the gate's
-_OPERATORS = 3
+# largest number of operators per layer: S1, S2 and the gate's S1
+_MAX_OPERATORS = 3
 
 
 def drop_offset(offset: Tensor, rate: Tensor, *, generator: Generator | None = None) -> Tensor:
-    """M ⊙ B / (1 - p) with B ~ Bernoulli(1 - p).
+    """Return M ⊙ B / (1 - p) with B ~ Bernoulli(1 - p).
 
     Args:
-        offset: Offset M, its first axis the heads.
-        rate: Drop rate p in [0, 1): one for all, shape (), or one a head, shape (H,).
-        generator: Source of the mask, on the device of `offset`; None is that device's default one.
+        offset: Offset M; its first axis is the heads.
+        rate: Drop rate p in [0, 1): shape () for all heads, or (H,), one per head.
+        generator: Random generator on the device of `offset`; the device's default generator if None.
     """
     check_generator(generator, offset.device)
     rate = rate.reshape(-1, *(1,) * (offset.dim() - 1))
@@ -42,12 +42,11 @@ class StochasticOperatorRegularization(nn.Module):
     """Draws the drop rates of a pass and applies them to offsets.
 
     Args:
-        sharing: "pass", one p for all operators of a forward pass (of this layer, or of the whole model after
-            `share_drop_rate`), as the paper says; "operator", one p for each operator of each head.
-        max_rate: p ~ U[0, max_rate). 1 is the paper's; less bounds the variance.
-        hold: Passes in training for which a drop rate is kept; 1 draws one per pass, as the paper does. The mask is
-            drawn per pass in any case.
-        generator: Source of randomness, on the device of the operators; None is that device's default one.
+        sharing: "pass" as in the paper, one p for all operators of a forward pass (of this layer, or of the model after
+            `share_drop_rate`); "operator", one p per operator and head.
+        max_rate: p ~ U[0, max_rate). 1 in the paper; a smaller value bounds the variance.
+        hold: Number of training passes that share a drop rate, 1 in the paper. Masks are drawn in every pass.
+        generator: Random generator on the device of the operators; the device's default generator if None.
     """
 
     held_rate: Tensor
@@ -67,19 +66,19 @@ class StochasticOperatorRegularization(nn.Module):
             raise ValueError(f"hold must be 1 with sharing='operator', got {hold}; use sharing='pass'.")
         check_choice("sharing", sharing, SHARINGS)
         if not 0.0 < max_rate <= 1.0:
-            raise ValueError(f"max_rate must lie in (0, 1], got {max_rate}; leave SOR out to switch it off.")
+            raise ValueError(f"max_rate must lie in (0, 1], got {max_rate}; use sor=False for no SOR.")
         self.sharing = sharing
         self.max_rate = max_rate
         self.hold = hold
         if hold > 1:
-            # buffers, so that a captured step and a resumed run keep the rate
+            # buffers, so that captured steps and resumed runs keep the rate
             self.register_buffer("held_rate", torch.zeros(()))
             self.register_buffer("passes", torch.zeros((), dtype=torch.int64))
         self.generator = generator
         self._shared: _SharedRate | None = None
 
     def rates(self, num_heads: int, device: torch.device) -> "DropRates":
-        """Start a pass of a layer: what its operators are to be regularized with."""
+        """Start a pass of a layer and return the drop rates of its operators."""
         check_generator(self.generator, device)
         if self.sharing == "operator":
             return DropRates(self, None, num_heads)
@@ -87,7 +86,7 @@ class StochasticOperatorRegularization(nn.Module):
         return DropRates(self, self.draw((), device) if shared is None else shared, num_heads)
 
     def draw(self, shape: tuple[int, ...], device: torch.device) -> Tensor:
-        """P ~ U[0, max_rate) of this shape, in float32."""
+        """Draw p ~ U[0, max_rate) of this shape, in float32."""
         rate = torch.rand(shape, device=device, generator=self.generator)
         if self.max_rate != 1.0:
             rate = rate * self.max_rate
@@ -99,12 +98,12 @@ class StochasticOperatorRegularization(nn.Module):
         return rate
 
     def extra_repr(self) -> str:
-        """What the module's repr shows."""
+        """Options shown in the module's repr."""
         return f"sharing={self.sharing!r}, max_rate={self.max_rate}"
 
 
 class DropRates:
-    """The drop rates of one pass through one layer; calling it regularizes offsets that belong together."""
+    """The drop rates of one pass through one layer; call it to regularize the offsets of one operator."""
 
     def __init__(self, regularization: StochasticOperatorRegularization, rate: Tensor | None, num_heads: int) -> None:
         self._regularization = regularization
@@ -118,11 +117,13 @@ class DropRates:
         return tuple(drop_offset(o, rate, generator=self._regularization.generator) for o in offsets)
 
     def drop(self, offset: Tensor) -> ops.EntryDrop:
-        """What regularizes the offset of one operator where it is used: a seed is drawn instead of a mask."""
+        """Return a seed and rate from which a kernel drops entries of the offset of one operator."""
         if not self._seeds:
-            # those of a layer's operators at once
+            # one draw for all operators of the layer
             generator = self._regularization.generator
-            drawn = torch.randint(2**31, (_OPERATORS,), device=offset.device, dtype=torch.int32, generator=generator)
+            drawn = torch.randint(
+                2**31, (_MAX_OPERATORS,), device=offset.device, dtype=torch.int32, generator=generator
+            )
             self._seeds = list(drawn.split(1))
         return ops.EntryDrop(self._seeds.pop(), self._of_operator(offset))
 
@@ -133,7 +134,7 @@ class DropRates:
 
 
 class _SharedRate:
-    """The drop rate of a model's last pass. It is kept after the pass: recomputation in backward needs it again."""
+    """The drop rate of a model's last pass, kept afterwards for recomputation in the backward pass."""
 
     def __init__(self, model: nn.Module, source: StochasticOperatorRegularization) -> None:
         self.model = model
@@ -141,16 +142,16 @@ class _SharedRate:
         self.rate: Tensor | None = None
 
     def begin(self, module: nn.Module, args: object) -> None:
-        """Draw, as a hook before the model's forward."""
+        """Draw a rate; a hook that runs before the model's forward."""
         if module.training:
             self.rate = self._source.draw((), next(module.parameters()).device)
 
 
 def share_drop_rate(model: nn.Module) -> int:
-    """Let all TOA layers of `model` use a single p per forward pass of the model; returns how many there are.
+    """Make all TOA layers of `model` share one p per forward pass of the model; return the number of layers.
 
-    Without it every layer draws its own p in each pass. Layers with `sharing="operator"` are left as they are. A layer
-    that is called outside of the model's forward uses the p of the model's last pass.
+    Otherwise every layer draws its own p in each pass. Layers with `sharing="operator"` do not change. A layer that is
+    called outside the model's forward uses the p of the model's last pass.
     """
     layers = [m for m in model.modules() if isinstance(m, StochasticOperatorRegularization) and m.sharing == "pass"]
     if not layers:
@@ -160,12 +161,12 @@ def share_drop_rate(model: nn.Module) -> int:
     shared = _SharedRate(model, layers[0])
     for layer in layers:
         layer._shared = shared
-    # a method, not a closure: a copied model gets a hook of its own
+    # a bound method, not a closure: deepcopy then copies the shared rate with the model
     model.register_forward_pre_hook(shared.begin)
     return len(layers)
 
 
 def own_generators(model: nn.Module) -> list[Generator]:
-    """Generators that layers of `model` were given, each once: a resumed run has to restore their states."""
+    """Return the distinct generators given to layers of `model`; a resumed run must restore their states."""
     found = (m.generator for m in model.modules() if isinstance(m, StochasticOperatorRegularization))
     return list({id(generator): generator for generator in found if generator is not None}.values())

@@ -1,7 +1,7 @@
-"""What the operators of a trained model contribute.
+"""Diagnostics of what the operators of a trained model contribute.
 
-Three questions, each cheap after training: how far each operator has moved from the identity, how large the attention
-branch is beside its input, and how much validation error rises when the operators are set to the identity or the
+Three cheap measurements after training: the distance of each operator from the identity, the size of the attention
+branch relative to its input, and the rise of the validation error if the operators are set to the identity or the
 attention branch is replaced by its mean.
 """
 
@@ -19,7 +19,7 @@ NEGLIGIBLE = 1e-3
 
 
 def operator_norms(model: nn.Module) -> dict[str, float]:
-    """‖M‖ / ‖I‖ in the Frobenius norm, per operator, by the name of its module."""
+    """Return ‖M‖ / ‖I‖ (Frobenius norm) per operator, by module name."""
     norms = {}
     with torch.no_grad():
         for name, module in model.named_modules():
@@ -31,7 +31,7 @@ def operator_norms(model: nn.Module) -> dict[str, float]:
 
 
 def branch_sizes(model: nn.Module, run: Callable[[], object]) -> dict[str, float]:
-    """Root mean square of each attention layer's output relative to that of its input, while `run` calls the model."""
+    """Return rms(output) / rms(query) per attention layer, by module name; `run` must call the model."""
     sizes: dict[str, float] = {}
 
     def measure(name: str, query: Tensor, attended: Attended) -> Attended:
@@ -51,15 +51,15 @@ def branch_sizes(model: nn.Module, run: Callable[[], object]) -> dict[str, float
 @contextmanager
 def without_operators(model: nn.Module) -> Iterator[None]:
     """Set M = 0 in every operator inside the context."""
-    kept = [(p, p.detach().clone()) for m in model.modules() if isinstance(m, SequenceOperator) for p in m.parameters()]
+    old = [(p, p.detach().clone()) for m in model.modules() if isinstance(m, SequenceOperator) for p in m.parameters()]
     try:
         with torch.no_grad():
-            for parameter, _ in kept:
+            for parameter, _ in old:
                 parameter.zero_()
         yield
     finally:
         with torch.no_grad():
-            for parameter, value in kept:
+            for parameter, value in old:
                 parameter.copy_(value)
 
 
@@ -76,7 +76,7 @@ def mean_attention(model: nn.Module) -> Iterator[None]:
 
 
 def contributions(model: nn.Module, validate: Callable[[], float]) -> dict[str, float | None]:
-    """Relative change of the validation error without the operators, and with the attention branch averaged.
+    """Return the relative change of the validation error without the operators, and with the attention averaged.
 
     0.03 means that the error is 3 % higher without it. An entry is None if the model has no such part, or if the error
     is zero, which no change can be relative to.
@@ -110,7 +110,7 @@ def describe_operators(record: Mapping[str, Any]) -> list[str]:
 
 @contextmanager
 def _intercepted(model: nn.Module, change: Callable[[str, Tensor, Attended], Attended]) -> Iterator[None]:
-    """Pass what every attention layer returns through `change` inside the context."""
+    """Apply `change` to the result of every attention layer inside the context."""
     layers = [(name, m) for name, m in model.named_modules() if isinstance(m, Attention)]
 
     def wrap(name: str, layer: Attention) -> Callable[..., Attended]:
@@ -127,5 +127,5 @@ def _intercepted(model: nn.Module, change: Callable[[str, Tensor, Attended], Att
         yield
     finally:
         for _, layer in layers:
-            # the method of the class shows again
+            # removes the instance attribute, so that the method of the class is used again
             del layer.attend

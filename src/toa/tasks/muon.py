@@ -1,6 +1,6 @@
-"""Muon for the offsets of operators: momentum made orthogonal, one matrix per head (Jordan et al., 2024).
+"""Muon for the offsets of operators: orthogonalised momentum, one matrix per head (Jordan et al., 2024).
 
-`torch.optim.Muon` takes single matrices and is not made for CUDA graphs; operators are stacks of matrices (H, N, N).
+`torch.optim.Muon` accepts only single matrices and no CUDA graphs; operators are stacks of matrices (H, N, N).
 """
 
 from collections.abc import Iterable
@@ -9,14 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-# coefficients of the quintic Newton-Schulz iteration of the authors
+# the authors' coefficients of the quintic Newton-Schulz iteration
 _A, _B, _C = 3.4445, -4.7750, 2.0315
 _STEPS = 5
 _MOMENTUM = 0.95
 
 
 def orthogonalise(matrices: Tensor) -> Tensor:
-    """The nearest orthogonal matrices, to about 10 %: singular values of (..., N, N) move to between 0.7 and 1.2."""
+    """Return nearly orthogonal matrices: the singular values of (..., N, N) move to between 0.7 and 1.2."""
     x = matrices / (matrices.norm(dim=(-2, -1), keepdim=True) + 1e-7)
     for _ in range(_STEPS):
         gram = x @ x.mT
@@ -27,7 +27,7 @@ def orthogonalise(matrices: Tensor) -> Tensor:
 class Muon(torch.optim.Optimizer):
     """Orthogonalised Nesterov momentum with decoupled weight decay.
 
-    The update has root mean square 0.2, as AdamW's has, so that learning rates of the two can be compared.
+    The update has root mean square 0.2, about that of AdamW, so that both can use the same learning rates.
     """
 
     def __init__(self, params: Iterable[Any]) -> None:
@@ -57,12 +57,12 @@ class WithMuon(torch.optim.Optimizer):
         self.param_groups = [*other.param_groups, *self.muon.param_groups]
 
     def step(self, closure: Any = None) -> Any:
-        """Take a step of both."""
+        """Take a step with both optimizers."""
         self.other.step()
         self.muon.step()
 
     def state_dict(self) -> dict[str, Any]:
-        """Both states, parameters numbered in the order of the groups."""
+        """Return both states as one; parameters are numbered in the order of the groups."""
         first, second = self.other.state_dict(), self.muon.state_dict()
         count = sum(len(group["params"]) for group in first["param_groups"])
         return {

@@ -23,42 +23,42 @@ OperatorOptimizer = Literal["muon"]
 Schedule = Literal["constant", "type1", "type3", "cosine", "onecycle", "warmup-cosine"]
 SCHEDULES = ("constant", "type1", "type3", "cosine", "onecycle", "warmup-cosine")
 
-# of the one-cycle schedule: the first rate is max / 25, the last max / 250000
+# one-cycle schedule: the initial rate is max / 25, the final rate max / 250000
 _FIRST_DIVISOR = 25.0
 _LAST_DIVISOR = 25.0 * 1e4
 
-# marks the group of parameters that are operators
+# key that marks the parameter group of the operators
 _OPERATORS = "operators"
 
-# in a group of parameters, what a rate that lives on the device was last set to
+# key of the last value written to a learning rate on the device
 _LAST = "last_rate"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainingConfig:
-    """How a model is trained, whatever it is trained on.
+    """Training options that do not depend on the task.
 
     Args:
-        epochs: Passes over the data, at most.
+        epochs: Maximum number of passes over the data.
         optimizer: "adamw", "adam" or "radam".
-        learning_rate: The schedule's highest rate.
-        betas: Decay of the optimizer's moments.
+        learning_rate: Highest rate of the schedule.
+        betas: Decay rates of the optimizer's moments.
         weight_decay: Decoupled for adamw, added to the gradient for the others.
-        operator_weight_decay: That of the operators' offsets M; `weight_decay` if None.
-        operator_rate: What their learning rate is multiplied by.
-        operator_warmup: Steps in which their rate rises linearly from zero.
-        operator_schedule: Schedule of their rate; `schedule` if None.
+        operator_weight_decay: Weight decay of the operators' offsets M; `weight_decay` if None.
+        operator_rate: Factor of the operators' learning rate.
+        operator_warmup: Number of steps over which the operators' rate rises linearly from zero.
+        operator_schedule: Schedule of the operators' rate; `schedule` if None.
         operator_optimizer: "muon" for orthogonalised momentum (dense operators only); `optimizer` if None.
-        schedule: "constant"; "type1", halved each epoch after the second; "type3", times 0.9 each epoch after the
-            fourth; "cosine", from epoch to epoch down to zero; "onecycle", from step to step up to the rate and down;
-            "warmup-cosine", from step to step, linear up and half a cosine down.
-        pct_start: Share of the steps in which "onecycle" rises.
-        warmup: Steps in which "warmup-cosine" rises.
-        accumulate: Batches whose gradients make one step.
-        clip_norm: Largest norm of the gradient; None clips nothing.
-        patience: Epochs without a better validation loss after which training ends; None is never.
-        compile: Whether torch.compile fuses what lies between matrix products: up to a minute to begin, then quicker
-            steps, on a CPU by a quarter at best. Random numbers are drawn in another way. A CPU needs a C++ compiler.
+        schedule: "constant"; "type1", halved in each epoch after the second; "type3", times 0.9 in each epoch after the
+            fourth; "cosine", half a cosine to zero by epoch; "onecycle", up to the rate and down again by step;
+            "warmup-cosine", a linear rise and then half a cosine to zero by step.
+        pct_start: Fraction of the steps in which "onecycle" rises.
+        warmup: Number of steps in which "warmup-cosine" rises.
+        accumulate: Number of batches per optimizer step.
+        clip_norm: Maximum norm of the gradient; None for no clipping.
+        patience: Number of epochs without a better validation loss before training stops; None to never stop early.
+        compile: Whether to use torch.compile. It takes up to a minute to start; steps are then faster, on a CPU by at
+            most a quarter. Random draws differ from those of eager mode. A CPU needs a C++ compiler.
     """
 
     epochs: int = 10
@@ -104,16 +104,16 @@ class TrainingConfig:
 
     @property
     def separates_operators(self) -> bool:
-        """Whether operators are trained differently from the other weights."""
-        own = (self.operator_weight_decay, self.operator_schedule, self.operator_optimizer)
-        return self.operator_rate != 1.0 or self.operator_warmup > 0 or any(value is not None for value in own)
+        """Whether the operators need a separate parameter group."""
+        options = (self.operator_weight_decay, self.operator_schedule, self.operator_optimizer)
+        return self.operator_rate != 1.0 or self.operator_warmup > 0 or any(value is not None for value in options)
 
     def rate(self, step: int, steps_per_epoch: int) -> float:
-        """Learning rate of a step, counted from 0 over all epochs."""
+        """Return the learning rate of a step, counted from 0 over all epochs."""
         return self.learning_rate * self._factor(self.schedule, step, steps_per_epoch)
 
     def operator_learning_rate(self, step: int, steps_per_epoch: int) -> float:
-        """Learning rate of the operators at a step."""
+        """Return the learning rate of the operators at a step."""
         rise = min(1.0, (step + 1) / self.operator_warmup) if self.operator_warmup else 1.0
         factor = self._factor(self.operator_schedule or self.schedule, step, steps_per_epoch)
         return self.learning_rate * self.operator_rate * rise * factor
@@ -145,12 +145,12 @@ class TrainingConfig:
 
 
 def _fall(share: float) -> float:
-    """Half a cosine from 1 to 0."""
+    """Return half a cosine from 1 to 0."""
     return 0.5 * (1.0 + math.cos(math.pi * share))
 
 
 def make_optimizer(model: nn.Module, config: TrainingConfig, device: torch.device) -> torch.optim.Optimizer:
-    """The optimizer of a config. On CUDA it can be captured in a graph and reads its learning rates from the device."""
+    """Build the optimizer. On CUDA it can be captured in a graph and reads its learning rates from the device."""
     on_cuda = device.type == "cuda"
     settings: dict[str, Any] = {"betas": config.betas, "weight_decay": config.weight_decay, "capturable": on_cuda}
     if config.optimizer != "radam":
@@ -177,7 +177,7 @@ def make_optimizer(model: nn.Module, config: TrainingConfig, device: torch.devic
 
 
 def set_rates(optimizer: torch.optim.Optimizer, config: TrainingConfig, step: int, steps_per_epoch: int) -> None:
-    """Set the learning rates of a step; in place, and only if changed, where they live on the device."""
+    """Set the learning rates of a step; rates on the device are changed in place, and only if they differ."""
     for group in optimizer.param_groups:
         rate_of = config.operator_learning_rate if group.get(_OPERATORS) else config.rate
         rate = rate_of(step, steps_per_epoch)

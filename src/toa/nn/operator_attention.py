@@ -1,0 +1,194 @@
+"""Temporal operator attention (TOA).
+
+Alphabet: B batch, M queries, N keys, E embedding, H heads, D head width.
+"""
+
+from typing import Literal
+
+import torch
+from torch import Generator, Tensor, nn
+
+from toa import ops
+from toa._checks import check_choice
+from toa.nn.attention import Attention, Masks, Mixing, ScoreFactors
+from toa.nn.linear import is_plain
+from toa.nn.operator import OperatorInit, SequenceOperator, Structure, make_operator
+from toa.nn.regularization import Sharing, StochasticOperatorRegularization
+
+Variant = Literal["softmax", "relu", "gated"]
+ScoreNorm = ops.ScoreNorm | Literal["bounded"]
+SCORE_NORMS = (*ops.SCORE_NORMS, "bounded")
+
+
+class TemporalOperatorAttention(Attention):
+    """Attention with learnable, signed operators before and after its activation (TOA).
+
+    O = act(Q Kᵀ S1) S2 V per head, S = I + M; heads are concatenated and projected. The gated variant has a second set
+    of queries, keys and S1: softplus(R S1') ⊙ ReLU(L S1).
+
+    Args:
+        embed_dim: Width E of queries and outputs.
+        num_heads: Number of heads H.
+        num_tokens: Maximum number of keys, which is the size of the operators; `resize` changes it.
+        variant: "softmax", "relu" or "gated".
+        score_norm: "none" as printed in the paper, "l2", "mean" or "rms", see `toa.ops.operator_attention`; or
+            "bounded" (ReLU and gated only), which divides each score row by sqrt(1 + ‖row‖² / n). That is "rms" without
+            its division by n, the number of keys that the query sees by padding and causality.
+        gate_norm: "none", "l2" or "rms", for the gated variant.
+        scale: Factor of the scores; 1 / sqrt(qk_dim) if None. The paper's formula has 1.
+        structure: "dense" as in the paper, "dplr", "toeplitz" or "banded".
+        rank: Rank of the "dplr" structure, 16 if None.
+        operator_std: Initial standard deviation of the entries of M. 0 makes the operators identities.
+        sor: Whether to use stochastic operator regularization (in training only).
+        sor_sharing: "pass" or "operator"; see `StochasticOperatorRegularization`.
+        sor_max_rate: Upper limit of its drop rate, 1 in the paper.
+        sor_hold: Number of passes that share a drop rate, 1 in the paper.
+        bandwidth: Bandwidth of the "banded" structure, 4 if None.
+        operator_init: Initial S2: "identity" as in the paper, "difference", "smoothing", "centering" or "filters", see
+            `toa.nn.operator.initial_taps`. S1 starts as the identity.
+        output_gain: Initial value of a learnable gain per head on the mixed values; None for no gain, as in the paper.
+        generator: Random generator of SOR, on the layer's device; the device's default generator if None.
+
+    The other arguments are those of `Attention`. If `causal`, the operators do not mix later tokens in either.
+    """
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        num_tokens: int,
+        variant: Variant = "gated",
+        *,
+        score_norm: ScoreNorm = "none",
+        gate_norm: ops.GateNorm = "none",
+        scale: float | None = None,
+        structure: Structure = "dense",
+        rank: int | None = None,
+        operator_std: float = 1e-3,
+        sor: bool = True,
+        sor_sharing: Sharing = "pass",
+        sor_max_rate: float = 1.0,
+        sor_hold: int = 1,
+        bandwidth: int | None = None,
+        operator_init: OperatorInit = "identity",
+        output_gain: float | None = None,
+        qk_dim: int | None = None,
+        kdim: int | None = None,
+        vdim: int | None = None,
+        bias: bool = True,
+        dropout: float = 0.0,
+        causal: bool = False,
+        backend: str = "auto",
+        generator: Generator | None = None,
+    ) -> None:
+        check_choice("variant", variant, ops.ACTIVATIONS)
+        check_choice("score_norm", score_norm, SCORE_NORMS)
+        check_choice("gate_norm", gate_norm, ops.GATE_NORMS)
+        if gate_norm != "none" and variant != "gated":
+            raise ValueError(f"gate_norm requires variant='gated', got variant={variant!r}; leave gate_norm out.")
+        if score_norm == "bounded" and variant == "softmax":
+            raise ValueError("score_norm='bounded' requires variant='relu' or 'gated', got 'softmax'; use 'rms'.")
+        self.variant = self.activation = variant
+        self._qk_groups = 2 if variant == "gated" else 1
+        super().__init__(
+            embed_dim,
+            num_heads,
+            num_tokens,
+            qk_dim=qk_dim,
+            kdim=kdim,
+            vdim=vdim,
+            bias=bias,
+            dropout=dropout,
+            causal=causal,
+            backend=backend,
+        )
+        self.score_norm = score_norm
+        self.gate_norm = gate_norm
+        self.scale = self.qk_dim**-0.5 if scale is None else scale
+
+        def operator(init: OperatorInit) -> SequenceOperator:
+            return make_operator(
+                structure, num_heads, num_tokens, init_std=operator_std, init=init, rank=rank, bandwidth=bandwidth
+            )
+
+        self.s1 = operator("identity")
+        self.s2 = operator(operator_init)
+        self.gate_s1 = operator("identity") if variant == "gated" else None
+        self.sor: StochasticOperatorRegularization | None = None
+        if sor:
+            self.sor = StochasticOperatorRegularization(
+                sharing=sor_sharing, max_rate=sor_max_rate, hold=sor_hold, generator=generator
+            )
+        self.gain = None if output_gain is None else nn.Parameter(torch.full((num_heads, 1), float(output_gain)))
+
+    def _mixing(self, query: Tensor, factors: ScoreFactors, masks: Masks) -> Mixing:
+        rates = self.sor.rates(self.num_heads, query.device) if self.sor is not None and self.training else None
+        bounded = self.score_norm == "bounded"
+        attend = self._operator_attention(
+            factors,
+            masks,
+            s1=self.s1.operator(rates),
+            s2=self.s2.operator(rates),
+            gate_s1=None if self.gate_s1 is None else self.gate_s1.operator(rates),
+            scale=self.scale,
+            score_norm="rms" if bounded else self.score_norm,
+            gate_norm=self.gate_norm,
+        )
+
+        def mix(values: Tensor, dropout_p: float) -> Tensor:
+            mixed = attend(values, dropout_p)
+            if bounded:
+                # undo the division by n of "rms" after the activation: ReLU(n x) = n ReLU(x)
+                mixed = mixed * _visible_count(factors, masks)
+            return mixed if self.gain is None else mixed * self.gain
+
+        return mix
+
+    # On a CPU, training spends its time in matrix products over all tokens of a head. They are faster if queries, keys
+    # and values lie in memory as (E, B, N). The three methods below produce that layout and change no result.
+
+    def _features_first(self, x: Tensor) -> bool:
+        """Whether queries, keys and values are laid out as (E, B, N): only in training on a CPU."""
+        if self.variant == "softmax" or not torch.is_grad_enabled() or torch.compiler.is_compiling():
+            return False
+        if x.device.type != "cpu" or ops.runs_kernels(x):
+            return False
+        return all(is_plain(layer) for layer in (self.q_proj, self.k_proj, self.v_proj))
+
+    def _project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        if not self._features_first(query):
+            return super()._project(query, key, value)
+        pairs = ((query, self.q_proj), (key, self.k_proj), (value, self.v_proj))
+        q, k, v = (_features_first_linear(x, layer) for x, layer in pairs)
+        return q, k, v
+
+    def _heads(self, x: Tensor) -> Tensor:
+        if not self._features_first(x):
+            return super()._heads(x)
+        # through (E, B, N), so that the gradients of the heads are joined in that layout too
+        return x.permute(2, 0, 1).unflatten(0, (self.num_heads, -1)).permute(2, 3, 0, 1)  # (B, N, H, D)
+
+    def _factors(self, query: Tensor, q: Tensor, k: Tensor) -> ScoreFactors:
+        if self._qk_groups == 1 or not self._features_first(query):
+            return super()._factors(query, q, k)
+        groups = (x.permute(2, 0, 1).unflatten(0, (2, self.num_heads, -1)).unbind() for x in (q, k))
+        (q, gate_q), (k, gate_k) = ((x.permute(2, 3, 0, 1) for x in group) for group in groups)
+        return ScoreFactors(q, k, gate_q, gate_k)
+
+    def extra_repr(self) -> str:
+        """Options shown in the module's repr."""
+        return f"{super().extra_repr()}, variant={self.variant!r}, score_norm={self.score_norm!r}"
+
+
+def _visible_count(factors: ScoreFactors, masks: Masks) -> Tensor | int:
+    """Number of keys that each query sees: one number, or (B or 1, M, 1, 1)."""
+    if masks.padding is None and not masks.causal:
+        return factors.k.shape[1]
+    return masks.visible(factors).sum(-1).transpose(1, 2).unsqueeze(-1)
+
+
+def _features_first_linear(x: Tensor, layer: nn.Linear) -> Tensor:
+    """Apply a linear layer to tokens (B, N, E); the result (B, N, W) lies in memory as (W, B, N)."""
+    tokens = x.flatten(0, 1).mT  # (E, B*N)
+    out = layer.weight @ tokens if layer.bias is None else torch.addmm(layer.bias.unsqueeze(1), layer.weight, tokens)
+    return out.unflatten(1, x.shape[:2]).permute(1, 2, 0)  # (B, N, W)
