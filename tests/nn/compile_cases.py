@@ -12,7 +12,7 @@ from toa.nn import ATTENTIONS, Attention, AttentionSpec, TemporalOperatorAttenti
 FAST = ("toa-softmax", "toa-gated", "cog", "hyperglu")
 NAMES = [pytest.param(name, marks=() if name in FAST else pytest.mark.slow) for name in ATTENTIONS]
 
-# the compiler itself calls what PyTorch has deprecated
+# the compiler calls deprecated functions of PyTorch
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
 
@@ -30,7 +30,7 @@ def inputs(masked: bool = False) -> dict[str, Tensor]:
 
 
 def step(function, layer: nn.Module, batch: dict[str, Tensor]) -> list[Tensor]:
-    """Output and gradients of a pass, from a fixed seed: SOR draws the same in every pass."""
+    """Output and gradients of a pass with a fixed seed for SOR."""
     layer.zero_grad()
     torch.manual_seed(5)
     out, _ = function(**batch)
@@ -75,7 +75,7 @@ def test_compiled_gated_layer_matches_eager_in_every_structure(options) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["toa-softmax", "toa-gated"])
 def test_inductor_matches_eager(name) -> None:
-    # without SOR: inductor draws other numbers than eager PyTorch
+    # without SOR: inductor draws different random numbers
     layer = AttentionSpec(name=name, sor=False).build(8, 2, 6)
     assert_compiled_matches(layer, inputs(), "inductor", training=True)
 
@@ -89,7 +89,7 @@ def test_compiled_passes_draw_different_rates() -> None:
 
 
 @pytest.mark.slow
-# tracing stops at the hooks, where the compiler looks at the output's gradient
+# tracing stops at the hooks, where the compiler reads the output's gradient
 @pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning")
 def test_compiled_model_shares_one_drop_rate() -> None:
     class Model(nn.Module):

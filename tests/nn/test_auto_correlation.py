@@ -16,7 +16,7 @@ def normal(*shape: int) -> Tensor:
 
 
 def as_printed(layer: AutoCorrelation, query: Tensor, source: Tensor, *, shared: bool) -> Tensor:
-    """The layer by sums over all pairs of steps, and by rolls of the series."""
+    """The layer computed with explicit sums over steps and rolled series."""
     batch, length, _ = query.shape
     q, k, v = layer.q_proj(query), layer.k_proj(source), layer.v_proj(source)
     if source.shape[1] < length:
@@ -92,7 +92,7 @@ def test_training_shares_delays_over_the_batch_and_evaluation_does_not():
     x = normal(3, 16, 4)
     alone = torch.cat([layer.train()(row, row) for row in x.split(1)])
     assert not torch.allclose(layer.train()(x, x), alone)
-    # of a batch of one, the mean is the sample's own
+    # in a batch of one, the mean correlation is the sample's
     assert_near(layer.eval()(x, x), alone)
 
 

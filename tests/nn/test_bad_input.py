@@ -93,7 +93,7 @@ def test_longer_sequence_names_the_layer_and_resize(name) -> None:
     pattern = message(type(layer).__name__, "at most 5 tokens, got a sequence of 6", "resize(6)", "num_tokens=6")
     with pytest.raises(ValueError, match=pattern):
         layer(x, x, x)
-    # queries have no operator: there may be any number of them
+    # queries have no operator: their number is not limited
     assert layer(x, x[:, :5], x[:, :5])[0].shape == (2, 6, 8)
 
 

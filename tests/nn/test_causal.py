@@ -9,12 +9,12 @@ E, H, N = 8, 2, 9
 SPECS = [
     *(AttentionSpec(name=name) for name in ATTENTIONS if name != "hyperglu"),
     *(
-        AttentionSpec(name=f"toa-{variant}", structure=structure)  # type: ignore[arg-type]
+        AttentionSpec(name=f"toa-{variant}", structure=structure)
         for variant in ops.ACTIVATIONS
         for structure in ("dplr", "toeplitz")
     ),
     *(
-        AttentionSpec(name=f"toa-{variant}", score_norm=norm)
+        AttentionSpec(name=f"toa-{variant}", score_norm=norm)  # type: ignore[arg-type]
         for variant in ops.ACTIVATIONS
         for norm in ops.SCORE_NORMS
         if norm != "none"

@@ -47,6 +47,6 @@ def test_kept_softmax_weights_are_only_scaled(causal):
     dropped = ops.operator_attention(q, k, eye, dropout_p=0.5, **options)
     kept = dropped != 0
     torch.testing.assert_close(dropped[kept], 2.0 * weights[kept])
-    # under causality the first query of the second sequence sees padding alone: nothing, not NaN
+    # under causality the first query of the second sequence sees only padding: its output is zero, not NaN
     assert dropped.isfinite().all()
     assert 0.3 < kept.sum().item() / (weights != 0).sum().item() < 0.7

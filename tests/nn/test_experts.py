@@ -9,7 +9,7 @@ from toa.nn import LinearExperts, NoisyTopKGate, SeriesDecomposition
 
 
 def gate_of_logits(experts: int, top_k: int, *, noisy: bool = True) -> NoisyTopKGate:
-    """A gate that takes its input for the logits, and for the raw noise."""
+    """A gate whose logits and raw noise are its input."""
     gate = NoisyTopKGate(experts, experts, top_k, hidden_dim=2, noisy=noisy).double()
     gate.logits = nn.Identity()  # type: ignore[assignment]
     if noisy:
@@ -37,7 +37,7 @@ def test_penalty_in_evaluation_counts_gates_and_series() -> None:
     gates, penalty = gate(logits)
     expected = squared_variation(gates.sum(0).tolist()) + squared_variation([1.0, 0.0, 2.0])
     assert penalty.item() == pytest.approx(expected)
-    # the same series in other axes
+    # the same series in a different shape
     assert gate(logits.unsqueeze(1)).penalty.item() == pytest.approx(expected)
 
 
@@ -107,7 +107,7 @@ def test_gates_with_all_experts_or_one_expert_are_not_random() -> None:
 
 
 def literal(experts: LinearExperts, series: Tensor, gates: Tensor) -> Tensor:
-    """Each series through the experts that it is sent to, one after another."""
+    """The sum over the experts of each series, computed with loops."""
     parts = SeriesDecomposition(experts.decompose.kernel)(series)
     tokens = torch.zeros(series.shape[0], series.shape[2], experts.weight.shape[-1], dtype=series.dtype)
     for b in range(series.shape[0]):

@@ -12,7 +12,7 @@ from toa.nn.regularization import DropRates
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-    # of what is in float64 here
+    # for the cases in float64
     pytest.mark.filterwarnings("ignore:backend 'folded' runs instead of 'triton':RuntimeWarning"),
 ]
 
@@ -20,7 +20,7 @@ B, N, E, H = 8, 32, 16, 2
 
 
 def captured(step: Callable[[], Tensor]) -> tuple[torch.cuda.CUDAGraph, Tensor]:
-    """A CUDA graph of `step`, and the tensor that its replays fill."""
+    """Return a CUDA graph of `step`, and the tensor that its replays fill."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -57,7 +57,7 @@ def test_replays_of_a_captured_forward_draw_different_rates(monkeypatch, sharing
 
     monkeypatch.setattr(DropRates, "_of_operator", recorded)
     graph, out = captured(lambda: layer(x, x, x, key_padding_mask=mask)[0])
-    # the last one was recorded during capture: each replay fills it anew
+    # the last one was recorded during capture: each replay overwrites it
     p = rates[-1]
     outputs, drawn = [], set()
     for _ in range(5):
@@ -76,7 +76,7 @@ def test_captured_training_step_learns(structure, masked) -> None:
     layer = TemporalOperatorAttention(E, H, N, "gated", structure=structure, score_norm="l2").cuda().train()
     optimizer = torch.optim.AdamW(layer.parameters(), lr=3e-3, capturable=True)
     x = torch.randn(B, N, E, device="cuda")
-    # a filter over time: the sequence, differenced
+    # a filter over time: first differences
     target = x - x.roll(1, dims=1)
     mask = (torch.arange(N, device="cuda") >= N - 5).expand(B, N) if masked else None
 
@@ -112,7 +112,7 @@ def test_padding_in_a_captured_forward_is_ignored() -> None:
     graph, out = captured(lambda: layer(x, x, x, key_padding_mask=mask)[0])
     graph.replay()
     clean = out[:, : N - 5].clone()
-    # the graph reads its inputs anew at each replay
+    # the graph reads its inputs again at each replay
     x[:, N - 5 :] = 1e10
     graph.replay()
     assert_near(out[:, : N - 5], clean)

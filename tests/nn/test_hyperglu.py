@@ -12,7 +12,7 @@ E, H, M, N, R = 8, 2, 4, 6, 3
 
 
 def literal(layer: HyperGLUAttention, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
-    """The formula, query by query, with an explicit N x N mixer T(x_m) for each."""
+    """The formula with an explicit N x N mixer T(x_m) per query."""
     n, width = key.shape[1], layer.qk_dim
 
     def convolved(x: Tensor) -> Tensor:

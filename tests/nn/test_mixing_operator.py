@@ -68,7 +68,7 @@ def test_weights_are_returned_only_on_request_and_change_nothing(name) -> None:
 
 
 def test_weights_come_from_the_operators_of_the_same_training_pass() -> None:
-    # SOR draws once a pass: the returned operator is the one that made the output
+    # SOR draws once per pass: the returned operator produced the output
     layer = AttentionSpec(name="toa-gated", operator_std=1.0).build(E, H, N).double().train()
     x = torch.randn(2, N, E, dtype=torch.float64)
     out, weights = layer(x, x, x, need_weights=True)

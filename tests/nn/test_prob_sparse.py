@@ -19,7 +19,7 @@ def problem(queries: int, keys: int, width: int = 4, seed: int = 0) -> tuple[Ten
 
 
 def measures(q: Tensor, k: Tensor, sample: Tensor) -> Tensor:
-    """The measure of each query (B, H, M), one at a time."""
+    """The measure of each query (B, H, M), computed with loops."""
     batch, queries, heads, _ = q.shape
     out = torch.empty(batch, heads, queries, dtype=q.dtype)
     for b in range(batch):
@@ -44,7 +44,7 @@ def by_formula(q: Tensor, k: Tensor, v: Tensor, top: Tensor, *, causal: bool) ->
     return out
 
 
-# with the first widths all scores are formed, with the second only the sampled ones
+# the first case computes all scores, the second only the sampled ones
 @pytest.mark.parametrize(("keys", "width"), [(9, 4), (20, 2)])
 def test_top_queries_have_the_largest_measures(keys, width):
     q, k, _ = problem(7, keys, width)

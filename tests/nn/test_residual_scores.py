@@ -40,7 +40,7 @@ def test_every_attention_can_be_stacked_with_residual_scores(name):
         attended = layer.attend(x, x, x, previous=factors)
         x, factors = attended.output, attended.factors
     x.square().mean().backward()
-    # the first layer's scores reach the last one: its queries get a gradient beyond its own output's
+    # the first layer's scores reach the last one: so its queries get a gradient from there too
     assert all(p.grad is not None and p.grad.isfinite().all() for layer in layers for p in layer.parameters())
     assert factors is not None
     assert factors.q.shape[-1] == 3 * layers[0].qk_dim

@@ -20,14 +20,14 @@ STRUCTURES = tuple(OPERATORS)
 @torch.no_grad()
 def smooth(structure: str, n: int) -> SequenceOperator:
     """An operator whose offset samples a smooth kernel, its row sums of order one."""
-    place = (torch.arange(n, dtype=torch.float64) + 0.5) / n
+    x = (torch.arange(n, dtype=torch.float64) + 0.5) / n
     operator = make_operator(structure, 1, n, rank=2 if structure == "dplr" else None).double()
     if isinstance(operator, DenseOperator):
-        operator.offset[0] = torch.exp(-4 * (place[:, None] - 0.7 * place[None, :]) ** 2) / n
+        operator.offset[0] = torch.exp(-4 * (x[:, None] - 0.7 * x[None, :]) ** 2) / n
     elif isinstance(operator, DiagonalLowRankOperator):
-        operator.diagonal[0] = torch.sin(3 * place)
-        operator.left[0] = torch.stack((torch.cos(2 * place), 1 + place), -1)
-        operator.right[0] = torch.stack((1 + place.square(), torch.exp(-place)), -1) / n
+        operator.diagonal[0] = torch.sin(3 * x)
+        operator.left[0] = torch.stack((torch.cos(2 * x), 1 + x), -1)
+        operator.right[0] = torch.stack((1 + x.square(), torch.exp(-x)), -1) / n
     elif isinstance(operator, ToeplitzOperator):
         lag = torch.arange(1 - n, n, dtype=torch.float64) / n
         operator.taps[0] = torch.exp(-3 * (lag - 0.2) ** 2) / n
@@ -48,7 +48,7 @@ def test_resizing_to_the_same_length_changes_nothing(structure) -> None:
         assert torch.equal(parameter, before[name][1])
 
 
-# a band keeps its width in tokens, so that its row sums follow the length
+# a band keeps its width in tokens, so that its row sums depend on the length
 @pytest.mark.parametrize("structure", [name for name in STRUCTURES if name != "banded"])
 @pytest.mark.parametrize("length", [24, 37, 96, 133])
 def test_row_sums_of_a_smooth_kernel_survive(structure, length) -> None:
@@ -57,7 +57,7 @@ def test_row_sums_of_a_smooth_kernel_survive(structure, length) -> None:
     operator.resize(length)
     after = row_sums(operator)
     assert operator.num_tokens == length == len(after)
-    # compare where both are sampled; the ends of a kernel are extrapolated flat
+    # compare at the same positions; the ends of a kernel are extrapolated as constants
     there = (torch.arange(length) + 0.5) / length * 48 - 0.5
     low = there.floor().clamp(0, 46).long()
     expected = before[low] + (there - low) * (before[low + 1] - before[low])

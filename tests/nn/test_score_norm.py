@@ -1,5 +1,8 @@
+from typing import Any
+
 import pytest
 import torch
+from torch import Tensor
 
 from tests.support import assert_near
 from toa.nn import TemporalOperatorAttention
@@ -18,15 +21,16 @@ def test_bounded_divides_by_the_root_mean_square_over_visible_keys(variant, padd
         visible = visible.tril()
     if mask is not None:
         visible = visible * ~mask[:, None, :]
-    s1, s2 = (operator.dense()[0].triu() if causal else operator.dense()[0] for operator in (layer.s1, layer.s2))
-    s2 = layer.s2.dense()[0].tril() if causal else s2
-    q, k = layer.q_proj(x)[..., :4], layer.k_proj(x)[..., :4] * visible[:, -1:].mT
-    row = (q @ k.mT / 2.0) @ s1 * visible
+    valid = visible[:, -1:].mT  # (B, N, 1): the last query sees every valid key
+
+    def scores(group: slice, s1: Any) -> Tensor:
+        q, k = layer.q_proj(x)[..., group], layer.k_proj(x)[..., group] * valid
+        return q @ k.mT / 2.0 @ (s1.dense()[0].triu() if causal else s1.dense()[0]) * visible
+
+    row = scores(slice(4), layer.s1)
     count = visible.sum(-1, keepdim=True)
     weights = (row / (1.0 + row.square().sum(-1, keepdim=True) / count).sqrt()).relu()
     if variant == "gated":
-        gate_s1 = layer.gate_s1.dense()[0].triu() if causal else layer.gate_s1.dense()[0]
-        gate_q, gate_k = layer.q_proj(x)[..., 4:], layer.k_proj(x)[..., 4:] * visible[:, -1:].mT
-        weights = weights * torch.nn.functional.softplus(gate_q @ gate_k.mT / 2.0 @ gate_s1) * visible
-    values = layer.v_proj(x) * visible[:, -1:].mT
-    assert_near(layer(x, x, x, mask)[0], layer.out_proj(weights @ s2 @ values), 1e-10)
+        weights = weights * torch.nn.functional.softplus(scores(slice(4, 8), layer.gate_s1))
+    s2 = layer.s2.dense()[0].tril() if causal else layer.s2.dense()[0]
+    assert_near(layer(x, x, x, mask)[0], layer.out_proj(weights @ s2 @ (layer.v_proj(x) * valid)), 1e-10)

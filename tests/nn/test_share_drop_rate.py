@@ -9,7 +9,7 @@ from toa.nn import Sharing, StochasticOperatorRegularization, TemporalOperatorAt
 
 
 class Stack(nn.Module):
-    """Three TOA layers in a row, the last one of another width."""
+    """Three TOA layers of different variants."""
 
     def __init__(self, sharing: Sharing = "pass", generator: torch.Generator | None = None) -> None:
         super().__init__()

@@ -73,7 +73,7 @@ def test_drop_rate_is_uniform_up_to_its_maximum(max_rate) -> None:
     rates = sor.draw((count,), torch.device("cpu")).double()
     assert rates.min() >= 0
     assert rates.max() < max_rate
-    # largest distance of the empirical distribution from the uniform one: Kolmogorov's bound at one in a million
+    # largest distance of the empirical distribution from the uniform one: Kolmogorov's bound with probability 1e-6
     uniform = torch.arange(1, count + 1) / count
     distance = (rates.sort().values / max_rate - uniform).abs().max().item()
     assert distance < 2.7 / count**0.5

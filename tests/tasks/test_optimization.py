@@ -123,12 +123,12 @@ def test_rate_on_the_device_is_written_only_if_it_changes():
     layer = torch.nn.Linear(2, 2)
     optimizer = torch.optim.Adam(layer.parameters(), lr=torch.tensor(1.0), capturable=True)
     (group,) = optimizer.param_groups
-    place, versions = group["lr"], []
+    lr, versions = group["lr"], []
     for rate in (0.5, 0.5, 0.25, 0.5):
         set_rates(optimizer, TrainingConfig(learning_rate=rate), 0, 1)
-        versions.append(place._version)
-        assert group["lr"] is place
-        assert float(place) == rate
+        versions.append(lr._version)
+        assert group["lr"] is lr
+        assert float(lr) == rate
     assert versions == [1, 1, 2, 3]
 
 

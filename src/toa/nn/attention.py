@@ -205,8 +205,8 @@ class Attention(nn.Module, ABC):
         """Project queries, keys and values; self-attention uses one product, which reads the tokens once."""
         layers = (self.q_proj, self.k_proj, self.v_proj)
         # a projection that the user replaced must be called: its weight may not be all it does
-        alike = len({(is_plain(layer), layer.bias is None) for layer in layers}) == 1
-        if query is not key or key is not value or not alike or not is_plain(self.q_proj):
+        same_form = len({(is_plain(layer), layer.bias is None) for layer in layers}) == 1
+        if query is not key or key is not value or not same_form or not is_plain(self.q_proj):
             return self.q_proj(query), self.k_proj(key), self.v_proj(value)
         weight = torch.cat([layer.weight for layer in layers])
         bias = None if self.q_proj.bias is None else torch.cat([layer.bias for layer in layers])

@@ -36,12 +36,9 @@ def delay_correlation(q: Tensor, k: Tensor) -> Tensor:
 
 
 def delay_weights(correlation: Tensor, count: int, *, shared: bool) -> Tensor:
-    """Return the softmax over the `count` largest correlations per sample, zero at every other delay: (B, N).
+    """Return the softmax over the `count` largest of the correlations (B, N) per sample, zero at every other delay.
 
-    Args:
-        correlation: Correlation per delay, (B, N).
-        count: Number of delays to keep.
-        shared: Whether all samples use the delays of the batch's mean correlation. The weights still differ per sample.
+    If `shared`, all samples use the delays of the batch's mean correlation; their weights still differ.
     """
     ranked = correlation.mean(0, keepdim=True) if shared else correlation
     top = ranked.topk(count, sorted=False).indices.expand(correlation.shape[0], -1)  # (B, count)
@@ -49,13 +46,9 @@ def delay_weights(correlation: Tensor, count: int, *, shared: bool) -> Tensor:
 
 
 def aggregate_delays(v: Tensor, weights: Tensor) -> Tensor:
-    """Return a weighted sum of shifted series, out[t] = Σ_τ weights[τ] v[t + τ], modulo N.
+    """Return the sum of shifted series v (B, N, E) with weights (B, N) per delay: out[t] = Σ_τ weights[τ] v[t + τ].
 
-    Computed by FFT: it needs no synchronisation to read the delays, and no shifted copies.
-
-    Args:
-        v: (B, N, E).
-        weights: Weight per delay, (B, N).
+    Indices are modulo N. Computed by FFT: it needs no synchronisation to read the delays, and no shifted copies.
     """
     spectrum, shifts = (torch.fft.rfft(_at_least_float32(x), dim=1) for x in (v, weights.unsqueeze(-1)))
     return torch.fft.irfft(spectrum * shifts.conj(), n=v.shape[1], dim=1).to(v.dtype)
@@ -89,12 +82,7 @@ class AutoCorrelation(nn.Module):
         self.q_proj, self.k_proj, self.v_proj, self.out_proj = (Linear(embed_dim, embed_dim) for _ in range(4))
 
     def forward(self, query: Tensor, source: Tensor) -> Tensor:
-        """Return the mixed values (B, M, E).
-
-        Args:
-            query: (B, M, E).
-            source: Input of keys and values, (B, N, E).
-        """
+        """Return the mixed values (B, M, E) for queries (B, M, E) and the source (B, N, E) of keys and values."""
         check_shape("query", query, "(B, M, E)", (None, None, self.embed_dim))
         check_shape("source", source, "(B, N, E)", (query.shape[0], None, self.embed_dim))
         length = query.shape[1]

@@ -21,13 +21,8 @@ class FeedForward(nn.Sequential):
     def __init__(self, embed_dim: int, ff_dim: int, *, dropout: float = 0.0) -> None:
         check_at_least("ff_dim", ff_dim, 1)
         check_fraction("dropout", dropout)
-        super().__init__(
-            Linear(embed_dim, ff_dim),
-            nn.GELU(),
-            Dropout(dropout),
-            Linear(ff_dim, embed_dim),
-            Dropout(dropout),
-        )
+        layers = (Linear(embed_dim, ff_dim), nn.GELU(), Dropout(dropout), Linear(ff_dim, embed_dim), Dropout(dropout))
+        super().__init__(*layers)
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply the network to each token."""
@@ -150,14 +145,11 @@ class EncoderStack(nn.ModuleList):
 
 
 class Decoded(NamedTuple):
-    """Result of `DecoderBlock.decode`: tokens (B, M, E), and the mixing operators of both attentions if requested.
-
-    `own` is (B, H, M, M), `cross` (B, H, M, N).
-    """
+    """Result of `DecoderBlock.decode`: tokens (B, M, E), and W_mix of both attentions if requested."""
 
     output: Tensor
-    own: Tensor | None
-    cross: Tensor | None
+    own: Tensor | None  # (B, H, M, M)
+    cross: Tensor | None  # (B, H, M, N)
 
 
 class DecoderBlock(nn.Module):

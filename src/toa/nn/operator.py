@@ -119,7 +119,7 @@ OPERATORS: Registry[type[SequenceOperator]] = Registry("structure")
 
 @OPERATORS.register("dense")
 class DenseOperator(SequenceOperator):
-    """M is a full N x N matrix, as in the paper. H N² parameters."""
+    """M is a full N x N matrix, as in the paper: H N² parameters. For `init` see `initial_taps`."""
 
     def __init__(
         self, num_heads: int, num_tokens: int, *, init_std: float = 1e-3, init: OperatorInit = "identity"
@@ -152,15 +152,9 @@ class DenseOperator(SequenceOperator):
 
 @OPERATORS.register("dplr")
 class DiagonalLowRankOperator(SequenceOperator):
-    """M = diag(d) + L Rᵀ: H N (2 rank + 1) parameters.
+    """M = diag(d) + L Rᵀ, L and R with `rank` columns: H N (2 rank + 1) parameters.
 
-    SOR drops entries of d and of L, not of R: so L Rᵀ keeps its mean.
-
-    Args:
-        num_heads: Number of heads H.
-        num_tokens: Maximum sequence length.
-        rank: Columns of L and R.
-        init_std: Initial standard deviation of the entries of d and of L Rᵀ.
+    `init_std` applies to d and to L Rᵀ. SOR drops entries of d and of L, not of R, so that L Rᵀ keeps its mean.
     """
 
     def __init__(self, num_heads: int, num_tokens: int, *, rank: int = 16, init_std: float = 1e-3) -> None:
@@ -234,15 +228,7 @@ class ToeplitzOperator(SequenceOperator):
 
 @OPERATORS.register("banded")
 class BandedOperator(DenseOperator):
-    """M[i, j] is learned where |i - j| is at most the bandwidth, and zero elsewhere.
-
-    Args:
-        num_heads: Number of heads H.
-        num_tokens: Maximum sequence length.
-        bandwidth: Largest distance of two tokens that are mixed.
-        init_std: Initial standard deviation of the entries of M.
-        init: Initial filter; see `initial_taps`.
-    """
+    """M[i, j] is learned if |i - j| ≤ bandwidth, and zero otherwise."""
 
     def __init__(
         self,

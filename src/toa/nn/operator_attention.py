@@ -3,6 +3,7 @@
 Alphabet: B batch, M queries, N keys, E embedding, H heads, D head width.
 """
 
+from functools import partial
 from typing import Literal
 
 import torch
@@ -12,7 +13,7 @@ from toa import ops
 from toa._checks import check_choice
 from toa.nn.attention import Attention, Masks, Mixing, ScoreFactors
 from toa.nn.linear import is_plain
-from toa.nn.operator import OperatorInit, SequenceOperator, Structure, make_operator
+from toa.nn.operator import OperatorInit, Structure, make_operator
 from toa.nn.regularization import Sharing, StochasticOperatorRegularization
 
 Variant = Literal["softmax", "relu", "gated"]
@@ -81,13 +82,7 @@ class TemporalOperatorAttention(Attention):
         backend: str = "auto",
         generator: Generator | None = None,
     ) -> None:
-        check_choice("variant", variant, ops.ACTIVATIONS)
-        check_choice("score_norm", score_norm, SCORE_NORMS)
-        check_choice("gate_norm", gate_norm, ops.GATE_NORMS)
-        if gate_norm != "none" and variant != "gated":
-            raise ValueError(f"gate_norm requires variant='gated', got variant={variant!r}; leave gate_norm out.")
-        if score_norm == "bounded" and variant == "softmax":
-            raise ValueError("score_norm='bounded' requires variant='relu' or 'gated', got 'softmax'; use 'rms'.")
+        _check_norms(variant, score_norm, gate_norm)
         self.variant = self.activation = variant
         self._qk_groups = 2 if variant == "gated" else 1
         super().__init__(
@@ -106,14 +101,12 @@ class TemporalOperatorAttention(Attention):
         self.gate_norm = gate_norm
         self.scale = self.qk_dim**-0.5 if scale is None else scale
 
-        def operator(init: OperatorInit) -> SequenceOperator:
-            return make_operator(
-                structure, num_heads, num_tokens, init_std=operator_std, init=init, rank=rank, bandwidth=bandwidth
-            )
-
-        self.s1 = operator("identity")
-        self.s2 = operator(operator_init)
-        self.gate_s1 = operator("identity") if variant == "gated" else None
+        operator = partial(
+            make_operator, structure, num_heads, num_tokens, init_std=operator_std, rank=rank, bandwidth=bandwidth
+        )
+        self.s1 = operator()
+        self.s2 = operator(init=operator_init)
+        self.gate_s1 = operator() if variant == "gated" else None
         self.sor: StochasticOperatorRegularization | None = None
         if sor:
             self.sor = StochasticOperatorRegularization(
@@ -144,11 +137,8 @@ class TemporalOperatorAttention(Attention):
 
         return mix
 
-    # On a CPU, training spends its time in matrix products over all tokens of a head. They are faster if queries, keys
-    # and values lie in memory as (E, B, N). The three methods below produce that layout and change no result.
-
     def _features_first(self, x: Tensor) -> bool:
-        """Whether queries, keys and values are laid out as (E, B, N): only in training on a CPU."""
+        """Whether queries, keys and values lie in memory as (E, B, N), which makes training on a CPU faster."""
         if self.variant == "softmax" or not torch.is_grad_enabled() or torch.compiler.is_compiling():
             return False
         if x.device.type != "cpu" or ops.runs_kernels(x):
@@ -178,6 +168,16 @@ class TemporalOperatorAttention(Attention):
     def extra_repr(self) -> str:
         """Options shown in the module's repr."""
         return f"{super().extra_repr()}, variant={self.variant!r}, score_norm={self.score_norm!r}"
+
+
+def _check_norms(variant: Variant, score_norm: ScoreNorm, gate_norm: ops.GateNorm) -> None:
+    check_choice("variant", variant, ops.ACTIVATIONS)
+    check_choice("score_norm", score_norm, SCORE_NORMS)
+    check_choice("gate_norm", gate_norm, ops.GATE_NORMS)
+    if gate_norm != "none" and variant != "gated":
+        raise ValueError(f"gate_norm requires variant='gated', got variant={variant!r}; leave gate_norm out.")
+    if score_norm == "bounded" and variant == "softmax":
+        raise ValueError("score_norm='bounded' requires variant='relu' or 'gated', got 'softmax'; use 'rms'.")
 
 
 def _visible_count(factors: ScoreFactors, masks: Masks) -> Tensor | int:

@@ -39,16 +39,10 @@ def fixed_keys(num_queries: int, num_keys: int, count: int, device: torch.device
 
 
 def top_queries(q: Tensor, k: Tensor, sample: Tensor, count: int) -> Tensor:
-    """Return the queries per head whose scores on sampled keys are farthest from uniform: indices (B, H, T).
+    """Return the T = `count` queries per head whose scores on sampled keys are farthest from uniform: (B, H, T).
 
-    The measure of a query is max_s q·k_s - (1 / N) Σ_s q·k_s over its sampled keys s. The divisor is N, as in the
-    authors' code, not U. No gradient flows through the choice.
-
-    Args:
-        q: (B, M, H, D).
-        k: (B, N, H, D).
-        sample: Sampled keys of each query, (M, U).
-        count: Number T of queries to choose.
+    The measure of a query in q (B, M, H, D) is max_s q·k_s - (1 / N) Σ_s q·k_s over its keys s in `sample` (M, U). The
+    divisor is N, as in the authors' code, not U. No gradient flows through the choice.
     """
     q, k = (x.detach().transpose(1, 2) for x in (q, k))  # (B, H, M or N, D)
     num_keys = k.shape[2]
@@ -139,11 +133,6 @@ class ProbSparseAttention(Attention):
         """Return "none": the layer uses no backend of `toa.ops`."""
         return "none"
 
-    def sample_keys(self, num_queries: int, num_keys: int, device: torch.device) -> Tensor:
-        """Return the sampled keys of each query, (M, U): drawn in training, fixed in evaluation."""
-        sample = draw_keys if self.training else fixed_keys
-        return sample(num_queries, num_keys, sparse_count(num_keys, self.factor), device)
-
     def _mixing(self, query: Tensor, factors: ScoreFactors, masks: Masks) -> Mixing:
         for name, mask in (("key_padding_mask", masks.padding), ("pair_mask", masks.pair)):
             if mask is not None:
@@ -152,7 +141,8 @@ class ProbSparseAttention(Attention):
                     "leave it out or use another attention."
                 )
         q, k = factors.q, factors.k
-        sample = self.sample_keys(q.shape[1], k.shape[1], q.device)
+        sample_keys = draw_keys if self.training else fixed_keys
+        sample = sample_keys(q.shape[1], k.shape[1], sparse_count(k.shape[1], self.factor), q.device)
         top = top_queries(q, k, sample, sparse_count(q.shape[1], self.factor))
 
         def mix(values: Tensor, dropout_p: float) -> Tensor:

@@ -31,7 +31,7 @@ class AttentionEntry:
     """A named attention: its class, the arguments that the name fixes, and the options that it does not use."""
 
     layer: type[Attention]
-    fixed: Mapping[str, Any]
+    fixed: Mapping[str, str]
     unused: tuple[str, ...]
 
     @property
@@ -99,7 +99,7 @@ class AttentionSpec:
                     f"its options: {', '.join(known)}."
                 )
 
-    def options(self) -> dict[str, Any]:
+    def options(self) -> dict[str, object]:
         """Return the options that are set."""
         pairs = ((f.name, getattr(self, f.name)) for f in fields(self) if f.name != "name")
         return {name: value for name, value in pairs if value is not None}
@@ -115,7 +115,7 @@ class AttentionSpec:
     ) -> Attention:
         """Build the layer in the sizes of a backbone."""
         entry = ATTENTIONS[self.name]
-        options = {"dropout": dropout, "causal": causal, **entry.fixed, **self.options()}
+        options: dict[str, Any] = {"dropout": dropout, "causal": causal, **entry.fixed, **self.options()}
         return entry.layer(embed_dim, num_heads, num_tokens, **options)
 
 
