@@ -24,6 +24,7 @@ from toa import ops
 from toa.experiments.op_cost import DTYPES
 from toa.experiments.op_run import OpRun, refusals, run_ops
 from toa.experiments.records import Record
+from toa.ops.attention.definitions import describe
 
 
 def show(record: Record, console: Console) -> None:
@@ -67,8 +68,12 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--width", type=int, default=64, help="of a head")
     parser.add_argument("--dtype", choices=list(DTYPES), help="bfloat16 on CUDA, float32 elsewhere, if not given")
     parser.add_argument("--tf32", action=argparse.BooleanOptionalAction, default=True, help="in float32 on CUDA")
-    parser.add_argument("--score-norm", default="none", choices=ops.SCORE_NORMS)
-    parser.add_argument("--gate-norm", default="none", choices=ops.GATE_NORMS)
+    parser.add_argument(
+        "--score-norm", default="none", choices=ops.SCORE_NORMS, help=f"divisor of a row: {describe(ops.SCORE_NORMS)}"
+    )
+    parser.add_argument(
+        "--gate-norm", default="none", choices=ops.GATE_NORMS, help=f"divisor of a row: {describe(ops.GATE_NORMS)}"
+    )
     parser.add_argument("--causal", action="store_true")
     parser.add_argument("--seconds", type=float, default=0.3, help="about so long each is timed")
     parser.add_argument("--budget", type=float, help="GiB that the reference may take; 32 on CUDA, 1 elsewhere")

@@ -1,10 +1,10 @@
-"""Tiles of the fused attention kernels: each of a grid compiled, checked and timed, beside the one that is taken now.
+"""Tiles of the attention kernels: compile, check and time each tile of a grid, and compare with the present one.
 
     python benchmarks/tiles.py [--tokens 4096] [--batch 8] [--heads 8] [--width 64] [--dtype bfloat16] [--norm rms]
         [--activations relu gated] [--kernels forward keys queries] [--tiles 64,64,4,3 …] [--workers N] [--out FILE]
 
 The winners belong in `_TUNED` of `toa.ops.attention.tiles`; nothing is searched for when a program runs. Compiling
-takes longest and goes on in several processes, which leave what they compile in Triton's cache. What is timed is a CUDA
+takes longest and runs in several processes, which fill Triton's cache. What is timed is a CUDA
 graph, since launches would hide what short kernels take: forward, or forward and both kernels of backward, one of them
 varied. A tile whose results are not those of the present one, or that does not fit the chip, is said to be so and not
 ranked.
