@@ -19,6 +19,7 @@ from rich.console import Console
 from toa import ops
 from toa._console import make_table
 from toa.experiments.records import Record
+from toa.ops.attention.definitions import describe
 from toa_bench.op_cost import DTYPES
 from toa_bench.op_run import OpRun, refusals, run_ops
 from toa_bench.script import command_line, exit_on_error, make_console, make_parser
@@ -50,8 +51,8 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--heads", type=int, default=8)
     parser.add_argument("--width", type=int, default=64, help="per head")
     parser.add_argument("--dtype", choices=list(DTYPES), help="default: bfloat16 on CUDA, else float32")
-    parser.add_argument("--score-norm", default="none", choices=ops.SCORE_NORMS)
-    parser.add_argument("--gate-norm", default="none", choices=ops.GATE_NORMS)
+    parser.add_argument("--score-norm", default="none", choices=ops.SCORE_NORMS, help=describe(ops.SCORE_NORMS))
+    parser.add_argument("--gate-norm", default="none", choices=ops.GATE_NORMS, help=describe(ops.GATE_NORMS))
     parser.add_argument("--causal", action="store_true")
     parser.add_argument("--seconds", type=float, default=0.3, help="approximate time per case")
     parser.add_argument("--budget", type=float, help="GiB that the reference may use; default: 32 on CUDA, else 1")

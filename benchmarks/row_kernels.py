@@ -27,7 +27,7 @@ LEAST_GAIN = 0.03
 
 
 def time_block(args: argparse.Namespace, disabled: tuple[str, ...]) -> float:
-    """Median milliseconds of a step without some kernels, in a model and a CUDA graph of its own."""
+    """Median milliseconds of a step without some kernels, in a new model and CUDA graph."""
     case, device = CASES["patchtst-128"], torch.device("cuda")
     config = case.config(args.attention, tf32=True, compiled=False, seed=args.seed)
     disable_kernels(*disabled)

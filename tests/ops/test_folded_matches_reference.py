@@ -116,7 +116,7 @@ def test_blocked_scores_match_reference(monkeypatch, activation, causal, budget)
     )
     assert_backends_agree(problem)
     # forward and backward loop over the same blocks
-    assert [len(walk) for walk in blocks] == [BUDGETS[budget]] * 2
+    assert [len(each) for each in blocks] == [BUDGETS[budget]] * 2
 
 
 @pytest.mark.parametrize("budget", [1, 7, 12, 35, 36, 70, 71, 10**6])

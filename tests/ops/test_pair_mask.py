@@ -13,7 +13,7 @@ BACKENDS = ("folded", "reference")
 
 
 def masked_problem(*, shared: bool = False, hard: bool = True, **options: Any) -> Problem:
-    """A problem with a mask of pairs among its leaves: of zeros and ones, or with fractions between."""
+    """A problem with a pair mask among its leaves: zeros and ones if `hard`, else fractions too."""
     problem = make_problem(**options)
     batch, m = problem.leaves["q"].shape[:2]
     mask = torch.rand(1 if shared else batch, m, problem.leaves["k"].shape[1], dtype=torch.float64)
@@ -51,7 +51,7 @@ def test_a_mask_shared_by_the_batch_is_that_mask_for_each_entry(activation, kind
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("activation", ACTIVATIONS)
-def test_a_mask_of_ones_is_no_mask(activation, backend) -> None:
+def test_a_mask_of_ones_changes_nothing(activation, backend) -> None:
     problem = make_problem(activation=activation, queries=3, padding="random")
     ones = torch.ones(1, 3, 5, dtype=torch.float64)
     masked = replace(problem, leaves={**problem.leaves, "pair_mask": ones.requires_grad_()})
@@ -59,7 +59,7 @@ def test_a_mask_of_ones_is_no_mask(activation, backend) -> None:
 
 
 def scores_of(problem: Problem) -> Tensor:
-    """Q Kᵀ S1, which a mask of pairs is laid over."""
+    """Q Kᵀ S1, the scores that a pair mask multiplies."""
     q, k, matrix = (problem.leaves[name].detach() for name in ("q", "k", "s1.matrix"))
     return torch.einsum("bmhd,bnhd->bhmn", q, k) @ matrix
 
@@ -95,7 +95,7 @@ def test_a_masked_pair_passes_nothing_to_s2(activation, backend) -> None:
         kernel = kernel * torch.nn.functional.softplus(right)
     values = torch.einsum("hnk,bkhe->bhne", problem.leaves["s2.matrix"], problem.leaves["v"])
     assert_near(problem.run(backend), ((kernel * mask) @ values).transpose(1, 2))
-    # its gradient is what the pair would have passed, kept or not
+    # the gradient of the mask is the pair's contribution, whether it is kept or not
     out = problem.run(backend)
     (got,) = torch.autograd.grad(out.sum(), [problem.leaves["pair_mask"]])
     assert_near(got, (kernel * values.sum(-1).unsqueeze(-2)).sum(1))
@@ -125,7 +125,7 @@ BAD = [
 
 
 @pytest.mark.parametrize(("mask", "parts"), BAD, ids=lambda x: x[0] if isinstance(x, tuple) else "")
-def test_a_misshapen_or_boolean_mask_is_refused(mask, parts) -> None:
+def test_a_pair_mask_of_a_wrong_shape_dtype_or_device_raises(mask, parts) -> None:
     q, k = torch.zeros(2, 3, 1, 2), torch.zeros(2, 4, 1, 2)
     with pytest.raises(ValueError, match=message(*parts)):
         ops.operator_attention(q, k, k, pair_mask=mask)

@@ -15,7 +15,7 @@ DTYPES = (torch.float32, torch.bfloat16)
 
 
 def literal(problem: Problem) -> Tensor:
-    """act(Q Kᵀ S1) S2 V with every product in the dtype of its inputs, as eager PyTorch would do it."""
+    """act(Q Kᵀ S1) S2 V with every product in the dtype of its inputs."""
     a: dict[str, Any] = problem.arguments()
     n = a["k"].shape[1]
 
@@ -43,7 +43,7 @@ def literal_results(problem: Problem) -> dict[str, Tensor]:
 
 
 def clear_of_the_kink(problem: Problem) -> Problem:
-    """All scores positive: rounding cannot switch a ReLU on or off, which no precision could bound."""
+    """A problem with positive scores only: rounding cannot move them past ReLU's kink."""
     leaves = {name: x.detach() if name == "v" else x.detach().abs() for name, x in problem.leaves.items()}
     return replace(problem, leaves={name: x.requires_grad_() for name, x in leaves.items()})
 
@@ -90,7 +90,7 @@ def test_folded_norms_are_about_as_accurate_as_reference(dtype, causal, options)
     smooth = {n for n in exact if activation == "softmax" or n.startswith(("output", "grad of gate", "grad of v"))}
     for name, got in low.results("folded").items():
         if name in smooth:
-            # the reference accumulates in float32 whatever the dtype: folded is granted some roundings of its own
+            # the reference always accumulates in float32: allow folded some more roundings
             assert_as_accurate(name, got, exact[name], plain[name], atol=4 * roundings(exact[name], dtype))
 
 
@@ -147,7 +147,7 @@ def test_row_norms_survive_queries_nearly_orthogonal_to_the_keys() -> None:
 
 
 @pytest.mark.parametrize("name", ["s1", "s2"])
-def test_a_layers_operator_must_be_turned_into_tensors(name) -> None:
+def test_an_operator_layer_raises_and_names_its_operator_method(name) -> None:
     q = torch.randn(1, 4, 2, 3)
     layer: dict[str, Any] = {name: DenseOperator(2, 4)}
     with pytest.raises(ValueError, match=message(name, "tensor", "DenseOperator", ".operator()")):

@@ -11,7 +11,7 @@ from toa.ops import Dense, operator_attention
 
 
 def by_hand(problem: Problem) -> torch.Tensor:
-    """The formula, one query and one key at a time, in Python numbers where it matters."""
+    """The formula, one query and one key at a time, in Python numbers."""
     a = problem.arguments()
     a = {name: x.detach() if isinstance(x, torch.Tensor) else x for name, x in a.items()}
     q, v = a["q"], a["v"]
@@ -80,7 +80,7 @@ def test_query_without_any_key_gets_zeros_and_finite_gradients(activation, backe
     mask = torch.tensor([[True, True, False, False]])
     problem = make_problem(batch=1, keys=4, activation=activation, score_norm="l2", causal=True, key_padding_mask=mask)
     results = problem.results(backend)
-    # queries 0 and 1 may only look at padding
+    # queries 0 and 1 see only padding
     assert (results["output"][:, :2] == 0).all()
     assert (results["output"][:, 2:] != 0).any()
     assert all(x.isfinite().all() for x in results.values())
@@ -119,11 +119,11 @@ def test_short_sequence_uses_the_leading_block(activation, backend) -> None:
 
 
 @pytest.mark.parametrize("backend", ["folded", "reference"])
-def test_raw_tensor_is_the_whole_operator_and_dense_an_offset(backend) -> None:
+def test_a_raw_tensor_is_the_operator_and_dense_is_its_offset_from_the_identity(backend) -> None:
     q, k, v = (torch.randn(1, 4, 2, 3, dtype=torch.float64) for _ in range(3))
     offset = torch.randn(2, 4, 4, dtype=torch.float64)
-    whole = operator_attention(q, k, v, offset + torch.eye(4), activation="relu", backend=backend)
-    assert_near(operator_attention(q, k, v, Dense(offset), activation="relu", backend=backend), whole)
+    matrix = operator_attention(q, k, v, offset + torch.eye(4), activation="relu", backend=backend)
+    assert_near(operator_attention(q, k, v, Dense(offset), activation="relu", backend=backend), matrix)
 
 
 @pytest.mark.parametrize("backend", ["folded", "reference"])

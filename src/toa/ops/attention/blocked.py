@@ -177,7 +177,7 @@ class ScoreBlock(NamedTuple):
     """The scores of a block of queries, in few passes over them; its weights are scores ⊙ slope, times `factor`.
 
     `slope` is the gate, or 1 without one, times the dropout factor where the score is positive, and 0 elsewhere.
-    `gate_scores` are normalised. Of each row, `factor` multiplies the weights, and `gate_factor` multiplies the
+    `gate_scores` are normalised. For each row, `factor` multiplies the weights, and `gate_factor` multiplies the
     gradient of `gate_scores`; it includes the factor of scores that dropout keeps.
     """
 
@@ -237,8 +237,8 @@ class ScoreBlock(NamedTuple):
             grad_gate = _where_positive(grad_weights * self.scores, self.slope)
             grad_gate = torch.ops.aten.softplus_backward(grad_gate, self.gate_scores, 1.0, SOFTPLUS_LINEAR)
             if norms.gate is not None:
-                beside = (grad_gate * self.gate_scores).sum(-1, keepdim=True)
-                grad_gate = _minus(grad_gate, self.gate_scores, beside * (norms.gate.share / norms.gate.gain**2))
+                total = (grad_gate * self.gate_scores).sum(-1, keepdim=True)
+                grad_gate = _minus(grad_gate, self.gate_scores, total * (norms.gate.share / norms.gate.gain**2))
             grad_gate_q = gate_k @ grad_gate.mT
             if self.gate_factor is not None:
                 grad_gate_q, gate_q = _times(grad_gate_q, self.gate_factor.mT), gate_q * self.gate_factor.mT

@@ -106,3 +106,8 @@ SCORE_NORMS: Mapping[str, Normaliser] = {
     "rms": replace(_RMS, formula="n sqrt(1 + ‖row‖² / n)", per_key=True),
 }
 GATE_NORMS: Mapping[str, Normaliser] = {"none": _NONE, "l2": _L2, "rms": _RMS}
+
+
+def describe(entries: Mapping[str, ActivationEntry] | Mapping[str, Normaliser]) -> str:
+    """The names of a table with their formulas, for help texts."""
+    return "; ".join(f"{name}: {entry.formula}" for name, entry in entries.items())

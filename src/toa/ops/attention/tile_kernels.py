@@ -262,14 +262,12 @@ def backward_keys_kernel(
     HALF: tl.constexpr = key.dtype == tl.float16
     SCALED: tl.constexpr = HALF or NORM or GATE_NORM
     GATE_SCALED: tl.constexpr = HALF or GATE_NORM or not GATED
-    inner = scale if SCALED else 1.0
-    outer = 1.0 if SCALED else scale
+    inner, outer = scale if SCALED else 1.0, 1.0 if SCALED else scale
     gate_inner = gate_scale if GATE_SCALED else 1.0
     unit = 1.0 if GATE_SCALED else gate_scale
     gate_key = load_tile(gate_k, b, h, columns, N, gk_b, gk_n, gk_h, g, G) if GATED else key
     drop_seed = tl.load(seed) if DROPOUT else 0
-    total_gate = tl.zeros((BLOCK_N, G), tl.float32)
-    total_key = tl.zeros((BLOCK_N, D), tl.float32)
+    total_key, total_gate = tl.zeros((BLOCK_N, D), tl.float32), tl.zeros((BLOCK_N, G), tl.float32)
     total_value = tl.zeros((BLOCK_N, E), tl.float32)
     begin = (tl.program_id(1) * BLOCK_N) // BLOCK_M * BLOCK_M if CAUSAL else 0
     for first in range(begin, M, BLOCK_M):
@@ -286,12 +284,13 @@ def backward_keys_kernel(
         )  # fmt: skip
         if NORM:
             grad_left = (grad_left - left * (_load_row(alongs, places, rows, M) / unit)) * (norm / gain)
-        if GATE_NORM:
-            grad_right = (grad_right - right * _load_row(gate_alongs, places, rows, M)) * gate_norm
-        grad_left, grad_right = grad_left.to(key.dtype), grad_right.to(key.dtype)
+        grad_left = grad_left.to(key.dtype)
         total_value += tl.dot(weights.to(grad.dtype), grad, input_precision=PRECISION)
         total_key += tl.dot(grad_left, query, input_precision=PRECISION)
+        if GATE_NORM:
+            grad_right = (grad_right - right * _load_row(gate_alongs, places, rows, M)) * gate_norm
         if GATED:
+            grad_right = grad_right.to(key.dtype)
             total_gate += tl.dot(grad_right, gate_query, input_precision=PRECISION)
         if ONE_TILE:
             grad_query = tl.dot(tl.trans(grad_left), key, input_precision=PRECISION) * (scale * unit)
