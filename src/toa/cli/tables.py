@@ -70,9 +70,7 @@ def fitted(
     given = {name: value for name, value in options.items() if value not in (None, [])}
     if model is not None:
         for name in given:
-            raise ValueError(
-                f"--{name.replace('_', '-')} goes with training, got it beside --model; leave it out."
-            )
+            raise ValueError(f"--{name.replace('_', '-')} goes with training, got it beside --model; leave it out.")
         return kind.load(model, device=None if device == "auto" else device)
     made = kind(**given, device=device, progress=True)
     return made.fit(data, labels)
