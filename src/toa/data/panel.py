@@ -91,6 +91,8 @@ class Panel:
 
     def tail(self, rows: int) -> "Panel":
         """The last rows of each series."""
+        if max(self.lengths) <= rows:
+            return self
         return replace(
             self,
             values=tuple(values[-rows:] for values in self.values),

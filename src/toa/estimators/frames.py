@@ -77,13 +77,14 @@ def read_panel(
         columns = [_column(frame, wanted, name) for wanted in values]
     if not columns:
         raise ValueError(f"{name} must have at least one column of values, got only ids and times.")
+    names = list(map(str, columns))
     ids = None
     if id is not None:
         ids = frame.get_column(_column(frame, id, name)).to_native()
         ids = ids if isinstance(ids, pd.Series) else np.asarray(ids)
     return make_panel(
-        _numbers([frame.get_column(column).to_numpy() for column in columns], list(map(str, columns)), name),
-        list(map(str, columns)),
+        _numbers([frame.get_column(column).to_numpy() for column in columns], names, name),
+        names,
         ids=ids,
         times=None if time is None else _times(frame.get_column(_column(frame, time, name)), time, name),
         freq=freq,
