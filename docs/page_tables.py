@@ -196,11 +196,12 @@ VARIANTS = ("softmax", "hyperglu-dplr", "toa-softmax", "toa-relu", "toa-relu-nos
 @functools.cache
 def compared(protocol: str) -> str:
     """What `toa compare` prints."""
-    from toa.report.comparison import markdown_table, system_table
-    from toa.report.statistics import collect, compare, read_results
+    from toa.report.comparison import system_table
+    from toa.report.statistics import collect, compare
 
-    scores = collect(read_results([RESULTS / "classification" / f"{protocol}.jsonl"]), "accuracy")
-    return "\n".join(markdown_table(system_table(scores, compare(scores, "softmax"), "softmax")))
+    scores = collect(read_records(f"classification/{protocol}.jsonl"), "accuracy")
+    titles, *rows = system_table(scores, compare(scores, "softmax"), "softmax")
+    return table(titles, rows)
 
 
 def accuracies(protocol: str) -> dict[str, dict[str, list[float]]]:
