@@ -19,7 +19,7 @@ from toa import ops
 ROOT = Path(__file__).parents[1]
 
 ACTIVATIONS = ("softmax", "relu", "gated")
-# kinds of S: absent, a plain tensor, or one of the structured operators
+# what S may be: absent, a plain tensor, or one of the structured operators
 KINDS = ("none", "raw", "dense", "dplr", "toeplitz")
 LENGTHS = (1, 2, 63, 64, 65)
 # every activation with every normaliser it takes

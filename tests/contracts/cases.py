@@ -81,5 +81,5 @@ CASES = [
     for name in (ATTENTIONS if entry.takes_attention else (None,))
 ]
 CASES.append(Case("patchtst", "toa-gated", OPTIONS))
-# models that consist of a backbone and a head
+# those that are a backbone and a head
 BACKBONES = [case for case in CASES if MODELS[case.model].published is not None]

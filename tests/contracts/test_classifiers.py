@@ -35,7 +35,7 @@ class Case(NamedTuple):
 
 
 CASES = [Case(model, name, PATCHES if model == "patchtst" else {}) for model in CLASSIFIERS for name in ATTENTIONS]
-# batch norm in the blocks, which must leave out the padding
+# batch norm in the blocks, which has to leave padding out
 CASES.append(Case("patchtst", "toa-gated", {**PATCHES, "style": "official"}))
 every_classifier = pytest.mark.parametrize("case", CASES, ids=str)
 

@@ -112,7 +112,7 @@ def test_wrong_series_raise(model: str):
             built(torch.zeros(2, LENGTH, 4))
 
 
-def test_unknown_names_raise():
+def test_unknown_names_are_refused():
     with pytest.raises(ValueError, match=message("unknown reconstruction model 'dlinear'; known: patchtst, itr")):
         build("dlinear")
     with pytest.raises(ValueError, match=message("unknown setting 'd_model' of model 'transformer'; known: embed_dim")):
