@@ -197,12 +197,11 @@ VARIANTS = ("softmax", "hyperglu-dplr", "toa-softmax", "toa-relu", "toa-relu-nos
 def compared(protocol: str) -> str:
     """What `toa compare` prints."""
     from toa.report.comparison import system_table
-    from toa.report.evidence import read_records as read_all
     from toa.report.statistics import collect, compare
-    from toa.report.tables import markdown_table
 
-    scores = collect(read_all([RESULTS / "classification" / f"{protocol}.jsonl"]), "accuracy")
-    return "\n".join(markdown_table(system_table(scores, compare(scores, "softmax"), "softmax")))
+    scores = collect(read_records(f"classification/{protocol}.jsonl"), "accuracy")
+    titles, *rows = system_table(scores, compare(scores, "softmax"), "softmax")
+    return table(titles, rows)
 
 
 def accuracies(protocol: str) -> dict[str, dict[str, list[float]]]:
