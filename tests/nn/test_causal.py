@@ -14,7 +14,7 @@ SPECS = [
         for structure in ("dplr", "toeplitz")
     ),
     *(
-        AttentionSpec(name=f"toa-{variant}", score_norm=norm)
+        AttentionSpec(name=f"toa-{variant}", score_norm=norm)  # type: ignore[arg-type]
         for variant in ops.ACTIVATIONS
         for norm in ops.SCORE_NORMS
         if norm != "none"

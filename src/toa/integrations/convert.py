@@ -148,8 +148,8 @@ def _make_layer(parts: AttentionParts, spec: AttentionSpec, num_tokens: int) -> 
         vdim=parts.v.in_features,
         bias=_has_bias(parts.q) or _has_bias(parts.k),
         causal=parts.causal,
-        **entry.fixed,
-        **options,
+        **entry.fixed,  # type: ignore[arg-type]
+        **options,  # type: ignore[arg-type]
     )
     layer = layer.to(device=parts.q.weight.device, dtype=parts.q.weight.dtype)
     if layer.q_proj.out_features == parts.q.out_features:
