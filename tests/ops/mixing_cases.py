@@ -141,17 +141,17 @@ def test_a_dropped_operator_is_the_same_matrix_in_mix_dense_and_offset() -> None
 
 @pytest.mark.parametrize(("tokens", "sharing"), [(20, "pass"), (70, "operator")])
 def test_generator_makes_a_training_pass_reproducible(tokens, sharing) -> None:
-    x = torch.randn(2, tokens, 8, device=DEVICE)
+    x = torch.randn(1, tokens, 8, device=DEVICE)
 
-    def outputs(seed: int) -> list[Tensor]:
+    def outputs(seed: int, passes: int = 2) -> list[Tensor]:
         torch.manual_seed(1)
         generator = torch.Generator(DEVICE).manual_seed(seed)
         layer = TemporalOperatorAttention(8, 2, tokens, operator_std=1.0, generator=generator, sor_sharing=sharing)
         layer.to(DEVICE)
         torch.manual_seed(seed + 100)  # the default generator must not matter
-        return [layer(x, x, x)[0] for _ in range(2)]
+        return [layer(x, x, x)[0] for _ in range(passes)]
 
-    first, again, other = outputs(3), outputs(3), outputs(4)
+    first, again, other = outputs(3), outputs(3), outputs(4, passes=1)
     assert torch.equal(first[0], again[0])
     assert torch.equal(first[1], again[1])
     assert not torch.equal(first[0], first[1])
@@ -160,7 +160,7 @@ def test_generator_makes_a_training_pass_reproducible(tokens, sharing) -> None:
 
 # the compiler itself calls deprecated functions of PyTorch
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-@pytest.mark.parametrize("dropped", [True, False])
+@pytest.mark.parametrize("dropped", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_mixing_is_registered_correctly(dropped) -> None:
     drop = make_drop([0.3, 0.6]) if dropped else (None, None)
     views = (normal(2, 2, 9, 5, dtype=torch.float16).transpose(1, 2), normal(2, 11, 11)[:, :9, :9])
@@ -190,7 +190,7 @@ def kept_bytes(layer: torch.nn.Module, x: Tensor) -> int:
 
 @pytest.mark.parametrize(("variant", "tensors"), [("relu", 6), ("gated", 9)])
 def test_a_layer_keeps_few_tensors_of_tokens_and_no_operator_for_backward(variant, tensors) -> None:
-    batch, tokens, width = 2, 96, 64
+    batch, tokens, width = 2 if ON_GPU else 1, 96, 64
     norms: dict[str, Any] = {"score_norm": "rms"} | ({"gate_norm": "rms"} if variant == "gated" else {})
     layer = TemporalOperatorAttention(width, 4, tokens, variant, dropout=0.1, **norms).to(DEVICE)
     x = torch.randn(batch, tokens, width, device=DEVICE)

@@ -89,8 +89,8 @@ def dropped(*numbers: float | None) -> list[EntryDrop | None]:
     ],
 )
 def test_operators_dropped_in_the_kernel_are_those_dropped_beforehand(activation, rates, queries):
-    q, k, v = normal(3, queries, 2, 4, seed=1), normal(3, 9, 2, 4, seed=2), normal(3, 9, 2, 5, seed=3)
-    gates = (normal(3, queries, 2, 3, seed=4), normal(3, 9, 2, 3, seed=5)) if activation == "gated" else ()
+    q, k, v = normal(2, queries, 2, 4, seed=1), normal(2, 9, 2, 4, seed=2), normal(2, 9, 2, 5, seed=3)
+    gates = (normal(2, queries, 2, 3, seed=4), normal(2, 9, 2, 3, seed=5)) if activation == "gated" else ()
     # operators for more tokens than the sequence has
     weights = [0.3 * normal(2, 11, 11, seed=6 + place) for place in range(len(rates))]
     tensors = [x.requires_grad_() for x in (q, k, v, *gates, *weights)]

@@ -275,8 +275,8 @@ def backward_keys_kernel(
         places = bh.to(tl.int64) * M + rows
         query = load_tile(q, b, h, rows, M, q_b, q_n, q_h, d, D)
         grad = load_tile(grad_out, b, h, rows, M, go_b, go_n, go_h, e, E)
-        gate_query = load_tile(gate_q, b, h, rows, M, gq_b, gq_n, gq_h, g, G) if GATED else query
         factor, norm = _scaled_rows(factors, places, rows, M, inner, NORM)
+        gate_query = load_tile(gate_q, b, h, rows, M, gq_b, gq_n, gq_h, g, G) if GATED else query
         gate_factor, gate_norm = _scaled_rows(gate_factors, places, rows, M, gate_inner, GATE_NORM)
         weights, left, right, grad_left, grad_right = _pair_gradients(
             key, query, value, grad, gate_key, gate_query, factor, gate_factor, unit, rows[None, :], columns[:, None],
