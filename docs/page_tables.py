@@ -22,6 +22,7 @@ from typing import Any
 
 from performance_tables import TABLES as PERFORMANCE
 from performance_tables import performance_table, speed_summary, table
+from toa_bench.search import FAMILIES, SIZES, choose, rank_trials, read_plan, read_trials
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "results"
@@ -36,6 +37,7 @@ PAGES = (
             "classification",
             "demixing",
             "forecasting",
+            "search",
         )
     ),
 )
@@ -297,12 +299,44 @@ def demixing_table() -> str:
     return table(["system", *map(str, seeds), "median", "published"], rows)
 
 
+# the search
+
+
+def search_choice() -> str:
+    """The chosen trial per backbone, size and family, with its mean over the datasets of that size."""
+    plan, found = read_plan(), read_trials()
+    rows = []
+    for backbone in plan.backbones():
+        for (family, size), result in choose(plan, found, backbone).items():
+            rows.append([BACKBONES[backbone], size, family, f"`{result.trial}`", f"{result.means[size]:.4f}"])
+    return table(["backbone", "datasets", "family", "chosen trial", "validation"], rows, left=4)
+
+
+def search_trials() -> str:
+    """Every complete trial, the best first."""
+    plan, found = read_plan(), read_trials()
+    parts = []
+    for backbone in plan.backbones():
+        for family in FAMILIES:
+            rows = []
+            for result in rank_trials(plan, found, backbone, family):
+                means = [f"{result.means[size]:.4f}" for size in SIZES]
+                rises = ", ".join(f"{100 * value:.1f}" for value in result.without_operators.values())
+                ratios = [f"{result.ratios[name]:.4f}" for name in plan.datasets]
+                rows.append([f"`{result.trial}`", *means, *ratios, rises])
+            if rows:
+                titles = ["trial", *SIZES, *plan.datasets, "M = 0, %"]
+                parts.append(f"### {BACKBONES[backbone]}, {family}\n\n{table(titles, rows)}")
+    return "\n\n".join(parts)
+
+
 def all_tables() -> dict[str, Callable[[], str]]:
     """Every table by name."""
     found: dict[str, Callable[[], str]] = {name: partial(performance_table, name) for name in PERFORMANCE}
     found |= {"speed-summary": speed_summary, "forecast-summary": forecast_summary, "without-sor": sor_table}
     found |= {"window-ranges": window_ranges, "demixing": demixing_table, "accuracy": accuracy_table}
     found |= {"classification-search": classification_search}
+    found |= {"search-choice": search_choice, "search-trials": search_trials}
     found |= {name: partial(other_runs, name) for name in ("other-protocols", "subsets")}
     found |= {f"compared-{protocol}": partial(compared, protocol) for protocol in UEA}
     for dataset in ("MSL", "SMD-machine-1-6", "SMD-machine-2-1"):

@@ -60,7 +60,7 @@ def test_help_shows_examples(command):
     assert code == 0
     assert f"toa {command} " in text
     assert "--model" in text
-    assert "patchtst, itransformer" in text
+    assert "itransformer, patchtst" in text
     assert "toa-gated" in text
 
 

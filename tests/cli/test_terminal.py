@@ -1,13 +1,12 @@
 import subprocess
 import sys
-from importlib import import_module
 
 import pytest
 import typer
 
 from tests.support import ROOT
 from toa._console import is_first, make_console
-from toa.cli.terminal import CHOICES, clear_errors
+from toa.cli.terminal import CHOICES, clear_errors, list_choices
 
 
 @pytest.mark.parametrize(
@@ -47,8 +46,9 @@ def test_only_the_first_process_of_a_distributed_run_prints(monkeypatch, capsys,
 
 @pytest.mark.parametrize("name", CHOICES)
 def test_every_name_in_braces_has_choices(name):
-    module, _, attribute = CHOICES[name].partition(":")
-    assert all(isinstance(choice, str) for choice in getattr(import_module(module), attribute))
+    choices = list_choices(name)
+    assert choices
+    assert all(isinstance(choice, str) for choice in choices)
 
 
 def test_the_command_line_loads_heavy_packages_only_on_use():

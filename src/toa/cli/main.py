@@ -42,7 +42,7 @@ app = typer.Typer(
 
 app.add_typer(data_app, name="data")
 app.add_typer(bench_app, name="bench")
-app.command()(run)
+app.command(cls=ChoicesCommand)(run)
 app.command()(reproduce)
 app.command()(compare)
 app.command()(report)

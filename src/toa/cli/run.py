@@ -14,15 +14,6 @@ from toa._checks import check_choice
 from toa._console import is_first, make_console, show_epochs
 from toa.cli.terminal import clear_errors
 
-# written out, so that --help need not import the registries
-_MODELS = "patchtst, itransformer, transformer, duet, informer, autoformer, dlinear or tsmixer"
-_ATTENTIONS = "softmax, toa-softmax, toa-relu, toa-gated or hyperglu"
-_PROTOCOLS = (
-    "toa-paper; for forecast also toa, patchtst-336, patchtst-512, itransformer-96, itransformer-pems, duet-search, "
-    "duet-unified-96 or tslib-96; for anomaly also tslib; for classify also "
-    "strict or tslib-uea"
-)
-
 DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
 
 
@@ -41,16 +32,22 @@ def run(
     ] = None,
     label_file: Annotated[Path | None, typer.Option(help="Its labels, 0 and 1; only for anomaly.")] = None,
     backbone: Annotated[
-        str, typer.Option(help=f"Model: {_MODELS}; for anomaly and classify the first three.")
+        str, typer.Option(help="Model: {backbones}; for anomaly and classify: {classifiers}.")
     ] = "patchtst",
     attention: Annotated[
         str | None,
         typer.Option(
-            help=f"Its attention: {_ATTENTIONS}; toa-gated if not given. dlinear, tsmixer, informer and autoformer "
-            "have no choice of attention."
+            help="Its attention: {attentions}; the protocol's default if not given. dlinear, tsmixer, informer and "
+            "autoformer have no choice of attention."
         ),
     ] = None,
-    protocol: Annotated[str, typer.Option(help=f"Settings: {_PROTOCOLS}.")] = "toa-paper",
+    protocol: Annotated[
+        str,
+        typer.Option(
+            help="Settings. For forecast: {forecast_protocols}; for anomaly: {anomaly_protocols}; for classify: "
+            "{classify_protocols}."
+        ),
+    ] = "toa-paper",
     seed: Annotated[int | None, typer.Option(help="Random seed; the protocol's if not given.")] = None,
     change: Annotated[
         list[str] | None,

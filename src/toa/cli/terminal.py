@@ -36,16 +36,20 @@ CHOICES = {
     "reconstructors": "toa.models:backbone_names:reconstruct",
     "classifiers": "toa.models:backbone_names:classify",
     "attentions": "toa.nn:ATTENTIONS",
+    "forecast_protocols": "toa.experiments:protocol_names:forecast",
+    "anomaly_protocols": "toa.experiments:protocol_names:anomaly",
+    "classify_protocols": "toa.experiments:protocol_names:classify",
     "activations": "toa.ops:ACTIVATIONS",
     "dtypes": "toa_bench.op_cost:DTYPES",
     "efficiency_rows": "toa.experiments.step_run:ROWS",
 }
 
 
-def _choices(match: re.Match[str]) -> str:
-    module, name, *arguments = CHOICES[match[1]].split(":")
-    listed = getattr(import_module(module), name)
-    return ", ".join(listed(*arguments) if arguments else listed)
+def list_choices(name: str) -> list[str]:
+    """The choices of a name in `CHOICES`."""
+    module, attribute, *arguments = CHOICES[name].split(":")
+    listed = getattr(import_module(module), attribute)
+    return list(listed(*arguments) if arguments else listed)
 
 
 class ChoicesCommand(TyperCommand):
@@ -58,5 +62,5 @@ class ChoicesCommand(TyperCommand):
         """Fill in the choices, then write the help."""
         for param in self.params:
             if text := getattr(param, "help", None):
-                param.help = re.sub(r"\{(\w+)\}", _choices, text)  # type: ignore[attr-defined]
+                param.help = re.sub(r"\{(\w+)\}", lambda match: ", ".join(list_choices(match[1])), text)  # type: ignore[attr-defined]
         super().format_help(ctx, formatter)

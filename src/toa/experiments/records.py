@@ -6,7 +6,6 @@ import platform
 import shlex
 import subprocess
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,7 +40,7 @@ def make_record(task: Task, config: Any, result: Result, command: Sequence[str])
         "task": task.name,
         "name": config.name,
         # as read from a file: tuples become lists
-        "config": json.loads(json.dumps(asdict(config))),
+        "config": json.loads(json.dumps(hashed_values(config))),
         "config_hash": config_hash(config),
         "data_checksum": result.evaluation.data_checksum,
         "metrics": dict(result.evaluation.metrics),

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from toa._checks import check_choice
+from toa._config import hashed_values
 from toa.experiments.claims import CLAIM
 from toa.experiments.outcomes import ERROR
 from toa.experiments.records import RECORD, Record, check_record, read_record
@@ -263,7 +264,7 @@ def _checked_config(record: Record) -> tuple[Any, tuple[str, ...]]:
         # without the long list of known names
         short = str(error).partition("; known:")[0].rstrip(".")
         raise ValueError(f"another version wrote it ({short}); repeat its command to run it again.") from None
-    return config, tuple(_missing_keys(asdict(config), values))
+    return config, tuple(_missing_keys(hashed_values(config), values))
 
 
 def _missing_keys(complete: Mapping[str, Any], found: Mapping[str, Any], prefix: str = "") -> Iterator[str]:

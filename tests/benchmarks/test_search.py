@@ -1,0 +1,100 @@
+"""The stored search: equal budgets, no test error, and the protocol `toa` is what its rule chooses."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.support import ROOT, message
+from toa.experiments import resolve
+from toa_bench.search import FAMILIES, TRIALS, choose, rank_trials, read_plan, read_trial, read_trials
+
+PLAN = read_plan()
+
+
+def test_softmax_and_toa_get_the_same_number_of_trials():
+    for stage in PLAN.stages.values():
+        for backbone, families in stage.items():
+            assert len(families["softmax"]) == len(families["toa"]), backbone
+
+
+def test_no_stored_trial_has_a_test_error():
+    for row in read_trials().values():
+        assert "--set test=false" in row["command"]
+        assert not {"metrics", "mse", "test"} & row.keys()
+
+
+def test_every_trial_of_the_plan_resolves():
+    for line in PLAN.run_lines(list(PLAN.stages)):
+        assert "test=false" in line
+    for backbone in PLAN.backbones():
+        for family in FAMILIES:
+            for trial in PLAN.trials(backbone, family):
+                attention, *settings = trial.split()
+                names: dict[str, Any] = {"dataset": "ETTh1", "horizon": 96, "backbone": backbone}
+                config = resolve("forecast", "toa-paper", attention=attention, changes=settings, **names)
+                assert config.attention.name == attention
+
+
+@pytest.mark.parametrize("backbone", ["itransformer", "duet"])
+def test_the_protocol_toa_is_the_choice_of_the_search(backbone):
+    chosen = choose(PLAN, read_trials(), backbone)
+    assert len(chosen) == 4
+    for (family, size), result in chosen.items():
+        attention, *settings = result.trial.split()
+        for dataset in ("ETTh2", "Exchange") if size == "small" else ("ETTm2", "Weather"):
+            names: dict[str, Any] = {"dataset": dataset, "horizon": 192, "backbone": backbone, "attention": attention}
+            searched = resolve("forecast", "toa-paper", changes=settings, **names)
+            assert resolve("forecast", "toa", **names) == replace(searched, protocol="toa"), (family, size)
+
+
+def test_a_run_with_a_test_error_is_refused():
+    record = {"config": {"backbone": "duet"}, "metrics": {"val_mse": 1.0, "mse": 1.0}, "command": ""}
+    with pytest.raises(ValueError, match=message("somewhere", "test=false")):
+        read_trial(record, "somewhere")
+
+
+def test_trials_are_ranked_by_validation_relative_to_softmax():
+    def row(validation: float, windows: int) -> dict[str, Any]:
+        operators = {"contributions": {"operators": 0.5}}
+        return {"validation": validation, "windows": windows, "operators": operators}
+
+    small, large = 100, 10 * PLAN.small_below
+    sizes = dict(zip(PLAN.datasets, (small, small, large, large), strict=True))
+    trials = {"softmax": 1.0, "softmax model.dropout=0.0": 0.9, "softmax model.dropout=0.2": 1.1}
+    found = {
+        ("itransformer", trial, name): row(value, sizes[name]) for trial, value in trials.items() for name in sizes
+    }
+    ranked = rank_trials(PLAN, found, "itransformer", "softmax")
+    assert [result.trial for result in ranked] == ["softmax model.dropout=0.0", "softmax", "softmax model.dropout=0.2"]
+    assert ranked[0].means == {"small": pytest.approx(0.9), "large": pytest.approx(0.9)}
+
+
+def test_the_script_prints_the_plan_and_collects_runs(tmp_path):
+    script = [sys.executable, str(ROOT / "benchmarks" / "search.py")]
+    printed = subprocess.run([*script, "lines", "--stage", "stage1"], capture_output=True, text=True, check=True).stdout
+    assert len(printed.splitlines()) == 52 * 4
+    record = {
+        "task": "forecast",
+        "config": {
+            "backbone": "duet", "dataset": "ETTh1", "horizon": 96, "loss": "mse", "test": False,
+            "attention": {"name": "softmax"},
+        },
+        "metrics": {"val_mse": 0.5},
+        "command": "toa run --set model.dropout=0.1 --set test=false",
+        "windows": {"train": 10},
+        "operators": {},
+        "history": [{}],
+    }  # fmt: skip
+    record |= dict.fromkeys(("config_hash", "data_checksum", "seed", "device", "commit", "versions"), "x")
+    record |= {"wall_s": 1.0, "best_epoch": 1}
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "record.json").write_text(json.dumps(record))
+    target = tmp_path / "trials.jsonl"
+    subprocess.run([*script, "collect", str(tmp_path), "--out", str(target)], capture_output=True, check=True)
+    (row,) = map(json.loads, target.read_text().splitlines())
+    assert (row["trial"], row["validation"]) == ("softmax model.dropout=0.1", 0.5)
+    assert TRIALS.exists()
