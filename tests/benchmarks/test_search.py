@@ -77,7 +77,7 @@ def test_the_script_prints_the_plan_and_collects_runs(tmp_path):
     script = [sys.executable, str(ROOT / "benchmarks" / "search.py")]
     printed = subprocess.run([*script, "lines", "--stage", "stage1"], capture_output=True, text=True, check=True).stdout
     assert len(printed.splitlines()) == 52 * 4
-    record = {
+    record: dict[str, Any] = {
         "task": "forecast",
         "config": {
             "backbone": "duet", "dataset": "ETTh1", "horizon": 96, "loss": "mse", "test": False,
