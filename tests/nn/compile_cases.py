@@ -8,9 +8,12 @@ from torch import Tensor, nn
 from tests.support import assert_near
 from toa.nn import ATTENTIONS, Attention, AttentionSpec, TemporalOperatorAttention, build_attention, share_drop_rate
 
-# one name per implementation of the mixing; the others run with the slow cases
-FAST = ("toa-softmax", "toa-gated", "cog", "hyperglu")
-NAMES = [pytest.param(name, marks=() if name in FAST else pytest.mark.slow) for name in ATTENTIONS]
+
+def every_attention(*fast: str) -> pytest.MarkDecorator:
+    """Parametrise over all attentions; those not in `fast` run with the slow cases."""
+    names = [pytest.param(name, marks=() if name in fast else pytest.mark.slow) for name in ATTENTIONS]
+    return pytest.mark.parametrize("name", names)
+
 
 # the compiler calls deprecated functions of PyTorch
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -49,7 +52,7 @@ def assert_compiled_matches(layer: Attention, batch: dict[str, Tensor], backend:
 
 
 @pytest.mark.parametrize("training", [True, pytest.param(False, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", NAMES)
+@every_attention("toa-softmax", "toa-gated", "cog", "hyperglu")
 def test_compiled_layer_matches_eager(name, training) -> None:
     layer = AttentionSpec(name=name).build(8, 2, 6)
     # training with padding, evaluation without
@@ -112,7 +115,7 @@ def test_compiled_model_shares_one_drop_rate() -> None:
     assert_near(compiled(x), expected, 1e-5)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@every_attention("toa-gated")
 def test_compiled_layer_accepts_many_lengths(name) -> None:
     layer = build_attention(name, 8, 2, 40).eval()
     compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
@@ -121,8 +124,7 @@ def test_compiled_layer_accepts_many_lengths(name) -> None:
         assert_near(compiled(x, x, x)[0], layer(x, x, x)[0], 1e-5)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
+@every_attention()
 def test_exported_layer_accepts_any_batch_size(name) -> None:
     layer = build_attention(name, 8, 2, 12).eval()
     batch = torch.export.Dim("batch", min=2, max=64)

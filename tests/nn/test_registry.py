@@ -15,6 +15,7 @@ from toa.nn import (
     SoftmaxAttention,
     TemporalOperatorAttention,
     build_attention,
+    registry,
 )
 
 NAMES = ("softmax", "toa-softmax", "toa-relu", "toa-gated", "hyperglu")
@@ -166,3 +167,17 @@ def test_dropout_of_a_spec_overrides_that_of_the_backbone(name):
     assert spec.build(8, 2, 5, dropout=0.1).dropout == 0.4
     assert spec.resolved().dropout == 0.4
     assert AttentionSpec(name=name).resolved().dropout is None
+
+
+def test_new_attention_needs_one_class_and_one_line(monkeypatch):
+    class ScaledAttention(SoftmaxAttention):
+        def __init__(self, *sizes: int, scale: float = 0.5, **options: Any) -> None:
+            super().__init__(*sizes, **options)
+            self.scale = scale
+
+    monkeypatch.setattr(ATTENTIONS, "_entries", dict(ATTENTIONS._entries))
+    registry._register("scaled", ScaledAttention)
+    assert list(ATTENTIONS["scaled"].options) == ["scale", "qk_dim", "bias", "dropout", "backend"]
+    assert AttentionSpec(name="scaled").resolved().scale == 0.5
+    layer: Any = AttentionSpec(name="scaled", scale=2.0, qk_dim=3).build(8, 2, 5)
+    assert (layer.scale, layer.qk_dim) == (2.0, 3)

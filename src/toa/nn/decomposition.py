@@ -40,7 +40,7 @@ def check_kernel(name: str, kernel: int, length: int | None = None) -> None:
     """Check that the window of a moving average is odd and at most as long as the series."""
     check_at_least(name, kernel, 1)
     if kernel % 2 == 0:
-        raise ValueError(f"{name} must be odd, got {kernel}; use {kernel + 1}, for example.")
+        raise ValueError(f"{name} must be odd, so that it has a middle, got {kernel}; use {kernel + 1}, for instance.")
     if length is not None and kernel > length:
         raise ValueError(
             f"{name} must be at most the length of the series, {length}, got {kernel}; "

@@ -181,7 +181,7 @@ class PointEmbedding(nn.Module):
             if steps > self.num_tokens:
                 raise ValueError(
                     f"series must have at most num_tokens={self.num_tokens} steps, got {steps}; "
-                    "shorten it or increase num_tokens."
+                    "cut it, or increase num_tokens."
                 )
             x = x + self.position[:steps]  # (B, L, E)
         if (marks is None) != (self.marks is None):

@@ -101,7 +101,8 @@ def check_top_k(top_k: int, num_experts: int) -> None:
     check_at_least("top_k", top_k, 1)
     if top_k > num_experts:
         raise ValueError(
-            f"top_k must be at most num_experts={num_experts}, got {top_k}; use top_k={num_experts} or more experts."
+            f"top_k must be at most num_experts={num_experts}, got {top_k}; use top_k={num_experts}, which gates all "
+            "of them, or more experts."
         )
 
 

@@ -119,18 +119,14 @@ class TokenBatchNorm(nn.BatchNorm1d):
         wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
         mean = (wide * weight).sum((0, 1)) / count  # (E,)
         var = ((wide - mean).square() * weight).sum((0, 1)) / count  # (E,)
-        self._update_running(mean.detach(), var.detach() * count / (count - 1).clamp(min=1.0))
-        return ((wide - mean) / (var + self.eps).sqrt() * self.weight + self.bias).to(x.dtype)
-
-    def _update_running(self, mean: Tensor, var: Tensor) -> None:
-        """Update the running statistics."""
-        assert self.momentum is not None
-        assert self.running_mean is not None
-        assert self.running_var is not None
         assert self.num_batches_tracked is not None
         self.num_batches_tracked.add_(1)
-        self.running_mean.lerp_(mean.to(self.running_mean.dtype), self.momentum)
-        self.running_var.lerp_(var.to(self.running_var.dtype), self.momentum)
+        unbiased = var.detach() * count / (count - 1).clamp(min=1.0)
+        for running, now in ((self.running_mean, mean.detach()), (self.running_var, unbiased)):
+            assert running is not None
+            assert self.momentum is not None
+            running.lerp_(now.to(running.dtype), self.momentum)
+        return ((wide - mean) / (var + self.eps).sqrt() * self.weight + self.bias).to(x.dtype)
 
 
 def normalise_tokens(norm: nn.Module, x: Tensor, padding: Tensor | None) -> Tensor:
