@@ -10,6 +10,7 @@ gains at least 3 %.
 import argparse
 import statistics
 import sys
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -33,8 +34,8 @@ def time_block(args: argparse.Namespace, disabled: tuple[str, ...]) -> float:
     disable_kernels(*disabled)
     try:
         with allow_tf32(config.tf32, device):
-            batches = random_batches(config, case.channels, device)
-            system = OwnSystem(config, lambda: batches, case.channels, device)
+            make_batches = partial(random_batches, config, case.channels, device)
+            system = OwnSystem(config, make_batches, case.channels, device)
             return 1e3 * statistics.median(system.time_steps(args.steps, args.warmup))
     finally:
         disable_kernels()

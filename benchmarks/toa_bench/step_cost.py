@@ -24,10 +24,10 @@ HORIZON = 96
 def step_config(protocol: str, *, dataset: str, backbone: str, attention: str | None, **seed: int) -> ForecastRun:
     """A forecasting run with the sizes of a protocol and the attention settings of `toa-paper`."""
     names = {"dataset": dataset, "horizon": HORIZON, "backbone": backbone, "attention": attention, **seed}
-    config = resolve(protocol, **names)  # type: ignore[arg-type]
+    config = resolve("forecast", protocol, **names)
     if attention is None:
         return config
-    return replace(config, attention=resolve("toa-paper", **names).attention)  # type: ignore[arg-type]
+    return replace(config, attention=resolve("forecast", "toa-paper", **names).attention)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

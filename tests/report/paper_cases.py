@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from toa._config import hashed_values
 from toa.experiments.paper.tables import FIRST_SEED, Cell, select, table_cells
 from toa.experiments.run import Job
 from toa.nn import make_operator
@@ -35,7 +35,7 @@ def record_of(job: Job, metrics: dict[str, float], *, seed: int = FIRST_SEED, **
     return {
         "task": run.task,
         "name": run.config.name,
-        "config": json.loads(json.dumps(asdict(run.config))),
+        "config": json.loads(json.dumps(hashed_values(run.config))),
         "config_hash": run.key,
         "seed": seed,
         "data_checksum": f"sum of {run.config.dataset}",

@@ -116,8 +116,9 @@ class _BlockedAttention(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad_out: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
-        *tensors, bits, out = ctx.saved_tensors[:7]
-        kept = ctx.saved_tensors[7:]
+        # read once: activation checkpointing recomputes them on each access
+        saved = ctx.saved_tensors
+        (*tensors, bits, out), kept = saved[:7], saved[7:]
         if grad_out is None:
             return (None,) * 10
         factors = Factors(*tensors)
