@@ -337,6 +337,8 @@ def all_tables() -> dict[str, Callable[[], str]]:
     found |= {"window-ranges": window_ranges, "demixing": demixing_table, "accuracy": accuracy_table}
     found |= {"classification-search": classification_search}
     found |= {"search-choice": search_choice, "search-trials": search_trials}
+    six = ("ETTh1", "ETTh2", "Exchange", "ETTm1", "ETTm2", "Weather")
+    found["toa-96"] = partial(setting_table, "toa-96", backbone="itransformer", horizon=96, datasets=six)
     found |= {name: partial(other_runs, name) for name in ("other-protocols", "subsets")}
     found |= {f"compared-{protocol}": partial(compared, protocol) for protocol in UEA}
     for dataset in ("MSL", "SMD-machine-1-6", "SMD-machine-2-1"):

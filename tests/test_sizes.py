@@ -13,14 +13,9 @@ PACKAGE = ROOT / "src" / "toa"
 # what the project aims at
 AIMS = {"lines": 22_500, "files": 150, "file_lines": 450, "function_lines": 60}
 # what is allowed until the aim is reached
-CEILINGS = {"lines": 29_885, "files": 204, "file_lines": 500, "function_lines": 73}
+CEILINGS = {"lines": 26_230, "files": 173, "file_lines": 450, "function_lines": 60}
 # functions above the aim, docstring not counted; remove a line when the function is short enough
-LONG_FUNCTIONS = {
-    "ops/attention/folded.py:folded_operator_attention",
-    "ops/attention/kernels.py:backward_queries_kernel",
-    "ops/attention/kernels.py:backward_keys_kernel",
-    "ops/attention/whole.py:_backward",
-}
+LONG_FUNCTIONS: set[str] = set()
 
 
 def sources() -> list[Path]:

@@ -9,8 +9,8 @@ from typing import Any
 
 __version__ = "0.1.0"
 
-_ROOMS = ("data", "estimators", "experiments", "integrations", "models", "nn", "ops", "report", "tasks", "theory")
-# names of rooms that are the package's own too
+_PACKAGES = ("data", "estimators", "experiments", "integrations", "models", "nn", "ops", "report", "tasks", "theory")
+# names that are reachable as toa.NAME, with the package that defines each
 _NAMES = {
     "AnomalyDetector": "estimators",
     "Classifier": "estimators",
@@ -18,12 +18,12 @@ _NAMES = {
     "convert": "integrations",
 }
 
-__all__ = ["__version__", *_ROOMS, *_NAMES]
+__all__ = ["__version__", *_PACKAGES, *_NAMES]
 
 
 def __getattr__(name: str) -> Any:
-    # rooms load on first use, so that `import toa` does not pay for torch
-    if name in _ROOMS:
+    # packages load on first use: `import toa` does not import torch
+    if name in _PACKAGES:
         return importlib.import_module(f"toa.{name}")
     if name in _NAMES:
         return getattr(importlib.import_module(f"toa.{_NAMES[name]}"), name)
@@ -31,4 +31,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_ROOMS, *_NAMES])
+    return sorted([*globals(), *_PACKAGES, *_NAMES])

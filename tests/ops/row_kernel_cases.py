@@ -9,10 +9,10 @@ from torch import Tensor
 from tests.ops.triton_cases import DEVICE, ON_GPU, _poisoned, _rms  # noqa: F401
 from tests.support import assert_registered
 from toa.ops import linear as linear_module
-from toa.ops import rows as rows_module
+from toa.ops import row_functions as rows_module
 from toa.ops._backend import SWITCHABLE_KERNELS, disable_kernels
 from toa.ops.linear import linear
-from toa.ops.rows import MAX_WIDTH, column_sum, layer_norm
+from toa.ops.row_functions import MAX_WIDTH, column_sum, layer_norm
 from toa_bench.op_cost import unit_of_rounding
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)

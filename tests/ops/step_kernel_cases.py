@@ -12,9 +12,9 @@ from tests.support import ACTIVATIONS, assert_registered
 from toa.nn import EncoderBlock, LayerNorm, ReversibleInstanceNorm, TemporalOperatorAttention
 from toa.nn import norm as norm_module
 from toa.ops import Dense, EntryDrop, operator_attention
-from toa.ops import rows as rows_module
+from toa.ops import row_functions as rows_module
 from toa.ops.mixing import drop_entries
-from toa.ops.rows import MAX_LENGTH, add_norm, gelu_dropout, layer_norm, takes_series
+from toa.ops.row_functions import MAX_LENGTH, add_norm, gelu_dropout, layer_norm, takes_series
 from toa.ops.split import split
 
 

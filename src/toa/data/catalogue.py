@@ -31,7 +31,7 @@ class FileSpec:
         path: Path below a data folder, in the layout of the Time-Series-Library and iTransformer data packs.
         url: Address of the file, or None if no official server has it in this layout.
         sha256: Checksum of the unpacked content, or None if unknown.
-        note: Hint for users who look for the file.
+        note: Hint for users who miss the file.
     """
 
     name: str

@@ -60,7 +60,7 @@ class Efficiency(Task):
     parts: Mapping[str, type[Any]] = {}
     subcommand = "bench efficiency"
     names = ("backbone", "attention")
-    summary_metrics: Mapping[str, str] = {"train_step_ms": "ms a step"}
+    summary_metrics: Mapping[str, str] = {"train_step_ms": "ms per step"}
     record_fields = ()
     catalogue = FORECASTING.catalogue
     model_file = ""

@@ -130,7 +130,7 @@ def sweep(
 
 
 def default_workers(executor: str, workers: int | None) -> int:
-    """Return the number of concurrent runs, as far as it is known before Ray starts."""
+    """Return the number of concurrent runs, as known before Ray starts."""
     return workers or (_POOL_WORKERS if executor == "pool" else 1)
 
 

@@ -12,7 +12,7 @@ from toa.nn.linear import Linear
 from toa.nn.norm import LayerNorm, Norm, add_and_normalise, make_norm, normalise_tokens
 from toa.ops import runs_kernels
 from toa.ops.dropout import draw_seeds
-from toa.ops.rows import gelu_dropout
+from toa.ops.row_functions import gelu_dropout
 
 
 class FeedForward(nn.Sequential):

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from toa._checks import check_at_least, check_choice, check_positive, check_shape
 from toa.nn.dropout import Dropout
 from toa.ops import runs_kernels
-from toa.ops.rows import add_norm, layer_norm, series_norm, takes_series
+from toa.ops.row_functions import add_norm, layer_norm, series_norm, takes_series
 
 Norm = Literal["layer", "batch"]
 NORMS = ("layer", "batch")

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from toa.ops._backend import runs_kernels
-from toa.ops.rows import as_rows, column_sum
+from toa.ops.row_functions import as_rows, column_sum
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

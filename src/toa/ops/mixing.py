@@ -1,8 +1,8 @@
 """Mixing by dense operators on a GPU: aligned matrix products, and no N x N tensor kept for backward.
 
-S x = x + (M ⊙ B / (1 - p)) x. The mask B follows from a seed, so backward computes the dropped operator again and drops
-the gradient of M as it is summed. Tokens are read in their own layout. Each of `_mix` and `_outer` is the derivative of
-the other, so second derivatives work.
+S x = x + (M ⊙ B / (1 - p)) x. The mask B follows from a seed, so backward computes the dropped operator again and
+drops the gradient of M while summing it. Tokens are read in their own layout. Each of `_mix` and `_outer` is the
+derivative of the other, so second derivatives work.
 
 Alphabet: B batch, N tokens, H heads, D width.
 """

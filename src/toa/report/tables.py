@@ -88,7 +88,7 @@ def search_table(
     for record in records:
         config = record["config"]
         if (config["backbone"], config["horizon"]) == (backbone, horizon) and config["dataset"] in datasets:
-            shown = ", ".join(change for change in changes_of(record) if change not in common) or "as it is"
+            shown = ", ".join(change for change in changes_of(record) if change not in common) or "protocol"
             row = found.setdefault((config["attention"]["name"], shown), {})
             row.setdefault(config["dataset"], []).append(record)
     rows = [(*key, *(_search_cell(row.get(dataset, [])) for dataset in datasets)) for key, row in found.items()]

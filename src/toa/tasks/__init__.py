@@ -1,8 +1,9 @@
 """Tasks: the Task interface, the four tasks, and the training loop that they share."""
 
 from toa.tasks.anomaly import AnomalyRun
-from toa.tasks.base import TASKS, Evaluation, Result, RunConfig, RunOptions, Task
+from toa.tasks.base import TASKS, Evaluation, Result, Task
 from toa.tasks.classify import ClassifyRun
+from toa.tasks.config import RunConfig, RunOptions
 from toa.tasks.demixing import DemixingConfig, train_demixer
 from toa.tasks.distributed import make_fabric
 from toa.tasks.forecast import ForecastRun

@@ -16,19 +16,10 @@ from torch import Tensor, nn
 from toa._checks import check_at_least, check_choice
 from toa.data import ANOMALY_SETS, AnomalyData, SeriesWindows, check_own_files, load_anomaly, locate_anomaly
 from toa.models import backbone_names, build_reconstructor
-from toa.tasks.base import (
-    TASKS,
-    Evaluation,
-    Record,
-    RunConfig,
-    Task,
-    check_sample,
-    epoch_line,
-    model_checkpoint,
-    subset_lines,
-)
+from toa.tasks.base import TASKS, Evaluation, Record, Task, check_sample, epoch_line, model_checkpoint, subset_lines
 from toa.tasks.batches import ShuffledBatches
 from toa.tasks.checkpoint import Checkpoint
+from toa.tasks.config import RunConfig
 from toa.tasks.detection import Detection, Scores, detect
 from toa.tasks.metrics import RunningMeans, squared_error
 from toa.tasks.settings import Protocol, Settings, merge

@@ -18,9 +18,10 @@ from toa.data.cases import CaseBatch, Cases
 from toa.data.classification import EVALUATIONS
 from toa.data.classification import Evaluation as Split
 from toa.models import BACKBONES, backbone_names, build_classifier
-from toa.tasks.base import TASKS, Evaluation, Record, RunConfig, Task, check_sample, epoch_line, model_checkpoint
+from toa.tasks.base import TASKS, Evaluation, Record, Task, check_sample, epoch_line, model_checkpoint
 from toa.tasks.batches import ShuffledBatches
 from toa.tasks.checkpoint import Checkpoint
+from toa.tasks.config import RunConfig
 from toa.tasks.metrics import class_scores, confusion_matrix
 
 if TYPE_CHECKING:

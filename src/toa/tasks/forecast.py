@@ -19,19 +19,10 @@ from toa._config import ADDED_LATER
 from toa.data import DATASETS, ForecastData, load_forecast, locate, mark_names, split_rows
 from toa.data.windows import WindowBatch, Windows
 from toa.models import BACKBONES, backbone_names, build_forecaster
-from toa.tasks.base import (
-    TASKS,
-    Evaluation,
-    Record,
-    RunConfig,
-    Task,
-    check_sample,
-    epoch_line,
-    model_checkpoint,
-    subset_lines,
-)
+from toa.tasks.base import TASKS, Evaluation, Record, Task, check_sample, epoch_line, model_checkpoint, subset_lines
 from toa.tasks.batches import ShuffledBatches
 from toa.tasks.checkpoint import Checkpoint
+from toa.tasks.config import RunConfig
 from toa.tasks.metrics import FORECAST_METRICS, RunningMeans
 from toa.tasks.settings import Protocol, Settings, merge
 

@@ -57,8 +57,8 @@ class TrainingConfig:
         accumulate: Number of batches per optimizer step.
         clip_norm: Maximum norm of the gradient; None for no clipping.
         patience: Number of epochs without a better validation loss before training stops; None to never stop early.
-        compile: Whether to use torch.compile. It takes up to a minute to start; steps are then faster, on a CPU by at
-            most a quarter. Random draws differ from those of eager mode. A CPU needs a C++ compiler.
+        compile: Whether to use torch.compile. The first step takes up to a minute; later ones are faster, on a CPU by
+            at most a quarter. Random draws differ from those of eager mode. A CPU needs a C++ compiler.
     """
 
     epochs: int = 10
