@@ -1,16 +1,15 @@
 """The stored search: equal budgets, no test error, and the protocol `toa` is what its rule chooses."""
 
 import json
-import subprocess
 import sys
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from tests.support import ROOT, message
+from tests.support import load_script, message
 from toa.experiments import resolve
-from toa_bench.search import FAMILIES, TRIALS, choose, rank_trials, read_plan, read_trial, read_trials
+from toa_bench.search import FAMILIES, choose, rank_trials, read_plan, read_trial, read_trials
 
 PLAN = read_plan()
 
@@ -73,28 +72,19 @@ def test_trials_are_ranked_by_validation_relative_to_softmax():
     assert ranked[0].means == {"small": pytest.approx(0.9), "large": pytest.approx(0.9)}
 
 
-def test_the_script_prints_the_plan_and_collects_runs(tmp_path):
-    script = [sys.executable, str(ROOT / "benchmarks" / "search.py")]
-    printed = subprocess.run([*script, "lines", "--stage", "stage1"], capture_output=True, text=True, check=True).stdout
-    assert len(printed.splitlines()) == 52 * 4
-    record: dict[str, Any] = {
-        "task": "forecast",
-        "config": {
-            "backbone": "duet", "dataset": "ETTh1", "horizon": 96, "loss": "mse", "test": False,
-            "attention": {"name": "softmax"},
-        },
-        "metrics": {"val_mse": 0.5},
-        "command": "toa run --set model.dropout=0.1 --set test=false",
-        "windows": {"train": 10},
-        "operators": {},
-        "history": [{}],
-    }  # fmt: skip
-    record |= dict.fromkeys(("config_hash", "data_checksum", "seed", "device", "commit", "versions"), "x")
-    record |= {"wall_s": 1.0, "best_epoch": 1}
+def test_the_script_prints_the_plan_and_collects_runs(tmp_path, monkeypatch, capsys):
+    script = load_script("benchmarks/search.py")
+    monkeypatch.setattr(sys, "argv", ["search.py", "lines", "--stage", "stage1"])
+    script.main()
+    assert len(capsys.readouterr().out.splitlines()) == 52 * len(PLAN.datasets)
+    config: dict[str, Any] = {"backbone": "duet", "dataset": "ETTh1", "horizon": 96, "loss": "mse", "test": False}
+    record: dict[str, Any] = dict.fromkeys(("data_checksum", "seed", "device", "commit", "versions"), "x")
+    record |= {"config": config | {"attention": {"name": "softmax"}}, "config_hash": "0", "metrics": {"val_mse": 0.5}}
+    record |= {"command": "toa run --set model.dropout=0.1 --set test=false", "windows": {"train": 10}}
+    record |= {"task": "forecast", "operators": {}, "history": [{}], "wall_s": 1.0, "best_epoch": 1}
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "record.json").write_text(json.dumps(record))
     target = tmp_path / "trials.jsonl"
-    subprocess.run([*script, "collect", str(tmp_path), "--out", str(target)], capture_output=True, check=True)
+    assert script.collect(tmp_path, target) == 1
     (row,) = map(json.loads, target.read_text().splitlines())
     assert (row["trial"], row["validation"]) == ("softmax model.dropout=0.1", 0.5)
-    assert TRIALS.exists()

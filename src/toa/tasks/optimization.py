@@ -57,7 +57,7 @@ class TrainingConfig:
         accumulate: Number of batches per optimizer step.
         clip_norm: Maximum norm of the gradient; None for no clipping.
         patience: Number of epochs without a better validation loss before training stops; None to never stop early.
-        compile: Whether to use torch.compile. The first step takes up to a minute; later ones are faster, on a CPU by
+        compile: Whether to use torch.compile. The first step needs up to a minute; later ones are faster, on a CPU by
             at most a quarter. Random draws differ from those of eager mode. A CPU needs a C++ compiler.
     """
 
