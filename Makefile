@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test lint check test-slow test-wheel test-gpu test-data bench report pages docs clean
+.PHONY: demo test lint check test-slow test-wheel test-gpu test-data bench search report pages docs clean
 
 demo: $(STAMP)
 	$(BIN)/toa demo
@@ -49,6 +49,15 @@ $(VENV)/.docs: $(STAMP)
 
 report: $(STAMP)
 	$(BIN)/toa report results --out results/report
+
+# the search for the protocol `toa`: resumes where it stopped; needs a GPU and the datasets ($TOA_DATA)
+WORKERS ?= 4
+search: $(STAMP)
+	mkdir -p runs/search
+	$(BIN)/python benchmarks/search.py lines > runs/search/runs.txt
+	$(BIN)/toa reproduce --runs runs/search/runs.txt --executor pool --workers $(WORKERS) --out runs/search
+	$(BIN)/python benchmarks/search.py collect runs/search
+	$(BIN)/python docs/page_tables.py
 
 # every table of numbers on every page, from the records in results/
 pages: report

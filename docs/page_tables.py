@@ -29,6 +29,7 @@ RESULTS = ROOT / "results"
 PAGES = (
     "README.md",
     "docs/performance.md",
+    "docs/protocols.md",
     "docs/recipe.md",
     *(
         f"results/{n}/README.md"
