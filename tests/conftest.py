@@ -27,6 +27,14 @@ hypothesis.settings.register_profile("toa", derandomize=True, deadline=None, max
 hypothesis.settings.load_profile("toa")
 
 
+# tests that start a process or train; first, so that all workers end at about the same time
+LONGEST = ("ops/test_kernels.py", "test_compile.py", "test_launches.py", "test_docs.py", "test_readme.py")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: not str(item.path).endswith(LONGEST))
+
+
 @pytest.fixture(autouse=True)
 def _seeded() -> Iterator[None]:
     # no test may depend on the global generator, or change it

@@ -231,21 +231,11 @@ def load_script(path: str) -> Any:
     return module
 
 
-def run_without_shape_checks(file: Path, *options: str, **environment: str) -> None:
-    """Run a file of tests in another process, without jaxtyping's wrappers."""
+def run_without_shape_checks(*arguments: Path | str, **environment: str) -> None:
+    """Run files of tests, with options of pytest, in another process without jaxtyping's wrappers."""
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "--show-capture=no", "-p", "no:cacheprovider"]
     done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-q",
-            "-x",
-            "--show-capture=no",
-            "-p",
-            "no:cacheprovider",
-            *options,
-            str(file),
-        ],
+        [*command, *map(str, arguments)],
         cwd=ROOT,
         env={**os.environ, "TOA_NO_SHAPE_CHECKS": "1", **environment},
         capture_output=True,

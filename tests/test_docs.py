@@ -20,31 +20,17 @@ EXAMPLES = sorted(path.stem for path in (ROOT / "examples").glob("*.py"))
 pages = load_script("docs/pages.py")
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    """Run a script once in its own folder; return its names."""
-    done: dict[str, dict[str, Any]] = {}
-
-    def run_once(name: str) -> dict[str, Any]:
-        if name not in done:
-            folder = tmp_path_factory.mktemp(name)
-            printed = io.StringIO()
-            with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(printed):
-                patch.chdir(folder)
-                names = runpy.run_path(str(ROOT / "examples" / f"{name}.py"), run_name="__main__")
-            done[name] = {**names, "folder": folder, "printed": printed.getvalue()}
-        return done[name]
-
-    return run_once
+def run(name: str, folder: Path) -> dict[str, Any]:
+    """Run a script in a folder; return its names and what it prints."""
+    printed = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(printed):
+        patch.chdir(folder)
+        names = runpy.run_path(str(ROOT / "examples" / f"{name}.py"), run_name="__main__")
+    return {**names, "folder": folder, "printed": printed.getvalue()}
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
-def test_the_script_runs_and_prints_numbers(run, name) -> None:
-    assert any(character.isdigit() for character in run(name)["printed"])
-
-
-def test_the_table_is_forecast_better_than_by_the_day_before(run) -> None:
-    names = run("own_csv")
+def check_own_csv(names: dict[str, Any]) -> None:
+    """The table is forecast better than by the day before."""
     table = names["table"]
     for column, errors in names["result"].by_column.items():
         naive = (table[column] - table[column].shift(24)).tail(7 * 24).abs().mean()
@@ -54,38 +40,60 @@ def test_the_table_is_forecast_better_than_by_the_day_before(run) -> None:
     assert {path.name for path in names["folder"].iterdir()} == {"shop.csv", "shop.toa", "forecast.png"}
 
 
-def test_the_layer_learns_what_one_softmax_head_cannot(run) -> None:
-    names = run("drop_in_layer")
+def check_drop_in_layer(names: dict[str, Any]) -> None:
+    """The layer learns what one softmax head cannot."""
     assert names["toa_error"] < 0.01
     # x[t] alone, without x[t-1], leaves half of the variance
     assert names["softmax_error"] > 0.5
     assert names["w_mix"].min() < -0.5
 
 
-def test_the_converted_model_keeps_its_outputs_and_improves(run) -> None:
-    names = run("converting")
+def check_converting(names: dict[str, Any]) -> None:
+    """The converted model keeps its outputs and improves."""
     assert names["difference"] < 1e-5
     assert len(names["report"].replaced) == 2
     assert names["after"] < names["before"]
     assert names["after"] < names["unconverted"]
 
 
-def test_the_operators_that_are_read_have_learned(run) -> None:
-    names = run("reading_operators")
+def check_reading_operators(names: dict[str, Any]) -> None:
+    """The operators that are read have learned."""
     assert names["errors"]["mse"] < 0.9 * names["config"].signals.noise ** 2
     assert len(names["rows"]) == 2 * 2  # operators, heads
     assert {path.name for path in names["folder"].glob("*.png")} == {"s2.png", "w_mix.png"}
 
 
-def test_the_detector_raises_its_alarm_in_time(run) -> None:
-    names = run("detecting")
+def check_detecting(names: dict[str, Any]) -> None:
+    """The detector raises its alarm in time."""
     assert 120 <= names["first_alarm"] <= 122
     assert names["found"]["anomaly"].iloc[120:132].all()
     assert names["found"]["anomaly"].iloc[:100].sum() == 0
 
 
-def test_the_classifier_knows_new_cases(run) -> None:
-    assert run("classifying")["accuracy"] > 0.8
+def check_classifying(names: dict[str, Any]) -> None:
+    """The classifier knows new cases."""
+    assert names["accuracy"] > 0.8
+
+
+CHECKS = {
+    "own_csv": check_own_csv,
+    "drop_in_layer": check_drop_in_layer,
+    "converting": check_converting,
+    "reading_operators": check_reading_operators,
+    "detecting": check_detecting,
+    "classifying": check_classifying,
+}
+# they train longest; `toa.convert` and the detector have tests of their own
+LONG = ("converting", "detecting")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in LONG else ()) for name in EXAMPLES]
+)
+def test_the_script_runs_and_finds_what_it_claims(name, tmp_path) -> None:
+    names = run(name, tmp_path)
+    assert any(character.isdigit() for character in names["printed"])
+    CHECKS[name](names)
 
 
 def test_a_script_is_prose_and_code_in_turn() -> None:

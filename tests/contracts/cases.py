@@ -2,6 +2,7 @@
 
 from typing import Any, NamedTuple
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -24,6 +25,15 @@ ASKED: dict[tuple[str, str | None], dict[str, Any]] = {("transformer", "hyperglu
 # settings that switch off a model's own randomness in training, as `sor=False` does for the operators
 QUIET: dict[str, dict[str, Any]] = {"duet": {"noisy_gating": False, "mask_sampling": "never", "head_dropout": 0.0}}
 OPTIONS = {"residual_scores": True, "individual": True, "affine": True}
+
+
+def with_one_attention(cases: list[Any]) -> list[Any]:
+    """All cases as parameters; those of a model with a second attention are slow, for claims about models alone."""
+    return [
+        pytest.param(case, marks=() if case.attention in (None, "toa-gated") else pytest.mark.slow, id=str(case))
+        for case in cases
+    ]
+
 
 Inputs = tuple[Tensor, Tensor | None, Tensor | None]
 

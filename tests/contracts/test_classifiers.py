@@ -5,6 +5,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from tests.contracts.cases import with_one_attention
 from tests.support import assert_near, message, scatter_parameters
 from toa.models import ClassifyModel, backbone_names, build_classifier
 from toa.nn import ATTENTIONS, AttentionSpec
@@ -42,6 +43,7 @@ CASES = [
 # batch norm in the blocks, which has to leave padding out
 CASES.append(Case("patchtst", "toa-gated", {**PATCHES, "style": "official"}))
 every_classifier = pytest.mark.parametrize("case", CASES, ids=str)
+every_style = pytest.mark.parametrize("case", with_one_attention(CASES))
 
 
 def inputs(dtype: torch.dtype = torch.float32, fill: float = 0.0) -> tuple[Tensor, Tensor]:
@@ -112,7 +114,7 @@ def test_real_steps_are_all_read(case: Case):
     assert torch.equal(felt[rows], mask[rows])
 
 
-@every_classifier
+@every_style
 def test_state_and_copies_contain_the_complete_model(case: Case):
     model = case.build()
     series, mask = inputs()
@@ -138,7 +140,7 @@ def test_training_differs_from_evaluation_by_dropout_sor_and_batch_statistics_al
     assert_near(trained, model.eval()(series, mask))
 
 
-@every_classifier
+@every_style
 def test_a_few_steps_of_training_lower_the_loss(case: Case):
     model = case.build(dropout=0.0, sor=False)
     series, mask = inputs()
@@ -154,7 +156,7 @@ def test_a_few_steps_of_training_lower_the_loss(case: Case):
     assert losses[-1] < 0.9 * losses[0]
 
 
-@every_classifier
+@every_style
 def test_series_and_masks_of_other_sizes_raise(case: Case):
     model = case.build()
     series, mask = inputs()

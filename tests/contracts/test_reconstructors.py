@@ -13,8 +13,12 @@ LENGTH, CHANNELS = 36, 3
 SIZES = {"embed_dim": 8, "num_heads": 2, "num_layers": 2, "ff_dim": 12}
 
 every_model = pytest.mark.parametrize("model", backbone_names("reconstruct"))
-every_pair = pytest.mark.parametrize(
-    ("model", "attention"), [(m, a) for m in backbone_names("reconstruct") for a in ATTENTIONS]
+PAIRS = [(model, attention) for model in backbone_names("reconstruct") for attention in ATTENTIONS]
+every_pair = pytest.mark.parametrize(("model", "attention"), PAIRS)
+# a claim about models alone is checked with one attention; the others are slow tests
+every_style = pytest.mark.parametrize(
+    ("model", "attention"),
+    [pytest.param(*pair, marks=() if pair[1] == "toa-gated" else pytest.mark.slow) for pair in PAIRS],
 )
 
 
@@ -51,7 +55,7 @@ def test_evaluation_is_deterministic_and_does_not_mix_the_batch(model: str, atte
     assert_near(built(x[1:2]), out[1:2], 1e-5)
 
 
-@every_pair
+@every_style
 def test_state_and_copies_contain_the_complete_model(model: str, attention: str):
     built, other = build(model, attention), build(model, attention)
     x = series()
@@ -63,7 +67,7 @@ def test_state_and_copies_contain_the_complete_model(model: str, attention: str)
     assert torch.equal(copy.deepcopy(built).eval()(x), expected)
 
 
-@every_pair
+@every_style
 def test_a_few_steps_of_training_lower_the_error(model: str, attention: str):
     built = build(model, attention, sor=False)
     x = series(8)

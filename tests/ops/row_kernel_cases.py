@@ -228,7 +228,7 @@ def test_it_compiles_without_a_graph_break(function) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.float16, marks=pytest.mark.slow)], ids=str)
 def test_operators_are_registered_correctly(dtype) -> None:
     x, weight, bias = (normal(*shape, dtype=dtype) for shape in ((4, 3, 8), (8,), (8,)))
     apart = x.transpose(0, 1)

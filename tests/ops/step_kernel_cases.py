@@ -81,11 +81,11 @@ def dropped(*numbers: float | None) -> list[EntryDrop | None]:
 @pytest.mark.parametrize(
     ("activation", "rates", "queries"),
     [
-        ("gated", (0.2, 0.5, 0.8), 9),
         ("gated", (0.2, None, 0.8), 6),
-        ("relu", (0.2, 0.5), 6),
-        ("softmax", (None, 0.5), 9),
         ("softmax", (0.3, 0.5), 9),
+        pytest.param("gated", (0.2, 0.5, 0.8), 9, marks=pytest.mark.slow),
+        pytest.param("relu", (0.2, 0.5), 6, marks=pytest.mark.slow),
+        pytest.param("softmax", (None, 0.5), 9, marks=pytest.mark.slow),
     ],
 )
 def test_operators_dropped_in_the_kernel_are_those_dropped_beforehand(activation, rates, queries):
@@ -155,7 +155,9 @@ def rounded() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("rounded")
-@pytest.mark.parametrize("variant", ACTIVATIONS)
+@pytest.mark.parametrize(
+    "variant", [pytest.param(name, marks=() if name == "gated" else pytest.mark.slow) for name in ACTIVATIONS]
+)
 def test_the_gradients_of_a_layers_projections_are_not_copied(monkeypatch, variant):
     def fail(*args: object) -> None:
         raise AssertionError("gradients were joined")

@@ -12,8 +12,7 @@ INTERPRETER = {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
 
 
 def run(files: list[str], *options: str, **environment: str) -> None:
-    first, *others = (FOLDER / name for name in files)
-    run_without_shape_checks(first, *options, *map(str, others), **environment)
+    run_without_shape_checks(*(FOLDER / name for name in files), *options, **environment)
 
 
 @pytest.mark.parametrize("files", CASES, ids=lambda files: files[0])

@@ -107,6 +107,9 @@ def test_outputs_and_gradients(form, activation, dtype, width) -> None:
     all_lengths = ON_GPU or (dtype, width) == (torch.float32, 24)
     given = LENGTHS if all_lengths else (65 if form == "tiles" else 17,)
     lengths = [n for n in given if form == "tiles" or _is_short(n, width)]
+    if form == "short" and not ON_GPU and activation != "relu" and len(lengths) > 1:
+        # the code of a full tile is the same for every activation, and slow in the interpreter
+        lengths.remove(64)
     if not lengths or (activation == "softmax" and form == "tiles"):
         pytest.skip("PyTorch's own attention" if lengths else "too wide for one tile")
     for keys in lengths:
@@ -383,9 +386,9 @@ def test_blocks_are_powers_of_two_that_tensor_cores_take(width, dtype, kernel, g
 @pytest.mark.parametrize(
     ("activation", "blocks"),
     [
-        ("gated", Blocks(16, 32, 1, 1)),
+        ("relu", Blocks(16, 32, 1, 1)),
         ("relu", Blocks(32, 16, 1, 2)),
-        pytest.param("relu", Blocks(16, 32, 1, 1), marks=pytest.mark.slow),
+        pytest.param("gated", Blocks(16, 32, 1, 1), marks=pytest.mark.slow),
         pytest.param("gated", Blocks(32, 16, 1, 2), marks=pytest.mark.slow),
     ],
 )
