@@ -50,13 +50,11 @@ class Backtest:
     panel: Panel
 
     def frame(self) -> Any:
-        """All forecasts, with a row per origin and step: a frame like the data, pandas for arrays."""
+        """All forecasts, one row per origin and step: a frame like the data; a pandas frame if the data were arrays."""
         count, steps, _ = self.forecast.shape
         rows = (self.origins[:, None] + np.arange(steps)).ravel()
         owners = np.repeat(self.series, steps)
-        columns: dict[str, Any] = {}
-        if self.panel.id_column is not None:
-            columns[self.panel.id_column] = id_column(self.panel, owners)
+        columns = id_column(self.panel, owners)
         columns["origin"] = self._stamps(owners, np.repeat(self.origins, steps))
         columns[self.panel.time_column or "row"] = self._stamps(owners, rows)
         columns["step"] = np.tile(np.arange(1, steps + 1), count)
@@ -113,14 +111,7 @@ def measure(
 
 
 def first_tested(panel: Panel, place: int, test_size: float | int | None, lookback: int, horizon: int) -> int:
-    """First tested row of a series.
-
-    Args:
-        panel: The data.
-        place: Number of the series.
-        test_size: Tested part at its end, a share or a number of rows; None for all rows but the first look-back.
-        lookback: Input rows before the first tested row.
-        horizon: Rows per forecast.
+    """First tested row of the series with this number; `test_size` as in `Forecaster.backtest`.
 
     Raises:
         ValueError: If no forecast fits into the tested part.

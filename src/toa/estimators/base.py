@@ -166,12 +166,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
     ) -> TrainingState:
         """Build and train `model_` without changing the global random state.
 
-        Args:
-            batches: Training batches on the device.
-            loss: The loss, from the model and a batch.
-            config: Training configuration.
-            validate: Validation loss that selects the epoch; None trains to the end.
-            description: Text of the progress bar.
+        `validate` returns the validation loss that selects the epoch; None trains to the end.
         """
         check_at_least("seed", self.seed, 0)
         fabric = make_fabric(resolve_device(self.device))
@@ -202,20 +197,20 @@ def load_estimator(path: str | Path, *, device: str | None = None) -> Estimator:
         FileNotFoundError: If there is no such file or folder.
         ValueError: If it is not an estimator, or damaged.
     """
-    place = Path(path)
+    path = Path(path)
     header: Any
-    if place.is_dir():
-        if not (place / CONFIG).is_file():
-            raise FileNotFoundError(f"{place} must hold {CONFIG} of a saved estimator, got none.")
-        header = json.loads((place / CONFIG).read_text(encoding="utf-8"))
-    elif place.is_file():
-        header = load_checkpoint(place).facts
+    if path.is_dir():
+        if not (path / CONFIG).is_file():
+            raise FileNotFoundError(f"{path} must hold {CONFIG} of a saved estimator, got none.")
+        header = json.loads((path / CONFIG).read_text(encoding="utf-8"))
+    elif path.is_file():
+        header = load_checkpoint(path).facts
     else:
-        raise FileNotFoundError(f"{place} must be a saved estimator, got no such file.")
+        raise FileNotFoundError(f"{path} must be a saved estimator, got no such file.")
     kind = header.get("kind") if isinstance(header, dict) else None
-    check_choice(f"kind of estimator in {place}", kind, Estimator._kinds)
-    made = Estimator._kinds[str(kind)]
-    return made.from_pretrained(place, device=device) if place.is_dir() else made.load(place, device=device)
+    check_choice(f"kind of estimator in {path}", kind, Estimator._kinds)
+    estimator = Estimator._kinds[str(kind)]
+    return estimator.from_pretrained(path, device=device) if path.is_dir() else estimator.load(path, device=device)
 
 
 def attention_spec(attention: str | Mapping[str, Any]) -> AttentionSpec:

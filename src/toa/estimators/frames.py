@@ -105,7 +105,6 @@ def read_cases(
     values: Sequence[str] | None = None,
     label: str | None = None,
     missing: Missing = "error",
-    name: str = "X",
 ) -> Panel:
     """Read cases to classify: an array, a list of arrays, or a pandas, polars or arrow frame.
 
@@ -116,7 +115,6 @@ def read_cases(
         values: In a frame, the channels, or the steps of a wide frame; None for all other columns.
         label: In a frame, the column of the class, constant within a case; it may be absent.
         missing: How to fill missing values within a case, see `toa.data.panel.make_panel`.
-        name: Name of the data in error messages.
 
     Returns:
         A panel with a series per case; `backend` is None unless the data are a long frame.
@@ -125,6 +123,7 @@ def read_cases(
         ValueError: If the data cannot be read without a repair.
     """
     check_choice("missing", missing, MISSING)
+    name = "X"
     if not isinstance(data, list | tuple) and hasattr(data, "__array__") and not hasattr(data, "columns"):
         data = np.asarray(data)
     if not is_frame(data):
@@ -204,16 +203,12 @@ def to_native(panel: Panel, columns: Mapping[str, Any]) -> Any:
 def columns_by_row(panel: Panel, parts: Sequence[Mapping[str, np.ndarray]]) -> dict[str, Any]:
     """Ids, times and results per row, in the row order of the source table and without inserted rows.
 
-    Args:
-        panel: The data.
-        parts: For each series, result columns with a value per row.
+    `parts` has the result columns of each series, with one value per row.
     """
     real = [rows >= 0 for rows in panel.rows]
     order = np.argsort(np.concatenate([rows[kept] for rows, kept in zip(panel.rows, real, strict=True)]))
-    columns: dict[str, Any] = {}
-    if panel.id_column is not None:
-        places = np.repeat(np.arange(len(panel)), [int(kept.sum()) for kept in real])
-        columns[panel.id_column] = id_column(panel, places[order])
+    places = np.repeat(np.arange(len(panel)), [int(kept.sum()) for kept in real])
+    columns = id_column(panel, places[order])
     if panel.times is not None:
         assert panel.time_column is not None
         first, *others = (times[kept] for times, kept in zip(panel.times, real, strict=True))
@@ -247,9 +242,7 @@ def write_forecast(
         arrays = [{name: part[place] for name, part in parts.items()} for place in range(len(panel))]
         results = [one if len(one) > 1 else one["forecast"] for one in arrays]
         return results[0] if panel.ids == (None,) else results
-    table: dict[str, Any] = {}
-    if panel.id_column is not None:
-        table[panel.id_column] = id_column(panel, np.repeat(np.arange(len(panel)), steps))
+    table = id_column(panel, np.repeat(np.arange(len(panel)), steps))
     if panel.time_column is not None:
         first, *others = (times for times in panel.next_times(steps) if times is not None)
         table[panel.time_column] = first.append(others)
@@ -258,9 +251,11 @@ def write_forecast(
     return to_native(panel, table | forecast_columns(parts, columns, levels))
 
 
-def id_column(panel: Panel, places: np.ndarray) -> np.ndarray:
-    """Ids of the series with these numbers, as integers or text."""
-    return pd.Series(np.asarray(panel.ids, dtype=object)[places]).infer_objects().to_numpy()
+def id_column(panel: Panel, places: np.ndarray) -> dict[str, Any]:
+    """The id column of results, from the number of the series of each row; empty for a table without ids."""
+    if panel.id_column is None:
+        return {}
+    return {panel.id_column: pd.Series(np.asarray(panel.ids, dtype=object)[places]).infer_objects().to_numpy()}
 
 
 def _numbers(arrays: Sequence[np.ndarray], names: Sequence[str], name: str) -> Values:

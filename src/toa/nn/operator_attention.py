@@ -97,8 +97,7 @@ class TemporalOperatorAttention(Attention):
             causal=causal,
             backend=backend,
         )
-        self.score_norm = score_norm
-        self.gate_norm = gate_norm
+        self.score_norm, self.gate_norm = score_norm, gate_norm
         self.scale = self.qk_dim**-0.5 if scale is None else scale
 
         operator = partial(

@@ -192,14 +192,10 @@ class ScoreBlock(NamedTuple):
     def form(
         cls, factors: Factors, keep: Tensor | None, raised: Tensor | None, first_query: int | None, norms: RowNorms
     ) -> "ScoreBlock":
-        """Form the scores of a block.
+        """Form the scores of a block from its factors.
 
-        Args:
-            factors: Those of the block.
-            keep: Dropout factor of each score; None without dropout.
-            raised: Dropout factor of a kept score.
-            first_query: Index of the block's first query under a causal mask; None without one.
-            norms: Row norms to apply.
+        `keep` has the dropout factor of each score and `raised` that of a kept one; both are None without dropout.
+        `first_query` is the index of the block's first query under a causal mask, and None without one.
         """
         scores = _form_scores(factors.q, factors.k, first_query)
         gate_scores = gate_factor = None
