@@ -24,9 +24,9 @@ def make_table(rows: Sequence[Sequence[str]], *, left: int = 1) -> "Table":
 
     header, *body = rows
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-    for place, name in enumerate(header):
+    for index, name in enumerate(header):
         # the name of a system is never cut or broken
-        table.add_column(name, justify="left" if place < left else "right", no_wrap=place == 0, overflow="fold")
+        table.add_column(name, justify="left" if index < left else "right", no_wrap=index == 0, overflow="fold")
     for row in body:
         table.add_row(*row)
     return table

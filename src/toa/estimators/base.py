@@ -72,7 +72,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
 
         Args:
             data: A pandas frame like the one of `fit`, or a list of cases. Of several series, the first is used.
-            index: First row of the window, or number of the case.
+            index: First row of the window, or index of the case.
 
         Raises:
             ValueError: If data have no such window or case.

@@ -131,7 +131,7 @@ class Classifier(ClassifierMixin, Estimator):  # type: ignore[misc]
         panel, proba = self._probabilities(X)
         if panel.backend is None:
             return proba
-        return _frame_by_id(panel, {str(name): proba[:, place] for place, name in enumerate(self.classes_)})
+        return _frame_by_id(panel, {str(name): proba[:, index] for index, name in enumerate(self.classes_)})
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """Accuracy on labelled cases; y is None if the frame has the labels."""
@@ -174,20 +174,20 @@ class Classifier(ClassifierMixin, Estimator):  # type: ignore[misc]
                 f"X must have {len(self.columns_)} channels, those of fit, got {len(panel.columns)}; fit again, or "
                 "choose its channels."
             )
-        for place, steps in enumerate(panel.lengths):
+        for index, steps in enumerate(panel.lengths):
             if steps > self.length_:
-                case = place + 1 if panel.backend is None else panel.ids[place]
+                case = index + 1 if panel.backend is None else panel.ids[index]
                 raise ValueError(
                     f"case {case!r} of X must have at most {self.length_} steps, the longest case of fit, got {steps}; "
                     f"cut it, or fit with length={steps}."
                 )
         return panel
 
-    def _to_cases(self, panel: Panel, codes: np.ndarray, places: Sequence[int]) -> Cases:
-        """The cases with these numbers, standardised and padded, on the device."""
-        chosen = [self.scaler_.transform(panel.values[place]) for place in places]
+    def _to_cases(self, panel: Panel, codes: np.ndarray, indices: Sequence[int]) -> Cases:
+        """The cases with these indices, standardised and padded, on the device."""
+        chosen = [self.scaler_.transform(panel.values[index]) for index in indices]
         masked = any(len(case) != self.length_ for case in chosen)
-        labels = [int(codes[place]) for place in places]
+        labels = [int(codes[index]) for index in indices]
         return pad_cases(chosen, labels, self.length_, masked=masked, device=resolve_device(self.device))
 
     # model and training: the only calls of toa.models and toa.tasks
@@ -199,7 +199,7 @@ class Classifier(ClassifierMixin, Estimator):  # type: ignore[misc]
         counts = np.bincount(codes)
         if self.validation_share and self.validation_share * counts[counts > 1].sum() >= _LEAST_HELD:
             kept, held = hold_out(codes.tolist(), self.validation_share, self.seed)
-        self.scaler_ = fit_scaler([panel.values[place] for place in kept], "X")
+        self.scaler_ = fit_scaler([panel.values[index] for index in kept], "X")
         val = self._to_cases(panel, codes, held) if held else None
         batch_size = choose_case_batch(self.batch_size, len(kept))
         batches = CaseBatches(self._to_cases(panel, codes, kept), batch_size, seed=self.seed)

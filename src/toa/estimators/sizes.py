@@ -55,8 +55,7 @@ def choose_lookback(rows: int, horizon: int) -> int:
 
 
 def choose_settings(backbone: str, lookback: int, horizon: int) -> dict[str, Any]:
-    """Settings of a forecasting backbone, restricted to those that it has."""
-    check_choice("backbone", backbone, backbone_names("forecast"))
+    """Default settings of a forecasting backbone: those of the names below that it has."""
     known = BACKBONES[backbone].settings("forecast")
     sizes = dict(_FORECAST_SIZES if backbone == "patchtst" else _FORECAST_WIDE)
     patch = max(1, min(lookback, round(lookback / _FORECAST_PATCHES)))

@@ -120,8 +120,8 @@ class ClassifyModel(SeriesModel):
 
     Series shorter than L are padded at the end, and the mask marks their real steps. Padding is never read: the
     instance norm covers real steps only; tokens that hold only padding are hidden from attention and zero in the head.
-    A patch that holds the end of a series continues with its last value; other backbones read zeros in padding. So
-    neither the values in the padding nor the other samples of the batch change a prediction.
+    In a patch with the end of a series, the last value fills the padding; other backbones read zeros there. So neither
+    the values in the padding nor the other samples of the batch change a prediction.
 
     Compared with PatchTST, iTransformer and Transformer for classification in thuml/Time-Series-Library at
     4e938a1767106324dd753b2a44832bf870a0252e: outputs and gradients, softmax attention, series without padding. Its
