@@ -13,8 +13,9 @@ A subclass follows scikit-learn: its constructor stores the arguments unchanged,
 
 import json
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -25,6 +26,7 @@ from sklearn.exceptions import NotFittedError
 from torch import Tensor, nn
 
 from toa._checks import check_at_least, check_choice
+from toa.data.panel import Missing
 from toa.estimators.saving import CONFIG, load_file, load_folder, save_file, save_folder
 from toa.nn import AttentionSpec
 from toa.tasks.batches import Batches
@@ -38,17 +40,22 @@ from toa.tasks.training import TrainingState, train
 _NORMS = {"toa-relu": {"score_norm": "rms"}, "toa-gated": {"score_norm": "rms", "gate_norm": "rms"}}
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class Estimator(BaseEstimator):  # type: ignore[misc]
-    """An estimator that can be fitted, saved and loaded."""
+    """An estimator that can be fitted, saved and loaded; its fields are parameters that all estimators have."""
 
     _kinds: ClassVar[dict[str, type["Estimator"]]] = {}
     _kind: ClassVar[str]
     _facts: ClassVar[tuple[str, ...]]
 
-    seed: int
-    device: str
-    progress: bool
-    model_: nn.Module
+    settings: Mapping[str, Any] | None = None
+    id: str | None = None
+    time: str | None = None
+    values: Sequence[str] | None = None
+    missing: Missing = "error"
+    seed: int = 2024
+    device: str = "auto"
+    progress: bool = False
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -182,7 +189,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
             state = train(
                 model, batches, loss, config, fabric=fabric, key=description, validate=validate, observe=observe
             )
-        self.model_ = model.eval()
+        self.model_: nn.Module = model.eval()
         return state
 
     def _check_fitted(self, done: str) -> None:

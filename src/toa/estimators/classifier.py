@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from toa._checks import check_at_least, check_fraction
 from toa.data.cases import Cases, fit_scaler, hold_out, pad_cases
-from toa.data.panel import Missing, Panel
+from toa.data.panel import Panel
 from toa.data.scaling import StandardScaler
 from toa.estimators.base import Estimator, attention_spec, check_sample
 from toa.estimators.frames import read_cases, to_native, with_labels
@@ -75,21 +75,13 @@ class Classifier(ClassifierMixin, Estimator):  # type: ignore[misc]
     _: KW_ONLY
     backbone: str | None = None
     attention: str | Mapping[str, Any] = "toa-gated"
-    settings: Mapping[str, Any] | None = None
     length: int | None = None
     epochs: int | None = None
     batch_size: int | None = None
     learning_rate: float = 1e-3
     patience: int = 20
     validation_share: float = 0.2
-    id: str | None = None
-    time: str | None = None
-    values: Sequence[str] | None = None
     label: str | None = None
-    missing: Missing = "error"
-    seed: int = 2024
-    device: str = "auto"
-    progress: bool = False
 
     def fit(self, X: Any, y: Any = None) -> "Classifier":
         """Train on labelled cases.
@@ -158,7 +150,7 @@ class Classifier(ClassifierMixin, Estimator):  # type: ignore[misc]
             data,
             id=self.id,
             time=self.time,
-            values=None if self.values is None else list(self.values),
+            values=self.values,
             label=self.label,
             missing=self.missing,
         )

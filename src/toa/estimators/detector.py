@@ -84,20 +84,12 @@ class AnomalyDetector(Estimator):
     contamination: float = 0.01
     backbone: str | None = None
     attention: str | Mapping[str, Any] = "toa-gated"
-    settings: Mapping[str, Any] | None = None
     epochs: int | None = None
     batch_size: int = 64
     learning_rate: float = 1e-3
     patience: int = 3
     validation_share: float = 0.2
-    id: str | None = None
-    time: str | None = None
-    values: Sequence[str] | None = None
     freq: str | int | None = None
-    missing: Missing = "error"
-    seed: int = 2024
-    device: str = "auto"
-    progress: bool = False
 
     def fit(self, data: Any, y: Any = None) -> "AnomalyDetector":
         """Train on data and set the thresholds.
@@ -187,8 +179,7 @@ class AnomalyDetector(Estimator):
     def _read(self, data: Any, *, freq: str | int | None, missing: Missing) -> Panel:
         if not is_frame(data):
             return read_panel(data, missing=missing)
-        values = None if self.values is None else list(self.values)
-        return read_panel(data, id=self.id, time=self.time, values=values, freq=freq, missing=missing)
+        return read_panel(data, id=self.id, time=self.time, values=self.values, freq=freq, missing=missing)
 
     def _read_fitted(self, data: Any) -> Panel:
         self._check_fitted("applied to rows")

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 import toa
 from toa._checks import check_at_least, check_choice
-from toa.data.panel import Missing, Panel
+from toa.data.panel import Panel
 from toa.data.scaling import StandardScaler
 from toa.data.windows import Windows, place_series, window_starts
 from toa.estimators.backtest import Backtest, first_tested, measure
@@ -105,7 +105,6 @@ class Forecaster(Estimator):
     lookback: int | None = None
     backbone: str = "patchtst"
     attention: str | Mapping[str, Any] | None = None
-    settings: Mapping[str, Any] | None = None
     quantiles: Sequence[float] = ()
     interval: float | None = None
     calendar: bool = False
@@ -116,14 +115,7 @@ class Forecaster(Estimator):
     learning_rate: float = 2e-3
     patience: int = 3
     validation_share: float = 0.125
-    id: str | None = None
-    time: str | None = None
-    values: Sequence[str] | None = None
     freq: str | int | None = None
-    missing: Missing = "error"
-    seed: int = 2024
-    device: str = "auto"
-    progress: bool = False
 
     def fit(self, data: Any, y: Any = None) -> "Forecaster":
         """Train on data.

@@ -71,6 +71,7 @@ def read_panel(
             if given is not None:
                 raise ValueError(f"{option} must be None for arrays, which have no columns, got {given!r}.")
         return _read_arrays(data, missing, name)
+    values = None if values is None else list(values)
     frame, time, in_index = _open_series(data, time, (id, *(values or ())), name)
     columns = [column for column in frame.columns if column not in (id, time)]
     if values is not None:
