@@ -40,7 +40,7 @@ class NoisyTopKGate(nn.Module):
         num_experts: Number of experts X.
         top_k: Number of experts k per series.
         hidden_dim: Hidden width of the perceptrons.
-        noisy: Whether to add noise in training. Without noise there is neither N nor W.
+        noisy: Whether to add noise in training. If False, there is neither N nor W.
     """
 
     def __init__(self, lookback: int, num_experts: int, top_k: int, *, hidden_dim: int, noisy: bool = True) -> None:

@@ -116,8 +116,9 @@ class DropRates:
         """Return a seed and rate from which a kernel drops entries of the offset of one operator."""
         if not self._seeds:
             # one draw for all operators of the layer
-            options = {"device": offset.device, "generator": self._regularization.generator}
-            self._seeds = list(torch.randint(2**31, (_MAX_OPERATORS,), dtype=torch.int32, **options).split(1))
+            generator, device = self._regularization.generator, offset.device
+            drawn = torch.randint(2**31, (_MAX_OPERATORS,), device=device, dtype=torch.int32, generator=generator)
+            self._seeds = list(drawn.split(1))
         return ops.EntryDrop(self._seeds.pop(), self._of_operator(offset))
 
     def _of_operator(self, offset: Tensor) -> Tensor:
