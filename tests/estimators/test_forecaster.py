@@ -20,7 +20,7 @@ from tests.support import message
 from toa.estimators import Forecaster, saving
 from toa.estimators.intervals import conformal_width
 from toa.estimators.sizes import choose_lookback, choose_schedule, choose_settings
-from toa.models import BACKBONES, backbone_names
+from toa.models import BACKBONES, backbone_names, build_forecaster
 
 
 @pytest.fixture(scope="module")
@@ -297,6 +297,17 @@ def test_choices_fit_the_size_of_the_data() -> None:
     large = choose_schedule(1_000_000, 100, batch_size=None, epochs=None)
     assert large["batch_size"] * large["steps"] == 1280
     assert choose_lookback(3, 2) == 1
+
+
+@pytest.mark.parametrize("backbone", backbone_names("forecast"))
+@pytest.mark.parametrize(("lookback", "horizon"), [(512, 4), (512, 1), (40, 96), (5, 3), (2, 1)])
+def test_the_chosen_settings_build_every_backbone(backbone, lookback, horizon) -> None:
+    attention = "toa-softmax" if BACKBONES[backbone].takes_attention else None
+    settings = choose_settings(backbone, lookback, horizon)
+    sizes = {"lookback": lookback, "horizon": horizon, "channels": 2}
+    with torch.device("meta"):
+        model = build_forecaster(backbone, **sizes, attention=attention, settings=settings)
+    assert model.horizon == horizon
 
 
 def test_missing_rows_are_filled_on_request() -> None:

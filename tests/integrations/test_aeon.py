@@ -29,7 +29,6 @@ UNFIT: dict[str, dict[str, str]] = {
         "check_n_features_in_after_fitting": "columns are matched by name, in columns_",
         "check_dtype_object": "numbers written as text raise",
         "check_estimators_empty_data_messages": WORDING,
-        "check_estimators_nan_inf": f"{WORDING}: NaN is a missing value, which `missing` fills",
         "check_fit2d_1sample": f"{WORDING}: a series must have two windows",
         "check_fit_score_takes_y": "labels of steps are 0 or 1; the check has a third",
         "check_fit1d": "an array with one axis is a series with one channel",

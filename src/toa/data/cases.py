@@ -52,7 +52,7 @@ class Cases:
         return epoch_order(len(self), seed, epoch).to(self.series.device)
 
     def batch(self, index: Int[Tensor, " b"]) -> CaseBatch:
-        """The cases with these numbers."""
+        """The cases with these indices."""
         index = index.to(self.series.device)
         return CaseBatch(self.series[index], self.labels[index], None if self.mask is None else self.mask[index])
 
@@ -72,7 +72,7 @@ def pad_cases(
 
 
 def hold_out(labels: Sequence[int], share: float, seed: int) -> tuple[list[int], list[int]]:
-    """Numbers of the cases to train on and of those held out, stratified by class; see `HOLD_OUT_RULE`.
+    """Indices of the cases to train on and of those held out, stratified by class; see `HOLD_OUT_RULE`.
 
     Raises:
         ValueError: If no class has two cases.
@@ -81,10 +81,10 @@ def hold_out(labels: Sequence[int], share: float, seed: int) -> tuple[list[int],
     kinds = np.asarray(labels)
     held: list[int] = []
     for label in np.unique(kinds):
-        places = np.flatnonzero(kinds == label)
+        indices = np.flatnonzero(kinds == label)
         # rounds half up; Python rounds 2.5 to 2
-        count = 0 if len(places) < 2 else max(1, int(share * len(places) + 0.5))
-        held += places[epoch_order(len(places), seed, int(label)).numpy()[:count]].tolist()
+        count = 0 if len(indices) < 2 else max(1, int(share * len(indices) + 0.5))
+        held += indices[epoch_order(len(indices), seed, int(label)).numpy()[:count]].tolist()
     if not held:
         raise ValueError(
             f"labels must have a class with two cases, one of them for validation, got {len(kinds)} cases of "

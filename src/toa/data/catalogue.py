@@ -42,8 +42,8 @@ class FileSpec:
     note: str = ""
 
     def __post_init__(self) -> None:
-        place = PurePosixPath(self.path)
-        if place.is_absolute() or ".." in place.parts or not place.name:
+        path = PurePosixPath(self.path)
+        if path.is_absolute() or ".." in path.parts or not path.name:
             raise ValueError(f"path must be relative to a data folder and stay inside it, got {self.path!r}.")
         if self.sha256 is not None and not re.fullmatch("[0-9a-f]{64}", self.sha256):
             raise ValueError(f"sha256 must be 64 lowercase hexadecimal digits, got {self.sha256!r}.")

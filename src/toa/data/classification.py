@@ -244,20 +244,20 @@ def fetch_classification(spec: ClassificationSpec, data_dir: str | Path | None =
 
     folder = data_folders(data_dir)[0]
     folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder, prefix=".fetch-") as place:
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".fetch-") as scratch:
         try:
-            load_from_archive(spec.name, split="train", extract_path=place)
+            load_from_archive(spec.name, split="train", extract_path=scratch)
         except (OSError, ValueError, HTTPException) as error:
             raise ConnectionError(
                 f"dataset {spec.name!r} could not be fetched from {UEA_ARCHIVE}: {error}; try again, or save its files "
                 f"as {' and '.join(spec.files())} in a folder that data_dir or $TOA_DATA names."
             ) from error
-        came = [Path(place) / file for file in spec.files()]
+        downloaded = [Path(scratch) / file for file in spec.files()]
         # the archive sends a web page if it has no such file
-        read_classification(spec, came)
+        read_classification(spec, downloaded)
         target = folder / spec.name
         target.mkdir(exist_ok=True)
-        for path in came:
+        for path in downloaded:
             shutil.copy2(path, target / f".{path.name}")
             os.replace(target / f".{path.name}", target / path.name)
-    return target / came[0].name, target / came[1].name
+    return target / downloaded[0].name, target / downloaded[1].name

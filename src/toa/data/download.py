@@ -112,9 +112,9 @@ class _Resuming:
         # identity: ranges count bytes as sent, which must be the bytes of the file
         headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={done}-"} if done else {})
         with requests.get(url, headers=headers, stream=True, timeout=_TIMEOUT) as response:
-            code, place = response.status_code, response.headers.get("Content-Range", "")
+            code, received = response.status_code, response.headers.get("Content-Range", "")
             beyond = code == requests.codes.requested_range_not_satisfiable
-            elsewhere = code == requests.codes.partial_content and not place.startswith(f"bytes {done}-")
+            elsewhere = code == requests.codes.partial_content and not received.startswith(f"bytes {done}-")
             if done and (beyond or elsewhere):
                 # the part cannot be resumed: start again
                 self.part.unlink()

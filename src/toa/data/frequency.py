@@ -19,11 +19,11 @@ _WEEKDAYS = 5
 def find_grid(
     times: pd.Index, inner: Bool[np.ndarray, " p"], rows: Int64[np.ndarray, " t"], freq: Frequency | None, name: str
 ) -> tuple[Frequency, Int64[np.ndarray, " t"]]:
-    """The frequency that all series share, and the number of each stamp on the grid of its series.
+    """The frequency that all series share, and the position of each stamp on the grid of its series.
 
     Args:
-        times: T stamps of all series, one series after the other, increasing within each. Series may have gaps, at
-            which the numbers increase by more than 1.
+        times: T stamps of all series, one series after the other, increasing within each. At a gap the
+            positions increase by more than 1.
         inner: For each of the T - 1 pairs of neighbours, whether both belong to one series.
         rows: Source row of each stamp, counted from 0.
         freq: The frequency; None infers it.
@@ -124,7 +124,7 @@ def _candidates(times: pd.Index, inner: Bool[np.ndarray, " p"]) -> Iterator[Freq
 def _positions(
     times: pd.Index, inner: Bool[np.ndarray, " p"], freq: Frequency
 ) -> tuple[Int64[np.ndarray, " t"], int | None]:
-    """Number of each stamp on the grid of its series, and the first stamp that is not on the grid."""
+    """Position of each stamp on the grid of its series, and the index of the first stamp that is not on it."""
     step = _fixed_step(freq)
     if step is None:
         wall = times.tz_localize(None)

@@ -44,8 +44,8 @@ class StandardScaler:
         # rounding may give a constant column a std of about the last digit
         constant = (np.ptp(train, axis=0) == 0) | (std <= np.finfo(np.float64).eps * np.abs(mean))
         if constant.any() and not allow_constant:
-            places = np.flatnonzero(constant).tolist()
-            names = [repr(str(i) if columns is None else columns[i]) for i in places]
+            indices = np.flatnonzero(constant).tolist()
+            names = [repr(str(i) if columns is None else columns[i]) for i in indices]
             raise ValueError(
                 f"{name} must have columns that change in the {len(train)} train rows, got {len(names)} constant: "
                 f"{', '.join(names[:8])}{' ...' if len(names) > 8 else ''}; drop them, or give allow_constant=True "

@@ -43,13 +43,8 @@ def split_rows(
 ) -> Split:
     """Cut `rows` rows into train, validation and test segments for windows of `lookback` + `horizon` rows.
 
-    Args:
-        rule: "ett-hour", "ett-minute", "ratio" (0.7/0.1/0.2), "solar", "pems" (0.6/0.2/0.2 without overlap), or
-            fractions (train, val, test) that sum to 1 and are cut as "ratio" is.
-        rows: Length of the series.
-        lookback: Number of input rows.
-        horizon: Number of forecast rows.
-        name: Name of the series in error messages.
+    `rule` is "ett-hour", "ett-minute", "ratio" (0.7/0.1/0.2), "solar", "pems" (0.6/0.2/0.2 without overlap), or three
+    fractions (train, val, test) that sum to 1 and are cut as "ratio" is. Error messages call the series `name`.
 
     Raises:
         ValueError: If a segment is too short for one window; the message names the longest horizon that fits.

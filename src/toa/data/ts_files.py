@@ -100,6 +100,6 @@ def _case(channels: list[str]) -> Values:
     numbers = [[float(value) for value in channel.split(",")] for channel in channels]
     length = max(map(len, numbers), default=0)
     case = np.full((length, len(numbers)), np.nan)
-    for place, channel in enumerate(numbers):
-        case[: len(channel), place] = channel
+    for index, channel in enumerate(numbers):
+        case[: len(channel), index] = channel
     return case

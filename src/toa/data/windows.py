@@ -103,7 +103,7 @@ class Windows:
         return isinstance(self._values, np.ndarray)
 
     def batch(self, index: Int[Tensor, " b"]) -> WindowBatch:
-        """The windows with these numbers. An index on the CPU is checked; one on a GPU is not, to avoid waiting.
+        """The windows with these indices. An index on the CPU is checked; one on a GPU is not, to avoid waiting.
 
         Raises:
             IndexError: If an index on the CPU lies outside [0, len(self)).
@@ -128,8 +128,8 @@ class Windows:
         """The random order of an epoch; see `toa.data.windows.epoch_order`."""
         return self._place(epoch_order(len(self), seed, epoch))
 
-    def _place(self, numbers: Tensor) -> Tensor:
-        return numbers if self.streams else numbers.to(self.device)
+    def _place(self, indices: Tensor) -> Tensor:
+        return indices if self.streams else indices.to(self.device)
 
     def _view(self, table: Tensor | np.ndarray) -> Tensor | np.ndarray:
         """All windows at stride 1 as one view (N, (L + P) * C): each is a contiguous piece of memory."""
@@ -163,7 +163,8 @@ class SeriesWindows:
         series: Values (T, C) on a device, or a sequence of them, each with at least L rows.
         length: Rows L per window.
         stride: Rows between the starts of two windows of a series.
-        whole: Whether to add a window at the end of a series if the stride leaves rows over, after all `regular` ones.
+        whole: Whether to cover all rows: if the stride leaves rows at the end of a series, one more window covers them.
+            These windows come after the `regular` ones of all series.
     """
 
     def __init__(self, series: Tensor | Sequence[Tensor], length: int, *, stride: int = 1, whole: bool = False) -> None:
@@ -192,7 +193,7 @@ class SeriesWindows:
         return len(self.starts)
 
     def batch(self, index: Int[Tensor, " b"]) -> Float[Tensor, "b l c"]:
-        """The windows with these numbers."""
+        """The windows with these indices."""
         picked = self._view.index_select(0, self.starts[index])
         return picked.view(len(index), self.length, self.channels)
 
@@ -204,21 +205,16 @@ class SeriesWindows:
 def window_starts(
     lengths: Sequence[int], targets: Sequence[tuple[int, int]], lookback: int, horizon: int, *, stride: int = 1
 ) -> tuple[Tensor, Tensor]:
-    """First row of each window in the table of all series joined along time, and the number of its series.
+    """First row of each window in the table of all series joined along time, and the index of its series.
 
-    Args:
-        lengths: Rows of each series.
-        targets: Per series the rows [first, stop) that all targets lie in.
-        lookback: Input rows L.
-        horizon: Target rows P.
-        stride: Rows between the starts of two windows.
+    `lengths` are the rows of each series, `targets` the rows [first, stop) that windows of each series may forecast.
     """
     starts, owners = [], []
     begin = 0
-    for place, (length, (first, stop)) in enumerate(zip(lengths, targets, strict=True)):
+    for index, (length, (first, stop)) in enumerate(zip(lengths, targets, strict=True)):
         own = torch.arange(begin + max(0, first - lookback), begin + stop - lookback - horizon + 1, stride)
         starts.append(own)
-        owners.append(torch.full_like(own, place))
+        owners.append(torch.full_like(own, index))
         begin += length
     return torch.cat(starts), torch.cat(owners)
 

@@ -26,7 +26,7 @@ class Backtest:
         metrics: Over all windows, steps and columns: "mse" and "mae" of standardised values, as in benchmarks, with an
             interval "coverage", the share of values inside it, and with quantiles "pinball", their standardised loss.
         by_column: Per column the mean absolute error in its units, and the coverage.
-        series: Number of the series of each window (N,).
+        series: Index of the series of each window (N,).
         origins: First forecast row of each window (N,).
         forecast: (N, P, C).
         actual: (N, P, C).
@@ -50,18 +50,16 @@ class Backtest:
     panel: Panel
 
     def frame(self) -> Any:
-        """All forecasts, with a row per origin and step: a frame like the data, pandas for arrays."""
+        """All forecasts, one row per origin and step: a frame like the data; a pandas frame if the data were arrays."""
         count, steps, _ = self.forecast.shape
         rows = (self.origins[:, None] + np.arange(steps)).ravel()
         owners = np.repeat(self.series, steps)
-        columns: dict[str, Any] = {}
-        if self.panel.id_column is not None:
-            columns[self.panel.id_column] = id_column(self.panel, owners)
+        columns = id_column(self.panel, owners)
         columns["origin"] = self._stamps(owners, np.repeat(self.origins, steps))
         columns[self.panel.time_column or "row"] = self._stamps(owners, rows)
         columns["step"] = np.tile(np.arange(1, steps + 1), count)
-        for place, name in enumerate(self.by_column):
-            columns[f"{name}_actual"] = self.actual[:, :, place].ravel()
+        for index, name in enumerate(self.by_column):
+            columns[f"{name}_actual"] = self.actual[:, :, index].ravel()
         parts = ("forecast", "quantiles", "lower", "upper")
         found = {name: getattr(self, name) for name in parts if getattr(self, name) is not None}
         columns |= forecast_columns(found, tuple(self.by_column), self.levels)
@@ -89,13 +87,13 @@ def measure(
     error = (found.forecast - actual) / std  # (N, P, C)
     metrics = {"mse": float(error.square().mean()), "mae": float(error.abs().mean())}
     by_column = {
-        name: {"mae": float((found.forecast - actual)[:, :, place].abs().mean())} for place, name in enumerate(columns)
+        name: {"mae": float((found.forecast - actual)[:, :, index].abs().mean())} for index, name in enumerate(columns)
     }
     if found.lower is not None and found.upper is not None:
         within = (actual >= found.lower) & (actual <= found.upper)
         metrics["coverage"] = float(within.double().mean())
-        for place, name in enumerate(columns):
-            by_column[name]["coverage"] = float(within[:, :, place].double().mean())
+        for index, name in enumerate(columns):
+            by_column[name]["coverage"] = float(within[:, :, index].double().mean())
     if found.quantiles is not None:
         loss = pinball_error(found.quantiles, actual, torch.tensor(levels, dtype=torch.float64))
         metrics["pinball"] = float((loss / std.unsqueeze(1)).mean())
@@ -112,20 +110,13 @@ def measure(
     )
 
 
-def first_tested(panel: Panel, place: int, test_size: float | int | None, lookback: int, horizon: int) -> int:
-    """First tested row of a series.
-
-    Args:
-        panel: The data.
-        place: Number of the series.
-        test_size: Tested part at its end, a share or a number of rows; None for all rows but the first look-back.
-        lookback: Input rows before the first tested row.
-        horizon: Rows per forecast.
+def first_tested(panel: Panel, index: int, test_size: float | int | None, lookback: int, horizon: int) -> int:
+    """First tested row of the series with this index; `test_size` as in `Forecaster.backtest`.
 
     Raises:
         ValueError: If no forecast fits into the tested part.
     """
-    rows = panel.lengths[place]
+    rows = panel.lengths[index]
     if test_size is None:
         first = lookback
     elif isinstance(test_size, float) and not 0.0 < test_size < 1.0:
@@ -135,7 +126,7 @@ def first_tested(panel: Panel, place: int, test_size: float | int | None, lookba
     first = max(lookback, first)
     if first + horizon > rows:
         raise ValueError(
-            f"{panel.label(place)} must have a look-back of {lookback} rows before the tested part and a horizon of "
+            f"{panel.label(index)} must have a look-back of {lookback} rows before the tested part and a horizon of "
             f"{horizon} rows in it, got {rows} rows, {max(0, rows - first)} of them tested; test more rows."
         )
     return first

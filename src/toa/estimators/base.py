@@ -13,8 +13,9 @@ A subclass follows scikit-learn: its constructor stores the arguments unchanged,
 
 import json
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -25,6 +26,7 @@ from sklearn.exceptions import NotFittedError
 from torch import Tensor, nn
 
 from toa._checks import check_at_least, check_choice
+from toa.data.panel import Missing
 from toa.estimators.saving import CONFIG, load_file, load_folder, save_file, save_folder
 from toa.nn import AttentionSpec
 from toa.tasks.batches import Batches
@@ -38,17 +40,22 @@ from toa.tasks.training import TrainingState, train
 _NORMS = {"toa-relu": {"score_norm": "rms"}, "toa-gated": {"score_norm": "rms", "gate_norm": "rms"}}
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class Estimator(BaseEstimator):  # type: ignore[misc]
-    """An estimator that can be fitted, saved and loaded."""
+    """An estimator that can be fitted, saved and loaded; its fields are parameters that all estimators have."""
 
     _kinds: ClassVar[dict[str, type["Estimator"]]] = {}
     _kind: ClassVar[str]
     _facts: ClassVar[tuple[str, ...]]
 
-    seed: int
-    device: str
-    progress: bool
-    model_: nn.Module
+    settings: Mapping[str, Any] | None = None
+    id: str | None = None
+    time: str | None = None
+    values: Sequence[str] | None = None
+    missing: Missing = "error"
+    seed: int = 2024
+    device: str = "auto"
+    progress: bool = False
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -72,7 +79,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
 
         Args:
             data: A pandas frame like the one of `fit`, or a list of cases. Of several series, the first is used.
-            index: First row of the window, or number of the case.
+            index: First row of the window, or index of the case.
 
         Raises:
             ValueError: If data have no such window or case.
@@ -166,12 +173,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
     ) -> TrainingState:
         """Build and train `model_` without changing the global random state.
 
-        Args:
-            batches: Training batches on the device.
-            loss: The loss, from the model and a batch.
-            config: Training configuration.
-            validate: Validation loss that selects the epoch; None trains to the end.
-            description: Text of the progress bar.
+        `validate` returns the validation loss that selects the epoch; None trains to the end.
         """
         check_at_least("seed", self.seed, 0)
         fabric = make_fabric(resolve_device(self.device))
@@ -187,7 +189,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
             state = train(
                 model, batches, loss, config, fabric=fabric, key=description, validate=validate, observe=observe
             )
-        self.model_ = model.eval()
+        self.model_: nn.Module = model.eval()
         return state
 
     def _check_fitted(self, done: str) -> None:
@@ -202,20 +204,20 @@ def load_estimator(path: str | Path, *, device: str | None = None) -> Estimator:
         FileNotFoundError: If there is no such file or folder.
         ValueError: If it is not an estimator, or damaged.
     """
-    place = Path(path)
+    path = Path(path)
     header: Any
-    if place.is_dir():
-        if not (place / CONFIG).is_file():
-            raise FileNotFoundError(f"{place} must hold {CONFIG} of a saved estimator, got none.")
-        header = json.loads((place / CONFIG).read_text(encoding="utf-8"))
-    elif place.is_file():
-        header = load_checkpoint(place).facts
+    if path.is_dir():
+        if not (path / CONFIG).is_file():
+            raise FileNotFoundError(f"{path} must hold {CONFIG} of a saved estimator, got none.")
+        header = json.loads((path / CONFIG).read_text(encoding="utf-8"))
+    elif path.is_file():
+        header = load_checkpoint(path).facts
     else:
-        raise FileNotFoundError(f"{place} must be a saved estimator, got no such file.")
+        raise FileNotFoundError(f"{path} must be a saved estimator, got no such file.")
     kind = header.get("kind") if isinstance(header, dict) else None
-    check_choice(f"kind of estimator in {place}", kind, Estimator._kinds)
-    made = Estimator._kinds[str(kind)]
-    return made.from_pretrained(place, device=device) if place.is_dir() else made.load(place, device=device)
+    check_choice(f"kind of estimator in {path}", kind, Estimator._kinds)
+    estimator = Estimator._kinds[str(kind)]
+    return estimator.from_pretrained(path, device=device) if path.is_dir() else estimator.load(path, device=device)
 
 
 def attention_spec(attention: str | Mapping[str, Any]) -> AttentionSpec:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from toa._checks import check_at_least, check_fraction
 from toa.data.cases import Cases, fit_scaler, hold_out, pad_cases
-from toa.data.panel import Missing, Panel
+from toa.data.panel import Panel
 from toa.data.scaling import StandardScaler
 from toa.estimators.base import Estimator, attention_spec, check_sample
 from toa.estimators.frames import read_cases, to_native, with_labels
@@ -75,21 +75,13 @@ class Classifier(ClassifierMixin, Estimator):  # type: ignore[misc]
     _: KW_ONLY
     backbone: str | None = None
     attention: str | Mapping[str, Any] = "toa-gated"
-    settings: Mapping[str, Any] | None = None
     length: int | None = None
     epochs: int | None = None
     batch_size: int | None = None
     learning_rate: float = 1e-3
     patience: int = 20
     validation_share: float = 0.2
-    id: str | None = None
-    time: str | None = None
-    values: Sequence[str] | None = None
     label: str | None = None
-    missing: Missing = "error"
-    seed: int = 2024
-    device: str = "auto"
-    progress: bool = False
 
     def fit(self, X: Any, y: Any = None) -> "Classifier":
         """Train on labelled cases.
@@ -131,7 +123,7 @@ class Classifier(ClassifierMixin, Estimator):  # type: ignore[misc]
         panel, proba = self._probabilities(X)
         if panel.backend is None:
             return proba
-        return _frame_by_id(panel, {str(name): proba[:, place] for place, name in enumerate(self.classes_)})
+        return _frame_by_id(panel, {str(name): proba[:, index] for index, name in enumerate(self.classes_)})
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """Accuracy on labelled cases; y is None if the frame has the labels."""
@@ -158,7 +150,7 @@ class Classifier(ClassifierMixin, Estimator):  # type: ignore[misc]
             data,
             id=self.id,
             time=self.time,
-            values=None if self.values is None else list(self.values),
+            values=self.values,
             label=self.label,
             missing=self.missing,
         )
@@ -174,20 +166,20 @@ class Classifier(ClassifierMixin, Estimator):  # type: ignore[misc]
                 f"X must have {len(self.columns_)} channels, those of fit, got {len(panel.columns)}; fit again, or "
                 "choose its channels."
             )
-        for place, steps in enumerate(panel.lengths):
+        for index, steps in enumerate(panel.lengths):
             if steps > self.length_:
-                case = place + 1 if panel.backend is None else panel.ids[place]
+                case = index + 1 if panel.backend is None else panel.ids[index]
                 raise ValueError(
                     f"case {case!r} of X must have at most {self.length_} steps, the longest case of fit, got {steps}; "
                     f"cut it, or fit with length={steps}."
                 )
         return panel
 
-    def _to_cases(self, panel: Panel, codes: np.ndarray, places: Sequence[int]) -> Cases:
-        """The cases with these numbers, standardised and padded, on the device."""
-        chosen = [self.scaler_.transform(panel.values[place]) for place in places]
+    def _to_cases(self, panel: Panel, codes: np.ndarray, indices: Sequence[int]) -> Cases:
+        """The cases with these indices, standardised and padded, on the device."""
+        chosen = [self.scaler_.transform(panel.values[index]) for index in indices]
         masked = any(len(case) != self.length_ for case in chosen)
-        labels = [int(codes[place]) for place in places]
+        labels = [int(codes[index]) for index in indices]
         return pad_cases(chosen, labels, self.length_, masked=masked, device=resolve_device(self.device))
 
     # model and training: the only calls of toa.models and toa.tasks
@@ -199,7 +191,7 @@ class Classifier(ClassifierMixin, Estimator):  # type: ignore[misc]
         counts = np.bincount(codes)
         if self.validation_share and self.validation_share * counts[counts > 1].sum() >= _LEAST_HELD:
             kept, held = hold_out(codes.tolist(), self.validation_share, self.seed)
-        self.scaler_ = fit_scaler([panel.values[place] for place in kept], "X")
+        self.scaler_ = fit_scaler([panel.values[index] for index in kept], "X")
         val = self._to_cases(panel, codes, held) if held else None
         batch_size = choose_case_batch(self.batch_size, len(kept))
         batches = CaseBatches(self._to_cases(panel, codes, kept), batch_size, seed=self.seed)

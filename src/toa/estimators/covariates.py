@@ -68,13 +68,9 @@ class Covariates:
         return [self.features(when, rows) for when, rows in zip(times, panel.take(self.covariates), strict=True)]
 
     def future(self, panel: Panel, given: Any, steps: int, options: Mapping[str, Any]) -> list[np.ndarray] | None:
-        """Features (P, F) of the steps after each series; None without features.
+        """Features (P, F) of the `steps` steps after each series of the panel; None without features.
 
-        Args:
-            panel: The data before these steps.
-            given: Table of the future covariates; None without covariates.
-            steps: Number of steps P.
-            options: Arguments `id`, `time` and `missing` of `read_panel`.
+        `given` is the table of future covariates; `options` are arguments of `read_panel`, with which it is read.
         """
         if not self.covariates and given is not None:
             raise ValueError("future must be None for a forecaster without covariates, got a table; leave it out.")

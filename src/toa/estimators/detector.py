@@ -84,20 +84,12 @@ class AnomalyDetector(Estimator):
     contamination: float = 0.01
     backbone: str | None = None
     attention: str | Mapping[str, Any] = "toa-gated"
-    settings: Mapping[str, Any] | None = None
     epochs: int | None = None
     batch_size: int = 64
     learning_rate: float = 1e-3
     patience: int = 3
     validation_share: float = 0.2
-    id: str | None = None
-    time: str | None = None
-    values: Sequence[str] | None = None
     freq: str | int | None = None
-    missing: Missing = "error"
-    seed: int = 2024
-    device: str = "auto"
-    progress: bool = False
 
     def fit(self, data: Any, y: Any = None) -> "AnomalyDetector":
         """Train on data and set the thresholds.
@@ -187,8 +179,7 @@ class AnomalyDetector(Estimator):
     def _read(self, data: Any, *, freq: str | int | None, missing: Missing) -> Panel:
         if not is_frame(data):
             return read_panel(data, missing=missing)
-        values = None if self.values is None else list(self.values)
-        return read_panel(data, id=self.id, time=self.time, values=values, freq=freq, missing=missing)
+        return read_panel(data, id=self.id, time=self.time, values=self.values, freq=freq, missing=missing)
 
     def _read_fitted(self, data: Any) -> Panel:
         self._check_fitted("applied to rows")
@@ -202,7 +193,7 @@ class AnomalyDetector(Estimator):
         return panel
 
     def _advance(self, panel: Panel) -> list[Float64[np.ndarray, " t"]]:
-        """Scores of new rows per series, NaN before it has a window; a panel that raises changes nothing.
+        """Scores of new rows per series; NaN while a series has less than a window of rows. An error changes no stream.
 
         Raises:
             ValueError: If a series does not continue its stream.
@@ -210,16 +201,16 @@ class AnomalyDetector(Estimator):
         if not hasattr(self, "_streams"):
             self.reset_stream()
         results, streams = [], {}
-        for place, (one, values) in enumerate(zip(panel.ids, panel.values, strict=True)):
-            times = None if panel.times is None else panel.times[place]
+        for index, (one, values) in enumerate(zip(panel.ids, panel.values, strict=True)):
+            times = None if panel.times is None else panel.times[index]
             past = self._streams.get(one)
             if past is not None and times is not None:
                 assert panel.freq is not None
                 expected = continue_times(past.time, panel.freq, 1)[0]
                 if times[0] != expected:
                     raise ValueError(
-                        f"{panel.label(place, 'rows')} must continue with {expected}, after {past.time}, got "
-                        f"{times[0]} at data row {panel.rows[place][0] + 1}; pass each row once and in order, or call "
+                        f"{panel.label(index, 'rows')} must continue with {expected}, after {past.time}, got "
+                        f"{times[0]} at data row {panel.rows[index][0] + 1}; pass each row once and in order, or call "
                         "reset_stream()."
                     )
             seen = values if past is None else np.concatenate((past.values, values))
@@ -335,23 +326,23 @@ class AnomalyDetector(Estimator):
 
 
 class _Stream(NamedTuple):
-    """The last rows of a series, one less than a window, and the time of the very last."""
+    """The last window - 1 rows of a series, and the time of the last one."""
 
     values: Values
     time: object
 
 
 def _check_lengths(panel: Panel, window: int) -> None:
-    for place, rows in enumerate(panel.lengths):
+    for index, rows in enumerate(panel.lengths):
         if rows < window:
             raise ValueError(
-                f"{panel.label(place)} must have at least one window of {window} rows, got {rows}; pass more of its "
+                f"{panel.label(index)} must have at least one window of {window} rows, got {rows}; pass more of its "
                 "rows, or fit with a smaller window."
             )
 
 
 def _fit_scalers(panel: Panel) -> dict[Id, StandardScaler]:
-    """A scaler per id of a frame, or one with the key None for a table without ids and for arrays."""
+    """One scaler per id of a frame; for tables without ids and for arrays, one scaler with the key None."""
     groups: dict[Id, list[np.ndarray]] = {}
     for one, values in zip(panel.ids, panel.values, strict=True):
         groups.setdefault(None if panel.id_column is None else one, []).append(values)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 import toa
 from toa._checks import check_at_least, check_choice
-from toa.data.panel import Missing, Panel
+from toa.data.panel import Panel
 from toa.data.scaling import StandardScaler
 from toa.data.windows import Windows, place_series, window_starts
 from toa.estimators.backtest import Backtest, first_tested, measure
@@ -38,7 +38,7 @@ from toa.tasks.metrics import FORECAST_METRICS
 from toa.tasks.optimization import TrainingConfig
 
 _ATTENTION = "toa-softmax"
-# windows times columns to validate and calibrate on, at most; of more, every second, third, … is used
+# largest number of held-out windows times columns; if there are more, every second, third, … window is used
 _HELD = 60_000
 _BATCH = 512
 
@@ -105,7 +105,6 @@ class Forecaster(Estimator):
     lookback: int | None = None
     backbone: str = "patchtst"
     attention: str | Mapping[str, Any] | None = None
-    settings: Mapping[str, Any] | None = None
     quantiles: Sequence[float] = ()
     interval: float | None = None
     calendar: bool = False
@@ -116,14 +115,7 @@ class Forecaster(Estimator):
     learning_rate: float = 2e-3
     patience: int = 3
     validation_share: float = 0.125
-    id: str | None = None
-    time: str | None = None
-    values: Sequence[str] | None = None
     freq: str | int | None = None
-    missing: Missing = "error"
-    seed: int = 2024
-    device: str = "auto"
-    progress: bool = False
 
     def fit(self, data: Any, y: Any = None) -> "Forecaster":
         """Train on data.
@@ -145,10 +137,10 @@ class Forecaster(Estimator):
         borders = [rows - max(self.horizon, int(rows * self.validation_share)) for rows in panel.lengths]
         self.lookback_ = choose_lookback(min(borders), self.horizon) if self.lookback is None else int(self.lookback)
         need = self.lookback_ + self.horizon
-        for place, (rows, border) in enumerate(zip(panel.lengths, borders, strict=True)):
+        for index, (rows, border) in enumerate(zip(panel.lengths, borders, strict=True)):
             if border < need:
                 raise ValueError(
-                    f"{panel.label(place)} must have at least lookback + horizon = {need} rows to train on besides the "
+                    f"{panel.label(index)} must have at least lookback + horizon = {need} rows to train on besides the "
                     f"{rows - border} held out, got {rows} rows in all; shorten lookback or horizon, or add rows."
                 )
         self.known_ = Covariates.fit(panel, calendar=self.calendar, covariates=self.covariates, borders=borders)
@@ -188,10 +180,10 @@ class Forecaster(Estimator):
                 f"last {self.lookback_} rows of each series."
             )
         panel = self._tail if data is None else self._read_fitted(data)
-        for place, rows in enumerate(panel.lengths):
+        for index, rows in enumerate(panel.lengths):
             if rows < self.lookback_:
                 raise ValueError(
-                    f"{panel.label(place)} must have at least lookback={self.lookback_} rows, got {rows}; pass more "
+                    f"{panel.label(index)} must have at least lookback={self.lookback_} rows, got {rows}; pass more "
                     "rows, or fit with a shorter lookback."
                 )
         panel = panel.tail(self.lookback_)
@@ -199,7 +191,7 @@ class Forecaster(Estimator):
         features = self.known_.past(panel), self.known_.future(panel, future, self.horizon, options)
         inputs = (
             torch.from_numpy(np.stack(panel.take(self.columns_))),  # (S, L, C)
-            self._series_numbers(panel),
+            self._series_indices(panel),
             *(None if part is None else torch.from_numpy(np.stack(part)).float() for part in features),  # (S, ·, F)
         )
         pieces = (slice(start, start + _BATCH) for start in range(0, len(panel), _BATCH))
@@ -224,13 +216,13 @@ class Forecaster(Estimator):
         check_at_least("stride", stride, 1)
         panel = self._read_fitted(data)
         sizes = self.lookback_, self.horizon
-        targets = [(first_tested(panel, place, test_size, *sizes), rows) for place, rows in enumerate(panel.lengths)]
+        targets = [(first_tested(panel, index, test_size, *sizes), rows) for index, rows in enumerate(panel.lengths)]
         starts, owners = window_starts(panel.lengths, targets, *sizes, stride=stride)
         values = torch.from_numpy(np.concatenate(panel.take(self.columns_)))
         past = self.known_.past(panel)
         marks = None if past is None else torch.from_numpy(np.concatenate(past)).float()
-        numbers = self._series_numbers(panel)
-        which = None if numbers is None else numbers[owners]
+        indices = self._series_indices(panel)
+        which = None if indices is None else indices[owners]
         actual = []
 
         def batches() -> Iterator[tuple[Tensor | None, ...]]:
@@ -251,7 +243,7 @@ class Forecaster(Estimator):
     def export(self, path: str | Path) -> None:
         """Write the model as an ONNX file that maps rows to forecasts in the units of the data.
 
-        Inputs, for any number of windows B: `series` (B, L, C) in float64; with several ids `which` (B,), the number of
+        Inputs, for any number of windows B: `series` (B, L, C) in float64; with several ids `which` (B,), the index of
         each in `ids_`; with calendar features or covariates `marks` (B, L, F) and `future_marks` (B, P, F), which
         `known_.features` computes. Outputs: "forecast", and "quantiles", "lower" and "upper" if fitted with them. It
         needs the extra `toa[onnx]`.
@@ -280,10 +272,10 @@ class Forecaster(Estimator):
             if value is not None and (not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 1):
                 raise ValueError(f"{name} must be an integer of at least 1, got {value!r}.")
         check_choice("loss", self.loss, FORECAST_METRICS)
-        chances = {"validation_share": self.validation_share}
-        chances |= {} if self.interval is None else {"interval": self.interval}
-        chances |= {f"quantiles[{place}]": level for place, level in enumerate(self.quantiles)}
-        for name, share in chances.items():
+        shares = {"validation_share": self.validation_share}
+        shares |= {} if self.interval is None else {"interval": self.interval}
+        shares |= {f"quantiles[{index}]": level for index, level in enumerate(self.quantiles)}
+        for name, share in shares.items():
             if not 0.0 < share < 1.0:
                 raise ValueError(f"{name} must lie in (0, 1), got {share}.")
 
@@ -306,12 +298,12 @@ class Forecaster(Estimator):
             panel = replace(panel, columns=wanted)
         return match_panel(panel, wanted, self.ids_)
 
-    def _series_numbers(self, panel: Panel) -> Tensor | None:
-        """Number of each series in `ids_`; None if fit had one series."""
+    def _series_indices(self, panel: Panel) -> Tensor | None:
+        """Index of each series in `ids_`; None if fit had one series."""
         if len(self.ids_) == 1:
             return None
-        numbers = {one: place for place, one in enumerate(self.ids_)}
-        return torch.tensor([numbers[one] for one in panel.ids])
+        indices = {one: index for index, one in enumerate(self.ids_)}
+        return torch.tensor([indices[one] for one in panel.ids])
 
     # model and training: the only calls of toa.models and toa.tasks
 

@@ -71,6 +71,7 @@ def read_panel(
             if given is not None:
                 raise ValueError(f"{option} must be None for arrays, which have no columns, got {given!r}.")
         return _read_arrays(data, missing, name)
+    values = None if values is None else list(values)
     frame, time, in_index = _open_series(data, time, (id, *(values or ())), name)
     columns = [column for column in frame.columns if column not in (id, time)]
     if values is not None:
@@ -105,7 +106,6 @@ def read_cases(
     values: Sequence[str] | None = None,
     label: str | None = None,
     missing: Missing = "error",
-    name: str = "X",
 ) -> Panel:
     """Read cases to classify: an array, a list of arrays, or a pandas, polars or arrow frame.
 
@@ -116,7 +116,6 @@ def read_cases(
         values: In a frame, the channels, or the steps of a wide frame; None for all other columns.
         label: In a frame, the column of the class, constant within a case; it may be absent.
         missing: How to fill missing values within a case, see `toa.data.panel.make_panel`.
-        name: Name of the data in error messages.
 
     Returns:
         A panel with a series per case; `backend` is None unless the data are a long frame.
@@ -125,6 +124,7 @@ def read_cases(
         ValueError: If the data cannot be read without a repair.
     """
     check_choice("missing", missing, MISSING)
+    name = "X"
     if not isinstance(data, list | tuple) and hasattr(data, "__array__") and not hasattr(data, "columns"):
         data = np.asarray(data)
     if not is_frame(data):
@@ -204,16 +204,12 @@ def to_native(panel: Panel, columns: Mapping[str, Any]) -> Any:
 def columns_by_row(panel: Panel, parts: Sequence[Mapping[str, np.ndarray]]) -> dict[str, Any]:
     """Ids, times and results per row, in the row order of the source table and without inserted rows.
 
-    Args:
-        panel: The data.
-        parts: For each series, result columns with a value per row.
+    `parts` has the result columns of each series, with one value per row.
     """
     real = [rows >= 0 for rows in panel.rows]
     order = np.argsort(np.concatenate([rows[kept] for rows, kept in zip(panel.rows, real, strict=True)]))
-    columns: dict[str, Any] = {}
-    if panel.id_column is not None:
-        places = np.repeat(np.arange(len(panel)), [int(kept.sum()) for kept in real])
-        columns[panel.id_column] = id_column(panel, places[order])
+    indices = np.repeat(np.arange(len(panel)), [int(kept.sum()) for kept in real])
+    columns = id_column(panel, indices[order])
     if panel.times is not None:
         assert panel.time_column is not None
         first, *others = (times[kept] for times, kept in zip(panel.times, real, strict=True))
@@ -229,13 +225,13 @@ def forecast_columns(
 ) -> dict[str, np.ndarray]:
     """Arrays (N, P, C) and (N, P, Q, C) as columns of a table: "a", "a_q0.1", "a_lower", "a_upper"."""
     table = {}
-    for place, name in enumerate(columns):
-        table[name] = found["forecast"][:, :, place].ravel()
+    for index, name in enumerate(columns):
+        table[name] = found["forecast"][:, :, index].ravel()
         for number, level in enumerate(levels):
-            table[f"{name}_q{level:g}"] = found["quantiles"][:, :, number, place].ravel()
+            table[f"{name}_q{level:g}"] = found["quantiles"][:, :, number, index].ravel()
         for end in ("lower", "upper"):
             if end in found:
-                table[f"{name}_{end}"] = found[end][:, :, place].ravel()
+                table[f"{name}_{end}"] = found[end][:, :, index].ravel()
     return table
 
 
@@ -244,12 +240,10 @@ def write_forecast(
 ) -> Any:
     """Forecasts (S, P, ·) of all series as a frame, or as arrays if the data were arrays."""
     if panel.backend is None:
-        arrays = [{name: part[place] for name, part in parts.items()} for place in range(len(panel))]
+        arrays = [{name: part[index] for name, part in parts.items()} for index in range(len(panel))]
         results = [one if len(one) > 1 else one["forecast"] for one in arrays]
         return results[0] if panel.ids == (None,) else results
-    table: dict[str, Any] = {}
-    if panel.id_column is not None:
-        table[panel.id_column] = id_column(panel, np.repeat(np.arange(len(panel)), steps))
+    table = id_column(panel, np.repeat(np.arange(len(panel)), steps))
     if panel.time_column is not None:
         first, *others = (times for times in panel.next_times(steps) if times is not None)
         table[panel.time_column] = first.append(others)
@@ -258,9 +252,11 @@ def write_forecast(
     return to_native(panel, table | forecast_columns(parts, columns, levels))
 
 
-def id_column(panel: Panel, places: np.ndarray) -> np.ndarray:
-    """Ids of the series with these numbers, as integers or text."""
-    return pd.Series(np.asarray(panel.ids, dtype=object)[places]).infer_objects().to_numpy()
+def id_column(panel: Panel, indices: np.ndarray) -> dict[str, Any]:
+    """The id column of results, from the index of the series of each row; empty for a table without ids."""
+    if panel.id_column is None:
+        return {}
+    return {panel.id_column: pd.Series(np.asarray(panel.ids, dtype=object)[indices]).infer_objects().to_numpy()}
 
 
 def _numbers(arrays: Sequence[np.ndarray], names: Sequence[str], name: str) -> Values:
@@ -307,7 +303,7 @@ def _open_series(data: Any, time: str | None, taken: Sequence[str | None], name:
 
 
 def _find_time(frame: Any, taken: Sequence[str | None], name: str) -> Any:
-    """The only date column, or else the only text column; a value column may hold text, but does not begin with it."""
+    """The only date column, or else the only column whose first cell is text and not a number."""
     free = {column: kind for column, kind in frame.schema.items() if column not in taken}
     found = [column for column, kind in free.items() if kind.is_temporal()]
     if not found and len(frame):
@@ -364,8 +360,8 @@ def _times(column: Any, time: str, name: str) -> pd.Index:
 def _read_arrays(data: Any, missing: Missing, name: str) -> Panel:
     several = not isinstance(data, np.ndarray)
     parts: list[Values] = []
-    for place, array in enumerate(data if several else [data]):
-        what = f"series {place!r} of {name}" if several else name
+    for index, array in enumerate(data if several else [data]):
+        what = f"series {index!r} of {name}" if several else name
         if not isinstance(array, np.ndarray) or array.ndim not in (1, 2):
             found = f"shape {array.shape}" if isinstance(array, np.ndarray) else type(array).__name__
             raise ValueError(f"{what} must be an array (T,) or (T, C), got {found}.")

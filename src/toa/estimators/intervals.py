@@ -106,8 +106,8 @@ class UnitsModel(nn.Module):
         model: Model on standardised values.
         mean: Mean of each series and channel (S, C).
         std: Standard deviation (S, C).
-        point: Number of the level that is the forecast itself.
-        shown: Numbers of the levels to return as quantiles.
+        point: Index of the level that is the forecast itself.
+        shown: Indices of the levels to return as quantiles.
         width: Width of the interval (P, C), in spreads; None for no interval.
     """
 
@@ -149,12 +149,12 @@ class UnitsModel(nn.Module):
 
         Args:
             series: Look-backs (B, L, C) in float64.
-            which: Number of the series (B,) of each look-back; None for one series.
+            which: Index of the series (B,) of each look-back; None for one series.
             marks: Features of the look-back (B, L, F) in float32.
             future_marks: Features of the forecast steps (B, P, F).
         """
-        places = slice(0, 1) if which is None else which
-        mean, std = self.mean[places].unsqueeze(1), self.std[places].unsqueeze(1)  # (B, 1, C)
+        indices = slice(0, 1) if which is None else which
+        mean, std = self.mean[indices].unsqueeze(1), self.std[indices].unsqueeze(1)  # (B, 1, C)
         scaled = ((series - mean) / std).float()
         levels = self.model(scaled, marks, future_marks).double()  # (B, P, Q, C)
         if levels.shape[2] > 1:

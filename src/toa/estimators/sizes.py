@@ -22,7 +22,7 @@ _FORECAST_STEPS = 400
 _FORECAST_EPOCHS = (6, 60)
 _FORECAST_SIZES: dict[str, Any] = {"embed_dim": 16, "num_heads": 4, "num_layers": 2, "ff_dim": 64, "dropout": 0.2}
 _FORECAST_WIDE: dict[str, Any] = {"embed_dim": 64, "num_heads": 4, "num_layers": 2, "ff_dim": 128, "dropout": 0.1}
-# default of models with a moving average; it must be odd and at most the look-back
+# default of models with a moving average; it must be odd and at most the number of averaged steps
 _MOVING_AVERAGE = 25
 
 # detector and classifier: approximate number of training steps, and bounds on the epochs
@@ -55,14 +55,15 @@ def choose_lookback(rows: int, horizon: int) -> int:
 
 
 def choose_settings(backbone: str, lookback: int, horizon: int) -> dict[str, Any]:
-    """Settings of a forecasting backbone, restricted to those that it has."""
-    check_choice("backbone", backbone, backbone_names("forecast"))
+    """Default settings of a forecasting backbone: those of the names below that it has."""
     known = BACKBONES[backbone].settings("forecast")
     sizes = dict(_FORECAST_SIZES if backbone == "patchtst" else _FORECAST_WIDE)
     patch = max(1, min(lookback, round(lookback / _FORECAST_PATCHES)))
     sizes |= {"patch_len": patch, "stride": patch, "label_len": max(1, min(lookback // 2, horizon))}
-    if lookback < _MOVING_AVERAGE:
-        sizes["moving_average"] = max(1, lookback - 1 + lookback % 2)
+    # a model with a decoder also averages over its label_len + horizon steps
+    steps = min(lookback, sizes["label_len"] + horizon) if "label_len" in known else lookback
+    if steps < _MOVING_AVERAGE:
+        sizes["moving_average"] = max(1, steps - 1 + steps % 2)
     return {name: value for name, value in sizes.items() if name in known}
 
 

@@ -10,6 +10,7 @@ one, which needs no pickle.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ _RENAMED = {"n_epochs": "epochs", "verbose": "progress", "window_size": "window"
 _TEST_SIZES = {"embed_dim": 8, "num_heads": 2, "num_layers": 1, "ff_dim": 8}
 
 
+@dataclass(eq=False, repr=False)
 class TOAClassifier(BaseClassifier):  # type: ignore[misc]
     """Operator attention as a classifier of aeon.
 
@@ -39,33 +41,20 @@ class TOAClassifier(BaseClassifier):  # type: ignore[misc]
         "algorithm_type": "deeplearning",
     }
 
-    def __init__(
-        self,
-        backbone: str | None = None,
-        attention: str | Mapping[str, Any] = "toa-gated",
-        settings: Mapping[str, Any] | None = None,
-        length: int | None = None,
-        n_epochs: int | None = None,
-        batch_size: int | None = None,
-        learning_rate: float = 1e-3,
-        patience: int = 20,
-        validation_share: float = 0.2,
-        random_state: Any = 2024,
-        device: str = "auto",
-        verbose: bool = False,
-    ) -> None:
-        self.backbone = backbone
-        self.attention = attention
-        self.settings = settings
-        self.length = length
-        self.n_epochs = n_epochs
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
-        self.patience = patience
-        self.validation_share = validation_share
-        self.random_state = random_state
-        self.device = device
-        self.verbose = verbose
+    backbone: str | None = None
+    attention: str | Mapping[str, Any] = "toa-gated"
+    settings: Mapping[str, Any] | None = None
+    length: int | None = None
+    n_epochs: int | None = None
+    batch_size: int | None = None
+    learning_rate: float = 1e-3
+    patience: int = 20
+    validation_share: float = 0.2
+    random_state: Any = 2024
+    device: str = "auto"
+    verbose: bool = False
+
+    def __post_init__(self) -> None:
         super().__init__()
 
     def _fit(self, X: Any, y: np.ndarray) -> "TOAClassifier":
@@ -83,6 +72,7 @@ class TOAClassifier(BaseClassifier):  # type: ignore[misc]
         return {"n_epochs": 1, "settings": _TEST_SIZES}
 
 
+@dataclass(eq=False, repr=False)
 class TOADetector(BaseSeriesAnomalyDetector):  # type: ignore[misc]
     """Operator attention as an anomaly detector of aeon. Fit it on a series without, or with few, anomalies.
 
@@ -101,33 +91,20 @@ class TOADetector(BaseSeriesAnomalyDetector):  # type: ignore[misc]
         "anomaly_output_type": "anomaly_scores",
     }
 
-    def __init__(
-        self,
-        window_size: int | None = None,
-        backbone: str | None = None,
-        attention: str | Mapping[str, Any] = "toa-gated",
-        settings: Mapping[str, Any] | None = None,
-        n_epochs: int | None = None,
-        batch_size: int = 64,
-        learning_rate: float = 1e-3,
-        patience: int = 3,
-        validation_share: float = 0.2,
-        random_state: Any = 2024,
-        device: str = "auto",
-        verbose: bool = False,
-    ) -> None:
-        self.window_size = window_size
-        self.backbone = backbone
-        self.attention = attention
-        self.settings = settings
-        self.n_epochs = n_epochs
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
-        self.patience = patience
-        self.validation_share = validation_share
-        self.random_state = random_state
-        self.device = device
-        self.verbose = verbose
+    window_size: int | None = None
+    backbone: str | None = None
+    attention: str | Mapping[str, Any] = "toa-gated"
+    settings: Mapping[str, Any] | None = None
+    n_epochs: int | None = None
+    batch_size: int = 64
+    learning_rate: float = 1e-3
+    patience: int = 3
+    validation_share: float = 0.2
+    random_state: Any = 2024
+    device: str = "auto"
+    verbose: bool = False
+
+    def __post_init__(self) -> None:
         # time is the first axis
         super().__init__(axis=0)
 

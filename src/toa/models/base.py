@@ -4,8 +4,8 @@ Alphabet: B batch, L look-back, P horizon, C channels, F time marks, N tokens, E
 """
 
 from abc import ABC, abstractmethod
-from dataclasses import fields
-from typing import TYPE_CHECKING, Any, ClassVar
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -13,8 +13,30 @@ from torch import Tensor, nn
 from toa._checks import check_at_least, check_divisible, check_fraction, check_shape
 from toa.nn import EncoderBlock, EncoderStack, build_attention
 
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelConfig:
+    """Base class of configs, which checks all numbers and flags.
+
+    A settings file may hold any type, so types are checked. Integers are sizes, at least 1 (`num_marks` and `label_len`
+    at least 0); other numbers are dropout rates in [0, 1); `num_heads` divides `embed_dim`.
+    """
+
+    def __post_init__(self) -> None:
+        values: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
+        for field in fields(self):
+            name, kind, value = field.name, field.type, values[field.name]
+            if kind not in (int, float, bool):
+                continue
+            assert isinstance(kind, type)
+            if type(value) is not kind and (kind, type(value)) != (float, int):
+                raise ValueError(f"{name} must be of type {kind.__name__}, got {value!r}; convert it first.")
+            if kind is int:
+                check_at_least(name, value, 0 if name in ("num_marks", "label_len") else 1)
+            elif kind is float:
+                check_fraction(name, value)
+        if "num_heads" in values:
+            check_divisible("embed_dim", values["embed_dim"], "num_heads", values["num_heads"])
 
 
 class SeriesModel(nn.Module):
@@ -76,7 +98,8 @@ class Backbone(SeriesModel, ABC):
     Args:
         embed_dim: Width E of a token.
         num_tokens: Number of output tokens N per channel.
-        lookback: As in `SeriesModel`, like `channels` and `num_marks`.
+
+    The other arguments are those of `SeriesModel`.
     """
 
     mixes_channels: ClassVar[bool] = False
@@ -135,7 +158,8 @@ class ForecastModel(SeriesModel, ABC):
 
     Args:
         horizon: Length P of the forecast.
-        lookback: As in `SeriesModel`, like `channels` and `num_marks`.
+
+    The other arguments are those of `SeriesModel`.
     """
 
     # whether forecasts need the marks of the forecast steps
@@ -188,25 +212,3 @@ def check_mask(mask: Tensor, series: Tensor) -> None:
     check_shape("mask", mask, "(B, L)", tuple(series.shape[:2]))
     if mask.dtype != torch.bool:
         raise ValueError(f"mask must be bool, True where a step is real, got {mask.dtype}; cast it with .bool().")
-
-
-def check_config(config: "DataclassInstance") -> None:
-    """Check all numbers and flags of a model's config.
-
-    A settings file may hold any type, so types are checked. Whole numbers are sizes, at least 1 (`num_marks` and
-    `label_len` at least 0); other numbers are dropout rates in [0, 1); `num_heads` divides `embed_dim`.
-    """
-    values: dict[str, Any] = {field.name: getattr(config, field.name) for field in fields(config)}
-    for field in fields(config):
-        name, kind, value = field.name, field.type, values[field.name]
-        if kind not in (int, float, bool):
-            continue
-        assert isinstance(kind, type)
-        if type(value) is not kind and (kind, type(value)) != (float, int):
-            raise ValueError(f"{name} must be of type {kind.__name__}, got {value!r}; convert it first.")
-        if kind is int:
-            check_at_least(name, value, 0 if name in ("num_marks", "label_len") else 1)
-        elif kind is float:
-            check_fraction(name, value)
-    if "num_heads" in values:
-        check_divisible("embed_dim", values["embed_dim"], "num_heads", values["num_heads"])

@@ -4,13 +4,13 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from toa.models.base import ForecastModel, check_config
+from toa.models.base import ForecastModel, ModelConfig
 from toa.models.registry import register_backbone
 from toa.nn import FlattenHead, SeriesDecomposition, check_kernel
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class DLinearConfig:
+class DLinearConfig(ModelConfig):
     """Sizes of a `DLinear`.
 
     Attributes:
@@ -25,7 +25,7 @@ class DLinearConfig:
     individual: bool = False
 
     def __post_init__(self) -> None:
-        check_config(self)
+        ModelConfig.__post_init__(self)
         check_kernel("moving_average", self.moving_average, self.lookback)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from toa._checks import check_choice
-from toa.models.base import ForecastModel, check_config, encoder_stack
+from toa.models.base import ForecastModel, ModelConfig, encoder_stack
 from toa.models.registry import register_backbone
 from toa.nn import (
     AttentionSpec,
@@ -23,7 +23,7 @@ from toa.nn.experts import check_top_k
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class DUETConfig:
+class DUETConfig(ModelConfig):
     """Sizes of a `DUET`; operators act on channels. Defaults are the authors', except `mask_sampling`.
 
     Attributes:
@@ -57,7 +57,7 @@ class DUETConfig:
     mask_sampling: Sampling = "training"
 
     def __post_init__(self) -> None:
-        check_config(self)
+        ModelConfig.__post_init__(self)
         check_top_k(self.top_k, self.num_experts)
         check_kernel("moving_average", self.moving_average, self.lookback)
         check_choice("mask_sampling", self.mask_sampling, SAMPLINGS)

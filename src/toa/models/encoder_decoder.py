@@ -8,12 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from toa._checks import check_at_most
-from toa.models.base import ForecastModel, check_config
+from toa.models.base import ForecastModel, ModelConfig
 from toa.nn import LayerNorm, Linear, PointEmbedding, PointPositions
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class EncoderDecoderConfig:
+class EncoderDecoderConfig(ModelConfig):
     """Sizes of an `EncoderDecoder`.
 
     Attributes:
@@ -34,7 +34,7 @@ class EncoderDecoderConfig:
     dropout: float = 0.1
 
     def __post_init__(self) -> None:
-        check_config(self)
+        ModelConfig.__post_init__(self)
         remedy = f"use {self.lookback // 2}, for instance"
         check_at_most("label_len", self.label_len, "lookback", self.lookback, remedy)
 

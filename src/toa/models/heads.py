@@ -6,12 +6,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from toa._checks import check_at_least
-from toa.models.base import Backbone, ForecastModel, SeriesModel, check_config, check_mask
+from toa.models.base import Backbone, ForecastModel, ModelConfig, SeriesModel, check_mask
 from toa.nn import Dropout, FlattenHead, Linear, ReversibleInstanceNorm
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ForecastHeadConfig:
+class ForecastHeadConfig(ModelConfig):
     """Parts of a `BackboneForecaster` around its backbone.
 
     Attributes:
@@ -33,7 +33,7 @@ class ForecastHeadConfig:
     head_dropout: float = 0.0
 
     def __post_init__(self) -> None:
-        check_config(self)
+        ModelConfig.__post_init__(self)
         if self.affine and not self.instance_norm:
             raise ValueError("affine must be False without instance_norm, got True; set instance_norm=True.")
 
@@ -93,7 +93,7 @@ class ReconstructModel(SeriesModel):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ClassifyHeadConfig:
+class ClassifyHeadConfig(ModelConfig):
     """Parts of a `ClassifyModel` around its backbone.
 
     Attributes:
@@ -111,7 +111,7 @@ class ClassifyHeadConfig:
     head_dropout: float = 0.0
 
     def __post_init__(self) -> None:
-        check_config(self)
+        ModelConfig.__post_init__(self)
         check_at_least("num_classes", self.num_classes, 2)
 
 
@@ -120,8 +120,8 @@ class ClassifyModel(SeriesModel):
 
     Series shorter than L are padded at the end, and the mask marks their real steps. Padding is never read: the
     instance norm covers real steps only; tokens that hold only padding are hidden from attention and zero in the head.
-    A patch that holds the end of a series continues with its last value; other backbones read zeros in padding. So
-    neither the values in the padding nor the other samples of the batch change a prediction.
+    In a patch with the end of a series, the last value fills the padding; other backbones read zeros there. So neither
+    the values in the padding nor the other samples of the batch change a prediction.
 
     Compared with PatchTST, iTransformer and Transformer for classification in thuml/Time-Series-Library at
     4e938a1767106324dd753b2a44832bf870a0252e: outputs and gradients, softmax attention, series without padding. Its

@@ -4,13 +4,13 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from toa.models.base import Backbone, check_config, encoder_stack
+from toa.models.base import Backbone, ModelConfig, encoder_stack
 from toa.models.registry import register_backbone
 from toa.nn import AttentionSpec, LayerNorm, VariateEmbedding
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ITransformerConfig:
+class ITransformerConfig(ModelConfig):
     """Sizes of an `ITransformer`; operators act on channels + num_marks tokens."""
 
     lookback: int
@@ -22,9 +22,6 @@ class ITransformerConfig:
     num_layers: int = 3
     ff_dim: int = 512
     dropout: float = 0.1
-
-    def __post_init__(self) -> None:
-        check_config(self)
 
 
 @register_backbone(

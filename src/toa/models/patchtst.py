@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from toa._checks import check_choice
-from toa.models.base import Backbone, check_config
+from toa.models.base import Backbone, ModelConfig
 from toa.models.registry import register_backbone
 from toa.nn import (
     AttentionSpec,
@@ -25,7 +25,7 @@ STYLES = ("official", "tslib")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PatchTSTConfig:
+class PatchTSTConfig(ModelConfig):
     """Sizes and style of a `PatchTST`.
 
     Attributes:
@@ -48,7 +48,7 @@ class PatchTSTConfig:
     residual_scores: bool | None = None
 
     def __post_init__(self) -> None:
-        check_config(self)
+        ModelConfig.__post_init__(self)
         count_patches(self.lookback, self.patch_len, self.stride)
         check_choice("style", self.style, STYLES)
         if not (self.residual_scores is None or isinstance(self.residual_scores, bool)):

@@ -4,13 +4,13 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from toa.models.base import Backbone, SeriesModel, check_config, encoder_stack
+from toa.models.base import Backbone, ModelConfig, SeriesModel, encoder_stack
 from toa.models.registry import register_backbone
 from toa.nn import AttentionSpec, LayerNorm, Linear, PointEmbedding, PointPositions, PointValues
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PointEncoderConfig:
+class PointEncoderConfig(ModelConfig):
     """Sizes of a `PointEncoder`; `values` and `positions` are those of `PointEmbedding`."""
 
     lookback: int
@@ -24,9 +24,6 @@ class PointEncoderConfig:
     values: PointValues = "linear"
     positions: PointPositions = "learned"
     norm_first: bool = True
-
-    def __post_init__(self) -> None:
-        check_config(self)
 
 
 # the form of Time-Series-Library at 4e938a1767106324dd753b2a44832bf870a0252e, which both networks were compared with

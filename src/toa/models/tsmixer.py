@@ -4,13 +4,13 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from toa.models.base import ForecastModel, check_config
+from toa.models.base import ForecastModel, ModelConfig
 from toa.models.registry import register_backbone
 from toa.nn import Dropout, Linear
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class TSMixerConfig:
+class TSMixerConfig(ModelConfig):
     """Sizes of a `TSMixer`; `embed_dim` is the hidden width of its perceptrons."""
 
     lookback: int
@@ -19,9 +19,6 @@ class TSMixerConfig:
     embed_dim: int = 512
     num_layers: int = 2
     dropout: float = 0.1
-
-    def __post_init__(self) -> None:
-        check_config(self)
 
 
 class MixerBlock(nn.Module):

@@ -100,18 +100,13 @@ class Attention(nn.Module, ABC):
         check_divisible("embed_dim", embed_dim, "num_heads", num_heads)
         check_at_least("num_tokens", num_tokens, 1)
         check_fraction("dropout", dropout)
-        if backend not in ops.BACKENDS:
-            check_choice("backend", backend, ("auto", *ops.BACKENDS))
-        self.embed_dim = embed_dim
-        self.num_heads = num_heads
-        self.num_tokens = num_tokens
+        check_choice("backend", backend, ("auto", *ops.BACKENDS))
+        self.embed_dim, self.num_heads, self.num_tokens = embed_dim, num_heads, num_tokens
         self.qk_dim = embed_dim // num_heads if qk_dim is None else qk_dim
         check_at_least("qk_dim", self.qk_dim, 1)
         self.kdim = embed_dim if kdim is None else kdim
         self.vdim = embed_dim if vdim is None else vdim
-        self.dropout = dropout
-        self.causal = causal
-        self.backend = backend
+        self.dropout, self.causal, self.backend = dropout, causal, backend
         qk_width = self._qk_groups * num_heads * self.qk_dim
         self.q_proj: nn.Linear = Linear(embed_dim, qk_width, bias=bias)
         self.k_proj: nn.Linear = Linear(self.kdim, qk_width, bias=bias)

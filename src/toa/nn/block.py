@@ -86,15 +86,7 @@ class EncoderBlock(nn.Module):
         previous: ScoreFactors | None = None,
         pair_mask: Tensor | None = None,
     ) -> Attended:
-        """Encode tokens; return the other results of the attention too.
-
-        Args:
-            x: Tokens (B, N, E).
-            key_padding_mask: (B, N), True where a token is padding.
-            need_weights: Whether to return the mixing operator (B, H, N, N).
-            previous: Score factors of the previous block, whose scores are added to this block's.
-            pair_mask: (B or 1, N, N), a factor per pair of tokens; see `Attention.attend`.
-        """
+        """Encode tokens (B, N, E), with the other results of the attention; arguments as in `Attention.attend`."""
         h = normalise_tokens(self.attention_norm, x, key_padding_mask) if self.norm_first else x
         attended = self.attention.attend(h, h, h, key_padding_mask, need_weights, previous, pair_mask)
         if self.norm_first:

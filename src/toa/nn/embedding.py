@@ -68,9 +68,7 @@ class PatchEmbedding(nn.Module):
         check_at_least("embed_dim", embed_dim, 1)
         check_choice("positions", positions, POSITIONS)
         check_fraction("dropout", dropout)
-        self.lookback = lookback
-        self.patch_len = patch_len
-        self.stride = stride
+        self.lookback, self.patch_len, self.stride = lookback, patch_len, stride
         self.num_patches = count_patches(lookback, patch_len, stride)
         self.projection = Linear(patch_len, embed_dim, bias=bias)
         if positions == "learned":
@@ -94,13 +92,7 @@ class PatchEmbedding(nn.Module):
 
 
 class VariateEmbedding(nn.Module):
-    """Maps each variate and each time mark to one token: (B, L, C) and (B, L, F) to (B, C + F, E).
-
-    Args:
-        lookback: Length L of the series.
-        embed_dim: Width E of a token.
-        dropout: Dropout rate on the tokens.
-    """
+    """Maps each variate and each time mark to one token: (B, L, C) and (B, L, F) to (B, C + F, E), with dropout."""
 
     def __init__(self, lookback: int, embed_dim: int, *, dropout: float = 0.0) -> None:
         super().__init__()
@@ -155,9 +147,7 @@ class PointEmbedding(nn.Module):
         check_choice("values", values, POINT_VALUES)
         check_choice("positions", positions, POINT_POSITIONS)
         check_fraction("dropout", dropout)
-        self.channels = channels
-        self.num_tokens = num_tokens
-        self.num_marks = num_marks
+        self.channels, self.num_tokens, self.num_marks = channels, num_tokens, num_marks
         self.projection: nn.Conv1d | nn.Linear
         if values == "conv":
             self.projection = nn.Conv1d(channels, embed_dim, 3, padding=1, padding_mode="circular", bias=False)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from toa._checks import check_at_least, check_shape
+from toa._checks import check_at_least, check_at_most, check_shape
 from toa.nn.decomposition import SeriesDecomposition
 
 # minimum standard deviation of the gate's noise; added to divisors: a sum of probabilities, a squared mean
@@ -40,7 +40,7 @@ class NoisyTopKGate(nn.Module):
         num_experts: Number of experts X.
         top_k: Number of experts k per series.
         hidden_dim: Hidden width of the perceptrons.
-        noisy: Whether to add noise in training. Without noise there is neither N nor W.
+        noisy: Whether to add noise in training. If False, there is neither N nor W.
     """
 
     def __init__(self, lookback: int, num_experts: int, top_k: int, *, hidden_dim: int, noisy: bool = True) -> None:
@@ -48,9 +48,7 @@ class NoisyTopKGate(nn.Module):
         for name, size in (("lookback", lookback), ("num_experts", num_experts), ("hidden_dim", hidden_dim)):
             check_at_least(name, size, 1)
         check_top_k(top_k, num_experts)
-        self.lookback = lookback
-        self.num_experts = num_experts
-        self.top_k = top_k
+        self.lookback, self.num_experts, self.top_k = lookback, num_experts, top_k
 
         def perceptron() -> nn.Sequential:
             return nn.Sequential(
@@ -99,11 +97,8 @@ class NoisyTopKGate(nn.Module):
 def check_top_k(top_k: int, num_experts: int) -> None:
     """Check that the number of experts per series lies in 1..num_experts."""
     check_at_least("top_k", top_k, 1)
-    if top_k > num_experts:
-        raise ValueError(
-            f"top_k must be at most num_experts={num_experts}, got {top_k}; use top_k={num_experts}, which gates all "
-            "of them, or more experts."
-        )
+    remedy = f"use top_k={num_experts}, which gates all of them, or more experts"
+    check_at_most("top_k", top_k, "num_experts", num_experts, remedy)
 
 
 def _squared_variation(shares: Tensor) -> Tensor:
@@ -131,8 +126,7 @@ class LinearExperts(nn.Module):
         super().__init__()
         for name, size in (("lookback", lookback), ("embed_dim", embed_dim), ("num_experts", num_experts)):
             check_at_least(name, size, 1)
-        self.lookback = lookback
-        self.num_experts = num_experts
+        self.lookback, self.num_experts = lookback, num_experts
         self.decompose = SeriesDecomposition(moving_average)
         # axis 1: seasonal part, trend
         self.weight = nn.Parameter(torch.empty(num_experts, 2, lookback, embed_dim))

@@ -34,9 +34,7 @@ class FlattenHead(nn.Module):
         check_fraction("dropout", dropout)
         if individual_channels is not None:
             check_at_least("individual_channels", individual_channels, 1)
-        self.num_tokens = num_tokens
-        self.embed_dim = embed_dim
-        self.individual_channels = individual_channels
+        self.num_tokens, self.embed_dim, self.individual_channels = num_tokens, embed_dim, individual_channels
         maps = () if individual_channels is None else (individual_channels,)
         self.weight = nn.Parameter(torch.empty(*maps, horizon, num_tokens * embed_dim))
         self.bias = nn.Parameter(torch.empty(*maps, horizon))

@@ -39,9 +39,7 @@ class ReversibleInstanceNorm(nn.Module):
         check_positive("eps", eps)
         if affine_channels is not None:
             check_at_least("affine_channels", affine_channels, 1)
-        self.affine_channels = affine_channels
-        self.eps = eps
-        self.detach_std = detach_std
+        self.affine_channels, self.eps, self.detach_std = affine_channels, eps, detach_std
         self.weight = None if affine_channels is None else nn.Parameter(torch.ones(affine_channels))
         self.bias = None if affine_channels is None else nn.Parameter(torch.zeros(affine_channels))
 

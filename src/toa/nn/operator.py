@@ -66,9 +66,7 @@ class SequenceOperator(nn.Module, ABC):
         check_at_least("num_heads", num_heads, 1)
         check_at_least("num_tokens", num_tokens, 1)
         check_at_least("init_std", init_std, 0.0)
-        self.num_heads = num_heads
-        self.num_tokens = num_tokens
-        self.init_std = init_std
+        self.num_heads, self.num_tokens, self.init_std = num_heads, num_tokens, init_std
 
     @abstractmethod
     def reset_parameters(self) -> None:
@@ -162,8 +160,7 @@ class DiagonalLowRankOperator(SequenceOperator):
         check_at_least("rank", rank, 1)
         self.rank = rank
         self.diagonal = nn.Parameter(torch.empty(num_heads, num_tokens))
-        self.left = nn.Parameter(torch.empty(num_heads, num_tokens, rank))
-        self.right = nn.Parameter(torch.empty(num_heads, num_tokens, rank))
+        self.left, self.right = (nn.Parameter(torch.empty(num_heads, num_tokens, rank)) for _ in range(2))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

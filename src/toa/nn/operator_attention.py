@@ -33,8 +33,8 @@ class TemporalOperatorAttention(Attention):
         num_tokens: Maximum number of keys, which is the size of the operators; `resize` changes it.
         variant: "softmax", "relu" or "gated".
         score_norm: "none" as printed in the paper, "l2", "mean" or "rms", see `toa.ops.operator_attention`; or
-            "bounded" (ReLU and gated only), which divides each score row by sqrt(1 + ‖row‖² / n). That is "rms" without
-            its division by n, the number of keys that the query sees by padding and causality.
+            "bounded" (ReLU and gated only), which divides each score row by sqrt(1 + ‖row‖² / n): "rms" without its
+            division by n, the number of keys that padding and causality leave to the query.
         gate_norm: "none", "l2" or "rms", for the gated variant.
         scale: Factor of the scores; 1 / sqrt(qk_dim) if None. The paper's formula has 1.
         structure: "dense" as in the paper, "dplr", "toeplitz" or "banded".
@@ -97,8 +97,7 @@ class TemporalOperatorAttention(Attention):
             causal=causal,
             backend=backend,
         )
-        self.score_norm = score_norm
-        self.gate_norm = gate_norm
+        self.score_norm, self.gate_norm = score_norm, gate_norm
         self.scale = self.qk_dim**-0.5 if scale is None else scale
 
         operator = partial(

@@ -67,17 +67,9 @@ def prob_sparse_attention(
 ) -> Tensor:
     """Return softmax(scale q Kᵀ) V for the top queries, and the mean of V (its running sum if causal) for the others.
 
-    If every query is a top query, this is softmax attention. A causal output contains no value of a later step, but
-    later keys can change which queries are the top queries.
-
-    Args:
-        q: (B, M, H, D).
-        k: (B, N, H, D).
-        v: (B, N, H, width).
-        top: Top queries per head, (B, H, T); see `top_queries`.
-        scale: Factor of the scores; 1 / sqrt(D) if None.
-        causal: Whether query m sees only keys up to m; requires M = N.
-        dropout_p: Dropout rate on the softmax.
+    q is (B, M, H, D), k and v are (B, N, H, ·), top is (B, H, T) from `top_queries`; `scale` is 1 / sqrt(D) if None. If
+    `causal`, query m sees only keys up to m, which requires M = N. The output then contains no value of a later step,
+    but later keys can change which queries are top queries. If all queries are top queries, it is softmax attention.
     """
     num_queries, num_keys = q.shape[1], k.shape[1]
     if causal and num_queries != num_keys:

@@ -67,9 +67,7 @@ class StochasticOperatorRegularization(nn.Module):
         check_choice("sharing", sharing, SHARINGS)
         if not 0.0 < max_rate <= 1.0:
             raise ValueError(f"max_rate must lie in (0, 1], got {max_rate}; use sor=False for no SOR.")
-        self.sharing = sharing
-        self.max_rate = max_rate
-        self.hold = hold
+        self.sharing, self.max_rate, self.hold = sharing, max_rate, hold
         if hold > 1:
             # buffers, so that captured steps and resumed runs keep the rate
             self.register_buffer("held_rate", torch.zeros(()))
@@ -106,9 +104,7 @@ class DropRates:
     """The drop rates of one pass through one layer; call it to regularize the offsets of one operator."""
 
     def __init__(self, regularization: StochasticOperatorRegularization, rate: Tensor | None, num_heads: int) -> None:
-        self._regularization = regularization
-        self._rate = rate
-        self._num_heads = num_heads
+        self._regularization, self._rate, self._num_heads = regularization, rate, num_heads
         self._seeds: list[Tensor] = []
 
     def __call__(self, *offsets: Tensor) -> tuple[Tensor, ...]:
@@ -120,10 +116,8 @@ class DropRates:
         """Return a seed and rate from which a kernel drops entries of the offset of one operator."""
         if not self._seeds:
             # one draw for all operators of the layer
-            generator = self._regularization.generator
-            drawn = torch.randint(
-                2**31, (_MAX_OPERATORS,), device=offset.device, dtype=torch.int32, generator=generator
-            )
+            generator, device = self._regularization.generator, offset.device
+            drawn = torch.randint(2**31, (_MAX_OPERATORS,), device=device, dtype=torch.int32, generator=generator)
             self._seeds = list(drawn.split(1))
         return ops.EntryDrop(self._seeds.pop(), self._of_operator(offset))
 

@@ -18,11 +18,6 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
     Products and their gradients are PyTorch's. Where kernels run, the gradient of the bias is summed in float32, under
     autocast too, and changing the result in place raises, because it is a view.
-
-    Args:
-        x: (..., K).
-        weight: (W, K).
-        bias: (W,), or None.
     """
     learns = bias is not None and torch.is_grad_enabled() and bias.requires_grad and bias.numel() > 0
     if bias is None or not learns or not runs_kernels(x, "bias_gradient"):

@@ -48,17 +48,14 @@ class _FirstTensor:
 
     @property
     def num_heads(self) -> int:
-        """Number of heads H."""
         return getattr(self, self._first).shape[0]
 
     @property
     def num_tokens(self) -> int:
-        """Longest sequence that it can mix."""
         return getattr(self, self._first).shape[-1]
 
     @property
     def device(self) -> torch.device:
-        """Device of its tensors."""
         return getattr(self, self._first).device
 
 

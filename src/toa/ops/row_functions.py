@@ -94,15 +94,9 @@ def _sum_rows(rows: Tensor, out: Tensor) -> None:
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float = 1e-5, *, leading: int | None = None) -> Tensor:
     """Normalise the last axis, as `torch.nn.functional.layer_norm` does; under autocast in float32, as there.
 
-    (x - mean) / sqrt(var + eps) * weight + bias, with var without Bessel's correction.
-
-    Args:
-        x: (..., W). PyTorch's function takes rows of one number or of more than `MAX_WIDTH`, mixed dtypes, and
-            tensors that are not on a CUDA device.
-        weight: (W,).
-        bias: (W,).
-        eps: Added to the variance.
-        leading: For tokens (B, N, W), the number of tokens to normalise and return, (B, leading, W); None is all.
+    (x - mean) / sqrt(var + eps) * weight + bias, with var without Bessel's correction. With `leading`, only that many
+    leading tokens of (B, N, W) are normalised and returned. PyTorch's function takes rows of one number or of more than
+    `MAX_WIDTH`, mixed dtypes, and tensors that are not on a CUDA device.
     """
     if _kernel_norms(x, weight, bias, "layer_norm"):
         if torch.is_autocast_enabled(x.device.type):
@@ -122,16 +116,9 @@ def add_norm(
     eps: float = 1e-5,
     seed: Tensor | None = None,
 ) -> Tensor:
-    """Layer norm of x + dropout(y).
+    """Layer norm of x + dropout(y), both (..., W). Mixed dtypes, and tensors without kernels, go through `layer_norm`.
 
-    Args:
-        x: (..., W).
-        y: Like x. Mixed dtypes, and tensors without kernels, go through `layer_norm`.
-        weight: (W,).
-        bias: (W,).
-        p: Dropout rate.
-        eps: Added to the variance.
-        seed: Seed of the kernel's mask, int32 (1,), on x's device; drawn if None.
+    `seed`, int32 (1,) on x's device, determines the kernel's dropout mask; it is drawn if None.
     """
     alike = x.dtype == y.dtype == weight.dtype == bias.dtype and x.shape == y.shape and 0.0 <= p < 1.0
     if not alike or not _kernel_norms(x, weight, bias, "add_norm") or torch.is_autocast_enabled(x.device.type):
@@ -263,12 +250,9 @@ def _most_programs(device: torch.device) -> int:
 
 
 def gelu_dropout(x: Tensor, p: float, *, seed: Tensor | None = None) -> Tensor:
-    """dropout(gelu(x)), with GELU by the error function.
+    """dropout(gelu(x)), with GELU by the error function; PyTorch's functions take tensors without kernels, and p = 0.
 
-    Args:
-        x: Any shape. PyTorch's functions take tensors without kernels, and p = 0.
-        p: Dropout rate.
-        seed: Seed of the kernel's mask, int32 (1,), on x's device; drawn if None.
+    `seed`, int32 (1,) on x's device, determines the kernel's dropout mask; it is drawn if None.
     """
     if not (0.0 < p < 1.0 and runs_kernels(x, "gelu_dropout")) or x.numel() >= 2**31:
         return dropout(F.gelu(x), p)

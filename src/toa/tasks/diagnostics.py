@@ -79,7 +79,7 @@ def contributions(model: nn.Module, validate: Callable[[], float]) -> dict[str, 
     """Return the relative change of the validation error without the operators, and with the attention averaged.
 
     0.03 means that the error is 3 % higher without it. An entry is None if the model has no such part, or if the error
-    is zero, which no change can be relative to.
+    is zero, so that a relative change is undefined.
     """
     found: dict[str, float | None] = {"operators": None, "attention": None}
     if not any(isinstance(m, Attention) for m in model.modules()):

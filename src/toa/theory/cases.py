@@ -73,7 +73,7 @@ def latent_factors(*, channels: int = 24, factors: int = 4, steps: int = 16, see
     """
     check_at_least("factors", factors, 1)
     check_at_most("factors", factors, "channels-1", channels - 1, "use fewer factors than channels")
-    mixing = torch.randn(channels, factors, generator=_generator(seed), dtype=torch.float64)
+    mixing = torch.randn(channels, factors, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     operators = _projector(mixing).unsqueeze(0)
     claims = (
         "an orthogonal projector",
@@ -168,7 +168,8 @@ def cross_variate_demixing(*, channels: int = 24, leakage: float = 0.4, steps: i
     check_positive("leakage", leakage)
     if leakage >= 0.5:
         raise ValueError(f"leakage must be below 0.5, got {leakage}; more may change the signs of T*.")
-    leak = 0.5 + 0.5 * torch.rand(channels, channels, generator=_generator(seed), dtype=torch.float64)
+    generator = torch.Generator().manual_seed(seed)
+    leak = 0.5 + 0.5 * torch.rand(channels, channels, generator=generator, dtype=torch.float64)
     leak = leak.fill_diagonal_(0.0) * (leakage / (channels - 1))
     operators = torch.linalg.inv(_eye(channels) + leak).unsqueeze(0)
     claims = ("some row subtracts", "negative off the diagonal")
@@ -199,10 +200,6 @@ def local_atoms(
     atoms[start : start + window, 0] = envelope * angle.cos()
     atoms[start : start + window, 1] = envelope * (angle + math.pi / 2.0).cos()
     return atoms
-
-
-def _generator(seed: int) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def _eye(size: int) -> Tensor:

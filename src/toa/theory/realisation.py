@@ -150,12 +150,7 @@ def realisation_error(
 ) -> float:
     """Relative error of the layer's output: max |O - T_z x| / max |T_z x|, with T_z x in float64.
 
-    Args:
-        case: The case to realise.
-        variant: "softmax", "relu" or "gated".
-        dtype: Type of the layer and of the random features.
-        batch: Number of samples, at least one per regime.
-        generator: Random generator of the features; None uses a new one with seed 0.
+    It uses `batch` samples of random features, at least one per regime; without a generator, those of seed 0.
     """
     z, _, n = case.operators.shape
     check_at_least("batch", batch, z)

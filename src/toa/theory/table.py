@@ -15,21 +15,9 @@ from toa.theory.simplex import multihead_distance, simplex_distance, uniform_dis
 class TheoryRow:
     """Measurements of a case; over several regimes, distances are the largest ones.
 
-    Args:
-        name: Its name in `CASES`.
-        title: A short description.
-        regimes: Number of operators; 1 for a static case.
-        shape: Outputs and inputs of an operator.
-        max_abs_row_sum: Largest |row sum|. 1 for softmax.
-        min_entry: Smallest entry. At least 0 for softmax.
-        negative_share: Share of negative entries.
-        facts: Whether each claim of the lemma holds.
-        simplex_distance: Distance from one softmax head.
-        uniform_distance: Distance from one softmax head without positions: Proposition 1.
-        multihead_distance: Distance from any number of softmax heads.
-        relu_error: Relative error of the TOA-ReLU layer that realises the case.
-        gated_error: The same for TOA-Gated.
-        softmax_error: The same for TOA-Softmax.
+    For softmax, `max_abs_row_sum` is 1 and `min_entry` at least 0. Distances are from one softmax head, one without
+    positions (Proposition 1), and any number of heads; see `toa.theory.simplex`. Errors are relative errors of the TOA
+    layers that realise the case; see `realisation_error`.
     """
 
     name: str

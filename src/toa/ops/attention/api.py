@@ -197,13 +197,13 @@ def operator_attention(
     if pair_mask is not None:
         _check_pair_mask(pair_mask, q, k)
 
-    low = _autocast_dtype(q)
+    dtype = _autocast_dtype(q)
     inputs = AttentionInputs(
-        q=q.to(low),
-        k=k.to(low),
-        v=v.to(low),
-        gate_q=None if gate_q is None else gate_q.to(low),
-        gate_k=None if gate_k is None else gate_k.to(low),
+        q=q.to(dtype),
+        k=k.to(dtype),
+        v=v.to(dtype),
+        gate_q=None if gate_q is None else gate_q.to(dtype),
+        gate_k=None if gate_k is None else gate_k.to(dtype),
         **operators,
         activation=activation,
         scale=scale,
@@ -218,7 +218,7 @@ def operator_attention(
         backend,
         activation=activation,
         device=q.device,
-        dtype=low,
+        dtype=dtype,
         width=max(x.shape[3] for x in (q, v, gate_q) if x is not None),
         tokens=max(q.shape[1], k.shape[1]),
         pair_mask=pair_mask is not None,
@@ -230,7 +230,7 @@ def operator_attention(
 def _autocast_dtype(q: Tensor) -> torch.dtype:
     """The dtype that autocast gives q; like PyTorch's own functions it leaves float64 unchanged."""
     device = q.device.type
-    # meta tensors have no autocast, and a compiler cannot trace torch.amp's question whether a device has
+    # meta tensors have no autocast; torch.amp.is_autocast_available, which tells, cannot be traced by a compiler
     lowered = device != "meta" and q.dtype != torch.float64 and torch.is_autocast_enabled(device)
     return torch.get_autocast_dtype(device) if lowered else q.dtype
 

@@ -166,12 +166,12 @@ def _form_block(
     dropout_p: float,
     norms: RowNorms,
 ) -> "ScoreBlock":
-    keep = raised = None
+    keep = kept_factor = None
     if bits is not None:
         keep = keep_factors(bits[heads, queries], dropout_p, factors.q.dtype)
         # the factor of a kept score: the smallest number is always kept
-        raised = keep_factors(bits.new_full((1, 1, 1), -(2**15)), dropout_p, factors.q.dtype)
-    return ScoreBlock.form(factors.block(heads, queries), keep, raised, queries.start if causal else None, norms)
+        kept_factor = keep_factors(bits.new_full((1, 1, 1), -(2**15)), dropout_p, factors.q.dtype)
+    return ScoreBlock.form(factors.block(heads, queries), keep, kept_factor, queries.start if causal else None, norms)
 
 
 class ScoreBlock(NamedTuple):
@@ -190,16 +190,12 @@ class ScoreBlock(NamedTuple):
 
     @classmethod
     def form(
-        cls, factors: Factors, keep: Tensor | None, raised: Tensor | None, first_query: int | None, norms: RowNorms
+        cls, factors: Factors, keep: Tensor | None, kept_factor: Tensor | None, first_query: int | None, norms: RowNorms
     ) -> "ScoreBlock":
-        """Form the scores of a block.
+        """Form the scores of a block from its factors.
 
-        Args:
-            factors: Those of the block.
-            keep: Dropout factor of each score; None without dropout.
-            raised: Dropout factor of a kept score.
-            first_query: Index of the block's first query under a causal mask; None without one.
-            norms: Row norms to apply.
+        `keep` has the dropout factor of each score, `kept_factor` is that of a kept one; None without dropout.
+        `first_query` is the index of the block's first query under a causal mask, and None without one.
         """
         scores = _form_scores(factors.q, factors.k, first_query)
         gate_scores = gate_factor = None
@@ -210,9 +206,9 @@ class ScoreBlock(NamedTuple):
                 gate_factor = _row_factor(norms.gate, gate_scores)
                 gate_scores = _times(gate_scores, gate_factor)
             slope = F.softplus(gate_scores, threshold=SOFTPLUS_LINEAR)
-            if keep is not None and raised is not None:
+            if keep is not None and kept_factor is not None:
                 slope = _times(slope, keep)
-                gate_factor = raised if gate_factor is None else gate_factor * raised
+                gate_factor = kept_factor if gate_factor is None else gate_factor * kept_factor
         slope = scores.relu().sign() if slope is None else _where_positive(slope, scores)
         factor = None if norms.scores is None else _row_factor(norms.scores, scores)
         return cls(scores, slope, factor, gate_scores, gate_factor)

@@ -2,6 +2,11 @@
 
 To add a normaliser, add one entry to `SCORE_NORMS` or `GATE_NORMS` and its name to the type beside it: every backend,
 check and help text reads these tables.
+
+To add an activation, add one entry to `ACTIVATIONS` and its name to `Activation`. Then write its formula in
+`reference.py`, the weights with their gradient in `blocked.py` (`attention_weights`, `ScoreBlock`), and either the same
+in the kernels or an objection in `toa/ops/_backend.py` (`triton_objection`). A line in `toa/nn/registry.py` names the
+layer.
 """
 
 import math

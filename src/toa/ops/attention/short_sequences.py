@@ -39,8 +39,8 @@ _PARTS = 32
 def fits(x: AttentionInputs) -> bool:
     """Whether one program holds all tokens of a head, nothing is masked, and operators are offsets from the identity.
 
-    On a GPU, exact float32 products cannot use tensor cores and are left to smaller tiles; so is float32 under a
-    compiler, which cannot trace the question how exact products must be.
+    On a GPU, exact float32 products cannot use tensor cores and are left to smaller tiles. So is all float32 under a
+    compiler, which cannot trace `needs_exact_products`.
     """
     single_on_gpu = x.q.device.type == "cuda" and x.q.dtype == torch.float32
     if not x.unmasked or (single_on_gpu and (torch.compiler.is_compiling() or needs_exact_products(x.q.dtype))):
@@ -207,10 +207,10 @@ def _backward(
     if drop_seeds:
         matrices = _replace_present(matrices, dropped)
     # gradients of mixed keys and values are in float32, and go through their operator afterwards
-    mixed = {place: x for place, x in zip((1, 2, 4), matrices, strict=True) if x is not None}
+    mixed = {index: x for index, x in zip((1, 2, 4), matrices, strict=True) if x is not None}
     outputs = [
-        x if x is None or place not in mixed else x.new_empty(x.shape, dtype=torch.float32)
-        for place, x in enumerate(grads)
+        x if x is None or index not in mixed else x.new_empty(x.shape, dtype=torch.float32)
+        for index, x in enumerate(grads)
     ]
     sizes, constants = _problem(inputs, matrices, seed, activation, norms)
     with torch.cuda.device_of(q):
@@ -220,7 +220,7 @@ def _backward(
             **constants,
         )
         if mixed:
-            tokens, of_mixed, of_plain = ([each[place] for place in mixed] for each in (inputs, outputs, grads))
+            tokens, of_mixed, of_plain = ([each[index] for index in mixed] for each in (inputs, outputs, grads))
             values = list(mixed).index(2) if 2 in mixed else -1
             parts = _through_operators(tokens, of_mixed, of_plain, list(mixed.values()), values, constants)
             _drop_sum(list(parts.unbind(1)), results[-1], drop_seeds, drop_rates)
@@ -280,11 +280,11 @@ def _unpacked(grads: Sequence[Tensor], given: Sequence[Tensor | None]) -> list[T
         return [None if x is None else grad for grad, x in zip(grads, given, strict=True)]
     found: list[Tensor | None] = [None] * len(given)
     start = 0
-    for place in _ORDER:
-        x = given[place]
+    for index in _ORDER:
+        x = given[index]
         if x is not None:
             _, _, h, d = x.shape
-            found[place] = grads[0][..., start : start + h * d].unflatten(-1, (h, d))
+            found[index] = grads[0][..., start : start + h * d].unflatten(-1, (h, d))
             start += h * d
     return found
 

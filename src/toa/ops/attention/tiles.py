@@ -100,12 +100,7 @@ def attend_tiles(
 ) -> Float[Tensor, "b m h e"]:
     """ReLU(Q Kᵀ) V, or softplus(Qg Kgᵀ) ⊙ ReLU(Q Kᵀ) V with a gate, of factors (B, tokens, H, width).
 
-    Args:
-        factors: Queries, keys, values, and the gate's queries and keys.
-        scales: Multiply the scores and the gate's scores.
-        norms: Row norms applied after the scales; none if causal.
-        causal: Query m sees keys n ≤ m.
-        dropout_p: Dropout rate of the weights.
+    `scales` multiply the scores and the gate's scores; `norms` are applied after them, and must be empty if causal.
     """
     assert not (causal and any(norms))
     if min(scales) <= 0.0:
