@@ -15,9 +15,8 @@ from toa.data import load_forecast
 from toa.experiments import read_record, resolve
 from toa.experiments import sweep as sweep_module
 from toa.experiments.claims import CLAIM, claimed, holder
-from toa.experiments.outcomes import ERROR, failure_times, finished, write_failure
 from toa.experiments.records import RECORD
-from toa.experiments.run import Job, config_from, outcome
+from toa.experiments.run import ERROR, Job, failure_times, finished, outcome, write_failure
 from toa.experiments.step_run import StepRun
 from toa.experiments.sweep import (
     EXECUTORS,
@@ -29,6 +28,7 @@ from toa.experiments.sweep import (
     sweep,
 )
 from toa.experiments.sweep_local import spread
+from toa.tasks import TASKS
 from toa.tasks.training import TrainingStopped
 
 
@@ -383,9 +383,9 @@ def test_a_job_survives_json(jobs, kind):
 
 def test_a_config_of_an_unknown_task_or_key_raises():
     with pytest.raises(ValueError, match=message("unknown task 'sort'", "forecast")):
-        config_from("sort", {})
+        TASKS["sort"].config_from({})
     with pytest.raises(ValueError, match=message("unknown key 'rows'", "efficiency config")):
-        config_from("efficiency", {"rows": 3})
+        TASKS["efficiency"].config_from({"rows": 3})
 
 
 def test_the_outcome_of_a_run_is_one_line(jobs, tmp_path):

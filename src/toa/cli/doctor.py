@@ -265,29 +265,16 @@ def _results(backend: str, activation: str, dtype: "torch.dtype", device: str) -
 
 def _data(data_dir: Path | None) -> Facts:
     """Each searched folder with the catalogued data sets in it."""
-    from toa.data import (
-        ANOMALY_SETS,
-        CLASSIFICATION_SETS,
-        DATASETS,
-        data_folders,
-        locate,
-        locate_anomaly,
-        locate_classification,
-    )
-    from toa.data.location import DatasetNotFoundError
+    from toa.cli.data import tasks_by_dataset
+    from toa.data import DatasetNotFoundError, data_folders
 
-    places: dict[str, Callable[[str], Path]] = {}
-    places |= dict.fromkeys(DATASETS, lambda name: locate(DATASETS[name], data_dir))
-    places |= dict.fromkeys(ANOMALY_SETS, lambda name: locate_anomaly(ANOMALY_SETS[name], data_dir)[1][0])
-    places |= dict.fromkeys(
-        CLASSIFICATION_SETS, lambda name: locate_classification(CLASSIFICATION_SETS[name], data_dir)[0]
-    )
     folders = data_folders(data_dir)
     found: Facts = {_short(folder): [] for folder in folders}
     missing = 0
-    for name, place in places.items():
+    tasks = tasks_by_dataset()
+    for name, task in tasks.items():
         try:
-            path = place(name)
+            path = task.locate(name, data_dir)[0]
         except DatasetNotFoundError:
             missing += 1
             continue
@@ -296,4 +283,4 @@ def _data(data_dir: Path | None) -> Facts:
     for folder in folders:
         if not folder.is_dir():
             found[_short(folder)] = "no such folder"
-    return found | {"not here": f"{missing} of {len(places)} sets; `toa data list` names them all"}
+    return found | {"not here": f"{missing} of {len(tasks)} sets; `toa data list` names them all"}

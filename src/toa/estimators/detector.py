@@ -29,7 +29,7 @@ from toa.tasks.anomaly import (
     score_ends,
     score_series,
 )
-from toa.tasks.anomaly_metrics import point_metrics, undefined
+from toa.tasks.detection import point_metrics, undefined
 from toa.tasks.device import resolve_device
 from toa.tasks.optimization import TrainingConfig
 

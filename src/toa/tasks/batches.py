@@ -6,6 +6,8 @@ from typing import Protocol
 from torch import Tensor
 
 from toa._checks import check_at_least
+from toa.data.cases import Cases
+from toa.data.windows import SeriesWindows, Windows
 
 
 class Batches(Protocol):
@@ -18,18 +20,6 @@ class Batches(Protocol):
 
     def at(self, epoch: int, step: int) -> tuple[Tensor, ...]:
         """The tensors of a step, on the training device."""
-        ...
-
-
-class Shuffled(Protocol):
-    """Windows or cases with a random order per epoch."""
-
-    def __len__(self) -> int:
-        """Number of windows or cases."""
-        ...
-
-    def epoch_order(self, seed: int, epoch: int) -> Tensor:
-        """The order of an epoch, a function of seed and epoch."""
         ...
 
 
@@ -46,7 +36,7 @@ class ShuffledBatches:
 
     def __init__(
         self,
-        source: Shuffled,
+        source: Cases | SeriesWindows | Windows,
         tensors: Callable[[Tensor], tuple[Tensor, ...]],
         batch_size: int,
         *,
