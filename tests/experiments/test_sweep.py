@@ -156,10 +156,10 @@ def test_an_unreadable_record_is_reported_and_kept(jobs, tmp_path, content, part
 
 
 def test_a_stop_leaves_no_error_and_no_claim(jobs, tmp_path, monkeypatch):
-    def stop(self, *_, **__):
+    def stop(*_, **__):
         raise TrainingStopped("stopped after 3 of 9 steps")
 
-    monkeypatch.setattr(Job, "run", stop)
+    monkeypatch.setattr(sweep_module, "run_task", stop)
     with pytest.raises(KeyboardInterrupt, match="3 of 9"):
         run_here(jobs, tmp_path)
     assert not jobs[0].folder(tmp_path).exists()
@@ -335,7 +335,7 @@ def test_a_broken_device_ends_the_sweep(jobs, tmp_path, monkeypatch):
     def broken(*_, **__):
         raise RuntimeError("CUDA error: an illegal memory access")
 
-    monkeypatch.setattr(Job, "run", broken)
+    monkeypatch.setattr(sweep_module, "run_task", broken)
     monkeypatch.setattr(sweep_module, "resolve_device", lambda name: torch.device("cuda"))
     monkeypatch.setattr(torch.cuda, "synchronize", broken)
     with pytest.raises(BrokenDeviceError, match=message("cuda must still work after seed 0", "illegal memory")):

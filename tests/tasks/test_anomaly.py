@@ -5,7 +5,8 @@ from torch import Tensor, nn
 
 from tests.support import message
 from toa.data import SeriesWindows
-from toa.tasks.anomaly import ReconstructionBatches, evaluate_reconstruction, reconstruction_loss, score_series
+from toa.tasks.anomaly import evaluate_reconstruction, reconstruction_loss, score_series
+from toa.tasks.batches import ShuffledBatches
 from toa.tasks.detection import RULES, Scores, detect
 
 
@@ -77,7 +78,7 @@ def test_losses_are_mean_squared_errors_and_evaluation_keeps_the_mode():
 
 def test_batches_hold_every_window_once_per_epoch():
     windows = SeriesWindows(SERIES[:, :1], 6)
-    batches = ReconstructionBatches(windows, 5, seed=1)
+    batches = ShuffledBatches(windows, 5, seed=1)
     assert batches.steps_per_epoch == 4
     first = [batches.at(0, step)[0] for step in range(4)]
     assert [len(batch) for batch in first] == [5, 5, 5, 3]

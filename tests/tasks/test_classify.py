@@ -5,8 +5,8 @@ import torch
 from tests.support import assert_near, message
 from toa.data.cases import Cases, pad_cases
 from toa.models import ClassifyModel, build_classifier
+from toa.tasks.batches import ShuffledBatches
 from toa.tasks.classify import (
-    CaseBatches,
     classification_loss,
     classify,
     validation_error,
@@ -66,7 +66,7 @@ def test_loss_is_cross_entropy_of_the_masked_model():
 
 def test_batches_visit_each_case_once_per_epoch():
     cases = make_cases(10)
-    batches = CaseBatches(cases, 4, seed=1)
+    batches = ShuffledBatches(cases, 4, seed=1)
     assert batches.steps_per_epoch == 3
     series = torch.cat([batches.at(2, step)[0] for step in range(3)])
     assert_near(series.sum(0), cases.series.sum(0), 1e-5)
@@ -81,7 +81,7 @@ def test_training_learns_to_tell_waves_apart():
     held = make_cases(24, seed=1)
     state = train(
         model,
-        CaseBatches(cases, 16, seed=0),
+        ShuffledBatches(cases, 16, seed=0),
         classification_loss,
         config,
         fabric=fabric,

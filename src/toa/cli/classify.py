@@ -49,7 +49,7 @@ def classify(
 
     toa classify long.csv --id case --time step --label kind --save kinds.toa
     """
-    # `fitted` takes those that the estimator has
+    # by name; `fitted` uses those that the estimator has
     options = dict(locals())
     with clear_errors():
         from toa.estimators import Classifier

@@ -55,7 +55,7 @@ def detect(
 
     toa detect tomorrow.csv --model sensors.toa --out alarms.csv
     """
-    # `fitted` takes those that the estimator has
+    # by name; `fitted` uses those that the estimator has
     options = dict(locals())
     with clear_errors():
         from toa.estimators import AnomalyDetector

@@ -56,8 +56,8 @@ def examine(data_dir: Path | None = None) -> Facts:
     """All sections as plain values; a section that fails has only the key "error"."""
     sections: dict[str, Callable[[], Facts]] = {
         "machine": _machine,
-        "packages": _packages,
-        "extras": _extras,
+        "packages": lambda: _requirements()[""],
+        "extras": lambda: {extra: found for extra, found in _requirements().items() if extra},
         "environment": lambda: {name: _short(os.environ[name]) for name in VARIABLES if name in os.environ},
         "devices": _devices,
         "backends": try_backends,
@@ -136,32 +136,20 @@ def _commit() -> str:
         return f"unknown ({_in_one_line(error)})"
 
 
-def _packages() -> Facts:
-    """Each dependency with its installed version."""
-    return {found.name: _installed(found) for found, extra in _requirements() if extra is None}
-
-
-def _extras() -> Facts:
-    """Each extra with the installed versions of its packages."""
-    extras: dict[str, dict[str, str]] = {}
-    for found, extra in _requirements():
-        if extra is not None:
-            extras.setdefault(extra, {})[found.name] = _installed(found)
-    return extras
-
-
-def _requirements() -> Iterator[tuple["Requirement", str | None]]:
-    """Every requirement of the installed package, with the extra that needs it."""
+def _requirements() -> dict[str, dict[str, str]]:
+    """Installed versions of the requirements of the package, by extra; those that are always needed are under ""."""
     from packaging.requirements import Requirement
 
     package = distribution("toa")
     extras = package.metadata.get_all("Provides-Extra") or []
+    found: dict[str, dict[str, str]] = {"": {}}
     for requirement in map(Requirement, package.requires or ()):
         marker = requirement.marker
-        needed = None
+        extra = ""
         if marker is not None and not marker.evaluate({"extra": ""}):
-            needed = next((extra for extra in extras if marker.evaluate({"extra": extra})), "other platforms")
-        yield requirement, needed
+            extra = next((one for one in extras if marker.evaluate({"extra": one})), "other platforms")
+        found.setdefault(extra, {})[requirement.name] = _installed(requirement)
+    return found
 
 
 def _installed(requirement: "Requirement") -> str:

@@ -71,7 +71,7 @@ def forecast(
 
     toa forecast shops.csv --horizon 14 --id shop --time day --value sales --covariate promo --future plans.csv
     """
-    # `fitted` takes those that the estimator has
+    # by name; `fitted` uses those that the estimator has
     options = dict(locals())
     with clear_errors():
         from toa.estimators import Forecaster

@@ -77,8 +77,9 @@ def demo(
     """Train three small models for each of three tasks: demixing, classification, anomaly detection (a few minutes)."""
     with clear_errors(resumes=True):
         from toa.experiments.demo import PARTS, run_part
-        from toa.report.demo import TITLES, demixing_table, part_section, write_demo
+        from toa.report.demo import HEADING, SECTIONS, TITLES, demixing_section, demixing_table
         from toa.report.figures import draw_demixing, save_figure
+        from toa.report.page import write_sections
 
         console = make_console()
         demixing = _demix("demo", out / "demixing", device=device, steps=steps)
@@ -89,10 +90,11 @@ def demo(
                 runs = run_part(
                     part, out / part, steps=steps, device=device, command=["toa", *sys.argv[1:]], watch=watch
                 )
-            sections.append(part_section(part, runs))
+            sections.append(SECTIONS[part](runs))
             console.print(make_table(sections[-1].table, title=sections[-1].title))
         figure = save_figure(draw_demixing(demixing), out / "demixing.png")
-        page = write_demo(demixing, figure, sections, out / "index.html")
+        first = demixing_section(demixing, figure, title=TITLES["demixing"])
+        page = write_sections(HEADING, [first, *sections], out / "index.html")
         console.print(f"figure: {figure}\npage:   {page}", soft_wrap=True)
 
 

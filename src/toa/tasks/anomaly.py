@@ -160,8 +160,8 @@ class AnomalyDetection(Task):
     def rebuild(self, config: AnomalyRun, saved: Checkpoint) -> nn.Module:
         return _build(config, len(saved.tensors["scaler.mean"]))
 
-    def batches(self, config: AnomalyRun, data: AnomalyWindows, device: torch.device) -> "ReconstructionBatches":
-        return ReconstructionBatches(data.train, config.batch_size, seed=config.seed)
+    def batches(self, config: AnomalyRun, data: AnomalyWindows, device: torch.device) -> ShuffledBatches:
+        return ShuffledBatches(data.train, config.batch_size, seed=config.seed)
 
     def loss(self, config: AnomalyRun, fabric: "Fabric") -> Callable[..., Tensor]:
         return reconstruction_loss
@@ -223,13 +223,6 @@ def _choices(found: Detection, config: AnomalyRun) -> Record:
         "flag_rate": found.flag_rate,
         "undefined": found.undefined,
     }
-
-
-class ReconstructionBatches(ShuffledBatches):
-    """Shuffled training windows (B, L, C). See `ShuffledBatches`."""
-
-    def __init__(self, windows: SeriesWindows, batch_size: int, *, seed: int) -> None:
-        super().__init__(windows, lambda chosen: (windows.batch(chosen),), batch_size, seed=seed)
 
 
 def reconstruction_loss(model: nn.Module, x: Tensor) -> Tensor:

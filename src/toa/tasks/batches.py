@@ -1,6 +1,5 @@
 """Shuffled training batches that a resumed run reproduces."""
 
-from collections.abc import Callable
 from typing import Protocol
 
 from torch import Tensor
@@ -28,7 +27,6 @@ class ShuffledBatches:
 
     Args:
         source: The windows or cases.
-        tensors: Maps indices into the source to the tensors of a batch.
         batch_size: Windows or cases per batch.
         seed: Seed of the order.
         drop_last: Drop a last, smaller batch.
@@ -37,14 +35,12 @@ class ShuffledBatches:
     def __init__(
         self,
         source: Cases | SeriesWindows | Windows,
-        tensors: Callable[[Tensor], tuple[Tensor, ...]],
         batch_size: int,
         *,
         seed: int,
         drop_last: bool = False,
     ) -> None:
         check_at_least("batch_size", batch_size, 1)
-        self.tensors = tensors
         self._source = source
         self._size = batch_size
         self._seed = seed
@@ -60,6 +56,11 @@ class ShuffledBatches:
     def at(self, epoch: int, step: int) -> tuple[Tensor, ...]:
         """The tensors of a step."""
         return self.tensors(self.indices(epoch, step))
+
+    def tensors(self, indices: Tensor) -> tuple[Tensor, ...]:
+        """The tensors of some windows or cases: inputs, targets and, if any, marks or a mask."""
+        batch = self._source.batch(indices)
+        return (batch,) if isinstance(batch, Tensor) else tuple(part for part in batch if part is not None)
 
     def indices(self, epoch: int, step: int) -> Tensor:
         """Indices of a step's windows or cases, on the device of the source."""

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from toa._checks import check_choice
 from toa.data import CLASSIFICATION_SETS, ClassificationData, load_classification, locate_classification
-from toa.data.cases import CaseBatch, Cases
+from toa.data.cases import Cases
 from toa.data.classification import EVALUATIONS
 from toa.data.classification import Evaluation as Split
 from toa.models import BACKBONES, backbone_names, build_classifier
@@ -119,8 +119,8 @@ class Classification(Task):
             channels = self.load(config, torch.device("cpu")).channels
         return _build(config, facts["length"], channels, len(facts["classes"]))
 
-    def batches(self, config: ClassifyRun, data: ClassificationData, device: torch.device) -> "CaseBatches":
-        return CaseBatches(data.train, config.batch_size, seed=config.seed)
+    def batches(self, config: ClassifyRun, data: ClassificationData, device: torch.device) -> ShuffledBatches:
+        return ShuffledBatches(data.train, config.batch_size, seed=config.seed)
 
     def loss(self, config: ClassifyRun, fabric: "Fabric") -> Callable[..., Tensor]:
         return classification_loss
@@ -163,17 +163,6 @@ def _build(config: ClassifyRun, length: int, channels: int, num_classes: int) ->
         attention=config.attention,
         settings=config.model,
     )
-
-
-class CaseBatches(ShuffledBatches):
-    """Shuffled training cases: series, classes and, if there is padding, a mask. See `ShuffledBatches`."""
-
-    def __init__(self, cases: Cases, batch_size: int, *, seed: int) -> None:
-        super().__init__(cases, lambda index: _tensors(cases.batch(index)), batch_size, seed=seed)
-
-
-def _tensors(batch: CaseBatch) -> tuple[Tensor, ...]:
-    return (batch.series, batch.labels) if batch.mask is None else (batch.series, batch.labels, batch.mask)
 
 
 def classification_loss(model: nn.Module, series: Tensor, labels: Tensor, mask: Tensor | None = None) -> Tensor:

@@ -166,8 +166,8 @@ class Forecasting(Task):
         facts: Any = saved.facts
         return build_model(config, len(facts["columns"]))
 
-    def batches(self, config: ForecastRun, data: ForecastData, device: torch.device) -> "WindowBatches":
-        return WindowBatches(data.train, config.batch_size, seed=config.seed, drop_last=config.drop_last)
+    def batches(self, config: ForecastRun, data: ForecastData, device: torch.device) -> ShuffledBatches:
+        return ShuffledBatches(data.train, config.batch_size, seed=config.seed, drop_last=config.drop_last)
 
     def loss(self, config: ForecastRun, fabric: "Fabric") -> Callable[..., Tensor]:
         return forecast_loss(config.loss, autocast=fabric.autocast)
@@ -211,21 +211,9 @@ def build_model(config: ForecastRun, channels: int) -> nn.Module:
     )
 
 
-class WindowBatches(ShuffledBatches):
-    """Shuffled training windows: inputs, targets and, if any, the marks of both. See `ShuffledBatches`."""
-
-    def __init__(self, windows: Windows, batch_size: int, *, seed: int, drop_last: bool = False) -> None:
-        def tensors(index: Tensor) -> tuple[Tensor, ...]:
-            return inputs_and_targets(windows.batch(index))
-
-        super().__init__(windows, tensors, batch_size, seed=seed, drop_last=drop_last)
-
-
 def inputs_and_targets(batch: WindowBatch) -> tuple[Tensor, ...]:
     """x, y and, if any, the marks of both."""
-    if batch.x_marks is None or batch.y_marks is None:
-        return batch.x, batch.y
-    return batch.x, batch.y, batch.x_marks, batch.y_marks
+    return tuple(part for part in batch if part is not None)
 
 
 def forecast_loss(
