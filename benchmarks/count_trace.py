@@ -31,7 +31,7 @@ COMMANDS = {
     "toa forecast own.csv": "forecast own.csv --horizon 8 --lookback 48 --epochs 1 --device cpu",
     "toa run --dataset ETTh1": (
         "run --dataset ETTh1 --horizon 96 --backbone patchtst --attention toa-gated --device cpu --out runs"
-        " --set lookback=48 --set batch_size=2048 --set training.epochs=1 --set model.num_layers=1"
+        " --set lookback=48 --set batch_size=512 --set training.epochs=1 --set model.num_layers=1"
         " --set model.embed_dim=8 --set model.ff_dim=8 --set model.num_heads=2"
     ),
 }
@@ -105,9 +105,9 @@ def inside(folder: str) -> Iterator[None]:
 def write_table() -> None:
     """A small table of two columns."""
     rng = np.random.default_rng(0)
-    values = np.sin(np.arange(400) / 4)[:, None] + 0.1 * rng.standard_normal((400, 2))
+    values = np.sin(np.arange(1000) / 4)[:, None] + 0.1 * rng.standard_normal((1000, 2))
     table = pd.DataFrame(values, columns=["load", "heat"])
-    table.insert(0, "date", pd.date_range("2026-01-01", periods=400, freq="h"))
+    table.insert(0, "date", pd.date_range("2026-01-01", periods=1000, freq="h"))
     table.to_csv("own.csv", index=False)
 
 

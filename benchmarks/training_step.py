@@ -28,8 +28,9 @@ from toa._console import make_table
 from toa.data import Windows, mark_names
 from toa.experiments.records import Record
 from toa.nn import Attention
+from toa.tasks.batches import ShuffledBatches
 from toa.tasks.device import allow_tf32, resolve_device
-from toa.tasks.forecast import ForecastRun, WindowBatches, build_model
+from toa.tasks.forecast import ForecastRun, build_model
 from toa.tasks.graph import free_workspaces
 from toa_bench.op_cost import OpCase, check_accuracy
 from toa_bench.peer import PeerSystem, check_peer, missing_packages
@@ -97,14 +98,14 @@ CASES = {
 }
 
 
-def random_batches(config: ForecastRun, channels: int, device: torch.device) -> WindowBatches:
+def random_batches(config: ForecastRun, channels: int, device: torch.device) -> ShuffledBatches:
     """Windows of a random series."""
     generator = torch.Generator().manual_seed(config.seed)
     length = config.lookback + config.horizon + BATCHES * config.batch_size - 1
     series = torch.randn(length, channels, generator=generator).to(device)
     marks = torch.randn(length, len(mark_names()), generator=generator).to(device) if config.marks else None
     windows = Windows(series, marks, (0, length), config.lookback, config.horizon, device=device)
-    return WindowBatches(windows, config.batch_size, seed=config.seed)
+    return ShuffledBatches(windows, config.batch_size, seed=config.seed)
 
 
 def objection_to(config: ForecastRun, channels: int, device: torch.device) -> str | None:

@@ -199,8 +199,7 @@ VARIANTS = ("softmax", "hyperglu-dplr", "toa-softmax", "toa-relu", "toa-relu-nos
 @functools.cache
 def compared(protocol: str) -> str:
     """What `toa compare` prints."""
-    from toa.report.comparison import system_table
-    from toa.report.statistics import collect, compare
+    from toa.report.statistics import collect, compare, system_table
 
     scores = collect(read_records(f"classification/{protocol}.jsonl"), "accuracy")
     titles, *rows = system_table(scores, compare(scores, "softmax"), "softmax")

@@ -10,8 +10,9 @@ from torch import nn
 
 from toa.experiments.protocols import resolve
 from toa.nn import Attention
+from toa.tasks.batches import ShuffledBatches
 from toa.tasks.distributed import make_fabric
-from toa.tasks.forecast import ForecastRun, WindowBatches, build_model, forecast_loss
+from toa.tasks.forecast import ForecastRun, build_model, forecast_loss
 from toa.tasks.training import time_steps
 
 # with fewer steps the median of millisecond steps is not reliable
@@ -74,7 +75,7 @@ class OwnSystem:
     """
 
     def __init__(
-        self, config: ForecastRun, make_batches: Callable[[], WindowBatches], channels: int, device: torch.device
+        self, config: ForecastRun, make_batches: Callable[[], ShuffledBatches], channels: int, device: torch.device
     ) -> None:
         self._config = config
         self._fabric = make_fabric(device, precision=config.precision)

@@ -144,7 +144,7 @@ def test_runs_of_the_other_tasks_are_explained(tmp_path):
         assert code == 0, text
     for name in (*commands, "demixing"):
         run = load_run(run_of(tmp_path / name))
-        inputs = run.sample(1)
+        inputs = run.task.sample(run.config, 1)
         assert run.model(*inputs).isfinite().all()
         assert not run.model.training
 

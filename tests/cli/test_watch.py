@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 from tests.report.test_progress import finish, jobs  # noqa: F401
 from toa.cli import app
 from toa.experiments.claims import claimed
-from toa.experiments.outcomes import write_failure
 from toa.experiments.plan import write_plan
+from toa.experiments.run import write_failure
 
 runner = CliRunner(env={"COLUMNS": "200"})
 

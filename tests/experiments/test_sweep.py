@@ -15,9 +15,8 @@ from toa.data import load_forecast
 from toa.experiments import read_record, resolve
 from toa.experiments import sweep as sweep_module
 from toa.experiments.claims import CLAIM, claimed, holder
-from toa.experiments.outcomes import ERROR, failure_times, finished, write_failure
 from toa.experiments.records import RECORD
-from toa.experiments.run import Job, config_from, outcome
+from toa.experiments.run import ERROR, Job, failure_times, finished, outcome, write_failure
 from toa.experiments.step_run import StepRun
 from toa.experiments.sweep import (
     EXECUTORS,
@@ -29,6 +28,7 @@ from toa.experiments.sweep import (
     sweep,
 )
 from toa.experiments.sweep_local import spread
+from toa.tasks import TASKS
 from toa.tasks.training import TrainingStopped
 
 
@@ -156,10 +156,10 @@ def test_an_unreadable_record_is_reported_and_kept(jobs, tmp_path, content, part
 
 
 def test_a_stop_leaves_no_error_and_no_claim(jobs, tmp_path, monkeypatch):
-    def stop(self, *_, **__):
+    def stop(*_, **__):
         raise TrainingStopped("stopped after 3 of 9 steps")
 
-    monkeypatch.setattr(Job, "run", stop)
+    monkeypatch.setattr(sweep_module, "run_task", stop)
     with pytest.raises(KeyboardInterrupt, match="3 of 9"):
         run_here(jobs, tmp_path)
     assert not jobs[0].folder(tmp_path).exists()
@@ -335,7 +335,7 @@ def test_a_broken_device_ends_the_sweep(jobs, tmp_path, monkeypatch):
     def broken(*_, **__):
         raise RuntimeError("CUDA error: an illegal memory access")
 
-    monkeypatch.setattr(Job, "run", broken)
+    monkeypatch.setattr(sweep_module, "run_task", broken)
     monkeypatch.setattr(sweep_module, "resolve_device", lambda name: torch.device("cuda"))
     monkeypatch.setattr(torch.cuda, "synchronize", broken)
     with pytest.raises(BrokenDeviceError, match=message("cuda must still work after seed 0", "illegal memory")):
@@ -383,9 +383,9 @@ def test_a_job_survives_json(jobs, kind):
 
 def test_a_config_of_an_unknown_task_or_key_raises():
     with pytest.raises(ValueError, match=message("unknown task 'sort'", "forecast")):
-        config_from("sort", {})
+        TASKS["sort"].config_from({})
     with pytest.raises(ValueError, match=message("unknown key 'rows'", "efficiency config")):
-        config_from("efficiency", {"rows": 3})
+        TASKS["efficiency"].config_from({"rows": 3})
 
 
 def test_the_outcome_of_a_run_is_one_line(jobs, tmp_path):

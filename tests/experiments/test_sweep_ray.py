@@ -11,7 +11,7 @@ from tests.cli.test_app import call
 from tests.experiments.sweep_cases import make_jobs, write_series
 from tests.support import message
 from toa.experiments import sweep_ray
-from toa.experiments.outcomes import read_outcome
+from toa.experiments.run import read_outcome
 from toa.experiments.sweep import BrokenDeviceError, RunContext, sweep
 from toa.experiments.sweep_ray import Share, run_remote, share_out
 

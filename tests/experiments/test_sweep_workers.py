@@ -11,7 +11,7 @@ import pytest
 
 from tests.experiments.sweep_cases import make_jobs, stamps
 from tests.support import ROOT
-from toa.experiments.outcomes import read_outcome
+from toa.experiments.run import read_outcome
 
 pytestmark = pytest.mark.slow
 BOTH = pytest.mark.parametrize("executor", ["pool", "ray"])

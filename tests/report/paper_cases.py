@@ -1,6 +1,9 @@
 """Records of the paper's cells for tests, made without a run."""
 
+import base64
+import gzip
 import json
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -83,3 +86,11 @@ def keep_model(folder: Path, tokens: int, structure: str = "dense", heads: int =
     save_checkpoint(folder / "model.safetensors", tensors, {"config": {}})
     found: np.ndarray = operators["s2"].dense(tokens).detach().double().numpy()
     return found
+
+
+def read_page(path: Path) -> dict[str, Any]:
+    """The data of a page that `toa report` wrote."""
+    found = re.search(r'id="data">([A-Za-z0-9+/=\s]+)<', path.read_text(encoding="utf-8"))
+    assert found is not None
+    content: dict[str, Any] = json.loads(gzip.decompress(base64.b64decode(found[1])))
+    return content

@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 import torch
 
-from tests.support import message
 from toa.report import figures
 from toa.report.figures import draw_confusion, draw_detection, write_confusion, write_detection
 from toa.tasks.anomaly import SCORES
@@ -76,8 +75,3 @@ def test_a_confusion_matrix_of_many_classes_is_written_without_counts(tmp_path, 
     plt.close(drawn[0])
     assert not axis.texts
     assert "patchtst/toa-gated on toy, strict" in axis.get_title()
-
-
-def test_a_record_of_another_task_has_no_confusion_matrix(tmp_path):
-    with pytest.raises(ValueError, match=message("record must be one of classification, got task 'forecast'")):
-        write_confusion({"task": "forecast"}, tmp_path / "a.png")

@@ -6,11 +6,11 @@ import pytest
 from tests.report.paper_cases import ATTENTIONS, cell_of, etth1_records, hide_data, record_of, write_lines
 from tests.support import message
 from toa._config import hashed_values
-from toa.experiments.outcomes import write_failure
 from toa.experiments.paper.tables import protocol_job, table_cells
-from toa.experiments.run import Job, config_from
+from toa.experiments.run import Job, write_failure
 from toa.report.cells import departure, paper_entries
 from toa.report.evidence import read_evidence
+from toa.tasks import TASKS
 
 
 def lines_of(tmp_path, records, *tables):
@@ -103,7 +103,7 @@ def test_a_run_with_a_changed_setting_is_not_compared(tmp_path):
     (job,) = cell_of("forecast-full", dataset="ETTh1", horizon="96", backbone="itransformer", variant="softmax").jobs
     changed = json.loads(json.dumps(hashed_values(job.config)))
     changed["training"]["learning_rate"] = 0.5
-    other = Job(config=config_from("forecast", changed), label="other")
+    other = Job(config=TASKS["forecast"].config_from(changed), label="other")
     evidence = read_evidence([write_lines(tmp_path / "runs.jsonl", [record_of(other, {"mse": 0.1})])])
     assert not any(line.values for line in paper_entries(evidence, tables=["forecast-full"]))
     assert departure(evidence.runs[0]) == "settings differ from toa-paper: training.learning_rate"

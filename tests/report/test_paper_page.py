@@ -5,9 +5,9 @@ from statistics import fmean
 
 import pytest
 
-from tests.report.paper_cases import ATTENTIONS, cell_of, record_of, write_lines
+from tests.report.paper_cases import ATTENTIONS, cell_of, read_page, record_of, write_lines
 from toa.report.paper import make_report
-from toa.report.paper_page import read_page, write_report
+from toa.report.paper_page import write_report
 from toa.report.paper_text import cell_text
 
 
@@ -101,12 +101,6 @@ def test_a_record_cannot_inject_markup(tmp_path):
     assert page.count("</script>") == 2
     assert "onerror" not in page
     assert read_page(tmp_path / "out" / "index.html")["records"][0]["command"] == evil["command"]
-
-
-def test_reading_another_file_raises(tmp_path):
-    (tmp_path / "x.html").write_text("<html></html>")
-    with pytest.raises(ValueError, match="must be a page that `toa report` wrote"):
-        read_page(tmp_path / "x.html")
 
 
 def test_packed_data_do_not_depend_on_the_time(paper_out):

@@ -8,10 +8,10 @@ from statistics import fmean, stdev
 
 import pytest
 
+from tests.report.paper_cases import read_page
 from tests.support import ROOT
 from toa.report.cells import paper_entries
 from toa.report.evidence import read_evidence
-from toa.report.paper_page import read_page
 from toa.report.paper_text import cell_text, our_text
 
 RESULTS = ROOT / "results"

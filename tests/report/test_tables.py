@@ -5,7 +5,7 @@ import pytest
 
 from tests.support import message
 from toa.report.evidence import read_records
-from toa.report.tables import anomaly_table, changes_of, search_table, undefined_notes
+from toa.report.tables import anomaly_table, changes_of, undefined_notes
 
 RECORD = {
     "metrics": {"tslib-pa/f1": 0.25, "tslib-pa/pa_f1": 0.75, "tslib-pa/random_pa_f1": 0.5, "strict/f1": 0.125},
@@ -28,22 +28,9 @@ def record(dataset: str, attention: str, mse: float, *changes: str, seed: int = 
     }
 
 
-def test_a_search_has_one_row_per_setting_and_means_over_seeds():
-    records = [
-        record("A", "softmax", 0.1, "training.patience=3"),
-        record("A", "softmax", 0.3, "training.patience=3", seed=2),
-        record("B", "softmax", 0.5),
-        record("A", "toa-relu", 1e6, "attention.sor=false", "training.patience=3"),
-        record("A", "softmax", 0.9, horizon=192),
-    ]
-    assert changes_of(records[3]) == ("attention.sor=false", "training.patience=3")
-    table = search_table(records, backbone="patchtst", horizon=96, datasets=("A", "B"), common=("training.patience=3",))
-    assert table == [
-        "| attention | setting | A | B |",
-        "| --- | --- | --- | --- |",
-        "| softmax | as it is | 0.4000 / 0.2000 | 1.0000 / 0.5000 |",
-        "| toa-relu | attention.sor=false | **2e+06** / **1e+06** | - |",
-    ]
+def test_changes_are_read_from_the_command_of_a_record():
+    changed = record("A", "toa-relu", 1e6, "attention.sor=false", "training.patience=3")
+    assert changes_of(changed) == ("attention.sor=false", "training.patience=3")
 
 
 def test_a_line_that_is_not_a_record_is_named(tmp_path):

@@ -1,5 +1,3 @@
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
@@ -7,8 +5,9 @@ from torch import Tensor, nn
 
 from tests.support import message
 from toa.data import SeriesWindows
-from toa.tasks.anomaly import ReconstructionBatches, evaluate_reconstruction, reconstruction_loss, score_series
-from toa.tasks.detection import RULES, DetectionRules, Scores, detect
+from toa.tasks.anomaly import evaluate_reconstruction, reconstruction_loss, score_series
+from toa.tasks.batches import ShuffledBatches
+from toa.tasks.detection import RULES, Scores, detect
 
 
 class Flat(nn.Module):
@@ -79,7 +78,7 @@ def test_losses_are_mean_squared_errors_and_evaluation_keeps_the_mode():
 
 def test_batches_hold_every_window_once_per_epoch():
     windows = SeriesWindows(SERIES[:, :1], 6)
-    batches = ReconstructionBatches(windows, 5, seed=1)
+    batches = ShuffledBatches(windows, 5, seed=1)
     assert batches.steps_per_epoch == 4
     first = [batches.at(0, step)[0] for step in range(4)]
     assert [len(batch) for batch in first] == [5, 5, 5, 3]
@@ -151,23 +150,3 @@ def test_undefined_metrics_have_a_reason():
     assert strict.metrics["f1"] == 0.0
     constant = detect(TRAIN, scores([1.0] * 6), LABELS, anomaly_ratio=50.0)[1]
     assert constant.undefined["vus_pr"] == "the score never changes"
-
-
-@pytest.mark.parametrize(
-    ("options", "parts"),
-    [
-        ({"anomaly_ratio": 0.0}, ("anomaly_ratio must lie in (0, 100)", "got 0.0")),
-        ({"anomaly_ratio": 100}, ("anomaly_ratio must lie in (0, 100)", "got 100")),
-        ({"labels": LABELS[:-1]}, ("labels must be one for each of the 6 test steps, got 5",)),
-    ],
-)
-def test_wrong_arguments_raise_an_error(options: dict[str, Any], parts):
-    given: dict[str, Any] = {"labels": LABELS, "anomaly_ratio": 1.0, **options}
-    labels = given.pop("labels")
-    with pytest.raises(ValueError, match=message(*parts)):
-        detect(TRAIN, TEST, labels, **given)
-
-
-def test_unknown_rules_raise_an_error():
-    with pytest.raises(ValueError, match=message("unknown threshold_source 'test'; known: train and test, train")):
-        DetectionRules(name="x", threshold_source="test", overlaps="averaged", point_adjust=False)  # type: ignore[arg-type]

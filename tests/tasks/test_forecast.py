@@ -6,7 +6,8 @@ from torch import Tensor, nn
 from tests.support import message
 from toa.data.windows import Windows
 from toa.tasks import TrainingConfig, train
-from toa.tasks.forecast import WindowBatches, evaluate_forecaster, forecast_loss
+from toa.tasks.batches import ShuffledBatches
+from toa.tasks.forecast import evaluate_forecaster, forecast_loss
 
 
 def windows(rows: int = 50) -> Windows:
@@ -31,7 +32,7 @@ class Penalised(Persistence):
 
 
 def test_every_epoch_has_every_window_once_in_another_order():
-    batches = WindowBatches(windows(), 8, seed=1)
+    batches = ShuffledBatches(windows(), 8, seed=1)
     assert batches.steps_per_epoch == 6
 
     def epoch(number: int) -> list[float]:
@@ -43,13 +44,13 @@ def test_every_epoch_has_every_window_once_in_another_order():
 
 
 def test_a_last_smaller_batch_is_kept_or_dropped():
-    assert len(WindowBatches(windows(), 8, seed=1).at(0, 5)[0]) == 2
-    assert WindowBatches(windows(), 8, seed=1, drop_last=True).steps_per_epoch == 5
+    assert len(ShuffledBatches(windows(), 8, seed=1).at(0, 5)[0]) == 2
+    assert ShuffledBatches(windows(), 8, seed=1, drop_last=True).steps_per_epoch == 5
 
 
 def test_a_batch_larger_than_the_data_raises_an_error():
     with pytest.raises(ValueError, match=message("batch_size", "42", "got 64", "drop_last=false")):
-        WindowBatches(windows(), 64, seed=1, drop_last=True)
+        ShuffledBatches(windows(), 64, seed=1, drop_last=True)
 
 
 def test_evaluation_uses_every_window_and_keeps_the_mode():
@@ -63,14 +64,14 @@ def test_evaluation_uses_every_window_and_keeps_the_mode():
 def test_batches_carry_the_marks_of_past_and_future():
     marks = torch.arange(50.0).unsqueeze(1)
     marked = Windows(torch.zeros(50, 2), marks, (0, 50), 6, 3)
-    x, y, past, future = WindowBatches(marked, 4, seed=1).at(0, 0)
+    x, y, past, future = ShuffledBatches(marked, 4, seed=1).at(0, 0)
     assert (x.shape, y.shape, past.shape, future.shape) == ((4, 6, 2), (4, 3, 2), (4, 6, 1), (4, 3, 1))
     assert torch.equal(future[:, 0], past[:, -1] + 1.0)
 
 
 def test_a_penalty_is_added_only_in_training():
     model = Penalised()
-    batch = WindowBatches(windows(), 4, seed=1).at(0, 0)
+    batch = ShuffledBatches(windows(), 4, seed=1).at(0, 0)
     loss = forecast_loss("mae")(model, *batch)
     assert loss.item() == pytest.approx(4.0 + 7.0)
     assert evaluate_forecaster(model, windows())["mae"] == pytest.approx(4.0)
@@ -82,7 +83,7 @@ def test_a_penalty_goes_through_the_wrapper_of_several_processes():
     try:
         model = Penalised()
         config = TrainingConfig(epochs=1, learning_rate=1e-2)
-        batches = WindowBatches(windows(), 42, seed=1)
+        batches = ShuffledBatches(windows(), 42, seed=1)
         state = train(model, batches, forecast_loss("mae", autocast=fabric.autocast), config, fabric=fabric, key="x")
     finally:
         torch.distributed.destroy_process_group()
@@ -98,12 +99,12 @@ def test_a_penalty_is_computed_in_the_given_precision():
             seen.append(torch.is_autocast_enabled("cpu"))
             return super().forward(x)
 
-    batch = WindowBatches(windows(), 4, seed=1).at(0, 0)
+    batch = ShuffledBatches(windows(), 4, seed=1).at(0, 0)
     forecast_loss("mse", autocast=lambda: torch.autocast("cpu", torch.bfloat16))(Watched(), *batch)
     assert seen == [True]
 
 
 def test_losses_are_the_metrics_means():
-    x, y = WindowBatches(windows(), 4, seed=1).at(0, 0)
+    x, y = ShuffledBatches(windows(), 4, seed=1).at(0, 0)
     assert forecast_loss("mse")(Persistence(), x, y).item() == pytest.approx((4 + 16 + 36) / 3)
     assert forecast_loss("mae")(Persistence(), x, y).item() == pytest.approx(4.0)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from toa._console import make_console, make_table
+from toa.cli.run import DeviceOption
 from toa.cli.terminal import ChoicesCommand, clear_errors
 
 if TYPE_CHECKING:
@@ -15,13 +16,6 @@ if TYPE_CHECKING:
 bench_app = typer.Typer(
     help="Measure training steps and attention backends.", no_args_is_help=True, pretty_exceptions_enable=False
 )
-
-DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
-
-
-@bench_app.callback()
-def bench() -> None:
-    """Measure training steps and attention backends."""
 
 
 @bench_app.command(cls=ChoicesCommand)

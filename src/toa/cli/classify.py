@@ -6,19 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from toa._console import make_console
+from toa.cli import tables
 from toa.cli.run import DeviceOption
-from toa.cli.tables import (
-    EpochsOption,
-    MissingOption,
-    ModelOption,
-    SaveOption,
-    SeedOption,
-    TimeOption,
-    ValuesOption,
-    fitted,
-    read_cases_file,
-    write_table,
-)
 from toa.cli.terminal import clear_errors
 
 if TYPE_CHECKING:
@@ -34,19 +23,19 @@ def classify(
         ),
     ],
     test: Annotated[Path | None, typer.Option(help="Cases to classify after training, in the same format.")] = None,
-    model: ModelOption = None,
-    save: SaveOption = None,
+    model: tables.ModelOption = None,
+    save: tables.SaveOption = None,
     out: Annotated[Path, typer.Option(help="File of predictions.")] = Path("predictions.csv"),
     picture: Annotated[Path | None, typer.Option(help="Figure of the predictions; default: beside the table.")] = None,
     label: Annotated[str | None, typer.Option(help="Column of the class, in a CSV file.")] = None,
     id: Annotated[str | None, typer.Option(help="Column of case ids, in a CSV file with one row per step.")] = None,
-    time: TimeOption = None,
-    values: ValuesOption = None,
-    missing: MissingOption = None,
+    time: tables.TimeOption = None,
+    values: tables.ValuesOption = None,
+    missing: tables.MissingOption = None,
     backbone: Annotated[str | None, typer.Option(help="{classifiers}; default: by data size.")] = None,
     attention: Annotated[str | None, typer.Option(help="{attentions}; default: toa-gated.")] = None,
-    epochs: EpochsOption = None,
-    seed: SeedOption = None,
+    epochs: tables.EpochsOption = None,
+    seed: tables.SeedOption = None,
     device: DeviceOption = "auto",
 ) -> None:
     """Train a classifier on labelled time series, and classify others.
@@ -60,6 +49,8 @@ def classify(
 
     toa classify long.csv --id case --time step --label kind --save kinds.toa
     """
+    # by name; `fitted` uses those that the estimator has
+    options = dict(locals())
     with clear_errors():
         from toa.estimators import Classifier
 
@@ -67,26 +58,15 @@ def classify(
             raise ValueError("--test cannot be combined with --model, which classifies DATA; leave one out.")
         if model is None and test is None and save is None:
             raise ValueError("--test or --save must be given to train, got neither.")
-        cases, labels = read_cases_file(data)
-        options = {
-            "label": label,
-            "id": id,
-            "time": time,
-            "values": values,
-            "missing": missing,
-            "backbone": backbone,
-            "attention": attention,
-            "epochs": epochs,
-            "seed": seed,
-        }
-        classifier = fitted(Classifier, options, model=model, device=device, data=cases, labels=labels)
+        cases, labels = tables.read_cases_file(data)
+        classifier = tables.fitted(Classifier, options, model=model, device=device, data=cases, labels=labels)
         console = make_console()
         if model is None:
             accuracy = classifier.validation_
             validation = "no held-out cases" if accuracy is None else f"accuracy {accuracy:.3f} on held-out cases"
             console.print(f"{len(classifier.classes_)} classes, {classifier.architecture_['backbone']}, {validation}.")
         if test is not None:
-            cases, labels = read_cases_file(test)
+            cases, labels = tables.read_cases_file(test)
         if test is not None or model is not None:
             _write(console, classifier, cases, labels, (test or data).name, out, picture)
         if save is not None:
@@ -127,6 +107,6 @@ def _write(
         why = "" if labels is None else "; not evaluated, because some labels are not classes of the model"
         console.print(f"{len(table)} cases of {name} classified{why}.", soft_wrap=True)
         figure = draw_probabilities(chances, names, name)
-    console.print(f"table:   {write_table(table, out)}", soft_wrap=True)
+    console.print(f"table:   {tables.write_table(table, out)}", soft_wrap=True)
     drawn = save_figure(figure, out.with_suffix(".png") if picture is None else picture)
     console.print(f"picture: {drawn}", soft_wrap=True)

@@ -3,16 +3,16 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from toa._checks import check_choice
+from toa._console import make_console, make_table
 from toa.cli.terminal import clear_errors
 
 if TYPE_CHECKING:
-    from toa.data import AnomalySpec, ClassificationSpec, DatasetSpec
-
-    AnySpec = DatasetSpec | AnomalySpec | ClassificationSpec
+    from toa.tasks import Task
 
 data_app = typer.Typer(
     help="Benchmark data: list, locate, download and verify.", no_args_is_help=True, pretty_exceptions_enable=False
@@ -30,30 +30,32 @@ def list_(data_dir: FolderOption = None) -> None:
     with clear_errors():
         from toa.data import ANOMALY_SETS, CLASSIFICATION_SETS, DATASETS
 
-        rows: list[tuple[str, ...]] = []
+        here = {name: "yes" if _is_here(task, name, data_dir) else "no" for name, task in tasks_by_dataset().items()}
+        forecasting = [("name", "shape", "frequency", "split", "licence", "here")]
         for spec in map(DATASETS.__getitem__, DATASETS):
             name = spec.name if spec.subset_of is None else f"{spec.name} (subset)"
             shape = f"{spec.rows} x {spec.channels}"
-            rows.append((name, shape, spec.frequency, spec.split, spec.licence, _here(spec, data_dir)))
-        _print_table("forecasting", ("name", "shape", "frequency", "split", "licence", "here"), rows)
-        rows = []
+            forecasting.append((name, shape, spec.frequency, spec.split, spec.licence, here[spec.name]))
+        anomaly = [("name", "shape", "anomalous", "licence", "here")]
         for entry in map(ANOMALY_SETS.__getitem__, ANOMALY_SETS):
             shape = f"{entry.train_rows} + {entry.test_rows} x {entry.channels}"
-            rows.append((entry.name, shape, f"{entry.label_ratio:.2%}", entry.licence, _here(entry, data_dir)))
-        _print_table("anomaly detection", ("name", "shape", "anomalous", "licence", "here"), rows)
-        rows = []
+            anomaly.append((entry.name, shape, f"{entry.label_ratio:.2%}", entry.licence, here[entry.name]))
+        classification = [("name", "shape", "classes", "here")]
         for uea in map(CLASSIFICATION_SETS.__getitem__, CLASSIFICATION_SETS):
             longest = f"{'up to ' if uea.variable else ''}{uea.length}"
             shape = f"{uea.train} + {uea.test} x {longest} x {uea.channels}"
-            rows.append((uea.name, shape, str(uea.classes), _here(uea, data_dir)))
-        _print_table("classification (UEA archive)", ("name", "shape", "classes", "here"), rows)
+            classification.append((uea.name, shape, str(uea.classes), here[uea.name]))
+        console = make_console()
+        console.print(make_table(forecasting, left=6, title="forecasting"))
+        console.print(make_table(anomaly, left=5, title="anomaly detection"))
+        console.print(make_table(classification, left=4, title="classification (UEA archive)"))
 
 
 @data_app.command()
 def where(name: NameArgument, data_dir: FolderOption = None) -> None:
     """Print the path of each file of a dataset, or the folders that were searched."""
     with clear_errors():
-        for path in _paths(_spec(name), data_dir):
+        for path in _entry(name)[0].locate(name, data_dir):
             typer.echo(path)
 
 
@@ -65,7 +67,7 @@ def fetch_(name: NameArgument, data_dir: FolderOption = None) -> None:
 
         from toa.data import ClassificationSpec, DatasetSpec, fetch, fetch_classification, read_values
 
-        spec = _spec(name)
+        _, spec = _entry(name)
         # the progress bar replaces the messages of pooch
         pooch.get_logger().setLevel("WARNING")
         if isinstance(spec, ClassificationSpec):
@@ -85,55 +87,50 @@ def verify_(
 ) -> None:
     """Check that files exist, match the recorded checksum and have the right shape."""
     with clear_errors():
-        from toa.data import ANOMALY_SETS, CLASSIFICATION_SETS, DATASETS, DatasetNotFoundError
+        from toa.data import DatasetNotFoundError
 
         wrong = 0
-        for spec in [_spec(name) for name in names or [*DATASETS, *ANOMALY_SETS, *CLASSIFICATION_SETS]]:
+        for name, (task, spec) in {name: _entry(name) for name in names or tasks_by_dataset()}.items():
             try:
-                typer.echo(f"{spec.name}: {_verified(spec, data_dir)}")
+                typer.echo(f"{name}: {_verified(spec, task.locate(name, data_dir), data_dir)}")
             except DatasetNotFoundError as error:
-                typer.echo(f"{spec.name}: {error if names else 'not here'}", err=bool(names))
+                typer.echo(f"{name}: {error if names else 'not here'}", err=bool(names))
                 wrong += bool(names)
             except (ValueError, FloatingPointError, OSError) as error:
-                typer.echo(f"{spec.name}: {error}", err=True)
+                typer.echo(f"{name}: {error}", err=True)
                 wrong += 1
         if wrong:
             raise ValueError(f"{wrong} datasets failed; see the messages above.")
 
 
-def _spec(name: str) -> "AnySpec":
-    """The entry of a dataset in any of the catalogues."""
-    from toa._checks import check_choice
-    from toa.data import ANOMALY_SETS, CLASSIFICATION_SETS, DATASETS
+def tasks_by_dataset() -> "dict[str, Task]":
+    """Every dataset of the catalogues, with its task."""
+    from toa.tasks import TASKS
 
-    check_choice("dataset", name, [*DATASETS, *ANOMALY_SETS, *CLASSIFICATION_SETS])
-    if name in CLASSIFICATION_SETS:
-        return CLASSIFICATION_SETS[name]
-    return DATASETS[name] if name in DATASETS else ANOMALY_SETS[name]
+    tasks = (TASKS[name] for name in ("forecast", "anomaly", "classify"))
+    return {dataset: task for task in tasks for dataset in task.catalogue or ()}
 
 
-def _paths(spec: "AnySpec", data_dir: Path | None) -> Sequence[Path]:
-    """Paths of the files of a dataset."""
-    from toa.data import ClassificationSpec, DatasetSpec, locate, locate_anomaly, locate_classification
-
-    if isinstance(spec, DatasetSpec):
-        return [locate(spec, data_dir)]
-    if isinstance(spec, ClassificationSpec):
-        return locate_classification(spec, data_dir)
-    return locate_anomaly(spec, data_dir)[1]
-
-
-def _here(spec: "AnySpec", data_dir: Path | None) -> str:
+def _is_here(task: "Task", dataset: str, data_dir: Path | None) -> bool:
+    """Whether the files of a dataset are on this machine."""
     from toa.data import DatasetNotFoundError
 
     try:
-        _paths(spec, data_dir)
+        task.locate(dataset, data_dir)
     except DatasetNotFoundError:
-        return "no"
-    return "yes"
+        return False
+    return True
 
 
-def _verified(spec: "AnySpec", data_dir: Path | None) -> str:
+def _entry(dataset: str) -> "tuple[Task, Any]":
+    """The task of a dataset, and its entry in the catalogue."""
+    tasks = tasks_by_dataset()
+    check_choice("dataset", dataset, tasks)
+    catalogue: Any = tasks[dataset].catalogue
+    return tasks[dataset], catalogue[dataset]
+
+
+def _verified(spec: Any, paths: Sequence[Path], data_dir: Path | None) -> str:
     """Shape, checksums and path of a dataset, after comparing them with the catalogue."""
     from toa.data import ClassificationSpec, DatasetSpec, checksum, locate_anomaly, verify
     from toa.data.anomaly import read_anomaly
@@ -142,12 +139,11 @@ def _verified(spec: "AnySpec", data_dir: Path | None) -> str:
 
     status = "none recorded to compare with"
     if isinstance(spec, DatasetSpec):
-        path, *_ = paths = _paths(spec, data_dir)
+        (path,) = paths
         sums, known = [verify(path, spec)], [spec.sha256]
         rows, channels = read_dataset(spec, path).values[0].shape
         shape = f"{rows} x {channels}"
     elif isinstance(spec, ClassificationSpec):
-        paths = _paths(spec, data_dir)
         train, test = read_classification(spec, paths)
         path, sums, known = paths[0], [checksum(file) for file in paths], [*spec.sha256] or [None]
         # copies of the archive differ in bytes, so another checksum is not an error
@@ -162,19 +158,6 @@ def _verified(spec: "AnySpec", data_dir: Path | None) -> str:
         shape = f"{len(series.train)} + {len(series.test)} x {series.train.shape[1]}"
     status = "as recorded" if None not in known else status
     return f"{shape}, sha256 {', '.join(found[:16] for found in sums)} ({status}), {path}"
-
-
-def _print_table(title: str, columns: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, collapse_padding=True, title=title, title_justify="left")
-    for name in columns:
-        table.add_column(name, justify="right" if name == "shape" else "left", no_wrap=True)
-    for row in rows:
-        table.add_row(*row)
-    Console().print(table)
 
 
 @contextmanager

@@ -6,19 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from toa._console import make_console
+from toa.cli import tables
 from toa.cli.run import DeviceOption
-from toa.cli.tables import (
-    EpochsOption,
-    MissingOption,
-    ModelOption,
-    SaveOption,
-    SeedOption,
-    TimeOption,
-    ValuesOption,
-    fitted,
-    read_frame,
-    write_table,
-)
 from toa.cli.terminal import clear_errors
 
 if TYPE_CHECKING:
@@ -35,13 +24,13 @@ _LISTED = 8
 def detect(
     data: Annotated[Path, typer.Argument(help="Table to search: a CSV file with a header, one row per time step.")],
     train: Annotated[Path | None, typer.Option(help="Table of normal rows to train on; default: DATA.")] = None,
-    model: ModelOption = None,
-    save: SaveOption = None,
+    model: tables.ModelOption = None,
+    save: tables.SaveOption = None,
     out: Annotated[Path, typer.Option(help="File of scores and flags.")] = Path("detection.csv"),
     picture: Annotated[Path | None, typer.Option(help="Figure of the scores; default: beside the table.")] = None,
     id: Annotated[str | None, typer.Option(help="Column of series ids, if the table has several series.")] = None,
-    time: TimeOption = None,
-    values: ValuesOption = None,
+    time: tables.TimeOption = None,
+    values: tables.ValuesOption = None,
     label: Annotated[
         str | None, typer.Option(help="Column of DATA with 1 for known anomalies, to evaluate the result.")
     ] = None,
@@ -49,11 +38,11 @@ def detect(
         float | None, typer.Option(help="Share of the training rows above the threshold; default: 0.01.")
     ] = None,
     window: Annotated[int | None, typer.Option(help="Number of rows per window; default: by data size.")] = None,
-    missing: MissingOption = None,
+    missing: tables.MissingOption = None,
     backbone: Annotated[str | None, typer.Option(help="{reconstructors}; default: by data size.")] = None,
     attention: Annotated[str | None, typer.Option(help="{attentions}; default: toa-gated.")] = None,
-    epochs: EpochsOption = None,
-    seed: SeedOption = None,
+    epochs: tables.EpochsOption = None,
+    seed: tables.SeedOption = None,
     device: DeviceOption = "auto",
 ) -> None:
     """Flag unusual rows of a table.
@@ -66,35 +55,25 @@ def detect(
 
     toa detect tomorrow.csv --model sensors.toa --out alarms.csv
     """
+    # by name; `fitted` uses those that the estimator has
+    options = dict(locals())
     with clear_errors():
         from toa.estimators import AnomalyDetector
         from toa.report.figures import draw_scores, save_figure
 
         if model is not None and train is not None:
             raise ValueError("--train cannot be combined with --model, which is trained already; leave one out.")
-        frame = read_frame(data)
+        frame = tables.read_frame(data)
         labels = _take_labels(frame, label, data)
-        options = {
-            "contamination": contamination,
-            "window": window,
-            "id": id,
-            "time": time,
-            "values": values,
-            "missing": missing,
-            "backbone": backbone,
-            "attention": attention,
-            "epochs": epochs,
-            "seed": seed,
-        }
-        normal = None if model is not None else frame if train is None else read_frame(train)
+        normal = None if model is not None else frame if train is None else tables.read_frame(train)
         if normal is not None and train is not None and label in normal.columns:
             normal = normal.drop(columns=label)
-        detector = fitted(AnomalyDetector, options, model=model, device=device, data=normal)
+        detector = tables.fitted(AnomalyDetector, options, model=model, device=device, data=normal)
         found = detector.predict(frame)
         console = make_console()
         for line in _summary(found, detector, labels):
             console.print(line, soft_wrap=True)
-        console.print(f"table:   {write_table(found, out)}", soft_wrap=True)
+        console.print(f"table:   {tables.write_table(found, out)}", soft_wrap=True)
         series = _series(found, detector.id, labels)
         title = f"{data.name}: score, threshold and flagged rows"
         figure = draw_scores(series[:_DRAWN], {"detector": detector.threshold_}, title)
@@ -124,7 +103,7 @@ def _take_labels(frame: "pd.DataFrame", label: str | None, path: Path) -> "np.nd
 
 def _summary(found: "pd.DataFrame", detector: Any, labels: "np.ndarray | None") -> list[str]:
     """The number of flagged rows, the flagged ranges, and the scores against labels."""
-    from toa.tasks.anomaly_metrics import Runs, point_metrics, undefined
+    from toa.tasks.detection import Runs, point_metrics, undefined
 
     flags = found["anomaly"].to_numpy().astype(bool)
     lines = [

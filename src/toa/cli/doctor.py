@@ -56,8 +56,8 @@ def examine(data_dir: Path | None = None) -> Facts:
     """All sections as plain values; a section that fails has only the key "error"."""
     sections: dict[str, Callable[[], Facts]] = {
         "machine": _machine,
-        "packages": _packages,
-        "extras": _extras,
+        "packages": lambda: _requirements()[""],
+        "extras": lambda: {extra: found for extra, found in _requirements().items() if extra},
         "environment": lambda: {name: _short(os.environ[name]) for name in VARIABLES if name in os.environ},
         "devices": _devices,
         "backends": try_backends,
@@ -136,32 +136,20 @@ def _commit() -> str:
         return f"unknown ({_in_one_line(error)})"
 
 
-def _packages() -> Facts:
-    """Each dependency with its installed version."""
-    return {found.name: _installed(found) for found, extra in _requirements() if extra is None}
-
-
-def _extras() -> Facts:
-    """Each extra with the installed versions of its packages."""
-    extras: dict[str, dict[str, str]] = {}
-    for found, extra in _requirements():
-        if extra is not None:
-            extras.setdefault(extra, {})[found.name] = _installed(found)
-    return extras
-
-
-def _requirements() -> Iterator[tuple["Requirement", str | None]]:
-    """Every requirement of the installed package, with the extra that needs it."""
+def _requirements() -> dict[str, dict[str, str]]:
+    """Installed versions of the requirements of the package, by extra; those that are always needed are under ""."""
     from packaging.requirements import Requirement
 
     package = distribution("toa")
     extras = package.metadata.get_all("Provides-Extra") or []
+    found: dict[str, dict[str, str]] = {"": {}}
     for requirement in map(Requirement, package.requires or ()):
         marker = requirement.marker
-        needed = None
+        extra = ""
         if marker is not None and not marker.evaluate({"extra": ""}):
-            needed = next((extra for extra in extras if marker.evaluate({"extra": extra})), "other platforms")
-        yield requirement, needed
+            extra = next((one for one in extras if marker.evaluate({"extra": one})), "other platforms")
+        found.setdefault(extra, {})[requirement.name] = _installed(requirement)
+    return found
 
 
 def _installed(requirement: "Requirement") -> str:
@@ -265,29 +253,16 @@ def _results(backend: str, activation: str, dtype: "torch.dtype", device: str) -
 
 def _data(data_dir: Path | None) -> Facts:
     """Each searched folder with the catalogued data sets in it."""
-    from toa.data import (
-        ANOMALY_SETS,
-        CLASSIFICATION_SETS,
-        DATASETS,
-        data_folders,
-        locate,
-        locate_anomaly,
-        locate_classification,
-    )
-    from toa.data.location import DatasetNotFoundError
+    from toa.cli.data import tasks_by_dataset
+    from toa.data import DatasetNotFoundError, data_folders
 
-    places: dict[str, Callable[[str], Path]] = {}
-    places |= dict.fromkeys(DATASETS, lambda name: locate(DATASETS[name], data_dir))
-    places |= dict.fromkeys(ANOMALY_SETS, lambda name: locate_anomaly(ANOMALY_SETS[name], data_dir)[1][0])
-    places |= dict.fromkeys(
-        CLASSIFICATION_SETS, lambda name: locate_classification(CLASSIFICATION_SETS[name], data_dir)[0]
-    )
     folders = data_folders(data_dir)
     found: Facts = {_short(folder): [] for folder in folders}
     missing = 0
-    for name, place in places.items():
+    tasks = tasks_by_dataset()
+    for name, task in tasks.items():
         try:
-            path = place(name)
+            path = task.locate(name, data_dir)[0]
         except DatasetNotFoundError:
             missing += 1
             continue
@@ -296,4 +271,4 @@ def _data(data_dir: Path | None) -> Facts:
     for folder in folders:
         if not folder.is_dir():
             found[_short(folder)] = "no such folder"
-    return found | {"not here": f"{missing} of {len(places)} sets; `toa data list` names them all"}
+    return found | {"not here": f"{missing} of {len(tasks)} sets; `toa data list` names them all"}

@@ -11,9 +11,8 @@ from toa.cli.tables import read_cases_file
 from toa.cli.terminal import clear_errors
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import nn
 
-    from toa.experiments.run import LoadedRun
     from toa.report.tables import Rows
 
 
@@ -88,10 +87,16 @@ def _of_run(folder: Path, index: int, data_dir: Path | None) -> _Subject:
     from toa.tasks.diagnostics import describe_operators
 
     run = load_run(folder)
-    inputs, caption = _sample(run, index, data_dir)
     record = run.record
-    dataset = getattr(run.config, "dataset", "")
-    where = f"task {run.task.name}" + (f" on {Path(dataset).name}" if dataset else "")
+    dataset = Path(getattr(run.config, "dataset", "")).name
+    where = f"task {run.task.name}" + (f" on {dataset}" if dataset else "")
+    inputs: Any = None
+    try:
+        inputs = run.task.sample(run.config, index, data_dir)
+        caption = f"Sample: {run.task.unit} {index} of the test data{f' of {dataset}' if dataset else ''}."
+    except OSError as error:
+        # the data of the run are no longer there
+        caption = f"No sample: {error}"
     rows = [("metric", "value"), *((name, f"{value:.4f}") for name, value in sorted(record["metrics"].items()))]
     rows += [("operators", line) for line in describe_operators(record)]
     rows += [("command", record["command"]), ("commit", str(record["commit"])), ("device", record["device"])]
@@ -132,13 +137,3 @@ def _of_estimator(path: Path, index: int, data: Path | None) -> _Subject:
         caption=caption,
         facts=[("parameter", "value"), *chosen],
     )
-
-
-def _sample(run: "LoadedRun", index: int, data_dir: Path | None) -> "tuple[tuple[Tensor | None, ...] | None, str]":
-    """The sample and its description; none if the data of the run are no longer there."""
-    try:
-        inputs = run.sample(index, data_dir)
-    except OSError as error:
-        return None, f"No sample: {error}"
-    dataset = getattr(run.config, "dataset", "")
-    return inputs, f"Sample: {run.task.unit} {index} of the test data{f' of {Path(dataset).name}' if dataset else ''}."

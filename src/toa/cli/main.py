@@ -11,26 +11,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import toa
-from toa._console import make_console
+from toa._console import make_console, make_table
 from toa.cli.bench import bench_app
 from toa.cli.classify import classify
-from toa.cli.compare import compare
 from toa.cli.data import data_app
 from toa.cli.detect import detect
 from toa.cli.doctor import doctor
 from toa.cli.explain import explain
 from toa.cli.forecast import forecast
-from toa.cli.report import report
+from toa.cli.report import compare, report
 from toa.cli.reproduce import reproduce
 from toa.cli.run import DeviceOption, run
 from toa.cli.terminal import ChoicesCommand, clear_errors
 from toa.cli.watch import watch
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from toa.experiments.demixing import DemixingResult, Progress
-    from toa.report.tables import Rows
 
 app = typer.Typer(
     name="toa",
@@ -43,7 +39,7 @@ app = typer.Typer(
 app.add_typer(data_app, name="data")
 app.add_typer(bench_app, name="bench")
 app.command(cls=ChoicesCommand)(run)
-app.command()(reproduce)
+app.command(cls=ChoicesCommand)(reproduce)
 app.command()(compare)
 app.command()(report)
 app.command()(watch)
@@ -81,22 +77,24 @@ def demo(
     """Train three small models for each of three tasks: demixing, classification, anomaly detection (a few minutes)."""
     with clear_errors(resumes=True):
         from toa.experiments.demo import PARTS, run_part
-        from toa.report.demo import TITLES, demixing_table, part_section, write_demo
+        from toa.report.demo import HEADING, SECTIONS, TITLES, demixing_section, demixing_table
         from toa.report.figures import draw_demixing, save_figure
+        from toa.report.page import write_sections
 
         console = make_console()
         demixing = _demix("demo", out / "demixing", device=device, steps=steps)
-        _show_table(console, demixing_table(demixing, published=False), TITLES["demixing"])
+        console.print(make_table(demixing_table(demixing, published=False), title=TITLES["demixing"]))
         sections = []
         for part in PARTS:
             with _progress() as watch:
                 runs = run_part(
                     part, out / part, steps=steps, device=device, command=["toa", *sys.argv[1:]], watch=watch
                 )
-            sections.append(part_section(part, runs))
-            _show_table(console, sections[-1].table, sections[-1].title)
+            sections.append(SECTIONS[part](runs))
+            console.print(make_table(sections[-1].table, title=sections[-1].title))
         figure = save_figure(draw_demixing(demixing), out / "demixing.png")
-        page = write_demo(demixing, figure, sections, out / "index.html")
+        first = demixing_section(demixing, figure, title=TITLES["demixing"])
+        page = write_sections(HEADING, [first, *sections], out / "index.html")
         console.print(f"figure: {figure}\npage:   {page}", soft_wrap=True)
 
 
@@ -131,7 +129,7 @@ def demix(
         result = _demix(preset, folder, tf32=tf32, device=device, **chosen)
         heading, published = f"Harmonic demixing, preset {preset!r}", preset == "paper"
         console = make_console()
-        _show_table(console, demixing_table(result, published=published), heading)
+        console.print(make_table(demixing_table(result, published=published), title=heading))
         figure = save_figure(draw_demixing(result), folder / "demixing.png")
         section = demixing_section(result, figure, published=published)
         page = write_sections(heading, [section], folder / "index.html")
@@ -150,29 +148,16 @@ def theory(
         if as_json:
             typer.echo(json.dumps([asdict(row) | {"facts": dict(row.facts)} for row in rows], indent=2))
             return
-        from rich import box
-        from rich.table import Table
-
-        table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-        table.add_column("case", no_wrap=True)
-        table.add_column("operator", overflow="fold")
-        columns = ("size", "|sum|", "min", "neg.", "1 head", "heads", "TOA")
-        for name in columns:
-            table.add_column(name, justify="right", no_wrap=True)
+        table = [("case", "operator", "size", "|sum|", "min", "neg.", "1 head", "heads", "TOA")]
         for row in rows:
-            table.add_row(
-                row.name,
-                row.title,
-                f"{row.shape[0]}x{row.shape[1]}" + (f"\nx {row.regimes}" if row.regimes > 1 else ""),
-                f"{row.max_abs_row_sum:.2f}",
-                f"{row.min_entry:.2f}",
-                f"{row.negative_share:.0%}",
-                f"{row.simplex_distance:.3f}",
-                f"{row.multihead_distance:.3f}",
-                f"{max(row.relu_error, row.gated_error, row.softmax_error):.0e}",
-            )
+            size = f"{row.shape[0]}x{row.shape[1]}" + (f"\nx {row.regimes}" if row.regimes > 1 else "")
+            largest, least = f"{row.max_abs_row_sum:.2f}", f"{row.min_entry:.2f}"
+            distances = f"{row.simplex_distance:.3f}", f"{row.multihead_distance:.3f}"
+            error = max(row.relu_error, row.gated_error, row.softmax_error)
+            shown = (size, largest, least, f"{row.negative_share:.0%}", *distances, f"{error:.0e}")
+            table.append((row.name, row.title, *shown))
         console = make_console()
-        console.print(table)
+        console.print(make_table(table, left=2))
         console.print(
             "|sum|, min, neg.: largest |row sum|, smallest entry, share of negative entries; a softmax head has 1, 0, "
             "0%. 1 head, heads: Frobenius distance to the nearest operator that one softmax head (rows in the "
@@ -189,18 +174,6 @@ def _demix(preset: str, out: Path, **options: Any) -> "DemixingResult":
 
     with _progress() as watch:
         return run_demixing(preset, out, command=["toa", *sys.argv[1:]], watch=watch, **options)
-
-
-def _show_table(console: "Console", rows: "Rows", heading: str) -> None:
-    from rich.table import Table
-
-    header, *body = rows
-    shown = Table(*header, title=heading)
-    for column in shown.columns[1:]:
-        column.justify = "right"
-    for row in body:
-        shown.add_row(*row)
-    console.print(shown)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""The command `toa report`: compare records with the numbers of the paper."""
+"""The commands `toa report` and `toa compare`: compare records with the paper, and systems with each other."""
 
 from pathlib import Path
 from typing import Annotated
@@ -47,4 +47,28 @@ def report(
         if save_operators is not None:
             written.append(write_pictures(made.operators, save_operators))
         for path in written:
+            console.print(f"written: {path}", soft_wrap=True)
+
+
+def compare(
+    results: Annotated[
+        list[Path], typer.Argument(help="Records: record.json or .jsonl files, or folders that contain them.")
+    ],
+    metric: Annotated[str, typer.Option(help="Metric of the records: accuracy, macro_f1, strict/f1, mse, …")],
+    baseline: Annotated[str, typer.Option(help="System that the others are tested against.")] = "softmax",
+    out: Annotated[Path | None, typer.Option(help="Folder for the tables in Markdown and the diagram.")] = None,
+) -> None:
+    """Compare systems over data sets: mean, average rank, wins and losses, Wilcoxon tests, critical differences."""
+    with clear_errors():
+        from toa.report.evidence import read_records
+        from toa.report.statistics import collect, notes, system_table, write_comparison
+        from toa.report.statistics import compare as compare_systems
+
+        scores = collect(read_records(results), metric)
+        rows = compare_systems(scores, baseline)
+        console = make_console()
+        console.print(make_table(system_table(scores, rows, baseline)))
+        for note in notes(scores, baseline):
+            console.print(note)
+        for path in [] if out is None else write_comparison(scores, rows, baseline, out):
             console.print(f"written: {path}", soft_wrap=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from toa._checks import check_at_least
-from toa._console import duration, make_console
+from toa._console import duration, make_console, make_table
 from toa.cli.run import DeviceOption, config_of, run
 from toa.cli.terminal import clear_errors
 
@@ -17,15 +17,9 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress
 
-    from toa.experiments.outcomes import Outcome
-    from toa.experiments.run import Job
+    from toa.experiments.run import Job, Outcome
     from toa.experiments.sweep import Event, RunContext
 
-# typed here because importing the tables would slow down --help
-_TABLES = (
-    "demixing, forecast-full, forecast-average, pems-full, pems-average, classification, classification-summary, "
-    "anomaly, sor-ablation-full, sor-ablation-average or efficiency"
-)
 # options of `toa run` that hold for a whole list, with their defaults
 _LIST_OPTIONS = dict.fromkeys(("out", "devices", "num_nodes", "data_dir")) | {"device": "auto", "dry_run": False}
 # characters of a label beside its progress bar
@@ -35,7 +29,7 @@ _UsageError: Any = typer.BadParameter.__bases__[0]
 
 
 def reproduce(
-    table: Annotated[str | None, typer.Argument(help=f"Table of the paper: {_TABLES}.")] = None,
+    table: Annotated[str | None, typer.Argument(help="Table of the paper: {tables}.")] = None,
     list_: Annotated[
         bool,
         typer.Option("--list", help="Count the published numbers that can be run here; list what others need."),
@@ -74,7 +68,7 @@ def reproduce(
 ) -> None:
     """Run the experiments of the paper. Loads finished runs and resumes interrupted ones; processes can share them."""
     with clear_errors(resumes=True):
-        from toa.experiments.outcomes import failure_times
+        from toa.experiments.run import failure_times
         from toa.experiments.sweep import RunContext, check_executor, default_workers
 
         check_executor(executor, workers=workers, address=address)
@@ -188,15 +182,9 @@ def _table_jobs(
 
 def _list_numbers(console: "Console", data_dir: Path | None) -> None:
     """Print per table how many numbers can be run here, and what the others lack."""
-    from rich import box
-    from rich.table import Table
-
     from toa.experiments.paper.tables import TABLES, missing_data, table_cells
 
-    shown = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-    shown.add_column("table", no_wrap=True)
-    for title in ("numbers", "here", "no data", "no settings", "runs"):
-        shown.add_column(title, justify="right", no_wrap=True)
+    shown: list[tuple[str, ...]] = [("table", "numbers", "here", "no data", "no settings", "runs")]
     total: Counter[str] = Counter()
     missing: Counter[str] = Counter()
     for name in TABLES:
@@ -209,10 +197,8 @@ def _list_numbers(console: "Console", data_dir: Path | None) -> None:
             counts.update(["numbers", "data" if data else "settings" if cell.reason else "here"])
             runs |= set() if data or cell.reason else {job.key for job in cell.jobs}
         total.update(counts)
-        shown.add_row(name, *map(str, counts.values()), str(len(runs)))
-    shown.add_section()
-    shown.add_row("all", *map(str, total.values()), "")
-    console.print(shown)
+        shown.append((name, *map(str, counts.values()), str(len(runs))))
+    console.print(make_table([*shown, ("all", *map(str, total.values()), "")]))
     console.print("here, no data, no settings: numbers that can be run, or why not; runs: for one seed.")
     for reason, numbers in missing.items():
         _print_line(console, f"{numbers} numbers wait for {reason}")

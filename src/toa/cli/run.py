@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from toa._checks import check_choice
-from toa._console import is_first, make_console, show_epochs
+from toa._console import is_first, make_console, make_table, show_epochs
 from toa.cli.terminal import clear_errors
 
 DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
@@ -148,17 +148,10 @@ def _show(record: dict[str, Any], lines: list[str], folder: Path) -> None:
     console = make_console()
     pictures = []
     if "detections" in record:
-        from rich import box
-        from rich.table import Table
-
         from toa.report.figures import write_detection
         from toa.report.tables import anomaly_table, undefined_notes
 
-        header, *rows = anomaly_table(record)
-        table = Table(*header, box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-        for row in rows:
-            table.add_row(*row)
-        console.print(table)
+        console.print(make_table(anomaly_table(record)))
         lines = [*undefined_notes(record), *lines]
         pictures.append(lambda: write_detection(folder))
     if "confusion" in record:

@@ -1,6 +1,7 @@
 """Options, files and pictures of the commands for users' own tables: forecast, detect and classify."""
 
 from collections.abc import Mapping
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -17,9 +18,7 @@ ModelOption = Annotated[Path | None, typer.Option(help="File of a fitted model t
 SaveOption = Annotated[Path | None, typer.Option(help="File to save the fitted model in.")]
 TimeOption = Annotated[str | None, typer.Option(help="Time column; found automatically if not given.")]
 ValuesOption = Annotated[list[str] | None, typer.Option(help="Column to read; by default all others. Repeatable.")]
-MissingOption = Annotated[
-    str | None, typer.Option(help="Missing values: error (the default), ffill, interpolate or zero.")
-]
+MissingOption = Annotated[str | None, typer.Option(help="Missing values: {missing}; error is the default.")]
 EpochsOption = Annotated[int | None, typer.Option(help="Maximum number of epochs; by default chosen by data size.")]
 SeedOption = Annotated[int | None, typer.Option(help="Seed of weights and batches.")]
 
@@ -53,7 +52,7 @@ def fitted(
 
     Args:
         kind: Class of the estimator.
-        options: Arguments of its constructor; None means the default.
+        options: Options of the command. Those that are arguments of the constructor are used; unset ones are defaults.
         model: File of a fitted estimator, which has its own options.
         device: Device of the model.
         data: Training data, used without `model`.
@@ -62,7 +61,8 @@ def fitted(
     Raises:
         ValueError: If an option is given together with `model`.
     """
-    given = {name: value for name, value in options.items() if value not in (None, [])}
+    chosen = {name: options[name] for name in signature(kind).parameters if name in options and name != "device"}
+    given = {name: value for name, value in chosen.items() if value is not None and value is not False and value != []}
     if model is not None:
         for name in given:
             raise ValueError(f"--{name.replace('_', '-')} goes with training, got it beside --model; leave it out.")

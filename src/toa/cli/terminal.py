@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
+from operator import attrgetter
 from typing import Any
 
 import typer
@@ -39,6 +40,8 @@ CHOICES = {
     "forecast_protocols": "toa.experiments:protocol_names:forecast",
     "anomaly_protocols": "toa.experiments:protocol_names:anomaly",
     "classify_protocols": "toa.experiments:protocol_names:classify",
+    "tables": "toa.experiments.paper.tables:TABLES",
+    "missing": "toa.data.panel:Missing.__args__",
     "activations": "toa.ops:ACTIVATIONS",
     "dtypes": "toa_bench.op_cost:DTYPES",
     "efficiency_rows": "toa.experiments.step_run:ROWS",
@@ -48,7 +51,7 @@ CHOICES = {
 def list_choices(name: str) -> list[str]:
     """The choices of a name in `CHOICES`."""
     module, attribute, *arguments = CHOICES[name].split(":")
-    listed = getattr(import_module(module), attribute)
+    listed = attrgetter(attribute)(import_module(module))
     return list(listed(*arguments) if arguments else listed)
 
 

@@ -21,7 +21,8 @@ from toa.estimators.base import Estimator, attention_spec, check_sample
 from toa.estimators.frames import read_cases, to_native, with_labels
 from toa.estimators.sizes import choose_case_batch, choose_classifier, choose_epochs
 from toa.models import build_classifier
-from toa.tasks.classify import CaseBatches, classification_loss, classify, validation_error
+from toa.tasks.batches import ShuffledBatches
+from toa.tasks.classify import classification_loss, classify, validation_error
 from toa.tasks.device import resolve_device
 from toa.tasks.optimization import TrainingConfig
 
@@ -194,7 +195,7 @@ class Classifier(ClassifierMixin, Estimator):  # type: ignore[misc]
         self.scaler_ = fit_scaler([panel.values[index] for index in kept], "X")
         val = self._to_cases(panel, codes, held) if held else None
         batch_size = choose_case_batch(self.batch_size, len(kept))
-        batches = CaseBatches(self._to_cases(panel, codes, kept), batch_size, seed=self.seed)
+        batches = ShuffledBatches(self._to_cases(panel, codes, kept), batch_size, seed=self.seed)
         config = TrainingConfig(
             epochs=choose_epochs(self.epochs, batches.steps_per_epoch),
             learning_rate=self.learning_rate,

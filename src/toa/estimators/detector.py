@@ -23,13 +23,13 @@ from toa.estimators.frames import columns_by_row, is_frame, match_panel, read_pa
 from toa.estimators.sizes import choose_epochs, choose_reconstructor, choose_stride, choose_window
 from toa.models import build_reconstructor
 from toa.tasks.anomaly import (
-    ReconstructionBatches,
     evaluate_reconstruction,
     reconstruction_loss,
     score_ends,
     score_series,
 )
-from toa.tasks.anomaly_metrics import point_metrics, undefined
+from toa.tasks.batches import ShuffledBatches
+from toa.tasks.detection import point_metrics, undefined
 from toa.tasks.device import resolve_device
 from toa.tasks.optimization import TrainingConfig
 
@@ -271,7 +271,7 @@ class AnomalyDetector(Estimator):
             held += [one[border:]] if border >= self.window_ else []
         windows = SeriesWindows(train, self.window_, stride=self._training_stride(train))
         val = SeriesWindows(held, self.window_, stride=self._stride)
-        batches = ReconstructionBatches(windows, self.batch_size, seed=self.seed)
+        batches = ShuffledBatches(windows, self.batch_size, seed=self.seed)
         config = TrainingConfig(
             epochs=choose_epochs(self.epochs, batches.steps_per_epoch),
             learning_rate=self.learning_rate,

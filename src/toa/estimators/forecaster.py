@@ -32,8 +32,9 @@ from toa.estimators.intervals import (
 )
 from toa.estimators.sizes import choose_lookback, choose_schedule, choose_settings
 from toa.models import BACKBONES, backbone_names, build_forecaster
+from toa.tasks.batches import ShuffledBatches
 from toa.tasks.device import resolve_device
-from toa.tasks.forecast import WindowBatches, inputs_and_targets
+from toa.tasks.forecast import inputs_and_targets
 from toa.tasks.metrics import FORECAST_METRICS
 from toa.tasks.optimization import TrainingConfig
 
@@ -366,7 +367,7 @@ class Forecaster(Estimator):
     def _train(self, train: Windows, held: Windows) -> None:
         sizes = len(train), len(self.columns_)
         self.schedule_ = choose_schedule(*sizes, batch_size=self.batch_size, epochs=self.epochs)
-        batches = WindowBatches(train, self.schedule_["batch_size"], seed=self.seed)
+        batches = ShuffledBatches(train, self.schedule_["batch_size"], seed=self.seed)
         batches.steps_per_epoch = self.schedule_["steps"]
         levels = torch.tensor(self._levels, device=train.device) if self._levels else None
         error = horizon_error(self.loss, levels)

@@ -1,10 +1,10 @@
 """The demixing experiment: variants and seeds on the same signals, and views of the trained models."""
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -64,18 +64,12 @@ class DemixingResult:
         }
 
 
-class Progress(Protocol):
-    """Called with the progress of each of several runs."""
-
-    def __call__(self, name: str, seed: int, done: int, steps: int, loss: float | None) -> None:
-        """Report `done` of `steps` steps of a run; the loss is None before the first step."""
-        ...
+# called with attention, seed, finished steps, all steps and loss of a run; the loss is None before the first step
+Progress = Callable[[str, int, int, int, float | None], None]
 
 
-def observer(name: str, seed: int, watch: Progress | None) -> Observer | None:
+def observer(name: str, seed: int, watch: Progress) -> Observer:
     """Report the training of one run as one among several."""
-    if watch is None:
-        return None
 
     def observe(done: int, total: int, loss: float, validation: float | None) -> None:
         watch(name, seed, done, total, loss)
@@ -95,22 +89,12 @@ def run_demixing(
     device: str = "auto",
     tf32: bool = True,
     command: Sequence[str] = (),
-    watch: Progress | None = None,
+    watch: Progress = lambda *progress: None,
 ) -> DemixingResult:
-    """Run a protocol of demixing into a folder. Finished runs are loaded, interrupted runs resume.
+    """Run the protocol `preset` of demixing into a folder. Finished runs are loaded, interrupted runs resume.
 
-    Args:
-        preset: A protocol of demixing: "paper" or "demo".
-        out: Folder of records and checkpoints.
-        attentions: Attentions to run; all of the protocol if None.
-        seeds: The protocol's if None.
-        steps: The protocol's if None.
-        learning_rate: The protocol's if None.
-        sor: Regularize the TOA variants; as in the protocol if None.
-        device: "auto", "cpu", "cuda" or "cuda:N".
-        tf32: Let CUDA round factors of float32 products to TF32.
-        command: Command line to store in the records.
-        watch: Called with the progress.
+    Options that are None are those of the protocol; `sor` only affects the TOA variants. `device` and `command` are
+    those of `run_task`; `watch` is called with the progress.
     """
     check_choice("preset", preset, protocol_names("demixing"))
     protocol = load_protocol("demixing", preset)
@@ -137,13 +121,11 @@ def run_demixing(
     records: list[Record] = []
     models: dict[str, tuple[PointEncoder, float]] = {}
     for config in configs:
-        if watch is not None:
-            watch(config.name, config.seed, 0, config.steps, None)
+        watch(config.name, config.seed, 0, config.steps, None)
         record = run_task(
             config, out, device=device, command=command, observe=observer(config.name, config.seed, watch)
         )
-        if watch is not None:
-            watch(config.name, config.seed, config.steps, config.steps, record["metrics"]["mse"])
+        watch(config.name, config.seed, config.steps, config.steps, record["metrics"]["mse"])
         records.append(record)
         if config.name not in models:
             model: Any = load_run(run_folder(config, out)).model

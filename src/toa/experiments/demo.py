@@ -102,17 +102,11 @@ def run_part(
     steps: int | None = None,
     device: str = "auto",
     command: Sequence[str] = (),
-    watch: Progress | None = None,
+    watch: Progress = lambda *progress: None,
 ) -> list[DemoRun]:
-    """Run a part on real data. Finished runs are loaded, interrupted runs resume.
+    """Run a part of `PARTS`. Finished runs are loaded, interrupted runs resume.
 
-    Args:
-        part: A name of `PARTS`.
-        out: Folder of the runs.
-        steps: See `classification_configs`.
-        device: "auto", "cpu", "cuda" or "cuda:N".
-        command: Command line to store in the records.
-        watch: Called with the progress.
+    The arguments are those of `classification_configs` and `run_task`; `watch` is called with the progress.
     """
     runs = []
     for config in PARTS[part](steps):

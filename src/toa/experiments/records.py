@@ -62,8 +62,9 @@ def make_record(task: Task, config: Any, result: Result, command: Sequence[str])
 
 def provenance(device: torch.device, command: Sequence[str]) -> Record:
     """Device, versions, commit and command."""
+    name = f"{device.type} ({platform.machine()}, {torch.get_num_threads()} threads)"
     return {
-        "device": device_name(device),
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else name,
         "versions": {"toa": toa.__version__, "torch": torch.__version__, "python": platform.python_version()},
         "commit": _commit(),
         "command": shlex.join(command),
@@ -106,13 +107,6 @@ def check_record(content: object, where: str) -> Record:
         return {**record, "metrics": metrics, "config_hash": str(record["config_hash"])}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{where} must be a record of toa, got something else ({error!r}); delete it.") from error
-
-
-def device_name(device: torch.device) -> str:
-    """Name of a device."""
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    return f"{device.type} ({platform.machine()}, {torch.get_num_threads()} threads)"
 
 
 def _commit() -> str | None:

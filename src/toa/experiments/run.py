@@ -1,27 +1,31 @@
 """Run one config of any task: load a finished record, or train, evaluate and write a record and its files.
 
-An interrupted run resumes from the checkpoint in its folder.
+An interrupted run resumes from the checkpoint in its folder. A failed job leaves `error.json` there.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 # registers the task "efficiency"
 import toa.experiments.step_run  # noqa: F401
 from toa._checks import check_choice
+from toa._files import write_atomically
 from toa.experiments.records import RECORD, Record, config_hash, make_record, read_record, write_record
 from toa.tasks import TASKS, RunOptions, Task
 from toa.tasks.checkpoint import load_checkpoint, save_checkpoint
 from toa.tasks.device import resolve_device
 from toa.tasks.training import Observer
 
+ERROR = "error.json"
 # fields of every record
 _FIELDS = ("task", "name", "config", "wall_s", "device", "command")
 
@@ -120,10 +124,6 @@ class LoadedRun:
     record: Record
     model: nn.Module
 
-    def sample(self, index: int = 0, data_dir: Path | None = None) -> tuple[Tensor | None, ...]:
-        """The model's inputs for one window or case of the test data; see `Task.sample`."""
-        return self.task.sample(self.config, index, data_dir)
-
 
 def load_run(folder: Path) -> LoadedRun:
     """Load the model and the record of a finished run.
@@ -185,12 +185,6 @@ class Job:
         """Its folder in the folder of all results."""
         return run_folder(self.config, out / self.task)
 
-    def run(self, out: Path, *, data_dir: Path | None, device: str, observe: Observer | None = None) -> Record:
-        """Run it into the folder of all results; an interrupted run resumes."""
-        return run_task(
-            self.config, out / self.task, data_dir=data_dir, device=device, command=self.command, observe=observe
-        )
-
     def seeded(self, seed: int) -> "Job":
         """The same run with another seed, or this one if its config has no seed."""
         if "seed" not in {field.name for field in fields(self.config)}:
@@ -208,17 +202,8 @@ class Job:
     def from_json(cls, text: str) -> "Job":
         """Read a job from a line of JSON."""
         content = json.loads(text)
-        config = config_from(content["task"], content["config"])
+        config = TASKS[content["task"]].config_from(content["config"])
         return cls(config=config, label=content["label"], command=tuple(content["command"]))
-
-
-def config_from(task: str, values: Mapping[str, Any]) -> Any:
-    """Build a config from the plain values that a record holds.
-
-    Raises:
-        ValueError: If the task or a key is unknown.
-    """
-    return TASKS[task].config_from(values)
 
 
 def outcome(record: Record) -> str:
@@ -228,3 +213,77 @@ def outcome(record: Record) -> str:
     if record.get("history"):
         words.append(f"best {record['best_epoch']}/{len(record['history'])}")
     return "  ".join([*words, f"{record['wall_s']:.1f} s"])
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outcome:
+    """Records of finished jobs and error messages of failed ones, by job key."""
+
+    records: Mapping[str, Record]
+    failures: Mapping[str, str]
+
+
+def finished(job: Job, out: Path) -> Record | None:
+    """Return the record of a finished job, else None.
+
+    Raises:
+        ValueError: If the file is not a record, or belongs to another config or an older version.
+    """
+    path = job.folder(out) / RECORD
+    return read_finished(path, job.key) if path.exists() else None
+
+
+def read_error(path: Path) -> Record | None:
+    """Read the label, error message and time of a failed run; None if there is no such file.
+
+    Raises:
+        ValueError: If the file does not describe a failed run.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        return {"label": str(content["label"]), "error": str(content["error"]), "time": float(content["time"])}
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} must be the error of a run, got something else ({error!r}); delete it.") from None
+
+
+def read_outcome(jobs: Iterable[Job], out: Path) -> Outcome:
+    """Read what a results folder holds now. A file that cannot be read counts as a failure of its job."""
+    records, failures = {}, {}
+    for job in jobs:
+        try:
+            record, error = finished(job, out), read_error(job.folder(out) / ERROR)
+        except ValueError as unreadable:
+            failures[job.key] = str(unreadable)
+            continue
+        if record is not None:
+            records[job.key] = record
+        elif error is not None:
+            failures[job.key] = error["error"]
+    return Outcome(records=records, failures=failures)
+
+
+def failure_times(jobs: Iterable[Job], out: Path) -> dict[str, float]:
+    """Return when each failed job failed, by job key. Skips files that cannot be read."""
+    times = {}
+    for job in jobs:
+        with suppress(ValueError):
+            if (error := read_error(job.folder(out) / ERROR)) is not None:
+                times[job.key] = error["time"]
+    return times
+
+
+def write_failure(job: Job, out: Path, error: str, trace: str = "") -> None:
+    """Record a job as failed."""
+    content = {
+        "task": job.task,
+        "label": job.label,
+        "config": asdict(job.config),
+        "config_hash": job.key,
+        "command": list(job.command),
+        "error": error,
+        "traceback": trace,
+        "time": time.time(),
+    }
+    write_atomically(job.folder(out) / ERROR, (json.dumps(content, indent=2) + "\n").encode())

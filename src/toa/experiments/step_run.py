@@ -1,12 +1,10 @@
 """A row of the paper's efficiency table as a run. The measurement itself is in the package `toa_bench`."""
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
-
-import torch
 
 from toa._checks import check_choice
 from toa.experiments.paper.published import published_numbers
@@ -54,7 +52,10 @@ class StepRun:
 
 
 class Efficiency(Task):
-    """Time the training step of one row in its own process. Other work on the device affects the result."""
+    """Time the training step of one row in its own process. Other work on the device affects the result.
+
+    That process loads the data itself; the catalogue is that of forecasting.
+    """
 
     config = StepRun
     parts: Mapping[str, type[Any]] = {}
@@ -89,16 +90,13 @@ class Efficiency(Task):
         """The command line that times the row."""
         return ["toa", "bench", "efficiency", "--rows", self.resolve(None, **names).row]
 
-    def locate(self, dataset: str, data_dir: Path | None) -> object:
+    def locate(self, dataset: str, data_dir: Path | None) -> Sequence[Path]:
         """Find the dataset, as for forecasting."""
         return FORECASTING.locate(dataset, data_dir)
 
     def files(self, dataset: str) -> tuple[str, ...]:
         """Files of the dataset, as for forecasting."""
         return FORECASTING.files(dataset)
-
-    def load(self, config: StepRun, device: torch.device, data_dir: Path | None = None) -> None:
-        """The process that times the row loads its data itself."""
 
     def measure(self, config: StepRun, options: RunOptions) -> Result:
         """Time the steps of the row, and leave the full measurement in efficiency.json."""

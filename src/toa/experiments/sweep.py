@@ -21,9 +21,18 @@ import torch
 from toa._checks import check_at_least, check_choice
 from toa._files import check_writable
 from toa.experiments.claims import claimed
-from toa.experiments.outcomes import ERROR, Outcome, finished, read_error, read_outcome, write_failure
 from toa.experiments.plan import write_plan
-from toa.experiments.run import Job, outcome
+from toa.experiments.run import (
+    ERROR,
+    Job,
+    Outcome,
+    finished,
+    outcome,
+    read_error,
+    read_outcome,
+    run_task,
+    write_failure,
+)
 from toa.tasks.device import resolve_device
 
 EXECUTORS = ("process", "pool", "ray")
@@ -264,7 +273,14 @@ def _execute(job: Job, context: RunContext, watch: Watcher) -> Event:
             watch(Event(kind="step", key=job.key, step=done, total=total))
 
     try:
-        record = job.run(context.out, data_dir=context.data_dir, device=context.device, observe=observe)
+        record = run_task(
+            job.config,
+            context.out / job.task,
+            data_dir=context.data_dir,
+            device=context.device,
+            command=job.command,
+            observe=observe,
+        )
         event = Event(kind="done", key=job.key, message=outcome(record))
     # any error of one run must not stop the others
     except Exception as error:

@@ -8,7 +8,7 @@ from toa.experiments.demixing import PUBLISHED, DemixingResult
 from toa.experiments.demo import DemoRun
 from toa.experiments.records import Record
 from toa.report.figures import system_title, write_confusion, write_detection
-from toa.report.page import Section, write_sections
+from toa.report.page import Section
 from toa.report.tables import ANOMALY_COLUMNS, Table
 from toa.tasks.anomaly import SCORES
 from toa.tasks.checkpoint import load_checkpoint
@@ -54,17 +54,6 @@ def demixing_section(result: DemixingResult, figure: Path, *, title: str = "", p
         "Bottom: gain per frequency.",
         details=_run_table([(record["name"], record) for record in result.records], "MSE", "mse", 5),
     )
-
-
-def write_demo(demixing: DemixingResult, figure: Path, parts: Sequence[Section], path: Path) -> Path:
-    """Write the self-contained page of the demo."""
-    first = demixing_section(demixing, figure, title=TITLES["demixing"])
-    return write_sections(HEADING, [first, *parts], path)
-
-
-def part_section(part: str, runs: Sequence[DemoRun]) -> Section:
-    """The section of a part on real data; its pictures are drawn beside the records."""
-    return {"classification": _classification_section, "anomaly": _detection_section}[part](runs)
 
 
 def classification_table(runs: Sequence[DemoRun]) -> Table:
@@ -142,6 +131,10 @@ def _detection_section(runs: Sequence[DemoRun]) -> Section:
         "above, true and flagged ranges below.",
         details=_run_table([(run.attention, run.record) for run in runs], "strict F1", "strict/f1"),
     )
+
+
+# the section of each part on real data; its pictures are drawn beside the records
+SECTIONS = {"classification": _classification_section, "anomaly": _detection_section}
 
 
 def _by_attention(runs: Sequence[DemoRun]) -> dict[str, list[DemoRun]]:

@@ -12,9 +12,8 @@ from typing import Any
 from toa._checks import check_choice
 from toa._config import hashed_values
 from toa.experiments.claims import CLAIM
-from toa.experiments.outcomes import ERROR
 from toa.experiments.records import RECORD, Record, check_record, read_record
-from toa.experiments.run import config_from
+from toa.experiments.run import ERROR
 from toa.report.operators import OPERATORS_FILE
 from toa.tasks import TASKS
 
@@ -187,7 +186,7 @@ class _Reader:
         if (content := self._parse(text, str(path))) is None:
             return
         try:
-            setting = setting_of(content["task"], config_from(content["task"], content["config"]))
+            setting = setting_of(content["task"], TASKS[content["task"]].config_from(content["config"]))
             self._failed[setting] = f"{content['error']} ({path})"
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             self._skip(str(path), f"it must be the error of a run of this version, got something else ({error!r})")
@@ -259,7 +258,7 @@ def _checked_config(record: Record) -> tuple[Any, tuple[str, ...]]:
     if found != record["config_hash"]:
         raise ValueError(f"its config must have the hash {record['config_hash']}, got {found}: the record was altered.")
     try:
-        config = config_from(task, values)
+        config = TASKS[task].config_from(values)
     except (ValueError, TypeError, AttributeError) as error:
         # without the long list of known names
         short = str(error).partition("; known:")[0].rstrip(".")

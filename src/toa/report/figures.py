@@ -17,9 +17,8 @@ from matplotlib.figure import Figure
 from toa.experiments.demixing import DemixingResult, VariantView
 from toa.experiments.records import Record
 from toa.tasks.anomaly import SCORES
-from toa.tasks.anomaly_metrics import Runs
 from toa.tasks.checkpoint import load_checkpoint
-from toa.tasks.detection import RULES
+from toa.tasks.detection import RULES, Runs
 
 BLUE, RED, GREEN, ORANGE = "tab:blue", "tab:red", "tab:green", "tab:orange"
 DPI = 110
@@ -146,13 +145,7 @@ def _draw_ranges(axis: Axes, tracks: Mapping[str, np.ndarray]) -> None:
 
 
 def write_confusion(record: Record, path: Path) -> Path:
-    """Draw the confusion matrix of a record.
-
-    Raises:
-        ValueError: If the record is not one of classification.
-    """
-    if "confusion" not in record:
-        raise ValueError(f"record must be one of classification, got task {record.get('task')!r}.")
+    """Draw the confusion matrix of a record of classification."""
     metrics, config = record["metrics"], record["config"]
     title = (
         f"{record['name']} on {Path(str(config['dataset'])).name.split('_TRAIN.ts')[0]}, {config['evaluation']}\n"

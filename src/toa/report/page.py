@@ -4,7 +4,9 @@ import base64
 import html
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
+from string import Template
 
 from toa._files import write_atomically
 from toa.report.tables import Rows, html_table
@@ -35,34 +37,10 @@ class Section:
     stacked: bool = False
 
 
-_PAGE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>{heading}</title>
-<meta name="viewport" content="width=device-width, initial-scale=1"><meta name="color-scheme" content="light dark">
-<style>
-:root {{ --ink: #222; --paper: #fff; --line: #ddd; }}
-@media (prefers-color-scheme: dark) {{ :root {{ --ink: #ddd; --paper: #181a1b; --line: #444; }} }}
-body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 72rem; margin: 2rem auto; padding: 0 1rem; }}
-body {{ color: var(--ink); background: var(--paper); overflow-wrap: anywhere; }}
-.table {{ overflow-x: auto; }}
-table {{ border-collapse: collapse; margin: 1rem 0; overflow-wrap: normal; }}
-th, td {{ padding: .3rem .9rem; border-bottom: 1px solid var(--line); text-align: right; }}
-th:first-child, td:first-child {{ text-align: left; }}
-td {{ white-space: nowrap; }} details td {{ white-space: normal; }}
-.pictures {{ display: flex; gap: 1%; }} .pictures img {{ flex: 0 1 auto; min-width: 0; max-width: 100%; }}
-.pictures img {{ object-fit: contain; }}
-.stacked {{ flex-direction: column; align-items: flex-start; }}
-@media (max-width: 40rem) {{ .pictures {{ flex-direction: column; }} }}
-details table {{ font-size: 85%; }}
-</style></head><body>
-<h1>{heading}</h1>
-{sections}
-</body></html>
-"""
-
-
 def write_sections(heading: str, sections: Sequence[Section], path: Path) -> Path:
     """Write a page that needs no other file; all text is escaped."""
-    page = _PAGE.format(heading=html.escape(heading), sections="\n".join(map(_section, sections)))
+    template = Template((files("toa.report") / "page.html").read_text(encoding="utf-8"))
+    page = template.substitute(heading=html.escape(heading), sections="\n".join(map(_section, sections)))
     write_atomically(path, page.encode())
     return path
 

@@ -11,11 +11,20 @@ from typing import Any, Literal
 from toa.experiments.paper.published import PublishedNumber
 from toa.experiments.records import Record
 from toa.report.cells import Entry, decimals, paper_entries
-from toa.report.comparison import draw_critical_difference, no_diagram, notes, system_table
 from toa.report.evidence import Evidence, Run, read_evidence
 from toa.report.figures import svg_text
 from toa.report.operators import OPERATORS_FILE, Pictures, pictures_of, read_pictures
-from toa.report.statistics import Row, Scores, collect, compare, rank_scores
+from toa.report.statistics import (
+    Row,
+    Scores,
+    collect,
+    compare,
+    draw_critical_difference,
+    no_diagram,
+    notes,
+    rank_scores,
+    system_table,
+)
 from toa.report.tables import Table
 
 # tables with ranks, and the ranked metric

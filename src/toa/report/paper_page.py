@@ -1,13 +1,12 @@
 """The comparison with the paper as one HTML page that contains its data, style and scripts.
 
-The scripts are `paper.js` and `paper_operators.js`. They draw a compressed JSON document, which `read_page` returns.
+The scripts are `paper.js` and `paper_operators.js`. They draw a JSON document, which the page holds compressed.
 """
 
 import base64
 import gzip
 import json
 import os
-import re
 from dataclasses import asdict
 from importlib.resources import files
 from pathlib import Path
@@ -42,19 +41,6 @@ def write_report(report: PaperReport, out: Path) -> list[Path]:
     for name, text in written.items():
         write_atomically(out / name, text.encode())
     return [out / name for name in written]
-
-
-def read_page(path: Path) -> Data:
-    """The data of a page.
-
-    Raises:
-        ValueError: If the file is not a page of a report.
-    """
-    found = re.search(r'id="data">([A-Za-z0-9+/=\s]+)<', path.read_text(encoding="utf-8"))
-    if found is None:
-        raise ValueError(f"{path} must be a page that `toa report` wrote, got another file.")
-    content: Data = json.loads(gzip.decompress(base64.b64decode(found[1])))
-    return content
 
 
 def page_data(report: PaperReport, out: Path) -> Data:

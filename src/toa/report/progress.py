@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from toa.experiments.claims import holder
-from toa.experiments.outcomes import ERROR, read_error
 from toa.experiments.plan import Estimates, read_plans
 from toa.experiments.records import RECORD, Record, read_record
-from toa.experiments.run import Job, outcome
+from toa.experiments.run import ERROR, Job, outcome, read_error
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -2,9 +2,8 @@
 
 import html
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
-from statistics import fmean
 
 from toa.experiments.records import Record
 
@@ -22,8 +21,6 @@ ANOMALY_COLUMNS = {
     "vus_pr": "VUS-PR",
     "vus_roc": "VUS-ROC",
 }
-# a larger validation error means that training diverged
-_DIVERGED = 10.0
 
 
 def markdown_table(rows: Rows, *, left: int = 1) -> list[str]:
@@ -70,34 +67,3 @@ def undefined_notes(record: Record) -> list[str]:
 def changes_of(record: Record) -> tuple[str, ...]:
     """Settings that the command of a run changed, as key=value."""
     return tuple(value for option, value in pairwise(shlex.split(record["command"])) if option == "--set")
-
-
-def search_table(
-    records: Iterable[Record], *, backbone: str, horizon: int, datasets: Sequence[str], common: Sequence[str] = ()
-) -> list[str]:
-    """Markdown table of a hyperparameter search: validation MSE / test MSE, means over seeds.
-
-    Args:
-        records: Records of forecasting runs.
-        backbone: Backbone of the shown records.
-        horizon: Horizon of the shown records.
-        datasets: Columns.
-        common: Changes that are not shown.
-    """
-    found: dict[tuple[str, str], dict[str, list[Record]]] = {}
-    for record in records:
-        config = record["config"]
-        if (config["backbone"], config["horizon"]) == (backbone, horizon) and config["dataset"] in datasets:
-            shown = ", ".join(change for change in changes_of(record) if change not in common) or "protocol"
-            row = found.setdefault((config["attention"]["name"], shown), {})
-            row.setdefault(config["dataset"], []).append(record)
-    rows = [(*key, *(_search_cell(row.get(dataset, [])) for dataset in datasets)) for key, row in found.items()]
-    header = ("attention", "setting", *datasets)
-    return markdown_table([header, *rows], left=len(header))
-
-
-def _search_cell(records: Sequence[Record]) -> str:
-    if not records:
-        return "-"
-    values = [fmean(record["metrics"][name] for record in records) for name in ("val_mse", "mse")]
-    return " / ".join(f"{value:.4f}" if value < _DIVERGED else f"**{value:.0e}**" for value in values)

@@ -3,12 +3,11 @@
 from toa.tasks.anomaly import AnomalyRun
 from toa.tasks.base import TASKS, Evaluation, Result, Task
 from toa.tasks.classify import ClassifyRun
-from toa.tasks.config import RunConfig, RunOptions
+from toa.tasks.config import Protocol, RunConfig, RunOptions
 from toa.tasks.demixing import DemixingConfig, train_demixer
 from toa.tasks.distributed import make_fabric
 from toa.tasks.forecast import ForecastRun
 from toa.tasks.optimization import TrainingConfig
-from toa.tasks.settings import Protocol
 from toa.tasks.training import TrainingState, TrainingStopped, time_steps, train
 
 __all__ = [

@@ -3,7 +3,7 @@
 Alphabet: B batch, N windows, L window length, C channels, T steps.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
@@ -16,13 +16,12 @@ from torch import Tensor, nn
 from toa._checks import check_at_least, check_choice
 from toa.data import ANOMALY_SETS, AnomalyData, SeriesWindows, check_own_files, load_anomaly, locate_anomaly
 from toa.models import backbone_names, build_reconstructor
-from toa.tasks.base import TASKS, Evaluation, Record, Task, check_sample, epoch_line, model_checkpoint, subset_lines
+from toa.tasks.base import TASKS, Evaluation, Record, Task, check_sample, model_checkpoint
 from toa.tasks.batches import ShuffledBatches
 from toa.tasks.checkpoint import Checkpoint
-from toa.tasks.config import RunConfig
+from toa.tasks.config import Protocol, RunConfig, Settings, merge
 from toa.tasks.detection import Detection, Scores, detect
 from toa.tasks.metrics import RunningMeans, squared_error
-from toa.tasks.settings import Protocol, Settings, merge
 
 if TYPE_CHECKING:
     from lightning.fabric import Fabric
@@ -115,12 +114,11 @@ class AnomalyDetection(Task):
     def folder_name(self, config: AnomalyRun) -> str:
         return f"{Path(config.dataset).stem}-{config.name.replace('/', '-')}-{config.seed}"
 
-    def describe(self, record: Record) -> list[str]:
-        line = f"validation MSE {record['metrics']['val_mse']:.4f} {epoch_line(record)}"
-        return [line, *subset_lines(record)]
+    def describe_metrics(self, metrics: Mapping[str, float]) -> str:
+        return f"validation MSE {metrics['val_mse']:.4f}"
 
-    def locate(self, dataset: str, data_dir: Path | None) -> object:
-        return locate_anomaly(ANOMALY_SETS[dataset], data_dir)
+    def locate(self, dataset: str, data_dir: Path | None) -> Sequence[Path]:
+        return locate_anomaly(ANOMALY_SETS[dataset], data_dir)[1]
 
     def files(self, dataset: str) -> tuple[str, ...]:
         return tuple(file.path for file in ANOMALY_SETS[dataset].layouts[0])
@@ -162,8 +160,8 @@ class AnomalyDetection(Task):
     def rebuild(self, config: AnomalyRun, saved: Checkpoint) -> nn.Module:
         return _build(config, len(saved.tensors["scaler.mean"]))
 
-    def batches(self, config: AnomalyRun, data: AnomalyWindows, device: torch.device) -> "ReconstructionBatches":
-        return ReconstructionBatches(data.train, config.batch_size, seed=config.seed)
+    def batches(self, config: AnomalyRun, data: AnomalyWindows, device: torch.device) -> ShuffledBatches:
+        return ShuffledBatches(data.train, config.batch_size, seed=config.seed)
 
     def loss(self, config: AnomalyRun, fabric: "Fabric") -> Callable[..., Tensor]:
         return reconstruction_loss
@@ -182,6 +180,7 @@ class AnomalyDetection(Task):
         defined = {f"{one.rules.name}/{name}": value for one in found for name, value in one.metrics.items()}
         scores = {"score": torch.from_numpy(test.steps).float(), "labels": torch.from_numpy(labels)}
         scores |= {f"flags.{one.rules.name}": torch.from_numpy(one.flags) for one in found}
+        thresholds = {one.rules.name: one.threshold for one in found}
         spec = data.series.spec
         return Evaluation(
             data_checksum=data.series.checksum,
@@ -192,14 +191,10 @@ class AnomalyDetection(Task):
                 "subset_of": None if spec is None else spec.subset_of,
             },
             artifacts={
-                SCORES: Checkpoint(
-                    tensors=scores, facts={"thresholds": {one.rules.name: one.threshold for one in found}}
-                )
+                self.model_file: model_checkpoint(config, model, data.series.scaler),
+                SCORES: Checkpoint(tensors=scores, facts={"thresholds": thresholds}),
             },
         )
-
-    def artifacts(self, config: AnomalyRun, model: nn.Module, data: AnomalyWindows) -> Mapping[str, Checkpoint]:
-        return {self.model_file: model_checkpoint(config, model, data.series.scaler)}
 
 
 TASKS.register("anomaly")(AnomalyDetection())
@@ -228,13 +223,6 @@ def _choices(found: Detection, config: AnomalyRun) -> Record:
         "flag_rate": found.flag_rate,
         "undefined": found.undefined,
     }
-
-
-class ReconstructionBatches(ShuffledBatches):
-    """Shuffled training windows (B, L, C). See `ShuffledBatches`."""
-
-    def __init__(self, windows: SeriesWindows, batch_size: int, *, seed: int) -> None:
-        super().__init__(windows, lambda chosen: (windows.batch(chosen),), batch_size, seed=seed)
 
 
 def reconstruction_loss(model: nn.Module, x: Tensor) -> Tensor:

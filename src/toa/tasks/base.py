@@ -4,7 +4,7 @@ The command line, experiments and reports work on any entry of `TASKS`; none of 
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,12 +19,11 @@ from toa.data import StandardScaler
 from toa.nn import ATTENTIONS, AttentionSpec, share_drop_rate
 from toa.tasks.batches import Batches
 from toa.tasks.checkpoint import Checkpoint
-from toa.tasks.config import RunOptions
+from toa.tasks.config import Protocol, RunOptions, Settings, build_config, change, merge
 from toa.tasks.device import allow_tf32, deterministic, resolve_device
 from toa.tasks.diagnostics import branch_sizes, contributions, operator_norms
 from toa.tasks.distributed import make_fabric
 from toa.tasks.optimization import TrainingConfig
-from toa.tasks.settings import Protocol, Settings, build_config, change, merge
 from toa.tasks.training import Observer, TrainingState, train
 
 if TYPE_CHECKING:
@@ -55,10 +54,10 @@ class Result:
     """All that one run produced; see `Task.measure`.
 
     Attributes:
-        evaluation: Metrics, facts and artifacts, the model's file included.
+        evaluation: Metrics, facts and artifacts.
         device: Device that was used.
         seconds: Time spent on training.
-        model, data: The trained model and its data; None for a task that trains no model.
+        model: The trained model; None for a task that trains none.
         writes: Whether this process writes the files: the first one of a distributed run.
     """
 
@@ -66,23 +65,7 @@ class Result:
     device: torch.device
     seconds: float
     model: nn.Module | None = None
-    data: Any = None
     writes: bool = True
-
-
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Fitted:
-    """A trained model.
-
-    Attributes:
-        model: The model, with its best weights if the task validates.
-        state: What training recorded.
-        branch_sizes: Relative sizes of the attention branches at the start and at the end; see `toa.tasks.diagnostics`.
-    """
-
-    model: nn.Module
-    state: TrainingState
-    branch_sizes: Mapping[str, Mapping[str, float]]
 
 
 class Task(ABC):
@@ -218,25 +201,35 @@ class Task(ABC):
 
     def describe(self, record: Record) -> list[str]:
         """Sentences about a finished run."""
-        return []
+        epochs = f"(epoch {record['best_epoch']} of {len(record['history'])})"
+        time = f"{record['wall_s']:.0f} s on {record['device']}"
+        lines = [f"{self.describe_metrics(record['metrics'])} {epochs}; {time}"]
+        if full := record.get("subset_of"):
+            dataset = record["config"]["dataset"]
+            lines.append(f"{dataset} is a part of {full}: do not compare it with published numbers.")
+        return lines
+
+    def describe_metrics(self, metrics: Mapping[str, float]) -> str:
+        """The most important metrics of a record as text."""
+        return ", ".join(f"{name} {value:.4f}" for name, value in metrics.items())
 
     # data
 
-    def locate(self, dataset: str, data_dir: Path | None) -> object:
-        """Find a dataset of the catalogue.
+    def locate(self, dataset: str, data_dir: Path | None) -> Sequence[Path]:
+        """Find the files of a dataset of the catalogue.
 
         Raises:
             DatasetNotFoundError: If its files are missing; the message ends with a remedy.
         """
-        return None
+        return ()
 
     def files(self, dataset: str) -> tuple[str, ...]:
         """Files of a dataset, relative to the data folder."""
         return ()
 
-    @abstractmethod
     def load(self, config: Any, device: torch.device, data_dir: Path | None = None) -> Any:
         """Load the data of a run; errors in them are raised before anything is written."""
+        raise NotImplementedError
 
     def sample(self, config: Any, index: int, data_dir: Path | None = None) -> tuple[Tensor | None, ...]:
         """The model's inputs for one window or case of the test data, as a batch of one.
@@ -270,12 +263,8 @@ class Task(ABC):
         return None
 
     def evaluate(self, config: Any, model: nn.Module, data: Any) -> Evaluation:
-        """Test the trained model."""
+        """Test the trained model; the artifacts include `model_file`, unless it is the checkpoint of training."""
         raise NotImplementedError
-
-    def artifacts(self, config: Any, model: nn.Module, data: Any) -> Mapping[str, Checkpoint]:
-        """Files of the trained model, by name."""
-        return {}
 
     def fit(
         self,
@@ -286,8 +275,13 @@ class Task(ABC):
         key: str,
         checkpoint: Path | None = None,
         observe: Observer | None = None,
-    ) -> "Fitted":
-        """Build a model from the config's seed and train it; an existing checkpoint is resumed."""
+    ) -> tuple[nn.Module, TrainingState, Mapping[str, Mapping[str, float]]]:
+        """Build a model from the config's seed and train it; an existing checkpoint is resumed.
+
+        Returns:
+            The model, with its best weights if the task validates; what training recorded; and the relative sizes of
+            the attention branches at the start and at the end, see `toa.tasks.diagnostics`.
+        """
         torch.manual_seed(config.seed)
         model = self.build(config, data).to(fabric.device)
         if config.share_drop_rate:
@@ -306,7 +300,7 @@ class Task(ABC):
             observe=observe,
         )
         end = branch_sizes(model, lambda: loss(model, *batches.at(0, 0)))
-        return Fitted(model=model, state=state, branch_sizes={"start": start, "end": end})
+        return model, state, {"start": start, "end": end}
 
     def measure(self, config: Any, options: RunOptions) -> Result:
         """Load the data, train and test one config. A task that trains no model overrides this method."""
@@ -322,30 +316,23 @@ class Task(ABC):
             torch.cuda.reset_peak_memory_stats(fabric.device)
         with allow_tf32(config.tf32, fabric.device), deterministic(config.deterministic):
             checkpoint = options.folder / "checkpoint.safetensors"
-            fitted = self.fit(config, data, fabric, key=options.key, checkpoint=checkpoint, observe=options.observe)
-            model, state = fitted.model, fitted.state
+            model, state, sizes = self.fit(
+                config, data, fabric, key=options.key, checkpoint=checkpoint, observe=options.observe
+            )
             found = self.evaluate(config, model, data)
             validate = self.validate(config, data)
             operators = {
                 "norms": operator_norms(model),
-                "branch_sizes": fitted.branch_sizes,
+                "branch_sizes": sizes,
                 "contributions": {} if validate is None else contributions(model, lambda: validate(model)),
             }
         progress = {"devices": fabric.world_size, "best_epoch": state.best_epoch, "history": state.history}
+        facts = {name: progress[name] for name in self.record_fields} | {"operators": operators}
         return Result(
-            evaluation=replace(
-                found,
-                facts={
-                    **found.facts,
-                    **{name: progress[name] for name in self.record_fields},
-                    "operators": operators,
-                },
-                artifacts={**self.artifacts(config, model, data), **found.artifacts},
-            ),
+            evaluation=replace(found, facts=found.facts | facts),
             device=fabric.device,
             seconds=state.seconds,
             model=model,
-            data=data,
             writes=fabric.is_global_zero,
         )
 
@@ -367,20 +354,6 @@ def check_sample(index: int, count: int) -> int:
     if index >= count:
         raise ValueError(f"sample must be below {count}, the number of windows or cases, got {index}.")
     return index
-
-
-def epoch_line(record: Record) -> str:
-    """Best epoch, seconds and device of a record."""
-    epochs = f"(epoch {record['best_epoch']} of {len(record['history'])})"
-    return f"{epochs}; {record['wall_s']:.0f} s on {record['device']}"
-
-
-def subset_lines(record: Record) -> list[str]:
-    """A warning for a dataset with only some of the channels."""
-    if not record["subset_of"]:
-        return []
-    dataset = record["config"]["dataset"]
-    return [f"{dataset} is a part of {record['subset_of']}: do not compare it with published numbers."]
 
 
 def _attention_spec(

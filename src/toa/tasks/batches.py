@@ -1,11 +1,12 @@
 """Shuffled training batches that a resumed run reproduces."""
 
-from collections.abc import Callable
 from typing import Protocol
 
 from torch import Tensor
 
 from toa._checks import check_at_least
+from toa.data.cases import Cases
+from toa.data.windows import SeriesWindows, Windows
 
 
 class Batches(Protocol):
@@ -21,24 +22,11 @@ class Batches(Protocol):
         ...
 
 
-class Shuffled(Protocol):
-    """Windows or cases with a random order per epoch."""
-
-    def __len__(self) -> int:
-        """Number of windows or cases."""
-        ...
-
-    def epoch_order(self, seed: int, epoch: int) -> Tensor:
-        """The order of an epoch, a function of seed and epoch."""
-        ...
-
-
 class ShuffledBatches:
     """Shuffled windows or cases; a batch depends only on the seed, the epoch and the step.
 
     Args:
         source: The windows or cases.
-        tensors: Maps indices into the source to the tensors of a batch.
         batch_size: Windows or cases per batch.
         seed: Seed of the order.
         drop_last: Drop a last, smaller batch.
@@ -46,15 +34,13 @@ class ShuffledBatches:
 
     def __init__(
         self,
-        source: Shuffled,
-        tensors: Callable[[Tensor], tuple[Tensor, ...]],
+        source: Cases | SeriesWindows | Windows,
         batch_size: int,
         *,
         seed: int,
         drop_last: bool = False,
     ) -> None:
         check_at_least("batch_size", batch_size, 1)
-        self.tensors = tensors
         self._source = source
         self._size = batch_size
         self._seed = seed
@@ -70,6 +56,11 @@ class ShuffledBatches:
     def at(self, epoch: int, step: int) -> tuple[Tensor, ...]:
         """The tensors of a step."""
         return self.tensors(self.indices(epoch, step))
+
+    def tensors(self, indices: Tensor) -> tuple[Tensor, ...]:
+        """The tensors of some windows or cases: inputs, targets and, if any, marks or a mask."""
+        batch = self._source.batch(indices)
+        return (batch,) if isinstance(batch, Tensor) else tuple(part for part in batch if part is not None)
 
     def indices(self, epoch: int, step: int) -> Tensor:
         """Indices of a step's windows or cases, on the device of the source."""

@@ -3,7 +3,7 @@
 Alphabet: B batch, L length, C channels, K classes.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -14,11 +14,11 @@ from torch import Tensor, nn
 
 from toa._checks import check_choice
 from toa.data import CLASSIFICATION_SETS, ClassificationData, load_classification, locate_classification
-from toa.data.cases import CaseBatch, Cases
+from toa.data.cases import Cases
 from toa.data.classification import EVALUATIONS
 from toa.data.classification import Evaluation as Split
 from toa.models import BACKBONES, backbone_names, build_classifier
-from toa.tasks.base import TASKS, Evaluation, Record, Task, check_sample, epoch_line, model_checkpoint
+from toa.tasks.base import TASKS, Evaluation, Record, Task, check_sample, model_checkpoint
 from toa.tasks.batches import ShuffledBatches
 from toa.tasks.checkpoint import Checkpoint
 from toa.tasks.config import RunConfig
@@ -72,16 +72,17 @@ class Classification(Task):
     def title(self, config: ClassifyRun) -> str:
         return f"{super().title(config)}, {config.evaluation}"
 
-    def describe(self, record: Record) -> list[str]:
-        metrics = record["metrics"]
+    def describe_metrics(self, metrics: Mapping[str, float]) -> str:
         test = f"test accuracy {metrics['accuracy']:.4f}, balanced {metrics['balanced_accuracy']:.4f}"
-        validation = f"macro F1 {metrics['macro_f1']:.4f}; validation accuracy {metrics['val_accuracy']:.4f}"
-        lines = [f"{test}, {validation} {epoch_line(record)}"]
+        return f"{test}, macro F1 {metrics['macro_f1']:.4f}; validation accuracy {metrics['val_accuracy']:.4f}"
+
+    def describe(self, record: Record) -> list[str]:
+        lines = super().describe(record)
         if record["config"]["evaluation"] == "tslib-uea":
             lines.append("validation is TEST, as the peers report: the best accuracy of all epochs, not an estimate.")
         return lines
 
-    def locate(self, dataset: str, data_dir: Path | None) -> object:
+    def locate(self, dataset: str, data_dir: Path | None) -> Sequence[Path]:
         return locate_classification(CLASSIFICATION_SETS[dataset], data_dir)
 
     def files(self, dataset: str) -> tuple[str, ...]:
@@ -118,12 +119,8 @@ class Classification(Task):
             channels = self.load(config, torch.device("cpu")).channels
         return _build(config, facts["length"], channels, len(facts["classes"]))
 
-    def artifacts(self, config: ClassifyRun, model: nn.Module, data: ClassificationData) -> Mapping[str, Checkpoint]:
-        facts = {"classes": list(data.classes), "length": data.length}
-        return {self.model_file: model_checkpoint(config, model, data.scaler, **facts)}
-
-    def batches(self, config: ClassifyRun, data: ClassificationData, device: torch.device) -> "CaseBatches":
-        return CaseBatches(data.train, config.batch_size, seed=config.seed)
+    def batches(self, config: ClassifyRun, data: ClassificationData, device: torch.device) -> ShuffledBatches:
+        return ShuffledBatches(data.train, config.batch_size, seed=config.seed)
 
     def loss(self, config: ClassifyRun, fabric: "Fabric") -> Callable[..., Tensor]:
         return classification_loss
@@ -135,7 +132,7 @@ class Classification(Task):
         logits = classify(model, data.test)
         predicted = logits.argmax(1)
         test = class_scores(data.test.labels, predicted)
-        validation = evaluate_classifier(model, data.val)
+        validation = class_scores(data.val.labels, classify(model, data.val).argmax(1))
         return Evaluation(
             data_checksum=data.checksum,
             metrics=test | {f"val_{name}": value for name, value in validation.items()},
@@ -144,6 +141,11 @@ class Classification(Task):
                 "classes": list(data.classes),
                 "confusion": confusion_matrix(data.test.labels, predicted, logits.shape[1]).tolist(),
                 "evaluation": dict(data.facts),
+            },
+            artifacts={
+                self.model_file: model_checkpoint(
+                    config, model, data.scaler, classes=list(data.classes), length=data.length
+                )
             },
         )
 
@@ -161,17 +163,6 @@ def _build(config: ClassifyRun, length: int, channels: int, num_classes: int) ->
         attention=config.attention,
         settings=config.model,
     )
-
-
-class CaseBatches(ShuffledBatches):
-    """Shuffled training cases: series, classes and, if there is padding, a mask. See `ShuffledBatches`."""
-
-    def __init__(self, cases: Cases, batch_size: int, *, seed: int) -> None:
-        super().__init__(cases, lambda index: _tensors(cases.batch(index)), batch_size, seed=seed)
-
-
-def _tensors(batch: CaseBatch) -> tuple[Tensor, ...]:
-    return (batch.series, batch.labels) if batch.mask is None else (batch.series, batch.labels, batch.mask)
 
 
 def classification_loss(model: nn.Module, series: Tensor, labels: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -193,11 +184,6 @@ def classify(model: nn.Module, cases: Cases, *, batch_size: int | None = None) -
         logits.append(model(batch.series, batch.mask))
     model.train(was_training)
     return torch.cat(logits)
-
-
-def evaluate_classifier(model: nn.Module, cases: Cases) -> dict[str, float]:
-    """Accuracy, balanced accuracy and macro F1 over all cases."""
-    return class_scores(cases.labels, classify(model, cases).argmax(1))
 
 
 def validation_error(model: nn.Module, cases: Cases) -> float:

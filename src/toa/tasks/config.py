@@ -1,15 +1,27 @@
-"""Settings that the runs of every task share, and the options of one execution."""
+"""Configs of runs, the options of one execution, and protocols as tables of settings.
 
+A protocol has one table per backbone. In it, `default` applies to every dataset, and a table named after a dataset
+overrides it. `[attention.NAME]` lists where an attention differs from its defaults. A backbone's `recipe.FAMILY.SIZE`
+overrides both: FAMILY is "toa" or "softmax" (every other attention), SIZE is "small" or "large" by `small_below`.
+"""
+
+import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 from toa._checks import check_at_least, check_choice
 from toa.nn import AttentionSpec
 from toa.tasks.optimization import TrainingConfig
 from toa.tasks.training import Observer
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+T = TypeVar("T", bound="DataclassInstance")
+
+Settings = dict[str, Any]
 Precision = Literal["32-true", "bf16-mixed"]
 
 
@@ -60,17 +72,11 @@ class RunConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunOptions:
-    """Where and how a config is run; none of this changes the config's hash.
+    """Where and how a config is run, as in `toa.experiments.run_task`; none of this changes the config's hash.
 
     Args:
         folder: Folder of this run.
         key: Hash of the config.
-        data_dir: Folder that is searched first for datasets.
-        device: "auto", "cpu", "cuda" or "cuda:N".
-        devices: Number of devices per node that train together.
-        num_nodes: Number of nodes.
-        command: Command line to store in the record.
-        observe: Called with the progress of training.
     """
 
     folder: Path
@@ -81,3 +87,76 @@ class RunOptions:
     num_nodes: int = 1
     command: Sequence[str] = ()
     observe: Observer | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Protocol:
+    """Named settings of one task.
+
+    Attributes:
+        name: Name of the protocol.
+        about: One sentence that describes it.
+        tables: Settings per backbone.
+        attention: Settings per attention.
+        seeds: Seeds to run by default, for a task that has several.
+        default_attention: Attention of a run that names none.
+        small_below: Number of training windows from which a dataset is large; see `recipe`.
+    """
+
+    name: str
+    about: str
+    tables: Mapping[str, Settings]
+    attention: Mapping[str, Settings]
+    seeds: tuple[int, ...] = ()
+    default_attention: str = "toa-gated"
+    small_below: int = 0
+
+    def recipe(self, backbone: str, attention: str | None, training_windows: int) -> Settings:
+        """Settings of an attention's family for this size of the training data; empty if the protocol has none."""
+        family = "toa" if attention is not None and attention.startswith("toa-") else "softmax"
+        size = "small" if training_windows < self.small_below else "large"
+        found: Settings = self.tables[backbone].get("recipe", {}).get(family, {}).get(size, {})
+        return found
+
+
+def build_config(kind: type[T], values: Mapping[str, Any], where: str) -> T:
+    """Build a config from plain values.
+
+    Raises:
+        ValueError: If a key is unknown or missing.
+    """
+    known = [field.name for field in fields(kind)]
+    for key in values:
+        if key not in known:
+            raise ValueError(f"unknown key {key!r} in {where}; known: {', '.join(known)}.")
+    plain = {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
+    try:
+        return kind(**plain)
+    except TypeError as error:
+        raise ValueError(f"{where} must set every key without a default: {error}.") from None
+
+
+def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> Settings:
+    """Merge two tables recursively into a new one; `above` takes precedence."""
+    merged = {key: merge(value, {}) if isinstance(value, Mapping) else value for key, value in below.items()}
+    for key, value in above.items():
+        old = merged.get(key)
+        merged[key] = merge(old if isinstance(old, dict) else {}, value) if isinstance(value, Mapping) else value
+    return merged
+
+
+def change(settings: Settings, text: str) -> None:
+    """Apply "key=value" in place. Dots separate nested keys; a value that is not TOML is taken as text."""
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise ValueError(f"a change must read key=value, got {text!r}; for instance training.learning_rate=1e-3.")
+    *path, last = key.split(".")
+    table = settings
+    for part in path:
+        if not isinstance(table.get(part, {}), dict):
+            raise ValueError(f"unknown key {key!r}; {part!r} has no nested keys.")
+        table = table.setdefault(part, {})
+    try:
+        table[last] = tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        table[last] = value

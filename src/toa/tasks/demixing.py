@@ -19,9 +19,9 @@ from toa.models import PointEncoder, PointEncoderConfig
 from toa.nn import AttentionSpec
 from toa.tasks.base import TASKS, Evaluation, Task, check_sample
 from toa.tasks.checkpoint import Checkpoint
+from toa.tasks.config import Protocol, build_config, change, merge
 from toa.tasks.distributed import make_fabric
 from toa.tasks.optimization import TrainingConfig
-from toa.tasks.settings import Protocol, build_config, change, merge
 from toa.tasks.training import Observer, TrainingState
 
 if TYPE_CHECKING:
@@ -213,9 +213,9 @@ def train_demixer(
 ) -> tuple[PointEncoder, TrainingState]:
     """Train a model on fresh signals at every step; an existing checkpoint is resumed."""
     fabric = make_fabric(torch.device(device))
-    fitted = DEMIXING.fit(config, None, fabric, key=key, checkpoint=checkpoint, observe=observe)
-    assert isinstance(fitted.model, PointEncoder)
-    return fitted.model, fitted.state
+    model, state, _ = DEMIXING.fit(config, None, fabric, key=key, checkpoint=checkpoint, observe=observe)
+    assert isinstance(model, PointEncoder)
+    return model, state
 
 
 @torch.no_grad()

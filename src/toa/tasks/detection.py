@@ -1,29 +1,193 @@
-"""From anomaly scores to flags and metrics, under named rules.
+"""From anomaly scores to flags and metrics under named rules; float64 on the CPU.
+
+A run is an unbroken sequence of true labels. An undefined metric is None, never 0, 1 or NaN.
 
 Alphabet: N windows, L window length, T steps.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 
-from toa._checks import check_choice
-from toa.tasks.anomaly_metrics import (
-    Metric,
-    adjusted_metrics,
-    pa_k_metrics,
-    point_metrics,
-    random_adjusted_f1,
-    range_metrics,
-    undefined,
-    vus_metrics,
-)
-
+Labels = Bool[np.ndarray, " t"]
+Metric = float | None
 ThresholdSource = Literal["train and test", "train"]
 Overlaps = Literal["flattened", "averaged"]
+
+# thresholds of a VUS surface, as its authors sample them
+_THRESHOLDS = 250
+
+
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """Unbroken sequences [start, stop) of true entries."""
+
+    starts: Int[np.ndarray, " r"]
+    stops: Int[np.ndarray, " r"]
+
+    @classmethod
+    def of(cls, flags: Labels) -> "Runs":
+        """Find the runs of a vector."""
+        edges = np.flatnonzero(np.diff(flags.astype(np.int8), prepend=0, append=0))
+        return cls(edges[::2], edges[1::2])
+
+    @property
+    def lengths(self) -> Int[np.ndarray, " r"]:
+        """Number of steps per run."""
+        return self.stops - self.starts
+
+    def count(self, flags: Labels) -> Int[np.ndarray, " r"]:
+        """Number of flagged steps per run."""
+        total = np.concatenate(([0], np.cumsum(flags)))
+        return total[self.stops] - total[self.starts]
+
+    def overlapping(self, other: "Runs") -> Int[np.ndarray, " r"]:
+        """Number of runs of another vector that each run overlaps."""
+        return np.searchsorted(other.starts, self.stops) - np.searchsorted(other.stops, self.starts, side="right")
+
+
+def undefined(labels: Labels) -> str | None:
+    """The reason if no detection metric is defined, because all labels are equal; else None."""
+    if labels.all():
+        return "every step is labelled anomalous: no false positive is possible"
+    if not labels.any():
+        return "no step is labelled anomalous: no true positive is possible"
+    return None
+
+
+def point_metrics(labels: Labels, flags: Labels) -> dict[str, Metric]:
+    """Metrics of single steps: precision TP / (TP + FP), recall TP / (TP + FN), f1 2 TP / (2 TP + FP + FN).
+
+    Precision is None if nothing is flagged; all are None if all labels are equal.
+    """
+    return _scores(labels, flags, int((labels & flags).sum()), "")
+
+
+def adjusted_metrics(labels: Labels, flags: Labels) -> dict[str, Metric]:
+    """pa_precision, pa_recall, pa_f1: `point_metrics` after point adjustment.
+
+    Point adjustment flags every step of each true run that has a flagged step; other flags stay unchanged.
+    """
+    runs = Runs.of(labels)
+    return _scores(labels, flags, int(runs.lengths[runs.count(flags) > 0].sum()), "pa_")
+
+
+def pa_k_metrics(labels: Labels, flags: Labels) -> dict[str, Metric]:
+    """PA%K of Kim et al. (2022): F1 after adjusting only runs of which more than K % of steps are flagged.
+
+    pa_20_f1 is the value at K = 20, pa_k_f1 the area under it for K from 0 (point adjustment) to 100 (none).
+    """
+    if undefined(labels) is not None:
+        return {"pa_20_f1": None, "pa_k_f1": None}
+    runs = Runs.of(labels)
+    counts, lengths = runs.count(flags), runs.lengths
+    hits, flagged, true = int(counts.sum()), int(flags.sum()), int(lengths.sum())
+    # integers: a run of which exactly K % are flagged is not above K
+    tp = np.array([np.where(100 * counts > k * lengths, lengths, counts).sum() for k in range(101)])
+    f1 = 2 * tp / (tp + (flagged - hits) + true)
+    return {"pa_20_f1": float(f1[20]), "pa_k_f1": float(np.trapezoid(f1, np.arange(101) / 100))}
+
+
+def range_metrics(labels: Labels, flags: Labels, *, existence: float = 0.5) -> dict[str, Metric]:
+    """Precision, recall and F1 of ranges (Tatbul et al., 2018): flat bias, cardinality 1 / number of overlaps.
+
+    A flagged run scores its share of true steps. A true run scores its share of flagged steps with weight
+    1 - `existence`, plus `existence` if any of its steps is flagged. Definitions and defaults are those of aeon.
+    """
+    names = ("range_precision", "range_recall", "range_f1")
+    if undefined(labels) is not None:
+        return dict.fromkeys(names)
+    true, found = Runs.of(labels), Runs.of(flags)
+    if not len(found.starts):
+        return dict(zip(names, (None, 0.0, 0.0), strict=True))
+    precision = float((found.count(labels) / found.lengths / np.maximum(found.overlapping(true), 1)).mean())
+    hits = true.count(flags)
+    share = hits / true.lengths / np.maximum(true.overlapping(found), 1)
+    recall = float((existence * (hits > 0) + (1.0 - existence) * share).mean())
+    f1 = 2 * precision * recall / (precision + recall) if precision + recall else 0.0
+    return dict(zip(names, (precision, recall, f1), strict=True))
+
+
+def vus_metrics(labels: Labels, score: Float[np.ndarray, " t"], *, max_buffer: int = 500) -> dict[str, Metric]:
+    """VUS-PR and VUS-ROC (Paparrizos et al., 2022): range-aware areas, averaged over buffers of 0 to `max_buffer`.
+
+    They need no threshold. Equal to aeon's `range_pr_vus_score` and `range_roc_vus_score`, but computed from one sort
+    of the score instead of one pass per threshold and buffer.
+    """
+    if undefined(labels) is not None or score.min() == score.max():
+        return {"vus_pr": None, "vus_roc": None}
+    order = np.argsort(-score, kind="stable")
+    falling = score[order]
+    thresholds = falling[np.linspace(0, len(score) - 1, _THRESHOLDS, dtype=np.int_)]
+    # steps at or above each threshold
+    flagged = np.searchsorted(-falling, -thresholds, side="right")
+    runs = Runs.of(labels)
+
+    def areas(buffer: int) -> tuple[float, float]:
+        """Areas under precision-recall and ROC for labels that decay over half a buffer on both sides of a run."""
+        soft = _soft_labels(labels, runs, buffer)
+        tp = np.cumsum(soft[order])[flagged - 1]  # (K,)
+        positives = (labels.sum() + soft.sum()) / 2
+        wide = Runs.of(soft > 0)
+        # the highest score of each run; a score below all others ends the last one
+        bounds = np.stack((wide.starts, np.minimum(wide.stops, len(score))), 1).ravel()
+        peaks = np.maximum.reduceat(np.append(score, -np.inf), bounds)[::2]
+        met = len(peaks) - np.searchsorted(np.sort(peaks), thresholds)  # (K,)
+        recall = np.concatenate(([0.0], np.minimum(tp / positives, 1.0) * met / len(peaks)))
+        precision = np.concatenate(([1.0], tp / flagged))
+        fpr = np.concatenate(([0.0], np.minimum((flagged - tp) / (len(labels) - positives), 1.0), [1.0]))
+        return float(np.trapezoid(precision, recall)), float(np.trapezoid(np.append(recall, 1.0), fpr))
+
+    pr, roc = np.mean([areas(buffer) for buffer in range(max_buffer + 1)], axis=0)
+    return {"vus_pr": float(pr), "vus_roc": float(roc)}
+
+
+def random_adjusted_f1(labels: Labels, rate: float, *, draws: int = 5, seed: int = 0) -> dict[str, Metric]:
+    """PA-F1 of steps flagged at random at this rate: mean and standard deviation over draws with fixed seeds.
+
+    A detector without any skill reaches this value, because of point adjustment.
+    """
+    if undefined(labels) is not None:
+        return {"random_pa_f1": None, "random_pa_f1_std": None}
+    runs = Runs.of(labels)
+    true = int(runs.lengths.sum())
+    values = []
+    for draw in range(draws):
+        flags = np.random.default_rng((seed, draw)).random(len(labels), dtype=np.float32) < rate
+        counts = runs.count(flags)
+        tp, fp = int(runs.lengths[counts > 0].sum()), int(flags.sum() - counts.sum())
+        values.append(2 * tp / (tp + fp + true))
+    return {"random_pa_f1": float(np.mean(values)), "random_pa_f1_std": float(np.std(values))}
+
+
+def _scores(labels: Labels, flags: Labels, tp: int, prefix: str) -> dict[str, Metric]:
+    """Scores from the number of true positives, adjusted or not; adjustment never changes false positives."""
+    if undefined(labels) is not None:
+        return dict.fromkeys(f"{prefix}{name}" for name in ("precision", "recall", "f1"))
+    fp = int((flags & ~labels).sum())
+    fn = int(labels.sum()) - tp
+    return {
+        f"{prefix}precision": tp / (tp + fp) if tp + fp else None,
+        f"{prefix}recall": tp / (tp + fn),
+        f"{prefix}f1": 2 * tp / (2 * tp + fp + fn),
+    }
+
+
+def _soft_labels(labels: Labels, runs: Runs, buffer: int) -> Float[np.ndarray, " t"]:
+    """1 inside a run, sqrt(1 - d / buffer) at a distance d of less than (behind) or up to (before) half the buffer."""
+    soft = labels.astype(np.float64)
+    if buffer <= 1:
+        return soft
+    reach = buffer // 2
+    for start, stop in zip(runs.starts, runs.stops, strict=True):
+        last = stop - 1
+        behind = np.arange(last, min(last + reach, len(soft)))
+        soft[behind] += np.sqrt(1.0 - (behind - last) / buffer)
+        before = np.arange(max(start - reach, 0), start)
+        soft[before] += np.sqrt(1.0 - (start - before) / buffer)
+    return np.minimum(soft, 1.0)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -42,7 +206,7 @@ class Scores:
     starts: np.ndarray
     length: int
 
-    def flatten(self, labels: Bool[np.ndarray, " t"]) -> Bool[np.ndarray, " nl"]:
+    def flatten(self, labels: Labels) -> Bool[np.ndarray, " nl"]:
         """Repeat labels of steps in the layout of `flat`."""
         return np.lib.stride_tricks.sliding_window_view(labels, self.length)[self.starts].ravel()
 
@@ -62,10 +226,6 @@ class DetectionRules:
     threshold_source: ThresholdSource
     overlaps: Overlaps
     point_adjust: bool
-
-    def __post_init__(self) -> None:
-        check_choice("threshold_source", self.threshold_source, ("train and test", "train"))
-        check_choice("overlaps", self.overlaps, ("flattened", "averaged"))
 
     @property
     def headline(self) -> str:
@@ -96,7 +256,7 @@ class Detection:
     rules: DetectionRules
     threshold: float
     flag_rate: float
-    flags: Bool[np.ndarray, " t"]
+    flags: Labels
     metrics: dict[str, Metric]
     undefined: dict[str, str]
 
@@ -104,13 +264,12 @@ class Detection:
 def detect(
     train: Scores,
     test: Scores,
-    labels: Bool[np.ndarray, " t"],
+    labels: Labels,
     *,
     anomaly_ratio: float,
-    rules: Sequence[DetectionRules] = RULES,
     random_draws: int = 5,
 ) -> list[Detection]:
-    """Flag the steps of a test series and compute the metrics, once per set of rules.
+    """Flag the steps of a test series and compute the metrics, once per set of `RULES`.
 
     Metrics of single steps (f1, pa_f1, pa_k_f1, random_pa_f1, …) count steps as the rules do. Metrics of ranges
     (range_f1, vus_pr, vus_roc) need time order and always use each step once, its score averaged over windows.
@@ -120,17 +279,12 @@ def detect(
         test: Scores of the test series.
         labels: True labels of the test steps.
         anomaly_ratio: Percentage of scores above the threshold, which is the percentile 100 - ratio.
-        rules: Sets of rules; one result each.
         random_draws: Number of draws of the random score for comparison.
     """
-    if not 0.0 < anomaly_ratio < 100.0:
-        raise ValueError(f"anomaly_ratio must lie in (0, 100), in percent, got {anomaly_ratio}.")
-    if len(labels) != len(test.steps):
-        raise ValueError(f"labels must be one for each of the {len(test.steps)} test steps, got {len(labels)}.")
     # needs no threshold, so it is the same under all rules
     surface = vus_metrics(labels, test.steps)
     found = []
-    for rule in rules:
+    for rule in RULES:
         flattened = rule.overlaps == "flattened"
         parts = [train] if rule.threshold_source == "train" else [train, test]
         pooled = np.concatenate([part.flat if flattened else part.steps for part in parts])
@@ -154,7 +308,7 @@ def detect(
     return found
 
 
-def _reason(name: str, labels: Bool[np.ndarray, " t"]) -> str:
+def _reason(name: str, labels: Labels) -> str:
     one_kind = undefined(labels)
     if one_kind is not None:
         return one_kind

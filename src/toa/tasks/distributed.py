@@ -147,10 +147,7 @@ class Ranks:
 
     def by_first(self, compute: Callable[[], float]) -> float:
         """A value computed by the first rank; the others wait for it."""
-        if self.alone:
-            return compute()
-        value = compute() if self.first else 0.0
-        return float(_total(torch.tensor(value, dtype=torch.float64, device=self._fabric.device)))
+        return self._fabric.broadcast(compute() if self.first else 0.0)
 
     def gather(self, tensors: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
         """Collect tensors of equal shapes from every rank, on the CPU."""
@@ -182,11 +179,6 @@ class Ranks:
         torch.manual_seed((torch.initial_seed() + shift) % 2**63)
         for generator in generators:
             generator.manual_seed((generator.initial_seed() + shift) % 2**63)
-
-    def wait(self) -> None:
-        """Wait for all ranks."""
-        if not self.alone:
-            self._fabric.barrier()
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 Alphabet: B batch, L look-back, P horizon, C channels.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -19,12 +19,11 @@ from toa._config import ADDED_LATER
 from toa.data import DATASETS, ForecastData, load_forecast, locate, mark_names, split_rows
 from toa.data.windows import WindowBatch, Windows
 from toa.models import BACKBONES, backbone_names, build_forecaster
-from toa.tasks.base import TASKS, Evaluation, Record, Task, check_sample, epoch_line, model_checkpoint, subset_lines
+from toa.tasks.base import TASKS, Evaluation, Task, check_sample, model_checkpoint
 from toa.tasks.batches import ShuffledBatches
 from toa.tasks.checkpoint import Checkpoint
-from toa.tasks.config import RunConfig
+from toa.tasks.config import Protocol, RunConfig, Settings, merge
 from toa.tasks.metrics import FORECAST_METRICS, RunningMeans
-from toa.tasks.settings import Protocol, Settings, merge
 
 if TYPE_CHECKING:
     from lightning.fabric import Fabric
@@ -126,21 +125,19 @@ class Forecasting(Task):
     def title(self, config: ForecastRun) -> str:
         return f"{super().title(config)}, horizon {config.horizon}"
 
-    def describe(self, record: Record) -> list[str]:
-        metrics = record["metrics"]
+    def describe_metrics(self, metrics: Mapping[str, float]) -> str:
         errors = f"test MSE {metrics['mse']:.4f}, MAE {metrics['mae']:.4f}; " if "mse" in metrics else ""
-        errors += f"validation MSE {metrics['val_mse']:.4f}"
-        return [f"{errors} {epoch_line(record)}", *subset_lines(record)]
+        return f"{errors}validation MSE {metrics['val_mse']:.4f}"
 
-    def locate(self, dataset: str, data_dir: Path | None) -> Path:
-        return locate(DATASETS[dataset], data_dir)
+    def locate(self, dataset: str, data_dir: Path | None) -> Sequence[Path]:
+        return (locate(DATASETS[dataset], data_dir),)
 
     def files(self, dataset: str) -> tuple[str, ...]:
         return (DATASETS[dataset].path,)
 
     def load(self, config: ForecastRun, device: torch.device, data_dir: Path | None = None) -> ForecastData:
         """Load the windows; runs of one process with the same windows share one copy."""
-        path = self.locate(config.dataset, data_dir) if config.dataset in DATASETS else Path(config.dataset)
+        path = locate(DATASETS[config.dataset], data_dir) if config.dataset in DATASETS else Path(config.dataset)
         path = path.expanduser()
         # a file that was rewritten is read again
         stamp = (path.stat().st_mtime_ns, path.stat().st_size) if path.is_file() else None
@@ -169,11 +166,8 @@ class Forecasting(Task):
         facts: Any = saved.facts
         return build_model(config, len(facts["columns"]))
 
-    def artifacts(self, config: ForecastRun, model: nn.Module, data: ForecastData) -> Mapping[str, Checkpoint]:
-        return {self.model_file: model_checkpoint(config, model, data.scaler, columns=list(data.columns))}
-
-    def batches(self, config: ForecastRun, data: ForecastData, device: torch.device) -> "WindowBatches":
-        return WindowBatches(data.train, config.batch_size, seed=config.seed, drop_last=config.drop_last)
+    def batches(self, config: ForecastRun, data: ForecastData, device: torch.device) -> ShuffledBatches:
+        return ShuffledBatches(data.train, config.batch_size, seed=config.seed, drop_last=config.drop_last)
 
     def loss(self, config: ForecastRun, fabric: "Fabric") -> Callable[..., Tensor]:
         return forecast_loss(config.loss, autocast=fabric.autocast)
@@ -191,6 +185,7 @@ class Forecasting(Task):
                 "windows": {"train": len(data.train), "val": len(data.val), "test": len(data.test)},
                 "subset_of": None if data.spec is None else data.spec.subset_of,
             },
+            artifacts={self.model_file: model_checkpoint(config, model, data.scaler, columns=list(data.columns))},
         )
 
 
@@ -216,21 +211,9 @@ def build_model(config: ForecastRun, channels: int) -> nn.Module:
     )
 
 
-class WindowBatches(ShuffledBatches):
-    """Shuffled training windows: inputs, targets and, if any, the marks of both. See `ShuffledBatches`."""
-
-    def __init__(self, windows: Windows, batch_size: int, *, seed: int, drop_last: bool = False) -> None:
-        def tensors(index: Tensor) -> tuple[Tensor, ...]:
-            return inputs_and_targets(windows.batch(index))
-
-        super().__init__(windows, tensors, batch_size, seed=seed, drop_last=drop_last)
-
-
 def inputs_and_targets(batch: WindowBatch) -> tuple[Tensor, ...]:
     """x, y and, if any, the marks of both."""
-    if batch.x_marks is None or batch.y_marks is None:
-        return batch.x, batch.y
-    return batch.x, batch.y, batch.x_marks, batch.y_marks
+    return tuple(part for part in batch if part is not None)
 
 
 def forecast_loss(

@@ -1,20 +1,18 @@
 """Metrics of tensors, and their exact means over batches."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-
-def squared_error(estimate: Tensor, target: Tensor) -> Tensor:
-    """(ŷ - y)², elementwise."""
-    return (estimate - target).square()
-
-
-def absolute_error(estimate: Tensor, target: Tensor) -> Tensor:
-    """|ŷ - y|, elementwise."""
-    return (estimate - target).abs()
+squared_error = partial(F.mse_loss, reduction="none")
+FORECAST_METRICS: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "mse": squared_error,
+    "mae": partial(F.l1_loss, reduction="none"),
+}
 
 
 def pinball_error(estimate: Tensor, target: Tensor, levels: Tensor) -> Tensor:
@@ -28,9 +26,6 @@ def pinball_error(estimate: Tensor, target: Tensor, levels: Tensor) -> Tensor:
     error = target.unsqueeze(2) - estimate
     q = levels.view(-1, 1)
     return torch.maximum(q * error, (q - 1.0) * error)
-
-
-FORECAST_METRICS: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {"mse": squared_error, "mae": absolute_error}
 
 
 class RunningMeans:

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -33,12 +33,8 @@ if TYPE_CHECKING:
     from lightning.fabric import Fabric
 
 
-class Observer(Protocol):
-    """Called with the progress of training."""
-
-    def __call__(self, done: int, total: int, loss: float, validation: float | None, /) -> None:
-        """Report `done` of `total` steps; the last validation loss is None before the first validation."""
-        ...
+# called with finished steps, all steps, the loss, and the last validation loss; None before the first validation
+Observer = Callable[[int, int, float, float | None], None]
 
 
 @dataclass(kw_only=True, slots=True)
@@ -136,7 +132,6 @@ def time_steps(
     fabric: "Fabric",
     steps: int,
     warmup: int,
-    cuda_graph: bool = True,
 ) -> list[float]:
     """Seconds of each of `steps` training steps, after `warmup` steps that are not counted.
 
@@ -147,8 +142,7 @@ def time_steps(
     step = TrainingStep(model, batches, loss_of, config, fabric)
     seconds = []
     with _current(fabric.device):
-        if cuda_graph:
-            step.use_graph()
+        step.use_graph()
         step.wrapped.train()
         for number in range(warmup + steps):
             begin = synchronized_time(fabric.device)
@@ -212,7 +206,7 @@ class _Run:
             if halt or self._done() or (due and self._may_save()):
                 self._save()
             if halt:
-                self.ranks.wait()
+                self.fabric.barrier()
                 raise TrainingStopped(f"stopped after {self.state.step} of {self.total} steps")
         if self.best_weights:
             self.model.load_state_dict(self.best_weights)
@@ -291,8 +285,7 @@ class _Run:
             self._load(self.checkpoint)
         else:
             self.ranks.separate_seeds(self.step.generators, 0)
-        if not self.ranks.alone:
-            self.ranks.check_same(self.state.step, self.checkpoint)
+        self.ranks.check_same(self.state.step, self.checkpoint)
 
     def _load(self, path: Path) -> None:
         saved = load_checkpoint(path)

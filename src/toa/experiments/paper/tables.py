@@ -6,7 +6,7 @@
 import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -49,12 +49,17 @@ class Table:
     seeds: int = 1
 
 
-_ERRORS = {"mse": "mse", "mae": "mae"}
 # the published softmax column of DUET is that of its authors' script
 _LONG_TERM = dict.fromkeys(("patchtst", "itransformer", "duet"), _PAPER)
 _PEMS = {"patchtst": _PAPER, "itransformer": "itransformer-pems"}
-_SOR = {"patchtst": _PAPER}
 _UEA = tuple(dict.fromkeys(row.dataset for row in published_numbers() if row.table == "classification"))
+_ETT = ("ETTh1", "ETTh2", "ETTm1", "ETTm2")
+
+_forecasting = partial(Table, task="forecast", metrics={"mse": "mse", "mae": "mae"})
+_long_term = partial(_forecasting, protocols=_LONG_TERM, horizons=_LONG)
+_pems = partial(_forecasting, protocols=_PEMS, horizons=_SHORT)
+_classification = partial(Table, task="classify", protocols={"patchtst": _PAPER}, seeds=3)
+_sor = partial(_forecasting, protocols={"patchtst": _PAPER}, horizons=_LONG)
 
 TABLES = {
     "demixing": Table(
@@ -64,37 +69,15 @@ TABLES = {
         protocols={"transformer-2x2": "paper"},
         seeds=3,
     ),
-    "forecast-full": Table(
-        about="long-term forecasting", task="forecast", metrics=_ERRORS, protocols=_LONG_TERM, horizons=_LONG
-    ),
-    "forecast-average": Table(
-        about="the same, mean over horizons",
-        task="forecast",
-        metrics=_ERRORS,
-        protocols=_LONG_TERM,
-        horizons=_LONG,
-        groups={"ETT": ("ETTh1", "ETTh2", "ETTm1", "ETTm2")},
-    ),
-    "pems-full": Table(
-        about="short-term forecasting of traffic", task="forecast", metrics=_ERRORS, protocols=_PEMS, horizons=_SHORT
-    ),
-    "pems-average": Table(
-        about="the same, mean over horizons", task="forecast", metrics=_ERRORS, protocols=_PEMS, horizons=_SHORT
-    ),
-    "classification": Table(
-        about="28 sets of the UEA archive",
-        task="classify",
-        metrics={"accuracy": "accuracy"},
-        protocols={"patchtst": _PAPER},
-        seeds=3,
-    ),
-    "classification-summary": Table(
+    "forecast-full": _long_term(about="long-term forecasting"),
+    "forecast-average": _long_term(about="the same, mean over horizons", groups={"ETT": _ETT}),
+    "pems-full": _pems(about="short-term forecasting of traffic"),
+    "pems-average": _pems(about="the same, mean over horizons"),
+    "classification": _classification(about="28 sets of the UEA archive", metrics={"accuracy": "accuracy"}),
+    "classification-summary": _classification(
         about="the same, mean accuracy and mean rank",
-        task="classify",
         metrics={"accuracy_pct": "accuracy", "avg_rank": "accuracy"},
-        protocols={"patchtst": _PAPER},
         groups={"UEA-28": _UEA},
-        seeds=3,
     ),
     "anomaly": Table(
         about="anomaly detection, point-adjusted F1",
@@ -102,16 +85,8 @@ TABLES = {
         metrics={"f1_pa": "tslib-pa/pa_f1"},
         protocols=dict.fromkeys(("patchtst", "itransformer", "transformer"), _PAPER),
     ),
-    "sor-ablation-full": Table(
-        about="with and without stochastic operator regularization",
-        task="forecast",
-        metrics=_ERRORS,
-        protocols=_SOR,
-        horizons=_LONG,
-    ),
-    "sor-ablation-average": Table(
-        about="the same, mean over horizons", task="forecast", metrics=_ERRORS, protocols=_SOR, horizons=_LONG
-    ),
+    "sor-ablation-full": _sor(about="with and without stochastic operator regularization"),
+    "sor-ablation-average": _sor(about="the same, mean over horizons"),
     "efficiency": Table(
         about="time of a training step on ETTh1", task="efficiency", metrics={"train_step_ms": "train_step_ms"}
     ),

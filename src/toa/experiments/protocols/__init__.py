@@ -1,6 +1,6 @@
 """Protocols: one TOML file per protocol in a folder per task, and functions that read them.
 
-Beside the tables of `toa.tasks.settings`, a backbone's table may name another protocol of the same task with `like`;
+Beside the tables of `toa.tasks.config`, a backbone's table may name another protocol of the same task with `like`;
 that protocol's table is then merged below it.
 """
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from toa._checks import check_choice
 from toa.tasks import TASKS, Protocol
-from toa.tasks.settings import Settings, merge
+from toa.tasks.config import Settings, merge
 
 # keys of a file that are not the table of a backbone
 _OTHER = ("about", "source", "seeds", "attention", "default_attention", "small_below")
