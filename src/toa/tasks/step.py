@@ -23,6 +23,7 @@ class TrainingStep:
     """The steps of one training run; the arguments are those of `toa.tasks.train`.
 
     Attributes:
+        model, config, fabric: As given.
         wrapped: The model as Fabric runs it, compiled if the config asks for it.
         per_epoch: Steps per epoch.
         optimizer: The optimizer.
@@ -39,8 +40,8 @@ class TrainingStep:
         config: TrainingConfig,
         fabric: "Fabric",
     ) -> None:
-        self._model, self._batches, self._loss_of = model, batches, loss_of
-        self._config, self._fabric = config, fabric
+        self.model, self._batches, self._loss_of = model, batches, loss_of
+        self.config, self.fabric = config, fabric
         self.wrapped = fabric.setup_module(_compiled(model, fabric.device) if config.compile else model)
         if hasattr(model, "forecast_and_penalty"):
             self.wrapped.mark_forward_method("forecast_and_penalty")
@@ -58,7 +59,7 @@ class TrainingStep:
 
     def use_graph(self) -> None:
         """Run the next steps as one CUDA graph, if there is one CUDA device, which must be the current one."""
-        if self._fabric.device.type != "cuda" or not self.ranks.alone:
+        if self.fabric.device.type != "cuda" or not self.ranks.alone:
             return
         if isinstance(self._batches, ShuffledBatches) and self._batches.indices(0, 0).device.type == "cuda":
             self._gathered = self._batches
@@ -66,13 +67,13 @@ class TrainingStep:
 
     def run(self, step: int) -> Tensor:
         """Run a step, counted over all epochs; its loss stays on the device."""
-        set_rates(self.optimizer, self._config, step, self.per_epoch)
+        set_rates(self.optimizer, self.config, step, self.per_epoch)
         return self._call(*self._inputs(*divmod(step, self.per_epoch)))
 
     def _inputs(self, epoch: int, step: int) -> Batch:
         """This rank's tensors of all batches of a step, concatenated; or their indices if the step gathers them."""
-        first = step * self._config.accumulate
-        indices = range(first, min(first + self._config.accumulate, self._batches.steps_per_epoch))
+        first = step * self.config.accumulate
+        indices = range(first, min(first + self.config.accumulate, self._batches.steps_per_epoch))
         if self._gathered is not None:
             self._parts = [(1.0, 1)] * len(indices)
             return tuple(self._gathered.indices(epoch, index) for index in indices)
@@ -96,14 +97,14 @@ class TrainingStep:
             self.ranks.copies = copies
             # ranks exchange gradients once, with the last part
             local = not self.ranks.alone and number < len(parts)
-            with self._fabric.no_backward_sync(self.wrapped) if local else nullcontext():
+            with self.fabric.no_backward_sync(self.wrapped) if local else nullcontext():
                 loss = self._loss_of(self.wrapped, *part)
                 if weight != len(parts):
                     loss = loss * (weight / len(parts))
-                self._fabric.backward(loss, self._one.to(loss.dtype))
+                self.fabric.backward(loss, self._one.to(loss.dtype))
             losses.append(loss.detach())
-        if self._config.clip_norm is not None:
-            nn.utils.clip_grad_norm_(self._model.parameters(), self._config.clip_norm)
+        if self.config.clip_norm is not None:
+            nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip_norm)
         self.optimizer.step()
         # freed here: a graph would otherwise keep the gradients of the last eager step beside its own
         self.optimizer.zero_grad(set_to_none=True)

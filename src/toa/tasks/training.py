@@ -103,10 +103,7 @@ def train(
         raise ValueError(f"save_share must be above 0 and at most 1, got {save_share}.")
     step = TrainingStep(model, batches, loss_of, config, fabric)
     run = _Run(
-        model=model,
         step=step,
-        config=config,
-        fabric=fabric,
         key=key,
         validate=validate,
         checkpoint=checkpoint,
@@ -167,10 +164,7 @@ def synchronized_time(device: torch.device) -> float:
 class _Run:
     """State of one call of `train`."""
 
-    model: nn.Module
     step: TrainingStep
-    config: TrainingConfig
-    fabric: "Fabric"
     key: str
     validate: Callable[[nn.Module], float] | None
     checkpoint: Path | None
@@ -180,7 +174,8 @@ class _Run:
     observe_every: int
 
     def __post_init__(self) -> None:
-        self.ranks = self.step.ranks
+        self.model, self.config = self.step.model, self.step.config
+        self.fabric, self.ranks = self.step.fabric, self.step.ranks
         self.total = self.config.epochs * self.step.per_epoch
         self.state = TrainingState()
         self.best_weights: dict[str, Tensor] = {}
