@@ -28,7 +28,7 @@ hypothesis.settings.load_profile("toa")
 
 
 # tests that start a process or train; first, so that all workers end at about the same time
-LONGEST = ("ops/test_kernels.py", "test_compile.py", "test_launches.py", "test_docs.py", "test_readme.py")
+LONGEST = ("ops/test_kernels.py", "tests/test_compile.py", "test_docs.py", "test_app.py", "test_export.py")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -112,6 +112,7 @@ def test_a_worker_times_the_requested_blocks(bench, monkeypatch, capsys):
     assert cost["milliseconds"] == pytest.approx(1e3 * sorted(first["seconds"] + second["seconds"])[1])
 
 
+@pytest.mark.slow
 def test_the_peer_runs_in_a_process_of_its_own(bench, peer):
     with bench.start(request_of(bench, "peer", peer)) as worker:
         assert worker.answer() == {"ready": True}

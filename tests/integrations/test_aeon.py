@@ -60,13 +60,17 @@ def test_checks_of_scikit_learn_pass_where_they_apply(estimator: Any, check: Any
     check(estimator)
 
 
-def test_the_classifier_learns_a_real_problem_and_equals_the_estimator_of_toa() -> None:
+@pytest.mark.parametrize(
+    ("every", "epochs", "accuracy"), [(4, 1, 0.0), pytest.param(1, 5, 0.75, marks=pytest.mark.slow)]
+)
+def test_the_classifier_learns_a_real_problem_and_equals_the_estimator_of_toa(every, epochs, accuracy) -> None:
     # four classes in equal parts; the files come with aeon
     (x, y), (x_test, y_test) = (load_classification("BasicMotions", split=split) for split in ("train", "test"))
+    x, y, x_test, y_test = x[::every], y[::every], x_test[::every], y_test[::every]
     options: dict[str, Any] = {"settings": SIZES, "learning_rate": 1e-2, "batch_size": 8}
-    theirs = TOAClassifier(n_epochs=5, random_state=3, **options).fit(x, y)
-    assert theirs.score(x_test, y_test) > 0.75
-    ours = Classifier(epochs=5, seed=3, missing="interpolate", **options).fit(x, y)
+    theirs = TOAClassifier(n_epochs=epochs, random_state=3, **options).fit(x, y)
+    assert theirs.score(x_test, y_test) >= accuracy
+    ours = Classifier(epochs=epochs, seed=3, missing="interpolate", **options).fit(x, y)
     assert np.array_equal(theirs.predict_proba(x_test), ours.predict_proba(x_test))
     assert np.array_equal(theirs.predict(x_test), ours.predict(x_test))
     assert np.array_equal(theirs.classes_, ours.classes_)
