@@ -17,13 +17,13 @@ def make_console() -> "Console":
     return Console(quiet=not is_first())
 
 
-def make_table(rows: Sequence[Sequence[str]], *, left: int = 1) -> "Table":
+def make_table(rows: Sequence[Sequence[str]], *, left: int = 1, title: str | None = None) -> "Table":
     """Make a terminal table from a header and rows; the first `left` columns are aligned left, the others right."""
     from rich import box
     from rich.table import Table
 
     header, *body = rows
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    table = Table(title=title, box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     for index, name in enumerate(header):
         # the name of a system is never cut or broken
         table.add_column(name, justify="left" if index < left else "right", no_wrap=index == 0, overflow="fold")
