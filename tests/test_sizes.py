@@ -13,7 +13,7 @@ PACKAGE = ROOT / "src" / "toa"
 # what the project aims at
 AIMS = {"lines": 22_500, "files": 150, "file_lines": 450, "function_lines": 60}
 # what is allowed until the aim is reached
-CEILINGS = {"lines": 25_705, "files": 168, "file_lines": 450, "function_lines": 60}
+CEILINGS = {"lines": 25_530, "files": 168, "file_lines": 450, "function_lines": 60}
 # functions above the aim, docstring not counted; remove a line when the function is short enough
 LONG_FUNCTIONS: set[str] = set()
 
