@@ -5,8 +5,8 @@
     python benchmarks/search.py collect runs [--out results/search/trials.jsonl]
     make pages
 
-The plan is search.toml beside this file. The last command writes the tables and the choice into
-results/search/README.md.
+The plan is search.toml beside this file; `--stage confirm` is its last stage, further seeds of the best trials. The
+last command writes the tables and the choice into results/search/README.md.
 """
 
 import argparse
@@ -14,7 +14,7 @@ import json
 from pathlib import Path
 
 from toa.experiments.records import RECORD, read_record, write_records
-from toa_bench.search import TRIALS, read_plan, read_trial
+from toa_bench.search import TRIALS, read_plan, read_trial, read_trials
 
 
 def collect(folder: Path, target: Path) -> int:
@@ -32,12 +32,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("action", choices=("lines", "collect"))
     parser.add_argument("folder", nargs="?", type=Path, help="collect: folder of finished runs")
-    parser.add_argument("--stage", action="append", help="lines: stage of the plan; all if not given")
+    parser.add_argument(
+        "--stage", action="append", help="lines: stage of the plan, or confirm; all but that if not given"
+    )
     parser.add_argument("--out", type=Path, default=TRIALS, help="collect: file to add the trials to")
     options = parser.parse_args()
     if options.action == "lines":
         plan = read_plan()
-        print("\n".join(plan.run_lines(options.stage or list(plan.stages))))
+        if options.stage == ["confirm"]:
+            print("\n".join(plan.confirm_lines(read_trials())))
+        else:
+            print("\n".join(plan.run_lines(options.stage or list(plan.stages))))
     elif options.folder is None:
         parser.error("collect needs the folder of the runs")
     else:

@@ -19,6 +19,9 @@ PLAN = ROOT / "benchmarks" / "search.toml"
 TRIALS = ROOT / "results" / "search" / "trials.jsonl"
 FAMILIES = ("softmax", "toa")
 SIZES = ("small", "large")
+# stored trials by backbone, trial, dataset and seed
+Trials = dict[tuple[str, str, str, int], Record]
+
 _KEPT = ("config_hash", "data_checksum", "seed", "device", "commit", "command", "versions", "wall_s", "best_epoch")
 
 
@@ -30,6 +33,8 @@ class Plan:
     horizon: int
     seed: int
     small_below: int
+    confirm_seeds: tuple[int, ...]
+    confirm_best: int
     stages: dict[str, dict[str, dict[str, list[str]]]]
 
     def trials(self, backbone: str, family: str) -> list[str]:
@@ -47,12 +52,23 @@ class Plan:
             for stage in stages:
                 for backbone, families in self.stages[stage].items():
                     for trial in (trial for listed in families.values() for trial in listed):
-                        attention, *settings = trial.split()
-                        words = ["--dataset", dataset, "--horizon", str(self.horizon), "--backbone", backbone]
-                        words += ["--attention", attention, "--protocol", "toa-paper", "--seed", str(self.seed)]
-                        for setting in (*settings, "test=false"):
-                            words += ["--set", setting]
-                        yield shlex.join(words)
+                        yield self._line(backbone, trial, dataset, self.seed)
+
+    def confirm_lines(self, found: Trials) -> Iterator[str]:
+        """Runs with further seeds of the best trials per family and size, and of the plain attentions."""
+        for dataset in reversed(self.datasets):
+            for backbone in self.backbones():
+                for trial in confirmed_trials(self, found, backbone):
+                    for seed in self.confirm_seeds:
+                        yield self._line(backbone, trial, dataset, seed)
+
+    def _line(self, backbone: str, trial: str, dataset: str, seed: int) -> str:
+        attention, *settings = trial.split()
+        words = ["--dataset", dataset, "--horizon", str(self.horizon), "--backbone", backbone]
+        words += ["--attention", attention, "--protocol", "toa-paper", "--seed", str(seed)]
+        for setting in (*settings, "test=false"):
+            words += ["--set", setting]
+        return shlex.join(words)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +77,7 @@ class Result:
 
     Attributes:
         trial: The trial.
-        ratios: Validation error relative to plain softmax, per dataset.
+        ratios: Validation error relative to plain softmax with the same seed, per dataset; the mean over seeds.
         means: Mean of the ratios over the small and over the large datasets.
         without_operators: Relative rise of the validation error with M = 0, per dataset; empty for softmax.
     """
@@ -76,7 +92,9 @@ def read_plan(path: Path = PLAN) -> Plan:
     """Read a plan."""
     content = tomllib.loads(path.read_text(encoding="utf-8"))
     stages = {name: content.pop(name) for name in list(content) if name.startswith("stage")}
-    return Plan(**{**content, "datasets": tuple(content["datasets"])}, stages=stages)
+    for name in ("datasets", "confirm_seeds"):
+        content[name] = tuple(content[name])
+    return Plan(**content, stages=stages)
 
 
 def read_trial(record: Record, where: str) -> Record:
@@ -102,40 +120,61 @@ def read_trial(record: Record, where: str) -> Record:
     }
 
 
-def read_trials(path: Path = TRIALS) -> dict[tuple[str, str, str], Record]:
-    """Stored trials by backbone, trial and dataset."""
+def read_trials(path: Path = TRIALS) -> Trials:
+    """Read stored trials."""
     rows = map(json.loads, path.read_text(encoding="utf-8").splitlines())
-    return {(row["backbone"], row["trial"], row["dataset"]): row for row in rows}
+    return {(row["backbone"], row["trial"], row["dataset"], row["seed"]): row for row in rows}
 
 
-def rank_trials(plan: Plan, found: dict[tuple[str, str, str], Record], backbone: str, family: str) -> list[Result]:
-    """Trials that ran on every dataset, the best first by the mean over both sizes."""
+def rank_trials(
+    plan: Plan, found: Trials, backbone: str, family: str, seeds: tuple[int, ...] | None = None
+) -> list[Result]:
+    """Trials that ran on every dataset with every seed, the best first by the mean over both sizes.
+
+    `seeds` is the seed of the plan if None.
+    """
     results = []
     for trial in plan.trials(backbone, family):
-        rows = {name: found.get((backbone, trial, name)) for name in plan.datasets}
-        base = {name: found.get((backbone, "softmax", name)) for name in plan.datasets}
-        if None in rows.values() or None in base.values():
+        ratios: dict[str, list[float]] = {name: [] for name in plan.datasets}
+        sizes: dict[str, list[float]] = {size: [] for size in SIZES}
+        rises: dict[str, list[float]] = {}
+        pairs = [(name, seed) for name in plan.datasets for seed in seeds or (plan.seed,)]
+        if any((backbone, one, *pair) not in found for one in (trial, "softmax") for pair in pairs):
             continue
-        ratios, sizes, rises = {}, {size: list[float]() for size in SIZES}, {}
-        for name, row in rows.items():
-            plain = base[name]
-            assert row is not None
-            assert plain is not None
-            ratios[name] = row["validation"] / plain["validation"]
-            sizes["small" if row["windows"] < plan.small_below else "large"].append(ratios[name])
+        for name, seed in pairs:
+            row, plain = (found[backbone, one, name, seed] for one in (trial, "softmax"))
+            ratios[name].append(row["validation"] / plain["validation"])
+            sizes["small" if row["windows"] < plan.small_below else "large"].append(ratios[name][-1])
             rise = row["operators"]["contributions"]["operators"]
             if rise is not None:
-                rises[name] = rise
-        means = {size: fmean(values) for size, values in sizes.items()}
-        results.append(Result(trial=trial, ratios=ratios, means=means, without_operators=rises))
+                rises.setdefault(name, []).append(rise)
+        ratio_means, size_means, rise_means = (
+            {name: fmean(values) for name, values in table.items()} for table in (ratios, sizes, rises)
+        )
+        results.append(Result(trial=trial, ratios=ratio_means, means=size_means, without_operators=rise_means))
     return sorted(results, key=lambda result: sum(result.means.values()))
 
 
-def choose(plan: Plan, found: dict[tuple[str, str, str], Record], backbone: str) -> dict[tuple[str, str], Result]:
-    """The trial with the lowest mean per family and size; empty if a family has no complete trial."""
-    chosen = {}
+def confirmed_trials(plan: Plan, found: Trials, backbone: str) -> list[str]:
+    """Trials that run again with further seeds: the best per family and size, and the plain attentions."""
+    trials = ["softmax", "toa-softmax"]
     for family in FAMILIES:
         results = rank_trials(plan, found, backbone, family)
+        for size in SIZES:
+            best = sorted(results, key=lambda result: result.means[size])[: plan.confirm_best]
+            trials += [result.trial for result in best]
+    return list(dict.fromkeys(trials)) if len(trials) > 2 else []
+
+
+def choose(plan: Plan, found: Trials, backbone: str) -> dict[tuple[str, str], Result]:
+    """The trial with the lowest mean per family and size; empty if a family has no complete trial.
+
+    Where trials ran with all seeds of the confirmation, only these count, by their mean over all seeds.
+    """
+    chosen = {}
+    for family in FAMILIES:
+        results = rank_trials(plan, found, backbone, family, (plan.seed, *plan.confirm_seeds))
+        results = results or rank_trials(plan, found, backbone, family)
         for size in SIZES if results else ():
             chosen[family, size] = min(results, key=lambda result: result.means[size])
     return chosen
