@@ -9,11 +9,6 @@ from typing import Any
 ADDED_LATER = {"added_later": True}
 
 
-def is_added_later(config: Any, name: str) -> bool:
-    """Whether a field of a config (class or instance) is marked as added later."""
-    return any(f.name == name and f.metadata == ADDED_LATER for f in fields(config))
-
-
 def hashed_values(value: Any) -> Any:
     """Return a config as plain values, without fields added later that have their default value."""
     if not is_dataclass(value):

@@ -1,6 +1,7 @@
 from dataclasses import FrozenInstanceError, fields, replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -181,3 +182,24 @@ def test_new_attention_needs_one_class_and_one_line(monkeypatch):
     assert AttentionSpec(name="scaled").resolved().scale == 0.5
     layer: Any = AttentionSpec(name="scaled", scale=2.0, qk_dim=3).build(8, 2, 5)
     assert (layer.scale, layer.qk_dim) == (2.0, 3)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "parts"),
+    [
+        ("output_gain", "x", ("output_gain must be of type float", "'x'")),
+        ("operator_std", True, ("operator_std must be of type float", "True")),
+        ("rank", 1.5, ("rank must be of type int", "1.5")),
+        ("sor", 1, ("sor must be of type bool", "1")),
+        ("operator_init", "wavelet", ("unknown operator_init 'wavelet'", "centering")),
+        ("structure", 3, ("unknown structure 3", "dense")),
+    ],
+)
+def test_an_option_of_the_wrong_type_is_refused(option: str, value: Any, parts: tuple[str, ...]) -> None:
+    with pytest.raises(ValueError, match=message(*parts)):
+        AttentionSpec(name="toa-gated", **{option: value})
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    options: dict[str, Any] = {"rank": np.int64(3), "structure": "dplr", "dropout": np.float32(0.5), "scale": 1}
+    assert AttentionSpec(name="toa-relu", **options).options() == options

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from tests.support import message
-from toa.nn import SequenceOperator, build_attention
+from toa.nn import AttentionSpec, SequenceOperator, build_attention
 from toa.tasks import TrainingConfig
 from toa.tasks.optimization import OPTIMIZERS, make_optimizer, set_rates
 
@@ -164,3 +164,9 @@ def test_muon_steps_are_orthogonal_and_its_state_is_restored():
     ):
         assert a.keys() == b.keys()
         assert all(torch.equal(torch.as_tensor(a[k]), torch.as_tensor(b[k])) for k in a)
+
+
+def test_muon_is_for_dense_operators():
+    layer = build_attention(AttentionSpec(name="toa-relu", structure="toeplitz"), 8, 2, 5)
+    with pytest.raises(ValueError, match=message("operator_optimizer must be None", "muon")):
+        make_optimizer(layer, TrainingConfig(operator_optimizer="muon"), torch.device("cpu"))

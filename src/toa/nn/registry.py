@@ -7,10 +7,12 @@ To add an attention, write a subclass of `Attention` and add one `_register` lin
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from numbers import Integral, Real
+from typing import Any, get_args
 
 from toa import ops
-from toa._config import ADDED_LATER, is_added_later
+from toa._checks import check_choice
+from toa._config import ADDED_LATER
 from toa._registry import Registry
 from toa.nn.attention import Attention, SoftmaxAttention
 from toa.nn.baseline_attention import (
@@ -63,6 +65,18 @@ _register("cog", CogAttention, unused=("backend",))
 _register("hyperglu", HyperGLUAttention)
 
 
+_TYPES: dict[Any, type] = {bool: bool, int: Integral, float: Real, str: str}
+
+
+def _check_option(name: str, kind: Any, value: object) -> None:
+    """Check a value of a settings file against the annotation of its field: the names of a Literal, or a type."""
+    wanted, *_ = parts = get_args(kind)
+    if choices := [choice for part in parts for choice in get_args(part)]:
+        check_choice(name, value, choices)
+    elif not isinstance(value, _TYPES[wanted]) or isinstance(value, bool) != (wanted is bool):
+        raise ValueError(f"{name} must be of type {wanted.__name__}, got {value!r}; convert it first.")
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AttentionSpec:
     """An attention layer as data, without its sizes: a name and options.
@@ -92,7 +106,9 @@ class AttentionSpec:
 
     def __post_init__(self) -> None:
         known = ATTENTIONS[self.name].options
+        kinds = {f.name: f.type for f in fields(self)}
         for name, value in self.options().items():
+            _check_option(name, kinds[name], value)
             if name not in known:
                 raise ValueError(
                     f"{name} is not an option of attention {self.name!r}, got {value!r}; "
@@ -107,7 +123,8 @@ class AttentionSpec:
     def resolved(self) -> "AttentionSpec":
         """Return the spec with the layer's current defaults filled in; records keep it in case the defaults change."""
         defaults = ATTENTIONS[self.name].options
-        kept = {n: v for n, v in defaults.items() if n != "dropout" and not is_added_later(self, n)}
+        left_out = {"dropout", *(f.name for f in fields(self) if f.metadata == ADDED_LATER)}
+        kept = {name: value for name, value in defaults.items() if name not in left_out}
         return replace(self, **kept | self.options())
 
     def build(

@@ -51,16 +51,15 @@ def branch_sizes(model: nn.Module, run: Callable[[], object]) -> dict[str, float
 @contextmanager
 def without_operators(model: nn.Module) -> Iterator[None]:
     """Set M = 0 in every operator inside the context."""
-    old = [(p, p.detach().clone()) for m in model.modules() if isinstance(m, SequenceOperator) for p in m.parameters()]
+    offsets = [p.data for m in model.modules() if isinstance(m, SequenceOperator) for p in m.parameters()]
+    old = [offset.clone() for offset in offsets]
     try:
-        with torch.no_grad():
-            for parameter, _ in old:
-                parameter.zero_()
+        for offset in offsets:
+            offset.zero_()
         yield
     finally:
-        with torch.no_grad():
-            for parameter, value in old:
-                parameter.copy_(value)
+        for offset, value in zip(offsets, old, strict=True):
+            offset.copy_(value)
 
 
 @contextmanager
@@ -82,16 +81,12 @@ def contributions(model: nn.Module, validate: Callable[[], float]) -> dict[str, 
     is zero, so that a relative change is undefined.
     """
     found: dict[str, float | None] = {"operators": None, "attention": None}
-    if not any(isinstance(m, Attention) for m in model.modules()):
-        return found
-    full = validate()
-    if full == 0.0:
-        return found
-    if any(isinstance(m, SequenceOperator) for m in model.modules()):
-        with without_operators(model):
-            found["operators"] = validate() / full - 1.0
-    with mean_attention(model):
-        found["attention"] = validate() / full - 1.0
+    parts = {"operators": (SequenceOperator, without_operators), "attention": (Attention, mean_attention)}
+    full = validate() if any(isinstance(m, Attention) for m in model.modules()) else 0.0
+    for name, (kind, replaced) in parts.items():
+        if full != 0.0 and any(isinstance(m, kind) for m in model.modules()):
+            with replaced(model):
+                found[name] = validate() / full - 1.0
     return found
 
 

@@ -54,6 +54,7 @@ class WithMuon(torch.optim.Optimizer):
     def __init__(self, other: torch.optim.Optimizer, operators: list[dict[str, Any]]) -> None:
         self.other, self.muon = other, Muon(operators)
         super().__init__([*other.param_groups, *self.muon.param_groups], {})
+        self._count = sum(len(group["params"]) for group in other.param_groups)
         self.param_groups = [*other.param_groups, *self.muon.param_groups]
 
     def step(self, closure: Any = None) -> Any:
@@ -64,21 +65,14 @@ class WithMuon(torch.optim.Optimizer):
     def state_dict(self) -> dict[str, Any]:
         """Return both states as one; parameters are numbered in the order of the groups."""
         first, second = self.other.state_dict(), self.muon.state_dict()
-        count = sum(len(group["params"]) for group in first["param_groups"])
-        return {
-            "state": first["state"] | {count + index: value for index, value in second["state"].items()},
-            "param_groups": [*first["param_groups"], *second["param_groups"]],
-        }
+        moved = {self._count + index: value for index, value in second["state"].items()}
+        return {"state": first["state"] | moved, "param_groups": first["param_groups"] + second["param_groups"]}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore what `state_dict` returned."""
-        split = len(self.other.param_groups)
-        count = sum(len(group["params"]) for group in self.other.param_groups)
-        groups, states = state_dict["param_groups"], state_dict["state"]
-        self.other.load_state_dict(
-            {"param_groups": groups[:split], "state": {i: v for i, v in states.items() if i < count}}
-        )
-        self.muon.load_state_dict(
-            {"param_groups": groups[split:], "state": {i - count: v for i, v in states.items() if i >= count}}
-        )
+        split, groups, states = len(self.other.param_groups), state_dict["param_groups"], state_dict["state"]
+        first = {index: value for index, value in states.items() if index < self._count}
+        second = {index - self._count: value for index, value in states.items() if index >= self._count}
+        self.other.load_state_dict({"param_groups": groups[:split], "state": first})
+        self.muon.load_state_dict({"param_groups": groups[split:], "state": second})
         self.param_groups = [*self.other.param_groups, *self.muon.param_groups]

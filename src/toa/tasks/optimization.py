@@ -172,6 +172,8 @@ def make_optimizer(model: nn.Module, config: TrainingConfig, device: torch.devic
     }
     others = {"params": [p for p in model.parameters() if p not in offsets]}
     if config.operator_optimizer == "muon":
+        if any(p.dim() != 3 or p.shape[-1] != p.shape[-2] for p in offsets):
+            raise ValueError("operator_optimizer must be None for operators that are not dense, got 'muon'.")
         return WithMuon(kind([others], lr=rate(config.learning_rate), **settings), [operators])
     return kind([group for group in (others, operators) if group["params"]], lr=rate(config.learning_rate), **settings)
 
