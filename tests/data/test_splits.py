@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support import message
@@ -59,7 +59,6 @@ def test_fractions_are_cut_as_ratio_is():
     lookback=st.integers(1, 800),
     horizon=st.integers(1, 800),
 )
-@settings(max_examples=30)
 def test_segments_are_ordered_and_their_targets_disjoint(rule, rows, lookback, horizon):
     rows = ETT_ROWS.get(rule, rows)
     try:
@@ -77,7 +76,6 @@ def test_segments_are_ordered_and_their_targets_disjoint(rule, rows, lookback, h
 
 
 @given(rows=st.integers(1, 400), lookback=st.integers(1, 60), horizon=st.integers(1, 60))
-@settings(max_examples=30)
 def test_windows_are_counted_as_they_can_be_listed(rows, lookback, horizon):
     segment = Segment(7, 7 + rows)
     starts = [s for s in range(segment.start, segment.stop) if s + lookback + horizon <= segment.stop]
@@ -85,7 +83,6 @@ def test_windows_are_counted_as_they_can_be_listed(rows, lookback, horizon):
 
 
 @given(rows=st.integers(1, 3000), lookback=st.integers(1, 300), horizon=st.integers(1, 300))
-@settings(max_examples=30)
 def test_the_longest_horizon_a_refusal_names_does_fit(rows, lookback, horizon):
     try:
         split_rows("ratio", rows, lookback=lookback, horizon=horizon)

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.data.files import values
@@ -37,7 +37,6 @@ def problems(draw):
 
 
 @given(problem=problems(), marked=st.booleans())
-@settings(max_examples=30)
 def test_a_batch_equals_slicing_window_by_window(problem, marked):
     rows, channels, segment, lookback, horizon, count, index = problem
     table, marks = values(rows, channels), values(rows, 2, seed=1) if marked else None
@@ -60,7 +59,6 @@ def test_a_batch_equals_slicing_window_by_window(problem, marked):
 
 
 @given(problem=problems())
-@settings(max_examples=30)
 def test_a_mapped_file_gives_the_batches_of_memory(tmp_path_factory, problem):
     rows, channels, segment, lookback, horizon, _, index = problem
     table, marks = values(rows, channels), values(rows, 2, seed=1)

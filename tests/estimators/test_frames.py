@@ -6,7 +6,7 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support import message
@@ -103,7 +103,6 @@ def test_a_frequency_is_found_through_gaps_and_continued(freq) -> None:
 
 
 @given(st.sampled_from([1, 5, 15, 60, 180, 1440]), st.sets(st.integers(1, 28)), st.data())
-@settings(max_examples=30)
 def test_inserted_rows_are_the_removed_ones(minutes, gone, data) -> None:
     dates = pd.date_range("2024-02-27 03:00", periods=60, freq=f"{minutes}min")
     kept = [row for row in range(60) if row not in gone]

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -32,7 +32,6 @@ def test_pinball_error_by_hand() -> None:
 
 
 @given(st.integers(0, 2**31), st.sampled_from([0.1, 0.5, 0.8]))
-@settings(max_examples=30)
 def test_the_quantile_has_the_least_pinball_error(seed, level) -> None:
     y = torch.randn(201, generator=torch.Generator().manual_seed(seed))
     best = y.quantile(level)
@@ -114,7 +113,6 @@ def test_a_flat_look_back_keeps_a_wide_interval() -> None:
     st.integers(1, 3),
     st.integers(0, 6),
 )
-@settings(max_examples=30)
 def test_windows_stay_within_their_series_and_their_targets(lengths, lookback, horizon, stride, first) -> None:
     series = [np.stack([np.full(rows, place), np.arange(rows)], 1).astype(float) for place, rows in enumerate(lengths)]
     targets = [(min(first, rows - horizon), rows) for rows in lengths]

@@ -100,7 +100,7 @@ def test_regularized_operator_keeps_its_mean(structure) -> None:
     operator = make_operator(structure, 1, 4, init_std=1.0)
     sor = StochasticOperatorRegularization(max_rate=0.5)
     with torch.no_grad():
-        draws = torch.stack([operator.operator(sor.rates(1, torch.device("cpu"))).dense(4) for _ in range(500)])
+        draws = torch.stack([operator.operator(sor.rates(1, torch.device("cpu"))).dense(4) for _ in range(3000)])
         error = draws.std(0) / len(draws) ** 0.5
         assert (draws.std(0) > 0).any()
         assert ((draws.mean(0) - operator.dense()).abs() <= 4.5 * error + 1e-6).all()
