@@ -5,8 +5,8 @@
     python benchmarks/search.py collect runs [--out results/search/trials.jsonl]
     make pages
 
-The plan is search.toml beside this file; `--stage confirm` is its last stage, further seeds of the best trials. The
-last command writes the tables and the choice into results/search/README.md.
+The plan is search.toml beside this file; `--stage confirm` is its last stage, further horizons and seeds of the best
+trials. The last command writes the tables and the choice into results/search/README.md.
 """
 
 import argparse

@@ -19,8 +19,8 @@ PLAN = ROOT / "benchmarks" / "search.toml"
 TRIALS = ROOT / "results" / "search" / "trials.jsonl"
 FAMILIES = ("softmax", "toa")
 SIZES = ("small", "large")
-# stored trials by backbone, trial, dataset and seed
-Trials = dict[tuple[str, str, str, int], Record]
+# stored trials by backbone, trial, dataset, horizon and seed
+Trials = dict[tuple[str, str, str, int, int], Record]
 
 _KEPT = ("config_hash", "data_checksum", "seed", "device", "commit", "command", "versions", "wall_s", "best_epoch")
 
@@ -29,13 +29,18 @@ _KEPT = ("config_hash", "data_checksum", "seed", "device", "commit", "command", 
 class Plan:
     """What is searched; see search.toml."""
 
-    datasets: tuple[str, ...]
+    datasets: list[str]
     horizon: int
     seed: int
     small_below: int
-    confirm_seeds: tuple[int, ...]
+    confirm: list[dict[str, int]]
     confirm_best: int
     stages: dict[str, dict[str, dict[str, list[str]]]]
+
+    @property
+    def confirmed(self) -> list[tuple[int, int]]:
+        """Horizons and seeds of the confirmation, that of the search first."""
+        return [(self.horizon, self.seed), *((cell["horizon"], cell["seed"]) for cell in self.confirm)]
 
     def trials(self, backbone: str, family: str) -> list[str]:
         """Trials of a family in all stages."""
@@ -52,19 +57,19 @@ class Plan:
             for stage in stages:
                 for backbone, families in self.stages[stage].items():
                     for trial in (trial for listed in families.values() for trial in listed):
-                        yield self._line(backbone, trial, dataset, self.seed)
+                        yield self._line(backbone, trial, dataset, self.horizon, self.seed)
 
     def confirm_lines(self, found: Trials) -> Iterator[str]:
-        """Runs with further seeds of the best trials per family and size, and of the plain attentions."""
+        """Further horizons and seeds of the best trials per family and size, and of the plain attentions."""
         for dataset in reversed(self.datasets):
             for backbone in self.backbones():
                 for trial in confirmed_trials(self, found, backbone):
-                    for seed in self.confirm_seeds:
-                        yield self._line(backbone, trial, dataset, seed)
+                    for horizon, seed in self.confirmed[1:]:
+                        yield self._line(backbone, trial, dataset, horizon, seed)
 
-    def _line(self, backbone: str, trial: str, dataset: str, seed: int) -> str:
+    def _line(self, backbone: str, trial: str, dataset: str, horizon: int, seed: int) -> str:
         attention, *settings = trial.split()
-        words = ["--dataset", dataset, "--horizon", str(self.horizon), "--backbone", backbone]
+        words = ["--dataset", dataset, "--horizon", str(horizon), "--backbone", backbone]
         words += ["--attention", attention, "--protocol", "toa-paper", "--seed", str(seed)]
         for setting in (*settings, "test=false"):
             words += ["--set", setting]
@@ -77,7 +82,7 @@ class Result:
 
     Attributes:
         trial: The trial.
-        ratios: Validation error relative to plain softmax with the same seed, per dataset; the mean over seeds.
+        ratios: Validation error relative to plain softmax in the same cell (horizon and seed), mean per dataset.
         means: Mean of the ratios over the small and over the large datasets.
         without_operators: Relative rise of the validation error with M = 0, per dataset; empty for softmax.
     """
@@ -92,8 +97,6 @@ def read_plan(path: Path = PLAN) -> Plan:
     """Read a plan."""
     content = tomllib.loads(path.read_text(encoding="utf-8"))
     stages = {name: content.pop(name) for name in list(content) if name.startswith("stage")}
-    for name in ("datasets", "confirm_seeds"):
-        content[name] = tuple(content[name])
     return Plan(**content, stages=stages)
 
 
@@ -123,26 +126,24 @@ def read_trial(record: Record, where: str) -> Record:
 def read_trials(path: Path = TRIALS) -> Trials:
     """Read stored trials."""
     rows = map(json.loads, path.read_text(encoding="utf-8").splitlines())
-    return {(row["backbone"], row["trial"], row["dataset"], row["seed"]): row for row in rows}
+    return {(row["backbone"], row["trial"], row["dataset"], row["horizon"], row["seed"]): row for row in rows}
 
 
-def rank_trials(
-    plan: Plan, found: Trials, backbone: str, family: str, seeds: tuple[int, ...] | None = None
-) -> list[Result]:
-    """Trials that ran on every dataset with every seed, the best first by the mean over both sizes.
+def rank_trials(plan: Plan, found: Trials, backbone: str, family: str, confirmed: bool = False) -> list[Result]:
+    """Trials that ran on every dataset, the best first by the mean over both sizes.
 
-    `seeds` is the seed of the plan if None.
+    `confirmed` asks for the trials and the means of all cells of the confirmation.
     """
     results = []
     for trial in plan.trials(backbone, family):
         ratios: dict[str, list[float]] = {name: [] for name in plan.datasets}
         sizes: dict[str, list[float]] = {size: [] for size in SIZES}
         rises: dict[str, list[float]] = {}
-        pairs = [(name, seed) for name in plan.datasets for seed in seeds or (plan.seed,)]
-        if any((backbone, one, *pair) not in found for one in (trial, "softmax") for pair in pairs):
+        cells = [(name, *cell) for name in plan.datasets for cell in plan.confirmed[: None if confirmed else 1]]
+        if any((backbone, one, *cell) not in found for one in (trial, "softmax") for cell in cells):
             continue
-        for name, seed in pairs:
-            row, plain = (found[backbone, one, name, seed] for one in (trial, "softmax"))
+        for name, horizon, seed in cells:
+            row, plain = (found[backbone, one, name, horizon, seed] for one in (trial, "softmax"))
             ratios[name].append(row["validation"] / plain["validation"])
             sizes["small" if row["windows"] < plan.small_below else "large"].append(ratios[name][-1])
             rise = row["operators"]["contributions"]["operators"]
@@ -156,7 +157,7 @@ def rank_trials(
 
 
 def confirmed_trials(plan: Plan, found: Trials, backbone: str) -> list[str]:
-    """Trials that run again with further seeds: the best per family and size, and the plain attentions."""
+    """Trials that run again at further horizons and seeds: the best per family and size, and the plain attentions."""
     trials = ["softmax", "toa-softmax"]
     for family in FAMILIES:
         results = rank_trials(plan, found, backbone, family)
@@ -169,11 +170,11 @@ def confirmed_trials(plan: Plan, found: Trials, backbone: str) -> list[str]:
 def choose(plan: Plan, found: Trials, backbone: str) -> dict[tuple[str, str], Result]:
     """The trial with the lowest mean per family and size; empty if a family has no complete trial.
 
-    Where trials ran with all seeds of the confirmation, only these count, by their mean over all seeds.
+    Where trials ran in all cells of the confirmation, only these count, by their mean over all of them.
     """
     chosen = {}
     for family in FAMILIES:
-        results = rank_trials(plan, found, backbone, family, (plan.seed, *plan.confirm_seeds))
+        results = rank_trials(plan, found, backbone, family, confirmed=True)
         results = results or rank_trials(plan, found, backbone, family)
         for size in SIZES if results else ():
             chosen[family, size] = min(results, key=lambda result: result.means[size])

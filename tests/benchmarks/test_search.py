@@ -65,7 +65,7 @@ def test_trials_are_ranked_by_validation_relative_to_softmax():
     sizes = dict(zip(PLAN.datasets, (small, small, large, large), strict=True))
     trials = {"softmax": 1.0, "softmax model.dropout=0.0": 0.9, "softmax model.dropout=0.2": 1.1}
     found = {
-        ("itransformer", trial, name, PLAN.seed): row(value, sizes[name])
+        ("itransformer", trial, name, PLAN.horizon, PLAN.seed): row(value, sizes[name])
         for trial, value in trials.items()
         for name in sizes
     }
@@ -92,7 +92,7 @@ def test_the_script_prints_the_plan_and_collects_runs(tmp_path, monkeypatch, cap
     assert (row["trial"], row["validation"]) == ("softmax model.dropout=0.1", 0.5)
 
 
-def test_more_seeds_of_the_best_trials_decide_the_choice():
+def test_more_runs_of_the_best_trials_decide_the_choice():
     operators = {"contributions": {"operators": None}}
 
     def row(validation: float, name: str) -> dict[str, Any]:
@@ -101,12 +101,14 @@ def test_more_seeds_of_the_best_trials_decide_the_choice():
 
     lucky, steady = "softmax model.dropout=0.0", "softmax model.dropout=0.2"
     first = {"softmax": 1.0, lucky: 0.8, steady: 0.9, "toa-softmax": 0.95}
-    found = {("itransformer", t, name, PLAN.seed): row(v, name) for t, v in first.items() for name in PLAN.datasets}
+    names = PLAN.datasets
+    cell, *more_cells = PLAN.confirmed
+    found = {("itransformer", t, name, *cell): row(v, name) for t, v in first.items() for name in names}
     assert choose(PLAN, found, "itransformer")["softmax", "small"].trial == lucky
     lines = list(PLAN.confirm_lines(found))
-    assert len(lines) == len(first) * len(PLAN.datasets) * len(PLAN.confirm_seeds)
+    assert len(lines) == len(first) * len(names) * len(more_cells)
     assert all("test=false" in line for line in lines)
-    for seed in PLAN.confirm_seeds:
+    for cell in more_cells:
         more = {"softmax": 1.0, lucky: 1.2, steady: 0.9, "toa-softmax": 0.95}
-        found |= {("itransformer", t, name, seed): row(v, name) for t, v in more.items() for name in PLAN.datasets}
+        found |= {("itransformer", t, name, *cell): row(v, name) for t, v in more.items() for name in names}
     assert choose(PLAN, found, "itransformer")["softmax", "small"].trial == steady
