@@ -299,6 +299,27 @@ def demixing_table() -> str:
     return table(["system", *map(str, seeds), "median", "published"], rows)
 
 
+def recipe_table(backbone: str) -> str:
+    """Protocol `toa`: test MSE of softmax and TOA-Softmax, TOA's change, and its change when SOR is switched off."""
+    records = [r for r in read_records("forecasting/toa.jsonl") if r["config"]["backbone"] == backbone]
+    lines = grouped(records, lambda record: (record["config"]["attention"]["name"], *changes_of(record)))
+    errors = {
+        line: grouped(found, lambda record: tuple(record["config"][k] for k in ("dataset", "horizon")))
+        for line, found in lines.items()
+    }
+    softmax, toa, no_sor = (
+        errors.get(line, {}) for line in (("softmax",), ("toa-softmax",), ("toa-softmax", "attention.sor=false"))
+    )
+    rows, gains = [], []
+    for cell in sorted(toa):
+        plain, ours = mean_of(softmax[cell], "mse"), mean_of(toa[cell], "mse")
+        gains.append(100 * (ours / plain - 1))
+        without = f"{100 * (mean_of(no_sor[cell], 'mse') / ours - 1):+.1f} %" if cell in no_sor else ""
+        rows.append([cell[0], str(cell[1]), f"{plain:.4f}", f"{ours:.4f}", f"{gains[-1]:+.1f} %", without])
+    rows.append(["mean", "", "", "", f"{statistics.fmean(gains):+.1f} %", ""])
+    return table(["dataset", "horizon", "softmax", "TOA-Softmax", "change", "without SOR"], rows)
+
+
 # the search
 
 
@@ -338,7 +359,8 @@ def all_tables() -> dict[str, Callable[[], str]]:
     found |= {"classification-search": classification_search}
     found |= {"search-choice": search_choice, "search-trials": search_trials}
     six = ("ETTh1", "ETTh2", "Exchange", "ETTm1", "ETTm2", "Weather")
-    found["toa-96"] = partial(setting_table, "toa-96", backbone="itransformer", horizon=96, datasets=six)
+    found["toa-itransformer"] = partial(recipe_table, "itransformer")
+    found["toa-96"] = partial(setting_table, "toa", backbone="itransformer", horizon=96, datasets=six)
     found |= {name: partial(other_runs, name) for name in ("other-protocols", "subsets")}
     found |= {f"compared-{protocol}": partial(compared, protocol) for protocol in UEA}
     for dataset in ("MSL", "SMD-machine-1-6", "SMD-machine-2-1"):
