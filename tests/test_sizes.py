@@ -1,4 +1,7 @@
-"""Sizes of the code: they may only go down. Lower a ceiling here when the code has become smaller."""
+"""Sizes of the code, folder by folder. Lower a ceiling when the code has become smaller.
+
+A ceiling rises only in the commit that adds a new capability, and that commit names it.
+"""
 
 import ast
 import functools
@@ -12,8 +15,21 @@ PACKAGE = ROOT / "src" / "toa"
 
 # what the project aims at
 AIMS = {"lines": 22_500, "files": 150, "file_lines": 450, "function_lines": 60}
-# what is allowed until the aim is reached
-CEILINGS = {"lines": 25_530, "files": 168, "file_lines": 450, "function_lines": 60}
+# lines and files allowed in each folder until the aim is reached ("." holds the files of the package itself)
+CEILINGS = {
+    ".": (305, 7),
+    "cli": (2_099, 15),
+    "data": (2_710, 17),
+    "estimators": (2_485, 11),
+    "experiments": (2_079, 15),
+    "integrations": (1_230, 7),
+    "models": (1_637, 14),
+    "nn": (2_590, 19),
+    "ops": (3_530, 22),
+    "report": (2_709, 14),
+    "tasks": (3_456, 20),
+    "theory": (699, 7),
+}
 # functions above the aim, docstring not counted; remove a line when the function is short enough
 LONG_FUNCTIONS: set[str] = set()
 
@@ -50,22 +66,35 @@ def function_lengths(path: Path) -> dict[str, int]:
     return found
 
 
+def folder_of(path: Path) -> str:
+    parts = path.relative_to(PACKAGE).parts
+    return parts[0] if len(parts) > 1 else "."
+
+
 @functools.cache
-def measured() -> dict[str, int]:
-    lengths = [count_lines(path) for path in sources()]
-    functions = [length for path in sources() for length in function_lengths(path).values()]
-    return {
-        "lines": sum(lengths),
-        "files": len(lengths),
-        "file_lines": max(lengths),
-        "function_lines": max(functions),
-    }
+def measured() -> dict[str, tuple[int, int]]:
+    """Lines and files of each folder."""
+    found: dict[str, tuple[int, int]] = {}
+    for path in sources():
+        lines, files = found.get(folder_of(path), (0, 0))
+        found[folder_of(path)] = (lines + count_lines(path), files + 1)
+    return found
 
 
-@pytest.mark.parametrize("name", AIMS)
-def test_sizes_only_go_down(name):
-    found, allowed = measured()[name], max(CEILINGS[name], AIMS[name])
-    assert found <= allowed, f"{name}: {found}, allowed {allowed}"
+def test_every_folder_has_a_ceiling():
+    assert measured().keys() == CEILINGS.keys()
+
+
+@pytest.mark.parametrize("folder", CEILINGS)
+def test_folders_do_not_grow(folder):
+    (lines, files), (most_lines, most_files) = measured()[folder], CEILINGS[folder]
+    assert lines <= most_lines, f"{folder}: {lines} lines, allowed {most_lines}"
+    assert files <= most_files, f"{folder}: {files} files, allowed {most_files}"
+
+
+def test_no_file_is_longer_than_the_aim():
+    long = {str(path): count_lines(path) for path in sources() if count_lines(path) > AIMS["file_lines"]}
+    assert long == {}
 
 
 def test_long_functions_become_fewer():
