@@ -20,7 +20,15 @@ from toa.data.classification import (
 )
 from toa.data.download import fetch
 from toa.data.forecast import ForecastData, load_forecast
-from toa.data.location import ChecksumError, DatasetNotFoundError, checksum, data_folders, locate, verify
+from toa.data.location import (
+    ChecksumError,
+    DatasetNotFoundError,
+    checksum,
+    current_checksum,
+    data_folders,
+    locate,
+    verify,
+)
 from toa.data.marks import mark_names, time_marks
 from toa.data.panel import Panel
 from toa.data.scaling import StandardScaler
@@ -60,6 +68,7 @@ __all__ = [
     "Windows",
     "check_own_files",
     "checksum",
+    "current_checksum",
     "data_folders",
     "fetch",
     "fetch_classification",

@@ -3,7 +3,6 @@
 Alphabet: C channels, T train rows, S test rows.
 """
 
-import hashlib
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,7 @@ from jaxtyping import Bool, Float, Float64
 from torch import Tensor
 
 from toa.data.catalogue import ANOMALY_SETS, AnomalyFiles, AnomalySpec
-from toa.data.location import DatasetNotFoundError, checksum, locate
+from toa.data.location import DatasetNotFoundError, checksum, joint_checksum, locate
 from toa.data.location import verify as verify_file
 from toa.data.scaling import StandardScaler
 from toa.data.tables import read_labels, read_values
@@ -117,8 +116,7 @@ def load_anomaly(
         series = read_anomaly(spec, files, paths)
     else:
         name = Path(dataset).name
-        given = (dataset, test_file, test_file if label_column else label_file)
-        paths = [Path(path).expanduser() for path in given if path is not None]
+        paths = own_files(dataset, test_file, label_file, label_column=label_column)
         series = _read(paths, name, fill=fill, index_column=index_column, label_column=label_column)
         sums = [checksum(path) for path in paths]
     for part, values in (("train", series.train), ("test", series.test)):
@@ -139,8 +137,16 @@ def load_anomaly(
         test=test,
         labels=series.labels,
         scaler=scaler,
-        checksum=hashlib.sha256("".join(sums).encode()).hexdigest(),
+        checksum=joint_checksum(sums),
     )
+
+
+def own_files(
+    dataset: str | Path, test_file: str | Path | None, label_file: str | Path | None, *, label_column: bool
+) -> list[Path]:
+    """Files of a user's dataset: train, test and labels."""
+    given = (dataset, test_file, test_file if label_column else label_file)
+    return [Path(path).expanduser() for path in given if path]
 
 
 def check_own_files(

@@ -1,6 +1,5 @@
 """load_classification: a dataset of the UEA archive by name, or a user's .ts files, as padded cases of three splits."""
 
-import hashlib
 import os
 import shutil
 import tempfile
@@ -27,7 +26,7 @@ from toa.data.cases import (
     standardise_as_peers,
 )
 from toa.data.catalogue import CLASSIFICATION_SETS, UEA_ARCHIVE, ClassificationSpec
-from toa.data.location import DatasetNotFoundError, checksum, data_folders, find_file
+from toa.data.location import DatasetNotFoundError, checksum, data_folders, find_file, joint_checksum
 from toa.data.panel import Panel
 from toa.data.scaling import StandardScaler
 from toa.data.ts_files import read_ts
@@ -144,7 +143,7 @@ def load_classification(
         val=split_val,
         test=split_test,
         scaler=scaler,
-        checksum=hashlib.sha256("".join(map(checksum, paths)).encode()).hexdigest(),
+        checksum=joint_checksum([checksum(path) for path in paths]),
         facts=facts,
     )
 
@@ -208,11 +207,16 @@ def _resolve(
         return CLASSIFICATION_SETS[dataset], (path, path)
     if "_TRAIN.ts" not in path.name:
         raise ValueError(f"dataset must be a file NAME_TRAIN.ts beside NAME_TEST.ts, or a name, got {path}.")
-    pair = path, path.with_name(path.name.replace("_TRAIN.ts", "_TEST.ts"))
+    pair = own_pair(path)
     for file in pair:
         if not file.is_file():
             raise FileNotFoundError(f"dataset must be two files NAME_TRAIN.ts and NAME_TEST.ts, no such file: {file}.")
     return None, pair
+
+
+def own_pair(path: Path) -> tuple[Path, Path]:
+    """A user's training file and the test file beside it."""
+    return path, path.with_name(path.name.replace("_TRAIN.ts", "_TEST.ts"))
 
 
 def locate_classification(

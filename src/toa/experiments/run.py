@@ -62,7 +62,7 @@ def run_task(
     # an unknown device raises an error even if the run is finished
     resolve_device(device)
     if (folder / RECORD).exists():
-        return read_finished(folder / RECORD, key, task.record_fields)
+        return read_finished(folder / RECORD, key, task.record_fields, data=task.current_checksum(config, data_dir))
     options = RunOptions(
         folder=folder,
         key=key,
@@ -82,16 +82,17 @@ def run_task(
     return record
 
 
-def read_finished(path: Path, key: str, also: Sequence[str] = ()) -> Record:
+def read_finished(path: Path, key: str, also: Sequence[str] = (), *, data: str | None = None) -> Record:
     """Read the record of a finished run.
 
     Args:
         path: File of the record.
         key: Hash of the config.
         also: Required fields beside those of every record.
+        data: Checksum of the data as they are now; None if they are not here.
 
     Raises:
-        ValueError: If it is not a record, or one of another config or an older version.
+        ValueError: If it is not a record, or one of another config, other data or an older version.
     """
     record = read_record(path)
     if record["config_hash"] != key:
@@ -104,6 +105,13 @@ def read_finished(path: Path, key: str, also: Sequence[str] = ()) -> Record:
         raise ValueError(
             f"{path} must be a record of this version of toa, got an older one without {', '.join(lacking)}; move it "
             "away to repeat the run."
+        )
+    # a measurement without data has no checksum
+    if data is not None and str(record.get("data_checksum")) not in (data, "None"):
+        raise ValueError(
+            f"{path} must be a record of the data as they are now, sha256 {data}, got one of other data, "
+            f"{record['data_checksum']}: the data have changed since that run; restore them, or move the folder of the "
+            "run away to run it on the new data."
         )
     return record
 
@@ -223,14 +231,16 @@ class Outcome:
     failures: Mapping[str, str]
 
 
-def finished(job: Job, out: Path) -> Record | None:
+def finished(job: Job, out: Path, data_dir: Path | None = None) -> Record | None:
     """Return the record of a finished job, else None.
 
     Raises:
-        ValueError: If the file is not a record, or belongs to another config or an older version.
+        ValueError: If the file is not a record, or belongs to another config, other data or an older version.
     """
     path = job.folder(out) / RECORD
-    return read_finished(path, job.key) if path.exists() else None
+    if not path.exists():
+        return None
+    return read_finished(path, job.key, data=TASKS[job.task].current_checksum(job.config, data_dir))
 
 
 def read_error(path: Path) -> Record | None:
@@ -248,12 +258,12 @@ def read_error(path: Path) -> Record | None:
         raise ValueError(f"{path} must be the error of a run, got something else ({error!r}); delete it.") from None
 
 
-def read_outcome(jobs: Iterable[Job], out: Path) -> Outcome:
+def read_outcome(jobs: Iterable[Job], out: Path, data_dir: Path | None = None) -> Outcome:
     """Read what a results folder holds now. A file that cannot be read counts as a failure of its job."""
     records, failures = {}, {}
     for job in jobs:
         try:
-            record, error = finished(job, out), read_error(job.folder(out) / ERROR)
+            record, error = finished(job, out, data_dir), read_error(job.folder(out) / ERROR)
         except ValueError as unreadable:
             failures[job.key] = str(unreadable)
             continue

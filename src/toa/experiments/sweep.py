@@ -135,7 +135,7 @@ def sweep(
         # read by `toa watch`
         write_plan(unique.values(), context.out)
         _Sweep(jobs=unique, context=context, workers=opened, watch=watch or (lambda event: None)).run()
-    return read_outcome(unique.values(), context.out)
+    return read_outcome(unique.values(), context.out, context.data_dir)
 
 
 def default_workers(executor: str, workers: int | None) -> int:
@@ -249,7 +249,7 @@ def run_job(job: Job, context: RunContext, watch: Watcher) -> Event:
 def find_end(job: Job, context: RunContext) -> Event | None:
     """Return the end of a job that needs no run; None if it is to be run."""
     try:
-        if (record := finished(job, context.out)) is not None:
+        if (record := finished(job, context.out, context.data_dir)) is not None:
             return Event(kind="found", key=job.key, message=outcome(record))
         failed = read_error(job.folder(context.out) / ERROR)
     except ValueError as error:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from toa._checks import check_at_least, check_choice
 from toa.data import ANOMALY_SETS, AnomalyData, SeriesWindows, check_own_files, load_anomaly, locate_anomaly
+from toa.data.anomaly import own_files
 from toa.models import backbone_names, build_reconstructor
 from toa.tasks.base import TASKS, Evaluation, Record, Task, check_sample, model_checkpoint
 from toa.tasks.batches import ShuffledBatches
@@ -120,6 +121,12 @@ class AnomalyDetection(Task):
     def locate(self, dataset: str, data_dir: Path | None) -> Sequence[Path]:
         return locate_anomaly(ANOMALY_SETS[dataset], data_dir)[1]
 
+    def own_files(self, config: AnomalyRun) -> Sequence[Path]:
+        return own_files(config.dataset, config.test_file, config.label_file, label_column=config.label_column)
+
+    def checksum(self, data: AnomalyWindows) -> str:
+        return data.series.checksum
+
     def files(self, dataset: str) -> tuple[str, ...]:
         return tuple(file.path for file in ANOMALY_SETS[dataset].layouts[0])
 
@@ -183,7 +190,7 @@ class AnomalyDetection(Task):
         thresholds = {one.rules.name: one.threshold for one in found}
         spec = data.series.spec
         return Evaluation(
-            data_checksum=data.series.checksum,
+            data_checksum=self.checksum(data),
             metrics={"val_mse": validation, **{name: value for name, value in defined.items() if value is not None}},
             facts={
                 "windows": {"train": len(data.train), "val": len(data.val), "test": len(test.starts)},

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from toa._checks import check_at_least, check_choice
 from toa._files import check_writable
 from toa._registry import Registry
-from toa.data import StandardScaler
+from toa.data import StandardScaler, current_checksum
 from toa.nn import ATTENTIONS, AttentionSpec, share_drop_rate
 from toa.tasks.batches import Batches
 from toa.tasks.checkpoint import Checkpoint
@@ -227,6 +227,24 @@ class Task(ABC):
         """Files of a dataset, relative to the data folder."""
         return ()
 
+    def own_files(self, config: Any) -> Sequence[Path]:
+        """Files of a run whose dataset is not in the catalogue."""
+        return (Path(config.dataset).expanduser(),)
+
+    def current_checksum(self, config: Any, data_dir: Path | None) -> str | None:
+        """Checksum of the files of a run as they are now; None if it has no files, or they are not here."""
+        if self.catalogue is None:
+            return None
+        try:
+            known = config.dataset in self.catalogue
+            return current_checksum(self.locate(config.dataset, data_dir) if known else self.own_files(config))
+        except FileNotFoundError:
+            return None
+
+    def checksum(self, data: Any) -> str:
+        """Checksum of the data that `load` returned."""
+        return str(data.checksum)
+
     def load(self, config: Any, device: torch.device, data_dir: Path | None = None) -> Any:
         """Load the data of a run; errors in them are raised before anything is written."""
         raise NotImplementedError
@@ -273,6 +291,7 @@ class Task(ABC):
         fabric: "Fabric",
         *,
         key: str,
+        data_checksum: str | None = None,
         checkpoint: Path | None = None,
         observe: Observer | None = None,
     ) -> tuple[nn.Module, TrainingState, Mapping[str, Mapping[str, float]]]:
@@ -295,6 +314,7 @@ class Task(ABC):
             config.training,
             fabric=fabric,
             key=key,
+            data_checksum=data_checksum,
             validate=self.validate(config, data),
             checkpoint=checkpoint,
             observe=observe,
@@ -317,7 +337,13 @@ class Task(ABC):
         with allow_tf32(config.tf32, fabric.device), deterministic(config.deterministic):
             checkpoint = options.folder / "checkpoint.safetensors"
             model, state, sizes = self.fit(
-                config, data, fabric, key=options.key, checkpoint=checkpoint, observe=options.observe
+                config,
+                data,
+                fabric,
+                key=options.key,
+                data_checksum=self.checksum(data),
+                checkpoint=checkpoint,
+                observe=options.observe,
             )
             found = self.evaluate(config, model, data)
             validate = self.validate(config, data)

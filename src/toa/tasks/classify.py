@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from toa._checks import check_choice
 from toa.data import CLASSIFICATION_SETS, ClassificationData, load_classification, locate_classification
 from toa.data.cases import Cases
-from toa.data.classification import EVALUATIONS
+from toa.data.classification import EVALUATIONS, own_pair
 from toa.data.classification import Evaluation as Split
 from toa.models import BACKBONES, backbone_names, build_classifier
 from toa.tasks.base import TASKS, Evaluation, Record, Task, check_sample, model_checkpoint
@@ -85,6 +85,9 @@ class Classification(Task):
     def locate(self, dataset: str, data_dir: Path | None) -> Sequence[Path]:
         return locate_classification(CLASSIFICATION_SETS[dataset], data_dir)
 
+    def own_files(self, config: ClassifyRun) -> Sequence[Path]:
+        return own_pair(Path(config.dataset).expanduser())
+
     def files(self, dataset: str) -> tuple[str, ...]:
         return tuple(CLASSIFICATION_SETS[dataset].files())
 
@@ -134,7 +137,7 @@ class Classification(Task):
         test = class_scores(data.test.labels, predicted)
         validation = class_scores(data.val.labels, classify(model, data.val).argmax(1))
         return Evaluation(
-            data_checksum=data.checksum,
+            data_checksum=self.checksum(data),
             metrics=test | {f"val_{name}": value for name, value in validation.items()},
             facts={
                 "cases": {"train": len(data.train), "val": len(data.val), "test": len(data.test)},

@@ -157,6 +157,9 @@ class Demixing(Task):
     def loss(self, config: DemixingConfig, fabric: "Fabric") -> Callable[..., Tensor]:
         return demixing_loss
 
+    def checksum(self, data: DemixingBatch) -> str:
+        return checksum(data)
+
     def evaluate(self, config: DemixingConfig, model: nn.Module, data: DemixingBatch) -> Evaluation:
         return Evaluation(data_checksum=checksum(data), metrics=regime_errors(demix(model, data.noisy), data))
 

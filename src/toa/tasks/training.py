@@ -68,6 +68,7 @@ def train(
     *,
     fabric: "Fabric",
     key: str,
+    data_checksum: str | None = None,
     validate: Callable[[nn.Module], float] | None = None,
     checkpoint: Path | None = None,
     save_every: int = 500,
@@ -85,6 +86,7 @@ def train(
         config: Optimizer, schedule, number of epochs.
         fabric: Device and precision; see `toa.tasks.distributed.make_fabric`.
         key: Identifies the run; a checkpoint with another key raises an error.
+        data_checksum: Checksum of the data; a checkpoint of other data raises an error.
         validate: Validation loss, computed after each epoch in evaluation mode without gradients.
         checkpoint: File of the run's state; an existing one is resumed. None keeps nothing.
         save_every: Steps between two checkpoints within an epoch; each epoch also ends with one.
@@ -96,7 +98,7 @@ def train(
 
     Raises:
         TrainingStopped: After SIGINT or SIGTERM; the checkpoint, if any, is up to date.
-        ValueError: If the checkpoint belongs to another run.
+        ValueError: If the checkpoint belongs to another run or to other data.
         FloatingPointError: If a loss is not finite.
     """
     if not 0.0 < save_share <= 1.0:
@@ -105,6 +107,7 @@ def train(
     run = _Run(
         step=step,
         key=key,
+        data_checksum=data_checksum,
         validate=validate,
         checkpoint=checkpoint,
         save_every=save_every,
@@ -166,6 +169,7 @@ class _Run:
 
     step: TrainingStep
     key: str
+    data_checksum: str | None
     validate: Callable[[nn.Module], float] | None
     checkpoint: Path | None
     save_every: int
@@ -257,7 +261,11 @@ class _Run:
         for rank, state in enumerate(states):
             tensors |= {f"{_random_group(rank)}.{name}": value for name, value in state.items()}
         tensors["loss_sum"] = loss_sum
-        save_checkpoint(self.checkpoint, tensors, {"key": self.key, "state": asdict(self.state)})
+        save_checkpoint(
+            self.checkpoint,
+            tensors,
+            {"key": self.key, "data_checksum": self.data_checksum, "state": asdict(self.state)},
+        )
         now = time.perf_counter()
         self.save_from = now + (now - begin) * (1.0 / self.save_share - 1.0)
 
@@ -288,6 +296,14 @@ class _Run:
             raise ValueError(
                 f"{path} must be a checkpoint of this run, {self.key!r}, got one of "
                 f"{saved.facts.get('key')!r}; choose another output folder, or delete the file to start again."
+            )
+        # a checkpoint of an older version names no data
+        trained_on = saved.facts.get("data_checksum")
+        if None not in (trained_on, self.data_checksum) and trained_on != self.data_checksum:
+            raise ValueError(
+                f"{path} must be a checkpoint of the data of this run, sha256 {self.data_checksum}, got one of other "
+                f"data, {trained_on}: the data have changed since the run began; restore them, or delete the "
+                "checkpoint to start again."
             )
         groups: dict[str, dict[str, Tensor]] = {}
         for name, value in saved.tensors.items():
