@@ -18,6 +18,7 @@ from toa.data.classification import (
     load_classification,
     locate_classification,
 )
+from toa.data.collections import COLLECTIONS, Collection, CollectionSpec, load_collection, read_tsf
 from toa.data.download import fetch
 from toa.data.forecast import ForecastData, load_forecast
 from toa.data.location import (
@@ -41,6 +42,7 @@ from toa.data.windows import SeriesWindows, WindowBatch, Windows, open_mapped, p
 __all__ = [
     "ANOMALY_SETS",
     "CLASSIFICATION_SETS",
+    "COLLECTIONS",
     "DATASETS",
     "REGIMES",
     "SPLIT_RULES",
@@ -52,6 +54,8 @@ __all__ = [
     "ChecksumError",
     "ClassificationData",
     "ClassificationSpec",
+    "Collection",
+    "CollectionSpec",
     "DatasetNotFoundError",
     "DatasetSpec",
     "DemixingBatch",
@@ -74,6 +78,7 @@ __all__ = [
     "fetch_classification",
     "load_anomaly",
     "load_classification",
+    "load_collection",
     "load_forecast",
     "locate",
     "locate_anomaly",
@@ -86,6 +91,7 @@ __all__ = [
     "read_dataset",
     "read_labels",
     "read_ts",
+    "read_tsf",
     "read_values",
     "split_rows",
     "time_marks",

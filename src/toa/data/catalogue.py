@@ -167,7 +167,7 @@ class ClassificationSpec:
         return f"{self.name}/{self.name}_TRAIN.ts", f"{self.name}/{self.name}_TEST.ts"
 
 
-def _entries(task: str) -> Iterator[tuple[str, dict[str, Any]]]:
+def read_entries(task: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """Names and fields of a catalogue file, with defaults and group fields filled in."""
     content = tomllib.loads((Path(__file__).parent / "catalogues" / f"{task}.toml").read_text(encoding="utf-8"))
     defaults, groups = content.pop("defaults", {}), content.pop("groups", {})
@@ -198,10 +198,10 @@ DATASETS: Registry[DatasetSpec] = Registry("dataset")
 ANOMALY_SETS: Registry[AnomalySpec] = Registry("anomaly set")
 CLASSIFICATION_SETS: Registry[ClassificationSpec] = Registry("classification dataset")
 
-for _name, _entry in _entries("forecasting"):
+for _name, _entry in read_entries("forecasting"):
     _fields = {key: value.format(name=_name) if key in ("path", "url") else value for key, value in _entry.items()}
     DATASETS.register(_name)(DatasetSpec(**_fields))
-for _name, _entry in _entries("anomaly"):
+for _name, _entry in read_entries("anomaly"):
     ANOMALY_SETS.register(_name)(_anomaly_spec(_entry))
-for _name, _entry in _entries("classification"):
+for _name, _entry in read_entries("classification"):
     CLASSIFICATION_SETS.register(_name)(ClassificationSpec(**{**_entry, "sha256": tuple(_entry.get("sha256", ()))}))
