@@ -310,14 +310,20 @@ def recipe_table(backbone: str) -> str:
     softmax, toa, no_sor = (
         errors.get(line, {}) for line in (("softmax",), ("toa-softmax",), ("toa-softmax", "attention.sor=false"))
     )
+
+    def change(ours: list[Record], plain: list[Record], metric: str) -> float:
+        return 100 * (mean_of(ours, metric) / mean_of(plain, metric) - 1)
+
     rows, gains = [], []
     for cell in sorted(toa):
-        plain, ours = mean_of(softmax[cell], "mse"), mean_of(toa[cell], "mse")
-        gains.append(100 * (ours / plain - 1))
-        without = f"{100 * (mean_of(no_sor[cell], 'mse') / ours - 1):+.1f} %" if cell in no_sor else ""
-        rows.append([cell[0], str(cell[1]), f"{plain:.4f}", f"{ours:.4f}", f"{gains[-1]:+.1f} %", without])
-    rows.append(["mean", "", "", "", f"{statistics.fmean(gains):+.1f} %", ""])
-    return table(["dataset", "horizon", "softmax", "TOA-Softmax", "change", "without SOR"], rows)
+        plain, ours = softmax[cell], toa[cell]
+        gains.append((change(ours, plain, "mse"), change(ours, plain, "val_mse")))
+        errors_of_cell = [f"{mean_of(found, 'mse'):.4f}" for found in (plain, ours)]
+        without = f"{change(no_sor[cell], ours, 'mse'):+.1f} %" if cell in no_sor else ""
+        rows.append([cell[0], str(cell[1]), *errors_of_cell, *(f"{gain:+.1f} %" for gain in gains[-1]), without])
+    means = (f"{statistics.fmean(found):+.1f} %" for found in zip(*gains, strict=True))
+    rows.append(["mean", "", "", "", *means, ""])
+    return table(["dataset", "horizon", "softmax", "TOA-Softmax", "change", "in validation", "without SOR"], rows)
 
 
 # the search
@@ -359,7 +365,7 @@ def all_tables() -> dict[str, Callable[[], str]]:
     found |= {"classification-search": classification_search}
     found |= {"search-choice": search_choice, "search-trials": search_trials}
     six = ("ETTh1", "ETTh2", "Exchange", "ETTm1", "ETTm2", "Weather")
-    found["toa-itransformer"] = partial(recipe_table, "itransformer")
+    found |= {f"toa-{backbone}": partial(recipe_table, backbone) for backbone in ("itransformer", "duet")}
     found["toa-96"] = partial(setting_table, "toa", backbone="itransformer", horizon=96, datasets=six)
     found |= {name: partial(other_runs, name) for name in ("other-protocols", "subsets")}
     found |= {f"compared-{protocol}": partial(compared, protocol) for protocol in UEA}
