@@ -19,7 +19,7 @@ AIMS = {"lines": 22_500, "files": 150, "file_lines": 450, "function_lines": 60}
 CEILINGS = {
     ".": (305, 7),
     "cli": (2_099, 15),
-    "data": (2_991, 18),
+    "data": (3_063, 18),
     "estimators": (2_485, 11),
     "experiments": (2_089, 15),
     "integrations": (1_230, 7),
@@ -27,7 +27,7 @@ CEILINGS = {
     "nn": (2_590, 19),
     "ops": (3_530, 22),
     "report": (2_709, 14),
-    "tasks": (3_632, 21),
+    "tasks": (3_686, 21),
     "theory": (699, 7),
 }
 # functions above the aim, docstring not counted; remove a line when the function is short enough

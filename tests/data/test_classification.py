@@ -15,6 +15,7 @@ from toa.data import (
     locate_classification,
     read_ts,
 )
+from toa.data.cases import fold_rows
 
 
 def plant(folder: Path, train: str, test: str, name: str = "toy") -> Path:
@@ -52,6 +53,36 @@ def test_japanese_vowels_from_aeon_differ_in_length_behind_a_mask():
     assert data.val.labels.bincount().tolist() == [6] * 9
     assert data.facts["held_out"] == dict.fromkeys(data.classes, 6)
     assert data.facts["not_validated"] == []
+
+
+def test_folds_hold_out_each_case_of_a_small_set_once():
+    data = load_classification("BasicMotions", evaluation="folds", seed=1)
+    assert data.folds is not None
+    assert data.val is data.train or torch.equal(data.val.series, data.train.series)
+    for fold in range(5):
+        assert data.train.labels[data.folds == fold].bincount().tolist() == [2] * 4
+    rows = fold_rows(data.folds)
+    assert rows.shape == (32, 5)
+    for fold in range(5):
+        assert set(rows[:, fold].tolist()) == set(torch.nonzero(data.folds != fold)[:, 0].tolist())
+
+
+def test_folds_are_as_many_as_the_smallest_class_has_cases(tmp_path):
+    data = load_classification(plant(tmp_path, TRAIN + "1,2:3,4:b\n", TEST), evaluation="folds")
+    assert data.folds is not None
+    assert sorted(data.folds.bincount().tolist()) == [2, 2, 2, 2, 3]
+    # one model has fewer cases to train on and repeats one of them
+    assert fold_rows(data.folds).shape == (9, 5)
+    few = "1:2:a\n3:4:a\n5:6:b\n7:8:b\n9:1:b\n"
+    assert load_classification(plant(tmp_path, few, TEST), evaluation="folds").facts["validation"] == "2 folds of TRAIN"
+    with pytest.raises(ValueError, match=message("two cases of each class", "use evaluation=strict")):
+        load_classification(plant(tmp_path, "1:2:a\n3:4:a\n5:6:b\n", TEST), evaluation="folds")
+
+
+def test_a_set_of_60_cases_is_split_as_by_strict():
+    strict, folds = (load_classification("JapaneseVowels", evaluation=name, seed=1) for name in ("strict", "folds"))
+    assert folds.folds is None
+    assert torch.equal(strict.val.series, folds.val.series)
 
 
 def test_basic_motions_from_aeon_need_no_mask():
@@ -189,7 +220,7 @@ def test_bad_names_are_rejected(tmp_path):
     with pytest.raises(FileNotFoundError, match=message("no such file: x_TRAIN.ts")):
         load_classification("x_TRAIN.ts")
     evaluation: Any = "honest"
-    with pytest.raises(ValueError, match=message("unknown evaluation 'honest'; known: strict, tslib-uea.")):
+    with pytest.raises(ValueError, match=message("unknown evaluation 'honest'; known: strict, folds, tslib-uea.")):
         load_classification("BasicMotions", evaluation=evaluation)
 
 

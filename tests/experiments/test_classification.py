@@ -6,9 +6,10 @@ import torch
 
 from tests.support import message
 from toa.data import CLASSIFICATION_SETS
-from toa.experiments import protocol_names, resolve, run_folder, run_task
+from toa.experiments import load_run, protocol_names, resolve, run_folder, run_task
 from toa.models import backbone_names, build_classifier
 from toa.nn import ATTENTIONS, AttentionSpec
+from toa.tasks import TASKS
 from toa.tasks.checkpoint import load_checkpoint
 
 SMALL = ("model.num_layers=1", "model.embed_dim=16", "model.ff_dim=16", "model.num_heads=2", "training.epochs=2")
@@ -26,7 +27,7 @@ def run(out: Path, *, dataset: str = "JapaneseVowels", protocol: str = "strict",
 
 
 def test_every_cell_of_every_protocol_resolves_to_the_papers_sizes():
-    assert protocol_names("classify") == ["strict", "toa-paper", "tslib-uea"]
+    assert protocol_names("classify") == ["strict", "toa", "toa-paper", "tslib-uea"]
     for protocol in protocol_names("classify"):
         for backbone in backbone_names("classify"):
             for attention in ATTENTIONS:
@@ -39,7 +40,7 @@ def test_every_cell_of_every_protocol_resolves_to_the_papers_sizes():
                         3,
                         8,
                     )
-                    assert config.evaluation == ("tslib-uea" if protocol == "tslib-uea" else "strict")
+                    assert config.evaluation == {"tslib-uea": "tslib-uea", "toa": "folds"}.get(protocol, "strict")
                     training = config.training
                     assert (training.optimizer, training.learning_rate, training.clip_norm) == ("radam", 1e-3, 4.0)
                     assert (training.epochs, training.patience, config.batch_size, config.seed) == (100, 10, 16, 2024)
@@ -101,6 +102,32 @@ def test_the_peers_run_reports_the_best_test_accuracy(tmp_path):
     assert record["evaluation"]["validation"] == "TEST"
 
 
+def test_a_small_set_is_validated_by_folds_whose_models_vote(tmp_path):
+    config, record = run(tmp_path, dataset="BasicMotions", protocol="toa")
+    assert record["cases"] == {"train": 40, "val": 40, "test": 40}
+    assert record["evaluation"]["validation"] == "5 folds of TRAIN"
+    assert record["metrics"]["val_accuracy"] == pytest.approx(1 - min(e["validation"] for e in record["history"]))
+    loaded = load_run(run_folder(config, tmp_path))
+    data = loaded.task.load(config, torch.device("cpu"))
+    scores = loaded.task.evaluate(config, loaded.model, data).metrics
+    assert scores == record["metrics"]
+    assert loaded.model(*loaded.task.sample(config, 0)).exp().sum().item() == pytest.approx(1.0)
+
+
+def test_a_search_measures_no_test_accuracy(tmp_path):
+    config = resolve("classify", "toa", dataset="BasicMotions", backbone="patchtst", changes=(*SMALL, "test=false"))
+    record = run_task(config, tmp_path, device="cpu", command=("toa", "run"))
+    assert all(name.startswith("val_") for name in record["metrics"])
+    assert "confusion" not in record
+    assert any("validation accuracy" in line for line in TASKS["classify"].describe(record))
+
+
+def test_no_dataset_has_an_exception_in_the_protocol_toa():
+    for backbone in backbone_names("classify"):
+        models = [resolve("classify", "toa", dataset=name, backbone=backbone).model for name in CLASSIFICATION_SETS]
+        assert all(model == models[0] for model in models)
+
+
 def test_a_finished_run_is_loaded_and_a_seed_gives_the_same_metrics(tmp_path):
     config, first = run(tmp_path / "a", dataset="BasicMotions")
     assert run_task(config, tmp_path / "a", device="cpu")["commit"] == first["commit"]
@@ -126,9 +153,9 @@ def test_series_shorter_than_a_patch_are_padded_to_one(tmp_path):
 
 BAD = [
     ({"dataset": "Basic"}, "unknown dataset 'Basic'; known: Articulary"),
-    ({"protocol": "tslib-96"}, "unknown protocol 'tslib-96'; known: strict, toa-paper, tslib-uea."),
+    ({"protocol": "tslib-96"}, "unknown protocol 'tslib-96'; known: strict, toa, toa-paper, tslib-uea."),
     ({"backbone": "dlinear"}, "unknown backbone 'dlinear'; known: itransformer, patchtst, transformer."),
-    ({"changes": ("evaluation=honest",)}, "unknown evaluation 'honest'; known: strict, tslib-uea."),
+    ({"changes": ("evaluation=honest",)}, "unknown evaluation 'honest'; known: strict, folds, tslib-uea."),
     ({"changes": ("horizon=96",)}, "unknown key 'horizon'"),
     ({"changes": ("batch_size=0",)}, "batch_size must be at least 1, got 0."),
 ]

@@ -57,6 +57,30 @@ class Cases:
         return CaseBatch(self.series[index], self.labels[index], None if self.mask is None else self.mask[index])
 
 
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class FoldCases:
+    """Cases of K models that train together: row r holds one case for each of them.
+
+    Args:
+        cases: The cases.
+        rows: Indices (r, K) of the cases.
+    """
+
+    cases: Cases
+    rows: Int[Tensor, "r k"]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def epoch_order(self, seed: int, epoch: int) -> Int[Tensor, " r"]:
+        """The random order of an epoch; see `toa.data.windows.epoch_order`."""
+        return epoch_order(len(self), seed, epoch).to(self.rows.device)
+
+    def batch(self, index: Int[Tensor, " b"]) -> CaseBatch:
+        """The rows with these indices: series (B, K, L, C), classes (B, K) and a mask (B, K, L)."""
+        return self.cases.batch(self.rows[index.to(self.rows.device)])
+
+
 def pad_cases(
     cases: Sequence[Values], labels: Sequence[int], length: int, *, masked: bool, device: str | torch.device = "cpu"
 ) -> Cases:
@@ -92,6 +116,38 @@ def hold_out(labels: Sequence[int], share: float, seed: int) -> tuple[list[int],
         )
     kept = np.setdiff1d(np.arange(len(kinds)), held)
     return kept.tolist(), sorted(held)
+
+
+def fold_numbers(labels: Sequence[int], folds: int, seed: int) -> Int[np.ndarray, " n"]:
+    """The fold in which each case is held out, stratified by class; fewer folds if a class has fewer cases.
+
+    Raises:
+        ValueError: If a class has only one case.
+    """
+    # imported on use: scikit-learn takes long to import
+    from sklearn.model_selection import StratifiedKFold
+
+    kinds, counts = np.unique(labels, return_counts=True)
+    if counts.min() < 2:
+        raise ValueError(
+            f"labels must have two cases of each class for folds, got one of class {kinds[counts.argmin()]}; add "
+            "cases, or use evaluation=strict."
+        )
+    numbers = np.zeros(len(labels), dtype=np.int64)
+    splitter = StratifiedKFold(min(folds, int(counts.min())), shuffle=True, random_state=seed)
+    for fold, (_, held) in enumerate(splitter.split(numbers, labels)):
+        numbers[held] = fold
+    return numbers
+
+
+def fold_rows(numbers: Int[Tensor, " n"]) -> Int[Tensor, "r k"]:
+    """Training cases of each fold's model, column by column: all cases of the other folds.
+
+    A model with fewer cases than another sees some of them twice per epoch.
+    """
+    kept = [torch.nonzero(numbers != fold)[:, 0] for fold in range(int(numbers.max()) + 1)]
+    longest = torch.arange(max(map(len, kept)), device=numbers.device)
+    return torch.stack([index[longest % len(index)] for index in kept], dim=1)
 
 
 def interpolate_missing(case: Values, name: str) -> Values:

@@ -19,6 +19,7 @@ from toa.data.cases import (
     HOLD_OUT_RULE,
     Cases,
     fit_scaler,
+    fold_numbers,
     hold_out,
     interpolate_missing,
     pad_cases,
@@ -31,9 +32,12 @@ from toa.data.panel import Panel
 from toa.data.scaling import StandardScaler
 from toa.data.ts_files import read_ts
 
-Evaluation = Literal["strict", "tslib-uea"]
-EVALUATIONS = ("strict", "tslib-uea")
+Evaluation = Literal["strict", "folds", "tslib-uea"]
+EVALUATIONS = ("strict", "folds", "tslib-uea")
 VALIDATION_SHARE = 0.2
+# "folds": training cases below which a set is validated by folds, and the number of folds
+FOLDS_BELOW = 60
+FOLDS = 5
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -46,6 +50,8 @@ class ClassificationData:
         scaler: Scaler of all splits; None if each split has its own statistics.
         checksum: Sha256 over the sha256 of both unpacked files.
         facts: Named choices and counts for the record.
+        folds: Fold of each training case. Then `train` and `val` are the same cases, and there is one model per fold,
+            which is not trained on the cases of its fold. None if the validation cases are held out of `train`.
     """
 
     name: str
@@ -59,6 +65,7 @@ class ClassificationData:
     scaler: StandardScaler | None
     checksum: str
     facts: Mapping[str, object]
+    folds: torch.Tensor | None = None
 
 
 def load_classification(
@@ -79,13 +86,17 @@ def load_classification(
     | statistics     | of the training cases, for all three splits | of each split                    |
     | EthanolConcentration | like any other dataset                | an extra step for each case      |
 
-    Both interpolate missing values within a case, and pad cases to the longest of TRAIN and TEST. Classes are those of
+    "folds" is "strict" for a set with at least 60 training cases. A smaller set would hold out too few cases to decide
+    anything, so it is split into five folds, stratified by class: each case is predicted by a model that was not
+    trained on it. The statistics are then those of TRAIN.
+
+    All interpolate missing values within a case, and pad cases to the longest of TRAIN and TEST. Classes are those of
     TRAIN.
 
     Args:
         dataset: A name of `CLASSIFICATION_SETS`, or the path of a file NAME_TRAIN.ts beside NAME_TEST.ts.
-        evaluation: "strict", or "tslib-uea" as Time-Series-Library and its peers do.
-        seed: Seed of the validation split.
+        evaluation: "strict", "folds", or "tslib-uea" as Time-Series-Library and its peers do.
+        seed: Seed of the validation split or the folds.
         min_length: Minimum number of steps of the padded cases.
         data_dir: Folder to search before $TOA_DATA, the user's cache and the datasets inside aeon.
         device: Device of the cases.
@@ -110,6 +121,7 @@ def load_classification(
     missing = sum(int(np.isnan(case).sum()) for panel in panels for case in panel.values)
     facts: dict[str, object] = {"evaluation": evaluation, "missing_values": missing, "length": length}
     scaler: StandardScaler | None = None
+    folds: torch.Tensor | None = None
     if evaluation == "tslib-uea":
         train, test = standardise_as_peers(train), standardise_as_peers(test)
         if name == "EthanolConcentration":
@@ -118,7 +130,13 @@ def load_classification(
         split_val = split_test
         facts |= {"validation": "TEST", "statistics": "each split's own"}
     else:
-        kept, held = hold_out(train_labels, VALIDATION_SHARE, seed)
+        kept = held = list(range(len(train)))
+        if evaluation == "folds" and len(train) < FOLDS_BELOW:
+            folds = torch.from_numpy(fold_numbers(train_labels, FOLDS, seed)).to(device)
+            facts |= {"validation": f"{int(folds.max()) + 1} folds of TRAIN", "statistics": "of TRAIN"}
+        else:
+            kept, held = hold_out(train_labels, VALIDATION_SHARE, seed)
+            facts |= {"validation": "held out of TRAIN", "statistics": "of what is trained on", "rule": HOLD_OUT_RULE}
         scaler = fit_scaler([train[i] for i in kept], name)
         train, test = ([scaler.transform(case) for case in part] for part in (train, test))
         split_train, split_val = (
@@ -127,9 +145,6 @@ def load_classification(
         split_test = pad(test, test_labels)
         counts = np.bincount([train_labels[i] for i in held], minlength=len(classes)).tolist()
         facts |= {
-            "validation": "held out of TRAIN",
-            "statistics": "of what is trained on",
-            "rule": HOLD_OUT_RULE,
             "held_out": dict(zip(classes, counts, strict=True)),
             "not_validated": [kind for kind, count in zip(classes, counts, strict=True) if not count],
         }
@@ -145,6 +160,7 @@ def load_classification(
         scaler=scaler,
         checksum=joint_checksum([checksum(path) for path in paths]),
         facts=facts,
+        folds=folds,
     )
 
 

@@ -5,7 +5,7 @@ from typing import Protocol
 from torch import Tensor
 
 from toa._checks import check_at_least
-from toa.data.cases import Cases
+from toa.data.cases import Cases, FoldCases
 from toa.data.windows import SeriesWindows, Windows
 
 
@@ -34,7 +34,7 @@ class ShuffledBatches:
 
     def __init__(
         self,
-        source: Cases | SeriesWindows | Windows,
+        source: Cases | FoldCases | SeriesWindows | Windows,
         batch_size: int,
         *,
         seed: int,

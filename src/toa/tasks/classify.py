@@ -1,10 +1,15 @@
 """Classification: train on cases, choose the epoch by validation accuracy, test on every test case.
 
-Alphabet: B batch, L length, C channels, K classes.
+A small set is validated by folds: one model per fold trains on the cases of the other folds, all models in one training
+run. The validation error is that of every case under the model that was not trained on it, so one epoch is chosen for
+all. In the test the models vote (`FoldModels`).
+
+Alphabet: B batch, L length, C channels, K classes, F folds.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -13,15 +18,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from toa._checks import check_choice
+from toa._config import ADDED_LATER
 from toa.data import CLASSIFICATION_SETS, ClassificationData, load_classification, locate_classification
-from toa.data.cases import Cases
+from toa.data.cases import Cases, FoldCases, fold_rows
 from toa.data.classification import EVALUATIONS, own_pair
 from toa.data.classification import Evaluation as Split
 from toa.models import BACKBONES, backbone_names, build_classifier
 from toa.tasks.base import TASKS, Evaluation, Record, Task, check_sample, model_checkpoint
 from toa.tasks.batches import ShuffledBatches
 from toa.tasks.checkpoint import Checkpoint
-from toa.tasks.config import RunConfig
+from toa.tasks.config import RunConfig, Settings
 from toa.tasks.metrics import class_scores, confusion_matrix
 
 if TYPE_CHECKING:
@@ -37,12 +43,14 @@ class ClassifyRun(RunConfig):
     """Config of one classification run.
 
     Args:
-        evaluation: "strict" or "tslib-uea"; see `toa.data.load_classification`.
+        evaluation: "strict", "folds" or "tslib-uea"; see `toa.data.load_classification`.
+        test: Whether to measure the test cases. A search sets it to false: then no test accuracy exists to choose by.
     """
 
     task: ClassVar[str] = "classify"
 
     evaluation: Split
+    test: bool = field(default=True, metadata=ADDED_LATER)
 
     def __post_init__(self) -> None:
         # a dataclass with slots cannot use super() without arguments
@@ -73,14 +81,21 @@ class Classification(Task):
         return f"{super().title(config)}, {config.evaluation}"
 
     def describe_metrics(self, metrics: Mapping[str, float]) -> str:
+        validation = f"validation accuracy {metrics['val_accuracy']:.4f}"
+        if "accuracy" not in metrics:
+            return validation
         test = f"test accuracy {metrics['accuracy']:.4f}, balanced {metrics['balanced_accuracy']:.4f}"
-        return f"{test}, macro F1 {metrics['macro_f1']:.4f}; validation accuracy {metrics['val_accuracy']:.4f}"
+        return f"{test}, macro F1 {metrics['macro_f1']:.4f}; {validation}"
 
     def describe(self, record: Record) -> list[str]:
         lines = super().describe(record)
         if record["config"]["evaluation"] == "tslib-uea":
             lines.append("validation is TEST, as the peers report: the best accuracy of all epochs, not an estimate.")
         return lines
+
+    def training_windows(self, settings: Settings, dataset: str, **names: Any) -> int:
+        """Number of training cases; 0 for a user's own files."""
+        return CLASSIFICATION_SETS[dataset].train if dataset in CLASSIFICATION_SETS else 0
 
     def locate(self, dataset: str, data_dir: Path | None) -> Sequence[Path]:
         return locate_classification(CLASSIFICATION_SETS[dataset], data_dir)
@@ -109,7 +124,7 @@ class Classification(Task):
         return batch.series, batch.mask
 
     def build(self, config: ClassifyRun, data: ClassificationData) -> nn.Module:
-        return _build(config, data.length, data.channels, len(data.classes))
+        return _build(config, data.length, data.channels, len(data.classes), _count_folds(data))
 
     def rebuild(self, config: ClassifyRun, saved: Checkpoint) -> nn.Module:
         facts: Any = saved.facts
@@ -120,45 +135,70 @@ class Classification(Task):
             channels = CLASSIFICATION_SETS[config.dataset].channels
         else:
             channels = self.load(config, torch.device("cpu")).channels
-        return _build(config, facts["length"], channels, len(facts["classes"]))
+        return _build(config, facts["length"], channels, len(facts["classes"]), facts.get("folds", 0))
 
     def batches(self, config: ClassifyRun, data: ClassificationData, device: torch.device) -> ShuffledBatches:
-        return ShuffledBatches(data.train, config.batch_size, seed=config.seed)
+        source = data.train if data.folds is None else FoldCases(cases=data.train, rows=fold_rows(data.folds))
+        return ShuffledBatches(source, config.batch_size, seed=config.seed)
 
     def loss(self, config: ClassifyRun, fabric: "Fabric") -> Callable[..., Tensor]:
         return classification_loss
 
     def validate(self, config: ClassifyRun, data: ClassificationData) -> Callable[[nn.Module], float]:
-        return lambda model: validation_error(model, data.val)
+        return lambda model: _error(validation_logits(model, data), data.val.labels)
 
     def evaluate(self, config: ClassifyRun, model: nn.Module, data: ClassificationData) -> Evaluation:
-        logits = classify(model, data.test)
-        predicted = logits.argmax(1)
-        test = class_scores(data.test.labels, predicted)
-        validation = class_scores(data.val.labels, classify(model, data.val).argmax(1))
+        validation = class_scores(data.val.labels, validation_logits(model, data).argmax(1))
+        metrics = {f"val_{name}": value for name, value in validation.items()}
+        facts: dict[str, Any] = {
+            "cases": {"train": len(data.train), "val": len(data.val), "test": len(data.test)},
+            "classes": list(data.classes),
+            "evaluation": dict(data.facts),
+        }
+        if config.test:
+            predicted = classify(model, data.test).argmax(1)
+            metrics |= class_scores(data.test.labels, predicted)
+            facts["confusion"] = confusion_matrix(data.test.labels, predicted, len(data.classes)).tolist()
+        saved = {"classes": list(data.classes), "length": data.length, "folds": _count_folds(data)}
         return Evaluation(
             data_checksum=self.checksum(data),
-            metrics=test | {f"val_{name}": value for name, value in validation.items()},
-            facts={
-                "cases": {"train": len(data.train), "val": len(data.val), "test": len(data.test)},
-                "classes": list(data.classes),
-                "confusion": confusion_matrix(data.test.labels, predicted, logits.shape[1]).tolist(),
-                "evaluation": dict(data.facts),
-            },
-            artifacts={
-                self.model_file: model_checkpoint(
-                    config, model, data.scaler, classes=list(data.classes), length=data.length
-                )
-            },
+            metrics=metrics,
+            facts=facts,
+            artifacts={self.model_file: model_checkpoint(config, model, data.scaler, **saved)},
         )
 
 
 TASKS.register("classify")(Classification())
 
 
-def _build(config: ClassifyRun, length: int, channels: int, num_classes: int) -> nn.Module:
+class FoldModels(nn.Module):
+    """One model per fold: series of all folds (B, F, L, C) to their logits (B, F, K), or (B, L, C) to the vote (B, K).
+
+    The vote is the logarithm of the mean of the models' probabilities.
+    """
+
+    def __init__(self, models: Iterable[nn.Module]) -> None:
+        super().__init__()
+        self.models = nn.ModuleList(models)
+
+    def forward(self, series: Tensor, mask: Tensor | None = None) -> Tensor:
+        separate = series.ndim == 4
+        logits = [
+            model(series[:, f], None if mask is None else mask[:, f]) if separate else model(series, mask)
+            for f, model in enumerate(self.models)
+        ]
+        stacked = torch.stack(logits, dim=1)  # (B, F, K)
+        return stacked if separate else stacked.softmax(-1).mean(1).log()
+
+
+def _count_folds(data: ClassificationData) -> int:
+    return 0 if data.folds is None else int(data.folds.max()) + 1
+
+
+def _build(config: ClassifyRun, length: int, channels: int, num_classes: int, folds: int) -> nn.Module:
     assert config.attention is not None
-    return build_classifier(
+    build = partial(
+        build_classifier,
         config.backbone,
         lookback=length,
         channels=channels,
@@ -166,19 +206,21 @@ def _build(config: ClassifyRun, length: int, channels: int, num_classes: int) ->
         attention=config.attention,
         settings=config.model,
     )
+    return FoldModels(build() for _ in range(folds)) if folds else build()
 
 
 def classification_loss(model: nn.Module, series: Tensor, labels: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Mean cross-entropy of a batch."""
-    return F.cross_entropy(model(series, mask).float(), labels)
+    """Mean cross-entropy of a batch, over all folds if there are several."""
+    return F.cross_entropy(model(series, mask).float().flatten(0, -2), labels.flatten())
 
 
 @torch.no_grad()
-def classify(model: nn.Module, cases: Cases, *, batch_size: int | None = None) -> Tensor:
-    """Logits (n, K) of all cases in order; `batch_size` affects only speed and memory."""
+def classify(model: nn.Module, cases: Cases | FoldCases, *, batch_size: int | None = None) -> Tensor:
+    """Logits (n, K) of all cases in order, (n, F, K) of folds; `batch_size` affects only speed and memory."""
     if batch_size is None:
         least, most = _EVALUATION_CASES
-        batch_size = min(most, max(least, _EVALUATION_VALUES // cases.series[0].numel()))
+        values = cases.batch(torch.zeros(1, dtype=torch.long)).series.numel()
+        batch_size = min(most, max(least, _EVALUATION_VALUES // values))
     was_training = model.training
     model.eval()
     logits = []
@@ -189,7 +231,19 @@ def classify(model: nn.Module, cases: Cases, *, batch_size: int | None = None) -
     return torch.cat(logits)
 
 
+def validation_logits(model: nn.Module, data: ClassificationData) -> Tensor:
+    """Logits (n, K) of the validation cases; with folds, of the model that was not trained on the case."""
+    if data.folds is None:
+        return classify(model, data.val)
+    cases = torch.arange(len(data.val), device=data.folds.device)
+    rows = cases[:, None].expand(-1, _count_folds(data))
+    return classify(model, FoldCases(cases=data.val, rows=rows))[cases, data.folds]
+
+
 def validation_error(model: nn.Module, cases: Cases) -> float:
     """1 - accuracy, the validation loss of classification."""
-    hits = int((classify(model, cases).argmax(1) == cases.labels).sum())
-    return 1.0 - hits / len(cases)
+    return _error(classify(model, cases), cases.labels)
+
+
+def _error(logits: Tensor, labels: Tensor) -> float:
+    return 1.0 - int((logits.argmax(1) == labels).sum()) / len(labels)
