@@ -19,7 +19,7 @@ from rich.table import Table
 
 from toa.experiments.records import Record, provenance, write_record
 from toa.ops._backend import SWITCHABLE_KERNELS, disable_kernels
-from toa.tasks.device import allow_tf32
+from toa.tasks.distributed import numerics
 from toa_bench.step_cost import OwnSystem
 from training_step import ATTENTIONS, CASES, random_batches
 
@@ -33,7 +33,7 @@ def time_block(args: argparse.Namespace, disabled: tuple[str, ...]) -> float:
     config = case.config(args.attention, tf32=True, compiled=False, seed=args.seed)
     disable_kernels(*disabled)
     try:
-        with allow_tf32(config.tf32, device):
+        with numerics(device, tf32=config.tf32):
             make_batches = partial(random_batches, config, case.channels, device)
             system = OwnSystem(config, make_batches, case.channels, device)
             return 1e3 * statistics.median(system.time_steps(args.steps, args.warmup))

@@ -24,7 +24,7 @@ from toa.ops.attention import tiles
 from toa.ops.attention.blocked import Factors
 from toa.ops.attention.definitions import GATE_NORMS, SCORE_NORMS, RowNorms
 from toa.ops.attention.tiles import Blocks
-from toa.tasks.device import allow_tf32
+from toa.tasks.distributed import numerics
 from toa_bench.op_cost import DTYPES, graph_times
 from toa_bench.script import command_line, make_console, make_parser, save
 
@@ -151,7 +151,7 @@ def main(words: list[str] | None = None) -> None:
     if not torch.cuda.is_available():
         raise SystemExit("error: tiles.py needs a CUDA device, got a machine without one.")
     jobs = [(a, k, blocks) for a in args.activations for k in args.kernels for blocks in args.tiles]
-    with allow_tf32(args.tf32, torch.device("cuda")):
+    with numerics(torch.device("cuda"), tf32=args.tf32):
         if args.share:
             compile_share(args, jobs)
             return

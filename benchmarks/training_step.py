@@ -28,10 +28,9 @@ from toa._console import make_table
 from toa.data import Windows, mark_names
 from toa.experiments.records import Record
 from toa.nn import Attention
-from toa.tasks.batches import ShuffledBatches
-from toa.tasks.device import allow_tf32, resolve_device
+from toa.tasks.distributed import numerics, resolve_device
 from toa.tasks.forecast import ForecastRun, build_model
-from toa.tasks.graph import free_workspaces
+from toa.tasks.step import ShuffledBatches, free_workspaces
 from toa_bench.op_cost import OpCase, check_accuracy
 from toa_bench.peer import PeerSystem, check_peer, missing_packages
 from toa_bench.script import command_line, exit_on_error, make_console, make_parser, save
@@ -133,7 +132,7 @@ def work(request: Record) -> None:
     name, seed = request["system"], request["seed"]
     attention = "softmax" if name == PEER else name
     config = case.config(attention, tf32=request["tf32"], compiled=request["compile"], seed=seed)
-    with allow_tf32(config.tf32, device):
+    with numerics(device, tf32=config.tf32):
         system: PeerSystem | OwnSystem
         if name == PEER:
             system = PeerSystem(Path(request["peer"]), config, case.channels, device, seed=seed)

@@ -29,7 +29,6 @@ MAY_IMPORT["cli"] = MAY_IMPORT["__main__"] = {*MAY_IMPORT, "cli"}
 PRIVATE: dict[str, set[str]] = {
     "__init__": set(),
     "_checks": {"torch"},
-    "_config": set(),
     "_console": {"rich"},
     "_files": set(),
     "_registry": set(),

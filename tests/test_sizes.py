@@ -17,17 +17,17 @@ PACKAGE = ROOT / "src" / "toa"
 AIMS = {"lines": 22_500, "files": 150, "file_lines": 450, "function_lines": 60}
 # lines and files allowed in each folder until the aim is reached ("." holds the files of the package itself)
 CEILINGS = {
-    ".": (305, 7),
+    ".": (277, 6),
     "cli": (2_099, 15),
     "data": (3_063, 18),
-    "estimators": (2_485, 11),
-    "experiments": (2_089, 15),
+    "estimators": (2_484, 11),
+    "experiments": (2_087, 13),
     "integrations": (1_230, 7),
     "models": (1_637, 14),
     "nn": (2_590, 19),
     "ops": (3_530, 22),
-    "report": (2_709, 14),
-    "tasks": (3_686, 21),
+    "report": (2_707, 14),
+    "tasks": (3_586, 16),
     "theory": (699, 7),
 }
 # functions above the aim, docstring not counted; remove a line when the function is short enough

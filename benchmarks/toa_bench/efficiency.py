@@ -18,7 +18,7 @@ from toa._files import check_writable
 from toa.data import ForecastData
 from toa.experiments.records import Record, config_hash, provenance, write_record
 from toa.experiments.step_run import ROWS, StepRun
-from toa.tasks.device import allow_tf32, resolve_device
+from toa.tasks.distributed import numerics, resolve_device
 from toa.tasks.forecast import FORECASTING, ForecastRun
 from toa_bench.peer import PEER_MODELS, PeerSystem, check_peer, missing_packages
 from toa_bench.step_cost import MIN_CUDA_STEPS, OwnSystem, StepCost, step_config
@@ -83,7 +83,7 @@ def measure_row(run: EfficiencyRun, row: str) -> StepCost:
     """Measure our system of a row in this process."""
     config, device = run.config(row), resolve_device(run.device)
     data = _load(run, config, device)
-    with allow_tf32(config.tf32, device):
+    with numerics(device, tf32=config.tf32):
         system = OwnSystem(config, lambda: FORECASTING.batches(config, data, device), len(data.columns), device)
         return system.cost(system.time_steps(*run.counts()))
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from toa import ops
 from toa._checks import check_at_least, check_choice
-from toa.tasks.device import allow_tf32
+from toa.tasks.distributed import numerics
 from toa_bench.step_cost import PeakMemory
 
 # PyTorch's attention without operators: the baseline of all ratios
@@ -207,7 +207,7 @@ def check_accuracy(case: OpCase, device: torch.device) -> str | None:
     if case.system in (SDPA, "reference"):
         return None
     case = checked_case(case, device)
-    with allow_tf32(case.tf32, device):
+    with numerics(device, tf32=case.tf32):
         problem = _Problem.of(case, device)
         got = problem.step(case.system)
         plain = problem.step("reference")
@@ -260,7 +260,7 @@ def measure_case(case: OpCase, device: torch.device, *, seconds: float) -> OpCos
         device: Device to run on.
         seconds: Approximate time for the eager repeats, and again for the graph replays.
     """
-    with allow_tf32(case.tf32, device):
+    with numerics(device, tf32=case.tf32):
         problem = _Problem.of(case, device)
         # a step adds the output and the gradients: as many bytes as inputs, offsets and cotangent
         held = sum(x.nbytes for x in problem.leaves.values()) + problem.cotangent.nbytes

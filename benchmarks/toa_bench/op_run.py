@@ -13,7 +13,7 @@ import torch
 from toa import ops
 from toa._files import check_writable
 from toa.experiments.records import Record, provenance, write_record
-from toa.tasks.device import resolve_device
+from toa.tasks.distributed import resolve_device
 from toa_bench.op_cost import SDPA, OpCase, OpSettings, check_accuracy, checked_case, measure_case
 
 

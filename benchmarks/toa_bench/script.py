@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 
 from toa.experiments.records import Record, provenance, write_record
-from toa.tasks.device import resolve_device
+from toa.tasks.distributed import resolve_device
 
 
 def make_parser(doc: str | None, out: str) -> argparse.ArgumentParser:

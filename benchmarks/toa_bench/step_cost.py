@@ -10,9 +10,9 @@ from torch import nn
 
 from toa.experiments.protocols import resolve
 from toa.nn import Attention
-from toa.tasks.batches import ShuffledBatches
 from toa.tasks.distributed import make_fabric
 from toa.tasks.forecast import ForecastRun, build_model, forecast_loss
+from toa.tasks.step import ShuffledBatches
 from toa.tasks.training import time_steps
 
 # with fewer steps the median of millisecond steps is not reliable

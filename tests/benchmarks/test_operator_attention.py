@@ -37,11 +37,11 @@ def inaccurate_backend() -> Iterator[None]:
         out = ops.BACKENDS["folded"].run(inputs)
         return out + 1e-3 * inputs.q.sum() * torch.ones_like(out)
 
-    kept = dict(ops.BACKENDS._entries)
+    kept = dict(ops.BACKENDS)
     ops.BACKENDS.register("inaccurate")(ops.AttentionBackend(run=run, automatic=()))
     yield
-    ops.BACKENDS._entries.clear()
-    ops.BACKENDS._entries.update(kept)
+    ops.BACKENDS.clear()
+    ops.BACKENDS.update(kept)
 
 
 @pytest.mark.parametrize("activation", ops.ACTIVATIONS)

@@ -21,7 +21,7 @@ def small(home, monkeypatch):  # noqa: F811
     """An entry whose file is in the folder `data`."""
     path = write_csv(home / "data/small/small.csv", values())
     spec = make_spec(path)
-    monkeypatch.setitem(DATASETS._entries, "Small", spec)
+    monkeypatch.setitem(DATASETS, "Small", spec)
     return path
 
 
@@ -85,7 +85,7 @@ def test_verify_continues_after_a_wrong_file_and_fails(small):
 
 def test_fetch_downloads_and_prints_the_path(small, monkeypatch):
     with serve(Web(small.read_bytes())) as web:
-        monkeypatch.setitem(DATASETS._entries, "Small", make_spec(small, url=web.url))
+        monkeypatch.setitem(DATASETS, "Small", make_spec(small, url=web.url))
         code, out, _ = call("fetch", "Small", "--data-dir", str(small.parents[2] / "new"))
     path = small.parents[2] / "new/small/small.csv"
     assert (code, out) == (0, f"{path} ")
@@ -112,7 +112,7 @@ def test_wrong_arguments_give_a_one_line_error(small, words, parts):
 
 def test_a_failed_download_is_one_clear_line(small, monkeypatch):
     with serve(Web(b"", status=404)) as web:
-        monkeypatch.setitem(DATASETS._entries, "Small", make_spec(small, url=web.url))
+        monkeypatch.setitem(DATASETS, "Small", make_spec(small, url=web.url))
         code, _, err = call("fetch", "Small", "--data-dir", str(small.parents[2] / "new"))
     assert code == 2
     assert "404" in err.splitlines()[-1]

@@ -23,7 +23,7 @@ def report():
 
 
 def replace_backend(monkeypatch, run):
-    monkeypatch.setitem(BACKENDS._entries, "folded", AttentionBackend(run=run))
+    monkeypatch.setitem(BACKENDS, "folded", AttentionBackend(run=run))
 
 
 def test_report_has_versions_devices_and_every_backend(report):

@@ -9,7 +9,7 @@ from tests.experiments.sweep_cases import TINY, write_series
 from tests.support import message
 from toa.cli.reproduce import read_runs
 from toa.experiments import resolve
-from toa.experiments.paper.published import published_numbers
+from toa.experiments.paper import published_numbers
 from toa.experiments.paper.tables import TABLES, table_cells
 from toa.experiments.plan import Estimates, timed_records
 from toa.experiments.run import Job

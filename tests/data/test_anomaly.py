@@ -98,7 +98,7 @@ def test_the_first_complete_layout_is_read_and_checked(home, monkeypatch):
     for file, values in zip(texts, (TRAIN, TEST, LABELS.astype(int)), strict=True):
         rows = values if values.ndim == 2 else values[:, None]
         write_text(folder / file.path, "\n".join(",".join(map(str, row)) for row in rows))
-    monkeypatch.setitem(ANOMALY_SETS._entries, spec.name, spec)
+    monkeypatch.setitem(ANOMALY_SETS, spec.name, spec)
     first = load_anomaly(spec.name, length=20, data_dir=folder)
     assert locate_anomaly(spec, folder)[0] is texts
     for file, values in zip(arrays, (TRAIN, TEST, LABELS), strict=True):
@@ -107,10 +107,10 @@ def test_the_first_complete_layout_is_read_and_checked(home, monkeypatch):
     second = load_anomaly(spec.name, length=20, data_dir=folder)
     assert torch.equal(first.train, second.train)
     assert first.checksum != second.checksum
-    monkeypatch.setitem(ANOMALY_SETS._entries, spec.name, replace(spec, label_ratio=0.5))
+    monkeypatch.setitem(ANOMALY_SETS, spec.name, replace(spec, label_ratio=0.5))
     with pytest.raises(ValueError, match=message("must have 60 train rows", "50.00% anomalous", "8.00%")):
         load_anomaly(spec.name, length=20, data_dir=folder)
-    monkeypatch.setitem(ANOMALY_SETS._entries, spec.name, replace(spec, channels=4))
+    monkeypatch.setitem(ANOMALY_SETS, spec.name, replace(spec, channels=4))
     with pytest.raises(ValueError, match=message("4 channels", "got 60, 50, 3")):
         load_anomaly(spec.name, length=20, data_dir=folder)
 
@@ -122,7 +122,7 @@ def test_a_file_with_another_checksum_is_rejected(home, monkeypatch):
     ]
     files[0] = replace(files[0], sha256=checksum(home / "test.npy"))
     spec = replace(ANOMALY_SETS["MSL"], name="Own", layouts=(tuple(files),))
-    monkeypatch.setitem(ANOMALY_SETS._entries, "Own", spec)
+    monkeypatch.setitem(ANOMALY_SETS, "Own", spec)
     with pytest.raises(ValueError, match=message("dataset 'Own' must have sha256", "train.npy")):
         load_anomaly("Own", length=20, data_dir=home)
 

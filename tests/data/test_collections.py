@@ -56,7 +56,7 @@ def test_a_damaged_tsf_file_raises(tmp_path, text, parts):
 def enter(monkeypatch, folder, name, texts, **fields):
     files = COLLECTIONS[name].files
     sums = tuple(checksum(write(folder / path, text)) for path, text in zip(files, texts, strict=True))
-    monkeypatch.setitem(COLLECTIONS._entries, name, replace(COLLECTIONS[name], sha256=sums, **fields))
+    monkeypatch.setitem(COLLECTIONS, name, replace(COLLECTIONS[name], sha256=sums, **fields))
     return load_collection(name, folder)
 
 

@@ -16,7 +16,7 @@ SIZES: dict[str, Any] = {"lookback": 8, "horizon": 4}
 
 def enter(monkeypatch, *specs):
     for spec in specs:
-        monkeypatch.setitem(DATASETS._entries, spec.name, spec)
+        monkeypatch.setitem(DATASETS, spec.name, spec)
 
 
 @pytest.fixture

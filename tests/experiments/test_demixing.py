@@ -4,8 +4,8 @@ import pytest
 
 from tests.support import message
 from toa.experiments import read_record
-from toa.experiments.demixing import run_demixing
-from toa.tasks.device import resolve_device
+from toa.experiments.demo import run_demixing
+from toa.tasks.distributed import resolve_device
 
 
 def run(out, **options):

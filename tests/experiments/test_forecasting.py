@@ -105,7 +105,7 @@ def test_npz_and_text_files_run_through_their_protocols(tmp_path, monkeypatch, n
     else:
         np.savetxt(path, table, delimiter=",", fmt="%.3f")
     spec = replace(DATASETS[name], rows=240, channels=5, sha256=checksum(path))
-    monkeypatch.setitem(DATASETS._entries, name, spec)
+    monkeypatch.setitem(DATASETS, name, spec)
     config = resolve(
         "forecast",
         protocol,

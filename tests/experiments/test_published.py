@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from toa.experiments.paper.published import published_numbers
+from toa.experiments.paper import published_numbers
 
 
 def test_there_are_all_the_numbers_of_each_table():

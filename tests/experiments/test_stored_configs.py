@@ -5,8 +5,8 @@ from dataclasses import asdict
 import pytest
 
 from tests.support import ROOT
-from toa._config import hashed_values
 from toa.experiments import config_hash, run_folder
+from toa.experiments.records import hashed_values
 from toa.tasks import TASKS
 
 # trials of the search keep only what a choice may use

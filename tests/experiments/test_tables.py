@@ -4,7 +4,7 @@ import pytest
 
 from tests.support import message
 from toa.data import DATASETS
-from toa.experiments.paper.published import published_numbers
+from toa.experiments.paper import published_numbers
 from toa.experiments.paper.tables import TABLES, missing_data, select, table_cells
 
 

@@ -176,7 +176,9 @@ def test_new_attention_needs_one_class_and_one_line(monkeypatch):
             super().__init__(*sizes, **options)
             self.scale = scale
 
-    monkeypatch.setattr(ATTENTIONS, "_entries", dict(ATTENTIONS._entries))
+    # the entry is removed again after the test
+    monkeypatch.setitem(ATTENTIONS, "scaled", None)
+    del ATTENTIONS["scaled"]
     registry._register("scaled", ScaledAttention)
     assert list(ATTENTIONS["scaled"].options) == ["scale", "qk_dim", "bias", "dropout", "backend"]
     assert AttentionSpec(name="scaled").resolved().scale == 0.5

@@ -25,7 +25,7 @@ def moon_backend() -> Iterator[list[str]]:
         calls.append(inputs.activation)
         return inputs.v
 
-    entries = ops.BACKENDS._entries
+    entries = ops.BACKENDS
     kept = dict(entries)
     entries.clear()
     ops.BACKENDS.register("moon")(ops.AttentionBackend(run=run, objection=objection))

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import torch
 
-from toa._config import hashed_values
 from toa.experiments.paper.tables import FIRST_SEED, Cell, select, table_cells
+from toa.experiments.records import hashed_values
 from toa.experiments.run import Job
 from toa.nn import make_operator
 from toa.tasks.checkpoint import save_checkpoint

@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from toa.data import HarmonicDemixing
-from toa.experiments.demixing import DemixingResult, VariantView
-from toa.experiments.demo import DemoRun
+from toa.experiments.demo import DemixingResult, DemoRun, VariantView
 from toa.report.demo import classification_table, demixing_section, demixing_table, detection_table
 from toa.report.figures import draw_demixing, save_figure
 from toa.report.page import Section, write_sections

@@ -5,8 +5,8 @@ import pytest
 
 from tests.report.paper_cases import ATTENTIONS, cell_of, etth1_records, hide_data, record_of, write_lines
 from tests.support import message
-from toa._config import hashed_values
 from toa.experiments.paper.tables import protocol_job, table_cells
+from toa.experiments.records import hashed_values
 from toa.experiments.run import Job, write_failure
 from toa.report.cells import departure, paper_entries
 from toa.report.evidence import read_evidence

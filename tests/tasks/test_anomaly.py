@@ -6,8 +6,8 @@ from torch import Tensor, nn
 from tests.support import message
 from toa.data import SeriesWindows
 from toa.tasks.anomaly import evaluate_reconstruction, reconstruction_loss, score_series
-from toa.tasks.batches import ShuffledBatches
 from toa.tasks.detection import RULES, Scores, detect
+from toa.tasks.step import ShuffledBatches
 
 
 class Flat(nn.Module):

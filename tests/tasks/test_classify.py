@@ -5,7 +5,6 @@ import torch
 from tests.support import assert_near, message
 from toa.data.cases import Cases, pad_cases
 from toa.models import ClassifyModel, build_classifier
-from toa.tasks.batches import ShuffledBatches
 from toa.tasks.classify import (
     classification_loss,
     classify,
@@ -14,6 +13,7 @@ from toa.tasks.classify import (
 from toa.tasks.distributed import make_fabric
 from toa.tasks.metrics import class_scores, confusion_matrix
 from toa.tasks.optimization import TrainingConfig
+from toa.tasks.step import ShuffledBatches
 from toa.tasks.training import train
 
 

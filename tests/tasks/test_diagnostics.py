@@ -4,7 +4,14 @@ import torch
 from torch import nn
 
 from toa.nn import Attention, DenseOperator, EncoderBlock, build_attention
-from toa.tasks.diagnostics import branch_sizes, contributions, mean_attention, operator_norms, without_operators
+from toa.tasks.diagnostics import (
+    average_attention,
+    branch_sizes,
+    contributions,
+    intercepted,
+    operator_norms,
+    without_operators,
+)
 
 
 def make_block(name: str = "toa-relu") -> Any:
@@ -35,7 +42,7 @@ def test_operators_are_the_identity_inside_the_context_and_restored_after():
 def test_mean_attention_gives_every_token_the_same():
     block = make_block("softmax")
     x = torch.randn(3, 5, 8)
-    with mean_attention(block):
+    with intercepted(block, average_attention):
         output = block.attention.attend(x, x, x).output
         assert torch.allclose(output, output[:1, :1].expand_as(output))
     assert block.attention.attend.__func__ is Attention.attend

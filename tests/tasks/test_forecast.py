@@ -6,8 +6,8 @@ from torch import Tensor, nn
 from tests.support import message
 from toa.data.windows import Windows
 from toa.tasks import TrainingConfig, train
-from toa.tasks.batches import ShuffledBatches
 from toa.tasks.forecast import evaluate_forecaster, forecast_loss
+from toa.tasks.step import ShuffledBatches
 
 
 def windows(rows: int = 50) -> Windows:

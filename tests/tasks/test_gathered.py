@@ -5,9 +5,8 @@ import torch
 from torch import Tensor, nn
 
 from toa.tasks import TrainingConfig
-from toa.tasks.batches import ShuffledBatches
 from toa.tasks.distributed import make_fabric
-from toa.tasks.step import TrainingStep
+from toa.tasks.step import ShuffledBatches, TrainingStep
 
 
 class Rows:

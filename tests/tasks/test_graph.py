@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.support import message
-from toa.tasks.graph import CudaCapturer, GraphedStep
+from toa.tasks.step import CudaCapturer, GraphedStep
 
 
 class FakeCapturer(CudaCapturer):

@@ -141,7 +141,7 @@ def test_operators_warm_up_and_follow_their_own_schedule():
         operator_schedule="constant",
         operator_warmup=4,
     )
-    assert [config.operator_learning_rate(step, 2) for step in range(8)] == pytest.approx([0.25, 0.5, 0.75] + [1.0] * 5)
+    assert [config.rate(step, 2, operators=True) for step in range(8)] == pytest.approx([0.25, 0.5, 0.75] + [1.0] * 5)
     assert config.rate(7, 2) == pytest.approx(0.025)
 
 

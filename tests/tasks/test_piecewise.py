@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from toa.tasks import piecewise
-from toa.tasks.piecewise import PiecewiseAdam, PiecewiseAdamW
+from toa.tasks import optimization
+from toa.tasks.optimization import PiecewiseAdam, PiecewiseAdamW
 
 KINDS = [(PiecewiseAdam, torch.optim.Adam), (PiecewiseAdamW, torch.optim.AdamW)]
 
@@ -30,8 +30,8 @@ def take_steps(layers: nn.Module, optimizer: torch.optim.Optimizer, count: int) 
 @pytest.mark.parametrize(("own", "plain"), KINDS)
 @pytest.mark.parametrize("least", [4, 2**14])
 def test_pieces_are_updated_as_pytorch_updates_complete_tensors(monkeypatch, own, plain, least):
-    monkeypatch.setattr(piecewise, "_LEAST", least)
-    monkeypatch.setattr(piecewise, "_ALIGNMENT", 1)
+    monkeypatch.setattr(optimization, "_LEAST", least)
+    monkeypatch.setattr(optimization, "_ALIGNMENT", 1)
     settings = {"lr": torch.tensor(0.01), "betas": (0.8, 0.9), "weight_decay": 0.1, "fused": True}
     found, expected = model(), model()
     ours, theirs = own(found.parameters(), **settings), plain(expected.parameters(), **settings)

@@ -89,7 +89,7 @@ def _of_run(folder: Path, index: int, data_dir: Path | None) -> _Subject:
     run = load_run(folder)
     record = run.record
     dataset = Path(getattr(run.config, "dataset", "")).name
-    where = f"task {run.task.name}" + (f" on {dataset}" if dataset else "")
+    where = f"task {run.config.task}" + (f" on {dataset}" if dataset else "")
     inputs: Any = None
     try:
         inputs = run.task.sample(run.config, index, data_dir)

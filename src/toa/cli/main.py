@@ -26,7 +26,7 @@ from toa.cli.terminal import ChoicesCommand, clear_errors
 from toa.cli.watch import watch
 
 if TYPE_CHECKING:
-    from toa.experiments.demixing import DemixingResult, Progress
+    from toa.experiments.demo import DemixingResult, Progress
 
 app = typer.Typer(
     name="toa",
@@ -170,7 +170,7 @@ def theory(
 
 
 def _demix(preset: str, out: Path, **options: Any) -> "DemixingResult":
-    from toa.experiments.demixing import run_demixing
+    from toa.experiments.demo import run_demixing
 
     with _progress() as watch:
         return run_demixing(preset, out, command=["toa", *sys.argv[1:]], watch=watch, **options)

@@ -29,11 +29,10 @@ from toa._checks import check_at_least, check_choice
 from toa.data.panel import Missing
 from toa.estimators.saving import CONFIG, load_file, load_folder, save_file, save_folder
 from toa.nn import AttentionSpec
-from toa.tasks.batches import Batches
 from toa.tasks.checkpoint import Checkpoint, load_checkpoint
-from toa.tasks.device import resolve_device
-from toa.tasks.distributed import make_fabric
+from toa.tasks.distributed import make_fabric, resolve_device
 from toa.tasks.optimization import TrainingConfig
+from toa.tasks.step import Batches
 from toa.tasks.training import TrainingState, train
 
 # keeps scores bounded for any data; the default of the layer is the formula as printed in the paper

@@ -21,10 +21,10 @@ from toa.estimators.base import Estimator, attention_spec, check_sample
 from toa.estimators.frames import read_cases, to_native, with_labels
 from toa.estimators.sizes import choose_case_batch, choose_classifier, choose_epochs
 from toa.models import build_classifier
-from toa.tasks.batches import ShuffledBatches
 from toa.tasks.classify import classification_loss, classify, validation_error
-from toa.tasks.device import resolve_device
+from toa.tasks.distributed import resolve_device
 from toa.tasks.optimization import TrainingConfig
+from toa.tasks.step import ShuffledBatches
 
 # fewer held-out cases are too few to select an epoch
 _LEAST_HELD = 4

@@ -28,10 +28,10 @@ from toa.tasks.anomaly import (
     score_ends,
     score_series,
 )
-from toa.tasks.batches import ShuffledBatches
 from toa.tasks.detection import point_metrics, undefined
-from toa.tasks.device import resolve_device
+from toa.tasks.distributed import resolve_device
 from toa.tasks.optimization import TrainingConfig
+from toa.tasks.step import ShuffledBatches
 
 
 @dataclass(eq=False, repr=False)

@@ -32,11 +32,11 @@ from toa.estimators.intervals import (
 )
 from toa.estimators.sizes import choose_lookback, choose_schedule, choose_settings
 from toa.models import BACKBONES, backbone_names, build_forecaster
-from toa.tasks.batches import ShuffledBatches
-from toa.tasks.device import resolve_device
+from toa.tasks.distributed import resolve_device
 from toa.tasks.forecast import inputs_and_targets
 from toa.tasks.metrics import FORECAST_METRICS
 from toa.tasks.optimization import TrainingConfig
+from toa.tasks.step import ShuffledBatches
 
 _ATTENTION = "toa-softmax"
 # largest number of held-out windows times columns; if there are more, every second, third, … window is used

@@ -6,15 +6,16 @@ import platform
 import shlex
 import subprocess
 from collections.abc import Iterable, Sequence
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 import toa
-from toa._config import hashed_values
 from toa._files import write_atomically
 from toa.nn import Attention
+from toa.nn.registry import ADDED_LATER
 from toa.tasks.base import Record as Record
 from toa.tasks.base import Result, Task
 
@@ -23,6 +24,14 @@ if TYPE_CHECKING:
 
 # file of the record in the folder of a run
 RECORD = "record.json"
+
+
+def hashed_values(value: Any) -> Any:
+    """Return a config as plain values, without fields added later that have their default value."""
+    if not is_dataclass(value):
+        return value
+    pairs = ((f, getattr(value, f.name)) for f in fields(value))
+    return {f.name: hashed_values(v) for f, v in pairs if not (f.metadata == ADDED_LATER and v == f.default)}
 
 
 def config_hash(config: "DataclassInstance") -> str:
@@ -37,7 +46,7 @@ def config_hash(config: "DataclassInstance") -> str:
 def make_record(task: Task, config: Any, result: Result, command: Sequence[str]) -> Record:
     """Assemble the record of a run; peak memory is in bytes, None if it was not measured."""
     record = {
-        "task": task.name,
+        "task": config.task,
         "name": config.name,
         # as read from a file: tuples become lists
         "config": json.loads(json.dumps(hashed_values(config))),

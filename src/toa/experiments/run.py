@@ -22,7 +22,7 @@ from toa._files import write_atomically
 from toa.experiments.records import RECORD, Record, config_hash, make_record, read_record, write_record
 from toa.tasks import TASKS, RunOptions, Task
 from toa.tasks.checkpoint import load_checkpoint, save_checkpoint
-from toa.tasks.device import resolve_device
+from toa.tasks.distributed import resolve_device
 from toa.tasks.training import Observer
 
 ERROR = "error.json"

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from toa._checks import check_choice
-from toa.experiments.paper.published import published_numbers
+from toa.experiments.paper import published_numbers
 from toa.tasks import TASKS, Evaluation, Protocol, Result, RunOptions, Task
-from toa.tasks.device import resolve_device
+from toa.tasks.distributed import resolve_device
 from toa.tasks.forecast import FORECASTING
 
 # these backbones have an attention of their own

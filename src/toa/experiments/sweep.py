@@ -33,7 +33,7 @@ from toa.experiments.run import (
     run_task,
     write_failure,
 )
-from toa.tasks.device import resolve_device
+from toa.tasks.distributed import resolve_device
 
 EXECUTORS = ("process", "pool", "ray")
 # a job whose worker has died this often is recorded as failed

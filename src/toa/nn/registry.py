@@ -12,7 +12,6 @@ from typing import Any, get_args
 
 from toa import ops
 from toa._checks import check_choice
-from toa._config import ADDED_LATER
 from toa._registry import Registry
 from toa.nn.attention import Attention, SoftmaxAttention
 from toa.nn.baseline_attention import (
@@ -26,6 +25,9 @@ from toa.nn.hyperglu import HyperGLUAttention
 from toa.nn.operator import OperatorInit, Structure
 from toa.nn.operator_attention import ScoreNorm, TemporalOperatorAttention
 from toa.nn.regularization import Sharing
+
+# metadata of a config field added after runs were stored: its default never changes, and leaves the hash as it was
+ADDED_LATER = {"added_later": True}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -117,14 +119,12 @@ class AttentionSpec:
 
     def options(self) -> dict[str, object]:
         """Return the options that are set."""
-        pairs = ((f.name, getattr(self, f.name)) for f in fields(self) if f.name != "name")
-        return {name: value for name, value in pairs if value is not None}
+        return {f.name: v for f in fields(self) if f.name != "name" and (v := getattr(self, f.name)) is not None}
 
     def resolved(self) -> "AttentionSpec":
         """Return the spec with the layer's current defaults filled in; records keep it in case the defaults change."""
-        defaults = ATTENTIONS[self.name].options
         left_out = {"dropout", *(f.name for f in fields(self) if f.metadata == ADDED_LATER)}
-        kept = {name: value for name, value in defaults.items() if name not in left_out}
+        kept = {name: value for name, value in ATTENTIONS[self.name].options.items() if name not in left_out}
         return replace(self, **kept | self.options())
 
     def build(

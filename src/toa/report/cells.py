@@ -9,7 +9,7 @@ from statistics import fmean, stdev
 from typing import Any, Literal
 
 from toa._checks import check_choice
-from toa.experiments.paper.published import PublishedNumber, published_numbers
+from toa.experiments.paper import PublishedNumber, published_numbers
 from toa.experiments.paper.tables import TABLES, Cell, missing_data, protocol_job, table_cells
 from toa.experiments.run import Job
 from toa.report.evidence import Evidence, Run, Setting, setting_of

@@ -4,8 +4,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import fmean
 
-from toa.experiments.demixing import PUBLISHED, DemixingResult
-from toa.experiments.demo import DemoRun
+from toa.experiments.demo import PUBLISHED, DemixingResult, DemoRun
 from toa.experiments.records import Record
 from toa.report.figures import system_title, write_confusion, write_detection
 from toa.report.page import Section

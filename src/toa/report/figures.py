@@ -14,7 +14,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from toa.experiments.demixing import DemixingResult, VariantView
+from toa.experiments.demo import DemixingResult, VariantView
 from toa.experiments.records import Record
 from toa.tasks.anomaly import SCORES
 from toa.tasks.checkpoint import load_checkpoint

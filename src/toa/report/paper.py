@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal
 
-from toa.experiments.paper.published import PublishedNumber
+from toa.experiments.paper import PublishedNumber
 from toa.experiments.records import Record
 from toa.report.cells import Entry, decimals, paper_entries
 from toa.report.evidence import Evidence, Run, read_evidence

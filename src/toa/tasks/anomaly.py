@@ -18,11 +18,11 @@ from toa.data import ANOMALY_SETS, AnomalyData, SeriesWindows, check_own_files, 
 from toa.data.anomaly import own_files
 from toa.models import backbone_names, build_reconstructor
 from toa.tasks.base import TASKS, Evaluation, Record, Task, check_sample, model_checkpoint
-from toa.tasks.batches import ShuffledBatches
 from toa.tasks.checkpoint import Checkpoint
 from toa.tasks.config import Protocol, RunConfig, Settings, merge
 from toa.tasks.detection import Detection, Scores, detect
-from toa.tasks.metrics import RunningMeans, squared_error
+from toa.tasks.metrics import mean_metrics, squared_error
+from toa.tasks.step import ShuffledBatches
 
 if TYPE_CHECKING:
     from lightning.fabric import Fabric
@@ -240,10 +240,8 @@ def reconstruction_loss(model: nn.Module, x: Tensor) -> Tensor:
 @torch.no_grad()
 def evaluate_reconstruction(model: nn.Module, windows: SeriesWindows) -> float:
     """Mean squared error over all windows, steps and channels."""
-    means = RunningMeans({"mse": squared_error}, windows.starts.device)
-    for _, x, estimate in _reconstructions(model, windows):
-        means.add(estimate, x)
-    return means.means()["mse"]
+    pairs = ((estimate, x) for _, x, estimate in _reconstructions(model, windows))
+    return mean_metrics({"mse": squared_error}, pairs)["mse"]
 
 
 @torch.no_grad()

@@ -17,13 +17,12 @@ from toa._files import check_writable
 from toa._registry import Registry
 from toa.data import StandardScaler, current_checksum
 from toa.nn import ATTENTIONS, AttentionSpec, share_drop_rate
-from toa.tasks.batches import Batches
 from toa.tasks.checkpoint import Checkpoint
 from toa.tasks.config import Protocol, RunOptions, Settings, build_config, change, merge
-from toa.tasks.device import allow_tf32, deterministic, resolve_device
 from toa.tasks.diagnostics import branch_sizes, contributions, operator_norms
-from toa.tasks.distributed import make_fabric
+from toa.tasks.distributed import make_fabric, numerics, resolve_device
 from toa.tasks.optimization import TrainingConfig
+from toa.tasks.step import Batches
 from toa.tasks.training import Observer, TrainingState, train
 
 if TYPE_CHECKING:
@@ -98,11 +97,6 @@ class Task(ABC):
     catalogue: Registry[Any] | None = None
     model_file: str = "model.safetensors"
 
-    @property
-    def name(self) -> str:
-        """Name in `TASKS` and in records."""
-        return str(self.config.task)
-
     # configs
 
     def resolve(
@@ -136,12 +130,15 @@ class Task(ABC):
         check_choice("backbone", backbone, backbones)
         covered = [name for name in protocol.tables if name in backbones]
         check_choice(f"backbone of protocol {protocol.name!r}", backbone, covered)
-        settings = self.dataset_settings(protocol, protocol.tables[backbone], dataset, **names)
+        table = protocol.tables[backbone]
+        settings = self.dataset_settings(protocol, table, dataset, **names)
         if attention is None and backbones[backbone]:
             attention = protocol.default_attention
-        options = {"attention": protocol.attention.get(attention or "", {})}
-        recipe = protocol.recipe(backbone, attention, self.training_windows(settings, dataset, **names))
-        settings = merge(merge(settings, options), recipe)
+        settings = merge(settings, {"attention": protocol.attention.get(attention or "", {})})
+        if "recipe" in table:
+            family = "toa" if attention is not None and attention.startswith("toa-") else "softmax"
+            small = self.training_windows(settings, dataset, **names) < protocol.small_below
+            settings = merge(settings, table["recipe"].get(family, {}).get("small" if small else "large", {}))
         settings |= {"protocol": protocol.name, "dataset": dataset, "backbone": backbone, **names}
         if seed is not None:
             settings["seed"] = seed
@@ -149,8 +146,17 @@ class Task(ABC):
             change(settings, text)
         where = f"protocol {protocol.name!r} for {backbone} on {dataset}"
         settings["training"] = build_config(TrainingConfig, settings.get("training", {}), f"training of {where}")
-        settings["attention"] = _attention_spec(backbone, attention, backbones[backbone], settings["attention"], where)
-        return build_config(self.config, settings, where)
+        options = settings["attention"]
+        if backbones[backbone]:
+            check_choice("attention", attention, ATTENTIONS)
+            spec = build_config(AttentionSpec, {"name": attention, **options}, f"attention of {where}").resolved()
+            return build_config(self.config, {**settings, "attention": spec}, where)
+        if attention is not None or options:
+            raise ValueError(
+                f"attention must be left out for model {backbone!r}, which has no choice of attention, got "
+                f"{attention or ', '.join(options)!r} in {where}."
+            )
+        return build_config(self.config, {**settings, "attention": None}, where)
 
     def backbones(self) -> Mapping[str, bool]:
         """Models of this task, and whether each has a choice of attention."""
@@ -181,8 +187,8 @@ class Task(ABC):
         plain = dict(values)
         for name, part in self.parts.items():
             if plain.get(name) is not None:
-                plain[name] = build_config(part, plain[name], f"{name} of a {self.name} config")
-        return build_config(self.config, plain, f"a {self.name} config")
+                plain[name] = build_config(part, plain[name], f"{name} of a {self.config.task} config")
+        return build_config(self.config, plain, f"a {self.config.task} config")
 
     # names
 
@@ -196,7 +202,7 @@ class Task(ABC):
 
     def command(self, protocol: str, names: Mapping[str, Any]) -> list[str]:
         """The command line that runs a config of a protocol."""
-        words = ["toa", self.subcommand, "--task", self.name, "--protocol", protocol]
+        words = ["toa", self.subcommand, "--task", self.config.task, "--protocol", protocol]
         return words + [word for name, value in names.items() for word in (f"--{name}", str(value))]
 
     def describe(self, record: Record) -> list[str]:
@@ -256,7 +262,7 @@ class Task(ABC):
             OSError: If the data are missing.
             ValueError: If there is no such window or case.
         """
-        raise ValueError(f"task {self.name!r} has no samples.")
+        raise ValueError(f"task {self.config.task!r} has no samples.")
 
     # training
 
@@ -334,7 +340,7 @@ class Task(ABC):
         check_writable(options.folder)
         if fabric.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(fabric.device)
-        with allow_tf32(config.tf32, fabric.device), deterministic(config.deterministic):
+        with numerics(fabric.device, tf32=config.tf32, deterministic=config.deterministic):
             checkpoint = options.folder / "checkpoint.safetensors"
             model, state, sizes = self.fit(
                 config,
@@ -380,21 +386,3 @@ def check_sample(index: int, count: int) -> int:
     if index >= count:
         raise ValueError(f"sample must be below {count}, the number of windows or cases, got {index}.")
     return index
-
-
-def _attention_spec(
-    backbone: str, given: str | None, takes_attention: bool, options: Settings, where: str
-) -> AttentionSpec | None:
-    """Build the attention of a model, or None for a model without a choice of attention."""
-    if takes_attention:
-        assert given is not None
-        check_choice("attention", given, ATTENTIONS)
-        return build_config(AttentionSpec, {"name": given, **options}, f"attention of {where}").resolved()
-    if given is not None:
-        raise ValueError(
-            f"attention must be None for model {backbone!r}, which has no choice of attention, got {given!r}; leave it "
-            "out."
-        )
-    if options:
-        raise ValueError(f"attention has no settings in {where}, got {', '.join(options)}; leave them out.")
-    return None

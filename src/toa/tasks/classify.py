@@ -18,17 +18,17 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from toa._checks import check_choice
-from toa._config import ADDED_LATER
 from toa.data import CLASSIFICATION_SETS, ClassificationData, load_classification, locate_classification
 from toa.data.cases import Cases, FoldCases, fold_rows
 from toa.data.classification import EVALUATIONS, own_pair
 from toa.data.classification import Evaluation as Split
 from toa.models import BACKBONES, backbone_names, build_classifier
+from toa.nn.registry import ADDED_LATER
 from toa.tasks.base import TASKS, Evaluation, Record, Task, check_sample, model_checkpoint
-from toa.tasks.batches import ShuffledBatches
 from toa.tasks.checkpoint import Checkpoint
 from toa.tasks.config import RunConfig, Settings
 from toa.tasks.metrics import class_scores, confusion_matrix
+from toa.tasks.step import ShuffledBatches
 
 if TYPE_CHECKING:
     from lightning.fabric import Fabric

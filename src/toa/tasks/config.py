@@ -100,7 +100,7 @@ class Protocol:
         attention: Settings per attention.
         seeds: Seeds to run by default, for a task that has several.
         default_attention: Attention of a run that names none.
-        small_below: Number of training windows from which a dataset is large; see `recipe`.
+        small_below: Number of training windows from which a dataset is large.
     """
 
     name: str
@@ -110,13 +110,6 @@ class Protocol:
     seeds: tuple[int, ...] = ()
     default_attention: str = "toa-gated"
     small_below: int = 0
-
-    def recipe(self, backbone: str, attention: str | None, training_windows: int) -> Settings:
-        """Settings of an attention's family for this size of the training data; empty if the protocol has none."""
-        family = "toa" if attention is not None and attention.startswith("toa-") else "softmax"
-        size = "small" if training_windows < self.small_below else "large"
-        found: Settings = self.tables[backbone].get("recipe", {}).get(family, {}).get(size, {})
-        return found
 
 
 def build_config(kind: type[T], values: Mapping[str, Any], where: str) -> T:

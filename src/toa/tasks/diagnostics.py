@@ -7,6 +7,7 @@ attention branch is replaced by its mean.
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -42,7 +43,7 @@ def branch_sizes(model: nn.Module, run: Callable[[], object]) -> dict[str, float
     was_training = model.training
     model.eval()
     # random numbers drawn here must not change the run
-    with torch.random.fork_rng(), torch.no_grad(), _intercepted(model, measure):
+    with torch.random.fork_rng(), torch.no_grad(), intercepted(model, measure):
         run()
     model.train(was_training)
     return sizes
@@ -62,16 +63,10 @@ def without_operators(model: nn.Module) -> Iterator[None]:
             offset.copy_(value)
 
 
-@contextmanager
-def mean_attention(model: nn.Module) -> Iterator[None]:
-    """Replace the output of every attention layer by its mean over batch and tokens inside the context."""
-
-    def average(name: str, query: Tensor, attended: Attended) -> Attended:
-        mean = attended.output.mean((0, 1), keepdim=True)
-        return attended._replace(output=mean.expand_as(attended.output).contiguous())
-
-    with _intercepted(model, average):
-        yield
+def average_attention(name: str, query: Tensor, attended: Attended) -> Attended:
+    """Replace the output of an attention layer by its mean over batch and tokens."""
+    mean = attended.output.mean((0, 1), keepdim=True)
+    return attended._replace(output=mean.expand_as(attended.output).contiguous())
 
 
 def contributions(model: nn.Module, validate: Callable[[], float]) -> dict[str, float | None]:
@@ -81,12 +76,15 @@ def contributions(model: nn.Module, validate: Callable[[], float]) -> dict[str, 
     is zero, so that a relative change is undefined.
     """
     found: dict[str, float | None] = {"operators": None, "attention": None}
-    parts = {"operators": (SequenceOperator, without_operators), "attention": (Attention, mean_attention)}
-    full = validate() if any(isinstance(m, Attention) for m in model.modules()) else 0.0
-    for name, (kind, replaced) in parts.items():
-        if full != 0.0 and any(isinstance(m, kind) for m in model.modules()):
-            with replaced(model):
-                found[name] = validate() / full - 1.0
+    kinds = {type(module) for module in model.modules()}
+    full = validate() if any(issubclass(kind, Attention) for kind in kinds) else 0.0
+    if full == 0.0:
+        return found
+    if any(issubclass(kind, SequenceOperator) for kind in kinds):
+        with without_operators(model):
+            found["operators"] = validate() / full - 1.0
+    with intercepted(model, average_attention):
+        found["attention"] = validate() / full - 1.0
     return found
 
 
@@ -104,23 +102,25 @@ def describe_operators(record: Mapping[str, Any]) -> list[str]:
 
 
 @contextmanager
-def _intercepted(model: nn.Module, change: Callable[[str, Tensor, Attended], Attended]) -> Iterator[None]:
-    """Apply `change` to the result of every attention layer inside the context."""
+def intercepted(model: nn.Module, change: Callable[[str, Tensor, Attended], Attended]) -> Iterator[None]:
+    """Apply `change` to the name, the query and the result of every attention layer inside the context."""
     layers = [(name, m) for name, m in model.named_modules() if isinstance(m, Attention)]
-
-    def wrap(name: str, layer: Attention) -> Callable[..., Attended]:
-        attend = layer.attend
-
-        def attend_and_change(query: Tensor, *args: Any, **kwargs: Any) -> Attended:
-            return change(name, query, attend(query, *args, **kwargs))
-
-        return attend_and_change
-
     try:
         for name, layer in layers:
-            layer.attend = wrap(name, layer)  # type: ignore[method-assign]
+            layer.attend = partial(_attend_and_change, layer.attend, name, change)  # type: ignore[method-assign]
         yield
     finally:
         for _, layer in layers:
             # removes the instance attribute, so that the method of the class is used again
             del layer.attend
+
+
+def _attend_and_change(
+    attend: Callable[..., Attended],
+    name: str,
+    change: Callable[[str, Tensor, Attended], Attended],
+    query: Tensor,
+    *args: Any,
+    **kwargs: Any,
+) -> Attended:
+    return change(name, query, attend(query, *args, **kwargs))

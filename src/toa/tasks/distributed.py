@@ -1,4 +1,4 @@
-"""Distributed training: several processes (ranks) share each batch of one model.
+"""Devices, and distributed training: several processes (ranks) share each batch of one model.
 
 The batch of a step is the same for any number of ranks. Shares may differ in size: losses are weighted so that their
 mean over ranks, and with DDP the mean of the gradients, is that of the whole batch. Batch norms use the statistics of
@@ -23,13 +23,54 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from toa._checks import check_at_least
 from toa.nn import TokenBatchNorm
-from toa.tasks.graph import Batch
 
 if TYPE_CHECKING:
     from lightning.fabric import Fabric
 
+Batch = tuple[Tensor, ...]
+
 # distance between the seeds of two ranks
 _SEED_STEP = 1_000_003
+
+
+def resolve_device(name: str) -> torch.device:
+    """Find a device by name; "auto" is CUDA if available, else the CPU.
+
+    Raises:
+        ValueError: If the name is unknown or the device is missing.
+    """
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    kind, _, index = name.partition(":")
+    if kind not in ("cpu", "cuda") or (index and not (kind == "cuda" and index.isdecimal())) or name.endswith(":"):
+        raise ValueError(f"device must be auto, cpu, cuda or cuda:N, got {name!r}.")
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"device {name!r} must be present, got a machine without CUDA; use --device cpu.")
+    if index and int(index) >= torch.cuda.device_count():
+        raise ValueError(f"device {name!r} must be present, got {torch.cuda.device_count()} CUDA devices.")
+    return torch.device(name)
+
+
+@contextmanager
+def numerics(device: torch.device, *, tf32: bool, deterministic: bool = False) -> Iterator[None]:
+    """Set inside the context how a device computes.
+
+    Args:
+        device: The device.
+        tf32: Let CUDA round factors of float32 products to TF32; other devices never do.
+        deterministic: Raise an error on operations whose result may vary between runs.
+    """
+    before = torch.get_float32_matmul_precision(), torch.are_deterministic_algorithms_enabled()
+    torch.set_float32_matmul_precision("high" if tf32 and device.type == "cuda" else "highest")
+    if deterministic:
+        # cuBLAS reads it at its start
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before[0])
+        torch.use_deterministic_algorithms(before[1])
 
 
 def resolve_devices(devices: int | None, num_nodes: int | None) -> tuple[int, int]:

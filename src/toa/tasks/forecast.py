@@ -15,15 +15,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from toa._checks import check_at_least, check_choice
-from toa._config import ADDED_LATER
 from toa.data import DATASETS, ForecastData, load_forecast, locate, mark_names, split_rows
 from toa.data.windows import WindowBatch, Windows
 from toa.models import BACKBONES, backbone_names, build_forecaster
+from toa.nn.registry import ADDED_LATER
 from toa.tasks.base import TASKS, Evaluation, Task, check_sample, model_checkpoint
-from toa.tasks.batches import ShuffledBatches
 from toa.tasks.checkpoint import Checkpoint
 from toa.tasks.config import Protocol, RunConfig, Settings, merge
-from toa.tasks.metrics import FORECAST_METRICS, RunningMeans
+from toa.tasks.metrics import FORECAST_METRICS, mean_metrics
+from toa.tasks.step import ShuffledBatches
 
 if TYPE_CHECKING:
     from lightning.fabric import Fabric
@@ -123,7 +123,7 @@ class Forecasting(Task):
         return f"{Path(config.dataset).stem}-{config.horizon}-{config.name.replace('/', '-')}-{config.seed}"
 
     def title(self, config: ForecastRun) -> str:
-        return f"{super().title(config)}, horizon {config.horizon}"
+        return f"{config.name} on {Path(config.dataset).stem}, horizon {config.horizon}"
 
     def describe_metrics(self, metrics: Mapping[str, float]) -> str:
         errors = f"test MSE {metrics['mse']:.4f}, MAE {metrics['mae']:.4f}; " if "mse" in metrics else ""
@@ -243,12 +243,9 @@ def forecast_loss(
 @torch.no_grad()
 def evaluate_forecaster(model: nn.Module, windows: Windows, *, batch_size: int = _EVALUATION_BATCH) -> dict[str, float]:
     """MSE and MAE over all windows, steps and channels."""
-    device = next(model.parameters()).device
     was_training = model.training
     model.eval()
-    means = RunningMeans(FORECAST_METRICS, device)
-    for index in torch.arange(len(windows)).split(batch_size):
-        x, y, *marks = inputs_and_targets(windows.batch(index))
-        means.add(model(x, *marks), y)
+    batches = (inputs_and_targets(windows.batch(index)) for index in torch.arange(len(windows)).split(batch_size))
+    found = mean_metrics(FORECAST_METRICS, ((model(x, *marks), y) for x, y, *marks in batches))
     model.train(was_training)
-    return means.means()
+    return found

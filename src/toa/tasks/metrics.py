@@ -1,6 +1,6 @@
 """Metrics of tensors, and their exact means over batches."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
 import numpy as np
@@ -28,29 +28,27 @@ def pinball_error(estimate: Tensor, target: Tensor, levels: Tensor) -> Tensor:
     return torch.maximum(q * error, (q - 1.0) * error)
 
 
-class RunningMeans:
-    """Means of several metrics over all entries of all batches, summed in float64 on the device."""
+def mean_metrics(
+    metrics: Mapping[str, Callable[[Tensor, Tensor], Tensor]], pairs: Iterable[tuple[Tensor, Tensor]]
+) -> dict[str, float]:
+    """Means of metrics over all entries of all batches; synchronises with the device only at the end.
 
-    def __init__(self, functions: Mapping[str, Callable[[Tensor, Tensor], Tensor]], device: torch.device) -> None:
-        self._functions = functions
-        self._sums = {name: torch.zeros((), dtype=torch.float64, device=device) for name in functions}
-        self._count = 0
+    Args:
+        metrics: Elementwise metrics by name.
+        pairs: Estimate and target of each batch.
 
-    def add(self, estimate: Tensor, target: Tensor) -> None:
-        """Add a batch, without synchronising with the device."""
-        for name, metric in self._functions.items():
-            self._sums[name] += metric(estimate.float(), target.float()).sum(dtype=torch.float64)
-        self._count += target.numel()
-
-    def means(self) -> dict[str, float]:
-        """The means so far.
-
-        Raises:
-            ValueError: If nothing was added.
-        """
-        if self._count == 0:
-            raise ValueError("means need at least one entry, got none; the split has no window.")
-        return {name: float(total) / self._count for name, total in self._sums.items()}
+    Raises:
+        ValueError: If there is no entry.
+    """
+    sums: dict[str, Tensor | float] = dict.fromkeys(metrics, 0.0)
+    count = 0
+    for estimate, target in pairs:
+        for name, metric in metrics.items():
+            sums[name] = sums[name] + metric(estimate.float(), target.float()).sum(dtype=torch.float64)
+        count += target.numel()
+    if count == 0:
+        raise ValueError("means need at least one entry, got none; the split has no window.")
+    return {name: float(total) / count for name, total in sums.items()}
 
 
 def confusion_matrix(labels: Tensor, predictions: Tensor, num_classes: int) -> np.ndarray:

@@ -1,9 +1,16 @@
 """Optimizers and learning-rate schedules by name.
 
 Schedules are functions of the step alone, so a resumed run needs no scheduler state.
+
+Beside those of PyTorch there are two optimizers. `Muon` orthogonalises the momentum of operators, one matrix per head
+(Jordan et al., 2024); `torch.optim.Muon` accepts only single matrices and no CUDA graphs. `PiecewiseAdam` and
+`PiecewiseAdamW` spread small models evenly over a GPU: PyTorch's fused kernels give 2¹⁶ numbers to each block of
+threads, so a model of a million weights uses a tenth of a large GPU. Cut into pieces, its weights are updated by as
+many blocks as there are processors. Results, state and file format are those of PyTorch.
 """
 
 import math
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -11,27 +18,33 @@ import torch
 from torch import Tensor, nn
 
 from toa._checks import check_at_least, check_choice, check_positive
-from toa._config import ADDED_LATER
 from toa.nn import SequenceOperator
-from toa.tasks.muon import WithMuon
-from toa.tasks.piecewise import PiecewiseAdam, PiecewiseAdamW
+from toa.nn.registry import ADDED_LATER
 
 OptimizerName = Literal["adamw", "adam", "radam"]
 OPTIMIZERS = {"adamw": torch.optim.AdamW, "adam": torch.optim.Adam, "radam": torch.optim.RAdam}
-_FUSED = {"adamw": PiecewiseAdamW, "adam": PiecewiseAdam}
 OperatorOptimizer = Literal["muon"]
 Schedule = Literal["constant", "type1", "type3", "cosine", "onecycle", "warmup-cosine"]
 SCHEDULES = ("constant", "type1", "type3", "cosine", "onecycle", "warmup-cosine")
 
 # one-cycle schedule: the initial rate is max / 25, the final rate max / 250000
-_FIRST_DIVISOR = 25.0
-_LAST_DIVISOR = 25.0 * 1e4
+_FIRST_RATE, _LAST_RATE = 1.0 / 25.0, 1.0 / (25.0 * 1e4)
 
-# key that marks the parameter group of the operators
+# keys of a parameter group: whether it holds the operators, and the last rate written to the device
 _OPERATORS = "operators"
-
-# key of the last value written to a learning rate on the device
 _LAST = "last_rate"
+
+# Muon: the authors' coefficients of the quintic Newton-Schulz iteration
+_A, _B, _C = 3.4445, -4.7750, 2.0315
+_STEPS = 5
+_MOMENTUM = 0.95
+
+# numbers per block in PyTorch's fused kernels, fewest numbers worth a block, blocks per one or two launches, and
+# alignment of pieces for vectorised reads
+_BLOCK = 2**16
+_LEAST = 2**14
+_PIECES = 64
+_ALIGNMENT = 1024
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,68 +93,47 @@ class TrainingConfig:
     operator_optimizer: OperatorOptimizer | None = field(default=None, metadata=ADDED_LATER)
 
     def __post_init__(self) -> None:
-        check_at_least("epochs", self.epochs, 1)
+        least = {"weight_decay": 0.0, "operator_weight_decay": 0.0, "warmup": 0, "operator_warmup": 0}
+        for name, value in (least | {"epochs": 1, "accumulate": 1, "patience": 1}).items():
+            if getattr(self, name) is not None:
+                check_at_least(name, getattr(self, name), value)
+        for name in ("learning_rate", "operator_rate", "clip_norm"):
+            if getattr(self, name) is not None:
+                check_positive(name, getattr(self, name))
         check_choice("optimizer", self.optimizer, OPTIMIZERS)
-        check_positive("learning_rate", self.learning_rate)
-        check_at_least("weight_decay", self.weight_decay, 0.0)
-        if self.operator_weight_decay is not None:
-            check_at_least("operator_weight_decay", self.operator_weight_decay, 0.0)
-        check_positive("operator_rate", self.operator_rate)
         check_choice("schedule", self.schedule, SCHEDULES)
-        if not 0.0 < self.pct_start < 1.0:
-            raise ValueError(f"pct_start must lie in (0, 1), got {self.pct_start}.")
-        check_at_least("warmup", self.warmup, 0)
-        check_at_least("accumulate", self.accumulate, 1)
-        if self.clip_norm is not None:
-            check_positive("clip_norm", self.clip_norm)
-        if self.patience is not None:
-            check_at_least("patience", self.patience, 1)
-        check_at_least("operator_warmup", self.operator_warmup, 0)
         if self.operator_schedule is not None:
             check_choice("operator_schedule", self.operator_schedule, SCHEDULES)
         if self.operator_optimizer is not None:
             check_choice("operator_optimizer", self.operator_optimizer, ("muon",))
+        if not 0.0 < self.pct_start < 1.0:
+            raise ValueError(f"pct_start must lie in (0, 1), got {self.pct_start}.")
 
-    @property
-    def separates_operators(self) -> bool:
-        """Whether the operators need a separate parameter group."""
-        options = (self.operator_weight_decay, self.operator_schedule, self.operator_optimizer)
-        return self.operator_rate != 1.0 or self.operator_warmup > 0 or any(value is not None for value in options)
-
-    def rate(self, step: int, steps_per_epoch: int) -> float:
-        """Return the learning rate of a step, counted from 0 over all epochs."""
-        return self.learning_rate * self._factor(self.schedule, step, steps_per_epoch)
-
-    def operator_learning_rate(self, step: int, steps_per_epoch: int) -> float:
-        """Return the learning rate of the operators at a step."""
-        rise = min(1.0, (step + 1) / self.operator_warmup) if self.operator_warmup else 1.0
-        factor = self._factor(self.operator_schedule or self.schedule, step, steps_per_epoch)
-        return self.learning_rate * self.operator_rate * rise * factor
-
-    def _factor(self, schedule: Schedule, step: int, steps_per_epoch: int) -> float:
+    def rate(self, step: int, steps_per_epoch: int, *, operators: bool = False) -> float:
+        """Return the learning rate of a step, counted from 0 over all epochs; of the operators if asked."""
+        schedule, highest = self.schedule, self.learning_rate
+        if operators:
+            rise = min(1.0, (step + 1) / self.operator_warmup) if self.operator_warmup else 1.0
+            schedule, highest = self.operator_schedule or schedule, highest * self.operator_rate * rise
         epoch, total = step // steps_per_epoch, self.epochs * steps_per_epoch
         match schedule:
             case "type1":
-                return 0.5 ** max(0, epoch - 1)
+                return highest * 0.5 ** max(0, epoch - 1)
             case "type3":
-                return 0.9 ** max(0, epoch - 3)
+                return highest * 0.9 ** max(0, epoch - 3)
             case "cosine":
-                return _fall(epoch / self.epochs)
+                return highest * _fall(epoch / self.epochs)
             case "onecycle":
-                return self._one_cycle(step, total)
+                top = self.pct_start * total - 1.0
+                if step <= top:
+                    return highest * (_FIRST_RATE + (1.0 - _FIRST_RATE) * (1.0 - _fall(step / top)))
+                return highest * (_LAST_RATE + (1.0 - _LAST_RATE) * _fall((step - top) / max(total - 1.0 - top, 1e-12)))
             case "warmup-cosine":
                 if step < self.warmup:
-                    return (step + 1) / self.warmup
-                return _fall((step - self.warmup) / max(1, total - self.warmup))
+                    return highest * ((step + 1) / self.warmup)
+                return highest * _fall((step - self.warmup) / max(1, total - self.warmup))
             case _:
-                return 1.0
-
-    def _one_cycle(self, step: int, total: int) -> float:
-        first, last = 1.0 / _FIRST_DIVISOR, 1.0 / _LAST_DIVISOR
-        top = self.pct_start * total - 1.0
-        if step <= top:
-            return first + (1.0 - first) * (1.0 - _fall(step / top))
-        return last + (1.0 - last) * _fall((step - top) / max(total - 1.0 - top, 1e-12))
+                return highest
 
 
 def _fall(share: float) -> float:
@@ -159,9 +151,13 @@ def make_optimizer(model: nn.Module, config: TrainingConfig, device: torch.devic
     def rate(value: float) -> Tensor | float:
         return torch.tensor(value, device=device) if on_cuda else value
 
-    kind = (OPTIMIZERS | _FUSED if on_cuda else OPTIMIZERS)[config.optimizer]
+    fused = {"adamw": PiecewiseAdamW, "adam": PiecewiseAdam}
+    kind = (OPTIMIZERS | fused if on_cuda else OPTIMIZERS)[config.optimizer]
     offsets = {p for m in model.modules() if isinstance(m, SequenceOperator) for p in m.parameters()}
-    if not offsets or not config.separates_operators:
+    # what gives the operators a parameter group of their own
+    chosen = (config.operator_weight_decay, config.operator_schedule, config.operator_optimizer)
+    separate = config.operator_rate != 1.0 or config.operator_warmup > 0 or any(value is not None for value in chosen)
+    if not offsets or not separate:
         return kind(model.parameters(), lr=rate(config.learning_rate), **settings)
     decay = config.weight_decay if config.operator_weight_decay is None else config.operator_weight_decay
     operators: dict[str, Any] = {
@@ -181,10 +177,138 @@ def make_optimizer(model: nn.Module, config: TrainingConfig, device: torch.devic
 def set_rates(optimizer: torch.optim.Optimizer, config: TrainingConfig, step: int, steps_per_epoch: int) -> None:
     """Set the learning rates of a step; rates on the device are changed in place, and only if they differ."""
     for group in optimizer.param_groups:
-        rate_of = config.operator_learning_rate if group.get(_OPERATORS) else config.rate
-        rate = rate_of(step, steps_per_epoch)
+        rate = config.rate(step, steps_per_epoch, operators=bool(group.get(_OPERATORS)))
         if not isinstance(group["lr"], Tensor):
             group["lr"] = rate
         elif group.get(_LAST) != rate:
             group["lr"].fill_(rate)
             group[_LAST] = rate
+
+
+def orthogonalise(matrices: Tensor) -> Tensor:
+    """Return nearly orthogonal matrices: the singular values of (..., N, N) move to between 0.7 and 1.2."""
+    x = matrices / (matrices.norm(dim=(-2, -1), keepdim=True) + 1e-7)
+    for _ in range(_STEPS):
+        gram = x @ x.mT
+        x = _A * x + (_B * gram + _C * gram @ gram) @ x
+    return x
+
+
+class Muon(torch.optim.Optimizer):
+    """Orthogonalised Nesterov momentum with decoupled weight decay.
+
+    The update has root mean square 0.2, about that of AdamW, so that both can use the same learning rates.
+    """
+
+    def __init__(self, params: Iterable[Any]) -> None:
+        super().__init__(params, {"lr": 1e-3, "weight_decay": 0.0})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        """Update all parameters that have a gradient."""
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is None:
+                    continue
+                state = self.state[p]
+                if not state:
+                    state["momentum"] = torch.zeros_like(p)
+                momentum = state["momentum"].lerp_(p.grad, 1.0 - _MOMENTUM)
+                update = orthogonalise(p.grad.lerp(momentum, _MOMENTUM)) * (0.2 * p.shape[-1] ** 0.5)
+                p.mul_(1.0 - group["lr"] * group["weight_decay"]).sub_(update * group["lr"])
+
+
+class WithMuon(torch.optim.Optimizer):
+    """Two optimizers as one: Muon for operators, another for all other weights."""
+
+    def __init__(self, other: torch.optim.Optimizer, operators: list[dict[str, Any]]) -> None:
+        self.other, self.muon = other, Muon(operators)
+        super().__init__([*other.param_groups, *self.muon.param_groups], {})
+        self._count = sum(len(group["params"]) for group in other.param_groups)
+        self.param_groups = [*other.param_groups, *self.muon.param_groups]
+
+    def step(self, closure: Any = None) -> Any:
+        """Take a step with both optimizers."""
+        self.other.step()
+        self.muon.step()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return both states as one; parameters are numbered in the order of the groups."""
+        first, second = self.other.state_dict(), self.muon.state_dict()
+        moved = {self._count + index: value for index, value in second["state"].items()}
+        return {"state": first["state"] | moved, "param_groups": first["param_groups"] + second["param_groups"]}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore what `state_dict` returned."""
+        split, groups, states = len(self.other.param_groups), state_dict["param_groups"], state_dict["state"]
+        first = {index: value for index, value in states.items() if index < self._count}
+        second = {index - self._count: value for index, value in states.items() if index >= self._count}
+        self.other.load_state_dict({"param_groups": groups[:split], "state": first})
+        self.muon.load_state_dict({"param_groups": groups[split:], "state": second})
+        self.param_groups = [*self.other.param_groups, *self.muon.param_groups]
+
+
+class _Piecewise(torch.optim.Optimizer):
+    """A step of Adam or AdamW with tensors cut into pieces."""
+
+    _update: Callable[..., None]
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        """Update all parameters that have a gradient."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        total = sum(p.numel() for group in self.param_groups for p in group["params"])
+        size = max(_LEAST, -(-total // (_PIECES * _ALIGNMENT)) * _ALIGNMENT)
+        for group in self.param_groups:
+            params = [p for p in group["params"] if p.grad is not None]
+            if not params:
+                continue
+            states: list[dict[str, Tensor]] = [self.state[p] for p in params]
+            for p, state in zip(params, states, strict=True):
+                if not state:
+                    # as in PyTorch
+                    state["step"] = torch.zeros((), dtype=torch.float32, device=p.device)
+                    state["exp_avg"] = torch.zeros_like(p, memory_format=torch.preserve_format)
+                    state["exp_avg_sq"] = torch.zeros_like(p, memory_format=torch.preserve_format)
+            steps = [state["step"] for state in states]
+            torch._foreach_add_(steps, 1)
+            rows = [
+                piece
+                for p, state in zip(params, states, strict=True)
+                for piece in _pieces((p, p.grad, state["exp_avg"], state["exp_avg_sq"]), state["step"], size)
+            ]
+            values, grads, firsts, seconds, counts = map(list, zip(*rows, strict=True))
+            type(self)._update(
+                *(values, grads, firsts, seconds, [], counts),
+                lr=group["lr"],
+                beta1=group["betas"][0],
+                beta2=group["betas"][1],
+                weight_decay=group["weight_decay"],
+                eps=group["eps"],
+                amsgrad=False,
+                maximize=False,
+            )
+        return loss
+
+
+class PiecewiseAdam(_Piecewise, torch.optim.Adam):
+    """`torch.optim.Adam`, fused."""
+
+    _update = torch._fused_adam_
+
+
+class PiecewiseAdamW(_Piecewise, torch.optim.AdamW):
+    """`torch.optim.AdamW`, fused."""
+
+    _update = torch._fused_adamw_
+
+
+def _pieces(tensors: tuple[Tensor, ...], step: Tensor, size: int) -> list[tuple[Tensor, ...]]:
+    """Cut tensors of one shape into equal pieces, each with the step count."""
+    if size >= _BLOCK or tensors[0].numel() <= size or not all(x.is_contiguous() for x in tensors):
+        return [(*tensors, step)]
+    cut = (x.view(-1).split(size) for x in tensors)
+    return [(*pieces, step) for pieces in zip(*cut, strict=True)]

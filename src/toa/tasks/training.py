@@ -11,7 +11,7 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -23,11 +23,10 @@ import torch
 from torch import Tensor, nn
 
 from toa._checks import check_at_least
-from toa.tasks.batches import Batches
 from toa.tasks.checkpoint import load_checkpoint, save_checkpoint
 from toa.tasks.distributed import joint_statistics
 from toa.tasks.optimization import TrainingConfig
-from toa.tasks.step import TrainingStep
+from toa.tasks.step import Batches, TrainingStep
 
 if TYPE_CHECKING:
     from lightning.fabric import Fabric
@@ -250,7 +249,11 @@ class _Run:
         if self.checkpoint is None:
             return
         begin = time.perf_counter()
-        states = self.ranks.gather(self._random_state())
+        random = {"cpu": torch.get_rng_state()}
+        if self.fabric.device.type == "cuda":
+            random["cuda"] = torch.cuda.get_rng_state(self.fabric.device)
+        random |= {f"own.{i}": generator.get_state() for i, generator in enumerate(self.step.generators)}
+        states = self.ranks.gather(random)
         loss_sum = self.ranks.mean(self.step.loss_sum)
         if not self.ranks.first:
             return
@@ -268,19 +271,6 @@ class _Run:
         )
         now = time.perf_counter()
         self.save_from = now + (now - begin) * (1.0 / self.save_share - 1.0)
-
-    def _random_state(self) -> dict[str, Tensor]:
-        state = {"cpu": torch.get_rng_state()}
-        if self.fabric.device.type == "cuda":
-            state["cuda"] = torch.cuda.get_rng_state(self.fabric.device)
-        return state | {f"own.{i}": generator.get_state() for i, generator in enumerate(self.step.generators)}
-
-    def _set_random_state(self, state: Mapping[str, Tensor]) -> None:
-        torch.set_rng_state(state["cpu"])
-        if self.fabric.device.type == "cuda" and "cuda" in state:
-            torch.cuda.set_rng_state(state["cuda"], self.fabric.device)
-        for number, generator in enumerate(self.step.generators):
-            generator.set_state(state[f"own.{number}"])
 
     def resume(self) -> None:
         """Resume from the checkpoint if there is one, possibly of another number of ranks."""
@@ -329,8 +319,12 @@ class _Run:
         own = groups.get(_random_group(self.fabric.global_rank))
         if own is None:
             self.ranks.separate_seeds(self.step.generators, self.state.step)
-        else:
-            self._set_random_state(own)
+            return
+        torch.set_rng_state(own["cpu"])
+        if self.fabric.device.type == "cuda" and "cuda" in own:
+            torch.cuda.set_rng_state(own["cuda"], self.fabric.device)
+        for number, generator in enumerate(self.step.generators):
+            generator.set_state(own[f"own.{number}"])
 
 
 def _random_group(rank: int) -> str:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from toa._checks import check_choice
 from toa.data import DatasetNotFoundError
-from toa.experiments.paper.published import PublishedNumber, published_numbers
+from toa.experiments.paper import PublishedNumber, published_numbers
 from toa.experiments.protocols import load_protocol
 from toa.experiments.run import Job
 from toa.tasks import TASKS, Protocol
