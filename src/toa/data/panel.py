@@ -197,6 +197,11 @@ def to_numbers(frame: pd.DataFrame, name: str) -> Values:
     if not len(frame.columns):
         raise ValueError(f"{name} must have at least one column of values, got none besides ids and times.")
     for column in frame.columns:
+        if pd.api.types.is_complex_dtype(frame[column]):
+            raise ValueError(
+                f"{name} must be real, got complex numbers in column {str(column)!r}; give the real and the imaginary "
+                "part as two columns. Complex data not supported."
+            )
         if not pd.api.types.is_numeric_dtype(frame[column]) or pd.api.types.is_bool_dtype(frame[column]):
             _raise_not_numeric(frame[column], str(column), name)
     values = frame.to_numpy(dtype=np.float64, na_value=np.nan)  # (T, C)

@@ -1,8 +1,9 @@
-"""Backtest: forecasts from rolling origins compared with the actual values.
+"""Forecasts as tables, and forecasts from rolling origins compared with the actual values.
 
 Alphabet: N windows, P horizon, C columns, Q levels.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +14,7 @@ from jaxtyping import Float64, Int64
 from torch import Tensor
 
 from toa.data.panel import Panel
-from toa.estimators.frames import forecast_columns, id_column, to_native
+from toa.estimators.frames import id_column, to_native
 from toa.estimators.intervals import Prediction
 from toa.tasks.metrics import pinball_error
 
@@ -108,6 +109,42 @@ def measure(
         panel=panel,
         **arrays,
     )
+
+
+def forecast_names(name: str, levels: Sequence[float], interval: bool) -> list[str]:
+    """Result columns of a forecast column: "a", "a_q0.1", "a_lower", "a_upper"."""
+    ends = ("lower", "upper") if interval else ()
+    return [name, *(f"{name}_q{level:g}" for level in levels), *(f"{name}_{end}" for end in ends)]
+
+
+def forecast_columns(
+    found: Mapping[str, np.ndarray], columns: Sequence[str], levels: Sequence[float]
+) -> dict[str, np.ndarray]:
+    """Arrays (N, P, C) and (N, P, Q, C) as columns of a table, see `forecast_names`."""
+    table: dict[str, np.ndarray] = {}
+    for index, name in enumerate(columns):
+        parts = [found["forecast"], *(found["quantiles"][:, :, number] for number in range(len(levels)))]
+        parts += [found[end] for end in ("lower", "upper") if end in found]
+        names = forecast_names(name, levels, "lower" in found)
+        table |= {label: part[:, :, index].ravel() for label, part in zip(names, parts, strict=True)}
+    return table
+
+
+def write_forecast(
+    panel: Panel, parts: Mapping[str, np.ndarray], steps: int, columns: Sequence[str], levels: Sequence[float]
+) -> Any:
+    """Forecasts (S, P, ·) of all series as a frame, or as arrays if the data were arrays."""
+    if panel.backend is None:
+        arrays = [{name: part[index] for name, part in parts.items()} for index in range(len(panel))]
+        results = [one if len(one) > 1 else one["forecast"] for one in arrays]
+        return results[0] if panel.ids == (None,) else results
+    table = id_column(panel, np.repeat(np.arange(len(panel)), steps))
+    if panel.time_column is not None:
+        first, *others = (times for times in panel.next_times(steps) if times is not None)
+        table[panel.time_column] = first.append(others)
+    else:
+        table["step"] = np.tile(np.arange(1, steps + 1), len(panel))
+    return to_native(panel, table | forecast_columns(parts, columns, levels))
 
 
 def first_tested(panel: Panel, index: int, test_size: float | int | None, lookback: int, horizon: int) -> int:

@@ -18,7 +18,7 @@ from toa.data.cases import Cases, fit_scaler, hold_out, pad_cases
 from toa.data.panel import Panel
 from toa.data.scaling import StandardScaler
 from toa.estimators.base import Estimator, attention_spec, check_sample
-from toa.estimators.frames import read_cases, to_native, with_labels
+from toa.estimators.frames import check_results, read_cases, to_native, with_labels
 from toa.estimators.sizes import choose_case_batch, choose_classifier, choose_epochs
 from toa.models import build_classifier
 from toa.tasks.classify import classification_loss, classify, validation_error
@@ -105,6 +105,8 @@ class Classifier(ClassifierMixin, Estimator):  # type: ignore[misc]
                 f"y must have a class with at least two cases, got {len(labels)} cases of as many classes; is it "
                 "continuous, a number to predict?"
             )
+        check_results(replace(panel, time_column=None), list(map(str, self.classes_)))
+        check_results(replace(panel, time_column=None), ("prediction",))
         self.columns_ = panel.columns
         self.length_ = max(panel.lengths)
         if self.length is not None:

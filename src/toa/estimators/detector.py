@@ -19,7 +19,7 @@ from toa.data.panel import Id, Missing, Panel, Values
 from toa.data.scaling import StandardScaler
 from toa.data.windows import SeriesWindows
 from toa.estimators.base import Estimator, attention_spec, sample_rows
-from toa.estimators.frames import columns_by_row, is_frame, match_panel, read_panel, to_native
+from toa.estimators.frames import check_results, columns_by_row, is_frame, match_panel, read_panel, to_native
 from toa.estimators.sizes import choose_epochs, choose_reconstructor, choose_stride, choose_window
 from toa.models import build_reconstructor
 from toa.tasks.anomaly import (
@@ -250,6 +250,7 @@ class AnomalyDetector(Estimator):
         check_fraction("validation_share", self.validation_share)
         if not self.contamination > 0.0:
             raise ValueError(f"contamination must lie in (0, 1), got {self.contamination}.")
+        check_results(panel, ("score", "anomaly"))
         self.columns_, self.freq_ = panel.columns, panel.freq
         longest = max(panel.lengths)
         self.window_ = choose_window(self.window, longest)

@@ -18,10 +18,10 @@ from toa._checks import check_at_least, check_choice
 from toa.data.panel import Panel
 from toa.data.scaling import StandardScaler
 from toa.data.windows import Windows, place_series, window_starts
-from toa.estimators.backtest import Backtest, first_tested, measure
+from toa.estimators.backtest import Backtest, first_tested, forecast_names, measure, write_forecast
 from toa.estimators.base import Estimator, attention_spec, sample_rows
 from toa.estimators.covariates import Covariates
-from toa.estimators.frames import is_frame, match_panel, read_panel, write_forecast
+from toa.estimators.frames import check_results, is_frame, match_panel, read_panel
 from toa.estimators.intervals import (
     HorizonModel,
     UnitsModel,
@@ -134,6 +134,8 @@ class Forecaster(Estimator):
         self.columns_ = tuple(column for column in panel.columns if column not in self.covariates)
         if not self.columns_:
             raise ValueError("data must have a column to forecast, got only covariates; name fewer covariates.")
+        names = [name for column in self.columns_ for name in self._result_names(column)]
+        check_results(panel, names if panel.time_column else ["step", *names])
         self.ids_, self.freq_, self.time_ = panel.ids, panel.freq, panel.time_column
         borders = [rows - max(self.horizon, int(rows * self.validation_share)) for rows in panel.lengths]
         self.lookback_ = choose_lookback(min(borders), self.horizon) if self.lookback is None else int(self.lookback)
@@ -216,6 +218,8 @@ class Forecaster(Estimator):
         self._check_fitted("backtested")
         check_at_least("stride", stride, 1)
         panel = self._read_fitted(data)
+        names = [name for column in self.columns_ for name in (f"{column}_actual", *self._result_names(column))]
+        check_results(panel, [*(() if panel.time_column else ("row",)), "origin", "step", *names])
         sizes = self.lookback_, self.horizon
         targets = [(first_tested(panel, index, test_size, *sizes), rows) for index, rows in enumerate(panel.lengths)]
         starts, owners = window_starts(panel.lengths, targets, *sizes, stride=stride)
@@ -279,6 +283,9 @@ class Forecaster(Estimator):
         for name, share in shares.items():
             if not 0.0 < share < 1.0:
                 raise ValueError(f"{name} must lie in (0, 1), got {share}.")
+
+    def _result_names(self, column: str) -> list[str]:
+        return forecast_names(column, self.quantiles, self.interval is not None)
 
     def _read(self, data: Any, freq: str | int | None) -> Panel:
         if not is_frame(data):

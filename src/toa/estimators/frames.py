@@ -142,7 +142,9 @@ def read_cases(
     if id is None:
         columns = frame.columns if values is None else [_column(frame, wanted, name) for wanted in values]
         table = pd.DataFrame({str(column): frame.get_column(column).to_numpy() for column in columns})
-        return _read_case_arrays(to_numbers(table, name), None if labels is None else np.asarray(labels), missing, name)
+        return _read_case_arrays(
+            to_numbers(table, name), None if labels is None else _label_array(labels, name), missing, name
+        )
     panel = read_panel(frame.to_native(), id=id, time=time, values=values, missing=missing, name=name)
     if labels is None:
         return panel
@@ -157,7 +159,7 @@ def with_labels(panel: Panel, y: Any, name: str = "y") -> Panel:
             if one not in y:
                 raise ValueError(f"{name} must have a label for each case, got none for case {one!r}; add it.")
         y = [y[one] for one in panel.ids]
-    labels = np.asarray(y)
+    labels = _label_array(y, name)
     if labels.ndim == 2 and labels.shape[1] == 1:
         text = f"A column-vector {name} was passed when a 1d array was expected; its only column is used."
         warnings.warn(text, DataConversionWarning, stacklevel=4)
@@ -170,6 +172,22 @@ def with_labels(panel: Panel, y: Any, name: str = "y") -> Panel:
     if len(labels) != len(panel):
         raise ValueError(f"{name} must have a label for each of the {len(panel)} cases, got {len(labels)}.")
     return replace(panel, labels=labels)
+
+
+def _label_array(labels: Any, name: str) -> np.ndarray:
+    """Labels as an array; raises ValueError for text beside other types, which numpy would turn into text."""
+    made = np.asarray(labels)
+    if made.dtype == object or not hasattr(labels, "dtype"):
+        found = [label for label in np.asarray(labels, dtype=object).ravel() if not pd.isna(label)]
+        text = [label for label in found if isinstance(label, str)]
+        if text and len(text) < len(found):
+            raise ValueError(
+                f"{name} must have labels of one type, got text such as {text[0]!r} beside other values; "
+                "convert all labels to text, or all to numbers."
+            )
+    if np.iscomplexobj(made):
+        raise ValueError(f"{name} must have labels that are text, booleans or real numbers, got {made.dtype}.")
+    return made
 
 
 def match_panel(panel: Panel, columns: Sequence[str], ids: Collection[Id] | None) -> Panel:
@@ -220,36 +238,17 @@ def columns_by_row(panel: Panel, parts: Sequence[Mapping[str, np.ndarray]]) -> d
     return columns
 
 
-def forecast_columns(
-    found: Mapping[str, np.ndarray], columns: Sequence[str], levels: Sequence[float]
-) -> dict[str, np.ndarray]:
-    """Arrays (N, P, C) and (N, P, Q, C) as columns of a table: "a", "a_q0.1", "a_lower", "a_upper"."""
-    table = {}
-    for index, name in enumerate(columns):
-        table[name] = found["forecast"][:, :, index].ravel()
-        for number, level in enumerate(levels):
-            table[f"{name}_q{level:g}"] = found["quantiles"][:, :, number, index].ravel()
-        for end in ("lower", "upper"):
-            if end in found:
-                table[f"{name}_{end}"] = found[end][:, :, index].ravel()
-    return table
-
-
-def write_forecast(
-    panel: Panel, parts: Mapping[str, np.ndarray], steps: int, columns: Sequence[str], levels: Sequence[float]
-) -> Any:
-    """Forecasts (S, P, ·) of all series as a frame, or as arrays if the data were arrays."""
-    if panel.backend is None:
-        arrays = [{name: part[index] for name, part in parts.items()} for index in range(len(panel))]
-        results = [one if len(one) > 1 else one["forecast"] for one in arrays]
-        return results[0] if panel.ids == (None,) else results
-    table = id_column(panel, np.repeat(np.arange(len(panel)), steps))
-    if panel.time_column is not None:
-        first, *others = (times for times in panel.next_times(steps) if times is not None)
-        table[panel.time_column] = first.append(others)
-    else:
-        table["step"] = np.tile(np.arange(1, steps + 1), len(panel))
-    return to_native(panel, table | forecast_columns(parts, columns, levels))
+def check_results(panel: Panel, names: Sequence[str]) -> None:
+    """Raise ValueError if two columns of a result would have one name; results of arrays have no names."""
+    taken = {name for name in (panel.id_column, panel.time_column) if panel.backend is not None and name is not None}
+    for name in names if panel.backend is not None else ():
+        if name in taken:
+            raise ValueError(
+                f"data must have columns whose results have different names, got two results named {name!r}; rename "
+                "the columns (results have the endings _lower, _upper, _q0.1 and _actual, and the names step, score, "
+                "anomaly and prediction)."
+            )
+        taken.add(name)
 
 
 def id_column(panel: Panel, indices: np.ndarray) -> dict[str, Any]:
@@ -274,7 +273,7 @@ def _numbers(arrays: Sequence[np.ndarray], names: Sequence[str], name: str) -> V
 def _open(data: Any, name: str) -> Any:
     """A narwhals frame."""
     try:
-        return nw.from_native(data, eager_only=True)
+        frame = nw.from_native(data, eager_only=True)
     except TypeError:
         remedy = "; collect it first" if hasattr(data, "collect") else ""
         remedy = "; sparse data must be dense: call toarray() on it" if hasattr(data, "toarray") else remedy
@@ -282,15 +281,17 @@ def _open(data: Any, name: str) -> Any:
             f"{name} must be a pandas, polars or arrow frame, an array, or a list of arrays, got "
             f"{type(data).__name__}{remedy}."
         ) from None
+    # as text: 0 and "0" would be one column of a result
+    names = pd.Index(list(map(str, frame.columns)), dtype=object)
+    if not names.is_unique:
+        raise ValueError(f"{name} must have each column once, got {names[names.duplicated()][0]!r} twice; rename one.")
+    return frame
 
 
 def _open_series(data: Any, time: str | None, taken: Sequence[str | None], name: str) -> tuple[Any, str | None, bool]:
     """A narwhals frame, the name of its time column, and whether that was the index; `taken` are other columns."""
     frame = _open(data, name)
     if isinstance(data, pd.DataFrame):
-        if not data.columns.is_unique:
-            twice = data.columns[data.columns.duplicated()][0]
-            raise ValueError(f"{name} must have each column once, got {twice!r} twice; rename one.")
         if isinstance(data.index, pd.MultiIndex | pd.PeriodIndex):
             raise ValueError(
                 f"{name} must have ids and dates in columns, got a {type(data.index).__name__}; call reset_index() "
