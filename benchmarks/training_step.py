@@ -28,8 +28,9 @@ from toa._console import make_table
 from toa.data import Windows, mark_names
 from toa.experiments.records import Record
 from toa.nn import Attention
+from toa.tasks.base import TaskData
 from toa.tasks.distributed import numerics, resolve_device
-from toa.tasks.forecast import ForecastRun, build_model
+from toa.tasks.forecast import FORECASTING, ForecastRun
 from toa.tasks.step import ShuffledBatches, free_workspaces
 from toa_bench.op_cost import OpCase, check_accuracy
 from toa_bench.peer import PeerSystem, check_peer, missing_packages
@@ -109,7 +110,7 @@ def random_batches(config: ForecastRun, channels: int, device: torch.device) -> 
 
 def objection_to(config: ForecastRun, channels: int, device: torch.device) -> str | None:
     """How the attention of a run is less accurate than the reference; None if it is not."""
-    model = build_model(config, channels).to(device)
+    model = FORECASTING.build(config, TaskData(channels=channels)).to(device)
     layer = next(module for module in model.modules() if isinstance(module, Attention))
     case = OpCase(
         system=layer.chosen_backend(),

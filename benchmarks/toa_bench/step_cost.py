@@ -10,8 +10,9 @@ from torch import nn
 
 from toa.experiments.protocols import resolve
 from toa.nn import Attention
+from toa.tasks.base import TaskData
 from toa.tasks.distributed import make_fabric
-from toa.tasks.forecast import ForecastRun, build_model, forecast_loss
+from toa.tasks.forecast import FORECASTING, ForecastRun, forecast_loss
 from toa.tasks.step import ShuffledBatches
 from toa.tasks.training import time_steps
 
@@ -81,7 +82,7 @@ class OwnSystem:
         self._fabric = make_fabric(device, precision=config.precision)
         self._memory = PeakMemory(device)
         self._batches = make_batches()
-        self._model = build_model(config, channels)
+        self._model = FORECASTING.build(config, TaskData(channels=channels))
 
     def time_steps(self, steps: int, warmup: int) -> list[float]:
         """Seconds of each of `steps` steps, after `warmup` steps that do not count."""

@@ -14,7 +14,8 @@ from tests.cli.test_app import call
 from tests.support import ROOT, message
 from toa.experiments.step_run import ROWS
 from toa.report.evidence import read_evidence
-from toa.tasks.forecast import build_model
+from toa.tasks.base import TaskData
+from toa.tasks.forecast import FORECASTING
 from toa_bench.efficiency import EfficiencyRun, row_config, row_records, run_efficiency
 from toa_bench.peer import peer_arguments
 from toa_bench.step_cost import PeakMemory, StepCost
@@ -42,7 +43,7 @@ def test_the_table_has_the_papers_ten_rows():
 def test_every_row_is_a_complete_run_on_etth1(name):
     config = row_config(name, tf32=False)
     assert (config.name, config.dataset, config.horizon, config.tf32) == (name, "ETTh1", 96, False)
-    model = build_model(config, 7)
+    model = FORECASTING.build(config, TaskData(channels=7))
     assert sum(parameter.numel() for parameter in model.parameters()) > 500_000
     assert peer_arguments(config, 7)["d_model"] == config.model["embed_dim"]
 

@@ -178,7 +178,7 @@ def test_saved_estimators_are_explained(tmp_path):
     assert (tmp_path / "hub" / "explain" / "index.html").exists()
     code, text = call("explain", tmp_path / "detector.toa", "--data", tmp_path / "rows.csv", "--sample", 99)
     assert code == 2
-    assert "sample must be below 53, the number of windows in the data, got 99" in text
+    assert "sample must be below 53, the number of windows or cases, got 99" in text
 
 
 def test_a_path_that_is_not_a_model_prints_an_error(tmp_path, forecast):

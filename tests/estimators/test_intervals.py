@@ -1,3 +1,6 @@
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -7,8 +10,9 @@ from torch import Tensor
 
 from tests.support import assert_near
 from toa.data.windows import Windows, window_starts
-from toa.estimators.intervals import HorizonModel, UnitsModel, horizon_error, horizon_loss, spread
+from toa.estimators.intervals import HorizonForecasting, HorizonModel, UnitsModel, spread
 from toa.models import ForecastModel, build_forecaster
+from toa.tasks.distributed import make_fabric
 from toa.tasks.metrics import pinball_error
 
 
@@ -67,7 +71,8 @@ def test_the_penalty_of_a_model_is_in_the_loss() -> None:
     model = HorizonModel(inner.train(), levels=1, features=0, channels=2)
     x, y = torch.randn(3, 16, 2), torch.randn(3, 4, 2)
     torch.manual_seed(0)
-    loss = horizon_loss(horizon_error("mae", None))(model, x, y)
+    config: Any = SimpleNamespace(levels=(), loss="mae")
+    loss = HorizonForecasting().loss(config, make_fabric(torch.device("cpu")))(model, x, y)
     torch.manual_seed(0)
     forecast, penalty = inner.forecast_and_penalty(x)  # type: ignore[operator]
     assert penalty.item() > 0

@@ -21,6 +21,7 @@ from toa.data.classification import (
 from toa.data.collections import COLLECTIONS, Collection, CollectionSpec, load_collection, read_tsf
 from toa.data.download import fetch
 from toa.data.forecast import ForecastData, load_forecast
+from toa.data.frequency import mark_names, time_marks
 from toa.data.location import (
     ChecksumError,
     DatasetNotFoundError,
@@ -30,7 +31,6 @@ from toa.data.location import (
     locate,
     verify,
 )
-from toa.data.marks import mark_names, time_marks
 from toa.data.panel import Panel
 from toa.data.scaling import StandardScaler
 from toa.data.splits import SPLIT_RULES, Segment, Split, split_rows

@@ -12,7 +12,7 @@ from typing import Any
 
 from toa._checks import check_at_least, check_choice
 from toa._registry import Registry
-from toa.data.marks import FREQUENCIES
+from toa.data.frequency import FREQUENCIES
 from toa.data.panel import FILLS
 from toa.data.splits import SPLIT_RULES
 

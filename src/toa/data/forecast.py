@@ -8,9 +8,9 @@ import torch
 
 from toa._checks import check_choice
 from toa.data.catalogue import DATASETS, DatasetSpec
+from toa.data.frequency import FREQUENCIES, time_marks
 from toa.data.location import checksum, locate
 from toa.data.location import verify as verify_file
-from toa.data.marks import FREQUENCIES, time_marks
 from toa.data.scaling import StandardScaler
 from toa.data.splits import Split, split_rows
 from toa.data.tables import read_csv_series, read_dataset
@@ -40,6 +40,11 @@ class ForecastData:
     scaler: StandardScaler
     checksum: str
     subset: bool
+
+    @property
+    def channels(self) -> int:
+        """Number of channels."""
+        return len(self.columns)
 
 
 def load_forecast(

@@ -1,11 +1,16 @@
-"""The frequency of time stamps: infer it, check it, continue it. Stamps are dates or integers."""
+"""The frequency of time stamps, dates or integers: infer it, check it, continue it. Time marks: features of each date.
 
-from collections.abc import Iterator
+Marks are scaled to [-0.5, 0.5] (the field's "timeF", after GluonTS).
+"""
+
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Bool, Int64
+from jaxtyping import Bool, Float64, Int64
 from pandas.tseries.frequencies import to_offset
+
+from toa._checks import check_choice
 
 # a pandas offset alias, or the step of integers
 Frequency = str | int
@@ -14,6 +19,19 @@ _DAY = 86_400 * 10**9
 # steps of varying length, tried for steps of at least 28 days
 _CALENDAR = ("MS", "ME", "BMS", "BME", "QS", "QE", "YS", "YE")
 _WEEKDAYS = 5
+
+# frequencies of benchmark data
+FREQUENCIES = ("5min", "10min", "15min", "h", "D", "W")
+# each counts from 0 to its largest value
+_FEATURES: dict[str, tuple[Callable[[pd.DatetimeIndex], "pd.Index[int]"], int]] = {
+    "minute-of-hour": (lambda dates: dates.minute, 59),
+    "hour-of-day": (lambda dates: dates.hour, 23),
+    "day-of-week": (lambda dates: dates.day_of_week, 6),
+    "day-of-month": (lambda dates: dates.day - 1, 30),
+    "day-of-year": (lambda dates: dates.day_of_year - 1, 365),
+    "week-of-year": (lambda dates: dates.isocalendar().week - 1, 52),
+}
+_DAY_MARKS = ("day-of-week", "day-of-month", "day-of-year")
 
 
 def find_grid(
@@ -87,6 +105,27 @@ def calendar_of(freq: Frequency | None) -> str:
     if step < _DAY:
         return "h" if step % (3600 * 10**9) == 0 else "5min"
     return "D" if step < 7 * _DAY else "W"
+
+
+def mark_names(freq: str = "h") -> tuple[str, ...]:
+    """Names of the marks of a frequency, in order."""
+    check_choice("freq", freq, FREQUENCIES)
+    if freq == "W":
+        return ("day-of-month", "week-of-year")
+    if freq == "D":
+        return _DAY_MARKS
+    hourly = ("hour-of-day", *_DAY_MARKS)
+    return hourly if freq == "h" else ("minute-of-hour", *hourly)
+
+
+def time_marks(dates: pd.DatetimeIndex, freq: str = "h") -> Float64[np.ndarray, "t f"]:
+    """Marks (T, F) of T dates.
+
+    The scripts of the field use freq="h" (four marks) for data of any frequency.
+    """
+    marks = [_FEATURES[name] for name in mark_names(freq)]
+    columns = [np.asarray(feature(dates), dtype=np.float64) / most - 0.5 for feature, most in marks]
+    return np.stack(columns, axis=1)  # (T, F)
 
 
 def _check_frequency(freq: object) -> Frequency:

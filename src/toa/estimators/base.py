@@ -4,8 +4,11 @@ A subclass follows scikit-learn: its constructor stores the arguments unchanged,
 `sklearn.base.clone` work, and `fit` sets attributes that end in "_", among them `model_`. It also defines:
 
     _kind = "guess"                            # name of the estimator in files
+    _task = TASKS["forecast"]                  # the task that builds and trains the model
+    _training = {"schedule": "cosine"}         # fields of its TrainingConfig that are not parameters
     _facts = ("threshold_",)                   # fitted attributes that JSON can hold
-    def _build(self): ...                      # the untrained model, from parameters and fitted attributes
+    def _fields(self): return {"horizon": 3}   # further fields of the task's config
+    def _data(self, train, val): ...           # the TaskData, also without windows
     def _state(self): return tensors, facts    # everything else to save
     def _restore(self, tensors, facts): ...    # set the attributes of `_state` before the model is built
     def run_sample(self, data, index): ...     # apply the model to one window or case
@@ -13,7 +16,7 @@ A subclass follows scikit-learn: its constructor stores the arguments unchanged,
 
 import json
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,15 +28,14 @@ from sklearn.base import BaseEstimator
 from sklearn.exceptions import NotFittedError
 from torch import Tensor, nn
 
-from toa._checks import check_at_least, check_choice
+from toa._checks import check_choice
 from toa.data.panel import Missing
 from toa.estimators.saving import CONFIG, load_file, load_folder, save_file, save_folder
 from toa.nn import AttentionSpec
+from toa.tasks.base import Task, TaskData, check_sample
 from toa.tasks.checkpoint import Checkpoint, load_checkpoint
 from toa.tasks.distributed import make_fabric, resolve_device
 from toa.tasks.optimization import TrainingConfig
-from toa.tasks.step import Batches
-from toa.tasks.training import TrainingState, train
 
 # keeps scores bounded for any data; the default of the layer is the formula as printed in the paper
 _NORMS = {"toa-relu": {"score_norm": "rms"}, "toa-gated": {"score_norm": "rms", "gate_norm": "rms"}}
@@ -45,6 +47,8 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
 
     _kinds: ClassVar[dict[str, type["Estimator"]]] = {}
     _kind: ClassVar[str]
+    _task: ClassVar[Task]
+    _training: ClassVar[Mapping[str, Any]]
     _facts: ClassVar[tuple[str, ...]]
 
     settings: Mapping[str, Any] | None = None
@@ -61,8 +65,12 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         Estimator._kinds[cls._kind] = cls
 
     @abstractmethod
-    def _build(self) -> nn.Module:
-        """The untrained model."""
+    def _fields(self) -> dict[str, Any]:
+        """Fields of the task's config that other tasks do not have."""
+
+    @abstractmethod
+    def _data(self, train: Any = None, val: Any = None) -> TaskData:
+        """The windows or cases, with the sizes that the model depends on."""
 
     @abstractmethod
     def _state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -148,10 +156,28 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
             ) from None
         return made
 
+    def _config(self, *, epochs: int = 1, batch_size: int = 1) -> Any:
+        """Config of the task; epochs and batch size matter only in training."""
+        own: Any = self
+        attention = self.architecture_.get("attention", own.attention)
+        return self._task.config(
+            protocol="",
+            dataset="",
+            backbone=self.architecture_["backbone"],
+            attention=None if attention is None else attention_spec(attention),
+            model=self.architecture_["settings"],
+            training=TrainingConfig(
+                epochs=epochs, learning_rate=own.learning_rate, patience=own.patience, **self._training
+            ),
+            batch_size=batch_size,
+            seed=self.seed,
+            **self._fields(),
+        )
+
     def _build_with(self, weights: Mapping[str, Tensor], device: torch.device) -> nn.Module:
         """The model with these weights, in evaluation mode."""
         with torch.random.fork_rng(devices=[]):
-            model = self._build()
+            model = self._task.build(self._config(), self._data())
         try:
             model.load_state_dict(weights)
         except RuntimeError as error:
@@ -161,35 +187,21 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
             ) from None
         return model.to(device).eval()
 
-    def _fit_model(
-        self,
-        batches: Batches,
-        loss: Callable[..., Tensor],
-        config: TrainingConfig,
-        *,
-        validate: Callable[[nn.Module], float] | None,
-        description: str,
-    ) -> TrainingState:
-        """Build and train `model_` without changing the global random state.
-
-        `validate` returns the validation loss that selects the epoch; None trains to the end.
-        """
-        check_at_least("seed", self.seed, 0)
+    def _fit_model(self, data: TaskData, *, epochs: int, batch_size: int, title: str = "") -> float | None:
+        """Train `model_` by the task, without changing the global random state; the best validation loss, if any."""
+        config = self._config(epochs=epochs, batch_size=batch_size)
         fabric = make_fabric(resolve_device(self.device))
         devices = [fabric.device] if fabric.device.type == "cuda" else []
+        title = title or self._kind
         if self.progress:
             from toa._console import show_epochs
         with (
             torch.random.fork_rng(devices=devices),
-            show_epochs(description) if self.progress else nullcontext() as observe,
+            show_epochs(title) if self.progress else nullcontext() as observe,
         ):
-            torch.manual_seed(self.seed)
-            model = self._build()
-            state = train(
-                model, batches, loss, config, fabric=fabric, key=description, validate=validate, observe=observe
-            )
+            model, state, _ = self._task.fit(config, data, fabric, key=title, observe=observe)
         self.model_: nn.Module = model.eval()
-        return state
+        return state.best
 
     def _check_fitted(self, done: str) -> None:
         if not hasattr(self, "model_"):
@@ -229,15 +241,8 @@ def attention_spec(attention: str | Mapping[str, Any]) -> AttentionSpec:
 def sample_rows(data: Any, id: str | None, index: int, length: int) -> Any:
     """`length` rows of the first series of a pandas frame, from row `index` on."""
     rows = data if id is None else data[data[id] == data[id].iloc[0]]
-    check_sample(index, len(rows) - length + 1, "windows")
+    check_sample(index, max(0, len(rows) - length + 1))
     return rows.iloc[index : index + length]
-
-
-def check_sample(index: int, count: int, what: str) -> None:
-    """Raise ValueError for a window or case that the data do not have."""
-    check_at_least("sample", index, 0)
-    if index >= count:
-        raise ValueError(f"sample must be below {max(0, count)}, the number of {what} in the data, got {index}.")
 
 
 def _download(name: str, revision: str | None) -> Path:

@@ -5,26 +5,24 @@ Alphabet: n cases, L longest length, l length of a case, C channels, K classes.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
 from jaxtyping import Float64
 from sklearn.base import ClassifierMixin
-from torch import Tensor, nn
+from torch import Tensor
 
 from toa._checks import check_at_least, check_fraction
 from toa.data.cases import Cases, fit_scaler, hold_out, pad_cases
 from toa.data.panel import Panel
 from toa.data.scaling import StandardScaler
-from toa.estimators.base import Estimator, attention_spec, check_sample
+from toa.estimators.base import Estimator
 from toa.estimators.frames import check_results, read_cases, to_native, with_labels
 from toa.estimators.sizes import choose_case_batch, choose_classifier, choose_epochs
-from toa.models import build_classifier
-from toa.tasks.classify import classification_loss, classify, validation_error
+from toa.tasks.base import TASKS, TaskData, check_sample
+from toa.tasks.classify import classify
 from toa.tasks.distributed import resolve_device
-from toa.tasks.optimization import TrainingConfig
-from toa.tasks.step import ShuffledBatches
 
 # fewer held-out cases are too few to select an epoch
 _LEAST_HELD = 4
@@ -71,6 +69,8 @@ class Classifier(ClassifierMixin, Estimator):  # type: ignore[misc]
     """
 
     _kind = "classifier"
+    _task = TASKS["classify"]
+    _training: ClassVar[Mapping[str, Any]] = {"schedule": "cosine", "clip_norm": 4.0}
     _facts = ("length_", "validation_", "architecture_")
 
     _: KW_ONLY
@@ -142,10 +142,10 @@ class Classifier(ClassifierMixin, Estimator):  # type: ignore[misc]
         """Classify one case of a pandas frame or a list, see `Estimator.run_sample`."""
         if isinstance(data, pd.DataFrame) and self.id is not None:
             ids = data[self.id].unique()
-            check_sample(index, len(ids), "cases")
+            check_sample(index, len(ids))
             self.predict(data[data[self.id] == ids[index]])
             return
-        check_sample(index, len(data), "cases")
+        check_sample(index, len(data))
         self.predict(data.iloc[[index]] if isinstance(data, pd.DataFrame) else [data[index]])
 
     def _read(self, data: Any) -> Panel:
@@ -185,8 +185,6 @@ class Classifier(ClassifierMixin, Estimator):  # type: ignore[misc]
         labels = [int(codes[index]) for index in indices]
         return pad_cases(chosen, labels, self.length_, masked=masked, device=resolve_device(self.device))
 
-    # model and training: the only calls of toa.models and toa.tasks
-
     def _train(self, panel: Panel, codes: np.ndarray) -> None:
         backbone, sizes = choose_classifier(self.backbone, self.length_)
         self.architecture_: dict[str, Any] = {"backbone": backbone, "settings": sizes | dict(self.settings or {})}
@@ -195,29 +193,17 @@ class Classifier(ClassifierMixin, Estimator):  # type: ignore[misc]
         if self.validation_share and self.validation_share * counts[counts > 1].sum() >= _LEAST_HELD:
             kept, held = hold_out(codes.tolist(), self.validation_share, self.seed)
         self.scaler_ = fit_scaler([panel.values[index] for index in kept], "X")
-        val = self._to_cases(panel, codes, held) if held else None
+        data = self._data(self._to_cases(panel, codes, kept), self._to_cases(panel, codes, held) if held else None)
         batch_size = choose_case_batch(self.batch_size, len(kept))
-        batches = ShuffledBatches(self._to_cases(panel, codes, kept), batch_size, seed=self.seed)
-        config = TrainingConfig(
-            epochs=choose_epochs(self.epochs, batches.steps_per_epoch),
-            learning_rate=self.learning_rate,
-            schedule="cosine",
-            patience=self.patience,
-            clip_norm=4.0,
-        )
-        validate = None if val is None else lambda model: validation_error(model, val)
-        state = self._fit_model(batches, classification_loss, config, validate=validate, description=self._kind)
-        self.validation_ = None if state.best is None else 1.0 - state.best
+        best = self._fit_model(data, epochs=choose_epochs(self.epochs, len(kept), batch_size), batch_size=batch_size)
+        self.validation_ = None if best is None else 1.0 - best
 
-    def _build(self) -> nn.Module:
-        return build_classifier(
-            self.architecture_["backbone"],
-            lookback=self.length_,
-            channels=len(self.columns_),
-            num_classes=len(self.classes_),
-            attention=attention_spec(self.attention),
-            settings=self.architecture_["settings"],
-        )
+    def _fields(self) -> dict[str, Any]:
+        return {"evaluation": "strict"}
+
+    def _data(self, train: Any = None, val: Any = None) -> TaskData:
+        sizes: dict[str, Any] = {"length": self.length_, "classes": self.classes_}
+        return TaskData(channels=len(self.columns_), train=train, val=val, **sizes)
 
     def _probabilities(self, X: Any) -> tuple[Panel, Float64[np.ndarray, "n k"]]:
         panel = self._read_fitted(X)

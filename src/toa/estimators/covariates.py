@@ -11,8 +11,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float64
 
-from toa.data.frequency import calendar_of
-from toa.data.marks import mark_names, time_marks
+from toa.data.frequency import calendar_of, mark_names, time_marks
 from toa.data.panel import Panel
 from toa.data.scaling import StandardScaler
 from toa.estimators.frames import is_frame, read_panel

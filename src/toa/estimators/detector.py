@@ -5,33 +5,26 @@ Alphabet: L window length, C channels, T rows, S series.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Float64
-from torch import Tensor, nn
+from torch import Tensor
 
 from toa._checks import check_fraction
 from toa.data.frequency import continue_times
 from toa.data.panel import Id, Missing, Panel, Values
 from toa.data.scaling import StandardScaler
 from toa.data.windows import SeriesWindows
-from toa.estimators.base import Estimator, attention_spec, sample_rows
+from toa.estimators.base import Estimator, sample_rows
 from toa.estimators.frames import check_results, columns_by_row, is_frame, match_panel, read_panel, to_native
 from toa.estimators.sizes import choose_epochs, choose_reconstructor, choose_stride, choose_window
-from toa.models import build_reconstructor
-from toa.tasks.anomaly import (
-    evaluate_reconstruction,
-    reconstruction_loss,
-    score_ends,
-    score_series,
-)
+from toa.tasks.anomaly import score_ends, score_series
+from toa.tasks.base import TASKS, TaskData
 from toa.tasks.detection import point_metrics, undefined
 from toa.tasks.distributed import resolve_device
-from toa.tasks.optimization import TrainingConfig
-from toa.tasks.step import ShuffledBatches
 
 
 @dataclass(eq=False, repr=False)
@@ -77,6 +70,8 @@ class AnomalyDetector(Estimator):
     """
 
     _kind = "anomaly detector"
+    _task = TASKS["anomaly"]
+    _training: ClassVar[Mapping[str, Any]] = {"schedule": "cosine", "clip_norm": 1.0}
     _facts = ("freq_", "window_", "threshold_", "stream_threshold_", "validation_", "architecture_")
 
     _: KW_ONLY
@@ -243,8 +238,6 @@ class AnomalyDetector(Estimator):
         scaler = self.scalers_[None] if None in self.scalers_ else self.scalers_[one]
         return torch.from_numpy(scaler.transform(values).astype(np.float32)).to(resolve_device(self.device))
 
-    # model and training: the only calls of toa.models and toa.tasks
-
     def _fit(self, panel: Panel) -> None:
         check_fraction("contamination", self.contamination)
         check_fraction("validation_share", self.validation_share)
@@ -270,39 +263,24 @@ class AnomalyDetector(Estimator):
             border = len(one) - max(self.window_, int(len(one) * self.validation_share))
             train.append(one[:border] if border >= self.window_ else one)
             held += [one[border:]] if border >= self.window_ else []
-        windows = SeriesWindows(train, self.window_, stride=self._training_stride(train))
-        val = SeriesWindows(held, self.window_, stride=self._stride)
-        batches = ShuffledBatches(windows, self.batch_size, seed=self.seed)
-        config = TrainingConfig(
-            epochs=choose_epochs(self.epochs, batches.steps_per_epoch),
-            learning_rate=self.learning_rate,
-            schedule="cosine",
-            patience=self.patience,
-            clip_norm=1.0,
+        data = self._data(
+            SeriesWindows(train, self.window_, stride=self._training_stride(train)),
+            SeriesWindows(held, self.window_, stride=self._stride),
         )
-        state = self._fit_model(
-            batches,
-            reconstruction_loss,
-            config,
-            validate=lambda model: evaluate_reconstruction(model, val),
-            description=self._kind,
-        )
-        assert state.best is not None
-        self.validation_ = state.best
+        epochs = choose_epochs(self.epochs, len(data.train), self.batch_size)
+        self.validation_ = self._fit_model(data, epochs=epochs, batch_size=self.batch_size)
         share = 100.0 * (1.0 - self.contamination)
         self.threshold_ = float(np.percentile(np.concatenate([self._score(one) for one in series]), share))
         ends = score_ends(self.model_, SeriesWindows(series, self.window_, stride=self._training_stride(series)))
         self.stream_threshold_ = float(np.percentile(ends, share))
         self.reset_stream()
 
-    def _build(self) -> nn.Module:
-        return build_reconstructor(
-            self.architecture_["backbone"],
-            lookback=self.window_,
-            channels=len(self.columns_),
-            attention=attention_spec(self.attention),
-            settings=self.architecture_["settings"],
-        )
+    def _fields(self) -> dict[str, Any]:
+        ratio = 100.0 * self.contamination
+        return {"lookback": self.window_, "window_stride": self._stride, "anomaly_ratio": ratio}
+
+    def _data(self, train: Any = None, val: Any = None) -> TaskData:
+        return TaskData(channels=len(self.columns_), train=train, val=val)
 
     def _training_stride(self, series: Sequence[Tensor]) -> int:
         return choose_stride(sum(len(one) - self.window_ + 1 for one in series), len(self.columns_))

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -23,24 +23,23 @@ from toa.estimators.base import Estimator, attention_spec, sample_rows
 from toa.estimators.covariates import Covariates
 from toa.estimators.frames import check_results, is_frame, match_panel, read_panel
 from toa.estimators.intervals import (
+    HorizonForecasting,
     HorizonModel,
     UnitsModel,
     conformal_width,
-    horizon_error,
-    horizon_loss,
     spread,
 )
 from toa.estimators.sizes import choose_lookback, choose_schedule, choose_settings
-from toa.models import BACKBONES, backbone_names, build_forecaster
+from toa.models import BACKBONES, backbone_names
+from toa.tasks.base import TaskData
 from toa.tasks.distributed import resolve_device
-from toa.tasks.forecast import inputs_and_targets
+from toa.tasks.forecast import evaluation_batches
 from toa.tasks.metrics import FORECAST_METRICS
-from toa.tasks.optimization import TrainingConfig
-from toa.tasks.step import ShuffledBatches
 
 _ATTENTION = "toa-softmax"
 # largest number of held-out windows times columns; if there are more, every second, third, … window is used
 _HELD = 60_000
+# windows per batch without gradients
 _BATCH = 512
 
 
@@ -99,6 +98,8 @@ class Forecaster(Estimator):
     """
 
     _kind = "forecaster"
+    _task = HorizonForecasting()
+    _training: ClassVar[Mapping[str, Any]] = {"schedule": "onecycle", "weight_decay": 0.01, "clip_norm": 4.0}
     _facts = ("lookback_", "freq_", "time_", "validation_", "architecture_", "schedule_")
 
     horizon: int
@@ -149,7 +150,13 @@ class Forecaster(Estimator):
         self.known_ = Covariates.fit(panel, calendar=self.calendar, covariates=self.covariates, borders=borders)
         self.architecture_ = self._choose_architecture()
         train, held = self._scale_and_split(panel, borders)
-        self._train(train, held)
+        self.schedule_ = choose_schedule(len(train), len(self.columns_), batch_size=self.batch_size, epochs=self.epochs)
+        self.validation_ = self._fit_model(
+            self._data(train, held),
+            epochs=self.schedule_["epochs"],
+            batch_size=self.schedule_["batch_size"],
+            title=f"forecaster, horizon {self.horizon}",
+        )
         self.width_ = None if self.interval is None else self._calibrate(held, self.interval)
         self._tail = panel.tail(self.lookback_)
         return self
@@ -313,8 +320,6 @@ class Forecaster(Estimator):
         indices = {one: index for index, one in enumerate(self.ids_)}
         return torch.tensor([indices[one] for one in panel.ids])
 
-    # model and training: the only calls of toa.models and toa.tasks
-
     def _choose_architecture(self) -> dict[str, Any]:
         """Backbone, attention and settings; unset ones are chosen by data size."""
         check_choice("backbone", self.backbone, backbone_names("forecast"))
@@ -335,18 +340,12 @@ class Forecaster(Estimator):
     def _point(self) -> int:
         return self._levels.index(0.5) if self._levels else 0
 
-    def _build(self) -> nn.Module:
-        attention = self.architecture_["attention"]
-        levels = max(1, len(self._levels))
-        model = build_forecaster(
-            self.architecture_["backbone"],
-            lookback=self.lookback_,
-            horizon=int(self.horizon) * levels,
-            channels=len(self.columns_),
-            attention=None if attention is None else attention_spec(attention),
-            settings=self.architecture_["settings"],
-        )
-        return HorizonModel(model, levels=levels, features=self.known_.count, channels=len(self.columns_))
+    def _fields(self) -> dict[str, Any]:
+        own = {"horizon": int(self.horizon), "lookback": self.lookback_, "loss": self.loss}
+        return own | {"levels": self._levels, "features": self.known_.count, "steps": self.schedule_["steps"]}
+
+    def _data(self, train: Any = None, val: Any = None) -> TaskData:
+        return TaskData(channels=len(self.columns_), train=train, val=val)
 
     def _scale_and_split(self, panel: Panel, borders: Sequence[int]) -> tuple[Windows, Windows]:
         """Fit the scalers; standardised windows to train on, and held-out ones."""
@@ -371,39 +370,10 @@ class Forecaster(Estimator):
             Windows(values, marks, segment, *sizes, starts=held, device=device),
         )
 
-    def _train(self, train: Windows, held: Windows) -> None:
-        sizes = len(train), len(self.columns_)
-        self.schedule_ = choose_schedule(*sizes, batch_size=self.batch_size, epochs=self.epochs)
-        batches = ShuffledBatches(train, self.schedule_["batch_size"], seed=self.seed)
-        batches.steps_per_epoch = self.schedule_["steps"]
-        levels = torch.tensor(self._levels, device=train.device) if self._levels else None
-        error = horizon_error(self.loss, levels)
-
-        def validate(model: nn.Module) -> float:
-            total = torch.zeros((), dtype=torch.float64)
-            for index in torch.arange(len(held)).split(_BATCH):
-                x, y, *marks = inputs_and_targets(held.batch(index))
-                total += error(model(x, *marks), y).mean(dtype=torch.float64).cpu() * len(index)
-            return float(total) / len(held)
-
-        config = TrainingConfig(
-            epochs=self.schedule_["epochs"],
-            learning_rate=self.learning_rate,
-            weight_decay=0.01,
-            schedule="onecycle",
-            patience=self.patience,
-            clip_norm=4.0,
-        )
-        description = f"forecaster, horizon {self.horizon}"
-        state = self._fit_model(batches, horizon_loss(error), config, validate=validate, description=description)
-        assert state.best is not None
-        self.validation_ = state.best
-
     @torch.no_grad()
     def _calibrate(self, held: Windows, level: float) -> Tensor:
         scores = []
-        for index in torch.arange(len(held)).split(_BATCH):
-            x, y, *marks = inputs_and_targets(held.batch(index))
+        for x, y, *marks in evaluation_batches(held):
             forecast = self.model_(x, *marks).sort(2).values[:, :, self._point]  # (B, P, C)
             scores.append(((forecast - y).abs() / spread(x)).cpu())
         return conformal_width(torch.cat(scores), level).double()

@@ -4,13 +4,16 @@ Alphabet: B batch, L look-back, P horizon, C channels, F features, Q levels, S s
 """
 
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from toa.models import ForecastModel
+from toa.tasks.forecast import Forecasting, ForecastRun, evaluation_batches, forecast_loss
 from toa.tasks.metrics import FORECAST_METRICS, pinball_error
+from toa.tasks.step import ShuffledBatches
 
 # width of the network from features to their effect
 _FEATURE_WIDTH = 32
@@ -64,27 +67,64 @@ class HorizonModel(nn.Module):
         return split if self.effect is None else split + self.effect(future_marks).unsqueeze(2)
 
 
-def horizon_error(loss: str, levels: Tensor | None) -> Callable[[Tensor, Tensor], Tensor]:
-    """Elementwise error of a forecast (B, P, Q, C) against (B, P, C): pinball for levels, else a metric by name.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HorizonRun(ForecastRun):
+    """Config of a `HorizonModel`.
 
-    Levels must be on the training device, so that a step does not wait for a copy.
+    Args:
+        levels: Quantile levels, trained with the pinball loss; none trains with `loss`.
+        features: Number of features F.
+        steps: Batches per epoch, which may use only a part of the windows.
     """
-    if levels is not None:
-        return lambda forecast, y: pinball_error(forecast, y, levels)
-    metric = FORECAST_METRICS[loss]
-    return lambda forecast, y: metric(forecast.squeeze(2), y)
+
+    levels: tuple[float, ...] = ()
+    features: int = 0
+    steps: int = 1
 
 
-def horizon_loss(error: Callable[[Tensor, Tensor], Tensor]) -> Callable[..., Tensor]:
-    """Training loss of a `HorizonModel`: the mean of an error plus the penalty of the model."""
+class HorizonForecasting(Forecasting):
+    """The task of `HorizonModel`: forecasting with quantiles and features."""
 
-    def loss(
-        model: nn.Module, x: Tensor, y: Tensor, marks: Tensor | None = None, future_marks: Tensor | None = None
-    ) -> Tensor:
-        forecast, penalty = model.forecast_and_penalty(x, marks, future_marks)  # type: ignore[operator]
-        return error(forecast, y).mean() + penalty
+    config = HorizonRun
 
-    return loss
+    def build(self, config: Any, data: Any) -> nn.Module:
+        """The untrained model."""
+        levels = max(1, len(config.levels))
+        model: Any = super().build(replace(config, horizon=config.horizon * levels), data)
+        return HorizonModel(model, levels=levels, features=config.features, channels=data.channels)
+
+    def batches(self, config: Any, data: Any, device: torch.device) -> ShuffledBatches:
+        """Training batches, as many per epoch as the config has steps."""
+        batches = super().batches(config, data, device)
+        batches.steps_per_epoch = config.steps
+        return batches
+
+    def loss(self, config: Any, fabric: Any) -> Callable[..., Tensor]:
+        """The mean error plus the penalty of the model."""
+        error = _error_of(config, fabric.device)
+        return forecast_loss(lambda forecast, y: error(forecast, y).mean(), autocast=fabric.autocast)
+
+    def validate(self, config: Any, data: Any) -> Callable[[nn.Module], float]:
+        """The mean error over the held-out windows."""
+        error = _error_of(config, data.val.device)
+
+        def validate(model: nn.Module) -> float:
+            total = torch.zeros((), dtype=torch.float64)
+            for x, y, *marks in evaluation_batches(data.val):
+                total += error(model(x, *marks), y).mean(dtype=torch.float64).cpu() * len(x)
+            return float(total) / len(data.val)
+
+        return validate
+
+
+def _error_of(config: HorizonRun, device: torch.device) -> Callable[[Tensor, Tensor], Tensor]:
+    """Elementwise error of a forecast (B, P, Q, C) against (B, P, C): pinball for levels, else the metric `loss`."""
+    if not config.levels:
+        metric = FORECAST_METRICS[config.loss]
+        return lambda forecast, y: metric(forecast.squeeze(2), y)
+    # on the training device, so that a step does not wait for a copy
+    levels = torch.tensor(config.levels, device=device)
+    return lambda forecast, y: pinball_error(forecast, y, levels)
 
 
 class Prediction(NamedTuple):

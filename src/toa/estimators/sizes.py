@@ -84,13 +84,14 @@ def choose_schedule(windows: int, channels: int, *, batch_size: int | None, epoc
     return {"batch_size": size, "steps": steps, "epochs": chosen}
 
 
-def choose_epochs(epochs: int | None, steps_per_epoch: int) -> int:
-    """Epochs of a detector or classifier; None gives few for a large table and many for a small one."""
+def choose_epochs(epochs: int | None, count: int, batch_size: int) -> int:
+    """Epochs of a detector or classifier with `count` windows or cases; None gives few epochs for a large table."""
+    check_at_least("batch_size", batch_size, 1)
     if epochs is not None:
         check_at_least("epochs", epochs, 1)
         return epochs
     least, most = _EPOCHS
-    return min(most, max(least, math.ceil(_STEPS / steps_per_epoch)))
+    return min(most, max(least, math.ceil(_STEPS / -(-count // batch_size))))
 
 
 def choose_window(window: int | None, longest: int) -> int:

@@ -6,7 +6,7 @@ Alphabet: B batch, N windows, L window length, C channels, T steps.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -14,15 +14,14 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from toa._checks import check_at_least, check_choice
-from toa.data import ANOMALY_SETS, AnomalyData, SeriesWindows, check_own_files, load_anomaly, locate_anomaly
+from toa.data import ANOMALY_SETS, SeriesWindows, check_own_files, load_anomaly, locate_anomaly
 from toa.data.anomaly import own_files
 from toa.models import backbone_names, build_reconstructor
-from toa.tasks.base import TASKS, Evaluation, Record, Task, check_sample, model_checkpoint
+from toa.tasks.base import TASKS, Evaluation, Record, Task, TaskData, check_sample, model_checkpoint
 from toa.tasks.checkpoint import Checkpoint
 from toa.tasks.config import Protocol, RunConfig, Settings, merge
 from toa.tasks.detection import Detection, Scores, detect
 from toa.tasks.metrics import mean_metrics, squared_error
-from toa.tasks.step import ShuffledBatches
 
 if TYPE_CHECKING:
     from lightning.fabric import Fabric
@@ -79,15 +78,9 @@ class AnomalyRun(RunConfig):
                 raise ValueError(f"{name} must lie in (0, {most:g}), got {getattr(self, name)}.")
         if self.fill is not None:
             check_choice("fill", self.fill, ("ffill", "interpolate", "zero"))
-        check_own_files(self.dataset, self.test_file, self.label_file, label_column=self.label_column)
-
-
-class AnomalyWindows(NamedTuple):
-    """Scaled series of a run, and the windows for training and validation."""
-
-    series: AnomalyData
-    train: SeriesWindows
-    val: SeriesWindows
+        # no name: the caller has the data in memory
+        if self.dataset:
+            check_own_files(self.dataset, self.test_file, self.label_file, label_column=self.label_column)
 
 
 class AnomalyDetection(Task):
@@ -124,13 +117,13 @@ class AnomalyDetection(Task):
     def own_files(self, config: AnomalyRun) -> Sequence[Path]:
         return own_files(config.dataset, config.test_file, config.label_file, label_column=config.label_column)
 
-    def checksum(self, data: AnomalyWindows) -> str:
-        return data.series.checksum
+    def checksum(self, data: TaskData) -> str:
+        return str(data.source.checksum)
 
     def files(self, dataset: str) -> tuple[str, ...]:
         return tuple(file.path for file in ANOMALY_SETS[dataset].layouts[0])
 
-    def load(self, config: AnomalyRun, device: torch.device, data_dir: Path | None = None) -> AnomalyWindows:
+    def load(self, config: AnomalyRun, device: torch.device, data_dir: Path | None = None) -> TaskData:
         data = load_anomaly(
             config.dataset,
             length=config.lookback,
@@ -145,7 +138,7 @@ class AnomalyDetection(Task):
         )
         border = int(len(data.train) * (1.0 - config.validation_share))
         train = data.train if config.validation_in_train else data.train[:border]
-        windows = {}
+        windows: dict[str, Any] = {}
         for name, part in (("train", train), ("val", data.train[border:])):
             if len(part) < config.lookback:
                 raise ValueError(
@@ -153,42 +146,46 @@ class AnomalyDetection(Task):
                     f"{len(part)} of {len(data.train)}; shorten the window, or change validation_share."
                 )
             windows[name] = SeriesWindows(part, config.lookback, stride=config.window_stride)
-        return AnomalyWindows(series=data, **windows)
+        return TaskData(channels=data.train.shape[1], source=data, **windows)
 
     def sample(self, config: AnomalyRun, index: int, data_dir: Path | None = None) -> tuple[Tensor | None, ...]:
-        series = self.load(config, torch.device("cpu"), data_dir).series.test
+        series = self.load(config, torch.device("cpu"), data_dir).source.test
         length, stride = config.lookback, config.window_stride
         start = stride * check_sample(index, (len(series) - length) // stride + 1)
         return (series[None, start : start + length],)
 
-    def build(self, config: AnomalyRun, data: AnomalyWindows) -> nn.Module:
-        return _build(config, data.series.train.shape[1])
+    def build(self, config: AnomalyRun, data: TaskData) -> nn.Module:
+        assert config.attention is not None
+        return build_reconstructor(
+            config.backbone,
+            lookback=config.lookback,
+            channels=data.channels,
+            attention=config.attention,
+            settings=config.model,
+        )
 
     def rebuild(self, config: AnomalyRun, saved: Checkpoint) -> nn.Module:
-        return _build(config, len(saved.tensors["scaler.mean"]))
-
-    def batches(self, config: AnomalyRun, data: AnomalyWindows, device: torch.device) -> ShuffledBatches:
-        return ShuffledBatches(data.train, config.batch_size, seed=config.seed)
+        return self.build(config, TaskData(channels=len(saved.tensors["scaler.mean"])))
 
     def loss(self, config: AnomalyRun, fabric: "Fabric") -> Callable[..., Tensor]:
         return reconstruction_loss
 
-    def validate(self, config: AnomalyRun, data: AnomalyWindows) -> Callable[[nn.Module], float]:
+    def validate(self, config: AnomalyRun, data: TaskData) -> Callable[[nn.Module], float]:
         return lambda model: evaluate_reconstruction(model, data.val)
 
-    def evaluate(self, config: AnomalyRun, model: nn.Module, data: AnomalyWindows) -> Evaluation:
+    def evaluate(self, config: AnomalyRun, model: nn.Module, data: TaskData) -> Evaluation:
         validation = evaluate_reconstruction(model, data.val)
         train, test = (
             score_series(model, SeriesWindows(series, config.lookback, stride=config.window_stride, whole=True))
-            for series in (data.series.train, data.series.test)
+            for series in (data.source.train, data.source.test)
         )
-        labels = data.series.labels
+        labels = data.source.labels
         found = detect(train, test, labels, anomaly_ratio=config.anomaly_ratio, random_draws=config.random_draws)
         defined = {f"{one.rules.name}/{name}": value for one in found for name, value in one.metrics.items()}
         scores = {"score": torch.from_numpy(test.steps).float(), "labels": torch.from_numpy(labels)}
         scores |= {f"flags.{one.rules.name}": torch.from_numpy(one.flags) for one in found}
         thresholds = {one.rules.name: one.threshold for one in found}
-        spec = data.series.spec
+        spec = data.source.spec
         return Evaluation(
             data_checksum=self.checksum(data),
             metrics={"val_mse": validation, **{name: value for name, value in defined.items() if value is not None}},
@@ -198,24 +195,13 @@ class AnomalyDetection(Task):
                 "subset_of": None if spec is None else spec.subset_of,
             },
             artifacts={
-                self.model_file: model_checkpoint(config, model, data.series.scaler),
+                self.model_file: model_checkpoint(config, model, data.source.scaler),
                 SCORES: Checkpoint(tensors=scores, facts={"thresholds": thresholds}),
             },
         )
 
 
 TASKS.register("anomaly")(AnomalyDetection())
-
-
-def _build(config: AnomalyRun, channels: int) -> nn.Module:
-    assert config.attention is not None
-    return build_reconstructor(
-        config.backbone,
-        lookback=config.lookback,
-        channels=channels,
-        attention=config.attention,
-        settings=config.model,
-    )
 
 
 def _choices(found: Detection, config: AnomalyRun) -> Record:

@@ -22,7 +22,7 @@ from toa.tasks.config import Protocol, RunOptions, Settings, build_config, chang
 from toa.tasks.diagnostics import branch_sizes, contributions, operator_norms
 from toa.tasks.distributed import make_fabric, numerics, resolve_device
 from toa.tasks.optimization import TrainingConfig
-from toa.tasks.step import Batches
+from toa.tasks.step import Batches, ShuffledBatches
 from toa.tasks.training import Observer, TrainingState, train
 
 if TYPE_CHECKING:
@@ -65,6 +65,25 @@ class Result:
     seconds: float
     model: nn.Module | None = None
     writes: bool = True
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class TaskData:
+    """The fields of loaded data that `build`, `batches` and `validate` read.
+
+    Attributes:
+        train: Windows or cases to train on; None to build a model only.
+        val: Windows or cases to choose the epoch by; None keeps the last epoch.
+        source: The dataset that they are cut from. The fields after it are those of `ClassificationData`.
+    """
+
+    channels: int
+    train: Any = None
+    val: Any = None
+    source: Any = None
+    length: int = 0
+    classes: Sequence[Any] = ()
+    folds: Any = None
 
 
 class Task(ABC):
@@ -276,7 +295,7 @@ class Task(ABC):
 
     def batches(self, config: Any, data: Any, device: torch.device) -> Batches:
         """Training batches on a device."""
-        raise NotImplementedError
+        return ShuffledBatches(data.train, config.batch_size, seed=config.seed)
 
     def loss(self, config: Any, fabric: "Fabric") -> Callable[..., Tensor]:
         """The training loss of a model and the tensors of a batch."""
@@ -300,33 +319,28 @@ class Task(ABC):
         data_checksum: str | None = None,
         checkpoint: Path | None = None,
         observe: Observer | None = None,
+        diagnose: bool = False,
     ) -> tuple[nn.Module, TrainingState, Mapping[str, Mapping[str, float]]]:
         """Build a model from the config's seed and train it; an existing checkpoint is resumed.
 
         Returns:
-            The model, with its best weights if the task validates; what training recorded; and the relative sizes of
-            the attention branches at the start and at the end, see `toa.tasks.diagnostics`.
+            The model, with its best weights if the task validates; what training recorded; and, with `diagnose`, the
+            relative sizes of the attention branches at the start and at the end, see `toa.tasks.diagnostics`.
         """
         torch.manual_seed(config.seed)
         model = self.build(config, data).to(fabric.device)
         if config.share_drop_rate:
             share_drop_rate(model)
         batches, loss = self.batches(config, data, fabric.device), self.loss(config, fabric)
-        start = branch_sizes(model, lambda: loss(model, *batches.at(0, 0)))
-        state = train(
-            model,
-            batches,
-            loss,
-            config.training,
-            fabric=fabric,
-            key=key,
-            data_checksum=data_checksum,
-            validate=self.validate(config, data),
-            checkpoint=checkpoint,
-            observe=observe,
-        )
-        end = branch_sizes(model, lambda: loss(model, *batches.at(0, 0)))
-        return model, state, {"start": start, "end": end}
+
+        def measure_branches() -> dict[str, float]:
+            return branch_sizes(model, lambda: loss(model, *batches.at(0, 0))) if diagnose else {}
+
+        start = measure_branches()
+        how: dict[str, Any] = {"data_checksum": data_checksum, "checkpoint": checkpoint, "observe": observe}
+        how["validate"] = self.validate(config, data)
+        state = train(model, batches, loss, config.training, fabric=fabric, key=key, **how)
+        return model, state, {"start": start, "end": measure_branches()}
 
     def measure(self, config: Any, options: RunOptions) -> Result:
         """Load the data, train and test one config. A task that trains no model overrides this method."""
@@ -350,6 +364,7 @@ class Task(ABC):
                 data_checksum=self.checksum(data),
                 checkpoint=checkpoint,
                 observe=options.observe,
+                diagnose=True,
             )
             found = self.evaluate(config, model, data)
             validate = self.validate(config, data)

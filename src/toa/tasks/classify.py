@@ -24,7 +24,7 @@ from toa.data.classification import EVALUATIONS, own_pair
 from toa.data.classification import Evaluation as Split
 from toa.models import BACKBONES, backbone_names, build_classifier
 from toa.nn.registry import ADDED_LATER
-from toa.tasks.base import TASKS, Evaluation, Record, Task, check_sample, model_checkpoint
+from toa.tasks.base import TASKS, Evaluation, Record, Task, TaskData, check_sample, model_checkpoint
 from toa.tasks.checkpoint import Checkpoint
 from toa.tasks.config import RunConfig, Settings
 from toa.tasks.metrics import class_scores, confusion_matrix
@@ -32,6 +32,8 @@ from toa.tasks.step import ShuffledBatches
 
 if TYPE_CHECKING:
     from lightning.fabric import Fabric
+
+Loaded = ClassificationData | TaskData
 
 # values per batch without gradients, and bounds on its number of cases
 _EVALUATION_VALUES = 1 << 18
@@ -123,7 +125,7 @@ class Classification(Task):
         batch = cases.batch(torch.tensor([check_sample(index, len(cases))]))
         return batch.series, batch.mask
 
-    def build(self, config: ClassifyRun, data: ClassificationData) -> nn.Module:
+    def build(self, config: ClassifyRun, data: Loaded) -> nn.Module:
         return _build(config, data.length, data.channels, len(data.classes), _count_folds(data))
 
     def rebuild(self, config: ClassifyRun, saved: Checkpoint) -> nn.Module:
@@ -137,15 +139,19 @@ class Classification(Task):
             channels = self.load(config, torch.device("cpu")).channels
         return _build(config, facts["length"], channels, len(facts["classes"]), facts.get("folds", 0))
 
-    def batches(self, config: ClassifyRun, data: ClassificationData, device: torch.device) -> ShuffledBatches:
+    def batches(self, config: ClassifyRun, data: Loaded, device: torch.device) -> ShuffledBatches:
         source = data.train if data.folds is None else FoldCases(cases=data.train, rows=fold_rows(data.folds))
         return ShuffledBatches(source, config.batch_size, seed=config.seed)
 
     def loss(self, config: ClassifyRun, fabric: "Fabric") -> Callable[..., Tensor]:
         return classification_loss
 
-    def validate(self, config: ClassifyRun, data: ClassificationData) -> Callable[[nn.Module], float]:
-        return lambda model: _error(validation_logits(model, data), data.val.labels)
+    def validate(self, config: ClassifyRun, data: Loaded) -> Callable[[nn.Module], float] | None:
+        return (
+            None
+            if data.val is None
+            else lambda model: validation_error(validation_logits(model, data), data.val.labels)
+        )
 
     def evaluate(self, config: ClassifyRun, model: nn.Module, data: ClassificationData) -> Evaluation:
         validation = class_scores(data.val.labels, validation_logits(model, data).argmax(1))
@@ -191,7 +197,7 @@ class FoldModels(nn.Module):
         return stacked if separate else stacked.softmax(-1).mean(1).log()
 
 
-def _count_folds(data: ClassificationData) -> int:
+def _count_folds(data: Loaded) -> int:
     return 0 if data.folds is None else int(data.folds.max()) + 1
 
 
@@ -231,7 +237,7 @@ def classify(model: nn.Module, cases: Cases | FoldCases, *, batch_size: int | No
     return torch.cat(logits)
 
 
-def validation_logits(model: nn.Module, data: ClassificationData) -> Tensor:
+def validation_logits(model: nn.Module, data: Loaded) -> Tensor:
     """Logits (n, K) of the validation cases; with folds, of the model that was not trained on the case."""
     if data.folds is None:
         return classify(model, data.val)
@@ -240,10 +246,6 @@ def validation_logits(model: nn.Module, data: ClassificationData) -> Tensor:
     return classify(model, FoldCases(cases=data.val, rows=rows))[cases, data.folds]
 
 
-def validation_error(model: nn.Module, cases: Cases) -> float:
+def validation_error(logits: Tensor, labels: Tensor) -> float:
     """1 - accuracy, the validation loss of classification."""
-    return _error(classify(model, cases), cases.labels)
-
-
-def _error(logits: Tensor, labels: Tensor) -> float:
     return 1.0 - int((logits.argmax(1) == labels).sum()) / len(labels)

@@ -3,7 +3,7 @@
 Alphabet: B batch, L look-back, P horizon, C channels.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -16,10 +16,10 @@ from torch import Tensor, nn
 
 from toa._checks import check_at_least, check_choice
 from toa.data import DATASETS, ForecastData, load_forecast, locate, mark_names, split_rows
-from toa.data.windows import WindowBatch, Windows
+from toa.data.windows import Windows
 from toa.models import BACKBONES, backbone_names, build_forecaster
 from toa.nn.registry import ADDED_LATER
-from toa.tasks.base import TASKS, Evaluation, Task, check_sample, model_checkpoint
+from toa.tasks.base import TASKS, Evaluation, Task, TaskData, check_sample, model_checkpoint
 from toa.tasks.checkpoint import Checkpoint
 from toa.tasks.config import Protocol, RunConfig, Settings, merge
 from toa.tasks.metrics import FORECAST_METRICS, mean_metrics
@@ -159,20 +159,27 @@ class Forecasting(Task):
         x, _, marks, future = windows.batch(torch.tensor([check_sample(index, len(windows))]))
         return x, marks, future
 
-    def build(self, config: ForecastRun, data: ForecastData) -> nn.Module:
-        return build_model(config, len(data.columns))
+    def build(self, config: ForecastRun, data: ForecastData | TaskData) -> nn.Module:
+        return build_forecaster(
+            config.backbone,
+            lookback=config.lookback,
+            horizon=config.horizon,
+            channels=data.channels,
+            num_marks=len(mark_names()) if config.marks else 0,
+            attention=config.attention,
+            settings=config.model,
+        )
 
     def rebuild(self, config: ForecastRun, saved: Checkpoint) -> nn.Module:
-        facts: Any = saved.facts
-        return build_model(config, len(facts["columns"]))
+        return self.build(config, TaskData(channels=len(saved.facts["columns"])))  # type: ignore[arg-type]
 
-    def batches(self, config: ForecastRun, data: ForecastData, device: torch.device) -> ShuffledBatches:
+    def batches(self, config: ForecastRun, data: ForecastData | TaskData, device: torch.device) -> ShuffledBatches:
         return ShuffledBatches(data.train, config.batch_size, seed=config.seed, drop_last=config.drop_last)
 
     def loss(self, config: ForecastRun, fabric: "Fabric") -> Callable[..., Tensor]:
         return forecast_loss(config.loss, autocast=fabric.autocast)
 
-    def validate(self, config: ForecastRun, data: ForecastData) -> Callable[[nn.Module], float]:
+    def validate(self, config: ForecastRun, data: ForecastData | TaskData) -> Callable[[nn.Module], float]:
         return lambda model: evaluate_forecaster(model, data.val)[config.loss]
 
     def evaluate(self, config: ForecastRun, model: nn.Module, data: ForecastData) -> Evaluation:
@@ -198,34 +205,24 @@ def _load_shared(dataset: str, stamp: object, data_dir: Path | None, device: tor
     return load_forecast(dataset, data_dir=data_dir, device=device, **how)
 
 
-def build_model(config: ForecastRun, channels: int) -> nn.Module:
-    """Build the untrained model of a run."""
-    return build_forecaster(
-        config.backbone,
-        lookback=config.lookback,
-        horizon=config.horizon,
-        channels=channels,
-        num_marks=len(mark_names()) if config.marks else 0,
-        attention=config.attention,
-        settings=config.model,
-    )
-
-
-def inputs_and_targets(batch: WindowBatch) -> tuple[Tensor, ...]:
-    """x, y and, if any, the marks of both."""
-    return tuple(part for part in batch if part is not None)
+def evaluation_batches(windows: Windows, batch_size: int = _EVALUATION_BATCH) -> Iterator[tuple[Tensor, ...]]:
+    """x, y and, if any, the marks of both, for all windows in order."""
+    for index in torch.arange(len(windows)).split(batch_size):
+        yield tuple(part for part in windows.batch(index) if part is not None)
 
 
 def forecast_loss(
-    metric: str, *, autocast: Callable[[], AbstractContextManager[object]] = nullcontext
+    metric: str | Callable[[Tensor, Tensor], Tensor],
+    *,
+    autocast: Callable[[], AbstractContextManager[object]] = nullcontext,
 ) -> Callable[..., Tensor]:
     """Training loss: the mean of a metric, plus the penalty of a model that has `forecast_and_penalty`.
 
     Args:
-        metric: A name of `FORECAST_METRICS`.
+        metric: A name of `FORECAST_METRICS`, or a function from forecast and target to their mean error.
         autocast: Precision of `forecast_and_penalty`; Fabric sets only that of `forward`.
     """
-    error = _LOSSES[metric]
+    error = _LOSSES[metric] if isinstance(metric, str) else metric
 
     def loss_of(
         model: nn.Module, x: Tensor, y: Tensor, marks: Tensor | None = None, future_marks: Tensor | None = None
@@ -245,7 +242,7 @@ def evaluate_forecaster(model: nn.Module, windows: Windows, *, batch_size: int =
     """MSE and MAE over all windows, steps and channels."""
     was_training = model.training
     model.eval()
-    batches = (inputs_and_targets(windows.batch(index)) for index in torch.arange(len(windows)).split(batch_size))
+    batches = evaluation_batches(windows, batch_size)
     found = mean_metrics(FORECAST_METRICS, ((model(x, *marks), y) for x, y, *marks in batches))
     model.train(was_training)
     return found
