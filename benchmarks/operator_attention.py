@@ -23,7 +23,7 @@ from toa.ops.attention.definitions import describe
 from toa_bench.op_cost import DTYPES
 from toa_bench.op_run import OpRun, refusals, run_ops
 from toa_bench.script import command_line, exit_on_error, make_console, make_parser
-from toa_bench.tables import number
+from toa_bench.tables import MEASURED, number
 
 
 def show(record: Record, console: Console) -> None:
@@ -46,7 +46,7 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
     parser = make_parser(__doc__, "runs/operator_attention.json")
     parser.add_argument("--tokens", type=int, nargs="+", default=[16, 128, 512])
     parser.add_argument("--systems", nargs="+", default=list(ops.BACKENDS), choices=list(ops.BACKENDS))
-    parser.add_argument("--activations", nargs="+", default=["relu", "gated"], choices=ops.ACTIVATIONS)
+    parser.add_argument("--activations", nargs="+", default=list(MEASURED), choices=ops.ACTIVATIONS)
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--heads", type=int, default=8)
     parser.add_argument("--width", type=int, default=64, help="per head")

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from toa import ops
 from toa.ops.attention import tiles
 from toa.ops.attention.blocked import Factors
 from toa.ops.attention.definitions import GATE_NORMS, SCORE_NORMS, RowNorms
@@ -28,6 +29,7 @@ from toa.tasks.distributed import numerics
 from toa_bench.op_cost import DTYPES, graph_times
 from toa_bench.script import command_line, make_console, make_parser, save
 
+FUSED = [name for name, entry in ops.ACTIVATIONS.items() if entry.fused and not entry.softmax]
 KERNELS = ("forward", "keys", "queries")
 SIDES, WARPS, STAGES = (32, 64, 128), (4, 8), (1, 2, 3)
 GRID = tuple(itertools.starmap(Blocks, itertools.product(SIDES, SIDES, WARPS, STAGES)))
@@ -48,7 +50,7 @@ class Problem:
         def normal() -> Tensor:
             return torch.randn(shape, device="cuda", generator=generator).to(DTYPES[args.dtype])
 
-        self._gated = activation == "gated"
+        self._gated = ops.ACTIVATIONS[activation].gated
         self._inputs = [normal().requires_grad_() for _ in range(5 if self._gated else 3)]
         self._grad = normal()
         norms = SCORE_NORMS[args.norm], GATE_NORMS[args.norm if self._gated else "none"]
@@ -96,7 +98,8 @@ def time_tiles(args: argparse.Namespace, activation: str, kernel: str) -> dict[s
     take(kernel, None)
     launch = problem.launcher(kernel)
     expected = launch()
-    now = _present(kernel, args.tokens, args.tokens, args.width, DTYPES[args.dtype], gated=activation == "gated")  # type: ignore[arg-type]
+    gated = ops.ACTIVATIONS[activation].gated
+    now = _present(kernel, args.tokens, args.tokens, args.width, DTYPES[args.dtype], gated=gated)  # type: ignore[arg-type]
     ranked, unusable = [(milliseconds(launch), tuple(now))], {}
     for blocks in args.tiles:
         take(kernel, blocks)
@@ -137,7 +140,7 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--width", type=int, default=64, help="per head")
     parser.add_argument("--dtype", choices=list(DTYPES), default="bfloat16")
     parser.add_argument("--norm", choices=["none", "l2", "rms"], default="rms", help="of the scores and of the gate")
-    parser.add_argument("--activations", nargs="+", choices=["relu", "gated"], default=["relu", "gated"])
+    parser.add_argument("--activations", nargs="+", choices=FUSED, default=FUSED)
     parser.add_argument("--kernels", nargs="+", choices=KERNELS, default=list(KERNELS))
     parser.add_argument("--tiles", nargs="+", type=read_tile, default=GRID, help="queries,keys,warps,stages per tile")
     parser.add_argument("--workers", type=int, default=max(1, (os.cpu_count() or 1) - 1), help="compiling processes")

@@ -23,6 +23,7 @@ from typing import Any
 import torch
 from rich.console import Console
 
+from toa import ops
 from toa._checks import check_at_least, check_choice
 from toa._console import make_table
 from toa.data import Windows, mark_names
@@ -40,7 +41,7 @@ from toa_bench.tables import steps
 from toa_bench.worker import Worker, answering
 
 PEER = "peer"
-ATTENTIONS = ("softmax", "toa-softmax", "toa-relu", "toa-gated")
+ATTENTIONS = ("softmax", *(f"toa-{activation}" for activation in ops.ACTIVATIONS))
 # batches per epoch
 BATCHES = 64
 

@@ -19,11 +19,15 @@ from toa import ops
 ROOT = Path(__file__).parents[1]
 
 ACTIVATIONS = tuple(ops.ACTIVATIONS)
+GATED = [name for name in ACTIVATIONS if ops.ACTIVATIONS[name].gated]
+# with kernels, and of these with blocks of weights
+FUSED = [name for name in ACTIVATIONS if ops.ACTIVATIONS[name].fused]
+BLOCKED = [name for name in FUSED if not ops.ACTIVATIONS[name].softmax]
 # kinds of S: absent, a plain tensor, or one of the structured operators
 KINDS = ("none", "raw", "dense", "dplr", "toeplitz")
 LENGTHS = (1, 2, 63, 64, 65)
 # every activation with every normaliser it takes
-NORMS = [(a, s, g) for a in ACTIVATIONS for s in ops.SCORE_NORMS for g in ops.GATE_NORMS if g == "none" or a == "gated"]
+NORMS = [(a, s, g) for a in ACTIVATIONS for s in ops.SCORE_NORMS for g in ops.GATE_NORMS if g == "none" or a in GATED]
 
 
 def relative_error(got: Tensor, exact: Tensor) -> float:
@@ -150,7 +154,7 @@ def make_problem(
         "v": normal(batch, keys, heads, value_width),
     }
     kinds = {"s1": s1, "s2": s2}
-    if activation == "gated":
+    if ops.ACTIVATIONS[activation].gated:
         leaves["gate_q"] = normal(batch, m, heads, gate_width)
         leaves["gate_k"] = normal(batch, keys, heads, gate_width)
         kinds["gate_s1"] = gate_s1

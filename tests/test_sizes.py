@@ -24,11 +24,11 @@ CEILINGS = {
     "experiments": (2_087, 13),
     "integrations": (1_230, 7),
     "models": (1_637, 14),
-    "nn": (2_590, 19),
-    "ops": (3_530, 22),
+    "nn": (2_568, 19),
+    "ops": (3_516, 21),
     "report": (2_707, 14),
     "tasks": (3_586, 16),
-    "theory": (699, 7),
+    "theory": (701, 7),
 }
 # functions above the aim, docstring not counted; remove a line when the function is short enough
 LONG_FUNCTIONS: set[str] = set()

@@ -27,7 +27,7 @@ DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch
 # kernels use full-size tiles from 2048 tokens; on a CPU that length would take minutes
 _CHECKED_TOKENS = {"cuda": 2048, "cpu": 129}
 # score matrices that the reference holds at once, forward and backward, each at least float32
-_REFERENCE_SCORES = {"softmax": 9, "relu": 9, "gated": 20}
+_REFERENCE_SCORES, _REFERENCE_SCORES_GATED = 9, 20
 _MAX_REPEATS = 200
 _LONG_MS = 100.0
 
@@ -91,7 +91,6 @@ class OpCase(OpSettings):
             device=device,
             dtype=DTYPES[self.dtype],
             width=self.width,
-            tokens=self.tokens,
         )
 
     def objection(self, device: torch.device) -> str | None:
@@ -107,7 +106,8 @@ class OpCase(OpSettings):
     def reference_bytes(self) -> int:
         """Approximate memory of the reference, forward and backward."""
         scores = self.batch * self.heads * self.tokens**2
-        return _REFERENCE_SCORES[self.activation] * scores * max(4, DTYPES[self.dtype].itemsize)
+        held = _REFERENCE_SCORES_GATED if ops.ACTIVATIONS[self.activation].gated else _REFERENCE_SCORES
+        return held * scores * max(4, DTYPES[self.dtype].itemsize)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -152,7 +152,7 @@ class _Problem:
             made = torch.randn(shape, generator=generator, device=device).mul_(std)
             return made.to(DTYPES[case.dtype]).requires_grad_()
 
-        gated = case.activation == "gated"
+        gated = ops.ACTIVATIONS[case.activation].gated
         shape = (case.batch, case.tokens, case.heads, case.width)
         inputs = {name: normal(*shape) for name in ["q", "k", "v"] + ["gate_q", "gate_k"] * gated}
         square = (case.heads, case.tokens, case.tokens)
@@ -213,7 +213,8 @@ def check_accuracy(case: OpCase, device: torch.device) -> str | None:
         plain = problem.step("reference")
         exact = problem.cast(torch.float64).step("reference")
     eps = unit_of_rounding(DTYPES[case.dtype], tf32=case.tf32 and device.type == "cuda")
-    kinks = share_past_zero(case.batch * case.heads * case.tokens**2, eps) if case.activation != "softmax" else 0.0
+    scores = 0 if ops.ACTIVATIONS[case.activation].softmax else case.batch * case.heads * case.tokens**2
+    kinks = share_past_zero(scores, eps) if scores else 0.0
     for name, x, near, true in zip(("output", *problem.leaves), got, plain, exact, strict=True):
         error = _rms(x.double() - true)
         relative = 1e-6 + 4 * eps + (0.0 if name == "output" else kinks**0.5)

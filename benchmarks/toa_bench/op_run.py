@@ -11,10 +11,12 @@ from typing import Any
 import torch
 
 from toa import ops
+from toa._checks import check_choice
 from toa._files import check_writable
 from toa.experiments.records import Record, provenance, write_record
 from toa.tasks.distributed import resolve_device
 from toa_bench.op_cost import SDPA, OpCase, OpSettings, check_accuracy, checked_case, measure_case
+from toa_bench.tables import MEASURED
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +35,7 @@ class OpRun(OpSettings):
 
     tokens: tuple[int, ...] = (16, 64, 256)
     systems: tuple[str, ...] = tuple(ops.BACKENDS)
-    activations: tuple[ops.Activation, ...] = ("relu", "gated")
+    activations: tuple[ops.Activation, ...] = MEASURED
     dtype: str | None = None
     seconds: float = 0.3
     budget: float | None = None
@@ -55,7 +57,8 @@ class OpRun(OpSettings):
             plain = ungated | {"score_norm": "none"}
             cases.append(OpCase(system=SDPA, activation="softmax", tokens=tokens, **plain))
             for activation in self.activations:
-                given = same if activation == "gated" else ungated
+                check_choice("activation", activation, ops.ACTIVATIONS)
+                given = same if ops.ACTIVATIONS[activation].gated else ungated
                 cases += [OpCase(system=one, activation=activation, tokens=tokens, **given) for one in self.systems]
         return cases
 

@@ -2,12 +2,16 @@
 
 from collections.abc import Sequence
 
+from toa import ops
 from toa.experiments.records import Record
 
 Table = list[Sequence[str]]
 
 # matrix products per head, forward and backward: the minimum work of a fused kernel
-PRODUCTS = {"softmax": 7, "relu": 13, "gated": 20}
+SDPA_PRODUCTS = 7
+PRODUCTS = {name: 20 if entry.gated else 13 for name, entry in ops.ACTIVATIONS.items()}
+# softmax is measured as PyTorch's attention
+MEASURED = tuple(name for name, entry in ops.ACTIVATIONS.items() if not entry.softmax)
 # target ratios of a step to the peer's: time, and memory where it is limited
 STEP_TARGETS: dict[tuple[str, str], tuple[float, float | None]] = {
     ("patchtst-128", "toa-gated"): (0.5, None),
@@ -16,7 +20,7 @@ STEP_TARGETS: dict[tuple[str, str], tuple[float, float | None]] = {
     ("itransformer-512", "toa-gated"): (1.0, 0.7),
     ("itransformer-512", "toa-relu"): (0.7, 0.7),
 }
-SYSTEMS = ("sdpa", "relu triton", "gated triton", "relu folded", "gated folded", "relu reference", "gated reference")
+SYSTEMS = ("sdpa", *(f"{activation} {backend}" for backend in ops.BACKENDS for activation in MEASURED))
 
 
 def number(value: float | None, digits: int = 2, unit: float = 1.0) -> str:
@@ -37,7 +41,8 @@ def measured(record: Record, systems: Sequence[str]) -> tuple[list[str], dict[in
 def primitive(record: Record) -> Table:
     """Time of forward and backward, and its ratio to the minimum."""
     names, lengths = measured(record, SYSTEMS)
-    floors = {activation: PRODUCTS[activation] / PRODUCTS["softmax"] for activation in ("relu", "gated")}
+    timed = [activation for activation in MEASURED if f"{activation} triton" in names]
+    floors = {activation: PRODUCTS[activation] / SDPA_PRODUCTS for activation in timed}
     ends = [(f"{activation} / sdpa", f"of its floor, {floor:.2f}") for activation, floor in floors.items()]
     table: Table = [["N", *names, *(title for pair in ends for title in pair)]]
     for tokens, rows in lengths.items():
@@ -54,7 +59,7 @@ def primitive(record: Record) -> Table:
 
 def memory(record: Record) -> Table:
     """Memory in addition to inputs, operators, output and gradients, in MiB and in KiB per token."""
-    names, lengths = measured(record, SYSTEMS[:5])
+    names, lengths = measured(record, [name for name in SYSTEMS if not name.endswith(" reference")])
     table: Table = [["N", *(f"{name}: {unit}" for name in names for unit in ("MiB", "KiB per token"))]]
     for tokens, rows in lengths.items():
         cells = [str(tokens)]
@@ -67,7 +72,7 @@ def memory(record: Record) -> Table:
 
 def step_flops(case: Record, attention: str) -> float:
     """Floating-point operations of the matrix products of a step, including the backward pass and recomputed scores."""
-    model, gated = case["model"], attention == "toa-gated"
+    model, activation = case["model"], attention.removeprefix("toa-")
     width, ff_width, layers = model["embed_dim"], model["ff_dim"], model["num_layers"]
     if case["backbone"] == "patchtst":
         sequences, tokens = case["batch_size"] * case["channels"], (case["lookback"] - 16) // 8 + 2
@@ -76,8 +81,8 @@ def step_flops(case: Record, attention: str) -> float:
         # the four time marks are tokens as well
         sequences, tokens = case["batch_size"], case["channels"] + 4
         ends = (case["lookback"] + 96) * width * tokens
-    linear = (6 if gated else 4) * width**2 + 2 * width * ff_width
-    products = PRODUCTS[{"softmax": "softmax", "toa-softmax": "relu"}.get(attention, attention.removeprefix("toa-"))]
+    linear = (6 if ops.ACTIVATIONS[activation].gated else 4) * width**2 + 2 * width * ff_width
+    products = SDPA_PRODUCTS if attention == "softmax" else PRODUCTS[activation]
     return 2.0 * sequences * (3 * ends + layers * tokens * (3 * linear + products * tokens * width))
 
 

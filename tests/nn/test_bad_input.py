@@ -64,8 +64,6 @@ def test_options_of_other_variants_raise() -> None:
         toa(variant="relu", gate_norm="l2")
     with pytest.raises(ValueError, match=message("rank", "dplr", "got structure='dense'", "rank=4")):
         toa(rank=4)
-    with pytest.raises(ValueError, match=message("score_norm='bounded'", "'relu' or 'gated'", "got 'softmax'")):
-        toa(variant="softmax", score_norm="bounded")
     with pytest.raises(ValueError, match=message("max_rate must lie in (0, 1], got 2.0")):
         toa(sor_max_rate=2.0)
     with pytest.raises(ValueError, match=message("init_std must be at least 0.0, got -1.0")):

@@ -3,6 +3,7 @@ import torch
 from torch import Tensor
 
 from tests.support import assert_near, scatter_parameters
+from toa import ops
 from toa.nn import ATTENTIONS, Attention, AttentionSpec, build_attention
 
 E, H, N, LENGTHS = 8, 2, 7, (4, 7, 1)
@@ -10,7 +11,7 @@ NAMES = tuple(ATTENTIONS)
 # a length of one has a single score, whose l2 norm is always one
 SPECS = [
     *(AttentionSpec(name=name) for name in NAMES),
-    *(AttentionSpec(name=f"toa-{v}", score_norm=norm) for v in ("softmax", "relu", "gated") for norm in ("l2", "mean")),
+    *(AttentionSpec(name=f"toa-{v}", score_norm=norm) for v in ops.ACTIVATIONS for norm in ("l2", "mean")),
     AttentionSpec(name="toa-gated", gate_norm="l2", structure="dplr", rank=2),
     AttentionSpec(name="toa-gated", score_norm="l2", structure="toeplitz"),
     AttentionSpec(name="toa-softmax", structure="toeplitz"),

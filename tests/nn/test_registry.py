@@ -19,7 +19,7 @@ from toa.nn import (
     registry,
 )
 
-NAMES = ("softmax", "toa-softmax", "toa-relu", "toa-gated", "hyperglu")
+NAMES = ("softmax", *(f"toa-{name}" for name in ops.ACTIVATIONS), "hyperglu")
 
 
 def test_every_attention_is_registered_once() -> None:

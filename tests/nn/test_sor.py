@@ -6,6 +6,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.support import message, scatter_parameters
+from toa import ops
 from toa.nn import (
     Attention,
     DenseOperator,
@@ -87,7 +88,7 @@ def test_largest_drop_rate_leaves_offsets_finite(monkeypatch) -> None:
 
 
 @pytest.mark.parametrize("structure", STRUCTURES)
-@pytest.mark.parametrize("variant", ["softmax", "relu", "gated"])
+@pytest.mark.parametrize("variant", ops.ACTIVATIONS)
 def test_identity_is_never_dropped(structure, variant) -> None:
     layer = TemporalOperatorAttention(8, 2, 5, variant, structure=structure, operator_std=0.0)
     x = torch.randn(2, 5, 8)

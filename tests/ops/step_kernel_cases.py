@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from tests.ops.triton_cases import DEVICE, _poisoned  # noqa: F401
-from tests.support import ACTIVATIONS, assert_registered
+from tests.support import FUSED, assert_registered
 from toa.nn import EncoderBlock, LayerNorm, ReversibleInstanceNorm, TemporalOperatorAttention
 from toa.nn import norm as norm_module
 from toa.ops import Dense, EntryDrop, operator_attention
@@ -156,7 +156,7 @@ def rounded() -> Iterator[None]:
 
 @pytest.mark.usefixtures("rounded")
 @pytest.mark.parametrize(
-    "variant", [pytest.param(name, marks=() if name == "gated" else pytest.mark.slow) for name in ACTIVATIONS]
+    "variant", [pytest.param(name, marks=() if name == "gated" else pytest.mark.slow) for name in FUSED]
 )
 def test_the_gradients_of_a_layers_projections_are_not_copied(monkeypatch, variant):
     def fail(*args: object) -> None:

@@ -81,7 +81,7 @@ CHOICES = {
     "gate_norm": ops.GATE_NORMS,
     "backend": ("auto", *ops.BACKENDS),
 }
-TYPES = {"activation": ops.Activation, "score_norm": ops.ScoreNorm, "gate_norm": ops.GateNorm}
+TYPES = {"score_norm": ops.ScoreNorm, "gate_norm": ops.GateNorm}
 
 
 @pytest.mark.parametrize("name", TYPES)

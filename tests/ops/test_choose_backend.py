@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.support import ACTIVATIONS, assert_near, make_problem, message
+from tests.support import ACTIVATIONS, FUSED, assert_near, make_problem, message
 from toa import ops
 from toa.ops import _backend
 from toa.ops.attention import api
@@ -113,7 +113,7 @@ def test_choose_backend_can_be_compiled(cuda) -> None:
     assert torch.compile(doubled, fullgraph=True, backend="eager")(torch.ones(1)).item() == 2.0
 
 
-@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize("activation", FUSED)
 def test_auto_chooses_the_kernels_on_a_gpu(cuda, activation) -> None:
     for dtype in (torch.float32, torch.bfloat16, torch.float16):
         assert ops.choose_backend(activation=activation, device=cuda, dtype=dtype, width=256) == "triton"

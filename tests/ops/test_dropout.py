@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.support import make_problem
+from tests.support import BLOCKED, GATED, make_problem
 from toa.ops.attention import blocked
 from toa.ops.dropout import draw_bits, dropout, keep_factors
 
@@ -61,10 +61,10 @@ def test_factors_are_the_same_under_a_compiler(monkeypatch) -> None:
 
 
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("activation", ["relu", "gated"])
+@pytest.mark.parametrize("activation", BLOCKED)
 def test_dropout_in_blocks_matches_the_reference(monkeypatch, activation, causal) -> None:
     norms: dict[str, Any] = (
-        {} if causal else {"score_norm": "rms", "gate_norm": "rms" if activation == "gated" else "none"}
+        {} if causal else {"score_norm": "rms", "gate_norm": "rms" if activation in GATED else "none"}
     )
     problem = make_problem(keys=7, queries=5, activation=activation, causal=causal, dropout_p=0.4, **norms)
     torch.manual_seed(2)

@@ -5,8 +5,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support import ACTIVATIONS, KINDS, LENGTHS, NORMS, Problem, assert_near, make_problem
+from tests.support import ACTIVATIONS, BLOCKED, KINDS, LENGTHS, NORMS, Problem, assert_near, make_problem, message
+from toa import ops
+from toa.nn import TemporalOperatorAttention
 from toa.ops.attention import blocked, folded
+from toa.ops.attention.definitions import ActivationEntry
 
 
 def assert_backends_agree(problem: Problem, tolerance: float = 1e-12) -> None:
@@ -100,7 +103,7 @@ BUDGETS = {1: 20, 15: 12, 35: 4, 80: 2, 10**6: 1}
 
 @pytest.mark.parametrize("budget", BUDGETS)
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("activation", ["relu", "gated"])
+@pytest.mark.parametrize("activation", BLOCKED)
 def test_blocked_scores_match_reference(monkeypatch, activation, causal, budget) -> None:
     monkeypatch.setattr(blocked, "_BLOCK_ELEMENTS", {"cpu": budget})
     blocks: list[Any] = []
@@ -137,7 +140,7 @@ def test_blocks_of_heads_have_about_the_same_size(monkeypatch) -> None:
 
 
 @pytest.mark.parametrize("dropout_p", [0.0, 0.4])
-@pytest.mark.parametrize(("activation", "score_norm", "gate_norm"), [n for n in NORMS if n[0] != "softmax"])
+@pytest.mark.parametrize(("activation", "score_norm", "gate_norm"), [n for n in NORMS if n[0] in BLOCKED])
 def test_kept_and_recomputed_scores_give_the_same_gradients(
     monkeypatch, activation, score_norm, gate_norm, dropout_p
 ) -> None:
@@ -186,7 +189,7 @@ def test_second_derivatives_match_reference_across_blocks(monkeypatch) -> None:
 
 
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("activation", ["relu", "gated"])
+@pytest.mark.parametrize("activation", BLOCKED)
 def test_dropout_drops_the_same_scores_in_both_backends(activation, causal) -> None:
     problem = make_problem(keys=6, activation=activation, causal=causal, dropout_p=0.5)
     results = []
@@ -213,7 +216,7 @@ def test_dropout_keeps_the_mean(activation, backend) -> None:
 @pytest.mark.parametrize(
     ("strategy", "options"),
     [
-        ("pair_masked_attention", {"pair_mask": torch.ones(1, 5, 5, dtype=torch.float64)}),
+        ("formed_attention", {"pair_mask": torch.ones(1, 5, 5, dtype=torch.float64)}),
         ("softmax_attention", {"activation": "softmax"}),
         ("blocked_attention", {"activation": "gated", "causal": True}),
     ],
@@ -227,9 +230,23 @@ def test_each_strategy_is_chosen_by_its_rule(monkeypatch, strategy, options) -> 
         make_problem(**options).run("folded")
 
 
-@pytest.mark.parametrize(("activation", "score_norm", "gate_norm"), [n for n in NORMS if n[0] != "softmax"])
+@pytest.mark.parametrize(("activation", "score_norm", "gate_norm"), [n for n in NORMS if n[0] in BLOCKED])
 def test_unblocked_attention_matches_reference(monkeypatch, activation, score_norm, gate_norm) -> None:
     monkeypatch.setattr(folded, "blocked_attention", folded.unblocked_attention)
     for causal in (False, True):
         norms = {"score_norm": score_norm, "gate_norm": gate_norm}
         assert_backends_agree(make_problem(keys=7, queries=5, activation=activation, causal=causal, **norms))
+
+
+def test_an_activation_needs_only_its_entry(monkeypatch) -> None:
+    entry = ActivationEntry(formula="ReLU(Q Kᵀ S1)²", weights=lambda scores, _: scores.relu().square())
+    monkeypatch.setitem(ops.ACTIVATIONS, "square", entry)
+    for options in ({"causal": True}, {"padding": "trailing"}, {"score_norm": "rms"}):
+        assert_backends_agree(make_problem(keys=7, activation="square", **options))
+    with pytest.raises(ValueError, match=message("'triton'", "no kernel for 'square'", "'folded'")):
+        ops.choose_backend("triton", activation="square")
+    layer = TemporalOperatorAttention(8, 2, 5, "square", sor=False)
+    x = torch.randn(2, 5, 8)
+    out, mixing = layer(x, x, x, need_weights=True)
+    values = layer.v_proj(x).unflatten(-1, (2, 4)).transpose(1, 2)
+    assert_near(layer.out_proj((mixing @ values).transpose(1, 2).flatten(2)), out, 1e-5)

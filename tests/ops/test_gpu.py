@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from tests.support import ACTIVATIONS, KINDS, NORMS, assert_as_accurate, assert_near, make_problem
+from tests.support import ACTIVATIONS, BLOCKED, KINDS, NORMS, assert_as_accurate, assert_near, make_problem
 from toa import ops
 from toa.ops.attention import api, blocked
 
@@ -41,7 +41,7 @@ def test_folded_matches_reference_on_cuda_under_every_norm_and_mask(activation, 
         )
 
 
-@pytest.mark.parametrize("activation", ["relu", "gated"])
+@pytest.mark.parametrize("activation", BLOCKED)
 def test_blocked_scores_match_reference_on_cuda(monkeypatch, activation) -> None:
     monkeypatch.setattr(blocked, "_BLOCK_ELEMENTS_DEFAULT", 700)
     assert_backends_agree(keys=65, queries=33, activation=activation, causal=True, padding="random")

@@ -3,10 +3,9 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from tests.support import ACTIVATIONS, KINDS, Problem, assert_as_accurate, make_problem, message
+from tests.support import ACTIVATIONS, GATED, KINDS, Problem, assert_as_accurate, make_problem, message
 from toa import ops
 from toa.nn import DenseOperator
 from toa.ops.operators import Operator
@@ -27,10 +26,10 @@ def literal(problem: Problem) -> Tensor:
     def scores(left: Tensor, right: Tensor, s: Tensor | Operator | None) -> Tensor:
         return torch.einsum("bmhd,bnhd->bhmn", left, right) @ matrix(s, left)
 
-    w = scores(a["q"], a["k"], a["s1"])
-    w = w.softmax(-1) if a["activation"] == "softmax" else w.relu()
-    if a["activation"] == "gated":
-        w = w * F.softplus(scores(a["gate_q"], a["gate_k"], a["gate_s1"]))
+    w = gate = scores(a["q"], a["k"], a["s1"])
+    if a["activation"] in GATED:
+        gate = scores(a["gate_q"], a["gate_k"], a["gate_s1"])
+    w = ops.ACTIVATIONS[a["activation"]].weights(w, gate)
     return torch.einsum("bhmn,bnhe->bmhe", w @ matrix(a["s2"], w), a["v"])
 
 

@@ -9,13 +9,12 @@ import torch
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from tests.support import ACTIVATIONS, Problem, assert_registered, make_problem, message, poison_buffers
+from tests.support import BLOCKED, FUSED, Problem, assert_registered, make_problem, message, poison_buffers
 from toa import ops
 from toa.ops import triton_helpers
 from toa.ops.attention import api, short_sequences, tiles
 from toa.ops.attention.blocked import Factors
-from toa.ops.attention.definitions import GATE_NORMS, SCORE_NORMS, RowNorms
-from toa.ops.attention.inputs import AttentionInputs
+from toa.ops.attention.definitions import GATE_NORMS, SCORE_NORMS, AttentionInputs, RowNorms
 from toa.ops.attention.tiles import Blocks, attend_tiles, choose_blocks, kernel_settings
 from toa.ops.triton_helpers import padded
 from toa_bench.op_cost import share_past_zero, unit_of_rounding
@@ -26,7 +25,6 @@ LENGTHS = (1, 2, 15, 16, 17, 63, 64, 65, 127, 128, 129, 672, 1000) if ON_GPU els
 WIDTHS = (4, 8, 16, 24, 64, 128, 256) if ON_GPU else (4, 24, 256)
 # the interpreter multiplies bfloat16 as if it were integers
 DTYPES = (torch.float32, torch.bfloat16, torch.float16) if ON_GPU else (torch.float32, torch.float16)
-WITHOUT_MAXIMUM = [name for name in ACTIVATIONS if not ops.ACTIVATIONS[name].running_max]
 
 
 @pytest.fixture(autouse=True)
@@ -99,7 +97,7 @@ SIZES = [
 
 # lengths in one test: on a GPU, only the first of those that take the same tile compiles it
 @pytest.mark.parametrize(("dtype", "width"), SIZES)
-@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize("activation", FUSED)
 def test_outputs_and_gradients(form, activation, dtype, width) -> None:
     all_lengths = ON_GPU or (dtype, width) == (torch.float32, 24)
     given = LENGTHS if all_lengths else (65 if form == "tiles" else 17,)
@@ -148,7 +146,7 @@ def test_masks_norms_and_signs_of_the_scale(options) -> None:
 @given(data=st.data())
 def test_drawn_problems(form, data) -> None:
     draw = data.draw
-    activation = draw(st.sampled_from(ACTIVATIONS if form == "short" else WITHOUT_MAXIMUM))
+    activation = draw(st.sampled_from(FUSED if form == "short" else BLOCKED))
     longest = short_sequences.MAX_TOKENS if form == "short" else (140 if ON_GPU else 70)
     assert_kernels_are_as_accurate_as_the_reference(
         seed=draw(st.integers(0, 99)),
@@ -171,7 +169,7 @@ def test_drawn_problems(form, data) -> None:
     )
 
 
-@pytest.mark.parametrize("activation", WITHOUT_MAXIMUM)
+@pytest.mark.parametrize("activation", BLOCKED)
 @pytest.mark.parametrize(
     ("dtype", "scale"),
     [
@@ -185,7 +183,7 @@ def test_scores_are_scaled_without_a_norm(dtype, activation, scale) -> None:
     assert_kernels_are_as_accurate_as_the_reference(dtype, activation=activation, scale=scale, **sizes)
 
 
-@pytest.mark.parametrize("activation", WITHOUT_MAXIMUM)
+@pytest.mark.parametrize("activation", BLOCKED)
 def test_scores_that_overflow_float16_without_their_scale(activation) -> None:
     generator = torch.Generator().manual_seed(0)
     inputs = [60 * torch.randn(1, 33, 2, 64, generator=generator) for _ in range(5 if activation == "gated" else 3)]
@@ -330,7 +328,7 @@ def test_only_unmasked_short_sequences_with_dense_operators_fit() -> None:
     assert not fits(keys=5, activation="gated", gate_s1="dplr")
 
 
-@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize("activation", FUSED)
 def test_dropout_of_a_short_sequence_has_one_mask(activation) -> None:
     problem = make_problem(keys=17, activation=activation).cast(torch.float32).to(DEVICE)
     values = torch.eye(17, device=DEVICE)[None, :, None].expand(2, -1, 2, -1)

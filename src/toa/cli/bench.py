@@ -102,7 +102,7 @@ def bench_ops(
 
         run = OpRun(
             tokens=tuple(tokens or OpRun().tokens),
-            activations=tuple(activation or ACTIVATIONS),  # type: ignore[arg-type]
+            activations=tuple(activation or ACTIVATIONS),
             width=width,
             heads=heads,
             batch=batch,

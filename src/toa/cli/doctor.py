@@ -209,9 +209,9 @@ def _self_test(backend: str, device: str) -> Facts:
 
     worst = 0.0
     try:
-        for activation in ops.ACTIVATIONS:
+        for activation in (name for name, entry in ops.ACTIVATIONS.items() if entry.fused):
             objection = ops.BACKENDS[backend].objection(
-                Problem(activation=activation, device=torch.device(device), dtype=torch.float32, width=_SIZES[-1])  # type: ignore[arg-type]
+                Problem(activation=activation, device=torch.device(device), dtype=torch.float32, width=_SIZES[-1])
             )
             if objection is not None:
                 return {"status": ABSENT, "detail": objection}
@@ -244,9 +244,9 @@ def _results(backend: str, activation: str, dtype: "torch.dtype", device: str) -
         **{name: normal(batch, keys, heads, width) for name in ("k", "v")},
         **{name: normal(heads, keys, keys, std=keys**-0.5) for name in ("s1", "s2")},
     }
-    if activation == "gated":
+    if ops.ACTIVATIONS[activation].gated:
         tensors |= {"gate_q": normal(batch, queries, heads, width), "gate_k": normal(batch, keys, heads, width)}
-    output = ops.operator_attention(**tensors, activation=activation, scale=width**-0.5, backend=backend)  # type: ignore[arg-type]
+    output = ops.operator_attention(**tensors, activation=activation, scale=width**-0.5, backend=backend)
     gradients = torch.autograd.grad(output.square().mean(), list(tensors.values()))
     return [output.detach(), *gradients]
 

@@ -4,7 +4,6 @@ Alphabet: B batch, M queries, N keys, E embedding, H heads, D head width.
 """
 
 from functools import partial
-from typing import Literal
 
 import torch
 from torch import Generator, Tensor, nn
@@ -16,9 +15,7 @@ from toa.nn.linear import is_plain
 from toa.nn.operator import OperatorInit, Structure, make_operator
 from toa.nn.regularization import Sharing, StochasticOperatorRegularization
 
-Variant = Literal["softmax", "relu", "gated"]
-ScoreNorm = ops.ScoreNorm | Literal["bounded"]
-SCORE_NORMS = (*ops.SCORE_NORMS, "bounded")
+Variant = ops.Activation
 
 
 class TemporalOperatorAttention(Attention):
@@ -31,11 +28,9 @@ class TemporalOperatorAttention(Attention):
         embed_dim: Width E of queries and outputs.
         num_heads: Number of heads H.
         num_tokens: Maximum number of keys, which is the size of the operators; `resize` changes it.
-        variant: "softmax", "relu" or "gated".
-        score_norm: "none" as printed in the paper, "l2", "mean" or "rms", see `toa.ops.operator_attention`; or
-            "bounded" (ReLU and gated only), which divides each score row by sqrt(1 + ‖row‖² / n): "rms" without its
-            division by n, the number of keys that padding and causality leave to the query.
-        gate_norm: "none", "l2" or "rms", for the gated variant.
+        variant: A name of `toa.ops.ACTIVATIONS`: "softmax", "relu" or "gated".
+        score_norm: A name of `toa.ops.SCORE_NORMS`, see `toa.ops.operator_attention`; "none" as printed in the paper.
+        gate_norm: A name of `toa.ops.GATE_NORMS`, for a gated variant.
         scale: Factor of the scores; 1 / sqrt(qk_dim) if None. The paper's formula has 1.
         structure: "dense" as in the paper, "dplr", "toeplitz" or "banded".
         rank: Rank of the "dplr" structure, 16 if None.
@@ -60,7 +55,7 @@ class TemporalOperatorAttention(Attention):
         num_tokens: int,
         variant: Variant = "gated",
         *,
-        score_norm: ScoreNorm = "none",
+        score_norm: ops.ScoreNorm = "none",
         gate_norm: ops.GateNorm = "none",
         scale: float | None = None,
         structure: Structure = "dense",
@@ -84,7 +79,7 @@ class TemporalOperatorAttention(Attention):
     ) -> None:
         _check_norms(variant, score_norm, gate_norm)
         self.variant = self.activation = variant
-        self._qk_groups = 2 if variant == "gated" else 1
+        self._qk_groups = 2 if ops.ACTIVATIONS[variant].gated else 1
         super().__init__(
             embed_dim,
             num_heads,
@@ -105,7 +100,7 @@ class TemporalOperatorAttention(Attention):
         )
         self.s1 = operator()
         self.s2 = operator(init=operator_init)
-        self.gate_s1 = operator() if variant == "gated" else None
+        self.gate_s1 = operator() if self._qk_groups == 2 else None
         self.sor: StochasticOperatorRegularization | None = None
         if sor:
             self.sor = StochasticOperatorRegularization(
@@ -115,7 +110,6 @@ class TemporalOperatorAttention(Attention):
 
     def _mixing(self, query: Tensor, factors: ScoreFactors, masks: Masks) -> Mixing:
         rates = self.sor.rates(self.num_heads, query.device) if self.sor is not None and self.training else None
-        bounded = self.score_norm == "bounded"
         attend = self._operator_attention(
             factors,
             masks,
@@ -123,22 +117,16 @@ class TemporalOperatorAttention(Attention):
             s2=self.s2.operator(rates),
             gate_s1=None if self.gate_s1 is None else self.gate_s1.operator(rates),
             scale=self.scale,
-            score_norm="rms" if bounded else self.score_norm,
+            score_norm=self.score_norm,
             gate_norm=self.gate_norm,
         )
 
-        def mix(values: Tensor, dropout_p: float) -> Tensor:
-            mixed = attend(values, dropout_p)
-            if bounded:
-                # undo the division by n of "rms" after the activation: ReLU(n x) = n ReLU(x)
-                mixed = mixed * _visible_count(factors, masks)
-            return mixed if self.gain is None else mixed * self.gain
-
-        return mix
+        gain = self.gain
+        return attend if gain is None else lambda values, dropout_p: attend(values, dropout_p) * gain
 
     def _features_first(self, x: Tensor) -> bool:
         """Whether queries, keys and values lie in memory as (E, B, N), which makes training on a CPU faster."""
-        if self.variant == "softmax" or not torch.is_grad_enabled() or torch.compiler.is_compiling():
+        if ops.ACTIVATIONS[self.variant].softmax or not torch.is_grad_enabled() or torch.compiler.is_compiling():
             return False
         if x.device.type != "cpu" or ops.runs_kernels(x):
             return False
@@ -169,21 +157,12 @@ class TemporalOperatorAttention(Attention):
         return f"{super().extra_repr()}, variant={self.variant!r}, score_norm={self.score_norm!r}"
 
 
-def _check_norms(variant: Variant, score_norm: ScoreNorm, gate_norm: ops.GateNorm) -> None:
+def _check_norms(variant: Variant, score_norm: ops.ScoreNorm, gate_norm: ops.GateNorm) -> None:
     check_choice("variant", variant, ops.ACTIVATIONS)
-    check_choice("score_norm", score_norm, SCORE_NORMS)
+    check_choice("score_norm", score_norm, ops.SCORE_NORMS)
     check_choice("gate_norm", gate_norm, ops.GATE_NORMS)
-    if gate_norm != "none" and variant != "gated":
+    if gate_norm != "none" and not ops.ACTIVATIONS[variant].gated:
         raise ValueError(f"gate_norm requires variant='gated', got variant={variant!r}; leave gate_norm out.")
-    if score_norm == "bounded" and variant == "softmax":
-        raise ValueError("score_norm='bounded' requires variant='relu' or 'gated', got 'softmax'; use 'rms'.")
-
-
-def _visible_count(factors: ScoreFactors, masks: Masks) -> Tensor | int:
-    """Number of keys that each query sees: one number, or (B or 1, M, 1, 1)."""
-    if masks.padding is None and not masks.causal:
-        return factors.k.shape[1]
-    return masks.visible(factors).sum(-1).transpose(1, 2).unsqueeze(-1)
 
 
 def _features_first_linear(x: Tensor, layer: nn.Linear) -> Tensor:

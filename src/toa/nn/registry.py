@@ -23,7 +23,7 @@ from toa.nn.baseline_attention import (
 )
 from toa.nn.hyperglu import HyperGLUAttention
 from toa.nn.operator import OperatorInit, Structure
-from toa.nn.operator_attention import ScoreNorm, TemporalOperatorAttention
+from toa.nn.operator_attention import TemporalOperatorAttention
 from toa.nn.regularization import Sharing
 
 # metadata of a config field added after runs were stored: its default never changes, and leaves the hash as it was
@@ -56,9 +56,8 @@ def _register(name: str, layer: type[Attention], *, unused: tuple[str, ...] = ()
 
 
 _register("softmax", SoftmaxAttention)
-_register("toa-softmax", TemporalOperatorAttention, variant="softmax", unused=("gate_norm",))
-_register("toa-relu", TemporalOperatorAttention, variant="relu", unused=("gate_norm",))
-_register("toa-gated", TemporalOperatorAttention, variant="gated")
+for _name, _entry in ops.ACTIVATIONS.items():
+    _register(f"toa-{_name}", TemporalOperatorAttention, variant=_name, unused=() if _entry.gated else ("gate_norm",))
 _register("relu", ReLUAttention)
 _register("output-gated", OutputGatedAttention)
 _register("differential", DifferentialAttention)
@@ -88,7 +87,7 @@ class AttentionSpec:
     """
 
     name: str
-    score_norm: ScoreNorm | None = None
+    score_norm: ops.ScoreNorm | None = None
     gate_norm: ops.GateNorm | None = None
     scale: float | None = None
     structure: Structure | None = None

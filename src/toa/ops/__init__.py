@@ -2,8 +2,15 @@
 
 from toa.ops._backend import runs_kernels
 from toa.ops.attention.api import BACKENDS, AttentionBackend, choose_backend, operator_attention
-from toa.ops.attention.definitions import ACTIVATIONS, GATE_NORMS, SCORE_NORMS, Activation, GateNorm, ScoreNorm
-from toa.ops.attention.inputs import AttentionInputs
+from toa.ops.attention.definitions import (
+    ACTIVATIONS,
+    GATE_NORMS,
+    SCORE_NORMS,
+    Activation,
+    AttentionInputs,
+    GateNorm,
+    ScoreNorm,
+)
 from toa.ops.mixing import EntryDrop
 from toa.ops.operators import Dense, DiagonalLowRank, Operator, Toeplitz
 

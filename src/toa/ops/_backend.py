@@ -8,9 +8,6 @@ import torch
 from torch import Tensor
 
 from toa._checks import check_choice
-from toa.ops.attention.definitions import Activation
-
-MAX_FUSED_WIDTH = 256
 
 
 def _installed(package: str) -> str | None:
@@ -34,21 +31,11 @@ _disabled: set[str] = set()
 class Problem:
     """What decides whether a backend can run; the fields are arguments of `choose_backend`."""
 
-    activation: Activation
+    activation: str
     device: torch.device
     dtype: torch.dtype
     width: int = 0
-    tokens: int = 0
     pair_mask: bool = False
-
-
-def triton_objection(problem: Problem) -> str | None:
-    """The reason why the Triton kernels cannot run a problem; None if they can."""
-    if problem.width > MAX_FUSED_WIDTH:
-        return f"its kernels take heads of width up to {MAX_FUSED_WIDTH}, not {problem.width}"
-    if problem.pair_mask:
-        return "its kernels take no pair_mask"
-    return _kernel_objection(problem.device, problem.dtype)
 
 
 def runs_kernels(x: Tensor, kernel: str | None = None) -> bool:
@@ -60,7 +47,7 @@ def runs_kernels(x: Tensor, kernel: str | None = None) -> bool:
     wanted = os.environ.get("TOA_BACKEND") or "auto"
     if kernel in _disabled or (wanted != "triton" and (wanted != "auto" or x.device.type != "cuda")):
         return False
-    return _kernel_objection(x.device, x.dtype) is None
+    return kernel_objection(x.device, x.dtype) is None
 
 
 def disable_kernels(*names: str) -> None:
@@ -74,7 +61,8 @@ def disable_kernels(*names: str) -> None:
     _disabled.update(names)
 
 
-def _kernel_objection(device: torch.device, dtype: torch.dtype) -> str | None:
+def kernel_objection(device: torch.device, dtype: torch.dtype) -> str | None:
+    """The reason why no Triton kernel can run on tensors of a device and dtype; None if kernels can."""
     if dtype not in (torch.float32, torch.bfloat16, torch.float16):
         return f"its kernels take float32, bfloat16 and float16, not {dtype}"
     if device.type == "cuda":

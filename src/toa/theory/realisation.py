@@ -10,7 +10,6 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from toa import ops
 from toa._checks import check_at_least, check_at_most, check_choice, check_shape
 from toa.nn import DenseOperator, TemporalOperatorAttention, Variant
 from toa.theory.case import Case
@@ -20,6 +19,9 @@ _SHUT = 120.0
 
 # S2 = I + M also passes the input and its rounding error; scaling S2 up and W_O down by a power of two reduces this
 _GAIN = 64.0
+
+# the activations that realise cases, with the factor of the extra coordinate of queries that turns a head off
+_OFF = {"relu": 1.0, "gated": _SHUT, "softmax": 2.0 * _SHUT}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
@@ -78,7 +80,7 @@ def realise(case: Case, variant: Variant, *, dtype: torch.dtype = torch.float32)
     zero: S2 = T_z - 1 t_z, where t_z is the first row of T_z. A last head, whose queries attend to row z of its S2,
     adds t_z. So signed operators without a gate realise adaptive families as well.
     """
-    check_choice("variant", variant, ops.ACTIVATIONS)
+    check_choice("variant", variant, _OFF)
     z, t, n = case.operators.shape
     f = case.features
     sink = variant == "softmax" and case.adaptive
@@ -131,7 +133,7 @@ def _write_projections(layer: TemporalOperatorAttention, case: Case) -> None:
         w_q[0, head, :n, position].fill_diagonal_(sharpness)
         # the extra coordinate of the queries is 1[regime ≠ head], times a factor that turns the head off
         other = w_q[-1, head, n, code]
-        other.fill_({"relu": 1.0, "gated": _SHUT, "softmax": 2.0 * _SHUT}[layer.variant])
+        other.fill_(_OFF[layer.variant])
         other[head] = 0.0
         if layer.variant == "softmax":
             w_k[0, head, n, f] = 1.0  # other regimes attend to the first position

@@ -11,14 +11,22 @@ from torch import Tensor
 
 from toa._checks import check_choice, check_fraction, check_padding_mask, check_shape, check_tokens
 from toa._registry import Registry
-from toa.ops._backend import Problem, triton_objection
-from toa.ops.attention.definitions import ACTIVATIONS, GATE_NORMS, SCORE_NORMS, Activation, GateNorm, ScoreNorm
+from toa.ops._backend import Problem, kernel_objection
+from toa.ops.attention.definitions import (
+    ACTIVATIONS,
+    GATE_NORMS,
+    SCORE_NORMS,
+    Activation,
+    AttentionInputs,
+    GateNorm,
+    ScoreNorm,
+)
 from toa.ops.attention.folded import folded_attention, softmax_attention
-from toa.ops.attention.inputs import AttentionInputs
 from toa.ops.attention.reference import reference_attention
 from toa.ops.operators import Dense, Operator
 
 AUTO = "auto"
+MAX_FUSED_WIDTH = 256
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,6 +48,16 @@ class AttentionBackend:
         return (self.automatic is None or problem.device.type in self.automatic) and self.objection(problem) is None
 
 
+def _triton_objection(problem: Problem) -> str | None:
+    if not ACTIVATIONS[problem.activation].fused:
+        return f"it has no kernel for {problem.activation!r}"
+    if problem.width > MAX_FUSED_WIDTH:
+        return f"its kernels take heads of width up to {MAX_FUSED_WIDTH}, not {problem.width}"
+    if problem.pair_mask:
+        return "its kernels take no pair_mask"
+    return kernel_objection(problem.device, problem.dtype)
+
+
 def _triton_attention(x: AttentionInputs) -> Tensor:
     """Short sequences in one kernel, longer ones in tiles; softmax of longer ones is PyTorch's."""
     # importing the kernels imports Triton
@@ -47,12 +65,12 @@ def _triton_attention(x: AttentionInputs) -> Tensor:
 
     if short_sequences.fits(x):
         return short_sequences.short_sequence_attention(x)
-    return softmax_attention(x) if x.running_max else tiles.tiled_attention(x)
+    return softmax_attention(x) if x.softmax else tiles.tiled_attention(x)
 
 
 # in the order in which "auto" prefers them
 BACKENDS: Registry[AttentionBackend] = Registry("backend")
-BACKENDS.register("triton")(AttentionBackend(run=_triton_attention, objection=triton_objection, automatic=("cuda",)))
+BACKENDS.register("triton")(AttentionBackend(run=_triton_attention, objection=_triton_objection, automatic=("cuda",)))
 BACKENDS.register("folded")(AttentionBackend(run=folded_attention))
 BACKENDS.register("reference")(AttentionBackend(run=reference_attention, automatic=()))
 
@@ -64,7 +82,6 @@ def choose_backend(
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float32,
     width: int = 0,
-    tokens: int = 0,
     pair_mask: bool = False,
 ) -> str:
     """Name the backend that a call would use.
@@ -80,14 +97,13 @@ def choose_backend(
         device: Device of the tensors.
         dtype: Dtype of the tensors.
         width: The largest width of queries, values and gate; 0 if unknown.
-        tokens: The larger of the numbers of queries and keys; 0 if unknown.
         pair_mask: Whether there is a pair mask.
 
     Raises:
         ValueError: If the backend is unknown, or cannot run this problem.
     """
     where = torch.device(device)
-    problem = Problem(activation=activation, device=where, dtype=dtype, width=width, tokens=tokens, pair_mask=pair_mask)
+    problem = Problem(activation=activation, device=where, dtype=dtype, width=width, pair_mask=pair_mask)
     if backend == AUTO:
         backend = os.environ.get("TOA_BACKEND") or AUTO
     if backend == AUTO:
@@ -161,14 +177,14 @@ def operator_attention(
         s1: Operator on the key axis of the scores: a tensor (H, N', N') with N' ≥ N, or an operator of
             `toa.ops.operators`. A shorter sequence uses its leading block. None is the identity.
         s2: Operator between the activation and the values, likewise.
-        activation: A name of `ACTIVATIONS`: "softmax", "relu" or "gated".
-        gate_q: Queries of the gate (B, M, H, G); only with `activation="gated"`.
+        activation: A name of `ACTIVATIONS`.
+        gate_q: Queries of the gate (B, M, H, G); only with a gated activation.
         gate_k: Keys of the gate (B, N, H, G).
         gate_s1: Operator of the gate.
         scale: Multiplies the scores of both branches. The paper's formula has 1; 1/sqrt(D) is customary.
         score_norm: A name of `SCORE_NORMS`. "none" leaves the scores unchanged; "l2" divides each row of scores by its
             L2 norm; "mean" by the number n of keys that the query sees; "rms" by n sqrt(1 + ‖row‖² / n), which equals
-            "mean" for small scores and stays bounded for large ones.
+            "mean" for small scores and stays bounded for large ones; "bounded" by sqrt(1 + ‖row‖² / n) only.
         gate_norm: A name of `GATE_NORMS`, for the gate's scores before softplus: "none", "l2", or "rms", which divides
             by sqrt(1 + ‖row‖² / n).
         key_padding_mask: (B, N), True where a key is padding. Padding never changes the other outputs.
@@ -220,7 +236,6 @@ def operator_attention(
         device=q.device,
         dtype=dtype,
         width=max(x.shape[3] for x in (q, v, gate_q) if x is not None),
-        tokens=max(q.shape[1], k.shape[1]),
         pair_mask=pair_mask is not None,
     )
     with nullcontext() if q.device.type == "meta" else torch.autocast(q.device.type, enabled=False):

@@ -1,23 +1,26 @@
-"""Names and formulas that all backends share: the table of activations and the table of normalisers.
+"""What all backends share: the tables of activations and normalisers, and the arguments of one call.
 
-To add a normaliser, add one entry to `SCORE_NORMS` or `GATE_NORMS` and its name to the type beside it: every backend,
-check and help text reads these tables.
+To add an activation, add one entry to `ACTIVATIONS`: every backend, layer, benchmark, test and help text reads it. An
+entry without `fused` has no kernel; its weights are formed all at once. To add a normaliser, add one entry to
+`SCORE_NORMS` or `GATE_NORMS` and its name to the type beside it.
 
-To add an activation, add one entry to `ACTIVATIONS` and its name to `Activation`. Then write its formula in
-`reference.py`, the weights with their gradient in `blocked.py` (`attention_weights`, `ScoreBlock`), and either the same
-in the kernels or an objection in `toa/ops/_backend.py` (`triton_objection`). A line in `toa/nn/registry.py` names the
-layer.
+Alphabet: B batch, M queries, N keys, H heads, D query and key width, E value width, G gate width.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
 from torch import Tensor
 
-Activation = Literal["softmax", "relu", "gated"]
-ScoreNorm = Literal["none", "l2", "mean", "rms"]
+from toa.ops.operators import Operator
+
+Activation = str
+ScoreNorm = Literal["none", "l2", "mean", "rms", "bounded"]
 GateNorm = Literal["none", "l2", "rms"]
 
 # added to a row's squared L2 norm: a row of zeros stays zero, and no gradient grows more than a thousandfold
@@ -36,20 +39,33 @@ class ActivationEntry:
 
     Args:
         formula: The weights that multiply S2 V.
+        weights: Computes them from the scores and the scores of the gate, both (B, H, M, N). Scores of masked keys are
+            zero, for softmax -inf; their weights are set to zero afterwards.
         gated: Whether it takes gate_q, gate_k, gate_s1 and gate_norm.
-        running_max: Whether its rows are normalised by a sum of exponentials, so that a fused kernel has to track the
-            largest score of a row. Without it, act(a x) = a act(x) for a > 0.
+        softmax: Whether its rows are normalised by a sum of exponentials.
+        fused: Whether `blocked.py` and the Triton kernels compute it. Except for softmax, they require
+            act(a x) = a act(x) for a > 0.
     """
 
     formula: str
+    weights: Callable[[Tensor, Tensor], Tensor]
     gated: bool = False
-    running_max: bool = False
+    softmax: bool = False
+    fused: bool = False
+
+
+def _gated_relu(scores: Tensor, gate_scores: Tensor) -> Tensor:
+    return scores.relu() * F.softplus(gate_scores, threshold=SOFTPLUS_LINEAR)
 
 
 ACTIVATIONS: Mapping[str, ActivationEntry] = {
-    "softmax": ActivationEntry(formula="softmax(Q Kᵀ S1)", running_max=True),
-    "relu": ActivationEntry(formula="ReLU(Q Kᵀ S1)"),
-    "gated": ActivationEntry(formula="softplus(Qg Kgᵀ Sg) ⊙ ReLU(Q Kᵀ S1)", gated=True),
+    "softmax": ActivationEntry(
+        formula="softmax(Q Kᵀ S1)", weights=lambda scores, _: scores.softmax(-1), softmax=True, fused=True
+    ),
+    "relu": ActivationEntry(formula="ReLU(Q Kᵀ S1)", weights=lambda scores, _: scores.relu(), fused=True),
+    "gated": ActivationEntry(
+        formula="softplus(Qg Kgᵀ Sg) ⊙ ReLU(Q Kᵀ S1)", weights=_gated_relu, gated=True, fused=True
+    ),
 }
 
 
@@ -88,10 +104,12 @@ class Normaliser:
     mean_square: bool = False
     per_key: bool = False
 
-    def row_factor(self, squares: Tensor, n: Tensor | int) -> Tensor:
-        """1 / sqrt(‖row‖² + floor), or its mean-square form, from the row's sum of squares; without `per_key`."""
-        assert self.floor is not None
-        return ((squares / n if self.mean_square else squares) + self.floor).rsqrt()
+    def divide(self, x: Tensor, squares: Callable[[], Tensor], n: Tensor | int) -> Tensor:
+        """Divide rows of scores, or the queries that they are linear in; `squares` computes ‖row‖²."""
+        if self.floor is not None:
+            found = squares()
+            x = (x * ((found / n if self.mean_square else found) + self.floor).rsqrt()).to(x.dtype)
+        return x / n if self.per_key else x
 
     def row_norm(self, n: int) -> RowNorm | None:
         """The normaliser as numbers, where all n keys are visible; None if it does not depend on the scores."""
@@ -109,6 +127,7 @@ SCORE_NORMS: Mapping[str, Normaliser] = {
     "l2": _L2,
     "mean": Normaliser(formula="n", per_key=True),
     "rms": replace(_RMS, formula="n sqrt(1 + ‖row‖² / n)", per_key=True),
+    "bounded": _RMS,
 }
 GATE_NORMS: Mapping[str, Normaliser] = {"none": _NONE, "l2": _L2, "rms": _RMS}
 
@@ -116,3 +135,98 @@ GATE_NORMS: Mapping[str, Normaliser] = {"none": _NONE, "l2": _L2, "rms": _RMS}
 def describe(entries: Mapping[str, ActivationEntry] | Mapping[str, Normaliser]) -> str:
     """The names of a table with their formulas, for help texts."""
     return "; ".join(f"{name}: {entry.formula}" for name, entry in entries.items())
+
+
+class Branch(NamedTuple):
+    """One set of scores Q Kᵀ S and their normaliser: those of the attention itself, or those of its gate."""
+
+    q: Tensor
+    k: Tensor
+    operator: Operator | None
+    norm: Normaliser
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AttentionInputs:
+    """Checked arguments of `operator_attention`, which documents them; raw tensors are operators here."""
+
+    q: Float[Tensor, "b m h d"]
+    k: Float[Tensor, "b n h d"]
+    v: Float[Tensor, "b n h e"]
+    s1: Operator | None = None
+    s2: Operator | None = None
+    activation: Activation = "softmax"
+    gate_q: Float[Tensor, "b m h g"] | None = None
+    gate_k: Float[Tensor, "b n h g"] | None = None
+    gate_s1: Operator | None = None
+    scale: float = 1.0
+    score_norm: ScoreNorm = "none"
+    gate_norm: GateNorm = "none"
+    key_padding_mask: Bool[Tensor, "b n"] | None = None
+    pair_mask: Float[Tensor, "_b m n"] | None = None
+    causal: bool = False
+    dropout_p: float = 0.0
+
+    @property
+    def scores(self) -> Branch:
+        """The scores that the activation is applied to."""
+        return Branch(self.q, self.k, self.s1, SCORE_NORMS[self.score_norm])
+
+    @property
+    def gate(self) -> Branch | None:
+        """The scores of the gate; None without one."""
+        if not ACTIVATIONS[self.activation].gated:
+            return None
+        assert self.gate_q is not None
+        assert self.gate_k is not None
+        return Branch(self.gate_q, self.gate_k, self.gate_s1, GATE_NORMS[self.gate_norm])
+
+    @property
+    def softmax(self) -> bool:
+        """Whether the activation is a softmax."""
+        return ACTIVATIONS[self.activation].softmax
+
+    @property
+    def unmasked(self) -> bool:
+        """Whether every query sees every key in full."""
+        return self.key_padding_mask is None and self.pair_mask is None and not self.causal
+
+    @property
+    def scales(self) -> tuple[float, float]:
+        """Scales of both branches, with a normaliser that does not depend on the scores; only if `unmasked`."""
+        norm = self.scores.norm
+        return (self.scale / self.k.shape[1] if norm.per_key and norm.floor is None else self.scale), self.scale
+
+    @property
+    def row_norms(self) -> RowNorms:
+        """Normalisers that depend on the scores, as numbers; only if `unmasked`."""
+        n, gate = self.k.shape[1], self.gate
+        return RowNorms(self.scores.norm.row_norm(n), None if gate is None else gate.norm.row_norm(n))
+
+    def visible_keys(self) -> Bool[Tensor, "_b 1 m n"]:
+        """Which keys each query may use, (B or 1, 1, M, N); a causal mask is aligned at the first token."""
+        m, n = self.q.shape[1], self.k.shape[1]
+        visible = torch.ones(1, 1, m, n, dtype=torch.bool, device=self.q.device)
+        if self.causal:
+            visible = visible.tril()
+        if self.key_padding_mask is not None:
+            visible = visible & ~self.key_padding_mask[:, None, None, :]
+        return visible
+
+    def without_padding(self, tokens: Float[Tensor, "b n h _d"]) -> Float[Tensor, "b n h _d"]:
+        """Keys or values with zeros for padding."""
+        if self.key_padding_mask is None:
+            return tokens
+        return tokens.masked_fill(self.key_padding_mask[:, :, None, None], 0.0)
+
+    def weights(
+        self, scores: Float[Tensor, "b h m n"], gate_scores: Tensor | None, visible: Bool[Tensor, "_b 1 m n"]
+    ) -> Float[Tensor, "b h m n"]:
+        """Activated scores, times the pair mask; a query that sees no key gets zeros, not NaN."""
+        mask = None if self.pair_mask is None else self.pair_mask.unsqueeze(1)  # (B or 1, 1, M, N)
+        if self.softmax and mask is not None:
+            scores = scores * mask.to(scores.dtype) + (mask == 0).to(scores.dtype) * (self.scale * MASKED_SCORE)
+        scores = scores.masked_fill(~visible, float("-inf") if self.softmax else 0.0)
+        weights = ACTIVATIONS[self.activation].weights(scores, scores if gate_scores is None else gate_scores)
+        weights = weights.masked_fill(~visible, 0.0)
+        return weights if mask is None or self.softmax else weights * mask.to(weights.dtype)

@@ -14,8 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from toa.ops.attention.blocked import Factors, attend_in_blocks, attention_weights
-from toa.ops.attention.definitions import RowNorms
-from toa.ops.attention.inputs import AttentionInputs, Branch
+from toa.ops.attention.definitions import ACTIVATIONS, AttentionInputs, Branch, RowNorms
 from toa.ops.dropout import dropout
 from toa.ops.operators import Dense, Operator
 
@@ -26,33 +25,27 @@ _EXACT = (torch.float32, torch.float64)
 def folded_attention(x: AttentionInputs) -> Float[Tensor, "b m h e"]:
     """O = act(Q (S1ᵀ K)ᵀ) (S2 V) in the dtype of `v`, by the first strategy whose rule holds.
 
-    1. A pair mask multiplies all M x N weights: form them all.
+    1. A pair mask multiplies all M x N weights, and an activation that is not fused needs them: form them all.
     2. Softmax is PyTorch's fused attention on mixed keys and values.
     3. A compiler fuses and recomputes by itself, and off the CPU dropout keeps no bits: form all weights.
     4. Otherwise form the weights block by block, and form them again in backward.
     """
-    if x.pair_mask is not None:
-        return pair_masked_attention(x)
-    if x.running_max:
+    if x.pair_mask is not None or not ACTIVATIONS[x.activation].fused:
+        return formed_attention(x)
+    if x.softmax:
         return softmax_attention(x)
     if torch.compiler.is_compiling() or (x.dropout_p and x.q.device.type != "cpu"):
         return unblocked_attention(x)
     return blocked_attention(x)
 
 
-def pair_masked_attention(x: AttentionInputs) -> Float[Tensor, "b m h e"]:
-    """All weights at once, times the pair mask, which needs a gradient of the same size."""
-    factors = normalise_queries(x, fold(x, scale=x.scale)).map(_heads_first)
-    visible = x.visible_keys()
-    if x.running_max:
-        exact = torch.promote_types(factors.q.dtype, torch.float32)
-        scores = x.softmax_scores((factors.q @ factors.k.mT).to(exact)).masked_fill(~visible, float("-inf"))
-        weights = scores.softmax(-1).masked_fill(~visible, 0.0).to(factors.v.dtype)
-    else:
-        assert x.pair_mask is not None
-        weights = attention_weights(factors.map(_transposed), RowNorms(), causal=False).masked_fill(~visible, 0.0)
-        weights = weights * x.pair_mask.unsqueeze(1).to(weights.dtype)
-    return (dropout(weights, x.dropout_p) @ factors.v).transpose(1, 2)
+def formed_attention(x: AttentionInputs) -> Float[Tensor, "b m h e"]:
+    """All weights at once by the activation's formula, times the pair mask, which needs a gradient of the same size."""
+    q, k, v, gate_q, gate_k = normalise_queries(x, fold(x, scale=x.scale)).map(_heads_first)
+    exact = torch.promote_types(q.dtype, torch.float32)
+    gate_scores = None if gate_q is None or gate_k is None else (gate_q @ gate_k.mT).to(exact)
+    weights = x.weights((q @ k.mT).to(exact), gate_scores, x.visible_keys()).to(v.dtype)
+    return (dropout(weights, x.dropout_p) @ v).transpose(1, 2)
 
 
 def softmax_attention(x: AttentionInputs) -> Float[Tensor, "b m h e"]:
@@ -157,10 +150,8 @@ def normalise_queries(x: AttentionInputs, factors: Factors, *, later: RowNorms =
         count = seen.clamp(min=1).mT.unsqueeze(-1).to(x.q.dtype)  # (B or 1, M, 1, 1)
 
     def normalised(branch: Branch, q: Tensor, k: Tensor) -> Tensor:
-        if branch.norm.floor is not None:
-            squares = _squared_row_norms(q, k, x.causal, x.key_padding_mask is not None)
-            q = (q * branch.norm.row_factor(squares, count)).to(q.dtype)
-        return q / count if branch.norm.per_key else q
+        padded = x.key_padding_mask is not None
+        return branch.norm.divide(q, lambda: _squared_row_norms(q, k, x.causal, padded), count)
 
     query, gate_query = factors.q, factors.gate_q
     if later.scores is None:

@@ -4,12 +4,10 @@ Alphabet: B batch, M queries, N keys, H heads, D query and key width, E value wi
 """
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from toa.ops.attention.definitions import SOFTPLUS_LINEAR
-from toa.ops.attention.inputs import AttentionInputs, Branch
+from toa.ops.attention.definitions import AttentionInputs, Branch
 from toa.ops.dropout import dropout
 
 
@@ -27,20 +25,9 @@ def reference_attention(x: AttentionInputs) -> Float[Tensor, "b m h e"]:
             matrix = branch.operator.dense(n).to(exact)
             a = a @ (matrix.triu() if x.causal else matrix)
         a = a.masked_fill(~visible, 0.0)
-        if branch.norm.floor is not None:
-            a = a * branch.norm.row_factor(a.square().sum(-1, keepdim=True), count)
-        return a / count if branch.norm.per_key else a
+        return branch.norm.divide(a, lambda: a.square().sum(-1, keepdim=True), count)
 
-    a = normalised_scores(x.scores)
-    if x.running_max:
-        # a query that sees no key gets zeros, not NaN
-        w = x.softmax_scores(a).masked_fill(~visible, float("-inf")).softmax(-1).masked_fill(~visible, 0.0)
-    else:
-        w = a.relu()
-    if x.gate is not None:
-        w = w * F.softplus(normalised_scores(x.gate), threshold=SOFTPLUS_LINEAR)
-    if x.pair_mask is not None and not x.running_max:
-        w = w * x.pair_mask.unsqueeze(1).to(exact)
+    w = x.weights(normalised_scores(x.scores), None if x.gate is None else normalised_scores(x.gate), visible)
     w = dropout(w, x.dropout_p)
     if x.s2 is not None:
         matrix = x.s2.dense(n).to(exact)

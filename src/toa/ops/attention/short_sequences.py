@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from toa.ops.attention import short_sequence_kernels
-from toa.ops.attention.inputs import AttentionInputs
+from toa.ops.attention.definitions import AttentionInputs
 from toa.ops.attention.tiles import kernel_settings
 from toa.ops.dropout import draw_seeds
 from toa.ops.operators import Dense

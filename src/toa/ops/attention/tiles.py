@@ -15,9 +15,8 @@ from torch import Tensor
 
 from toa.ops.attention import tile_kernels
 from toa.ops.attention.blocked import Factors
-from toa.ops.attention.definitions import RowNorm, RowNorms
+from toa.ops.attention.definitions import AttentionInputs, RowNorm, RowNorms
 from toa.ops.attention.folded import fold, normalise_queries
-from toa.ops.attention.inputs import AttentionInputs
 from toa.ops.dropout import draw_seeds
 from toa.ops.triton_helpers import SMALLEST, needs_exact_products, padded, strides_of, unit_stride
 
