@@ -1,12 +1,13 @@
-"""Search the settings of the protocol `toa`: print the runs of the plan, and collect their validation errors.
+"""Search the settings of the protocol `toa`: print the runs of a plan, and collect their validation errors.
 
-    python benchmarks/search.py lines [--stage NAME ...] > runs.txt
+    python benchmarks/search.py lines [--plan FILE] [--stage NAME ...] > runs.txt
     toa reproduce --runs runs.txt --executor pool --workers 16 --out runs
-    python benchmarks/search.py collect runs [--out results/search/trials.jsonl]
+    python benchmarks/search.py collect runs [--plan FILE]
     make pages
 
-The plan is search.toml beside this file; `--stage confirm` is its last stage, further horizons and seeds of the best
-trials. The last command writes the tables and the choice into results/search/README.md.
+The plans lie beside this file: search.toml (forecasting), search-classify.toml (classification) and search-signed.toml
+(signed attentions). Trials that are stored already are not printed. `--stage confirm` is the last stage, further
+horizons and seeds of the best trials. The last command writes the tables and the choice into results/search/README.md.
 """
 
 import argparse
@@ -14,15 +15,15 @@ import json
 from pathlib import Path
 
 from toa.experiments.records import RECORD, read_record, write_records
-from toa_bench.search import TRIALS, read_plan, read_trial, read_trials
+from toa_bench.search import PLAN, ROOT, Plan, read_plan, read_trial, read_trials
 
 
-def collect(folder: Path, target: Path) -> int:
+def collect(plan: Plan, folder: Path, target: Path) -> int:
     """Add the finished trials of a folder to a file; a trial that runs again replaces the stored one."""
     lines = target.read_text(encoding="utf-8").splitlines() if target.exists() else []
     rows = {row["config_hash"]: row for row in map(json.loads, lines)}
     for path in sorted(folder.rglob(RECORD)):
-        row = read_trial(read_record(path), str(path))
+        row = read_trial(plan, read_record(path), str(path))
         rows[row["config_hash"]] = row
     write_records(target, rows.values())
     return len(rows)
@@ -35,18 +36,21 @@ def main() -> None:
     parser.add_argument(
         "--stage", action="append", help="lines: stage of the plan, or confirm; all but that if not given"
     )
-    parser.add_argument("--out", type=Path, default=TRIALS, help="collect: file to add the trials to")
+    parser.add_argument("--plan", type=Path, default=PLAN, help="file of the plan")
+    parser.add_argument("--out", type=Path, help="collect: file to add the trials to; that of the plan if not given")
     options = parser.parse_args()
+    plan = read_plan(options.plan)
     if options.action == "lines":
-        plan = read_plan()
-        if options.stage == ["confirm"]:
-            print("\n".join(plan.confirm_lines(read_trials())))
-        else:
-            print("\n".join(plan.run_lines(options.stage or list(plan.stages))))
+        found = read_trials(plan)
+        confirm = options.stage == ["confirm"]
+        lines = plan.confirm_lines(found) if confirm else plan.run_lines(options.stage or list(plan.stages), found)
+        for line in lines:
+            print(line)
     elif options.folder is None:
         parser.error("collect needs the folder of the runs")
     else:
-        print(f"{collect(options.folder, options.out)} trials in {options.out}")
+        target = options.out or ROOT / plan.records
+        print(f"{collect(plan, options.folder, target)} trials in {target}")
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from typing import Any
 
 from performance_tables import TABLES as PERFORMANCE
 from performance_tables import performance_table, speed_summary, table
-from toa_bench.search import FAMILIES, SIZES, choose, rank_trials, read_plan, read_trials
+from toa_bench.search import Plan, Trials, choose, rank_trials, read_plan, read_trials
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "results"
@@ -329,32 +329,61 @@ def recipe_table(backbone: str) -> str:
 # the search
 
 
-def search_choice() -> str:
+NOT_RUN = "The runs of this plan are not stored yet."
+
+
+@functools.cache
+def searched(plan: str) -> tuple[Plan, Trials]:
+    """A plan by the name of its file, and its stored trials."""
+    content = read_plan(ROOT / "benchmarks" / f"{plan}.toml")
+    return content, read_trials(content)
+
+
+def search_choice(name: str) -> str:
     """The chosen trial per backbone, size and family, with its mean over the datasets of that size."""
-    plan, found = read_plan(), read_trials()
+    plan, found = searched(name)
     rows = []
     for backbone in plan.backbones():
         for (family, size), result in choose(plan, found, backbone).items():
             rows.append([BACKBONES[backbone], size, family, f"`{result.trial}`", f"{result.means[size]:.4f}"])
-    return table(["backbone", "datasets", "family", "chosen trial", "validation"], rows, left=4)
+    titles = ["backbone", "datasets", "family", "chosen trial", "validation"]
+    return table(titles, rows, left=4) if rows else NOT_RUN
 
 
-def search_trials() -> str:
+def search_trials(name: str) -> str:
     """Every complete trial, the best first."""
-    plan, found = read_plan(), read_trials()
+    plan, found = searched(name)
     parts = []
     for backbone in plan.backbones():
-        for family in FAMILIES:
+        for family in plan.families(backbone):
             rows = []
             for result in rank_trials(plan, found, backbone, family):
-                means = [f"{result.means[size]:.4f}" for size in SIZES]
+                means = [f"{result.means[size]:.4f}" for size in plan.sizes]
                 rises = ", ".join(f"{100 * value:.1f}" for value in result.without_operators.values())
                 ratios = [f"{result.ratios[name]:.4f}" for name in plan.datasets]
                 rows.append([f"`{result.trial}`", *means, *ratios, rises])
             if rows:
-                titles = ["trial", *SIZES, *plan.datasets, "M = 0, %"]
+                titles = ["trial", *plan.sizes, *plan.datasets, "M = 0, %"]
                 parts.append(f"### {BACKBONES[backbone]}, {family}\n\n{table(titles, rows)}")
-    return "\n\n".join(parts)
+    return "\n\n".join(parts) or NOT_RUN
+
+
+def signed_table() -> str:
+    """One line per attention: validation error relative to plain softmax, of the trial chosen for the set's size."""
+    plan, found = searched("search-signed")
+    rows = []
+    for backbone in plan.backbones():
+        chosen = choose(plan, found, backbone)
+        for family in plan.families(backbone):
+            if (family, plan.sizes[0]) not in chosen or not any(name == "relu" for name, _ in chosen):
+                continue
+            cells = []
+            for dataset in plan.datasets:
+                windows = found[backbone, "softmax", dataset, plan.horizon, plan.seed]["windows"]
+                cells.append(chosen[family, plan.size(windows)].ratios[dataset])
+            shown = [f"{value:.4f}" for value in (*cells, statistics.fmean(cells))]
+            rows.append([BACKBONES[backbone], family, str(len(plan.trials(backbone, family))), *shown])
+    return table(["backbone", "attention", "trials", *plan.datasets, "mean"], rows, left=2) if rows else NOT_RUN
 
 
 def all_tables() -> dict[str, Callable[[], str]]:
@@ -363,7 +392,9 @@ def all_tables() -> dict[str, Callable[[], str]]:
     found |= {"speed-summary": speed_summary, "forecast-summary": forecast_summary, "without-sor": sor_table}
     found |= {"window-ranges": window_ranges, "demixing": demixing_table, "accuracy": accuracy_table}
     found |= {"classification-search": classification_search}
-    found |= {"search-choice": search_choice, "search-trials": search_trials}
+    found["signed"] = signed_table
+    for name in ("search", "search-classify"):
+        found |= {f"{name}-choice": partial(search_choice, name), f"{name}-trials": partial(search_trials, name)}
     six = ("ETTh1", "ETTh2", "Exchange", "ETTm1", "ETTm2", "Weather")
     found |= {f"toa-{backbone}": partial(recipe_table, backbone) for backbone in ("itransformer", "duet")}
     found["toa-96"] = partial(setting_table, "toa", backbone="itransformer", horizon=96, datasets=six)
@@ -377,14 +408,14 @@ def all_tables() -> dict[str, Callable[[], str]]:
             sets = SETS if backbone == "itransformer" or horizon == 96 else SETS[:3]
             options: dict[str, Any] = {"backbone": backbone, "horizon": horizon, "datasets": sets}
             found[f"forecast-{backbone}-{horizon}"] = partial(setting_table, file, hidden=IN_PROTOCOL, **options)
-    searched = partial(setting_table, "search", hidden=("training.patience=10", "training.epochs=20"))
+    first_search = partial(setting_table, "search", hidden=("training.patience=10", "training.epochs=20"))
     patchtst = {"backbone": "patchtst", "horizon": 96}
     itransformer = {"backbone": "itransformer", "horizon": 96}
-    found["recipe-patchtst"] = partial(searched, datasets=SETS[:3], **patchtst)
-    found["recipe-patchtst-ETTm1"] = partial(searched, datasets=("ETTm1",), **patchtst)
-    found["recipe-itransformer"] = partial(searched, datasets=SETS, device="NVIDIA", **itransformer)
-    found["recipe-itransformer-cpu"] = partial(searched, datasets=SETS[:3], device="cpu", **itransformer)
-    found["recipe-itransformer-720"] = partial(searched, datasets=("ETTh1",), backbone="itransformer", horizon=720)
+    found["recipe-patchtst"] = partial(first_search, datasets=SETS[:3], **patchtst)
+    found["recipe-patchtst-ETTm1"] = partial(first_search, datasets=("ETTm1",), **patchtst)
+    found["recipe-itransformer"] = partial(first_search, datasets=SETS, device="NVIDIA", **itransformer)
+    found["recipe-itransformer-cpu"] = partial(first_search, datasets=SETS[:3], device="cpu", **itransformer)
+    found["recipe-itransformer-720"] = partial(first_search, datasets=("ETTh1",), backbone="itransformer", horizon=720)
     return found
 
 

@@ -1,14 +1,15 @@
-"""The search for the protocol `toa`: its plan, its trials, and the choice by validation error.
+"""A search: its plan, its trials, and the choice by validation error.
 
-A trial is an attention and the settings that differ from `toa-paper`, as one line of text. Test errors are never read:
-every trial runs with `test=false`, and `read_trial` raises an error on a record that has one.
+A trial is an attention and the settings that differ from the plan's protocol, as one line of text. Test errors are
+never read: every trial runs with `test=false`, and `read_trial` raises an error on a record that has one.
 """
 
 import json
 import shlex
 import tomllib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
 
@@ -16,10 +17,7 @@ from toa.experiments.records import Record
 
 ROOT = Path(__file__).parents[2]
 PLAN = ROOT / "benchmarks" / "search.toml"
-TRIALS = ROOT / "results" / "search" / "trials.jsonl"
-FAMILIES = ("softmax", "toa")
-SIZES = ("small", "large")
-# stored trials by backbone, trial, dataset, horizon and seed
+# stored trials by backbone, trial, dataset, horizon (0 for a task without) and seed
 Trials = dict[tuple[str, str, str, int, int], Record]
 
 _KEPT = ("config_hash", "data_checksum", "seed", "device", "commit", "command", "versions", "wall_s", "best_epoch")
@@ -27,20 +25,55 @@ _KEPT = ("config_hash", "data_checksum", "seed", "device", "commit", "command", 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What is searched; see search.toml."""
+    """What is searched; see search.toml.
+
+    Attributes:
+        datasets: The search sets, the quickest first.
+        seed, horizon: Of every trial; no horizon for a task without.
+        records: File of the trials, relative to the repository.
+        stages: Trials by stage, backbone and family. The first trial of all is plain softmax.
+        task, protocol: What a trial changes.
+        base: Settings of every trial, before its own.
+        small_below: Training windows that divide small sets from large ones; 0 for one class of sets.
+        confirm: Further horizons and seeds at which the best trials run.
+        confirm_best: Number of best trials per family and size that run there.
+        reuse: Files with trials of other searches that this one may use.
+    """
 
     datasets: list[str]
-    horizon: int
     seed: int
-    small_below: int
-    confirm: list[dict[str, int]]
-    confirm_best: int
+    records: str
     stages: dict[str, dict[str, dict[str, list[str]]]]
+    horizon: int = 0
+    task: str = "forecast"
+    protocol: str = "toa-paper"
+    base: list[str] = field(default_factory=list)
+    small_below: int = 0
+    confirm: list[dict[str, int]] = field(default_factory=list)
+    confirm_best: int = 0
+    reuse: list[str] = field(default_factory=list)
 
     @property
     def confirmed(self) -> list[tuple[int, int]]:
         """Horizons and seeds of the confirmation, that of the search first."""
-        return [(self.horizon, self.seed), *((cell["horizon"], cell["seed"]) for cell in self.confirm)]
+        return [(self.horizon, self.seed), *((cell.get("horizon", 0), cell["seed"]) for cell in self.confirm)]
+
+    @property
+    def sizes(self) -> tuple[str, ...]:
+        """Classes of the sets by size."""
+        return ("small", "large") if self.small_below else ("all",)
+
+    def size(self, windows: int) -> str:
+        """Class of a set with so many training windows or cases."""
+        return self.sizes[windows >= self.small_below if self.small_below else 0]
+
+    def compared(self, value: float, plain: float) -> float:
+        """Validation error relative to that of plain softmax; the difference in classification, where it may be 0."""
+        return value - plain if self.task == "classify" else value / plain
+
+    def families(self, backbone: str) -> list[str]:
+        """Families of attentions that a backbone is searched with."""
+        return list(dict.fromkeys(name for stage in self.stages.values() for name in stage.get(backbone, {})))
 
     def trials(self, backbone: str, family: str) -> list[str]:
         """Trials of a family in all stages."""
@@ -51,27 +84,30 @@ class Plan:
         """Backbones that are searched."""
         return list(dict.fromkeys(backbone for stage in self.stages.values() for backbone in stage))
 
-    def run_lines(self, stages: list[str]) -> Iterator[str]:
-        """Options of one `toa run` per trial and dataset; the large datasets come first, because they take longest."""
+    def run_lines(self, stages: list[str], found: Trials | None = None) -> Iterator[str]:
+        """Options of one `toa run` per trial and dataset that is not found; the slow datasets come first."""
         for dataset in reversed(self.datasets):
             for stage in stages:
                 for backbone, families in self.stages[stage].items():
                     for trial in (trial for listed in families.values() for trial in listed):
-                        yield self._line(backbone, trial, dataset, self.horizon, self.seed)
+                        if (backbone, trial, dataset, self.horizon, self.seed) not in (found or {}):
+                            yield self._line(backbone, trial, dataset, self.horizon, self.seed)
 
     def confirm_lines(self, found: Trials) -> Iterator[str]:
-        """Further horizons and seeds of the best trials per family and size, and of the plain attentions."""
+        """The runs not found of the best trials per family and size, and of the plain attentions, in other cells."""
         for dataset in reversed(self.datasets):
             for backbone in self.backbones():
                 for trial in confirmed_trials(self, found, backbone):
                     for horizon, seed in self.confirmed[1:]:
-                        yield self._line(backbone, trial, dataset, horizon, seed)
+                        if (backbone, trial, dataset, horizon, seed) not in found:
+                            yield self._line(backbone, trial, dataset, horizon, seed)
 
     def _line(self, backbone: str, trial: str, dataset: str, horizon: int, seed: int) -> str:
         attention, *settings = trial.split()
-        words = ["--dataset", dataset, "--horizon", str(horizon), "--backbone", backbone]
-        words += ["--attention", attention, "--protocol", "toa-paper", "--seed", str(seed)]
-        for setting in (*settings, "test=false"):
+        words = ["--task", self.task] if self.task != "forecast" else []
+        words += ["--dataset", dataset, *(["--horizon", str(horizon)] if horizon else []), "--backbone", backbone]
+        words += ["--attention", attention, "--protocol", self.protocol, "--seed", str(seed)]
+        for setting in (*self.base, *settings, "test=false"):
             words += ["--set", setting]
         return shlex.join(words)
 
@@ -82,8 +118,9 @@ class Result:
 
     Attributes:
         trial: The trial.
-        ratios: Validation error relative to plain softmax in the same cell (horizon and seed), mean per dataset.
-        means: Mean of the ratios over the small and over the large datasets.
+        ratios: Validation error against plain softmax in the same cell (horizon and seed), mean per dataset; see
+            `Plan.compared`.
+        means: Mean of the ratios per class of datasets.
         without_operators: Relative rise of the validation error with M = 0, per dataset; empty for softmax.
     """
 
@@ -100,7 +137,7 @@ def read_plan(path: Path = PLAN) -> Plan:
     return Plan(**content, stages=stages)
 
 
-def read_trial(record: Record, where: str) -> Record:
+def read_trial(plan: Plan, record: Record, where: str) -> Record:
     """The parts of a run's record that a search may use.
 
     Raises:
@@ -109,23 +146,25 @@ def read_trial(record: Record, where: str) -> Record:
     config, metrics = record["config"], record["metrics"]
     if config.get("test", True) or any(not name.startswith("val_") for name in metrics):
         raise ValueError(f"{where} must be a run with test=false, got one with a test error; leave it out.")
-    words = shlex.split(record["command"])
-    settings = [words[i + 1] for i, word in enumerate(words) if word == "--set" and words[i + 1] != "test=false"]
+    settings = [value for option, value in pairwise(shlex.split(record["command"])) if option == "--set"]
+    settings = [setting for setting in settings if setting not in (*plan.base, "test=false")]
+    loss = 1.0 - metrics["val_accuracy"] if record["task"] == "classify" else metrics[f"val_{config['loss']}"]
     return {name: record[name] for name in _KEPT} | {
         "backbone": config["backbone"],
         "dataset": config["dataset"],
-        "horizon": config["horizon"],
+        "horizon": config.get("horizon", 0),
         "trial": " ".join([config["attention"]["name"], *settings]),
         "epochs": len(record["history"]),
-        "windows": record["windows"]["train"],
-        "validation": metrics[f"val_{config['loss']}"],
+        "windows": record["cases" if record["task"] == "classify" else "windows"]["train"],
+        "validation": loss,
         "operators": record["operators"],
     }
 
 
-def read_trials(path: Path = TRIALS) -> Trials:
-    """Read stored trials."""
-    rows = map(json.loads, path.read_text(encoding="utf-8").splitlines())
+def read_trials(plan: Plan) -> Trials:
+    """Read the stored trials of a plan, and those that it reuses; none if it was not run yet."""
+    paths = [ROOT / name for name in (*plan.reuse, plan.records)]
+    rows = [json.loads(line) for path in paths if path.exists() for line in path.read_text("utf-8").splitlines()]
     return {(row["backbone"], row["trial"], row["dataset"], row["horizon"], row["seed"]): row for row in rows}
 
 
@@ -137,15 +176,15 @@ def rank_trials(plan: Plan, found: Trials, backbone: str, family: str, confirmed
     results = []
     for trial in plan.trials(backbone, family):
         ratios: dict[str, list[float]] = {name: [] for name in plan.datasets}
-        sizes: dict[str, list[float]] = {size: [] for size in SIZES}
+        sizes: dict[str, list[float]] = {}
         rises: dict[str, list[float]] = {}
         cells = [(name, *cell) for name in plan.datasets for cell in plan.confirmed[: None if confirmed else 1]]
         if any((backbone, one, *cell) not in found for one in (trial, "softmax") for cell in cells):
             continue
         for name, horizon, seed in cells:
             row, plain = (found[backbone, one, name, horizon, seed] for one in (trial, "softmax"))
-            ratios[name].append(row["validation"] / plain["validation"])
-            sizes["small" if row["windows"] < plan.small_below else "large"].append(ratios[name][-1])
+            ratios[name].append(plan.compared(row["validation"], plain["validation"]))
+            sizes.setdefault(plan.size(row["windows"]), []).append(ratios[name][-1])
             rise = row["operators"]["contributions"]["operators"]
             if rise is not None:
                 rises.setdefault(name, []).append(rise)
@@ -159,9 +198,9 @@ def rank_trials(plan: Plan, found: Trials, backbone: str, family: str, confirmed
 def confirmed_trials(plan: Plan, found: Trials, backbone: str) -> list[str]:
     """Trials that run again at further horizons and seeds: the best per family and size, and the plain attentions."""
     trials = ["softmax", "toa-softmax"]
-    for family in FAMILIES:
+    for family in plan.families(backbone):
         results = rank_trials(plan, found, backbone, family)
-        for size in SIZES:
+        for size in plan.sizes:
             best = sorted(results, key=lambda result: result.means[size])[: plan.confirm_best]
             trials += [result.trial for result in best]
     return list(dict.fromkeys(trials)) if len(trials) > 2 else []
@@ -173,9 +212,9 @@ def choose(plan: Plan, found: Trials, backbone: str) -> dict[tuple[str, str], Re
     Where trials ran in all cells of the confirmation, only these count, by their mean over all of them.
     """
     chosen = {}
-    for family in FAMILIES:
+    for family in plan.families(backbone):
         results = rank_trials(plan, found, backbone, family, confirmed=True)
         results = results or rank_trials(plan, found, backbone, family)
-        for size in SIZES if results else ():
+        for size in plan.sizes if results else ():
             chosen[family, size] = min(results, key=lambda result: result.means[size])
     return chosen

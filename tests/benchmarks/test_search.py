@@ -9,38 +9,49 @@ import pytest
 
 from tests.support import load_script, message
 from toa.experiments import resolve
-from toa_bench.search import FAMILIES, choose, rank_trials, read_plan, read_trial, read_trials
+from toa_bench.search import ROOT, choose, rank_trials, read_plan, read_trial, read_trials
 
 PLAN = read_plan()
+NO_OPERATORS: dict[str, Any] = {"contributions": {"operators": None}}
+PLANS = {path.stem: read_plan(path) for path in sorted((ROOT / "benchmarks").glob("search*.toml"))}
 
 
-def test_softmax_and_toa_get_the_same_number_of_trials():
-    for stage in PLAN.stages.values():
+@pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
+def test_every_family_gets_the_same_number_of_different_trials(plan):
+    for stage in plan.stages.values():
         for backbone, families in stage.items():
-            assert len(families["softmax"]) == len(families["toa"]), backbone
+            assert len(set(map(len, families.values()))) == 1, backbone
+            assert len(families) > 1
+    for backbone in plan.backbones():
+        trials = [trial for family in plan.families(backbone) for trial in plan.trials(backbone, family)]
+        assert len(set(trials)) == len(trials)
+        assert "softmax" in trials
 
 
-def test_no_stored_trial_has_a_test_error():
-    for row in read_trials().values():
+@pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
+def test_no_stored_trial_has_a_test_error(plan):
+    for row in read_trials(plan).values():
         assert "--set test=false" in row["command"]
         assert not {"metrics", "mse", "test"} & row.keys()
 
 
-def test_every_trial_of_the_plan_resolves():
-    for line in PLAN.run_lines(list(PLAN.stages)):
+@pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
+def test_every_trial_of_a_plan_resolves(plan):
+    for line in plan.run_lines(list(plan.stages)):
         assert "test=false" in line
-    for backbone in PLAN.backbones():
-        for family in FAMILIES:
-            for trial in PLAN.trials(backbone, family):
+    for backbone in plan.backbones():
+        for family in plan.families(backbone):
+            for trial in plan.trials(backbone, family):
                 attention, *settings = trial.split()
-                names: dict[str, Any] = {"dataset": "ETTh1", "horizon": 96, "backbone": backbone}
-                config = resolve("forecast", "toa-paper", attention=attention, changes=settings, **names)
+                names: dict[str, Any] = {"dataset": plan.datasets[0], "backbone": backbone, "attention": attention}
+                names |= {"horizon": plan.horizon} if plan.horizon else {}
+                config = resolve(plan.task, plan.protocol, changes=[*plan.base, *settings], **names)
                 assert config.attention.name == attention
 
 
 @pytest.mark.parametrize("backbone", ["itransformer", "duet"])
 def test_the_protocol_toa_is_the_choice_of_the_search(backbone):
-    chosen = choose(PLAN, read_trials(), backbone)
+    chosen = choose(PLAN, read_trials(PLAN), backbone)
     assert len(chosen) == 4
     for (family, size), result in chosen.items():
         attention, *settings = result.trial.split()
@@ -50,10 +61,34 @@ def test_the_protocol_toa_is_the_choice_of_the_search(backbone):
             assert resolve("forecast", "toa", **names) == replace(searched, protocol="toa"), (family, size)
 
 
+def test_the_protocol_toa_of_classification_is_the_choice_of_its_search():
+    plan = PLANS["search-classify"]
+    chosen = choose(plan, read_trials(plan), "patchtst")
+    assert bool(chosen) == (ROOT / plan.records).exists()
+    for result in chosen.values():
+        attention, *settings = result.trial.split()
+        names: dict[str, Any] = {"dataset": "Cricket", "backbone": "patchtst", "attention": attention}
+        found = resolve("classify", plan.protocol, changes=[*plan.base, *settings], **names)
+        assert resolve("classify", "toa", **names) == replace(found, protocol="toa")
+
+
+def test_classification_compares_differences_because_an_error_may_be_zero():
+    plan = PLANS["search-classify"]
+    trials = {"softmax": 0.0, "softmax model.instance_norm=false": 0.1}
+    rows = {
+        ("patchtst", trial, name, 0, plan.seed): {"validation": error, "windows": 30, "operators": NO_OPERATORS}
+        for trial, error in trials.items()
+        for name in plan.datasets
+    }
+    ranked = rank_trials(plan, rows, "patchtst", "softmax")
+    assert [result.trial for result in ranked] == list(trials)
+    assert ranked[1].means == {"all": pytest.approx(0.1)}
+
+
 def test_a_run_with_a_test_error_is_refused():
     record = {"config": {"backbone": "duet"}, "metrics": {"val_mse": 1.0, "mse": 1.0}, "command": ""}
     with pytest.raises(ValueError, match=message("somewhere", "test=false")):
-        read_trial(record, "somewhere")
+        read_trial(PLAN, record, "somewhere")
 
 
 def test_trials_are_ranked_by_validation_relative_to_softmax():
@@ -76,9 +111,13 @@ def test_trials_are_ranked_by_validation_relative_to_softmax():
 
 def test_the_script_prints_the_plan_and_collects_runs(tmp_path, monkeypatch, capsys):
     script = load_script("benchmarks/search.py")
-    monkeypatch.setattr(sys, "argv", ["search.py", "lines", "--stage", "stage1"])
-    script.main()
-    assert len(capsys.readouterr().out.splitlines()) == 52 * len(PLAN.datasets)
+    # stored trials are not printed: all of stage 1, none of the plan without records
+    for plan, count in (("search", 0), ("search-classify", 56 * 8)):
+        words = ["search.py", "lines", "--stage", "stage1", "--plan", str(ROOT / "benchmarks" / f"{plan}.toml")]
+        monkeypatch.setattr(sys, "argv", words)
+        monkeypatch.setattr(script, "read_trials", lambda plan: read_trials(plan) if plan.task == "forecast" else {})
+        script.main()
+        assert len(capsys.readouterr().out.splitlines()) == count
     config: dict[str, Any] = {"backbone": "duet", "dataset": "ETTh1", "horizon": 96, "loss": "mse", "test": False}
     record: dict[str, Any] = dict.fromkeys(("data_checksum", "seed", "device", "commit", "versions"), "x")
     record |= {"config": config | {"attention": {"name": "softmax"}}, "config_hash": "0", "metrics": {"val_mse": 0.5}}
@@ -87,17 +126,15 @@ def test_the_script_prints_the_plan_and_collects_runs(tmp_path, monkeypatch, cap
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "record.json").write_text(json.dumps(record))
     target = tmp_path / "trials.jsonl"
-    assert script.collect(tmp_path, target) == 1
+    assert script.collect(PLAN, tmp_path, target) == 1
     (row,) = map(json.loads, target.read_text().splitlines())
     assert (row["trial"], row["validation"]) == ("softmax model.dropout=0.1", 0.5)
 
 
 def test_more_runs_of_the_best_trials_decide_the_choice():
-    operators = {"contributions": {"operators": None}}
-
     def row(validation: float, name: str) -> dict[str, Any]:
         windows = 100 if name in PLAN.datasets[:2] else 10 * PLAN.small_below
-        return {"validation": validation, "windows": windows, "operators": operators}
+        return {"validation": validation, "windows": windows, "operators": NO_OPERATORS}
 
     lucky, steady = "softmax model.dropout=0.0", "softmax model.dropout=0.2"
     first = {"softmax": 1.0, lucky: 0.8, steady: 0.9, "toa-softmax": 0.95}
