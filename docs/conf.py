@@ -1,6 +1,7 @@
-"""The site that `make docs` builds. pages.py makes the tutorials, the API and the reference pages."""
+"""The site that `make docs` builds. pages.py makes the API and the reference; Sphinx-Gallery runs the tutorials."""
 
 import os
+import shutil
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,16 +13,30 @@ sys.path.insert(0, str(HERE))
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import toa  # noqa: E402
-from pages import restructured, unlinked, write_pages  # noqa: E402
+from pages import ROOT, restructured, unlinked, write_pages  # noqa: E402
 
 project = "toa"
 author = "The toa developers"
 version = release = toa.__version__
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_gallery.gen_gallery"]
 html_theme = "furo"
 html_title = f"toa {release}"
 html_copy_source = False
 myst_heading_anchors = 3
+
+# the scripts run in a copy of their folder, because they write files
+shutil.copytree(ROOT / "examples", ROOT / "build" / "examples", dirs_exist_ok=True)
+sphinx_gallery_conf = {
+    "examples_dirs": [str(ROOT / "build" / "examples")],
+    "gallery_dirs": ["tutorials"],
+    "filename_pattern": ".*",
+    "within_subsection_order": "FileNameSortKey",
+    "image_scrapers": ("pages.saved_pictures",),
+    "abort_on_example_error": True,
+    "download_all_examples": False,
+    "show_signature": False,
+    "write_computation_times": False,
+}
 
 # docstrings have Google's sections; single backticks are code, as in Markdown
 default_role = "code"

@@ -1,13 +1,9 @@
-"""Pages that are made when the site is built: tutorials from examples/, the API, the commands and all names."""
+"""Pages that are made when the site is built: the API, the commands and all names."""
 
-import ast
-import contextlib
 import importlib
 import inspect
-import io
-import os
 import re
-import tempfile
+import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, get_origin
@@ -15,7 +11,6 @@ from typing import Any, get_origin
 import typer
 
 ROOT = Path(__file__).resolve().parents[1]
-TUTORIALS = ("own_csv", "detecting", "classifying", "drop_in_layer", "converting", "reading_operators")
 # what each package is for; the order of the API pages
 PACKAGES = {
     "toa": "Estimators for your own data, and the conversion of trained models.",
@@ -35,17 +30,13 @@ MODULES = {"toa.integrations": ("toa.integrations.aeon", "toa.integrations.neura
 
 def write_pages(folder: Path) -> None:
     """Write all pages below `folder`. Unchanged pages keep their time, so that Sphinx does not build them again."""
-    pages: dict[str, str | bytes] = {f"api/{name}.md": api_page(name) for name in PACKAGES}
+    pages = {f"api/{name}.md": api_page(name) for name in PACKAGES}
     pages |= {"reference/commands.md": command_page(), "reference/names.md": names_page()}
-    for name in TUTORIALS:
-        made = run_tutorial(ROOT / "examples" / f"{name}.py")
-        pages |= {f"tutorials/{path}": content for path, content in made.items()}
     for path, content in pages.items():
         target = folder / path
         target.parent.mkdir(exist_ok=True)
-        data = content.encode() if isinstance(content, str) else content
-        if not target.exists() or target.read_bytes() != data:
-            target.write_bytes(data)
+        if not target.exists() or target.read_text(encoding="utf-8") != content:
+            target.write_text(content, encoding="utf-8")
 
 
 def public_names(package: str) -> list[str]:
@@ -154,47 +145,15 @@ def names_page() -> str:
     return "\n".join(lines)
 
 
-def run_tutorial(script: Path) -> dict[str, str | bytes]:
-    """The page of a script and its pictures: prose, code, and what the code prints and draws."""
-    made: dict[str, str | bytes] = {}
-    page: list[str] = []
-    names: dict[str, Any] = {"__name__": "__main__"}
-    with tempfile.TemporaryDirectory() as folder, _inside(folder):
-        for kind, text in cells(script.read_text()):
-            if kind == "prose":
-                page += [text, ""]
-                continue
-            page += ["```python", text, "```", ""]
-            printed = io.StringIO()
-            with contextlib.redirect_stdout(printed):
-                exec(compile(text, str(script), "exec"), names)
-            if printed.getvalue():
-                page += ["```text", printed.getvalue().rstrip(), "```", ""]
-            for picture in sorted(Path(folder).rglob("*.png")):
-                made[f"{script.stem}-{picture.name}"] = picture.read_bytes()
-                page += [f"![{picture.stem}]({script.stem}-{picture.name})", ""]
-                picture.unlink()
-    page += [f"The script is `examples/{script.name}`.", ""]
-    return {f"{script.stem}.md": "\n".join(page), **made}
+def saved_pictures(block: Any, names: dict[str, Any], settings: dict[str, Any]) -> str:
+    """For Sphinx-Gallery: move the pictures that a block of a tutorial has saved onto the page."""
+    from sphinx_gallery.scrapers import figure_rst
 
-
-def cells(source: str) -> list[tuple[str, str]]:
-    """Split a script into prose and code. Its docstring and comments that stand alone are prose."""
-    docstring = ast.get_docstring(ast.parse(source))
-    assert docstring is not None, "a tutorial starts with a docstring: title, then introduction"
-    title, _, about = docstring.partition("\n")
-    parts = [("prose", f"# {title.rstrip('.')}\n{about}".rstrip())]
-    # blocks and the blank lines between them
-    pieces = re.split(r"(\n{2,})", source.split('"""', 2)[2].strip("\n"))
-    for gap, block in zip(["", *pieces[1::2]], pieces[::2], strict=True):
-        lines = block.split("\n")
-        if all(line.startswith("#") for line in lines):
-            parts.append(("prose", "\n".join(line.removeprefix("#").removeprefix(" ") for line in lines)))
-        elif parts[-1][0] == "code":
-            parts[-1] = ("code", f"{parts[-1][1]}{gap}{block}")
-        else:
-            parts.append(("code", block))
-    return parts
+    moved = []
+    for picture in sorted(Path(names["src_file"]).parent.glob("*.png")):
+        moved.append(next(names["image_path_iterator"]))
+        shutil.move(picture, moved[-1])
+    return figure_rst(moved, settings["src_dir"])
 
 
 def restructured(lines: list[str]) -> list[str]:
@@ -223,13 +182,3 @@ def unlinked(text: str, depth: int = 1) -> str:
     `depth` is the number of steps from the page's folder out of docs/.
     """
     return re.sub(rf"(?<!!)\[([^\]]+)\]\((?:\.\./){{{depth}}}[^)]*\)", r"\1", text)
-
-
-@contextlib.contextmanager
-def _inside(folder: str) -> Iterator[None]:
-    before = Path.cwd()
-    os.chdir(folder)
-    try:
-        yield
-    finally:
-        os.chdir(before)

@@ -1,4 +1,6 @@
-"""Operators for a trained model.
+"""
+Operators for a trained model
+=============================
 
 `toa.convert` replaces the attention inside a model by operator attention and keeps the weights. S1 and S2 start as the
 identity, so the outputs do not change; fine-tuning then learns the operators. It works on `nn.MultiheadAttention`,
@@ -12,6 +14,7 @@ from torch import Tensor, nn
 
 import toa
 
+# %%
 # The model to convert: a Transformer encoder that forecasts 8 steps of a noisy wave from 24, after a short training.
 
 PAST, HORIZON, WIDTH = 24, 8, 8
@@ -69,6 +72,7 @@ train(model, steps=120, seed=0)
 before = error(model)
 print(f"trained: {before:.4f}")
 
+# %%
 # The conversion changes the model in place. Its report lists what was replaced, and what was not and why.
 # `num_tokens` is the longest sequence that the attention will receive.
 
@@ -76,6 +80,7 @@ original = copy.deepcopy(model)
 report = toa.convert(model, "toa-softmax", num_tokens=PAST)
 print(report)
 
+# %%
 # The outputs are the same up to rounding.
 
 past, _ = windows(100, torch.Generator().manual_seed(1))
@@ -83,6 +88,7 @@ with torch.no_grad():
     difference = float((model.eval()(past) - original.eval()(past)).abs().max())
 print(f"largest difference: {difference:.1e}")
 
+# %%
 # Fine-tuning moves the operators away from the identity. Create the optimizer after the conversion, as `train` does, so
 # that it contains the new parameters. For comparison, the original model is trained for the same number of steps.
 
@@ -91,5 +97,6 @@ train(original, steps=200, seed=1)
 after, unconverted = error(model), error(original)
 print(f"fine-tuned: {after:.4f} with operators, {unconverted:.4f} without")
 
+# %%
 # The gated and ReLU variants keep the projections too, but compute another function: `report.unchanged` is then False,
 # and the model needs training before use.

@@ -1,4 +1,6 @@
-"""Alarms for unusual readings.
+"""
+Alarms for unusual readings
+===========================
 
 Two sensors of a machine work normally; then one of them flickers. The detector learns from the normal rows only.
 """
@@ -10,6 +12,7 @@ import toa
 
 rng = np.random.default_rng(0)
 
+# %%
 # The table: the load of a machine, and its temperature, which follows the load, every ten minutes. From row 120 of
 # the new rows on, the temperature sensor flickers for two hours.
 
@@ -20,6 +23,7 @@ temperature[720:732] += 6 * (-1.0) ** np.arange(12)
 table = pd.DataFrame({"time": time, "load": load, "temperature": temperature})
 normal, new = table.head(600), table.tail(200).reset_index(drop=True)
 
+# %%
 # `fit` takes normal rows. `contamination` is the share of normal rows that may be flagged: it sets the threshold.
 
 detector = toa.AnomalyDetector(window=24, epochs=4, contamination=0.005).fit(normal)
@@ -27,6 +31,7 @@ found = detector.predict(new)
 flagged = found.loc[found["anomaly"] == 1, "time"]
 print(f"{len(flagged)} rows of {len(new)} flagged, from {flagged.min()} to {flagged.max()}")
 
+# %%
 # The same as a stream: `detect` scores each row when it arrives, with the rows before it as context.
 
 detector.detect(new.head(100))
@@ -34,4 +39,5 @@ alarms = [bool(detector.detect(new.iloc[[row]])["anomaly"].iloc[0]) for row in r
 first_alarm = 100 + alarms.index(True)
 print(f"first alarm at row {first_alarm}; the sensor flickers from row 120")
 
+# %%
 # In a terminal: `toa detect sensors.csv` writes scores, flags and a picture.

@@ -1,4 +1,6 @@
-"""The layer in your own model.
+"""
+The layer in your own model
+===========================
 
 A softmax attention head averages: its weights are positive and sum to one. A difference needs a negative weight. Here a
 model with one head learns to compute differences of a series, first with softmax attention and then with operator
@@ -10,6 +12,7 @@ from torch import nn
 
 from toa.nn import AttentionSpec, TemporalOperatorAttention, build_attention
 
+# %%
 # `build_attention` makes a layer from a name, or from an `AttentionSpec` with options. All layers are called like
 # `nn.MultiheadAttention` with `batch_first`: they take query, key and value, and return tokens and, on request,
 # weights. They need the number of tokens when they are created, because the operators are matrices of that size.
@@ -34,6 +37,7 @@ class OneLayer(nn.Module):
         return self.head(mixed).squeeze(-1)
 
 
+# %%
 # The target is y[t] = x[t] - x[t-1], with x[-1] the last step. Both models see the same signals.
 
 
@@ -61,10 +65,11 @@ model, toa_error = train(AttentionSpec(name="toa-softmax", sor=False))
 print(f"softmax:     {softmax_error:.4f} of the variance remains")
 print(f"toa-softmax: {toa_error:.4f}")
 
+# %%
 # By default each training pass drops a random part of the operators (SOR). Here it is off, `sor=False`, because
 # signals that are new at every step cannot be overfitted. Two softmax heads with a signed output projection can
 # compute differences too; `toa theory` shows what they cannot.
-
+#
 # `w_mix` is the matrix that mixed the values, one per head. With softmax attention it has no negative entries.
 
 with torch.no_grad():
@@ -73,6 +78,7 @@ with torch.no_grad():
 assert w_mix is not None
 print(f"w_mix {tuple(w_mix.shape)}: from {float(w_mix.min()):.2f} to {float(w_mix.max()):.2f}")
 
+# %%
 # Padding is masked as in PyTorch: True where a token is padding. It does not change the outputs of real tokens.
 
 layer = TemporalOperatorAttention(embed_dim=WIDTH, num_heads=2, num_tokens=LENGTH, variant="gated").eval()
@@ -84,6 +90,7 @@ with torch.no_grad():
     long, _ = layer(padded, padded, padded, key_padding_mask=mask)
 print(f"padding changes real tokens by {float((short - long[:, :10]).abs().max()):.0e}")
 
+# %%
 # A shorter sequence uses the leading block of the operators, as above. A longer one raises an error until `resize`
 # interpolates the operators.
 
@@ -91,5 +98,6 @@ layer.resize(48)
 x = torch.randn(1, 48, WIDTH)
 print(f"after resize(48): {tuple(layer(x, x, x)[0].shape)}")
 
+# %%
 # Scores of the ReLU and gated variants are unbounded. For data with spikes, bound them: `score_norm="rms"`, and
 # `gate_norm="rms"` for the gate.
