@@ -8,8 +8,8 @@ from sklearn.model_selection import cross_val_score
 
 import toa
 from tests.support import message
+from toa.data.frames import read_cases
 from toa.estimators.classifier import Classifier
-from toa.estimators.frames import read_cases
 
 SMALL = {"embed_dim": 16, "num_heads": 2, "num_layers": 1, "ff_dim": 16, "dropout": 0.0}
 

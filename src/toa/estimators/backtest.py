@@ -13,8 +13,8 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
+from toa.data.frames import id_column, to_native
 from toa.data.panel import Panel
-from toa.estimators.frames import id_column, to_native
 from toa.estimators.intervals import Prediction
 from toa.tasks.metrics import pinball_error
 

@@ -8,7 +8,6 @@ A subclass follows scikit-learn: its constructor stores the arguments unchanged,
     _training = {"schedule": "cosine"}         # fields of its TrainingConfig that are not parameters
     _facts = ("threshold_",)                   # fitted attributes that JSON can hold
     def _fields(self): return {"horizon": 3}   # further fields of the task's config
-    def _data(self, train, val): ...           # the TaskData, also without windows
     def _state(self): return tensors, facts    # everything else to save
     def _restore(self, tensors, facts): ...    # set the attributes of `_state` before the model is built
     def run_sample(self, data, index): ...     # apply the model to one window or case
@@ -68,9 +67,9 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
     def _fields(self) -> dict[str, Any]:
         """Fields of the task's config that other tasks do not have."""
 
-    @abstractmethod
     def _data(self, train: Any = None, val: Any = None) -> TaskData:
         """The windows or cases, with the sizes that the model depends on."""
+        return TaskData(channels=len(self.columns_), train=train, val=val)
 
     @abstractmethod
     def _state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:

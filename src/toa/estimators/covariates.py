@@ -11,10 +11,10 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float64
 
+from toa.data.frames import read_panel
 from toa.data.frequency import calendar_of, mark_names, time_marks
 from toa.data.panel import Panel
 from toa.data.scaling import StandardScaler
-from toa.estimators.frames import is_frame, read_panel
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -87,10 +87,8 @@ class Covariates:
         names = ", ".join(map(repr, self.covariates))
         if given is None:
             raise ValueError(f"future must have the covariates {names} of the next {steps} steps, got None.")
-        framed = is_frame(given)
-        columns = {"values": list(self.covariates), **options} if framed else {"missing": options["missing"]}
         # the frequency cannot be inferred from a single step
-        table = read_panel(given, **columns, freq=panel.freq if framed else None, name="future")
+        table = read_panel(given, values=self.covariates, **options, freq=panel.freq, name="future")
         if len(table.columns) != len(self.covariates):
             raise ValueError(f"future must have the columns {names}, got {len(table.columns)} columns.")
         found = []

@@ -14,15 +14,15 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from toa._checks import check_fraction
+from toa.data.frames import check_results, columns_by_row, match_panel, read_panel, to_native
 from toa.data.frequency import continue_times
 from toa.data.panel import Id, Missing, Panel, Values
 from toa.data.scaling import StandardScaler
 from toa.data.windows import SeriesWindows
 from toa.estimators.base import Estimator, sample_rows
-from toa.estimators.frames import check_results, columns_by_row, is_frame, match_panel, read_panel, to_native
 from toa.estimators.sizes import choose_epochs, choose_reconstructor, choose_stride, choose_window
 from toa.tasks.anomaly import score_ends, score_series
-from toa.tasks.base import TASKS, TaskData
+from toa.tasks.base import TASKS
 from toa.tasks.detection import point_metrics, undefined
 from toa.tasks.distributed import resolve_device
 
@@ -172,8 +172,6 @@ class AnomalyDetector(Estimator):
         self.scores(sample_rows(data, self.id, index, self.window_))
 
     def _read(self, data: Any, *, freq: str | int | None, missing: Missing) -> Panel:
-        if not is_frame(data):
-            return read_panel(data, missing=missing)
         return read_panel(data, id=self.id, time=self.time, values=self.values, freq=freq, missing=missing)
 
     def _read_fitted(self, data: Any) -> Panel:
@@ -278,9 +276,6 @@ class AnomalyDetector(Estimator):
     def _fields(self) -> dict[str, Any]:
         ratio = 100.0 * self.contamination
         return {"lookback": self.window_, "window_stride": self._stride, "anomaly_ratio": ratio}
-
-    def _data(self, train: Any = None, val: Any = None) -> TaskData:
-        return TaskData(channels=len(self.columns_), train=train, val=val)
 
     def _training_stride(self, series: Sequence[Tensor]) -> int:
         return choose_stride(sum(len(one) - self.window_ + 1 for one in series), len(self.columns_))

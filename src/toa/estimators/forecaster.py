@@ -15,13 +15,13 @@ from torch import Tensor, nn
 
 import toa
 from toa._checks import check_at_least, check_choice
+from toa.data.frames import check_results, match_panel, read_panel
 from toa.data.panel import Panel
 from toa.data.scaling import StandardScaler
 from toa.data.windows import Windows, place_series, window_starts
 from toa.estimators.backtest import Backtest, first_tested, forecast_names, measure, write_forecast
 from toa.estimators.base import Estimator, attention_spec, sample_rows
 from toa.estimators.covariates import Covariates
-from toa.estimators.frames import check_results, is_frame, match_panel, read_panel
 from toa.estimators.intervals import (
     HorizonForecasting,
     HorizonModel,
@@ -31,7 +31,6 @@ from toa.estimators.intervals import (
 )
 from toa.estimators.sizes import choose_lookback, choose_schedule, choose_settings
 from toa.models import BACKBONES, backbone_names
-from toa.tasks.base import TaskData
 from toa.tasks.distributed import resolve_device
 from toa.tasks.forecast import evaluation_batches
 from toa.tasks.metrics import FORECAST_METRICS
@@ -295,11 +294,9 @@ class Forecaster(Estimator):
         return forecast_names(column, self.quantiles, self.interval is not None)
 
     def _read(self, data: Any, freq: str | int | None) -> Panel:
-        if not is_frame(data):
-            return read_panel(data, missing=self.missing)
         values = None if self.values is None else [*self.values, *self.covariates]
         panel = read_panel(data, id=self.id, time=self.time, values=values, freq=freq, missing=self.missing)
-        for name in self.covariates:
+        for name in self.covariates if panel.backend is not None else ():
             if name not in panel.columns:
                 raise ValueError(f"data must have the covariate {name!r}, got {', '.join(map(repr, panel.columns))}.")
         return panel
@@ -343,9 +340,6 @@ class Forecaster(Estimator):
     def _fields(self) -> dict[str, Any]:
         own = {"horizon": int(self.horizon), "lookback": self.lookback_, "loss": self.loss}
         return own | {"levels": self._levels, "features": self.known_.count, "steps": self.schedule_["steps"]}
-
-    def _data(self, train: Any = None, val: Any = None) -> TaskData:
-        return TaskData(channels=len(self.columns_), train=train, val=val)
 
     def _scale_and_split(self, panel: Panel, borders: Sequence[int]) -> tuple[Windows, Windows]:
         """Fit the scalers; standardised windows to train on, and held-out ones."""

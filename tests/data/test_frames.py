@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support import message
+from toa.data.frames import read_panel, to_native
 from toa.data.frequency import calendar_of, continue_times
-from toa.estimators.frames import read_panel, to_native
 
 
 def wide(rows: int = 30, freq: str = "h", **changes: Any) -> pd.DataFrame:
@@ -182,7 +182,6 @@ BAD: dict[str, tuple[Any, dict[str, Any], tuple[str, ...]]] = {
     "index": (wide().set_index(["date", "a"]), {}, ("MultiIndex", "reset_index")),
     "axes": (np.zeros((2, 2, 2)), {}, ("array (T,) or (T, C)", "(2, 2, 2)")),
     "columns": ([np.zeros((4, 2)), np.zeros((4, 3))], {}, ("series 1 of data must have 2 columns", "got 3")),
-    "array options": (np.zeros(4), {"id": "who"}, ("id must be None for arrays", "'who'")),
 }
 
 

@@ -35,11 +35,6 @@ from toa.data.panel import (
 )
 
 
-def is_frame(data: Any) -> bool:
-    """Whether data are a frame, with named columns, rather than arrays."""
-    return not isinstance(data, np.ndarray | list | tuple)
-
-
 def read_panel(
     data: Any,
     *,
@@ -53,7 +48,8 @@ def read_panel(
     """Read a pandas, polars or arrow frame, an array (T,) or (T, C), or a list of arrays.
 
     Args:
-        data: The table. In a frame, the rows of an id need not be adjacent, but must increase in time.
+        data: The table. In a frame, the rows of an id need not be adjacent, but must increase in time. Arrays have no
+            columns: only `missing` and `name` apply to them.
         id: Column of ids, text or integers; None for one series.
         time: Column of dates or integers. None takes the index of a pandas frame if it has dates, else the only
             date column, else the only text column; a table with none of these has no times.
@@ -67,15 +63,11 @@ def read_panel(
     """
     check_choice("missing", missing, MISSING)
     if isinstance(data, np.ndarray) or (isinstance(data, list | tuple) and data and isinstance(data[0], np.ndarray)):
-        for option, given in (("id", id), ("time", time), ("values", values), ("freq", freq)):
-            if given is not None:
-                raise ValueError(f"{option} must be None for arrays, which have no columns, got {given!r}.")
         return _read_arrays(data, missing, name)
     values = None if values is None else list(values)
     frame, time, in_index = _open_series(data, time, (id, *(values or ())), name)
     columns = [column for column in frame.columns if column not in (id, time)]
-    if values is not None:
-        columns = [_column(frame, wanted, name) for wanted in values]
+    columns = columns if values is None else [_column(frame, wanted, name) for wanted in values]
     if not columns:
         raise ValueError(f"{name} must have at least one column of values, got only ids and times.")
     names = list(map(str, columns))
@@ -127,10 +119,10 @@ def read_cases(
     name = "X"
     if not isinstance(data, list | tuple) and hasattr(data, "__array__") and not hasattr(data, "columns"):
         data = np.asarray(data)
-    if not is_frame(data):
+    if isinstance(data, np.ndarray | list | tuple):
         return _read_case_arrays(data, None, missing, name)
     frame = _open(data, name)
-    labels = None
+    labels: Any = None
     if label is not None and label in frame.columns:
         labels = frame.get_column(label).to_list()
         empty = np.flatnonzero(frame.get_column(label).is_null().to_numpy())
@@ -142,13 +134,18 @@ def read_cases(
     if id is None:
         columns = frame.columns if values is None else [_column(frame, wanted, name) for wanted in values]
         table = pd.DataFrame({str(column): frame.get_column(column).to_numpy() for column in columns})
-        return _read_case_arrays(
-            to_numbers(table, name), None if labels is None else _label_array(labels, name), missing, name
-        )
+        labels = None if labels is None else _label_array(labels, name)
+        return _read_case_arrays(to_numbers(table, name), labels, missing, name)
     panel = read_panel(frame.to_native(), id=id, time=time, values=values, missing=missing, name=name)
     if labels is None:
         return panel
-    found = _label_per_case(frame.get_column(id).to_list(), labels, f"column {label!r} of {name}")
+    found: dict[Id, Any] = {}
+    for row, (one, kind) in enumerate(zip(frame.get_column(id).to_list(), labels, strict=True), 1):
+        if found.setdefault(one, kind) != kind:
+            raise ValueError(
+                f"column {label!r} of {name} must have one label per case, got {kind!r} after {found[one]!r} for case "
+                f"{one!r} at data row {row}."
+            )
     return with_labels(panel, found, name)
 
 
@@ -389,8 +386,7 @@ def _read_case_arrays(data: Any, labels: np.ndarray | None, missing: Missing, na
     cases: list[Values] = []
     for number, entry in enumerate(data, 1):
         what = f"case {number} of {name}"
-        case = np.asarray(entry)
-        case = case[None] if case.ndim == 1 else case
+        case = np.atleast_2d(np.asarray(entry))
         if case.ndim != 2 or not case.size:
             raise ValueError(f"{what} must be an array (C, l) or (l,) with at least one step, got shape {case.shape}.")
         if np.iscomplexobj(case):
@@ -409,18 +405,6 @@ def _read_case_arrays(data: Any, labels: np.ndarray | None, missing: Missing, na
             )
     columns = _names(cases[0].shape[1])
     return Panel(values=tuple(cases), columns=columns, ids=tuple(range(len(cases))), labels=labels)
-
-
-def _label_per_case(ids: Sequence[Id], labels: Sequence[Any], where: str) -> dict[Id, Any]:
-    """Label by id, from the ids and labels of all rows."""
-    found: dict[Id, Any] = {}
-    for row, (one, kind) in enumerate(zip(ids, labels, strict=True), 1):
-        if found.setdefault(one, kind) != kind:
-            raise ValueError(
-                f"{where} must have one label per case, got {kind!r} after {found[one]!r} for case {one!r} at data row "
-                f"{row}."
-            )
-    return found
 
 
 def _names(count: int) -> tuple[str, ...]:
