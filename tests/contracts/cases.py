@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from toa.models import BACKBONES, Backbone, ForecastModel, backbone_names, build_forecaster
+from toa.models import BACKBONES, Backbone, BackboneForecaster, ForecastModel, backbone_names, build_forecaster
 from toa.nn import ATTENTIONS, AttentionSpec
 
 LOOKBACK, HORIZON, CHANNELS, MARKS = 32, 5, 3, 2
@@ -18,12 +18,16 @@ STYLES: dict[str, tuple[dict[str, Any], ...]] = {
     "transformer": ({"label_len": 16},),
     "dlinear": ({}, {"individual": True}),
     "informer": ({"label_len": 16},),
+    "two-axis": ({"patch_len": 8, "stride": 4}, {"mix_channels": False, "time_attention": "same"}),
     "autoformer": ({"label_len": 16, "moving_average": 5},),
 }
 # settings that an attention requires: this one has no causal form
 ASKED: dict[tuple[str, str | None], dict[str, Any]] = {("transformer", "hyperglu"): {"causal": False}}
 # settings that switch off a model's own randomness in training, as `sor=False` does for the operators
-QUIET: dict[str, dict[str, Any]] = {"duet": {"noisy_gating": False, "mask_sampling": "never", "head_dropout": 0.0}}
+QUIET: dict[str, dict[str, Any]] = {
+    "duet": {"noisy_gating": False, "mask_sampling": "never", "head_dropout": 0.0},
+    "two-axis": {"channel_dropout": 0.0},
+}
 OPTIONS = {"residual_scores": True, "individual": True, "affine": True}
 
 
@@ -48,7 +52,7 @@ class Case(NamedTuple):
     def build(self, *, sor: bool = True, **settings: Any) -> ForecastModel:
         known = BACKBONES[self.model].settings("forecast")
         common = {key: value for key, value in {**SIZES, **settings}.items() if key in known}
-        return build_forecaster(
+        model = build_forecaster(
             self.model,
             lookback=LOOKBACK,
             horizon=HORIZON,
@@ -59,6 +63,10 @@ class Case(NamedTuple):
             else AttentionSpec(name=self.attention, sor=sor if self.takes_sor else None),
             settings={**common, **({} if sor else QUIET.get(self.model, {})), **self.style},
         )
+        if isinstance(model, BackboneForecaster) and model.shortcut is not None:
+            # a head that starts at zero would hide the backbone
+            model.head.reset_parameters()
+        return model
 
     def backbone(self) -> Backbone:
         backbone: Any = self.build().eval().backbone

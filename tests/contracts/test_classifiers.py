@@ -13,6 +13,7 @@ from toa.nn import ATTENTIONS, AttentionSpec
 LENGTH, CHANNELS, CLASSES, LENGTHS = 24, 3, 4, (24, 9, 1, 17)
 SIZES = {"embed_dim": 8, "num_heads": 2, "num_layers": 2, "ff_dim": 12}
 PATCHES = {"patch_len": 8, "stride": 4}
+STYLES: dict[str, dict[str, Any]] = {"patchtst": PATCHES, "two-axis": {**PATCHES, "channel_dropout": 0.0}}
 
 
 class Case(NamedTuple):
@@ -35,11 +36,7 @@ class Case(NamedTuple):
         return "-".join((self.model, self.attention, *map(str, self.style.values())))
 
 
-CASES = [
-    Case(model, name, PATCHES if model == "patchtst" else {})
-    for model in backbone_names("classify")
-    for name in ATTENTIONS
-]
+CASES = [Case(model, name, STYLES.get(model, {})) for model in backbone_names("classify") for name in ATTENTIONS]
 # batch norm in the blocks, which has to leave padding out
 CASES.append(Case("patchtst", "toa-gated", {**PATCHES, "style": "official"}))
 every_classifier = pytest.mark.parametrize("case", CASES, ids=str)

@@ -33,11 +33,12 @@ def build(name: str = "patchtst", **options: Any) -> BackboneForecaster:
 
 def test_backbones_are_listed_by_task():
     every = {"autoformer", "dlinear", "duet", "informer", "itransformer", "patchtst", "transformer", "tsmixer"}
+    every |= {"two-axis"}
     assert set(BACKBONES) == set(backbone_names("forecast")) == every
     for task in ("reconstruct", "classify"):
-        assert set(backbone_names(task)) == {"patchtst", "itransformer", "transformer"}
+        assert set(backbone_names(task)) == {"patchtst", "itransformer", "transformer", "two-axis"}
     attention = {name for name in BACKBONES if BACKBONES[name].takes_attention}
-    assert attention == {"patchtst", "itransformer", "transformer", "duet"}
+    assert attention == {"patchtst", "itransformer", "transformer", "duet", "two-axis"}
 
 
 @pytest.mark.parametrize(("name", "task"), [(name, task) for name in BACKBONES for task in BACKBONES[name].tasks])

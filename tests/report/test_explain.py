@@ -15,6 +15,7 @@ from toa.report.operators import LayerView, OperatorView, tokens_have_order, vie
 OWN: dict[str, dict[str, object]] = {
     "patchtst": {"num_layers": 2, "patch_len": 4, "stride": 4},
     "itransformer": {"num_layers": 1},
+    "two-axis": {"num_layers": 1, "patch_len": 4, "stride": 4},
     "duet": {"num_layers": 1, "moving_average": 5},
     "transformer": {"num_layers": 1, "decoder_layers": 1, "label_len": 8},
 }
@@ -85,13 +86,13 @@ def test_view_layers_does_not_change_the_model():
     assert all(value.equal(before[name]) for name, value in net.state_dict().items())
 
 
-@pytest.mark.parametrize("name", ["itransformer", "duet"])
+@pytest.mark.parametrize("name", ["itransformer", "duet", "two-axis"])
 def test_channel_tokens_have_no_order(name):
     assert tokens_have_order(model())
     assert not tokens_have_order(model(name=name))
 
 
-@pytest.mark.parametrize("name", ["transformer", "itransformer", "duet"])
+@pytest.mark.parametrize("name", ["transformer", "itransformer", "duet", "two-axis"])
 def test_mixing_is_finite_for_other_backbones(name):
     net = model(name=name)
     layers = view_layers(net, (torch.randn(1, 16, 3), None, None))

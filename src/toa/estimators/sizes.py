@@ -57,7 +57,7 @@ def choose_lookback(rows: int, horizon: int) -> int:
 def choose_settings(backbone: str, lookback: int, horizon: int) -> dict[str, Any]:
     """Default settings of a forecasting backbone: those of the names below that it has."""
     known = BACKBONES[backbone].settings("forecast")
-    sizes = dict(_FORECAST_SIZES if backbone == "patchtst" else _FORECAST_WIDE)
+    sizes = dict(_FORECAST_SIZES if "patch_len" in known else _FORECAST_WIDE)
     patch = max(1, min(lookback, round(lookback / _FORECAST_PATCHES)))
     sizes |= {"patch_len": patch, "stride": patch, "label_len": max(1, min(lookback // 2, horizon))}
     # a model with a decoder also averages over its label_len + horizon steps
@@ -113,7 +113,7 @@ def choose_reconstructor(backbone: str | None, window: int, channels: int) -> tu
     chosen = backbone or ("itransformer" if channels > _MANY_CHANNELS else "patchtst")
     check_choice("backbone", chosen, backbone_names("reconstruct"))
     sizes = dict(_DETECTOR_SIZES)
-    if chosen == "patchtst":
+    if "patch_len" in BACKBONES[chosen].settings("reconstruct"):
         patch = max(2, min(16, window // 4))
         sizes |= {"patch_len": patch, "stride": max(1, patch // 2)}
     return chosen, sizes
@@ -124,7 +124,7 @@ def choose_classifier(backbone: str | None, length: int) -> tuple[str, dict[str,
     chosen = backbone or ("transformer" if length <= _POINTS else "patchtst")
     check_choice("backbone", chosen, backbone_names("classify"))
     sizes = dict(_CLASSIFIER_SIZES)
-    if chosen == "patchtst":
+    if "patch_len" in BACKBONES[chosen].settings("classify"):
         patch = max(1, min(length, 2 * length // _CASE_PATCHES or length // 2))
         sizes |= {"patch_len": patch, "stride": max(1, patch // 2)}
     return chosen, sizes

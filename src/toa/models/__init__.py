@@ -22,6 +22,7 @@ from toa.models.registry import (
 )
 from toa.models.transformer import Transformer, TransformerConfig
 from toa.models.tsmixer import TSMixer, TSMixerConfig
+from toa.models.two_axis import TwoAxis, TwoAxisConfig
 
 __all__ = [
     "BACKBONES",
@@ -52,6 +53,8 @@ __all__ = [
     "TSMixerConfig",
     "Transformer",
     "TransformerConfig",
+    "TwoAxis",
+    "TwoAxisConfig",
     "backbone_names",
     "build_classifier",
     "build_forecaster",

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from toa._checks import check_at_least, check_divisible, check_fraction, check_shape
-from toa.nn import EncoderBlock, EncoderStack, build_attention
+from toa.nn import EncoderBlock, EncoderStack, PatchEmbedding, build_attention
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -148,6 +148,24 @@ class Backbone(SeriesModel, ABC):
     def _fill(self, series: Tensor, mask: Tensor) -> Tensor:
         """Fill the padding with zeros, the mean of standardised data."""
         return series.masked_fill(~mask.unsqueeze(-1), 0.0)
+
+
+class PatchBackbone(Backbone):
+    """A backbone whose tokens are the patches of its `PatchEmbedding`."""
+
+    embed: PatchEmbedding
+
+    def valid_tokens(self, mask: Tensor) -> Tensor:
+        """Patches with a real step; the values appended to a series count as real if its last step does."""
+        longer = torch.cat((mask, mask[:, -1:].expand(-1, self.embed.stride)), 1)  # (B, L + stride)
+        return longer.unfold(1, self.embed.patch_len, self.embed.stride).any(-1)  # (B, N)
+
+    def _fill(self, series: Tensor, mask: Tensor) -> Tensor:
+        """Fill the padding with the last real value, which `PatchEmbedding` also appends to a full series."""
+        steps = torch.arange(self.lookback, device=series.device)
+        last = torch.where(mask, steps, 0).amax(1).view(-1, 1, 1)  # (B, 1, 1)
+        values = series.gather(1, last.expand(-1, 1, series.shape[2]))  # (B, 1, C)
+        return torch.where(mask.unsqueeze(-1), series, values)
 
 
 class ForecastModel(SeriesModel, ABC):

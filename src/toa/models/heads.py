@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from toa._checks import check_at_least
 from toa.models.base import Backbone, ForecastModel, ModelConfig, SeriesModel, check_mask
@@ -22,6 +22,8 @@ class ForecastHeadConfig(ModelConfig):
         detach_std: Whether gradients to the series stop at its standard deviation.
         individual: Whether each channel has its own linear map.
         head_dropout: Dropout on the forecasts, before the instance norm is undone.
+        shortcut: Whether to add a linear map of the (normalised) look-back, shared by channels. It starts as the mean
+            of the look-back, and the map of the tokens at zero: the model starts as a linear one.
     """
 
     horizon: int
@@ -31,6 +33,7 @@ class ForecastHeadConfig(ModelConfig):
     detach_std: bool = True
     individual: bool = False
     head_dropout: float = 0.0
+    shortcut: bool = False
 
     def __post_init__(self) -> None:
         ModelConfig.__post_init__(self)
@@ -64,12 +67,21 @@ class BackboneForecaster(ForecastModel):
             individual_channels=config.channels if config.individual else None,
             dropout=config.head_dropout,
         )
+        self.shortcut = Linear(backbone.lookback, config.horizon) if config.shortcut else None
+        if self.shortcut is not None:
+            nn.init.constant_(self.shortcut.weight, 1.0 / backbone.lookback)
+            for start in (self.shortcut.bias, self.head.weight, self.head.bias):
+                nn.init.zeros_(start)
 
     def _forecast(self, series: Tensor, marks: Tensor | None, future_marks: Tensor | None) -> Tensor:
         if self.norm is None:
-            return self.head(self.backbone(series, marks))
+            return self._map(series, marks)
         series, statistics = self.norm.normalise(series)
-        return self.norm.denormalise(self.head(self.backbone(series, marks)), statistics)
+        return self.norm.denormalise(self._map(series, marks), statistics)
+
+    def _map(self, series: Tensor, marks: Tensor | None) -> Tensor:
+        forecast = self.head(self.backbone(series, marks))  # (B, P, C)
+        return forecast if self.shortcut is None else forecast + self.shortcut(series.mT).mT
 
 
 class ReconstructModel(SeriesModel):

@@ -3,11 +3,10 @@
 from dataclasses import dataclass
 from typing import Literal
 
-import torch
 from torch import Tensor, nn
 
 from toa._checks import check_choice
-from toa.models.base import Backbone, ModelConfig
+from toa.models.base import ModelConfig, PatchBackbone
 from toa.models.registry import register_backbone
 from toa.nn import (
     AttentionSpec,
@@ -82,7 +81,7 @@ def _forecast_head(config: PatchTSTConfig) -> dict[str, object]:
     settings={"style": "tslib"},
     head=lambda config: {"instance_norm": True, "gelu": False, "head_dropout": config.dropout},
 )
-class PatchTST(Backbone):
+class PatchTST(PatchBackbone):
     """Channel-independent encoder of patches: (B, L, C) to (B, C, N, E), N = floor((L - patch_len) / stride) + 2.
 
     | style                | official                              | tslib                  |
@@ -131,18 +130,6 @@ class PatchTST(Backbone):
             residual_scores=config.adds_scores,
         )
         self.norm = nn.Identity() if official else TokenBatchNorm(width)
-
-    def valid_tokens(self, mask: Tensor) -> Tensor:
-        """Patches with a real step; the values appended to a series count as real if its last step does."""
-        longer = torch.cat((mask, mask[:, -1:].expand(-1, self.embed.stride)), 1)  # (B, L + stride)
-        return longer.unfold(1, self.embed.patch_len, self.embed.stride).any(-1)  # (B, N)
-
-    def _fill(self, series: Tensor, mask: Tensor) -> Tensor:
-        """Fill the padding with the last real value, which `PatchEmbedding` also appends to a full series."""
-        steps = torch.arange(self.lookback, device=series.device)
-        last = torch.where(mask, steps, 0).amax(1).view(-1, 1, 1)  # (B, 1, 1)
-        values = series.gather(1, last.expand(-1, 1, series.shape[2]))  # (B, 1, C)
-        return torch.where(mask.unsqueeze(-1), series, values)
 
     def _encode(
         self, series: Tensor, marks: Tensor | None, need_weights: bool, padding: Tensor | None

@@ -151,6 +151,8 @@ def build_reconstructor(
     Default settings, sizes apart, are those of Time-Series-Library for anomaly detection.
     """
     network, head = _build(name, "reconstruct", attention, settings, {"lookback": lookback, "channels": channels})
+    if head.get("shortcut"):
+        raise ValueError("shortcut must be False in reconstruction, got True; it would copy the series.")
     if isinstance(network, Backbone):
         network = BackboneForecaster(network, ForecastHeadConfig(horizon=lookback, channels=channels, **head))
     return ReconstructModel(network)

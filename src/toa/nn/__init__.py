@@ -2,10 +2,10 @@
 
 from toa.nn.attention import Attended, Attention, ScoreFactors, SoftmaxAttention
 from toa.nn.auto_correlation import AutoCorrelation
-from toa.nn.block import Decoded, DecoderBlock, EncoderBlock, EncoderStack, FeedForward
+from toa.nn.block import ChannelBlock, Decoded, DecoderBlock, EncoderBlock, EncoderStack, FeedForward
 from toa.nn.channel_mask import ChannelMask
 from toa.nn.decomposition import SeriesDecomposition, check_kernel
-from toa.nn.dropout import Dropout
+from toa.nn.dropout import ChannelDropout, Dropout
 from toa.nn.embedding import (
     PatchEmbedding,
     PointEmbedding,
@@ -47,6 +47,8 @@ __all__ = [
     "Attention",
     "AttentionSpec",
     "AutoCorrelation",
+    "ChannelBlock",
+    "ChannelDropout",
     "ChannelMask",
     "Decoded",
     "DecoderBlock",

@@ -156,7 +156,8 @@ class Attention(nn.Module, ABC):
         Args:
             query: (B, M, E).
             key: (B, N, kdim), N ≤ num_tokens.
-            value: (B, N, vdim).
+            value: (B, N, vdim), or (B, N, G, vdim) for tokens with values at G positions, which all get the same
+                weights; the output is then (B, M, G, E).
             key_padding_mask: (B, N), True where a key is padding.
             need_weights: Whether to also return the effective mixing operator W_mix (B, H, M, N): the matrix that acts
                 on the values, signed for TOA, the attention weights for softmax. It needs N x N memory per head, so
@@ -170,7 +171,9 @@ class Attention(nn.Module, ABC):
         """
         check_shape("query", query, "(B, M, E)", (None, None, self.embed_dim))
         check_shape("key", key, "(B, N, E)", (query.shape[0], None, self.kdim))
-        check_shape("value", value, "(B, N, E)", (query.shape[0], key.shape[1], self.vdim))
+        several = value.dim() == 4
+        axes, sizes = ("(B, N, G, E)", (None,)) if several else ("(B, N, E)", ())
+        check_shape("value", value, axes, (query.shape[0], key.shape[1], *sizes, self.vdim))
         check_tokens(type(self).__name__, self.num_tokens, key.shape[1])
         key, value = self._sources(key, value, key_padding_mask)
         q, k, v = self._project(query, key, value)
@@ -179,9 +182,15 @@ class Attention(nn.Module, ABC):
             factors = factors.plus(previous)
         masks = Masks(key_padding_mask, pair_mask, self.causal if causal is None else causal)
         mix = self._mixing(query, factors, masks)
-        mixed = mix(self._heads(v), self.dropout if self.training else 0.0)
+        values = self._heads(v)
+        if several:
+            values = values.transpose(2, 3).flatten(3)  # (B, N, H, G*D)
+        mixed = mix(values, self.dropout if self.training else 0.0)
         mixing = self._mixing_operator(mix, mixed, key.shape[1]) if need_weights else None
-        return Attended(self._output(query, mixed.flatten(2)), mixing, factors)
+        if several:
+            mixed = mixed.unflatten(-1, (value.shape[2], -1)).transpose(2, 3)  # (B, M, G, H, D)
+            query = query.unsqueeze(2)
+        return Attended(self._output(query, mixed.flatten(-2)), mixing, factors)
 
     def resize(self, num_tokens: int) -> "Attention":
         """Change the maximum number of keys in place; operators are interpolated."""

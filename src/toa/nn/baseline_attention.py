@@ -70,7 +70,7 @@ class DifferentialAttention(SoftmaxAttention):
     def _output(self, query: Tensor, mixed: Tensor) -> Tensor:
         heads = self._heads(mixed)
         heads = F.rms_norm(heads, heads.shape[-1:], eps=1e-5) * self.head_gain.to(heads.dtype)
-        return self.out_proj(heads.flatten(2) * (1.0 - self._FIRST_LAMBDA))
+        return self.out_proj(heads.flatten(-2) * (1.0 - self._FIRST_LAMBDA))
 
 
 class _ExplicitAttention(Attention):

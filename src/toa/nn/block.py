@@ -3,11 +3,12 @@
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 from toa._checks import check_at_least, check_fraction
 from toa.nn.attention import Attended, Attention, ScoreFactors
-from toa.nn.dropout import Dropout
+from toa.nn.dropout import ChannelDropout, Dropout
 from toa.nn.linear import Linear
 from toa.nn.norm import LayerNorm, Norm, add_and_normalise, make_norm, normalise_tokens
 from toa.ops import runs_kernels
@@ -70,7 +71,7 @@ class EncoderBlock(nn.Module):
         self.norm_first = norm_first
         self.attention = attention
         self.attention_norm = make_norm(norm, attention.embed_dim)
-        self.attention_dropout = Dropout(attention_dropout)
+        self.attention_dropout: nn.Module = Dropout(attention_dropout)
         self.ff = FeedForward(attention.embed_dim, ff_dim, dropout=dropout)
         self.ff_norm = make_norm(norm, attention.embed_dim)
 
@@ -88,7 +89,7 @@ class EncoderBlock(nn.Module):
     ) -> Attended:
         """Encode tokens (B, N, E), with the other results of the attention; arguments as in `Attention.attend`."""
         h = normalise_tokens(self.attention_norm, x, key_padding_mask) if self.norm_first else x
-        attended = self.attention.attend(h, h, h, key_padding_mask, need_weights, previous, pair_mask)
+        attended = self._attend(h, key_padding_mask, need_weights, previous, pair_mask)
         if self.norm_first:
             x = x + self.attention_dropout(attended.output)
             x = x + self.ff(normalise_tokens(self.ff_norm, x, key_padding_mask))
@@ -98,6 +99,43 @@ class EncoderBlock(nn.Module):
             x = add_and_normalise(self.attention_norm, x, added, dropout, key_padding_mask, a)
             x = add_and_normalise(self.ff_norm, x, self.ff.before_dropout(x, b), self.ff[-1], key_padding_mask, c)
         return attended._replace(output=x)
+
+    def _attend(
+        self,
+        h: Tensor,
+        key_padding_mask: Tensor | None,
+        need_weights: bool,
+        previous: ScoreFactors | None,
+        pair_mask: Tensor | None,
+    ) -> Attended:
+        return self.attention.attend(h, h, h, key_padding_mask, need_weights, previous, pair_mask)
+
+
+class ChannelBlock(EncoderBlock):
+    """Attention between channels that have tokens at G positions (B, C, G, E): one matrix of weights for all positions.
+
+    Queries and keys are of the mean of a channel's tokens over positions; values are of every token.
+
+    Args:
+        channel_dropout: Rate at which a channel receives nothing from the others, in training.
+
+    The other arguments are those of `EncoderBlock`.
+    """
+
+    def __init__(
+        self, attention: Attention, ff_dim: int, *, dropout: float = 0.0, channel_dropout: float = 0.0
+    ) -> None:
+        super().__init__(attention, ff_dim, dropout=dropout)
+        self.attention_dropout = nn.Sequential(Dropout(dropout), ChannelDropout(channel_dropout))
+
+    def _attend(self, h: Tensor, padding: Tensor | None, need_weights: bool, *options: object) -> Attended:
+        """Attend; `padding` (B, G) is True at positions that hold only padding."""
+        if padding is None:
+            mean = h.mean(2)  # (B, C, E)
+        else:
+            shares = (~padding).to(h.dtype) / (~padding).sum(1, keepdim=True)
+            mean = torch.einsum("bcge,bg->bce", h, shares)
+        return self.attention.attend(mean, mean, h, None, need_weights)
 
 
 class EncoderStack(nn.ModuleList):

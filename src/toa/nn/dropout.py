@@ -1,4 +1,4 @@
-"""Dropout layer."""
+"""Dropout layers."""
 
 from torch import Tensor, nn
 
@@ -16,3 +16,11 @@ class Dropout(nn.Dropout):
     def rate(self) -> float:
         """Current drop rate: zero in evaluation."""
         return self.p if self.training else 0.0
+
+
+class ChannelDropout(Dropout):
+    """Sets all features (B, C, ...) of a channel to zero in training, at rate p, and scales the others up."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Drop channels in training."""
+        return x * super().forward(x.new_ones(*x.shape[:2], *(1,) * (x.dim() - 2))) if self.rate else x

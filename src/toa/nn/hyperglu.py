@@ -87,6 +87,9 @@ class HyperGLUAttention(Attention):
         return convolved, convolved if value is key else self._convolve(value, key_padding_mask)
 
     def _convolve(self, x: Tensor, key_padding_mask: Tensor | None) -> Tensor:
+        if x.dim() == 4:
+            positions = [self._convolve(part, key_padding_mask) for part in x.unbind(2)]
+            return torch.stack(positions, 2)
         if key_padding_mask is not None:
             x = x.masked_fill(key_padding_mask.unsqueeze(-1), 0.0)
         return self.conv(F.pad(x.mT, (self.conv.kernel_size[0] - 1, 0))).mT

@@ -128,7 +128,7 @@ class TemporalOperatorAttention(Attention):
         """Whether queries, keys and values lie in memory as (E, B, N), which makes training on a CPU faster."""
         if ops.ACTIVATIONS[self.variant].softmax or not torch.is_grad_enabled() or torch.compiler.is_compiling():
             return False
-        if x.device.type != "cpu" or ops.runs_kernels(x):
+        if x.device.type != "cpu" or x.dim() != 3 or ops.runs_kernels(x):
             return False
         return all(is_plain(layer) for layer in (self.q_proj, self.k_proj, self.v_proj))
 
@@ -136,7 +136,7 @@ class TemporalOperatorAttention(Attention):
         if not self._features_first(query):
             return super()._project(query, key, value)
         pairs = ((query, self.q_proj), (key, self.k_proj), (value, self.v_proj))
-        q, k, v = (_features_first_linear(x, layer) for x, layer in pairs)
+        q, k, v = (_features_first_linear(x, layer) if x.dim() == 3 else layer(x) for x, layer in pairs)
         return q, k, v
 
     def _heads(self, x: Tensor) -> Tensor:

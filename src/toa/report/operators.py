@@ -31,7 +31,7 @@ from torch import Tensor, nn
 from toa import ops
 from toa._files import write_atomically
 from toa.experiments.records import Record
-from toa.nn import Attended, Attention, ChannelMask, SequenceOperator, VariateEmbedding
+from toa.nn import Attended, Attention, ChannelDropout, ChannelMask, SequenceOperator, VariateEmbedding
 from toa.tasks.checkpoint import load_checkpoint
 from toa.theory import simplex_distance
 
@@ -104,8 +104,8 @@ class LayerView:
 
 
 def tokens_have_order(model: nn.Module) -> bool:
-    """Whether tokens are ordered in time; the tokens of iTransformer and DUET are channels."""
-    return not any(isinstance(module, (VariateEmbedding, ChannelMask)) for module in model.modules())
+    """Whether tokens are ordered in time; those of iTransformer, DUET and two-axis are channels."""
+    return not any(isinstance(module, (VariateEmbedding, ChannelMask, ChannelDropout)) for module in model.modules())
 
 
 @torch.no_grad()

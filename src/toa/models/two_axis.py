@@ -1,0 +1,142 @@
+"""Two-axis Transformer: patches of a channel attend to each other along time, and channels to each other."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torch import Tensor, nn
+
+from toa._checks import check_choice
+from toa.models.base import ModelConfig, PatchBackbone
+from toa.models.registry import register_backbone
+from toa.nn import (
+    ATTENTIONS,
+    AttentionSpec,
+    ChannelBlock,
+    EncoderBlock,
+    LayerNorm,
+    PatchEmbedding,
+    build_attention,
+    count_patches,
+)
+
+# operators over more channels have low rank, if the attention names no structure
+MOST_DENSE_CHANNELS = 100
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TwoAxisConfig(ModelConfig):
+    """Sizes of a `TwoAxis`. `attention` acts along channels; its operators act on channels.
+
+    Attributes:
+        time_attention: Attention along time: a name of `toa.nn.ATTENTIONS`, "none", or "same" for that of `attention`.
+        mix_channels: Whether channels attend to each other. If False, `attention` must act along time
+            (time_attention="same").
+        channel_dropout: Rate at which a channel of a window, in training, receives nothing from the others in a layer.
+    """
+
+    lookback: int
+    channels: int
+    attention: AttentionSpec
+    patch_len: int = 16
+    stride: int = 16
+    embed_dim: int = 32
+    num_heads: int = 4
+    num_layers: int = 2
+    ff_dim: int = 64
+    dropout: float = 0.2
+    time_attention: str = "softmax"
+    mix_channels: bool = True
+    channel_dropout: float = 0.1
+
+    def __post_init__(self) -> None:
+        ModelConfig.__post_init__(self)
+        count_patches(self.lookback, self.patch_len, self.stride)
+        check_choice("time_attention", self.time_attention, ("none", "same", *ATTENTIONS))
+        if not self.mix_channels and self.time_attention != "same":
+            raise ValueError(
+                f"time_attention must be 'same' if mix_channels is False, got {self.time_attention!r}; "
+                "otherwise nothing uses the chosen attention."
+            )
+
+    @property
+    def channel_spec(self) -> AttentionSpec:
+        """The attention along channels: with low-rank operators for many channels, unless it names a structure."""
+        spec = self.attention
+        dense = self.channels <= MOST_DENSE_CHANNELS or spec.structure is not None
+        return spec if dense or "structure" not in ATTENTIONS[spec.name].options else replace(spec, structure="dplr")
+
+    @property
+    def time_spec(self) -> AttentionSpec | None:
+        """The attention along time."""
+        if self.time_attention == "same":
+            return self.attention
+        return None if self.time_attention == "none" else AttentionSpec(name=self.time_attention)
+
+
+@register_backbone("two-axis", TwoAxisConfig, "forecast", head=lambda config: {"shortcut": True})
+@register_backbone("two-axis", TwoAxisConfig, "reconstruct")
+@register_backbone("two-axis", TwoAxisConfig, "classify", head=lambda config: {"head_dropout": config.dropout})
+class TwoAxis(PatchBackbone):
+    """Encoder of patches with attention along two axes: (B, L, C) to (B, C, N, E).
+
+    A layer lets the patches of each channel attend to each other, and then the channels; a feed-forward network follows
+    each. Along channels there is one matrix of weights per window and head, the same at every position in time. All
+    weights but the operators are shared by channels and positions. Layer norm comes before each sub-layer and after the
+    stack.
+
+    In forecasting, a linear map from look-back to horizon is added, and the map of the tokens starts at zero: see
+    `ForecastHeadConfig.shortcut`.
+
+    The model is ours; docs/two_axis.md describes it.
+    """
+
+    def __init__(self, config: TwoAxisConfig) -> None:
+        patches = count_patches(config.lookback, config.patch_len, config.stride)
+        super().__init__(
+            lookback=config.lookback, embed_dim=config.embed_dim, num_tokens=patches, channels=config.channels
+        )
+        self.config = config
+        self.embed = PatchEmbedding(
+            config.lookback,
+            config.embed_dim,
+            patch_len=config.patch_len,
+            stride=config.stride,
+            dropout=config.dropout,
+        )
+        width, heads, p = config.embed_dim, config.num_heads, config.dropout
+        time, layers = config.time_spec, range(config.num_layers)
+        self.time_blocks = nn.ModuleList(
+            EncoderBlock(build_attention(time, width, heads, patches, dropout=p), config.ff_dim, dropout=p)
+            for _ in layers
+            if time is not None
+        )
+        self.channel_blocks = nn.ModuleList(
+            ChannelBlock(
+                build_attention(config.channel_spec, width, heads, config.channels, dropout=p),
+                config.ff_dim,
+                dropout=p,
+                channel_dropout=config.channel_dropout,
+            )
+            for _ in layers
+            if config.mix_channels
+        )
+        self.norm = LayerNorm(width)
+
+    def _encode(
+        self, series: Tensor, marks: Tensor | None, need_weights: bool, padding: Tensor | None
+    ) -> tuple[Tensor, list[Tensor]]:
+        split = (series.shape[0], series.shape[2])
+        hidden = None if padding is None else padding.repeat_interleave(split[1], 0)  # (B*C, N)
+        mixes = self.config.mix_channels
+        x = self.embed(series)  # (B, C, N, E)
+        operators: list[Tensor] = []
+        block: Any
+        for layer in range(self.config.num_layers):
+            for block in self.time_blocks[layer : layer + 1]:
+                x, operator, _ = block.encode(x.flatten(0, 1), hidden, need_weights and not mixes)  # (B*C, N, E)
+                x = x.unflatten(0, split)  # (B, C, N, E)
+                operators += [] if operator is None else [operator.unflatten(0, split)]  # (B, C, H, N, N)
+            for block in self.channel_blocks[layer : layer + 1]:
+                x, operator, _ = block.encode(x, padding, need_weights)
+                operators += [] if operator is None else [operator]  # (B, H, C, C)
+        return self.norm(x), operators
