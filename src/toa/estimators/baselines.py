@@ -1,0 +1,299 @@
+"""Forecasts without a network, for many series at once: the methods that a model must beat.
+
+    history = align_histories(arrays)                     # (N, T), each series at the end of its row
+    BASELINES["theta"](history, season=12, horizon=18)    # (N, P)
+    LinearModel.fit(history, season=12, horizon=18, lookback=36).predict(history)
+
+All of them take series of any length from one value on, without gaps.
+
+Alphabet: N series, T rows, P horizon, L look-back, M steps of a season, K windows.
+"""
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool, Float64
+
+from toa._registry import Registry
+
+History = Float64[np.ndarray, "n t"]
+Forecast = Float64[np.ndarray, "n p"]
+Baseline = Callable[[np.ndarray, int, int], np.ndarray]
+
+BASELINES: Registry[Baseline] = Registry("baseline")
+
+# series that are smoothed together: bounds the memory of a grid
+_BLOCK = 2048
+# a season is used if the autocorrelation at its lag is significant at 90 % and there are three seasons
+_SIGNIFICANCE, _SEASONS = 1.645, 3
+_LEVELS = np.concatenate(([0.01], np.linspace(0.05, 0.95, 19), [0.99]))
+_LEVEL_TREND_DAMPING = [
+    (level, level * share, damping)
+    for level in (0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.95)
+    for share in (0.0, 0.05, 0.1, 0.2, 0.35)
+    for damping in (0.8, 0.9, 0.95, 0.98)
+]
+# linear model: windows to fit to, rounds of weights against outliers, and strength of the ridge
+_WINDOWS, _ROUNDS, _RIDGE = 40_000, 2, 1e-3
+# linear model: smallest scale of a window and largest target, in mean deviations and in scales
+_LEAST_SCALE, _LARGEST = 0.01, 50.0
+# linear model: smallest error that determines a weight, in medians
+_LEAST_ERROR = 0.3
+
+
+def align_histories(series: Sequence[Float64[np.ndarray, " _"]], most: int | None = None) -> History:
+    """The series at the end of the rows of one array, NaN before them; at most the last `most` values."""
+    rows = max(map(len, series))
+    rows = rows if most is None else min(rows, most)
+    found = np.full((len(series), rows), np.nan)
+    for index, values in enumerate(series):
+        last = values[-rows:]
+        found[index, rows - len(last) :] = last
+    return found
+
+
+@BASELINES.register("seasonal naive")
+def seasonal_naive(history: History, season: int, horizon: int) -> Forecast:
+    """Repeat the last season; the last value where the series has no such step."""
+    last = _last_rows(history, season)
+    last = np.where(np.isnan(last), history[:, -1:], last)
+    return last[:, np.arange(horizon) % season]
+
+
+@BASELINES.register("drift")
+def drift(history: History, season: int, horizon: int) -> Forecast:
+    """Continue the line from the first to the last value."""
+    count = _count(history)
+    first = history[np.arange(len(history)), history.shape[1] - count]
+    slope = (history[:, -1] - first) / np.maximum(count - 1, 1)
+    return history[:, -1:] + slope[:, None] * np.arange(1, horizon + 1)
+
+
+@BASELINES.register("theta")
+def theta(history: History, season: int, horizon: int) -> Forecast:
+    """The Theta method: exponential smoothing plus half of the linear trend, of the series without its season."""
+
+    def forecast(values: History) -> Forecast:
+        count = _count(values)
+        error, level = np.zeros((len(values), len(_LEVELS))), np.full((len(values), len(_LEVELS)), np.nan)
+        for step in range(values.shape[1]):
+            now = values[:, step : step + 1]
+            missed = np.nan_to_num(now - level)
+            error += missed**2
+            level = np.where(np.isnan(level), now, level + _LEVELS * missed)
+        best = error.argmin(1)
+        weight = _LEVELS[best]
+        # positions are counted from the middle of the series, so that their mean is zero
+        place = np.arange(values.shape[1]) - (values.shape[1] - (count[:, None] + 1) / 2)
+        place = np.where(np.isnan(values), 0.0, place)
+        slope = (place * np.nan_to_num(values)).sum(1) / np.maximum((place**2).sum(1), 1e-12)
+        offset = (1.0 - (1.0 - weight) ** count) / weight
+        chosen = level[np.arange(len(values)), best]
+        return chosen[:, None] + 0.5 * slope[:, None] * (np.arange(horizon) + offset[:, None])
+
+    return _without_season(history, season, horizon, forecast)
+
+
+@BASELINES.register("damped trend")
+def damped_trend(history: History, season: int, horizon: int) -> Forecast:
+    """Exponential smoothing with a damped trend, of the series without its season."""
+    alpha, beta, phi = (np.array(part) for part in zip(*_LEVEL_TREND_DAMPING, strict=True))
+
+    def forecast(values: History) -> Forecast:
+        count, rows = len(values), np.arange(len(values))
+        first = values.shape[1] - _count(values)
+        second = np.minimum(first + 4, values.shape[1] - 1)
+        start = (values[rows, second] - values[rows, first]) / np.maximum(second - first, 1)
+        level, trend = np.full((count, len(alpha)), np.nan), np.repeat(start[:, None], len(alpha), 1)
+        error = np.zeros_like(level)
+        for step in range(values.shape[1]):
+            now = values[:, step : step + 1]
+            begun = ~np.isnan(level[:, :1])
+            expected = level + phi * trend
+            missed = np.nan_to_num(now - expected)
+            error += missed**2
+            level = np.where(begun, expected + alpha * missed, now)
+            trend = np.where(begun, phi * trend + beta * missed, trend)
+        best = error.argmin(1)
+        growth = np.cumsum(phi[best][:, None] ** np.arange(1, horizon + 1), 1)
+        return level[rows, best][:, None] + growth * trend[rows, best][:, None]
+
+    return _without_season(history, season, horizon, forecast)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LinearModel:
+    """A linear map from the last L values to the next P, one for all series, on values scaled per window.
+
+    A window is centred on the mean of its last season and divided by its scale; the map forecasts the difference from
+    the seasonal naive forecast. Windows with large errors get small weights, as the mean absolute error asks.
+
+    Attributes:
+        season: Steps of the season.
+        by_season: Scale of a window: the mean |x[t] - x[t - season]|, or else the mean |x[t] - centre|.
+        weights: (L + 1, P), the constant last.
+    """
+
+    season: int
+    by_season: bool
+    weights: Float64[np.ndarray, "lags p"]
+
+    @classmethod
+    def fit(
+        cls, history: History, *, season: int, horizon: int, lookback: int, by_season: bool = True, seed: int = 2024
+    ) -> "LinearModel | None":
+        """Fit to windows of all series; None if no series is long enough."""
+        found = _sample_windows(history, lookback, horizon, np.random.default_rng(seed))
+        if found is None:
+            return None
+        model = cls(season=season, by_season=by_season, weights=np.zeros((lookback + 1, horizon)))
+        inputs, centre, scale = model._inputs(found[0])
+        target = (found[1] - centre) / scale - model._naive(inputs)
+        target = np.clip(target, -_LARGEST, _LARGEST)
+        weight = 1.0 / np.maximum(np.abs(inputs).mean(1), 1.0)
+        for _ in range(_ROUNDS + 1):
+            weighted = inputs * weight[:, None]
+            gram = weighted.T @ inputs
+            ridge = np.full(len(gram), _RIDGE * np.trace(gram) / len(gram))
+            ridge[-1] = 1e-9
+            weights = np.linalg.solve(gram + np.diag(ridge), weighted.T @ target)
+            error = np.abs(inputs @ weights - target).mean(1)
+            weight = 1.0 / np.maximum(error, max(_LEAST_ERROR * float(np.median(error)), 1e-9))
+            weight /= weight.mean()
+        return cls(season=season, by_season=by_season, weights=weights)
+
+    def predict(self, history: History) -> Forecast:
+        """Forecast the values after each series; a short one is centred at the steps that it lacks."""
+        inputs, centre, scale = self._inputs(_last_rows(history, len(self.weights) - 1))
+        return (inputs @ self.weights + self._naive(inputs)) * scale + centre
+
+    def state(self) -> dict[str, Any]:
+        """The fields but the weights, as JSON values."""
+        return {"season": self.season, "by_season": self.by_season}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any], weights: Float64[np.ndarray, "lags p"]) -> "LinearModel":
+        """From the result of `state` and the weights."""
+        return cls(season=int(state["season"]), by_season=bool(state["by_season"]), weights=weights)
+
+    def _inputs(self, window: Float64[np.ndarray, "n l"]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Scaled lags and a constant (N, L + 1), centre and scale (N, 1)."""
+        with warnings.catch_warnings():
+            # the mean of nothing is NaN: a window shorter than a season
+            warnings.simplefilter("ignore", RuntimeWarning)
+            centre = np.nanmean(window[:, -self.season if self.season > 1 else 0 :], 1, keepdims=True)
+            level = np.nanmean(np.abs(window - centre), 1, keepdims=True)
+            scale = level
+            if self.by_season:
+                changes = np.abs(window[:, self.season :] - window[:, : -self.season])
+                scale = np.fmax(np.nanmean(changes, 1, keepdims=True), _LEAST_SCALE * level)
+        scale = np.where(scale > 0, scale, 1.0)
+        lags = np.nan_to_num((window - centre) / scale)
+        return np.concatenate([lags, np.ones((len(lags), 1))], 1), centre, scale
+
+    def _naive(self, inputs: np.ndarray) -> np.ndarray:
+        """The seasonal naive forecast (N, P) of scaled lags; the centre without a season."""
+        if self.season == 1 or self.season >= inputs.shape[1]:
+            return np.zeros((1, self.weights.shape[1]))
+        last = inputs[:, -1 - self.season : -1]
+        return last[:, np.arange(self.weights.shape[1]) % self.season]
+
+
+def _sample_windows(
+    history: History, lookback: int, horizon: int, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray] | None:
+    """Windows (K, L) with NaN before a series begins, and the values (K, P) after them; None if there are none."""
+    rows, count = history.shape[1], _count(history)
+    # a window has L values, or half of a short series
+    first = rows - count + np.minimum(lookback, np.maximum(count // 2, 2))
+    windows = np.maximum(rows - horizon + 1 - first, 0)
+    total = int(windows.sum())
+    if not total:
+        return None
+    chosen = np.arange(total)
+    if total > _WINDOWS:
+        chosen = np.sort(rng.choice(total, _WINDOWS, replace=False))
+    ends = np.cumsum(windows)
+    series = np.searchsorted(ends, chosen, side="right")
+    start = (first[series] + chosen - (ends - windows)[series])[:, None]
+    column = start + np.arange(-lookback, horizon)
+    found = np.where(column < 0, np.nan, history[series[:, None], np.maximum(column, 0)])
+    return found[:, :lookback], found[:, lookback:]
+
+
+def _without_season(
+    history: History, season: int, horizon: int, forecast: Callable[[np.ndarray], np.ndarray]
+) -> Forecast:
+    """Apply a method to the series without their seasons, in blocks of similar lengths."""
+    found = np.empty((len(history), horizon))
+    count = _count(history)
+    order = np.argsort(count, kind="stable")
+    for start in range(0, len(order), _BLOCK):
+        block = order[start : start + _BLOCK]
+        values = history[block, history.shape[1] - count[block[-1]] :]
+        factor, shift = _seasonal_pattern(values, season)
+        # the last column of a pattern is the last step of the series
+        phase = (np.arange(values.shape[1]) - values.shape[1]) % season
+        ahead = np.arange(horizon) % season
+        plain = forecast((values - shift[:, phase]) / factor[:, phase])
+        found[block] = plain * factor[:, ahead] + shift[:, ahead]
+    return found
+
+
+def _seasonal_pattern(history: History, season: int) -> tuple[np.ndarray, np.ndarray]:
+    """Factor and shift (N, M) per step of the season: factors for positive series, shifts for others.
+
+    They come from the mean ratio to, or difference from, the centred moving average. Series without a significant
+    season have factor 1 and shift 0.
+    """
+    count, rows = history.shape
+    factor, shift = np.ones((count, season)), np.zeros((count, season))
+    seasonal = _is_seasonal(history, season)
+    if not seasonal.any():
+        return factor, shift
+    values = history[seasonal]
+    weights = np.ones(season) if season % 2 else np.concatenate(([0.5], np.ones(season - 1), [0.5]))
+    spans = np.lib.stride_tricks.sliding_window_view(values, len(weights), axis=1)
+    average = spans @ (weights / season)  # NaN unless the whole span lies in the series
+    inner = values[:, season // 2 : season // 2 + average.shape[1]]
+    positive = np.nanmin(values, 1, keepdims=True) > 0
+    ratio = np.where(positive, inner / np.where(average == 0, 1.0, average), inner - average)
+    # the steps of the pattern: those after the last value come first
+    complete = np.full((len(values), rows + -rows % season), np.nan)
+    start = -rows % season + season // 2
+    complete[:, start : start + ratio.shape[1]] = ratio
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        pattern = np.nanmean(complete.reshape(len(values), -1, season), 1)  # (K, M)
+    known = np.isfinite(pattern).all(1, keepdims=True)
+    mean = pattern.mean(1, keepdims=True)
+    factor[seasonal] = np.where(known & positive, np.maximum(pattern / mean, 0.01), 1.0)
+    shift[seasonal] = np.where(known & ~positive, pattern - mean, 0.0)
+    return factor, shift
+
+
+def _is_seasonal(history: History, season: int) -> Bool[np.ndarray, " n"]:
+    """Whether the autocorrelation at the season is significant, per series."""
+    count = _count(history)
+    if season == 1 or history.shape[1] <= season:
+        return np.zeros(len(history), dtype=bool)
+    centred = np.nan_to_num(history - np.nanmean(history, 1, keepdims=True))
+    power = (centred**2).sum(1)
+    lags = [(centred[:, lag:] * centred[:, :-lag]).sum(1) / np.where(power > 0, power, 1.0) for lag in range(1, season)]
+    at = (centred[:, season:] * centred[:, :-season]).sum(1) / np.where(power > 0, power, 1.0)
+    limit = _SIGNIFICANCE * np.sqrt((1.0 + 2.0 * np.sum(np.square(lags), axis=0)) / count)
+    return (at > limit) & (count >= _SEASONS * season)
+
+
+def _count(history: History) -> np.ndarray:
+    """Number of values per series."""
+    return np.isfinite(history).sum(1)
+
+
+def _last_rows(history: History, rows: int) -> np.ndarray:
+    """The last rows (N, rows) of the series, NaN before they begin."""
+    lacking = max(0, rows - history.shape[1])
+    return np.pad(history, ((0, 0), (lacking, 0)), constant_values=np.nan)[:, -rows:]

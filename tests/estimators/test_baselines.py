@@ -1,0 +1,127 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from toa.estimators.baselines import BASELINES, LinearModel, align_histories
+
+
+def seasonal_series(seed, rows, season=6, trend=0.3):
+    rng = np.random.default_rng(seed)
+    steps = np.arange(rows)
+    return 50.0 + trend * steps + 8.0 * np.sin(2 * np.pi * steps / season) + rng.normal(size=rows)
+
+
+def smooth_by_hand(values, alpha):
+    """Level and squared error of simple exponential smoothing, one value after the other."""
+    level, error = values[0], 0.0
+    for value in values[1:]:
+        error += (value - level) ** 2
+        level += alpha * (value - level)
+    return level, error
+
+
+def test_series_are_aligned_at_their_ends():
+    found = align_histories([np.array([1.0, 2.0, 3.0]), np.array([4.0])])
+    np.testing.assert_array_equal(found, [[1, 2, 3], [np.nan, np.nan, 4]])
+    assert align_histories([np.arange(9.0)], most=2).tolist() == [[7.0, 8.0]]
+
+
+def test_the_seasonal_naive_forecast_repeats_the_last_season():
+    history = align_histories([np.arange(7.0), np.array([5.0, 6.0])])
+    found = BASELINES["seasonal naive"](history, 3, 5)
+    assert found.tolist() == [[4, 5, 6, 4, 5], [6, 5, 6, 6, 5]]
+
+
+def test_drift_and_damped_trend_continue_a_line():
+    line = align_histories([3.0 + 2.0 * np.arange(40.0)])
+    np.testing.assert_allclose(BASELINES["drift"](line, 1, 4), [[83, 85, 87, 89]])
+    found = BASELINES["damped trend"](line, 1, 4)[0]
+    assert (np.diff(found) > 0).all()
+    # its trend is always damped a little
+    assert 82.5 < found[0] < 83.0
+
+
+def test_theta_equals_its_definition():
+    values = seasonal_series(0, 60, season=7, trend=0.0) + np.arange(60) * 0.5
+    found = BASELINES["theta"](align_histories([values]), 1, 5)[0]
+    grid = np.concatenate(([0.01], np.linspace(0.05, 0.95, 19), [0.99]))
+    alpha = min(grid, key=lambda one: smooth_by_hand(values, one)[1])
+    slope = np.polyfit(np.arange(60), values, 1)[0]
+    level = smooth_by_hand(values, alpha)[0]
+    steps = np.arange(5) + (1 - (1 - alpha) ** 60) / alpha
+    np.testing.assert_allclose(found, level + slope / 2 * steps)
+
+
+@pytest.mark.parametrize("name", ["theta", "damped trend"])
+@pytest.mark.parametrize("level", [0.0, -50.0], ids=["factors", "shifts"])
+def test_smoothing_follows_a_season(name, level):
+    season = np.array([0.0, 8.0, -3.0, 4.0, -9.0, 0.0])
+    values = 50.0 + level + np.tile(season, 12)
+    found = BASELINES[name](align_histories([values]), 6, 12)[0]
+    np.testing.assert_allclose(found, values[:12], atol=0.5)
+
+
+@pytest.mark.parametrize("name", list(BASELINES))
+@settings(deadline=None, max_examples=15)
+@given(st.integers(0, 1000), st.integers(1, 60))
+def test_a_forecast_depends_on_its_own_series_only(name, seed, rows):
+    """Whatever other series, however long, stand beside it; and one value is enough."""
+    own = seasonal_series(seed, rows)
+    alone = BASELINES[name](align_histories([own]), 6, 9)[0]
+    beside = BASELINES[name](align_histories([seasonal_series(1, 80), own, np.ones(3)]), 6, 9)[1]
+    np.testing.assert_allclose(beside, alone, rtol=1e-9)
+    assert np.isfinite(alone).all()
+
+
+@pytest.mark.parametrize("name", list(BASELINES))
+@settings(deadline=None, max_examples=15)
+@given(st.integers(0, 1000), st.floats(0.1, 1000.0))
+def test_a_forecast_has_the_unit_of_its_series(name, seed, unit):
+    own = seasonal_series(seed, 48)
+    found = BASELINES[name](align_histories([own * unit]), 6, 9)
+    np.testing.assert_allclose(found, unit * BASELINES[name](align_histories([own]), 6, 9), rtol=1e-6)
+
+
+def test_the_linear_model_learns_a_season_from_other_series():
+    history = align_histories([seasonal_series(seed, 90) for seed in range(20)])
+    model = LinearModel.fit(history[:, :-6], season=6, horizon=6, lookback=18)
+    assert model is not None
+    new = align_histories([seasonal_series(99, 90)])
+    error = np.abs(model.predict(new[:, :-6]) - new[:, -6:]).mean()
+    naive = np.abs(BASELINES["seasonal naive"](new[:, :-6], 6, 6) - new[:, -6:]).mean()
+    assert error < 0.75 * naive
+
+
+@pytest.mark.parametrize("by_season", [True, False])
+@settings(deadline=None, max_examples=20)
+@given(seed=st.integers(0, 1000), unit=st.floats(0.01, 100.0), level=st.floats(-1000.0, 1000.0))
+def test_the_linear_model_follows_unit_and_level(by_season, seed, unit, level):
+    history = align_histories([seasonal_series(seed + place, 40 + 5 * place) for place in range(4)])
+    model = LinearModel.fit(history, season=6, horizon=4, lookback=12, by_season=by_season)
+    assert model is not None
+    expected = model.predict(history) * unit + level
+    np.testing.assert_allclose(model.predict(history * unit + level), expected, rtol=1e-6, atol=1e-6 * (unit + 1))
+
+
+def test_one_series_with_outliers_does_not_decide_the_linear_model():
+    series = [seasonal_series(seed, 90) for seed in range(20)]
+    rng = np.random.default_rng(3)
+    wild = [np.where(rng.random(90) < 0.2, 1e6, series[0])]
+    clean, spoilt = (
+        LinearModel.fit(align_histories(rows), season=6, horizon=6, lookback=12) for rows in (series, series + wild)
+    )
+    assert clean is not None
+    assert spoilt is not None
+    history = align_histories(series)
+    assert np.abs(clean.predict(history) - spoilt.predict(history)).mean() < 0.5
+
+
+def test_short_series_are_used_as_far_as_they_go():
+    history = align_histories([seasonal_series(0, 9), np.array([3.0]), np.full(5, 2.0)])
+    model = LinearModel.fit(history, season=6, horizon=3, lookback=24)
+    assert model is not None
+    assert np.isfinite(model.predict(history)).all()
+    assert LinearModel.fit(history[:, -3:], season=6, horizon=3, lookback=24) is None
+    again = LinearModel.from_state(model.state(), model.weights)
+    np.testing.assert_array_equal(again.predict(history), model.predict(history))
