@@ -4,7 +4,7 @@ import torch
 from tests.support import assert_near, scatter_parameters
 from toa import ops
 from toa.nn import ATTENTIONS, AttentionSpec
-from toa.nn.hyperglu import HyperGLUAttention
+from toa.nn.baseline_attention import HyperGLUAttention
 
 E, H, M, N = 8, 2, 4, 6
 SPECS = [

@@ -13,9 +13,9 @@ from toa.nn import EncoderBlock, LayerNorm, ReversibleInstanceNorm, TemporalOper
 from toa.nn import norm as norm_module
 from toa.ops import Dense, EntryDrop, operator_attention
 from toa.ops import row_functions as rows_module
+from toa.ops.linear import split
 from toa.ops.mixing import drop_entries
 from toa.ops.row_functions import MAX_LENGTH, add_norm, gelu_dropout, layer_norm, takes_series
-from toa.ops.split import split
 
 
 @pytest.fixture(autouse=True)

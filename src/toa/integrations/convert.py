@@ -8,7 +8,7 @@ from torch import nn
 from toa._checks import check_at_least
 from toa.integrations.attention_parts import AttentionParts, UnsuitableError, read_parts
 from toa.nn import ATTENTIONS, Attention, AttentionSpec, SoftmaxAttention, TemporalOperatorAttention
-from toa.nn.linear import is_plain
+from toa.nn.layers import is_plain
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

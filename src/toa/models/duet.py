@@ -18,8 +18,7 @@ from toa.nn import (
     ReversibleInstanceNorm,
     check_kernel,
 )
-from toa.nn.channel_mask import SAMPLINGS, Sampling
-from toa.nn.experts import check_top_k
+from toa.nn.clustering import SAMPLINGS, Sampling, check_top_k
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -2,10 +2,9 @@
 
 from toa.nn.attention import Attended, Attention, ScoreFactors, SoftmaxAttention
 from toa.nn.auto_correlation import AutoCorrelation
+from toa.nn.baseline_attention import HyperGLUAttention
 from toa.nn.block import ChannelBlock, Decoded, DecoderBlock, EncoderBlock, EncoderStack, FeedForward
-from toa.nn.channel_mask import ChannelMask
-from toa.nn.decomposition import SeriesDecomposition, check_kernel
-from toa.nn.dropout import ChannelDropout, Dropout
+from toa.nn.clustering import ChannelMask, Gating, LinearExperts, NoisyTopKGate
 from toa.nn.embedding import (
     PatchEmbedding,
     PointEmbedding,
@@ -15,10 +14,7 @@ from toa.nn.embedding import (
     count_patches,
     sinusoidal_positions,
 )
-from toa.nn.experts import Gating, LinearExperts, NoisyTopKGate
-from toa.nn.heads import FlattenHead
-from toa.nn.hyperglu import HyperGLUAttention
-from toa.nn.linear import Linear
+from toa.nn.layers import ChannelDropout, Dropout, FlattenHead, Linear, SeriesDecomposition, check_kernel
 from toa.nn.norm import LayerNorm, ReversibleInstanceNorm, Statistics, TokenBatchNorm, make_norm, normalise_tokens
 from toa.nn.operator import (
     OPERATORS,

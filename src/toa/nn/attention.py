@@ -5,17 +5,16 @@ Alphabet: B batch, M queries, N keys, E embedding, H heads, D head width.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from toa import ops
 from toa._checks import check_at_least, check_choice, check_divisible, check_fraction, check_shape, check_tokens
-from toa.nn.linear import Linear, is_plain
+from toa.nn.layers import Layer, Linear, is_plain
 from toa.nn.operator import SequenceOperator
-from toa.ops.linear import linear
-from toa.ops.split import split
+from toa.ops.linear import linear, split
 
 # values (B, N, H, D) and a dropout rate to mixed values (B, M, H, D); linear in the values
 Mixing = Callable[[Tensor, float], Tensor]
@@ -59,7 +58,7 @@ class Attended(NamedTuple):
     factors: ScoreFactors
 
 
-class Attention(nn.Module, ABC):
+class Attention(Layer, ABC):
     """Base class of attention layers; called like `nn.MultiheadAttention` with `batch_first=True`.
 
     A subclass implements `_mixing`. It may override other steps of `attend`: `_sources`, `_factors`, `_output`.
@@ -77,6 +76,7 @@ class Attention(nn.Module, ABC):
         backend: A name of `toa.ops.BACKENDS`, or "auto".
     """
 
+    shown: ClassVar[tuple[str, ...]] = ("embed_dim", "num_heads", "num_tokens")
     # activation passed to `toa.ops.operator_attention`
     activation: ops.Activation = "softmax"
     # sets of queries and keys per head; the second set belongs to a gate
@@ -257,10 +257,6 @@ class Attention(nn.Module, ABC):
         eye = torch.eye(num_keys, dtype=like.dtype, device=like.device)
         eye = eye[None, :, None, :].expand(like.shape[0], -1, self.num_heads, -1)  # (B, N, H, N)
         return mix(eye, 0.0).transpose(1, 2)  # (B, H, M, N)
-
-    def extra_repr(self) -> str:
-        """Options shown in the module's repr."""
-        return f"embed_dim={self.embed_dim}, num_heads={self.num_heads}, num_tokens={self.num_tokens}"
 
 
 class SoftmaxAttention(Attention):

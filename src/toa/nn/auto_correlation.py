@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from toa._checks import check_at_least, check_shape
-from toa.nn.linear import Linear
+from toa.nn.layers import Layer, Linear
 
 
 def delay_count(length: int, factor: int) -> int:
@@ -58,7 +58,7 @@ def _at_least_float32(x: Tensor) -> Tensor:
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
-class AutoCorrelation(nn.Module):
+class AutoCorrelation(Layer):
     """Averages values over the delays with the largest correlation of queries and keys: (B, M, E) to (B, M, E).
 
     c = delay_correlation(Q, K), w = softmax of the delay_count(M, factor) largest of c, O[t] = Σ_τ w[τ] V[t + τ], then
@@ -72,6 +72,8 @@ class AutoCorrelation(nn.Module):
         embed_dim: Width E of queries, keys, values and outputs.
         factor: Controls the number of delays; see `delay_count`.
     """
+
+    shown = ("embed_dim", "factor")
 
     def __init__(self, embed_dim: int, *, factor: int = 1) -> None:
         super().__init__()
@@ -90,7 +92,3 @@ class AutoCorrelation(nn.Module):
         correlation = delay_correlation(self.q_proj(query), keys)  # (B, M)
         weights = delay_weights(correlation, delay_count(length, self.factor), shared=self.training)
         return self.out_proj(aggregate_delays(values, weights))
-
-    def extra_repr(self) -> str:
-        """Options shown in the module's repr."""
-        return f"embed_dim={self.embed_dim}, factor={self.factor}"

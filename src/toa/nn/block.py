@@ -8,8 +8,7 @@ from torch import Tensor, nn
 
 from toa._checks import check_at_least, check_fraction
 from toa.nn.attention import Attended, Attention, ScoreFactors
-from toa.nn.dropout import ChannelDropout, Dropout
-from toa.nn.linear import Linear
+from toa.nn.layers import ChannelDropout, Dropout, Linear
 from toa.nn.norm import LayerNorm, Norm, add_and_normalise, make_norm, normalise_tokens
 from toa.ops import runs_kernels
 from toa.ops.dropout import draw_seeds

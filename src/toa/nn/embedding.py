@@ -7,8 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from toa._checks import check_at_least, check_choice, check_fraction, check_shape
-from toa.nn.dropout import Dropout
-from toa.nn.linear import Linear
+from toa.nn.layers import Dropout, Layer, Linear
 
 Positions = Literal["learned", "sinusoidal"]
 POSITIONS = ("learned", "sinusoidal")
@@ -36,7 +35,7 @@ def sinusoidal_positions(num_tokens: int, embed_dim: int) -> Tensor:
     return torch.stack((angle.sin(), angle.cos()), -1).flatten(1)[:, :embed_dim]  # (N, E)
 
 
-class PatchEmbedding(nn.Module):
+class PatchEmbedding(Layer):
     """Projects overlapping patches of each channel and adds positions: (B, L, C) to (B, C, N, E).
 
     The series is padded with `stride` copies of its last value.
@@ -50,6 +49,8 @@ class PatchEmbedding(nn.Module):
         bias: Whether the projection has a bias.
         dropout: Dropout rate on the tokens.
     """
+
+    shown = ("lookback", "patch_len", "stride")
 
     position: Tensor
 
@@ -86,10 +87,6 @@ class PatchEmbedding(nn.Module):
         x = self.projection(x.unfold(-1, self.patch_len, self.stride))  # (B, C, N, E)
         return self.dropout(x + self.position)
 
-    def extra_repr(self) -> str:
-        """Options shown in the module's repr."""
-        return f"lookback={self.lookback}, patch_len={self.patch_len}, stride={self.stride}"
-
 
 class VariateEmbedding(nn.Module):
     """Maps each variate and each time mark to one token: (B, L, C) and (B, L, F) to (B, C + F, E), with dropout."""
@@ -113,7 +110,7 @@ class VariateEmbedding(nn.Module):
         return self.dropout(self.projection(variates))  # (B, C + F, E)
 
 
-class PointEmbedding(nn.Module):
+class PointEmbedding(Layer):
     """Maps each time step to one token from values, position and marks: (B, L, C) and (B, L, F) to (B, L, E).
 
     Args:
@@ -126,6 +123,8 @@ class PointEmbedding(nn.Module):
         positions: "sinusoidal", fixed, "learned", initially N(0, 0.02²), or "none".
         dropout: Dropout rate on the tokens.
     """
+
+    shown = ("channels", "num_tokens", "num_marks")
 
     position: Tensor | None
 
@@ -184,7 +183,3 @@ class PointEmbedding(nn.Module):
             check_shape("marks", marks, "(B, L, F)", (batch, steps, self.num_marks))
             x = x + self.marks(marks)
         return self.dropout(x)
-
-    def extra_repr(self) -> str:
-        """Options shown in the module's repr."""
-        return f"channels={self.channels}, num_tokens={self.num_tokens}, num_marks={self.num_marks}"

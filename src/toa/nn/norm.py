@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from toa._checks import check_at_least, check_choice, check_positive, check_shape
-from toa.nn.dropout import Dropout
+from toa.nn.layers import Dropout, Layer
 from toa.ops import runs_kernels
 from toa.ops.row_functions import add_norm, layer_norm, series_norm, takes_series
 
@@ -21,7 +21,7 @@ class Statistics(NamedTuple):
     std: Tensor
 
 
-class ReversibleInstanceNorm(nn.Module):
+class ReversibleInstanceNorm(Layer):
     """Removes level and scale of each series before a model and restores them in its output (RevIN).
 
     normalise: (x - mean) / sqrt(var + eps) with statistics over time per series and channel, var without Bessel's
@@ -33,6 +33,8 @@ class ReversibleInstanceNorm(nn.Module):
         detach_std: Whether to detach the standard deviation, as the mean always is. It only affects gradients with
             respect to the series.
     """
+
+    shown = ("affine_channels", "eps", "detach_std")
 
     def __init__(self, affine_channels: int | None = None, *, eps: float = 1e-5, detach_std: bool = True) -> None:
         super().__init__()
@@ -81,10 +83,6 @@ class ReversibleInstanceNorm(nn.Module):
             # eps² avoids a division by a scale of zero
             series = (series - self.bias) / (self.weight + self.eps**2)
         return torch.addcmul(statistics.mean, series, statistics.std)
-
-    def extra_repr(self) -> str:
-        """Options shown in the module's repr."""
-        return f"affine_channels={self.affine_channels}, eps={self.eps}, detach_std={self.detach_std}"
 
 
 class LayerNorm(nn.LayerNorm):

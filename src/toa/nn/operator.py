@@ -5,7 +5,7 @@ Alphabet: B batch, N tokens, H heads, D head width, R rank.
 
 import inspect
 from abc import ABC, abstractmethod
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from toa import ops
 from toa._checks import check_at_least, check_choice, check_shape, check_tokens
 from toa._registry import Registry
+from toa.nn.layers import Layer
 from toa.nn.regularization import DropRates
 
 Structure = Literal["dense", "dplr", "toeplitz", "banded"]
@@ -50,7 +51,7 @@ def _toeplitz(taps: Tensor) -> Tensor:
     return taps[:, lags]
 
 
-class SequenceOperator(nn.Module, ABC):
+class SequenceOperator(Layer, ABC):
     """A learnable S = I + M along the token axis.
 
     Calling it mixes `x` (B, N, H, D), N ≤ num_tokens: y = S x per head. `dense(n)` is S as a matrix.
@@ -60,6 +61,8 @@ class SequenceOperator(nn.Module, ABC):
         num_tokens: Maximum sequence length; a shorter sequence uses the leading block.
         init_std: Initial standard deviation of the entries of M. 0 makes S the identity.
     """
+
+    shown: ClassVar[tuple[str, ...]] = ("num_heads", "num_tokens")
 
     def __init__(self, num_heads: int, num_tokens: int, *, init_std: float = 1e-3) -> None:
         super().__init__()
@@ -107,10 +110,6 @@ class SequenceOperator(nn.Module, ABC):
             self.num_tokens = num_tokens
         return self
 
-    def extra_repr(self) -> str:
-        """Options shown in the module's repr."""
-        return f"num_heads={self.num_heads}, num_tokens={self.num_tokens}"
-
 
 OPERATORS: Registry[type[SequenceOperator]] = Registry("structure")
 
@@ -155,6 +154,8 @@ class DiagonalLowRankOperator(SequenceOperator):
     `init_std` applies to d and to L Rᵀ. SOR drops entries of d and of L, not of R, so that L Rᵀ keeps its mean.
     """
 
+    shown = (*SequenceOperator.shown, "rank")
+
     def __init__(self, num_heads: int, num_tokens: int, *, rank: int = 16, init_std: float = 1e-3) -> None:
         super().__init__(num_heads, num_tokens, init_std=init_std)
         check_at_least("rank", rank, 1)
@@ -183,10 +184,6 @@ class DiagonalLowRankOperator(SequenceOperator):
             "left": left.contiguous(),
             "right": (right * (self.num_tokens / num_tokens)).contiguous(),
         }
-
-    def extra_repr(self) -> str:
-        """Options shown in the module's repr."""
-        return f"{super().extra_repr()}, rank={self.rank}"
 
 
 @OPERATORS.register("toeplitz")
@@ -227,6 +224,8 @@ class ToeplitzOperator(SequenceOperator):
 class BandedOperator(DenseOperator):
     """M[i, j] is learned if |i - j| ≤ bandwidth, and zero otherwise."""
 
+    shown = (*SequenceOperator.shown, "bandwidth")
+
     def __init__(
         self,
         num_heads: int,
@@ -246,10 +245,6 @@ class BandedOperator(DenseOperator):
         inside = (index[:, None] - index[None, :]).abs() <= self.bandwidth
         offset = self.offset * inside
         return ops.Dense(offset if rates is None else rates(offset)[0])
-
-    def extra_repr(self) -> str:
-        """Options shown in the module's repr."""
-        return f"{super().extra_repr()}, bandwidth={self.bandwidth}"
 
 
 def make_operator(

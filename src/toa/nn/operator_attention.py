@@ -11,7 +11,7 @@ from torch import Generator, Tensor, nn
 from toa import ops
 from toa._checks import check_choice
 from toa.nn.attention import Attention, Masks, Mixing, ScoreFactors
-from toa.nn.linear import is_plain
+from toa.nn.layers import is_plain
 from toa.nn.operator import OperatorInit, Structure, make_operator
 from toa.nn.regularization import Sharing, StochasticOperatorRegularization
 
@@ -47,6 +47,8 @@ class TemporalOperatorAttention(Attention):
 
     The other arguments are those of `Attention`. If `causal`, the operators do not mix later tokens in either.
     """
+
+    shown = (*Attention.shown, "variant", "score_norm")
 
     def __init__(
         self,
@@ -151,10 +153,6 @@ class TemporalOperatorAttention(Attention):
         groups = (x.permute(2, 0, 1).unflatten(0, (2, self.num_heads, -1)).unbind() for x in (q, k))
         (q, gate_q), (k, gate_k) = ((x.permute(2, 3, 0, 1) for x in group) for group in groups)
         return ScoreFactors(q, k, gate_q, gate_k)
-
-    def extra_repr(self) -> str:
-        """Options shown in the module's repr."""
-        return f"{super().extra_repr()}, variant={self.variant!r}, score_norm={self.score_norm!r}"
 
 
 def _check_norms(variant: Variant, score_norm: ops.ScoreNorm, gate_norm: ops.GateNorm) -> None:

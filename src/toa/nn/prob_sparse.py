@@ -104,6 +104,8 @@ class ProbSparseAttention(Attention):
     The other arguments are those of `Attention`.
     """
 
+    shown = (*Attention.shown, "factor", "mix_heads")
+
     def __init__(
         self,
         embed_dim: int,
@@ -147,7 +149,3 @@ class ProbSparseAttention(Attention):
         if self.mix_heads:
             mixed = self._heads(mixed).transpose(1, 2).reshape(mixed.shape)  # (B, H, M, D) reshaped to (B, M, E)
         return self.out_proj(mixed)
-
-    def extra_repr(self) -> str:
-        """Options shown in the module's repr."""
-        return f"{super().extra_repr()}, factor={self.factor}, mix_heads={self.mix_heads}"

@@ -17,11 +17,11 @@ from toa.nn.attention import Attention, SoftmaxAttention
 from toa.nn.baseline_attention import (
     CogAttention,
     DifferentialAttention,
+    HyperGLUAttention,
     OutputGatedAttention,
     ReLUAttention,
     SigmoidAttention,
 )
-from toa.nn.hyperglu import HyperGLUAttention
 from toa.nn.operator import OperatorInit, Structure
 from toa.nn.operator_attention import TemporalOperatorAttention
 from toa.nn.regularization import Sharing

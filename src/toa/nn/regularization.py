@@ -13,6 +13,7 @@ from torch import Generator, Tensor, nn
 
 from toa import ops
 from toa._checks import check_at_least, check_choice, check_generator
+from toa.nn.layers import Layer
 
 Sharing = Literal["pass", "operator"]
 SHARINGS = ("pass", "operator")
@@ -38,7 +39,7 @@ def drop_offset(offset: Tensor, rate: Tensor, *, generator: Generator | None = N
     return torch.where(keep, offset / (1.0 - rate).to(offset.dtype), 0.0)
 
 
-class StochasticOperatorRegularization(nn.Module):
+class StochasticOperatorRegularization(Layer):
     """Draws the drop rates of a pass and applies them to offsets.
 
     Args:
@@ -48,6 +49,8 @@ class StochasticOperatorRegularization(nn.Module):
         hold: Number of training passes that share a drop rate, 1 in the paper. Masks are drawn in every pass.
         generator: Random generator on the device of the operators; the device's default generator if None.
     """
+
+    shown = ("sharing", "max_rate")
 
     held_rate: Tensor
     passes: Tensor
@@ -94,10 +97,6 @@ class StochasticOperatorRegularization(nn.Module):
             self.passes.add_(1)
             rate = self.held_rate.clone()
         return rate
-
-    def extra_repr(self) -> str:
-        """Options shown in the module's repr."""
-        return f"sharing={self.sharing!r}, max_rate={self.max_rate}"
 
 
 class DropRates:

@@ -66,14 +66,14 @@ _drop.register_autograd(lambda ctx, grad: (_drop(grad, *ctx.saved_tensors), None
 def _copied(matrix: Tensor, out: Tensor, seed: Tensor | None, rate: Tensor | None) -> Tensor:
     """Write a matrix, with entries dropped, into a buffer that may be larger, with zeros beyond the matrix."""
     # importing the kernels imports Triton
-    from toa.ops import mixing_kernels
+    from toa.ops import kernels
 
     h, n, _ = matrix.shape
     if out.numel():
         rows, columns, size = 16, 128, out.shape[1]
         # Triton launches on the current device, wherever the tensors are
         with torch.cuda.device_of(matrix):
-            mixing_kernels.drop_kernel[(-(-size // rows) * -(-size // columns), h)](
+            kernels.drop_kernel[(-(-size // rows) * -(-size // columns), h)](
                 *(matrix, out, seed, rate),
                 *(*matrix.stride(), *out.stride()[:2], _rate_stride(rate), n, size),
                 DROP=seed is not None,
@@ -162,14 +162,14 @@ def _outer(left: Tensor, right: Tensor, seed: Tensor | None, rate: Tensor | None
     b, n, h, d = left.shape
     if seed is None and _aligned(n, left) == n and left.dtype == dtype:
         return torch.bmm(_by_head(left, n), _by_head(right, n).mT)
-    from toa.ops import mixing_kernels
+    from toa.ops import kernels
     from toa.ops.triton_helpers import needs_exact_products, padded, strides_of, unit_stride
 
     out = left.new_empty(h, n, n, dtype=dtype)
     left, right = unit_stride(left), unit_stride(right)
     side = min(_BLOCK, padded(n))
     with torch.cuda.device_of(left):
-        mixing_kernels.outer_kernel[((-(-n // side)) ** 2, h)](
+        kernels.outer_kernel[((-(-n // side)) ** 2, h)](
             *(left, right, out, seed, rate),
             *(*strides_of(3, left, right), _rate_stride(rate), b, n, d),
             DROP=seed is not None,

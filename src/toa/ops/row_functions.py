@@ -64,12 +64,12 @@ def _sum_rows(rows: Tensor, out: Tensor) -> None:
     # importing the kernels imports Triton
     import triton
 
-    from toa.ops import row_kernels
+    from toa.ops import kernels
 
     def launch(rows: Tensor, out: Tensor, parts: int, columns: int) -> None:
         # Triton launches on the current device, wherever the tensors are
         with torch.cuda.device_of(rows):
-            row_kernels.column_sum_kernel[(parts, triton.cdiv(width, columns))](
+            kernels.column_sum_kernel[(parts, triton.cdiv(width, columns))](
                 *(rows, out, rows.stride(0), rows.shape[0], width),
                 ROWS=_SUM_TILE // columns,
                 COLUMNS=columns,
@@ -146,7 +146,7 @@ def _norm(
     leading: int | None,
 ) -> tuple[Tensor, Tensor]:
     """The norm, and the sum x + dropout(y), empty without y."""
-    from toa.ops import row_kernels
+    from toa.ops import kernels
 
     out, total = _empty_norms(x, y, leading)
     if out.numel() == 0:
@@ -154,7 +154,7 @@ def _norm(
     rows, others = as_rows(x), None if y is None else as_rows(y)
     blocks, constants = _row_blocks(as_rows(out))
     with torch.cuda.device_of(x):
-        row_kernels.norm_kernel[(blocks,)](
+        kernels.norm_kernel[(blocks,)](
             *(rows, others, weight.contiguous(), bias.contiguous(), None if y is None else total, out, seed),
             *(rows.stride(0), 0 if others is None else others.stride(0), out.numel() // out.shape[-1], out.shape[-1]),
             *(eps, p, *_groups(x, leading)),
@@ -181,7 +181,7 @@ def _norm_backward(
     grad: Tensor, x: Tensor, weight: Tensor, seed: Tensor | None, p: float, eps: float, leading: int | None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of x, of y (empty if it is that of x), and of weight and bias, (2, W)."""
-    from toa.ops import row_kernels
+    from toa.ops import kernels
 
     grad_x, grad_y, affine = _empty_norm_gradients(x, weight, seed)
     if grad_x.numel() == 0:
@@ -191,7 +191,7 @@ def _norm_backward(
     programs = min(blocks, _most_programs(x.device))
     partial = x.new_empty((programs, affine.numel()), dtype=torch.float32)
     with torch.cuda.device_of(x):
-        row_kernels.norm_backward_kernel[(programs,)](
+        kernels.norm_backward_kernel[(programs,)](
             *(above, rows, weight.contiguous(), grad_x, None if seed is None else grad_y, partial, seed),
             *(above.stride(0), rows.stride(0), *rows.shape, eps, p, *_groups(x, leading)),
             **constants,
@@ -271,12 +271,12 @@ def _gelu_backward(grad: Tensor, x: Tensor, seed: Tensor, p: float) -> Tensor:
 
 def _launch_gelu(x: Tensor, grad: Tensor | None, seed: Tensor, p: float) -> Tensor:
     """dropout(gelu(x)), or the gradient of x from that of the result."""
-    from toa.ops import row_kernels
+    from toa.ops import kernels
 
     out = x.new_empty(x.shape)
     if out.numel():
         with torch.cuda.device_of(x):
-            row_kernels.gelu_dropout_kernel[(-(-x.numel() // _GELU_BLOCK),)](
+            kernels.gelu_dropout_kernel[(-(-x.numel() // _GELU_BLOCK),)](
                 *(x.contiguous(), None if grad is None else grad.contiguous(), out, seed, x.numel(), p),
                 BLOCK=_GELU_BLOCK,
                 num_warps=4,
@@ -320,13 +320,13 @@ def series_norm(series: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
 def _series_norm(series: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
     import triton
 
-    from toa.ops import row_kernels
+    from toa.ops import kernels
 
     batch, length, channels = series.shape
     results = _empty_series(series)
     columns = min(_SERIES_COLUMNS, triton.next_power_of_2(channels))
     with torch.cuda.device_of(series):
-        row_kernels.series_norm_kernel[(batch, triton.cdiv(channels, columns))](
+        kernels.series_norm_kernel[(batch, triton.cdiv(channels, columns))](
             *(series, *results, *series.stride(), length, channels, eps),
             LENGTH=triton.next_power_of_2(length),
             COLUMNS=columns,

@@ -8,10 +8,17 @@ reaches every operator (`realise`).
 
 from toa.theory.case import CLAIMS, Case
 from toa.theory.cases import CASES, local_atoms
-from toa.theory.proposition import random_head, scaled_outputs, uniform_gap
-from toa.theory.realisation import Realisation, realisation_error, realise
-from toa.theory.simplex import in_simplex, multihead_distance, simplex_distance, simplex_projection, uniform_distance
-from toa.theory.table import TheoryRow, theory_row, theory_table
+from toa.theory.realisation import Realisation, TheoryRow, realisation_error, realise, theory_row, theory_table
+from toa.theory.simplex import (
+    in_simplex,
+    multihead_distance,
+    random_head,
+    scaled_outputs,
+    simplex_distance,
+    simplex_projection,
+    uniform_distance,
+    uniform_gap,
+)
 
 __all__ = [
     "CASES",

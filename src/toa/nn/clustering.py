@@ -1,15 +1,16 @@
-"""Temporal clustering: linear experts per series, chosen by a noisy top-k gate (Qiu et al., 2025).
+"""The two clusterings of DUET (Qiu et al., 2025): experts chosen per series, and a sampled mask of channel pairs.
 
-Alphabet: B batch, L look-back, C channels, X experts, E embedding.
+Alphabet: B batch, L look-back, C channels, X experts, E embedding, F frequencies.
 """
 
-from typing import NamedTuple
+from contextlib import nullcontext
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from toa._checks import check_at_least, check_at_most, check_shape
-from toa.nn.decomposition import SeriesDecomposition
+from toa._checks import check_at_least, check_at_most, check_choice, check_shape
+from toa.nn.layers import Layer, SeriesDecomposition
 
 # minimum standard deviation of the gate's noise; added to divisors: a sum of probabilities, a squared mean
 _LEAST_NOISE = 1e-2
@@ -24,7 +25,7 @@ class Gating(NamedTuple):
     penalty: Tensor
 
 
-class NoisyTopKGate(nn.Module):
+class NoisyTopKGate(Layer):
     """Expert weights per series, k of them nonzero, computed from its values.
 
     p = softmax(z), gate_x = p_x / sum of the k largest p if p_x is among them, else 0; z = G(x), and in training
@@ -42,6 +43,8 @@ class NoisyTopKGate(nn.Module):
         hidden_dim: Hidden width of the perceptrons.
         noisy: Whether to add noise in training. If False, there is neither N nor W.
     """
+
+    shown = ("num_experts", "top_k")
 
     def __init__(self, lookback: int, num_experts: int, top_k: int, *, hidden_dim: int, noisy: bool = True) -> None:
         super().__init__()
@@ -89,10 +92,6 @@ class NoisyTopKGate(nn.Module):
         threshold = torch.where(noisy > next_, next_, last)
         return torch.special.ndtr((clean - threshold) / spread)
 
-    def extra_repr(self) -> str:
-        """Options shown in the module's repr."""
-        return f"num_experts={self.num_experts}, top_k={self.top_k}"
-
 
 def check_top_k(top_k: int, num_experts: int) -> None:
     """Check that the number of experts per series lies in 1..num_experts."""
@@ -109,7 +108,7 @@ def _squared_variation(shares: Tensor) -> Tensor:
     return total.var() / (total.mean().square() + _LEAST_SQUARE)
 
 
-class LinearExperts(nn.Module):
+class LinearExperts(Layer):
     """Experts that map seasonal part and trend of each channel to a token, summed with gate weights.
 
     y_c = sum over x of g_x (W_x seasonal_c + b_x + W'_x trend_c + b'_x). One product computes all experts for all
@@ -122,11 +121,13 @@ class LinearExperts(nn.Module):
         moving_average: Window of the moving average of the trend; odd and at most L.
     """
 
+    shown = ("lookback", "embed_dim", "num_experts")
+
     def __init__(self, lookback: int, embed_dim: int, num_experts: int, *, moving_average: int = 25) -> None:
         super().__init__()
         for name, size in (("lookback", lookback), ("embed_dim", embed_dim), ("num_experts", num_experts)):
             check_at_least(name, size, 1)
-        self.lookback, self.num_experts = lookback, num_experts
+        self.lookback, self.embed_dim, self.num_experts = lookback, embed_dim, num_experts
         self.decompose = SeriesDecomposition(moving_average)
         # axis 1: seasonal part, trend
         self.weight = nn.Parameter(torch.empty(num_experts, 2, lookback, embed_dim))
@@ -149,6 +150,69 @@ class LinearExperts(nn.Module):
         tokens = gated.flatten(2) @ self.weight.flatten(0, 2)  # (B, C, E)
         return tokens + gates @ self.bias.sum(1)
 
-    def extra_repr(self) -> str:
-        """Options shown in the module's repr."""
-        return f"lookback={self.lookback}, embed_dim={self.weight.shape[-1]}, num_experts={self.num_experts}"
+
+Sampling = Literal["always", "training", "never"]
+SAMPLINGS = ("always", "training", "never")
+
+# below 1, so that logits stay finite
+_LARGEST_PROBABILITY = 0.99
+_LEAST_DISTANCE = 1e-10
+
+
+class ChannelMask(Layer):
+    """A mask (B, C, C) of zeros and ones, 1 where a channel (row) attends to another (column).
+
+    d_ij = ‖A (|x̂_i| - |x̂_j|)‖², x̂ the real Fourier transform over time: a Mahalanobis distance. With w = 1 / d,
+    p_ij = 0.99 w_ij / max of w_ij over j ≠ i, and p_ii = 0.99. A pair is kept if 2 logit(p) + ε > 0, ε logistic noise:
+    the Gumbel softmax of the logits ±logit(p), in which a pair is kept with probability p² / (p² + (1 - p)²), not p.
+    The gradient is straight-through, that of sigmoid(2 logit(p) + ε); the maximum has no gradient.
+
+    Args:
+        lookback: Length L of a series.
+        sampling: When noise is used: "always", as in the authors' code, which makes forecasts random in evaluation;
+            "training"; or "never". Without noise a pair is kept if p ≥ 1/2.
+    """
+
+    shown = ("lookback", "sampling")
+
+    def __init__(self, lookback: int, *, sampling: Sampling = "training") -> None:
+        super().__init__()
+        check_at_least("lookback", lookback, 1)
+        check_choice("sampling", sampling, SAMPLINGS)
+        self.lookback = lookback
+        self.sampling = sampling
+        frequencies = lookback // 2 + 1
+        self.metric = nn.Parameter(torch.randn(frequencies, frequencies))
+
+    def forward(self, series: Tensor) -> Tensor:
+        """Return the mask (B, C, C) of series (B, L, C) with at least two channels."""
+        logits = 2.0 * self.probabilities(series).logit()
+        if self.sampling == "always" or (self.sampling == "training" and self.training):
+            logits = logits + self._draw(logits)
+        soft = logits.sigmoid()
+        return soft + ((logits >= 0).to(soft.dtype) - soft).detach()
+
+    def probabilities(self, series: Tensor) -> Tensor:
+        """Return p (B, C, C): 0.99 for a channel with itself and its nearest, smaller for more distant channels."""
+        check_shape("series", series, "(B, L, C)", (None, self.lookback, None))
+        check_at_least("channels", series.shape[2], 2)
+        device = series.device.type
+        # full precision: squared differences of similar channels would vanish in low precision
+        with torch.autocast(device, enabled=False) if torch.amp.is_autocast_available(device) else nullcontext():
+            return self._probabilities(series)
+
+    def _probabilities(self, series: Tensor) -> Tensor:
+        exact = torch.promote_types(series.dtype, torch.float32)
+        spectra = torch.fft.rfft(series.mT.to(exact)).abs()  # (B, C, F)
+        # centring keeps the distances and makes the projections small, so that they round less
+        points = (spectra - spectra.mean(1, keepdim=True)) @ self.metric.mT.to(exact)
+        # explicit differences: a matrix product would lose those of similar channels
+        distance = torch.cdist(points, points, compute_mode="donot_use_mm_for_euclid_dist").square()  # (B, C, C)
+        itself = torch.eye(series.shape[2], dtype=torch.bool, device=series.device)
+        weight = (1.0 / (distance + _LEAST_DISTANCE)).masked_fill(itself, 0.0)
+        share = weight / weight.amax(-1, keepdim=True).detach()
+        return _LARGEST_PROBABILITY * share.masked_fill(itself, 1.0)
+
+    def _draw(self, like: Tensor) -> Tensor:
+        """Draw logistic noise, the difference of two Gumbel variables."""
+        return torch.rand_like(like).logit()
