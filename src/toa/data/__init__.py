@@ -35,8 +35,7 @@ from toa.data.panel import Panel
 from toa.data.scaling import StandardScaler
 from toa.data.splits import SPLIT_RULES, Segment, Split, split_rows
 from toa.data.synthetic import REGIMES, DemixingBatch, HarmonicDemixing
-from toa.data.tables import read_csv_series, read_dataset, read_labels, read_values
-from toa.data.ts_files import read_ts
+from toa.data.tables import read_csv_series, read_dataset, read_labels, read_ts, read_values
 from toa.data.windows import SeriesWindows, WindowBatch, Windows, open_mapped, place_series, write_mapped
 
 __all__ = [

@@ -30,7 +30,7 @@ from toa.data.catalogue import CLASSIFICATION_SETS, UEA_ARCHIVE, ClassificationS
 from toa.data.location import DatasetNotFoundError, checksum, data_folders, find_file, joint_checksum
 from toa.data.panel import Panel
 from toa.data.scaling import StandardScaler
-from toa.data.ts_files import read_ts
+from toa.data.tables import read_ts
 
 Evaluation = Literal["strict", "folds", "tslib-uea"]
 EVALUATIONS = ("strict", "folds", "tslib-uea")

@@ -6,7 +6,7 @@
 A value that the file leaves out is NaN in the panel: series are never repaired.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,9 +18,9 @@ from toa._checks import check_at_least, check_choice
 from toa._registry import Registry
 from toa.data.catalogue import FileSpec, read_entries
 from toa.data.frequency import make_times
-from toa.data.location import locate, open_unpacked, verify
+from toa.data.location import locate, verify
 from toa.data.panel import Id, Panel, Values
-from toa.data.tables import read_table
+from toa.data.tables import read_table, text_lines
 
 READERS = ("m4", "m3", "hospital", "wide", "tsf")
 # .tsf names of frequencies
@@ -142,7 +142,7 @@ def read_tsf(path: str | Path) -> Panel:
     starts: list[pd.Timestamp] = []
     values: list[Values] = []
     header = True
-    for number, line in _lines(path):
+    for number, line in text_lines(path):
         if header:
             word, *rest = line.split()
             if word == "@attribute":
@@ -185,7 +185,7 @@ def _read(spec: CollectionSpec, paths: Sequence[Path]) -> list[Panel]:
     separators = {"m4": (",", ","), "hospital": (",", ";")}[spec.reader]
     panels = []
     for path, separator in zip(paths, separators, strict=True):
-        rows = [(number, line.replace('"', "").split(separator)) for number, line in _lines(path)]
+        rows = [(number, line.replace('"', "").split(separator)) for number, line in text_lines(path)]
         if spec.reader == "m4":
             ids: list[Id] = [row[0] for _, row in rows[1:]]
             values = [_numbers(row[1:], path, number) for number, row in rows[1:]]
@@ -202,7 +202,7 @@ def _read(spec: CollectionSpec, paths: Sequence[Path]) -> list[Panel]:
 def _read_m3(spec: CollectionSpec, path: Path) -> Panel:
     ids: list[Id] = []
     values = []
-    for number, line in list(_lines(path))[1:]:
+    for number, line in list(text_lines(path))[1:]:
         name, period, _, _, _, series = line.split(",")
         if period == spec.part:
             ids.append(name)
@@ -224,12 +224,3 @@ def _numbers(cells: Sequence[str], path: Path, number: int) -> Values:
         return np.array(cells, dtype=np.float64)[:, None]
     except ValueError as error:
         raise ValueError(f"{path} must hold numbers, got: {error} in line {number}.") from error
-
-
-def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Numbers and text of all lines but empty ones and comments."""
-    with open_unpacked(path) as file:
-        for number, raw in enumerate(file, 1):
-            # comments need not be UTF-8
-            if raw.strip() and not raw.startswith(b"#"):
-                yield number, raw.decode("utf-8").strip()

@@ -68,6 +68,12 @@ class Panel:
         """Name of a series in error messages."""
         return _label(self.ids[place], name)
 
+    def check_rows(self, least: int, what: str, remedy: str) -> None:
+        """Raise ValueError if a series has fewer rows than `least`."""
+        for index, rows in enumerate(self.lengths):
+            if rows < least:
+                raise ValueError(f"{self.label(index)} must have at least {what}, got {rows} rows; {remedy}.")
+
     def select(self, columns: Sequence[str], name: str = "data") -> "Panel":
         """The panel with exactly these columns, in this order.
 

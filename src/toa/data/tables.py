@@ -1,9 +1,15 @@
-"""Read files into panels and arrays: csv, txt, npy and npz, plain or gzipped. Nothing is ever unpickled."""
+"""Read files into panels and arrays: csv, txt, npy, npz and ts, plain or gzipped. Nothing is ever unpickled.
+
+A .ts file, the format of the UEA archive, holds labelled cases. aeon reads it too, but rejects a case whose channels
+differ in length, as in CharacterTrajectories, and returns no cases for a web page that a server sent instead.
+"""
 
 import io
 import warnings
 import zipfile
 import zlib
+from collections.abc import Iterator
+from itertools import zip_longest
 from pathlib import Path
 
 import numpy as np
@@ -144,6 +150,54 @@ def read_table(path: Path, *, header: int | None = 0, text: str | None = None) -
         raise ValueError(f"{path} must have the same number of values in each row, got: {_line(error)}.") from error
 
 
+def read_ts(path: str | Path) -> Panel:
+    """Read a .ts or .ts.gz file: a panel with a series (l, C) and a label per case, NaN where a value is missing.
+
+    Raises:
+        ValueError: If the file is empty, its header is damaged or without classes, or cases differ in channels.
+    """
+    path = Path(path)
+    lines = text_lines(path)
+    equal = _read_ts_header(path, lines)
+    cases: list[np.ndarray] = []
+    labels = []
+    for _, line in lines:
+        *channels, label = line.lower().replace("?", "nan").split(":")
+        labels.append(label.strip())
+        try:
+            numbers = [list(map(float, channel.split(","))) for channel in channels]
+        except ValueError as error:
+            raise ValueError(f"{path} must hold numbers, got: {error} in case {len(labels)}.") from error
+        # a short channel is missing at its end
+        cases.append(np.array(list(zip_longest(*numbers, fillvalue=np.nan))).reshape(-1, len(numbers)))
+        if len(channels) != cases[0].shape[1] or not channels:
+            raise ValueError(
+                f"{path} must have the same number of channels in each case, {cases[0].shape[1]} in the first, got "
+                f"{len(channels)} in case {len(cases)}."
+            )
+        if equal and {len(channel) for channel in numbers} != {len(cases[0])}:
+            raise ValueError(
+                f"{path} must have the same number of values in each channel, {len(cases[0])} in the first case, "
+                f"got another number in case {len(cases)}; set @equalLength false if lengths differ."
+            )
+    if not cases:
+        raise ValueError(f"{path} must hold cases below @data, got none; is the file complete?")
+    columns = tuple(map(str, range(cases[0].shape[1])))
+    return Panel(values=tuple(cases), columns=columns, ids=tuple(range(len(cases))), labels=np.asarray(labels))
+
+
+def text_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Numbers and text of all lines but empty ones and comments."""
+    with open_unpacked(path) as file:
+        for number, raw in enumerate(file, 1):
+            # comments need not be UTF-8
+            if raw.strip() and not raw.lstrip().startswith(b"#"):
+                try:
+                    yield number, raw.decode("utf-8").strip()
+                except UnicodeDecodeError as error:
+                    raise ValueError(f"{path} must be text in UTF-8, got {error}; save it in UTF-8.") from error
+
+
 def _series(
     frame: pd.DataFrame,
     name: str,
@@ -162,6 +216,36 @@ def _series(
         missing="error" if fill is None else fill,
         name=name,
     )
+
+
+def _read_ts_header(path: Path, lines: Iterator[tuple[int, str]]) -> bool:
+    """Read the lines up to @data; returns whether all cases have the same length."""
+    tags: dict[str, str] = {}
+    for number, line in lines:
+        line = line.lower()
+        if not line.startswith("@"):
+            raise ValueError(
+                f"{path} must have a header of lines that start with @ and end with @data, got {line[:40]!r} in line "
+                f"{number} before @data; is it a .ts file?"
+            )
+        tag, _, value = line.partition(" ")
+        tags[tag] = value.strip()
+        if tag == "@data":
+            break
+    if not tags:
+        raise ValueError(f"{path} must hold a header and cases, got an empty file; is the download complete?")
+    if "@data" not in tags:
+        raise ValueError(f"{path} must have a line @data between header and cases, got none; is the file complete?")
+    if not tags.get("@classlabel", "").startswith("true "):
+        raise ValueError(
+            f"{path} must name its classes in a line '@classLabel true A B ...', got "
+            f"{tags.get('@classlabel', 'no such line')!r}; only files for classification can be read."
+        )
+    if tags.get("@timestamps", "false") != "false":
+        raise ValueError(f"{path} must have values without time stamps, got @timestamps {tags['@timestamps']!r}.")
+    if tags.get("@equallength", "true") not in ("true", "false"):
+        raise ValueError(f"{path} must have true or false after @equalLength, got {tags['@equallength']!r}.")
+    return tags.get("@equallength") != "false"
 
 
 def _read_columns(path: Path, *, index_column: bool) -> pd.DataFrame:

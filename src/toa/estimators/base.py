@@ -155,6 +155,10 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
             ) from None
         return made
 
+    def _choose(self, backbone: str, sizes: Mapping[str, Any], **more: Any) -> None:
+        """Set `architecture_`; given settings replace the chosen sizes."""
+        self.architecture_ = {"backbone": backbone, **more, "settings": {**sizes, **(self.settings or {})}}
+
     def _config(self, *, epochs: int = 1, batch_size: int = 1) -> Any:
         """Config of the task; epochs and batch size matter only in training."""
         own: Any = self

@@ -186,8 +186,7 @@ class Classifier(ClassifierMixin, Estimator):  # type: ignore[misc]
         return pad_cases(chosen, labels, self.length_, masked=masked, device=resolve_device(self.device))
 
     def _train(self, panel: Panel, codes: np.ndarray) -> None:
-        backbone, sizes = choose_classifier(self.backbone, self.length_)
-        self.architecture_: dict[str, Any] = {"backbone": backbone, "settings": sizes | dict(self.settings or {})}
+        self._choose(*choose_classifier(self.backbone, self.length_))
         kept, held = list(range(len(codes))), list[int]()
         counts = np.bincount(codes)
         if self.validation_share and self.validation_share * counts[counts > 1].sum() >= _LEAST_HELD:

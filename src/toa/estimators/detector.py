@@ -128,13 +128,9 @@ class AnomalyDetector(Estimator):
             ValueError: If there is not one label per row, or all labels are equal, so that F1 is undefined.
         """
         panel = self._read_fitted(data)
-        found = self._scores(panel)
-        if panel.backend is None:
-            flat = np.concatenate(found)
-        else:
-            flat = columns_by_row(panel, [{"score": one} for one in found])["score"]
+        flags = columns_by_row(panel, [self._flag(one) for one in self._scores(panel)])["anomaly"]
         labels = np.concatenate([np.asarray(one) for one in y]) if len(panel) > 1 and panel.backend is None else y
-        return _f1(np.asarray(labels), flat > self.threshold_)
+        return _f1(np.asarray(labels), flags == 1)
 
     def detect(self, rows: Any) -> Any:
         """Score new rows of a stream as they arrive, in calls of one or more rows.
@@ -228,8 +224,12 @@ class AnomalyDetector(Estimator):
         arrays = [part.popitem()[1] for part in parts]
         return arrays[0] if panel.ids == (None,) else arrays
 
+    def _check_lengths(self, panel: Panel) -> None:
+        what = f"one window of {self.window_} rows"
+        panel.check_rows(self.window_, what, "pass more of its rows, or fit with a smaller window")
+
     def _scores(self, panel: Panel) -> list[Float64[np.ndarray, " t"]]:
-        _check_lengths(panel, self.window_)
+        self._check_lengths(panel)
         return [self._score(self._scale(one, values)) for one, values in zip(panel.ids, panel.values, strict=True)]
 
     def _scale(self, one: Id, values: Values) -> Tensor:
@@ -250,10 +250,9 @@ class AnomalyDetector(Estimator):
                 f"{panel.label(panel.lengths.index(longest))} must have two windows of {self.window_} rows, one to "
                 f"train on and one to hold out, got {longest} rows; add rows, or choose a smaller window."
             )
-        _check_lengths(panel, self.window_)
+        self._check_lengths(panel)
         self.scalers_ = _fit_scalers(panel)
-        backbone, sizes = choose_reconstructor(self.backbone, self.window_, len(self.columns_))
-        self.architecture_: dict[str, Any] = {"backbone": backbone, "settings": sizes | dict(self.settings or {})}
+        self._choose(*choose_reconstructor(self.backbone, self.window_, len(self.columns_)))
         series = [self._scale(one, values) for one, values in zip(panel.ids, panel.values, strict=True)]
         train, held = [], []
         for one in series:
@@ -267,10 +266,10 @@ class AnomalyDetector(Estimator):
         )
         epochs = choose_epochs(self.epochs, len(data.train), self.batch_size)
         self.validation_ = self._fit_model(data, epochs=epochs, batch_size=self.batch_size)
-        share = 100.0 * (1.0 - self.contamination)
-        self.threshold_ = float(np.percentile(np.concatenate([self._score(one) for one in series]), share))
+        scores = np.concatenate([self._score(one) for one in series])
         ends = score_ends(self.model_, SeriesWindows(series, self.window_, stride=self._training_stride(series)))
-        self.stream_threshold_ = float(np.percentile(ends, share))
+        share = 100.0 * (1.0 - self.contamination)
+        self.threshold_, self.stream_threshold_ = (float(np.percentile(one, share)) for one in (scores, ends))
         self.reset_stream()
 
     def _fields(self) -> dict[str, Any]:
@@ -304,15 +303,6 @@ class _Stream(NamedTuple):
 
     values: Values
     time: object
-
-
-def _check_lengths(panel: Panel, window: int) -> None:
-    for index, rows in enumerate(panel.lengths):
-        if rows < window:
-            raise ValueError(
-                f"{panel.label(index)} must have at least one window of {window} rows, got {rows}; pass more of its "
-                "rows, or fit with a smaller window."
-            )
 
 
 def _fit_scalers(panel: Panel) -> dict[Id, StandardScaler]:

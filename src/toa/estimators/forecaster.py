@@ -147,7 +147,7 @@ class Forecaster(Estimator):
                     f"{rows - border} held out, got {rows} rows in all; shorten lookback or horizon, or add rows."
                 )
         self.known_ = Covariates.fit(panel, calendar=self.calendar, covariates=self.covariates, borders=borders)
-        self.architecture_ = self._choose_architecture()
+        self._choose_architecture()
         train, held = self._scale_and_split(panel, borders)
         self.schedule_ = choose_schedule(len(train), len(self.columns_), batch_size=self.batch_size, epochs=self.epochs)
         self.validation_ = self._fit_model(
@@ -189,12 +189,8 @@ class Forecaster(Estimator):
                 f"last {self.lookback_} rows of each series."
             )
         panel = self._tail if data is None else self._read_fitted(data)
-        for index, rows in enumerate(panel.lengths):
-            if rows < self.lookback_:
-                raise ValueError(
-                    f"{panel.label(index)} must have at least lookback={self.lookback_} rows, got {rows}; pass more "
-                    "rows, or fit with a shorter lookback."
-                )
+        remedy = "pass more rows, or fit with a shorter lookback"
+        panel.check_rows(self.lookback_, f"lookback={self.lookback_} rows", remedy)
         panel = panel.tail(self.lookback_)
         options = {"id": self.id, "time": self.time, "missing": self.missing}
         features = self.known_.past(panel), self.known_.future(panel, future, self.horizon, options)
@@ -317,16 +313,15 @@ class Forecaster(Estimator):
         indices = {one: index for index, one in enumerate(self.ids_)}
         return torch.tensor([indices[one] for one in panel.ids])
 
-    def _choose_architecture(self) -> dict[str, Any]:
+    def _choose_architecture(self) -> None:
         """Backbone, attention and settings; unset ones are chosen by data size."""
         check_choice("backbone", self.backbone, backbone_names("forecast"))
         attention = self.attention
         if attention is None and BACKBONES[self.backbone].takes_attention:
             attention = _ATTENTION
         spec = None if attention is None else attention_spec(attention)
-        settings = choose_settings(self.backbone, self.lookback_, self.horizon) | dict(self.settings or {})
         facts = None if spec is None else {"name": spec.name, **spec.options()}
-        return {"backbone": self.backbone, "attention": facts, "settings": settings}
+        self._choose(self.backbone, choose_settings(self.backbone, self.lookback_, self.horizon), attention=facts)
 
     @property
     def _levels(self) -> tuple[float, ...]:

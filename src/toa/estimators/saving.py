@@ -16,7 +16,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -33,8 +32,7 @@ def save_file(path: Path, kind: str, tensors: Mapping[str, Tensor], facts: Mappi
     """Write one file."""
     if path.is_dir():
         raise ValueError(f"path must be a file, got the folder {path}; use save_pretrained for a folder.")
-    plain = _plain(tensors)
-    save_checkpoint(path, plain, _header(kind, plain, facts))
+    save_checkpoint(path, tensors, _header(kind, tensors, facts))
 
 
 def load_file(path: Path, kind: str) -> Checkpoint:
@@ -53,9 +51,8 @@ def load_file(path: Path, kind: str) -> Checkpoint:
 
 def save_folder(folder: Path, kind: str, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
     """Write config.json and model.safetensors into a folder."""
-    plain = _plain(tensors)
-    header = _header(kind, plain, facts)
-    save_checkpoint(folder / WEIGHTS, plain, {"checksum": header["checksum"]})
+    header = _header(kind, tensors, facts)
+    save_checkpoint(folder / WEIGHTS, tensors, {"checksum": header["checksum"]})
     write_atomically(folder / CONFIG, (json.dumps(header, indent=2, sort_keys=True) + "\n").encode())
 
 
@@ -79,10 +76,6 @@ def _read(path: Path, kind: str) -> Checkpoint:
             f"{path} must be a {kind} saved by toa, got another or a truncated file ({error.__cause__}); save or "
             "copy it again."
         ) from None
-
-
-def _plain(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
 
 
 def _header(kind: str, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> dict[str, Any]:
@@ -119,5 +112,5 @@ def _checksum(header: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
     for name, tensor in sorted(tensors.items()):
         digest.update(f"\0{name}\0{tensor.dtype}\0{tuple(tensor.shape)}\0".encode())
         # uint8 view, because numpy has no bfloat16
-        digest.update(np.ascontiguousarray(tensor.reshape(-1).view(torch.uint8).numpy()).data)
+        digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
