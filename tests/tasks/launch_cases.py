@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from torch.utils._pytree import tree_leaves
 
 from toa.models import build_forecaster
-from toa.nn import dropout as dropout_module
+from toa.nn import layers
 from toa.tasks import TrainingConfig
 from toa.tasks.distributed import make_fabric
 from toa.tasks.forecast import forecast_loss
@@ -50,7 +50,7 @@ class Launches(TorchDispatchMode):
 def count_launches(monkeypatch, attention: str, **settings: Any) -> Counter[str]:
     monkeypatch.setenv("TOA_BACKEND", "triton")
     native = torch.ops.aten.native_dropout
-    monkeypatch.setattr(dropout_module, "dropout", lambda x, p: native(x, p, True)[0] if p else x)
+    monkeypatch.setattr(layers, "dropout", lambda x, p: native(x, p, True)[0] if p else x)
     launches, plain = Launches(), interpreter.GridExecutor.__call__
 
     def launched(self: Any, *args: Any, **kwargs: Any) -> Any:
