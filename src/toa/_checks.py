@@ -38,6 +38,12 @@ def check_positive(name: str, value: float) -> None:
         raise ValueError(f"{name} must be positive, got {value}.")
 
 
+def check_seed(value: object) -> None:
+    """Raise if a seed is not an integer that every random generator takes."""
+    if isinstance(value, bool) or not hasattr(value, "__index__") or not 0 <= int(value) < 2**63:
+        raise ValueError(f"seed must be an integer from 0 to 2**63 - 1, got {value!r}.")
+
+
 def check_divisible(name: str, value: int, by: str, divisor: int) -> None:
     """Raise if `divisor`, the value of the argument `by`, does not divide a width."""
     check_at_least(by, divisor, 1)

@@ -31,9 +31,10 @@ from toa._checks import check_choice
 from toa.data.panel import Missing
 from toa.estimators.saving import CONFIG, load_file, load_folder, save_file, save_folder
 from toa.nn import AttentionSpec
+from toa.ops.dropout import initial_weights
 from toa.tasks.base import Task, TaskData, check_sample
 from toa.tasks.checkpoint import Checkpoint, load_checkpoint
-from toa.tasks.distributed import make_fabric, resolve_device
+from toa.tasks.distributed import make_fabric, resolve_device, seeded
 from toa.tasks.optimization import TrainingConfig
 
 # keeps scores bounded for any data; the default of the layer is the formula as printed in the paper
@@ -179,7 +180,8 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
 
     def _build_with(self, weights: Mapping[str, Tensor], device: torch.device) -> nn.Module:
         """The model with these weights, in evaluation mode."""
-        with torch.random.fork_rng(devices=[]):
+        # the random initial weights are replaced
+        with seeded(0, torch.device("cpu")), initial_weights():
             model = self._task.build(self._config(), self._data())
         try:
             model.load_state_dict(weights)
@@ -194,14 +196,10 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         """Train `model_` by the task, without changing the global random state; the best validation loss, if any."""
         config = self._config(epochs=epochs, batch_size=batch_size)
         fabric = make_fabric(resolve_device(self.device))
-        devices = [fabric.device] if fabric.device.type == "cuda" else []
         title = title or self._kind
         if self.progress:
             from toa._console import show_epochs
-        with (
-            torch.random.fork_rng(devices=devices),
-            show_epochs(title) if self.progress else nullcontext() as observe,
-        ):
+        with show_epochs(title) if self.progress else nullcontext() as observe:
             model, state, _ = self._task.fit(config, data, fabric, key=title, observe=observe)
         self.model_: nn.Module = model.eval()
         return state.best

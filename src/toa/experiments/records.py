@@ -54,7 +54,7 @@ def make_record(task: Task, config: Any, result: Result, command: Sequence[str])
         "data_checksum": result.evaluation.data_checksum,
         "metrics": dict(result.evaluation.metrics),
         "wall_s": round(result.seconds, 2),
-        **provenance(result.device, command),
+        **provenance(result.device, command, result.evaluation.facts.get("threads")),
     }
     if result.model is not None:
         on_cuda = result.device.type == "cuda"
@@ -69,9 +69,9 @@ def make_record(task: Task, config: Any, result: Result, command: Sequence[str])
     return record | result.evaluation.facts
 
 
-def provenance(device: torch.device, command: Sequence[str]) -> Record:
-    """Device, versions, commit and command."""
-    name = f"{device.type} ({platform.machine()}, {torch.get_num_threads()} threads)"
+def provenance(device: torch.device, command: Sequence[str], threads: int | None = None) -> Record:
+    """Device, versions, commit and command; `threads` is the number that a run used, None for the current one."""
+    name = f"{device.type} ({platform.machine()}, {threads or torch.get_num_threads()} threads)"
     return {
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else name,
         "versions": {"toa": toa.__version__, "torch": torch.__version__, "python": platform.python_version()},

@@ -20,6 +20,7 @@ import toa.experiments.step_run  # noqa: F401
 from toa._checks import check_choice
 from toa._files import write_atomically
 from toa.experiments.records import RECORD, Record, config_hash, make_record, read_record, write_record
+from toa.ops.dropout import initial_weights, random_numbers
 from toa.tasks import TASKS, RunOptions, Task
 from toa.tasks.checkpoint import load_checkpoint, save_checkpoint
 from toa.tasks.distributed import resolve_device
@@ -153,7 +154,7 @@ def load_run(folder: Path) -> LoadedRun:
     prefix = "model."
     weights = {name.removeprefix(prefix): value for name, value in saved.tensors.items() if name.startswith(prefix)}
     # the random initial weights are replaced, so the global generator must not advance
-    with torch.random.fork_rng(devices=[]):
+    with random_numbers(torch.Generator()), initial_weights():
         model = task.rebuild(config, saved)
     try:
         model.load_state_dict(weights)

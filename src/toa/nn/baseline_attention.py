@@ -15,6 +15,7 @@ from toa._checks import check_at_least, check_padding_mask, check_shape
 from toa.nn.attention import Attention, Masks, Mixing, ScoreFactors, SoftmaxAttention
 from toa.nn.layers import Linear
 from toa.nn.operator import DiagonalLowRankOperator
+from toa.ops.dropout import plain_dropout
 
 
 class ReLUAttention(SoftmaxAttention):
@@ -99,7 +100,7 @@ class _ExplicitAttention(Attention):
         def mix(values: Tensor, dropout_p: float) -> Tensor:
             if padding is not None:
                 values = values.masked_fill(padding[:, :, None, None], 0.0)
-            return torch.einsum("bhmn,bnhd->bmhd", F.dropout(weights, dropout_p), values)
+            return torch.einsum("bhmn,bnhd->bmhd", plain_dropout(weights, dropout_p), values)
 
         return mix
 

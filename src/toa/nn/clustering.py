@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from toa._checks import check_at_least, check_at_most, check_choice, check_shape
 from toa.nn.layers import Layer, SeriesDecomposition
+from toa.ops.dropout import thread_generator
 
 # minimum standard deviation of the gate's noise; added to divisors: a sum of probabilities, a squared mean
 _LEAST_NOISE = 1e-2
@@ -83,7 +84,8 @@ class NoisyTopKGate(Layer):
         return Gating(gates, _squared_variation(gates) + _squared_variation(load))
 
     def _draw(self, like: Tensor) -> Tensor:
-        return torch.randn_like(like)
+        generator = thread_generator(like.device)
+        return torch.randn_like(like) if generator is None else torch.empty_like(like).normal_(generator=generator)
 
     def _choice_probabilities(self, clean: Tensor, noisy: Tensor, spread: Tensor, top: Tensor) -> Tensor:
         """Return the probability that each expert is chosen if its noise is drawn again."""
@@ -215,4 +217,6 @@ class ChannelMask(Layer):
 
     def _draw(self, like: Tensor) -> Tensor:
         """Draw logistic noise, the difference of two Gumbel variables."""
-        return torch.rand_like(like).logit()
+        generator = thread_generator(like.device)
+        drawn = torch.rand_like(like) if generator is None else torch.empty_like(like).uniform_(generator=generator)
+        return drawn.logit()

@@ -43,7 +43,7 @@ class TemporalOperatorAttention(Attention):
         operator_init: Initial S2: "identity" as in the paper, "difference", "smoothing", "centering" or "filters", see
             `toa.nn.operator.initial_taps`. S1 starts as the identity.
         output_gain: Initial value of a learnable gain per head on the mixed values; None for no gain, as in the paper.
-        generator: Random generator of SOR, on the layer's device; the device's default generator if None.
+        generator: Random generator of SOR, on the layer's device; the one of this thread or device if None.
 
     The other arguments are those of `Attention`. If `causal`, the operators do not mix later tokens in either.
     """

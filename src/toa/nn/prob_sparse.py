@@ -6,10 +6,11 @@ Alphabet: B batch, M queries, N keys, H heads, D head width, U sampled keys, T t
 import math
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from toa._checks import check_at_least
 from toa.nn.attention import Attention, Masks, Mixing, ScoreFactors
+from toa.ops.dropout import plain_dropout, thread_generator
 
 # shifts and factors of the 32-bit finaliser of MurmurHash3
 _HASH = ((16, 0x85EBCA6B), (13, 0xC2B2AE35), (16, 1))
@@ -23,8 +24,9 @@ def sparse_count(length: int, factor: int) -> int:
 
 
 def draw_keys(num_queries: int, num_keys: int, count: int, device: torch.device | None = None) -> Tensor:
-    """Draw `count` keys per query with replacement, from the device's default generator: indices (M, U)."""
-    return torch.randint(num_keys, (num_queries, count), device=device)
+    """Draw `count` keys per query with replacement, from the generator of this thread or device: indices (M, U)."""
+    generator = thread_generator(torch.device("cpu") if device is None else device)
+    return torch.randint(num_keys, (num_queries, count), device=device, generator=generator)
 
 
 def fixed_keys(num_queries: int, num_keys: int, count: int, device: torch.device | None = None) -> Tensor:
@@ -85,7 +87,7 @@ def prob_sparse_attention(
         rest = v.cumsum(2)  # (B, H, M, D)
     else:
         rest = v.mean(2, keepdim=True).expand(-1, -1, num_queries, -1)  # (B, H, M, D)
-    mixed = nn.functional.dropout(scores.softmax(-1), dropout_p) @ v  # (B, H, T, D)
+    mixed = plain_dropout(scores.softmax(-1), dropout_p) @ v  # (B, H, T, D)
     return rest.scatter(2, rows.expand_as(mixed), mixed.to(rest.dtype)).transpose(1, 2)  # (B, M, H, D)
 
 

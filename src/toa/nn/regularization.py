@@ -14,6 +14,7 @@ from torch import Generator, Tensor, nn
 from toa import ops
 from toa._checks import check_at_least, check_choice, check_generator
 from toa.nn.layers import Layer
+from toa.ops.dropout import thread_generator
 
 Sharing = Literal["pass", "operator"]
 SHARINGS = ("pass", "operator")
@@ -31,9 +32,10 @@ def drop_offset(offset: Tensor, rate: Tensor, *, generator: Generator | None = N
     Args:
         offset: Offset M; its first axis is the heads.
         rate: Drop rate p in [0, 1): shape () for all heads, or (H,), one per head.
-        generator: Random generator on the device of `offset`; the device's default generator if None.
+        generator: Random generator on the device of `offset`; the one of this thread or device if None.
     """
     check_generator(generator, offset.device)
+    generator = generator or thread_generator(offset.device)
     rate = rate.reshape(-1, *(1,) * (offset.dim() - 1))
     keep = torch.rand(offset.shape, device=offset.device, generator=generator) >= rate
     return torch.where(keep, offset / (1.0 - rate).to(offset.dtype), 0.0)
@@ -47,7 +49,7 @@ class StochasticOperatorRegularization(Layer):
             `share_drop_rate`); "operator", one p per operator and head.
         max_rate: p ~ U[0, max_rate). 1 in the paper; a smaller value bounds the variance.
         hold: Number of training passes that share a drop rate, 1 in the paper. Masks are drawn in every pass.
-        generator: Random generator on the device of the operators; the device's default generator if None.
+        generator: Random generator on the device of the operators; the one of this thread or device if None.
     """
 
     shown = ("sharing", "max_rate")
@@ -88,7 +90,7 @@ class StochasticOperatorRegularization(Layer):
 
     def draw(self, shape: tuple[int, ...], device: torch.device) -> Tensor:
         """Draw p ~ U[0, max_rate) of this shape, in float32."""
-        rate = torch.rand(shape, device=device, generator=self.generator)
+        rate = torch.rand(shape, device=device, generator=self.generator or thread_generator(device))
         if self.max_rate != 1.0:
             rate = rate * self.max_rate
         rate = rate.clamp(max=_LARGEST_RATE)
@@ -115,7 +117,8 @@ class DropRates:
         """Return a seed and rate from which a kernel drops entries of the offset of one operator."""
         if not self._seeds:
             # one draw for all operators of the layer
-            generator, device = self._regularization.generator, offset.device
+            device = offset.device
+            generator = self._regularization.generator or thread_generator(device)
             drawn = torch.randint(2**31, (_MAX_OPERATORS,), device=device, dtype=torch.int32, generator=generator)
             self._seeds = list(drawn.split(1))
         return ops.EntryDrop(self._seeds.pop(), self._of_operator(offset))

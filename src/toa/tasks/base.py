@@ -17,10 +17,11 @@ from toa._files import check_writable
 from toa._registry import Registry
 from toa.data import StandardScaler, current_checksum
 from toa.nn import ATTENTIONS, AttentionSpec, share_drop_rate
+from toa.ops.dropout import initial_weights
 from toa.tasks.checkpoint import Checkpoint
 from toa.tasks.config import Protocol, RunOptions, Settings, build_config, change, merge
 from toa.tasks.diagnostics import branch_sizes, contributions, operator_norms
-from toa.tasks.distributed import make_fabric, numerics, resolve_device
+from toa.tasks.distributed import make_fabric, numerics, resolve_device, seeded
 from toa.tasks.optimization import TrainingConfig
 from toa.tasks.step import Batches, ShuffledBatches
 from toa.tasks.training import Observer, TrainingState, train
@@ -327,20 +328,21 @@ class Task(ABC):
             The model, with its best weights if the task validates; what training recorded; and, with `diagnose`, the
             relative sizes of the attention branches at the start and at the end, see `toa.tasks.diagnostics`.
         """
-        torch.manual_seed(config.seed)
-        model = self.build(config, data).to(fabric.device)
-        if config.share_drop_rate:
-            share_drop_rate(model)
-        batches, loss = self.batches(config, data, fabric.device), self.loss(config, fabric)
+        with seeded(config.seed, fabric.device, compiled=config.training.compile):
+            with initial_weights():
+                model = self.build(config, data).to(fabric.device)
+            if config.share_drop_rate:
+                share_drop_rate(model)
+            batches, loss = self.batches(config, data, fabric.device), self.loss(config, fabric)
 
-        def measure_branches() -> dict[str, float]:
-            return branch_sizes(model, lambda: loss(model, *batches.at(0, 0))) if diagnose else {}
+            def measure_branches() -> dict[str, float]:
+                return branch_sizes(model, lambda: loss(model, *batches.at(0, 0))) if diagnose else {}
 
-        start = measure_branches()
-        how: dict[str, Any] = {"data_checksum": data_checksum, "checkpoint": checkpoint, "observe": observe}
-        how["validate"] = self.validate(config, data)
-        state = train(model, batches, loss, config.training, fabric=fabric, key=key, **how)
-        return model, state, {"start": start, "end": measure_branches()}
+            start = measure_branches()
+            how: dict[str, Any] = {"data_checksum": data_checksum, "checkpoint": checkpoint, "observe": observe}
+            how["validate"] = self.validate(config, data)
+            state = train(model, batches, loss, config.training, fabric=fabric, key=key, **how)
+            return model, state, {"start": start, "end": measure_branches()}
 
     def measure(self, config: Any, options: RunOptions) -> Result:
         """Load the data, train and test one config. A task that trains no model overrides this method."""
@@ -366,7 +368,7 @@ class Task(ABC):
                 observe=options.observe,
                 diagnose=True,
             )
-            found = self.evaluate(config, model, data)
+            found, threads = self.evaluate(config, model, data), torch.get_num_threads()
             validate = self.validate(config, data)
             operators = {
                 "norms": operator_norms(model),
@@ -374,7 +376,7 @@ class Task(ABC):
                 "contributions": {} if validate is None else contributions(model, lambda: validate(model)),
             }
         progress = {"devices": fabric.world_size, "best_epoch": state.best_epoch, "history": state.history}
-        facts = {name: progress[name] for name in self.record_fields} | {"operators": operators}
+        facts = {name: progress[name] for name in self.record_fields} | {"threads": threads, "operators": operators}
         return Result(
             evaluation=replace(found, facts=found.facts | facts),
             device=fabric.device,

@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
-from toa._checks import check_at_least, check_choice
+from toa._checks import check_at_least, check_choice, check_seed
 from toa.nn import AttentionSpec
 from toa.tasks.optimization import TrainingConfig
 from toa.tasks.training import Observer
@@ -66,7 +66,7 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         check_at_least("batch_size", self.batch_size, 1)
-        check_at_least("seed", self.seed, 0)
+        check_seed(self.seed)
         check_choice("precision", self.precision, ("32-true", "bf16-mixed"))
 
 

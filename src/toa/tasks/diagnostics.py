@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from toa.nn import Attended, Attention, SequenceOperator
+from toa.ops.dropout import kept_random_state
 
 # below this relative change of the validation error, operators contribute nothing
 NEGLIGIBLE = 1e-3
@@ -43,7 +44,7 @@ def branch_sizes(model: nn.Module, run: Callable[[], object]) -> dict[str, float
     was_training = model.training
     model.eval()
     # random numbers drawn here must not change the run
-    with torch.random.fork_rng(), torch.no_grad(), intercepted(model, measure):
+    with kept_random_state(), torch.no_grad(), intercepted(model, measure):
         run()
     model.train(was_training)
     return sizes

@@ -9,6 +9,7 @@ Dropout and SOR draw separately on each rank, so a step has one SOR rate and mas
 """
 
 import os
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -21,8 +22,9 @@ from torch import Generator, Tensor, nn
 # the base class of batch norms has no public name
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from toa._checks import check_at_least
+from toa._checks import check_at_least, check_seed
 from toa.nn import TokenBatchNorm
+from toa.ops.dropout import random_numbers, thread_generator
 
 if TYPE_CHECKING:
     from lightning.fabric import Fabric
@@ -51,6 +53,30 @@ def resolve_device(name: str) -> torch.device:
     return torch.device(name)
 
 
+# held by a fit that draws from the global generators
+_GLOBAL_GENERATORS = threading.RLock()
+
+
+@contextmanager
+def seeded(seed: int, device: torch.device, *, compiled: bool = False) -> Iterator[None]:
+    """Give a fit random numbers that depend only on the seed; the global random state does not change.
+
+    On a CPU the fit draws from a generator of its own, so fits run in several threads at a time. CUDA kernels and
+    compiled models draw from the global generators: such fits of one process wait for one another.
+
+    Raises:
+        ValueError: If the seed is not an integer from 0 to 2**63 - 1.
+    """
+    check_seed(seed)
+    if device.type == "cpu" and not compiled:
+        with random_numbers(torch.Generator().manual_seed(seed)):
+            yield
+        return
+    with _GLOBAL_GENERATORS, torch.random.fork_rng([device] if device.type == "cuda" else []), random_numbers(None):
+        torch.manual_seed(seed)
+        yield
+
+
 @contextmanager
 def numerics(device: torch.device, *, tf32: bool, deterministic: bool = False) -> Iterator[None]:
     """Set inside the context how a device computes.
@@ -58,19 +84,23 @@ def numerics(device: torch.device, *, tf32: bool, deterministic: bool = False) -
     Args:
         device: The device.
         tf32: Let CUDA round factors of float32 products to TF32; other devices never do.
-        deterministic: Raise an error on operations whose result may vary between runs.
+        deterministic: Raise an error on operations whose result may vary between runs, and use one thread on a CPU,
+            because the order of sums depends on the number of threads.
     """
     before = torch.get_float32_matmul_precision(), torch.are_deterministic_algorithms_enabled()
+    threads = torch.get_num_threads()
     torch.set_float32_matmul_precision("high" if tf32 and device.type == "cuda" else "highest")
     if deterministic:
         # cuBLAS reads it at its start
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)
+        torch.set_num_threads(1)
     try:
         yield
     finally:
         torch.set_float32_matmul_precision(before[0])
         torch.use_deterministic_algorithms(before[1])
+        torch.set_num_threads(threads)
 
 
 def resolve_devices(devices: int | None, num_nodes: int | None) -> tuple[int, int]:
@@ -217,8 +247,10 @@ class Ranks:
         if self.first:
             return
         shift = self._rank * _SEED_STEP + step
-        torch.manual_seed((torch.initial_seed() + shift) % 2**63)
-        for generator in generators:
+        own = thread_generator(self._fabric.device)
+        if own is None:
+            torch.manual_seed((torch.initial_seed() + shift) % 2**63)
+        for generator in (*generators, *(() if own is None else (own,))):
             generator.manual_seed((generator.initial_seed() + shift) % 2**63)
 
 

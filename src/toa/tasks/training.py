@@ -23,6 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from toa._checks import check_at_least
+from toa.ops.dropout import thread_generator
 from toa.tasks.checkpoint import load_checkpoint, save_checkpoint
 from toa.tasks.distributed import joint_statistics
 from toa.tasks.optimization import TrainingConfig
@@ -245,11 +246,15 @@ class _Run:
         """Whether checkpoints have used less than their share of the time, by the clock of the first rank."""
         return bool(self.ranks.by_first(lambda: time.perf_counter() >= self.save_from))
 
+    @property
+    def _generator(self) -> torch.Generator:
+        return thread_generator(self.fabric.device) or torch.default_generator
+
     def _save(self) -> None:
         if self.checkpoint is None:
             return
         begin = time.perf_counter()
-        random = {"cpu": torch.get_rng_state()}
+        random = {"cpu": self._generator.get_state()}
         if self.fabric.device.type == "cuda":
             random["cuda"] = torch.cuda.get_rng_state(self.fabric.device)
         random |= {f"own.{i}": generator.get_state() for i, generator in enumerate(self.step.generators)}
@@ -320,7 +325,7 @@ class _Run:
         if own is None:
             self.ranks.separate_seeds(self.step.generators, self.state.step)
             return
-        torch.set_rng_state(own["cpu"])
+        self._generator.set_state(own["cpu"])
         if self.fabric.device.type == "cuda" and "cuda" in own:
             torch.cuda.set_rng_state(own["cuda"], self.fabric.device)
         for number, generator in enumerate(self.step.generators):
