@@ -1,106 +1,136 @@
-"""What each fused row kernel gains: one training step of PatchTST (d = 128) with each kernel switched off in turn.
+"""What the fused kernels beside attention gain: a training step with each switched off alone, and all of them together.
 
-    python benchmarks/row_kernels.py [--attention toa-gated] [--kernels layer_norm …] [--rounds 5] [--out FILE]
+    python benchmarks/row_kernels.py [--cases patchtst-128 itransformer-256 …] [--kernels layer_norm …]
+        [--attention toa-gated] [--rounds 5] [--out FILE]
 
-Needs a CUDA device. Every round times all settings once, after each other; a gain is the median over the rounds of the
-time without the kernel divided by the time with all kernels in the same round, minus 1. A kernel should stay only if it
-gains at least 3 %.
+Needs a CUDA device. Every round times all settings of a case once, after each other, each in a new model and CUDA
+graph. A gain is the median over the rounds of the time without the kernels divided by the time with all kernels in the
+same round, minus 1. Memory is the peak of the setting's first block. "row kernels" are layer_norm, add_norm,
+gelu_dropout and series_norm: they stay as a group if switching all of them off costs at least 3 %.
 """
 
 import argparse
+import gc
 import statistics
 import sys
+from collections.abc import Mapping
+from dataclasses import asdict
 from functools import partial
-from pathlib import Path
 
 import torch
 from rich.console import Console
-from rich.table import Table
 
-from toa.experiments.records import Record, provenance, write_record
+from toa._checks import check_at_least
+from toa._console import make_table
+from toa.experiments.records import Record
 from toa.ops._backend import SWITCHABLE_KERNELS, disable_kernels
-from toa.tasks.distributed import numerics
-from toa_bench.step_cost import OwnSystem
-from training_step import ATTENTIONS, CASES, random_batches
+from toa.tasks.distributed import numerics, resolve_device
+from toa_bench.script import command_line, exit_on_error, make_console, make_parser, save
+from toa_bench.step_cost import OwnSystem, StepCost
+from toa_bench.tables import number
+from training_step import ATTENTIONS, CASES, StepCase, random_batches
 
-ALL_ON = "all kernels"
+ALL_ON = "nothing"
+# switched off one by one they gain little, together more
+ROW_KERNELS = ("layer_norm", "add_norm", "gelu_dropout", "series_norm")
 LEAST_GAIN = 0.03
+# the case of width 512 has 862 channels: a second name for it
+MEASURED = {name: CASES[name] for name in ("patchtst-128", "itransformer-256", "itransformer-512")}
+CHOICES = MEASURED | {"itransformer-862": CASES["itransformer-512"]}
 
 
-def time_block(args: argparse.Namespace, disabled: tuple[str, ...]) -> float:
-    """Median milliseconds of a step without some kernels, in a new model and CUDA graph."""
-    case, device = CASES["patchtst-128"], torch.device("cuda")
-    config = case.config(args.attention, tf32=True, compiled=False, seed=args.seed)
+def settings_of(kernels: list[str]) -> dict[str, tuple[str, ...]]:
+    """Which kernels each setting switches off, by its name: none, each alone, the row kernels, all."""
+    together = {"row kernels": tuple(name for name in ROW_KERNELS if name in kernels), "all kernels": tuple(kernels)}
+    found: dict[str, tuple[str, ...]] = {ALL_ON: ()} | {name: (name,) for name in kernels}
+    return found | {name: group for name, group in together.items() if len(group) > 1 and group not in found.values()}
+
+
+def time_block(case: StepCase, disabled: tuple[str, ...], args: argparse.Namespace) -> StepCost:
+    """Cost of a step without some kernels, in a new model and CUDA graph."""
+    device = resolve_device(args.device)
+    config = case.config(args.attention, tf32=args.tf32, compiled=False, seed=args.seed)
+    # what the block before has left must not count as memory of this one
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
     disable_kernels(*disabled)
     try:
         with numerics(device, tf32=config.tf32):
             make_batches = partial(random_batches, config, case.channels, device)
             system = OwnSystem(config, make_batches, case.channels, device)
-            return 1e3 * statistics.median(system.time_steps(args.steps, args.warmup))
+            return system.cost(system.time_steps(args.steps, args.warmup))
     finally:
         disable_kernels()
 
 
-def measure(args: argparse.Namespace) -> dict[str, list[float]]:
-    """Milliseconds of each setting in each round."""
-    settings: dict[str, tuple[str, ...]] = {ALL_ON: ()} | {name: (name,) for name in args.kernels}
-    times: dict[str, list[float]] = {name: [] for name in settings}
-    for name, disabled in settings.items():
-        # compiles the kernels of the setting
-        time_block(args, disabled)
-        print(f"warm: {name}", flush=True)
-    for _ in range(args.rounds):
+def measure(case: StepCase, args: argparse.Namespace, console: Console) -> dict[str, list[StepCost]]:
+    """Costs of each setting: first a block that compiles its kernels, then one per round."""
+    settings = settings_of(args.kernels)
+    costs: dict[str, list[StepCost]] = {name: [] for name in settings}
+    for turn in range(1 + args.rounds):
         for name, disabled in settings.items():
-            times[name].append(time_block(args, disabled))
-    return times
+            costs[name].append(time_block(case, disabled, args))
+            if turn == 0:
+                console.print(f"compiled: {name} switched off")
+    return costs
 
 
-def summarise(times: dict[str, list[float]]) -> list[Record]:
-    """One row per kernel: the time without it, and its gain."""
-    rows = []
-    for name, found in times.items():
-        gains = [without / all_on - 1.0 for without, all_on in zip(found, times[ALL_ON], strict=True)]
-        row = {"switched_off": name, "milliseconds": statistics.median(found), "rounds": found}
-        rows.append(row | ({} if name == ALL_ON else {"gain": statistics.median(gains), "gains": gains}))
+def summarise(costs: Mapping[str, list[StepCost]], kernels: list[str]) -> list[Record]:
+    """One row per setting: its time and memory, and what the kernels that it switches off gain."""
+    rows: list[Record] = []
+    base = costs[ALL_ON]
+    for name, found in costs.items():
+        times = [cost.milliseconds for cost in found[1:]]
+        gains = [time / other.milliseconds - 1.0 for time, other in zip(times, base[1:], strict=True)]
+        row = {"switched_off": name, "kernels": settings_of(kernels)[name], "milliseconds": statistics.median(times)}
+        row |= {"rounds": times, "peak_memory": found[0].peak_memory}
+        memory = found[0].peak_memory and base[0].peak_memory and found[0].peak_memory / base[0].peak_memory
+        gained = {"gain": statistics.median(gains), "gains": gains, "memory_ratio": memory}
+        rows.append(row if name == ALL_ON else row | gained)
     return rows
 
 
 def show(rows: list[Record], console: Console) -> None:
-    table = Table(title="PatchTST d=128, one training step")
-    for column in ("switched off", "ms", "gain of the kernel", "at least 3 %"):
-        table.add_column(column, justify="left" if column == "switched off" else "right")
+    table: list[tuple[str, ...]] = [("case", "switched off", "ms", "gain of the kernels", "at least 3 %", "MiB")]
     for row in rows:
         gain = row.get("gain")
         words = ("", "") if gain is None else (f"{100 * gain:+.1f} %", "yes" if gain >= LEAST_GAIN else "no")
-        table.add_row("nothing" if gain is None else row["switched_off"], f"{row['milliseconds']:.3f}", *words)
-    console.print(table)
+        times = number(row["milliseconds"], 3)
+        table.append((row["case"], row["switched_off"], times, *words, number(row["peak_memory"], 1, 2**20)))
+    console.print(make_table(table, left=2))
 
 
 def parse(words: list[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__, "runs/row_kernels.json")
+    parser.add_argument("--cases", nargs="+", choices=CHOICES, default=list(MEASURED))
     parser.add_argument("--attention", choices=ATTENTIONS, default="toa-gated")
     parser.add_argument("--kernels", nargs="+", choices=SWITCHABLE_KERNELS, default=list(SWITCHABLE_KERNELS))
     parser.add_argument("--steps", type=int, default=60, help="timed per round and setting")
     parser.add_argument("--warmup", type=int, default=10, help="untimed steps before them")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seed", type=int, default=2024)
-    parser.add_argument("--out", type=Path, default=Path("runs/row_kernels.json"))
     return parser.parse_args(words)
 
 
-def main(words: list[str] | None = None) -> None:
+def main(words: list[str] | None = None) -> int:
     args = parse(words)
-    if not torch.cuda.is_available():
-        raise SystemExit("error: row kernels are timed on a CUDA device, got a machine without one.")
-    rows = summarise(measure(args))
-    console = Console(width=None if sys.stdout.isatty() else 110)
+    console = make_console()
+    rows: list[Record] = []
+    with exit_on_error():
+        for name, least in (("steps", 1), ("warmup", 0), ("rounds", 1)):
+            check_at_least(name, getattr(args, name), least)
+        if resolve_device(args.device).type != "cuda":
+            raise ValueError(f"device must be a CUDA device, got {args.device!r}; these kernels run nowhere else.")
+        for name in args.cases:
+            console.print(f"measuring {name} …")
+            found = summarise(measure(CHOICES[name], args, console), args.kernels)
+            rows += [{"case": name, "sizes": asdict(CHOICES[name])} | row for row in found]
     show(rows, console)
-    where = provenance(torch.device("cuda"), [Path(sys.executable).name, *sys.argv])
-    write_record(
-        args.out, {"task": "row_kernels", "settings": vars(args) | {"out": str(args.out)}, "rows": rows, **where}
-    )
-    console.print(f"record: {args.out}", soft_wrap=True)
+    settings = vars(args) | {"out": str(args.out)}
+    save({"task": "row_kernels", "settings": settings, "rows": rows}, args, command_line(__file__, words), console)
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,6 +1,6 @@
 """Linear maps, and the split of their results, with fewer passes over memory in backward on a GPU.
 
-The gains have to be measured: `benchmarks/row_kernels.py`, "bias_gradient" and "split".
+`benchmarks/row_kernels.py` measures the gains, "bias_gradient" and "split".
 """
 
 from typing import Any

