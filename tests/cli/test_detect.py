@@ -1,4 +1,8 @@
 import re
+import signal
+import subprocess
+import sys
+from contextlib import contextmanager
 
 import numpy as np
 import pandas as pd
@@ -100,14 +104,16 @@ BAD_DETECT = {
     "option": (["--model", "m.toa", "--window", "8"], "--window goes with training, got it beside --model"),
     "label": (["--label", "nosuch"], "must have a column 'nosuch', got 'date', 'a'"),
     "wrong label": (["--label", "a"], "must have 0 or 1 in column 'a', got"),
-    "no model": (["--model", "nosuch.toa"], "must be a saved anomaly detector, got no such file"),
+    "no model": (["--model", "nosuch.toa"], "No such file: nosuch.toa"),
     "column": (["--values", "c"], "must have a column 'c'"),
 }
 
 
 @pytest.mark.parametrize("name", BAD_DETECT)
-def test_detect_exits_with_one_line_on_wrong_options(tmp_path, name):
+def test_detect_exits_with_one_line_on_wrong_options(tmp_path, monkeypatch, name):
     words, complaint = BAD_DETECT[name]
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "m.toa").touch()
     code, text = call("detect", write(sensors(), tmp_path / "own.csv"), "--out", tmp_path / "o.csv", *words)
     assert code == 2
     assert text.startswith("error: ")
@@ -165,8 +171,8 @@ def test_classify_reads_ts_files_and_long_tables(tmp_path):
 BAD_CLASSIFY = {
     "nothing": ([], "--test or --save must be given"),
     "both": (["--model", "m", "--test", "t"], "--test cannot be combined with --model"),
-    "label": (["--save", "m"], "only numeric columns, got 'slow' in column 'kind' at data row 1"),
-    "unlabelled": (["--save", "m", "--label", "nosuch"], "got 'slow' in column 'kind'"),
+    "label": (["--save", "m"], "--label must name the column of the classes in"),
+    "unlabelled": (["--save", "m", "--label", "nosuch"], "got nosuch; for example --label kind."),
 }
 
 
@@ -176,3 +182,49 @@ def test_classify_exits_with_one_line_on_wrong_options(tmp_path, name):
     code, text = call("classify", write(cases(), tmp_path / "own.csv"), *words)
     assert code == 2
     assert complaint in text
+
+
+def test_a_column_that_the_detector_does_not_have_is_named_and_not_used(tmp_path):
+    model = tmp_path / "m.toa"
+    first, more = write(sensors(), tmp_path / "a.csv"), write(sensors(wind=1.0), tmp_path / "b.csv")
+    assert call("detect", first, "--save", model, "--out", tmp_path / "c.csv", *SMALL)[0] == 0
+    code, text = call("detect", more, "--model", model, "--out", tmp_path / "d.csv")
+    assert code == 0, text
+    assert "not used, because the model has no such column: wind" in text
+    pd.testing.assert_frame_equal(pd.read_csv(tmp_path / "d.csv"), pd.read_csv(tmp_path / "c.csv"))
+
+
+def test_a_classifier_without_label_is_told_which_column(tmp_path):
+    code, text = call("classify", write(cases(), tmp_path / "own.csv"), "--save", tmp_path / "m.toa", *SMALL)
+    assert code == 2
+    assert "--label must name the column of the classes in" in text
+    assert text.rstrip().endswith("for example --label kind.")
+
+
+def test_a_stopped_classifier_leaves_its_best_model(tmp_path, monkeypatch):
+    @contextmanager
+    def stop_later(title):
+        def observe(done, total, loss, validation):
+            if validation is not None:
+                signal.raise_signal(signal.SIGINT)
+
+        yield observe
+
+    monkeypatch.setattr("toa._console.show_epochs", stop_later)
+    table, model = write(cases(40), tmp_path / "own.csv"), tmp_path / "m.toa"
+    code, text = call("classify", table, "--label", "kind", "--save", model, "--epochs", "50", "--device", "cpu")
+    assert code == 130
+    assert "stopped after" in text
+    assert f"the best model so far is in {model}." in text
+    assert Classifier.load(model).score(cases(40)) >= 0.5
+
+
+@pytest.mark.parametrize("command", ["forecast", "detect", "classify"])
+def test_a_missing_file_is_reported_before_heavy_imports(command, tmp_path):
+    code = (
+        "import sys; from toa.cli import app\n"
+        f"try: app(['{command}', 'none.csv', '--save', 'x.toa'])\n"
+        "except SystemExit as end: sys.exit(end.code if not {'torch', 'pandas'} & set(sys.modules) else 9)"
+    )
+    result = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    assert (result.returncode, result.stderr) == (2, "error: No such file: none.csv.\n")

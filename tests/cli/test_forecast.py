@@ -95,12 +95,21 @@ def test_several_series_with_covariates(tmp_path) -> None:
 
 REFUSED = {
     "horizon": ((), "--horizon must be given to train"),
-    "too long": (("--horizon", 200), "error: data must have at least lookback + horizon"),
-    "interval": (("--horizon", 6, "--interval", 1.5), "error: interval must lie in (0, 1), got 1.5"),
-    "column": (("--horizon", 6, "--value", "wind"), "error: data must have a column 'wind'"),
-    "test": (("--horizon", 6, "--test", 2), "error: the share of rows to test on must lie in (0, 1), got 2"),
+    "too long": (("--horizon", 200), "error: DATA must have at least --lookback + --horizon"),
+    "remedy": (("--horizon", 200), "shorten --lookback or --horizon, or add rows"),
+    "interval": (
+        ("--horizon", 6, "--interval", 80),
+        "--interval must lie in (0, 1), got 80; for 80 % give --interval 0.8",
+    ),
+    "quantile": (
+        ("--horizon", 6, "--quantile", 5),
+        "--quantile must lie in (0, 1), got 5; for 5 % give --quantile 0.05",
+    ),
+    "column": (("--horizon", 6, "--value", "wind"), "error: DATA must have a column 'wind'"),
+    "test": (("--horizon", 6, "--test", 2), "error: --test must lie in (0, 1), got 2"),
+    "freq": (("--horizon", 6, "--freq", "5h"), "resample it, or give another --freq"),
     "missing": (("--horizon", 6, "--missing", "guess"), "error: unknown missing 'guess'"),
-    "id": (("--horizon", 6, "--id", "who", "--test", 0.2), "error: data must have a column 'who'"),
+    "id": (("--horizon", 6, "--id", "who", "--test", 0.2), "error: DATA must have a column 'who'"),
 }
 
 
@@ -112,12 +121,41 @@ def test_wrong_options_exit_with_one_line(table, case) -> None:
     assert expected in text
 
 
+FILES = {
+    "missing value": (
+        lambda frame: frame.assign(load=frame["load"].mask(frame.index == 5)),
+        "or --missing interpolate",
+    ),
+    "gap": (lambda frame: frame.drop(index=[50, 51]), "fill them with --missing interpolate, --missing ffill"),
+    "two time columns": (lambda frame: frame.assign(when=frame["date"]), "name it with --time, an id column with --id"),
+}
+
+
+@pytest.mark.parametrize("case", FILES)
+def test_remedies_name_options_of_the_shell(tmp_path, case) -> None:
+    change, remedy = FILES[case]
+    change(wide()).to_csv(tmp_path / "own.csv", index=False)
+    code, text = call(tmp_path / "own.csv", "--horizon", 6, *QUICK)
+    assert code == 2
+    assert remedy in text
+
+
+def test_columns_that_a_model_does_not_have_are_named_and_not_used(table, tmp_path) -> None:
+    saved, more = tmp_path / "load.toa", tmp_path / "more.csv"
+    assert call(table, "--horizon", 6, "--save", saved, "--out", tmp_path / "a.csv", *QUICK)[0] == 0
+    wide().assign(wind=1.0).to_csv(more, index=False)
+    code, text = call(more, "--model", saved, "--out", tmp_path / "b.csv")
+    assert code == 0, text
+    assert "not used, because the model has no such column: wind" in text
+    pd.testing.assert_frame_equal(pd.read_csv(tmp_path / "b.csv"), pd.read_csv(tmp_path / "a.csv"))
+
+
 def test_bad_files_and_models_are_refused(table, tmp_path) -> None:
     code, text = call(tmp_path / "none.csv", "--horizon", 6)
     assert (code, "No such file" in text) == (2, True)
     saved = tmp_path / "m.toa"
     call(table, "--horizon", 6, "--save", saved, "--out", tmp_path / "a.csv", *QUICK)
-    assert "error: horizon must be from 1 to 6" in call(table, "--model", saved, "--horizon", 7)[1]
+    assert "error: --horizon must be from 1 to 6" in call(table, "--model", saved, "--horizon", 7)[1]
     assert "error: --lookback goes with training" in call(table, "--model", saved, "--lookback", 7)[1]
     saved.write_bytes(saved.read_bytes()[:-10])
     code, text = call(table, "--model", saved)

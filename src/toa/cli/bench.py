@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from toa._console import make_console, make_table
-from toa.cli.run import DeviceOption
-from toa.cli.terminal import ChoicesCommand, clear_errors
+from toa.cli.terminal import ChoicesCommand, DeviceOption, clear_errors
 
 if TYPE_CHECKING:
     from toa.experiments.records import Record

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from toa._console import make_console
-from toa.cli import tables
-from toa.cli.run import DeviceOption
-from toa.cli.terminal import clear_errors
+from toa.cli import terminal
+from toa.cli.terminal import DeviceOption, clear_errors
 
 if TYPE_CHECKING:
     from toa.estimators import Classifier
@@ -23,19 +22,19 @@ def classify(
         ),
     ],
     test: Annotated[Path | None, typer.Option(help="Cases to classify after training, in the same format.")] = None,
-    model: tables.ModelOption = None,
-    save: tables.SaveOption = None,
+    model: terminal.ModelOption = None,
+    save: terminal.SaveOption = None,
     out: Annotated[Path, typer.Option(help="File of predictions.")] = Path("predictions.csv"),
     picture: Annotated[Path | None, typer.Option(help="Figure of the predictions; default: beside the table.")] = None,
     label: Annotated[str | None, typer.Option(help="Column of the class, in a CSV file.")] = None,
     id: Annotated[str | None, typer.Option(help="Column of case ids, in a CSV file with one row per step.")] = None,
-    time: tables.TimeOption = None,
-    values: tables.ValuesOption = None,
-    missing: tables.MissingOption = None,
+    time: terminal.TimeOption = None,
+    values: terminal.ValuesOption = None,
+    missing: terminal.MissingOption = None,
     backbone: Annotated[str | None, typer.Option(help="{classifiers}; default: by data size.")] = None,
     attention: Annotated[str | None, typer.Option(help="{attentions}; default: toa-gated.")] = None,
-    epochs: tables.EpochsOption = None,
-    seed: tables.SeedOption = None,
+    epochs: terminal.EpochsOption = None,
+    seed: terminal.SeedOption = None,
     device: DeviceOption = "auto",
 ) -> None:
     """Train a classifier on labelled time series, and classify others.
@@ -51,22 +50,30 @@ def classify(
     """
     # by name; `fitted` uses those that the estimator has
     options = dict(locals())
-    with clear_errors():
-        from toa.estimators import Classifier
-
+    with clear_errors(classify):
         if model is not None and test is not None:
             raise ValueError("--test cannot be combined with --model, which classifies DATA; leave one out.")
         if model is None and test is None and save is None:
             raise ValueError("--test or --save must be given to train, got neither.")
-        cases, labels = tables.read_cases_file(data)
-        classifier = tables.fitted(Classifier, options, model=model, device=device, data=cases, labels=labels)
+        terminal.check_files(data, model, test)
+
+        from toa.estimators import Classifier
+
+        cases, labels = terminal.read_cases_file(data)
+        if model is None and labels is None and label not in cases:
+            text = [name for name in cases if name not in (id, time) and cases[name].dtype.kind not in "biufM"]
+            raise ValueError(
+                f"--label must name the column of the classes in {data}, got {label or 'nothing'}; for example --label "
+                f"{text[0] if text else cases.columns[-1]}."
+            )
+        classifier = terminal.fitted(Classifier, options, model=model, device=device, data=cases, labels=labels)
         console = make_console()
         if model is None:
             accuracy = classifier.validation_
             validation = "no held-out cases" if accuracy is None else f"accuracy {accuracy:.3f} on held-out cases"
             console.print(f"{len(classifier.classes_)} classes, {classifier.architecture_['backbone']}, {validation}.")
         if test is not None:
-            cases, labels = tables.read_cases_file(test)
+            cases, labels = terminal.read_cases_file(test)
         if test is not None or model is not None:
             _write(console, classifier, cases, labels, (test or data).name, out, picture)
         if save is not None:
@@ -107,6 +114,6 @@ def _write(
         why = "" if labels is None else "; not evaluated, because some labels are not classes of the model"
         console.print(f"{len(table)} cases of {name} classified{why}.", soft_wrap=True)
         figure = draw_probabilities(chances, names, name)
-    console.print(f"table:   {tables.write_table(table, out)}", soft_wrap=True)
+    console.print(f"table:   {terminal.write_table(table, out)}", soft_wrap=True)
     drawn = save_figure(figure, out.with_suffix(".png") if picture is None else picture)
     console.print(f"picture: {drawn}", soft_wrap=True)

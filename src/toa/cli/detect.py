@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from toa._console import make_console
-from toa.cli import tables
-from toa.cli.run import DeviceOption
-from toa.cli.terminal import clear_errors
+from toa.cli import terminal
+from toa.cli.terminal import DeviceOption, clear_errors
 
 if TYPE_CHECKING:
     import numpy as np
@@ -24,13 +23,13 @@ _LISTED = 8
 def detect(
     data: Annotated[Path, typer.Argument(help="Table to search: a CSV file with a header, one row per time step.")],
     train: Annotated[Path | None, typer.Option(help="Table of normal rows to train on; default: DATA.")] = None,
-    model: tables.ModelOption = None,
-    save: tables.SaveOption = None,
+    model: terminal.ModelOption = None,
+    save: terminal.SaveOption = None,
     out: Annotated[Path, typer.Option(help="File of scores and flags.")] = Path("detection.csv"),
     picture: Annotated[Path | None, typer.Option(help="Figure of the scores; default: beside the table.")] = None,
     id: Annotated[str | None, typer.Option(help="Column of series ids, if the table has several series.")] = None,
-    time: tables.TimeOption = None,
-    values: tables.ValuesOption = None,
+    time: terminal.TimeOption = None,
+    values: terminal.ValuesOption = None,
     label: Annotated[
         str | None, typer.Option(help="Column of DATA with 1 for known anomalies, to evaluate the result.")
     ] = None,
@@ -38,11 +37,11 @@ def detect(
         float | None, typer.Option(help="Share of the training rows above the threshold; default: 0.01.")
     ] = None,
     window: Annotated[int | None, typer.Option(help="Number of rows per window; default: by data size.")] = None,
-    missing: tables.MissingOption = None,
+    missing: terminal.MissingOption = None,
     backbone: Annotated[str | None, typer.Option(help="{reconstructors}; default: by data size.")] = None,
     attention: Annotated[str | None, typer.Option(help="{attentions}; default: toa-gated.")] = None,
-    epochs: tables.EpochsOption = None,
-    seed: tables.SeedOption = None,
+    epochs: terminal.EpochsOption = None,
+    seed: terminal.SeedOption = None,
     device: DeviceOption = "auto",
 ) -> None:
     """Flag unusual rows of a table.
@@ -57,23 +56,28 @@ def detect(
     """
     # by name; `fitted` uses those that the estimator has
     options = dict(locals())
-    with clear_errors():
+    with clear_errors(detect):
+        if model is not None and train is not None:
+            raise ValueError("--train cannot be combined with --model, which is trained already; leave one out.")
+        terminal.check_files(data, model, train)
+        terminal.check_share("--contamination", contamination)
+
         from toa.estimators import AnomalyDetector
         from toa.report.figures import draw_scores, save_figure
 
-        if model is not None and train is not None:
-            raise ValueError("--train cannot be combined with --model, which is trained already; leave one out.")
-        frame = tables.read_frame(data)
+        frame = terminal.read_frame(data)
         labels = _take_labels(frame, label, data)
-        normal = None if model is not None else frame if train is None else tables.read_frame(train)
+        normal = None if model is not None else frame if train is None else terminal.read_frame(train)
         if normal is not None and train is not None and label in normal.columns:
             normal = normal.drop(columns=label)
-        detector = tables.fitted(AnomalyDetector, options, model=model, device=device, data=normal)
+        detector = terminal.fitted(AnomalyDetector, options, model=model, device=device, data=normal)
+        if model is not None:
+            frame = terminal.without_extra_columns(frame, detector)
         found = detector.predict(frame)
         console = make_console()
         for line in _summary(found, detector, labels):
             console.print(line, soft_wrap=True)
-        console.print(f"table:   {tables.write_table(found, out)}", soft_wrap=True)
+        console.print(f"table:   {terminal.write_table(found, out)}", soft_wrap=True)
         series = _series(found, detector.id, labels)
         title = f"{data.name}: score, threshold and flagged rows"
         figure = draw_scores(series[:_DRAWN], {"detector": detector.threshold_}, title)

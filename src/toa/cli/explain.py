@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from toa._console import make_console
-from toa.cli.tables import read_cases_file
-from toa.cli.terminal import clear_errors
+from toa.cli.terminal import clear_errors, read_cases_file
 
 if TYPE_CHECKING:
     from torch import nn

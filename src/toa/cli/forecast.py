@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from toa._console import make_console
-from toa.cli import tables
-from toa.cli.run import DeviceOption
-from toa.cli.terminal import clear_errors
+from toa.cli import terminal
+from toa.cli.terminal import DeviceOption, clear_errors
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -27,10 +26,10 @@ def forecast(
     ] = None,
     out: Annotated[Path, typer.Option(help="File of the forecast.")] = Path("forecast.csv"),
     picture: Annotated[Path | None, typer.Option(help="Figure of the forecast; default: beside the table.")] = None,
-    model: tables.ModelOption = None,
-    save: tables.SaveOption = None,
+    model: terminal.ModelOption = None,
+    save: terminal.SaveOption = None,
     id: Annotated[str | None, typer.Option(help="Column of series ids, if the table has several series.")] = None,
-    time: tables.TimeOption = None,
+    time: terminal.TimeOption = None,
     values: Annotated[
         list[str] | None,
         typer.Option("--value", "--values", help="Column to forecast. Repeatable; default: all other columns."),
@@ -48,15 +47,15 @@ def forecast(
     future: Annotated[Path | None, typer.Option(help="Table of the covariates at the forecast steps.")] = None,
     calendar: Annotated[bool, typer.Option("--calendar", help="Use hour, weekday and so on as covariates.")] = False,
     freq: Annotated[str | None, typer.Option(help="Frequency: h, 15min, D, MS, …; default: inferred.")] = None,
-    missing: tables.MissingOption = None,
+    missing: terminal.MissingOption = None,
     test: Annotated[
         float | None, typer.Option(help="Share of the rows, at the end, to keep from training and to evaluate on.")
     ] = None,
     lookback: Annotated[int | None, typer.Option(help="Number of past steps to use; default: by data size.")] = None,
     backbone: Annotated[str | None, typer.Option(help="{backbones}; default: patchtst.")] = None,
     attention: Annotated[str | None, typer.Option(help="{attentions}; default: toa-softmax.")] = None,
-    epochs: tables.EpochsOption = None,
-    seed: tables.SeedOption = None,
+    epochs: terminal.EpochsOption = None,
+    seed: terminal.SeedOption = None,
     device: DeviceOption = "auto",
 ) -> None:
     """Forecast the next rows of a table, with intervals and a figure.
@@ -73,22 +72,30 @@ def forecast(
     """
     # by name; `fitted` uses those that the estimator has
     options = dict(locals())
-    with clear_errors():
+    with clear_errors(forecast):
+        terminal.check_files(data, model, future)
+        for option, share in (("--interval", interval or None), ("--test", test)):
+            terminal.check_share(option, share)
+        for level in quantiles or ():
+            terminal.check_share("--quantile", level)
+        if model is None and horizon is None:
+            raise ValueError("--horizon must be given to train, got nothing; for example --horizon 96.")
+
         from toa.estimators import Forecaster
         from toa.estimators.backtest import without_last
         from toa.report.figures import PANELS, draw_forecast, save_figure
 
-        frame = tables.read_frame(data)
+        frame = terminal.read_frame(data)
         if model is None:
-            if horizon is None:
-                raise ValueError("--horizon must be given to train, got nothing; for example --horizon 96.")
             options["interval"] = _INTERVAL if interval is None else interval or None
         else:
             # it may also shorten the forecast of a trained model
             del options["horizon"]
         training = frame if test is None or model is not None else without_last(frame, test, id)
-        forecaster = tables.fitted(Forecaster, options, model=model, device=device, data=training)
-        covariate_table = None if future is None else tables.read_frame(future)
+        forecaster = terminal.fitted(Forecaster, options, model=model, device=device, data=training)
+        if model is not None:
+            frame = terminal.without_extra_columns(frame, forecaster, *(forecaster.covariates or ()))
+        covariate_table = None if future is None else terminal.read_frame(future)
         # fit has just read this frame and kept its end
         again = None if model is None and training is frame else frame
         found = forecaster.predict(again, future=covariate_table, horizon=horizon)
@@ -97,7 +104,7 @@ def forecast(
             console.print(line, soft_wrap=True)
         if test is not None:
             console.print(_evaluation(forecaster, frame, test), soft_wrap=True)
-        console.print(f"table:   {tables.write_table(found, out)}", soft_wrap=True)
+        console.print(f"table:   {terminal.write_table(found, out)}", soft_wrap=True)
         figure, panels = draw_forecast(
             frame, found, forecaster.columns_, id=forecaster.id, time=forecaster.time_, title=f"{data.name}: forecast"
         )

@@ -21,8 +21,8 @@ from toa.cli.explain import explain
 from toa.cli.forecast import forecast
 from toa.cli.report import compare, report
 from toa.cli.reproduce import reproduce
-from toa.cli.run import DeviceOption, run
-from toa.cli.terminal import ChoicesCommand, clear_errors
+from toa.cli.run import run
+from toa.cli.terminal import ChoicesCommand, DeviceOption, clear_errors
 from toa.cli.watch import watch
 
 if TYPE_CHECKING:

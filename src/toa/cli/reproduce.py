@@ -10,8 +10,8 @@ import typer
 
 from toa._checks import check_at_least
 from toa._console import duration, make_console, make_table
-from toa.cli.run import DeviceOption, config_of, run
-from toa.cli.terminal import clear_errors
+from toa.cli.run import config_of, run
+from toa.cli.terminal import DeviceOption, clear_errors
 
 if TYPE_CHECKING:
     from rich.console import Console

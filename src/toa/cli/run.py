@@ -12,9 +12,7 @@ import typer
 
 from toa._checks import check_choice
 from toa._console import is_first, make_console, make_table, show_epochs
-from toa.cli.terminal import clear_errors
-
-DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
+from toa.cli.terminal import DeviceOption, clear_errors
 
 
 def run(

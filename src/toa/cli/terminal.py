@@ -1,34 +1,70 @@
-"""Shared by all commands: errors in one line, and help texts that list the entries of registries."""
+"""Shared by all commands: options, errors in one line, help texts that list registries, and users' own files."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
+from inspect import signature
 from operator import attrgetter
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 
 import typer
 from typer.core import TyperCommand
 
 from toa._console import is_first
 
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from toa.estimators.base import Estimator
+
+T = TypeVar("T", bound="Estimator")
+
+DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
+ModelOption = Annotated[Path | None, typer.Option(help="File of a fitted model to use instead of training.")]
+SaveOption = Annotated[Path | None, typer.Option(help="File to save the fitted model in.")]
+TimeOption = Annotated[str | None, typer.Option(help="Time column; found automatically if not given.")]
+ValuesOption = Annotated[list[str] | None, typer.Option(help="Column to read; by default all others. Repeatable.")]
+MissingOption = Annotated[str | None, typer.Option(help="Missing values: {missing}; error is the default.")]
+EpochsOption = Annotated[int | None, typer.Option(help="Maximum number of epochs; by default chosen by data size.")]
+SeedOption = Annotated[int | None, typer.Option(help="Seed of weights and batches.")]
+
 
 @contextmanager
-def clear_errors(*, resumes: bool = False) -> Iterator[None]:
+def clear_errors(command: Callable[..., None] | None = None, *, resumes: bool = False) -> Iterator[None]:
     """Print an error in one line and exit with 2; exit with 130 after Ctrl-C.
 
     Args:
+        command: The command, if its errors name arguments of Python that are options of the command.
         resumes: Whether repeating the command resumes its work.
     """
     try:
         yield
     except (ValueError, FloatingPointError, OSError, ImportError) as error:
-        typer.echo(f"error: {error}", err=True)
+        typer.echo(f"error: {error if command is None else in_shell_words(str(error), command)}", err=True)
         raise typer.Exit(2) from None
     except KeyboardInterrupt as stopped:
         if is_first():
             typer.echo(f"{str(stopped) or 'stopped'}{'; repeat the command to resume' * resumes}.", err=True)
         raise typer.Exit(130) from None
+
+
+def in_shell_words(message: str, command: Callable[..., None]) -> str:
+    """Replace arguments of Python in a message by the options of a command: missing='ffill' by --missing ffill."""
+    # remedies that the commands do not have
+    message = re.sub(r"raise validation_share, or |, or fit with length=\d+", "", message)
+    message = re.sub(r"(missing=)?'(ffill|interpolate|zero)'", r"--missing \2", message)
+    for name, hint in get_type_hints(command, include_extras=True).items():
+        if name == "return":
+            continue
+        info = hint.__metadata__[0]
+        option = (info.param_decls or [f"--{name.replace('_', '-')}"])[0]
+        option = "DATA" if name == "data" else option
+        message = re.sub(rf"(?<![\w-]){name}=('?)([^\s'=,;]+)\1", rf"{option} \2", message)
+        before = r"(?:^|(?<= with )|(?<= give )|(?<= another )|(?<= shorten )|(?<= or )|(?<= \+ )|(?<= least ))"
+        message = re.sub(rf"{before}{name}(\[\d+\])?(?= must | or | \+ | = |[,.;])", option, message)
+    return message
 
 
 # names that a help text may use in braces, each with the registry or the function that lists the choices
@@ -67,3 +103,98 @@ class ChoicesCommand(TyperCommand):
             if text := getattr(param, "help", None):
                 param.help = re.sub(r"\{(\w+)\}", lambda match: ", ".join(list_choices(match[1])), text)  # type: ignore[attr-defined]
         super().format_help(ctx, formatter)
+
+
+def check_files(*paths: Path | None) -> None:
+    """Raise FileNotFoundError for a missing file; None is none. Commands call it before heavy imports."""
+    for path in paths:
+        if path is not None and not path.is_file():
+            raise FileNotFoundError(f"No such file: {path}.")
+
+
+def check_share(option: str, value: float | None) -> None:
+    """Raise ValueError for a share outside (0, 1); None is none."""
+    if value is not None and not 0.0 < value < 1.0:
+        hint = f"; for {value:g} % give {option} {value / 100:g}" if 1.0 < value < 100.0 else ""
+        raise ValueError(f"{option} must lie in (0, 1), got {value:g}{hint}.")
+
+
+def read_frame(path: Path) -> "pd.DataFrame":
+    """Read a comma-separated file with a header, plain or gzipped."""
+    from toa.data.tables import read_table
+
+    check_files(path)
+    return read_table(path)
+
+
+def read_cases_file(path: Path) -> tuple[Any, list[str] | None]:
+    """Cases (C, l) and labels of a .ts file, or the frame of any other file and None."""
+    if not path.name.endswith((".ts", ".ts.gz")):
+        return read_frame(path), None
+    from toa.data import read_ts
+
+    check_files(path)
+    found = read_ts(path)
+    assert found.labels is not None
+    return [case.T for case in found.values], found.labels.tolist()
+
+
+def fitted(
+    kind: type[T],
+    options: Mapping[str, Any],
+    *,
+    model: Path | None,
+    device: str,
+    data: Any,
+    labels: Any = None,
+) -> T:
+    """Load an estimator from its file, or fit one to data.
+
+    Args:
+        kind: Class of the estimator.
+        options: Options of the command. Those that are arguments of the constructor are used; unset ones are defaults.
+        model: File of a fitted estimator, which has its own options.
+        device: Device of the model.
+        data: Training data, used without `model`.
+        labels: Labels of the training data.
+
+    Raises:
+        ValueError: If an option is given together with `model`.
+        KeyboardInterrupt: After Ctrl-C. A classifier has saved its best model so far, if there is a file for it.
+    """
+    chosen = {name: options[name] for name in signature(kind).parameters if name in options and name != "device"}
+    given = {name: value for name, value in chosen.items() if value is not None and value is not False and value != []}
+    if model is not None:
+        for name in given:
+            raise ValueError(f"--{name.replace('_', '-')} goes with training, got it beside --model; leave it out.")
+        return kind.load(model, device=None if device == "auto" else device)
+    made = kind(**given, device=device, progress=True)
+    try:
+        return made.fit(data, labels)
+    except KeyboardInterrupt as stopped:
+        if options["save"] is None or not hasattr(made, "model_"):
+            raise
+        made.save(options["save"])
+        raise KeyboardInterrupt(f"{stopped}; the best model so far is in {options['save']}") from None
+
+
+def without_extra_columns(frame: "pd.DataFrame", estimator: Any, *used: str | None) -> "pd.DataFrame":
+    """Drop columns of numbers that a loaded model does not use, and print their names."""
+    import pandas as pd
+
+    if estimator.values is not None:
+        # it was fitted with the names of its columns, and reads no others
+        return frame
+    known = {*estimator.columns_, estimator.id, estimator.time, getattr(estimator, "time_", None), *used}
+    extra = [name for name in frame if name not in known and pd.api.types.is_numeric_dtype(frame[name])]
+    if extra:
+        typer.echo(f"not used, because the model has no such column: {', '.join(map(str, extra))}")
+    return frame.drop(columns=extra)
+
+
+def write_table(frame: "pd.DataFrame", path: Path) -> Path:
+    """Write a frame to a comma-separated file."""
+    from toa._files import write_atomically
+
+    write_atomically(path, frame.to_csv(index=False).encode())
+    return path

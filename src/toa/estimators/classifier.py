@@ -23,6 +23,7 @@ from toa.estimators.sizes import choose_case_batch, choose_classifier, choose_ep
 from toa.tasks.base import TASKS, TaskData, check_sample
 from toa.tasks.classify import classify
 from toa.tasks.distributed import resolve_device
+from toa.tasks.training import TrainingStopped
 
 # fewer held-out cases are too few to select an epoch
 _LEAST_HELD = 4
@@ -194,7 +195,15 @@ class Classifier(ClassifierMixin, Estimator):  # type: ignore[misc]
         self.scaler_ = fit_scaler([panel.values[index] for index in kept], "X")
         data = self._data(self._to_cases(panel, codes, kept), self._to_cases(panel, codes, held) if held else None)
         batch_size = choose_case_batch(self.batch_size, len(kept))
-        best = self._fit_model(data, epochs=choose_epochs(self.epochs, len(kept), batch_size), batch_size=batch_size)
+        epochs = choose_epochs(self.epochs, len(kept), batch_size)
+        self.validation_: float | None = None
+        try:
+            best = self._fit_model(data, epochs=epochs, batch_size=batch_size)
+        except TrainingStopped as stopped:
+            # keeps the best model so far, which the caller may save
+            if stopped.model is not None:
+                self.model_, self.validation_ = stopped.model.eval(), 1.0 - stopped.best
+            raise
         self.validation_ = None if best is None else 1.0 - best
 
     def _fields(self) -> dict[str, Any]:

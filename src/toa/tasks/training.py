@@ -57,7 +57,16 @@ class TrainingState:
 
 
 class TrainingStopped(KeyboardInterrupt):
-    """Training was stopped by a signal and has saved a checkpoint."""
+    """Training was stopped by a signal and has saved a checkpoint.
+
+    Attributes:
+        model: The model with its best weights so far; None before the first validation.
+        best: Its validation loss.
+    """
+
+    def __init__(self, message: str = "", model: nn.Module | None = None, best: float = math.inf) -> None:
+        super().__init__(message)
+        self.model, self.best = model, best
 
 
 def train(
@@ -206,7 +215,11 @@ class _Run:
                 self._save()
             if halt:
                 self.fabric.barrier()
-                raise TrainingStopped(f"stopped after {self.state.step} of {self.total} steps")
+                message = f"stopped after {self.state.step} of {self.total} steps"
+                if self.state.best is None:
+                    raise TrainingStopped(message)
+                self.model.load_state_dict(self.best_weights)
+                raise TrainingStopped(message, self.model, self.state.best)
         if self.best_weights:
             self.model.load_state_dict(self.best_weights)
 
