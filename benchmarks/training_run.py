@@ -27,7 +27,7 @@ from typing import Any
 
 from toa._console import make_table
 from toa.data import DATASETS
-from toa.data.location import locate
+from toa.data.files import locate
 from toa.experiments import run_task
 from toa.tasks.distributed import resolve_device
 from toa_bench.efficiency import row_config

@@ -13,7 +13,7 @@ def true_file(home):
 @pytest.fixture
 def web(true_file, monkeypatch):
     # bytes since the last full piece are lost when a connection breaks
-    monkeypatch.setattr("toa.data.download._CHUNK", 100)
+    monkeypatch.setattr("toa.data.files._CHUNK", 100)
     with serve(Web(true_file.read_bytes())) as web:
         yield web
 

@@ -19,21 +19,20 @@ from toa.data.classification import (
     locate_classification,
 )
 from toa.data.collections import COLLECTIONS, Collection, CollectionSpec, load_collection, read_tsf
-from toa.data.download import fetch
-from toa.data.forecast import ForecastData, load_forecast
-from toa.data.frequency import mark_names, time_marks
-from toa.data.location import (
+from toa.data.files import (
     ChecksumError,
     DatasetNotFoundError,
     checksum,
     current_checksum,
     data_folders,
+    fetch,
     locate,
     verify,
 )
+from toa.data.forecast import ForecastData, load_forecast
+from toa.data.frequency import mark_names, time_marks
 from toa.data.panel import Panel
-from toa.data.scaling import StandardScaler
-from toa.data.splits import SPLIT_RULES, Segment, Split, split_rows
+from toa.data.splits import SPLIT_RULES, Segment, Split, StandardScaler, split_rows
 from toa.data.synthetic import REGIMES, DemixingBatch, HarmonicDemixing
 from toa.data.tables import read_csv_series, read_dataset, read_labels, read_ts, read_values
 from toa.data.windows import SeriesWindows, WindowBatch, Windows, open_mapped, place_series, write_mapped

@@ -14,9 +14,9 @@ from jaxtyping import Bool, Float, Float64
 from torch import Tensor
 
 from toa.data.catalogue import ANOMALY_SETS, AnomalyFiles, AnomalySpec
-from toa.data.location import DatasetNotFoundError, checksum, joint_checksum, locate
-from toa.data.location import verify as verify_file
-from toa.data.scaling import StandardScaler
+from toa.data.files import DatasetNotFoundError, checksum, joint_checksum, locate
+from toa.data.files import verify as verify_file
+from toa.data.splits import StandardScaler
 from toa.data.tables import read_labels, read_values
 
 

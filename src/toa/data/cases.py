@@ -15,7 +15,7 @@ from torch import Tensor
 
 from toa._checks import check_fraction
 from toa.data.panel import Values
-from toa.data.scaling import StandardScaler
+from toa.data.splits import StandardScaler
 from toa.data.windows import epoch_order
 
 # the rule of `hold_out`, as records state it

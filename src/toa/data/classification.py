@@ -27,9 +27,9 @@ from toa.data.cases import (
     standardise_as_peers,
 )
 from toa.data.catalogue import CLASSIFICATION_SETS, UEA_ARCHIVE, ClassificationSpec
-from toa.data.location import DatasetNotFoundError, checksum, data_folders, find_file, joint_checksum
+from toa.data.files import DatasetNotFoundError, checksum, data_folders, find_file, joint_checksum
 from toa.data.panel import Panel
-from toa.data.scaling import StandardScaler
+from toa.data.splits import StandardScaler
 from toa.data.tables import read_ts
 
 Evaluation = Literal["strict", "folds", "tslib-uea"]

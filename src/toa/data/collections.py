@@ -17,8 +17,8 @@ import pandas as pd
 from toa._checks import check_at_least, check_choice
 from toa._registry import Registry
 from toa.data.catalogue import FileSpec, read_entries
+from toa.data.files import locate, verify
 from toa.data.frequency import make_times
-from toa.data.location import locate, verify
 from toa.data.panel import Id, Panel, Values
 from toa.data.tables import read_table, text_lines
 

@@ -4,13 +4,16 @@ A .ts file, the format of the UEA archive, holds labelled cases. aeon reads it t
 differ in length, as in CharacterTrajectories, and returns no cases for a web page that a server sent instead.
 """
 
+import gzip
 import io
 import warnings
 import zipfile
 import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import zip_longest
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -18,10 +21,26 @@ from jaxtyping import Bool, Float64
 
 from toa._checks import check_choice
 from toa.data.catalogue import DatasetSpec
-from toa.data.location import open_unpacked
 from toa.data.panel import FILLS, Panel, describe_columns, make_panel, parse_dates, to_numbers
 
 _ARRAY_SUFFIXES = (".npy", ".csv", ".txt")
+
+
+@contextmanager
+def open_unpacked(path: Path) -> Iterator[io.BufferedReader]:
+    """Open a file for reading and unpack it if its name ends in .gz.
+
+    Raises:
+        ValueError: If the gzip data are damaged.
+    """
+    opened: Any = gzip.open if path.suffix == ".gz" else open
+    try:
+        with opened(path, "rb") as file:
+            yield file
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise ValueError(
+            f"{path} must be complete gzip data, got damaged data ({error}); delete the file and get it again."
+        ) from error
 
 
 def read_csv_series(

@@ -17,7 +17,7 @@ from toa._checks import check_at_least, check_fraction
 from toa.data.cases import Cases, fit_scaler, hold_out, pad_cases
 from toa.data.frames import check_results, read_cases, to_native, with_labels
 from toa.data.panel import Panel
-from toa.data.scaling import StandardScaler
+from toa.data.splits import StandardScaler
 from toa.estimators.base import Estimator
 from toa.estimators.sizes import choose_case_batch, choose_classifier, choose_epochs
 from toa.tasks.base import TASKS, TaskData, check_sample

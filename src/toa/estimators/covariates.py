@@ -14,7 +14,7 @@ from jaxtyping import Float64
 from toa.data.frames import read_panel
 from toa.data.frequency import calendar_of, mark_names, time_marks
 from toa.data.panel import Panel
-from toa.data.scaling import StandardScaler
+from toa.data.splits import StandardScaler
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

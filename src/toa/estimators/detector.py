@@ -17,7 +17,7 @@ from toa._checks import check_fraction
 from toa.data.frames import check_results, columns_by_row, match_panel, read_panel, to_native
 from toa.data.frequency import continue_times
 from toa.data.panel import Id, Missing, Panel, Values
-from toa.data.scaling import StandardScaler
+from toa.data.splits import StandardScaler
 from toa.data.windows import SeriesWindows
 from toa.estimators.base import Estimator, sample_rows
 from toa.estimators.sizes import choose_epochs, choose_reconstructor, choose_stride, choose_window

@@ -17,7 +17,7 @@ import toa
 from toa._checks import check_at_least, check_choice
 from toa.data.frames import check_results, match_panel, read_panel
 from toa.data.panel import Panel
-from toa.data.scaling import StandardScaler
+from toa.data.splits import StandardScaler
 from toa.data.windows import Windows, place_series, window_starts
 from toa.estimators.backtest import Backtest, first_tested, forecast_names, measure, write_forecast
 from toa.estimators.base import Estimator, attention_spec, sample_rows
