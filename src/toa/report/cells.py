@@ -225,18 +225,24 @@ def _other_job(cell: Cell, protocol: str) -> Job | None:
         return None
 
 
-def departure(run: Run) -> str:
-    """Why a run belongs to no cell: the settings that differ from its protocol, if they can be found."""
-    record, config = run.record, run.record["config"]
+def protocol_setting(run: Run) -> Setting | None:
+    """The setting that a run of this data set, model and attention has in its protocol; None if it has no such run."""
+    config = run.record["config"]
     attention = config.get("attention") or {}
     variant = f"{attention.get('name', '')}{'-nosor' if attention.get('sor') is False else ''}"
+    names = config.get("dataset"), config.get("horizon"), config.get("backbone")
     try:
-        job = protocol_job(
-            record["task"], config["protocol"], config["dataset"], config.get("horizon"), config["backbone"], variant
-        )
+        return _job_setting(protocol_job(run.record["task"], config["protocol"], *names, variant))
     except (ValueError, KeyError):
+        return None
+
+
+def departure(run: Run) -> str:
+    """Why a run belongs to no cell: the settings that differ from its protocol, if they can be found."""
+    config, setting = run.record["config"], protocol_setting(run)
+    if setting is None:
         return "the paper has no such run"
-    expected, ours = _flat(json.loads(_job_setting(job)[1])), _flat(config)
+    expected, ours = _flat(json.loads(setting[1])), _flat(config)
     names = [name for name in expected | ours if name != "seed" and expected.get(name) != ours.get(name)]
     if not names:
         return f"no table of the paper has this run of {config['protocol']}"

@@ -19,7 +19,9 @@ from toa.tasks import TASKS
 # records of a hyperparameter search do not count as runs of a protocol, even with the protocol's settings
 SEARCH = "search.jsonl"
 # JSON files beside records that are not records
-_OTHERS = (CLAIM, OPERATORS_FILE, "efficiency.json", "trials.jsonl")
+_OTHERS = (CLAIM, OPERATORS_FILE, "efficiency.json")
+# trials of a search have no test error
+_TRIALS = "trials.jsonl"
 
 # task and config without the seed
 Setting = tuple[str, str]
@@ -121,7 +123,7 @@ def read_evidence(paths: Iterable[Path]) -> Evidence:
         files = [path]
         if path.is_dir():
             found = sorted([*path.rglob("*.json"), *path.rglob("*.jsonl")])
-            files = [file for file in found if file.name not in _OTHERS]
+            files = [file for file in found if file.name not in _OTHERS and not file.name.endswith(_TRIALS)]
         for file in files:
             reader.read(file, named=not path.is_dir())
     return reader.evidence()

@@ -28,8 +28,8 @@ async function unpack(text) {
 
 // ---- sortable tables -------------------------------------------------------------------------------------------
 
-// a column: {title, key(row) to sort by, cell(row) to show, and classes: right, wrap, wide (not on a phone)}
-const classes = (column) => ["right", "wrap", "wide"].filter((name) => column[name]).join(" ") || null;
+// a column: {title, key(row) to sort by, cell(row) to show, and classes: right, wrap}
+const classes = (column) => ["right", "wrap"].filter((name) => column[name]).join(" ") || null;
 
 function sortable(place, columns, rows, caption) {
   const state = { column: -1, down: false };
@@ -62,7 +62,7 @@ function sortable(place, columns, rows, caption) {
     }
     body.replaceChildren(...shown.map((row) =>
       make("tr", {}, ...columns.map((column) =>
-        make("td", { class: classes(column) }, column.cell(row))))));
+        make("td", { class: classes(column), "data-title": column.title }, column.cell(row))))));
   }
 
   draw();
@@ -79,13 +79,13 @@ const number = (title, key, digits, more = {}) => ({
   ...more,
 });
 
-// a table of strings; the first column is aligned left
-function plain(rows, caption) {
-  const [head, ...body] = rows;
-  const right = (index) => (index ? "right" : null);
-  return make("div", { class: "scroll" }, make("table", { "aria-label": caption },
-    make("thead", {}, make("tr", {}, ...head.map((cell, i) => make("th", { scope: "col", class: right(i) }, cell)))),
-    make("tbody", {}, ...body.map((row) => make("tr", {}, ...row.map((cell, i) => make("td", { class: right(i) }, cell)))))));
+// a table of strings, sorted as numbers where they begin with one; the first columns are aligned left
+function plain(place, [head, ...body], caption, left = 1) {
+  const key = (cell) => (cell === "" || cell === "-" ? null : Number.isNaN(parseFloat(cell)) ? cell : parseFloat(cell));
+  sortable(place, head.map((title, i) => ({
+    title, right: i >= left, key: (row) => (i < left ? row[i] : key(row[i])), cell: (row) => row[i],
+  })), body, caption);
+  return place;
 }
 
 // ---- curves -----------------------------------------------------------------------------------------------------
@@ -223,12 +223,12 @@ const FILTERS = [["task", "Task"], ["table", "Table"], ["backbone", "Backbone"],
 function numbers(data) {
   const lines = data.lines.map((line, index) => ({ ...line, index }));
   const columns = [
-    { title: "data", key: (line) => line.data, cell: (line) =>
-      make("span", {}, line.data, make("small", { class: "phone" }, [line.backbone, line.metric].filter(Boolean).join(", "))) },
-    text("backbone", "backbone", { wide: true }), text("attention", "attention"), text("metric", "metric", { wide: true }),
+    text("data", "data"), text("backbone", "backbone"), text("attention", "attention"), text("metric", "metric"),
     { title: "published", right: true, key: (line) => (line.published ? Number(line.published) : null), cell: (line) => line.published },
     { title: "ours", right: true, key: (line) => line.mean, cell: (line) => ours(line, line.index) },
     { title: "difference", right: true, key: (line) => line.difference, cell: difference },
+    { title: "M = 0", right: true, key: (line) => line.without_operators, cell: (line) =>
+      (line.without_operators === null ? "" : `${signed(line.without_operators, 1)} %`) },
     number("seeds", "seeds", null), text("protocol", "protocol"), text("table", "table"), text("reason", "reason", { wrap: true }),
   ];
   const table = sortable($("numbers-table"), columns, lines, "Every number");
@@ -247,7 +247,8 @@ function numbers(data) {
   function refresh() {
     const kept = lines.filter((line) => FILTERS.every(([key]) => !chosen[key].value || line[key] === chosen[key].value));
     table.show(kept);
-    $("count").textContent = `${kept.length.toLocaleString("en")} of ${lines.length.toLocaleString("en")} numbers`;
+    const [shown, all, extra] = [kept, lines, lines.filter((line) => line.extra)].map((one) => one.length.toLocaleString("en"));
+    $("count").textContent = `${shown} of ${all} numbers${extra === "0" ? "" : `; ${extra} of them are further measurements of a published number, under another protocol or other rules`}`;
   }
   refresh();
 }
@@ -265,7 +266,7 @@ function ranksTable(data) {
 
 function contests(data) {
   const parts = data.contests.map((contest) => make("section", { class: "contest" }, make("h3", {}, contest.title),
-    contest.table.length ? plain(contest.table, contest.title) : null,
+    contest.table.length ? plain(make("div", { class: "scroll" }), contest.table, contest.title) : null,
     contest.diagram ? make("img", { class: "diagram", alt: `Critical-difference diagram: ${contest.title}`, src: `data:image/svg+xml;base64,${contest.diagram}` }) : null,
     make("p", { class: "note" }, contest.notes.join(" "))));
   $("contests").replaceChildren(...(parts.length ? parts : [make("p", { class: "note" }, "Nothing measured yet can be tested.")]));
@@ -279,9 +280,12 @@ function follow(data) {
 
 unpack($("data").textContent).then((data) => {
   $("headline").textContent = data.headline;
-  sortable($("summary-table"), data.summary[0].map((title, i) => ({
-    title, right: i > 0, key: (row) => (i && row[i] !== "" && !Number.isNaN(parseFloat(row[i])) ? parseFloat(row[i]) : row[i] || null), cell: (row) => row[i],
-  })), data.summary.slice(1), "Status of each table");
+  plain($("summary-table"), data.summary, "Status of each table");
+  $("gains").replaceChildren(...data.gains.map((words) => make("li", {}, words)));
+  if (data.recipes.length) {
+    plain($("recipes-table"), data.recipes[0], "Recipes side by side", 2);
+    plain($("ablation-table"), data.recipes[1], "SOR and operators under toa", 3);
+  } else $("recipes").hidden = true;
   ranksTable(data);
   contests(data);
   numbers(data);

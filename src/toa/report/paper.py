@@ -1,7 +1,7 @@
 """The comparison with the paper: our numbers, ranks, significance tests and operators."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,6 +14,7 @@ from toa.report.cells import Entry, decimals, paper_entries
 from toa.report.evidence import Evidence, Run, read_evidence
 from toa.report.figures import svg_text
 from toa.report.operators import OPERATORS_FILE, Pictures, pictures_of, read_pictures
+from toa.report.recipes import RecipeCell, recipe_cells
 from toa.report.statistics import (
     Row,
     Scores,
@@ -40,17 +41,19 @@ RANKED = {
 # ranked tables that are means over other tables are not tested
 _TESTED = ("forecast-full", "pems-full", "classification", "anomaly", "sor-ablation-full")
 _NO_SOR = "-nosor"
+Ties = Literal["average", "min"]
 # base64 characters of operators on a page; one model has about ten thousand
 _MAX_CHARACTERS = 350_000
 
 
 @dataclass(frozen=True, slots=True)
 class RankRow:
-    """Average rank and top-1 count of a variant, computed as in the paper.
+    """Average rank and top-1 count of a variant.
 
-    Numbers are ranked as printed, so equal printed numbers tie. Ties share the best rank, in classification the mean
-    rank; every tied best counts as top-1. This reproduces all ranks that the paper prints, except for one tie in the
-    SOR ablation (ETTm1, horizon 96, TOA-Gated).
+    The ranks over all blocks are computed as in the paper: from printed numbers, where equal numbers share the best
+    rank, in classification the mean rank. This reproduces all ranks that the paper prints, except for one tie in the
+    SOR ablation (ETTm1, horizon 96, TOA-Gated). Over the shared blocks ties share the mean rank and our numbers are
+    not rounded, as in the critical-difference diagrams. Every tied best counts as top-1, in numbers as printed.
 
     Attributes:
         blocks: Number of data sets and horizons of the table.
@@ -93,26 +96,33 @@ def _rows(table: str, backbone: str, blocks: list[dict[str, Entry]]) -> list[Ran
     variants = list(dict.fromkeys(variant for block in blocks for variant in block))
     complete = [[block[variant] for variant in variants] for block in blocks if len(block) == len(variants)]
     shared = [block for block in complete if all(entry.mean is not None for entry in block)]
-    published = _standings(table, [[entry.number.value for entry in block] for block in complete], complete)
-    same = _standings(table, [[entry.number.value for entry in block] for block in shared], shared)
-    ours = _standings(table, [[entry.mean for entry in block] for block in shared], shared)
-    nothing = [(None, None)] * len(variants)
+    metric = RANKED[table]
+    ties: Ties = "average" if table == "classification" else "min"
+    standings = [
+        _standings(metric, complete, lambda entry: entry.number.value, ties),
+        _standings(metric, shared, lambda entry: entry.number.value, "average"),
+        _standings(metric, shared, lambda entry: entry.mean, "average"),
+    ]
+    columns = [found or [(None, None)] * len(variants) for found in standings]
     return [
-        RankRow(table, backbone, variant, len(complete), len(shared), *standings[0], *standings[1], *standings[2])
-        for variant, *standings in zip(variants, published, same or nothing, ours or nothing, strict=True)
+        RankRow(table, backbone, variant, len(complete), len(shared), *all_blocks, *same, *ours)
+        for variant, all_blocks, same, ours in zip(variants, *columns, strict=True)
     ]
 
 
-def _standings(table: str, values: list[list[Any]], blocks: Sequence[Sequence[Entry]]) -> list[tuple[Any, Any]]:
+def _standings(
+    metric: str, blocks: Sequence[Sequence[Entry]], value: Callable[[Entry], float | None], ties: Ties
+) -> list[tuple[Any, Any]]:
     """Average rank and top-1 count of each variant; empty without blocks."""
-    ties: Literal["average", "min"] = "average" if table == "classification" else "min"
-    ranks = []
-    for row, block in zip(values, blocks, strict=True):
+    ranks, firsts = [], []
+    for block in blocks:
+        row = [value(entry) for entry in block]
+        ranks.append(rank_scores(row, metric, ties=ties).tolist())
         digits = max(decimals(entry.number.text) for entry in block)
-        ranks.append(rank_scores(row, RANKED[table], digits=digits, ties=ties).tolist())
+        firsts.append(rank_scores(row, metric, digits=digits, ties="min") == 1)
     return [
-        (fmean(column), sum(rank == min(block) for rank, block in zip(column, ranks, strict=True)))
-        for column in zip(*ranks, strict=True)
+        (fmean(column), sum(map(bool, first)))
+        for column, first in zip(zip(*ranks, strict=True), zip(*firsts, strict=True), strict=True)
     ]
 
 
@@ -189,6 +199,7 @@ class PaperReport:
         evidence: Records, and what does not count.
         entries: Every published number, with ours.
         ranks: Average ranks and top-1 counts.
+        recipes: Cells that were run under the protocol `toa`.
         contests: Significance tests.
         operators: Pictures of operators of some models.
         remarks: What was left out of the operators.
@@ -197,6 +208,7 @@ class PaperReport:
     evidence: Evidence
     entries: tuple[Entry, ...]
     ranks: tuple[RankRow, ...]
+    recipes: tuple[RecipeCell, ...]
     contests: tuple[Contest, ...]
     operators: tuple[Pictures, ...]
     remarks: tuple[str, ...]
@@ -205,6 +217,7 @@ class PaperReport:
     def others(self) -> list[Run]:
         """Runs that belong to no number of the paper."""
         counted = {run.where for entry in self.entries for run in entry.runs}
+        counted |= {run.where for cell in self.recipes for runs in cell.runs.values() for run in runs}
         return [run for run in self.evidence.runs if run.where not in counted]
 
 
@@ -229,6 +242,7 @@ def make_report(
         evidence=evidence,
         entries=tuple(entries),
         ranks=tuple(rank_rows(entries)),
+        recipes=tuple(recipe_cells(evidence)),
         contests=tuple(contests(entries)),
         operators=tuple(operators),
         remarks=tuple(remarks),

@@ -18,6 +18,7 @@ from toa.report.evidence import Run
 from toa.report.operators import model_label
 from toa.report.paper import PaperReport
 from toa.report.paper_text import full_text, left_out, our_text, status_table, summary
+from toa.report.recipes import ablation_table, contribution, recipe_notes, recipe_table
 from toa.report.statistics import lower_is_better
 from toa.tasks.diagnostics import describe_operators
 
@@ -52,6 +53,8 @@ def page_data(report: PaperReport, out: Path) -> Data:
     return {
         "headline": summary(report)[0],
         "summary": status_table(report),
+        "recipes": [recipe_table(report.recipes), ablation_table(report.recipes)] if report.recipes else [],
+        "gains": recipe_notes(report.recipes),
         "ranks": [asdict(row) for row in report.ranks],
         "contests": [
             {
@@ -100,6 +103,7 @@ def _line(entry: Entry, records: list[int]) -> Data:
         "read": entry.metric,
         "higher": not lower_is_better(number.metric),
         "protocol": entry.protocol,
+        "extra": not entry.own,
         "published": number.text if entry.comparable else "",
         "digits": decimals(number.text) + 1,
         "text": our_text(entry),
@@ -107,6 +111,7 @@ def _line(entry: Entry, records: list[int]) -> Data:
         "difference": _rounded(entry.difference),
         "values": [[seed, _rounded(value)] for seed, value in entry.values.items()],
         "seeds": len(entry.values) or None,
+        "without_operators": _rounded(contribution(entry.runs), 3),
         "status": entry.status,
         "reason": entry.reason,
         "records": records,

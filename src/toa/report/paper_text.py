@@ -7,6 +7,7 @@ from statistics import median
 from toa.experiments.paper.tables import TABLES
 from toa.report.cells import STATUSES, Entry, decimals, departure
 from toa.report.paper import PaperReport, RankRow
+from toa.report.recipes import ablation_table, recipe_notes, recipe_table
 from toa.report.statistics import lower_is_better
 from toa.report.tables import Table, markdown_table
 
@@ -15,10 +16,22 @@ _READING = (
     "and our difference from it; `-` is not measured, for the reasons given below each table.",
     "- A record counts for a cell if its config equals the protocol of the cell except for the seed. The page "
     "`index.html` beside this file links every number to its records and their commands.",
-    "- Ranks use numbers rounded as the paper prints them; equal numbers share the best rank, in classification the "
-    "mean of their ranks, and each counts as top-1.",
+    "- Our ranks, and the paper's over the same data, are those of the critical-difference diagrams: ties share the "
+    "mean of their ranks. The paper's ranks over all data are computed as it does: equal printed numbers share the "
+    "best rank, in classification the mean. Each number that is best as printed counts as top-1.",
     "- Tests treat each data set and horizon as one observation, as the paper's ranks do; horizons of one data set are "
     "not independent, so p is smaller than it should be.",
+)
+# what the tables of `toa.report.recipes` show
+_SIDE_BY_SIDE = (
+    "The paper, its settings (`toa-paper`) and our recipe (`toa`) side by side, each with its own softmax. Test MSE or "
+    "accuracy, mean over seeds; TOA is the variant with the best validation error. `results/search` has the search "
+    "behind the recipe and the comparison with other signed attentions."
+)
+_ABLATION = (
+    "The chosen TOA under `toa`, and its change when it is trained without SOR. M = 0: rise of the validation error "
+    "when the operators of the trained model are set to the identity; if they start as filters, this includes the "
+    "start."
 )
 
 
@@ -28,21 +41,38 @@ def summary(report: PaperReport) -> list[str]:
     measured = sum(entry.status == "measured" for entry in own)
     runs = {run.where for entry in report.entries for run in entry.runs}
     lines = [
-        f"{measured:,} of {len(own):,} published numbers are measured here, from {len(runs):,} records. Means over "
-        "seeds; the median difference is relative to the published number, negative if ours is lower.",
+        f"{measured:,} of {len(own):,} published numbers are measured here, from {len(runs):,} records. {_gaps(own)}"
+        "Means over seeds; the median difference is relative to the published number, negative if ours is lower.",
         "",
         *markdown_table(status_table(report)),
         "",
     ]
+    if gains := recipe_notes(report.recipes):
+        lines += ["Under our own recipe, the protocol `toa`, with softmax tuned by the same number of trials:", ""]
+        lines += [*(f"- {note}" for note in gains), ""]
     if ranked := [row for row in report.ranks if row.shared]:
         lines += [
-            "Average rank and number of first places, computed as in the paper, over data sets and horizons for which "
-            "every attention of a backbone was measured:",
+            "Average rank and number of first places, over data sets and horizons for which every attention of a "
+            "backbone was measured:",
             "",
             *markdown_table(rank_table(ranked)),
             "",
         ]
     return lines
+
+
+def _gaps(entries: Sequence[Entry]) -> str:
+    """A sentence about the numbers that are not measured; "" if there are none."""
+    words = {
+        "no data": "need data that are not here",
+        "not run": "were not run",
+        "partial": "are means of which a part was not run",
+        "no settings": "have no settings in the paper",
+        "failed": "failed",
+    }
+    counts = {status: sum(entry.status == status for entry in entries) for status in words}
+    parts = [f"{count:,} {words[status]}" for status, count in counts.items() if count]
+    return f"Of the others, {', '.join(parts)}. " if parts else ""
 
 
 def status_table(report: PaperReport) -> Table:
@@ -75,6 +105,10 @@ def rank_table(rows: Iterable[RankRow]) -> Table:
 def full_text(report: PaperReport) -> list[str]:
     """The complete comparison."""
     lines = ["# The paper, reproduced", "", *summary(report), "## Reading", "", *_READING, ""]
+    if report.recipes:
+        lines += ["## Recipes side by side", "", _SIDE_BY_SIDE, ""]
+        lines += [*markdown_table(recipe_table(report.recipes), left=2), "", _ABLATION, ""]
+        lines += [*markdown_table(ablation_table(report.recipes), left=3), ""]
     for name, group in _by_table(report.entries):
         lines += [f"## {name}: {TABLES[name].about}", ""]
         panels: dict[tuple[str, str, str], list[Entry]] = {}

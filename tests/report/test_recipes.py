@@ -1,0 +1,127 @@
+"""Published, `toa-paper` and `toa` side by side, from records made without a run, and in the stored report."""
+
+import json
+from dataclasses import replace
+from statistics import fmean
+from typing import Any
+
+import pytest
+
+from tests.report.paper_cases import read_page, record_of, write_lines
+from tests.support import ROOT
+from toa.experiments.paper.tables import protocol_job
+from toa.experiments.run import Job
+from toa.report.evidence import read_evidence
+from toa.report.recipes import ablation_table, recipe_cells, recipe_notes, recipe_table
+
+# test and validation error of each protocol and variant
+ERRORS = {
+    ("toa-paper", "softmax"): (0.30, 0.40),
+    ("toa-paper", "toa-relu"): (0.24, 0.42),
+    ("toa-paper", "toa-softmax"): (0.27, 0.39),
+    ("toa", "softmax"): (0.25, 0.38),
+    ("toa", "toa-softmax"): (0.20, 0.35),
+    ("toa", "toa-softmax-nosor"): (0.21, 0.36),
+}
+
+
+def percent(value: float) -> str:
+    return f"{100 * value:+.1f} %".replace("-0.0", "+0.0")
+
+
+def records() -> list[dict[str, Any]]:
+    found = []
+    for (protocol, variant), (test, validation) in ERRORS.items():
+        job = protocol_job("forecast", protocol, "ETTm1", 96, "itransformer", variant)
+        for seed in (2024, 2025):
+            operators = {"contributions": {"operators": 0.01 * (seed - 2022)}}
+            metrics = {"mse": test, "val_mse": validation}
+            found.append(record_of(job, metrics, seed=seed, operators=operators))
+    return found
+
+
+@pytest.fixture
+def cells(tmp_path):
+    return recipe_cells(read_evidence([write_lines(tmp_path / "runs.jsonl", records())]))
+
+
+def test_validation_chooses_the_variant_that_stands_beside_softmax(cells):
+    (cell,) = cells
+    assert (cell.chosen("toa-paper"), cell.chosen("toa")) == ("toa-softmax", "toa-softmax")
+    _, row = recipe_table(cells)
+    published = ("0.347", "0.333")
+    paper, ours = ("0.3000", "0.2700", "-10.0 %"), ("0.2500", "0.2000", "-20.0 %")
+    assert row == ("itransformer", "ETTm1 96", *published, *paper, *ours)
+
+
+def test_the_ablation_shows_sor_and_the_operators(cells):
+    _, row = ablation_table(cells)
+    # 2 and 3 % in the two seeds
+    assert row == ("itransformer", "ETTm1 96", "TOA-Softmax", "0.2000", "+5.0 %", "+2.5 %", "+2.5 %")
+    assert recipe_notes(cells) == [
+        "itransformer: TOA is better than softmax in 1 of 1 cells, -20.0 % in the mean, -20.0 % in the worst. With SOR "
+        "it is better than without in 1 of 1 cells."
+    ]
+
+
+def test_a_run_with_other_settings_is_not_in_a_cell(tmp_path):
+    config = replace(protocol_job("forecast", "toa", "ETTm1", 96, "itransformer", "softmax").config, batch_size=7)
+    other = record_of(Job(config=config, label="other"), {"mse": 9.0, "val_mse": 9.0})
+    evidence = read_evidence([write_lines(tmp_path / "runs.jsonl", [*records(), other])])
+    (cell,) = recipe_cells(evidence)
+    assert len(evidence.runs) == len(records()) + 1
+    assert cell.mean("toa", "softmax") == pytest.approx(0.25)
+
+
+def test_the_stored_report_has_the_recipes_of_its_records():
+    lines = (ROOT / "results" / "forecasting" / "toa.jsonl").read_text(encoding="utf-8").splitlines()
+    stored: dict[tuple[str, str, str, bool | None], list[dict[str, Any]]] = {}
+    for record in map(json.loads, lines):
+        config = record["config"]
+        attention = config["attention"]
+        key = (config["backbone"], f"{config['dataset']} {config['horizon']}", attention["name"], attention["sor"])
+        stored.setdefault(key, []).append(record)
+    page = read_page(ROOT / "results" / "report" / "index.html")
+    (head, *rows), (_, *ablations) = page["recipes"]
+    assert len(rows) == len({key[:2] for key in stored})
+    text = (ROOT / "results" / "report" / "report.md").read_text(encoding="utf-8")
+    for row in rows:
+        softmax, toa = (stored[row[0], row[1], *name] for name in (("softmax", None), ("toa-softmax", True)))
+        errors = [fmean(record["metrics"]["mse"] for record in group) for group in (softmax, toa)]
+        shown = [f"{error:.4f}" for error in errors] + [percent(errors[1] / errors[0] - 1)]
+        assert row[head.index("toa softmax") :] == shown
+        assert f"| {' | '.join(row)} |" in text
+    for row in ablations:
+        toa, left = (stored.get((row[0], row[1], "toa-softmax", sor), []) for sor in (True, False))
+        errors = [fmean(record["metrics"]["mse"] for record in group) for group in (toa, left) if group]
+        rises = [fmean(r["operators"]["contributions"]["operators"] for r in group) for group in (toa, left) if group]
+        assert row[4] == (percent(errors[1] / errors[0] - 1) if left else "")
+        assert [cell for cell in row[5:] if cell] == [percent(rise) for rise in rises]
+        assert f"| {' | '.join(row)} |" in text
+
+
+def test_the_stored_report_shows_what_operators_contribute_in_every_cell_with_diagnostics():
+    page = read_page(ROOT / "results" / "report" / "index.html")
+    shown = [line for line in page["lines"] if line["without_operators"] is not None]
+    assert shown
+    assert all(line["attention"].startswith("toa-") for line in shown)
+    for line in page["lines"]:
+        stated = [page["records"][place]["operators"] for place in line["records"]]
+        assert (line["without_operators"] is not None) == any(stated)
+
+
+def test_ranks_of_the_stored_report_are_those_of_its_diagrams():
+    page = read_page(ROOT / "results" / "report" / "index.html")
+    compared = 0
+    for contest in page["contests"]:
+        table, backbone, rest = contest["title"].split(", ", 2)
+        own = {row["variant"].replace("-nosor", "-no-sor").replace("-dplr", ""): row for row in page["ranks"]
+               if (row["table"], row["backbone"]) == (table, backbone)}  # fmt: skip
+        if not contest["table"] or not rest.startswith("toa-paper") or "strict" in rest or table == "sor-ablation-full":
+            continue
+        for system, _, rank, *_ in contest["table"][1:]:
+            row = own[system.removeprefix(f"{backbone}/")]
+            if f"over {row['shared']} data sets" in " ".join(contest["notes"]):
+                assert rank == f"{row['our_rank']:.2f}", (contest["title"], system)
+                compared += 1
+    assert compared >= 15
