@@ -1,0 +1,254 @@
+"""Ensemble: baselines and given forecasts, weighted by their errors at rolling origins.
+
+    plan = RollingOrigins.choose(lengths, horizon=24, share=0.125)
+    chosen = Ensemble.fit(series, plan, season=24, others={"toa": forecasts_at_the_origins})
+    chosen.weights                                       # {"linear 336": 0.6, "toa": 0.4}
+    chosen.predict(series, others={"toa": forecasts})    # (N, P)
+
+The weights are chosen for all series together: forecasts are added one by one, each time the one that lowers the mean
+error most. Errors are divided by the seasonal error of their series, as MASE does.
+
+Alphabet: N series, P horizon, K origins, W windows, one per origin and series that is long enough.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float64, Int64
+from torch import Tensor
+
+from toa.estimators.baselines import BASELINES, Baseline, LinearModel, align_histories
+from toa.tasks.forecast_scores import seasonal_error
+
+Series = Sequence[Float64[np.ndarray, " _"]]
+
+# windows to validate on: about this many are enough to choose weights, and fewer origins than this with many series
+_ENOUGH_WINDOWS, _FEWEST_ORIGINS = 400, 2
+# series to validate on, drawn at random from more
+_MOST_SERIES = 4_000
+# rows that methods of a single series read, and values that the linear models read in all
+_LOCAL_ROWS, _LINEAR_VALUES = 1_000, 30_000_000
+# linear models are fitted once if there are more origins
+_MOST_FITS = 3
+# forecasts that are averaged
+_MEMBERS = 20
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RollingOrigins:
+    """Windows to validate on: the forecast of `series` begins `back` rows before its end.
+
+    Attributes:
+        series: Index of the series of each window (W,).
+        back: Rows from the origin to the end of the series (W,), a multiple of the horizon.
+        horizon: Steps P.
+    """
+
+    series: Int64[np.ndarray, " w"]
+    back: Int64[np.ndarray, " w"]
+    horizon: int
+
+    @classmethod
+    def choose(cls, lengths: Sequence[int], *, horizon: int, share: float, seed: int = 2024) -> "RollingOrigins":
+        """Origins one horizon apart in the last `share` of each series, at least one with a value before it.
+
+        There are at least two origins per series, if it is long enough, and more for few series.
+        """
+        rows = np.asarray(lengths)
+        chosen = np.flatnonzero(rows > horizon)
+        if len(chosen) > _MOST_SERIES:
+            chosen = np.sort(np.random.default_rng(seed).choice(chosen, _MOST_SERIES, replace=False))
+        if not len(chosen):
+            return cls(series=np.array([], dtype=np.int64), back=np.array([], dtype=np.int64), horizon=horizon)
+        wanted = max(_FEWEST_ORIGINS, -(-_ENOUGH_WINDOWS // len(chosen)))
+        # half of a series is the least history of an origin beyond the first
+        most = np.maximum(1, np.minimum(rows // 2, np.maximum(_FEWEST_ORIGINS * horizon, rows * share)) // horizon)
+        pairs = [
+            (one, origin * horizon)
+            for origin in range(1, wanted + 1)
+            for one in chosen[origin <= most[chosen]]  # one origin after the other
+        ]
+        series, back = np.array(pairs, dtype=np.int64).T
+        return cls(series=series, back=back, horizon=horizon)
+
+    def __len__(self) -> int:
+        return len(self.series)
+
+    def actual(self, series: Series) -> Float64[np.ndarray, "w p"]:
+        """Values (W, P) after the origins."""
+        ends = [len(series[one]) - back for one, back in zip(self.series, self.back, strict=True)]
+        return np.stack(
+            [series[one][end : end + self.horizon] for one, end in zip(self.series, ends, strict=True)]
+        ).astype(np.float64)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ensemble:
+    """A weighted mean of forecasts.
+
+    Attributes:
+        season: Steps of a season.
+        horizon: Steps P.
+        weights: Weight per method; they sum to 1.
+        errors: Mean scaled error at the origins, of each method and of the "ensemble".
+        linear: The linear models with a weight.
+    """
+
+    season: int
+    horizon: int
+    weights: Mapping[str, float]
+    errors: Mapping[str, float]
+    linear: Mapping[str, LinearModel] = field(default_factory=dict)
+
+    @classmethod
+    def fit(
+        cls,
+        series: Series,
+        origins: RollingOrigins,
+        *,
+        season: int,
+        others: Mapping[str, Float64[np.ndarray, "w p"]] | None = None,
+        seed: int = 2024,
+    ) -> "Ensemble":
+        """Choose weights at the origins, then fit the linear models with a weight to all rows.
+
+        Args:
+            series: Values of each series.
+            origins: Windows to validate on; without any, the ensemble is the seasonal naive forecast.
+            season: Steps of a season; 1 for none.
+            others: Forecasts at the origins by other models, which have not seen the rows after them.
+            seed: Seed of the windows that linear models are fitted to.
+        """
+        horizon = origins.horizon
+        if not len(origins):
+            return cls(season=season, horizon=horizon, weights={"seasonal naive": 1.0}, errors={})
+        found = _validate(series, origins, season, seed) | dict(others or {})
+        scale = series_scale(series, season)[origins.series]
+        weights, errors = choose_weights(found, origins.actual(series), scale)
+        fit = partial(_fit_linear, _aligned(series, None), season, horizon, seed=seed)
+        linear = {name: model for name in weights if name.startswith("linear") and (model := fit(name))}
+        return cls(season=season, horizon=horizon, weights=weights, errors=errors, linear=linear)
+
+    def predict(
+        self, series: Series, others: Mapping[str, Float64[np.ndarray, "n p"]] | None = None
+    ) -> Float64[np.ndarray, "n p"]:
+        """Forecast after the end of each series; `others` has the forecasts of other models with a weight."""
+        members = self.members(series, tuple(self.weights)) | dict(others or {})
+        return np.sum([weight * members[name] for name, weight in self.weights.items()], axis=0)
+
+    def members(self, series: Series, names: Sequence[str]) -> dict[str, np.ndarray]:
+        """Forecasts (N, P) of some methods, but not of other models."""
+        found = {}
+        local = _aligned(series, max(_LOCAL_ROWS, 8 * self.season))
+        for name in names:
+            if name in BASELINES:
+                found[name] = BASELINES[name](local, self.season, self.horizon)
+            elif name in self.linear:
+                model = self.linear[name]
+                found[name] = model.predict(_aligned(series, len(model.weights) - 1))
+        return found
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Tensors and JSON values to save."""
+        tensors = {f"linear.{name}": torch.from_numpy(model.weights) for name, model in self.linear.items()}
+        facts = {name: getattr(self, name) for name in ("season", "horizon")}
+        facts |= {"weights": dict(self.weights), "errors": dict(self.errors)}
+        return tensors, facts | {"linear": {name: model.state() for name, model in self.linear.items()}}
+
+    @classmethod
+    def from_state(cls, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> "Ensemble":
+        """From the result of `state`."""
+        linear = {
+            name: LinearModel.from_state(state, tensors[f"linear.{name}"].double().cpu().numpy())
+            for name, state in facts["linear"].items()
+        }
+        return cls(**{**facts, "linear": linear})
+
+
+def choose_weights(
+    forecasts: Mapping[str, Float64[np.ndarray, "w p"]],
+    actual: Float64[np.ndarray, "w p"],
+    scale: Float64[np.ndarray, " w"],
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Weights that lower the mean of |error| / scale, and that mean per forecast and for the "ensemble"."""
+    usable = np.isfinite(scale) & (scale > 0)
+    if not usable.any():
+        usable, scale = np.ones(len(scale), dtype=bool), np.ones(len(scale))
+    unit = scale[usable, None]
+    target = actual[usable] / unit
+    members = {name: forecast[usable] / unit for name, forecast in forecasts.items()}
+    errors = {name: float(np.nanmean(np.abs(member - target))) for name, member in members.items()}
+    total = np.zeros_like(target)
+    counts = dict.fromkeys(members, 0)
+    best: tuple[float, dict[str, float]] | None = None
+    for count in range(1, _MEMBERS + 1):
+        found = {name: float(np.nanmean(np.abs((total + member) / count - target))) for name, member in members.items()}
+        name = min(found, key=found.__getitem__)
+        total += members[name]
+        counts[name] += 1
+        if best is None or found[name] < best[0]:
+            best = found[name], {one: number / count for one, number in counts.items() if number}
+    assert best is not None
+    return best[1], errors | {"ensemble": best[0]}
+
+
+def series_scale(series: Series, season: int) -> Float64[np.ndarray, " n"]:
+    """Seasonal error of each series; of its steps, if it has less than two seasons."""
+    history = _aligned(series, None)
+    if history.shape[1] < 2:
+        return np.full(len(series), np.nan)
+    found = seasonal_error(history, season) if season < history.shape[1] else np.full(len(series), np.nan)
+    return np.where(np.isnan(found), seasonal_error(history, 1), found)
+
+
+def linear_lookbacks(season: int, horizon: int) -> tuple[int, ...]:
+    """Look-backs of the linear models: two, three and many seasons, at least the horizon."""
+    many = 4 * season if season in (4, 12) else min(max(14 * season, 104), 720)
+    return tuple(sorted({max(2 * season, horizon, 4), max(3 * season, 2 * horizon), max(many, horizon)}))
+
+
+def _validate(series: Series, origins: RollingOrigins, season: int, seed: int) -> dict[str, np.ndarray]:
+    """Forecasts (W, P) of all methods at the origins."""
+    horizon = origins.horizon
+    backs = np.unique(origins.back)
+    methods: dict[str, Baseline] = {name: BASELINES[name] for name in BASELINES}
+    found = {name: np.full((len(origins), horizon), np.nan) for name in methods}
+    linear: dict[str, LinearModel | None] = {}
+    for back in backs[::-1]:
+        windows = np.flatnonzero(origins.back == back)
+        chosen = [series[one][: len(series[one]) - back] for one in origins.series[windows]]
+        local = _aligned(chosen, max(_LOCAL_ROWS, 8 * season))
+        for name, method in methods.items():
+            found[name][windows] = method(local, season, horizon)
+        if back == backs[-1] or len(backs) <= _MOST_FITS:
+            earlier = [values[: len(values) - back] for values in series if len(values) > back]
+            history = _aligned(earlier, None)
+            for lookback in linear_lookbacks(season, horizon):
+                for kind in ("", " by level"):
+                    name = f"linear {lookback}{kind}"
+                    linear[name] = _fit_linear(history, season, horizon, name, seed=seed)
+        for name, model in linear.items():
+            if model is not None:
+                at = found.setdefault(name, np.full((len(origins), horizon), np.nan))
+                at[windows] = model.predict(_aligned(chosen, len(model.weights) - 1))
+    return {name: forecast for name, forecast in found.items() if np.isfinite(forecast).all()}
+
+
+def _fit_linear(history: np.ndarray, season: int, horizon: int, name: str, *, seed: int) -> LinearModel | None:
+    """Fit a linear model by its name, "linear 336" or "linear 336 by level"."""
+    return LinearModel.fit(
+        history,
+        season=season,
+        horizon=horizon,
+        lookback=int(name.split()[1]),
+        by_season=not name.endswith("by level"),
+        seed=seed,
+    )
+
+
+def _aligned(series: Series, most: int | None) -> np.ndarray:
+    return align_histories(series, max(_LOCAL_ROWS, _LINEAR_VALUES // len(series)) if most is None else most)

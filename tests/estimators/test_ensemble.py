@@ -1,0 +1,109 @@
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.estimators.test_baselines import seasonal_series
+from toa.data import DatasetNotFoundError, load_collection
+from toa.estimators.baselines import BASELINES
+from toa.estimators.ensemble import Ensemble, RollingOrigins, choose_weights, linear_lookbacks, series_scale
+
+
+def test_origins_lie_one_horizon_apart_and_leave_a_history():
+    origins = RollingOrigins.choose([100, 12, 5, 4], horizon=5, share=0.2)
+    pairs = sorted(zip(origins.series.tolist(), origins.back.tolist(), strict=True))
+    # 20 rows are a fifth of the first series; half of the second has room for one; the others are too short
+    assert pairs == [(0, 5), (0, 10), (0, 15), (0, 20), (1, 5)]
+    values = [np.arange(100.0), np.arange(12.0)]
+    actual = origins.actual(values)
+    assert actual[0].tolist() == [95, 96, 97, 98, 99]
+    assert len(RollingOrigins.choose([5], horizon=5, share=0.5)) == 0
+
+
+def test_many_series_are_validated_on_a_part_of_them():
+    origins = RollingOrigins.choose([40] * 9000, horizon=5, share=0.2)
+    assert len(np.unique(origins.series)) == 4000
+    assert set(origins.back.tolist()) == {5, 10}
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.integers(0, 10_000))
+def test_weights_are_shares_and_never_worse_than_the_best_forecast(seed):
+    rng = np.random.default_rng(seed)
+    actual = rng.normal(size=(8, 3))
+    forecasts = {name: actual + rng.normal(rng.normal(), 1.0, size=(8, 3)) for name in "abc"}
+    weights, errors = choose_weights(forecasts, actual, rng.uniform(0.5, 2.0, 8))
+    assert sum(weights.values()) == pytest.approx(1.0)
+    assert min(weights.values()) > 0
+    assert errors["ensemble"] <= min(errors[name] for name in "abc")
+
+
+def test_opposite_errors_are_averaged_and_windows_without_scale_left_out():
+    actual = np.zeros((2, 4))
+    forecasts = {"high": np.ones((2, 4)), "low": -np.ones((2, 4)), "worse": np.array([[3.0] * 4, [0.0] * 4])}
+    weights, errors = choose_weights(forecasts, actual, np.array([1.0, 0.0]))
+    assert weights == {"high": 0.5, "low": 0.5}
+    assert errors == {"high": 1.0, "low": 1.0, "worse": 3.0, "ensemble": 0.0}
+
+
+def test_an_ensemble_takes_another_model_that_is_better_and_survives_saving():
+    series = [seasonal_series(seed, 80 + seed) for seed in range(6)]
+    origins = RollingOrigins.choose([len(one) for one in series], horizon=6, share=0.2)
+    alone = Ensemble.fit(series, origins, season=6)
+    assert "toa" not in alone.weights
+    perfect = Ensemble.fit(series, origins, season=6, others={"toa": origins.actual(series)})
+    assert perfect.weights == {"toa": 1.0}
+    given_forecast = np.ones((6, 6))
+    np.testing.assert_array_equal(perfect.predict(series, {"toa": given_forecast}), given_forecast)
+    tensors, facts = alone.state()
+    again = Ensemble.from_state(tensors, json.loads(json.dumps(facts)))
+    np.testing.assert_array_equal(again.predict(series), alone.predict(series))
+    assert alone.errors["ensemble"] <= min(alone.errors[name] for name in BASELINES)
+
+
+@settings(deadline=None, max_examples=10)
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=5), st.integers(1, 12), st.integers(1, 9))
+def test_series_of_any_length_have_a_forecast(lengths, season, horizon):
+    series = [seasonal_series(index, rows) for index, rows in enumerate(lengths)]
+    origins = RollingOrigins.choose(lengths, horizon=horizon, share=0.125)
+    found = Ensemble.fit(series, origins, season=season).predict(series)
+    assert found.shape == (len(lengths), horizon)
+    assert np.isfinite(found).all()
+
+
+def test_a_short_series_has_the_scale_of_its_steps():
+    found = series_scale([np.array([1.0, 2.0, 4.0]), np.arange(8.0), np.array([3.0])], 4)
+    np.testing.assert_array_equal(found, [1.5, 4.0, np.nan])
+
+
+def test_linear_models_see_seasons_and_at_least_the_horizon():
+    assert linear_lookbacks(24, 48) == (48, 96, 336)
+    assert linear_lookbacks(12, 18) == (24, 36, 48)
+    assert linear_lookbacks(1, 6) == (6, 12, 104)
+    assert min(linear_lookbacks(24, 720)) >= 720
+
+
+@pytest.mark.data
+@pytest.mark.parametrize(
+    "name", ["M3-Yearly", "M3-Quarterly", "M3-Monthly", "Hospital", "Tourism-Monthly", "M4-Weekly", "M4-Hourly"]
+)
+def test_an_ensemble_of_baselines_is_at_most_two_per_cent_worse_than_the_best(name):
+    try:
+        found = load_collection(name)
+    except DatasetNotFoundError as error:
+        pytest.skip(str(error))
+    series = [values[:, 0] for values in found.train.values]
+    actual = np.stack([values[:, 0] for values in found.test.values])
+    season, horizon = found.spec.season, found.spec.horizon
+    origins = RollingOrigins.choose(found.train.lengths, horizon=horizon, share=0.125)
+    ensemble = Ensemble.fit(series, origins, season=season)
+    scale = series_scale(series, season)
+    known = np.isfinite(scale) & (scale > 0)
+
+    def mase(forecast):
+        return np.mean((np.abs(forecast - actual) / scale[:, None])[known])
+
+    best = min(mase(forecast) for forecast in ensemble.members(series, list(BASELINES)).values())
+    assert mase(ensemble.predict(series)) <= 1.02 * best
