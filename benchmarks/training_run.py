@@ -4,7 +4,7 @@
 
 Ours runs the protocol `tslib-96` with softmax and with TOA-Gated attention. The peer runs its own `run.py` with the
 arguments of its ETTh1 script and its default of ten loader processes. Early stopping is off on both sides, so that both
-run the same epochs. Each run has its own process, one after another:
+run the same epochs, and both have the same TF32 setting. Each run has its own process, one after another:
 
     epoch  train, divided by the number of epochs
     train  ours: epochs with validation; the peer's: its `train`, which also evaluates on test after each epoch
@@ -29,7 +29,7 @@ from toa._console import make_table
 from toa.data import DATASETS
 from toa.data.files import locate
 from toa.experiments import run_task
-from toa.tasks.distributed import resolve_device
+from toa.tasks.distributed import numerics, resolve_device
 from toa_bench.efficiency import row_config
 from toa_bench.peer import check_peer, stand_in_for_missing
 from toa_bench.script import command_line, exit_on_error, make_console, make_parser, save
@@ -106,7 +106,7 @@ def run_peer(args: argparse.Namespace, wait_for_turn: Any) -> Record:
         sys.argv = ["run.py", *words]
         wait_for_turn()
         begin = time.perf_counter()
-        with contextlib.redirect_stdout(printed):
+        with contextlib.redirect_stdout(printed), numerics(device, tf32=args.tf32):
             runpy.run_path("run.py", run_name="__main__")
         seconds = time.perf_counter() - begin
     times = {"train_s": train_s[0], "run_s": seconds, "arguments": words, "stood_in": stood_in}

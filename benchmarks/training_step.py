@@ -3,12 +3,13 @@
     python benchmarks/training_step.py --peer CHECKOUT [--cases patchtst-128 …] [--attentions softmax toa-gated …]
         [--channels 7 32 …] [--batch 32 …] [--device auto] [--out FILE]
 
-Our step is the one that training runs: windows gathered on the device, one CUDA graph, fused optimizer. The peer's step
-is eager, with Adam, batches from the host and the loss read at every step; its loader is left out. Both sides have the
-same sizes, random series, and the same TF32 setting. Each system has its own process. Systems are timed in turns, block
-by block; a ratio is the median over turns of our block's median over the peer's block of the same turn. A system whose
-attention is less accurate than the reference is not timed, and the exit code is 1. `--channels` and `--batch` vary
-every case, which shows how the cost grows.
+Our step is the one that training runs: windows gathered on the device, one CUDA graph, fused optimizer. The peer's
+step is eager, with Adam, batches from the host and the loss read at every step; its loader is left out. `peer-
+compiled` is the same model under `torch.compile`, with fused Adam, batches on the device and one CUDA graph. All have
+the same sizes, random series, and the same TF32 setting. Each system has its own process. Systems are timed in turns,
+block by block; a ratio is the median over turns of our block's median over the peer's block of the same turn. A
+system whose attention is less accurate than the reference is not timed, and the exit code is 1. `--channels` and
+`--batch` vary every case, which shows how the cost grows.
 """
 
 import argparse
@@ -40,7 +41,7 @@ from toa_bench.step_cost import MIN_CUDA_STEPS, OwnSystem, step_config
 from toa_bench.tables import steps
 from toa_bench.worker import Worker, answering
 
-PEER = "peer"
+PEER, COMPILED_PEER = "peer", "peer-compiled"
 ATTENTIONS = ("softmax", *(f"toa-{activation}" for activation in ops.ACTIVATIONS))
 # batches per epoch
 BATCHES = 64
@@ -132,12 +133,13 @@ def work(request: Record) -> None:
     answer = answering()
     case, device = StepCase(**request["case"]), resolve_device(request["device"])
     name, seed = request["system"], request["seed"]
-    attention = "softmax" if name == PEER else name
+    attention = "softmax" if name in (PEER, COMPILED_PEER) else name
     config = case.config(attention, tf32=request["tf32"], compiled=request["compile"], seed=seed)
     with numerics(device, tf32=config.tf32):
         system: PeerSystem | OwnSystem
-        if name == PEER:
-            system = PeerSystem(Path(request["peer"]), config, case.channels, device, seed=seed)
+        if name in (PEER, COMPILED_PEER):
+            compiled = name == COMPILED_PEER
+            system = PeerSystem(Path(request["peer"]), config, case.channels, device, seed=seed, compiled=compiled)
         else:
             if objection := objection_to(config, case.channels, device):
                 answer({"refused": f"refused, its attention is not as accurate as the reference: {objection}"})
@@ -167,7 +169,7 @@ def measure(case: StepCase, args: argparse.Namespace) -> Record:
     found: dict[str, Record] = {}
     with ExitStack() as stack:
         workers: list[Worker] = []
-        for name in (PEER, *args.attentions):
+        for name in (PEER, *([COMPILED_PEER] if args.compiled_peer else []), *args.attentions):
             workers.append(stack.enter_context(start(request | {"system": name})))
             if resolve_device(args.device).type != "cuda":
                 # few cores: start one after another
@@ -185,14 +187,22 @@ def measure(case: StepCase, args: argparse.Namespace) -> Record:
             found[worker.name] = {"blocks_ms": blocks[worker.name]} | worker.finish()
     for worker in timed:
         found[worker.name] |= _over_peer(found[worker.name], found[PEER])
+        if args.compiled_peer:
+            found[worker.name]["time_over_compiled"] = _time_over(found[worker.name], found[COMPILED_PEER])
     return {"case": asdict(case), "systems": found}
 
 
 def _over_peer(system: Record, peer: Record) -> Record:
     """Ratios to the peer: of time, turn by turn, and of memory."""
-    ratios = [ours / theirs for ours, theirs in zip(system["blocks_ms"], peer["blocks_ms"], strict=True)]
     memory = system["peak_memory"] and peer["peak_memory"] and system["peak_memory"] / peer["peak_memory"]
-    return {"time_over_peer": statistics.median(ratios), "memory_over_peer": memory}
+    return {"time_over_peer": _time_over(system, peer), "memory_over_peer": memory}
+
+
+def _time_over(system: Record, other: Record) -> float:
+    """Median over turns of the ratio of two systems' times."""
+    return statistics.median(
+        ours / theirs for ours, theirs in zip(system["blocks_ms"], other["blocks_ms"], strict=True)
+    )
 
 
 def show(record: Record, console: Console) -> None:
@@ -230,6 +240,9 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, help="blocks per system; default: 1 on CUDA, else 5")
     parser.add_argument("--warmup", type=int, help="steps before each block; default: 10 on CUDA, else 1")
     parser.add_argument("--compile", action="store_true", help="apply torch.compile to our models")
+    parser.add_argument(
+        "--compiled-peer", action=argparse.BooleanOptionalAction, default=True, help="measure the compiled peer as well"
+    )
     parser.add_argument("--seed", type=int, default=2024)
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     return parser.parse_args(words)

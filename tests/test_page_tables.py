@@ -46,6 +46,13 @@ def test_every_run_of_the_search_is_in_the_recipe():
     assert cells == len(runs)
 
 
+def test_the_latest_best_epoch_of_the_recipe_is_that_of_its_records():
+    records = page_tables.read_records("forecasting/search.jsonl")
+    latest = max(record["best_epoch"] for record in records if record["config"]["backbone"] == "patchtst")
+    text = (ROOT / "docs" / "recipe.md").read_text(encoding="utf-8")
+    assert re.findall(r"the latest best epoch was the (\d+)", text) == [str(latest)]
+
+
 def test_a_wrong_number_on_a_page_is_noticed(tmp_path, monkeypatch):
     page = "before\n<!-- generated: demixing -->\n\nold\n\n<!-- end -->\nafter"
     monkeypatch.setattr(page_tables, "ROOT", tmp_path)
@@ -85,10 +92,11 @@ def test_the_primitive_is_compared_with_its_lower_bound(tmp_path):
 def test_steps_stand_beside_their_aims():
     case = {"backbone": "patchtst", "batch_size": 1, "channels": 1, "lookback": 24}
     case["model"] = {"embed_dim": 2, "ff_dim": 4, "num_layers": 1}
-    system = {"backend": "triton", "milliseconds": 1.0, "time_over_peer": 0.4, "peak_memory": 2**20}
-    systems = {"toa-gated": system | {"memory_over_peer": 0.5}, "toa-relu": {"refused": "wrong"}}
+    system = {"backend": "triton", "milliseconds": 1.0, "time_over_peer": 0.4, "time_over_compiled": 0.8}
+    system |= {"peak_memory": 2**20, "memory_over_peer": 0.5}
+    systems = {"toa-gated": system, "toa-relu": {"refused": "wrong"}}
     made = "\n".join(markdown_table(steps({"rows": [{"name": "patchtst-128", "case": case, "systems": systems}]})))
-    assert "| patchtst-128 | toa-gated | triton | 1.00 | 0.400 | 0.50 | 1 | 0.50 |  | 0.0 |" in made
+    assert "| patchtst-128 | toa-gated | triton | 1.00 | 0.400 | 0.50 | 0.800 | 1 | 0.50 |  | 0.0 |" in made
     assert "| patchtst-128 | toa-relu | refused |" in made
     # three tokens: patches and head; six square and two wide linear maps; twenty products per head
     ends, linear = 16 * 2 * 3 + 3 * 2 * 96, 6 * 2**2 + 2 * 2 * 4

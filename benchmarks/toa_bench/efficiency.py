@@ -38,7 +38,7 @@ class EfficiencyRun:
         device: "auto", "cpu", "cuda" or "cuda:N".
         steps: Timed steps; default 100 on CUDA, else 10.
         warmup: Steps before them; default 20 on CUDA, else 2.
-        tf32: Allow TF32 for float32 products on CUDA, in our systems only.
+        tf32: Allow TF32 for float32 products on CUDA, on both sides.
         peer: Checkout of Time-Series-Library to measure as well.
         data_dir: First folder to search for the dataset.
     """
@@ -91,8 +91,10 @@ def measure_row(run: EfficiencyRun, row: str) -> StepCost:
 def measure_peer(run: EfficiencyRun, row: str, channels: int) -> StepCost:
     """Measure the peer's model of a row's backbone, with its own attention, in this process."""
     assert run.peer is not None
-    system = PeerSystem(Path(run.peer), run.config(row), channels, resolve_device(run.device))
-    return system.cost(system.time_steps(*run.counts()))
+    device = resolve_device(run.device)
+    with numerics(device, tf32=run.tf32):
+        system = PeerSystem(Path(run.peer), run.config(row), channels, device)
+        return system.cost(system.time_steps(*run.counts()))
 
 
 def run_efficiency(

@@ -107,6 +107,8 @@ class PeerSystem:
     """A peer model in a loop like the peer's: eager, Adam, batches from the host, the loss read at every step.
 
     The peer's data loader is left out, which favours the peer: batches are random and made before timing starts.
+    `compiled` is the fastest that PyTorch makes of the same model: `torch.compile`, fused Adam, batches on the device,
+    and on CUDA one graph for the complete step.
 
     Args:
         path: The checkout.
@@ -114,9 +116,19 @@ class PeerSystem:
         channels: Number of channels of the series.
         device: Device to train on.
         seed: Seed of weights and batches.
+        compiled: Compile the model and its step.
     """
 
-    def __init__(self, path: Path, config: ForecastRun, channels: int, device: torch.device, *, seed: int = 0) -> None:
+    def __init__(
+        self,
+        path: Path,
+        config: ForecastRun,
+        channels: int,
+        device: torch.device,
+        *,
+        seed: int = 0,
+        compiled: bool = False,
+    ) -> None:
         check_peer(path)
         sys.path.insert(0, str(path))
         stand_in_for_missing()
@@ -126,13 +138,19 @@ class PeerSystem:
         self._settings = settings = SimpleNamespace(**peer_arguments(config, channels))
         module: Any = import_module(f"models.{PEER_MODELS[config.backbone]}")
         self._model: nn.Module = module.Model(settings).float().to(device)
-        self._optimizer = torch.optim.Adam(self._model.parameters(), lr=config.training.learning_rate)
+        self._compiled = compiled
+        self._graph: torch.cuda.CUDAGraph | None = None
+        on_cuda = device.type == "cuda"
+        options: dict[str, Any] = {"fused": True, "capturable": on_cuda} if compiled else {}
+        self._optimizer = torch.optim.Adam(self._model.parameters(), lr=config.training.learning_rate, **options)
+        self._forward: Any = torch.compile(self._model) if compiled else self._model
         past = (config.batch_size, settings.seq_len)
         future = (config.batch_size, settings.label_len + settings.pred_len)
         marks = len(mark_names())
         shapes = ((*past, channels), (*future, channels), (*past, marks), (*future, marks))
         # the peer's loader yields float64
-        self._batches = [tuple(torch.randn(shape, dtype=torch.float64) for shape in shapes) for _ in range(_BATCHES)]
+        batches = [tuple(torch.randn(shape, dtype=torch.float64) for shape in shapes) for _ in range(_BATCHES)]
+        self._batches = [tuple(tensor.float().to(device) for tensor in b) for b in batches] if compiled else batches
 
     def time_steps(self, steps: int, warmup: int) -> list[float]:
         """Seconds of each of `steps` steps, after `warmup` steps that do not count."""
@@ -149,13 +167,38 @@ class PeerSystem:
         return StepCost.of(self._model, seconds, self._memory)
 
     def _step(self, batch: tuple[Tensor, ...]) -> None:
+        if self._compiled and self._device.type == "cuda":
+            if self._graph is None:
+                self._capture()
+            assert self._graph is not None
+            for static, tensor in zip(self._inputs, batch, strict=True):
+                static.copy_(tensor)
+            self._graph.replay()
+        else:
+            self._update(tuple(tensor.float().to(self._device) for tensor in batch))
+
+    def _capture(self) -> None:
+        """Record one step on fixed inputs, after steps that compile the model and fill the optimizer's state."""
+        self._inputs = tuple(tensor.clone() for tensor in self._batches[0])
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(3):
+                self._update(self._inputs)
+        torch.cuda.current_stream().wait_stream(stream)
+        self._graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._graph):
+            self._update(self._inputs)
+
+    def _update(self, batch: tuple[Tensor, ...]) -> None:
         settings = self._settings
-        x, y, marks, all_marks = (tensor.float().to(self._device) for tensor in batch)
+        x, y, marks, all_marks = batch
         self._optimizer.zero_grad()
         target = y[:, -settings.pred_len :]
         start = torch.cat((y[:, : settings.label_len], torch.zeros_like(target)), 1)
-        forecast = self._model(x, marks, start, all_marks)[:, -settings.pred_len :]
+        forecast = self._forward(x, marks, start, all_marks)[:, -settings.pred_len :]
         loss = nn.functional.mse_loss(forecast, target)
-        loss.item()
+        if not self._compiled:
+            loss.item()
         loss.backward()
         self._optimizer.step()

@@ -87,15 +87,17 @@ def step_flops(case: Record, attention: str) -> float:
 
 
 def steps(record: Record) -> Table:
-    """Time and memory of a training step, and their ratios to the peer's."""
-    table: Table = [["case", "system", "backend", "ms", "/ peer", "aim", "MiB", "/ peer", "aim", "TFLOP/s"]]
+    """Time and memory of a training step, and their ratios to the peer's, eager and compiled."""
+    table: Table = [
+        ["case", "system", "backend", "ms", "/ peer", "aim", "/ compiled", "MiB", "/ peer", "aim", "TFLOP/s"]
+    ]
     for row in record["rows"]:
         for name, system in row["systems"].items():
             if "refused" in system:
-                table.append([row["name"], name, "refused", *[""] * 7])
+                table.append([row["name"], name, "refused", *[""] * 8])
                 continue
             time_target, memory_target = STEP_TARGETS.get((row["name"], name), (None, None))
-            flops = None if name == "peer" else step_flops(row["case"], name) / system["milliseconds"]
+            flops = None if name.startswith("peer") else step_flops(row["case"], name) / system["milliseconds"]
             table.append(
                 [
                     row["name"],
@@ -104,6 +106,7 @@ def steps(record: Record) -> Table:
                     number(system["milliseconds"]),
                     number(system["time_over_peer"], 3),
                     number(time_target),
+                    number(system.get("time_over_compiled"), 3),
                     number(system["peak_memory"], 0, 2**20),
                     number(system["memory_over_peer"]),
                     number(memory_target),

@@ -64,11 +64,13 @@ def test_systems_take_turns_and_are_compared_turn_by_turn(bench, peer, tmp_path,
     calls: list[str] = []
 
     class FakeWorker:
-        """Steps of the peer take 10 s, 20 s and 30 s; ours take a half, a third and the double."""
+        """Steps of the peer take 10 s, 20 s and 30 s, compiled 4 s each; ours take a half, a third and the double."""
 
         def __init__(self, request):
             self.name = request["system"]
-            self.turns = iter((10.0, 20.0, 30.0) if self.name == "peer" else (5.0, 20.0 / 3.0, 60.0))
+            self.turns = iter(
+                {"peer": (10.0, 20.0, 30.0), "peer-compiled": (4.0, 4.0, 4.0)}.get(self.name, (5.0, 20.0 / 3.0, 60.0))
+            )
 
         def __enter__(self):
             return self
@@ -92,10 +94,11 @@ def test_systems_take_turns_and_are_compared_turn_by_turn(bench, peer, tmp_path,
     words = ["--cases", "patchtst-16", "--attentions", "softmax", "toa-relu", "--peer", str(peer), "--out", str(out)]
     # one system is refused, so the exit code is 1
     assert bench.main([*words, *SIZES]) == 1
-    assert calls[:4] == ["peer", "softmax", "peer", "softmax"]
-    assert calls[6:] == ["end toa-relu", "end softmax", "end peer"]
+    assert calls[:6] == 2 * ["peer", "peer-compiled", "softmax"]
+    assert calls[9:] == ["end toa-relu", "end softmax", "end peer-compiled", "end peer"]
     (row,) = json.loads(out.read_text())["rows"]
     assert row["systems"]["softmax"]["time_over_peer"] == pytest.approx(0.5)
+    assert row["systems"]["softmax"]["time_over_compiled"] == pytest.approx(5 / 3)
     assert row["systems"]["softmax"]["memory_over_peer"] == pytest.approx(0.4)
     assert "patchtst-16, toa-relu: refused, not accurate" in capsys.readouterr().out
 
@@ -113,8 +116,9 @@ def test_a_worker_times_the_requested_blocks(bench, monkeypatch, capsys):
 
 
 @pytest.mark.slow
-def test_the_peer_runs_in_a_process_of_its_own(bench, peer):
-    with bench.start(request_of(bench, "peer", peer)) as worker:
+@pytest.mark.parametrize("system", ["peer", "peer-compiled"])
+def test_the_peer_runs_in_a_process_of_its_own(bench, peer, system):
+    with bench.start(request_of(bench, system, peer)) as worker:
         assert worker.answer() == {"ready": True}
         assert len(worker.ask({"steps": 2, "warmup": 0})["seconds"]) == 2
         assert worker.finish()["parameters"] == 3

@@ -37,7 +37,7 @@ from toa.tasks.checkpoint import Checkpoint, load_checkpoint
 from toa.tasks.distributed import make_fabric, resolve_device, seeded
 from toa.tasks.optimization import TrainingConfig
 
-# keeps scores bounded for any data; the default of the layer is the formula as printed in the paper
+# keeps scores bounded for any data; the layer's default has no normaliser, as the paper prints it
 _NORMS = {"toa-relu": {"score_norm": "rms"}, "toa-gated": {"score_norm": "rms", "gate_norm": "rms"}}
 
 
