@@ -60,6 +60,8 @@ class Windows:
         budget_bytes: Largest series to hold on the device.
     """
 
+    _least_horizon = 1
+
     def __init__(
         self,
         series: Float[Tensor, "t c"] | Float[np.ndarray, "t c"],
@@ -73,7 +75,7 @@ class Windows:
         budget_bytes: int = DEFAULT_BUDGET,
     ) -> None:
         check_at_least("lookback", lookback, 1)
-        check_at_least("horizon", horizon, 1)
+        check_at_least("horizon", horizon, self._least_horizon)
         self.segment = Segment(*segment)
         self.lookback, self.horizon = lookback, horizon
         self.device = torch.device(device)
@@ -156,7 +158,7 @@ class Windows:
         return picked.to(self.device, non_blocking=True).view(shape)
 
 
-class SeriesWindows:
+class SeriesWindows(Windows):
     """Windows of L rows of one or more series, gathered by index. No window spans two series.
 
     Args:
@@ -166,6 +168,8 @@ class SeriesWindows:
         whole: Whether to cover all rows: if the stride leaves rows at the end of a series, one more window covers them.
             These windows come after the `regular` ones of all series.
     """
+
+    _least_horizon = 0
 
     def __init__(self, series: Tensor | Sequence[Tensor], length: int, *, stride: int = 1, whole: bool = False) -> None:
         check_at_least("length", length, 1)
@@ -183,23 +187,13 @@ class SeriesWindows:
                 ends.append(begin + last)
             begin += len(part)
         joined = parts[0] if len(parts) == 1 else torch.cat(parts)
-        self.length, self.rows, self.channels = length, begin, joined.shape[1]
-        self.regular = len(starts)
+        self.length, self.rows, self.regular = length, begin, len(starts)
         self.starts: Int[Tensor, " n"] = torch.tensor(starts + ends).to(joined.device)
-        # all windows at stride 1 as one view: each is a contiguous piece of memory
-        self._view = joined.contiguous().view(-1).unfold(0, length * self.channels, self.channels)
+        super().__init__(joined, None, (0, begin), length, 0, starts=self.starts, device=joined.device)
 
-    def __len__(self) -> int:
-        return len(self.starts)
-
-    def batch(self, index: Int[Tensor, " b"]) -> Float[Tensor, "b l c"]:
+    def batch(self, index: Int[Tensor, " b"]) -> Float[Tensor, "b l c"]:  # type: ignore[override]
         """The windows with these indices."""
-        picked = self._view.index_select(0, self.starts[index])
-        return picked.view(len(index), self.length, self.channels)
-
-    def epoch_order(self, seed: int, epoch: int) -> Int[Tensor, " n"]:
-        """The random order of an epoch; see `toa.data.windows.epoch_order`."""
-        return epoch_order(len(self), seed, epoch).to(self.starts.device)
+        return super().batch(index).x
 
 
 def window_starts(

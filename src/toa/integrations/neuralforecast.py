@@ -179,15 +179,7 @@ class AutoTOA(BaseAuto):  # type: ignore[misc]
         backend: str = "ray",
         **options: Any,
     ) -> None:
-        super().__init__(
-            TOA,
-            h=h,
-            loss=MAE() if loss is None else loss,
-            valid_loss=valid_loss,
-            config=_search_space(config, h, backend),
-            backend=backend,
-            **options,
-        )
+        super().__init__(TOA, h=h, **_search(h, loss, valid_loss, config, backend), **options)
 
 
 class AutoTOAMultivariate(BaseAuto):  # type: ignore[misc]
@@ -203,28 +195,20 @@ class AutoTOAMultivariate(BaseAuto):  # type: ignore[misc]
         backend: str = "ray",
         **options: Any,
     ) -> None:
-        super().__init__(
-            TOAMultivariate,
-            h=h,
-            loss=MAE() if loss is None else loss,
-            valid_loss=valid_loss,
-            config=_search_space(config, h, backend, n_series=n_series),
-            backend=backend,
-            **options,
-        )
+        given = _search(h, loss, valid_loss, config, backend, n_series=n_series)
+        super().__init__(TOAMultivariate, h=h, **given, **options)
 
 
-def _search_space(config: Space | None, h: int, backend: str, **fixed: Any) -> Space:
-    """The search space, with the fixed arguments added."""
+def _search(h: int, loss: Any, valid_loss: Any, config: Space | None, backend: str, **fixed: Any) -> dict[str, Any]:
+    """Arguments of `BaseAuto`; the search space has the fixed arguments too."""
     if config is None and backend != "ray":
         raise ValueError(
             f"config must be given with backend={backend!r}, got None; "
             "pass a function from a trial to arguments of the model."
         )
     space = default_space(h) if config is None else config
-    if callable(space):
-        return lambda trial: {**space(trial), **fixed}
-    return {**space, **fixed}
+    whole: Space = (lambda trial: {**space(trial), **fixed}) if callable(space) else {**space, **fixed}
+    return {"loss": MAE() if loss is None else loss, "valid_loss": valid_loss, "config": whole, "backend": backend}
 
 
 # NeuralForecast finds the class of a saved model by its lower-case name
