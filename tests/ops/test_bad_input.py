@@ -29,8 +29,12 @@ SHAPES: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     ({"q": torch.zeros(B, M, D)}, ("q must have 4 axes (B, M, H, D)", "got 3: shape (2, 3, 5)")),
     ({"k": torch.zeros(N, H, D)}, ("k must have 4 axes (B, N, H, D)", "got 3: shape (4, 2, 5)")),
     ({"v": torch.zeros(B, N, H)}, ("v must have 4 axes (B, N, H, E)", "got 3: shape (2, 4, 2)")),
-    ({"k": torch.zeros(B, N, H, 7)}, ("k must have shape (B, N, H, D)=(2, any, 2, 5)", "got (2, 4, 2, 7)")),
-    ({"k": torch.zeros(B, N, 3, D)}, ("k must have shape (B, N, H, D)=(2, any, 2, 5)", "got (2, 4, 3, 5)")),
+    ({"k": torch.zeros(B, N, H, 7)}, ("k must have shape (B, N, H, D)=(2, any, any, 5)", "got (2, 4, 2, 7)")),
+    (
+        {"k": torch.zeros(B, N, 3, D), "v": torch.zeros(B, N, 3, E)},
+        ("k must have a number of heads that divides that of q, H=2, got 3", "(2, 4, 3, 5)"),
+    ),
+    ({"k": torch.zeros(B, N, 1, D)}, ("v must have shape (B, N, H, E)=(2, 4, 1, any)", "got (2, 4, 2, 6)")),
     ({"v": torch.zeros(B, 9, H, E)}, ("v must have shape (B, N, H, E)=(2, 4, 2, any)", "got (2, 9, 2, 6)")),
     ({"v": torch.zeros(3, N, H, E)}, ("v must have shape (B, N, H, E)=(2, 4, 2, any)", "got (3, 4, 2, 6)")),
     (

@@ -14,6 +14,7 @@ from toa import ops
 from toa._checks import check_at_least, check_choice, check_divisible, check_fraction, check_shape, check_tokens
 from toa.nn.layers import Layer, Linear, is_plain
 from toa.nn.operator import SequenceOperator
+from toa.ops.attention.sequences import Lengths, nested_parts
 from toa.ops.linear import linear, split
 
 # values (B, N, H, D) and a dropout rate to mixed values (B, M, H, D); linear in the values
@@ -35,11 +36,12 @@ class ScoreFactors(NamedTuple):
 
 
 class Masks(NamedTuple):
-    """Padding (B, N), pair factors (B or 1, M, N) and causality of one call; see `Attention.attend`."""
+    """Padding (B, N), pair factors (B or 1, M, N), causality and cache of one call; see `Attention.attend`."""
 
     padding: Tensor | None
     pair: Tensor | None
     causal: bool
+    cache: ops.AttentionCache | None = None
 
     def visible(self, factors: ScoreFactors) -> Tensor:
         """Return which keys each query sees by padding and causality: bool (B or 1, 1, M, N)."""
@@ -73,6 +75,9 @@ class Attention(Layer, ABC):
         bias: Whether the projections have a bias.
         dropout: Dropout rate on the activated scores.
         causal: Whether a token attends only to itself and earlier tokens.
+        num_kv_heads: Number of heads of keys, values and operators, each shared by as many neighbouring query heads;
+            num_heads if None. Only for `toa.nn.SoftmaxAttention` and layers derived from it, and TOA.
+        window: Query m sees keys n with |m - n| < window; None for no window. Only for the same layers.
         backend: A name of `toa.ops.BACKENDS`, or "auto".
     """
 
@@ -81,6 +86,8 @@ class Attention(Layer, ABC):
     activation: ops.Activation = "softmax"
     # sets of queries and keys per head; the second set belongs to a gate
     _qk_groups = 1
+    # whether `_mixing` is one call of `toa.ops.operator_attention`, which has shared heads, windows and caches
+    _is_one_call = False
 
     def __init__(
         self,
@@ -94,6 +101,8 @@ class Attention(Layer, ABC):
         bias: bool = True,
         dropout: float = 0.0,
         causal: bool = False,
+        num_kv_heads: int | None = None,
+        window: int | None = None,
         backend: str = "auto",
     ) -> None:
         super().__init__()
@@ -106,12 +115,24 @@ class Attention(Layer, ABC):
         check_at_least("qk_dim", self.qk_dim, 1)
         self.kdim = embed_dim if kdim is None else kdim
         self.vdim = embed_dim if vdim is None else vdim
-        self.dropout, self.causal, self.backend = dropout, causal, backend
+        self.dropout, self.causal, self.backend, self.window = dropout, causal, backend, window
+        self.num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
+        self._check_options()
+        shared = num_heads // self.num_kv_heads
         qk_width = self._qk_groups * num_heads * self.qk_dim
         self.q_proj: nn.Linear = Linear(embed_dim, qk_width, bias=bias)
-        self.k_proj: nn.Linear = Linear(self.kdim, qk_width, bias=bias)
-        self.v_proj: nn.Linear = Linear(self.vdim, embed_dim, bias=bias)
+        self.k_proj: nn.Linear = Linear(self.kdim, qk_width // shared, bias=bias)
+        self.v_proj: nn.Linear = Linear(self.vdim, embed_dim // shared, bias=bias)
         self.out_proj: nn.Linear = Linear(embed_dim, embed_dim, bias=bias)
+
+    def _check_options(self) -> None:
+        check_divisible("num_heads", self.num_heads, "num_kv_heads", self.num_kv_heads)
+        if self.window is not None:
+            check_at_least("window", self.window, 1)
+        given = {"num_kv_heads": self.num_kv_heads if self.num_kv_heads != self.num_heads else None}
+        for name, value in (given | {"window": self.window}).items():
+            if value is not None and not self._is_one_call:
+                raise ValueError(f"{name} must be None for {type(self).__name__}, got {value}; use a TOA layer.")
 
     def chosen_backend(self) -> str:
         """Return the name of the backend that a call would use on the current device and dtype."""
@@ -135,10 +156,29 @@ class Attention(Layer, ABC):
         value: Tensor,
         key_padding_mask: Tensor | None = None,
         need_weights: bool = False,
+        cache: ops.AttentionCache | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """Return the output (B, M, E), and W_mix (B, H, M, N) or None; arguments as in `attend`."""
-        attended = self.attend(query, key, value, key_padding_mask, need_weights)
+        if query.is_nested:
+            return self._attend_nested(query, key, value, key_padding_mask, need_weights)
+        attended = self.attend(query, key, value, key_padding_mask, need_weights, cache=cache)
         return attended.output, attended.mixing
+
+    def _attend_nested(
+        self, query: Tensor, key: Tensor, value: Tensor, key_padding_mask: Tensor | None, need_weights: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        """`forward` of nested tensors (B, j, E): pad, attend, and pack; W_mix has zeros after the end of sequences."""
+        if key_padding_mask is not None:
+            raise ValueError("key_padding_mask must be None with nested tensors, got one; their lengths are known.")
+        parts = [nested_parts(name, x) for name, x in (("query", query), ("key", key), ("value", value))]
+        lengths = [Lengths.of("offsets", offsets, len(packed)) for packed, offsets in parts]
+        q, k, v = (one.pad(packed) for one, (packed, _) in zip(lengths, parts, strict=True))
+        if query is key and key is value:
+            # one tensor: one product projects it
+            k = v = q
+        output, mixing, _ = self.attend(q, k, v, lengths[1].padding, need_weights)
+        output = torch.nested.nested_tensor_from_jagged(lengths[0].pack(output), parts[0][1])
+        return output, None if mixing is None else mixing.masked_fill(lengths[0].padding[:, None, :, None], 0.0)
 
     def attend(
         self,
@@ -150,6 +190,7 @@ class Attention(Layer, ABC):
         previous: ScoreFactors | None = None,
         pair_mask: Tensor | None = None,
         causal: bool | None = None,
+        cache: ops.AttentionCache | None = None,
     ) -> Attended:
         """Attend with all options.
 
@@ -168,21 +209,25 @@ class Attention(Layer, ABC):
             pair_mask: (B or 1, M, N), a differentiable factor in [0, 1] per query and (mixed) key; see
                 `toa.ops.operator_attention`.
             causal: Overrides the layer's `causal` for this call.
+            cache: Keys and values of earlier calls of this layer, in evaluation and causal: query, key and value hold
+                new tokens only, and the queries see all tokens so far; see `toa.ops.AttentionCache`.
         """
         check_shape("query", query, "(B, M, E)", (None, None, self.embed_dim))
         check_shape("key", key, "(B, N, E)", (query.shape[0], None, self.kdim))
         several = value.dim() == 4
         axes, sizes = ("(B, N, G, E)", (None,)) if several else ("(B, N, E)", ())
         check_shape("value", value, axes, (query.shape[0], key.shape[1], *sizes, self.vdim))
-        check_tokens(type(self).__name__, self.num_tokens, key.shape[1])
+        check_tokens(type(self).__name__, self.num_tokens, key.shape[1] + (0 if cache is None else len(cache)))
+        if cache is not None:
+            self._check_cache(cache, need_weights)
         key, value = self._sources(key, value, key_padding_mask)
         q, k, v = self._project(query, key, value)
         factors = self._factors(query, q, k)
         if previous is not None:
             factors = factors.plus(previous)
-        masks = Masks(key_padding_mask, pair_mask, self.causal if causal is None else causal)
+        masks = Masks(key_padding_mask, pair_mask, self.causal if causal is None else causal, cache)
         mix = self._mixing(query, factors, masks)
-        values = self._heads(v)
+        values = self._heads(v, self.num_kv_heads)
         if several:
             values = values.transpose(2, 3).flatten(3)  # (B, N, H, G*D)
         mixed = mix(values, self.dropout if self.training else 0.0)
@@ -219,10 +264,11 @@ class Attention(Layer, ABC):
 
     def _factors(self, query: Tensor, q: Tensor, k: Tensor) -> ScoreFactors:
         """Split this layer's queries and keys into heads, and into scores and gate if there are two groups."""
+        shared = self.num_kv_heads
         if self._qk_groups == 1:
-            return ScoreFactors(self._heads(q), self._heads(k))
+            return ScoreFactors(self._heads(q), self._heads(k, shared))
         (q, gate_q), (k, gate_k) = (split(x, [x.shape[-1] // 2] * 2) for x in (q, k))
-        return ScoreFactors(*(self._heads(x) for x in (q, k, gate_q, gate_k)))
+        return ScoreFactors(*(self._heads(x, n) for x, n in ((q, None), (k, shared), (gate_q, None), (gate_k, shared))))
 
     def _operator_attention(self, factors: ScoreFactors, masks: Masks, **options: Any) -> Mixing:
         """Return `toa.ops.operator_attention` with everything bound but the values and the dropout rate."""
@@ -238,6 +284,8 @@ class Attention(Layer, ABC):
                 key_padding_mask=masks.padding,
                 pair_mask=masks.pair,
                 causal=masks.causal,
+                window=self.window,
+                cache=masks.cache,
                 dropout_p=dropout_p,
                 backend=self.backend,
                 **options,
@@ -249,13 +297,21 @@ class Attention(Layer, ABC):
         """Return the layer's output from the concatenated heads."""
         return self.out_proj(mixed)
 
-    def _heads(self, x: Tensor) -> Tensor:
-        return x.unflatten(-1, (self.num_heads, -1))  # (B, N, H, D)
+    def _heads(self, x: Tensor, count: int | None = None) -> Tensor:
+        return x.unflatten(-1, (self.num_heads if count is None else count, -1))  # (B, N, H, D)
+
+    def _check_cache(self, cache: ops.AttentionCache, need_weights: bool) -> None:
+        if not self._is_one_call:
+            raise ValueError(f"cache must be None for {type(self).__name__}, got one; use a TOA layer.")
+        if self.training or need_weights:
+            found = "training mode" if self.training else "need_weights=True"
+            raise ValueError(f"cache requires evaluation without need_weights, got {found}; call eval() first.")
+        cache.claim(self)
 
     def _mixing_operator(self, mix: Mixing, like: Tensor, num_keys: int) -> Tensor:
         """Return W_mix: the mixing applied to the identity."""
         eye = torch.eye(num_keys, dtype=like.dtype, device=like.device)
-        eye = eye[None, :, None, :].expand(like.shape[0], -1, self.num_heads, -1)  # (B, N, H, N)
+        eye = eye[None, :, None, :].expand(like.shape[0], -1, self.num_kv_heads, -1)  # (B, N, H, N)
         return mix(eye, 0.0).transpose(1, 2)  # (B, H, M, N)
 
 
@@ -266,6 +322,7 @@ class SoftmaxAttention(Attention):
     """
 
     _score_norm: ops.ScoreNorm = "none"
+    _is_one_call = True
 
     def _mixing(self, query: Tensor, factors: ScoreFactors, masks: Masks) -> Mixing:
         return self._operator_attention(factors, masks, score_norm=self._score_norm, scale=self.qk_dim**-0.5)

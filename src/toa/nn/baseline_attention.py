@@ -48,6 +48,7 @@ class DifferentialAttention(SoftmaxAttention):
     """
 
     _qk_groups = 2
+    _is_one_call = False
     _FIRST_LAMBDA = 0.8
 
     def __init__(self, embed_dim: int, num_heads: int, num_tokens: int, **options: Any) -> None:
@@ -88,7 +89,7 @@ class _ExplicitAttention(Attention):
 
     def _mixing(self, query: Tensor, factors: ScoreFactors, masks: Masks) -> Mixing:
         scores = torch.einsum("bmhd,bnhd->bhmn", factors.q, factors.k) * self.qk_dim**-0.5
-        padding, pair_mask, _ = masks
+        padding, pair_mask = masks.padding, masks.pair
         if padding is not None:
             check_padding_mask(padding, (scores.shape[0], scores.shape[-1]))
         weights = self._weights(scores, masks.visible(factors))

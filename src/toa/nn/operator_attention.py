@@ -49,6 +49,7 @@ class TemporalOperatorAttention(Attention):
     """
 
     shown = (*Attention.shown, "variant", "score_norm")
+    _is_one_call = True
 
     def __init__(
         self,
@@ -76,6 +77,8 @@ class TemporalOperatorAttention(Attention):
         bias: bool = True,
         dropout: float = 0.0,
         causal: bool = False,
+        num_kv_heads: int | None = None,
+        window: int | None = None,
         backend: str = "auto",
         generator: Generator | None = None,
     ) -> None:
@@ -92,13 +95,16 @@ class TemporalOperatorAttention(Attention):
             bias=bias,
             dropout=dropout,
             causal=causal,
+            num_kv_heads=num_kv_heads,
+            window=window,
             backend=backend,
         )
+        heads = self.num_kv_heads
         self.score_norm, self.gate_norm = score_norm, gate_norm
         self.scale = self.qk_dim**-0.5 if scale is None else scale
 
         operator = partial(
-            make_operator, structure, num_heads, num_tokens, init_std=operator_std, rank=rank, bandwidth=bandwidth
+            make_operator, structure, heads, num_tokens, init_std=operator_std, rank=rank, bandwidth=bandwidth
         )
         self.s1 = operator()
         self.s2 = operator(init=operator_init)
@@ -111,7 +117,7 @@ class TemporalOperatorAttention(Attention):
         self.gain = None if output_gain is None else nn.Parameter(torch.full((num_heads, 1), float(output_gain)))
 
     def _mixing(self, query: Tensor, factors: ScoreFactors, masks: Masks) -> Mixing:
-        rates = self.sor.rates(self.num_heads, query.device) if self.sor is not None and self.training else None
+        rates = self.sor.rates(self.num_kv_heads, query.device) if self.sor is not None and self.training else None
         attend = self._operator_attention(
             factors,
             masks,
@@ -141,16 +147,18 @@ class TemporalOperatorAttention(Attention):
         q, k, v = (_features_first_linear(x, layer) if x.dim() == 3 else layer(x) for x, layer in pairs)
         return q, k, v
 
-    def _heads(self, x: Tensor) -> Tensor:
+    def _heads(self, x: Tensor, count: int | None = None) -> Tensor:
         if not self._features_first(x):
-            return super()._heads(x)
+            return super()._heads(x, count)
         # through (E, B, N), so that the gradients of the heads are joined in that layout too
-        return x.permute(2, 0, 1).unflatten(0, (self.num_heads, -1)).permute(2, 3, 0, 1)  # (B, N, H, D)
+        heads = self.num_heads if count is None else count
+        return x.permute(2, 0, 1).unflatten(0, (heads, -1)).permute(2, 3, 0, 1)  # (B, N, H, D)
 
     def _factors(self, query: Tensor, q: Tensor, k: Tensor) -> ScoreFactors:
         if self._qk_groups == 1 or not self._features_first(query):
             return super()._factors(query, q, k)
-        groups = (x.permute(2, 0, 1).unflatten(0, (2, self.num_heads, -1)).unbind() for x in (q, k))
+        heads = (self.num_heads, self.num_kv_heads)
+        groups = (x.permute(2, 0, 1).unflatten(0, (2, n, -1)).unbind() for x, n in zip((q, k), heads, strict=True))
         (q, gate_q), (k, gate_k) = ((x.permute(2, 3, 0, 1) for x in group) for group in groups)
         return ScoreFactors(q, k, gate_q, gate_k)
 

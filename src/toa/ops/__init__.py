@@ -11,6 +11,7 @@ from toa.ops.attention.definitions import (
     GateNorm,
     ScoreNorm,
 )
+from toa.ops.attention.sequences import AttentionCache
 from toa.ops.mixing import EntryDrop
 from toa.ops.operators import Dense, DiagonalLowRank, Operator, Toeplitz
 
@@ -21,6 +22,7 @@ __all__ = [
     "SCORE_NORMS",
     "Activation",
     "AttentionBackend",
+    "AttentionCache",
     "AttentionInputs",
     "Dense",
     "DiagonalLowRank",

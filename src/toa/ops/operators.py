@@ -173,6 +173,21 @@ class Toeplitz(_FirstTensor):
         return matrix + _eye(matrix)
 
 
+def causal_rows(s: Operator, start: int, stop: int, *, transpose: bool) -> Float[Tensor, "h rows {stop}"]:
+    """Rows `start` to `stop` of the lower triangle of S, or of Sᵀ: causal mixing of these tokens applies no others."""
+    if isinstance(s, Dense):
+        rows = s.offset[:, :stop, start:stop].mT if transpose else s.offset[:, start:stop, :stop]
+        if s.residual:
+            rows = rows + torch.eye(stop, dtype=rows.dtype, device=rows.device)[start:]
+    elif isinstance(s, Toeplitz):
+        place = torch.arange(stop, device=s.device)
+        lag = place[start:, None] - place[None, :]
+        rows = s.taps[:, s.num_tokens - 1 + (-lag if transpose else lag)] + (lag == 0).to(s.taps.dtype)
+    else:
+        rows = (s.dense(stop).mT if transpose else s.dense(stop))[:, start:]
+    return rows.tril(start)
+
+
 def _eye(like: Tensor) -> Tensor:
     return torch.eye(like.shape[-1], dtype=like.dtype, device=like.device)
 

@@ -18,11 +18,13 @@ from toa.ops.attention.definitions import (
     SCORE_NORMS,
     Activation,
     AttentionInputs,
+    Band,
     GateNorm,
     ScoreNorm,
 )
 from toa.ops.attention.folded import folded_attention, softmax_attention
 from toa.ops.attention.reference import reference_attention
+from toa.ops.attention.sequences import AttentionCache, attend_lengths
 from toa.ops.operators import Dense, Operator
 
 AUTO = "auto"
@@ -53,8 +55,8 @@ def _triton_objection(problem: Problem) -> str | None:
         return f"it has no kernel for {problem.activation!r}"
     if problem.width > MAX_FUSED_WIDTH:
         return f"its kernels take heads of width up to {MAX_FUSED_WIDTH}, not {problem.width}"
-    if problem.pair_mask:
-        return "its kernels take no pair_mask"
+    if problem.pair_mask or problem.window:
+        return f"its kernels take no {'pair_mask' if problem.pair_mask else 'window'}"
     return kernel_objection(problem.device, problem.dtype)
 
 
@@ -83,6 +85,7 @@ def choose_backend(
     dtype: torch.dtype = torch.float32,
     width: int = 0,
     pair_mask: bool = False,
+    window: bool = False,
 ) -> str:
     """Name the backend that a call would use.
 
@@ -98,12 +101,13 @@ def choose_backend(
         dtype: Dtype of the tensors.
         width: The largest width of queries, values and gate; 0 if unknown.
         pair_mask: Whether there is a pair mask.
+        window: Whether a window, or queries that start late, mask keys.
 
     Raises:
         ValueError: If the backend is unknown, or cannot run this problem.
     """
     where = torch.device(device)
-    problem = Problem(activation=activation, device=where, dtype=dtype, width=width, pair_mask=pair_mask)
+    problem = Problem(activation=activation, device=where, dtype=dtype, width=width, pair_mask=pair_mask, window=window)
     if backend == AUTO:
         backend = os.environ.get("TOA_BACKEND") or AUTO
     if backend == AUTO:
@@ -131,8 +135,8 @@ _WARNED: set[str] = set()
 
 def _warn_of_slower_choice(problem: Problem, chosen: str) -> None:
     """Warn, once per reason, if "auto" skips a backend that is meant for the device."""
-    # pair masks have no faster backend, and a compiler cannot trace a warning
-    if problem.pair_mask or torch.compiler.is_compiling():
+    # pair masks and windows have no faster backend, and a compiler cannot trace a warning
+    if problem.pair_mask or problem.window or torch.compiler.is_compiling():
         return
     for name in BACKENDS:
         if name == chosen:
@@ -163,6 +167,11 @@ def operator_attention(
     key_padding_mask: Tensor | None = None,
     pair_mask: Tensor | None = None,
     causal: bool = False,
+    window: int | None = None,
+    query_start: int = 0,
+    cu_seqlens: Tensor | None = None,
+    cu_seqlens_k: Tensor | None = None,
+    cache: AttentionCache | None = None,
     dropout_p: float = 0.0,
     backend: str = AUTO,
 ) -> Tensor:
@@ -172,10 +181,11 @@ def operator_attention(
 
     Args:
         q: Queries (B, M, H, D); M may differ from N.
-        k: Keys (B, N, H, D).
-        v: Values (B, N, H, E); the result (B, M, H, E) has their dtype.
+        k: Keys (B, N, H, D), or with fewer heads, each of which is shared by H / heads neighbouring query heads.
+        v: Values (B, N, H, E), with as many heads as the keys; the result (B, M, H, E) has their dtype.
         s1: Operator on the key axis of the scores: a tensor (H, N', N') with N' ≥ N, or an operator of
-            `toa.ops.operators`. A shorter sequence uses its leading block. None is the identity.
+            `toa.ops.operators`, with one matrix per head of the keys or of the queries. A shorter sequence uses its
+            leading block. None is the identity.
         s2: Operator between the activation and the values, likewise.
         activation: A name of `ACTIVATIONS`.
         gate_q: Queries of the gate (B, M, H, G); only with a gated activation.
@@ -195,6 +205,15 @@ def operator_attention(
             normalisers, which ignore it.
         causal: Query m sees keys n ≤ m, counted from the first token. Only the upper triangle of S1 and the lower
             triangle of S2 are used, so no operator moves the future into the past.
+        window: Query m sees mixed keys n with |m - n| < window, both sides unless causal. Operators are not cut: a
+            mixed key may contain keys outside the window, unless the operator is banded.
+        query_start: Position of the first query among the keys, for `causal` and `window`.
+        cu_seqlens: Sequences of different lengths, packed as q (T, H, D) without a batch axis: their boundaries
+            (B + 1,), from 0 to T. Each sequence uses the leading block of the operators. Nested tensors (B, j, H, D)
+            of layout torch.jagged work without it. Both are padded here, and the result has the form of q.
+        cu_seqlens_k: Boundaries of keys and values, if they differ from those of the queries.
+        cache: Keys and values of earlier calls, with `causal=True`: k and v hold new tokens only, are appended, and
+            the queries, as many, continue the sequence.
         dropout_p: Dropout rate of the activated scores, before S2.
         backend: "auto", or a name of `BACKENDS`; see `choose_backend`. A named backend runs or raises.
 
@@ -205,14 +224,27 @@ def operator_attention(
     check_choice("score_norm", score_norm, SCORE_NORMS)
     check_choice("gate_norm", gate_norm, GATE_NORMS)
     check_fraction("dropout_p", dropout_p)
+    if q.is_nested or cu_seqlens is not None or cu_seqlens_k is not None:
+        return attend_lengths(operator_attention, **locals())
     _check_qkv(q, k, v)
     _check_gate(activation, q, k, gate_q, gate_k, gate_s1, gate_norm)
-    operators = {name: _as_operator(name, s, k) for name, s in (("s1", s1), ("s2", s2), ("gate_s1", gate_s1))}
+    _check_positions(q, k, causal, window, query_start)
+    length = k.shape[1] + (0 if cache is None else len(cache))
+    named = (("s1", s1), ("s2", s2), ("gate_s1", gate_s1))
+    operators = {name: _as_operator(name, s, q, k, length) for name, s in named}
     if key_padding_mask is not None:
         check_padding_mask(key_padding_mask, (k.shape[0], k.shape[1]))
     if pair_mask is not None:
         _check_pair_mask(pair_mask, q, k)
 
+    if cache is not None:
+        _check_cached(q, k, causal, query_start, key_padding_mask, pair_mask)
+        query_start = len(cache)
+        by_token = {"k": operators["s1"], "v": operators["s2"], "gate_k": operators["gate_s1"]}
+        tokens = {name: x for name, x in (("k", k), ("v", v), ("gate_k", gate_k)) if x is not None}
+        tokens = cache.extend(tokens, {name: by_token[name] for name in tokens})
+        k, v, gate_k = tokens["k"], tokens["v"], tokens.get("gate_k")
+        operators = dict.fromkeys(operators)
     dtype = _autocast_dtype(q)
     inputs = AttentionInputs(
         q=q.to(dtype),
@@ -228,6 +260,8 @@ def operator_attention(
         key_padding_mask=key_padding_mask,
         pair_mask=pair_mask,
         causal=causal,
+        window=window,
+        query_start=query_start,
         dropout_p=dropout_p,
     )
     name = choose_backend(
@@ -237,6 +271,7 @@ def operator_attention(
         dtype=dtype,
         width=max(x.shape[3] for x in (q, v, gate_q) if x is not None),
         pair_mask=pair_mask is not None,
+        window=inputs.band not in (Band(), Band(highest=0)),
     )
     with nullcontext() if q.device.type == "meta" else torch.autocast(q.device.type, enabled=False):
         return BACKENDS[name].run(inputs)
@@ -253,8 +288,13 @@ def _autocast_dtype(q: Tensor) -> torch.dtype:
 def _check_qkv(q: Tensor, k: Tensor, v: Tensor) -> None:
     check_shape("q", q, "(B, M, H, D)", (None, None, None, None))
     b, _, h, d = q.shape
-    check_shape("k", k, "(B, N, H, D)", (b, None, h, d))
-    check_shape("v", v, "(B, N, H, E)", (b, k.shape[1], h, None))
+    check_shape("k", k, "(B, N, H, D)", (b, None, None, d))
+    check_shape("v", v, "(B, N, H, E)", (b, k.shape[1], k.shape[2], None))
+    if k.shape[2] == 0 or h % k.shape[2]:
+        raise ValueError(
+            f"k must have a number of heads that divides that of q, H={h}, got {k.shape[2]}: shape {tuple(k.shape)}; "
+            "each head of keys and values is shared by as many query heads."
+        )
     if k.shape[1] == 0:
         raise ValueError("k must hold at least one token, got 0; drop empty sequences before attention.")
     _check_like(q, k=k, v=v)
@@ -295,8 +335,34 @@ def _check_gate(
         )
     b, m, h, _ = q.shape
     check_shape("gate_q", gate_q, "(B, M, H, G)", (b, m, h, None))
-    check_shape("gate_k", gate_k, "(B, N, H, G)", (b, k.shape[1], h, gate_q.shape[3]))
+    check_shape("gate_k", gate_k, "(B, N, H, G)", (b, k.shape[1], k.shape[2], gate_q.shape[3]))
     _check_like(q, gate_q=gate_q, gate_k=gate_k)
+
+
+def _check_positions(q: Tensor, k: Tensor, causal: bool, window: int | None, query_start: int) -> None:
+    if window is not None and window < 1:
+        raise ValueError(f"window must be at least 1, the query's own position, got {window}; None is no window.")
+    if query_start < 0:
+        raise ValueError(f"query_start must be at least 0, got {query_start}; it counts from the first key.")
+    if query_start and not causal and window is None:
+        raise ValueError(f"query_start requires causal=True or a window, got {query_start}; leave it out.")
+
+
+def _check_cached(
+    q: Tensor, k: Tensor, causal: bool, query_start: int, key_padding_mask: Tensor | None, pair_mask: Tensor | None
+) -> None:
+    if not causal:
+        raise ValueError("cache requires causal=True, got False: later tokens would change earlier results.")
+    if q.shape[1] != k.shape[1] or query_start:
+        raise ValueError(
+            f"cache requires the same new tokens as queries and keys, got {q.shape[1]} and {k.shape[1]} with "
+            f"query_start={query_start}; pass the new tokens only, and leave query_start out."
+        )
+    for name, mask in (("key_padding_mask", key_padding_mask), ("pair_mask", pair_mask)):
+        if mask is not None:
+            raise ValueError(
+                f"{name} must be None with a cache, got shape {tuple(mask.shape)}; decode without padding."
+            )
 
 
 def _check_pair_mask(pair_mask: Tensor, q: Tensor, k: Tensor) -> None:
@@ -309,10 +375,11 @@ def _check_pair_mask(pair_mask: Tensor, q: Tensor, k: Tensor) -> None:
         )
 
 
-def _as_operator(name: str, s: Tensor | Operator | None, k: Tensor) -> Operator | None:
+def _as_operator(name: str, s: Tensor | Operator | None, q: Tensor, k: Tensor, length: int) -> Operator | None:
+    """Check an operator on `length` tokens, with a matrix per head of the queries or of the keys."""
     if s is None:
         return None
-    _, length, heads, _ = k.shape
+    heads = q.shape[2]
     if not (isinstance(s, Tensor) or hasattr(s, "mix")):
         raise ValueError(
             f"{name} must be a tensor (H, N, N) or an operator of toa.ops, got {type(s).__name__}; "
@@ -321,12 +388,13 @@ def _as_operator(name: str, s: Tensor | Operator | None, k: Tensor) -> Operator 
     if isinstance(s, Tensor):
         if not s.is_floating_point():
             raise ValueError(f"{name} must be floating point, got {s.dtype}; cast it with .float().")
-        check_shape(name, s, "(H, N, N)", (heads, None, None))
+        check_shape(name, s, "(H, N, N)", (heads if len(s.shape) != 3 or len(s) != k.shape[2] else None, None, None))
         if s.shape[1] != s.shape[2]:
             raise ValueError(f"{name} must be square in its last two axes (H, N, N), got {tuple(s.shape)}.")
         s = Dense(s, residual=False)
-    if s.num_heads != heads:
-        raise ValueError(f"{name} must have one matrix per head, H={heads}, got {s.num_heads}.")
+    if s.num_heads not in (heads, k.shape[2]):
+        shared = "" if k.shape[2] == heads else f", or per head of k, {k.shape[2]}"
+        raise ValueError(f"{name} must have one matrix per head, H={heads}{shared}, got {s.num_heads}.")
     check_tokens(name, s.num_tokens, length)
     _check_device(name, s.device, k.device)
     return s

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from toa.ops.attention.definitions import SOFTPLUS_LINEAR, RowNorm, RowNorms
+from toa.ops.attention.definitions import SOFTPLUS_LINEAR, Band, RowNorm, RowNorms
 from toa.ops.dropout import draw_bits, keep_factors
 
 # scores held at a time, in elements: about one core's cache on a CPU, enough to fill the chip on an accelerator
@@ -46,10 +46,10 @@ class Factors(NamedTuple):
         return part._replace(q=part.q[:, :, queries], gate_q=gate_q)
 
 
-def attention_weights(factors: Factors, norms: RowNorms, *, causal: bool) -> Float[Tensor, "*heads m n"]:
+def attention_weights(factors: Factors, norms: RowNorms, band: Band) -> Float[Tensor, "*heads m n"]:
     """All weights act(Q Kᵀ) at once, from factors (..., width, tokens), by differentiable functions."""
     q, k, _, gate_q, gate_k = factors
-    scores = _form_scores(q, k, 0 if causal else None)
+    scores = band.cut(q.mT @ k)
     weights = scores.relu()
     if norms.scores is not None:
         weights = _times(weights, norms.scores.factor(scores))
@@ -62,7 +62,7 @@ def attention_weights(factors: Factors, norms: RowNorms, *, causal: bool) -> Flo
     return weights
 
 
-def attend_in_blocks(factors: Factors, norms: RowNorms, *, causal: bool, dropout_p: float) -> Float[Tensor, "b m h e"]:
+def attend_in_blocks(factors: Factors, norms: RowNorms, band: Band, *, dropout_p: float) -> Float[Tensor, "b m h e"]:
     """act(Q Kᵀ) V of factors (B, tokens, H, width); dropout on a CPU only."""
     (b, m, h, _), n = factors.q.shape, factors.k.shape[1]
     flat = factors.map(lambda x: x.permute(2, 0, 3, 1).contiguous().flatten(0, 1))  # (H*B, width, tokens)
@@ -71,7 +71,7 @@ def attend_in_blocks(factors: Factors, norms: RowNorms, *, causal: bool, dropout
         # drawn as (B, H, M, N), as the other backends draw them
         bits = draw_bits(torch.Size((b, h, m, n))).transpose(0, 1).flatten(0, 1)
     kept = torch.is_grad_enabled() and n <= _KEPT_KEYS
-    out, *_ = _BlockedAttention.apply(*flat, bits, causal, dropout_p, norms, kept)
+    out, *_ = _BlockedAttention.apply(*flat, bits, band, dropout_p, norms, kept)
     return out.unflatten(0, (h, b)).permute(1, 3, 0, 2)
 
 
@@ -91,7 +91,7 @@ class _BlockedAttention(torch.autograd.Function):
         gate_q: Tensor | None,
         gate_k: Tensor | None,
         bits: Tensor | None,
-        causal: bool,
+        band: Band,
         dropout_p: float,
         norms: RowNorms,
         kept: bool,
@@ -100,7 +100,7 @@ class _BlockedAttention(torch.autograd.Function):
         out = v.new_empty(q.shape[0], v.shape[1], q.shape[2])
         blocks: list[Tensor | None] = []
         for heads, queries in _blocks(q, k):
-            block = _form_block(factors, bits, heads, queries, causal, dropout_p, norms)
+            block = _form_block(factors, bits, heads, queries, band, dropout_p, norms)
             out[heads, :, queries] = block.attend(v[heads])
             if kept:
                 blocks += block
@@ -108,11 +108,11 @@ class _BlockedAttention(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor | None, ...]) -> None:
-        *tensors, causal, dropout_p, norms, _ = inputs
+        *tensors, band, dropout_p, norms, _ = inputs
         ctx.save_for_backward(*tensors, *output)
         ctx.mark_non_differentiable(*(x for x in output[1:] if x is not None))
         ctx.set_materialize_grads(False)
-        ctx.settings = causal, dropout_p, norms
+        ctx.settings = band, dropout_p, norms
 
     @staticmethod
     def backward(ctx: Any, grad_out: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
@@ -162,7 +162,7 @@ def _form_block(
     bits: Tensor | None,
     heads: slice,
     queries: slice,
-    causal: bool,
+    band: Band,
     dropout_p: float,
     norms: RowNorms,
 ) -> "ScoreBlock":
@@ -171,7 +171,7 @@ def _form_block(
         keep = keep_factors(bits[heads, queries], dropout_p, factors.q.dtype)
         # the factor of a kept score: the smallest number is always kept
         kept_factor = keep_factors(bits.new_full((1, 1, 1), -(2**15)), dropout_p, factors.q.dtype)
-    return ScoreBlock.form(factors.block(heads, queries), keep, kept_factor, queries.start if causal else None, norms)
+    return ScoreBlock.form(factors.block(heads, queries), keep, kept_factor, band.from_query(queries.start), norms)
 
 
 class ScoreBlock(NamedTuple):
@@ -190,18 +190,18 @@ class ScoreBlock(NamedTuple):
 
     @classmethod
     def form(
-        cls, factors: Factors, keep: Tensor | None, kept_factor: Tensor | None, first_query: int | None, norms: RowNorms
+        cls, factors: Factors, keep: Tensor | None, kept_factor: Tensor | None, band: Band, norms: RowNorms
     ) -> "ScoreBlock":
         """Form the scores of a block from its factors.
 
         `keep` has the dropout factor of each score, `kept_factor` is that of a kept one; None without dropout.
-        `first_query` is the index of the block's first query under a causal mask, and None without one.
+        `band` is that of the block's queries.
         """
-        scores = _form_scores(factors.q, factors.k, first_query)
+        scores = band.cut(factors.q.mT @ factors.k)
         gate_scores = gate_factor = None
         slope = keep
         if factors.gate_q is not None and factors.gate_k is not None:
-            gate_scores = _form_scores(factors.gate_q, factors.gate_k, None)
+            gate_scores = factors.gate_q.mT @ factors.gate_k
             if norms.gate is not None:
                 gate_factor = _row_factor(norms.gate, gate_scores)
                 gate_scores = _times(gate_scores, gate_factor)
@@ -244,11 +244,6 @@ class ScoreBlock(NamedTuple):
         if along is not None:
             grad_scores = _minus(grad_scores, self.scores, along)
         return Factors(k @ grad_scores.mT, q @ grad_scores, grad_v, grad_gate_q, grad_gate_k)
-
-
-def _form_scores(q: Tensor, k: Tensor, first_query: int | None) -> Tensor:
-    scores = q.mT @ k
-    return scores if first_query is None else scores.tril(first_query)
 
 
 def _times(x: Tensor, factor: Tensor) -> Tensor:

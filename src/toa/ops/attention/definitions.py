@@ -137,6 +137,22 @@ def describe(entries: Mapping[str, ActivationEntry] | Mapping[str, Normaliser]) 
     return "; ".join(f"{name}: {entry.formula}" for name, entry in entries.items())
 
 
+class Band(NamedTuple):
+    """Query m sees key n if lowest ≤ n - m ≤ highest; None is no bound."""
+
+    lowest: int | None = None
+    highest: int | None = None
+
+    def cut(self, scores: Tensor) -> Tensor:
+        """Scores (..., M, N) with zeros outside the band."""
+        scores = scores if self.highest is None else scores.tril(self.highest)
+        return scores if self.lowest is None else scores.triu(self.lowest)
+
+    def from_query(self, first: int) -> "Band":
+        """The same band for the queries from index `first` on."""
+        return Band(*(None if bound is None else bound + first for bound in self))
+
+
 class Branch(NamedTuple):
     """One set of scores Q Kᵀ S and their normaliser: those of the attention itself, or those of its gate."""
 
@@ -151,13 +167,13 @@ class AttentionInputs:
     """Checked arguments of `operator_attention`, which documents them; raw tensors are operators here."""
 
     q: Float[Tensor, "b m h d"]
-    k: Float[Tensor, "b n h d"]
-    v: Float[Tensor, "b n h e"]
+    k: Float[Tensor, "b n kv d"]
+    v: Float[Tensor, "b n kv e"]
     s1: Operator | None = None
     s2: Operator | None = None
     activation: Activation = "softmax"
     gate_q: Float[Tensor, "b m h g"] | None = None
-    gate_k: Float[Tensor, "b n h g"] | None = None
+    gate_k: Float[Tensor, "b n kv g"] | None = None
     gate_s1: Operator | None = None
     scale: float = 1.0
     score_norm: ScoreNorm = "none"
@@ -165,6 +181,8 @@ class AttentionInputs:
     key_padding_mask: Bool[Tensor, "b n"] | None = None
     pair_mask: Float[Tensor, "_b m n"] | None = None
     causal: bool = False
+    window: int | None = None
+    query_start: int = 0
     dropout_p: float = 0.0
 
     @property
@@ -187,9 +205,21 @@ class AttentionInputs:
         return ACTIVATIONS[self.activation].softmax
 
     @property
+    def band(self) -> Band:
+        """The keys that causality and the window leave to each query."""
+        m, n, start = self.q.shape[1], self.k.shape[1], self.query_start
+        lowest = None if self.window is None else start - self.window + 1
+        highest = start if self.causal else None if self.window is None else start + self.window - 1
+        # a bound that masks no key is none
+        return Band(
+            None if lowest is None or lowest <= 1 - m else lowest,
+            None if highest is None or highest >= n - 1 else highest,
+        )
+
+    @property
     def unmasked(self) -> bool:
         """Whether every query sees every key in full."""
-        return self.key_padding_mask is None and self.pair_mask is None and not self.causal
+        return self.key_padding_mask is None and self.pair_mask is None and self.band == Band()
 
     @property
     def scales(self) -> tuple[float, float]:
@@ -204,11 +234,9 @@ class AttentionInputs:
         return RowNorms(self.scores.norm.row_norm(n), None if gate is None else gate.norm.row_norm(n))
 
     def visible_keys(self) -> Bool[Tensor, "_b 1 m n"]:
-        """Which keys each query may use, (B or 1, 1, M, N); a causal mask is aligned at the first token."""
+        """Which keys each query may use, (B or 1, 1, M, N)."""
         m, n = self.q.shape[1], self.k.shape[1]
-        visible = torch.ones(1, 1, m, n, dtype=torch.bool, device=self.q.device)
-        if self.causal:
-            visible = visible.tril()
+        visible = self.band.cut(torch.ones(1, 1, m, n, dtype=torch.bool, device=self.q.device))
         if self.key_padding_mask is not None:
             visible = visible & ~self.key_padding_mask[:, None, None, :]
         return visible
@@ -218,6 +246,10 @@ class AttentionInputs:
         if self.key_padding_mask is None:
             return tokens
         return tokens.masked_fill(self.key_padding_mask[:, :, None, None], 0.0)
+
+    def per_query_head(self, x: Float[Tensor, "b n _kv _d"]) -> Float[Tensor, "b n h _d"]:
+        """Keys or values with each head repeated for all query heads that share it."""
+        return x if x.shape[2] == self.q.shape[2] else x.repeat_interleave(self.q.shape[2] // x.shape[2], 2)
 
     def weights(
         self, scores: Float[Tensor, "b h m n"], gate_scores: Tensor | None, visible: Bool[Tensor, "_b 1 m n"]

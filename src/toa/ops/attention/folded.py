@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from toa.ops.attention.blocked import Factors, attend_in_blocks, attention_weights
-from toa.ops.attention.definitions import ACTIVATIONS, AttentionInputs, Branch, RowNorms
+from toa.ops.attention.definitions import ACTIVATIONS, AttentionInputs, Band, Branch, RowNorms
 from toa.ops.dropout import dropout
 from toa.ops.operators import Dense, Operator
 
@@ -52,10 +52,10 @@ def softmax_attention(x: AttentionInputs) -> Float[Tensor, "b m h e"]:
     """softmax(Q K'ᵀ) V' by `scaled_dot_product_attention`, or by its formula for dropout on a CPU."""
     q, k, v, _, _ = normalise_queries(x, fold(x, scale=x.scale)).map(_heads_first)
     by_formula = x.dropout_p > 0.0 and x.q.device.type == "cpu"
-    masked = x.key_padding_mask is not None or (x.causal and by_formula)
-    visible = x.visible_keys() if masked else None
+    # PyTorch's function has a causal mask of its own
+    is_causal = x.band == Band(highest=0) and x.key_padding_mask is None and not by_formula
+    visible = None if x.unmasked or is_causal else x.visible_keys()
     if not by_formula:
-        is_causal = x.causal and visible is None
         out = F.scaled_dot_product_attention(q, k, v, visible, dropout_p=x.dropout_p, is_causal=is_causal, scale=1.0)
         return out.transpose(1, 2)
     # PyTorch would form the weights as well, and draw one random number for each
@@ -73,7 +73,7 @@ def unblocked_attention(x: AttentionInputs) -> Float[Tensor, "b m h e"]:
     """ReLU and gated attention with all weights at once, by differentiable functions."""
     norms = _norms_of_formed_scores(x)
     factors = normalise_queries(x, fold(x, scale=x.scale, features_first=_trains_exactly(x)), later=norms)
-    weights = attention_weights(factors.map(_heads_first).map(_transposed), norms, causal=x.causal)
+    weights = attention_weights(factors.map(_heads_first).map(_transposed), norms, x.band)
     return (dropout(weights, x.dropout_p) @ _heads_first(factors.v)).transpose(1, 2)
 
 
@@ -81,7 +81,7 @@ def blocked_attention(x: AttentionInputs) -> Float[Tensor, "b m h e"]:
     """ReLU and gated attention, one block of weights at a time."""
     norms = _norms_of_formed_scores(x)
     factors = normalise_queries(x, fold(x, scale=x.scale, features_first=_trains_exactly(x)), later=norms)
-    return attend_in_blocks(factors, norms, causal=x.causal, dropout_p=x.dropout_p)
+    return attend_in_blocks(factors, norms, x.band, dropout_p=x.dropout_p)
 
 
 def _norms_of_formed_scores(x: AttentionInputs) -> RowNorms:
@@ -103,25 +103,31 @@ def fold(x: AttentionInputs, *, scale: float = 1.0, features_first: bool = False
         features_first: Mix dense operators in the memory layout that `attend_in_blocks` reads.
     """
 
+    def for_operator(tokens: Tensor, s: Operator | None) -> Tensor:
+        """Tokens without padding; an operator with a matrix per query head needs the tokens of each."""
+        tokens = x.without_padding(tokens)
+        return tokens if s is None or s.num_heads == tokens.shape[2] else x.per_query_head(tokens)
+
     def is_features_first(s: Operator | None) -> TypeGuard[Dense]:
         return features_first and isinstance(s, Dense) and s.weight.dtype == x.q.dtype
 
     def fold_branch(branch: Branch) -> tuple[Tensor, Tensor]:
-        q, k, s = branch.q, x.without_padding(branch.k), branch.operator
+        q, k, s = branch.q, for_operator(branch.k, branch.operator), branch.operator
         # mixing fills padded keys again; as zeros they add nothing to a row's norm, and ReLU drops them
         if is_features_first(s):
-            return q, x.without_padding(_mix_features_first(s, k, transpose=True, causal=x.causal, scale=scale))
+            mixed = _mix_features_first(s, k, transpose=True, causal=x.causal, scale=scale)
+            return q, x.per_query_head(x.without_padding(mixed))
         if s is not None:
             k = x.without_padding(s.mix(k, transpose=True, causal=x.causal))
-        return q if scale == 1.0 else q * scale, k
+        return q if scale == 1.0 else q * scale, x.per_query_head(k)
 
-    value, s2 = x.without_padding(x.v), x.s2
+    value, s2 = for_operator(x.v, x.s2), x.s2
     if is_features_first(s2):
         value = _mix_features_first(s2, value, transpose=False, causal=x.causal)
     elif s2 is not None:
         value = s2.mix(value, causal=x.causal)
     query, key = fold_branch(x.scores)
-    return Factors(query, key, value, *((None, None) if x.gate is None else fold_branch(x.gate)))
+    return Factors(query, key, x.per_query_head(value), *((None, None) if x.gate is None else fold_branch(x.gate)))
 
 
 def _mix_features_first(
@@ -145,13 +151,13 @@ def normalise_queries(x: AttentionInputs, factors: Factors, *, later: RowNorms =
     Branches that have an entry in `later` are left to the function that forms their scores.
     """
     count: Tensor | int = x.k.shape[1]
-    if x.causal or x.key_padding_mask is not None:
+    padded, band = x.key_padding_mask is not None, x.band
+    if padded or band != Band():
         seen = x.visible_keys().sum(-1)  # (B or 1, 1, M)
         count = seen.clamp(min=1).mT.unsqueeze(-1).to(x.q.dtype)  # (B or 1, M, 1, 1)
 
     def normalised(branch: Branch, q: Tensor, k: Tensor) -> Tensor:
-        padded = x.key_padding_mask is not None
-        return branch.norm.divide(q, lambda: _squared_row_norms(q, k, x.causal, padded), count)
+        return branch.norm.divide(q, lambda: _squared_row_norms(q, k, band, padded), count)
 
     query, gate_query = factors.q, factors.gate_q
     if later.scores is None:
@@ -164,23 +170,21 @@ def normalise_queries(x: AttentionInputs, factors: Factors, *, later: RowNorms =
 
 
 def _squared_row_norms(
-    q: Float[Tensor, "b m h d"], k: Float[Tensor, "b n h d"], causal: bool, padded: bool
+    q: Float[Tensor, "b m h d"], k: Float[Tensor, "b n h d"], band: Band, padded: bool
 ) -> Float[Tensor, "b m h 1"]:
     """‖row m of Q Kᵀ‖² over the keys it sees.
 
     Without a mask this is q (KᵀK) qᵀ, with a D x D matrix instead of N x N scores. That loses digits where keys span
     fewer than D dimensions, as the few keys that padding leaves may.
     """
-    if not causal and not padded and k.shape[1] > k.shape[3]:
+    if band == Band() and not padded and k.shape[1] > k.shape[3]:
         # a norm far below |q| ‖K‖ is a difference of large numbers: float32 loses it, and TF32 even more
         exact = torch.float32 if q.device.type == "mps" else torch.float64
         q, k = q.to(exact), k.to(exact)
         gram = torch.einsum("bnhd,bnhe->bhde", k, k)
         return (torch.einsum("bmhd,bhde->bmhe", q, gram) * q).sum(-1, keepdim=True).clamp(min=0.0)
     exact = torch.promote_types(q.dtype, torch.float32)
-    scores = torch.einsum("bmhd,bnhd->bhmn", q.to(exact), k.to(exact))
-    if causal:
-        scores = scores.tril()
+    scores = band.cut(torch.einsum("bmhd,bnhd->bhmn", q.to(exact), k.to(exact)))
     return scores.square().sum(-1).transpose(1, 2).unsqueeze(-1)
 
 

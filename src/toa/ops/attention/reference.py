@@ -9,6 +9,7 @@ from torch import Tensor
 
 from toa.ops.attention.definitions import AttentionInputs, Branch
 from toa.ops.dropout import dropout
+from toa.ops.operators import Operator
 
 
 def reference_attention(x: AttentionInputs) -> Float[Tensor, "b m h e"]:
@@ -18,18 +19,21 @@ def reference_attention(x: AttentionInputs) -> Float[Tensor, "b m h e"]:
     visible = x.visible_keys()  # (B or 1, 1, M, N)
     count = visible.sum(-1, keepdim=True).clamp(min=1)  # (B or 1, 1, M, 1)
 
+    def matrix_of(operator: Operator, *, upper: bool = False, lower: bool = False) -> Tensor:
+        matrix = operator.dense(n).to(exact).repeat_interleave(x.q.shape[2] // operator.num_heads, 0)
+        return matrix.triu() if upper else matrix.tril() if lower else matrix
+
     def normalised_scores(branch: Branch) -> Tensor:
-        keys = x.without_padding(branch.k.to(exact))
+        keys = x.per_query_head(x.without_padding(branch.k.to(exact)))
         a = x.scale * torch.einsum("bmhd,bnhd->bhmn", branch.q.to(exact), keys)
         if branch.operator is not None:
-            matrix = branch.operator.dense(n).to(exact)
-            a = a @ (matrix.triu() if x.causal else matrix)
+            a = a @ matrix_of(branch.operator, upper=x.causal)
         a = a.masked_fill(~visible, 0.0)
         return branch.norm.divide(a, lambda: a.square().sum(-1, keepdim=True), count)
 
     w = x.weights(normalised_scores(x.scores), None if x.gate is None else normalised_scores(x.gate), visible)
     w = dropout(w, x.dropout_p)
     if x.s2 is not None:
-        matrix = x.s2.dense(n).to(exact)
-        w = w @ (matrix.tril() if x.causal else matrix)
-    return torch.einsum("bhmn,bnhe->bmhe", w, x.without_padding(x.v.to(exact))).to(x.v.dtype)
+        w = w @ matrix_of(x.s2, lower=x.causal)
+    values = x.per_query_head(x.without_padding(x.v.to(exact)))
+    return torch.einsum("bhmn,bnhe->bmhe", w, values).to(x.v.dtype)

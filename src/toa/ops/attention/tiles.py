@@ -86,7 +86,7 @@ def tiled_attention(x: AttentionInputs) -> Float[Tensor, "b m h e"]:
     if x.unmasked:
         return attend_tiles(fold(x), scales=x.scales, norms=x.row_norms, dropout_p=x.dropout_p)
     factors = normalise_queries(x, fold(x, scale=x.scale))
-    return attend_tiles(factors, causal=x.causal, dropout_p=x.dropout_p)
+    return attend_tiles(factors, causal=x.band.highest is not None, dropout_p=x.dropout_p)
 
 
 def attend_tiles(

@@ -1,0 +1,175 @@
+"""Sequences of different lengths, and causal decoding step by step.
+
+Alphabet: B batch, N tokens, H heads, D width, T tokens of all sequences of a batch.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from toa._checks import check_shape
+from toa.ops.operators import Operator, causal_rows
+
+_TOKENS = ("q", "k", "v", "gate_q", "gate_k")
+
+
+class Lengths(NamedTuple):
+    """Sequences of a batch, packed one after another: sequence and position of each token (T,), and lengths (B,)."""
+
+    sequence: Tensor
+    position: Tensor
+    lengths: Tensor
+    longest: int
+
+    @classmethod
+    def of(cls, name: str, offsets: Tensor, total: int) -> "Lengths":
+        """Check the boundaries (B + 1) of sequences; reading them waits for the device."""
+        if offsets.dim() != 1 or offsets.is_floating_point() or offsets.dtype == torch.bool or len(offsets) < 2:
+            raise ValueError(
+                f"{name} must be integers (B + 1,), 0 and the end of each sequence, got {offsets.dtype} of shape "
+                f"{tuple(offsets.shape)}; use torch.tensor([0, *lengths]).cumsum(0)."
+            )
+        count = offsets.diff()
+        first, last, least, longest = (int(x) for x in (offsets[0], offsets[-1], count.min(), count.max()))
+        if first != 0 or last != total:
+            raise ValueError(
+                f"{name} must start at 0 and end at the number of tokens, {total}, got {first} and {last}; "
+                "the lengths must add up to the number of tokens."
+            )
+        if least < 1:
+            raise ValueError(f"{name} must increase, got a sequence of length {least}; drop empty sequences.")
+        sequence = torch.arange(len(count), device=offsets.device).repeat_interleave(count, output_size=total)
+        position = torch.arange(total, device=offsets.device) - offsets[:-1][sequence]
+        return cls(sequence, position, count, longest)
+
+    @property
+    def padding(self) -> Tensor:
+        """True where a sequence has ended, (B, longest)."""
+        return torch.arange(self.longest, device=self.lengths.device) >= self.lengths[:, None]
+
+    def pad(self, packed: Tensor) -> Tensor:
+        """Packed tokens (T, ...) as (B, longest, ...), with zeros at the end."""
+        empty = packed.new_zeros(len(self.lengths), self.longest, *packed.shape[1:])
+        return empty.index_put((self.sequence, self.position), packed)
+
+    def pack(self, padded: Tensor) -> Tensor:
+        """The inverse of `pad`."""
+        return padded[self.sequence, self.position]
+
+
+def nested_parts(name: str, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Packed tokens and boundaries of a nested tensor (B, j, ...)."""
+    if not x.is_nested or x.layout != torch.jagged or x._ragged_idx != 1:  # type: ignore[attr-defined]
+        found = f"layout {x.layout}" if x.is_nested else "a tensor that is not nested"
+        raise ValueError(
+            f"{name} must be a nested tensor of layout torch.jagged, ragged in its second axis, as q is, got {found}; "
+            "use torch.nested.nested_tensor(list, layout=torch.jagged)."
+        )
+    return x.values(), x.offsets()  # type: ignore[attr-defined]
+
+
+def attend_lengths(
+    attend: Callable[..., Tensor],
+    *,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    gate_q: Tensor | None,
+    gate_k: Tensor | None,
+    cu_seqlens: Tensor | None,
+    cu_seqlens_k: Tensor | None,
+    **options: Any,
+) -> Tensor:
+    """`operator_attention` of packed or nested sequences: pads them, and packs the result."""
+    for name in ("key_padding_mask", "pair_mask", "cache"):
+        if options[name] is not None:
+            raise ValueError(f"{name} must be None with nested tensors or cu_seqlens, got one; pad the sequences.")
+    tokens = {name: x for name, x in zip(_TOKENS, (q, k, v, gate_q, gate_k), strict=True) if x is not None}
+    if q.is_nested:
+        if cu_seqlens is not None or cu_seqlens_k is not None:
+            raise ValueError("cu_seqlens must be None with nested tensors, got boundaries; nested tensors have them.")
+        parts = {name: nested_parts(name, x) for name, x in tokens.items()}
+        tokens = {name: packed for name, (packed, _) in parts.items()}
+        cu_seqlens, cu_seqlens_k = parts["q"][1], parts["k"][1]
+    if cu_seqlens is None:
+        raise ValueError("cu_seqlens must be given with cu_seqlens_k, got None; pass the boundaries of the queries.")
+    of_queries = Lengths.of("cu_seqlens", cu_seqlens, len(tokens["q"]))
+    of_keys = Lengths.of("cu_seqlens_k", cu_seqlens if cu_seqlens_k is None else cu_seqlens_k, len(tokens["k"]))
+    if len(of_queries.lengths) != len(of_keys.lengths):
+        found = f"{len(of_queries.lengths)}, got {len(of_keys.lengths)}"
+        raise ValueError(f"cu_seqlens_k must have as many sequences as cu_seqlens, {found}; pair queries with keys.")
+    for name, x in tokens.items():
+        own = of_queries if name in ("q", "gate_q") else of_keys
+        check_shape(name, x, "(T, H, D)", (len(own.sequence), None, None))
+        tokens[name] = own.pad(x)
+    packed = of_queries.pack(attend(**tokens, **options | {"key_padding_mask": of_keys.padding}))
+    return torch.nested.nested_tensor_from_jagged(packed, cu_seqlens) if q.is_nested else packed
+
+
+class AttentionCache:
+    """Keys and values of one causal attention layer, for decoding: pass the same cache to successive calls.
+
+    A call appends its keys and values, and its queries see all tokens so far. A mixed key contains only earlier keys,
+    because causal attention uses triangles of the operators, so it is computed once. Raw keys are kept as well: later
+    keys are mixed from them. Results equal those of one call with all tokens.
+    """
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget all tokens."""
+        self._raw: dict[str, Tensor] = {}
+        self._mixed: dict[str, Tensor] = {}
+        self._owner: Any = None
+
+    def __len__(self) -> int:
+        return self._raw["k"].shape[1] if self._raw else 0
+
+    def claim(self, owner: object) -> None:
+        """Bind the cache to a layer; raise ValueError if it holds tokens of another one."""
+        if self._owner not in (None, owner):
+            raise ValueError(
+                f"cache must be used by one layer only, got one of another {type(self._owner).__name__} with "
+                f"{len(self)} tokens; make an AttentionCache per layer."
+            )
+        self._owner = owner
+
+    def extend(self, tokens: dict[str, Tensor], operators: dict[str, Operator | None]) -> dict[str, Tensor]:
+        """Append keys and values (B, N, H, D) by name, and return all of them, mixed by their operators."""
+        self._check(tokens, operators)
+        start, stop = len(self), len(self) + tokens["k"].shape[1]
+        found = {}
+        for name, new in tokens.items():
+            raw = torch.cat((self._raw[name], new), 1) if start else new
+            found[name] = self._raw[name] = raw
+            operator = operators[name]
+            if operator is not None:
+                rows = causal_rows(operator, start, stop, transpose=name != "v").to(raw.dtype)
+                if len(rows) != raw.shape[2]:
+                    raw = raw.repeat_interleave(len(rows) // raw.shape[2], 2)
+                mixed = torch.einsum("hmn,bnhd->bmhd", rows, raw)
+                found[name] = torch.cat((self._mixed[name], mixed), 1) if start else mixed
+                self._mixed[name] = found[name]
+        return found
+
+    def _check(self, tokens: dict[str, Tensor], operators: dict[str, Operator | None]) -> None:
+        if not len(self):
+            return
+        mixed = {name for name in operators if operators[name] is not None}
+        if tokens.keys() != self._raw.keys() or mixed != self._mixed.keys():
+            raise ValueError(
+                f"cache must be that of the same attention, got one of {', '.join(self._raw)} with operators on "
+                f"{', '.join(self._mixed) or 'none'}; make a new AttentionCache."
+            )
+        for name, new in tokens.items():
+            old = self._raw[name]
+            b, _, h, d = old.shape
+            check_shape(f"{name} with this cache", new, "(B, N, H, D)", (b, None, h, d))
+            if new.dtype != old.dtype or new.device != old.device:
+                raise ValueError(
+                    f"{name} must have the dtype and device of its cache, {old.dtype} on {old.device}, got {new.dtype} "
+                    f"on {new.device}; make a new AttentionCache."
+                )
