@@ -12,7 +12,7 @@ from toa.experiments.protocols import resolve
 from toa.nn import Attention
 from toa.tasks.base import TaskData
 from toa.tasks.distributed import make_fabric
-from toa.tasks.forecast import FORECASTING, ForecastRun, forecast_loss
+from toa.tasks.forecast import FORECASTING, ForecastRun
 from toa.tasks.step import ShuffledBatches
 from toa.tasks.training import time_steps
 
@@ -86,7 +86,7 @@ class OwnSystem:
 
     def time_steps(self, steps: int, warmup: int) -> list[float]:
         """Seconds of each of `steps` steps, after `warmup` steps that do not count."""
-        loss = forecast_loss(self._config.loss, autocast=self._fabric.autocast)
+        loss = FORECASTING.loss(self._config, self._fabric)
         return time_steps(
             self._model,
             self._batches,

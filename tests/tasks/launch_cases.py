@@ -63,19 +63,20 @@ def count_launches(monkeypatch, attention: str, **settings: Any) -> Counter[str]
     model = build_forecaster("itransformer", **sizes, attention=attention, settings=settings)
     shapes = ((2, 16, 7), (2, 8, 7), (2, 16, 4), (2, 8, 4))
 
+    batch = tuple(torch.randn(shape) for shape in shapes)
+
     class One:
         steps_per_epoch = 1
 
         def at(self, epoch: int, step: int) -> tuple[Tensor, ...]:
-            return tuple(torch.randn(shape) for shape in shapes)
+            return batch
 
     fabric = make_fabric(torch.device("cpu"))
-    run = TrainingStep(model, One(), forecast_loss("mse"), TrainingConfig(), fabric)
+    run = TrainingStep(model, One(), forecast_loss, TrainingConfig(), fabric)
     monkeypatch.setattr(run.optimizer, "step", lambda: None)
     run.wrapped.train()
-    batch = run._inputs(0, 0)
     with launches:
-        run.eager(*batch)
+        run.run(0)
     return launches.counts
 
 

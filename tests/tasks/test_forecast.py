@@ -1,5 +1,8 @@
+from functools import partial
+
 import pytest
 import torch
+import torch.nn.functional as F
 from lightning.fabric import Fabric
 from torch import Tensor, nn
 
@@ -72,7 +75,7 @@ def test_batches_carry_the_marks_of_past_and_future():
 def test_a_penalty_is_added_only_in_training():
     model = Penalised()
     batch = ShuffledBatches(windows(), 4, seed=1).at(0, 0)
-    loss = forecast_loss("mae")(model, *batch)
+    loss = forecast_loss(model, *batch, error=F.l1_loss)
     assert loss.item() == pytest.approx(4.0 + 7.0)
     assert evaluate_forecaster(model, windows())["mae"] == pytest.approx(4.0)
 
@@ -84,7 +87,14 @@ def test_a_penalty_goes_through_the_wrapper_of_several_processes():
         model = Penalised()
         config = TrainingConfig(epochs=1, learning_rate=1e-2)
         batches = ShuffledBatches(windows(), 42, seed=1)
-        state = train(model, batches, forecast_loss("mae", autocast=fabric.autocast), config, fabric=fabric, key="x")
+        state = train(
+            model,
+            batches,
+            partial(forecast_loss, error=F.l1_loss, autocast=fabric.autocast),
+            config,
+            fabric=fabric,
+            key="x",
+        )
     finally:
         torch.distributed.destroy_process_group()
     assert state.history[0]["train"] == pytest.approx(4.0 + 7.0)
@@ -100,11 +110,11 @@ def test_a_penalty_is_computed_in_the_given_precision():
             return super().forward(x)
 
     batch = ShuffledBatches(windows(), 4, seed=1).at(0, 0)
-    forecast_loss("mse", autocast=lambda: torch.autocast("cpu", torch.bfloat16))(Watched(), *batch)
+    forecast_loss(Watched(), *batch, autocast=lambda: torch.autocast("cpu", torch.bfloat16))
     assert seen == [True]
 
 
 def test_losses_are_the_metrics_means():
     x, y = ShuffledBatches(windows(), 4, seed=1).at(0, 0)
-    assert forecast_loss("mse")(Persistence(), x, y).item() == pytest.approx((4 + 16 + 36) / 3)
-    assert forecast_loss("mae")(Persistence(), x, y).item() == pytest.approx(4.0)
+    assert forecast_loss(Persistence(), x, y).item() == pytest.approx((4 + 16 + 36) / 3)
+    assert forecast_loss(Persistence(), x, y, error=F.l1_loss).item() == pytest.approx(4.0)

@@ -109,12 +109,12 @@ def test_a_failed_step_leaves_no_gradients_to_the_next(monkeypatch):
         if breaks:
             monkeypatch.setattr(taken.optimizer, "step", refuse)
             with pytest.raises(RuntimeError, match="not permitted"):
-                taken.eager(*taken._inputs(0, 0))
+                taken.run(0)
         monkeypatch.setattr(
             taken.optimizer, "step", lambda: found.extend(x.grad for x in model.parameters() if x.grad is not None)
         )
         torch.manual_seed(1)
-        taken.eager(*taken._inputs(0, 1))
+        taken.run(1)
         return found
 
     broken, plain = gradients(True), gradients(False)

@@ -5,6 +5,7 @@ Alphabet: B batch, L look-back, P horizon, C channels, F features, Q levels, S s
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -102,7 +103,7 @@ class HorizonForecasting(Forecasting):
     def loss(self, config: Any, fabric: Any) -> Callable[..., Tensor]:
         """The mean error plus the penalty of the model."""
         error = _error_of(config, fabric.device)
-        return forecast_loss(lambda forecast, y: error(forecast, y).mean(), autocast=fabric.autocast)
+        return partial(forecast_loss, error=lambda forecast, y: error(forecast, y).mean(), autocast=fabric.autocast)
 
     def validate(self, config: Any, data: Any) -> Callable[[nn.Module], float]:
         """The mean error over the held-out windows."""

@@ -243,9 +243,7 @@ class Ranks:
             )
 
     def separate_seeds(self, generators: Sequence[Generator], step: int) -> None:
-        """Give every rank but the first its own random numbers."""
-        if self.first:
-            return
+        """Give a rank other than the first its own random numbers."""
         shift = self._rank * _SEED_STEP + step
         own = thread_generator(self._fabric.device)
         if own is None:
@@ -257,7 +255,7 @@ class Ranks:
 @contextmanager
 def joint_statistics(model: nn.Module, ranks: Ranks) -> Iterator[None]:
     """Let batch norms in training use the statistics of all ranks, inside the context."""
-    norms = [] if ranks.alone else [module for module in model.modules() if isinstance(module, _BatchNorm)]
+    norms = [module for module in model.modules() if isinstance(module, _BatchNorm)]
     for norm in norms:
         norm.forward = partial(_normalise, norm, ranks)  # type: ignore[method-assign]
     try:

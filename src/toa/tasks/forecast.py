@@ -6,7 +6,7 @@ Alphabet: B batch, L look-back, P horizon, C channels.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -177,7 +177,7 @@ class Forecasting(Task):
         return ShuffledBatches(data.train, config.batch_size, seed=config.seed, drop_last=config.drop_last)
 
     def loss(self, config: ForecastRun, fabric: "Fabric") -> Callable[..., Tensor]:
-        return forecast_loss(config.loss, autocast=fabric.autocast)
+        return partial(forecast_loss, error=_LOSSES[config.loss], autocast=fabric.autocast)
 
     def validate(self, config: ForecastRun, data: ForecastData | TaskData) -> Callable[[nn.Module], float]:
         return lambda model: evaluate_forecaster(model, data.val)[config.loss]
@@ -212,29 +212,26 @@ def evaluation_batches(windows: Windows, batch_size: int = _EVALUATION_BATCH) ->
 
 
 def forecast_loss(
-    metric: str | Callable[[Tensor, Tensor], Tensor],
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    marks: Tensor | None = None,
+    future_marks: Tensor | None = None,
     *,
+    error: Callable[[Tensor, Tensor], Tensor] = F.mse_loss,
     autocast: Callable[[], AbstractContextManager[object]] = nullcontext,
-) -> Callable[..., Tensor]:
-    """Training loss: the mean of a metric, plus the penalty of a model that has `forecast_and_penalty`.
+) -> Tensor:
+    """Training loss: the mean error, plus the penalty of a model that has `forecast_and_penalty`.
 
-    Args:
-        metric: A name of `FORECAST_METRICS`, or a function from forecast and target to their mean error.
-        autocast: Precision of `forecast_and_penalty`; Fabric sets only that of `forward`.
+    `error` maps forecast and target to their mean error. `autocast` sets the precision of `forecast_and_penalty`;
+    Fabric sets only that of `forward`.
     """
-    error = _LOSSES[metric] if isinstance(metric, str) else metric
-
-    def loss_of(
-        model: nn.Module, x: Tensor, y: Tensor, marks: Tensor | None = None, future_marks: Tensor | None = None
-    ) -> Tensor:
-        with_penalty = getattr(model, "forecast_and_penalty", None)
-        if with_penalty is None:
-            return error(model(x, marks, future_marks), y)
-        with autocast():
-            forecast, penalty = with_penalty(x, marks, future_marks)
-        return error(forecast.to(y.dtype), y) + penalty.to(y.dtype)
-
-    return loss_of
+    with_penalty = getattr(model, "forecast_and_penalty", None)
+    if with_penalty is None:
+        return error(model(x, marks, future_marks), y)
+    with autocast():
+        forecast, penalty = with_penalty(x, marks, future_marks)
+    return error(forecast.to(y.dtype), y) + penalty.to(y.dtype)
 
 
 @torch.no_grad()

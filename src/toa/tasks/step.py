@@ -132,31 +132,26 @@ class TrainingStep:
     def run(self, step: int) -> Tensor:
         """Run a step, counted over all epochs; its loss stays on the device."""
         set_rates(self.optimizer, self.config, step, self.per_epoch)
-        return self._call(*self._inputs(*divmod(step, self.per_epoch)))
-
-    def _inputs(self, epoch: int, step: int) -> Batch:
-        """This rank's tensors of all batches of a step, concatenated; or their indices if the step gathers them."""
-        first = step * self.config.accumulate
+        epoch, first = step // self.per_epoch, step % self.per_epoch * self.config.accumulate
         indices = range(first, min(first + self.config.accumulate, self._batches.steps_per_epoch))
         if self._gathered is not None:
             self._parts = [(1.0, 1)] * len(indices)
-            return tuple(self._gathered.indices(epoch, index) for index in indices)
+            return self._call(*(self._gathered.indices(epoch, index) for index in indices))
         shares = [self.ranks.share(self._batches.at(epoch, index)) for index in indices]
         self._width = len(shares[0].tensors)
         self._parts = [(share.weight, share.copies) for share in shares]
-        return tuple(tensor for share in shares for tensor in share.tensors)
-
-    def _split(self, inputs: Batch) -> list[Batch]:
-        """The batches of a step, from the result of `_inputs`."""
-        if self._gathered is not None:
-            return [self._gathered.tensors(indices) for indices in inputs]
-        return [inputs[i : i + self._width] for i in range(0, len(inputs), self._width)]
+        return self._call(*(tensor for share in shares for tensor in share.tensors))
 
     def eager(self, *inputs: Tensor) -> Tensor:
-        """Gradients of one or more batches, and a step of the optimizer."""
+        """Gradients of one or more batches, and a step of the optimizer.
+
+        `inputs` are this rank's tensors of all batches, one after another, or their indices if the step gathers them.
+        """
         # a failed capture leaves gradients behind
         self.optimizer.zero_grad(set_to_none=True)
-        parts, losses = self._split(inputs), list[Tensor]()
+        parts, losses = [inputs[i : i + self._width] for i in range(0, len(inputs), self._width)], list[Tensor]()
+        if self._gathered is not None:
+            parts = [self._gathered.tensors(indices) for indices in inputs]
         for number, (part, (weight, copies)) in enumerate(zip(parts, self._parts, strict=True), 1):
             self.ranks.copies = copies
             # ranks exchange gradients once, with the last part

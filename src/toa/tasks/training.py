@@ -125,7 +125,8 @@ def train(
         observe_every=observe_every,
     )
     run.resume()
-    with _current(fabric.device), joint_statistics(model, step.ranks), _stop_signals() as stop:
+    statistics = nullcontext() if step.ranks.alone else joint_statistics(model, step.ranks)
+    with _current(fabric.device), statistics, _stop_signals() as stop:
         if cuda_graph:
             step.use_graph()
         run.loop(stop)
@@ -208,7 +209,7 @@ class _Run:
                 self._end_epoch()
                 self.state.seconds = time.perf_counter() - begin
             elif observed:
-                self._report(float(self.ranks.mean(loss)))
+                self._report(training=float(self.ranks.mean(loss)))
             halt = self.ranks.agree(stop.is_set(), ask=ends or observed)
             due = ends or self.state.step % self.save_every == 0
             if halt or self._done() or (due and self._may_save()):
@@ -241,19 +242,24 @@ class _Run:
             with torch.no_grad(), stance:
                 entry["validation"] = self.ranks.by_first(partial(self.validate, wrapped))
             wrapped.train()
-            _check_loss("validation", entry["validation"], self.state.step)
             # a tie counts as an improvement, as in the peer libraries
             if self.state.best is None or entry["validation"] <= self.state.best:
                 self.state.best, self.state.best_epoch = entry["validation"], self.state.step // per_epoch
                 self.best_weights = {name: value.detach().clone() for name, value in self.model.state_dict().items()}
         self.state.history.append(entry)
-        self._report(mean)
+        self._report(training=mean, validation=entry.get("validation", 0.0))
 
-    def _report(self, loss: float) -> None:
-        _check_loss("training", loss, self.state.step)
+    def _report(self, **losses: float) -> None:
+        """Call the observer; losses that are not finite raise FloatingPointError."""
+        for name, value in losses.items():
+            if not math.isfinite(value):
+                raise FloatingPointError(
+                    f"the {name} loss must be finite, got {value} after {self.state.step} steps; lower the learning "
+                    "rate, or choose a normaliser of the scores (score_norm, gate_norm)."
+                )
         if self.observe is not None:
-            history = self.state.history
-            self.observe(self.state.step, self.total, loss, history[-1].get("validation") if history else None)
+            last = self.state.history[-1] if self.state.history else {}
+            self.observe(self.state.step, self.total, losses["training"], last.get("validation"))
 
     def _may_save(self) -> bool:
         """Whether checkpoints have used less than their share of the time, by the clock of the first rank."""
@@ -294,9 +300,10 @@ class _Run:
         """Resume from the checkpoint if there is one, possibly of another number of ranks."""
         if self.checkpoint is not None and self.checkpoint.exists():
             self._load(self.checkpoint)
-        else:
+        elif not self.ranks.first:
             self.ranks.separate_seeds(self.step.generators, 0)
-        self.ranks.check_same(self.state.step, self.checkpoint)
+        if not self.ranks.alone:
+            self.ranks.check_same(self.state.step, self.checkpoint)
 
     def _load(self, path: Path) -> None:
         saved = load_checkpoint(path)
@@ -336,7 +343,8 @@ class _Run:
         self.state = TrainingState(**facts)
         own = groups.get(_random_group(self.fabric.global_rank))
         if own is None:
-            self.ranks.separate_seeds(self.step.generators, self.state.step)
+            if not self.ranks.first:
+                self.ranks.separate_seeds(self.step.generators, self.state.step)
             return
         self._generator.set_state(own["cpu"])
         if self.fabric.device.type == "cuda" and "cuda" in own:
@@ -348,14 +356,6 @@ class _Run:
 def _random_group(rank: int) -> str:
     """Prefix of a rank's random state in a checkpoint."""
     return "random" if rank == 0 else f"random-{rank}"
-
-
-def _check_loss(name: str, value: float, step: int) -> None:
-    if not math.isfinite(value):
-        raise FloatingPointError(
-            f"the {name} loss must be finite, got {value} after {step} steps; lower the learning rate, or choose a "
-            "normaliser of the scores (score_norm, gate_norm)."
-        )
 
 
 @contextmanager

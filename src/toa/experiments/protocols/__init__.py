@@ -11,7 +11,7 @@ from typing import Any
 
 from toa._checks import check_choice
 from toa.tasks import TASKS, Protocol
-from toa.tasks.config import Settings, merge
+from toa.tasks.config import merge
 
 # keys of a file that are not the table of a backbone
 _OTHER = ("about", "source", "seeds", "attention", "default_attention", "small_below")
@@ -32,10 +32,14 @@ def load_protocol(task: str, name: str) -> Protocol:
     """
     check_choice("protocol", name, protocol_names(task))
     content = tomllib.loads((files(__name__) / task / f"{name}.toml").read_text(encoding="utf-8"))
+    tables = {key: value for key, value in content.items() if key not in _OTHER}
+    for backbone, own in tables.items():
+        if (like := own.pop("like", None)) is not None:
+            tables[backbone] = merge(load_protocol(task, like).tables[backbone], own)
     return Protocol(
         name=name,
         about=str(content["about"]),
-        tables={key: _table(task, content, key) for key in content if key not in _OTHER},
+        tables=tables,
         attention=content.get("attention", {}),
         seeds=tuple(content.get("seeds", ())),
         **{key: content[key] for key in ("default_attention", "small_below") if key in content},
@@ -45,9 +49,3 @@ def load_protocol(task: str, name: str) -> Protocol:
 def resolve(task: str, protocol: str, **names: Any) -> Any:
     """Build the config of one run of a protocol; see `Task.resolve` for the arguments."""
     return TASKS[task].resolve(load_protocol(task, protocol), **names)
-
-
-def _table(task: str, content: Settings, backbone: str) -> Settings:
-    own = dict(content[backbone])
-    like = own.pop("like", None)
-    return own if like is None else merge(load_protocol(task, like).tables[backbone], own)
