@@ -11,8 +11,7 @@ from toa.cli.reproduce import read_runs
 from toa.experiments import resolve
 from toa.experiments.paper import published_numbers
 from toa.experiments.paper.tables import TABLES, table_cells
-from toa.experiments.plan import Estimates, timed_records
-from toa.experiments.run import Job
+from toa.experiments.run import Estimates, Job, timed_records
 from toa.experiments.sweep import BrokenDeviceError
 
 

@@ -25,9 +25,9 @@ from toa.experiments.sweep import (
     RunContext,
     default_workers,
     run_job,
+    spread,
     sweep,
 )
-from toa.experiments.sweep_local import spread
 from toa.tasks import TASKS
 from toa.tasks.training import TrainingStopped
 

@@ -206,7 +206,7 @@ def _list_numbers(console: "Console", data_dir: Path | None) -> None:
 
 def _print_plan(console: "Console", jobs: "list[Job]", context: "RunContext", workers: int) -> None:
     """Print what would be run, and for how long, estimated from earlier records."""
-    from toa.experiments.plan import Estimates, timed_records
+    from toa.experiments.run import Estimates, timed_records
     from toa.experiments.sweep import find_end
     from toa.tasks.distributed import resolve_device
 

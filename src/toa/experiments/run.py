@@ -1,9 +1,12 @@
 """Run one config of any task: load a finished record, or train, evaluate and write a record and its files.
 
-An interrupted run resumes from the checkpoint in its folder. A failed job leaves `error.json` there.
+An interrupted run resumes from the checkpoint in its folder. A failed job leaves `error.json` there. A plan, the list
+of the jobs of a sweep, is stored in the results folder.
 """
 
+import hashlib
 import json
+import statistics
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -27,6 +30,15 @@ from toa.tasks.distributed import resolve_device
 from toa.tasks.training import Observer
 
 ERROR = "error.json"
+_PLANS = "plans"
+_SUFFIX = ".plan"
+# config fields in which two runs agree, from the most to the least similar runs
+_SIMILARITY = (
+    ("dataset", "horizon", "backbone", "attention"),
+    ("dataset", "horizon", "backbone"),
+    ("dataset", "backbone"),
+    ("backbone",),
+)
 # fields of every record
 _FIELDS = ("task", "name", "config", "wall_s", "device", "command")
 
@@ -298,3 +310,67 @@ def write_failure(job: Job, out: Path, error: str, trace: str = "") -> None:
         "time": time.time(),
     }
     write_atomically(job.folder(out) / ERROR, (json.dumps(content, indent=2) + "\n").encode())
+
+
+def write_plan(jobs: Iterable[Job], out: Path) -> Path:
+    """Store a list of jobs in a results folder. The same list, in any order, is the same file."""
+    unique = {job.key: job for job in jobs}
+    name = hashlib.sha256("".join(sorted(unique)).encode()).hexdigest()[:16]
+    path = out / _PLANS / f"{name}{_SUFFIX}"
+    write_atomically(path, "".join(f"{job.to_json()}\n" for job in unique.values()).encode())
+    return path
+
+
+def read_plans(out: Path) -> tuple[dict[str, Job], list[str]]:
+    """Return the jobs of all plans in a results folder, by key, and one message per plan that cannot be read."""
+    jobs: dict[str, Job] = {}
+    unreadable: list[str] = []
+    for path in sorted((out / _PLANS).glob(f"*{_SUFFIX}")):
+        try:
+            planned = [Job.from_json(line) for line in path.read_text(encoding="utf-8").splitlines()]
+            jobs |= {job.key: job for job in planned}
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            unreadable.append(f"{path} must be a plan of this version, got something else ({error!r}); delete it.")
+    return jobs, unreadable
+
+
+class Estimates:
+    """Training times of jobs, estimated from finished runs.
+
+    Args:
+        records: The finished runs.
+        on_cpu: Use the runs on a CPU if true, else those on other devices.
+    """
+
+    def __init__(self, records: Iterable[Record], *, on_cpu: bool) -> None:
+        self._seconds: dict[tuple[object, ...], list[float]] = {}
+        for record in records:
+            if str(record["device"]).startswith("cpu") == on_cpu:
+                for group in _groups(record["task"], record["config"]):
+                    self._seconds.setdefault(group, []).append(float(record["wall_s"]))
+
+    def seconds(self, job: Job) -> float | None:
+        """Return the median time of the most similar runs, or None if there are none."""
+        times = (self._seconds.get(group) for group in _groups(job.task, asdict(job.config)))
+        return next((statistics.median(found) for found in times if found), None)
+
+
+def timed_records(out: Path) -> list[Record]:
+    """Return all readable records under a results folder that have a training time."""
+    records = []
+    for path in sorted(out.glob(f"*/*/{RECORD}")):
+        try:
+            record = read_record(path)
+            records.append({**record, "wall_s": float(record["wall_s"])})
+        except (ValueError, KeyError, TypeError):
+            # the sweep itself reports unreadable records
+            continue
+    return records
+
+
+def _groups(task: str, config: dict[str, Any]) -> list[tuple[object, ...]]:
+    """What similar runs have in common, from the most to the least similar."""
+    values = {name: config.get(name) for name in _SIMILARITY[0]}
+    if isinstance(values["attention"], dict):
+        values["attention"] = values["attention"]["name"]
+    return [(task, *((name, values[name]) for name in names)) for names in _SIMILARITY]

@@ -1,4 +1,4 @@
-"""A sweep runs a list of jobs: in this process, in worker processes (`sweep_local`), or on Ray (`sweep_ray`).
+"""A sweep runs a list of jobs: in this process, in worker processes, or on Ray (`sweep_ray`).
 
 All state is in files: `record.json` of a finished run, `error.json` of a failed one, and a claim on each run in
 progress (`claims`). So a sweep can be stopped or killed at any moment and repeated, and several sweeps can share a
@@ -6,22 +6,27 @@ results folder: no finished run is lost, and none is repeated.
 """
 
 import gc
+import multiprocessing
+import os
 import signal
+import sys
 import time
 import traceback
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from multiprocessing import connection
+from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 
 from toa._checks import check_at_least, check_choice
 from toa._files import check_writable
 from toa.experiments.claims import claimed
-from toa.experiments.plan import write_plan
 from toa.experiments.run import (
     ERROR,
     Job,
@@ -32,6 +37,7 @@ from toa.experiments.run import (
     read_outcome,
     run_task,
     write_failure,
+    write_plan,
 )
 from toa.tasks.distributed import resolve_device
 
@@ -163,8 +169,6 @@ def _open_workers(
     # raises before a process starts
     resolve_device(context.device)
     if executor == "pool":
-        from toa.experiments.sweep_local import LocalWorkers
-
         return closing(LocalWorkers(context, min(default_workers(executor, workers), max(1, jobs))))
     return nullcontext(_ThisProcess(context))
 
@@ -208,21 +212,17 @@ class _Sweep:
             self.running.remove(event.key)
         if event.kind == "waiting":
             self.held.append(self.jobs[event.key])
-        if event.kind == "died":
-            self._count_death(event)
-            self.queue.append(self.jobs[event.key])
-        else:
+        if event.kind != "died":
             self.watch(event)
-
-    def _count_death(self, event: Event) -> None:
-        self.deaths[event.key] += 1
-        if self.deaths[event.key] < MAX_DEATHS:
             return
         job = self.jobs[event.key]
-        with claimed(job.folder(self.context.out)) as mine:
-            if mine and find_end(job, self.context) is None:
-                message = f"its worker died {MAX_DEATHS} times, the last time with: {event.message}"
-                write_failure(job, self.context.out, message)
+        self.queue.append(job)
+        self.deaths[event.key] += 1
+        if self.deaths[event.key] >= MAX_DEATHS:
+            with claimed(job.folder(self.context.out)) as mine:
+                if mine and find_end(job, self.context) is None:
+                    message = f"its worker died {MAX_DEATHS} times, the last time with: {event.message}"
+                    write_failure(job, self.context.out, message)
 
 
 def run_job(job: Job, context: RunContext, watch: Watcher) -> Event:
@@ -263,7 +263,7 @@ def find_end(job: Job, context: RunContext) -> Event | None:
 def _execute(job: Job, context: RunContext, watch: Watcher) -> Event:
     (job.folder(context.out) / ERROR).unlink(missing_ok=True)
     watch(Event(kind="begin", key=job.key))
-    last = 0.0
+    device, last = resolve_device(context.device), 0.0
 
     def observe(done: int, total: int, loss: float, validation: float | None) -> None:
         nonlocal last
@@ -286,26 +286,19 @@ def _execute(job: Job, context: RunContext, watch: Watcher) -> Event:
     except Exception as error:
         event = Event(kind="failed", key=job.key, message=f"{type(error).__name__}: {error}")
         write_failure(job, context.out, event.message, traceback.format_exc())
-        _check_device(context.device, job, error)
-    if resolve_device(context.device).type == "cuda":
+        if device.type == "cuda":
+            try:
+                torch.cuda.synchronize(device)
+                torch.cuda.empty_cache()
+            except RuntimeError:
+                raise BrokenDeviceError(
+                    f"{device} must still work after {job.label}, got: {error}; the run is recorded as failed; repeat "
+                    "the command for the other runs."
+                ) from error
+    if device.type == "cuda":
         # models are part of reference cycles, and hold device memory until these are collected
         gc.collect()
     return event
-
-
-def _check_device(name: str, job: Job, error: Exception) -> None:
-    """Raise BrokenDeviceError if CUDA no longer works in this process."""
-    device = resolve_device(name)
-    if device.type != "cuda":
-        return
-    try:
-        torch.cuda.synchronize(device)
-        torch.cuda.empty_cache()
-    except RuntimeError:
-        raise BrokenDeviceError(
-            f"{device} must still work after {job.label}, got: {error}; the run is recorded as failed; repeat the "
-            "command for the other runs."
-        ) from error
 
 
 @contextmanager
@@ -331,3 +324,114 @@ class _ThisProcess:
 
     def poll(self, watch: Watcher, timeout_s: float) -> None:
         watch(run_job(self._job, self._context, watch))
+
+
+@dataclass(eq=False)
+class _Worker:
+    process: BaseProcess
+    pipe: "connection.Connection[Any, Any]"
+    ready: bool = False
+
+
+class LocalWorkers:
+    """Worker processes on this machine, each with a pipe that takes jobs and returns events.
+
+    The process pools of the standard library and of joblib stop all workers when one dies, and do not report which job
+    was the cause.
+    """
+
+    def __init__(self, context: RunContext, count: int) -> None:
+        self.count, self._context = count, context
+        self._idle: list[_Worker] = []
+        self._busy: dict[str, _Worker] = {}
+        self._started = 0
+
+    def start(self, job: Job) -> None:
+        """Give a job to an idle worker, or to a new one."""
+        worker = self._idle.pop() if self._idle else self._start_worker()
+        self._busy[job.key] = worker
+        # if the worker is dead, `poll` sees its end
+        with suppress(OSError):
+            worker.pipe.send(job)
+
+    def poll(self, watch: Watcher, timeout_s: float) -> None:
+        """Pass on the events of busy workers."""
+        pipes = {worker.pipe: (key, worker) for key, worker in self._busy.items()}
+        for pipe in connection.wait(pipes, timeout_s):
+            key, worker = pipes[pipe]  # type: ignore[index]
+            try:
+                event = worker.pipe.recv()
+            except (EOFError, OSError):
+                event = self._bury(worker, key)
+            if event is None:
+                worker.ready = True
+                continue
+            if event.kind not in ("begin", "step"):
+                del self._busy[key]
+                if event.kind != "died":
+                    self._idle.append(worker)
+            watch(event)
+
+    def close(self) -> None:
+        """Stop all workers; wait until runs in progress have saved a checkpoint."""
+        for worker in self._busy.values():
+            worker.process.terminate()
+        for worker in self._idle:
+            worker.pipe.close()
+        for worker in (*self._idle, *self._busy.values()):
+            worker.process.join()
+            worker.pipe.close()
+
+    def _start_worker(self) -> _Worker:
+        device = spread(self._context.device, self._started, torch.cuda.device_count())
+        threads = max(1, (os.cpu_count() or 1) // self.count)
+        self._started += 1
+        # a forked process could not use CUDA
+        spawn = multiprocessing.get_context("spawn")
+        ours, theirs = spawn.Pipe()
+        process = spawn.Process(target=_serve, args=(theirs, replace(self._context, device=device), threads))
+        # Ctrl-C must reach only the parent, which then stops its workers
+        previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        process.start()
+        signal.signal(signal.SIGINT, previous)
+        theirs.close()
+        return _Worker(process, ours)
+
+    def _bury(self, worker: _Worker, key: str) -> Event:
+        worker.process.join()
+        worker.pipe.close()
+        code = worker.process.exitcode or 0
+        if not worker.ready and code > 0:
+            # not killed: the next one would fail in the same way
+            raise ValueError(f"a worker process must start, got exit code {code}; see its error above.")
+        return Event(kind="died", key=key, message=f"exit code {code}")
+
+
+def spread(device: str, number: int, count: int) -> str:
+    """Return the device of a worker: workers take turns on `count` CUDA devices unless one is named."""
+    if device == "cpu" or ":" in device or count < 2:
+        return device
+    return f"cuda:{number % count}"
+
+
+def _serve(pipe: "connection.Connection[Any, Any]", context: RunContext, threads: int) -> None:
+    """Run jobs from a pipe in a worker process until the pipe is closed."""
+    # training handles SIGINT again, so leave the session in which Ctrl-C sends it
+    os.setsid()
+    torch.set_num_threads(threads)
+    try:
+        with interruptible():
+            pipe.send(None)
+            while True:
+                pipe.send(run_job(pipe.recv(), context, partial(_send, pipe)))
+    except (EOFError, BrokenPipeError, ConnectionResetError, KeyboardInterrupt, BrokenDeviceError):
+        # after BrokenDeviceError a new process takes over
+        sys.exit(1)
+
+
+def _send(pipe: "connection.Connection[Any, Any]", event: Event) -> None:
+    try:
+        pipe.send(event)
+    except OSError:
+        # the parent is dead: stop as on its request, so that training saves a checkpoint
+        signal.raise_signal(signal.SIGTERM)

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from toa.experiments.claims import holder
-from toa.experiments.plan import Estimates, read_plans
 from toa.experiments.records import RECORD, Record, read_record
-from toa.experiments.run import ERROR, Job, outcome, read_error
+from toa.experiments.run import ERROR, Estimates, Job, outcome, read_error, read_plans
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
