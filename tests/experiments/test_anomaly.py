@@ -27,6 +27,8 @@ SMALL = [
     "model.embed_dim=8",
     "model.ff_dim=8",
 ]
+# backbones with settings from papers or libraries
+PUBLISHED = [name for name in backbone_names("reconstruct") if name != "two-axis"]
 CELLS = [
     (protocol, backbone, "SMD-machine-3-7" if name == "SMD-machine" else name)
     for protocol in protocol_names("anomaly")
@@ -59,7 +61,7 @@ def config_of(folder: Path, backbone: str = "itransformer", *changes: str, atten
     }
     return resolve(
         "anomaly",
-        "toa-paper",
+        "two-axis" if backbone == "two-axis" else "toa-paper",
         backbone=backbone,
         attention=attention,
         changes=[*SMALL, *changes],
@@ -83,11 +85,11 @@ def check_cell(protocol: str, backbone: str, dataset: str) -> None:
 
 
 def test_protocols_cover_the_paper_and_the_library():
-    assert protocol_names("anomaly") == ["toa-paper", "tslib"]
+    assert protocol_names("anomaly") == ["toa-paper", "tslib", "two-axis"]
     assert all(len(load_protocol("anomaly", name).about) > 20 for name in protocol_names("anomaly"))
     paper = {(backbone, dataset) for protocol, backbone, dataset in CELLS if protocol == "toa-paper"}
     sets = ("PSM", "MSL", "SMAP", "SMD", "SWaT", "SMD-machine-3-7")
-    assert paper == {(backbone, dataset) for backbone in backbone_names("reconstruct") for dataset in sets}
+    assert paper == {(backbone, dataset) for backbone in PUBLISHED for dataset in sets}
 
 
 @pytest.mark.parametrize(
@@ -101,7 +103,7 @@ def test_protocols_cover_the_paper_and_the_library():
         ("SMD-machine-1-6", 1, 0.5, 10),
     ],
 )
-@pytest.mark.parametrize("backbone", backbone_names("reconstruct"))
+@pytest.mark.parametrize("backbone", PUBLISHED)
 def test_settings_are_the_published_ones(backbone, dataset, stride, ratio, epochs):
     config = resolve("anomaly", "toa-paper", dataset=dataset, backbone=backbone)
     assert (config.window_stride, config.anomaly_ratio, config.training.epochs) == (stride, ratio, epochs)
@@ -248,7 +250,8 @@ def test_the_real_anomaly_of_a_ucr_series_is_found(tmp_path):
 @pytest.mark.parametrize("backbone", backbone_names("reconstruct"))
 def test_real_sets_run_end_to_end(tmp_path, dataset, backbone):
     small = ["model.num_layers=1", "model.embed_dim=8", "model.ff_dim=8", "training.epochs=1", "window_stride=100"]
-    config = resolve("anomaly", "toa-paper", dataset=dataset, backbone=backbone, changes=small)
+    protocol = "two-axis" if backbone == "two-axis" else "toa-paper"
+    config = resolve("anomaly", protocol, dataset=dataset, backbone=backbone, changes=small)
     try:
         record = run_task(config, tmp_path, device="cpu")
     except DatasetNotFoundError as error:

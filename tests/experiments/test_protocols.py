@@ -1,4 +1,5 @@
 import dataclasses
+import itertools
 import json
 
 import pytest
@@ -7,6 +8,7 @@ from tests.support import message
 from toa.data import DATASETS
 from toa.experiments import config_hash, load_protocol, protocol_names, resolve
 from toa.models import BACKBONES, backbone_names, build_forecaster
+from toa.tasks import TASKS
 
 CELLS = [
     (protocol, backbone, dataset, horizon)
@@ -27,7 +29,7 @@ def cell(protocol: str = "toa-paper", **options):
 
 def test_the_protocols_named_by_the_readme_exist():
     known = {"itransformer-96", "itransformer-pems", "patchtst-336", "patchtst-512", "toa-paper", "tslib-96"}
-    known |= {"duet-search", "duet-unified-96"}
+    known |= {"duet-search", "duet-unified-96", "two-axis"}
     assert known <= set(protocol_names())
     assert all(len(load_protocol("forecast", name).about) > 20 for name in protocol_names())
 
@@ -35,6 +37,17 @@ def test_the_protocols_named_by_the_readme_exist():
 def test_every_cell_is_complete_and_its_model_can_be_built():
     for protocol, backbone, dataset, horizon in CELLS:
         check_cell(protocol, backbone, dataset, horizon)
+
+
+@pytest.mark.parametrize("task", ["forecast", "anomaly", "classify"])
+def test_two_axis_has_settings_for_every_dataset(task):
+    catalogue = TASKS[task].catalogue
+    assert catalogue is not None
+    names = ["two-axis", *({"toa"} & set(protocol_names(task)))]
+    for protocol, dataset in itertools.product(names, catalogue):
+        horizons = {"horizon": {"ILI": 24}.get(dataset, 96)} if task == "forecast" else {}
+        config = resolve(task, protocol, dataset=dataset, backbone="two-axis", **horizons)
+        assert config.attention.name == "toa-softmax"
 
 
 def check_cell(protocol: str, backbone: str, dataset: str, horizon: int) -> None:

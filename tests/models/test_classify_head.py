@@ -113,7 +113,7 @@ def test_a_backbone_for_another_number_of_channels_raises():
 
 
 BAD: list[tuple[str, dict[str, Any], str]] = [
-    ("dlinear", {}, "unknown backbone 'dlinear'; known: itransformer, patchtst, transformer."),
+    ("dlinear", {}, "unknown backbone 'dlinear'; known: itransformer, patchtst, transformer, two-axis."),
     ("patchtst", {"attention": "toa"}, "unknown attention 'toa'; known: softmax, toa-softmax"),
     ("patchtst", {"num_classes": 1}, "num_classes must be at least 2, got 1."),
     ("patchtst", {"channels": 0}, "channels must be at least 1, got 0."),

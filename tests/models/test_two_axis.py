@@ -31,6 +31,8 @@ def test_the_model_starts_as_the_linear_map_from_look_back_to_horizon(attention)
     assert torch.equal(model(series), model.shortcut(series.mT).mT)
     assert_near(model(series), series.mean(1, keepdim=True).expand(-1, 5, -1), 1e-6)
     assert_near(build(attention).eval()(series), series.mean(1, keepdim=True).expand(-1, 5, -1), 1e-6)
+    last = build(attention, shortcut_start="last").eval()
+    assert_near(last(series), series[:, -1:].expand(-1, 5, -1), 1e-6)
 
 
 def test_after_the_start_the_forecast_is_the_sum_of_both_maps():
@@ -128,6 +130,8 @@ def test_wrong_settings_raise():
         build(mix_channels=False)
     with pytest.raises(ValueError, match=message("channel_dropout must lie in [0, 1), got 1.0")):
         build(channel_dropout=1.0)
+    with pytest.raises(ValueError, match=message("unknown shortcut_start 'median'; known: mean, last.")):
+        build(shortcut_start="median")
     with pytest.raises(ValueError, match=message("lookback must be at least patch_len=33, got 32")):
         build(patch_len=33)
     with pytest.raises(ValueError, match=message("shortcut must be False in reconstruction, got True; it would copy")):

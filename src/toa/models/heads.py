@@ -1,13 +1,17 @@
 """Heads: what each task puts around a backbone to turn its tokens into forecasts, reconstructions or classes."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from toa._checks import check_at_least
+from toa._checks import check_at_least, check_choice
 from toa.models.base import Backbone, ForecastModel, ModelConfig, SeriesModel, check_mask
 from toa.nn import Dropout, FlattenHead, Linear, ReversibleInstanceNorm
+
+Start = Literal["mean", "last"]
+STARTS = ("mean", "last")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -22,8 +26,9 @@ class ForecastHeadConfig(ModelConfig):
         detach_std: Whether gradients to the series stop at its standard deviation.
         individual: Whether each channel has its own linear map.
         head_dropout: Dropout on the forecasts, before the instance norm is undone.
-        shortcut: Whether to add a linear map of the (normalised) look-back, shared by channels. It starts as the mean
-            of the look-back, and the map of the tokens at zero: the model starts as a linear one.
+        shortcut: Whether to add a linear map of the (normalised) look-back, shared by channels. The map of the tokens
+            then starts at zero: the model starts as a linear one.
+        shortcut_start: What that map starts as: the "mean" of the look-back, or its "last" value.
     """
 
     horizon: int
@@ -34,11 +39,13 @@ class ForecastHeadConfig(ModelConfig):
     individual: bool = False
     head_dropout: float = 0.0
     shortcut: bool = False
+    shortcut_start: Start = "mean"
 
     def __post_init__(self) -> None:
         ModelConfig.__post_init__(self)
         if self.affine and not self.instance_norm:
             raise ValueError("affine must be False without instance_norm, got True; set instance_norm=True.")
+        check_choice("shortcut_start", self.shortcut_start, STARTS)
 
 
 class BackboneForecaster(ForecastModel):
@@ -69,9 +76,10 @@ class BackboneForecaster(ForecastModel):
         )
         self.shortcut = Linear(backbone.lookback, config.horizon) if config.shortcut else None
         if self.shortcut is not None:
-            nn.init.constant_(self.shortcut.weight, 1.0 / backbone.lookback)
-            for start in (self.shortcut.bias, self.head.weight, self.head.bias):
-                nn.init.zeros_(start)
+            for parameter in (self.shortcut.weight, self.shortcut.bias, self.head.weight, self.head.bias):
+                nn.init.zeros_(parameter)
+            steps = backbone.lookback if config.shortcut_start == "mean" else 1
+            nn.init.constant_(self.shortcut.weight[:, -steps:], 1.0 / steps)
 
     def _forecast(self, series: Tensor, marks: Tensor | None, future_marks: Tensor | None) -> Tensor:
         if self.norm is None:
