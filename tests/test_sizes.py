@@ -20,14 +20,14 @@ CEILINGS = {
     ".": (283, 6),
     "cli": (2_165, 14),
     "data": (3_423, 15),
-    "estimators": (2_612, 12),
+    "estimators": (2_493, 12),
     "experiments": (2_053, 11),
     "integrations": (1_200, 6),
     "models": (1_808, 15),
     "nn": (2_631, 14),
     "ops": (3_879, 20),
     "report": (2_941, 15),
-    "tasks": (3_629, 16),
+    "tasks": (3_737, 16),
     "theory": (694, 5),
 }
 # functions above the aim, docstring not counted; remove a line when the function is short enough

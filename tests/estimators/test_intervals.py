@@ -10,9 +10,10 @@ from torch import Tensor
 
 from tests.support import assert_near
 from toa.data.windows import Windows, window_starts
-from toa.estimators.intervals import HorizonForecasting, HorizonModel, UnitsModel, spread
+from toa.estimators.intervals import UnitsModel, spread
 from toa.models import ForecastModel, build_forecaster
 from toa.tasks.distributed import make_fabric
+from toa.tasks.forecast import HorizonForecasting, HorizonModel
 from toa.tasks.metrics import pinball_error
 
 

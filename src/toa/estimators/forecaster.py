@@ -22,17 +22,11 @@ from toa.data.windows import Windows, place_series, window_starts
 from toa.estimators.backtest import Backtest, first_tested, forecast_names, measure, write_forecast
 from toa.estimators.base import Estimator, attention_spec, sample_rows
 from toa.estimators.covariates import Covariates
-from toa.estimators.intervals import (
-    HorizonForecasting,
-    HorizonModel,
-    UnitsModel,
-    conformal_width,
-    spread,
-)
+from toa.estimators.intervals import UnitsModel, conformal_width, spread
 from toa.estimators.sizes import choose_lookback, choose_schedule, choose_settings
 from toa.models import BACKBONES, backbone_names
 from toa.tasks.distributed import resolve_device
-from toa.tasks.forecast import evaluation_batches
+from toa.tasks.forecast import HorizonForecasting, HorizonModel, evaluation_batches
 from toa.tasks.metrics import FORECAST_METRICS
 
 _ATTENTION = "toa-softmax"

@@ -1,131 +1,18 @@
-"""The models around a forecasting model: quantiles and covariates inside, scaling and intervals outside.
+"""Forecasts in the units of the data, with their intervals.
 
 Alphabet: B batch, L look-back, P horizon, C channels, F features, Q levels, S series.
 """
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any, NamedTuple
+from collections.abc import Iterable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from toa.models import ForecastModel
-from toa.tasks.forecast import Forecasting, ForecastRun, evaluation_batches, forecast_loss
-from toa.tasks.metrics import FORECAST_METRICS, pinball_error
-from toa.tasks.step import ShuffledBatches
+from toa.tasks.forecast import HorizonModel
 
-# width of the network from features to their effect
-_FEATURE_WIDTH = 32
 # smallest spread of a look-back, in standard deviations of the column: keeps intervals of a flat series open
 _LEAST_SPREAD = 0.1
-
-
-class HorizonModel(nn.Module):
-    """Forecast the next P values of a series (B, L, C) at each of Q quantile levels: (B, P, Q, C).
-
-    The inner model f forecasts P * Q values per channel, the levels of a step next to each other. A network g learns
-    the effect of the features (calendar, covariates): f(x - g(past features)) + g(future features), initially g = 0.
-
-    Args:
-        model: Forecasting model with horizon P * Q.
-        levels: Number of levels Q; 1 without quantiles.
-        features: Number of features F; 0 for none.
-        channels: Number of channels C.
-    """
-
-    def __init__(self, model: ForecastModel, *, levels: int, features: int, channels: int) -> None:
-        super().__init__()
-        self.model = model
-        self.levels = levels
-        self.effect: nn.Module | None = None
-        if features:
-            last = nn.Linear(_FEATURE_WIDTH, channels)
-            nn.init.zeros_(last.weight)
-            nn.init.zeros_(last.bias)
-            self.effect = nn.Sequential(nn.Linear(features, _FEATURE_WIDTH), nn.GELU(), last)
-
-    def forward(self, series: Tensor, marks: Tensor | None = None, future_marks: Tensor | None = None) -> Tensor:
-        """Forecast at all levels."""
-        return self._split_levels(self.model(self._without_effect(series, marks)), future_marks)
-
-    def forecast_and_penalty(
-        self, series: Tensor, marks: Tensor | None = None, future_marks: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """Forecast at all levels, and the auxiliary loss of the inner model, zero if it has none."""
-        inner = getattr(self.model, "forecast_and_penalty", None)
-        if inner is None:
-            return self(series, marks, future_marks), series.new_zeros(())
-        forecast, penalty = inner(self._without_effect(series, marks))
-        return self._split_levels(forecast, future_marks), penalty
-
-    def _without_effect(self, series: Tensor, marks: Tensor | None) -> Tensor:
-        return series if self.effect is None else series - self.effect(marks)
-
-    def _split_levels(self, forecast: Tensor, future_marks: Tensor | None) -> Tensor:
-        split = forecast.unflatten(1, (-1, self.levels))  # (B, P, Q, C)
-        return split if self.effect is None else split + self.effect(future_marks).unsqueeze(2)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class HorizonRun(ForecastRun):
-    """Config of a `HorizonModel`.
-
-    Args:
-        levels: Quantile levels, trained with the pinball loss; none trains with `loss`.
-        features: Number of features F.
-        steps: Batches per epoch, which may use only a part of the windows.
-    """
-
-    levels: tuple[float, ...] = ()
-    features: int = 0
-    steps: int = 1
-
-
-class HorizonForecasting(Forecasting):
-    """The task of `HorizonModel`: forecasting with quantiles and features."""
-
-    config = HorizonRun
-
-    def build(self, config: Any, data: Any) -> nn.Module:
-        """The untrained model."""
-        levels = max(1, len(config.levels))
-        model: Any = super().build(replace(config, horizon=config.horizon * levels), data)
-        return HorizonModel(model, levels=levels, features=config.features, channels=data.channels)
-
-    def batches(self, config: Any, data: Any, device: torch.device) -> ShuffledBatches:
-        """Training batches, as many per epoch as the config has steps."""
-        batches = super().batches(config, data, device)
-        batches.steps_per_epoch = config.steps
-        return batches
-
-    def loss(self, config: Any, fabric: Any) -> Callable[..., Tensor]:
-        """The mean error plus the penalty of the model."""
-        error = _error_of(config, fabric.device)
-        return partial(forecast_loss, error=lambda forecast, y: error(forecast, y).mean(), autocast=fabric.autocast)
-
-    def validate(self, config: Any, data: Any) -> Callable[[nn.Module], float]:
-        """The mean error over the held-out windows."""
-        error = _error_of(config, data.val.device)
-
-        def validate(model: nn.Module) -> float:
-            total = torch.zeros((), dtype=torch.float64)
-            for x, y, *marks in evaluation_batches(data.val):
-                total += error(model(x, *marks), y).mean(dtype=torch.float64).cpu() * len(x)
-            return float(total) / len(data.val)
-
-        return validate
-
-
-def _error_of(config: HorizonRun, device: torch.device) -> Callable[[Tensor, Tensor], Tensor]:
-    """Elementwise error of a forecast (B, P, Q, C) against (B, P, C): pinball for levels, else the metric `loss`."""
-    if not config.levels:
-        metric = FORECAST_METRICS[config.loss]
-        return lambda forecast, y: metric(forecast.squeeze(2), y)
-    # on the training device, so that a step does not wait for a copy
-    levels = torch.tensor(config.levels, device=device)
-    return lambda forecast, y: pinball_error(forecast, y, levels)
 
 
 class Prediction(NamedTuple):
