@@ -17,11 +17,11 @@ PACKAGE = ROOT / "src" / "toa"
 AIMS = {"lines": 22_500, "files": 150, "file_lines": 450, "function_lines": 60}
 # lines and files allowed in each folder until the aim is reached ("." holds the files of the package itself)
 CEILINGS = {
-    ".": (283, 6),
-    "cli": (2_165, 14),
+    ".": (285, 6),
+    "cli": (2_099, 13),
     "data": (3_423, 15),
     "estimators": (2_493, 12),
-    "experiments": (2_053, 11),
+    "experiments": (2_039, 11),
     "integrations": (1_200, 6),
     "models": (1_808, 15),
     "nn": (2_631, 14),

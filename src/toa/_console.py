@@ -46,25 +46,27 @@ def is_first() -> bool:
 
 
 @contextmanager
-def show_epochs(description: str) -> Iterator[Callable[[int, int, float, float | None], None]]:
-    """Show a progress bar of training; yields the observer that `toa.tasks.train` calls."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+def show_epochs(description: str = "") -> Iterator[Callable[..., None]]:
+    """Show progress bars of training, one per title; yields the observer that `toa.tasks.train` calls."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn("loss {task.fields[loss]}, validation {task.fields[validation]}"),
+        TextColumn("loss {task.fields[losses]}"),
         TimeRemainingColumn(elapsed_when_finished=True),
     )
     progress = Progress(*columns, console=make_console())
-    bar = progress.add_task(description, total=None, loss="-", validation="-")
+    bars: dict[str, TaskID] = {}
 
-    def observe(done: int, total: int, loss: float, validation: float | None) -> None:
-        # the bar starts with the first step, so that an early error is printed alone
+    def observe(done: int, total: int, loss: float, validation: float | None, title: str = description) -> None:
+        # a bar starts with the first step, so that an early error is printed alone
         progress.start()
-        shown = "-" if validation is None else f"{validation:.4f}"
-        progress.update(bar, completed=done, total=total, loss=f"{loss:.4f}", validation=shown)
+        if title not in bars:
+            bars[title] = progress.add_task(title, total=None, losses="-")
+        losses = f"{loss:.4f}" + ("" if validation is None else f", validation {validation:.4f}")
+        progress.update(bars[title], completed=done, total=total, losses=losses)
 
     try:
         yield observe

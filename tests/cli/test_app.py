@@ -118,7 +118,7 @@ def test_run_needs_no_attention_for_a_model_without_one():
     assert chosen["transformer"]["name"] == "toa-gated"
     code, text = call(*words, "dlinear", "--attention", "softmax")
     assert code == 2
-    assert "attention must be None for model 'dlinear'" in text
+    assert "attention must be left out for model 'dlinear'" in text
 
 
 def test_run_trains_on_a_users_file(tmp_path):

@@ -37,12 +37,12 @@ def test_a_stopped_part_resumes_and_a_finished_one_is_loaded(part, tmp_path, mon
     monkeypatch.setattr("toa.experiments.demo.ATTENTIONS", ("toa-relu", "softmax"))
     monkeypatch.setattr("toa.experiments.demo.SEEDS", (1,))
 
-    def stop(name: str, seed: int, done: int, steps: int, loss: float | None) -> None:
-        if name == "softmax":
+    def stop(done: int, steps: int, loss: float, validation: float | None, title: str) -> None:
+        if title == "softmax, seed 1":
             os.kill(os.getpid(), signal.SIGINT)
 
     with pytest.raises(TrainingStopped):
-        run_part(part, tmp_path, steps=1, device="cpu", command=["first"], watch=stop)
+        run_part(part, tmp_path, steps=1, device="cpu", command=["first"], observe=stop)
     runs = run_part(part, tmp_path, steps=1, device="cpu", command=["second"])
     assert [(run.attention, run.record["command"]) for run in runs] == [("toa-relu", "first"), ("softmax", "second")]
     assert all((run.folder / "record.json").is_file() for run in runs)

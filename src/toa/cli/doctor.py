@@ -17,7 +17,6 @@ import toa
 
 if TYPE_CHECKING:
     import torch
-    from packaging.requirements import Requirement
 
 Facts = dict[str, Any]
 
@@ -63,7 +62,14 @@ def examine(data_dir: Path | None = None) -> Facts:
         "backends": try_backends,
         "data": lambda: _data(data_dir),
     }
-    return {name: _guarded(section) for name, section in sections.items()}
+    report: Facts = {}
+    for name, section in sections.items():
+        # a broken installation may raise anything, and the report must show it
+        try:
+            report[name] = section()
+        except Exception as error:
+            report[name] = {"error": _in_one_line(error)}
+    return report
 
 
 def failures(report: Mapping[str, Any]) -> list[str]:
@@ -89,14 +95,6 @@ def as_text(report: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _guarded(section: Callable[[], Facts]) -> Facts:
-    # a broken installation may raise anything, and the report must show it
-    try:
-        return section()
-    except Exception as error:
-        return {"error": _in_one_line(error)}
-
-
 def _in_one_line(error: Exception) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
@@ -115,25 +113,22 @@ def _lines(section: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _machine() -> Facts:
-    return {
-        "toa": toa.__version__,
-        "commit": _commit(),
-        "python": platform.python_version(),
-        "system": platform.platform(),
-        "processor": platform.machine(),
-        "cores": os.cpu_count() or 0,
-    }
-
-
-def _commit() -> str:
     try:
         import torch
 
         from toa.experiments.records import provenance
 
-        return provenance(torch.device("cpu"), [])["commit"] or "none: not a checkout"
+        commit = provenance(torch.device("cpu"), [])["commit"] or "none: not a checkout"
     except Exception as error:
-        return f"unknown ({_in_one_line(error)})"
+        commit = f"unknown ({_in_one_line(error)})"
+    return {
+        "toa": toa.__version__,
+        "commit": commit,
+        "python": platform.python_version(),
+        "system": platform.platform(),
+        "processor": platform.machine(),
+        "cores": os.cpu_count() or 0,
+    }
 
 
 def _requirements() -> dict[str, dict[str, str]]:
@@ -148,24 +143,22 @@ def _requirements() -> dict[str, dict[str, str]]:
         extra = ""
         if marker is not None and not marker.evaluate({"extra": ""}):
             extra = next((one for one in extras if marker.evaluate({"extra": one})), "other platforms")
-        found.setdefault(extra, {})[requirement.name] = _installed(requirement)
+        wants = f"(wants {requirement.specifier})"
+        try:
+            installed = version(requirement.name)
+            fits = requirement.specifier.contains(installed, prereleases=True)
+            shown = installed if fits else f"{installed} {wants}"
+        except PackageNotFoundError:
+            shown = f"not installed {wants}"
+        found.setdefault(extra, {})[requirement.name] = shown
     return found
-
-
-def _installed(requirement: "Requirement") -> str:
-    try:
-        found = version(requirement.name)
-    except PackageNotFoundError:
-        return f"not installed (wants {requirement.specifier})"
-    fits = requirement.specifier.contains(found, prereleases=True)
-    return found if fits else f"{found} (wants {requirement.specifier})"
 
 
 def _short(path: object) -> str:
     """A path without the name of the user."""
-    home = str(Path.home())
-    text = str(path)
-    return f"~{text[len(home) :]}" if home != "/" and (text == home or text.startswith(home + os.sep)) else text
+    home = Path.home()
+    inside = home != Path("/") and Path(str(path)).is_relative_to(home)
+    return str(Path("~") / Path(str(path)).relative_to(home)) if inside else str(path)
 
 
 def _devices() -> Facts:
@@ -177,10 +170,8 @@ def _devices() -> Facts:
         return facts | {"cuda": f"none (PyTorch is {built})"}
     for index in range(torch.cuda.device_count()):
         found = torch.cuda.get_device_properties(index)
-        memory = f"{found.total_memory / 2**30:.0f} GiB"
-        facts[f"cuda:{index}"] = (
-            f"{found.name}, {memory}, capability {found.major}.{found.minor}, CUDA {torch.version.cuda}"
-        )
+        capability = f"capability {found.major}.{found.minor}, CUDA {torch.version.cuda}"
+        facts[f"cuda:{index}"] = f"{found.name}, {found.total_memory / 2**30:.0f} GiB, {capability}"
     return facts
 
 
@@ -190,9 +181,8 @@ def try_backends() -> Facts:
 
     from toa import ops
 
-    devices = ["cpu", *(f"cuda:{index}" for index in range(torch.cuda.device_count()))]
     report: Facts = {}
-    for device in devices:
+    for device in ("cpu", *(f"cuda:{index}" for index in range(torch.cuda.device_count()))):
         try:
             auto = ops.choose_backend(device=device)
         except ValueError as error:

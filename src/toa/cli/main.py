@@ -2,16 +2,14 @@
 
 import json
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 import toa
-from toa._console import make_console, make_table
+from toa._console import make_console, make_table, show_epochs
 from toa.cli.bench import bench_app
 from toa.cli.classify import classify
 from toa.cli.data import data_app
@@ -19,14 +17,10 @@ from toa.cli.detect import detect
 from toa.cli.doctor import doctor
 from toa.cli.explain import explain
 from toa.cli.forecast import forecast
-from toa.cli.report import compare, report
+from toa.cli.report import compare, report, watch
 from toa.cli.reproduce import reproduce
 from toa.cli.run import run
 from toa.cli.terminal import ChoicesCommand, DeviceOption, clear_errors
-from toa.cli.watch import watch
-
-if TYPE_CHECKING:
-    from toa.experiments.demo import DemixingResult, Progress
 
 app = typer.Typer(
     name="toa",
@@ -76,20 +70,20 @@ def demo(
 ) -> None:
     """Train three small models for each of three tasks: demixing, classification, anomaly detection (a few minutes)."""
     with clear_errors(resumes=True):
-        from toa.experiments.demo import PARTS, run_part
+        from toa.experiments.demo import PARTS, run_demixing, run_part
         from toa.report.demo import HEADING, SECTIONS, TITLES, demixing_section, demixing_table
         from toa.report.figures import draw_demixing, save_figure
         from toa.report.page import write_sections
 
         console = make_console()
-        demixing = _demix("demo", out / "demixing", device=device, steps=steps)
+        options: dict[str, Any] = {"steps": steps, "device": device, "command": ["toa", *sys.argv[1:]]}
+        with show_epochs() as observe:
+            demixing = run_demixing("demo", out / "demixing", **options, observe=observe)
         console.print(make_table(demixing_table(demixing, published=False), title=TITLES["demixing"]))
         sections = []
         for part in PARTS:
-            with _progress() as watch:
-                runs = run_part(
-                    part, out / part, steps=steps, device=device, command=["toa", *sys.argv[1:]], watch=watch
-                )
+            with show_epochs() as observe:
+                runs = run_part(part, out / part, **options, observe=observe)
             sections.append(SECTIONS[part](runs))
             console.print(make_table(sections[-1].table, title=sections[-1].title))
         figure = save_figure(draw_demixing(demixing), out / "demixing.png")
@@ -120,13 +114,16 @@ def demix(
 ) -> None:
     """Run the demixing experiment. Interrupted runs resume; finished ones are only loaded."""
     with clear_errors(resumes=True):
+        from toa.experiments.demo import run_demixing
         from toa.report.demo import demixing_section, demixing_table
         from toa.report.figures import draw_demixing, save_figure
         from toa.report.page import write_sections
 
         folder = Path(f"runs/demix-{preset}") if out is None else out
-        chosen = {"attentions": attention, "seeds": seed, "steps": steps, "learning_rate": learning_rate, "sor": sor}
-        result = _demix(preset, folder, tf32=tf32, device=device, **chosen)
+        chosen: dict[str, Any] = {"steps": steps, "learning_rate": learning_rate, "sor": sor, "tf32": tf32}
+        chosen |= {"attentions": attention, "seeds": seed, "device": device, "command": ["toa", *sys.argv[1:]]}
+        with show_epochs() as observe:
+            result = run_demixing(preset, folder, **chosen, observe=observe)
         heading, published = f"Harmonic demixing, preset {preset!r}", preset == "paper"
         console = make_console()
         console.print(make_table(demixing_table(result, published=published), title=heading))
@@ -167,34 +164,3 @@ def theory(
         )
         failed = [f"{row.name}: {claim}" for row in rows for claim, holds in row.facts.items() if not holds]
         console.print(f"claims of the lemmas that fail: {'; '.join(failed) or 'none'}")
-
-
-def _demix(preset: str, out: Path, **options: Any) -> "DemixingResult":
-    from toa.experiments.demo import run_demixing
-
-    with _progress() as watch:
-        return run_demixing(preset, out, command=["toa", *sys.argv[1:]], watch=watch, **options)
-
-
-@contextmanager
-def _progress() -> "Iterator[Progress]":
-    from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeRemainingColumn
-    from rich.progress import Progress as ProgressBar
-
-    columns = (
-        TextColumn("{task.description:<24}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("loss {task.fields[loss]}"),
-        TimeRemainingColumn(elapsed_when_finished=True),
-    )
-    tasks: dict[tuple[str, int], TaskID] = {}
-    with ProgressBar(*columns, console=make_console()) as progress:
-
-        def watch(name: str, seed: int, done: int, steps: int, loss: float | None) -> None:
-            if (name, seed) not in tasks:
-                tasks[name, seed] = progress.add_task(f"{name}, seed {seed}", total=steps, loss="-")
-            shown = "-" if loss is None else f"{loss:.4f}"
-            progress.update(tasks[name, seed], completed=done, loss=shown)
-
-        yield watch

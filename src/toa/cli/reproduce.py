@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress
 
-    from toa.experiments.run import Job, Outcome
+    from toa.experiments.run import Job
     from toa.experiments.sweep import Event, RunContext
 
 # options of `toa run` that hold for a whole list, with their defaults
@@ -68,8 +68,10 @@ def reproduce(
 ) -> None:
     """Run the experiments of the paper. Loads finished runs and resumes interrupted ones; processes can share them."""
     with clear_errors(resumes=True):
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
         from toa.experiments.run import failure_times
-        from toa.experiments.sweep import RunContext, check_executor, default_workers
+        from toa.experiments.sweep import RunContext, check_executor, default_workers, sweep
 
         check_executor(executor, workers=workers, address=address)
         console = make_console()
@@ -97,8 +99,12 @@ def reproduce(
         if dry_run:
             _print_plan(console, jobs, context, default_workers(executor, workers))
             return
-        options = {"executor": executor, "workers": workers, "address": address}
-        outcome = _run_jobs(console, jobs, context, options, show_found=runs is not None)
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        with Progress(*columns, console=console, transient=True) as progress:
+            board = _Board(progress, jobs, show_found=runs is not None)
+            outcome = sweep(jobs, context, executor=executor, workers=workers, address=address, watch=board.watch)
+        failed = f"{len(outcome.failures)} failed{'; --retry retries them' * bool(outcome.failures)}"
+        console.print(f"{len(outcome.records)} runs done, {failed}; records: {out}")
         if outcome.failures:
             raise typer.Exit(1)
 
@@ -226,21 +232,6 @@ def _print_plan(console: "Console", jobs: "list[Job]", context: "RunContext", wo
     console.print(f"{len(times)} runs to do; {estimate if timed else 'no earlier record to estimate their time from'}.")
 
 
-def _run_jobs(
-    console: "Console", jobs: "list[Job]", context: "RunContext", options: dict[str, Any], *, show_found: bool
-) -> "Outcome":
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    from toa.experiments.sweep import sweep
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
-        outcome = sweep(jobs, context, **options, watch=_Board(progress, jobs, show_found=show_found).watch)
-    failed = f"{len(outcome.failures)} failed{'; --retry retries them' * bool(outcome.failures)}"
-    console.print(f"{len(outcome.records)} runs done, {failed}; records: {context.out}")
-    return outcome
-
-
 class _Board:
     """One progress bar for the sweep and one per run in progress; prints a line when a run ends."""
 
@@ -262,21 +253,18 @@ class _Board:
             self._progress.update(self._bars[event.key], completed=event.step, total=event.total)
             self._fractions[event.key] = event.step / event.total
         elif event.kind in ("found", "done", "failed"):
-            self._end(event)
+            if event.key in self._bars:
+                self._progress.remove_task(self._bars.pop(event.key))
+                self._fractions.pop(event.key, None)
+            self._counts["failed" if event.kind == "failed" else "done"] += 1
+            if event.kind != "found" or self._show_found:
+                result = f"{'FAILED ' if event.kind == 'failed' else ''}{event.message}"
+                _print_line(self._progress.console, f"{self._jobs[event.key].label}  {result}")
         done, failed = self._counts["done"], self._counts["failed"]
         text = f"{done} done, {len(self._bars)} running, {failed} failed"
         text += ", waiting for another process" if event.kind == "waiting" and not self._bars else ""
         # unfinished runs count in part, so that the time left is known before the first run ends
         self._progress.update(self._total, description=text, completed=done + failed + sum(self._fractions.values()))
-
-    def _end(self, event: "Event") -> None:
-        if event.key in self._bars:
-            self._progress.remove_task(self._bars.pop(event.key))
-            self._fractions.pop(event.key, None)
-        self._counts["failed" if event.kind == "failed" else "done"] += 1
-        if event.kind != "found" or self._show_found:
-            result = f"{'FAILED ' if event.kind == 'failed' else ''}{event.message}"
-            _print_line(self._progress.console, f"{self._jobs[event.key].label}  {result}")
 
 
 def _print_line(console: "Console", line: str) -> None:

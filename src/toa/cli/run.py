@@ -103,23 +103,22 @@ def config_of(given: Mapping[str, Any]) -> Any:
     Raises:
         ValueError: If the task lacks a required option or has no such option.
     """
-    from toa.experiments.protocols import resolve
+    from toa.experiments.protocols import load_protocol
     from toa.tasks import TASKS
 
     task = given["task"]
     check_choice("task", task, [name for name in TASKS if TASKS[name].subcommand == "run"])
-    options, own = TASKS[task].options, {}
+    options, own = TASKS[task].options, dict[str, Any]()
     for name in ("horizon", "test_file", "label_file"):
-        value, example = given[name], options.get(name)
-        option = f"--{name.replace('_', '-')}"
+        value, example, option = given[name], options.get(name), f"--{name.replace('_', '-')}"
         if value is None and example is not None:
             raise ValueError(f"{option} must be given for task {task!r}, got nothing; for instance {option} {example}.")
         if value is not None and name not in options:
             raise ValueError(f"{option} must be left out for task {task!r}, which has no such option, got {value}.")
         if value is not None:
             own[name] = str(value) if isinstance(value, Path) else value
-    chosen = {name: given[name] for name in ("dataset", "backbone", "attention", "seed")}
-    return resolve(task, given["protocol"], changes=tuple(given["change"] or ()), **chosen, **own)
+    own |= {name: given[name] for name in ("dataset", "backbone", "attention", "seed")}
+    return TASKS[task].resolve(load_protocol(task, given["protocol"]), changes=given["change"] or (), **own)
 
 
 @contextmanager

@@ -7,6 +7,7 @@ enough for two CPU cores, on datasets inside aeon's wheel.
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,6 @@ from toa.experiments.run import load_run, run_folder, run_task
 from toa.models import PointEncoder
 from toa.tasks import AnomalyRun, ClassifyRun
 from toa.tasks.demixing import DEMIXING, demix, frequency_response, held_out_signals, oracle_estimates, regime_errors
-from toa.tasks.training import Observer
 
 ATTENTIONS = ("toa-gated", "toa-relu", "softmax")
 SEEDS = (2024, 2025, 2026)
@@ -106,19 +106,6 @@ class DemixingResult:
         }
 
 
-# called with attention, seed, finished steps, all steps and loss of a run; the loss is None before the first step
-Progress = Callable[[str, int, int, int, float | None], None]
-
-
-def observer(name: str, seed: int, watch: Progress) -> Observer:
-    """Report the training of one run as one among several."""
-
-    def observe(done: int, total: int, loss: float, validation: float | None) -> None:
-        watch(name, seed, done, total, loss)
-
-    return observe
-
-
 def run_demixing(
     preset: str,
     out: Path,
@@ -131,12 +118,12 @@ def run_demixing(
     device: str = "auto",
     tf32: bool = True,
     command: Sequence[str] = (),
-    watch: Progress = lambda *progress: None,
+    observe: Callable[..., None] | None = None,
 ) -> DemixingResult:
     """Run the protocol `preset` of demixing into a folder. Finished runs are loaded, interrupted runs resume.
 
     Options that are None are those of the protocol; `sor` only affects the TOA variants. `device` and `command` are
-    those of `run_task`; `watch` is called with the progress.
+    those of `run_task`; `observe` is called with the progress, and with the name and seed of the run as `title`.
     """
     check_choice("preset", preset, protocol_names("demixing"))
     protocol = load_protocol("demixing", preset)
@@ -163,11 +150,10 @@ def run_demixing(
     records: list[Record] = []
     models: dict[str, tuple[PointEncoder, float]] = {}
     for config in configs:
-        watch(config.name, config.seed, 0, config.steps, None)
-        record = run_task(
-            config, out, device=device, command=command, observe=observer(config.name, config.seed, watch)
-        )
-        watch(config.name, config.seed, config.steps, config.steps, record["metrics"]["mse"])
+        watch = None if observe is None else partial(observe, title=f"{config.name}, seed {config.seed}")
+        record = run_task(config, out, device=device, command=command, observe=watch)
+        if watch is not None:
+            watch(config.steps, config.steps, record["metrics"]["mse"], None)
         records.append(record)
         if config.name not in models:
             model: Any = load_run(run_folder(config, out)).model
@@ -267,16 +253,16 @@ def run_part(
     steps: int | None = None,
     device: str = "auto",
     command: Sequence[str] = (),
-    watch: Progress = lambda *progress: None,
+    observe: Callable[..., None] | None = None,
 ) -> list[DemoRun]:
     """Run a part of `PARTS`. Finished runs are loaded, interrupted runs resume.
 
-    The arguments are those of `classification_configs` and `run_task`; `watch` is called with the progress.
+    The arguments are those of `classification_configs`, `run_task` and `run_demixing`.
     """
     runs = []
     for config in PARTS[part](steps):
-        observe = observer(config.attention.name, config.seed, watch)
-        record = run_task(config, out, device=device, command=command, observe=observe)
+        watch = None if observe is None else partial(observe, title=f"{config.attention.name}, seed {config.seed}")
+        record = run_task(config, out, device=device, command=command, observe=watch)
         runs.append(DemoRun(record=record, folder=run_folder(config, out)))
     return runs
 
