@@ -2,6 +2,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from tests.support import assert_near, message, scatter_parameters
 from toa.models import BackboneForecaster, build_forecaster, build_reconstructor
@@ -27,12 +28,36 @@ def started(model: BackboneForecaster) -> Any:
 @pytest.mark.parametrize("attention", ["softmax", "toa-gated"])
 def test_the_model_starts_as_the_linear_map_from_look_back_to_horizon(attention):
     model: Any = build(attention, instance_norm=False).eval()
+    nn.init.normal_(model.shortcut.weight)
     series = torch.randn(3, 32, 4)
     assert torch.equal(model(series), model.shortcut(series.mT).mT)
-    assert_near(model(series), series.mean(1, keepdim=True).expand(-1, 5, -1), 1e-6)
-    assert_near(build(attention).eval()(series), series.mean(1, keepdim=True).expand(-1, 5, -1), 1e-6)
-    last = build(attention, shortcut_start="last").eval()
-    assert_near(last(series), series[:, -1:].expand(-1, 5, -1), 1e-6)
+
+
+@pytest.mark.parametrize(("start", "steps"), [("mean", 32), ("last", 1), ("ridge", 1)])
+@pytest.mark.parametrize("norm", [True, False])
+def test_the_linear_map_starts_as_the_mean_or_the_last_value(start, steps, norm):
+    model = build(shortcut_start=start, instance_norm=norm).eval()
+    series = torch.randn(3, 32, 4)
+    assert_near(model(series), series[:, -steps:].mean(1, keepdim=True).expand(-1, 5, -1), 1e-6)
+
+
+@pytest.mark.parametrize("norm", [True, False])
+def test_the_fitted_map_has_the_least_penalised_error_of_all_linear_maps(norm):
+    model: Any = build(instance_norm=norm).double().eval()
+    series, target = 3.0 + torch.randn(20, 32, 4).cumsum(1).double(), torch.randn(20, 5, 4).double()
+    model.fit_shortcut([(series[:8], target[:8]), (series[8:], target[8:])])
+    scaled = model.norm.normalise(series) if norm else (series, (None, torch.ones(20, 1, 4)))
+    penalty = 0.1 * (scaled[0] * scaled[1][1]).square().sum((0, 2)).mean()
+    last = torch.zeros(5, 32).double()
+    last[:, -1] = 1.0
+
+    def cost() -> torch.Tensor:
+        distance = (model.shortcut.weight - last).square().sum()
+        return (model(series) - target).square().sum() + penalty * distance
+
+    least = cost()
+    gradients = torch.autograd.grad(least, (model.shortcut.weight, model.shortcut.bias))
+    assert all(gradient.abs().max() < 1e-8 * least for gradient in gradients)
 
 
 def test_after_the_start_the_forecast_is_the_sum_of_both_maps():
@@ -130,7 +155,7 @@ def test_wrong_settings_raise():
         build(mix_channels=False)
     with pytest.raises(ValueError, match=message("channel_dropout must lie in [0, 1), got 1.0")):
         build(channel_dropout=1.0)
-    with pytest.raises(ValueError, match=message("unknown shortcut_start 'median'; known: mean, last.")):
+    with pytest.raises(ValueError, match=message("unknown shortcut_start 'median'; known: mean, last, ridge.")):
         build(shortcut_start="median")
     with pytest.raises(ValueError, match=message("lookback must be at least patch_len=33, got 32")):
         build(patch_len=33)

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -8,8 +9,10 @@ from torch import Tensor, nn
 
 from tests.support import message
 from toa.data.windows import Windows
+from toa.experiments import resolve
 from toa.tasks import TrainingConfig, train
-from toa.tasks.forecast import evaluate_forecaster, forecast_loss
+from toa.tasks.base import TaskData
+from toa.tasks.forecast import FORECASTING, evaluate_forecaster, forecast_loss
 from toa.tasks.step import ShuffledBatches
 
 
@@ -54,6 +57,19 @@ def test_a_last_smaller_batch_is_kept_or_dropped():
 def test_a_batch_larger_than_the_data_raises_an_error():
     with pytest.raises(ValueError, match=message("batch_size", "42", "got 64", "drop_last=false")):
         ShuffledBatches(windows(), 64, seed=1, drop_last=True)
+
+
+def test_a_model_with_a_fitted_shortcut_starts_as_a_ridge_regression_on_training_windows():
+    steps = torch.arange(300.0)
+    series = torch.stack((torch.sin(steps / 3.0), torch.cos(steps / 5.0)), 1)
+    train_windows = Windows(series, None, (0, 300), 32, 4)
+    config = resolve("forecast", "two-axis", dataset="own.csv", backbone="two-axis", horizon=4, changes=["lookback=32"])
+    data, errors = TaskData(channels=2, train=train_windows), []
+    for start in ("mean", "ridge"):
+        config = replace(config, model={**config.model, "shortcut_start": start})
+        errors.append(evaluate_forecaster(FORECASTING.build(config, data), train_windows)["mse"])
+    # two frequencies that a linear map continues exactly, up to the penalty
+    assert errors[1] < 0.05 * errors[0]
 
 
 def test_evaluation_uses_every_window_and_keeps_the_mode():

@@ -73,7 +73,9 @@ class TwoAxisConfig(ModelConfig):
         return None if self.time_attention == "none" else AttentionSpec(name=self.time_attention)
 
 
-@register_backbone("two-axis", TwoAxisConfig, "forecast", head=lambda config: {"shortcut": True})
+@register_backbone(
+    "two-axis", TwoAxisConfig, "forecast", head=lambda config: {"shortcut": True, "shortcut_start": "ridge"}
+)
 @register_backbone("two-axis", TwoAxisConfig, "reconstruct")
 @register_backbone("two-axis", TwoAxisConfig, "classify", head=lambda config: {"head_dropout": config.dropout})
 class TwoAxis(PatchBackbone):
@@ -84,8 +86,8 @@ class TwoAxis(PatchBackbone):
     weights but the operators are shared by channels and positions. Layer norm comes before each sub-layer and after the
     stack.
 
-    In forecasting, a linear map from look-back to horizon is added, and the map of the tokens starts at zero: see
-    `ForecastHeadConfig.shortcut`.
+    In forecasting, a linear map from look-back to horizon is added, which starts as a ridge regression, and the map of
+    the tokens starts at zero: see `ForecastHeadConfig.shortcut`.
 
     The model is ours; docs/two_axis.md describes it.
     """

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from toa._checks import check_at_least, check_choice
 from toa.data import DATASETS, ForecastData, load_forecast, locate, mark_names, split_rows
 from toa.data.windows import Windows
-from toa.models import BACKBONES, ForecastModel, backbone_names, build_forecaster
+from toa.models import BACKBONES, BackboneForecaster, ForecastModel, backbone_names, build_forecaster
 from toa.nn.registry import ADDED_LATER
 from toa.tasks.base import TASKS, Evaluation, Task, TaskData, check_sample, model_checkpoint
 from toa.tasks.checkpoint import Checkpoint
@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 _EVALUATION_BATCH = 512
 # width of the network from features to their effect
 _FEATURE_WIDTH = 32
+
+# windows times channels that a shortcut is fitted to, at most
+_RIDGE_SERIES = 60_000
 
 # PyTorch's own versions of the means of `FORECAST_METRICS`, with fused gradients
 _LOSSES = {"mse": F.mse_loss, "mae": F.l1_loss}
@@ -162,7 +165,8 @@ class Forecasting(Task):
         return x, marks, future
 
     def build(self, config: ForecastRun, data: ForecastData | TaskData) -> nn.Module:
-        return build_forecaster(
+        """Build the untrained model; a shortcut that starts as a ridge regression is fitted to training windows."""
+        model = build_forecaster(
             config.backbone,
             lookback=config.lookback,
             horizon=config.horizon,
@@ -171,6 +175,13 @@ class Forecasting(Task):
             attention=config.attention,
             settings=config.model,
         )
+        # a model of quantiles has a longer horizon than its windows
+        fits = data.train is not None and data.train.horizon == config.horizon
+        if isinstance(model, BackboneForecaster) and model.starts_fitted and fits:
+            count = min(len(data.train), max(1, _RIDGE_SERIES // data.channels))
+            index = torch.linspace(0, len(data.train) - 1, count).long()
+            model.fit_shortcut(data.train.batch(part)[:2] for part in index.split(_EVALUATION_BATCH))
+        return model
 
     def rebuild(self, config: ForecastRun, saved: Checkpoint) -> nn.Module:
         return self.build(config, TaskData(channels=len(saved.facts["columns"])))  # type: ignore[arg-type]
