@@ -3,6 +3,7 @@ import sys
 import types
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import onnxruntime
@@ -17,7 +18,9 @@ from sklearn.exceptions import NotFittedError
 import toa
 from tests.estimators.signals import long, quick, wave, wide
 from tests.support import message
-from toa.estimators import Forecaster, saving
+from toa.data.panel import make_panel
+from toa.estimators import Forecaster
+from toa.estimators import base as saving
 from toa.estimators.intervals import conformal_width
 from toa.estimators.sizes import choose_lookback, choose_schedule, choose_settings
 from toa.models import BACKBONES, backbone_names, build_forecaster
@@ -466,3 +469,12 @@ def test_an_export_of_several_series_knows_each_by_its_number(several, tmp_path)
 def test_progress_is_shown_on_request(capsys) -> None:
     quick(progress=True, epochs=1).fit(wide())
     assert "forecaster, horizon 6" in capsys.readouterr().out
+
+
+def test_fit_and_predict_read_their_frame_once() -> None:
+    with mock.patch("toa.data.frames.make_panel", side_effect=make_panel) as read:
+        model = quick().fit(wide())
+        model.predict()
+        assert read.call_count == 1
+        model.predict(wide())
+        assert read.call_count == 2

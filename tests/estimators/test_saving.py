@@ -8,7 +8,7 @@ from safetensors.torch import save_file as save_tensors
 
 import toa
 from tests.support import message
-from toa.estimators import saving
+from toa.estimators import base as saving
 
 TENSORS = {"w": torch.arange(6.0).reshape(2, 3), "half": torch.ones(3, dtype=torch.bfloat16), "scalar": torch.tensor(2)}
 FACTS: dict[str, Any] = {"ids": ["a", 1, None], "size": 2.5}

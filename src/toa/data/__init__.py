@@ -12,12 +12,7 @@ from toa.data.catalogue import (
     DatasetSpec,
     FileSpec,
 )
-from toa.data.classification import (
-    ClassificationData,
-    fetch_classification,
-    load_classification,
-    locate_classification,
-)
+from toa.data.classification import ClassificationData, fetch_classification, load_classification, locate_classification
 from toa.data.collections import COLLECTIONS, Collection, CollectionSpec, load_collection, read_tsf
 from toa.data.files import (
     ChecksumError,

@@ -130,14 +130,9 @@ def load_anomaly(
         torch.from_numpy(scaler.transform(values).astype(np.float32)).to(device)
         for values in (series.train, series.test)
     )
+    known = joint_checksum(sums)
     return AnomalyData(
-        name=name,
-        spec=spec,
-        train=train,
-        test=test,
-        labels=series.labels,
-        scaler=scaler,
-        checksum=joint_checksum(sums),
+        name=name, spec=spec, train=train, test=test, labels=series.labels, scaler=scaler, checksum=known
     )
 
 

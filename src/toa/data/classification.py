@@ -106,9 +106,7 @@ def load_classification(
     check_at_least("min_length", min_length, 1)
     spec, paths = _resolve(dataset, data_dir, download)
     name = paths[0].name.split("_TRAIN")[0] if spec is None else spec.name
-    panels = train_panel, test_panel = read_ts(paths[0]), read_ts(paths[1])
-    if spec is not None:
-        _check_sizes(spec, train_panel, test_panel, paths[0])
+    panels = train_panel, test_panel = read_classification(spec, paths)
     classes = _check_classes(name, train_panel, test_panel)
     train, test = (
         [interpolate_missing(case, f"case {row} of {split} of {name}") for row, case in enumerate(panel.values, 1)]
@@ -189,8 +187,11 @@ def _check_classes(name: str, train: Panel, test: Panel) -> tuple[str, ...]:
     return classes
 
 
-def _check_sizes(spec: ClassificationSpec, train: Panel, test: Panel, path: Path) -> None:
-    """Raise ValueError if the files do not have the sizes of the catalogue."""
+def read_classification(spec: ClassificationSpec | None, paths: Sequence[Path]) -> tuple[Panel, Panel]:
+    """Training and test cases of a dataset, checked against the sizes in the catalogue if it is there."""
+    train, test = (read_ts(path) for path in paths)
+    if spec is None:
+        return train, test
     want = {"channels": spec.channels, "classes": spec.classes}
     found = {"channels": len(train.columns), "classes": len(set(_labels(train)))}
     if spec.verified:
@@ -199,15 +200,9 @@ def _check_sizes(spec: ClassificationSpec, train: Panel, test: Panel, path: Path
     wrong = [f"{found[key]} {key} instead of {want[key]}" for key in want if found[key] != want[key]]
     if wrong:
         raise ValueError(
-            f"dataset {spec.name!r} must have the archive's sizes, got {', '.join(wrong)} in {path.parent}; get the "
-            f"official files from {UEA_ARCHIVE}, or load your own files by their path."
+            f"dataset {spec.name!r} must have the archive's sizes, got {', '.join(wrong)} in {paths[0].parent}; get "
+            f"the official files from {UEA_ARCHIVE}, or load your own files by their path."
         )
-
-
-def read_classification(spec: ClassificationSpec, paths: Sequence[Path]) -> tuple[Panel, Panel]:
-    """Training and test cases of a dataset, checked against the sizes in the catalogue."""
-    train, test = (read_ts(path) for path in paths)
-    _check_sizes(spec, train, test, paths[0])
     return train, test
 
 

@@ -22,17 +22,7 @@ from sklearn.exceptions import DataConversionWarning
 
 from toa._checks import check_choice
 from toa.data.frequency import Frequency
-from toa.data.panel import (
-    MISSING,
-    Id,
-    Missing,
-    Panel,
-    Values,
-    fill_missing,
-    make_panel,
-    parse_dates,
-    to_numbers,
-)
+from toa.data.panel import MISSING, Id, Missing, Panel, Values, fill_missing, make_panel, parse_dates, to_numbers
 
 
 def read_panel(

@@ -1,6 +1,6 @@
 """Panel: one or more time series with the same columns, the table type of all data.
 
-Benchmark files (`toa.data.tables`), user frames (`toa.estimators.frames`) and labelled cases become a Panel. Reading
+Benchmark files (`toa.data.tables`), user frames (`toa.data.frames`) and labelled cases become a Panel. Reading
 never repairs data silently: it raises ValueError, with row or column, for times that repeat, decrease or have no common
 frequency, for text, for infinities, and for missing values or rows unless `missing` chooses how to fill them.
 

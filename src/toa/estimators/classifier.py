@@ -150,14 +150,7 @@ class Classifier(ClassifierMixin, Estimator):  # type: ignore[misc]
         self.predict(data.iloc[[index]] if isinstance(data, pd.DataFrame) else [data[index]])
 
     def _read(self, data: Any) -> Panel:
-        return read_cases(
-            data,
-            id=self.id,
-            time=self.time,
-            values=self.values,
-            label=self.label,
-            missing=self.missing,
-        )
+        return read_cases(data, id=self.id, time=self.time, values=self.values, label=self.label, missing=self.missing)
 
     def _read_fitted(self, data: Any) -> Panel:
         """Cases with the channels of fit and at most the length of fit."""
