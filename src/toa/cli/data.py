@@ -1,7 +1,7 @@
 """The command `toa data`: list, locate, download and verify benchmark datasets. Heavy imports wait until it runs."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -30,7 +30,7 @@ def list_(data_dir: FolderOption = None) -> None:
     with clear_errors():
         from toa.data import ANOMALY_SETS, CLASSIFICATION_SETS, DATASETS
 
-        here = {name: "yes" if _is_here(task, name, data_dir) else "no" for name, task in tasks_by_dataset().items()}
+        here = {name: "yes" if found else "no" for name, found in find_datasets(data_dir).items()}
         forecasting = [("name", "shape", "frequency", "split", "licence", "here")]
         for spec in map(DATASETS.__getitem__, DATASETS):
             name = spec.name if spec.subset_of is None else f"{spec.name} (subset)"
@@ -111,15 +111,15 @@ def tasks_by_dataset() -> "dict[str, Task]":
     return {dataset: task for task in tasks for dataset in task.catalogue or ()}
 
 
-def _is_here(task: "Task", dataset: str, data_dir: Path | None) -> bool:
-    """Whether the files of a dataset are on this machine."""
+def find_datasets(data_dir: Path | None) -> dict[str, Sequence[Path]]:
+    """Files of every dataset; none for a dataset that is not on this machine."""
     from toa.data import DatasetNotFoundError
 
-    try:
-        task.locate(dataset, data_dir)
-    except DatasetNotFoundError:
-        return False
-    return True
+    found: dict[str, Sequence[Path]] = dict.fromkeys(tasks_by_dataset(), ())
+    for name, task in tasks_by_dataset().items():
+        with suppress(DatasetNotFoundError):
+            found[name] = task.locate(name, data_dir)
+    return found
 
 
 def _entry(dataset: str) -> "tuple[Task, Any]":

@@ -243,22 +243,14 @@ def _results(backend: str, activation: str, dtype: "torch.dtype", device: str) -
 
 def _data(data_dir: Path | None) -> Facts:
     """Each searched folder with the catalogued data sets in it."""
-    from toa.cli.data import tasks_by_dataset
-    from toa.data import DatasetNotFoundError, data_folders
+    from toa.cli.data import find_datasets
+    from toa.data import data_folders
 
-    folders = data_folders(data_dir)
-    found: Facts = {_short(folder): [] for folder in folders}
-    missing = 0
-    tasks = tasks_by_dataset()
-    for name, task in tasks.items():
-        try:
-            path = task.locate(name, data_dir)[0]
-        except DatasetNotFoundError:
-            missing += 1
-            continue
-        home = next((folder for folder in folders if path.is_relative_to(folder)), None)
-        found.setdefault("with aeon" if home is None else _short(home), []).append(name)
-    for folder in folders:
-        if not folder.is_dir():
-            found[_short(folder)] = "no such folder"
-    return found | {"not here": f"{missing} of {len(tasks)} sets; `toa data list` names them all"}
+    folders, datasets = data_folders(data_dir), find_datasets(data_dir)
+    found: Facts = {_short(folder): [] if folder.is_dir() else "no such folder" for folder in folders}
+    for name, paths in datasets.items():
+        if paths:
+            home = next((folder for folder in folders if paths[0].is_relative_to(folder)), None)
+            found.setdefault("with aeon" if home is None else _short(home), []).append(name)
+    missing = sum(not paths for paths in datasets.values())
+    return found | {"not here": f"{missing} of {len(datasets)} sets; `toa data list` names them all"}

@@ -62,9 +62,8 @@ class DemixingConfig:
         return self.attention.name + ("-no-sor" if self.attention.sor is False else "")
 
     def __post_init__(self) -> None:
-        check_at_least("steps", self.steps, 1)
-        check_at_least("batch_size", self.batch_size, 1)
-        check_at_least("test_signals", self.test_signals, 1)
+        for name in ("steps", "batch_size", "test_signals"):
+            check_at_least(name, getattr(self, name), 1)
         check_at_least("seed", self.seed, 0)
         if self.seed >= 2**31:
             raise ValueError(f"seed must be below 2^31, got {self.seed}.")
@@ -188,11 +187,8 @@ class FreshSignals:
         self._config = config
         self._device = device
         self._generator = Generator(device=device)
-
-    @property
-    def steps_per_epoch(self) -> int:
-        """All steps, since there is one epoch."""
-        return self._config.steps
+        # there is one epoch
+        self.steps_per_epoch = config.steps
 
     def at(self, epoch: int, step: int) -> tuple[Tensor, Tensor]:
         """Noisy and clean signals of a step, each (B, L)."""

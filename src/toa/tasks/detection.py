@@ -6,7 +6,7 @@ Alphabet: N windows, L window length, T steps.
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -151,14 +151,8 @@ def random_adjusted_f1(labels: Labels, rate: float, *, draws: int = 5, seed: int
     """
     if undefined(labels) is not None:
         return {"random_pa_f1": None, "random_pa_f1_std": None}
-    runs = Runs.of(labels)
-    true = int(runs.lengths.sum())
-    values = []
-    for draw in range(draws):
-        flags = np.random.default_rng((seed, draw)).random(len(labels), dtype=np.float32) < rate
-        counts = runs.count(flags)
-        tp, fp = int(runs.lengths[counts > 0].sum()), int(flags.sum() - counts.sum())
-        values.append(2 * tp / (tp + fp + true))
+    drawn = (np.random.default_rng((seed, draw)).random(len(labels), dtype=np.float32) < rate for draw in range(draws))
+    values: list[Any] = [adjusted_metrics(labels, flags)["pa_f1"] for flags in drawn]
     return {"random_pa_f1": float(np.mean(values)), "random_pa_f1_std": float(np.std(values))}
 
 
@@ -301,15 +295,13 @@ def detect(
             **range_metrics(labels, steps),
             **surface,
         }
-        reasons = {name: _reason(name, counted) for name, value in metrics.items() if value is None}
+        kinds = undefined(counted)
+        reasons = {
+            name: kinds or ("the score never changes" if name.startswith("vus") else "no step is flagged")
+            for name, value in metrics.items()
+            if value is None
+        }
         found.append(
             Detection(rules=rule, threshold=threshold, flag_rate=rate, flags=steps, metrics=metrics, undefined=reasons)
         )
     return found
-
-
-def _reason(name: str, labels: Labels) -> str:
-    one_kind = undefined(labels)
-    if one_kind is not None:
-        return one_kind
-    return "the score never changes" if name.startswith("vus") else "no step is flagged"

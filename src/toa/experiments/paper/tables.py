@@ -172,11 +172,17 @@ def _cell(table: Table, row: PublishedNumber) -> Cell:
     ranked = row.metric == "avg_rank"
     variants = _variants("classification") if ranked else (row.variant,)
     datasets = table.groups.get(row.dataset, (_DATASETS.get(row.dataset, row.dataset),))
+    horizons: tuple[int | None, ...] = (int(row.horizon) if row.horizon.isdecimal() else None,)
+    protocol, jobs, reason = table.protocols.get(row.backbone, ""), tuple[Job, ...](), ""
     try:
-        jobs = tuple(_jobs(table, row, datasets, variants))
-        reason = ""
+        jobs = tuple(
+            protocol_job(table.task, protocol, dataset, horizon, row.backbone, variant)
+            for dataset, horizon, variant in itertools.product(
+                datasets, table.horizons if row.horizon == "avg" else horizons, variants
+            )
+        )
     except ValueError as error:
-        jobs, reason = (), f"no settings yet: {error}"
+        reason = f"no settings yet: {error}"
     return Cell(
         number=row,
         jobs=jobs,
@@ -186,16 +192,6 @@ def _cell(table: Table, row: PublishedNumber) -> Cell:
         factor=100.0 if row.metric == "accuracy_pct" else 1.0,
         reason=reason,
     )
-
-
-def _jobs(table: Table, row: PublishedNumber, datasets: Iterable[str], variants: Iterable[str]) -> list[Job]:
-    horizons: tuple[int | None, ...] = (int(row.horizon) if row.horizon.isdecimal() else None,)
-    if row.horizon == "avg":
-        horizons = table.horizons
-    return [
-        protocol_job(table.task, table.protocols.get(row.backbone, ""), dataset, horizon, row.backbone, variant)
-        for dataset, horizon, variant in itertools.product(datasets, horizons, variants)
-    ]
 
 
 @cache
