@@ -18,16 +18,16 @@ AIMS = {"lines": 22_500, "files": 150, "file_lines": 450, "function_lines": 60}
 # lines and files allowed in each folder until the aim is reached ("." holds the files of the package itself)
 CEILINGS = {
     ".": (285, 6),
-    "cli": (2_099, 13),
+    "cli": (2_091, 13),
     "data": (3_398, 15),
     "estimators": (2_468, 11),
-    "experiments": (2_039, 11),
+    "experiments": (2_035, 11),
     "integrations": (1_200, 6),
     "models": (1_849, 15),
     "nn": (2_631, 14),
     "ops": (3_879, 20),
     "report": (2_941, 15),
-    "tasks": (3_748, 16),
+    "tasks": (3_736, 16),
     "theory": (694, 5),
 }
 # functions above the aim, docstring not counted; remove a line when the function is short enough
