@@ -1,0 +1,204 @@
+"""Operator attention in models of Hugging Face transformers, selected by name; their code stays as it is.
+
+    from toa.integrations import hugging_face
+
+    model = LlamaForCausalLM(LlamaConfig(..., attn_implementation="toa-gated"))
+    hugging_face.add_operators(model, {"input_ids": tokens}, num_tokens=256)
+
+Importing this module registers `toa-` and the name of each activation with transformers. Needs the extra `toa[hf]`.
+
+Alphabet: B batch, M queries, N keys, H heads, D head width.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from toa import ops
+from toa._checks import check_at_least, check_choice
+from toa.nn import Structure, make_operator
+
+try:
+    from transformers import AttentionInterface, AttentionMaskInterface
+except ImportError as error:
+    raise ImportError(f"{error.name} must be installed for toa.integrations.hugging_face; install toa[hf].") from error
+
+__all__ = ["AttentionOperators", "add_operators"]
+
+_SLOT = "toa_operators"
+# arguments of other attention functions that change scores
+_UNSUPPORTED = ("softcap", "position_bias", "s_aux", "head_mask")
+# heads, key heads and head width of the attention modules that a probing call reaches; None outside of one
+_probed: dict[nn.Module, tuple[int, int, int]] | None = None
+
+
+class AttentionOperators(nn.Module):
+    """The operators of one attention module, and the maps from its queries and keys to those of a gate.
+
+    transformers passes queries and keys to an attention function, not tokens: the gate's are linear maps of them.
+    """
+
+    def __init__(
+        self,
+        variant: str,
+        heads: int,
+        kv_heads: int,
+        width: int,
+        num_tokens: int,
+        *,
+        structure: Structure = "dense",
+        operator_std: float = 1e-3,
+        score_norm: ops.ScoreNorm = "none",
+        gate_norm: ops.GateNorm = "none",
+    ) -> None:
+        super().__init__()
+        operator = partial(make_operator, structure, kv_heads, num_tokens, init_std=operator_std)
+        gated = ops.ACTIVATIONS[variant].gated
+        self.variant, self.score_norm, self.gate_norm = variant, score_norm, gate_norm if gated else "none"
+        self.s1, self.s2 = operator(), operator()
+        self.gate_s1 = operator() if gated else None
+        self.gate_q = nn.Parameter(torch.randn(heads, width, width) * width**-0.5) if gated else None
+        self.gate_k = nn.Parameter(torch.randn(kv_heads, width, width) * width**-0.5) if gated else None
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
+        """Attend with queries (B, M, H, D), keys and values (B, N, heads, D); options of `operator_attention`."""
+        if self.gate_q is not None and self.gate_k is not None and self.gate_s1 is not None:
+            options |= {
+                name: torch.einsum("bnhd,hdg->bnhg", x, weight.to(x.dtype))
+                for name, x, weight in (("gate_q", q, self.gate_q), ("gate_k", k, self.gate_k))
+            }
+            options |= {"gate_s1": self.gate_s1.operator(), "gate_norm": self.gate_norm}
+        s1, s2 = self.s1.operator(), self.s2.operator()
+        return ops.operator_attention(q, k, v, s1, s2, activation=self.variant, score_norm=self.score_norm, **options)
+
+
+def add_operators(model: nn.Module, inputs: Mapping[str, Any], *, num_tokens: int, **options: Any) -> nn.Module:
+    """Add operators to every attention of a model that uses one of our names; returns the model.
+
+    Call it before creating the optimizer or loading weights that were saved with operators.
+
+    Args:
+        model: A transformers model with `attn_implementation="toa-…"`, or after `model.set_attn_implementation`.
+        inputs: Arguments of one call of the model, which finds its attention modules; few tokens suffice.
+        num_tokens: Maximum number of keys.
+        options: Options of `AttentionOperators`: structure, operator_std, score_norm, gate_norm.
+
+    Raises:
+        ValueError: If no attention of the model uses one of our names, or it has operators already.
+    """
+    global _probed
+    check_at_least("num_tokens", num_tokens, 1)
+    name = str(getattr(getattr(model, "config", None), "_attn_implementation", None))
+    check_choice("attn_implementation", name, [f"toa-{activation}" for activation in ops.ACTIVATIONS])
+    training, _probed = model.training, {}
+    try:
+        with torch.no_grad():
+            model.eval()(**inputs)
+        found = _probed
+    finally:
+        _probed = None
+        model.train(training)
+    if not found:
+        raise ValueError(f"model must have attention that can be selected by name, got none in {type(model).__name__}.")
+    for module, (heads, kv_heads, width) in found.items():
+        if hasattr(module, _SLOT):
+            raise ValueError(f"model must have no operators yet, got some in {type(module).__name__}; add them once.")
+        made = AttentionOperators(name.removeprefix("toa-"), heads, kv_heads, width, num_tokens, **options)
+        like = next(module.parameters())
+        module.add_module(_SLOT, made.to(like.device, like.dtype))
+    return model
+
+
+def _attend(
+    variant: str,
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    is_causal: bool | None = None,
+    sliding_window: int | None = None,
+    **options: Any,
+) -> tuple[Tensor, None]:
+    """The attention function: (B, H, M, D) to (B, M, H, D); `attention_mask` is that of `_padding`."""
+    (_, heads, m, width), kv_heads, n = query.shape, key.shape[1], key.shape[2]
+    if _probed is not None:
+        _probed[module] = (heads, kv_heads, width)
+        return query.new_zeros(*query.transpose(1, 2).shape[:3], value.shape[3]), None
+    given = [name for name in _UNSUPPORTED if options.get(name) is not None]
+    if given:
+        raise ValueError(f"{given[0]} must be None for operator attention, got a value; use another attention.")
+    operators = getattr(module, _SLOT, None)
+    if operators is None or operators.variant != variant:
+        found = "none" if operators is None else f"those of toa-{operators.variant}"
+        raise ValueError(
+            f"{type(module).__name__} must have operators for toa-{variant}, got {found}; "
+            "call add_operators(model, inputs, num_tokens=…) of toa.integrations.hugging_face after building the model."
+        )
+    causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
+    out = operators(
+        *(x.transpose(1, 2) for x in (query, key, value)),
+        scale=width**-0.5 if scaling is None else scaling,
+        key_padding_mask=None if attention_mask is None else ~attention_mask,
+        causal=causal,
+        window=sliding_window,
+        # queries are the last tokens: a cache holds the others
+        query_start=n - m if causal or sliding_window is not None else 0,
+        dropout_p=dropout,
+    )
+    return out, None
+
+
+def _padding(
+    batch_size: int,
+    q_length: int = 0,
+    kv_length: int = 0,
+    q_offset: int | Tensor = 0,
+    kv_offset: int = 0,
+    mask_function: Callable[..., Any] | None = None,
+    attention_mask: Tensor | None = None,
+    cache_position: Tensor | None = None,
+    **options: Any,
+) -> Tensor | None:
+    """The mask function: True for real keys (B, N), or None; raises ValueError for patterns that are not ours.
+
+    Some versions of transformers pass `cache_position`, the positions of the queries, in place of their offset.
+    """
+    if cache_position is not None:
+        q_length, q_offset = len(cache_position), int(cache_position[0])
+    rows, keys = torch.arange(q_length) + int(q_offset), torch.arange(kv_length) + kv_offset
+    if mask_function is not None:
+        batch, head = torch.arange(batch_size)[:, None, None, None], torch.zeros(1, dtype=torch.long)
+        found = torch.as_tensor(mask_function(batch, head, rows[:, None], keys)).cpu()
+        found = found.broadcast_to(batch_size, 1, q_length, kv_length)
+        lag = rows[:, None] - keys
+        # the last query sees a whole window
+        causal = (lag >= 0) & (lag < int(found[0, 0, -1].sum()))
+        # a cache that is longer than the tokens so far would be read as tokens
+        ends = int(rows[-1]) == int(keys[-1])
+        if not (bool(found.all()) or (ends and torch.equal(found, causal.expand_as(found)))):
+            raise ValueError(
+                f"the mask must be full, causal or a causal window up to the last key, got another pattern for queries "
+                f"{int(rows[0])} to {int(rows[-1])} and {kv_length} keys; use a dynamic cache and no packed sequences."
+            )
+    if attention_mask is None:
+        return None
+    real = attention_mask[:, -kv_length:].bool()
+    if bool(real.all()):
+        return None
+    if bool((real[:, 1:] & ~real[:, :-1]).any()):
+        raise ValueError(
+            "attention_mask must pad at the end, because operators act on positions, got padding before real tokens; "
+            "set tokenizer.padding_side='right'."
+        )
+    return real
+
+
+for _name in ops.ACTIVATIONS:
+    AttentionInterface.register(f"toa-{_name}", partial(_attend, _name))
+    AttentionMaskInterface.register(f"toa-{_name}", _padding)
