@@ -124,6 +124,15 @@ def test_compiled_layer_accepts_many_lengths(name) -> None:
         assert_near(compiled(x, x, x)[0], layer(x, x, x)[0], 1e-5)
 
 
+@pytest.mark.parametrize("variant", ["gated", pytest.param("softmax", marks=pytest.mark.slow)])
+def test_compiled_and_exported_layer_shares_heads_and_has_a_window(variant) -> None:
+    layer = TemporalOperatorAttention(8, 4, 6, variant, num_kv_heads=2, window=3, causal=True, sor=False)
+    assert_compiled_matches(layer, inputs(), "aot_eager", training=True)
+    x = torch.randn(2, 6, 8)
+    exported = torch.export.export(layer.eval(), (x, x, x)).module()
+    assert_near(exported(x, x, x)[0], layer(x, x, x)[0], 1e-5)
+
+
 @every_attention()
 def test_exported_layer_accepts_any_batch_size(name) -> None:
     layer = build_attention(name, 8, 2, 12).eval()

@@ -1,4 +1,4 @@
-"""Operator attention in models of Hugging Face transformers, selected by name; their code stays as it is.
+"""Operator attention in models of Hugging Face transformers, selected by name; their code does not change.
 
     from toa.integrations import hugging_face
 

@@ -142,6 +142,21 @@ class _BlockedAttention(torch.autograd.Function):
                     total[heads] += getattr(found, name)
         return (*grads, *(None,) * 5)
 
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> tuple[Any, Any]:
+        """The batch of `torch.vmap` as more heads, which are independent of each other."""
+        *tensors, band, dropout_p, norms, _ = inputs
+        size = info.batch_size
+
+        def more_heads(x: Tensor | None, dim: int | None) -> Tensor | None:
+            if x is None:
+                return None
+            return (x.expand(size, *x.shape) if dim is None else x.movedim(dim, 0)).flatten(0, 1)
+
+        flat = [more_heads(x, dim) for x, dim in zip(tensors, in_dims, strict=False)]
+        out, *_ = _BlockedAttention.apply(*flat, band, dropout_p, norms, False)
+        return (out.unflatten(0, (size, -1)),), (0,)
+
 
 def _blocks(q: Tensor, k: Tensor) -> Iterator[tuple[slice, slice]]:
     """Slices of heads and queries: all queries of several heads if they fit the budget, else some of one head."""
