@@ -29,8 +29,10 @@ MAY_IMPORT["cli"] = MAY_IMPORT["__main__"] = {*MAY_IMPORT, "cli"}
 PRIVATE: dict[str, set[str]] = {
     "__init__": set(),
     "_checks": {"torch"},
+    "_checksums": {"torch"},
     "_console": {"rich"},
     "_files": set(),
+    "_limits": set(),
     "_registry": set(),
 }
 # third-party packages that only these folders and private modules may import

@@ -17,17 +17,17 @@ PACKAGE = ROOT / "src" / "toa"
 AIMS = {"lines": 22_500, "files": 150, "file_lines": 450, "function_lines": 60}
 # lines and files allowed in each folder until the aim is reached ("." holds the files of the package itself)
 CEILINGS = {
-    ".": (285, 6),
-    "cli": (2_091, 13),
-    "data": (3_398, 15),
-    "estimators": (2_468, 11),
+    ".": (437, 8),
+    "cli": (2_135, 13),
+    "data": (3_525, 15),
+    "estimators": (2_483, 11),
     "experiments": (2_035, 11),
     "integrations": (1_404, 7),
     "models": (1_849, 15),
     "nn": (2_631, 14),
     "ops": (3_894, 20),
-    "report": (2_941, 15),
-    "tasks": (3_736, 16),
+    "report": (2_976, 15),
+    "tasks": (3_839, 16),
     "theory": (694, 5),
 }
 # functions above the aim, docstring not counted; remove a line when the function is short enough

@@ -3,6 +3,8 @@
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from toa._limits import shorten
+
 if TYPE_CHECKING:
     from torch import Generator, Tensor, device
 
@@ -11,7 +13,7 @@ def check_choice(name: str, value: object, known: Iterable[str]) -> None:
     """Raise if a value is not one of the known ones; the message lists them."""
     known = tuple(known)
     if value not in known:
-        raise ValueError(f"unknown {name} {value!r}; known: {', '.join(known)}.")
+        raise ValueError(f"unknown {name} {shorten(value)}; known: {', '.join(known)}.")
 
 
 def check_at_least(name: str, value: float, least: float) -> None:

@@ -1,20 +1,34 @@
 """Terminal output shared by commands, estimators and benchmarks: console, tables, durations, progress bars."""
 
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
+
+
+_CONTROLS = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]")
+
+
+def show_controls(text: str) -> str:
+    """Text with control characters written as in Python, so that names cannot control the terminal."""
+    return _CONTROLS.sub(lambda match: repr(match[0])[1:-1], text)
 
 
 def make_console() -> "Console":
-    """A console. In distributed training only the first process prints."""
+    """A console that prints text unchanged, without markup. In distributed training only the first process prints."""
     from rich.console import Console
 
-    return Console(quiet=not is_first())
+    class PlainConsole(Console):
+        def render_str(self, text: str, **options: Any) -> "Text":
+            return super().render_str(show_controls(text), **{**options, "markup": False, "emoji": False})
+
+    return PlainConsole(quiet=not is_first())
 
 
 def make_table(rows: Sequence[Sequence[str]], *, left: int = 1, title: str | None = None) -> "Table":
@@ -51,7 +65,7 @@ def show_epochs(description: str = "") -> Iterator[Callable[..., None]]:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TextColumn("loss {task.fields[losses]}"),

@@ -1,3 +1,5 @@
+import threading
+
 import pytest
 
 from tests.data.files import Web, make_spec, packed, serve, values, write_csv
@@ -144,3 +146,28 @@ def test_without_a_known_hash_the_shape_is_the_check(home, web):
 def test_without_a_url_the_source_and_the_place_are_named(home):
     with pytest.raises(ValueError, match=message("'Small'", "https://example.org/small", "small/small.csv")):
         fetch(make_spec(), home)
+
+
+def test_concurrent_downloads_wait_for_one(home, web, spec):
+    found = []
+    threads = [threading.Thread(target=lambda: found.append(fetch(spec, home / "data"))) for _ in range(14)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert found == [home / "data/small/small.csv"] * 14
+    assert found[0].read_bytes() == web.content
+    assert len(web.asked) == 1
+    assert [p.name for p in found[0].parent.iterdir()] == ["small.csv"]
+
+
+def test_a_download_is_bounded_in_size_and_time(home, web, spec, monkeypatch):
+    monkeypatch.setattr("toa.data.files.DOWNLOAD_BYTES", 500)
+    with pytest.raises(ConnectionError, match="at most 500 bytes"):
+        fetch(spec, home / "data")
+    assert not part(home).exists()
+    monkeypatch.undo()
+    monkeypatch.setattr("toa.data.files._CHUNK", 100)
+    monkeypatch.setattr("toa.data.files.DOWNLOAD_SECONDS", -1.0)
+    with pytest.raises(ConnectionError, match="it must take at most"):
+        fetch(spec, home / "data")

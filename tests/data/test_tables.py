@@ -1,5 +1,7 @@
+import gzip
 import io
 import zipfile
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -7,7 +9,7 @@ import pytest
 
 from tests.data.files import make_spec, packed, values, write_csv, write_text
 from tests.support import message
-from toa.data import read_csv_series, read_dataset
+from toa.data import DATASETS, read_csv_series, read_dataset, read_values
 
 TABLE = values()
 
@@ -228,3 +230,47 @@ def test_a_damaged_npz_raises(tmp_path, content, parts):
     path = write_text(tmp_path / "bad.npz", content)
     with pytest.raises(ValueError, match=message(path, *parts)):
         read_dataset(make_spec(reader="npz", target=None), path)
+
+
+def test_a_packed_file_that_grows_too_much_is_refused(tmp_path):
+    """Zeros pack a thousandfold: a file of 1 MB would take 1 GB."""
+    path = tmp_path / "zeros.npy.gz"
+    with gzip.open(path, "wb", compresslevel=1) as file:
+        file.write(np.lib.format.magic(1, 0))
+        for _ in range(300):
+            file.write(bytes(1 << 20))
+    with pytest.raises(ValueError, match=message("zeros.npy.gz must unpack to at most", "unpack it")):
+        read_values(path)
+    archive = tmp_path / "zeros.npz"
+    np.savez_compressed(archive, data=np.zeros((1 << 15, 1 << 7, 9)))
+    spec = replace(DATASETS["PEMS03"], rows=1 << 15, channels=1 << 7)
+    with pytest.raises(ValueError, match=message("zeros.npz must hold", "bytes packed into")):
+        read_dataset(spec, archive)
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "{'descr': '<f8', 'fortran_order': False, 'shape': (1000000000000000,), }",
+        "{'descr': '<f8', 'fortran_order': False, 'shape': (-1,), }",
+        "{'descr': '<f8', 'fortran_order': False, 'shape': (" + "9" * 400 + ",), }",
+        "{'descr': 7, 'fortran_order': False, 'shape': (3,), }",
+        "{'descr': '|O', 'fortran_order': False, 'shape': (3,), }",
+        "{'descr': '<f8', 'shape': (3,), }",
+        "(" * 4000,
+    ],
+)
+def test_forged_headers_of_arrays_are_refused(tmp_path, header):
+    text = (header + "\n").encode()
+    path = tmp_path / "x.npy"
+    path.write_bytes(b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + bytes(24))
+    with pytest.raises(ValueError, match=r"x\.npy must"):
+        read_values(path)
+
+
+def test_a_long_cell_is_not_repeated_in_the_message(tmp_path):
+    path = tmp_path / "x.csv"
+    path.write_text("a,b\n1,2\n3," + "y" * 1_000_000 + "\n")
+    with pytest.raises(ValueError, match="must have only numeric columns") as caught:
+        read_values(path)
+    assert len(str(caught.value)) < 400

@@ -1,12 +1,17 @@
 """What estimators refuse before training, because the answer would be wrong without a sign of it."""
 
+import time
+from typing import Any
+
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 from tests.estimators.signals import wide
 from tests.support import message
 from toa.estimators import AnomalyDetector, Classifier, Forecaster
+from toa.tasks.checkpoint import load_checkpoint, save_checkpoint
 
 
 def columns(*names: object, rows: int = 60) -> pd.DataFrame:
@@ -73,3 +78,87 @@ def test_labels_of_text_and_numbers_are_refused(labels):
     frame = pd.DataFrame(cases[:, 0]).assign(kind=list(labels))
     with pytest.raises(ValueError, match="labels of one type"):
         Classifier(label="kind").fit(frame)
+
+
+def test_values_far_from_those_of_fit_are_refused_with_column_and_row():
+    frame = columns("a", "b", rows=80)
+    far = frame.copy()
+    far.loc[70, "b"] = 1e30
+    rule = message("range of the data of fit", "in column 'b' at data row", "check its units")
+    forecaster = Forecaster(2, lookback=16, epochs=1).fit(frame)
+    detector = AnomalyDetector(window=8, epochs=1).fit(frame)
+    cases = np.random.default_rng(0).normal(size=(8, 2, 16))
+    classifier = Classifier(epochs=1).fit(cases, [0, 1] * 4)
+    for call in (forecaster.predict, forecaster.backtest, detector.predict, detector.detect):
+        with pytest.raises(ValueError, match=rule):
+            call(far)
+    with pytest.raises(ValueError, match="case 3 of X must have values in the range"):
+        classifier.predict(np.where(np.arange(8).reshape(8, 1, 1) == 2, 1e30, cases))
+    assert np.isfinite(forecaster.predict(frame[["a", "b"]]).to_numpy()).all()
+
+
+def test_a_covariate_beyond_float32_is_refused():
+    frame = wide().assign(promo=np.arange(240) % 2)
+    model = Forecaster(2, lookback=8, epochs=1, covariates=["promo"]).fit(frame)
+    future = pd.DataFrame({"date": pd.date_range("2024-01-21", periods=2, freq="2h"), "promo": [0.0, 1e300]})
+    with pytest.raises(ValueError, match=message("covariates must have", "column 'promo' at data row 2")):
+        model.predict(future=future)
+
+
+@pytest.mark.parametrize(("name", "value"), [("model", np.nan), ("scaler.std", 0.0), ("scaler.mean", np.inf)])
+def test_files_with_unusable_numbers_are_refused(tmp_path, name, value):
+    path = tmp_path / "model.toa"
+    Forecaster(2, lookback=8, epochs=1).fit(columns("a")).save(path)
+    saved = load_checkpoint(path)
+    wrong = {key: tensor * value if key.startswith(name) else tensor for key, tensor in saved.tensors.items()}
+    save_checkpoint(path, wrong, saved.facts)
+    with pytest.raises(ValueError, match=r"model\.toa must hold"):
+        Forecaster.load(path)
+
+
+def test_an_answer_that_is_not_finite_is_refused():
+    model = Forecaster(2, lookback=8, epochs=1).fit(columns("a"))
+    with torch.no_grad():
+        next(model.model_.parameters()).fill_(torch.nan)
+    with pytest.raises(ValueError, match="the forecast of column 'a' must be finite"):
+        model.predict()
+    detector = AnomalyDetector(window=8, epochs=1).fit(columns("a"))
+    classifier = Classifier(epochs=1).fit(np.random.default_rng(0).normal(size=(8, 2, 16)), [0, 1] * 4)
+    for estimator, data in ((detector, columns("a")), (classifier, np.zeros((2, 2, 16)))):
+        with torch.no_grad():
+            next(estimator.model_.parameters()).fill_(torch.nan)
+        with pytest.raises(ValueError, match="must be finite"):
+            estimator.predict(data)
+
+
+def forged(path, change) -> None:
+    """Change the header of a saved estimator, with a checksum that fits."""
+    saved = load_checkpoint(path)
+    facts: Any = saved.facts
+    change(facts["facts"])
+    save_checkpoint(path, saved.tensors, facts)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda facts: facts["fitted"]["architecture_"]["settings"].update(num_layers=20_000),
+        lambda facts: facts["fitted"]["architecture_"]["settings"].update(embed_dim=2**40),
+        lambda facts: facts["fitted"]["architecture_"]["settings"].update(embed_dim=64),
+        lambda facts: facts["fitted"]["architecture_"]["settings"].update(num_heads=0),
+        lambda facts: facts["fitted"]["architecture_"].update(settings=[1, 2]),
+        lambda facts: facts["fitted"].update(lookback_=10**9),
+        lambda facts: facts["fitted"].update(columns=["a"] * 3),
+        lambda facts: facts["parameters"].update(horizon="2"),
+        lambda facts: facts["parameters"].update(unknown=1),
+        lambda facts: facts.update(fitted=None),
+    ],
+)
+def test_forged_models_are_refused_quickly_with_the_name_of_the_file(tmp_path, change):
+    path = tmp_path / "model.toa"
+    Forecaster(2, lookback=16, epochs=1).fit(columns("a")).save(path)
+    forged(path, change)
+    begin = time.perf_counter()
+    with pytest.raises(ValueError, match=r"model\.toa must"):
+        Forecaster.load(path).predict(columns("a"))
+    assert time.perf_counter() - begin < 10.0

@@ -1,17 +1,23 @@
 """A run belongs to one config and one content of its data; its files state what they hold."""
 
+import json
 import os
+import shutil
 import signal
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from tests.support import message
+from tests.support import ROOT, message
 from toa.experiments import resolve, run_folder, run_task
-from toa.experiments.run import Job
+from toa.experiments.run import Job, load_run, read_plans, write_plan
 from toa.experiments.sweep import RunContext, sweep
+from toa.report.evidence import read_evidence
 from toa.tasks import TrainingStopped
 from toa.tasks.checkpoint import load_checkpoint, save_checkpoint
 
@@ -80,3 +86,108 @@ def test_a_checkpoint_of_an_older_version_names_no_data_and_is_resumed(csv, tmp_
     saved = load_checkpoint(path)
     save_checkpoint(path, saved.tensors, {name: saved.facts[name] for name in ("key", "state")})
     assert run_task(config, tmp_path / "runs", device="cpu")["metrics"] == whole["metrics"]
+
+
+def flip(path: Path, place: float) -> None:
+    """Flip one bit."""
+    content = bytearray(path.read_bytes())
+    content[int(len(content) * place)] ^= 1
+    path.write_bytes(bytes(content))
+
+
+def test_a_flipped_bit_in_a_file_of_a_run_is_noticed(csv, tmp_path):
+    config, out = config_of(csv), tmp_path / "runs"
+    checkpoint = stopped_run(config, out)
+    content = checkpoint.read_bytes()
+    for place in (0.3, 0.6, 0.9, 0.99):
+        flip(checkpoint, place)
+        with pytest.raises(ValueError, match=message("checkpoint.safetensors must")):
+            run_task(config, out, device="cpu")
+        checkpoint.write_bytes(content)
+    run_task(config, out, device="cpu")
+    model = run_folder(config, out) / "model.safetensors"
+    assert load_run(model.parent).record["name"] == "itransformer/toa-gated"
+    flip(model, 0.7)
+    with pytest.raises(ValueError, match=message("model.safetensors must have the content that its checksum states")):
+        load_run(model.parent)
+
+
+def test_an_edited_record_is_refused_and_does_not_count(csv, tmp_path):
+    config, out = config_of(csv), tmp_path / "runs"
+    record = run_task(config, out, device="cpu")
+    path = run_folder(config, out) / "record.json"
+    content = json.loads(path.read_text())
+    path.write_text(json.dumps(content | {"metrics": content["metrics"] | {"mse": 0.0001}}))
+    with pytest.raises(ValueError, match=message("record.json must have the content that its checksum states")):
+        run_task(config, out, device="cpu")
+    evidence = read_evidence([out])
+    assert evidence.runs == ()
+    assert [str(path)] == [skipped.where for skipped in evidence.skipped]
+    assert "edited or damaged" in evidence.skipped[0].reason
+    # a record of an older version
+    path.write_text(json.dumps(record))
+    assert run_task(config, out, device="cpu") == record
+    assert "1 of 1 records are without checksum: edits are not noticed." in read_evidence([out]).notes
+
+
+def test_a_plan_that_was_edited_is_named(csv, tmp_path):
+    path = write_plan([Job(config=config_of(csv), label="own")], tmp_path)
+    path.write_text(path.read_text().replace('"own"', '"another"'))
+    jobs, unreadable = read_plans(tmp_path)
+    assert (jobs, len(unreadable)) == ({}, 1)
+    assert "its checksum states" in unreadable[0]
+
+
+def test_the_commit_of_another_project_is_not_recorded(tmp_path):
+    """The package installed inside a checkout of another project, as in a virtual environment."""
+    shutil.copytree(ROOT / "src" / "toa", tmp_path / "site" / "toa", ignore=shutil.ignore_patterns("__pycache__"))
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@b.c", "-C", str(tmp_path)]
+    subprocess.run([*git, "init", "-q"], check=True)
+    subprocess.run([*git, "add", "."], check=True)
+    subprocess.run([*git, "commit", "-qm", "other"], check=True)
+    subprocess.run([*git, "tag", "v9"], check=True)
+    code = "from toa.experiments.records import _commit; print(_commit())"
+    environment = os.environ | {"PYTHONPATH": str(tmp_path / "site")}
+    found = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "None"
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        {"step": "7"},
+        {"step": -1},
+        {"step": 10**6},
+        {"best": "low"},
+        {"best_epoch": 99},
+        {"seconds": None},
+        {"history": [{"train": "x"}]},
+        {"history": 3},
+        {"more": 1},
+        7,
+        None,
+    ],
+)
+def test_a_checkpoint_with_another_state_is_refused(csv, tmp_path, state):
+    config = config_of(csv)
+    path = stopped_run(config, tmp_path / "runs")
+    saved = load_checkpoint(path)
+    facts: Any = saved.facts
+    changed = {**facts["state"], **state} if isinstance(state, dict) else state
+    save_checkpoint(path, saved.tensors, facts | {"state": changed})
+    with pytest.raises(ValueError, match=message("checkpoint.safetensors must hold", "delete it to start again")):
+        run_task(config, tmp_path / "runs", device="cpu")
+
+
+def test_a_checkpoint_with_other_tensors_is_refused(csv, tmp_path):
+    config = config_of(csv)
+    path = stopped_run(config, tmp_path / "runs")
+    saved = load_checkpoint(path)
+    for prefix in ("optimizer.0.exp_avg", "optimizer", "random", "loss_sum", "best", "model"):
+        for change in (lambda tensor: None, lambda tensor: tensor[None].repeat(2, *[1] * tensor.dim())):
+            changed = {n: change(t) if n.startswith(prefix) else t for n, t in saved.tensors.items()}
+            kept = {name: tensor for name, tensor in changed.items() if tensor is not None}
+            if kept.keys() == saved.tensors.keys() or prefix in ("loss_sum", "model"):
+                save_checkpoint(path, kept, saved.facts)
+                with pytest.raises(ValueError, match=message("checkpoint.safetensors must")):
+                    run_task(config, tmp_path / "runs", device="cpu")

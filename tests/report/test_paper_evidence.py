@@ -88,7 +88,10 @@ def test_an_older_record_counts_with_defaults_and_a_note(tmp_path, job):
     del record["config"]["tf32"], record["config"]["training"]["patience"]
     # the protocol's patience is not the default: the older record is another setting
     evidence = read_evidence([write_lines(tmp_path / "x.jsonl", [rehashed(record)])])
-    assert evidence.notes == ("1 records of task forecast have no training.patience, tf32; the default is used.",)
+    assert evidence.notes == (
+        "1 records of task forecast have no training.patience, tf32; the default is used.",
+        "1 of 1 records are without checksum: edits are not noticed.",
+    )
     del (record := record_of(job, {"mse": 0.4}))["config"]["tf32"]
     evidence = read_evidence([write_lines(tmp_path / "x.jsonl", [rehashed(record)])])
     lines = paper_entries(evidence, tables=["forecast-full"])
@@ -118,7 +121,7 @@ def test_the_same_record_in_two_places_counts_once(tmp_path, job):
     evidence = read_evidence([tmp_path])
     assert len(evidence.runs) == 1
     assert evidence.skipped == ()
-    assert evidence.notes == ("1 records occur again with the same setting and metrics, and count once.",)
+    assert evidence.notes[0] == "1 records occur again with the same setting and metrics, and count once."
 
 
 def test_seeds_on_different_data_are_not_averaged(tmp_path, job):

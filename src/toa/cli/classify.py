@@ -56,6 +56,8 @@ def classify(
         if model is None and test is None and save is None:
             raise ValueError("--test or --save must be given to train, got neither.")
         terminal.check_files(data, model, test)
+        picture = terminal.check_picture(picture, out)
+        terminal.check_destinations(out, picture, save)
 
         from toa.estimators import Classifier
 
@@ -67,6 +69,9 @@ def classify(
                 f"{text[0] if text else cases.columns[-1]}."
             )
         classifier = terminal.fitted(Classifier, options, model=model, device=device, data=cases, labels=labels)
+        if save is not None:
+            # first, because later steps may fail
+            classifier.save(save)
         console = make_console()
         if model is None:
             accuracy = classifier.validation_
@@ -77,12 +82,11 @@ def classify(
         if test is not None or model is not None:
             _write(console, classifier, cases, labels, (test or data).name, out, picture)
         if save is not None:
-            classifier.save(save)
             console.print(f"model:   {save}", soft_wrap=True)
 
 
 def _write(
-    console: Any, classifier: "Classifier", cases: Any, labels: Any, name: str, out: Path, picture: Path | None
+    console: Any, classifier: "Classifier", cases: Any, labels: Any, name: str, out: Path, picture: Path
 ) -> None:
     """Write predictions as a table and a figure, and evaluate them if labels are known."""
     import numpy as np
@@ -115,5 +119,5 @@ def _write(
         console.print(f"{len(table)} cases of {name} classified{why}.", soft_wrap=True)
         figure = draw_probabilities(chances, names, name)
     console.print(f"table:   {terminal.write_table(table, out)}", soft_wrap=True)
-    drawn = save_figure(figure, out.with_suffix(".png") if picture is None else picture)
+    drawn = save_figure(figure, picture)
     console.print(f"picture: {drawn}", soft_wrap=True)

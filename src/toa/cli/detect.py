@@ -60,6 +60,8 @@ def detect(
         if model is not None and train is not None:
             raise ValueError("--train cannot be combined with --model, which is trained already; leave one out.")
         terminal.check_files(data, model, train)
+        picture = terminal.check_picture(picture, out)
+        terminal.check_destinations(out, picture, save)
         terminal.check_share("--contamination", contamination)
 
         from toa.estimators import AnomalyDetector
@@ -71,6 +73,9 @@ def detect(
         if normal is not None and train is not None and label in normal.columns:
             normal = normal.drop(columns=label)
         detector = terminal.fitted(AnomalyDetector, options, model=model, device=device, data=normal)
+        if save is not None:
+            # first, because later steps may fail
+            detector.save(save)
         if model is not None:
             frame = terminal.without_extra_columns(frame, detector)
         found = detector.predict(frame)
@@ -81,11 +86,10 @@ def detect(
         series = _series(found, detector.id, labels)
         title = f"{data.name}: score, threshold and flagged rows"
         figure = draw_scores(series[:_DRAWN], {"detector": detector.threshold_}, title)
-        drawn = save_figure(figure, out.with_suffix(".png") if picture is None else picture)
+        drawn = save_figure(figure, picture)
         more = f" ({_DRAWN} of {len(series)} series)" if len(series) > _DRAWN else ""
         console.print(f"picture: {drawn}{more}", soft_wrap=True)
         if save is not None:
-            detector.save(save)
             console.print(f"model:   {save}", soft_wrap=True)
 
 

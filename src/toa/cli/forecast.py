@@ -74,6 +74,8 @@ def forecast(
     options = dict(locals())
     with clear_errors(forecast):
         terminal.check_files(data, model, future)
+        picture = terminal.check_picture(picture, out)
+        terminal.check_destinations(out, picture, save)
         for option, share in (("--interval", interval or None), ("--test", test)):
             terminal.check_share(option, share)
         for level in quantiles or ():
@@ -93,6 +95,9 @@ def forecast(
             del options["horizon"]
         training = frame if test is None or model is not None else without_last(frame, test, id)
         forecaster = terminal.fitted(Forecaster, options, model=model, device=device, data=training)
+        if save is not None:
+            # first, because later steps may fail
+            forecaster.save(save)
         if model is not None:
             frame = terminal.without_extra_columns(frame, forecaster, *(forecaster.covariates or ()))
         covariate_table = None if future is None else terminal.read_frame(future)
@@ -108,11 +113,10 @@ def forecast(
         figure, panels = draw_forecast(
             frame, found, forecaster.columns_, id=forecaster.id, time=forecaster.time_, title=f"{data.name}: forecast"
         )
-        drawn = save_figure(figure, out.with_suffix(".png") if picture is None else picture)
+        drawn = save_figure(figure, picture)
         more = f" ({PANELS} of {panels} series and columns)" if panels > PANELS else ""
         console.print(f"picture: {drawn}{more}", soft_wrap=True)
         if save is not None:
-            forecaster.save(save)
             console.print(f"model:   {save}", soft_wrap=True)
 
 

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from toa._checks import check_positive
-from toa._console import duration, make_console, make_table
+from toa._console import duration, make_console, make_table, show_controls
 from toa.cli.terminal import clear_errors
 
 if TYPE_CHECKING:
     from rich.console import Group
+    from rich.text import Text
 
     from toa.report.progress import Progress
 
@@ -52,7 +53,7 @@ def report(
         # a terminal is too narrow for all columns
         console.print(make_table([(*row[:3], *row[-2:]) for row in status_table(made)]))
         for line in left_out(made, most=2):
-            console.print(line, soft_wrap=True, highlight=False, markup=False)
+            console.print(line, soft_wrap=True, highlight=False)
         written = write_report(made, out)
         if save_operators is not None:
             written.append(write_pictures(made.operators, save_operators))
@@ -108,6 +109,12 @@ def watch(
                 live.update(_render(progress), refresh=True)
 
 
+def _text(words: str, style: str = "") -> "Text":
+    from rich.text import Text
+
+    return Text(show_controls(words), style=style)
+
+
 def _render(progress: "Progress") -> "Group":
     from rich.console import Group
     from rich.progress_bar import ProgressBar
@@ -125,11 +132,11 @@ def _render(progress: "Progress") -> "Group":
         table = Table("running", "for", "of about", "by", box=None, pad_edge=False)
         for run in progress.running[:_SHOWN]:
             estimate = "?" if run.estimate is None else duration(run.estimate)
-            table.add_row(Text(run.label), duration(run.seconds), estimate, Text(run.holder))
+            table.add_row(_text(run.label), duration(run.seconds), estimate, _text(run.holder))
         parts.append(table)
-    parts += [Text(f"FAILED {label}: {error}", style="red") for label, error in progress.failed[-_SHOWN:]]
-    parts += [Text(f"done   {line}") for line in progress.done[-_SHOWN:]]
-    parts += [Text(line, style="yellow") for line in progress.unreadable]
+    parts += [_text(f"FAILED {label}: {error}", style="red") for label, error in progress.failed[-_SHOWN:]]
+    parts += [_text(f"done   {line}") for line in progress.done[-_SHOWN:]]
+    parts += [_text(line, style="yellow") for line in progress.unreadable]
     return Group(*parts)
 
 

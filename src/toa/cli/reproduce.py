@@ -99,7 +99,8 @@ def reproduce(
         if dry_run:
             _print_plan(console, jobs, context, default_workers(executor, workers))
             return
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        title = TextColumn("{task.description}", markup=False)
+        columns = (title, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         with Progress(*columns, console=console, transient=True) as progress:
             board = _Board(progress, jobs, show_found=runs is not None)
             outcome = sweep(jobs, context, executor=executor, workers=workers, address=address, watch=board.watch)
@@ -268,4 +269,4 @@ class _Board:
 
 
 def _print_line(console: "Console", line: str) -> None:
-    console.print(line, soft_wrap=True, highlight=False, markup=False)
+    console.print(line, soft_wrap=True, highlight=False)

@@ -1,5 +1,6 @@
 """Shared by all commands: options, errors in one line, help texts that list registries, and users' own files."""
 
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 import typer
 from typer.core import TyperCommand
 
-from toa._console import is_first
+from toa._console import is_first, show_controls
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -42,7 +43,8 @@ def clear_errors(command: Callable[..., None] | None = None, *, resumes: bool = 
     try:
         yield
     except (ValueError, FloatingPointError, OSError, ImportError) as error:
-        typer.echo(f"error: {error if command is None else in_shell_words(str(error), command)}", err=True)
+        text = str(error) if command is None else in_shell_words(str(error), command)
+        typer.echo(f"error: {show_controls(text)}", err=True)
         raise typer.Exit(2) from None
     except KeyboardInterrupt as stopped:
         if is_first():
@@ -110,6 +112,28 @@ def check_files(*paths: Path | None) -> None:
     for path in paths:
         if path is not None and not path.is_file():
             raise FileNotFoundError(f"No such file: {path}.")
+
+
+def check_destinations(*paths: Path | None) -> None:
+    """Raise ValueError for a file that cannot be written; None is none. Commands call it before training."""
+    from toa._files import check_writable
+
+    for path in paths:
+        if path is not None:
+            if path.is_dir():
+                raise ValueError(f"{path} must be a file to write, got a folder; add a file name.")
+            check_writable(path.parent)
+            if path.exists() and not os.access(path, os.W_OK):
+                raise ValueError(f"{path} must be a file that can be written, got one that cannot; choose another.")
+
+
+def check_picture(path: Path | None, beside: Path) -> Path:
+    """The file of a picture: as given, or beside a table. Raises ValueError for a format that cannot be drawn."""
+    path = beside.with_suffix(".png") if path is None else path
+    formats = (".png", ".pdf", ".svg", ".jpg", ".jpeg", ".webp")
+    if path.suffix.lower() not in formats:
+        raise ValueError(f"--picture must end in {', '.join(formats)}, got {path.name!r}.")
+    return path
 
 
 def check_share(option: str, value: float | None) -> None:
@@ -188,7 +212,7 @@ def without_extra_columns(frame: "pd.DataFrame", estimator: Any, *used: str | No
     known = {*estimator.columns_, estimator.id, estimator.time, getattr(estimator, "time_", None), *used}
     extra = [name for name in frame if name not in known and pd.api.types.is_numeric_dtype(frame[name])]
     if extra:
-        typer.echo(f"not used, because the model has no such column: {', '.join(map(str, extra))}")
+        typer.echo(f"not used, because the model has no such column: {show_controls(', '.join(map(str, extra)))}")
     return frame.drop(columns=extra)
 
 

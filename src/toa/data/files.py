@@ -3,16 +3,19 @@
 An interrupted download is resumed.
 """
 
+import fcntl
 import hashlib
 import os
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import lru_cache, partial
 from pathlib import Path
 
 import pooch
 
 from toa._checks import check_at_least
+from toa._limits import DOWNLOAD_BYTES, DOWNLOAD_SECONDS
 from toa.data.catalogue import DatasetSpec, FileSpec
 from toa.data.tables import open_unpacked, read_dataset
 
@@ -143,19 +146,35 @@ def fetch(
     target = folder / spec.path
     if spec.url is None:
         raise ValueError(f"dataset {spec.name!r} must have a url to be downloaded, got none; {how_to_get(spec)}.")
-    for path in (target, target.with_name(f"{target.name}.gz")):
-        # a wrong file is downloaded again
-        with suppress(ValueError):
-            if path.is_file():
-                verify(path, spec)
-                if spec.sha256 is None and read is not None:
-                    read(path)
-                return path
+    part = target.with_name(f"{target.name}.part")
+    while True:
+        for path in (target, target.with_name(f"{target.name}.gz")):
+            # a wrong file is downloaded again
+            with suppress(ValueError):
+                if path.is_file():
+                    verify(path, spec)
+                    if spec.sha256 is None and read is not None:
+                        read(path)
+                    return path
+        with _held(part) as mine:
+            # otherwise another process or thread has downloaded it, or failed, while this one waited
+            if mine:
+                return _download(spec, target, part, progress, attempts, read)
+
+
+def _download(
+    spec: FileSpec,
+    target: Path,
+    part: Path,
+    progress: Progress | None,
+    attempts: int,
+    read: Callable[[Path], object] | None,
+) -> Path:
+    assert spec.url is not None
     known = None if spec.sha256 is None else f"sha256:{spec.sha256}"
     if known is None:
         # without a hash pooch would keep a wrong file
         target.unlink(missing_ok=True)
-    part = target.with_name(f"{target.name}.part")
     downloader = _Resuming(spec, part, progress, attempts)
     try:
         pooch.retrieve(spec.url, known, fname=target.name, path=target.parent, downloader=downloader)
@@ -173,11 +192,33 @@ def fetch(
     return target
 
 
+@contextmanager
+def _held(part: Path) -> Iterator[bool]:
+    """Hold a part file against other processes and threads; waits for them, and yields False if one has moved it.
+
+    The kernel ends the lock with the process, so a killed download blocks no other one.
+    """
+    part.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(part, os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        mine = False
+        with suppress(FileNotFoundError):
+            mine = os.path.samestat(os.fstat(descriptor), part.stat())
+        yield mine
+    finally:
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(descriptor), part.stat()) and not part.stat().st_size:
+                part.unlink()
+        os.close(descriptor)
+
+
 class _Resuming:
     """A downloader for pooch that keeps received bytes in a .part file and requests only the rest."""
 
     def __init__(self, spec: FileSpec, part: Path, progress: Progress | None, attempts: int) -> None:
         self.spec, self.part, self.progress, self.attempts = spec, part, progress, attempts
+        self.begin = time.monotonic()
 
     def __call__(self, url: str, output_file: str, pooch: object, check_only: bool = False) -> None:
         """Fill `output_file`; pooch then checks its hash and renames it."""
@@ -207,7 +248,7 @@ class _Resuming:
             elsewhere = code == requests.codes.partial_content and not received.startswith(f"bytes {done}-")
             if done and (beyond or elsewhere):
                 # the part cannot be resumed: start again
-                self.part.unlink()
+                os.truncate(self.part, 0)
                 return self._receive(url)
             response.raise_for_status()
             if code != requests.codes.partial_content:
@@ -215,15 +256,26 @@ class _Resuming:
                 done = 0
             length = response.headers.get("Content-Length")
             total = done + int(length) if length is not None else None
-            with self.part.open("ab" if done else "wb") as file:
+            with self.part.open("r+b") as file:
+                file.seek(done)
+                file.truncate()
                 for piece in response.iter_content(_CHUNK):
-                    file.write(piece)
                     done += len(piece)
+                    self._check_limits(url, max(done, total or 0))
+                    file.write(piece)
                     if self.progress is not None:
                         self.progress(done, total)
         if total is not None and done != total:
             raise requests.ConnectionError(f"the connection ended after {done} of {total} bytes")
         return None
+
+    def _check_limits(self, url: str, size: int) -> None:
+        """Raise ConnectionError for a file that is too large, or takes too long."""
+        if size > DOWNLOAD_BYTES:
+            os.truncate(self.part, 0)
+            raise self._failed(url, ValueError(f"it must have at most {DOWNLOAD_BYTES} bytes, got at least {size}"))
+        if time.monotonic() - self.begin > DOWNLOAD_SECONDS:
+            raise self._failed(url, TimeoutError(f"it must take at most {DOWNLOAD_SECONDS:.0f} s"))
 
     def _failed(self, url: str, error: Exception) -> ConnectionError:
         done = self.part.stat().st_size if self.part.exists() else 0

@@ -16,6 +16,7 @@ import pandas as pd
 from jaxtyping import Bool, Float64, Int64
 
 from toa._checks import check_choice
+from toa._limits import shorten
 from toa.data.frequency import Frequency, continue_times, find_grid, make_times
 
 Missing = Literal["error", "ffill", "interpolate", "zero"]
@@ -275,7 +276,7 @@ def parse_dates(text: "pd.Series[str]", name: str) -> pd.DatetimeIndex:
     bad = np.flatnonzero(dates.isna())
     if len(bad):
         raise ValueError(
-            f"{name} must have a date in every row, got {text.iloc[bad[0]]!r} at data row {bad[0] + 1} "
+            f"{name} must have a date in every row, got {shorten(text.iloc[bad[0]])} at data row {bad[0] + 1} "
             f"({len(bad)} such rows); write dates as 2016-07-01 00:00:00."
         )
     return dates
@@ -333,8 +334,9 @@ def _raise_not_numeric(column: "pd.Series[str]", label: str, name: str) -> None:
     numbers = pd.to_numeric(column, errors="coerce")
     bad = np.flatnonzero((numbers.isna() & column.notna()) | (column.dtype == bool))
     row = int(bad[0]) if len(bad) else 0
+    found = shorten(str(column.iloc[row]))
     raise ValueError(
-        f"{name} must have only numeric columns, got {str(column.iloc[row])!r} in column {label!r} at data row "
+        f"{name} must have only numeric columns, got {found} in column {shorten(label)} at data row "
         f"{row + 1}; drop the column or convert it to numbers."
     )
 
@@ -345,5 +347,5 @@ def _label(one: Id, name: str) -> str:
 
 def describe_columns(columns: Any, most: int = 12) -> str:
     """Column names for an error message."""
-    names = [repr(str(column)) for column in columns]
+    names = [shorten(str(column)) for column in columns]
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

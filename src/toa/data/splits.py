@@ -17,6 +17,9 @@ from toa._checks import check_at_least, check_choice
 
 T = TypeVar("T", np.ndarray, Tensor)
 
+# a model squares its inputs in float32, whose largest number is 3e38
+_LARGEST = 1e18
+
 
 class Segment(NamedTuple):
     """Rows [start, stop)."""
@@ -111,6 +114,23 @@ def _check_lengths(split: Split, rule: object, rows: int, lookback: int, horizon
         f"lookback={lookback} and horizon={horizon} must fit every split, needing {lookback + horizon} rows, "
         f"got {max(0, segment.rows)} in {short} (split {rule!r} of the {rows} rows of {name}); {remedy}."
     )
+
+
+def check_standardised(values: np.ndarray, columns: Sequence[str], name: str) -> np.ndarray:
+    """Return standardised values (T, C) after checking that a model can compute with them in float32.
+
+    Raises:
+        ValueError: If a value is too large; the message names its column and row.
+    """
+    wrong = ~(np.abs(values) <= _LARGEST)
+    if wrong.any():
+        row, place = np.argwhere(wrong)[0].tolist()
+        raise ValueError(
+            f"{name} must have values in the range of the data of fit, got one that is {values[row, place]:.3g} "
+            f"standard deviations from the mean in column {columns[place]!r} at data row {row + 1}; check its units, "
+            "or fit again with such values."
+        )
+    return values
 
 
 @dataclass(frozen=True, slots=True, eq=False)

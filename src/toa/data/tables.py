@@ -6,6 +6,8 @@ differ in length, as in CharacterTrajectories, and returns no cases for a web pa
 
 import gzip
 import io
+import math
+import tokenize
 import warnings
 import zipfile
 import zlib
@@ -20,10 +22,44 @@ import pandas as pd
 from jaxtyping import Bool, Float64
 
 from toa._checks import check_choice
+from toa._limits import unpacked_limit
 from toa.data.catalogue import DatasetSpec
 from toa.data.panel import FILLS, Panel, describe_columns, make_panel, parse_dates, to_numbers
 
+# what numpy raises for damaged or forged arrays
+_DAMAGES = (
+    *(ValueError, TypeError, KeyError, EOFError, OSError, SyntaxError, OverflowError, RecursionError, MemoryError),
+    tokenize.TokenError,
+)
 _ARRAY_SUFFIXES = (".npy", ".csv", ".txt")
+
+
+class _BoundedGzip(gzip.GzipFile):
+    """Gzip data of at most `unpacked_limit` bytes."""
+
+    def __init__(self, path: Path, mode: str) -> None:
+        super().__init__(path, mode)
+        self._path, self._limit = path, unpacked_limit(path.stat().st_size)
+
+    def read(self, size: int | None = -1) -> bytes:
+        content = super().read(self._left() if size is None or size < 0 else size)
+        self._left()
+        return content
+
+    def readline(self, size: int | None = -1) -> bytes:
+        line = super().readline(self._left() if size is None or size < 0 else size)
+        self._left()
+        return line
+
+    def _left(self) -> int:
+        """One byte more than is allowed, so that reading it shows that there is more."""
+        left = self._limit + 1 - self.tell()
+        if left <= 0:
+            raise ValueError(
+                f"{self._path} must unpack to at most {self._limit} bytes, {self._limit // 2**20} MiB, got more; if it "
+                "is right, unpack it and load the unpacked file."
+            )
+        return left
 
 
 @contextmanager
@@ -31,9 +67,9 @@ def open_unpacked(path: Path) -> Iterator[io.BufferedReader]:
     """Open a file for reading and unpack it if its name ends in .gz.
 
     Raises:
-        ValueError: If the gzip data are damaged.
+        ValueError: If the gzip data are damaged, or become too large.
     """
-    opened: Any = gzip.open if path.suffix == ".gz" else open
+    opened: Any = _BoundedGzip if path.suffix == ".gz" else open
     try:
         with opened(path, "rb") as file:
             yield file
@@ -284,12 +320,11 @@ def _read_columns(path: Path, *, index_column: bool) -> pd.DataFrame:
 def _read_npy(path: Path) -> np.ndarray:
     content = _content(path, "an array")
     try:
-        array = np.load(io.BytesIO(content), allow_pickle=False)
-    except (ValueError, EOFError, OSError) as error:
+        array = _parse_npy(content)
+    except _DAMAGES as error:
         raise ValueError(f"{path} must be an unpickled .npy array, got: {_line(error)}.") from error
-    if not isinstance(array, np.ndarray) or array.ndim not in (1, 2) or array.dtype.kind not in "biuf":
-        found = f"{array.dtype} of shape {array.shape}" if isinstance(array, np.ndarray) else type(array).__name__
-        raise ValueError(f"{path} must hold numbers (T, C) or (T,), got {found}.")
+    if array.ndim not in (1, 2) or array.dtype.kind not in "biuf":
+        raise ValueError(f"{path} must hold numbers (T, C) or (T,), got {array.dtype} of shape {array.shape}.")
     return array
 
 
@@ -301,17 +336,35 @@ def _read_npz(path: Path) -> np.ndarray:
         raise ValueError(f"{path} must be an npz archive, got a file that begins with {content[:8]!r}; is it complete?")
     rule = f"{path} must hold an unpickled array 'data' of numbers (T, C, features)"
     try:
-        with np.load(io.BytesIO(content), allow_pickle=False) as archive:
-            if "data" not in archive:
-                raise ValueError(f"no array 'data' but {', '.join(archive) or 'nothing'}")
-            data = archive["data"]
-    except (ValueError, zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError) as error:
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            sizes = {one.filename: (one.file_size, one.compress_size) for one in archive.infolist()}
+            if "data.npy" not in sizes:
+                names = ", ".join(name.removesuffix(".npy") for name in sizes) or "nothing"
+                raise ValueError(f"no array 'data' but {names[:80]}")
+            large, packed = sizes["data.npy"]
+            if large > unpacked_limit(packed):
+                raise ValueError(f"an array of {large} bytes packed into {packed}; unpack it if it is right")
+            data = _parse_npy(archive.read("data.npy"))
+    except (*_DAMAGES, zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError) as error:
         raise ValueError(f"{rule}, got: {_line(error)}.") from error
-    if not isinstance(data, np.ndarray):
-        raise ValueError(f"{rule}, got {type(data).__name__}.")
     if data.ndim != 3 or not np.issubdtype(data.dtype, np.number) or not data.shape[2]:
         raise ValueError(f"{rule}, got {data.dtype} of shape {data.shape}.")
     return data[:, :, 0]
+
+
+def _parse_npy(content: bytes) -> np.ndarray:
+    """An array in the format npy; the size that its header states is compared before memory is allocated."""
+    stream = io.BytesIO(content)
+    version = np.lib.format.read_magic(stream)
+    read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, _, dtype = read_header(stream)
+    if any(size < 0 for size in shape):
+        raise ValueError(f"a negative size in the shape {shape}")
+    need, left = math.prod(shape) * dtype.itemsize, len(content) - stream.tell()
+    if need > left and not dtype.hasobject:
+        raise ValueError(f"a header that states {need} bytes, but only {left} follow it")
+    array: np.ndarray = np.load(io.BytesIO(content), allow_pickle=False)
+    return array
 
 
 def _content(path: Path, what: str) -> bytes:

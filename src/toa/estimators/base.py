@@ -17,7 +17,6 @@ Reading never executes anything; it raises ValueError for a file that was trunca
 or format version.
 """
 
-import hashlib
 import json
 import platform
 from abc import abstractmethod
@@ -35,13 +34,14 @@ from torch import Tensor, nn
 
 import toa
 from toa._checks import check_choice
+from toa._checksums import CHECKSUM, parse_json, seal, unseal
 from toa._files import write_atomically
+from toa._limits import shorten
 from toa.data.panel import Missing
 from toa.nn import AttentionSpec
-from toa.ops.dropout import initial_weights
 from toa.tasks.base import Task, TaskData, check_sample
-from toa.tasks.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from toa.tasks.distributed import make_fabric, resolve_device, seeded
+from toa.tasks.checkpoint import UNREADABLE, Checkpoint, check_weights, load_checkpoint, model_with, save_checkpoint
+from toa.tasks.distributed import make_fabric, resolve_device
 from toa.tasks.optimization import TrainingConfig
 
 # increased when older files can no longer be read
@@ -120,7 +120,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         Raises:
             ValueError: If the file was truncated or edited, or has another kind or version.
         """
-        return cls._loaded(load_file(Path(path), cls._kind), device)
+        return cls._loaded(load_file(Path(path), cls._kind), device, path)
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Write a fitted estimator in the format of the Hugging Face hub: config.json and model.safetensors."""
@@ -135,7 +135,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         folder = Path(name).expanduser()
         if not folder.is_dir():
             folder = _download(str(name), revision)
-        return cls._loaded(load_folder(folder, cls._kind), device)
+        return cls._loaded(load_folder(folder, cls._kind), device, folder)
 
     def _saved(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         self._check_fitted("saved")
@@ -145,8 +145,9 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         return tensors, {"parameters": _to_json(self.get_params(deep=False)), "fitted": facts}
 
     @classmethod
-    def _loaded(cls, saved: Checkpoint, device: str | None) -> Self:
+    def _loaded(cls, saved: Checkpoint, device: str | None, where: str | Path) -> Self:
         facts: Any = saved.facts
+        check_weights(saved.tensors, where)
         try:
             parameters = {name: _to_tuples(value) for name, value in facts["parameters"].items()}
             if device is None:
@@ -157,12 +158,13 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
             for name in cls._facts:
                 setattr(made, name, facts["fitted"][name])
             made._restore(saved.tensors, facts["fitted"])
-            weights = {n.removeprefix("model."): t for n, t in saved.tensors.items() if n.startswith("model.")}
-            made.model_ = made._build_with(weights, resolve_device(made.device))
-        except (KeyError, TypeError) as error:
+            made.model_ = made._build_with(saved.tensors, resolve_device(made.device), where)
+        except UNREADABLE as error:
+            if isinstance(error, ValueError) and str(where) in str(error):
+                raise
             raise ValueError(
-                f"the file must hold a complete {cls._kind}, got one that does not fit this version of toa "
-                f"({error!r}); use the version that wrote it, or fit and save again."
+                f"{where} must hold a complete {cls._kind}, got one that does not fit this version of toa "
+                f"({shorten(error)}); use the version that wrote it, or fit and save again."
             ) from None
         return made
 
@@ -188,19 +190,11 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
             **self._fields(),
         )
 
-    def _build_with(self, weights: Mapping[str, Tensor], device: torch.device) -> nn.Module:
+    def _build_with(self, tensors: Mapping[str, Tensor], device: torch.device, where: object) -> nn.Module:
         """The model with these weights, in evaluation mode."""
-        # the random initial weights are replaced
-        with seeded(0, torch.device("cpu")), initial_weights():
-            model = self._task.build(self._config(), self._data())
-        try:
-            model.load_state_dict(weights)
-        except RuntimeError as error:
-            raise ValueError(
-                f"the file must hold the weights of its model, got others ({' '.join(str(error).split())}); it was "
-                "written by another version of toa: use that one, or fit and save again."
-            ) from None
-        return model.to(device).eval()
+        settings = self.architecture_["settings"]
+        model = model_with(lambda: self._task.build(self._config(), self._data()), tensors, settings, where)
+        return model.to(device)
 
     def _fit_model(self, data: TaskData, *, epochs: int, batch_size: int, title: str = "") -> float | None:
         """Train `model_` by the task, without changing the global random state; the best validation loss, if any."""
@@ -231,7 +225,7 @@ def load_estimator(path: str | Path, *, device: str | None = None) -> Estimator:
     if path.is_dir():
         if not (path / CONFIG).is_file():
             raise FileNotFoundError(f"{path} must hold {CONFIG} of a saved estimator, got none.")
-        header = json.loads((path / CONFIG).read_text(encoding="utf-8"))
+        header = parse_json((path / CONFIG).read_bytes(), str(path / CONFIG))
     elif path.is_file():
         header = load_checkpoint(path).facts
     else:
@@ -246,7 +240,7 @@ def save_file(path: Path, kind: str, tensors: Mapping[str, Tensor], facts: Mappi
     """Write one file."""
     if path.is_dir():
         raise ValueError(f"path must be a file, got the folder {path}; use save_pretrained for a folder.")
-    save_checkpoint(path, tensors, _header(kind, tensors, facts))
+    save_checkpoint(path, tensors, _header(kind, facts))
 
 
 def load_file(path: Path, kind: str) -> Checkpoint:
@@ -265,8 +259,8 @@ def load_file(path: Path, kind: str) -> Checkpoint:
 
 def save_folder(folder: Path, kind: str, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
     """Write config.json and model.safetensors into a folder."""
-    header = _header(kind, tensors, facts)
-    save_checkpoint(folder / WEIGHTS, tensors, {"checksum": header["checksum"]})
+    header = seal(_header(kind, facts), tensors)
+    save_checkpoint(folder / WEIGHTS, tensors, {})
     write_atomically(folder / CONFIG, (json.dumps(header, indent=2, sort_keys=True) + "\n").encode())
 
 
@@ -276,15 +270,15 @@ def load_folder(folder: Path, kind: str) -> Checkpoint:
         if not (folder / name).is_file():
             raise FileNotFoundError(f"{folder} must hold {CONFIG} and {WEIGHTS} of a {kind}, got no {name}.")
     try:
-        header = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        header = parse_json((folder / CONFIG).read_bytes(), "it")
+    except ValueError as error:
         raise ValueError(f"{folder / CONFIG} must be JSON, got {error}; is it complete?") from None
     return _checked(folder, kind, header, _read(folder / WEIGHTS, kind).tensors)
 
 
 def _read(path: Path, kind: str) -> Checkpoint:
     try:
-        return load_checkpoint(path)
+        return load_checkpoint(path, verify=False)
     except ValueError as error:
         raise ValueError(
             f"{path} must be a {kind} saved by toa, got another or a truncated file ({error.__cause__}); save or "
@@ -292,14 +286,13 @@ def _read(path: Path, kind: str) -> Checkpoint:
         ) from None
 
 
-def _header(kind: str, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> dict[str, Any]:
+def _header(kind: str, facts: Mapping[str, Any]) -> dict[str, Any]:
     versions = {"toa": toa.__version__, "torch": torch.__version__, "python": platform.python_version()}
-    header = {"format": FORMAT, "kind": kind, "versions": versions, "facts": dict(facts)}
-    return header | {"checksum": _checksum(header, tensors)}
+    return {"format": FORMAT, "kind": kind, "versions": versions, "facts": dict(facts)}
 
 
 def _checked(path: Path, kind: str, header: Any, tensors: dict[str, Tensor]) -> Checkpoint:
-    if not isinstance(header, dict) or not {"format", "kind", "facts", "checksum"} <= set(header):
+    if not isinstance(header, dict) or not {"format", "kind", "facts", CHECKSUM} <= set(header):
         raise ValueError(f"{path} must be a {kind} saved by toa, got another file.")
     if header["format"] != FORMAT:
         made = header.get("versions")
@@ -312,22 +305,7 @@ def _checked(path: Path, kind: str, header: Any, tensors: dict[str, Tensor]) -> 
         raise ValueError(
             f"{path} must be a saved {kind}, got a {header['kind']}; load it with the class of that estimator."
         )
-    rest = {key: value for key, value in header.items() if key != "checksum"}
-    if header["checksum"] != _checksum(rest, tensors):
-        raise ValueError(
-            f"{path} must have the content that its checksum states, got an edited or damaged file; copy it again."
-        )
-    return Checkpoint(tensors=tensors, facts=header["facts"])
-
-
-def _checksum(header: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
-    """Sha256 of the header as canonical JSON and of the name, type, shape and bytes of each tensor."""
-    digest = hashlib.sha256(json.dumps(header, sort_keys=True, separators=(",", ":")).encode())
-    for name, tensor in sorted(tensors.items()):
-        digest.update(f"\0{name}\0{tensor.dtype}\0{tuple(tensor.shape)}\0".encode())
-        # uint8 view, because numpy has no bfloat16
-        digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
-    return digest.hexdigest()
+    return Checkpoint(tensors=tensors, facts=unseal(header, str(path), tensors)[0]["facts"], verified=True)
 
 
 def attention_spec(attention: str | Mapping[str, Any]) -> AttentionSpec:

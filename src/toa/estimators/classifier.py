@@ -13,11 +13,11 @@ from jaxtyping import Float64
 from sklearn.base import ClassifierMixin
 from torch import Tensor
 
-from toa._checks import check_at_least, check_fraction
+from toa._checks import check_at_least, check_finite, check_fraction
 from toa.data.cases import Cases, fit_scaler, hold_out, pad_cases
 from toa.data.frames import check_results, read_cases, to_native, with_labels
 from toa.data.panel import Panel
-from toa.data.splits import StandardScaler
+from toa.data.splits import StandardScaler, check_standardised
 from toa.estimators.base import Estimator
 from toa.estimators.sizes import choose_case_batch, choose_classifier, choose_epochs
 from toa.tasks.base import TASKS, TaskData, check_sample
@@ -174,7 +174,10 @@ class Classifier(ClassifierMixin, Estimator):  # type: ignore[misc]
 
     def _to_cases(self, panel: Panel, codes: np.ndarray, indices: Sequence[int]) -> Cases:
         """The cases with these indices, standardised and padded, on the device."""
-        chosen = [self.scaler_.transform(panel.values[index]) for index in indices]
+        chosen = [
+            check_standardised(self.scaler_.transform(panel.values[index]), self.columns_, f"case {index + 1} of X")
+            for index in indices
+        ]
         masked = any(len(case) != self.length_ for case in chosen)
         labels = [int(codes[index]) for index in indices]
         return pad_cases(chosen, labels, self.length_, masked=masked, device=resolve_device(self.device))
@@ -209,6 +212,7 @@ class Classifier(ClassifierMixin, Estimator):  # type: ignore[misc]
     def _probabilities(self, X: Any) -> tuple[Panel, Float64[np.ndarray, "n k"]]:
         panel = self._read_fitted(X)
         logits = classify(self.model_, self._to_cases(panel, np.zeros(len(panel), dtype=int), range(len(panel))))
+        check_finite("logits", logits)
         return panel, logits.double().softmax(1).cpu().numpy()
 
     def _state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -14,7 +14,7 @@ from jaxtyping import Float64
 from toa.data.frames import read_panel
 from toa.data.frequency import calendar_of, mark_names, time_marks
 from toa.data.panel import Panel
-from toa.data.splits import StandardScaler
+from toa.data.splits import StandardScaler, check_standardised
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,7 +54,7 @@ class Covariates:
             parts.append(time_marks(times, self.calendar))
         if self.scaler is not None:
             assert covariates is not None
-            parts.append(self.scaler.transform(covariates))
+            parts.append(check_standardised(self.scaler.transform(covariates), self.covariates, "covariates"))
         return np.concatenate(parts, axis=1)  # (T, F)
 
     def past(self, panel: Panel) -> list[np.ndarray] | None:

@@ -17,7 +17,7 @@ from toa._checks import check_fraction
 from toa.data.frames import check_results, columns_by_row, match_panel, read_panel, to_native
 from toa.data.frequency import continue_times
 from toa.data.panel import Id, Missing, Panel, Values
-from toa.data.splits import StandardScaler
+from toa.data.splits import StandardScaler, check_standardised
 from toa.data.windows import SeriesWindows
 from toa.estimators.base import Estimator, sample_rows
 from toa.estimators.sizes import choose_epochs, choose_reconstructor, choose_stride, choose_window
@@ -234,7 +234,9 @@ class AnomalyDetector(Estimator):
 
     def _scale(self, one: Id, values: Values) -> Tensor:
         scaler = self.scalers_[None] if None in self.scalers_ else self.scalers_[one]
-        return torch.from_numpy(scaler.transform(values).astype(np.float32)).to(resolve_device(self.device))
+        name = "data" if one is None else f"series {one!r} of data"
+        scaled = check_standardised(scaler.transform(values), self.columns_, name).astype(np.float32)
+        return torch.from_numpy(scaled).to(resolve_device(self.device))
 
     def _fit(self, panel: Panel) -> None:
         check_fraction("contamination", self.contamination)

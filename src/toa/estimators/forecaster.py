@@ -3,6 +3,7 @@
 Alphabet: B batch, L look-back, P horizon, C columns, Q levels, S series, T rows.
 """
 
+import copy
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import cached_property
@@ -14,15 +15,15 @@ import torch
 from torch import Tensor, nn
 
 import toa
-from toa._checks import check_at_least, check_choice
+from toa._checks import check_at_least, check_choice, check_shape
 from toa.data.frames import check_results, match_panel, read_panel
 from toa.data.panel import Panel
-from toa.data.splits import StandardScaler
+from toa.data.splits import StandardScaler, check_standardised
 from toa.data.windows import Windows, place_series, window_starts
 from toa.estimators.backtest import Backtest, first_tested, forecast_names, measure, write_forecast
 from toa.estimators.base import Estimator, attention_spec, sample_rows
 from toa.estimators.covariates import Covariates
-from toa.estimators.intervals import UnitsModel, conformal_width, spread
+from toa.estimators.intervals import Prediction, UnitsModel, conformal_width, spread
 from toa.estimators.sizes import choose_lookback, choose_schedule, choose_settings
 from toa.models import BACKBONES, backbone_names
 from toa.tasks.distributed import resolve_device
@@ -194,7 +195,9 @@ class Forecaster(Estimator):
             *(None if part is None else torch.from_numpy(np.stack(part)).float() for part in features),  # (S, ·, F)
         )
         pieces = (slice(start, start + _BATCH) for start in range(0, len(panel), _BATCH))
+        self._check_range(panel)
         found = self._units.predict(tuple(None if x is None else x[piece] for x in inputs) for piece in pieces)
+        _check_answer(found, self.columns_)
         parts = {name: part[:, :steps].numpy() for name, part in found._asdict().items() if part is not None}
         return write_forecast(panel, parts, steps, self.columns_, self.quantiles)
 
@@ -234,7 +237,9 @@ class Forecaster(Estimator):
                 m, n = (None, None) if marks is None else marks[rows].tensor_split([self.lookback_], 1)
                 yield x, None if which is None else which[piece], m, n
 
+        self._check_range(panel)
         found = self._units.predict(batches())
+        _check_answer(found, self.columns_)
         std = self.scaler_["std"][slice(0, 1) if which is None else which].unsqueeze(1)
         begins = torch.tensor(np.cumsum([0, *panel.lengths])[:-1])
         origins = starts - begins[owners] + self.lookback_
@@ -258,7 +263,7 @@ class Forecaster(Estimator):
             torch.zeros(2, self.lookback_, features) if features else None,
             torch.zeros(2, self.horizon, features) if features else None,
         )
-        model = self._add_units(self._build_with(self.model_.state_dict(), torch.device("cpu"))).eval()
+        model = self._add_units(copy.deepcopy(self.model_).cpu()).eval()
         # loaded on use: `toa.integrations` builds on the estimators
         toa.integrations.export_onnx(model, path, example, output=model.outputs)
 
@@ -299,6 +304,14 @@ class Forecaster(Estimator):
             # arrays have no names: their columns are those of fit, covariates last
             panel = replace(panel, columns=wanted)
         return match_panel(panel, wanted, self.ids_)
+
+    def _check_range(self, panel: Panel) -> None:
+        """Raise ValueError for values that are too far from those of fit."""
+        owners = self._series_indices(panel)
+        mean, std = (self.scaler_[name].numpy() for name in ("mean", "std"))
+        for index, values in enumerate(panel.take(self.columns_)):
+            own = 0 if owners is None else int(owners[index])
+            check_standardised((values - mean[own]) / std[own], self.columns_, panel.label(index))
 
     def _series_indices(self, panel: Panel) -> Tensor | None:
         """Index of each series in `ids_`; None if fit had one series."""
@@ -383,7 +396,25 @@ class Forecaster(Estimator):
         return tensors, {"columns": list(self.columns_), "ids": list(self.ids_), "known": self.known_.state()}
 
     def _restore(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+        self._check_parameters()
         self.columns_, self.ids_ = tuple(facts["columns"]), tuple(facts["ids"])
         self.known_ = Covariates.from_state(facts["known"])
         self.scaler_ = {name: tensors[f"scaler.{name}"] for name in ("mean", "std")}
         self.width_ = tensors.get("width")
+        sizes = len(self.ids_), len(self.columns_)
+        for name, tensor in self.scaler_.items():
+            check_shape(f"scaler.{name}", tensor, "(S, C)", sizes)
+        if self.width_ is not None:
+            check_shape("width", self.width_, "(P, C)", (self.horizon, sizes[1]))
+
+
+def _check_answer(found: Prediction, columns: Sequence[str]) -> None:
+    """Raise ValueError for a forecast that is not finite."""
+    for name, part in found._asdict().items():
+        wrong = None if part is None else ~part.isfinite()
+        if wrong is not None and wrong.any():
+            window, step, *_, column = wrong.nonzero()[0].tolist()
+            raise ValueError(
+                f"the {name} of column {columns[column]!r} must be finite, got another number at step {step + 1} of "
+                f"window {window + 1}; check the units of its rows, or fit again."
+            )

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 import toa
+from toa._checksums import parse_json, seal, unseal
 from toa._files import write_atomically
 from toa.nn import Attention
 from toa.nn.registry import ADDED_LATER
@@ -82,12 +83,12 @@ def provenance(device: torch.device, command: Sequence[str], threads: int | None
 
 def write_record(path: Path, record: Record) -> None:
     """Write a record atomically."""
-    write_atomically(path, (json.dumps(record, indent=2, sort_keys=True) + "\n").encode())
+    write_atomically(path, (json.dumps(seal(record), indent=2, sort_keys=True) + "\n").encode())
 
 
 def write_records(path: Path, records: Iterable[Record]) -> None:
     """Write records atomically, one per line."""
-    lines = (json.dumps(record, sort_keys=True, separators=(",", ":")) + "\n" for record in records)
+    lines = (json.dumps(seal(record), sort_keys=True, separators=(",", ":")) + "\n" for record in records)
     write_atomically(path, "".join(lines).encode())
 
 
@@ -98,36 +99,41 @@ def read_record(path: Path) -> Record:
         ValueError: If the file is not a record.
     """
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = parse_json(path.read_text(encoding="utf-8"), str(path))
     except ValueError as error:
-        raise ValueError(f"{path} must be a record of toa, got a file that is not ({error!r}); delete it.") from error
+        raise ValueError(f"{path} must be a record of toa, got a file that is not ({error}); delete it.") from error
     return check_record(content, str(path))
 
 
 def check_record(content: object, where: str) -> Record:
-    """Check the content of a file, and return it as a record.
+    """Check the content of a file, and return it as a record, without its checksum.
 
     Raises:
-        ValueError: If it is not a record.
+        ValueError: If it is not a record, or was edited or damaged.
     """
     record: Any = content
+    if isinstance(content, dict):
+        record, _ = unseal(content, where)
     try:
         metrics = {str(name): float(value) for name, value in record["metrics"].items()}
         return {**record, "metrics": metrics, "config_hash": str(record["config_hash"])}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise ValueError(f"{where} must be a record of toa, got something else ({error!r}); delete it.") from error
 
 
 def _commit() -> str | None:
-    """Commit of the checkout, with a mark if it has changes; None outside of a checkout."""
+    """Commit of the checkout of toa, with a mark if it has changes; None outside of one."""
+    folder = Path(__file__).parent
+    # installed inside another project, git would describe that project
+    own = _git(folder, "ls-files", "--full-name", "--error-unmatch", __file__)
+    if own != f"src/toa/experiments/{Path(__file__).name}":
+        return None
+    return _git(folder, "describe", "--always", "--dirty", "--abbrev=12")
+
+
+def _git(folder: Path, *words: str) -> str | None:
     try:
-        result = subprocess.run(
-            ["git", "describe", "--always", "--dirty", "--abbrev=12"],
-            cwd=Path(__file__).parent,
-            capture_output=True,
-            text=True,
-            timeout=10,
-        )
+        result = subprocess.run(["git", *words], cwd=folder, capture_output=True, text=True, timeout=10)
     except (OSError, subprocess.TimeoutExpired):
         return None
     return result.stdout.strip() or None

@@ -15,17 +15,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
 # registers the task "efficiency"
 import toa.experiments.step_run  # noqa: F401
 from toa._checks import check_choice
+from toa._checksums import parse_json, seal, unseal
 from toa._files import write_atomically
 from toa.experiments.records import RECORD, Record, config_hash, make_record, read_record, write_record
-from toa.ops.dropout import initial_weights, random_numbers
 from toa.tasks import TASKS, RunOptions, Task
-from toa.tasks.checkpoint import load_checkpoint, save_checkpoint
+from toa.tasks.checkpoint import check_weights, load_checkpoint, model_with, save_checkpoint
 from toa.tasks.distributed import resolve_device
 from toa.tasks.training import Observer
 
@@ -162,20 +161,12 @@ def load_run(folder: Path) -> LoadedRun:
     if not file.is_file():
         raise ValueError(f"{folder} must hold {file.name} beside its record, got none; run it again elsewhere.")
     saved = load_checkpoint(file)
+    check_weights(saved.tensors, file)
     config = task.config_from(record["config"])
-    prefix = "model."
-    weights = {name.removeprefix(prefix): value for name, value in saved.tensors.items() if name.startswith(prefix)}
-    # the random initial weights are replaced, so the global generator must not advance
-    with random_numbers(torch.Generator()), initial_weights():
-        model = task.rebuild(config, saved)
-    try:
-        model.load_state_dict(weights)
-    except RuntimeError as error:
-        raise ValueError(
-            f"{file} must hold the weights of {record['name']}, got other weights ({' '.join(str(error).split())}); "
-            "restore the file that belongs to this run."
-        ) from None
-    return LoadedRun(task=task, config=config, record=record, model=model.eval())
+    settings = getattr(config, "model", None)
+    sizes = settings if isinstance(settings, Mapping) else asdict(config)
+    model = model_with(lambda: task.rebuild(config, saved), saved.tensors, sizes, file)
+    return LoadedRun(task=task, config=config, record=record, model=model)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -215,14 +206,13 @@ class Job:
 
     def to_json(self) -> str:
         """One line of JSON that `from_json` reads."""
-        return json.dumps(
-            {"task": self.task, "config": asdict(self.config), "label": self.label, "command": self.command}
-        )
+        content = {"task": self.task, "config": asdict(self.config), "label": self.label, "command": self.command}
+        return json.dumps(seal(content))
 
     @classmethod
     def from_json(cls, text: str) -> "Job":
         """Read a job from a line of JSON."""
-        content = json.loads(text)
+        content, _ = unseal(parse_json(text, "a job"), "a job")
         config = TASKS[content["task"]].config_from(content["config"])
         return cls(config=config, label=content["label"], command=tuple(content["command"]))
 
@@ -263,11 +253,11 @@ def read_error(path: Path) -> Record | None:
         ValueError: If the file does not describe a failed run.
     """
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content, _ = unseal(parse_json(path.read_text(encoding="utf-8"), str(path)), str(path))
         return {"label": str(content["label"]), "error": str(content["error"]), "time": float(content["time"])}
     except FileNotFoundError:
         return None
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise ValueError(f"{path} must be the error of a run, got something else ({error!r}); delete it.") from None
 
 
@@ -309,7 +299,7 @@ def write_failure(job: Job, out: Path, error: str, trace: str = "") -> None:
         "traceback": trace,
         "time": time.time(),
     }
-    write_atomically(job.folder(out) / ERROR, (json.dumps(content, indent=2) + "\n").encode())
+    write_atomically(job.folder(out) / ERROR, (json.dumps(seal(content), indent=2) + "\n").encode())
 
 
 def write_plan(jobs: Iterable[Job], out: Path) -> Path:
@@ -329,7 +319,7 @@ def read_plans(out: Path) -> tuple[dict[str, Job], list[str]]:
         try:
             planned = [Job.from_json(line) for line in path.read_text(encoding="utf-8").splitlines()]
             jobs |= {job.key: job for job in planned}
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
             unreadable.append(f"{path} must be a plan of this version, got something else ({error!r}); delete it.")
     return jobs, unreadable
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from toa._checks import check_choice
+from toa._checksums import CHECKSUM, parse_json
 from toa.experiments.claims import CLAIM
 from toa.experiments.records import RECORD, Record, check_record, hashed_values, read_record
 from toa.experiments.run import ERROR
@@ -98,7 +99,9 @@ def read_records(paths: Iterable[Path]) -> list[Record]:
         for file in sorted([*path.rglob(RECORD), *path.rglob("*.jsonl")]) if path.is_dir() else [path]:
             if file.suffix == ".jsonl":
                 lines = enumerate(file.read_text(encoding="utf-8").splitlines(), 1)
-                found += [check_record(json.loads(text), _where(file, line)) for line, text in lines]
+                found += [
+                    check_record(parse_json(text, _where(file, line)), _where(file, line)) for line, text in lines
+                ]
             else:
                 found.append(read_record(file))
     if not found:
@@ -134,6 +137,7 @@ class _Reader:
 
     def __init__(self) -> None:
         self._runs: list[Run] = []
+        self._unsealed = 0
         self._failed: dict[Setting, str] = {}
         self._skipped: list[Skipped] = []
         self._seen: set[Path] = set()
@@ -172,6 +176,7 @@ class _Reader:
         except ValueError as error:
             self._skip(_where(path, line), str(error))
             return
+        self._unsealed += CHECKSUM not in content
         self._runs.append(
             Run(
                 record={**record, "config": json.loads(_canonical(asdict(config)))},
@@ -194,7 +199,7 @@ class _Reader:
 
     def _parse(self, text: str, where: str) -> Any:
         try:
-            return json.loads(text)
+            return parse_json(text, where)
         except ValueError as error:
             self._skip(where, f"it is not valid JSON ({error}), for example because writing stopped; run it again")
             return None
@@ -231,6 +236,8 @@ class _Reader:
         notes = list(_default_notes(kept))
         if duplicates:
             notes.append(f"{duplicates} records occur again with the same setting and metrics, and count once.")
+        if self._unsealed:
+            notes.append(f"{self._unsealed} of {len(self._runs)} records are without checksum: edits are not noticed.")
         return Evidence(
             runs=tuple(kept),
             failed=self._failed,

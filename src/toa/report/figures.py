@@ -1,6 +1,8 @@
 """Figures of results, in one style: detections, confusion matrices, forecasts and demixing."""
 
 import io
+import re
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +11,7 @@ from typing import Any
 import matplotlib as mpl
 import matplotlib.dates as mdates
 import matplotlib.pyplot as plt
+import matplotlib.text
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -39,6 +42,8 @@ _POINTS = 4000
 _NUMBERED_CLASSES = 15
 # past steps per forecast step
 _PAST = 3
+# the first letters of a word that is too long to be drawn
+_LONG = r"(\S{30})\S{12,}"
 
 
 def system_title(name: str) -> str:
@@ -51,11 +56,21 @@ def system_title(name: str) -> str:
 def save_figure(figure: Figure, path: Path, *, tight: bool = False) -> Path:
     """Write a figure as PNG and close it; `tight` cuts empty margins."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    for text in figure.findobj(mpl.text.Text):
+        # names of users are no formulas, and may be longer than the figure is wide
+        text.set_parse_math(False)
+        text.set_text(_shortened(text.get_text()))
     try:
-        figure.savefig(path, dpi=DPI, bbox_inches="tight" if tight else None)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Glyph .* missing from")
+            figure.savefig(path, dpi=DPI, bbox_inches="tight" if tight else None)
     finally:
         plt.close(figure)
     return path
+
+
+def _shortened(text: str) -> str:
+    return re.sub(_LONG, r"\1…", text)
 
 
 def svg_text(figure: Figure) -> str:
@@ -161,7 +176,7 @@ def draw_confusion(counts: np.ndarray, names: Sequence[str], title: str) -> Figu
     share = counts / np.maximum(counts.sum(1, keepdims=True), 1)
     size = max(4.0, 1.6 + 0.36 * len(names))
     figure, axis = _draw_classes(share, names, title, "share of the true class", size=(size + 1.0, size))
-    axis.set_yticks(range(len(names)), names)
+    axis.set_yticks(range(len(names)), list(map(_shortened, names)))
     axis.set_xlabel("predicted")
     axis.set_ylabel("true")
     if len(names) <= _NUMBERED_CLASSES:
@@ -187,7 +202,7 @@ def _draw_classes(
     figure = plt.figure(figsize=size, layout="constrained")
     axis = figure.subplots()
     image = axis.imshow(values, cmap="Blues", vmin=0.0, vmax=1.0, interpolation="nearest", **options)
-    axis.set_xticks(range(len(names)), names, rotation=90)
+    axis.set_xticks(range(len(names)), list(map(_shortened, names)), rotation=90)
     axis.set_title(title, fontsize=10)
     plt.colorbar(image, ax=axis, shrink=0.8, label=unit)
     return figure, axis

@@ -29,6 +29,7 @@ from jaxtyping import Complex, Float
 from torch import Tensor, nn
 
 from toa import ops
+from toa._checksums import parse_json
 from toa._files import write_atomically
 from toa.experiments.records import Record
 from toa.nn import Attended, Attention, ChannelDropout, ChannelMask, SequenceOperator, VariateEmbedding
@@ -231,7 +232,7 @@ def read_pictures(path: Path) -> list[Pictures]:
         ValueError: If the file has another format.
     """
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = parse_json(path.read_text(encoding="utf-8"), str(path))
         if content["format"] != _FORMAT:
             raise ValueError(f"format {content['format']!r}")
         models: list[Pictures] = content["models"]

@@ -19,7 +19,7 @@ from toa._checks import check_choice
 from toa._files import write_atomically
 from toa.experiments.records import Record
 from toa.report.figures import save_figure
-from toa.report.tables import Table, markdown_table
+from toa.report.tables import Rows, Table, escape_markdown, markdown_table
 
 ALPHA = 0.05
 # scores equal to this many decimals tie: means over seeds have rounding errors
@@ -345,12 +345,19 @@ def draw_critical_difference(scores: Scores) -> Figure:
 def write_comparison(scores: Scores, rows: Sequence[Row], baseline: str, out: Path) -> list[Path]:
     """Write comparison.md and, if possible, critical-difference.png; returns their paths."""
     written = [out / "comparison.md"]
-    lines = [f"# {scores.metric} over {len(scores.datasets)} data sets", ""]
-    lines += [*markdown_table(system_table(scores, rows, baseline)), "", *notes(scores, baseline), ""]
+    lines = [f"# {escape_markdown(scores.metric)} over {len(scores.datasets)} data sets", ""]
+    lines += [*markdown_table(_escaped(system_table(scores, rows, baseline))), ""]
+    lines += [*map(escape_markdown, notes(scores, baseline)), ""]
     if not no_diagram(scores):
         picture = save_figure(draw_critical_difference(scores), out / "critical-difference.png", tight=True)
         lines += [f"![critical difference]({picture.name})", ""]
         written.append(picture)
-    lines += [*markdown_table(dataset_table(scores, rows)), ""]
+    lines += [*markdown_table(_escaped(dataset_table(scores, rows))), ""]
     write_atomically(written[0], "\n".join(lines).encode())
     return written
+
+
+def _escaped(rows: Rows) -> Rows:
+    """A table whose names, in the first row and column, cannot become Markdown or HTML."""
+    header, *body = rows
+    return [list(map(escape_markdown, header)), *([escape_markdown(row[0]), *row[1:]] for row in body)]

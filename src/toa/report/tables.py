@@ -1,6 +1,7 @@
 """Tables as a header and rows of text: written as Markdown or HTML, and made from records."""
 
 import html
+import re
 import shlex
 from collections.abc import Sequence
 from itertools import pairwise
@@ -28,6 +29,11 @@ def markdown_table(rows: Rows, *, left: int = 1) -> list[str]:
     header, *body = rows
     rule = ["---" if place < left else "---:" for place in range(len(header))]
     return [f"| {' | '.join(cells)} |" for cells in (header, rule, *body)]
+
+
+def escape_markdown(text: str) -> str:
+    """Text that Markdown and HTML show unchanged, in one line."""
+    return re.sub(r"([\\`*_\[\]|])", r"\\\1", html.escape(" ".join(text.split()), quote=False))
 
 
 def html_table(rows: Rows) -> str:

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from toa._checks import check_at_least, check_choice
+from toa._checks import check_at_least, check_choice, check_finite
 from toa.data import ANOMALY_SETS, SeriesWindows, check_own_files, load_anomaly, locate_anomaly
 from toa.data.anomaly import own_files
 from toa.models import backbone_names, build_reconstructor
@@ -251,6 +251,7 @@ def score_series(model: nn.Module, windows: SeriesWindows) -> Scores:
         flat.append(error)
     if bool((count == 0).any()):
         raise ValueError("windows must cover every step of the series, got uncovered steps; make them with whole=True.")
+    check_finite("scores", total)
     return Scores(
         flat=torch.cat(flat)[: windows.regular].reshape(-1).cpu().numpy(),
         steps=(total / count).cpu().numpy(),
@@ -263,7 +264,9 @@ def score_series(model: nn.Module, windows: SeriesWindows) -> Scores:
 def score_ends(model: nn.Module, windows: SeriesWindows) -> Float[np.ndarray, " n"]:
     """Squared error of the last step of each window, averaged over channels: the score of a step on arrival."""
     ends = [squared_error(estimate.float(), x)[:, -1].mean(1) for _, x, estimate in _reconstructions(model, windows)]
-    return torch.cat(ends).double().cpu().numpy()
+    scores = torch.cat(ends).double().cpu()
+    check_finite("scores", scores)
+    return scores.numpy()
 
 
 def _reconstructions(model: nn.Module, windows: SeriesWindows) -> Iterator[tuple[Tensor, Tensor, Tensor]]:

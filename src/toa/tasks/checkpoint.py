@@ -1,42 +1,108 @@
-"""Checkpoints: tensors and JSON facts in one safetensors file, written atomically."""
+"""Checkpoints: tensors and JSON facts in one safetensors file with a checksum, written atomically."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
-from torch import Tensor
+from torch import Tensor, nn
 
+from toa._checksums import log_unsealed, parse_json, seal, unseal
 from toa._files import write_atomically
+from toa._limits import check_sizes, shorten
+from toa.ops.dropout import initial_weights, random_numbers
 
 _KEY = "toa"
+# what reading a file raises whose content has other types or sizes than toa writes
+UNREADABLE = (
+    *(KeyError, TypeError, ValueError, AttributeError, IndexError, AssertionError, RuntimeError, OverflowError),
+    *(ZeroDivisionError, MemoryError, RecursionError),
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Checkpoint:
-    """Named tensors and facts about them."""
+    """Named tensors and facts about them; `verified` if a checksum was found and fits."""
 
     tensors: dict[str, Tensor]
     facts: dict[str, object]
+    verified: bool = False
+
+
+def check_weights(tensors: Mapping[str, Tensor], where: object) -> None:
+    """Raise ValueError for weights that are not finite, and for a scaler that would divide by zero."""
+    for name, tensor in tensors.items():
+        if tensor.is_floating_point() and not tensor.isfinite().all():
+            raise ValueError(f"{where} must hold finite numbers, got NaN or infinite ones in {name!r}; fit again.")
+        if name == "scaler.std" and not (tensor > 0).all():
+            raise ValueError(f"{where} must hold positive standard deviations, got {float(tensor.min())} in {name!r}.")
+
+
+def model_with(
+    build: Callable[[], nn.Module], tensors: Mapping[str, Tensor], settings: Mapping[str, Any], where: object
+) -> nn.Module:
+    """Build a model and fill in the tensors "model.NAME"; the sizes are compared before memory is allocated.
+
+    Args:
+        build: Builds the untrained model.
+        tensors: All tensors of the file.
+        settings: Sizes of the model as stated by the file.
+        where: The file, for error messages.
+
+    Raises:
+        ValueError: If the model cannot be built, or has other weights.
+    """
+    weights = {name.removeprefix("model."): value for name, value in tensors.items() if name.startswith("model.")}
+    check_sizes(settings, weights, where)
+    try:
+        with torch.device("meta"):
+            build().load_state_dict(weights, assign=True)
+        # the random initial weights are replaced
+        with random_numbers(torch.Generator()), initial_weights():
+            model = build()
+        model.load_state_dict(weights)
+    except ValueError as error:
+        raise ValueError(f"{where} must describe a model that can be built, got: {error}") from None
+    except UNREADABLE as error:
+        reason = shorten(" ".join(str(error).split()))
+        raise ValueError(
+            f"{where} must hold the weights of its model, got other weights ({reason}); restore the file, use "
+            "the version of toa that wrote it, or fit and save again."
+        ) from None
+    return model.eval()
 
 
 def save_checkpoint(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, object]) -> None:
     """Write a checkpoint atomically."""
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    write_atomically(path, save(plain, {_KEY: json.dumps(facts, sort_keys=True)}))
+    write_atomically(path, save(plain, {_KEY: json.dumps(seal(facts, plain), sort_keys=True)}))
 
 
-def load_checkpoint(path: Path) -> Checkpoint:
-    """Read a checkpoint.
+def load_checkpoint(path: Path, *, verify: bool = True) -> Checkpoint:
+    """Read a checkpoint; a file that an older version wrote without checksum is read and logged.
+
+    Args:
+        path: The file.
+        verify: Compare its checksum; False for a file whose checksum covers another file too.
 
     Raises:
-        ValueError: If the file is not a checkpoint.
+        ValueError: If the file is not a checkpoint, or damaged.
     """
     try:
         with safe_open(path, framework="pt") as file:
-            facts = json.loads((file.metadata() or {})[_KEY])
-            return Checkpoint(tensors={name: file.get_tensor(name) for name in file.keys()}, facts=facts)  # noqa: SIM118
-    except (SafetensorError, KeyError, json.JSONDecodeError, OSError) as error:
+            facts = parse_json((file.metadata() or {})[_KEY], f"the header of {path}")
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        if not isinstance(facts, dict):
+            raise ValueError(f"a header that is a {type(facts).__name__}")
+    except (SafetensorError, KeyError, ValueError, OSError) as error:
         raise ValueError(f"{path} must be a checkpoint of toa, got another file ({error}); delete it.") from error
+    if not verify:
+        return Checkpoint(tensors=tensors, facts=facts)
+    plain, verified = unseal(facts, str(path), tensors)
+    if not verified:
+        log_unsealed(path)
+    return Checkpoint(tensors=tensors, facts=plain, verified=verified)

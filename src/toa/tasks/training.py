@@ -11,7 +11,7 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -23,8 +23,9 @@ import torch
 from torch import Tensor, nn
 
 from toa._checks import check_at_least
+from toa._limits import shorten
 from toa.ops.dropout import thread_generator
-from toa.tasks.checkpoint import load_checkpoint, save_checkpoint
+from toa.tasks.checkpoint import UNREADABLE, Checkpoint, load_checkpoint, save_checkpoint
 from toa.tasks.distributed import joint_statistics
 from toa.tasks.optimization import TrainingConfig
 from toa.tasks.step import Batches, TrainingStep
@@ -320,27 +321,34 @@ class _Run:
                 f"data, {trained_on}: the data have changed since the run began; restore them, or delete the "
                 "checkpoint to start again."
             )
+        try:
+            self._restore(saved)
+        except UNREADABLE as error:
+            reason = shorten(" ".join(str(error).split()))
+            raise ValueError(
+                f"{path} must hold the weights of this model and the state of this run, got others "
+                f"({type(error).__name__}: {reason}); delete it to start again."
+            ) from None
+
+    def _restore(self, saved: Checkpoint) -> None:
         groups: dict[str, dict[str, Tensor]] = {}
         for name, value in saved.tensors.items():
             group, _, rest = name.partition(".")
             groups.setdefault(group, {})[rest] = value
-        try:
-            self.model.load_state_dict(groups["model"])
-        except (RuntimeError, KeyError) as error:
-            raise ValueError(
-                f"{path} must hold the weights of this model, got others ({' '.join(str(error).split())}); delete it."
-            ) from None
+        self.model.load_state_dict(groups["model"])
         self.best_weights = {name: value.to(self.fabric.device) for name, value in groups.get("best", {}).items()}
+        if self.best_weights and _shapes(self.best_weights) != _shapes(groups["model"]):
+            raise ValueError("the best weights are those of another model")
         states: dict[int, dict[str, Tensor]] = {}
         for name, value in groups["optimizer"].items():
             index, _, entry = name.partition(".")
             states.setdefault(int(index), {})[entry] = value
+        _check_optimizer(self.step.optimizer, states)
         self.step.optimizer.load_state_dict(
             {"state": states, "param_groups": self.step.optimizer.state_dict()["param_groups"]}
         )
         self.step.loss_sum.copy_(groups["loss_sum"][""])
-        facts: Any = saved.facts["state"]
-        self.state = TrainingState(**facts)
+        self.state = self._read_state(saved.facts["state"])
         own = groups.get(_random_group(self.fabric.global_rank))
         if own is None:
             if not self.ranks.first:
@@ -351,6 +359,32 @@ class _Run:
             torch.cuda.set_rng_state(own["cuda"], self.fabric.device)
         for number, generator in enumerate(self.step.generators):
             generator.set_state(own[f"own.{number}"])
+
+    def _read_state(self, facts: Any) -> TrainingState:
+        """The state in a checkpoint; raises for values that no run writes."""
+        state = TrainingState(**facts)
+        counts, numbers = (state.step, state.best_epoch), (0.0 if state.best is None else state.best, state.seconds)
+        if not all(type(count) is int and count >= 0 for count in counts) or state.step > self.total:
+            raise ValueError(f"steps {state.step!r} of {self.total} and best epoch {state.best_epoch!r}")
+        if not all(type(number) in (int, float) and math.isfinite(number) for number in numbers):
+            raise ValueError(f"a best loss {state.best!r} and seconds {state.seconds!r}")
+        entries = [value for entry in state.history for value in {"rate": 0.0, **entry}.values()]
+        if not all(type(value) in (int, float) for value in entries) or state.best_epoch > len(state.history):
+            raise ValueError(f"a history of {len(state.history)} epochs with other entries than numbers")
+        return state
+
+
+def _shapes(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+
+
+def _check_optimizer(optimizer: torch.optim.Optimizer, states: Mapping[int, Mapping[str, Tensor]]) -> None:
+    """Raise ValueError for entries of other parameters; PyTorch accepts any shape."""
+    shapes = [tuple(parameter.shape) for group in optimizer.param_groups for parameter in group["params"]]
+    for index, entries in states.items():
+        for name, tensor in entries.items():
+            if not 0 <= index < len(shapes) or tuple(tensor.shape) not in ((), shapes[index]):
+                raise ValueError(f"an optimizer entry {name!r} of shape {tuple(tensor.shape)} for parameter {index}")
 
 
 def _random_group(rank: int) -> str:

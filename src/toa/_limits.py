@@ -1,0 +1,54 @@
+"""Limits on what a file, a download or a batch may take, so that no input exhausts memory, disk or time."""
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+# a download; the largest file of the catalogue has 0.6 GB
+DOWNLOAD_BYTES = 8 << 30
+DOWNLOAD_SECONDS = 3600.0
+# a packed file may always become this large, and beyond it at most this many times its size
+_UNPACKED_BYTES = 256 << 20
+_UNPACKED_RATIO = 100
+_MEMORY = "TOA_MEMORY"
+_DEFAULT_MEMORY = 1.0
+# shown of a value in an error message
+_SHOWN = 80
+
+
+def unpacked_limit(packed_bytes: int) -> int:
+    """The most bytes that a packed file of this size may become."""
+    return max(_UNPACKED_BYTES, _UNPACKED_RATIO * packed_bytes)
+
+
+def memory_budget() -> int:
+    """Bytes that the activations of a batch may take: $TOA_MEMORY in GiB, 1 unless set.
+
+    Raises:
+        ValueError: If the variable is not a positive number.
+    """
+    text = os.environ.get(_MEMORY) or str(_DEFAULT_MEMORY)
+    try:
+        budget = float(text)
+    except ValueError:
+        budget = 0.0
+    if not 0.0 < budget < 2**40:
+        raise ValueError(f"{_MEMORY} must be a positive number of GiB, got {shorten(text)}; for instance 2.")
+    return int(budget * 2**30)
+
+
+def shorten(value: object) -> str:
+    """The value as in Python, at most 80 characters of it."""
+    text = repr(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}… ({len(text)} characters)"
+
+
+def check_sizes(settings: Mapping[str, Any], tensors: Mapping[str, Any], where: object) -> None:
+    """Raise ValueError for settings of a model that its weights cannot have, before a model is built from them."""
+    count = sum(tensor.numel() for tensor in tensors.values())
+    for name, value in settings.items():
+        if isinstance(value, int) and value > (len(tensors) if name.endswith("layers") else max(4096, count)):
+            raise ValueError(
+                f"{where} must have settings that fit its {len(tensors)} weights, got {name}={value}; the file is "
+                "damaged or was edited: fit and save again."
+            )
