@@ -1,5 +1,11 @@
-"""Draw the figures of concept.md into docs/images: python docs/figures.py."""
+"""Draw the figures of concept.md and two_axis.md into docs/images.
 
+    python docs/figures.py [RUN]
+
+RUN is the folder of a finished run of two-axis: its operator between channels is drawn too, with channels named.
+"""
+
+import sys
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -65,6 +71,60 @@ def regularisation() -> None:
     save(figure, "sor")
 
 
+def two_axes() -> None:
+    """Which tokens one token of two-axis reads: the row of its channel along time, and all channels along channels."""
+    channels, patches, chosen = 5, 9, (2, 5)
+    figure, axes = plt.subplots(1, 2, figsize=(8, 2.4), layout="constrained")
+    titles = ("along time: patches of one channel", "along channels: the same weights at all positions")
+    for axis, title in zip(axes, titles, strict=True):
+        time = axis is axes[0]
+        for channel in range(channels):
+            for patch in range(patches):
+                read = channel == chosen[0] if time else patch == chosen[1]
+                color = "#f4b183" if (channel, patch) == chosen else "#9dc3e6" if read else "0.93"
+                place = (patch, channels - 1 - channel)
+                axis.add_patch(Rectangle(place, 0.85, 0.85, facecolor=color, edgecolor="0.5", linewidth=0.6))
+        y = channels - 1 - chosen[0] + 0.42
+        for end in (0, patches - 1) if time else (0, channels - 1):
+            to = (end + 0.42, y) if time else (chosen[1] + 0.42, end + 0.42)
+            axis.annotate("", (chosen[1] + 0.42, y), to, arrowprops={"arrowstyle": "->", "color": "0.25"})
+        if not time:
+            for patch in (2, 8):
+                ends = ((patch + 0.42, channels - 0.6), (patch + 0.42, 0.42))
+                axis.annotate("", *ends, arrowprops={"arrowstyle": "<->", "color": "0.75"})
+        axis.set(xlim=(-0.2, patches), ylim=(-0.2, channels), aspect="equal", xlabel="patches (time)")
+        axis.set(xticks=[], yticks=[])
+        axis.set_ylabel("channels" if time else "")
+        axis.set_title(title, loc="left", fontsize=9)
+        for side in axis.spines.values():
+            side.set_visible(False)
+    save(figure, "two_axis")
+
+
+def channel_operator(run: Path) -> None:
+    """S2 between channels in the last layer of a trained two-axis, mean over heads, without the identity."""
+    from toa.experiments.records import RECORD, read_record
+    from toa.tasks.checkpoint import load_checkpoint
+
+    saved = load_checkpoint(run / "model.safetensors")
+    names: list[str] = saved.facts["columns"]  # type: ignore[assignment]
+    found = sorted(name for name in saved.tensors if name.endswith("s2.offset") and "channel_blocks" in name)
+    if not found:
+        raise SystemExit(f"{run} must hold a two-axis model with dense operators between channels, got none.")
+    offset = saved.tensors[found[-1]].mean(0).numpy()
+    config = read_record(run / RECORD)["config"]
+    side = 1.5 + 0.22 * len(names)
+    figure, axis = plt.subplots(figsize=(side + 1.0, side), layout="constrained")
+    limit = np.abs(offset).max()
+    picture = axis.imshow(offset, cmap="RdBu_r", vmin=-limit, vmax=limit)
+    axis.set_xticks(range(len(names)), names, rotation=90, fontsize=7)
+    axis.set_yticks(range(len(names)), names, fontsize=7)
+    axis.set(xlabel="channel that is read", ylabel="mixed value of")
+    axis.set_title(f"{config['dataset']}, horizon {config['horizon']}: S2 - I, mean over heads", fontsize=9)
+    figure.colorbar(picture, ax=axis, shrink=0.7)
+    save(figure, "two_axis_operator")
+
+
 def save(figure: plt.Figure, name: str) -> None:
     figure.savefig(IMAGES / f"{name}.png", dpi=110, metadata={"Software": None})
     plt.close(figure)
@@ -74,3 +134,6 @@ if __name__ == "__main__":
     identity()
     normalisers()
     regularisation()
+    two_axes()
+    for run in sys.argv[1:]:
+        channel_operator(Path(run))
