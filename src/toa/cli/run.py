@@ -70,7 +70,6 @@ def run(
     with clear_errors(resumes=True):
         from toa.experiments.run import run_folder, run_task
         from toa.tasks import TASKS
-        from toa.tasks.diagnostics import describe_operators
         from toa.tasks.distributed import resolve_devices
 
         given: dict[str, Any] = {"horizon": horizon, "test_file": test_file, "label_file": label_file}
@@ -94,7 +93,7 @@ def run(
                     command=["toa", *sys.argv[1:]],
                     observe=observe,
                 )
-            _show(record, [*kind.describe(record), *describe_operators(record)], folder)
+            _show(record, kind.describe(record), folder)
 
 
 def config_of(given: Mapping[str, Any]) -> Any:

@@ -20,7 +20,7 @@ from toa.nn import ATTENTIONS, AttentionSpec, share_drop_rate
 from toa.ops.dropout import initial_weights
 from toa.tasks.checkpoint import Checkpoint
 from toa.tasks.config import Protocol, RunOptions, Settings, build_config, change, merge
-from toa.tasks.diagnostics import branch_sizes, contributions, operator_norms
+from toa.tasks.diagnostics import branch_sizes, contributions, describe_operators, operator_norms
 from toa.tasks.distributed import make_fabric, numerics, resolve_device, seeded
 from toa.tasks.optimization import TrainingConfig
 from toa.tasks.step import Batches, ShuffledBatches
@@ -233,7 +233,7 @@ class Task(ABC):
         if full := record.get("subset_of"):
             dataset = record["config"]["dataset"]
             lines.append(f"{dataset} is a part of {full}: do not compare it with published numbers.")
-        return lines
+        return lines + describe_operators(record)
 
     def describe_metrics(self, metrics: Mapping[str, float]) -> str:
         """The most important metrics of a record as text."""
@@ -334,15 +334,15 @@ class Task(ABC):
             if config.share_drop_rate:
                 share_drop_rate(model)
             batches, loss = self.batches(config, data, fabric.device), self.loss(config, fabric)
-
-            def measure_branches() -> dict[str, float]:
-                return branch_sizes(model, lambda: loss(model, *batches.at(0, 0))) if diagnose else {}
-
-            start = measure_branches()
             how: dict[str, Any] = {"data_checksum": data_checksum, "checkpoint": checkpoint, "observe": observe}
             how["validate"] = self.validate(config, data)
+            sizes = {}
+            if diagnose:
+                sizes["start"] = branch_sizes(model, lambda: loss(model, *batches.at(0, 0)))
             state = train(model, batches, loss, config.training, fabric=fabric, key=key, **how)
-            return model, state, {"start": start, "end": measure_branches()}
+            if diagnose:
+                sizes["end"] = branch_sizes(model, lambda: loss(model, *batches.at(0, 0)))
+            return model, state, sizes
 
     def measure(self, config: Any, options: RunOptions) -> Result:
         """Load the data, train and test one config. A task that trains no model overrides this method."""
