@@ -65,7 +65,7 @@ def test_help_shows_examples(command):
     assert f"toa {command} " in text
     assert "--model" in text
     assert "itransformer, patchtst" in text
-    assert "toa-gated" in text
+    assert "toa-softmax" in text
 
 
 def test_detect_writes_a_table_a_picture_and_a_reusable_model(tmp_path):

@@ -22,7 +22,8 @@ from toa.data.panel import make_panel
 from toa.estimators import Forecaster
 from toa.estimators import base as saving
 from toa.estimators.intervals import conformal_width
-from toa.estimators.sizes import choose_lookback, choose_schedule, choose_settings
+from toa.estimators.sizes import DEFAULT_ATTENTION, choose_lookback, choose_recipe, choose_schedule, choose_settings
+from toa.experiments import resolve
 from toa.models import BACKBONES, backbone_names, build_forecaster
 
 
@@ -285,6 +286,40 @@ def test_attention_is_chosen_by_name_or_fields(attention) -> None:
     model = quick(4, backbone="patchtst", attention=attention, lookback=16, epochs=1).fit(wide(120))
     assert model.architecture_["attention"]["name"] == (attention if isinstance(attention, str) else "toa-relu")
     assert np.isfinite(model.predict()["load"]).all()
+
+
+def test_the_recipe_is_that_of_the_protocol_toa() -> None:
+    for backbone in ("patchtst", "itransformer", "duet"):
+        for dataset, windows in (("ETTh1", 8000), ("ETTm1", 34000)):
+            names: dict[str, Any] = {"dataset": dataset, "backbone": backbone, "attention": "toa-softmax"}
+            config, plain = (resolve("forecast", protocol, horizon=96, **names) for protocol in ("toa", "toa-paper"))
+            found = {"operator_rate": config.training.operator_rate, "operator_init": config.attention.operator_init}
+            found["dropout"] = config.model.get("dropout")
+            given = {"operator_rate": 1.0, "operator_init": None, "dropout": plain.model.get("dropout")}
+            assert given | choose_recipe(backbone, "toa-softmax", windows) == found, (backbone, dataset)
+    assert choose_recipe("duet", "softmax", 8000) == {}
+
+
+def test_a_large_table_is_fitted_by_the_recipe_unless_the_user_chooses(monkeypatch) -> None:
+    monkeypatch.setattr("toa.estimators.sizes._LARGE_FROM", 50)
+    made = quick(4, backbone="itransformer", lookback=16, epochs=1)
+    fitted = made.fit(wide(120))
+    assert (fitted.architecture_["attention"]["operator_init"], fitted.schedule_["operator_rate"]) == ("centering", 2.0)
+    assert fitted._config().training.operator_rate == 2.0
+    own = clone(made).set_params(attention={"name": "toa-relu"}, operator_rate=5.0).fit(wide(120))
+    assert "operator_init" not in own.architecture_["attention"]
+    assert own.schedule_["operator_rate"] == 5.0
+    # the only column minus the mean over columns would be zero
+    assert "operator_init" not in clone(made).fit(wide(120)[["date", "load"]]).architecture_["attention"]
+    assert clone(made).set_params(attention="softmax").fit(wide(120)).schedule_["operator_rate"] == 1.0
+
+
+def test_every_estimator_has_the_same_default_attention() -> None:
+    assert {toa.AnomalyDetector().attention, toa.Classifier().attention, DEFAULT_ATTENTION} == {"toa-softmax"}
+    assert (
+        quick(4, backbone="patchtst", lookback=16, epochs=1).fit(wide(120)).architecture_["attention"]["name"]
+        == DEFAULT_ATTENTION
+    )
 
 
 def test_choices_fit_the_size_of_the_data() -> None:

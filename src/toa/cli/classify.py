@@ -32,7 +32,7 @@ def classify(
     values: terminal.ValuesOption = None,
     missing: terminal.MissingOption = None,
     backbone: Annotated[str | None, typer.Option(help="{classifiers}; default: by data size.")] = None,
-    attention: Annotated[str | None, typer.Option(help="{attentions}; default: toa-gated.")] = None,
+    attention: Annotated[str | None, typer.Option(help="{attentions}; default: toa-softmax.")] = None,
     epochs: terminal.EpochsOption = None,
     seed: terminal.SeedOption = None,
     device: DeviceOption = "auto",

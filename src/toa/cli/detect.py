@@ -39,7 +39,7 @@ def detect(
     window: Annotated[int | None, typer.Option(help="Number of rows per window; default: by data size.")] = None,
     missing: terminal.MissingOption = None,
     backbone: Annotated[str | None, typer.Option(help="{reconstructors}; default: by data size.")] = None,
-    attention: Annotated[str | None, typer.Option(help="{attentions}; default: toa-gated.")] = None,
+    attention: Annotated[str | None, typer.Option(help="{attentions}; default: toa-softmax.")] = None,
     epochs: terminal.EpochsOption = None,
     seed: terminal.SeedOption = None,
     device: DeviceOption = "auto",

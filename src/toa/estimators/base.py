@@ -183,7 +183,11 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
             attention=None if attention is None else attention_spec(attention),
             model=self.architecture_["settings"],
             training=TrainingConfig(
-                epochs=epochs, learning_rate=own.learning_rate, patience=own.patience, **self._training
+                epochs=epochs,
+                learning_rate=own.learning_rate,
+                patience=own.patience,
+                operator_rate=getattr(self, "schedule_", {}).get("operator_rate", 1.0),
+                **self._training,
             ),
             batch_size=batch_size,
             seed=self.seed,

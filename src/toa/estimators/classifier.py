@@ -19,7 +19,7 @@ from toa.data.frames import check_results, read_cases, to_native, with_labels
 from toa.data.panel import Panel
 from toa.data.splits import StandardScaler, check_standardised
 from toa.estimators.base import Estimator
-from toa.estimators.sizes import choose_case_batch, choose_classifier, choose_epochs
+from toa.estimators.sizes import DEFAULT_ATTENTION, choose_case_batch, choose_classifier, choose_epochs
 from toa.tasks.base import TASKS, TaskData, check_sample
 from toa.tasks.classify import classify
 from toa.tasks.distributed import resolve_device
@@ -76,7 +76,7 @@ class Classifier(ClassifierMixin, Estimator):  # type: ignore[misc]
 
     _: KW_ONLY
     backbone: str | None = None
-    attention: str | Mapping[str, Any] = "toa-gated"
+    attention: str | Mapping[str, Any] = DEFAULT_ATTENTION
     length: int | None = None
     epochs: int | None = None
     batch_size: int | None = None

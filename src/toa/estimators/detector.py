@@ -20,7 +20,7 @@ from toa.data.panel import Id, Missing, Panel, Values
 from toa.data.splits import StandardScaler, check_standardised
 from toa.data.windows import SeriesWindows
 from toa.estimators.base import Estimator, sample_rows
-from toa.estimators.sizes import choose_epochs, choose_reconstructor, choose_stride, choose_window
+from toa.estimators.sizes import DEFAULT_ATTENTION, choose_epochs, choose_reconstructor, choose_stride, choose_window
 from toa.tasks.anomaly import score_ends, score_series
 from toa.tasks.base import TASKS
 from toa.tasks.detection import point_metrics, undefined
@@ -78,7 +78,7 @@ class AnomalyDetector(Estimator):
     window: int | None = None
     contamination: float = 0.01
     backbone: str | None = None
-    attention: str | Mapping[str, Any] = "toa-gated"
+    attention: str | Mapping[str, Any] = DEFAULT_ATTENTION
     epochs: int | None = None
     batch_size: int = 64
     learning_rate: float = 1e-3

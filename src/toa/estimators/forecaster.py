@@ -24,13 +24,12 @@ from toa.estimators.backtest import Backtest, first_tested, forecast_names, meas
 from toa.estimators.base import Estimator, attention_spec, sample_rows
 from toa.estimators.covariates import Covariates
 from toa.estimators.intervals import Prediction, UnitsModel, conformal_width, spread
-from toa.estimators.sizes import choose_lookback, choose_schedule, choose_settings
+from toa.estimators.sizes import DEFAULT_ATTENTION, choose_lookback, choose_recipe, choose_schedule, choose_settings
 from toa.models import BACKBONES, backbone_names
 from toa.tasks.distributed import resolve_device
 from toa.tasks.forecast import HorizonForecasting, HorizonModel, evaluation_batches
 from toa.tasks.metrics import FORECAST_METRICS
 
-_ATTENTION = "toa-softmax"
 # largest number of held-out windows times columns; if there are more, every second, third, … window is used
 _HELD = 60_000
 # windows per batch without gradients
@@ -67,6 +66,8 @@ class Forecaster(Estimator):
         epochs: Maximum number of epochs; None chooses by data size.
         batch_size: Windows per batch; None chooses by data size.
         learning_rate: Peak learning rate of the schedule.
+        operator_rate: Factor of the learning rate of the operators; None uses the recipe of the protocol `toa` for this
+            backbone and data size. An attention given by name, or none, then also starts its operators by that recipe.
         patience: Epochs without a better validation loss before training stops.
         validation_share: Share of each series that is held out at its end, at least one horizon.
         id: Id column of a frame with several series.
@@ -86,7 +87,7 @@ class Forecaster(Estimator):
         freq_: Frequency of the times.
         time_: Name of the time column.
         architecture_: Backbone, attention and settings.
-        schedule_: Batch size, steps per epoch and maximum number of epochs.
+        schedule_: Batch size, steps per epoch, maximum number of epochs and the factor of the operators' rate.
         validation_: Loss on the held-out rows, standardised.
         known_: Computes the features of the calendar and the covariates.
     """
@@ -109,6 +110,7 @@ class Forecaster(Estimator):
     epochs: int | None = None
     batch_size: int | None = None
     learning_rate: float = 2e-3
+    operator_rate: float | None = None
     patience: int = 3
     validation_share: float = 0.125
     freq: str | int | None = None
@@ -142,9 +144,10 @@ class Forecaster(Estimator):
                     f"{rows - border} held out, got {rows} rows in all; shorten lookback or horizon, or add rows."
                 )
         self.known_ = Covariates.fit(panel, calendar=self.calendar, covariates=self.covariates, borders=borders)
-        self._choose_architecture()
         train, held = self._scale_and_split(panel, borders)
+        rate = self._choose_architecture(len(train))
         self.schedule_ = choose_schedule(len(train), len(self.columns_), batch_size=self.batch_size, epochs=self.epochs)
+        self.schedule_["operator_rate"] = rate if self.operator_rate is None else self.operator_rate
         self.validation_ = self._fit_model(
             self._data(train, held),
             epochs=self.schedule_["epochs"],
@@ -320,15 +323,23 @@ class Forecaster(Estimator):
         indices = {one: index for index, one in enumerate(self.ids_)}
         return torch.tensor([indices[one] for one in panel.ids])
 
-    def _choose_architecture(self) -> None:
-        """Backbone, attention and settings; unset ones are chosen by data size."""
+    def _choose_architecture(self, windows: int) -> float:
+        """Backbone, attention and settings; unset ones are chosen by data size. Returns the factor of the rate."""
         check_choice("backbone", self.backbone, backbone_names("forecast"))
         attention = self.attention
         if attention is None and BACKBONES[self.backbone].takes_attention:
-            attention = _ATTENTION
+            attention = DEFAULT_ATTENTION
         spec = None if attention is None else attention_spec(attention)
+        recipe = choose_recipe(self.backbone, None if spec is None else spec.name, windows)
+        sizes = choose_settings(self.backbone, self.lookback_, self.horizon)
         facts = None if spec is None else {"name": spec.name, **spec.options()}
-        self._choose(self.backbone, choose_settings(self.backbone, self.lookback_, self.horizon), attention=facts)
+        if recipe and facts and isinstance(attention, str):
+            sizes |= {name: recipe[name] for name in ("dropout",) if name in recipe}
+            # with one column, its only token minus the mean over tokens would be zero
+            if len(self.columns_) > 1:
+                facts["operator_init"] = recipe["operator_init"]
+        self._choose(self.backbone, sizes, attention=facts)
+        return float(recipe.get("operator_rate", 1.0))
 
     @property
     def _levels(self) -> tuple[float, ...]:

@@ -25,6 +25,17 @@ _FORECAST_WIDE: dict[str, Any] = {"embed_dim": 64, "num_heads": 4, "num_layers":
 # default of models with a moving average; it must be odd and at most the number of averaged steps
 _MOVING_AVERAGE = 25
 
+# of all estimators: the attention that validation chose (results/search)
+DEFAULT_ATTENTION = "toa-softmax"
+# forecaster: the recipe of the protocol `toa` for TOA, by backbone and number of training windows, where it differs
+# from the defaults; a test holds it to the protocol
+_LARGE_FROM = 20_000
+_RECIPES: dict[tuple[str, str], dict[str, Any]] = {
+    ("itransformer", "large"): {"operator_rate": 2.0, "operator_init": "centering"},
+    ("duet", "small"): {"operator_rate": 3.0, "operator_init": "centering", "dropout": 0.3},
+    ("duet", "large"): {"operator_rate": 3.0, "operator_init": "centering", "dropout": 0.3},
+}
+
 # detector and classifier: approximate number of training steps, and bounds on the epochs
 _STEPS = 1000
 _EPOCHS = (10, 100)
@@ -67,7 +78,14 @@ def choose_settings(backbone: str, lookback: int, horizon: int) -> dict[str, Any
     return {name: value for name, value in sizes.items() if name in known}
 
 
-def choose_schedule(windows: int, channels: int, *, batch_size: int | None, epochs: int | None) -> dict[str, int]:
+def choose_recipe(backbone: str, attention: str | None, windows: int) -> dict[str, Any]:
+    """Rate and start of the operators and dropout of a forecaster with so many training windows; empty for defaults."""
+    if attention is None or not attention.startswith("toa-"):
+        return {}
+    return dict(_RECIPES.get((backbone, "large" if windows >= _LARGE_FROM else "small"), {}))
+
+
+def choose_schedule(windows: int, channels: int, *, batch_size: int | None, epochs: int | None) -> dict[str, Any]:
     """Windows per batch, batches per epoch ("steps") and epochs of a forecaster.
 
     An epoch of a large table uses a random part of the windows.

@@ -19,6 +19,7 @@ from aeon.classification.base import BaseClassifier
 from sklearn.utils import check_random_state
 
 from toa.estimators import AnomalyDetector, Classifier
+from toa.estimators.sizes import DEFAULT_ATTENTION
 
 _RENAMED = {"n_epochs": "epochs", "verbose": "progress", "window_size": "window"}
 _TEST_SIZES = {"embed_dim": 8, "num_heads": 2, "num_layers": 1, "ff_dim": 8}
@@ -42,7 +43,7 @@ class TOAClassifier(BaseClassifier):  # type: ignore[misc]
     }
 
     backbone: str | None = None
-    attention: str | Mapping[str, Any] = "toa-gated"
+    attention: str | Mapping[str, Any] = DEFAULT_ATTENTION
     settings: Mapping[str, Any] | None = None
     length: int | None = None
     n_epochs: int | None = None
@@ -93,7 +94,7 @@ class TOADetector(BaseSeriesAnomalyDetector):  # type: ignore[misc]
 
     window_size: int | None = None
     backbone: str | None = None
-    attention: str | Mapping[str, Any] = "toa-gated"
+    attention: str | Mapping[str, Any] = DEFAULT_ATTENTION
     settings: Mapping[str, Any] | None = None
     n_epochs: int | None = None
     batch_size: int = 64
