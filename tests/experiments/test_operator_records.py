@@ -11,7 +11,7 @@ from tests.experiments.sweep_cases import write_series
 from toa.cli import app
 from toa.experiments import resolve, run_folder, run_task
 from toa.report.evidence import read_evidence
-from toa.report.paper_page import _record
+from toa.report.page import _record
 from toa.tasks.diagnostics import describe_operators
 
 SMALL = ["model.num_layers=1", "model.embed_dim=8", "model.ff_dim=8", "model.num_heads=2", "training.epochs=1"]

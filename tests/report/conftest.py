@@ -6,8 +6,8 @@ import pytest
 
 from tests.report.paper_cases import cell_of, etth1_records, hide_data, keep_model, record_of, write_lines
 from toa.experiments.records import write_record
+from toa.report.page import write_report
 from toa.report.paper import PaperReport, make_report
-from toa.report.paper_page import write_report
 
 
 @pytest.fixture(scope="session")

@@ -6,8 +6,8 @@ from statistics import fmean
 import pytest
 
 from tests.report.paper_cases import ATTENTIONS, cell_of, read_page, record_of, write_lines
+from toa.report.page import write_report
 from toa.report.paper import make_report
-from toa.report.paper_page import write_report
 from toa.report.paper_text import cell_text
 
 

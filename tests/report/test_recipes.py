@@ -11,8 +11,9 @@ from tests.report.paper_cases import read_page, record_of, write_lines
 from tests.support import ROOT
 from toa.experiments.paper.tables import protocol_job
 from toa.experiments.run import Job
+from toa.report.cells import recipe_cells
 from toa.report.evidence import read_evidence
-from toa.report.recipes import ablation_table, recipe_cells, recipe_notes, recipe_table
+from toa.report.paper_text import ablation_table, recipe_notes, recipe_table
 
 # test and validation error of each protocol and variant
 ERRORS = {

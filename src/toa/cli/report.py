@@ -42,8 +42,8 @@ def report(
     """Compare your records with the paper: tables, ranks, tests, operators, and the records of each number."""
     with clear_errors():
         from toa.report.operators import OPERATORS_FILE, write_pictures
+        from toa.report.page import write_report
         from toa.report.paper import make_report
-        from toa.report.paper_page import write_report
         from toa.report.paper_text import left_out, status_table
 
         if save_operators is not None and save_operators.name != OPERATORS_FILE:

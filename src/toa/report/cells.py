@@ -1,4 +1,7 @@
-"""The numbers of the paper with our results: a mean over seeds, or the reason why there is none."""
+"""The numbers of the paper with our results: a mean over seeds, or the reason why there is none.
+
+`RecipeCell` has published numbers, `toa-paper` and `toa` side by side.
+"""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,13 +16,18 @@ from toa.experiments.paper import PublishedNumber, published_numbers
 from toa.experiments.paper.tables import TABLES, Cell, missing_data, protocol_job, table_cells
 from toa.experiments.run import Job
 from toa.report.evidence import Evidence, Run, Setting, setting_of
-from toa.report.statistics import rank_scores
+from toa.report.statistics import lower_is_better, rank_scores
 
 Status = Literal["measured", "partial", "failed", "not run", "no data", "no settings"]
 STATUSES: tuple[Status, ...] = ("measured", "partial", "failed", "not run", "no data", "no settings")
 
 # anomaly detection: the same runs under the strict rules
 _STRICT = {"f1_pa": "strict/f1"}
+
+# protocols that stand side by side
+PAPER, RECIPE = "toa-paper", "toa"
+# per task: the table of the paper and the metric
+_RECIPE_TASKS = {"forecast": ("forecast-full", "mse"), "classify": ("classification", "accuracy")}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -254,3 +262,99 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     for name, value in values.items():
         found |= _flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
     return found
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RecipeCell:
+    """One backbone, data set and horizon that was run under `toa`.
+
+    Attributes:
+        task, backbone, dataset, horizon: What it is; the horizon is None in classification.
+        metric: Metric of the records.
+        runs: Runs by protocol and variant; variants without SOR end in "-nosor".
+        published: The paper's numbers by variant; empty if it has none.
+    """
+
+    task: str
+    backbone: str
+    dataset: str
+    horizon: int | None
+    metric: str
+    runs: Mapping[tuple[str, str], list[Run]]
+    published: Mapping[str, float]
+
+    @property
+    def data(self) -> str:
+        """Data set and horizon."""
+        return self.dataset if self.horizon is None else f"{self.dataset} {self.horizon}"
+
+    def mean(self, protocol: str, variant: str, metric: str = "") -> float | None:
+        """Mean of a metric over seeds; None if no record has it."""
+        records = (run.record["metrics"] for run in self.runs.get((protocol, variant), ()))
+        values = [metrics[metric or self.metric] for metrics in records if (metric or self.metric) in metrics]
+        return fmean(values) if values else None
+
+    def chosen(self, protocol: str) -> str:
+        """The variant of TOA with the best validation metric; "" if there is none."""
+        found = {name: self.mean(protocol, name, f"val_{self.metric}") for own, name in self.runs if own == protocol}
+        values = {name: value for name, value in found.items() if value is not None and is_toa(name)}
+        best = min if lower_is_better(self.metric) else max
+        return best(values, key=values.__getitem__, default="")
+
+    def change(self, value: float | None, base: float | None) -> float | None:
+        """Change against a base: in percent for an error, in points for an accuracy."""
+        if value is None or base is None:
+            return None
+        return 100.0 * (value / base - 1.0 if lower_is_better(self.metric) else value - base)
+
+    def gain(self, protocol: str) -> float | None:
+        """Change of the chosen TOA against softmax."""
+        return self.change(self.mean(protocol, self.chosen(protocol)), self.mean(protocol, "softmax"))
+
+    def without_sor(self) -> float | None:
+        """Change of the chosen TOA under `toa` if it is trained without SOR."""
+        name = self.chosen(RECIPE)
+        return self.change(self.mean(RECIPE, f"{name}-nosor"), self.mean(RECIPE, name))
+
+    def contribution(self, variant: str) -> float | None:
+        """Rise of the validation error with M = 0 under `toa`, in percent."""
+        return contribution(self.runs.get((RECIPE, variant), ()))
+
+
+def contribution(runs: Iterable[Run]) -> float | None:
+    """Mean rise of the validation error with M = 0, in percent; None if no record states it."""
+    found = [run.record.get("operators", {}).get("contributions", {}).get("operators") for run in runs]
+    values = [value for value in found if value is not None]
+    return 100.0 * fmean(values) if values else None
+
+
+def recipe_cells(evidence: Evidence) -> list[RecipeCell]:
+    """Every cell that was run under `toa`, with the runs of both protocols, by task, backbone, data set and horizon."""
+    found: dict[tuple[str, str, str, int], dict[tuple[str, str], list[Run]]] = {}
+    for run in evidence.runs:
+        task, config = run.record["task"], run.record["config"]
+        protocol = config.get("protocol")
+        if task in _RECIPE_TASKS and protocol in (PAPER, RECIPE) and protocol_setting(run) == run.setting:
+            attention = config["attention"]
+            off = attention["name"].startswith("toa-") and attention["sor"] is False
+            variant = f"{attention['name']}{'-nosor' if off else ''}"
+            key = (task, config["backbone"], config["dataset"], config.get("horizon") or 0)
+            found.setdefault(key, {}).setdefault((protocol, variant), []).append(run)
+    cells = []
+    for (task, backbone, dataset, horizon), runs in sorted(found.items()):
+        if any(protocol == RECIPE for protocol, _ in runs):
+            table, metric = _RECIPE_TASKS[task]
+            published = {
+                cell.number.variant: cell.number.value
+                for cell in table_cells(table)
+                if cell.datasets == (dataset,) and cell.number.horizon in (str(horizon), "")
+                if (cell.number.backbone, cell.number.metric) == (backbone, metric)
+            }
+            names = {"task": task, "backbone": backbone, "dataset": dataset, "metric": metric}
+            cells.append(RecipeCell(**names, horizon=horizon or None, runs=runs, published=published))
+    return cells
+
+
+def is_toa(variant: str) -> bool:
+    """Whether a variant is TOA with SOR."""
+    return variant.startswith("toa-") and not variant.endswith("-nosor")

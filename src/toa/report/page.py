@@ -1,15 +1,41 @@
-"""A self-contained HTML page of sections with text, a table, pictures and details."""
+"""Self-contained HTML pages: sections with text, tables and pictures, and the comparison with the paper.
+
+The page of the comparison has the scripts `paper.js` and `paper_operators.js`. They draw a JSON document, which the
+page holds compressed.
+"""
 
 import base64
+import gzip
 import html
+import json
+import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.resources import files
 from pathlib import Path
 from string import Template
+from typing import Any
 
 from toa._files import write_atomically
+from toa.report.cells import Entry, contribution, decimals
+from toa.report.evidence import Run
+from toa.report.operators import model_label
+from toa.report.paper import PaperReport
+from toa.report.paper_text import (
+    ablation_table,
+    full_text,
+    left_out,
+    our_text,
+    recipe_notes,
+    recipe_table,
+    status_table,
+    summary,
+)
+from toa.report.statistics import lower_is_better
 from toa.report.tables import Rows, html_table
+from toa.tasks.diagnostics import describe_operators
+
+Data = dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,3 +87,122 @@ def _section(section: Section) -> str:
         section.details and f"<details>{summary}\n{html_table(section.details)}</details>",
     )
     return "\n".join(str(part) for part in parts if part)
+
+
+def write_report(report: PaperReport, out: Path) -> list[Path]:
+    """Write index.html, report.md, summary.md and the diagrams of report.md; returns their paths."""
+    page, style, operators, script = (
+        (files("toa.report") / f"paper{name}").read_text(encoding="utf-8")
+        for name in (".html", ".css", "_operators.js", ".js")
+    )
+    content = json.dumps(page_data(report, out), separators=(",", ":"), ensure_ascii=False)
+    packed = base64.b64encode(gzip.compress(content.encode(), mtime=0)).decode()
+    parts = {"style": style.strip(), "script": f"{operators.strip()}\n\n{script.strip()}", "data": packed}
+    for name, part in parts.items():
+        page = page.replace(f"{{{{{name}}}}}", part)
+    texts = {"report.md": full_text(report), "summary.md": summary(report)}
+    written = {"index.html": page, **{name: "\n".join(lines).rstrip() + "\n" for name, lines in texts.items()}}
+    written |= {contest.file: contest.diagram for contest in report.contests if contest.diagram}
+    for name, text in written.items():
+        write_atomically(out / name, text.encode())
+    return [out / name for name in written]
+
+
+def page_data(report: PaperReport, out: Path) -> Data:
+    """The data of a page in the folder `out`."""
+    runs = _shown_runs(report)
+    places = {run.where: place for place, run in enumerate(runs)}
+    paths = list(dict.fromkeys(run.path for run in runs))
+    by_hash = {run.record["config_hash"]: places[run.where] for run in runs}
+    return {
+        "headline": summary(report)[0],
+        "summary": status_table(report),
+        "recipes": [recipe_table(report.recipes), ablation_table(report.recipes)] if report.recipes else [],
+        "gains": recipe_notes(report.recipes),
+        "ranks": [asdict(row) for row in report.ranks],
+        "contests": [
+            {
+                "title": contest.title,
+                "table": contest.results,
+                "notes": contest.notes,
+                "diagram": base64.b64encode(contest.diagram.encode()).decode(),
+            }
+            for contest in report.contests
+        ],
+        "lines": [_line(entry, [places[run.where] for run in entry.runs]) for entry in report.entries],
+        "records": [_record(run, paths.index(run.path)) for run in runs],
+        # the leading dot keeps a browser from reading a file name as another kind of address
+        "files": [f"./{Path(os.path.relpath(path.resolve(), out.resolve())).as_posix()}" for path in paths],
+        "operators": [
+            {
+                "label": model["label"],
+                "hash": model["config_hash"],
+                "record": by_hash.get(model["config_hash"], -1),
+                "pictures": model["pictures"],
+            }
+            for model in report.operators
+        ],
+        "skipped": [line.removeprefix("- ") for line in left_out(report)],
+    }
+
+
+def _shown_runs(report: PaperReport) -> list[Run]:
+    """Every run behind a number or an operator, once."""
+    pictured = {model["config_hash"] for model in report.operators}
+    shown = [run for entry in report.entries for run in entry.runs]
+    shown += [run for run in report.evidence.runs if run.record["config_hash"] in pictured]
+    return list({run.where: run for run in shown}.values())
+
+
+def _line(entry: Entry, records: list[int]) -> Data:
+    number = entry.number
+    return {
+        "task": entry.task,
+        "table": number.table,
+        "dataset": number.dataset,
+        "data": f"{number.dataset} {number.horizon}".strip(),
+        "backbone": number.backbone,
+        "attention": number.variant,
+        "metric": number.metric if entry.comparable else entry.metric,
+        "read": entry.metric,
+        "higher": not lower_is_better(number.metric),
+        "protocol": entry.protocol,
+        "extra": not entry.own,
+        "published": number.text if entry.comparable else "",
+        "digits": decimals(number.text) + 1,
+        "text": our_text(entry),
+        "mean": _rounded(entry.mean),
+        "difference": _rounded(entry.difference),
+        "values": [[seed, _rounded(value)] for seed, value in entry.values.items()],
+        "seeds": len(entry.values) or None,
+        "without_operators": _rounded(contribution(entry.runs), 3),
+        "status": entry.status,
+        "reason": entry.reason,
+        "records": records,
+    }
+
+
+def _record(run: Run, file: int) -> Data:
+    record = run.record
+    return {
+        "label": model_label(record),
+        "hash": record["config_hash"],
+        "file": file,
+        "line": run.line,
+        "command": record.get("command", ""),
+        "checksum": str(record.get("data_checksum") or "")[:16],
+        "device": record.get("device"),
+        "commit": record.get("commit"),
+        "seconds": record.get("wall_s"),
+        "best_epoch": record.get("best_epoch"),
+        "operators": " ".join(describe_operators(record)) or None,
+        "metrics": {name: _rounded(value) for name, value in record["metrics"].items()},
+        "history": [
+            {part: _rounded(entry[part], 5) for part in ("train", "validation") if part in entry}
+            for entry in record.get("history") or ()
+        ],
+    }
+
+
+def _rounded(value: float | None, digits: int = 6) -> float | None:
+    return None if value is None else float(f"{value:.{digits}g}")

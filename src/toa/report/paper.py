@@ -10,11 +10,10 @@ from typing import Any, Literal
 
 from toa.experiments.paper import PublishedNumber
 from toa.experiments.records import Record
-from toa.report.cells import Entry, decimals, paper_entries
+from toa.report.cells import Entry, RecipeCell, decimals, paper_entries, recipe_cells
 from toa.report.evidence import Evidence, Run, read_evidence
 from toa.report.figures import svg_text
 from toa.report.operators import OPERATORS_FILE, Pictures, pictures_of, read_pictures
-from toa.report.recipes import RecipeCell, recipe_cells
 from toa.report.statistics import (
     Row,
     Scores,

@@ -2,12 +2,12 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
-from statistics import median
+from statistics import fmean, median
 
 from toa.experiments.paper.tables import TABLES
-from toa.report.cells import STATUSES, Entry, decimals, departure
+from toa.report.cells import PAPER, RECIPE, STATUSES, Entry, RecipeCell, decimals, departure, is_toa
+from toa.report.figures import system_title
 from toa.report.paper import PaperReport, RankRow
-from toa.report.recipes import ablation_table, recipe_notes, recipe_table
 from toa.report.statistics import lower_is_better
 from toa.report.tables import Table, markdown_table
 
@@ -22,7 +22,6 @@ _READING = (
     "- Tests treat each data set and horizon as one observation, as the paper's ranks do; horizons of one data set are "
     "not independent, so p is smaller than it should be.",
 )
-# what the tables of `toa.report.recipes` show
 _SIDE_BY_SIDE = (
     "The paper, its settings (`toa-paper`) and our recipe (`toa`) side by side, each with its own softmax. Test MSE or "
     "accuracy, mean over seeds; TOA is the variant with the best validation error. `results/search` has the search "
@@ -197,3 +196,64 @@ def _is_as_good(entry: Entry) -> bool:
     """Whether ours, rounded as printed, is not worse."""
     ours, theirs = round(entry.mean or 0.0, decimals(entry.number.text)), entry.number.value
     return ours <= theirs if lower_is_better(entry.number.metric) else ours >= theirs
+
+
+def recipe_table(cells: Iterable[RecipeCell]) -> Table:
+    """One row per cell: softmax and TOA as published, under `toa-paper` and under `toa`, and their changes."""
+    parts = (f"{name} {part}" for name in (PAPER, RECIPE) for part in ("softmax", "TOA", "change"))
+    table: Table = [("backbone", "data", "published softmax", "published best TOA", *parts)]
+    for cell in cells:
+        best = min if lower_is_better(cell.metric) else max
+        theirs = best((value for name, value in cell.published.items() if is_toa(name)), default=None)
+        row = [_number(cell.published.get("softmax"), 3), _number(theirs, 3)]
+        for protocol in (PAPER, RECIPE):
+            row += [_number(cell.mean(protocol, name)) for name in ("softmax", cell.chosen(protocol))]
+            row.append(_change(cell.gain(protocol), cell))
+        table.append((cell.backbone, cell.data, *row))
+    return table
+
+
+def ablation_table(cells: Iterable[RecipeCell]) -> Table:
+    """One row per cell under `toa`: the chosen TOA, without SOR, and the validation error with M = 0."""
+    table: Table = [("backbone", "data", "attention", "TOA", "without SOR", "M = 0", "M = 0, without SOR")]
+    for cell in cells:
+        if name := cell.chosen(RECIPE):
+            rises = [_signed(cell.contribution(variant), "%") for variant in (name, f"{name}-nosor")]
+            without = _change(cell.without_sor(), cell)
+            table.append(
+                (cell.backbone, cell.data, system_title(name), _number(cell.mean(RECIPE, name)), without, *rises)
+            )
+    return table
+
+
+def recipe_notes(cells: Iterable[RecipeCell]) -> list[str]:
+    """One sentence per task and backbone about the gain of TOA and of SOR under `toa`."""
+    lines = []
+    for (_, backbone), group in groupby(cells, key=lambda cell: (cell.task, cell.backbone)):
+        members = list(group)
+        sign = 1.0 if lower_is_better(members[0].metric) else -1.0
+        gains = [gain for gain in (cell.gain(RECIPE) for cell in members) if gain is not None]
+        if not gains:
+            continue
+        better, worst = sum(sign * gain < 0 for gain in gains), max(gains, key=lambda gain: sign * gain)
+        mean, least = (_change(value, members[0]) for value in (fmean(gains), worst))
+        words = f"{backbone}: TOA is better than softmax in {better} of {len(gains)} cells, {mean} in the mean, "
+        words += f"{least} in the worst."
+        if dropped := [change for change in (cell.without_sor() for cell in members) if change is not None]:
+            helped = sum(sign * change > 0 for change in dropped)
+            words += f" With SOR it is better than without in {helped} of {len(dropped)} cells."
+        lines.append(words)
+    return lines
+
+
+def _number(value: float | None, digits: int = 4) -> str:
+    return "" if value is None else f"{value:.{digits}f}"
+
+
+def _change(value: float | None, cell: RecipeCell) -> str:
+    return _signed(value, "%" if lower_is_better(cell.metric) else "points")
+
+
+def _signed(value: float | None, unit: str) -> str:
+    # adding zero turns -0.0 into 0.0
+    return "" if value is None else f"{round(value, 1) + 0.0:+.1f} {unit}"
