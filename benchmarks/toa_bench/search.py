@@ -64,7 +64,7 @@ class Plan:
         return ("small", "large") if self.small_below else ("all",)
 
     def size(self, windows: int) -> str:
-        """Class of a set with so many training windows or cases."""
+        """Class of a set by its number of training windows or cases."""
         return self.sizes[windows >= self.small_below if self.small_below else 0]
 
     def compared(self, value: float, plain: float) -> float:

@@ -79,7 +79,7 @@ def choose_settings(backbone: str, lookback: int, horizon: int) -> dict[str, Any
 
 
 def choose_recipe(backbone: str, attention: str | None, windows: int) -> dict[str, Any]:
-    """Rate and start of the operators and dropout of a forecaster with so many training windows; empty for defaults."""
+    """Rate and start of the operators, and dropout, by the number of training windows; empty for the defaults."""
     if attention is None or not attention.startswith("toa-"):
         return {}
     return dict(_RECIPES.get((backbone, "large" if windows >= _LARGE_FROM else "small"), {}))
