@@ -37,8 +37,8 @@ def drop_offset(offset: Tensor, rate: Tensor, *, generator: Generator | None = N
     check_generator(generator, offset.device)
     generator = generator or thread_generator(offset.device)
     rate = rate.reshape(-1, *(1,) * (offset.dim() - 1))
-    keep = torch.rand(offset.shape, device=offset.device, generator=generator) >= rate
-    return torch.where(keep, offset / (1.0 - rate).to(offset.dtype), 0.0)
+    dropped = torch.rand(offset.shape, device=offset.device, generator=generator) < rate
+    return (offset / (1.0 - rate).to(offset.dtype)).masked_fill(dropped, 0.0)
 
 
 class StochasticOperatorRegularization(Layer):

@@ -97,14 +97,21 @@ class _BlockedAttention(torch.autograd.Function):
         kept: bool,
     ) -> tuple[Tensor | None, ...]:
         factors = Factors(q, k, v, gate_q, gate_k)
-        out = v.new_empty(q.shape[0], v.shape[1], q.shape[2])
+        shape = (q.shape[0], v.shape[1], q.shape[2])
+        out: Tensor | None = None
         blocks: list[Tensor | None] = []
         for heads, queries in _blocks(q, k):
             block = _form_block(factors, bits, heads, queries, band, dropout_p, norms)
-            out[heads, :, queries] = block.attend(v[heads])
+            part = block.attend(v[heads])
+            if part.shape == shape:
+                # one block: nothing to join
+                out = part
+            else:
+                out = v.new_empty(shape) if out is None else out
+                out[heads, :, queries] = part
             if kept:
                 blocks += block
-        return out, *blocks
+        return v.new_empty(shape) if out is None else out, *blocks
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor | None, ...]) -> None:
@@ -122,7 +129,7 @@ class _BlockedAttention(torch.autograd.Function):
         if grad_out is None:
             return (None,) * 10
         factors = Factors(*tensors)
-        grads = factors.map(torch.empty_like)
+        grads: Factors | None = None
         size = len(ScoreBlock._fields)
         for index, (heads, queries) in enumerate(_blocks(factors.q, factors.k)):
             if kept and not torch.is_grad_enabled():
@@ -131,6 +138,9 @@ class _BlockedAttention(torch.autograd.Function):
                 block = _form_block(factors, bits, heads, queries, *ctx.settings)
             part = factors.block(heads, queries)
             found = block.gradients(part, out[heads, :, queries], grad_out[heads, :, queries], ctx.settings[2])
+            if part.q.shape == factors.q.shape:
+                return (*found, *(None,) * 5)
+            grads = factors.map(torch.empty_like) if grads is None else grads
             for name, total in grads._asdict().items():
                 if total is None:
                     continue
@@ -140,7 +150,7 @@ class _BlockedAttention(torch.autograd.Function):
                     total[heads] = getattr(found, name)
                 else:
                     total[heads] += getattr(found, name)
-        return (*grads, *(None,) * 5)
+        return (*(factors.map(torch.empty_like) if grads is None else grads), *(None,) * 5)
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> tuple[Any, Any]:

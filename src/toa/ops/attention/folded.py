@@ -50,8 +50,11 @@ def formed_attention(x: AttentionInputs) -> Float[Tensor, "b m h e"]:
 
 def softmax_attention(x: AttentionInputs) -> Float[Tensor, "b m h e"]:
     """softmax(Q K'ᵀ) V' by `scaled_dot_product_attention`, or by its formula for dropout on a CPU."""
-    q, k, v, _, _ = normalise_queries(x, fold(x, scale=x.scale)).map(_heads_first)
-    by_formula = x.dropout_p > 0.0 and x.q.device.type == "cpu"
+    on_cpu = x.q.device.type == "cpu"
+    by_formula = x.dropout_p > 0.0 and on_cpu
+    factors = normalise_queries(x, fold(x, scale=x.scale))
+    # on a CPU, PyTorch's function reads any strides as fast
+    q, k, v, _, _ = factors.map(_heads_first if by_formula or not on_cpu else _heads_first_view)
     # PyTorch's function has a causal mask of its own
     is_causal = x.band == Band(highest=0) and x.key_padding_mask is None and not by_formula
     visible = None if x.unmasked or is_causal else x.visible_keys()
@@ -186,6 +189,10 @@ def _squared_row_norms(
     exact = torch.promote_types(q.dtype, torch.float32)
     scores = band.cut(torch.einsum("bmhd,bnhd->bhmn", q.to(exact), k.to(exact)))
     return scores.square().sum(-1).transpose(1, 2).unsqueeze(-1)
+
+
+def _heads_first_view(x: Float[Tensor, "b n h d"]) -> Float[Tensor, "b h n d"]:
+    return x.transpose(1, 2)
 
 
 def _heads_first(x: Float[Tensor, "b n h d"]) -> Float[Tensor, "b h n d"]:
