@@ -4,9 +4,11 @@
         [--heads 8] [--width 64] [--dtype bfloat16] [--activations relu gated] [--out FILE]
 
 `sdpa` is `scaled_dot_product_attention` on the same queries, keys and values, without operators. A backend that is less
-accurate than the reference in the same dtype is not timed, and the exit code is 1. Times are medians in ms; `graph` is
-one CUDA graph, without launch overhead. `peak` is peak memory in MiB, `extra` is peak memory minus inputs, operators,
-output and all gradients, and `per token` is `extra` per token in KiB: memory grows linearly if it is constant.
+accurate than the reference in the same dtype is not timed, and the exit code is 1. `flex` is FlexAttention on mixed
+keys and values, with ReLU by logarithms; `compiled` is `torch.compile` of the folded form; both run on CUDA only. Times
+are medians in ms; `graph` is one CUDA graph, without launch overhead. `peak` is peak memory in MiB, `extra` is peak
+memory minus inputs, operators, output and all gradients, and `per token` is `extra` per token in KiB: memory grows
+linearly if it is constant.
 """
 
 import argparse
@@ -22,6 +24,7 @@ from toa.experiments.records import Record
 from toa.ops.attention.definitions import describe
 from toa_bench.op_cost import DTYPES
 from toa_bench.op_run import OpRun, refusals, run_ops
+from toa_bench.rivals import RIVALS
 from toa_bench.script import command_line, exit_on_error, make_console, make_parser
 from toa_bench.tables import MEASURED, number
 
@@ -45,7 +48,7 @@ def show(record: Record, console: Console) -> None:
 def parse(words: list[str] | None = None) -> argparse.Namespace:
     parser = make_parser(__doc__, "runs/operator_attention.json")
     parser.add_argument("--tokens", type=int, nargs="+", default=[16, 128, 512])
-    parser.add_argument("--systems", nargs="+", default=list(ops.BACKENDS), choices=list(ops.BACKENDS))
+    parser.add_argument("--systems", nargs="+", default=[*ops.BACKENDS, *RIVALS], choices=[*ops.BACKENDS, *RIVALS])
     parser.add_argument("--activations", nargs="+", default=list(MEASURED), choices=ops.ACTIVATIONS)
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--heads", type=int, default=8)

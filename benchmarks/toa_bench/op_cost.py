@@ -18,6 +18,7 @@ from torch import Tensor
 from toa import ops
 from toa._checks import check_at_least, check_choice
 from toa.tasks.distributed import numerics
+from toa_bench.rivals import RIVALS, attend, rival_objection
 from toa_bench.step_cost import PeakMemory
 
 # PyTorch's attention without operators: the baseline of all ratios
@@ -58,7 +59,7 @@ class OpCase(OpSettings):
     """One system on one problem.
 
     Args:
-        system: "sdpa" (softmax only), or a name of `toa.ops.BACKENDS`.
+        system: "sdpa" (softmax only), a name of `toa.ops.BACKENDS`, or a name of `RIVALS`.
         activation: A name of `toa.ops.ACTIVATIONS`.
         tokens: Length N.
         dtype: A name of `DTYPES`, for tensors and operator offsets.
@@ -70,7 +71,7 @@ class OpCase(OpSettings):
     dtype: str = "bfloat16"
 
     def __post_init__(self) -> None:
-        check_choice("system", self.system, (SDPA, *ops.BACKENDS))
+        check_choice("system", self.system, (SDPA, *ops.BACKENDS, *RIVALS))
         check_choice("activation", self.activation, ops.ACTIVATIONS)
         check_choice("dtype", self.dtype, DTYPES)
         for name in ("batch", "tokens", "heads", "width"):
@@ -97,6 +98,8 @@ class OpCase(OpSettings):
         """Why the system cannot run the problem; None if it can."""
         if self.system == SDPA:
             return None
+        if self.system in RIVALS:
+            return rival_objection(self.system, self.activation, self.score_norm, device)
         try:
             self.chosen(device, self.system)
         except ValueError as error:
@@ -180,6 +183,10 @@ class _Problem:
         if system == SDPA:
             q, k, v = self.inputs.values()
             return F.scaled_dot_product_attention(q, k, v, is_causal=case.causal, scale=scale)
+        if system in RIVALS:
+            norms = {"score_norm": case.score_norm, "gate_norm": case.gate_norm}
+            same = {"activation": case.activation, "scale": scale, "causal": case.causal}
+            return attend(system, self.inputs, self.offsets, **same, **norms)
         tensors: dict[str, Any] = self.inputs | {name: ops.Dense(offset) for name, offset in self.offsets.items()}
         return ops.operator_attention(
             **tensors,

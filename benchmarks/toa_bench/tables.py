@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from toa import ops
 from toa.experiments.records import Record
+from toa_bench.rivals import RIVALS
 
 Table = list[Sequence[str]]
 
@@ -20,7 +21,7 @@ STEP_TARGETS: dict[tuple[str, str], tuple[float, float | None]] = {
     ("itransformer-512", "toa-gated"): (1.0, 0.7),
     ("itransformer-512", "toa-relu"): (0.7, 0.7),
 }
-SYSTEMS = ("sdpa", *(f"{activation} {backend}" for backend in ops.BACKENDS for activation in MEASURED))
+SYSTEMS = ("sdpa", *(f"{activation} {system}" for system in (*ops.BACKENDS, *RIVALS) for activation in MEASURED))
 
 
 def number(value: float | None, digits: int = 2, unit: float = 1.0) -> str:

@@ -7,11 +7,12 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch.nn.attention.flex_attention import flex_attention
 
 from tests.cli.test_app import call
-from tests.support import load_script, message
+from tests.support import assert_near, load_script, message
 from toa import ops
-from toa_bench import op_cost, op_run
+from toa_bench import op_cost, op_run, rivals
 from toa_bench.op_cost import OpCase, check_accuracy, measure_case
 from toa_bench.op_run import measure_cases
 
@@ -114,6 +115,54 @@ def test_bench_ops_prints_the_auto_backend_and_all_times(tmp_path, monkeypatch) 
     assert reference == f"{rows['reference']['milliseconds']:.3f}"
     assert sdpa == f"{rows['sdpa']['milliseconds']:.3f}"
     assert "gated triton N=5: backend 'triton' cannot run here: it needs a CUDA device" in " ".join(text.split())
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("activation", ["softmax", "relu"])
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile:UserWarning")
+@torch.no_grad()
+def test_flex_attention_on_mixed_tokens_is_the_same_function(activation, causal) -> None:
+    case = replace(SMALL, system="flex", activation=activation, causal=causal, tokens=17, width=16)
+    problem = op_cost._Problem.of(case, CPU)
+    options = {"activation": activation, "scale": 16**-0.5, "causal": causal}
+    inputs, offsets = ({name: x.detach() for name, x in group.items()} for group in (problem.inputs, problem.offsets))
+    assert_near(rivals._flex(inputs, offsets, **options, kernel=flex_attention), problem.run("reference"), 1e-5)
+
+
+def test_gradients_of_relu_by_logarithms_are_those_of_relu(monkeypatch) -> None:
+    case = replace(SMALL, system="flex", activation="relu", tokens=17, width=16, dtype="float64")
+    problem = op_cost._Problem.of(case, CPU)
+
+    def kernel(attention, q, k, v, *, scale, score_mod):
+        # FlexAttention has no gradients on a CPU
+        scores = score_mod(scale * q @ k.mT, *torch.zeros(4))
+        return scores.softmax(-1) @ v, scores.logsumexp(-1)
+
+    monkeypatch.setattr(rivals, "_with_log_sum", kernel)
+    got = rivals._flex(problem.inputs, problem.offsets, activation="relu", scale=16**-0.5, kernel=flex_attention)
+    leaves = list(problem.leaves.values())
+    both = [torch.autograd.grad(x.square().sum(), leaves) for x in (got, problem.run("reference"))]
+    for one, other in zip(*both, strict=True):
+        assert_near(one, other, 1e-10)
+
+
+def test_rivals_that_cannot_run_have_a_reason() -> None:
+    cases = [replace(SMALL, system=system) for system in rivals.RIVALS]
+    flex, compiled = (row["reason"] for row in measure_cases(cases, CPU, seconds=0.0, budget=2**30))
+    assert flex == "skipped: FlexAttention has no backward pass off CUDA"
+    assert compiled.startswith("skipped: the compiled form is compared on CUDA")
+    gated = rivals.rival_objection("flex", "gated", "none", torch.device("cuda"))
+    assert gated is not None
+    assert "one score per pair" in gated
+    assert rivals.rival_objection("flex", "relu", "none", torch.device("cuda")) is None
+    assert op_run._refusal("flex", "output at N=9") == "not timed, not as accurate as the reference: output at N=9"
+    assert op_run._refusal("compiled", "failed: X") == "failed: X"
+
+
+def test_the_compiled_rival_is_the_folded_form() -> None:
+    problem = op_cost._Problem.of(SMALL, CPU)
+    options = {"activation": "gated", "scale": 0.5}
+    assert torch.equal(rivals.folded(problem.inputs, problem.offsets, **options), problem.run("folded"))
 
 
 @pytest.mark.parametrize(
