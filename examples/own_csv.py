@@ -30,7 +30,8 @@ pd.DataFrame({"time": hours, "visitors": visitors, "power": power}).to_csv("shop
 table = pd.read_csv("shop.csv", parse_dates=["time"])
 seen, kept = table.iloc[: -7 * 24], table.iloc[-7 * 24 :]
 model = toa.Forecaster(horizon=24, lookback=7 * 24, interval=0.8, epochs=5).fit(seen)
-print(f"one row every {model.freq_}; a forecast looks {model.lookback_} steps back")
+print(f"one row every {model.freq_}; a season has {model.season_} steps")
+print({name: round(weight, 2) for name, weight in model.weights_.items()})
 
 # %%
 # `predict` continues after the last row. The result has the columns of the table and the bounds of the interval,
@@ -41,13 +42,14 @@ print(forecast.head(3).to_string(index=False, float_format="%.1f"))
 
 # %%
 # How accurate is it? `backtest` forecasts from every hour of the last week. `metrics` are on standardised values, as in
-# benchmarks; `by_column` is in the units of each column. For comparison: the error of repeating the day before.
+# benchmarks; `by_column` is in the units of each column. `table` compares with the baselines, `verdicts` in words.
 
 result = model.backtest(table, test_size=7 * 24)
 print({name: round(value, 3) for name, value in result.metrics.items()})
 for column, errors in result.by_column.items():
-    naive = float((table[column] - table[column].shift(24)).tail(7 * 24).abs().mean())
-    print(f"{column}: mean absolute error {errors['mae']:.2f}; repeating the day before: {naive:.2f}")
+    print(f"{column}: MAE {errors['mae']:.2f}")
+print(result.table()[["mae", "mase", "smape"]].round(3))
+print("\n".join(result.verdicts()))
 
 # %%
 # A picture of the first day of that week.

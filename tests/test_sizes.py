@@ -18,16 +18,16 @@ AIMS = {"lines": 22_500, "files": 150, "file_lines": 450, "function_lines": 60}
 # lines and files allowed in each folder until the aim is reached ("." holds the files of the package itself)
 CEILINGS = {
     ".": (437, 8),
-    "cli": (2_135, 13),
-    "data": (3_525, 15),
-    "estimators": (2_516, 11),
+    "cli": (2_185, 13),
+    "data": (3_552, 15),
+    "estimators": (3_103, 13),
     "experiments": (2_035, 11),
     "integrations": (1_405, 7),
     "models": (1_854, 15),
     "nn": (2_631, 14),
     "ops": (3_911, 20),
-    "report": (2_967, 13),
-    "tasks": (3_839, 16),
+    "report": (2_975, 13),
+    "tasks": (3_853, 16),
     "theory": (694, 5),
 }
 # functions above the aim, docstring not counted; remove a line when the function is short enough

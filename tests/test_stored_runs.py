@@ -208,7 +208,7 @@ def store_models(folder: Path) -> None:
     sizes = {"embed_dim": 8, "num_heads": 2, "ff_dim": 8, "num_layers": 1}
     small: dict[str, Any] = {"epochs": 1, "device": "cpu", "seed": 0, "settings": sizes}
     forecaster = toa.Forecaster(
-        horizon=6, lookback=24, interval=0.8, quantiles=(0.1,), backbone="itransformer", **small
+        horizon=6, lookback=24, interval=0.8, quantiles=(0.1,), backbone="itransformer", model="toa", **small
     )
     forecaster.fit(table).save(STORED / "forecaster.toa")
     toa.AnomalyDetector(window=24, **small).fit(table).save(STORED / "detector.toa")

@@ -45,15 +45,18 @@ def test_one_command_writes_a_forecast_with_intervals_and_a_picture(table, tmp_p
     assert "6 steps from the last 24" in text
     assert "pinball loss on held-out rows" in text
     assert "last 20% of the rows, 43 forecasts: MSE" in text
-    assert "of values within the 80% interval; mean error load" in text
+    assert "of values within the 80% interval; MAE load" in text
+    assert "weights: " in text
+    assert "MAE RMSE MASE WAPE sMAPE" in text
+    assert re.search("(beats|loses to) seasonal naive on", text)
 
 
-def test_rows_to_test_on_are_not_trained_on(table, tmp_path) -> None:
+def test_rows_to_test_on_are_not_trained_on_but_forecast_from(table, tmp_path) -> None:
     out = tmp_path / "next.csv"
-    _, text = call(table, "--horizon", 6, "--out", out, "--test", 0.2, *QUICK)
-    model = Forecaster(6, interval=0.8, backbone="dlinear", lookback=24, epochs=8, device="cpu").fit(wide()[:192])
-    assert f"MSE {model.backtest(wide(), test_size=0.2).metrics['mse']:.4f}" in text
-    np.testing.assert_allclose(pd.read_csv(out)["load"], model.predict(wide())["load"])
+    _, text = call(table, "--horizon", 6, "--out", out, "--test", 0.2, "--network-only", *QUICK)
+    model = Forecaster(6, model="toa", interval=0.8, backbone="dlinear", lookback=24, epochs=8, device="cpu")
+    assert f"MSE {model.fit(wide()[:192]).backtest(wide(), test_size=0.2).metrics['mse']:.4f}" in text
+    np.testing.assert_allclose(pd.read_csv(out)["load"], model.fit(wide()).predict()["load"])
 
 
 def test_a_saved_model_is_used_without_training(table, tmp_path) -> None:
@@ -95,8 +98,8 @@ def test_several_series_with_covariates(tmp_path) -> None:
 
 REFUSED = {
     "horizon": ((), "--horizon must be given to train"),
-    "too long": (("--horizon", 200), "error: DATA must have at least --lookback + --horizon"),
-    "remedy": (("--horizon", 200), "shorten --lookback or --horizon, or add rows"),
+    "too long": (("--horizon", 200, "--network-only"), "error: DATA must have at least --lookback + --horizon"),
+    "remedy": (("--horizon", 200, "--network-only"), "shorten --lookback or --horizon, or add rows"),
     "interval": (
         ("--horizon", 6, "--interval", 80),
         "--interval must lie in (0, 1), got 80; for 80 % give --interval 0.8",

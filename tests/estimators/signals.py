@@ -39,6 +39,13 @@ def long(**lengths: int) -> pd.DataFrame:
 
 
 def quick(horizon: int = 6, **options: Any) -> Forecaster:
-    """A linear model: enough for a wave, and fast to fit."""
-    chosen: dict[str, Any] = {"backbone": "dlinear", "lookback": 24, "epochs": 8, "learning_rate": 0.02}
+    """A linear network alone: enough for a wave, and fast to fit."""
+    chosen: dict[str, Any] = {
+        "model": "toa",
+        "loss": "mse",
+        "backbone": "dlinear",
+        "lookback": 24,
+        "epochs": 8,
+        "learning_rate": 0.02,
+    }
     return Forecaster(horizon, **chosen | options)

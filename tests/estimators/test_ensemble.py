@@ -8,18 +8,28 @@ from hypothesis import strategies as st
 from tests.estimators.test_baselines import seasonal_series
 from toa.data import DatasetNotFoundError, load_collection
 from toa.estimators.baselines import BASELINES
-from toa.estimators.ensemble import Ensemble, RollingOrigins, choose_weights, linear_lookbacks, series_scale
+from toa.estimators.ensemble import (
+    Ensemble,
+    RollingOrigins,
+    choose_weights,
+    linear_lookbacks,
+    series_scale,
+    validate_methods,
+)
 
 
-def test_origins_lie_one_horizon_apart_and_leave_a_history():
+def test_origins_lie_in_the_held_rows_and_leave_a_history():
     origins = RollingOrigins.choose([100, 12, 5, 4], horizon=5, share=0.2)
+    # a fifth of the first series, half of the second; the others are too short
+    assert origins.held.tolist() == [20, 6, 0, 0]
     pairs = sorted(zip(origins.series.tolist(), origins.back.tolist(), strict=True))
-    # 20 rows are a fifth of the first series; half of the second has room for one; the others are too short
-    assert pairs == [(0, 5), (0, 10), (0, 15), (0, 20), (1, 5)]
+    assert pairs == [(0, back) for back in range(5, 21)] + [(1, 5), (1, 6)]
     values = [np.arange(100.0), np.arange(12.0)]
-    actual = origins.actual(values)
-    assert actual[0].tolist() == [95, 96, 97, 98, 99]
+    assert origins.actual(values)[0].tolist() == [95, 96, 97, 98, 99]
+    assert len(origins.histories(values)[0]) == 95
     assert len(RollingOrigins.choose([5], horizon=5, share=0.5)) == 0
+    both = RollingOrigins.choose([8], horizon=4, share=0.2).per_column(2)
+    assert (both.series.tolist(), both.back.tolist(), both.held.tolist()) == ([0, 1], [4, 4], [4, 4])
 
 
 def test_many_series_are_validated_on_a_part_of_them():
@@ -51,9 +61,12 @@ def test_opposite_errors_are_averaged_and_windows_without_scale_left_out():
 def test_an_ensemble_takes_another_model_that_is_better_and_survives_saving():
     series = [seasonal_series(seed, 80 + seed) for seed in range(6)]
     origins = RollingOrigins.choose([len(one) for one in series], horizon=6, share=0.2)
-    alone = Ensemble.fit(series, origins, season=6)
+    forecasts = validate_methods(series, origins, 6, seed=0)
+    alone, mixed = Ensemble.fit(series, origins, forecasts, season=6)
+    assert mixed is not None
+    assert mixed.shape == (len(origins), 6)
     assert "toa" not in alone.weights
-    perfect = Ensemble.fit(series, origins, season=6, others={"toa": origins.actual(series)})
+    perfect, _ = Ensemble.fit(series, origins, forecasts | {"toa": origins.actual(series)}, season=6)
     assert perfect.weights == {"toa": 1.0}
     given_forecast = np.ones((6, 6))
     np.testing.assert_array_equal(perfect.predict(series, {"toa": given_forecast}), given_forecast)
@@ -68,7 +81,8 @@ def test_an_ensemble_takes_another_model_that_is_better_and_survives_saving():
 def test_series_of_any_length_have_a_forecast(lengths, season, horizon):
     series = [seasonal_series(index, rows) for index, rows in enumerate(lengths)]
     origins = RollingOrigins.choose(lengths, horizon=horizon, share=0.125)
-    found = Ensemble.fit(series, origins, season=season).predict(series)
+    forecasts = validate_methods(series, origins, season, seed=0)
+    found = Ensemble.fit(series, origins, forecasts, season=season)[0].predict(series)
     assert found.shape == (len(lengths), horizon)
     assert np.isfinite(found).all()
 
@@ -98,7 +112,8 @@ def test_an_ensemble_of_baselines_is_at_most_two_per_cent_worse_than_the_best(na
     actual = np.stack([values[:, 0] for values in found.test.values])
     season, horizon = found.spec.season, found.spec.horizon
     origins = RollingOrigins.choose(found.train.lengths, horizon=horizon, share=0.125)
-    ensemble = Ensemble.fit(series, origins, season=season)
+    forecasts = validate_methods(series, origins, season, seed=0)
+    ensemble, _ = Ensemble.fit(series, origins, forecasts, season=season)
     scale = series_scale(series, season)
     known = np.isfinite(scale) & (scale > 0)
 

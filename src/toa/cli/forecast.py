@@ -5,18 +5,21 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from toa._console import make_console
+from toa._console import make_console, make_table
 from toa.cli import terminal
 from toa.cli.terminal import DeviceOption, clear_errors
 
 if TYPE_CHECKING:
     import pandas as pd
+    from rich.console import Console
 
     from toa.estimators import Forecaster
+    from toa.estimators.backtest import Backtest
 
 _INTERVAL = 0.8
 # number of columns whose error is printed
 _LISTED = 12
+_TITLES = {"mae": "MAE", "rmse": "RMSE", "mase": "MASE", "wape": "WAPE", "smape": "sMAPE"}
 
 
 def forecast(
@@ -49,8 +52,14 @@ def forecast(
     freq: Annotated[str | None, typer.Option(help="Frequency: h, 15min, D, MS, …; default: inferred.")] = None,
     missing: terminal.MissingOption = None,
     test: Annotated[
-        float | None, typer.Option(help="Share of the rows, at the end, to keep from training and to evaluate on.")
+        float | None,
+        typer.Option(help="Share of the rows, at the end, to evaluate on first; the forecast then uses all rows."),
     ] = None,
+    season: Annotated[int | None, typer.Option(help="Steps per season, such as 24; default: by frequency.")] = None,
+    time_limit: Annotated[float | None, typer.Option(help="Seconds for one fit, approximately; default: 60.")] = None,
+    network_only: Annotated[
+        bool, typer.Option("--network-only", help="Use the network alone, not weighted with baselines.")
+    ] = False,
     lookback: Annotated[int | None, typer.Option(help="Number of past steps to use; default: by data size.")] = None,
     backbone: Annotated[str | None, typer.Option(help="{backbones}; default: patchtst.")] = None,
     attention: Annotated[str | None, typer.Option(help="{attentions}; default: toa-softmax.")] = None,
@@ -60,7 +69,8 @@ def forecast(
 ) -> None:
     """Forecast the next rows of a table, with intervals and a figure.
 
-    Trains a small model on the table, or loads one from a file. Unset options default by data size. Examples:
+    Weights a small network and baselines on the table, or loads a model from a file. Unset options default by data
+    size. Examples:
 
     toa forecast load.csv --horizon 96
 
@@ -93,8 +103,12 @@ def forecast(
         else:
             # it may also shorten the forecast of a trained model
             del options["horizon"]
-        training = frame if test is None or model is not None else without_last(frame, test, id)
-        forecaster = terminal.fitted(Forecaster, options, model=model, device=device, data=training)
+        evaluation = None
+        if test is not None and model is None:
+            seen = without_last(frame, test, id)
+            trial = terminal.fitted(Forecaster, options, model=None, device=device, data=seen)
+            evaluation = trial.backtest(frame, test_size=test)
+        forecaster = terminal.fitted(Forecaster, options, model=model, device=device, data=frame)
         if save is not None:
             # first, because later steps may fail
             forecaster.save(save)
@@ -102,16 +116,24 @@ def forecast(
             frame = terminal.without_extra_columns(frame, forecaster, *(forecaster.covariates or ()))
         covariate_table = None if future is None else terminal.read_frame(future)
         # fit has just read this frame and kept its end
-        again = None if model is None and training is frame else frame
+        again = None if model is None else frame
         found = forecaster.predict(again, future=covariate_table, horizon=horizon)
+        naive = forecaster.predict_baseline("seasonal naive", again, horizon=horizon)
         console = make_console()
         for line in _summary(forecaster, frame, found, trained=model is None):
             console.print(line, soft_wrap=True)
         if test is not None:
-            console.print(_evaluation(forecaster, frame, test), soft_wrap=True)
+            tested = evaluation or forecaster.backtest(frame, test_size=test)
+            _print_evaluation(console, forecaster, tested, test)
         console.print(f"table:   {terminal.write_table(found, out)}", soft_wrap=True)
         figure, panels = draw_forecast(
-            frame, found, forecaster.columns_, id=forecaster.id, time=forecaster.time_, title=f"{data.name}: forecast"
+            frame,
+            found,
+            forecaster.columns_,
+            id=forecaster.id,
+            time=forecaster.time_,
+            title=f"{data.name}: forecast",
+            baseline=naive,
         )
         drawn = save_figure(figure, picture)
         more = f" ({PANELS} of {panels} series and columns)" if panels > PANELS else ""
@@ -121,17 +143,26 @@ def forecast(
 
 
 def _summary(forecaster: "Forecaster", frame: "pd.DataFrame", found: "pd.DataFrame", *, trained: bool) -> list[str]:
-    """The data, the model and its validation error."""
+    """The data, the weights, the network and its validation error."""
+    series = "" if forecaster.id is None else f" of {found[forecaster.id].nunique()} series"
+    freq = "" if forecaster.freq_ is None else f", every {forecaster.freq_}"
+    lines = [f"{len(frame)} rows{series}{freq}; forecast: {', '.join(forecaster.columns_)}."]
+    if forecaster.choice_ is not None:
+        mixed = ", ".join(f"{weight:.2f} {name}" for name, weight in forecaster.weights_.items())
+        errors = forecaster.choice_.ensemble.errors
+        shown = ", ".join(
+            f"{name} {errors[name]:.3f}" for name in ("ensemble", "toa", "seasonal naive") if name in errors
+        )
+        lines.append(f"season {forecaster.season_}; weights: {mixed}; MASE at rolling origins: {shown or 'none'}.")
     parts = forecaster.architecture_
+    if parts["backbone"] is None:
+        return [*lines, "no network: too little time or too few rows; raise --time-limit to train one."]
     name = parts["backbone"] + (f"/{parts['attention']['name']}" if parts["attention"] else "")
     weights = sum(weight.numel() for weight in forecaster.model_.parameters())
     sizes = ", ".join(f"{key} {value}" for key, value in parts["settings"].items())
-    series = "" if forecaster.id is None else f" of {found[forecaster.id].nunique()} series"
-    freq = "" if forecaster.freq_ is None else f", every {forecaster.freq_}"
-    lines = [
-        f"{len(frame)} rows{series}{freq}; forecast: {', '.join(forecaster.columns_)}.",
-        f"{name}, {weights} weights ({sizes}); {forecaster.horizon} steps from the last {forecaster.lookback_}.",
-    ]
+    lines.append(
+        f"{name}, {weights} weights ({sizes}); {forecaster.horizon} steps from the last {forecaster.lookback_}."
+    )
     if trained:
         schedule = forecaster.schedule_
         loss = "pinball loss" if forecaster.quantiles else forecaster.loss.upper()
@@ -142,10 +173,27 @@ def _summary(forecaster: "Forecaster", frame: "pd.DataFrame", found: "pd.DataFra
     return lines
 
 
-def _evaluation(forecaster: "Forecaster", frame: "pd.DataFrame", test: float) -> str:
-    found = forecaster.backtest(frame, test_size=test)
+def _print_evaluation(console: "Console", forecaster: "Forecaster", found: "Backtest", test: float) -> None:
+    """The errors, the model beside the baselines, and where it loses to one."""
+    console.print(_evaluation(forecaster, found, test), soft_wrap=True)
+    console.print(make_table(_compared(found)))
+    for line in found.verdicts():
+        console.print(line, soft_wrap=True)
+
+
+def _evaluation(forecaster: "Forecaster", found: "Backtest", test: float) -> str:
     shown = f"MSE {found.metrics['mse']:.4f}, MAE {found.metrics['mae']:.4f}, standardised"
-    if forecaster.interval is not None:
+    if "coverage" in found.metrics:
         shown += f"; {found.metrics['coverage']:.1%} of values within the {forecaster.interval:.0%} interval"
     errors = ", ".join(f"{name} {column['mae']:.4g}" for name, column in list(found.by_column.items())[:_LISTED])
-    return f"last {test:.0%} of the rows, {len(found.forecast)} forecasts: {shown}; mean error {errors}."
+    return f"last {test:.0%} of the rows, {len(found.forecast)} forecasts: {shown}; MAE {errors}."
+
+
+def _compared(found: "Backtest") -> list[tuple[str, ...]]:
+    """The model and the baselines with their scores, in the units of the data."""
+    table = found.table()
+    names = [name for name in ("mae", "rmse", "mase", "wape", "smape") if name in table]
+    rows: list[tuple[str, ...]] = [(f"at {found.compared} origins", *(_TITLES[name] for name in names))]
+    for method, scores in table.iterrows():
+        rows.append((str(method), *(f"{scores[name]:.4g}" for name in names)))
+    return rows

@@ -186,12 +186,15 @@ def fitted(
         ValueError: If an option is given together with `model`.
         KeyboardInterrupt: After Ctrl-C. A classifier has saved its best model so far, if there is a file for it.
     """
-    chosen = {name: options[name] for name in signature(kind).parameters if name in options and name != "device"}
+    own = [name for name in signature(kind).parameters if name in options and name not in ("device", "model")]
+    chosen = {name: options[name] for name in own}
     given = {name: value for name, value in chosen.items() if value is not None and value is not False and value != []}
     if model is not None:
-        for name in given:
+        for name in (*given, *(["network_only"] if options.get("network_only") else [])):
             raise ValueError(f"--{name.replace('_', '-')} goes with training, got it beside --model; leave it out.")
         return kind.load(model, device=None if device == "auto" else device)
+    if options.get("network_only"):
+        given["model"] = "toa"
     made = kind(**given, device=device, progress=True)
     try:
         return made.fit(data, labels)

@@ -122,7 +122,7 @@ def load_collection(name: str, data_dir: str | Path | None = None) -> Collection
     if last:
         train, test = whole, last[0]
     else:
-        train, test = _without_last(whole, spec.horizon), whole.tail(spec.horizon)
+        train, test = whole.before([spec.horizon] * len(whole)), whole.tail(spec.horizon)
     for index, rows in enumerate(test.lengths):
         if rows != spec.horizon:
             raise ValueError(f"{test.label(index, name)} must have {spec.horizon} last values, got {rows}.")
@@ -208,11 +208,6 @@ def _read_m3(spec: CollectionSpec, path: Path) -> Panel:
             ids.append(name)
             values.append(_numbers(series.split(), path, number))
     return _panel(ids, values, spec.freq)
-
-
-def _without_last(panel: Panel, rows: int) -> Panel:
-    times = None if panel.times is None else tuple(own[:-rows] for own in panel.times)
-    return replace(panel, values=tuple(own[:-rows] for own in panel.values), times=times)
 
 
 def _panel(ids: Sequence[Id], values: Sequence[Values], freq: str | None, times: Any = None) -> Panel:

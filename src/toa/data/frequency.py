@@ -128,6 +128,28 @@ def time_marks(dates: pd.DatetimeIndex, freq: str = "h") -> Float64[np.ndarray, 
     return np.stack(columns, axis=1)  # (T, F)
 
 
+def season_of(freq: Frequency | None) -> int | None:
+    """Steps of the usual season: a day of hours or minutes, a week of days, a year of months or quarters; 1 for none.
+
+    None if the stamps are not dates.
+    """
+    if freq is None or isinstance(freq, int):
+        return None
+    step = _fixed_step(freq)
+    if step is None:
+        offset = to_offset(freq)
+        if isinstance(offset, pd.offsets.BusinessDay):
+            return _WEEKDAYS
+        months = {"M": 12, "Q": 4}.get(freq.lstrip("0123456789B")[:1], 1)
+        return months // offset.n if months % offset.n == 0 else 1
+    # a day, an hour or a minute, of at most as many steps as a day has minutes; a week of days
+    units = (_DAY, _DAY // 24, _DAY // 1440) if step < _DAY else (7 * _DAY,)
+    for unit in units:
+        if unit // step <= 1440:
+            return unit // step if unit % step == 0 else 1
+    return 1
+
+
 def _check_frequency(freq: object) -> Frequency:
     """The frequency in the spelling of pandas."""
     if isinstance(freq, int) and not isinstance(freq, bool) and freq >= 1:

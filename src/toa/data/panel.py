@@ -107,6 +107,16 @@ class Panel:
             rows=tuple(own[-rows:] for own in self.rows),
         )
 
+    def before(self, last: Sequence[int]) -> "Panel":
+        """Each series without its last rows, as many as `last` has for it."""
+        ends = [rows - cut for rows, cut in zip(self.lengths, last, strict=True)]
+        return replace(
+            self,
+            values=tuple(values[:end] for values, end in zip(self.values, ends, strict=True)),
+            times=None if self.times is None else tuple(t[:end] for t, end in zip(self.times, ends, strict=True)),
+            rows=tuple(own[:end] for own, end in zip(self.rows, ends, strict=True)) if self.rows else (),
+        )
+
     def next_times(self, steps: int) -> list[pd.Index | None]:
         """The stamps that follow each series; None without times."""
         if self.times is None or self.freq is None:

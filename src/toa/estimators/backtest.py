@@ -15,8 +15,14 @@ from torch import Tensor
 
 from toa.data.frames import id_column, to_native
 from toa.data.panel import Panel
+from toa.estimators.baselines import BASELINES, LinearModel
+from toa.estimators.ensemble import Ensemble, history_rows, series_scale
 from toa.estimators.intervals import Prediction
+from toa.tasks.forecast_scores import Scores, score_forecasts
 from toa.tasks.metrics import pinball_error
+
+# windows times columns on which the baselines are compared with the model
+_COMPARED = 2_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -36,6 +42,9 @@ class Backtest:
         quantiles: (N, P, Q, C), or None.
         levels: Q quantile levels.
         panel: The data.
+        comparison: Scores in the units of the data of the "model" and of the baselines, at the same origins; of many
+            origins a part.
+        compared: Number of these origins.
     """
 
     metrics: dict[str, float]
@@ -49,6 +58,27 @@ class Backtest:
     quantiles: Float64[np.ndarray, "n p q c"] | None
     levels: tuple[float, ...]
     panel: Panel
+    comparison: dict[str, Scores]
+    compared: int
+
+    def table(self) -> pd.DataFrame:
+        """A row per method, the model first, and a column per score."""
+        return pd.DataFrame({name: found.overall for name, found in self.comparison.items()}).T
+
+    def verdicts(self) -> list[str]:
+        """In words, per baseline: where the model has the larger MAE."""
+        own, lines = self.comparison["model"], []
+        for name, other in self.comparison.items():
+            if name == "model":
+                continue
+            lost = [column for column in own.by_column if own.by_column[column]["mae"] > other.by_column[column]["mae"]]
+            if not lost:
+                lines.append(f"beats {name} on every column")
+            elif len(lost) == len(own.by_column):
+                lines.append(f"loses to {name} on every column" if len(lost) > 1 else f"loses to {name} on {lost[0]}")
+            else:
+                lines.append(f"loses to {name} on {', '.join(lost)}")
+        return lines
 
     def frame(self) -> Any:
         """All forecasts, one row per origin and step: a frame like the data; a pandas frame if the data were arrays."""
@@ -83,6 +113,7 @@ def measure(
     origins: Tensor,
     panel: Panel,
     columns: tuple[str, ...],
+    beside: tuple[dict[str, Scores], int],
 ) -> Backtest:
     """Compare forecasts with actual values; dividing by `std` (N or 1, 1, C) standardises errors."""
     error = (found.forecast - actual) / std  # (N, P, C)
@@ -107,8 +138,37 @@ def measure(
         actual=actual.numpy(),
         levels=levels,
         panel=panel,
+        comparison=beside[0],
+        compared=beside[1],
         **arrays,
     )
+
+
+def compare(
+    found: Prediction,
+    actual: Tensor,
+    levels: tuple[float, ...],
+    owners: Tensor,
+    origins: Tensor,
+    panel: Panel,
+    columns: tuple[str, ...],
+    season: int,
+    linear: Mapping[str, LinearModel],
+) -> tuple[dict[str, Scores], int]:
+    """Scores of the model and of the baselines at the same origins, and their number; see `Backtest.comparison`."""
+    chosen = torch.arange(0, len(owners), -(-len(owners) * len(columns) // _COMPARED))
+    values, most = panel.take(columns), history_rows(season, actual.shape[1])
+    places = list(zip(owners[chosen].tolist(), origins[chosen].tolist(), strict=True))
+    histories = [column for one, at in places for column in values[one][max(0, at - most) : at].T]
+    truth, shape = actual[chosen].numpy(), (len(chosen), len(columns))
+    scale = series_scale(histories, season).reshape(shape)
+    parts = {name: part[chosen].numpy() for name, part in found._asdict().items() if part is not None}
+    scores = {"model": score_forecasts(actual=truth, columns=columns, scale=scale, levels=levels, **parts)}
+    ensemble = Ensemble(season=season, horizon=actual.shape[1], weights={}, errors={}, linear=linear)
+    for name, rows in ensemble.members(histories, [*BASELINES, *linear]).items():
+        forecast = rows.reshape(*shape, -1).transpose(0, 2, 1)
+        scores[name] = score_forecasts(forecast, truth, columns=columns, scale=scale)
+    return scores, len(chosen)
 
 
 def forecast_names(name: str, levels: Sequence[float], interval: bool) -> list[str]:

@@ -210,6 +210,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         with show_epochs(title) if self.progress else nullcontext() as observe:
             model, state, _ = self._task.fit(config, data, fabric, key=title, observe=observe)
         self.model_: nn.Module = model.eval()
+        self._best_epoch = state.best_epoch
         return state.best
 
     def _check_fitted(self, done: str) -> None:

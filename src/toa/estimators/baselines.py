@@ -202,6 +202,18 @@ class LinearModel:
         return last[:, np.arange(self.weights.shape[1]) % self.season]
 
 
+def seasonal_acf(series: Sequence[Float64[np.ndarray, " _"]], season: int) -> float:
+    """Mean autocorrelation of the changes at a lag, of series with at least three seasons; 0 if there is none."""
+    found = []
+    for values in series[:200]:
+        changes = np.diff(values[-20 * season - 1 :])
+        if len(changes) >= _SEASONS * season:
+            centred = changes - changes.mean()
+            power = float(centred @ centred)
+            found.append(float(centred[season:] @ centred[:-season]) / power if power > 0 else 0.0)
+    return float(np.mean(found)) if found else 0.0
+
+
 def _sample_windows(
     history: History, lookback: int, horizon: int, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray] | None:

@@ -1,14 +1,15 @@
 """Ensemble: baselines and given forecasts, weighted by their errors at rolling origins.
 
-    plan = RollingOrigins.choose(lengths, horizon=24, share=0.125)
-    chosen = Ensemble.fit(series, plan, season=24, others={"toa": forecasts_at_the_origins})
+    origins = RollingOrigins.choose(lengths, horizon=24, share=0.125)
+    forecasts = validate_methods(series, origins, season=24, seed=0) | {"toa": forecasts_at_the_origins}
+    chosen, _ = Ensemble.fit(series, origins, forecasts, season=24)
     chosen.weights                                       # {"linear 336": 0.6, "toa": 0.4}
     chosen.predict(series, others={"toa": forecasts})    # (N, P)
 
 The weights are chosen for all series together: forecasts are added one by one, each time the one that lowers the mean
 error most. Errors are divided by the seasonal error of their series, as MASE does.
 
-Alphabet: N series, P horizon, K origins, W windows, one per origin and series that is long enough.
+Alphabet: N series, P horizon, W windows, one per series and origin.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,19 +22,17 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
-from toa.estimators.baselines import BASELINES, Baseline, LinearModel, align_histories
+from toa.estimators.baselines import BASELINES, LinearModel, align_histories
 from toa.tasks.forecast_scores import seasonal_error
 
 Series = Sequence[Float64[np.ndarray, " _"]]
 
-# windows to validate on: about this many are enough to choose weights, and fewer origins than this with many series
+# windows to validate on that are enough to choose weights, and origins per series if there are many series
 _ENOUGH_WINDOWS, _FEWEST_ORIGINS = 400, 2
 # series to validate on, drawn at random from more
 _MOST_SERIES = 4_000
 # rows that methods of a single series read, and values that the linear models read in all
-_LOCAL_ROWS, _LINEAR_VALUES = 1_000, 30_000_000
-# linear models are fitted once if there are more origins
-_MOST_FITS = 3
+_LOCAL_ROWS, _LINEAR_VALUES = 512, 30_000_000
 # forecasts that are averaged
 _MEMBERS = 20
 
@@ -44,46 +43,51 @@ class RollingOrigins:
 
     Attributes:
         series: Index of the series of each window (W,).
-        back: Rows from the origin to the end of the series (W,), a multiple of the horizon.
+        back: Rows from the origin to the end of the series (W,).
+        held: Rows at the end of each series that lie after its first origin (N,); 0 if it is too short.
         horizon: Steps P.
     """
 
     series: Int64[np.ndarray, " w"]
     back: Int64[np.ndarray, " w"]
+    held: Int64[np.ndarray, " n"]
     horizon: int
 
     @classmethod
     def choose(cls, lengths: Sequence[int], *, horizon: int, share: float, seed: int = 2024) -> "RollingOrigins":
-        """Origins one horizon apart in the last `share` of each series, at least one with a value before it.
+        """Origins in the last `share` of each series, at least two horizons but at most half of its rows.
 
-        There are at least two origins per series, if it is long enough, and more for few series.
+        A series that has more rows than the horizon has at least one origin; few series have many.
         """
-        rows = np.asarray(lengths)
-        chosen = np.flatnonzero(rows > horizon)
+        rows = np.asarray(lengths, dtype=np.int64)
+        wanted = np.maximum(_FEWEST_ORIGINS * horizon, (rows * share).astype(np.int64))
+        held = np.where(rows > horizon, np.maximum(horizon, np.minimum(rows // 2, wanted)), 0)
+        chosen = np.flatnonzero(held)
         if len(chosen) > _MOST_SERIES:
             chosen = np.sort(np.random.default_rng(seed).choice(chosen, _MOST_SERIES, replace=False))
-        if not len(chosen):
-            return cls(series=np.array([], dtype=np.int64), back=np.array([], dtype=np.int64), horizon=horizon)
-        wanted = max(_FEWEST_ORIGINS, -(-_ENOUGH_WINDOWS // len(chosen)))
-        # half of a series is the least history of an origin beyond the first
-        most = np.maximum(1, np.minimum(rows // 2, np.maximum(_FEWEST_ORIGINS * horizon, rows * share)) // horizon)
-        pairs = [
-            (one, origin * horizon)
-            for origin in range(1, wanted + 1)
-            for one in chosen[origin <= most[chosen]]  # one origin after the other
-        ]
-        series, back = np.array(pairs, dtype=np.int64).T
-        return cls(series=series, back=back, horizon=horizon)
+        count = max(_FEWEST_ORIGINS, -(-_ENOUGH_WINDOWS // max(1, len(chosen))))
+        backs = [np.unique(np.linspace(horizon, held[one], count).astype(np.int64)) for one in chosen]
+        series = np.repeat(chosen, [len(own) for own in backs])
+        return cls(series=series, back=np.concatenate([series[:0], *backs]), held=held, horizon=horizon)
 
     def __len__(self) -> int:
         return len(self.series)
 
+    def per_column(self, columns: int) -> "RollingOrigins":
+        """The same windows of each of C columns; column c of series s is the series s * C + c."""
+        series = (self.series[:, None] * columns + np.arange(columns)).ravel()
+        back, held = np.repeat(self.back, columns), np.repeat(self.held, columns)
+        return RollingOrigins(series=series, back=back, held=held, horizon=self.horizon)
+
+    def histories(self, series: Series) -> list[np.ndarray]:
+        """Values before the origin of each window."""
+        return [series[one][: len(series[one]) - back] for one, back in zip(self.series, self.back, strict=True)]
+
     def actual(self, series: Series) -> Float64[np.ndarray, "w p"]:
         """Values (W, P) after the origins."""
         ends = [len(series[one]) - back for one, back in zip(self.series, self.back, strict=True)]
-        return np.stack(
-            [series[one][end : end + self.horizon] for one, end in zip(self.series, ends, strict=True)]
-        ).astype(np.float64)
+        found = [series[one][end : end + self.horizon] for one, end in zip(self.series, ends, strict=True)]
+        return np.stack(found).astype(np.float64)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -109,29 +113,32 @@ class Ensemble:
         cls,
         series: Series,
         origins: RollingOrigins,
+        forecasts: Mapping[str, Float64[np.ndarray, "w p"]],
         *,
         season: int,
-        others: Mapping[str, Float64[np.ndarray, "w p"]] | None = None,
         seed: int = 2024,
-    ) -> "Ensemble":
+    ) -> tuple["Ensemble", Float64[np.ndarray, "w p"] | None]:
         """Choose weights at the origins, then fit the linear models with a weight to all rows.
+
+        Returns:
+            The ensemble, and its forecasts at the origins, from rows before them; None without origins.
 
         Args:
             series: Values of each series.
             origins: Windows to validate on; without any, the ensemble is the seasonal naive forecast.
+            forecasts: Forecasts at the origins by methods that have not seen the rows after them.
             season: Steps of a season; 1 for none.
-            others: Forecasts at the origins by other models, which have not seen the rows after them.
             seed: Seed of the windows that linear models are fitted to.
         """
         horizon = origins.horizon
         if not len(origins):
-            return cls(season=season, horizon=horizon, weights={"seasonal naive": 1.0}, errors={})
-        found = _validate(series, origins, season, seed) | dict(others or {})
+            return cls(season=season, horizon=horizon, weights={"seasonal naive": 1.0}, errors={}), None
         scale = series_scale(series, season)[origins.series]
-        weights, errors = choose_weights(found, origins.actual(series), scale)
+        weights, errors = choose_weights(forecasts, origins.actual(series), scale)
         fit = partial(_fit_linear, _aligned(series, None), season, horizon, seed=seed)
         linear = {name: model for name in weights if name.startswith("linear") and (model := fit(name))}
-        return cls(season=season, horizon=horizon, weights=weights, errors=errors, linear=linear)
+        mixed = np.sum([weight * forecasts[name] for name, weight in weights.items()], axis=0)
+        return cls(season=season, horizon=horizon, weights=weights, errors=errors, linear=linear), mixed
 
     def predict(
         self, series: Series, others: Mapping[str, Float64[np.ndarray, "n p"]] | None = None
@@ -211,31 +218,26 @@ def linear_lookbacks(season: int, horizon: int) -> tuple[int, ...]:
     return tuple(sorted({max(2 * season, horizon, 4), max(3 * season, 2 * horizon), max(many, horizon)}))
 
 
-def _validate(series: Series, origins: RollingOrigins, season: int, seed: int) -> dict[str, np.ndarray]:
-    """Forecasts (W, P) of all methods at the origins."""
-    horizon = origins.horizon
-    backs = np.unique(origins.back)
-    methods: dict[str, Baseline] = {name: BASELINES[name] for name in BASELINES}
-    found = {name: np.full((len(origins), horizon), np.nan) for name in methods}
-    linear: dict[str, LinearModel | None] = {}
-    for back in backs[::-1]:
-        windows = np.flatnonzero(origins.back == back)
-        chosen = [series[one][: len(series[one]) - back] for one in origins.series[windows]]
-        local = _aligned(chosen, max(_LOCAL_ROWS, 8 * season))
-        for name, method in methods.items():
-            found[name][windows] = method(local, season, horizon)
-        if back == backs[-1] or len(backs) <= _MOST_FITS:
-            earlier = [values[: len(values) - back] for values in series if len(values) > back]
-            history = _aligned(earlier, None)
-            for lookback in linear_lookbacks(season, horizon):
-                for kind in ("", " by level"):
-                    name = f"linear {lookback}{kind}"
-                    linear[name] = _fit_linear(history, season, horizon, name, seed=seed)
-        for name, model in linear.items():
+def history_rows(season: int, horizon: int) -> int:
+    """Rows that the methods read at most."""
+    return max(_LOCAL_ROWS, 8 * season, *linear_lookbacks(season, horizon))
+
+
+def validate_methods(series: Series, origins: RollingOrigins, season: int, seed: int) -> dict[str, np.ndarray]:
+    """Forecasts (W, P) of all methods at the origins; linear models are fitted to the rows before all origins."""
+    if not len(origins):
+        return {}
+    histories = origins.histories(series)
+    local = _aligned(histories, max(_LOCAL_ROWS, 8 * season))
+    found = {name: BASELINES[name](local, season, origins.horizon) for name in BASELINES}
+    earlier = [values[: len(values) - held] for values, held in zip(series, origins.held, strict=True) if held]
+    past = _aligned(earlier, None)
+    for lookback in linear_lookbacks(season, origins.horizon):
+        for name in (f"linear {lookback}", f"linear {lookback} by level"):
+            model = _fit_linear(past, season, origins.horizon, name, seed=seed)
             if model is not None:
-                at = found.setdefault(name, np.full((len(origins), horizon), np.nan))
-                at[windows] = model.predict(_aligned(chosen, len(model.weights) - 1))
-    return {name: forecast for name, forecast in found.items() if np.isfinite(forecast).all()}
+                found[name] = model.predict(_aligned(histories, lookback))
+    return found
 
 
 def _fit_linear(history: np.ndarray, season: int, horizon: int, name: str, *, seed: int) -> LinearModel | None:

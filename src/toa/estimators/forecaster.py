@@ -4,40 +4,41 @@ Alphabet: B batch, L look-back, P horizon, C columns, Q levels, S series, T rows
 """
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
-from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 import toa
-from toa._checks import check_at_least, check_choice, check_shape
+from toa._checks import check_at_least, check_choice, check_seed, check_shape
 from toa.data.frames import check_results, match_panel, read_panel
+from toa.data.frequency import season_of
 from toa.data.panel import Panel
-from toa.data.splits import StandardScaler, check_standardised
-from toa.data.windows import Windows, place_series, window_starts
-from toa.estimators.backtest import Backtest, first_tested, forecast_names, measure, write_forecast
-from toa.estimators.base import Estimator, attention_spec, sample_rows
+from toa.data.splits import check_standardised
+from toa.data.windows import window_starts
+from toa.estimators.backtest import Backtest, compare, first_tested, forecast_names, measure, write_forecast
+from toa.estimators.base import sample_rows
+from toa.estimators.baselines import BASELINES, align_histories
+from toa.estimators.choice import NETWORK, Choice, find_season, items
 from toa.estimators.covariates import Covariates
-from toa.estimators.intervals import Prediction, UnitsModel, conformal_width, spread
-from toa.estimators.sizes import DEFAULT_ATTENTION, choose_lookback, choose_recipe, choose_schedule, choose_settings
-from toa.models import BACKBONES, backbone_names
-from toa.tasks.distributed import resolve_device
-from toa.tasks.forecast import HorizonForecasting, HorizonModel, evaluation_batches
-from toa.tasks.metrics import FORECAST_METRICS
+from toa.estimators.ensemble import RollingOrigins, history_rows, validate_methods
+from toa.estimators.intervals import Prediction
+from toa.estimators.network import ForecastNetwork
 
-# largest number of held-out windows times columns; if there are more, every second, third, … window is used
-_HELD = 60_000
-# windows per batch without gradients
-_BATCH = 512
+MODELS = ("auto", NETWORK)
+# windows that are combined together: bounds the memory of their histories
+_WINDOWS = 2_000
+# share of the time for the network that its validation may take; the rest is for training it again on all rows
+_VALIDATION_TIME = 0.5
 
 
 @dataclass(eq=False, repr=False)
-class Forecaster(Estimator):
+class Forecaster(ForecastNetwork):
     """Forecast time series.
 
         model = toa.Forecaster(horizon=24, interval=0.8).fit(frame)  # pandas, polars or arrow; or an array (T, C)
@@ -46,23 +47,30 @@ class Forecaster(Estimator):
         model.backtest(frame, test_size=0.2)  # errors and coverage over rolling origins
         model.save("model.toa"); toa.Forecaster.load("model.toa")
 
-    A wide frame is one series with several columns. With `id`, the rows of each id are a series of any length. One
-    model is trained for all series, with a mean and a scale per id and column. The last part of each series is held out
-    to stop training and to calibrate intervals.
+    A wide frame is one series with several columns. With `id`, the rows of each id are a series of any length. The
+    forecast is a weighted mean of the network and of baselines: seasonal naive, drift, Theta, damped trend and linear
+    models on lags. The weights, the same for all series, are chosen by the errors from rolling origins at the end of
+    each series, in rows that the methods have not seen. Then all methods with a weight are fitted again to all rows.
+    Intervals and quantiles come from the errors at these origins.
 
     Args:
         horizon: Steps P to forecast.
-        lookback: Input steps L; None chooses by data size.
+        model: "auto" weights the network and the baselines; "toa" is the network alone, without its last held-out rows.
+        season: Steps of a season, such as 24 for hours; None takes it from the frequency, or finds it.
+        time_limit: Seconds that "auto" may take, approximately. The network gets what the baselines leave, and is left
+            out if that is too little.
+        lookback: Input steps L of the network; None chooses by season and data size, and pads shorter series with their
+            first value.
         backbone: A name of `toa.models.BACKBONES`.
         attention: A name of `toa.nn.ATTENTIONS`, or the fields of `toa.nn.AttentionSpec`; None is "toa-softmax" for
             models that take an attention.
         settings: Settings of the backbone; unset ones are chosen for a small model.
-        quantiles: Levels in (0, 1) to forecast too, trained with the pinball loss; the forecast is then the median.
+        quantiles: Levels in (0, 1) to forecast too; the network is trained with the pinball loss.
         interval: Probability, such as 0.8, of a split-conformal interval around each forecast, calibrated per step and
-            column; None for no interval.
+            column; None for no interval. Too few windows raise ValueError for "toa" and warn for "auto".
         calendar: Whether to use calendar features such as the hour and the day.
         covariates: Columns that are known in advance: not forecast, but passed to `predict` as `future`.
-        loss: "mse" or "mae", without quantiles.
+        loss: Loss of the network, "mae" or "mse", without quantiles.
         epochs: Maximum number of epochs; None chooses by data size.
         batch_size: Windows per batch; None chooses by data size.
         learning_rate: Peak learning rate of the schedule.
@@ -90,30 +98,16 @@ class Forecaster(Estimator):
         schedule_: Batch size, steps per epoch, maximum number of epochs and the factor of the operators' rate.
         validation_: Loss on the held-out rows, standardised.
         known_: Computes the features of the calendar and the covariates.
+        season_: Steps of the season.
+        choice_: The chosen weights and what intervals need; None for "toa".
     """
 
     _kind = "forecaster"
-    _task = HorizonForecasting()
-    _training: ClassVar[Mapping[str, Any]] = {"schedule": "onecycle", "weight_decay": 0.01, "clip_norm": 4.0}
-    _facts = ("lookback_", "freq_", "time_", "validation_", "architecture_", "schedule_")
 
-    horizon: int
     _: KW_ONLY
-    lookback: int | None = None
-    backbone: str = "patchtst"
-    attention: str | Mapping[str, Any] | None = None
-    quantiles: Sequence[float] = ()
-    interval: float | None = None
-    calendar: bool = False
-    covariates: Sequence[str] = ()
-    loss: str = "mse"
-    epochs: int | None = None
-    batch_size: int | None = None
-    learning_rate: float = 2e-3
-    operator_rate: float | None = None
-    patience: int = 3
-    validation_share: float = 0.125
-    freq: str | int | None = None
+    model: str = "auto"
+    season: int | None = None
+    time_limit: float = 60.0
 
     def fit(self, data: Any, y: Any = None) -> "Forecaster":
         """Train on data.
@@ -126,7 +120,6 @@ class Forecaster(Estimator):
             ValueError: If the data cannot be read, or a series is too short.
         """
         self._check_parameters()
-        self.__dict__.pop("_units", None)
         panel = self._read(data, self.freq)
         self.columns_ = tuple(column for column in panel.columns if column not in self.covariates)
         if not self.columns_:
@@ -134,35 +127,28 @@ class Forecaster(Estimator):
         names = [name for column in self.columns_ for name in self._result_names(column)]
         check_results(panel, names if panel.time_column else ["step", *names])
         self.ids_, self.freq_, self.time_ = panel.ids, panel.freq, panel.time_column
-        borders = [rows - max(self.horizon, int(rows * self.validation_share)) for rows in panel.lengths]
-        self.lookback_ = choose_lookback(min(borders), self.horizon) if self.lookback is None else int(self.lookback)
-        need = self.lookback_ + self.horizon
-        for index, (rows, border) in enumerate(zip(panel.lengths, borders, strict=True)):
-            if border < need:
-                raise ValueError(
-                    f"{panel.label(index)} must have at least lookback + horizon = {need} rows to train on besides the "
-                    f"{rows - border} held out, got {rows} rows in all; shorten lookback or horizon, or add rows."
-                )
-        self.known_ = Covariates.fit(panel, calendar=self.calendar, covariates=self.covariates, borders=borders)
-        train, held = self._scale_and_split(panel, borders)
-        rate = self._choose_architecture(len(train))
-        self.schedule_ = choose_schedule(len(train), len(self.columns_), batch_size=self.batch_size, epochs=self.epochs)
-        self.schedule_["operator_rate"] = rate if self.operator_rate is None else self.operator_rate
-        self.validation_ = self._fit_model(
-            self._data(train, held),
-            epochs=self.schedule_["epochs"],
-            batch_size=self.schedule_["batch_size"],
-            title=f"forecaster, horizon {self.horizon}",
-        )
-        self.width_ = None if self.interval is None else self._calibrate(held, self.interval)
-        self._tail = panel.tail(self.lookback_)
+        self.season_ = self.season or season_of(panel.freq) or find_season(items(panel, self.columns_))
+        if self.model == "auto":
+            self._fit_choice(panel)
+        else:
+            self.choice_: Choice | None = None
+            held = self._fit_network(panel, self._borders(panel))
+            assert held is not None
+            self.width_ = None if self.interval is None else self._calibrate(held, self.interval)
+        self._tail = panel.tail(max(self.lookback_, history_rows(self.season_, self.horizon)))
         return self
+
+    @property
+    def weights_(self) -> dict[str, float]:
+        """Weight of each method in the forecast; the name of the network is "toa"."""
+        self._check_fitted("asked for its weights")
+        return {NETWORK: 1.0} if self.choice_ is None else dict(self.choice_.ensemble.weights)
 
     def predict(self, data: Any = None, *, future: Any = None, horizon: int | None = None) -> Any:
         """Forecast the steps after the end of each series.
 
         Args:
-            data: At least the last `lookback_` rows of each series; None forecasts after the rows of `fit`.
+            data: The last rows of each series, at least `lookback_` for "toa"; None forecasts after the rows of `fit`.
             future: Covariates of the forecast steps, a table like data.
             horizon: Number of steps, at most the horizon of `fit`; None for all.
 
@@ -187,22 +173,33 @@ class Forecaster(Estimator):
                 f"last {self.lookback_} rows of each series."
             )
         panel = self._tail if data is None else self._read_fitted(data)
-        remedy = "pass more rows, or fit with a shorter lookback"
-        panel.check_rows(self.lookback_, f"lookback={self.lookback_} rows", remedy)
-        panel = panel.tail(self.lookback_)
-        options = {"id": self.id, "time": self.time, "missing": self.missing}
-        features = self.known_.past(panel), self.known_.future(panel, future, self.horizon, options)
-        inputs = (
-            torch.from_numpy(np.stack(panel.take(self.columns_))),  # (S, L, C)
-            self._series_indices(panel),
-            *(None if part is None else torch.from_numpy(np.stack(part)).float() for part in features),  # (S, ·, F)
-        )
-        pieces = (slice(start, start + _BATCH) for start in range(0, len(panel), _BATCH))
+        if self.choice_ is None and self.lookback is not None:
+            remedy = "pass more rows, or fit with a shorter lookback"
+            panel.check_rows(self.lookback_, f"lookback={self.lookback_} rows", remedy)
         self._check_range(panel)
-        found = self._units.predict(tuple(None if x is None else x[piece] for x in inputs) for piece in pieces)
+        # covariates are checked even if the network has no weight
+        ahead = self._network_ahead(panel, future) if NETWORK in self.weights_ or self.covariates else None
+        found = ahead
+        if self.choice_ is not None:
+            if future is not None and not self.covariates:
+                self.known_.future(panel, future, self.horizon, {})
+            owners = self._owners(panel)
+            network = None if ahead is None else ahead.forecast.numpy()
+            found = self.choice_.combine(items(panel, self.columns_), network, owners)
+        assert found is not None
         _check_answer(found, self.columns_)
         parts = {name: part[:, :steps].numpy() for name, part in found._asdict().items() if part is not None}
         return write_forecast(panel, parts, steps, self.columns_, self.quantiles)
+
+    def predict_baseline(self, name: str, data: Any = None, *, horizon: int | None = None) -> Any:
+        """Forecast by a baseline of `toa.estimators.baselines.BASELINES` alone; see `predict`."""
+        self._check_fitted("asked for a forecast")
+        panel = self._tail if data is None else self._read_fitted(data)
+        steps = self.horizon if horizon is None else horizon
+        history = align_histories(items(panel, self.columns_), history_rows(self.season_, self.horizon))
+        rows = BASELINES[name](history, self.season_, steps)
+        forecast = rows.reshape(len(panel), -1, steps).transpose(0, 2, 1)
+        return write_forecast(panel, {"forecast": forecast}, steps, self.columns_, ())
 
     def score(self, data: Any, y: Any = None) -> float:
         """Minus the mean squared error of standardised values over all windows of data: higher is better."""
@@ -222,32 +219,25 @@ class Forecaster(Estimator):
         panel = self._read_fitted(data)
         names = [name for column in self.columns_ for name in (f"{column}_actual", *self._result_names(column))]
         check_results(panel, [*(() if panel.time_column else ("row",)), "origin", "step", *names])
-        sizes = self.lookback_, self.horizon
+        # only the network alone needs its whole look-back
+        least = self.lookback_ if self.choice_ is None or test_size is None else 1
+        sizes = least, self.horizon
         targets = [(first_tested(panel, index, test_size, *sizes), rows) for index, rows in enumerate(panel.lengths)]
         starts, owners = window_starts(panel.lengths, targets, *sizes, stride=stride)
-        values = torch.from_numpy(np.concatenate(panel.take(self.columns_)))
-        past = self.known_.past(panel)
-        marks = None if past is None else torch.from_numpy(np.concatenate(past)).float()
-        indices = self._series_indices(panel)
-        which = None if indices is None else indices[owners]
-        actual = []
-
-        def batches() -> Iterator[tuple[Tensor | None, ...]]:
-            for piece in torch.arange(len(starts)).split(_BATCH):
-                rows = starts[piece].view(-1, 1) + torch.arange(self.lookback_ + self.horizon)  # (B, L + P)
-                x, y = values[rows].tensor_split([self.lookback_], 1)
-                actual.append(y)
-                m, n = (None, None) if marks is None else marks[rows].tensor_split([self.lookback_], 1)
-                yield x, None if which is None else which[piece], m, n
-
-        self._check_range(panel)
-        found = self._units.predict(batches())
-        _check_answer(found, self.columns_)
-        std = self.scaler_["std"][slice(0, 1) if which is None else which].unsqueeze(1)
         begins = torch.tensor(np.cumsum([0, *panel.lengths])[:-1])
-        origins = starts - begins[owners] + self.lookback_
+        origins = starts - begins[owners] + least
+        self._check_range(panel)
+        found = self._forecast_at(panel, owners, origins)
+        _check_answer(found, self.columns_)
+        actual = torch.from_numpy(np.concatenate(panel.take(self.columns_)))[
+            (starts + least).view(-1, 1) + torch.arange(self.horizon)
+        ]
+        which = slice(0, 1) if len(self.ids_) == 1 else torch.tensor(self._owners(panel))[owners]
+        std = self.scaler_.get("deviation", self.scaler_["std"])[which].unsqueeze(1)
         levels = tuple(map(float, self.quantiles))
-        return measure(found, torch.cat(actual), std, levels, owners, origins, panel, self.columns_)
+        linear = None if self.choice_ is None else self.choice_.ensemble.linear
+        beside = compare(found, actual, levels, owners, origins, panel, self.columns_, self.season_, linear or {})
+        return measure(found, actual, std, levels, owners, origins, panel, self.columns_, beside)
 
     def export(self, path: str | Path) -> None:
         """Write the model as an ONNX file that maps rows to forecasts in the units of the data.
@@ -258,6 +248,9 @@ class Forecaster(Estimator):
         needs the extra `toa[onnx]`.
         """
         self._check_fitted("exported")
+        if set(self.weights_) != {NETWORK}:
+            parts = ", ".join(f"{name} {weight:.2f}" for name, weight in self.weights_.items())
+            raise ValueError(f"an exported forecaster must be the network alone, got {parts}; fit with model='toa'.")
         features = self.known_.count
         example = (
             self.scaler_["mean"][:1].unsqueeze(1).repeat(2, self.lookback_, 1)
@@ -272,21 +265,110 @@ class Forecaster(Estimator):
 
     def run_sample(self, data: Any, index: int = 0) -> None:
         """Forecast one window of a pandas frame, see `Estimator.run_sample`."""
-        # a backtest takes the covariates of the forecast steps from the window
-        self.backtest(sample_rows(data, self.id, index, self.lookback_ + self.horizon))
+        if self.architecture_["backbone"] is None:
+            raise ValueError("the forecaster must have a network, got none for lack of time or rows; raise time_limit.")
+        # the covariates of the forecast steps come from the window
+        panel = self._read_fitted(sample_rows(data, self.id, index, self.lookback_ + self.horizon))
+        self._network_at(panel, torch.tensor([0]), torch.tensor([self.lookback_]))
 
     def _check_parameters(self) -> None:
-        for name in ("horizon", "lookback", "patience"):
-            value = getattr(self, name)
-            if value is not None and (not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 1):
-                raise ValueError(f"{name} must be an integer of at least 1, got {value!r}.")
-        check_choice("loss", self.loss, FORECAST_METRICS)
-        shares = {"validation_share": self.validation_share}
-        shares |= {} if self.interval is None else {"interval": self.interval}
-        shares |= {f"quantiles[{index}]": level for index, level in enumerate(self.quantiles)}
-        for name, share in shares.items():
-            if not 0.0 < share < 1.0:
-                raise ValueError(f"{name} must lie in (0, 1), got {share}.")
+        super()._check_parameters()
+        check_choice("model", self.model, MODELS)
+        check_seed(self.seed)
+        if self.season is not None:
+            check_at_least("season", self.season, 1)
+        if not self.time_limit > 0:
+            raise ValueError(f"time_limit must be above 0 seconds, got {self.time_limit}.")
+
+    def _check_range(self, panel: Panel) -> None:
+        """Raise ValueError for values that are too far from those of fit."""
+        mean, std = self.scaler_["mean"].numpy(), self.scaler_.get("deviation", self.scaler_["std"]).numpy()
+        for index, (own, values) in enumerate(zip(self._owners(panel), panel.take(self.columns_), strict=True)):
+            check_standardised((values - mean[own]) / std[own], self.columns_, panel.label(index))
+
+    def _borders(self, panel: Panel) -> list[int]:
+        """Per series the first row that is held out to stop training."""
+        return [max(1, rows - max(self.horizon, int(rows * self.validation_share))) for rows in panel.lengths]
+
+    def _fit_choice(self, panel: Panel) -> None:
+        """Weight the network and the baselines."""
+        begin = time.monotonic()
+        origins = RollingOrigins.choose(
+            panel.lengths, horizon=self.horizon, share=self.validation_share, seed=self.seed
+        )
+        each = origins.per_column(len(self.columns_))
+        forecasts = validate_methods(items(panel, self.columns_), each, self.season_, self.seed)
+        # the last fit of the baselines takes as long as their validation
+        left = self.time_limit - 2 * (time.monotonic() - begin)
+        self.width_ = None
+        network = self._validate_network(panel, origins, _VALIDATION_TIME * left)
+        self.choice_ = Choice.fit(
+            panel,
+            self.columns_,
+            origins,
+            season=self.season_,
+            forecasts=forecasts,
+            network=network,
+            interval=self.interval,
+            levels=tuple(map(float, self.quantiles)),
+            seed=self.seed,
+        )
+        if NETWORK in self.choice_.ensemble.weights:
+            left = self.time_limit - (time.monotonic() - begin)
+            self._fit_network(panel, self._borders(panel), season=self.season_, seconds=left, refit=True)
+
+    def _validate_network(self, panel: Panel, origins: RollingOrigins, seconds: float) -> np.ndarray | None:
+        """Train the network on the rows before the first origins; its forecasts (W, P, C), or None without time."""
+        earlier = panel.before(origins.held.tolist())
+        borders = self._borders(earlier)
+        if len(origins) and max(borders) >= self.horizon + 2 and seconds > 0:
+            held = self._fit_network(earlier, borders, season=self.season_, seconds=seconds)
+            if held is not None:
+                rows = torch.tensor(np.asarray(panel.lengths)[origins.series] - origins.back)
+                return self._network_at(panel, torch.from_numpy(origins.series), rows).forecast.numpy()
+        self._leave_out_network(panel)
+        return None
+
+    def _leave_out_network(self, panel: Panel) -> None:
+        self.model_ = nn.Identity()
+        self.lookback_ = min(max(panel.lengths), max(2 * self.season_, self.horizon))
+        self.architecture_ = {"backbone": None, "attention": None, "settings": {}}
+        self.schedule_, self.validation_ = {}, None
+        self.known_ = Covariates.fit(
+            panel, calendar=self.calendar, covariates=self.covariates, borders=list(panel.lengths)
+        )
+        values = panel.take(self.columns_)
+        stds = np.stack([part.std(0) for part in values])
+        self.scaler_ = {
+            "mean": torch.from_numpy(np.stack([part.mean(0) for part in values])),
+            "std": torch.from_numpy(np.where(stds > 0, stds, 1.0)),
+        }
+
+    def _forecast_at(self, panel: Panel, owners: Tensor, origins: Tensor) -> Prediction:
+        """Forecasts of windows: of the series `owners`, from the rows `origins` on."""
+        network = self._network_at(panel, owners, origins) if NETWORK in self.weights_ else None
+        if self.choice_ is None:
+            assert network is not None
+            return network
+        most = history_rows(self.season_, self.horizon)
+        values, which = panel.take(self.columns_), self._owners(panel)
+        parts = []
+        for piece in torch.arange(len(owners)).split(_WINDOWS):
+            places = list(zip(owners[piece].tolist(), origins[piece].tolist(), strict=True))
+            histories = [column for one, at in places for column in values[one][max(0, at - most) : at].T]
+            own = None if network is None else network.forecast[piece].numpy()
+            parts.append(self.choice_.combine(histories, own, [which[one] for one, _ in places]))
+        fields = zip(*parts, strict=True)
+        joined: Any = (None if found[0] is None else torch.cat(found) for found in fields)
+        return Prediction(*joined)
+
+    def _owners(self, panel: Panel) -> list[int]:
+        """Index of each series in `ids_`."""
+        indices = self._series_indices(panel)
+        return [0] * len(panel) if indices is None else indices.tolist()
+
+    def _build_with(self, tensors: Mapping[str, Tensor], device: torch.device, where: object) -> nn.Module:
+        return nn.Identity() if self.architecture_["backbone"] is None else super()._build_with(tensors, device, where)
 
     def _result_names(self, column: str) -> list[str]:
         return forecast_names(column, self.quantiles, self.interval is not None)
@@ -308,115 +390,40 @@ class Forecaster(Estimator):
             panel = replace(panel, columns=wanted)
         return match_panel(panel, wanted, self.ids_)
 
-    def _check_range(self, panel: Panel) -> None:
-        """Raise ValueError for values that are too far from those of fit."""
-        owners = self._series_indices(panel)
-        mean, std = (self.scaler_[name].numpy() for name in ("mean", "std"))
-        for index, values in enumerate(panel.take(self.columns_)):
-            own = 0 if owners is None else int(owners[index])
-            check_standardised((values - mean[own]) / std[own], self.columns_, panel.label(index))
-
-    def _series_indices(self, panel: Panel) -> Tensor | None:
-        """Index of each series in `ids_`; None if fit had one series."""
-        if len(self.ids_) == 1:
-            return None
-        indices = {one: index for index, one in enumerate(self.ids_)}
-        return torch.tensor([indices[one] for one in panel.ids])
-
-    def _choose_architecture(self, windows: int) -> float:
-        """Backbone, attention and settings; unset ones are chosen by data size. Returns the factor of the rate."""
-        check_choice("backbone", self.backbone, backbone_names("forecast"))
-        attention = self.attention
-        if attention is None and BACKBONES[self.backbone].takes_attention:
-            attention = DEFAULT_ATTENTION
-        spec = None if attention is None else attention_spec(attention)
-        recipe = choose_recipe(self.backbone, None if spec is None else spec.name, windows)
-        sizes = choose_settings(self.backbone, self.lookback_, self.horizon)
-        facts = None if spec is None else {"name": spec.name, **spec.options()}
-        if recipe and facts and isinstance(attention, str):
-            sizes |= {name: recipe[name] for name in ("dropout",) if name in recipe}
-            # with one column, its only token minus the mean over tokens would be zero
-            if len(self.columns_) > 1:
-                facts["operator_init"] = recipe["operator_init"]
-        self._choose(self.backbone, sizes, attention=facts)
-        return float(recipe.get("operator_rate", 1.0))
-
-    @property
-    def _levels(self) -> tuple[float, ...]:
-        """Trained levels: those of `quantiles` and the median; none without quantiles."""
-        return tuple(sorted({*map(float, self.quantiles), 0.5})) if len(self.quantiles) else ()
-
-    @property
-    def _point(self) -> int:
-        return self._levels.index(0.5) if self._levels else 0
-
-    def _fields(self) -> dict[str, Any]:
-        own = {"horizon": int(self.horizon), "lookback": self.lookback_, "loss": self.loss}
-        return own | {"levels": self._levels, "features": self.known_.count, "steps": self.schedule_["steps"]}
-
-    def _scale_and_split(self, panel: Panel, borders: Sequence[int]) -> tuple[Windows, Windows]:
-        """Fit the scalers; standardised windows to train on, and held-out ones."""
-        targets = panel.take(self.columns_)
-        scalers = [
-            StandardScaler.fit(values[:border], columns=self.columns_, allow_constant=True)
-            for values, border in zip(targets, borders, strict=True)
-        ]
-        self.scaler_ = {name: torch.stack([scaler.state()[name] for scaler in scalers]) for name in ("mean", "std")}
-        scaled = [scaler.transform(values) for scaler, values in zip(scalers, targets, strict=True)]
-        device = resolve_device(self.device)
-        values = place_series(np.concatenate(scaled), device=device)
-        past = self.known_.past(panel)
-        marks = None if past is None else torch.from_numpy(np.concatenate(past)).float().to(device)
-        sizes = self.lookback_, self.horizon
-        train, _ = window_starts(panel.lengths, [(0, border) for border in borders], *sizes)
-        held, _ = window_starts(panel.lengths, list(zip(borders, panel.lengths, strict=True)), *sizes)
-        held = held[:: -(-len(held) * len(self.columns_) // _HELD)]
-        segment = (0, len(values))
-        return (
-            Windows(values, marks, segment, *sizes, starts=train, device=device),
-            Windows(values, marks, segment, *sizes, starts=held, device=device),
-        )
-
-    @torch.no_grad()
-    def _calibrate(self, held: Windows, level: float) -> Tensor:
-        scores = []
-        for x, y, *marks in evaluation_batches(held):
-            forecast = self.model_(x, *marks).sort(2).values[:, :, self._point]  # (B, P, C)
-            scores.append(((forecast - y).abs() / spread(x)).cpu())
-        return conformal_width(torch.cat(scores), level).double()
-
-    @cached_property
-    def _units(self) -> UnitsModel:
-        return self._add_units(self.model_).to(next(self.model_.parameters()).device).eval()
-
-    def _add_units(self, model: nn.Module) -> UnitsModel:
-        assert isinstance(model, HorizonModel)
-        return UnitsModel(
-            model,
-            self.scaler_["mean"],
-            self.scaler_["std"],
-            point=self._point,
-            shown=tuple(self._levels.index(float(level)) for level in self.quantiles),
-            width=self.width_,
-        )
-
     def _state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         tensors = {f"scaler.{name}": value for name, value in self.scaler_.items()}
         if self.width_ is not None:
             tensors["width"] = self.width_
-        return tensors, {"columns": list(self.columns_), "ids": list(self.ids_), "known": self.known_.state()}
+        facts = {"columns": list(self.columns_), "ids": list(self.ids_), "known": self.known_.state()}
+        facts["season"] = self.season_
+        if self.choice_ is not None:
+            own, facts["choice"] = self.choice_.state()
+            tensors |= {f"choice.{name}": value for name, value in own.items()}
+        return tensors, facts
 
     def _restore(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
         self._check_parameters()
         self.columns_, self.ids_ = tuple(facts["columns"]), tuple(facts["ids"])
         self.known_ = Covariates.from_state(facts["known"])
-        self.scaler_ = {name: tensors[f"scaler.{name}"] for name in ("mean", "std")}
+        self.scaler_ = _named(tensors, "scaler.")
         self.width_ = tensors.get("width")
         sizes = len(self.ids_), len(self.columns_)
         for name, tensor in self.scaler_.items():
             check_shape(f"scaler.{name}", tensor, "(S, C)", sizes)
         if self.width_ is not None:
             check_shape("width", self.width_, "(P, C)", (self.horizon, sizes[1]))
+        # older files hold the network alone
+        self.season_ = facts["season"] if "season" in facts else season_of(self.freq_) or 1
+        self.choice_ = None
+        if "choice" in facts:
+            self.choice_ = Choice.from_state(_named(tensors, "choice."), facts["choice"])
+            self.choice_.check(*sizes, self.horizon, len(self.quantiles))
+        else:
+            self.model = NETWORK
+
+
+def _named(tensors: Mapping[str, Tensor], start: str) -> dict[str, Tensor]:
+    return {name.removeprefix(start): value for name, value in tensors.items() if name.startswith(start)}
 
 
 def _check_answer(found: Prediction, columns: Sequence[str]) -> None:

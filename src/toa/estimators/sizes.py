@@ -12,6 +12,10 @@ from toa.models import BACKBONES, backbone_names
 
 # forecaster: default look-back, and the largest, for horizons of more than half the default
 _LOOKBACK = (512, 1024)
+# forecaster: look-back in seasons, and the least
+_SEASONS_BACK, _LOOKBACK_WITHOUT_SEASON = 14, 104
+# forecaster: fewest training steps and epochs that a time limit may leave, and the share of time for training
+_LEAST_STEPS, _LEAST_EPOCHS, _TRAINING_SHARE = 30, 3, 0.75
 # forecaster: approximate number of tokens per channel
 _FORECAST_PATCHES = 21
 _FORECAST_BATCH = (16, 128)
@@ -58,18 +62,23 @@ _CASE_BATCH = (8, 64)
 _CLASSIFIER_SIZES: dict[str, Any] = {"embed_dim": 64, "num_heads": 4, "num_layers": 2, "ff_dim": 128, "dropout": 0.1}
 
 
-def choose_lookback(rows: int, horizon: int) -> int:
-    """Look-back of a forecaster whose shortest series has this many training rows."""
+def choose_lookback(rows: int, horizon: int, season: int | None = None) -> int:
+    """Look-back of a forecaster most of whose series have this many training rows; many seasons, if it is known."""
     wanted = min(max(_LOOKBACK[0], 2 * horizon), _LOOKBACK[1])
+    if season is not None:
+        wanted = min(max(_SEASONS_BACK * season, _LOOKBACK_WITHOUT_SEASON, horizon), _LOOKBACK[1])
     longest = max(1, (rows - horizon) // 2)
     return wanted if wanted <= longest else longest - longest % 8 if longest >= 16 else longest
 
 
-def choose_settings(backbone: str, lookback: int, horizon: int) -> dict[str, Any]:
+def choose_settings(backbone: str, lookback: int, horizon: int, season: int | None = None) -> dict[str, Any]:
     """Default settings of a forecasting backbone: those of the names below that it has."""
     known = BACKBONES[backbone].settings("forecast")
     sizes = dict(_FORECAST_SIZES if "patch_len" in known else _FORECAST_WIDE)
     patch = max(1, min(lookback, round(lookback / _FORECAST_PATCHES)))
+    if season is not None and season > 1:
+        # patches follow the season: the nearest divisor
+        patch = min((d for d in range(1, season + 1) if season % d == 0), key=lambda d: abs(math.log(d / patch)))
     sizes |= {"patch_len": patch, "stride": patch, "label_len": max(1, min(lookback // 2, horizon))}
     # a model with a decoder also averages over its label_len + horizon steps
     steps = min(lookback, sizes["label_len"] + horizon) if "label_len" in known else lookback
@@ -100,6 +109,17 @@ def choose_schedule(windows: int, channels: int, *, batch_size: int | None, epoc
     fewest, longest = _FORECAST_EPOCHS
     chosen = min(longest, max(fewest, -(-_FORECAST_STEPS // steps))) if epochs is None else epochs
     return {"batch_size": size, "steps": steps, "epochs": chosen}
+
+
+def limit_schedule(schedule: dict[str, Any], seconds_per_step: float, seconds: float) -> dict[str, Any] | None:
+    """The schedule with fewer steps, so that training and validation take about `seconds`; None if that is too few."""
+    steps = int(_TRAINING_SHARE * seconds / seconds_per_step)
+    if steps >= schedule["epochs"] * schedule["steps"]:
+        return schedule
+    if steps < _LEAST_STEPS:
+        return None
+    epochs = max(min(_LEAST_EPOCHS, schedule["epochs"]), min(schedule["epochs"], steps // schedule["steps"]))
+    return schedule | {"epochs": epochs, "steps": max(1, min(schedule["steps"], steps // epochs))}
 
 
 def choose_epochs(epochs: int | None, count: int, batch_size: int) -> int:

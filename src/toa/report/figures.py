@@ -216,6 +216,7 @@ def draw_forecast(
     id: str | None = None,
     time: str | None = None,
     title: str = "",
+    baseline: pd.DataFrame | None = None,
 ) -> tuple[Figure, int]:
     """Draw the first twelve combinations of series and column; returns the figure and the number of combinations.
 
@@ -226,6 +227,7 @@ def draw_forecast(
         id: Column of series ids, if there are several series.
         time: Column of times, if there is one.
         title: Title of the figure.
+        baseline: The seasonal naive forecast, a frame like `forecast`; None draws none.
     """
     ids = [None] if id is None else list(pd.unique(forecast[id]))
     panels = [(one, column) for one in ids for column in columns]
@@ -237,6 +239,12 @@ def draw_forecast(
     for axis, (one, column) in zip(axes, shown, strict=False):
         own, ahead = (past, forecast) if id is None else (past[past[id] == one], forecast[forecast[id] == one])
         _draw_panel(axis, own, ahead, column, time)
+        if baseline is not None:
+            naive = baseline if id is None else baseline[baseline[id] == one]
+            when = np.arange(len(naive)) if time is None else naive[time].to_numpy()
+            axis.plot(
+                when, naive[column].to_numpy(), color="0.6", linewidth=1.0, linestyle="--", label="seasonal naive"
+            )
         axis.set_title(column if one is None else f"{one}: {column}", fontsize=9, loc="left")
     for axis in axes[len(shown) :]:
         axis.set_visible(False)

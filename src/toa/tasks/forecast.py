@@ -269,12 +269,14 @@ class HorizonModel(nn.Module):
         levels: Number of levels Q; 1 without quantiles.
         features: Number of features F; 0 for none.
         channels: Number of channels C.
+        season: Steps of a season: f forecasts the difference from the last season; 0 for none.
     """
 
-    def __init__(self, model: ForecastModel, *, levels: int, features: int, channels: int) -> None:
+    def __init__(self, model: ForecastModel, *, levels: int, features: int, channels: int, season: int = 0) -> None:
         super().__init__()
         self.model = model
         self.levels = levels
+        self.season = season
         self.effect: nn.Module | None = None
         if features:
             last = nn.Linear(_FEATURE_WIDTH, channels)
@@ -284,7 +286,8 @@ class HorizonModel(nn.Module):
 
     def forward(self, series: Tensor, marks: Tensor | None = None, future_marks: Tensor | None = None) -> Tensor:
         """Forecast at all levels."""
-        return self._split_levels(self.model(self._without_effect(series, marks)), future_marks)
+        plain = self._without_effect(series, marks)
+        return self._split_levels(self.model(plain), plain, future_marks)
 
     def forecast_and_penalty(
         self, series: Tensor, marks: Tensor | None = None, future_marks: Tensor | None = None
@@ -293,14 +296,20 @@ class HorizonModel(nn.Module):
         inner = getattr(self.model, "forecast_and_penalty", None)
         if inner is None:
             return self(series, marks, future_marks), series.new_zeros(())
-        forecast, penalty = inner(self._without_effect(series, marks))
-        return self._split_levels(forecast, future_marks), penalty
+        plain = self._without_effect(series, marks)
+        forecast, penalty = inner(plain)
+        return self._split_levels(forecast, plain, future_marks), penalty
 
     def _without_effect(self, series: Tensor, marks: Tensor | None) -> Tensor:
         return series if self.effect is None else series - self.effect(marks)
 
-    def _split_levels(self, forecast: Tensor, future_marks: Tensor | None) -> Tensor:
+    def _split_levels(self, forecast: Tensor, series: Tensor, future_marks: Tensor | None) -> Tensor:
         split = forecast.unflatten(1, (-1, self.levels))  # (B, P, Q, C)
+        if self.season:
+            # f adds the mean of its input, which the last season has too
+            steps = torch.arange(split.shape[1], device=series.device) % self.season
+            last = series[:, -self.season :][:, steps] - series.mean(1, keepdim=True)  # (B, P, C)
+            split = split + last.unsqueeze(2)
         return split if self.effect is None else split + self.effect(future_marks).unsqueeze(2)
 
 
@@ -311,11 +320,13 @@ class HorizonRun(ForecastRun):
     Args:
         levels: Quantile levels, trained with the pinball loss; none trains with `loss`.
         features: Number of features F.
+        season: Steps of a season whose last values are added; 0 for none.
         steps: Batches per epoch, which may use only a part of the windows.
     """
 
     levels: tuple[float, ...] = ()
     features: int = 0
+    season: int = 0
     steps: int = 1
 
 
@@ -328,7 +339,8 @@ class HorizonForecasting(Forecasting):
         """The untrained model."""
         levels = max(1, len(config.levels))
         model: Any = super().build(replace(config, horizon=config.horizon * levels), data)
-        return HorizonModel(model, levels=levels, features=config.features, channels=data.channels)
+        sizes = {"features": config.features, "channels": data.channels, "season": config.season}
+        return HorizonModel(model, levels=levels, **sizes)
 
     def batches(self, config: Any, data: Any, device: torch.device) -> ShuffledBatches:
         """Training batches, as many per epoch as the config has steps."""
@@ -341,8 +353,10 @@ class HorizonForecasting(Forecasting):
         error = _error_of(config, fabric.device)
         return partial(forecast_loss, error=lambda forecast, y: error(forecast, y).mean(), autocast=fabric.autocast)
 
-    def validate(self, config: Any, data: Any) -> Callable[[nn.Module], float]:
-        """The mean error over the held-out windows."""
+    def validate(self, config: Any, data: Any) -> Any:
+        """The mean error over the held-out windows; None without any."""
+        if data.val is None:
+            return None
         error = _error_of(config, data.val.device)
 
         def validate(model: nn.Module) -> float:

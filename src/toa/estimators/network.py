@@ -1,0 +1,313 @@
+"""The network of a forecaster: scaling, windows, training and forecasts at any origin.
+
+Alphabet: B batch, L look-back, P horizon, C columns, F features, S series, T rows, W windows.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from toa._checks import check_choice
+from toa.data.panel import Panel
+from toa.data.splits import StandardScaler
+from toa.data.windows import Windows, place_series, window_starts
+from toa.estimators.base import Estimator, attention_spec
+from toa.estimators.covariates import Covariates
+from toa.estimators.ensemble import series_scale
+from toa.estimators.intervals import Prediction, UnitsModel, conformal_width, spread
+from toa.estimators.sizes import (
+    DEFAULT_ATTENTION,
+    choose_lookback,
+    choose_recipe,
+    choose_schedule,
+    choose_settings,
+    limit_schedule,
+)
+from toa.models import BACKBONES, backbone_names
+from toa.ops.dropout import initial_weights
+from toa.tasks.distributed import make_fabric, resolve_device, seeded
+from toa.tasks.forecast import HorizonForecasting, HorizonModel, evaluation_batches
+from toa.tasks.metrics import FORECAST_METRICS
+from toa.tasks.training import time_steps
+
+# largest number of held-out windows times columns; if there are more, every second, third, … window is used
+_HELD = 60_000
+# windows per batch without gradients
+_BATCH = 512
+
+
+@dataclass(eq=False, repr=False)
+class ForecastNetwork(Estimator):
+    """Parameters and training of the network; see `Forecaster`, which adds the choice among methods."""
+
+    _kind = "forecaster"
+    _task = HorizonForecasting()
+    _training: ClassVar[Mapping[str, Any]] = {"schedule": "onecycle", "weight_decay": 0.01, "clip_norm": 4.0}
+    _facts = ("lookback_", "freq_", "time_", "validation_", "architecture_", "schedule_")
+
+    horizon: int
+    _: KW_ONLY
+    lookback: int | None = None
+    backbone: str = "patchtst"
+    attention: str | Mapping[str, Any] | None = None
+    quantiles: Sequence[float] = ()
+    interval: float | None = None
+    calendar: bool = False
+    covariates: Sequence[str] = ()
+    loss: str = "mae"
+    epochs: int | None = None
+    batch_size: int | None = None
+    learning_rate: float = 2e-3
+    operator_rate: float | None = None
+    patience: int = 3
+    validation_share: float = 0.125
+    freq: str | int | None = None
+
+    def _fit_network(
+        self,
+        panel: Panel,
+        borders: Sequence[int],
+        *,
+        season: int | None = None,
+        seconds: float | None = None,
+        refit: bool = False,
+    ) -> Windows | None:
+        """Choose and train the network; returns the held-out windows.
+
+        Args:
+            panel: The data.
+            borders: Per series the first row that is held out to stop training.
+            season: Steps of the season if errors are scaled by it, as in MASE; None standardises.
+            seconds: Largest time, approximately; None for no limit.
+            refit: Whether to train the chosen network again, on all rows, for the epochs that were best.
+
+        Returns:
+            The held-out windows; None if there was no time to train, or with `refit`.
+        """
+        self.__dict__.pop("_units", None)
+        if not refit:
+            self._choose_lookback(panel, borders, season)
+        self.known_ = Covariates.fit(panel, calendar=self.calendar, covariates=self.covariates, borders=borders)
+        train, held = self._scale_and_split(panel, borders, season, everything=refit)
+        if refit:
+            schedule = self.schedule_ | {"epochs": min(self.schedule_["epochs"], self._best_epoch + 1)}
+        else:
+            sizes = len(train), len(self.columns_)
+            rate = self._choose_architecture(len(train), season)
+            schedule = choose_schedule(*sizes, batch_size=self.batch_size, epochs=self.epochs)
+            schedule["operator_rate"] = rate if self.operator_rate is None else self.operator_rate
+        self.schedule_: dict[str, Any] = schedule
+        if seconds is not None:
+            limited = limit_schedule(schedule, self._seconds_per_step(train, held), seconds)
+            if limited is None:
+                return None
+            self.schedule_ = limited
+        best = self._fit_model(
+            self._data(train, None if refit else held),
+            epochs=self.schedule_["epochs"],
+            batch_size=self.schedule_["batch_size"],
+            title=f"forecaster, horizon {self.horizon}",
+        )
+        if not refit:
+            self.validation_ = best
+        return None if refit else held
+
+    def _seconds_per_step(self, train: Windows, held: Windows) -> float:
+        """Time of a training step, measured with a model that is thrown away."""
+        data = self._data(train, held)
+        config = self._config(batch_size=self.schedule_["batch_size"])
+        fabric = make_fabric(resolve_device(self.device))
+        with seeded(self.seed, fabric.device):
+            with initial_weights():
+                model = self._task.build(config, data).to(fabric.device)
+            batches, loss = self._task.batches(config, data, fabric.device), self._task.loss(config, fabric)
+            return min(time_steps(model, batches, loss, config.training, fabric=fabric, steps=3, warmup=1))
+
+    def _choose_lookback(self, panel: Panel, borders: Sequence[int], season: int | None) -> None:
+        """Set `lookback_`; a chosen one suits most series, and shorter ones are padded."""
+        usual = int(np.median(borders))
+        self.lookback_ = int(self.lookback or choose_lookback(usual, self.horizon, season))
+        need = self.lookback_ + self.horizon
+        # a given look-back is needed of every series, a chosen one of the longest
+        least = min(borders) if self.lookback is not None else max(borders)
+        if least < need:
+            index = list(borders).index(least)
+            rows = panel.lengths[index]
+            raise ValueError(
+                f"{panel.label(index)} must have at least lookback + horizon = {need} rows to train on besides the "
+                f"{rows - borders[index]} held out, got {rows} rows in all; shorten lookback or horizon, or add rows."
+            )
+
+    def _scale_and_split(
+        self, panel: Panel, borders: Sequence[int], season: int | None, *, everything: bool
+    ) -> tuple[Windows, Windows]:
+        """Fit the scalers; standardised windows to train on, of all rows if `everything`, and held-out ones."""
+        targets = panel.take(self.columns_)
+        stops = list(panel.lengths) if everything else list(borders)
+        scalers = [
+            StandardScaler.fit(values[:stop], columns=self.columns_, allow_constant=True)
+            for values, stop in zip(targets, stops, strict=True)
+        ]
+        self.scaler_ = {name: torch.stack([scaler.state()[name] for scaler in scalers]) for name in ("mean", "std")}
+        if season is not None:
+            self.scaler_["deviation"] = self.scaler_["std"]
+            columns = [column[:stop] for values, stop in zip(targets, stops, strict=True) for column in values.T]
+            scale = torch.from_numpy(series_scale(columns, season)).view_as(self.scaler_["std"])
+            # regular series keep a part of their deviation
+            self.scaler_["std"] = scale.nan_to_num(0.0).maximum(0.01 * self.scaler_["std"])
+        means, stds = self.scaler_["mean"].numpy(), self.scaler_["std"].numpy()
+        scaled = [(values - mean) / std for values, mean, std in zip(targets, means, stds, strict=True)]
+        pads = [self._pad(stop) for stop in stops]
+        device = resolve_device(self.device)
+        values = place_series(np.concatenate(_pad_start(scaled, pads)), device=device)
+        past = self.known_.past(panel)
+        marks = None if past is None else _join(_pad_start(past, pads)).float().to(device)
+        sizes = self.lookback_, self.horizon
+        lengths = [rows + pad for rows, pad in zip(panel.lengths, pads, strict=True)]
+        ends = [stop + pad for stop, pad in zip(stops, pads, strict=True)]
+        train, _ = window_starts(lengths, [(0, end) for end in ends], *sizes)
+        held = train[:1]
+        if not everything:
+            held, _ = window_starts(lengths, list(zip(ends, lengths, strict=True)), *sizes)
+            held = held[:: -(-len(held) * len(self.columns_) // _HELD)]
+        segment = (0, len(values))
+        return (
+            Windows(values, marks, segment, *sizes, starts=train, device=device),
+            Windows(values, marks, segment, *sizes, starts=held, device=device),
+        )
+
+    def _pad(self, rows: int) -> int:
+        """Rows to put before a series that is too short for a window: up to a horizon of windows, if it has values."""
+        if rows >= self.lookback_ + self.horizon:
+            return 0
+        return self.lookback_ + self.horizon - rows + max(0, min(self.horizon, rows - self.horizon - 2))
+
+    def _network_at(self, panel: Panel, owners: Tensor, origins: Tensor) -> Prediction:
+        """Forecasts of windows: of the series `owners`, from the rows `origins` on; features come from the panel."""
+        first = np.array(panel.lengths)
+        np.minimum.at(first, owners.numpy(), origins.numpy())
+        pads = np.maximum(0, self.lookback_ - first).tolist()
+        values = _join(_pad_start(panel.take(self.columns_), pads))
+        past = self.known_.past(panel)
+        marks = None if past is None else _join(_pad_start(past, pads)).float()
+        lengths = [rows + pad for rows, pad in zip(panel.lengths, pads, strict=True)]
+        begins = torch.tensor(np.cumsum([0, *lengths])[:-1] + np.array(pads))
+        starts = begins[owners] + origins - self.lookback_
+        indices = self._series_indices(panel)
+        which = None if indices is None else indices[owners]
+
+        def batches() -> Iterator[tuple[Tensor | None, ...]]:
+            for piece in torch.arange(len(starts)).split(_BATCH):
+                rows = starts[piece].view(-1, 1) + torch.arange(self.lookback_ + self.horizon)  # (B, L + P)
+                m, n = (None, None) if marks is None else marks[rows].tensor_split([self.lookback_], 1)
+                yield values[rows[:, : self.lookback_]], None if which is None else which[piece], m, n
+
+        return self._units.predict(batches())
+
+    def _network_ahead(self, panel: Panel, future: Any) -> Prediction:
+        """Forecasts after the end of each series; `future` has the covariates of the forecast steps."""
+        panel = panel.tail(self.lookback_)
+        pads = [self.lookback_ - rows for rows in panel.lengths]
+        options = {"id": self.id, "time": self.time, "missing": self.missing}
+        past, ahead = self.known_.past(panel), self.known_.future(panel, future, self.horizon, options)
+        features = None if past is None else _pad_start(past, pads), ahead
+        inputs = (
+            torch.from_numpy(np.stack(_pad_start(panel.take(self.columns_), pads))),  # (S, L, C)
+            self._series_indices(panel),
+            *(None if part is None else torch.from_numpy(np.stack(part)).float() for part in features),  # (S, ·, F)
+        )
+        pieces = (slice(start, start + _BATCH) for start in range(0, len(panel), _BATCH))
+        return self._units.predict(tuple(None if x is None else x[piece] for x in inputs) for piece in pieces)
+
+    def _series_indices(self, panel: Panel) -> Tensor | None:
+        """Index of each series in `ids_`; None if fit had one series."""
+        if len(self.ids_) == 1:
+            return None
+        indices = {one: index for index, one in enumerate(self.ids_)}
+        return torch.tensor([indices[one] for one in panel.ids])
+
+    def _check_parameters(self) -> None:
+        for name in ("horizon", "lookback", "patience"):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 1):
+                raise ValueError(f"{name} must be an integer of at least 1, got {value!r}.")
+        check_choice("loss", self.loss, FORECAST_METRICS)
+        shares = {"validation_share": self.validation_share}
+        shares |= {} if self.interval is None else {"interval": self.interval}
+        shares |= {f"quantiles[{index}]": level for index, level in enumerate(self.quantiles)}
+        for name, share in shares.items():
+            if not 0.0 < share < 1.0:
+                raise ValueError(f"{name} must lie in (0, 1), got {share}.")
+
+    def _choose_architecture(self, windows: int, season: int | None) -> float:
+        """Backbone, attention and settings; unset ones are chosen by data size. Returns the factor of the rate."""
+        check_choice("backbone", self.backbone, backbone_names("forecast"))
+        attention = self.attention
+        if attention is None and BACKBONES[self.backbone].takes_attention:
+            attention = DEFAULT_ATTENTION
+        spec = None if attention is None else attention_spec(attention)
+        recipe = choose_recipe(self.backbone, None if spec is None else spec.name, windows)
+        sizes = choose_settings(self.backbone, self.lookback_, self.horizon, season)
+        facts = None if spec is None else {"name": spec.name, **spec.options()}
+        if recipe and facts and isinstance(attention, str):
+            sizes |= {name: recipe[name] for name in ("dropout",) if name in recipe}
+            # with one column, its only token minus the mean over tokens would be zero
+            if len(self.columns_) > 1:
+                facts["operator_init"] = recipe["operator_init"]
+        # the network forecasts the difference from the last season, if the look-back has two
+        own = {} if season is None else {"season": season if 1 < season <= self.lookback_ // 2 else 0}
+        self._choose(self.backbone, sizes, attention=facts, **own)
+        return float(recipe.get("operator_rate", 1.0))
+
+    @property
+    def _levels(self) -> tuple[float, ...]:
+        """Trained levels: those of `quantiles` and the median; none without quantiles."""
+        return tuple(sorted({*map(float, self.quantiles), 0.5})) if len(self.quantiles) else ()
+
+    @property
+    def _point(self) -> int:
+        return self._levels.index(0.5) if self._levels else 0
+
+    def _fields(self) -> dict[str, Any]:
+        own = {"horizon": int(self.horizon), "lookback": self.lookback_, "loss": self.loss}
+        own |= {"season": self.architecture_.get("season", 0), "steps": self.schedule_["steps"]}
+        return own | {"levels": self._levels, "features": self.known_.count}
+
+    @torch.no_grad()
+    def _calibrate(self, held: Windows, level: float) -> Tensor:
+        scores = []
+        for x, y, *marks in evaluation_batches(held):
+            forecast = self.model_(x, *marks).sort(2).values[:, :, self._point]  # (B, P, C)
+            scores.append(((forecast - y).abs() / spread(x)).cpu())
+        return conformal_width(torch.cat(scores), level).double()
+
+    @cached_property
+    def _units(self) -> UnitsModel:
+        return self._add_units(self.model_).to(next(self.model_.parameters()).device).eval()
+
+    def _add_units(self, model: nn.Module) -> UnitsModel:
+        assert isinstance(model, HorizonModel)
+        return UnitsModel(
+            model,
+            self.scaler_["mean"],
+            self.scaler_["std"],
+            point=self._point,
+            shown=tuple(self._levels.index(float(level)) for level in self.quantiles),
+            width=self.width_,
+        )
+
+
+def _pad_start(parts: Sequence[np.ndarray], pads: Sequence[int]) -> list[np.ndarray]:
+    """Arrays (T, ·) with the first row repeated before them."""
+    return [
+        np.pad(part, ((pad, 0), (0, 0)), mode="edge") if pad else part for part, pad in zip(parts, pads, strict=True)
+    ]
+
+
+def _join(parts: Sequence[np.ndarray]) -> Tensor:
+    return torch.from_numpy(np.concatenate(parts))

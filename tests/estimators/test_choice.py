@@ -1,0 +1,173 @@
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from tests.estimators.signals import PERIOD, long, quick, wave, wide
+from tests.support import message
+from toa.data.frequency import season_of
+from toa.estimators import Forecaster
+from toa.estimators.choice import find_season
+from toa.estimators.sizes import choose_lookback, choose_settings, limit_schedule
+
+
+def auto(horizon: int = 6, **options):
+    return quick(horizon, **{"model": "auto", "epochs": 2} | options)
+
+
+@pytest.fixture(scope="module")
+def fitted() -> Forecaster:
+    return auto(interval=0.8, quantiles=(0.1, 0.9)).fit(wide())
+
+
+def test_the_default_weights_the_network_and_baselines(fitted) -> None:
+    assert Forecaster(3).model == "auto"
+    assert sum(fitted.weights_.values()) == pytest.approx(1.0)
+    assert fitted.season_ == PERIOD
+    errors = fitted.choice_.ensemble.errors
+    assert {"toa", "seasonal naive", "theta", "ensemble"} <= errors.keys()
+    assert errors["ensemble"] <= min(errors.values())
+    forecast, truth = fitted.predict(), wide(246)[240:]
+    assert abs(forecast["load"].to_numpy() - truth["load"].to_numpy()).max() < 2.5
+    assert (forecast["load_lower"] < forecast["load"]).all()
+    assert (forecast["load_q0.1"] <= forecast["load_q0.9"]).all()
+
+
+def test_the_network_alone_is_as_before() -> None:
+    assert quick(epochs=1).fit(wide()).weights_ == {"toa": 1.0}
+    with pytest.raises(ValueError, match=message("unknown model 'arima'; known: auto, toa")):
+        quick(model="arima").fit(wide())
+    with pytest.raises(ValueError, match=message("time_limit must be above 0")):
+        quick(time_limit=0).fit(wide())
+
+
+def test_a_saved_choice_forecasts_the_same_from_the_same_rows(fitted, tmp_path) -> None:
+    fitted.save(tmp_path / "m.toa")
+    loaded = Forecaster.load(tmp_path / "m.toa")
+    assert loaded.weights_ == fitted.weights_
+    pd.testing.assert_frame_equal(loaded.predict(wide()), fitted.predict())
+    assert loaded.choice_ is not None
+    assert json.dumps(loaded.choice_.state()[1])
+
+
+def test_a_choice_without_a_network_can_be_saved_and_has_no_export(tmp_path) -> None:
+    model = auto(time_limit=1e-9).fit(wide())
+    assert model.architecture_["backbone"] is None
+    assert "toa" not in model.weights_
+    model.save(tmp_path / "m.toa")
+    pd.testing.assert_frame_equal(Forecaster.load(tmp_path / "m.toa").predict(wide()), model.predict())
+    with pytest.raises(ValueError, match=message("must be the network alone", "model='toa'")):
+        model.export(tmp_path / "m.onnx")
+    with pytest.raises(ValueError, match=message("must have a network", "time_limit")):
+        model.run_sample(wide())
+
+
+def test_a_backtest_has_the_forecasts_of_predict_and_stands_beside_baselines(fitted) -> None:
+    frame = wide(300)
+    found = fitted.backtest(frame, test_size=60, stride=6)
+    one = fitted.predict(frame[:246])
+    np.testing.assert_allclose(found.forecast[1], one[["load", "heat"]].to_numpy())
+    table = found.table()
+    assert table.index[0] == "model"
+    assert {"seasonal naive", "drift", "theta", "damped trend"} <= set(table.index)
+    naive = frame[["load", "heat"]].to_numpy()
+    error = [abs(naive[at : at + 6] - naive[at - PERIOD : at - PERIOD + 6]) for at in range(240, 295, 6)]
+    assert table.loc["seasonal naive", "mae"] == pytest.approx(np.mean(error))
+    assert table.loc["model", "coverage"] == pytest.approx(found.metrics["coverage"])
+    assert "beats drift on every column" in found.verdicts()
+
+
+def test_losses_are_stated_in_words() -> None:
+    rng = np.random.default_rng(0)
+    walk = pd.DataFrame({"walk": rng.normal(size=200).cumsum(), "wave": wave(200)})
+    walk.insert(0, "date", pd.date_range("2024-01-01", periods=200, freq="2h"))
+    found = quick(epochs=1, learning_rate=1e-6).fit(walk[:160]).backtest(walk, test_size=40)
+    lost = [line for line in found.verdicts() if line.startswith("loses to ")]
+    assert any("wave" in line for line in lost)
+
+
+@pytest.mark.parametrize("rows", [2, 7, 30])
+def test_short_series_have_a_forecast(rows) -> None:
+    forecast = Forecaster(6, epochs=1).fit(wide(rows)).predict()
+    assert len(forecast) == 6
+    assert np.isfinite(forecast[["load", "heat"]].to_numpy()).all()
+
+
+def test_a_short_series_does_not_shorten_the_look_back_of_long_ones() -> None:
+    model = auto(id="id", lookback=None, epochs=1).fit(long(x=300, y=280, z=12)[["id", "day", "y"]])
+    assert model.lookback_ >= 60
+    forecast = model.predict()
+    assert forecast["id"].value_counts().to_dict() == {"x": 6, "y": 6, "z": 6}
+    assert np.isfinite(forecast["y"]).all()
+    assert np.isfinite(model.predict(long(z=4)[["id", "day", "y"]])["y"]).all()
+
+
+def test_covariates_reach_the_network() -> None:
+    model = auto(id="id", covariates=("promo",)).fit(long())
+    with pytest.raises(ValueError, match=message("future must have the covariates 'promo'")):
+        model.predict()
+
+
+def test_an_interval_that_cannot_be_calibrated_warns_and_is_left_out() -> None:
+    with pytest.warns(UserWarning, match="no interval of 0.99"):
+        model = auto(interval=0.99, epochs=1).fit(wide(60))
+    assert "load_lower" not in model.predict().columns
+
+
+def test_intervals_of_a_choice_cover_their_share_of_fresh_rows() -> None:
+    rows = wide(1500, noise=0.5)
+    model = auto(interval=0.8, quantiles=(0.1, 0.9), time_limit=1e-9).fit(rows[:1100])
+    found = model.backtest(rows, test_size=400)
+    assert 0.75 < found.metrics["coverage"] < 0.87
+    below = [(found.actual < found.quantiles[:, :, place]).mean() for place in range(2)]
+    np.testing.assert_allclose(below, [0.1, 0.9], atol=0.06)
+
+
+def test_counts_are_not_negative() -> None:
+    counts = np.random.default_rng(0).poisson(0.3, 120).astype(float)
+    found = auto(interval=0.8, time_limit=1e-9).fit(counts).predict()
+    assert all((part >= 0).all() for part in found.values())
+    assert found["lower"].min() == 0.0
+
+
+@pytest.mark.parametrize(
+    ("freq", "season"),
+    [
+        *(("h", 24), ("15min", 96), ("30min", 48), ("2h", 12), ("min", 1440), ("s", 3600 // 60)),
+        *(
+            ("D", 7),
+            ("7D", 1),
+            ("W-SUN", 1),
+            ("B", 5),
+            ("MS", 12),
+            ("ME", 12),
+            ("QS-OCT", 4),
+            ("YS-JAN", 1),
+            ("3MS", 4),
+        ),
+        *((None, None), (1, None)),
+    ],
+)
+def test_the_season_follows_from_the_frequency(freq, season) -> None:
+    assert season_of(freq) == season
+
+
+def test_the_season_of_data_without_dates_is_found() -> None:
+    assert find_season([wave(200)]) == PERIOD
+    assert find_season([np.random.default_rng(0).normal(size=300).cumsum()]) == 1
+    assert find_season([np.arange(5.0)]) == 1
+
+
+def test_look_back_and_patches_follow_the_season() -> None:
+    assert choose_lookback(8000, 24, 24) == 336
+    assert choose_settings("patchtst", 336, 24, 24)["patch_len"] == 12
+    assert choose_lookback(900, 13, 1) == 104
+
+
+def test_a_time_limit_shortens_the_schedule_or_leaves_the_network_out() -> None:
+    schedule = {"batch_size": 128, "steps": 64, "epochs": 10}
+    assert limit_schedule(schedule, 0.01, 60.0) == schedule
+    assert limit_schedule(schedule, 0.1, 60.0) == schedule | {"epochs": 7, "steps": 64}
+    assert limit_schedule(schedule, 0.5, 60.0) == schedule | {"epochs": 3, "steps": 30}
+    assert limit_schedule(schedule, 5.0, 60.0) is None
