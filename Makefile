@@ -52,14 +52,15 @@ report: $(STAMP)
 
 # the search for the protocol `toa`: resumes where it stopped; needs a GPU and the datasets ($TOA_DATA)
 WORKERS ?= 4
+PLAN ?= benchmarks/search.toml
 search: $(STAMP)
 	mkdir -p runs/search
-	$(BIN)/python benchmarks/search.py lines > runs/search/runs.txt
+	$(BIN)/python benchmarks/search.py lines --all --plan $(PLAN) > runs/search/runs.txt
 	$(BIN)/toa reproduce --runs runs/search/runs.txt --executor pool --workers $(WORKERS) --out runs/search
-	$(BIN)/python benchmarks/search.py collect runs/search
-	$(BIN)/python benchmarks/search.py lines --stage confirm > runs/search/confirm.txt
+	$(BIN)/python benchmarks/search.py collect runs/search --plan $(PLAN)
+	$(BIN)/python benchmarks/search.py lines --all --plan $(PLAN) --stage confirm > runs/search/confirm.txt
 	$(BIN)/toa reproduce --runs runs/search/confirm.txt --executor pool --workers $(WORKERS) --out runs/search
-	$(BIN)/python benchmarks/search.py collect runs/search
+	$(BIN)/python benchmarks/search.py collect runs/search --plan $(PLAN)
 	$(BIN)/python docs/page_tables.py
 
 # every table of numbers on every page, from the records in results/

@@ -1,13 +1,13 @@
 """Search the settings of the protocol `toa`: print the runs of a plan, and collect their validation errors.
 
-    python benchmarks/search.py lines [--plan FILE] [--stage NAME ...] > runs.txt
+    python benchmarks/search.py lines [--plan FILE] [--stage NAME ...] [--all] > runs.txt
     toa reproduce --runs runs.txt --executor pool --workers 16 --out runs
     python benchmarks/search.py collect runs [--plan FILE]
     make pages
 
 The plans lie beside this file: search.toml (forecasting), search-two-axis.toml (forecasting with two-axis),
-search-classify.toml (classification) and search-signed.toml (signed attentions). Trials that are stored already are not
-printed. `--stage confirm` is the last stage, further horizons and seeds of the best trials. The last command writes the
+search-classify.toml (classification) and search-signed.toml (signed attentions). Stored trials are printed only with
+`--all`. `--stage confirm` is the last stage, further horizons and seeds of the best trials. The last command writes the
 tables and the choice into results/search/README.md.
 """
 
@@ -37,14 +37,18 @@ def main() -> None:
     parser.add_argument(
         "--stage", action="append", help="lines: stage of the plan, or confirm; all but that if not given"
     )
+    parser.add_argument("--all", action="store_true", help="lines: also the trials that are stored, to repeat them")
     parser.add_argument("--plan", type=Path, default=PLAN, help="file of the plan")
     parser.add_argument("--out", type=Path, help="collect: file to add the trials to; that of the plan if not given")
     options = parser.parse_args()
     plan = read_plan(options.plan)
     if options.action == "lines":
         found = read_trials(plan)
-        confirm = options.stage == ["confirm"]
-        lines = plan.confirm_lines(found) if confirm else plan.run_lines(options.stage or list(plan.stages), found)
+        stored = {} if options.all else found
+        if options.stage == ["confirm"]:
+            lines = plan.confirm_lines(found, stored)
+        else:
+            lines = plan.run_lines(options.stage or list(plan.stages), stored)
         for line in lines:
             print(line)
     elif options.folder is None:

@@ -7,7 +7,7 @@ never read: every trial runs with `test=false`, and `read_trial` raises an error
 import json
 import shlex
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -18,7 +18,8 @@ from toa.experiments.records import Record
 ROOT = Path(__file__).parents[2]
 PLAN = ROOT / "benchmarks" / "search.toml"
 # stored trials by backbone, trial, dataset, horizon (0 for a task without) and seed
-Trials = dict[tuple[str, str, str, int, int], Record]
+Cell = tuple[str, str, str, int, int]
+Trials = dict[Cell, Record]
 
 _KEPT = ("config_hash", "data_checksum", "seed", "device", "commit", "command", "versions", "wall_s", "best_epoch")
 
@@ -84,22 +85,22 @@ class Plan:
         """Backbones that are searched."""
         return list(dict.fromkeys(backbone for stage in self.stages.values() for backbone in stage))
 
-    def run_lines(self, stages: list[str], found: Trials | None = None) -> Iterator[str]:
-        """Options of one `toa run` per trial and dataset that is not found; the slow datasets come first."""
+    def run_lines(self, stages: list[str], stored: Container[Cell] = ()) -> Iterator[str]:
+        """Options of one `toa run` per trial and dataset that is not stored; the slow datasets come first."""
         for dataset in reversed(self.datasets):
             for stage in stages:
                 for backbone, families in self.stages[stage].items():
                     for trial in (trial for listed in families.values() for trial in listed):
-                        if (backbone, trial, dataset, self.horizon, self.seed) not in (found or {}):
+                        if (backbone, trial, dataset, self.horizon, self.seed) not in stored:
                             yield self._line(backbone, trial, dataset, self.horizon, self.seed)
 
-    def confirm_lines(self, found: Trials) -> Iterator[str]:
-        """The runs not found of the best trials per family and size, and of the plain attentions, in other cells."""
+    def confirm_lines(self, found: Trials, stored: Container[Cell] = ()) -> Iterator[str]:
+        """The same for the best trials per family and size, and the plain attentions, in the cells of `confirm`."""
         for dataset in reversed(self.datasets):
             for backbone in self.backbones():
                 for trial in confirmed_trials(self, found, backbone):
                     for horizon, seed in self.confirmed[1:]:
-                        if (backbone, trial, dataset, horizon, seed) not in found:
+                        if (backbone, trial, dataset, horizon, seed) not in stored:
                             yield self._line(backbone, trial, dataset, horizon, seed)
 
     def _line(self, backbone: str, trial: str, dataset: str, horizon: int, seed: int) -> str:
