@@ -400,6 +400,23 @@ def test_tuned_tiles_are_only_for_problems_that_fill_them() -> None:
     assert choose_blocks("forward", 866, 866, 64, torch.float32, gated=True, exact=True) == Blocks(64, 64, 4, 2)
 
 
+@pytest.mark.parametrize("activation", FUSED)
+def test_shared_heads_and_a_last_query_match_the_reference(activation) -> None:
+    # the last query sees every key, but causal operators are triangles: not the kernel of short sequences
+    heads_of_keys = ("k", "v", "gate_k", "s1.weight", "s2.weight", "gate_s1.weight")
+    last: dict[str, Any] = {"causal": True, "queries": 1, "query_start": 16}
+    for groups, options in ((2, {}), (1, last)):
+        problem = make_problem(keys=17, heads=2, activation=activation, **options)
+        leaves = {
+            name: x.detach()[(slice(None),) * (2 if x.dim() == 4 else 0) + (slice(2 // groups),)]
+            if name in heads_of_keys
+            else x.detach()
+            for name, x in problem.leaves.items()
+        }
+        problem = Problem(leaves=leaves, kinds=problem.kinds, options=problem.options).cast(torch.float32).to(DEVICE)
+        torch.testing.assert_close(problem.run("triton"), problem.run("reference"), rtol=1e-4, atol=1e-4)
+
+
 # the compiler itself calls deprecated functions of PyTorch
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("short", [True, False])
