@@ -18,11 +18,11 @@ AIMS = {"lines": 22_500, "files": 150, "file_lines": 450, "function_lines": 60}
 # lines and files allowed in each folder until the aim is reached ("." holds the files of the package itself)
 CEILINGS = {
     ".": (437, 8),
-    "cli": (2_185, 13),
+    "cli": (2_275, 13),
     "data": (3_552, 15),
     "estimators": (3_103, 13),
     "experiments": (2_035, 11),
-    "integrations": (1_405, 7),
+    "integrations": (1_637, 9),
     "models": (1_854, 15),
     "nn": (2_631, 14),
     "ops": (3_911, 20),

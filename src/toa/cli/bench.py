@@ -1,19 +1,33 @@
-"""The command `toa bench`: measure training steps and attention backends with the package `toa_bench`."""
+"""The command `toa bench`: measure training steps and attention backends, and run public forecasting benchmarks."""
 
+import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from toa._checks import check_choice
 from toa._console import make_console, make_table
 from toa.cli.terminal import ChoicesCommand, DeviceOption, clear_errors
 
 if TYPE_CHECKING:
     from toa.experiments.records import Record
+    from toa.integrations.gift_eval import Config
+
+MethodOption = Annotated[
+    list[str] | None,
+    typer.Option("--method", help="toa, toa-network or a baseline. Repeatable; default: toa and seasonal naive."),
+]
+LimitOption = Annotated[float, typer.Option(help="Seconds for one fit of toa, approximately.")]
+FolderOption = Annotated[Path | None, typer.Option(help="First folder to search for data.")]
+RecordsOption = Annotated[Path, typer.Option(help="File of the records; those of other runs in it are kept.")]
 
 bench_app = typer.Typer(
-    help="Measure training steps and attention backends.", no_args_is_help=True, pretty_exceptions_enable=False
+    help="Measure training steps and attention backends; run forecasting benchmarks.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
 )
 
 
@@ -123,6 +137,82 @@ def bench_ops(
         for reason, names in refusals(record).items():
             console.print(f"{', '.join(names)}: {reason}", soft_wrap=True)
         console.print(f"record: {out}", soft_wrap=True)
+
+
+@bench_app.command(name="gift-eval", cls=ChoicesCommand)
+def gift_eval(
+    configs: Annotated[
+        list[str] | None,
+        typer.Option("--config", help="Configuration, such as m4_weekly/W/short. Repeatable; default: all."),
+    ] = None,
+    methods: MethodOption = None,
+    time_limit: LimitOption = 60.0,
+    data_dir: FolderOption = None,
+    out: RecordsOption = Path("runs/gift-eval.jsonl"),
+) -> None:
+    """Run configurations of GIFT-Eval whose data are in a data folder: MASE and weighted quantile loss."""
+    with clear_errors():
+        from toa.integrations.gift_eval import CONFIGS
+
+        for name in configs or ():
+            check_choice("configuration", name, CONFIGS)
+        chosen = [CONFIGS[name] for name in configs or CONFIGS]
+        _run_leaderboard("gift-eval", chosen, methods, time_limit, data_dir, out)
+
+
+@bench_app.command(name="fev", cls=ChoicesCommand)
+def fev(
+    methods: MethodOption = None,
+    time_limit: LimitOption = 60.0,
+    data_dir: FolderOption = None,
+    out: RecordsOption = Path("runs/fev.jsonl"),
+) -> None:
+    """Run the task ETT_1H of fev-bench: MASE and weighted quantile loss."""
+    with clear_errors():
+        from toa.integrations.fev import CONFIG
+
+        _run_leaderboard("fev", [CONFIG], methods, time_limit, data_dir, out)
+
+
+def _run_leaderboard(
+    benchmark: str,
+    configs: "Sequence[Config]",
+    methods: Sequence[str] | None,
+    time_limit: float,
+    data_dir: Path | None,
+    out: Path,
+) -> None:
+    """Evaluate every method on every configuration; a record is written after each."""
+    import torch
+
+    from toa.experiments.records import provenance, write_records
+    from toa.integrations.gift_eval import METHODS, evaluate
+
+    methods = list(methods or ("toa", "seasonal naive"))
+    for method in methods:
+        check_choice("method", method, METHODS)
+    lines = out.read_text(encoding="utf-8").splitlines() if out.is_file() else []
+    records = {(record["config"], record["method"]): record for record in map(json.loads, lines)}
+    console = make_console()
+    where = provenance(torch.device("cpu"), ["toa", *sys.argv[1:]])
+    rows: list[tuple[str, ...]] = [("configuration", "method", "MASE", "WQL", "CPU s")]
+    for config in configs:
+        for method in methods:
+            options = {"time_limit": time_limit} if method == "toa" else {}
+            with console.status(f"{config.name}: {method}"):
+                found = evaluate(config, method, data_dir=data_dir, **options)
+            names = ("mase", "wql", "mae", "rmse", "wape", "smape")
+            record = {"benchmark": benchmark, "config": config.name, "method": method, **options, **where}
+            record |= {"metrics": {name: found[name] for name in names}, "cpu_s": found["cpu_seconds"]}
+            record |= {"weights": found["weights"]} if "weights" in found else {}
+            records[config.name, method] = record
+            write_records(out, records.values())
+            scores = record["metrics"]
+            rows.append(
+                (config.name, method, f"{scores['mase']:.4f}", f"{scores['wql']:.4f}", f"{record['cpu_s']:.1f}")
+            )
+    console.print(make_table(rows, left=2))
+    console.print(f"records: {out}", soft_wrap=True)
 
 
 def _ops_rows(record: "Record") -> list[tuple[str, ...]]:

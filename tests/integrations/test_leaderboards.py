@@ -1,0 +1,99 @@
+import numpy as np
+import pytest
+
+from tests.estimators.signals import PERIOD, wave
+from tests.support import message
+from toa.data import DatasetNotFoundError
+from toa.integrations import fev, gift_eval
+from toa.integrations.gift_eval import CONFIGS, LEVELS, Config, GiftEvalPredictor, evaluate
+
+# the published MASE of the seasonal naive forecast
+PUBLISHED = {
+    "ett1/15T/short": 0.9342,
+    "ett1/15T/medium": 1.1883,
+    "ett1/15T/long": 1.1909,
+    "ett1/H/short": 0.9773,
+    "ett1/H/medium": 1.5678,
+    "ett1/H/long": 1.4787,
+    "ett1/D/short": 1.7784,
+    "ett1/W/short": 1.7689,
+    "m4_hourly/H/short": 1.1932,
+    "m4_weekly/W/short": 2.7773,
+    "m4_quarterly/Q/short": 1.6022,
+    "hospital/M/short": 0.9205,
+}
+
+
+@pytest.mark.data
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_seasonal_naive_has_its_published_score(name):
+    try:
+        found = evaluate(CONFIGS[name], "seasonal naive")
+    except DatasetNotFoundError as error:
+        pytest.skip(str(error))
+    assert round(found["mase"], 4) == PUBLISHED[name]
+
+
+@pytest.mark.data
+def test_seasonal_naive_has_its_published_score_of_fev():
+    try:
+        found = evaluate(fev.CONFIG, "seasonal naive")
+    except DatasetNotFoundError as error:
+        pytest.skip(str(error))
+    assert round(found["mase"], 4) == 1.3227
+
+
+def small(windows: int = 3) -> Config:
+    series = [np.stack([wave(rows, level=20.0), wave(rows, level=5.0, seed=1)], 1) for rows in (150, 110)]
+    return Config(name="small", horizon=6, season=PERIOD, windows=windows, load=lambda folder: series)
+
+
+def test_windows_lie_at_the_end_and_are_scaled_by_their_own_history():
+    config = small()
+    first = config.load(None)[0]
+    found = evaluate(config, "seasonal naive")
+    parts = []
+    for values in config.load(None):
+        for origin in range(len(values) - 18, len(values), 6):
+            history, actual = values[:origin], values[origin : origin + 6]
+            scale = np.abs(history[PERIOD:] - history[:-PERIOD]).mean(0)
+            parts.append(np.abs(history[-PERIOD : -PERIOD + 6] - actual) / scale)
+    assert found["mase"] == pytest.approx(np.mean(parts))
+    # a point forecast at every level has the absolute error as its quantile loss
+    assert found["wql"] == pytest.approx(found["wape"])
+    assert first.shape == (150, 2)
+
+
+def test_toa_is_fitted_to_the_rows_before_the_windows_and_weighted():
+    found = evaluate(small(), "toa", backbone="dlinear", epochs=2)
+    assert sum(found["weights"].values()) == pytest.approx(1.0)
+    assert found["mase"] <= 1.02 * evaluate(small(), "seasonal naive")["mase"]
+    assert found["wql"] < found["wape"]
+    alone = evaluate(small(), "toa-network", backbone="dlinear", epochs=2, lookback=24)
+    assert alone["weights"] == {"toa": 1.0}
+    with pytest.raises(ValueError, match=message("unknown method 'prophet'", "toa, toa-network, seasonal naive")):
+        evaluate(small(), "prophet")
+
+
+def test_the_predictor_gives_a_forecast_with_quantiles_per_entry():
+    entries = [{"target": wave(rows, level=9.0), "item_id": f"s{rows}"} for rows in (90, 60)]
+    found = list(GiftEvalPredictor(6, PERIOD, backbone="dlinear", epochs=1).predict(entries))
+    assert [one.item_id for one in found] == ["s90", "s60"]
+    assert found[0].mean.shape == (6,)
+    assert (found[0].quantile("0.1") <= found[0].quantile(0.9)).all()
+    with pytest.raises(ValueError, match="unknown level"):
+        found[0].quantile(0.99)
+
+
+def test_forecasts_of_fev_have_a_mean_and_every_level():
+    options = {"horizon": 6, "season": PERIOD, "backbone": "dlinear", "epochs": 1}
+    (found,) = fev.predict([wave(90)], **options)  # type: ignore[arg-type]
+    assert list(found) == ["predictions", *map(str, LEVELS)]
+    assert all(part.shape == (6,) for part in found.values())
+
+
+def test_configurations_are_those_of_the_leaderboard():
+    assert len(CONFIGS) == 14
+    assert CONFIGS["m4_monthly/M/short"].horizon == 18
+    assert set(PUBLISHED) <= set(CONFIGS)
+    assert gift_eval.METHODS[:2] == ("toa", "toa-network")
