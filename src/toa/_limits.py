@@ -12,6 +12,9 @@ _UNPACKED_BYTES = 256 << 20
 _UNPACKED_RATIO = 100
 _MEMORY = "TOA_MEMORY"
 _DEFAULT_MEMORY = 1.0
+# activations of one channel of one window of the default forecaster, in training and in evaluation
+_TRAINING_BYTES = 100_000
+_EVALUATION_BYTES = 25_000
 # shown of a value in an error message
 _SHOWN = 80
 
@@ -35,6 +38,11 @@ def memory_budget() -> int:
     if not 0.0 < budget < 2**40:
         raise ValueError(f"{_MEMORY} must be a positive number of GiB, got {shorten(text)}; for instance 2.")
     return int(budget * 2**30)
+
+
+def most_windows(channels: int, *, training: bool) -> int:
+    """The most windows of so many channels in a batch whose activations fit the memory budget; at least one."""
+    return max(1, memory_budget() // ((_TRAINING_BYTES if training else _EVALUATION_BYTES) * channels))
 
 
 def shorten(value: object) -> str:

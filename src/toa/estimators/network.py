@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from toa._checks import check_choice
+from toa._limits import most_windows
 from toa.data.panel import Panel
 from toa.data.splits import StandardScaler
 from toa.data.windows import Windows, place_series, window_starts
@@ -202,7 +203,7 @@ class ForecastNetwork(Estimator):
         which = None if indices is None else indices[owners]
 
         def batches() -> Iterator[tuple[Tensor | None, ...]]:
-            for piece in torch.arange(len(starts)).split(_BATCH):
+            for piece in torch.arange(len(starts)).split(min(_BATCH, most_windows(values.shape[1], training=False))):
                 rows = starts[piece].view(-1, 1) + torch.arange(self.lookback_ + self.horizon)  # (B, L + P)
                 m, n = (None, None) if marks is None else marks[rows].tensor_split([self.lookback_], 1)
                 yield values[rows[:, : self.lookback_]], None if which is None else which[piece], m, n
@@ -221,7 +222,8 @@ class ForecastNetwork(Estimator):
             self._series_indices(panel),
             *(None if part is None else torch.from_numpy(np.stack(part)).float() for part in features),  # (S, ·, F)
         )
-        pieces = (slice(start, start + _BATCH) for start in range(0, len(panel), _BATCH))
+        size = min(_BATCH, most_windows(len(self.columns_), training=False))
+        pieces = (slice(start, start + size) for start in range(0, len(panel), size))
         return self._units.predict(tuple(None if x is None else x[piece] for x in inputs) for piece in pieces)
 
     def _series_indices(self, panel: Panel) -> Tensor | None:

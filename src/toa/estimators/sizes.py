@@ -8,6 +8,7 @@ import math
 from typing import Any
 
 from toa._checks import check_at_least, check_choice
+from toa._limits import most_windows
 from toa.models import BACKBONES, backbone_names
 
 # forecaster: default look-back, and the largest, for horizons of more than half the default
@@ -97,10 +98,13 @@ def choose_recipe(backbone: str, attention: str | None, windows: int) -> dict[st
 def choose_schedule(windows: int, channels: int, *, batch_size: int | None, epochs: int | None) -> dict[str, Any]:
     """Windows per batch, batches per epoch ("steps") and epochs of a forecaster.
 
-    An epoch of a large table uses a random part of the windows.
+    An epoch of a large table uses a random part of the windows. The activations of a batch fit the memory budget
+    ($TOA_MEMORY), unless the batch size is given.
     """
     least, most = _FORECAST_BATCH
     size = max(least, min(most, windows // 32)) if batch_size is None else batch_size
+    if batch_size is None:
+        size = min(size, most_windows(channels, training=True))
     check_at_least("batch_size", size, 1)
     used = min(windows, max(size, _EPOCH_WINDOWS // channels))
     steps = -(-used // size)

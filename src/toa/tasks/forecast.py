@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from toa._checks import check_at_least, check_choice
+from toa._limits import most_windows
 from toa.data import DATASETS, ForecastData, load_forecast, locate, mark_names, split_rows
 from toa.data.windows import Windows
 from toa.models import BACKBONES, BackboneForecaster, ForecastModel, backbone_names, build_forecaster
@@ -219,7 +220,11 @@ def _load_shared(dataset: str, stamp: object, data_dir: Path | None, device: tor
 
 
 def evaluation_batches(windows: Windows, batch_size: int = _EVALUATION_BATCH) -> Iterator[tuple[Tensor, ...]]:
-    """x, y and, if any, the marks of both, for all windows in order."""
+    """x, y and, if any, the marks of both, for all windows in order; on a CPU, batches fit the memory budget."""
+    if len(windows) and windows.device.type == "cpu":
+        batch_size = min(
+            batch_size, most_windows(windows.batch(torch.zeros(1, dtype=torch.long))[0].shape[2], training=False)
+        )
     for index in torch.arange(len(windows)).split(batch_size):
         yield tuple(part for part in windows.batch(index) if part is not None)
 
