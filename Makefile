@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test lint check test-slow test-wheel test-gpu test-data bench search report pages docs clean
+.PHONY: demo test lint check campaign test-slow test-wheel test-gpu test-data bench search report pages docs clean
 
 demo: $(STAMP)
 	$(BIN)/toa demo
@@ -27,6 +27,10 @@ check: $(STAMP)
 
 test-slow: $(STAMP)
 	$(BIN)/python -m pytest -q -m slow
+
+# damaged files for every loader and killed runs: resumes if stopped; at most two hours on two cores
+campaign: $(STAMP)
+	$(BIN)/python -m tests.campaign
 
 test-wheel: $(STAMP)
 	$(BIN)/python -m pytest -q -m slow tests/test_wheel.py

@@ -18,10 +18,10 @@ AIMS = {"lines": 22_500, "files": 150, "file_lines": 450, "function_lines": 60}
 # lines and files allowed in each folder until the aim is reached ("." holds the files of the package itself)
 CEILINGS = {
     ".": (445, 8),
-    "cli": (2_275, 13),
-    "data": (3_552, 15),
+    "cli": (2_279, 13),
+    "data": (3_561, 15),
     "estimators": (3_109, 13),
-    "experiments": (2_035, 11),
+    "experiments": (2_037, 11),
     "integrations": (1_637, 9),
     "models": (1_854, 15),
     "nn": (2_631, 14),

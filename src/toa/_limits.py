@@ -41,7 +41,7 @@ def memory_budget() -> int:
 
 
 def most_windows(channels: int, *, training: bool) -> int:
-    """The most windows of so many channels in a batch whose activations fit the memory budget; at least one."""
+    """The most windows per batch whose activations fit the memory budget, for this number of channels; at least one."""
     return max(1, memory_budget() // ((_TRAINING_BYTES if training else _EVALUATION_BYTES) * channels))
 
 

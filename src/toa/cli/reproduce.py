@@ -124,7 +124,11 @@ def read_runs(path: Path) -> "list[Job]":
             f"--runs must be a file with the options of one `toa run` per line; no such file: {path}."
         )
     jobs = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} must be text in UTF-8, got {error}; save it in UTF-8.") from None
+    for number, line in enumerate(lines, 1):
         try:
             words = shlex.split(line, comments=True)
             words = words[2:] if words[:2] == ["toa", "run"] else words

@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 
 from toa._checks import check_at_least, check_choice
+from toa._limits import shorten
 from toa._registry import Registry
 from toa.data.catalogue import FileSpec, read_entries
 from toa.data.files import locate, verify
@@ -159,7 +160,13 @@ def read_tsf(path: str | Path) -> Panel:
         known = dict(zip(attributes, fields, strict=True))
         names.append(known.get("series_name", str(len(values))))
         if "start_timestamp" in known:
-            starts.append(pd.to_datetime(known["start_timestamp"], format="%Y-%m-%d %H-%M-%S"))
+            try:
+                starts.append(pd.to_datetime(known["start_timestamp"], format="%Y-%m-%d %H-%M-%S"))
+            except ValueError:
+                found = shorten(known["start_timestamp"])
+                raise ValueError(
+                    f"{path} must have start times such as 2020-01-31 00-00-00, got {found} in line {number}."
+                ) from None
         values.append(_numbers(series.replace("?", "nan").split(","), path, number))
     if not values:
         raise ValueError(f"{path} must hold series below @data, got none; is the file complete?")
@@ -218,4 +225,4 @@ def _numbers(cells: Sequence[str], path: Path, number: int) -> Values:
     try:
         return np.array(cells, dtype=np.float64)[:, None]
     except ValueError as error:
-        raise ValueError(f"{path} must hold numbers, got: {error} in line {number}.") from error
+        raise ValueError(f"{path} must hold numbers, got: {str(error)[:200]} in line {number}.") from error

@@ -222,10 +222,12 @@ def read_ts(path: str | Path) -> Panel:
         try:
             numbers = [list(map(float, channel.split(","))) for channel in channels]
         except ValueError as error:
-            raise ValueError(f"{path} must hold numbers, got: {error} in case {len(labels)}.") from error
+            raise ValueError(f"{path} must hold numbers, got: {str(error)[:200]} in case {len(labels)}.") from error
+        if not channels:
+            raise ValueError(f"{path} must have values and a label in each case, got no channel in case {len(labels)}.")
         # a short channel is missing at its end
         cases.append(np.array(list(zip_longest(*numbers, fillvalue=np.nan))).reshape(-1, len(numbers)))
-        if len(channels) != cases[0].shape[1] or not channels:
+        if len(channels) != cases[0].shape[1]:
             raise ValueError(
                 f"{path} must have the same number of channels in each case, {cases[0].shape[1]} in the first, got "
                 f"{len(channels)} in case {len(cases)}."

@@ -305,10 +305,14 @@ def write_failure(job: Job, out: Path, error: str, trace: str = "") -> None:
 def write_plan(jobs: Iterable[Job], out: Path) -> Path:
     """Store a list of jobs in a results folder. The same list, in any order, is the same file."""
     unique = {job.key: job for job in jobs}
-    name = hashlib.sha256("".join(sorted(unique)).encode()).hexdigest()[:16]
-    path = out / _PLANS / f"{name}{_SUFFIX}"
+    path = out / _PLANS / f"{_plan_name(unique)}{_SUFFIX}"
     write_atomically(path, "".join(f"{job.to_json()}\n" for job in unique.values()).encode())
     return path
+
+
+def _plan_name(keys: Iterable[str]) -> str:
+    """A name that states which runs a plan holds, so that a lost line is noticed."""
+    return hashlib.sha256("".join(sorted(keys)).encode()).hexdigest()[:16]
 
 
 def read_plans(out: Path) -> tuple[dict[str, Job], list[str]]:
@@ -318,6 +322,8 @@ def read_plans(out: Path) -> tuple[dict[str, Job], list[str]]:
     for path in sorted((out / _PLANS).glob(f"*{_SUFFIX}")):
         try:
             planned = [Job.from_json(line) for line in path.read_text(encoding="utf-8").splitlines()]
+            if _plan_name(job.key for job in planned) != path.stem:
+                raise ValueError("other runs than those of its name")
             jobs |= {job.key: job for job in planned}
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
             unreadable.append(f"{path} must be a plan of this version, got something else ({error!r}); delete it.")
