@@ -412,7 +412,8 @@ def all_tables() -> dict[str, Callable[[], str]]:
     for name in ("search", "search-classify"):
         found |= {f"{name}-choice": partial(search_choice, name), f"{name}-trials": partial(search_trials, name)}
     found |= {f"toa-{backbone}": partial(recipe_table, backbone) for backbone in ("itransformer", "duet")}
-    found["toa-96"] = partial(setting_table, "toa", backbone="itransformer", horizon=96, datasets=RECIPE_SETS)
+    for name in ("toa", "toa-unnormalised"):
+        found[f"{name}-96"] = partial(setting_table, name, backbone="itransformer", horizon=96, datasets=RECIPE_SETS)
     found |= {name: partial(other_runs, name) for name in ("other-protocols", "subsets")}
     found |= {f"compared-{protocol}": partial(compared, protocol) for protocol in UEA}
     for dataset in ("MSL", "SMD-machine-1-6", "SMD-machine-2-1"):
