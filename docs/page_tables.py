@@ -31,6 +31,7 @@ PAGES = (
     "docs/performance.md",
     "docs/protocols.md",
     "docs/recipe.md",
+    "docs/reliability.md",
     *(
         f"results/{n}/README.md"
         for n in (
@@ -428,11 +429,22 @@ def all_tables() -> dict[str, Callable[[], str]]:
     patchtst = {"backbone": "patchtst", "horizon": 96}
     itransformer = {"backbone": "itransformer", "horizon": 96}
     found["recipe-patchtst"] = partial(first_search, datasets=SETS[:3], **patchtst)
+    found["reliability"] = reliability_table
     found["recipe-patchtst-ETTm1"] = partial(first_search, datasets=("ETTm1",), **patchtst)
     found["recipe-itransformer"] = partial(first_search, datasets=SETS, device="NVIDIA", **itransformer)
     found["recipe-itransformer-cpu"] = partial(first_search, datasets=SETS[:3], device="cpu", **itransformer)
     found["recipe-itransformer-720"] = partial(first_search, datasets=("ETTh1",), backbone="itransformer", horizon=720)
     return found
+
+
+def reliability_table() -> str:
+    """Damaged files and kills of the stored campaign, with the number that broke a promise."""
+    parts = json.loads((RESULTS / "reliability" / "campaign.json").read_text(encoding="utf-8"))["parts"]
+    rows = []
+    for name, part in sorted(parts.items()):
+        counts = (str(part["counts"][key]) if key in part["counts"] else "" for key in ("refused", "loaded"))
+        rows.append((name, str(part["tried"]), *counts, str(len(part["failures"])), str(part["seed"]), part["commit"]))
+    return table(("part", "tried", "refused by name", "loaded", "bad", "seed", "commit"), rows)
 
 
 def rendered(page: str) -> str:

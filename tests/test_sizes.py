@@ -17,7 +17,7 @@ PACKAGE = ROOT / "src" / "toa"
 AIMS = {"lines": 22_500, "files": 150, "file_lines": 450, "function_lines": 60}
 # lines and files allowed in each folder until the aim is reached ("." holds the files of the package itself)
 CEILINGS = {
-    ".": (449, 8),
+    ".": (455, 8),
     "cli": (2_279, 13),
     "data": (3_561, 15),
     "estimators": (3_109, 13),

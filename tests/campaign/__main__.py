@@ -69,7 +69,8 @@ def main() -> int:
                 begin, numbers = time.monotonic(), range(done, min(each, done + _CHUNK))
                 outcome = fuzz(kind, Path(scratch) / kind, seed=args.seed, numbers=numbers)
                 campaign.add(f"fuzz {kind}", outcome, len(numbers), time.monotonic() - begin)
-            part = campaign.parts[f"fuzz {kind}"]
+            if (part := campaign.parts.get(f"fuzz {kind}")) is None:
+                continue
             make_console().print(
                 f"fuzz {kind}: {part['tried']} files, {len(part['failures'])} bad, {part['seconds']} s"
             )

@@ -204,6 +204,8 @@ def fuzz(kind: str, folder: Path, *, seed: int, numbers: Iterable[int]) -> Outco
     loader, outcome = LOADERS[kind], Outcome()
     path = folder / loader.name
     path.parent.mkdir(parents=True, exist_ok=True)
+    # the last file of an earlier call
+    path.unlink(missing_ok=True)
     loader.write(path)
     if kind == "evidence":
         path.write_text(json.dumps(json.loads(path.read_text())) + "\n")

@@ -124,6 +124,10 @@ def test_an_edited_record_is_refused_and_does_not_count(csv, tmp_path):
     assert evidence.runs == ()
     assert [str(path)] == [skipped.where for skipped in evidence.skipped]
     assert "edited or damaged" in evidence.skipped[0].reason
+    # one letter of the field's own name
+    path.write_text(json.dumps(content).replace('"checksum"', '"bhecksum"'))
+    with pytest.raises(ValueError, match="its checksum states"):
+        run_task(config, out, device="cpu")
     # a record of an older version
     path.write_text(json.dumps(record))
     assert run_task(config, out, device="cpu") == record
