@@ -39,6 +39,7 @@ PAGES = (
             "classification",
             "demixing",
             "forecasting",
+            "leaderboards",
             "search",
         )
     ),
@@ -403,6 +404,44 @@ def signed_table() -> str:
     return table(["backbone", "attention", "trials", *plan.datasets, "mean"], rows, left=2) if rows else NOT_RUN
 
 
+LEADERBOARDS = ("gift-eval",)
+RIVALS = ("AutoTheta", "AutoETS", "DLinear", "PatchTST", "iTransformer", "N-BEATS", "Chronos-2", "TimesFM-2.5")
+
+
+def leaderboard_records() -> dict[str, dict[str, Record]]:
+    """Records by configuration and method."""
+    found: dict[str, dict[str, Record]] = {}
+    for name in LEADERBOARDS:
+        for record in read_records(f"leaderboards/{name}.jsonl"):
+            found.setdefault(record["config"], {})[record["method"]] = record
+    return found
+
+
+def leaderboard_table(score: str) -> str:
+    """Ours beside the published figures, one row per configuration."""
+    with (RESULTS / "leaderboards" / "published.csv").open(encoding="utf-8") as file:
+        known = {(row["config"], row["model"]): float(row[score]) for row in csv.DictReader(file)}
+    rows = []
+    for config, records in leaderboard_records().items():
+        ours = {method: record["metrics"][score] for method, record in records.items()}
+        best = min(value for method, value in ours.items() if not method.startswith("toa"))
+        cells = [f"{ours['toa']:.4f}" if "toa" in ours else "", f"{best:.4f}"]
+        others = [known.get((config, name)) for name in ("seasonal naive", *RIVALS)]
+        rows.append([config, *cells, *("" if value is None else f"{value:.4g}" for value in others)])
+    return table(["configuration", "toa", "baseline", "seasonal naive", *RIVALS], rows, left=1)
+
+
+def leaderboard_weights() -> str:
+    """What the forecaster chose, and its CPU time."""
+    rows = []
+    for config, records in leaderboard_records().items():
+        if "toa" in records:
+            record = records["toa"]
+            mixed = ", ".join(f"{weight:.2f} {name}" for name, weight in record["weights"].items())
+            rows.append([config, mixed, f"{record['cpu_s']:.0f}", f"{record['time_limit']:g}"])
+    return table(["configuration", "weights", "CPU s", "limit, s"], rows, left=2)
+
+
 def all_tables() -> dict[str, Callable[[], str]]:
     """Every table by name."""
     found: dict[str, Callable[[], str]] = {name: partial(performance_table, name) for name in PERFORMANCE}
@@ -410,6 +449,8 @@ def all_tables() -> dict[str, Callable[[], str]]:
     found |= {"window-ranges": window_ranges, "demixing": demixing_table, "accuracy": accuracy_table}
     found |= {"classification-search": classification_search}
     found["signed"] = signed_table
+    found |= {f"leaderboard-{score}": partial(leaderboard_table, score) for score in ("mase", "wql")}
+    found |= {"leaderboard-weights": leaderboard_weights}
     for name in ("search", "search-classify"):
         found |= {f"{name}-choice": partial(search_choice, name), f"{name}-trials": partial(search_trials, name)}
     found |= {f"toa-{backbone}": partial(recipe_table, backbone) for backbone in ("itransformer", "duet")}
