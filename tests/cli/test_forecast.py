@@ -156,6 +156,8 @@ def test_columns_that_a_model_does_not_have_are_named_and_not_used(table, tmp_pa
 def test_bad_files_and_models_are_refused(table, tmp_path) -> None:
     code, text = call(tmp_path / "none.csv", "--horizon", 6)
     assert (code, "No such file" in text) == (2, True)
+    code, text = call(tmp_path, "--horizon", 6)
+    assert (code, "must be a file to read, got a folder; name a file in it." in text) == (2, True)
     saved = tmp_path / "m.toa"
     call(table, "--horizon", 6, "--save", saved, "--out", tmp_path / "a.csv", *QUICK)
     assert "error: --horizon must be from 1 to 6" in call(table, "--model", saved, "--horizon", 7)[1]

@@ -108,8 +108,10 @@ class ChoicesCommand(TyperCommand):
 
 
 def check_files(*paths: Path | None) -> None:
-    """Raise FileNotFoundError for a missing file; None is none. Commands call it before heavy imports."""
+    """Raise OSError for a missing file or a folder; None is none. Commands call it before heavy imports."""
     for path in paths:
+        if path is not None and path.is_dir():
+            raise IsADirectoryError(f"{path} must be a file to read, got a folder; name a file in it.")
         if path is not None and not path.is_file():
             raise FileNotFoundError(f"No such file: {path}.")
 
