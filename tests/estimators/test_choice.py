@@ -109,6 +109,46 @@ def test_covariates_reach_the_network() -> None:
         model.predict()
 
 
+def test_covariates_without_a_network_are_checked_and_not_used() -> None:
+    model = auto(id="id", covariates=("promo",), time_limit=1e-9).fit(long(x=40))
+    with pytest.raises(ValueError, match=message("future must have the covariates 'promo'")):
+        model.predict()
+    days = pd.date_range("2024-02-10", periods=6, freq="D")
+    assert len(model.predict(future=pd.DataFrame({"id": "x", "day": days, "promo": 1.0}))) == 6
+
+
+def test_two_axis_does_not_count_the_season_twice_at_its_start() -> None:
+    model = auto(backbone="two-axis", lookback=48, learning_rate=1e-9, epochs=1).fit(wide(600))
+    errors = model.choice_.ensemble.errors
+    assert errors["toa"] < 1.5 * errors["seasonal naive"]
+
+
+@pytest.mark.parametrize("stop", [None, KeyboardInterrupt])
+def test_a_network_without_time_for_all_rows_keeps_its_own_scalers(monkeypatch, stop) -> None:
+    seen = []
+
+    def refit(model, panel, borders, *, seconds, refit=False, fit=Forecaster._fit_network, **how):
+        if not refit:
+            held = fit(model, panel, borders, seconds=seconds, **how)
+            seen.append(model.scaler_["mean"].clone())
+            return held
+        if stop is not None:
+            monkeypatch.setattr(Forecaster, "_fit_model", lambda *_, **__: (_ for _ in ()).throw(stop))
+        return fit(model, panel, borders, seconds=1e-9 if stop is None else seconds, refit=True, **how)
+
+    monkeypatch.setattr(Forecaster, "_fit_network", refit)
+    model = auto(epochs=4)
+    monkeypatch.setattr("toa.estimators.ensemble.BASELINES", {})
+    monkeypatch.setattr("toa.estimators.ensemble.linear_lookbacks", lambda *_: ())
+    if stop is None:
+        model.fit(wide())
+    else:
+        with pytest.raises(stop):
+            model.fit(wide())
+    assert model.weights_ == {"toa": 1.0}
+    assert (model.scaler_["mean"] == seen[0]).all()
+
+
 def test_an_interval_that_cannot_be_calibrated_warns_and_is_left_out() -> None:
     with pytest.warns(UserWarning, match="no interval of 0.99"):
         model = auto(interval=0.99, epochs=1).fit(wide(60))

@@ -50,7 +50,8 @@ class Forecaster(ForecastNetwork):
     A wide frame is one series with several columns. With `id`, the rows of each id are a series of any length. The
     forecast is a weighted mean of the network and of baselines: seasonal naive, drift, Theta, damped trend and linear
     models on lags. The weights, the same for all series, are chosen by the errors from rolling origins at the end of
-    each series, in rows that the methods have not seen. Then all methods with a weight are fitted again to all rows.
+    each series, in rows that the methods have not seen. Then all methods with a weight are fitted again to all rows;
+    the network stays as it was if no time is left for that.
     Intervals and quantiles come from the errors at these origins.
 
     Args:
@@ -178,11 +179,10 @@ class Forecaster(ForecastNetwork):
             panel.check_rows(self.lookback_, f"lookback={self.lookback_} rows", remedy)
         self._check_range(panel)
         # covariates are checked even if the network has no weight
-        ahead = self._network_ahead(panel, future) if NETWORK in self.weights_ or self.covariates else None
+        features = self._features(panel, future)
+        ahead = self._network_ahead(panel, *features) if NETWORK in self.weights_ else None
         found = ahead
         if self.choice_ is not None:
-            if future is not None and not self.covariates:
-                self.known_.future(panel, future, self.horizon, {})
             owners = self._owners(panel)
             network = None if ahead is None else ahead.forecast.numpy()
             found = self.choice_.combine(items(panel, self.columns_), network, owners)
@@ -315,7 +315,11 @@ class Forecaster(ForecastNetwork):
         )
         if NETWORK in self.choice_.ensemble.weights:
             left = self.time_limit - (time.monotonic() - begin)
-            self._fit_network(panel, self._borders(panel), season=self.season_, seconds=left, refit=True)
+            # a copy, so that a fit that is stopped leaves the network as it was
+            again = copy.copy(self)
+            again._fit_network(panel, self._borders(panel), season=self.season_, seconds=left, refit=True)
+            self.__dict__.pop("_units", None)
+            self.__dict__.update(again.__dict__)
 
     def _validate_network(self, panel: Panel, origins: RollingOrigins, seconds: float) -> np.ndarray | None:
         """Train the network on the rows before the first origins; its forecasts (W, P, C), or None without time."""

@@ -85,26 +85,33 @@ class ForecastNetwork(Estimator):
             borders: Per series the first row that is held out to stop training.
             season: Steps of the season if errors are scaled by it, as in MASE; None standardises.
             seconds: Largest time, approximately; None for no limit.
-            refit: Whether to train the chosen network again, on all rows, for the epochs that were best.
+            refit: Whether to train the chosen network again, on all rows, for the epochs that were best. Without time
+                for that, nothing changes.
 
         Returns:
             The held-out windows; None if there was no time to train, or with `refit`.
         """
-        self.__dict__.pop("_units", None)
-        if not refit:
-            self._choose_lookback(panel, borders, season)
-        self.known_ = Covariates.fit(panel, calendar=self.calendar, covariates=self.covariates, borders=borders)
-        train, held = self._scale_and_split(panel, borders, season, everything=refit)
         if refit:
             schedule = self.schedule_ | {"epochs": min(self.schedule_["epochs"], self._best_epoch + 1)}
+            # decided before anything changes
+            limited = schedule if seconds is None else limit_schedule(schedule, self._step_seconds, seconds)
+            if limited is None:
+                return None
+            schedule = limited
         else:
+            self._choose_lookback(panel, borders, season)
+        self.__dict__.pop("_units", None)
+        self.known_ = Covariates.fit(panel, calendar=self.calendar, covariates=self.covariates, borders=borders)
+        train, held = self._scale_and_split(panel, borders, season, everything=refit)
+        if not refit:
             sizes = len(train), len(self.columns_)
             rate = self._choose_architecture(len(train), season)
             schedule = choose_schedule(*sizes, batch_size=self.batch_size, epochs=self.epochs)
             schedule["operator_rate"] = rate if self.operator_rate is None else self.operator_rate
         self.schedule_: dict[str, Any] = schedule
-        if seconds is not None:
-            limited = limit_schedule(schedule, self._seconds_per_step(train, held), seconds)
+        if seconds is not None and not refit:
+            self._step_seconds: float = self._seconds_per_step(train, held)
+            limited = limit_schedule(schedule, self._step_seconds, seconds)
             if limited is None:
                 return None
             self.schedule_ = limited
@@ -210,12 +217,15 @@ class ForecastNetwork(Estimator):
 
         return self._units.predict(batches())
 
-    def _network_ahead(self, panel: Panel, future: Any) -> Prediction:
-        """Forecasts after the end of each series; `future` has the covariates of the forecast steps."""
+    def _features(self, panel: Panel, future: Any) -> tuple[list[np.ndarray] | None, list[np.ndarray] | None]:
+        """Features (L, F) of the look-back and (P, F) of the forecast steps; `future` has their covariates."""
+        options = {"id": self.id, "time": self.time, "missing": self.missing}
+        return self.known_.past(panel.tail(self.lookback_)), self.known_.future(panel, future, self.horizon, options)
+
+    def _network_ahead(self, panel: Panel, past: list[np.ndarray] | None, ahead: list[np.ndarray] | None) -> Prediction:
+        """Forecasts after the end of each series, with their features."""
         panel = panel.tail(self.lookback_)
         pads = [self.lookback_ - rows for rows in panel.lengths]
-        options = {"id": self.id, "time": self.time, "missing": self.missing}
-        past, ahead = self.known_.past(panel), self.known_.future(panel, future, self.horizon, options)
         features = None if past is None else _pad_start(past, pads), ahead
         inputs = (
             torch.from_numpy(np.stack(_pad_start(panel.take(self.columns_), pads))),  # (S, L, C)

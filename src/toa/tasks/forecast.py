@@ -181,8 +181,13 @@ class Forecasting(Task):
         if isinstance(model, BackboneForecaster) and model.starts_fitted and fits:
             count = min(len(data.train), max(1, _RIDGE_SERIES // data.channels))
             index = torch.linspace(0, len(data.train) - 1, count).long()
-            model.fit_shortcut(data.train.batch(part)[:2] for part in index.split(_EVALUATION_BATCH))
+            batches = (data.train.batch(part)[:2] for part in index.split(_EVALUATION_BATCH))
+            model.fit_shortcut((x, self.target(config, x, y)) for x, y in batches)
         return model
+
+    def target(self, config: Any, x: Tensor, y: Tensor) -> Tensor:
+        """What the inner model forecasts."""
+        return y
 
     def rebuild(self, config: ForecastRun, saved: Checkpoint) -> nn.Module:
         return self.build(config, TaskData(channels=len(saved.facts["columns"])))  # type: ignore[arg-type]
@@ -311,11 +316,14 @@ class HorizonModel(nn.Module):
     def _split_levels(self, forecast: Tensor, series: Tensor, future_marks: Tensor | None) -> Tensor:
         split = forecast.unflatten(1, (-1, self.levels))  # (B, P, Q, C)
         if self.season:
-            # f adds the mean of its input, which the last season has too
-            steps = torch.arange(split.shape[1], device=series.device) % self.season
-            last = series[:, -self.season :][:, steps] - series.mean(1, keepdim=True)  # (B, P, C)
-            split = split + last.unsqueeze(2)
+            split = split + _last_season(series, self.season, split.shape[1]).unsqueeze(2)
         return split if self.effect is None else split + self.effect(future_marks).unsqueeze(2)
+
+
+def _last_season(series: Tensor, season: int, horizon: int) -> Tensor:
+    """The last season, repeated, minus the mean of the series, which the inner model adds: (B, P, C)."""
+    steps = torch.arange(horizon, device=series.device) % season
+    return series[:, -season:][:, steps] - series.mean(1, keepdim=True)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -346,6 +354,10 @@ class HorizonForecasting(Forecasting):
         model: Any = super().build(replace(config, horizon=config.horizon * levels), data)
         sizes = {"features": config.features, "channels": data.channels, "season": config.season}
         return HorizonModel(model, levels=levels, **sizes)
+
+    def target(self, config: Any, x: Tensor, y: Tensor) -> Tensor:
+        """The difference from the last season, if the config has one."""
+        return y - _last_season(x, config.season, y.shape[1]) if config.season else y
 
     def batches(self, config: Any, data: Any, device: torch.device) -> ShuffledBatches:
         """Training batches, as many per epoch as the config has steps."""
