@@ -417,6 +417,25 @@ def test_shared_heads_and_a_last_query_match_the_reference(activation) -> None:
         torch.testing.assert_close(problem.run("triton"), problem.run("reference"), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize(("activation", "operators"), [("relu", ["s1"]), ("gated", ["s1", "s2"])])
+def test_decoding_with_operators_per_query_head_and_shared_keys(activation, operators) -> None:
+    """The cache then returns mixed keys per query head, and values or keys of the gate with fewer heads."""
+    generator = torch.Generator().manual_seed(0)
+    shapes = {"q": 4, "k": 2, "v": 2} | ({"gate_q": 4, "gate_k": 2} if activation == "gated" else {})
+    tokens: dict[str, Any] = {
+        name: torch.randn(2, 8, heads, 4, generator=generator).to(DEVICE) for name, heads in shapes.items()
+    }
+    options: dict[str, Any] = {name: torch.randn(4, 8, 8, generator=generator).to(DEVICE) for name in operators}
+    options |= {"activation": activation, "causal": True}
+    cache = ops.AttentionCache()
+    steps = []
+    for step in range(8):
+        new = {name: x[:, step : step + 1] for name, x in tokens.items()}
+        steps.append(ops.operator_attention(**new, **options, cache=cache, backend="triton"))
+    exact = ops.operator_attention(**tokens, **options, backend="reference")
+    torch.testing.assert_close(torch.cat(steps, 1), exact, rtol=1e-2 if ON_GPU else 1e-5, atol=1e-2 if ON_GPU else 1e-4)
+
+
 # the compiler itself calls deprecated functions of PyTorch
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("short", [True, False])

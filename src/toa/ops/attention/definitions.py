@@ -168,12 +168,12 @@ class AttentionInputs:
 
     q: Float[Tensor, "b m h d"]
     k: Float[Tensor, "b n kv d"]
-    v: Float[Tensor, "b n kv e"]
+    v: Float[Tensor, "b n _kv e"]
     s1: Operator | None = None
     s2: Operator | None = None
     activation: Activation = "softmax"
     gate_q: Float[Tensor, "b m h g"] | None = None
-    gate_k: Float[Tensor, "b n kv g"] | None = None
+    gate_k: Float[Tensor, "b n _kv g"] | None = None
     gate_s1: Operator | None = None
     scale: float = 1.0
     score_norm: ScoreNorm = "none"

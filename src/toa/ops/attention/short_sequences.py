@@ -48,7 +48,7 @@ def fits(x: AttentionInputs) -> bool:
     width = max(tokens.shape[3] for tokens in (x.q, x.v, x.gate_q) if tokens is not None)
     tokens = max(x.q.shape[1], x.k.shape[1])
     small = tokens <= MAX_TOKENS and padded(tokens) * padded(width) <= MAX_ELEMENTS
-    small = small and x.k.shape[2] == x.q.shape[2]
+    small = small and all(x.q.shape[2] == shared.shape[2] for shared in (x.k, x.v, x.gate_k) if shared is not None)
     # a last query sees all keys, but causal operators are triangles
     kinds = () if x.causal else Dense
     return small and all(s is None or (isinstance(s, kinds) and s.residual) for s in (x.s1, x.s2, x.gate_s1))
