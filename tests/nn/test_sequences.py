@@ -127,6 +127,11 @@ def test_nested_tensors_equal_each_sequence_alone(name) -> None:
     torch.autograd.grad(out.values().sum(), parts)
     with pytest.raises(ValueError, match=message("key_padding_mask must be None with nested tensors")):
         layer(x, x, x, torch.zeros(3, N, dtype=torch.bool))
+    with pytest.raises(ValueError, match=message("cache must be None with nested tensors")):
+        layer(x, x, x, cache=ops.AttentionCache())
+    other = torch.nested.nested_tensor_from_jagged(torch.cat(parts), torch.tensor([0, N, 3 + N, 4 + N]))
+    with pytest.raises(ValueError, match=message("value must have the lengths of", "[3, 7, 1], got [7, 3, 1]")):
+        layer(x, x, other)
 
 
 def test_options_of_other_layers_raise() -> None:

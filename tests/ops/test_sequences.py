@@ -189,6 +189,33 @@ def test_bad_lengths_raise() -> None:
         ops.operator_attention(nested, packed["k"], packed["v"])
 
 
+@pytest.mark.parametrize("name", ["v", "gate_k", "gate_q"])
+def test_nested_tensors_that_go_together_have_the_same_lengths(name) -> None:
+    """The totals are equal, so tokens would silently move to another sequence."""
+    packed = torch.zeros(6, 2, 3)
+    tokens: dict[str, Any] = dict.fromkeys(
+        ("q", "k", "v", "gate_q", "gate_k"), torch.nested.nested_tensor_from_jagged(packed, torch.tensor([0, 2, 6]))
+    )
+    tokens[name] = torch.nested.nested_tensor_from_jagged(packed, torch.tensor([0, 4, 6]))
+    with pytest.raises(ValueError, match=message(f"{name} must have the lengths of", "[2, 4], got [4, 2]")):
+        ops.operator_attention(**tokens, activation="gated")
+
+
+def test_a_call_that_fails_leaves_its_cache_unchanged() -> None:
+    arguments = make("relu")
+    cache = ops.AttentionCache()
+
+    def step(number: int, backend: str = "folded") -> Tensor:
+        part = {name: x[:, number : number + 1] for name, x in arguments.items() if isinstance(x, Tensor)}
+        return run(arguments | part, backend, causal=True, cache=cache)
+
+    first = step(0)
+    with pytest.raises(ValueError, match=message("backend 'triton' cannot run here")):
+        step(1, "triton")
+    assert len(cache) == 1
+    assert_near(torch.cat([first, step(1)], 1), run(arguments, "reference", causal=True)[:, :2])
+
+
 def test_bad_windows_and_caches_raise() -> None:
     x = torch.zeros(1, 3, 2, 4)
     cases: list[tuple[dict[str, Any], tuple[str, ...]]] = [

@@ -160,22 +160,22 @@ class Attention(Layer, ABC):
     ) -> tuple[Tensor, Tensor | None]:
         """Return the output (B, M, E), and W_mix (B, H, M, N) or None; arguments as in `attend`."""
         if query.is_nested:
-            return self._attend_nested(query, key, value, key_padding_mask, need_weights)
+            return self._attend_nested(query, key, value, need_weights, key_padding_mask=key_padding_mask, cache=cache)
         attended = self.attend(query, key, value, key_padding_mask, need_weights, cache=cache)
         return attended.output, attended.mixing
 
     def _attend_nested(
-        self, query: Tensor, key: Tensor, value: Tensor, key_padding_mask: Tensor | None, need_weights: bool
+        self, query: Tensor, key: Tensor, value: Tensor, need_weights: bool, **refused: object
     ) -> tuple[Tensor, Tensor | None]:
         """`forward` of nested tensors (B, j, E): pad, attend, and pack; W_mix has zeros after the end of sequences."""
-        if key_padding_mask is not None:
-            raise ValueError("key_padding_mask must be None with nested tensors, got one; their lengths are known.")
-        parts = [nested_parts(name, x) for name, x in (("query", query), ("key", key), ("value", value))]
+        for name, given in refused.items():
+            if given is not None:
+                raise ValueError(f"{name} must be None with nested tensors, got one; pad the sequences.")
+        parts = [nested_parts("query", query), nested_parts("key", key), nested_parts("value", value, key)]
         lengths = [Lengths.of("offsets", offsets, len(packed)) for packed, offsets in parts]
         q, k, v = (one.pad(packed) for one, (packed, _) in zip(lengths, parts, strict=True))
         if query is key and key is value:
-            # one tensor: one product projects it
-            k = v = q
+            k = v = q  # one product projects it
         output, mixing, _ = self.attend(q, k, v, lengths[1].padding, need_weights)
         output = torch.nested.nested_tensor_from_jagged(lengths[0].pack(output), parts[0][1])
         return output, None if mixing is None else mixing.masked_fill(lengths[0].padding[:, None, :, None], 0.0)

@@ -89,10 +89,8 @@ class Dense(_FirstTensor):
         if not causal and runs_kernels(x):
             return mix_tokens(x, self.weight[:, :n, :n], self.drop, transpose=transpose, residual=self.residual)
         weight = self.offset[:, :n, :n]
-        if transpose:
-            weight = weight.mT
-        if causal:
-            weight = weight.tril()
+        weight = weight.mT if transpose else weight
+        weight = weight.tril() if causal else weight
         mixed = torch.einsum("hmn,bnhd->bmhd", weight.to(x.dtype), x)
         return x + mixed if self.residual else mixed
 
@@ -153,8 +151,7 @@ class Toeplitz(_FirstTensor):
         """S x as one circular convolution of length at least 2 N - 1."""
         n = x.shape[1]
         taps = self._lags(n).to(torch.promote_types(x.dtype, torch.float32))
-        if transpose:
-            taps = taps.flip(-1)
+        taps = taps.flip(-1) if transpose else taps
         if causal:
             future = torch.arange(2 * n - 1, device=x.device) < n - 1
             taps = taps.masked_fill(future, 0.0)
@@ -199,8 +196,7 @@ def _fast_length(least: int) -> int:
     while five < best:
         three = five
         while three < best:
-            size = three << max(0, (-(-least // three) - 1).bit_length())
-            best = min(best, size)
+            best = min(best, three << max(0, (-(-least // three) - 1).bit_length()))
             three *= 3
         five *= 5
     return best

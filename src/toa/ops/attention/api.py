@@ -5,6 +5,7 @@ import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -231,27 +232,24 @@ def operator_attention(
     _check_positions(q, k, causal, window, query_start)
     length = k.shape[1] + (0 if cache is None else len(cache))
     named = (("s1", s1), ("s2", s2), ("gate_s1", gate_s1))
-    operators = {name: _as_operator(name, s, q, k, length) for name, s in named}
+    operators: dict[str, Any] = {name: _as_operator(name, s, q, k, length) for name, s in named}
     if key_padding_mask is not None:
         check_padding_mask(key_padding_mask, (k.shape[0], k.shape[1]))
     if pair_mask is not None:
         _check_pair_mask(pair_mask, q, k)
 
+    tokens: dict[str, Any] = {"q": q, "k": k, "v": v}
+    tokens |= {} if gate_q is None else {"gate_q": gate_q, "gate_k": gate_k}
     if cache is not None:
         _check_cached(q, k, causal, query_start, key_padding_mask, pair_mask)
         query_start = len(cache)
         by_token = {"k": operators["s1"], "v": operators["s2"], "gate_k": operators["gate_s1"]}
-        tokens = {name: x for name, x in (("k", k), ("v", v), ("gate_k", gate_k)) if x is not None}
-        tokens = cache.extend(tokens, {name: by_token[name] for name in tokens})
-        k, v, gate_k = tokens["k"], tokens["v"], tokens.get("gate_k")
+        kept = cache.extended({name: tokens[name] for name in by_token if name in tokens}, by_token)
+        tokens |= kept[0] | kept[1]
         operators = dict.fromkeys(operators)
     dtype = _autocast_dtype(q)
     inputs = AttentionInputs(
-        q=q.to(dtype),
-        k=k.to(dtype),
-        v=v.to(dtype),
-        gate_q=None if gate_q is None else gate_q.to(dtype),
-        gate_k=None if gate_k is None else gate_k.to(dtype),
+        **{name: x.to(dtype) for name, x in tokens.items()},
         **operators,
         activation=activation,
         scale=scale,
@@ -269,12 +267,15 @@ def operator_attention(
         activation=activation,
         device=q.device,
         dtype=dtype,
-        width=max(x.shape[3] for x in (q, v, gate_q) if x is not None),
+        width=max(x.shape[3] for x in tokens.values()),
         pair_mask=pair_mask is not None,
         window=inputs.band not in (Band(), Band(highest=0)),
     )
     with nullcontext() if q.device.type == "meta" else torch.autocast(q.device.type, enabled=False):
-        return BACKENDS[name].run(inputs)
+        out = BACKENDS[name].run(inputs)
+    if cache is not None:
+        cache.keep(kept)
+    return out
 
 
 def _autocast_dtype(q: Tensor) -> torch.dtype:
@@ -330,9 +331,7 @@ def _check_gate(
             raise ValueError(f"{given[0]} goes with activation='gated', got activation={activation!r}; drop it.")
         return
     if gate_q is None or gate_k is None:
-        raise ValueError(
-            f"activation={activation!r} needs gate_q and gate_k, got None; use activation='relu' without a gate."
-        )
+        raise ValueError(f"activation={activation!r} needs gate_q and gate_k, got None; or use activation='relu'.")
     b, m, h, _ = q.shape
     check_shape("gate_q", gate_q, "(B, M, H, G)", (b, m, h, None))
     check_shape("gate_k", gate_k, "(B, N, H, G)", (b, k.shape[1], k.shape[2], gate_q.shape[3]))
@@ -360,9 +359,7 @@ def _check_cached(
         )
     for name, mask in (("key_padding_mask", key_padding_mask), ("pair_mask", pair_mask)):
         if mask is not None:
-            raise ValueError(
-                f"{name} must be None with a cache, got shape {tuple(mask.shape)}; decode without padding."
-            )
+            raise ValueError(f"{name} must be None with a cache, got shape {tuple(mask.shape)}; decode without it.")
 
 
 def _check_pair_mask(pair_mask: Tensor, q: Tensor, k: Tensor) -> None:

@@ -63,12 +63,11 @@ def softmax_attention(x: AttentionInputs) -> Float[Tensor, "b m h e"]:
         return out.transpose(1, 2)
     # PyTorch would form the weights as well, and draw one random number for each
     scores = q @ k.mT
-    if visible is not None:
-        scores = scores.masked_fill(~visible, float("-inf"))
-    weights = scores.softmax(-1)
-    if visible is not None:
+    if visible is None:
+        weights = scores.softmax(-1)
+    else:
         # a query that sees no key gets zeros, not NaN
-        weights = weights.masked_fill(~visible, 0.0)
+        weights = scores.masked_fill(~visible, float("-inf")).softmax(-1).masked_fill(~visible, 0.0)
     return (dropout(weights, x.dropout_p) @ v).transpose(1, 2)
 
 

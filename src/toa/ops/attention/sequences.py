@@ -10,8 +10,10 @@ import torch
 from torch import Tensor
 
 from toa._checks import check_shape
+from toa._limits import shorten
 from toa.ops.operators import Operator, causal_rows
 
+_Kept = tuple[dict[str, Tensor], dict[str, Tensor]]
 _TOKENS = ("q", "k", "v", "gate_q", "gate_k")
 
 
@@ -59,14 +61,18 @@ class Lengths(NamedTuple):
         return padded[self.sequence, self.position]
 
 
-def nested_parts(name: str, x: Tensor) -> tuple[Tensor, Tensor]:
-    """Packed tokens and boundaries of a nested tensor (B, j, ...)."""
+def nested_parts(name: str, x: Tensor, like: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Packed tokens and boundaries of a nested tensor (B, j, ...); they must be those of `like`."""
     if not x.is_nested or x.layout != torch.jagged or x._ragged_idx != 1:  # type: ignore[attr-defined]
         found = f"layout {x.layout}" if x.is_nested else "a tensor that is not nested"
         raise ValueError(
             f"{name} must be a nested tensor of layout torch.jagged, ragged in its second axis, as q is, got {found}; "
             "use torch.nested.nested_tensor(list, layout=torch.jagged)."
         )
+    got, wanted = (one.offsets().diff().tolist() for one in (x, x if like is None else like))  # type: ignore[attr-defined]
+    if got != wanted:
+        rule = f"the lengths of the queries or keys that it belongs to, {shorten(wanted)}"
+        raise ValueError(f"{name} must have {rule}, got {shorten(got)}; pair the sequences.")
     return x.values(), x.offsets()  # type: ignore[attr-defined]
 
 
@@ -90,7 +96,8 @@ def attend_lengths(
     if q.is_nested:
         if cu_seqlens is not None or cu_seqlens_k is not None:
             raise ValueError("cu_seqlens must be None with nested tensors, got boundaries; nested tensors have them.")
-        parts = {name: nested_parts(name, x) for name, x in tokens.items()}
+        likes = {"v": k, "gate_q": q, "gate_k": k}
+        parts = {name: nested_parts(name, x, likes.get(name)) for name, x in tokens.items()}
         tokens = {name: packed for name, (packed, _) in parts.items()}
         cu_seqlens, cu_seqlens_k = parts["q"][1], parts["k"][1]
     if cu_seqlens is None:
@@ -121,39 +128,40 @@ class AttentionCache:
 
     def reset(self) -> None:
         """Forget all tokens."""
-        self._raw: dict[str, Tensor] = {}
-        self._mixed: dict[str, Tensor] = {}
+        self.keep(({}, {}))
         self._owner: Any = None
+
+    def keep(self, kept: _Kept) -> None:
+        """Replace all tokens by those of `extended`."""
+        self._raw, self._mixed = kept
 
     def __len__(self) -> int:
         return self._raw["k"].shape[1] if self._raw else 0
 
     def claim(self, owner: object) -> None:
         """Bind the cache to a layer; raise ValueError if it holds tokens of another one."""
-        if self._owner not in (None, owner):
+        if len(self) and self._owner not in (None, owner):
             raise ValueError(
                 f"cache must be used by one layer only, got one of another {type(self._owner).__name__} with "
                 f"{len(self)} tokens; make an AttentionCache per layer."
             )
         self._owner = owner
 
-    def extend(self, tokens: dict[str, Tensor], operators: dict[str, Operator | None]) -> dict[str, Tensor]:
-        """Append keys and values (B, N, H, D) by name, and return all of them, mixed by their operators."""
+    def extended(self, tokens: dict[str, Tensor], operators: dict[str, Operator | None]) -> _Kept:
+        """Raw tokens with new ones (B, N, H, D) by name, and mixed ones; a call that succeeds keeps both."""
         self._check(tokens, operators)
         start, stop = len(self), len(self) + tokens["k"].shape[1]
-        found = {}
+        kept: _Kept = {}, {}
         for name, new in tokens.items():
-            raw = torch.cat((self._raw[name], new), 1) if start else new
-            found[name] = self._raw[name] = raw
+            raw = kept[0][name] = torch.cat((self._raw[name], new), 1) if start else new
             operator = operators[name]
             if operator is not None:
                 rows = causal_rows(operator, start, stop, transpose=name != "v").to(raw.dtype)
                 if len(rows) != raw.shape[2]:
                     raw = raw.repeat_interleave(len(rows) // raw.shape[2], 2)
                 mixed = torch.einsum("hmn,bnhd->bmhd", rows, raw)
-                found[name] = torch.cat((self._mixed[name], mixed), 1) if start else mixed
-                self._mixed[name] = found[name]
-        return found
+                kept[1][name] = torch.cat((self._mixed[name], mixed), 1) if start else mixed
+        return kept
 
     def _check(self, tokens: dict[str, Tensor], operators: dict[str, Operator | None]) -> None:
         if not len(self):
@@ -166,8 +174,7 @@ class AttentionCache:
             )
         for name, new in tokens.items():
             old = self._raw[name]
-            b, _, h, d = old.shape
-            check_shape(f"{name} with this cache", new, "(B, N, H, D)", (b, None, h, d))
+            check_shape(f"{name} with this cache", new, "(B, N, H, D)", (old.shape[0], None, *old.shape[2:]))
             if new.dtype != old.dtype or new.device != old.device:
                 raise ValueError(
                     f"{name} must have the dtype and device of its cache, {old.dtype} on {old.device}, got {new.dtype} "
