@@ -105,6 +105,8 @@ def test_a_short_series_does_not_shorten_the_look_back_of_long_ones() -> None:
 
 def test_covariates_reach_the_network() -> None:
     model = auto(id="id", covariates=("promo",)).fit(long())
+    # the baselines cannot use them
+    assert model.weights_ == {"toa": 1.0}
     with pytest.raises(ValueError, match=message("future must have the covariates 'promo'")):
         model.predict()
 

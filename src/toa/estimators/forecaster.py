@@ -70,7 +70,8 @@ class Forecaster(ForecastNetwork):
         interval: Probability, such as 0.8, of a split-conformal interval around each forecast, calibrated per step and
             column; None for no interval. Too few windows raise ValueError for "toa" and warn for "auto".
         calendar: Whether to use calendar features such as the hour and the day.
-        covariates: Columns that are known in advance: not forecast, but passed to `predict` as `future`.
+        covariates: Columns that are known in advance: not forecast, but passed to `predict` as `future`. The baselines
+            cannot use them, so "auto" then is the network alone.
         loss: Loss of the network, "mae" or "mse", without quantiles.
         epochs: Maximum number of epochs; None chooses by data size.
         batch_size: Windows per batch; None chooses by data size.
@@ -129,7 +130,8 @@ class Forecaster(ForecastNetwork):
         check_results(panel, names if panel.time_column else ["step", *names])
         self.ids_, self.freq_, self.time_ = panel.ids, panel.freq, panel.time_column
         self.season_ = self.season or season_of(panel.freq) or find_season(items(panel, self.columns_))
-        if self.model == "auto":
+        # the baselines cannot use covariates
+        if self.model == "auto" and not self.covariates:
             self._fit_choice(panel)
         else:
             self.choice_: Choice | None = None
