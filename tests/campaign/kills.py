@@ -38,6 +38,10 @@ def _start(table: Path, out: Path, seed: int) -> "subprocess.Popen[bytes]":
     return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
+def _has_checkpoint(out: Path) -> bool:
+    return any(out.rglob("checkpoint.safetensors"))
+
+
 def _result(out: Path) -> tuple[object, bytes]:
     (path,) = out.rglob(RECORD)
     return read_record(path)["metrics"], (path.parent / "model.safetensors").read_bytes()
@@ -59,9 +63,14 @@ def kill_runs(folder: Path, *, seed: int, kills: int) -> Outcome:
         number += 1
         for _ in range(4):
             process = _start(table, out, seed)
-            # the second half of the time is training, with checkpoints
-            time.sleep(length * chance.uniform(0.3, 1.0))
-            kept = any(out.rglob("checkpoint.safetensors")) if out.exists() else False
+            if chance.random() < 0.5:
+                # during training, soon after a checkpoint
+                while process.poll() is None and not _has_checkpoint(out):
+                    time.sleep(0.01)
+                time.sleep(chance.uniform(0.0, 0.3))
+            else:
+                time.sleep(length * chance.uniform(0.3, 1.0))
+            kept = _has_checkpoint(out)
             if process.poll() is None:
                 process.send_signal(chance.choice(_SIGNALS))
                 outcome.counts["kills"] += 1
