@@ -60,6 +60,14 @@ def test_the_fitted_map_has_the_least_penalised_error_of_all_linear_maps(norm):
     assert all(gradient.abs().max() < 1e-8 * least for gradient in gradients)
 
 
+@pytest.mark.parametrize("value", [0.0, 2.0])
+@pytest.mark.parametrize("norm", [True, False])
+def test_the_map_fitted_to_constant_windows_repeats_them(norm, value):
+    model: Any = build(instance_norm=norm).double().eval()
+    model.fit_shortcut([(torch.full((20, 32, 4), value).double(), torch.full((20, 5, 4), value).double())])
+    assert_near(model(torch.full((1, 32, 4), value).double()), torch.full((1, 5, 4), value).double(), 1e-9)
+
+
 def test_after_the_start_the_forecast_is_the_sum_of_both_maps():
     model = started(build(instance_norm=False))
     series = torch.randn(3, 32, 4, dtype=torch.float64)
