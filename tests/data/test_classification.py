@@ -15,7 +15,7 @@ from toa.data import (
     locate_classification,
     read_ts,
 )
-from toa.data.cases import fold_rows
+from toa.data.cases import fold_numbers, fold_rows
 
 
 def plant(folder: Path, train: str, test: str, name: str = "toy") -> Path:
@@ -53,6 +53,11 @@ def test_japanese_vowels_from_aeon_differ_in_length_behind_a_mask():
     assert data.val.labels.bincount().tolist() == [6] * 9
     assert data.facts["held_out"] == dict.fromkeys(data.classes, 6)
     assert data.facts["not_validated"] == []
+
+
+def test_folds_take_every_seed_and_are_as_few_as_the_cases_of_a_class():
+    labels = [0] * 6 + [1] * 2
+    assert sorted(set(fold_numbers(labels, 5, 2**63 - 1).tolist())) == [0, 1]
 
 
 def test_folds_hold_out_each_case_of_a_small_set_once():

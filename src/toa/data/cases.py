@@ -134,7 +134,7 @@ def fold_numbers(labels: Sequence[int], folds: int, seed: int) -> Int[np.ndarray
             "cases, or use evaluation=strict."
         )
     numbers = np.zeros(len(labels), dtype=np.int64)
-    splitter = StratifiedKFold(min(folds, int(counts.min())), shuffle=True, random_state=seed)
+    splitter = StratifiedKFold(min(folds, int(counts.min())), shuffle=True, random_state=seed % 2**32)
     for fold, (_, held) in enumerate(splitter.split(numbers, labels)):
         numbers[held] = fold
     return numbers

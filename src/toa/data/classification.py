@@ -87,8 +87,8 @@ def load_classification(
     | EthanolConcentration | like any other dataset                | an extra step for each case      |
 
     "folds" is "strict" for a set with at least 60 training cases. A smaller set would hold out too few cases to decide
-    anything, so it is split into five folds, stratified by class: each case is predicted by a model that was not
-    trained on it. The statistics are then those of TRAIN.
+    anything, so it is split into five folds, or as many as the smallest class has cases, stratified by class: each case
+    is predicted by a model that was not trained on it. The statistics are then those of TRAIN.
 
     All interpolate missing values within a case, and pad cases to the longest of TRAIN and TEST. Classes are those of
     TRAIN.
