@@ -12,7 +12,7 @@ from tests.estimators.signals import wide
 from toa.estimators import AnomalyDetector, Classifier, Forecaster
 from toa.models import BACKBONES, build_forecaster
 from toa.nn import AttentionSpec
-from toa.ops.dropout import initial_weights, plain_dropout, random_numbers
+from toa.ops.dropout import initial_weights, kept_random_state, plain_dropout, random_numbers
 from toa.tasks.distributed import numerics, seeded
 
 CPU = torch.device("cpu")
@@ -71,6 +71,42 @@ def test_plain_dropout_draws_what_pytorch_draws():
         expected = F.dropout(x, 0.3)
     with random_numbers(torch.Generator().manual_seed(3)):
         assert torch.equal(plain_dropout(x, 0.3), expected)
+
+
+def test_dropout_of_everything_leaves_zeros():
+    with random_numbers(torch.Generator()):
+        assert torch.equal(plain_dropout(torch.ones(3), 1.0), torch.zeros(3))
+
+
+def test_a_compiled_fit_seeds_only_the_generator_that_it_restores(monkeypatch):
+    seeds: list[int] = []
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", seeds.append)
+    with seeded(7, CPU, compiled=True):
+        drawn = torch.rand(3)
+    assert torch.equal(drawn, torch.rand(3, generator=torch.Generator().manual_seed(7)))
+    assert seeds == []
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_state_is_kept_for_one_device_of_many(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    before = torch.get_rng_state()
+    with kept_random_state(CPU):
+        torch.rand(3)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_run_waits_for_the_settings_of_another_thread():
+    def deterministic() -> bool:
+        with numerics(CPU, tf32=False):
+            return torch.are_deterministic_algorithms_enabled()
+
+    with ThreadPoolExecutor(1) as pool:
+        with numerics(CPU, tf32=False, deterministic=True):
+            other = pool.submit(deterministic)
+            with pytest.raises(TimeoutError):
+                other.result(0.2)
+        assert not other.result(60)
 
 
 @pytest.mark.parametrize("seed", [-1, 2**63, 1.5, True, "1", None])

@@ -46,11 +46,11 @@ def initial_weights() -> AbstractContextManager[object]:
 
 
 @contextmanager
-def kept_random_state() -> Iterator[None]:
-    """Restore the random state of this thread, or else the global one, at the end of the context."""
+def kept_random_state(device: torch.device) -> Iterator[None]:
+    """Restore the random state of this thread, or else the global ones of the CPU and a device, after the context."""
     generator = getattr(_thread, "generator", None)
     if generator is None:
-        with torch.random.fork_rng():
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):
             yield
         return
     state = generator.get_state()
@@ -84,7 +84,7 @@ class _DrawFrom(TorchFunctionMode):
 
 def plain_dropout(x: Tensor, p: float) -> Tensor:
     """The numbers of `torch.nn.functional.dropout`, from the generator of this thread if it has one."""
-    if p == 0.0 or (generator := thread_generator(x.device)) is None:
+    if p in (0.0, 1.0) or (generator := thread_generator(x.device)) is None:
         return F.dropout(x, p)
     return x * torch.empty_like(x).bernoulli_(1.0 - p, generator=generator).div_(1.0 - p)
 

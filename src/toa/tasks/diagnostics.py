@@ -44,7 +44,7 @@ def branch_sizes(model: nn.Module, run: Callable[[], object]) -> dict[str, float
     was_training = model.training
     model.eval()
     # random numbers drawn here must not change the run
-    with kept_random_state(), torch.no_grad(), intercepted(model, measure):
+    with kept_random_state(next(model.parameters()).device), torch.no_grad(), intercepted(model, measure):
         run()
     model.train(was_training)
     return sizes

@@ -53,8 +53,8 @@ def resolve_device(name: str) -> torch.device:
     return torch.device(name)
 
 
-# held by a fit that draws from the global generators
-_GLOBAL_GENERATORS = threading.RLock()
+# held by a fit that draws from the global generators, or changes global settings
+_GLOBAL_STATE = threading.RLock()
 
 
 @contextmanager
@@ -72,14 +72,17 @@ def seeded(seed: int, device: torch.device, *, compiled: bool = False) -> Iterat
         with random_numbers(torch.Generator().manual_seed(seed)):
             yield
         return
-    with _GLOBAL_GENERATORS, torch.random.fork_rng([device] if device.type == "cuda" else []), random_numbers(None):
-        torch.manual_seed(seed)
+    with _GLOBAL_STATE, torch.random.fork_rng([device] if device.type == "cuda" else []), random_numbers(None):
+        # torch.manual_seed also seeds GPUs that are not restored
+        torch.default_generator.manual_seed(seed)
+        if device.type == "cuda":
+            torch.cuda.set_rng_state(torch.Generator(device).manual_seed(seed).get_state(), device)
         yield
 
 
 @contextmanager
 def numerics(device: torch.device, *, tf32: bool, deterministic: bool = False) -> Iterator[None]:
-    """Set inside the context how a device computes.
+    """Set inside the context how a device computes; other threads wait, because the settings are those of the process.
 
     Args:
         device: The device.
@@ -87,20 +90,20 @@ def numerics(device: torch.device, *, tf32: bool, deterministic: bool = False) -
         deterministic: Raise an error on operations whose result may vary between runs, and use one thread on a CPU,
             because the order of sums depends on the number of threads.
     """
-    before = torch.get_float32_matmul_precision(), torch.are_deterministic_algorithms_enabled()
-    threads = torch.get_num_threads()
-    torch.set_float32_matmul_precision("high" if tf32 and device.type == "cuda" else "highest")
-    if deterministic:
-        # cuBLAS reads it at its start
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-        torch.use_deterministic_algorithms(True)
-        torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before[0])
-        torch.use_deterministic_algorithms(before[1])
-        torch.set_num_threads(threads)
+    with _GLOBAL_STATE:
+        before = torch.get_float32_matmul_precision(), torch.are_deterministic_algorithms_enabled()
+        threads = torch.get_num_threads()
+        torch.set_float32_matmul_precision("high" if tf32 and device.type == "cuda" else "highest")
+        if deterministic:
+            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads it at its start
+            torch.use_deterministic_algorithms(True)
+            torch.set_num_threads(1)
+        try:
+            yield
+        finally:
+            torch.set_float32_matmul_precision(before[0])
+            torch.use_deterministic_algorithms(before[1])
+            torch.set_num_threads(threads)
 
 
 def resolve_devices(devices: int | None, num_nodes: int | None) -> tuple[int, int]:
@@ -109,10 +112,9 @@ def resolve_devices(devices: int | None, num_nodes: int | None) -> tuple[int, in
     Raises:
         ValueError: If torchrun started another number, or the nodes have no address to meet at.
     """
-    given = {"devices": devices, "num_nodes": num_nodes}
+    given = {name: value for name, value in (("devices", devices), ("num_nodes", num_nodes)) if value is not None}
     for name, value in given.items():
-        if value is not None:
-            check_at_least(name, value, 1)
+        check_at_least(name, value, 1)
     if "LOCAL_WORLD_SIZE" not in os.environ:
         if (num_nodes or 1) > 1 and not {"MASTER_ADDR", "NODE_RANK"} <= os.environ.keys():
             raise ValueError(
@@ -123,7 +125,7 @@ def resolve_devices(devices: int | None, num_nodes: int | None) -> tuple[int, in
     local = int(os.environ["LOCAL_WORLD_SIZE"])
     started = {"devices": local, "num_nodes": int(os.environ["WORLD_SIZE"]) // local}
     for name, value in given.items():
-        if value is not None and value != started[name]:
+        if value != started[name]:
             raise ValueError(f"{name} must be {started[name]}, as started by torchrun, got {value}; leave it out.")
     return started["devices"], started["num_nodes"]
 
@@ -152,10 +154,8 @@ def make_fabric(device: torch.device, *, precision: str = "32-true", devices: in
     if device.type == "cuda" and devices > torch.cuda.device_count():
         raise ValueError(f"devices must be at most {torch.cuda.device_count()}, the number of GPUs, got {devices}.")
     # batch norms already share their statistics, and only the first rank validates; older torch names it differently
-    names = signature(nn.parallel.DistributedDataParallel).parameters
-    buffers: dict[str, Any] = {
-        "forward_sync_buffers" if "forward_sync_buffers" in names else "broadcast_buffers": False
-    }
+    known = "forward_sync_buffers" in signature(nn.parallel.DistributedDataParallel).parameters
+    buffers: dict[str, Any] = {"forward_sync_buffers" if known else "broadcast_buffers": False}
     fabric = Fabric(
         accelerator=device.type,
         strategy=DDPStrategy(**buffers),
