@@ -132,6 +132,8 @@ def test_nested_tensors_equal_each_sequence_alone(name) -> None:
     other = torch.nested.nested_tensor_from_jagged(torch.cat(parts), torch.tensor([0, N, 3 + N, 4 + N]))
     with pytest.raises(ValueError, match=message("value must have the lengths of", "[3, 7, 1], got [7, 3, 1]")):
         layer(x, x, other)
+    with pytest.raises(ValueError, match=message("query must be a nested tensor of layout torch.jagged")):
+        layer(parts[0][None].expand(3, -1, -1), x, x)
 
 
 def test_options_of_other_layers_raise() -> None:

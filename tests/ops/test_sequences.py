@@ -187,6 +187,8 @@ def test_bad_lengths_raise() -> None:
     nested = torch.nested.nested_tensor_from_jagged(packed["q"], good)
     with pytest.raises(ValueError, match=message("k must be a nested tensor of layout torch.jagged", "not nested")):
         ops.operator_attention(nested, packed["k"], packed["v"])
+    with pytest.raises(ValueError, match=message("q must be a nested tensor of layout torch.jagged", "not nested")):
+        ops.operator_attention(packed["q"][None], nested, nested)
 
 
 @pytest.mark.parametrize("name", ["v", "gate_k", "gate_q"])

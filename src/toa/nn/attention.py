@@ -159,7 +159,7 @@ class Attention(Layer, ABC):
         cache: ops.AttentionCache | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """Return the output (B, M, E), and W_mix (B, H, M, N) or None; arguments as in `attend`."""
-        if query.is_nested:
+        if query.is_nested or key.is_nested:
             return self._attend_nested(query, key, value, need_weights, key_padding_mask=key_padding_mask, cache=cache)
         attended = self.attend(query, key, value, key_padding_mask, need_weights, cache=cache)
         return attended.output, attended.mixing

@@ -225,7 +225,7 @@ def operator_attention(
     check_choice("score_norm", score_norm, SCORE_NORMS)
     check_choice("gate_norm", gate_norm, GATE_NORMS)
     check_fraction("dropout_p", dropout_p)
-    if q.is_nested or cu_seqlens is not None or cu_seqlens_k is not None:
+    if q.is_nested or k.is_nested or cu_seqlens is not None or cu_seqlens_k is not None:
         return attend_lengths(operator_attention, **locals())
     _check_qkv(q, k, v)
     _check_gate(activation, q, k, gate_q, gate_k, gate_s1, gate_norm)

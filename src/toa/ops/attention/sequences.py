@@ -66,8 +66,8 @@ def nested_parts(name: str, x: Tensor, like: Tensor | None = None) -> tuple[Tens
     if not x.is_nested or x.layout != torch.jagged or x._ragged_idx != 1:  # type: ignore[attr-defined]
         found = f"layout {x.layout}" if x.is_nested else "a tensor that is not nested"
         raise ValueError(
-            f"{name} must be a nested tensor of layout torch.jagged, ragged in its second axis, as q is, got {found}; "
-            "use torch.nested.nested_tensor(list, layout=torch.jagged)."
+            f"{name} must be a nested tensor of layout torch.jagged like the others, ragged in its second axis, got "
+            f"{found}; use torch.nested.nested_tensor(list, layout=torch.jagged)."
         )
     got, wanted = (one.offsets().diff().tolist() for one in (x, x if like is None else like))  # type: ignore[attr-defined]
     if got != wanted:
@@ -93,7 +93,7 @@ def attend_lengths(
         if options[name] is not None:
             raise ValueError(f"{name} must be None with nested tensors or cu_seqlens, got one; pad the sequences.")
     tokens = {name: x for name, x in zip(_TOKENS, (q, k, v, gate_q, gate_k), strict=True) if x is not None}
-    if q.is_nested:
+    if q.is_nested or k.is_nested:
         if cu_seqlens is not None or cu_seqlens_k is not None:
             raise ValueError("cu_seqlens must be None with nested tensors, got boundaries; nested tensors have them.")
         likes = {"v": k, "gate_q": q, "gate_k": k}
