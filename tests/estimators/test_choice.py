@@ -151,6 +151,11 @@ def test_a_network_without_time_for_all_rows_keeps_its_own_scalers(monkeypatch, 
     assert (model.scaler_["mean"] == seen[0]).all()
 
 
+def test_a_season_above_half_of_the_rows_is_refused() -> None:
+    with pytest.raises(ValueError, match=message("season must be at most half of the rows", "120, got 121; give a")):
+        auto(season=121).fit(wide(240))
+
+
 def test_an_interval_that_cannot_be_calibrated_warns_and_is_left_out() -> None:
     with pytest.warns(UserWarning, match="no interval of 0.99"):
         model = auto(interval=0.99, epochs=1).fit(wide(60))

@@ -1,3 +1,4 @@
+import functools
 import json
 
 import numpy as np
@@ -7,6 +8,7 @@ from hypothesis import strategies as st
 
 from tests.estimators.test_baselines import seasonal_series
 from toa.data import DatasetNotFoundError, load_collection
+from toa.estimators import ensemble
 from toa.estimators.baselines import BASELINES
 from toa.estimators.ensemble import (
     Ensemble,
@@ -97,6 +99,27 @@ def test_linear_models_see_seasons_and_at_least_the_horizon():
     assert linear_lookbacks(12, 18) == (24, 36, 48)
     assert linear_lookbacks(1, 6) == (6, 12, 104)
     assert min(linear_lookbacks(24, 720)) >= 720
+    assert linear_lookbacks(1440, 24) == (720,)
+
+
+def test_a_wide_table_has_fewer_windows_per_column():
+    choose = functools.partial(RollingOrigins.choose, [4_000], horizon=24, share=0.25)
+    assert [len(choose(columns=columns)) for columns in (10, 50, 900)] == [400, 80, 40]
+
+
+def test_no_method_begins_after_the_time():
+    series = [np.sin(np.arange(200.0))]
+    origins = RollingOrigins.choose([200], horizon=6, share=0.2)
+    assert list(validate_methods(series, origins, 6, seed=0, until=0.0)) == ["seasonal naive"]
+
+
+def test_blocks_of_windows_have_the_forecasts_of_all(monkeypatch):
+    series = [np.sin(np.arange(rows)) for rows in (200.0, 90.0)]
+    origins = RollingOrigins.choose([200, 90], horizon=6, share=0.2)
+    expected = validate_methods(series, origins, 6, seed=0)
+    monkeypatch.setattr(ensemble, "_in_blocks", functools.partial(ensemble._in_blocks, values=2_000))
+    found = validate_methods(series, origins, 6, seed=0)
+    assert all(np.allclose(found[name], expected[name], atol=1e-9) for name in expected)
 
 
 @pytest.mark.data

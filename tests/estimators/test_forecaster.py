@@ -192,6 +192,8 @@ def test_conformal_width_is_the_right_order_statistic() -> None:
     assert conformal_width(scores, 0.9).item() == 9.0
     with pytest.raises(ValueError, match=message("interval=0.95 must have at least 19 windows", "got 9")):
         conformal_width(scores, 0.95)
+    with pytest.raises(ValueError, match="at least 4 windows"):
+        conformal_width(scores[:3], 0.8)
 
 
 def test_a_saved_forecaster_forecasts_the_same(fitted, several, tmp_path) -> None:

@@ -36,8 +36,8 @@ _LEVEL_TREND_DAMPING = [
     for share in (0.0, 0.05, 0.1, 0.2, 0.35)
     for damping in (0.8, 0.9, 0.95, 0.98)
 ]
-# linear model: windows to fit to, rounds of weights against outliers, and strength of the ridge
-_WINDOWS, _ROUNDS, _RIDGE = 40_000, 2, 1e-3
+# linear model: windows to fit to and their values, rounds of weights against outliers, and strength of the ridge
+_WINDOWS, _VALUES, _ROUNDS, _RIDGE = 40_000, 15_000_000, 2, 1e-3
 # linear model: smallest scale of a window and largest target, in mean deviations and in scales
 _LEAST_SCALE, _LARGEST = 0.01, 50.0
 # linear model: smallest error that determines a weight, in medians
@@ -225,9 +225,9 @@ def _sample_windows(
     total = int(windows.sum())
     if not total:
         return None
-    chosen = np.arange(total)
-    if total > _WINDOWS:
-        chosen = np.sort(rng.choice(total, _WINDOWS, replace=False))
+    chosen, most = np.arange(total), min(_WINDOWS, max(1, _VALUES // (lookback + horizon)))
+    if total > most:
+        chosen = np.sort(rng.choice(total, most, replace=False))
     ends = np.cumsum(windows)
     series = np.searchsorted(ends, chosen, side="right")
     start = (first[series] + chosen - (ends - windows)[series])[:, None]
@@ -293,11 +293,12 @@ def _is_seasonal(history: History, season: int) -> Bool[np.ndarray, " n"]:
     if season == 1 or history.shape[1] <= season:
         return np.zeros(len(history), dtype=bool)
     centred = np.nan_to_num(history - np.nanmean(history, 1, keepdims=True))
-    power = (centred**2).sum(1)
-    lags = [(centred[:, lag:] * centred[:, :-lag]).sum(1) / np.where(power > 0, power, 1.0) for lag in range(1, season)]
-    at = (centred[:, season:] * centred[:, :-season]).sum(1) / np.where(power > 0, power, 1.0)
-    limit = _SIGNIFICANCE * np.sqrt((1.0 + 2.0 * np.sum(np.square(lags), axis=0)) / count)
-    return (at > limit) & (count >= _SEASONS * season)
+    # zeros after the series, so that the circular products of the transform are those of lags
+    spectrum = np.abs(np.fft.rfft(centred, 2 * history.shape[1])) ** 2
+    products = np.fft.irfft(spectrum, 2 * history.shape[1])[:, : season + 1]
+    lags = products[:, 1:] / np.where(products[:, :1] > 0, products[:, :1], 1.0)
+    limit = _SIGNIFICANCE * np.sqrt((1.0 + 2.0 * np.square(lags[:, :-1]).sum(1)) / count)
+    return (lags[:, -1] > limit) & (count >= _SEASONS * season)
 
 
 def _count(history: History) -> np.ndarray:

@@ -12,7 +12,8 @@ error most. Errors are divided by the seasonal error of their series, as MASE do
 Alphabet: N series, P horizon, W windows, one per series and origin.
 """
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -29,10 +30,14 @@ Series = Sequence[Float64[np.ndarray, " _"]]
 
 # windows to validate on that are enough to choose weights, and origins per series if there are many series
 _ENOUGH_WINDOWS, _FEWEST_ORIGINS = 400, 2
+# windows times columns to validate on, and windows that a wide table has nevertheless, for its intervals
+_MOST_WINDOWS, _LEAST_WINDOWS = 4_000, 40
 # series to validate on, drawn at random from more
 _MOST_SERIES = 4_000
-# rows that methods of a single series read, and values that the linear models read in all
-_LOCAL_ROWS, _LINEAR_VALUES = 512, 30_000_000
+# rows that methods of a single series read, at least and at most, and values that one method reads in all
+_LOCAL_ROWS, _MOST_ROWS, _LINEAR_VALUES = 512, 4_320, 30_000_000
+# longest look-back of a linear model
+_LOOKBACK = 720
 # forecasts that are averaged
 _MEMBERS = 20
 
@@ -54,10 +59,12 @@ class RollingOrigins:
     horizon: int
 
     @classmethod
-    def choose(cls, lengths: Sequence[int], *, horizon: int, share: float, seed: int = 2024) -> "RollingOrigins":
+    def choose(
+        cls, lengths: Sequence[int], *, horizon: int, share: float, columns: int = 1, seed: int = 2024
+    ) -> "RollingOrigins":
         """Origins in the last `share` of each series, at least two horizons but at most half of its rows.
 
-        A series that has more rows than the horizon has at least one origin; few series have many.
+        A series that has more rows than the horizon has at least one origin; few series with few columns have many.
         """
         rows = np.asarray(lengths, dtype=np.int64)
         wanted = np.maximum(_FEWEST_ORIGINS * horizon, (rows * share).astype(np.int64))
@@ -65,7 +72,8 @@ class RollingOrigins:
         chosen = np.flatnonzero(held)
         if len(chosen) > _MOST_SERIES:
             chosen = np.sort(np.random.default_rng(seed).choice(chosen, _MOST_SERIES, replace=False))
-        count = max(_FEWEST_ORIGINS, -(-_ENOUGH_WINDOWS // max(1, len(chosen))))
+        windows = min(_ENOUGH_WINDOWS, max(_LEAST_WINDOWS, _MOST_WINDOWS // columns))
+        count = max(_FEWEST_ORIGINS, -(-windows // max(1, len(chosen))))
         backs = [np.unique(np.linspace(horizon, held[one], count).astype(np.int64)) for one in chosen]
         series = np.repeat(chosen, [len(own) for own in backs])
         return cls(series=series, back=np.concatenate([series[:0], *backs]), held=held, horizon=horizon)
@@ -150,7 +158,7 @@ class Ensemble:
     def members(self, series: Series, names: Sequence[str]) -> dict[str, np.ndarray]:
         """Forecasts (N, P) of some methods, but not of other models."""
         found = {}
-        local = _aligned(series, max(_LOCAL_ROWS, 8 * self.season))
+        local = _aligned(series, _local_rows(self.season))
         for name in names:
             if name in BASELINES:
                 found[name] = BASELINES[name](local, self.season, self.horizon)
@@ -213,31 +221,58 @@ def series_scale(series: Series, season: int) -> Float64[np.ndarray, " n"]:
 
 
 def linear_lookbacks(season: int, horizon: int) -> tuple[int, ...]:
-    """Look-backs of the linear models: two, three and many seasons, at least the horizon."""
+    """Look-backs of the linear models: two, three and many seasons, at least the horizon, at most 720 rows."""
     many = 4 * season if season in (4, 12) else min(max(14 * season, 104), 720)
-    return tuple(sorted({max(2 * season, horizon, 4), max(3 * season, 2 * horizon), max(many, horizon)}))
+    wanted = max(2 * season, horizon, 4), max(3 * season, 2 * horizon), max(many, horizon)
+    return tuple(sorted({min(rows, _LOOKBACK) for rows in wanted}))
 
 
 def history_rows(season: int, horizon: int) -> int:
     """Rows that the methods read at most."""
-    return max(_LOCAL_ROWS, 8 * season, *linear_lookbacks(season, horizon))
+    return max((_local_rows(season), *linear_lookbacks(season, horizon)))
 
 
-def validate_methods(series: Series, origins: RollingOrigins, season: int, seed: int) -> dict[str, np.ndarray]:
-    """Forecasts (W, P) of all methods at the origins; linear models are fitted to the rows before all origins."""
+def _local_rows(season: int) -> int:
+    return max(_LOCAL_ROWS, min(8 * season, _MOST_ROWS))
+
+
+def validate_methods(
+    series: Series, origins: RollingOrigins, season: int, seed: int, until: float = np.inf
+) -> dict[str, np.ndarray]:
+    """Forecasts (W, P) of the methods at the origins; linear models are fitted to the rows before all origins.
+
+    After the time `until` of `time.monotonic`, no further method begins; there is at least one.
+    """
     if not len(origins):
         return {}
     histories = origins.histories(series)
-    local = _aligned(histories, max(_LOCAL_ROWS, 8 * season))
-    found = {name: BASELINES[name](local, season, origins.horizon) for name in BASELINES}
+    found: dict[str, np.ndarray] = {}
+    for name in BASELINES:
+        if not found or time.monotonic() < until:
+            found[name] = _in_blocks(partial(_local, name, season, origins.horizon), histories, _local_rows(season))
     earlier = [values[: len(values) - held] for values, held in zip(series, origins.held, strict=True) if held]
     past = _aligned(earlier, None)
     for lookback in linear_lookbacks(season, origins.horizon):
         for name in (f"linear {lookback}", f"linear {lookback} by level"):
-            model = _fit_linear(past, season, origins.horizon, name, seed=seed)
+            model = None
+            if time.monotonic() < until:
+                model = _fit_linear(past, season, origins.horizon, name, seed=seed)
             if model is not None:
-                found[name] = model.predict(_aligned(histories, lookback))
+                found[name] = _in_blocks(model.predict, histories, lookback)
     return found
+
+
+def _local(name: str, season: int, horizon: int, history: np.ndarray) -> np.ndarray:
+    return BASELINES[name](history, season, horizon)
+
+
+def _in_blocks(
+    method: Callable[[np.ndarray], np.ndarray], histories: Series, rows: int, values: int = _LINEAR_VALUES
+) -> np.ndarray:
+    """Forecasts after the last rows of histories, in blocks of at most this number of values."""
+    size = max(1, values // rows)
+    parts = [histories[start : start + size] for start in range(0, len(histories), size)]
+    return np.concatenate([method(_aligned(part, rows)) for part in parts])
 
 
 def _fit_linear(history: np.ndarray, season: int, horizon: int, name: str, *, seed: int) -> LinearModel | None:

@@ -5,7 +5,7 @@ Alphabet: B batch, L look-back, P horizon, C columns, Q levels, S series, T rows
 
 import copy
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from toa.estimators.baselines import BASELINES, align_histories
 from toa.estimators.choice import NETWORK, Choice, find_season, items
 from toa.estimators.covariates import Covariates
 from toa.estimators.ensemble import RollingOrigins, history_rows, validate_methods
-from toa.estimators.intervals import Prediction
+from toa.estimators.intervals import Prediction, check_finite
 from toa.estimators.network import ForecastNetwork
 
 MODELS = ("auto", NETWORK)
@@ -35,6 +35,8 @@ MODELS = ("auto", NETWORK)
 _WINDOWS = 2_000
 # share of the time for the network that its validation may take; the rest is for training it again on all rows
 _VALIDATION_TIME = 0.5
+# time that the validation of the baselines has in any case
+_LEAST_SECONDS = 1.0
 
 
 @dataclass(eq=False, repr=False)
@@ -129,6 +131,11 @@ class Forecaster(ForecastNetwork):
         names = [name for column in self.columns_ for name in self._result_names(column)]
         check_results(panel, names if panel.time_column else ["step", *names])
         self.ids_, self.freq_, self.time_ = panel.ids, panel.freq, panel.time_column
+        if self.season is not None and self.season > max(panel.lengths) // 2:
+            raise ValueError(
+                f"season must be at most half of the rows of the longest series, {max(panel.lengths) // 2}, got "
+                f"{self.season}; give a shorter season or more rows."
+            )
         self.season_ = self.season or season_of(panel.freq) or find_season(items(panel, self.columns_))
         # the baselines cannot use covariates
         if self.model == "auto" and not self.covariates:
@@ -189,7 +196,7 @@ class Forecaster(ForecastNetwork):
             network = None if ahead is None else ahead.forecast.numpy()
             found = self.choice_.combine(items(panel, self.columns_), network, owners)
         assert found is not None
-        _check_answer(found, self.columns_)
+        check_finite(found, self.columns_)
         parts = {name: part[:, :steps].numpy() for name, part in found._asdict().items() if part is not None}
         return write_forecast(panel, parts, steps, self.columns_, self.quantiles)
 
@@ -230,7 +237,7 @@ class Forecaster(ForecastNetwork):
         origins = starts - begins[owners] + least
         self._check_range(panel)
         found = self._forecast_at(panel, owners, origins)
-        _check_answer(found, self.columns_)
+        check_finite(found, self.columns_)
         actual = torch.from_numpy(np.concatenate(panel.take(self.columns_)))[
             (starts + least).view(-1, 1) + torch.arange(self.horizon)
         ]
@@ -296,10 +303,15 @@ class Forecaster(ForecastNetwork):
         """Weight the network and the baselines."""
         begin = time.monotonic()
         origins = RollingOrigins.choose(
-            panel.lengths, horizon=self.horizon, share=self.validation_share, seed=self.seed
+            panel.lengths,
+            horizon=self.horizon,
+            share=self.validation_share,
+            columns=len(self.columns_),
+            seed=self.seed,
         )
         each = origins.per_column(len(self.columns_))
-        forecasts = validate_methods(items(panel, self.columns_), each, self.season_, self.seed)
+        until = begin + max(_LEAST_SECONDS, self.time_limit / 2)
+        forecasts = validate_methods(items(panel, self.columns_), each, self.season_, self.seed, until)
         # the last fit of the baselines takes as long as their validation
         left = self.time_limit - 2 * (time.monotonic() - begin)
         self.width_ = None
@@ -430,15 +442,3 @@ class Forecaster(ForecastNetwork):
 
 def _named(tensors: Mapping[str, Tensor], start: str) -> dict[str, Tensor]:
     return {name.removeprefix(start): value for name, value in tensors.items() if name.startswith(start)}
-
-
-def _check_answer(found: Prediction, columns: Sequence[str]) -> None:
-    """Raise ValueError for a forecast that is not finite."""
-    for name, part in found._asdict().items():
-        wrong = None if part is None else ~part.isfinite()
-        if wrong is not None and wrong.any():
-            window, step, *_, column = wrong.nonzero()[0].tolist()
-            raise ValueError(
-                f"the {name} of column {columns[column]!r} must be finite, got another number at step {step + 1} of "
-                f"window {window + 1}; check the units of its rows, or fit again."
-            )

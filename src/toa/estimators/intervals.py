@@ -3,7 +3,7 @@
 Alphabet: B batch, L look-back, P horizon, C channels, F features, Q levels, S series.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -125,9 +125,21 @@ def conformal_width(scores: Tensor, level: float) -> Tensor:
     count = len(scores)
     rank = -int(-(count + 1) * level // 1)
     if rank > count:
-        least = -int(-level / (1.0 - level) // 1)
+        least = -int(-round(level / (1.0 - level), 6) // 1)
         raise ValueError(
             f"interval={level} must have at least {least} windows to calibrate on, got {count}; raise "
             "validation_share, or use a longer series or a smaller interval."
         )
     return scores.kthvalue(rank, 0).values
+
+
+def check_finite(found: Prediction, columns: Sequence[str]) -> None:
+    """Raise ValueError for a forecast that is not finite."""
+    for name, part in found._asdict().items():
+        wrong = None if part is None else ~part.isfinite()
+        if wrong is not None and wrong.any():
+            window, step, *_, column = wrong.nonzero()[0].tolist()
+            raise ValueError(
+                f"the {name} of column {columns[column]!r} must be finite, got another number at step {step + 1} of "
+                f"window {window + 1}; check the units of its rows, or fit again."
+            )
