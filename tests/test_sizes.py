@@ -18,9 +18,9 @@ AIMS = {"lines": 22_500, "files": 150, "file_lines": 450, "function_lines": 60}
 # lines and files allowed in each folder until the aim is reached ("." holds the files of the package itself)
 CEILINGS = {
     ".": (455, 8),
-    "cli": (2_281, 13),
+    "cli": (2_297, 13),
     "data": (3_561, 15),
-    "estimators": (3_173, 13),
+    "estimators": (3_201, 13),
     "experiments": (2_037, 11),
     "integrations": (1_637, 9),
     "models": (1_854, 15),

@@ -168,6 +168,29 @@ def test_bad_files_and_models_are_refused(table, tmp_path) -> None:
     assert "m.toa must be a forecaster saved by toa" in text
 
 
+def test_a_summary_sorts_weights_and_says_that_the_network_has_none(table, tmp_path) -> None:
+    trend = pd.DataFrame({"y": 3.0 * np.arange(300.0)})
+    trend.to_csv(tmp_path / "trend.csv", index=False)
+    saved = tmp_path / "m.toa"
+    code, text = call(tmp_path / "trend.csv", "--horizon", 6, "--out", tmp_path / "a.csv", "--save", saved, *QUICK)
+    assert code == 0, text
+    assert "the network (dlinear) has no weight in the forecast." in text
+    assert "trained for" not in text
+    shares = [float(share) for share in re.findall(r"(\d\.\d\d) ", text.split("weights: ")[1].split(";")[0])]
+    assert shares == sorted(shares, reverse=True)
+    result = CliRunner().invoke(app, ["explain", str(saved), "--out", str(tmp_path / "page")])
+    assert "the network has no weight in the forecasts of this model" in result.output
+
+
+@pytest.mark.filterwarnings("always")
+def test_too_few_windows_are_reported_with_the_names_of_options(tmp_path) -> None:
+    wide(60).to_csv(tmp_path / "short.csv", index=False)
+    code, text = call(tmp_path / "short.csv", "--horizon", 6, "--interval", 0.99, "--out", tmp_path / "a.csv", *QUICK)
+    assert code == 0, text
+    assert "warning: the forecast has no interval of 0.99: --interval 0.99 must have at least 99 windows" in text
+    assert "validation_share" not in text
+
+
 def test_help_shows_examples_and_the_choices_of_registries() -> None:
     _, text = call("--help")
     assert "toa forecast load.csv --horizon 96" in text

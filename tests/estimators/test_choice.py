@@ -156,6 +156,43 @@ def test_a_season_above_half_of_the_rows_is_refused() -> None:
         auto(season=121).fit(wide(240))
 
 
+def test_the_network_forecasts_the_values_themselves_where_that_is_better() -> None:
+    model = auto(epochs=8).fit(wide(600, noise=1.0))
+    assert model.architecture_["season"] == 0
+    assert model.choice_.ensemble.errors["toa"] < 0.9 * model.choice_.ensemble.errors["seasonal naive"]
+
+
+def test_the_last_training_has_as_many_epochs_as_the_best(monkeypatch) -> None:
+    seen = []
+
+    def fit(task, config, data, *more, run=Forecaster._task.fit, **how):
+        found = run(config, data, *more, **how)
+        seen.append((data.val is None, config.training.epochs, len(found[1].history)))
+        return found
+
+    monkeypatch.setattr(type(Forecaster._task), "fit", fit)
+    monkeypatch.setattr("toa.estimators.ensemble.BASELINES", {})
+    monkeypatch.setattr("toa.estimators.ensemble.linear_lookbacks", lambda *_: ())
+    auto(epochs=20, patience=1).fit(wide(600, noise=1.0))
+    assert [epochs for last, epochs, _ in seen if last] == [done for last, _, done in seen if last] != []
+
+
+def test_training_does_not_stop_while_the_rate_rises(fitted) -> None:
+    assert fitted._config(epochs=20).training.patience == fitted.patience + 6
+
+
+def test_a_constant_column_has_the_smallest_scale_of_the_others() -> None:
+    rows = np.stack([np.full(120, 7.0), 1e3 * wave(120, noise=1.0)], 1)
+    scale = auto(time_limit=1e-9).fit(rows).choice_.scale
+    assert scale[0, 0] == scale[0, 1] > 100.0
+
+
+def test_a_loaded_choice_asks_for_all_rows_that_it_reads(fitted, tmp_path) -> None:
+    fitted.save(tmp_path / "m.toa")
+    with pytest.raises(ValueError, match="pass the last 512 rows"):
+        Forecaster.load(tmp_path / "m.toa").predict()
+
+
 def test_an_interval_that_cannot_be_calibrated_warns_and_is_left_out() -> None:
     with pytest.warns(UserWarning, match="no interval of 0.99"):
         model = auto(interval=0.99, epochs=1).fit(wide(60))

@@ -120,6 +120,8 @@ def _of_estimator(path: Path, index: int, data: Path | None) -> _Subject:
     estimator: Any = load_estimator(path, device="cpu")
     kind = type(estimator).__name__
     backbone = estimator.architecture_["backbone"]
+    if "toa" not in getattr(estimator, "weights_", ("toa",)):
+        typer.echo("warning: the network has no weight in the forecasts of this model.", err=True)
     parameters = sum(parameter.numel() for parameter in estimator.model_.parameters())
     if data is None:
         sample, caption = None, "No sample: give a table with --data."

@@ -148,7 +148,8 @@ def _summary(forecaster: "Forecaster", frame: "pd.DataFrame", found: "pd.DataFra
     freq = "" if forecaster.freq_ is None else f", every {forecaster.freq_}"
     lines = [f"{len(frame)} rows{series}{freq}; forecast: {', '.join(forecaster.columns_)}."]
     if forecaster.choice_ is not None:
-        mixed = ", ".join(f"{weight:.2f} {name}" for name, weight in forecaster.weights_.items())
+        shares = sorted(forecaster.weights_.items(), key=lambda pair: -pair[1])
+        mixed = ", ".join(f"{weight:.2f} {name}" for name, weight in shares)
         errors = forecaster.choice_.ensemble.errors
         shown = ", ".join(
             f"{name} {errors[name]:.3f}" for name in ("ensemble", "toa", "seasonal naive") if name in errors
@@ -156,7 +157,9 @@ def _summary(forecaster: "Forecaster", frame: "pd.DataFrame", found: "pd.DataFra
         lines.append(f"season {forecaster.season_}; weights: {mixed}; MASE at rolling origins: {shown or 'none'}.")
     parts = forecaster.architecture_
     if parts["backbone"] is None:
-        return [*lines, "no network: too little time or too few rows; raise --time-limit to train one."]
+        return [*lines, "no network: too few rows or too little time; add rows, or raise --time-limit."]
+    if "toa" not in forecaster.weights_:
+        return [*lines, f"the network ({parts['backbone']}) has no weight in the forecast."]
     name = parts["backbone"] + (f"/{parts['attention']['name']}" if parts["attention"] else "")
     weights = sum(weight.numel() for weight in forecaster.model_.parameters())
     sizes = ", ".join(f"{key} {value}" for key, value in parts["settings"].items())

@@ -2,6 +2,7 @@
 
 import os
 import re
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
@@ -34,14 +35,24 @@ SeedOption = Annotated[int | None, typer.Option(help="Seed of weights and batche
 
 @contextmanager
 def clear_errors(command: Callable[..., None] | None = None, *, resumes: bool = False) -> Iterator[None]:
-    """Print an error in one line and exit with 2; exit with 130 after Ctrl-C.
+    """Print an error in one line and exit with 2; exit with 130 after Ctrl-C; print warnings in one line.
 
     Args:
-        command: The command, if its errors name arguments of Python that are options of the command.
+        command: The command, if its errors and warnings name arguments of Python that are options of the command.
         resumes: Whether repeating the command resumes its work.
     """
+    show = warnings.showwarning
+
+    def echo(text: Warning | str, kind: type[Warning], *where: Any, **more: Any) -> None:
+        if kind is UserWarning and command is not None:
+            typer.echo(f"warning: {show_controls(in_shell_words(str(text), command))}", err=True)
+        else:
+            show(text, kind, *where, **more)
+
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.showwarning = echo  # type: ignore[assignment]
+            yield
     except (ValueError, FloatingPointError, OSError, ImportError) as error:
         text = str(error) if command is None else in_shell_words(str(error), command)
         typer.echo(f"error: {show_controls(text)}", err=True)

@@ -59,6 +59,8 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
     _kind: ClassVar[str]
     _task: ClassVar[Task]
     _training: ClassVar[Mapping[str, Any]]
+    # share of the epochs in which the rate rises: training does not stop early in them
+    _rise: ClassVar[float] = 0.0
     _facts: ClassVar[tuple[str, ...]]
 
     settings: Mapping[str, Any] | None = None
@@ -172,7 +174,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         """Set `architecture_`; given settings replace the chosen sizes."""
         self.architecture_ = {"backbone": backbone, **more, "settings": {**sizes, **(self.settings or {})}}
 
-    def _config(self, *, epochs: int = 1, batch_size: int = 1) -> Any:
+    def _config(self, *, epochs: int = 1, batch_size: int = 1, stop: bool = True) -> Any:
         """Config of the task; epochs and batch size matter only in training."""
         own: Any = self
         attention = self.architecture_.get("attention", own.attention)
@@ -185,7 +187,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
             training=TrainingConfig(
                 epochs=epochs,
                 learning_rate=own.learning_rate,
-                patience=own.patience,
+                patience=own.patience + int(self._rise * epochs) if stop else None,
                 operator_rate=getattr(self, "schedule_", {}).get("operator_rate", 1.0),
                 **self._training,
             ),
@@ -200,9 +202,14 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         model = model_with(lambda: self._task.build(self._config(), self._data()), tensors, settings, where)
         return model.to(device)
 
-    def _fit_model(self, data: TaskData, *, epochs: int, batch_size: int, title: str = "") -> float | None:
-        """Train `model_` by the task, without changing the global random state; the best validation loss, if any."""
-        config = self._config(epochs=epochs, batch_size=batch_size)
+    def _fit_model(
+        self, data: TaskData, *, epochs: int, batch_size: int, title: str = "", stop: bool = True
+    ) -> float | None:
+        """Train `model_` by the task, without changing the global random state; the best validation loss, if any.
+
+        `stop` is whether `patience` counts; training without validation would end after as few epochs.
+        """
+        config = self._config(epochs=epochs, batch_size=batch_size, stop=stop)
         fabric = make_fabric(resolve_device(self.device))
         title = title or self._kind
         if self.progress:

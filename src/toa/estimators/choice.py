@@ -69,7 +69,8 @@ class Choice:
         ensemble, found = Ensemble.fit(series, each, {**forecasts, **own}, season=season, seed=seed)
         scale = np.nan_to_num(series_scale(series, season))
         # a series that never changes has the smallest scale of the others
-        scale = np.maximum(scale, scale[scale > 0].min(initial=1.0)).reshape(-1, len(columns))
+        least = scale[scale > 0].min() if (scale > 0).any() else 1.0
+        scale = np.maximum(scale, least).reshape(-1, len(columns))
         counts = np.array([_is_count(panel.take([column])) for column in columns])
         width = offsets = None
         if found is not None:

@@ -34,9 +34,8 @@ MODELS = ("auto", NETWORK)
 # windows that are combined together: bounds the memory of their histories
 _WINDOWS = 2_000
 # share of the time for the network that its validation may take; the rest is for training it again on all rows
-_VALIDATION_TIME = 0.5
-# time that the validation of the baselines has in any case
-_LEAST_SECONDS = 1.0
+# and seconds that the validation of the baselines always has
+_VALIDATION_TIME, _LEAST_SECONDS = 0.5, 1.0
 
 
 @dataclass(eq=False, repr=False)
@@ -54,14 +53,15 @@ class Forecaster(ForecastNetwork):
     models on lags. The weights, the same for all series, are chosen by the errors from rolling origins at the end of
     each series, in rows that the methods have not seen. Then all methods with a weight are fitted again to all rows;
     the network stays as it was if no time is left for that.
-    Intervals and quantiles come from the errors at these origins.
+    Intervals and quantiles come from the errors at these origins. A column that holds only 0, 1, 2, … has forecasts and
+    bounds of at least 0.
 
     Args:
         horizon: Steps P to forecast.
         model: "auto" weights the network and the baselines; "toa" is the network alone, without its last held-out rows.
         season: Steps of a season, such as 24 for hours; None takes it from the frequency, or finds it.
         time_limit: Seconds that "auto" may take, approximately. The network gets what the baselines leave, and is left
-            out if that is too little.
+            out if that is too little. So results depend on the speed of the machine; a large limit makes that rare.
         lookback: Input steps L of the network; None chooses by season and data size, and pads shorter series with their
             first value.
         backbone: A name of `toa.models.BACKBONES`.
@@ -80,7 +80,8 @@ class Forecaster(ForecastNetwork):
         learning_rate: Peak learning rate of the schedule.
         operator_rate: Factor of the learning rate of the operators; None uses the recipe of the protocol `toa` for this
             backbone and data size. An attention given by name, or none, then also starts its operators by that recipe.
-        patience: Epochs without a better validation loss before training stops.
+        patience: Epochs without a better validation loss before training stops, and three tenths of all epochs more, in
+            which the rate rises.
         validation_share: Share of each series that is held out at its end, at least one horizon.
         id: Id column of a frame with several series.
         time: Time column; None finds it.
@@ -158,7 +159,8 @@ class Forecaster(ForecastNetwork):
         """Forecast the steps after the end of each series.
 
         Args:
-            data: The last rows of each series, at least `lookback_` for "toa"; None forecasts after the rows of `fit`.
+            data: The last rows of each series, at least a given `lookback` for "toa"; shorter ones are padded. None
+                forecasts after the rows of `fit`.
             future: Covariates of the forecast steps, a table like data.
             horizon: Number of steps, at most the horizon of `fit`; None for all.
 
@@ -178,9 +180,10 @@ class Forecaster(ForecastNetwork):
                 f"horizon must be from 1 to {self.horizon}, the horizon of fit, got {steps}; fit with horizon={steps}."
             )
         if data is None and not hasattr(self, "_tail"):
+            read = 0 if self.choice_ is None else history_rows(self.season_, self.horizon)
             raise ValueError(
                 "data must be given to a forecaster that was loaded, because files hold no rows, got None; pass the "
-                f"last {self.lookback_} rows of each series."
+                f"last {max(self.lookback_, read)} rows of each series."
             )
         panel = self._tail if data is None else self._read_fitted(data)
         if self.choice_ is None and self.lookback is not None:
@@ -340,8 +343,11 @@ class Forecaster(ForecastNetwork):
         earlier = panel.before(origins.held.tolist())
         borders = self._borders(earlier)
         if len(origins) and max(borders) >= self.horizon + 2 and seconds > 0:
+            begin = time.monotonic()
             held = self._fit_network(earlier, borders, season=self.season_, seconds=seconds)
             if held is not None:
+                left = seconds - (time.monotonic() - begin)
+                self._fit_plain(earlier, borders, season=self.season_, seconds=left)
                 rows = torch.tensor(np.asarray(panel.lengths)[origins.series] - origins.back)
                 return self._network_at(panel, torch.from_numpy(origins.series), rows).forecast.numpy()
         self._leave_out_network(panel)

@@ -3,6 +3,7 @@
 Alphabet: B batch, L look-back, P horizon, C columns, F features, S series, T rows, W windows.
 """
 
+import copy
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
@@ -49,6 +50,7 @@ class ForecastNetwork(Estimator):
     _kind = "forecaster"
     _task = HorizonForecasting()
     _training: ClassVar[Mapping[str, Any]] = {"schedule": "onecycle", "weight_decay": 0.01, "clip_norm": 4.0}
+    _rise = 0.3
     _facts = ("lookback_", "freq_", "time_", "validation_", "architecture_", "schedule_")
 
     horizon: int
@@ -77,6 +79,7 @@ class ForecastNetwork(Estimator):
         season: int | None = None,
         seconds: float | None = None,
         refit: bool = False,
+        plain: bool = False,
     ) -> Windows | None:
         """Choose and train the network; returns the held-out windows.
 
@@ -87,6 +90,7 @@ class ForecastNetwork(Estimator):
             seconds: Largest time, approximately; None for no limit.
             refit: Whether to train the chosen network again, on all rows, for the epochs that were best. Without time
                 for that, nothing changes.
+            plain: Whether to forecast the values themselves, not their difference from the last season.
 
         Returns:
             The held-out windows; None if there was no time to train, or with `refit`.
@@ -105,7 +109,7 @@ class ForecastNetwork(Estimator):
         train, held = self._scale_and_split(panel, borders, season, everything=refit)
         if not refit:
             sizes = len(train), len(self.columns_)
-            rate = self._choose_architecture(len(train), season)
+            rate = self._choose_architecture(len(train), season, plain=plain)
             schedule = choose_schedule(*sizes, batch_size=self.batch_size, epochs=self.epochs)
             schedule["operator_rate"] = rate if self.operator_rate is None else self.operator_rate
         self.schedule_: dict[str, Any] = schedule
@@ -120,10 +124,20 @@ class ForecastNetwork(Estimator):
             epochs=self.schedule_["epochs"],
             batch_size=self.schedule_["batch_size"],
             title=f"forecaster, horizon {self.horizon}",
+            stop=not refit,
         )
         if not refit:
             self.validation_ = best
         return None if refit else held
+
+    def _fit_plain(self, panel: Panel, borders: Sequence[int], *, season: int, seconds: float) -> None:
+        """Train the network also on the values themselves, if there is time for all steps, and keep the better one."""
+        enough = limit_schedule(self.schedule_, self._step_seconds, seconds) == self.schedule_
+        if self.architecture_["season"] and enough:
+            other = copy.copy(self)
+            held = other._fit_network(panel, borders, season=season, seconds=seconds, plain=True)
+            if held is not None and (other.validation_ or 0.0) < (self.validation_ or 0.0):
+                self.__dict__.update(other.__dict__)
 
     def _seconds_per_step(self, train: Windows, held: Windows) -> float:
         """Time of a training step, measured with a model that is thrown away."""
@@ -256,7 +270,7 @@ class ForecastNetwork(Estimator):
             if not 0.0 < share < 1.0:
                 raise ValueError(f"{name} must lie in (0, 1), got {share}.")
 
-    def _choose_architecture(self, windows: int, season: int | None) -> float:
+    def _choose_architecture(self, windows: int, season: int | None, *, plain: bool) -> float:
         """Backbone, attention and settings; unset ones are chosen by data size. Returns the factor of the rate."""
         check_choice("backbone", self.backbone, backbone_names("forecast"))
         attention = self.attention
@@ -272,7 +286,7 @@ class ForecastNetwork(Estimator):
             if len(self.columns_) > 1:
                 facts["operator_init"] = recipe["operator_init"]
         # the network forecasts the difference from the last season, if the look-back has two
-        own = {} if season is None else {"season": season if 1 < season <= self.lookback_ // 2 else 0}
+        own = {} if season is None else {"season": season if 1 < season <= self.lookback_ // 2 and not plain else 0}
         self._choose(self.backbone, sizes, attention=facts, **own)
         return float(recipe.get("operator_rate", 1.0))
 
