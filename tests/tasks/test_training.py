@@ -237,6 +237,11 @@ def test_a_tie_counts_as_an_improvement_and_patience_ends_the_run():
     assert len(model.state.history) == 4
 
 
+def test_patience_does_not_end_a_run_without_validation():
+    model = run(Small(), config=TrainingConfig(epochs=5, patience=2), validate=None)
+    assert len(model.state.history) == 5
+
+
 def test_validation_sees_evaluation_mode_and_no_gradients():
     modes = []
 

@@ -174,7 +174,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         """Set `architecture_`; given settings replace the chosen sizes."""
         self.architecture_ = {"backbone": backbone, **more, "settings": {**sizes, **(self.settings or {})}}
 
-    def _config(self, *, epochs: int = 1, batch_size: int = 1, stop: bool = True) -> Any:
+    def _config(self, *, epochs: int = 1, batch_size: int = 1) -> Any:
         """Config of the task; epochs and batch size matter only in training."""
         own: Any = self
         attention = self.architecture_.get("attention", own.attention)
@@ -187,7 +187,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
             training=TrainingConfig(
                 epochs=epochs,
                 learning_rate=own.learning_rate,
-                patience=own.patience + int(self._rise * epochs) if stop else None,
+                patience=own.patience + int(self._rise * epochs),
                 operator_rate=getattr(self, "schedule_", {}).get("operator_rate", 1.0),
                 **self._training,
             ),
@@ -202,14 +202,9 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         model = model_with(lambda: self._task.build(self._config(), self._data()), tensors, settings, where)
         return model.to(device)
 
-    def _fit_model(
-        self, data: TaskData, *, epochs: int, batch_size: int, title: str = "", stop: bool = True
-    ) -> float | None:
-        """Train `model_` by the task, without changing the global random state; the best validation loss, if any.
-
-        `stop` is whether `patience` counts; training without validation would end after as few epochs.
-        """
-        config = self._config(epochs=epochs, batch_size=batch_size, stop=stop)
+    def _fit_model(self, data: TaskData, *, epochs: int, batch_size: int, title: str = "") -> float | None:
+        """Train `model_` by the task, without changing the global random state; the best validation loss, if any."""
+        config = self._config(epochs=epochs, batch_size=batch_size)
         fabric = make_fabric(resolve_device(self.device))
         title = title or self._kind
         if self.progress:

@@ -124,7 +124,6 @@ class ForecastNetwork(Estimator):
             epochs=self.schedule_["epochs"],
             batch_size=self.schedule_["batch_size"],
             title=f"forecaster, horizon {self.horizon}",
-            stop=not refit,
         )
         if not refit:
             self.validation_ = best

@@ -227,7 +227,7 @@ class _Run:
 
     def _done(self) -> bool:
         """Whether all steps are done, or validation has not improved for `patience` epochs."""
-        patience = self.config.patience
+        patience = None if self.validate is None else self.config.patience
         idle = len(self.state.history) - self.state.best_epoch
         return self.state.step >= self.total or (patience is not None and idle >= patience)
 
