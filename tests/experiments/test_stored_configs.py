@@ -9,8 +9,9 @@ from toa.experiments import config_hash, run_folder
 from toa.experiments.records import hashed_values
 from toa.tasks import TASKS
 
-# trials of the search keep only what a choice may use
-FILES = [path for path in sorted((ROOT / "results").rglob("*.jsonl")) if path.name != "trials.jsonl"]
+# trials of the search keep only what a choice may use, and scores of a leaderboard belong to no run
+OTHERS = ("trials.jsonl", "gift-eval.jsonl")
+FILES = [path for path in sorted((ROOT / "results").rglob("*.jsonl")) if path.name not in OTHERS]
 
 
 def restrict(table, like):
