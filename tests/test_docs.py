@@ -83,8 +83,8 @@ CHECKS = {
     "detecting": check_detecting,
     "classifying": check_classifying,
 }
-# they train longest; `toa.convert` and the detector have tests of their own
-LONG = ("converting", "detecting")
+# they train longest; `toa.convert`, the detector and the quickstart have tests of their own
+LONG = ("converting", "detecting", "own_csv")
 
 
 @pytest.mark.parametrize(
