@@ -39,6 +39,7 @@ class Plan:
         confirm: Further horizons and seeds at which the best trials run.
         confirm_best: Number of best trials per family and size that run there.
         reuse: Files with trials of other searches that this one may use.
+        dropped: Settings that gained nothing and were removed; their trials are stored, and cannot run again.
     """
 
     datasets: list[str]
@@ -53,6 +54,11 @@ class Plan:
     confirm: list[dict[str, int]] = field(default_factory=list)
     confirm_best: int = 0
     reuse: list[str] = field(default_factory=list)
+    dropped: list[str] = field(default_factory=list)
+
+    def can_run(self, trial: str) -> bool:
+        """Whether this version has all settings of a trial."""
+        return not any(setting.partition("=")[0] in self.dropped for setting in trial.split())
 
     @property
     def confirmed(self) -> list[tuple[int, int]]:
@@ -91,7 +97,8 @@ class Plan:
             for stage in stages:
                 for backbone, families in self.stages[stage].items():
                     for trial in (trial for listed in families.values() for trial in listed):
-                        if (backbone, trial, dataset, self.horizon, self.seed) not in stored:
+                        known = (backbone, trial, dataset, self.horizon, self.seed) in stored
+                        if not known and self.can_run(trial):
                             yield self._line(backbone, trial, dataset, self.horizon, self.seed)
 
     def confirm_lines(self, found: Trials, stored: Container[Cell] = ()) -> Iterator[str]:

@@ -43,6 +43,10 @@ def test_every_trial_of_a_plan_resolves(plan):
         for family in plan.families(backbone):
             for trial in plan.trials(backbone, family):
                 attention, *settings = trial.split()
+                if not plan.can_run(trial):
+                    ran = {(one, text) for one, text, *_ in read_trials(plan)}
+                    assert (backbone, trial) in ran
+                    continue
                 names: dict[str, Any] = {"dataset": plan.datasets[0], "backbone": backbone, "attention": attention}
                 names |= {"horizon": plan.horizon} if plan.horizon else {}
                 config = resolve(plan.task, plan.protocol, changes=[*plan.base, *settings], **names)
@@ -111,8 +115,8 @@ def test_trials_are_ranked_by_validation_relative_to_softmax():
 
 def test_the_script_prints_the_plan_and_collects_runs(tmp_path, monkeypatch, capsys):
     script = load_script("benchmarks/search.py")
-    # stage 1 of the first search is stored
-    for more, count in (((), 0), (("--all",), 52 * len(PLAN.datasets))):
+    # stage 1 of the first search is stored; five of its 52 trials use settings that were dropped
+    for more, count in (((), 0), (("--all",), 47 * len(PLAN.datasets))):
         monkeypatch.setattr(sys, "argv", ["search.py", "lines", "--stage", "stage1", *more])
         script.main()
         assert len(capsys.readouterr().out.splitlines()) == count

@@ -75,10 +75,8 @@ def test_spec_passes_every_option_to_the_layer() -> None:
         "sor": True,
         "sor_sharing": "operator",
         "sor_max_rate": 0.5,
-        "sor_hold": 1,
         "bandwidth": None,
         "operator_init": "identity",
-        "output_gain": 2.0,
         "qk_dim": 6,
         "bias": False,
         "dropout": 0.3,
@@ -93,8 +91,6 @@ def test_spec_passes_every_option_to_the_layer() -> None:
     assert layer.sor is not None
     assert (layer.score_norm, layer.gate_norm, layer.scale, layer.qk_dim) == ("l2", "l2", 0.3, 6)
     assert (layer.s1.rank, layer.s1.init_std) == (3, 0.5)
-    assert layer.gain is not None
-    assert layer.gain.tolist() == [[2.0], [2.0]]
     assert (layer.sor.sharing, layer.sor.max_rate) == ("operator", 0.5)
     assert "bias" not in " ".join(layer.state_dict())
     assert (layer.backend, layer.causal) == ("reference", True)
@@ -189,7 +185,7 @@ def test_new_attention_needs_one_class_and_one_line(monkeypatch):
 @pytest.mark.parametrize(
     ("option", "value", "parts"),
     [
-        ("output_gain", "x", ("output_gain must be of type float", "'x'")),
+        ("scale", "x", ("scale must be of type float", "'x'")),
         ("operator_std", True, ("operator_std must be of type float", "True")),
         ("rank", 1.5, ("rank must be of type int", "1.5")),
         ("sor", 1, ("sor must be of type bool", "1")),

@@ -233,15 +233,3 @@ def test_training_step_never_synchronises(structure, sharing) -> None:
 def test_synchronisation_detector_works() -> None:
     with pytest.raises(AssertionError, match="synchronises"), NoSynchronisation():
         torch.ones(()).item()
-
-
-def test_held_rate_changes_every_hold_passes() -> None:
-    sor = StochasticOperatorRegularization(hold=3)
-    rates = [float(sor.draw((), torch.device("cpu"))) for _ in range(9)]
-    assert [len(set(rates[i : i + 3])) for i in (0, 3, 6)] == [1, 1, 1]
-    assert len(set(rates)) == 3
-    again = StochasticOperatorRegularization(hold=3)
-    again.load_state_dict(sor.state_dict())
-    assert int(again.passes) == 9
-    with pytest.raises(ValueError, match="hold must be 1"):
-        StochasticOperatorRegularization(hold=2, sharing="operator")

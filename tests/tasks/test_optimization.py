@@ -1,13 +1,12 @@
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
 from tests.support import message
-from toa.nn import AttentionSpec, SequenceOperator, build_attention
+from toa.nn import SequenceOperator, build_attention
 from toa.tasks import TrainingConfig
 from toa.tasks.optimization import OPTIMIZERS, make_optimizer, set_rates
 
@@ -130,43 +129,3 @@ def test_rate_on_the_device_is_written_only_if_it_changes():
         assert group["lr"] is lr
         assert float(lr) == rate
     assert versions == [1, 1, 2, 3]
-
-
-def test_operators_warm_up_and_follow_their_own_schedule():
-    config = TrainingConfig(
-        epochs=4,
-        learning_rate=0.1,
-        operator_rate=10.0,
-        schedule="type1",
-        operator_schedule="constant",
-        operator_warmup=4,
-    )
-    assert [config.rate(step, 2, operators=True) for step in range(8)] == pytest.approx([0.25, 0.5, 0.75] + [1.0] * 5)
-    assert config.rate(7, 2) == pytest.approx(0.025)
-
-
-def test_muon_steps_are_orthogonal_and_its_state_is_restored():
-    torch.manual_seed(0)
-    layer: Any = build_attention("toa-relu", 8, 2, 5)
-    config = TrainingConfig(learning_rate=0.1, operator_optimizer="muon")
-    optimizer = make_optimizer(layer, config, torch.device("cpu"))
-    before = layer.s2.offset.detach().clone()
-    x = torch.randn(3, 5, 8)
-    layer(x, x, x)[0].square().sum().backward()
-    optimizer.step()
-    singular = torch.linalg.svdvals((layer.s2.offset - before) / (0.1 * 0.2 * 5**0.5))
-    assert singular.min() > 0.3
-    assert singular.max() < 1.3
-    again = make_optimizer(layer, config, torch.device("cpu"))
-    again.load_state_dict(optimizer.state_dict())
-    for (_, a), (_, b) in zip(
-        optimizer.state_dict()["state"].items(), again.state_dict()["state"].items(), strict=True
-    ):
-        assert a.keys() == b.keys()
-        assert all(torch.equal(torch.as_tensor(a[k]), torch.as_tensor(b[k])) for k in a)
-
-
-def test_muon_is_for_dense_operators():
-    layer = build_attention(AttentionSpec(name="toa-relu", structure="toeplitz"), 8, 2, 5)
-    with pytest.raises(ValueError, match=message("operator_optimizer must be None", "muon")):
-        make_optimizer(layer, TrainingConfig(operator_optimizer="muon"), torch.device("cpu"))

@@ -38,11 +38,9 @@ class TemporalOperatorAttention(Attention):
         sor: Whether to use stochastic operator regularization (in training only).
         sor_sharing: "pass" or "operator"; see `StochasticOperatorRegularization`.
         sor_max_rate: Upper limit of its drop rate, 1 in the paper.
-        sor_hold: Number of passes that share a drop rate, 1 in the paper.
         bandwidth: Bandwidth of the "banded" structure, 4 if None.
         operator_init: Initial S2: "identity" as in the paper, "difference", "smoothing", "centering" or "filters", see
             `toa.nn.operator.initial_taps`. S1 starts as the identity.
-        output_gain: Initial value of a learnable gain per head on the mixed values; None for no gain, as in the paper.
         generator: Random generator of SOR, on the layer's device; the one of this thread or device if None.
 
     The other arguments are those of `Attention`. If `causal`, the operators do not mix later tokens in either.
@@ -67,10 +65,8 @@ class TemporalOperatorAttention(Attention):
         sor: bool = True,
         sor_sharing: Sharing = "pass",
         sor_max_rate: float = 1.0,
-        sor_hold: int = 1,
         bandwidth: int | None = None,
         operator_init: OperatorInit = "identity",
-        output_gain: float | None = None,
         qk_dim: int | None = None,
         kdim: int | None = None,
         vdim: int | None = None,
@@ -111,14 +107,11 @@ class TemporalOperatorAttention(Attention):
         self.gate_s1 = operator() if self._qk_groups == 2 else None
         self.sor: StochasticOperatorRegularization | None = None
         if sor:
-            self.sor = StochasticOperatorRegularization(
-                sharing=sor_sharing, max_rate=sor_max_rate, hold=sor_hold, generator=generator
-            )
-        self.gain = None if output_gain is None else nn.Parameter(torch.full((num_heads, 1), float(output_gain)))
+            self.sor = StochasticOperatorRegularization(sharing=sor_sharing, max_rate=sor_max_rate, generator=generator)
 
     def _mixing(self, query: Tensor, factors: ScoreFactors, masks: Masks) -> Mixing:
         rates = self.sor.rates(self.num_kv_heads, query.device) if self.sor is not None and self.training else None
-        attend = self._operator_attention(
+        return self._operator_attention(
             factors,
             masks,
             s1=self.s1.operator(rates),
@@ -128,9 +121,6 @@ class TemporalOperatorAttention(Attention):
             score_norm=self.score_norm,
             gate_norm=self.gate_norm,
         )
-
-        gain = self.gain
-        return attend if gain is None else lambda values, dropout_p: attend(values, dropout_p) * gain
 
     def _features_first(self, x: Tensor) -> bool:
         """Whether queries, keys and values lie in memory as (E, B, N), which makes training on a CPU faster."""

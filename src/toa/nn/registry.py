@@ -100,10 +100,8 @@ class AttentionSpec:
     bias: bool | None = None
     dropout: float | None = None
     backend: str | None = None
-    sor_hold: int | None = field(default=None, metadata=ADDED_LATER)
     bandwidth: int | None = field(default=None, metadata=ADDED_LATER)
     operator_init: OperatorInit | None = field(default=None, metadata=ADDED_LATER)
-    output_gain: float | None = field(default=None, metadata=ADDED_LATER)
 
     def __post_init__(self) -> None:
         known = ATTENTIONS[self.name].options

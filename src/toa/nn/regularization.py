@@ -12,7 +12,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from toa import ops
-from toa._checks import check_at_least, check_choice, check_generator
+from toa._checks import check_choice, check_generator
 from toa.nn.layers import Layer
 from toa.ops.dropout import thread_generator
 
@@ -48,36 +48,17 @@ class StochasticOperatorRegularization(Layer):
         sharing: "pass" as in the paper, one p for all operators of a forward pass (of this layer, or of the model after
             `share_drop_rate`); "operator", one p per operator and head.
         max_rate: p ~ U[0, max_rate). 1 in the paper; a smaller value bounds the variance.
-        hold: Number of training passes that share a drop rate, 1 in the paper. Masks are drawn in every pass.
         generator: Random generator on the device of the operators; the one of this thread or device if None.
     """
 
     shown = ("sharing", "max_rate")
 
-    held_rate: Tensor
-    passes: Tensor
-
-    def __init__(
-        self,
-        *,
-        sharing: Sharing = "pass",
-        max_rate: float = 1.0,
-        hold: int = 1,
-        generator: Generator | None = None,
-    ) -> None:
+    def __init__(self, *, sharing: Sharing = "pass", max_rate: float = 1.0, generator: Generator | None = None) -> None:
         super().__init__()
-        check_at_least("hold", hold, 1)
-        if hold > 1 and sharing == "operator":
-            raise ValueError(f"hold must be 1 with sharing='operator', got {hold}; use sharing='pass'.")
         check_choice("sharing", sharing, SHARINGS)
         if not 0.0 < max_rate <= 1.0:
             raise ValueError(f"max_rate must lie in (0, 1], got {max_rate}; use sor=False for no SOR.")
-        self.sharing, self.max_rate, self.hold = sharing, max_rate, hold
-        if hold > 1:
-            # buffers, so that captured steps and resumed runs keep the rate
-            self.register_buffer("held_rate", torch.zeros(()))
-            self.register_buffer("passes", torch.zeros((), dtype=torch.int64))
-        self.generator = generator
+        self.sharing, self.max_rate, self.generator = sharing, max_rate, generator
         self._shared: _SharedRate | None = None
 
     def rates(self, num_heads: int, device: torch.device) -> "DropRates":
@@ -93,12 +74,7 @@ class StochasticOperatorRegularization(Layer):
         rate = torch.rand(shape, device=device, generator=self.generator or thread_generator(device))
         if self.max_rate != 1.0:
             rate = rate * self.max_rate
-        rate = rate.clamp(max=_LARGEST_RATE)
-        if self.hold > 1:
-            self.held_rate.copy_(torch.where(self.passes % self.hold == 0, rate, self.held_rate))
-            self.passes.add_(1)
-            rate = self.held_rate.clone()
-        return rate
+        return rate.clamp(max=_LARGEST_RATE)
 
 
 class DropRates:

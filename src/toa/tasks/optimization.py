@@ -2,16 +2,14 @@
 
 Schedules are functions of the step alone, so a resumed run needs no scheduler state.
 
-Beside those of PyTorch there are two optimizers. `Muon` orthogonalises the momentum of operators, one matrix per head
-(Jordan et al., 2024); `torch.optim.Muon` accepts only single matrices and no CUDA graphs. `PiecewiseAdam` and
-`PiecewiseAdamW` spread small models evenly over a GPU: PyTorch's fused kernels give 2¹⁶ numbers to each block of
-threads, so a model of a million weights uses a tenth of a large GPU. Cut into pieces, its weights are updated by as
-many blocks as there are processors. Results, state and file format are those of PyTorch.
+`PiecewiseAdam` and `PiecewiseAdamW` spread small models evenly over a GPU: PyTorch's fused kernels give 2¹⁶ numbers to
+each block of threads, so a model of a million weights uses a tenth of a large GPU. Cut into pieces, its weights are
+updated by as many blocks as there are processors. Results, state and file format are those of PyTorch.
 """
 
 import math
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -19,11 +17,9 @@ from torch import Tensor, nn
 
 from toa._checks import check_at_least, check_choice, check_positive
 from toa.nn import SequenceOperator
-from toa.nn.registry import ADDED_LATER
 
 OptimizerName = Literal["adamw", "adam", "radam"]
 OPTIMIZERS = {"adamw": torch.optim.AdamW, "adam": torch.optim.Adam, "radam": torch.optim.RAdam}
-OperatorOptimizer = Literal["muon"]
 Schedule = Literal["constant", "type1", "type3", "cosine", "onecycle", "warmup-cosine"]
 SCHEDULES = ("constant", "type1", "type3", "cosine", "onecycle", "warmup-cosine")
 
@@ -33,11 +29,6 @@ _FIRST_RATE, _LAST_RATE = 1.0 / 25.0, 1.0 / (25.0 * 1e4)
 # keys of a parameter group: whether it holds the operators, and the last rate written to the device
 _OPERATORS = "operators"
 _LAST = "last_rate"
-
-# Muon: the authors' coefficients of the quintic Newton-Schulz iteration
-_A, _B, _C = 3.4445, -4.7750, 2.0315
-_STEPS = 5
-_MOMENTUM = 0.95
 
 # numbers per block in PyTorch's fused kernels, fewest numbers worth a block, blocks per one or two launches, and
 # alignment of pieces for vectorised reads
@@ -59,9 +50,6 @@ class TrainingConfig:
         weight_decay: Decoupled for adamw, added to the gradient for the others.
         operator_weight_decay: Weight decay of the operators' offsets M; `weight_decay` if None.
         operator_rate: Factor of the operators' learning rate.
-        operator_warmup: Number of steps over which the operators' rate rises linearly from zero.
-        operator_schedule: Schedule of the operators' rate; `schedule` if None.
-        operator_optimizer: "muon" for orthogonalised momentum (dense operators only); `optimizer` if None.
         schedule: "constant"; "type1", halved in each epoch after the second; "type3", times 0.9 in each epoch after the
             fourth; "cosine", half a cosine to zero by epoch; "onecycle", up to the rate and down again by step;
             "warmup-cosine", a linear rise and then half a cosine to zero by step.
@@ -88,12 +76,9 @@ class TrainingConfig:
     clip_norm: float | None = None
     patience: int | None = None
     compile: bool = False
-    operator_warmup: int = field(default=0, metadata=ADDED_LATER)
-    operator_schedule: Schedule | None = field(default=None, metadata=ADDED_LATER)
-    operator_optimizer: OperatorOptimizer | None = field(default=None, metadata=ADDED_LATER)
 
     def __post_init__(self) -> None:
-        least = {"weight_decay": 0.0, "operator_weight_decay": 0.0, "warmup": 0, "operator_warmup": 0}
+        least = {"weight_decay": 0.0, "operator_weight_decay": 0.0, "warmup": 0}
         for name, value in (least | {"epochs": 1, "accumulate": 1, "patience": 1}).items():
             if getattr(self, name) is not None:
                 check_at_least(name, getattr(self, name), value)
@@ -102,21 +87,14 @@ class TrainingConfig:
                 check_positive(name, getattr(self, name))
         check_choice("optimizer", self.optimizer, OPTIMIZERS)
         check_choice("schedule", self.schedule, SCHEDULES)
-        if self.operator_schedule is not None:
-            check_choice("operator_schedule", self.operator_schedule, SCHEDULES)
-        if self.operator_optimizer is not None:
-            check_choice("operator_optimizer", self.operator_optimizer, ("muon",))
         if not 0.0 < self.pct_start < 1.0:
             raise ValueError(f"pct_start must lie in (0, 1), got {self.pct_start}.")
 
     def rate(self, step: int, steps_per_epoch: int, *, operators: bool = False) -> float:
         """Return the learning rate of a step, counted from 0 over all epochs; of the operators if asked."""
-        schedule, highest = self.schedule, self.learning_rate
-        if operators:
-            rise = min(1.0, (step + 1) / self.operator_warmup) if self.operator_warmup else 1.0
-            schedule, highest = self.operator_schedule or schedule, highest * self.operator_rate * rise
+        highest = self.learning_rate * (self.operator_rate if operators else 1.0)
         epoch, total = step // steps_per_epoch, self.epochs * steps_per_epoch
-        match schedule:
+        match self.schedule:
             case "type1":
                 return highest * 0.5 ** max(0, epoch - 1)
             case "type3":
@@ -154,23 +132,15 @@ def make_optimizer(model: nn.Module, config: TrainingConfig, device: torch.devic
     fused = {"adamw": PiecewiseAdamW, "adam": PiecewiseAdam}
     kind = (OPTIMIZERS | fused if on_cuda else OPTIMIZERS)[config.optimizer]
     offsets = {p for m in model.modules() if isinstance(m, SequenceOperator) for p in m.parameters()}
-    # what gives the operators a parameter group of their own
-    chosen = (config.operator_weight_decay, config.operator_schedule, config.operator_optimizer)
-    separate = config.operator_rate != 1.0 or config.operator_warmup > 0 or any(value is not None for value in chosen)
-    if not offsets or not separate:
+    if not offsets or (config.operator_rate == 1.0 and config.operator_weight_decay is None):
         return kind(model.parameters(), lr=rate(config.learning_rate), **settings)
-    decay = config.weight_decay if config.operator_weight_decay is None else config.operator_weight_decay
     operators: dict[str, Any] = {
         "params": [p for p in model.parameters() if p in offsets],
         "lr": rate(config.learning_rate * config.operator_rate),
-        "weight_decay": decay,
+        "weight_decay": config.weight_decay if config.operator_weight_decay is None else config.operator_weight_decay,
         _OPERATORS: True,
     }
     others = {"params": [p for p in model.parameters() if p not in offsets]}
-    if config.operator_optimizer == "muon":
-        if any(p.dim() != 3 or p.shape[-1] != p.shape[-2] for p in offsets):
-            raise ValueError("operator_optimizer must be None for operators that are not dense, got 'muon'.")
-        return WithMuon(kind([others], lr=rate(config.learning_rate), **settings), [operators])
     return kind([group for group in (others, operators) if group["params"]], lr=rate(config.learning_rate), **settings)
 
 
@@ -183,69 +153,6 @@ def set_rates(optimizer: torch.optim.Optimizer, config: TrainingConfig, step: in
         elif group.get(_LAST) != rate:
             group["lr"].fill_(rate)
             group[_LAST] = rate
-
-
-def orthogonalise(matrices: Tensor) -> Tensor:
-    """Return nearly orthogonal matrices: the singular values of (..., N, N) move to between 0.7 and 1.2."""
-    x = matrices / (matrices.norm(dim=(-2, -1), keepdim=True) + 1e-7)
-    for _ in range(_STEPS):
-        gram = x @ x.mT
-        x = _A * x + (_B * gram + _C * gram @ gram) @ x
-    return x
-
-
-class Muon(torch.optim.Optimizer):
-    """Orthogonalised Nesterov momentum with decoupled weight decay.
-
-    The update has root mean square 0.2, about that of AdamW, so that both can use the same learning rates.
-    """
-
-    def __init__(self, params: Iterable[Any]) -> None:
-        super().__init__(params, {"lr": 1e-3, "weight_decay": 0.0})
-
-    @torch.no_grad()
-    def step(self, closure: Any = None) -> Any:
-        """Update all parameters that have a gradient."""
-        for group in self.param_groups:
-            for p in group["params"]:
-                if p.grad is None:
-                    continue
-                state = self.state[p]
-                if not state:
-                    state["momentum"] = torch.zeros_like(p)
-                momentum = state["momentum"].lerp_(p.grad, 1.0 - _MOMENTUM)
-                update = orthogonalise(p.grad.lerp(momentum, _MOMENTUM)) * (0.2 * p.shape[-1] ** 0.5)
-                p.mul_(1.0 - group["lr"] * group["weight_decay"]).sub_(update * group["lr"])
-
-
-class WithMuon(torch.optim.Optimizer):
-    """Two optimizers as one: Muon for operators, another for all other weights."""
-
-    def __init__(self, other: torch.optim.Optimizer, operators: list[dict[str, Any]]) -> None:
-        self.other, self.muon = other, Muon(operators)
-        super().__init__([*other.param_groups, *self.muon.param_groups], {})
-        self._count = sum(len(group["params"]) for group in other.param_groups)
-        self.param_groups = [*other.param_groups, *self.muon.param_groups]
-
-    def step(self, closure: Any = None) -> Any:
-        """Take a step with both optimizers."""
-        self.other.step()
-        self.muon.step()
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return both states as one; parameters are numbered in the order of the groups."""
-        first, second = self.other.state_dict(), self.muon.state_dict()
-        moved = {self._count + index: value for index, value in second["state"].items()}
-        return {"state": first["state"] | moved, "param_groups": first["param_groups"] + second["param_groups"]}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned."""
-        split, groups, states = len(self.other.param_groups), state_dict["param_groups"], state_dict["state"]
-        first = {index: value for index, value in states.items() if index < self._count}
-        second = {index - self._count: value for index, value in states.items() if index >= self._count}
-        self.other.load_state_dict({"param_groups": groups[:split], "state": first})
-        self.muon.load_state_dict({"param_groups": groups[split:], "state": second})
-        self.param_groups = [*self.other.param_groups, *self.muon.param_groups]
 
 
 class _Piecewise(torch.optim.Optimizer):
