@@ -17,18 +17,18 @@ PACKAGE = ROOT / "src" / "toa"
 AIMS = {"lines": 22_500, "files": 150, "file_lines": 450, "function_lines": 60}
 # lines and files allowed in each folder until the aim is reached ("." holds the files of the package itself)
 CEILINGS = {
-    ".": (455, 8),
-    "cli": (2_297, 13),
-    "data": (3_561, 15),
+    ".": (454, 8),
+    "cli": (2_284, 13),
+    "data": (3_332, 15),
     "estimators": (3_201, 13),
-    "experiments": (2_037, 11),
-    "integrations": (1_637, 9),
-    "models": (1_854, 15),
-    "nn": (2_631, 14),
+    "experiments": (1_948, 11),
+    "integrations": (1_596, 9),
+    "models": (1_823, 15),
+    "nn": (2_595, 14),
     "ops": (3_910, 20),
-    "report": (2_975, 13),
-    "tasks": (3_870, 16),
-    "theory": (694, 5),
+    "report": (2_886, 13),
+    "tasks": (3_641, 16),
+    "theory": (684, 5),
 }
 # functions above the aim, docstring not counted; remove a line when the function is short enough
 LONG_FUNCTIONS: set[str] = set()

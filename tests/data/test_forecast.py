@@ -109,15 +109,6 @@ def test_marks_without_dates_are_rejected(home):
         load_forecast(path, **SIZES, date_column=None, marks=True)
 
 
-def test_a_series_above_the_budget_streams_the_same_batches(small):
-    held, streamed = (load_forecast("Small", **SIZES, marks=True, budget_bytes=b) for b in (10**6, 100))
-    assert not held.train.streams
-    for name in ("train", "val", "test"):
-        assert getattr(streamed, name).streams
-        for got, want in zip(every(getattr(streamed, name)), every(getattr(held, name)), strict=True):
-            assert torch.equal(got, want)
-
-
 def test_a_changed_file_is_rejected_unless_verify_is_false(small, home):
     _, path = small
     changed = TABLE.copy()

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from tests.data.files import values
 from tests.support import message
-from toa.data import Segment, WindowBatch, Windows, open_mapped, place_series, write_mapped
+from toa.data import Segment, WindowBatch, Windows, place_series
 
 TABLE = values(60, 3)
 MARKS = values(60, 2, seed=1)
@@ -58,28 +58,6 @@ def test_a_batch_equals_slicing_window_by_window(problem, marked):
     assert marked or (batch.x_marks is None and batch.y_marks is None)
 
 
-@given(problem=problems())
-def test_a_mapped_file_gives_the_batches_of_memory(tmp_path_factory, problem):
-    rows, channels, segment, lookback, horizon, _, index = problem
-    table, marks = values(rows, channels), values(rows, 2, seed=1)
-    mapped = write_mapped(table, tmp_path_factory.getbasetemp() / "mapped")
-    places = torch.tensor(index, dtype=torch.int64)
-    streamed = Windows(mapped, marks, segment, lookback, horizon)
-    assert streamed.streams
-    assert_same(streamed.batch(places), Windows(table, marks, segment, lookback, horizon).batch(places))
-
-
-def test_a_series_above_the_budget_streams_and_one_within_it_does_not(home):
-    needed = TABLE.size * 4
-    assert not Windows(TABLE, None, (0, 60), 8, 4, budget_bytes=needed).streams
-    assert not (home / "cache").exists()
-    windows = Windows(TABLE, MARKS, (0, 60), 8, 4, budget_bytes=needed - 1)
-    assert windows.streams
-    assert [path.suffix for path in (home / "cache/toa/series").iterdir()] == [".npy"]
-    index = windows.epoch_order(0, 0)
-    assert_same(windows.batch(index), Windows(TABLE, MARKS, (0, 60), 8, 4).batch(index))
-
-
 def test_three_splits_share_one_tensor():
     series = place_series(TABLE)
     assert isinstance(series, torch.Tensor)
@@ -96,38 +74,6 @@ def test_changing_the_callers_array_does_not_change_the_windows():
     assert torch.equal(windows.batch(torch.tensor([3])).x, before)
 
 
-def test_a_mapped_file_is_named_by_its_content_and_written_once(tmp_path):
-    first = write_mapped(TABLE, tmp_path)
-    assert write_mapped(TABLE, tmp_path).filename == first.filename
-    other = write_mapped(TABLE[:, ::-1], tmp_path)
-    assert other.filename != first.filename
-    assert write_mapped(TABLE.reshape(-1, 1), tmp_path).filename not in (first.filename, other.filename)
-    np.testing.assert_array_equal(other, TABLE[:, ::-1].astype(np.float32))
-    assert len(list(tmp_path.iterdir())) == 3
-
-
-def test_a_failed_write_leaves_nothing_behind(tmp_path):
-    with pytest.raises(ValueError, match="could not convert"):
-        write_mapped(np.array([["a"]]), tmp_path)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_large_series_is_written_in_pieces(tmp_path, monkeypatch):
-    whole = write_mapped(TABLE, tmp_path)
-    monkeypatch.setattr("toa.data.windows._CHUNK_BYTES", 7 * 12)
-    assert write_mapped(TABLE, tmp_path).filename == whole.filename
-    assert len(list(tmp_path.iterdir())) == 1
-
-
-def test_only_float32_files_are_mapped(tmp_path):
-    np.save(tmp_path / "a.npy", TABLE)
-    with pytest.raises(ValueError, match=message("float32 (T, C)", "float64 of shape (60, 3)", "write_mapped")):
-        open_mapped(tmp_path / "a.npy")
-    mapped = np.load(tmp_path / "a.npy", mmap_mode="r")
-    with pytest.raises(ValueError, match=message("float32 in C order", "float64")):
-        Windows(mapped, None, (0, 60), 8, 4)
-
-
 def test_the_order_of_an_epoch_depends_on_seed_and_epoch_alone():
     windows = Windows(TABLE, None, (0, 60), 8, 4)
     orders = {(seed, epoch): windows.epoch_order(seed, epoch) for seed in range(3) for epoch in range(3)}
@@ -139,9 +85,8 @@ def test_the_order_of_an_epoch_depends_on_seed_and_epoch_alone():
 
 
 @pytest.mark.parametrize("wrong", [-1, 49, 10**9])
-@pytest.mark.parametrize("mapped", [False, True])
-def test_an_index_out_of_range_raises(tmp_path, wrong, mapped):
-    windows = Windows(write_mapped(TABLE, tmp_path) if mapped else TABLE, None, Segment(0, 60), 8, 4)
+def test_an_index_out_of_range_raises(wrong):
+    windows = Windows(TABLE, None, Segment(0, 60), 8, 4)
     with pytest.raises(IndexError, match=message("index must lie in [0, 49)", f"got {wrong}")):
         windows.batch(torch.tensor([0, wrong]))
 
@@ -168,10 +113,11 @@ def test_invalid_windows_raise(call, parts):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("mapped", [False, True])
-def test_batches_on_the_gpu_equal_those_on_the_cpu(tmp_path, mapped):
-    series = write_mapped(TABLE, tmp_path) if mapped else TABLE
-    cpu, gpu = (Windows(series, MARKS, (5, 60), 8, 4, device=device) for device in ("cpu", "cuda"))
+@pytest.mark.parametrize("budget", [0, 10**6])
+def test_batches_on_the_gpu_equal_those_on_the_cpu(budget):
+    cpu, gpu = (Windows(TABLE, MARKS, (5, 60), 8, 4, device=device, budget_bytes=budget) for device in ("cpu", "cuda"))
+    # a series above the budget stays on the CPU, and so does the order of its batches
+    assert gpu.epoch_order(1, 2).is_cuda == bool(budget)
     assert torch.equal(gpu.epoch_order(1, 2).cpu(), cpu.epoch_order(1, 2))
     for index in (cpu.epoch_order(1, 2), gpu.epoch_order(1, 2), cpu.epoch_order(1, 2).cuda()):
         batch = gpu.batch(index)

@@ -111,12 +111,7 @@ def reproduce(
 
 
 def read_runs(path: Path) -> "list[Job]":
-    """Read jobs from a file with the options of one `toa run` per line; skips empty lines and text after a #.
-
-    Raises:
-        FileNotFoundError: If there is no such file.
-        ValueError: If a line is not a run; names the line.
-    """
+    """Read jobs from a file with the options of one `toa run` per line; skips empty lines and text after a #."""
     from toa.experiments.run import Job
 
     if not path.is_file():

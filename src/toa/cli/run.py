@@ -97,11 +97,7 @@ def run(
 
 
 def config_of(given: Mapping[str, Any]) -> Any:
-    """The config of a run from the options of `toa run`, by their names.
-
-    Raises:
-        ValueError: If the task lacks a required option or has no such option.
-    """
+    """The config of a run from the options of `toa run`, by their names."""
     from toa.experiments.protocols import load_protocol
     from toa.tasks import TASKS
 

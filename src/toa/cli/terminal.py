@@ -188,12 +188,8 @@ def fitted(
     """Load an estimator from its file, or fit one to data.
 
     Args:
-        kind: Class of the estimator.
         options: Options of the command. Those that are arguments of the constructor are used; unset ones are defaults.
         model: File of a fitted estimator, which has its own options.
-        device: Device of the model.
-        data: Training data, used without `model`.
-        labels: Labels of the training data.
 
     Raises:
         ValueError: If an option is given together with `model`.

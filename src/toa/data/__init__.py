@@ -30,7 +30,7 @@ from toa.data.panel import Panel
 from toa.data.splits import SPLIT_RULES, Segment, Split, StandardScaler, split_rows
 from toa.data.synthetic import REGIMES, DemixingBatch, HarmonicDemixing
 from toa.data.tables import read_csv_series, read_dataset, read_labels, read_ts, read_values
-from toa.data.windows import SeriesWindows, WindowBatch, Windows, open_mapped, place_series, write_mapped
+from toa.data.windows import SeriesWindows, WindowBatch, Windows, place_series
 
 __all__ = [
     "ANOMALY_SETS",
@@ -77,7 +77,6 @@ __all__ = [
     "locate_anomaly",
     "locate_classification",
     "mark_names",
-    "open_mapped",
     "place_series",
     "read_anomaly",
     "read_csv_series",
@@ -89,5 +88,4 @@ __all__ = [
     "split_rows",
     "time_marks",
     "verify",
-    "write_mapped",
 ]

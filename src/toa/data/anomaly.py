@@ -33,10 +33,6 @@ class AnomalyData:
     """A dataset standardised by its train rows, on a device, with the facts that a record needs.
 
     Args:
-        train: (T, C) in float32.
-        test: (S, C) in float32.
-        labels: (S,), on the CPU.
-        spec: Entry of the catalogue; None for a user's files.
         checksum: Sha256 over the sha256 of each unpacked file.
     """
 
@@ -50,11 +46,7 @@ class AnomalyData:
 
 
 def locate_anomaly(spec: AnomalySpec, data_dir: str | Path | None = None) -> tuple[AnomalyFiles, list[Path]]:
-    """The first complete layout of a dataset, and the paths of its files.
-
-    Raises:
-        DatasetNotFoundError: If no layout is complete; it names a missing file, one with a url if there is one.
-    """
+    """The first complete layout of a dataset, and the paths of its files; raises DatasetNotFoundError without one."""
     for files in spec.layouts:
         with suppress(DatasetNotFoundError):
             return files, [locate(file, data_dir) for file in files]
@@ -100,7 +92,6 @@ def load_anomaly(
         test_file: File of the test series, if `dataset` is a file.
         label_file: File with a label for each test step, if `dataset` is a file.
         data_dir: Folder to search before $TOA_DATA and the user's cache.
-        device: Device of the values.
         verify: Whether files of the catalogue must have the known checksums.
         fill: How to fill missing values in a user's files, see `read_values`.
         index_column: Whether to drop the first column of a user's csv files.

@@ -35,7 +35,6 @@ class Cases:
     """Labelled cases on the training device, padded at the end with zeros.
 
     Args:
-        series: (n, L, C).
         labels: Class (n,), counted from 0.
         mask: (n, L), True for real steps; None without padding.
     """
@@ -59,12 +58,7 @@ class Cases:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class FoldCases:
-    """Cases of K models that train together: row r holds one case for each of them.
-
-    Args:
-        cases: The cases.
-        rows: Indices (r, K) of the cases.
-    """
+    """Cases of K models that train together: `rows` (r, K) has the index of one case for each of them."""
 
     cases: Cases
     rows: Int[Tensor, "r k"]
@@ -96,11 +90,7 @@ def pad_cases(
 
 
 def hold_out(labels: Sequence[int], share: float, seed: int) -> tuple[list[int], list[int]]:
-    """Indices of the cases to train on and of those held out, stratified by class; see `HOLD_OUT_RULE`.
-
-    Raises:
-        ValueError: If no class has two cases.
-    """
+    """Indices of the cases to train on and of those held out, stratified by class; see `HOLD_OUT_RULE`."""
     check_fraction("share", share)
     kinds = np.asarray(labels)
     held: list[int] = []
@@ -119,11 +109,7 @@ def hold_out(labels: Sequence[int], share: float, seed: int) -> tuple[list[int],
 
 
 def fold_numbers(labels: Sequence[int], folds: int, seed: int) -> Int[np.ndarray, " n"]:
-    """The fold in which each case is held out, stratified by class; fewer folds if a class has fewer cases.
-
-    Raises:
-        ValueError: If a class has only one case.
-    """
+    """The fold in which each case is held out, stratified by class; fewer folds if a class has fewer cases."""
     # imported on use: scikit-learn takes long to import
     from sklearn.model_selection import StratifiedKFold
 
@@ -151,11 +137,7 @@ def fold_rows(numbers: Int[Tensor, " n"]) -> Int[Tensor, "r k"]:
 
 
 def interpolate_missing(case: Values, name: str) -> Values:
-    """A case without NaN: linear between neighbours in time, the nearest value at the ends.
-
-    Raises:
-        ValueError: If a channel has no value, or a value is infinite.
-    """
+    """A case without NaN: linear between neighbours in time, the nearest value at the ends."""
     if np.isinf(case).any():
         raise ValueError(f"{name} must be finite, got {int(np.isinf(case).sum())} infinite values; remove them.")
     missing = np.isnan(case)

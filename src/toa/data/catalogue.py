@@ -26,11 +26,8 @@ class FileSpec:
     """One file of a dataset.
 
     Args:
-        name: Name of the dataset.
-        source: Page of the maker of the data.
         path: Path below a data folder, in the layout of the Time-Series-Library and iTransformer data packs.
         url: Address of the file, or None if no official server has it in this layout.
-        sha256: Checksum of the unpacked content, or None if unknown.
         note: Hint for users who miss the file.
     """
 
@@ -55,7 +52,6 @@ class DatasetSpec(FileSpec):
 
     Args:
         channels: Number of value columns, without dates.
-        split: Name of a rule in `toa.data.splits`.
         reader: File format, see `toa.data.read_dataset`.
         target: Column that the "csv" reader moves to the end.
         subset_of: The full dataset, if this is a part of one. Results on a part are not benchmark results.
@@ -98,9 +94,7 @@ class AnomalySpec:
         channels: Number of value columns, without index, dates and labels.
         label_ratio: Share of test steps labelled anomalous, to four digits.
         layouts: Alternative sets of files. The first complete one is read.
-        index_column: Whether to drop the first column of csv files.
         fill: How the field fills missing values, or None if the files have none.
-        subset_of: The full dataset, if this is a part of one.
     """
 
     name: str
@@ -137,11 +131,8 @@ class ClassificationSpec:
     """A dataset of the UEA archive: labelled cases for training and for testing.
 
     Args:
-        train: Number of training cases.
-        test: Number of test cases.
         length: Steps of the longest case.
         classes: Number of classes in the training cases.
-        variable: Whether cases differ in length.
         verified: Whether the sizes were read from the files. Otherwise only channels and classes are checked, because
             releases of the archive differ in cases or length.
         sha256: Checksums of one known copy of both unpacked files. Other copies may differ in bytes.

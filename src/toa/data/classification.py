@@ -48,7 +48,6 @@ class ClassificationData:
         classes: Names of the classes, in the order of the labels.
         length: Steps L of every padded case.
         scaler: Scaler of all splits; None if each split has its own statistics.
-        checksum: Sha256 over the sha256 of both unpacked files.
         facts: Named choices and counts for the record.
         folds: Fold of each training case. Then `train` and `val` are the same cases, and there is one model per fold,
             which is not trained on the cases of its fold. None if the validation cases are held out of `train`.
@@ -96,11 +95,8 @@ def load_classification(
     Args:
         dataset: A name of `CLASSIFICATION_SETS`, or the path of a file NAME_TRAIN.ts beside NAME_TEST.ts.
         evaluation: "strict", "folds", or "tslib-uea" as Time-Series-Library and its peers do.
-        seed: Seed of the validation split or the folds.
         min_length: Minimum number of steps of the padded cases.
         data_dir: Folder to search before $TOA_DATA, the user's cache and the datasets inside aeon.
-        device: Device of the cases.
-        download: Whether to download a dataset that is not found.
     """
     check_choice("evaluation", evaluation, EVALUATIONS)
     check_at_least("min_length", min_length, 1)
@@ -235,9 +231,7 @@ def locate_classification(
 ) -> tuple[Path, Path]:
     """Paths of TRAIN and TEST, plain or gzipped: in a data folder, inside aeon, or downloaded from the archive.
 
-    Raises:
-        DatasetNotFoundError: If they are not found and `download` is False.
-        ConnectionError: If they cannot be downloaded.
+    Raises DatasetNotFoundError if they are not found and `download` is False, ConnectionError if a download fails.
     """
     folders = data_folders(data_dir)
     # aeon's wheel has some datasets; aeon itself is slow to import

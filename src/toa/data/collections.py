@@ -45,12 +45,8 @@ class CollectionSpec:
 
     Args:
         files: Paths below a data folder: history and last values, or one file with both.
-        sha256: Checksum of the unpacked content of each file.
-        reader: File format.
-        series: Number of series.
         horizon: Steps at the end of each series that are forecast.
         season: Steps per season of the seasonal naive forecast and of MASE; 1 without season.
-        freq: Pandas alias of the frequency.
         part: Which series of the file belong to the collection; None for all.
     """
 
@@ -90,7 +86,6 @@ class Collection:
     """Histories and the values that follow them.
 
     Attributes:
-        spec: Entry of the catalogue.
         train: Panel of the histories, one column "value".
         test: Panel of the last `spec.horizon` values of the same series.
     """
@@ -106,12 +101,7 @@ class Collection:
 
 
 def load_collection(name: str, data_dir: str | Path | None = None) -> Collection:
-    """Read a collection of the catalogue.
-
-    Raises:
-        DatasetNotFoundError: If no data folder has its files.
-        ValueError: If a file differs from the catalogue.
-    """
+    """Read a collection of the catalogue; raises ValueError if a file differs from it."""
     spec = COLLECTIONS[name]
     paths = [locate(file, data_dir) for file in spec.file_specs()]
     for path, file in zip(paths, spec.file_specs(), strict=True):
@@ -131,11 +121,7 @@ def load_collection(name: str, data_dir: str | Path | None = None) -> Collection
 
 
 def read_tsf(path: str | Path) -> Panel:
-    """Read a .tsf or .tsf.gz file: one series per line below @data, with dates if it states start and frequency.
-
-    Raises:
-        ValueError: If the header is damaged, a line does not match it, or a value is not a number or "?".
-    """
+    """Read a .tsf or .tsf.gz file: one series per line below @data, with dates if it states start and frequency."""
     path = Path(path)
     attributes: list[str] = []
     freq: str | None = None

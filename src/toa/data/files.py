@@ -1,7 +1,4 @@
-"""Find the files of a dataset on this machine, compare their checksums, and download them with pooch.
-
-An interrupted download is resumed.
-"""
+"""Find the files of a dataset on this machine, compare checksums, and download with pooch; downloads can be resumed."""
 
 import fcntl
 import hashlib
@@ -48,11 +45,7 @@ def find_file(folder: Path, path: str) -> Path | None:
 
 
 def locate(spec: FileSpec, data_dir: str | Path | None = None) -> Path:
-    """Path of the file, plain or gzipped.
-
-    Raises:
-        DatasetNotFoundError: If no data folder has it.
-    """
+    """Path of the file, plain or gzipped; raises DatasetNotFoundError if no data folder has it."""
     folders = data_folders(data_dir)
     for folder in folders:
         if (path := find_file(folder, spec.path)) is not None:
@@ -98,11 +91,7 @@ def _checksum_of(path: Path, stamp: object) -> str:
 
 
 def verify(path: str | Path, spec: FileSpec) -> str:
-    """Return the checksum of a file after comparing it with the catalogue, if that has one.
-
-    Raises:
-        ChecksumError: If they differ.
-    """
+    """The checksum of a file; raises ChecksumError if the catalogue has another one."""
     found = checksum(path)
     if spec.sha256 is not None and found != spec.sha256:
         remedy = f"run `toa data fetch {spec.name}`" if spec.url is not None else f"get it from {spec.source}"
@@ -127,15 +116,10 @@ def fetch(
     next attempt or call resumes it; the file itself appears only when it is complete.
 
     Args:
-        spec: The file.
-        data_dir: Data folder.
-        progress: Called with the number of bytes.
-        attempts: Number of attempts if the connection breaks.
-        read: Reads the file and raises ValueError if it is wrong; used if no checksum is known. None reads a
-            forecasting dataset.
+        read: Reads a file without known checksum, and raises ValueError if it is wrong; by default as a forecasting
+            dataset.
 
     Raises:
-        ValueError: If the catalogue has no url for the file.
         ConnectionError: If the server refuses, or the connection breaks in every attempt.
         ChecksumError: If the downloaded file is not the one in the catalogue; it is deleted.
     """
@@ -194,7 +178,7 @@ def _download(
 
 @contextmanager
 def _held(part: Path) -> Iterator[bool]:
-    """Hold a part file against other processes and threads; waits for them, and yields False if one has moved it.
+    """Hold a part file against other processes and threads; yields False if one of them has moved it meanwhile.
 
     The kernel ends the lock with the process, so a killed download blocks no other one.
     """

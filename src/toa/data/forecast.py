@@ -21,9 +21,7 @@ class ForecastData:
     """Standardised windows of the three splits, with the facts that a record needs.
 
     Args:
-        spec: Entry of the catalogue; None for a user's file.
         split: Rule or fractions of the split.
-        checksum: Sha256 of the unpacked file.
         subset: Whether the data are a part of a benchmark dataset. Results on a part are not benchmark results.
     """
 
@@ -66,15 +64,11 @@ def load_forecast(
 
     Args:
         dataset: Name in the catalogue, or path of a csv file.
-        lookback: Number of input rows.
-        horizon: Number of forecast rows.
         data_dir: Folder to search before $TOA_DATA and the user's cache.
-        device: Device of the values and batches.
         split: Rule or fractions; by default the rule of the dataset, and "ratio" for a file.
-        marks: Whether batches have time marks.
         freq: Which marks, see `time_marks`.
         verify: Whether a file of the catalogue must have the known checksum.
-        budget_bytes: A series that takes more in float32 is read from a memory-mapped file.
+        budget_bytes: A series that takes more in float32 stays on the CPU, and each batch is copied to the device.
         fill: How to fill missing values, see `read_csv_series`.
         date_column: Date column of a user's file; None if it has none.
         allow_constant: Leave channels that are constant in the train rows unscaled instead of raising an error.
@@ -99,7 +93,9 @@ def load_forecast(
         if panel.times is None or not isinstance(dates := panel.times[0], pd.DatetimeIndex):
             raise ValueError(f"{name} must have dates for time marks, got none; give marks=False.")
         stamps = torch.from_numpy(time_marks(dates, freq)).float().to(device)
-    train, val, test = (Windows(values, stamps, s, lookback, horizon, device=device) for s in segments)
+    train, val, test = (
+        Windows(values, stamps, part, lookback, horizon, device=device, budget_bytes=budget_bytes) for part in segments
+    )
     return ForecastData(
         name=name,
         spec=spec,

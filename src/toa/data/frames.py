@@ -46,10 +46,6 @@ def read_panel(
         values: Columns to read; None for all others.
         freq: Pandas alias, such as "h"; None infers it.
         missing: How to fill missing values and rows, see `toa.data.panel.make_panel`.
-        name: Name of the table in error messages.
-
-    Raises:
-        ValueError: If the table cannot be read without a repair.
     """
     check_choice("missing", missing, MISSING)
     if isinstance(data, np.ndarray) or (isinstance(data, list | tuple) and data and isinstance(data[0], np.ndarray)):
@@ -89,7 +85,7 @@ def read_cases(
     label: str | None = None,
     missing: Missing = "error",
 ) -> Panel:
-    """Read cases to classify: an array, a list of arrays, or a pandas, polars or arrow frame.
+    """Read cases to classify as a panel with a series per case; its `backend` is None unless the data are a long frame.
 
     Args:
         data: Cases: (n, C, L), (n, L), a list of (C, l) or (l,), a long frame, or a frame with one case per row.
@@ -98,12 +94,6 @@ def read_cases(
         values: In a frame, the channels, or the steps of a wide frame; None for all other columns.
         label: In a frame, the column of the class, constant within a case; it may be absent.
         missing: How to fill missing values within a case, see `toa.data.panel.make_panel`.
-
-    Returns:
-        A panel with a series per case; `backend` is None unless the data are a long frame.
-
-    Raises:
-        ValueError: If the data cannot be read without a repair.
     """
     check_choice("missing", missing, MISSING)
     name = "X"
@@ -209,7 +199,7 @@ def to_native(panel: Panel, columns: Mapping[str, Any]) -> Any:
 def columns_by_row(panel: Panel, parts: Sequence[Mapping[str, np.ndarray]]) -> dict[str, Any]:
     """Ids, times and results per row, in the row order of the source table and without inserted rows.
 
-    `parts` has the result columns of each series, with one value per row.
+    `parts` has the result columns of each series.
     """
     real = [rows >= 0 for rows in panel.rows]
     order = np.argsort(np.concatenate([rows[kept] for rows, kept in zip(panel.rows, real, strict=True)]))

@@ -44,11 +44,6 @@ def find_grid(
             positions increase by more than 1.
         inner: For each of the T - 1 pairs of neighbours, whether both belong to one series.
         rows: Source row of each stamp, counted from 0.
-        freq: The frequency; None infers it.
-        name: Name of the table in error messages.
-
-    Raises:
-        ValueError: If a stamp is not on the grid, a series has another frequency, or nothing can be inferred.
     """
     if freq is None and not inner.any():
         raise ValueError(
@@ -92,11 +87,7 @@ def make_times(first: object, freq: Frequency, count: int) -> pd.Index:
 
 
 def calendar_of(freq: Frequency | None) -> str:
-    """The `freq` of `toa.data.time_marks` whose marks distinguish steps of this frequency.
-
-    Raises:
-        ValueError: If the stamps are not dates.
-    """
+    """The `freq` of `toa.data.time_marks` whose marks distinguish steps of this frequency."""
     if freq is None or isinstance(freq, int):
         raise ValueError("calendar must be False for data without dates, got True; calendar features need dates.")
     step = _fixed_step(freq)
@@ -119,19 +110,16 @@ def mark_names(freq: str = "h") -> tuple[str, ...]:
 
 
 def time_marks(dates: pd.DatetimeIndex, freq: str = "h") -> Float64[np.ndarray, "t f"]:
-    """Marks (T, F) of T dates.
-
-    The scripts of the field use freq="h" (four marks) for data of any frequency.
-    """
+    """Marks (T, F) of T dates; the scripts of the field use freq="h" (four marks) for data of any frequency."""
     marks = [_FEATURES[name] for name in mark_names(freq)]
     columns = [np.asarray(feature(dates), dtype=np.float64) / most - 0.5 for feature, most in marks]
     return np.stack(columns, axis=1)  # (T, F)
 
 
 def season_of(freq: Frequency | None) -> int | None:
-    """Steps of the usual season: a day of hours or minutes, a week of days, a year of months or quarters; 1 for none.
+    """Steps of the usual season: a day of hours or minutes, a week of days, a year of months or quarters.
 
-    None if the stamps are not dates.
+    1 if there is none, None if the stamps are not dates.
     """
     if freq is None or isinstance(freq, int):
         return None

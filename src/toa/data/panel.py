@@ -33,14 +33,10 @@ class Panel:
 
     Attributes:
         values: Values (T, C) per series.
-        columns: C names.
         ids: Id per series; (None,) for a table without ids, 0, 1, … for a list of arrays.
         times: T dates or integers per series, or None.
         freq: Pandas alias for dates, step for integers, None if unknown.
         rows: Per series the source row of each row, counted from 0; -1 for an inserted row.
-        labels: Class per series, or None.
-        id_column: Name of the id column of the source frame.
-        time_column: Name of its time column.
         backend: Library of the source frame, None for arrays and files.
         time_in_index: Whether the times were the index of a pandas frame.
     """
@@ -76,11 +72,7 @@ class Panel:
                 raise ValueError(f"{self.label(index)} must have at least {what}, got {rows} rows; {remedy}.")
 
     def select(self, columns: Sequence[str], name: str = "data") -> "Panel":
-        """The panel with exactly these columns, in this order.
-
-        Raises:
-            ValueError: If a column is missing or new.
-        """
+        """The panel with exactly these columns, in this order; raises ValueError if one is missing or new."""
         missing = [column for column in columns if column not in self.columns]
         new = [column for column in self.columns if column not in columns]
         if missing or new:
@@ -153,15 +145,12 @@ def make_panel(
 
     Args:
         values: (T, C), NaN where a value is missing.
-        columns: C names.
         ids: Id per row. The rows of an id need not be adjacent. None for one series.
         times: Date or integer per row, increasing within each series; None for no times.
-        freq: Frequency of the times; None infers it.
         regular: Whether times must have one frequency. False accepts any increasing times and inserts no rows.
         allow_duplicates: Whether a date may occur in two consecutive rows.
         missing: "error", or how to fill missing values and missing rows: "ffill" repeats the last value, "interpolate"
             is linear and uses later values, "zero" inserts zeros.
-        name: Name of the table in error messages.
         source: Further fields of the Panel.
     """
     check_choice("missing", missing, MISSING)
@@ -204,11 +193,7 @@ def make_panel(
 
 
 def to_numbers(frame: pd.DataFrame, name: str) -> Values:
-    """The frame as float64 (T, C), NaN where a value is missing.
-
-    Raises:
-        ValueError: If there are no rows or columns, or a value is text, a boolean or infinite.
-    """
+    """The frame as float64 (T, C), NaN where a value is missing."""
     if not len(frame):
         raise ValueError(f"{name} must have at least one row of values, got none; is the file complete?")
     if not len(frame.columns):
@@ -234,11 +219,7 @@ def to_numbers(frame: pd.DataFrame, name: str) -> Values:
 
 
 def fill_missing(values: Values, columns: Sequence[str], name: str, missing: str) -> Values:
-    """Values with NaN filled according to `missing`.
-
-    Raises:
-        ValueError: If a value stays missing, or a column has no value at all.
-    """
+    """Values with NaN filled according to `missing`; raises ValueError if a value stays missing."""
     for column in np.flatnonzero(np.isnan(values).all(0)):
         raise ValueError(
             f"{name} must have values in every column, got only NaN in column {columns[column]!r}; drop the column."
@@ -265,11 +246,7 @@ def fill_missing(values: Values, columns: Sequence[str], name: str, missing: str
 
 
 def parse_dates(text: "pd.Series[str]", name: str) -> pd.DatetimeIndex:
-    """Dates, one per row.
-
-    Raises:
-        ValueError: If a cell is not a date.
-    """
+    """Dates, one per row; raises ValueError if a cell is not a date."""
     import warnings
 
     with warnings.catch_warnings():

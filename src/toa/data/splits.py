@@ -57,9 +57,6 @@ def split_rows(
 
     `rule` is "ett-hour", "ett-minute", "ratio" (0.7/0.1/0.2), "solar", "pems" (0.6/0.2/0.2 without overlap), or three
     fractions (train, val, test) that sum to 1 and are cut as "ratio" is. Error messages call the series `name`.
-
-    Raises:
-        ValueError: If a segment is too short for one window; the message names the longest horizon that fits.
     """
     check_at_least("lookback", lookback, 1)
     check_at_least("horizon", horizon, 1)
@@ -117,11 +114,7 @@ def _check_lengths(split: Split, rule: object, rows: int, lookback: int, horizon
 
 
 def check_standardised(values: np.ndarray, columns: Sequence[str], name: str) -> np.ndarray:
-    """Return standardised values (T, C) after checking that a model can compute with them in float32.
-
-    Raises:
-        ValueError: If a value is too large; the message names its column and row.
-    """
+    """Return standardised values (T, C); raises ValueError if one is too large to compute with in float32."""
     wrong = ~(np.abs(values) <= _LARGEST)
     if wrong.any():
         row, place = np.argwhere(wrong)[0].tolist()
@@ -155,10 +148,7 @@ class StandardScaler:
         allow_constant: bool = False,
         name: str = "the series",
     ) -> "StandardScaler":
-        """Fit to the train rows.
-
-        A constant channel raises ValueError, or is divided by 1 with `allow_constant`.
-        """
+        """Fit to the train rows; a constant channel raises ValueError, or is divided by 1 with `allow_constant`."""
         if train.ndim != 2 or not len(train):
             raise ValueError(f"train rows must have shape (T, C) with T >= 1, got {train.shape}.")
         mean, std = train.mean(0), train.std(0)

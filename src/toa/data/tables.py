@@ -64,11 +64,7 @@ class _BoundedGzip(gzip.GzipFile):
 
 @contextmanager
 def open_unpacked(path: Path) -> Iterator[io.BufferedReader]:
-    """Open a file for reading and unpack it if its name ends in .gz.
-
-    Raises:
-        ValueError: If the gzip data are damaged, or become too large.
-    """
+    """Open a file for reading and unpack it if its name ends in .gz; raises ValueError for damaged or large data."""
     opened: Any = _BoundedGzip if path.suffix == ".gz" else open
     try:
         with opened(path, "rb") as file:
@@ -90,15 +86,10 @@ def read_csv_series(
     """Read a comma-separated file with a header as one series: a date column, if any, and numeric columns.
 
     Args:
-        path: The file, plain or gzipped (.gz).
         date_column: Name of the date column; None for a file without dates.
         fill: How to fill missing values: "ffill" repeats the last value, "interpolate" is linear and uses later values,
             "zero" inserts zeros. None raises an error for missing values.
         target: Column to move to the end, as the field's loader for custom files does.
-        allow_duplicate_dates: Whether a date may occur in two consecutive rows.
-
-    Raises:
-        ValueError: If the file cannot be read without a repair.
     """
     frame = read_table(Path(path), text=date_column)
     dates = None
@@ -150,9 +141,6 @@ def read_values(
         fill: How to fill missing values, see `read_csv_series`; None raises an error for them.
         index_column: Whether to drop the first column of a csv file.
         label_column: Whether to drop the last column.
-
-    Raises:
-        ValueError: If the file cannot be read without a repair.
     """
     frame = _read_columns(Path(path), index_column=index_column)
     return _series(frame.iloc[:, :-1] if label_column else frame, str(path), fill).values[0]
@@ -206,11 +194,7 @@ def read_table(path: Path, *, header: int | None = 0, text: str | None = None) -
 
 
 def read_ts(path: str | Path) -> Panel:
-    """Read a .ts or .ts.gz file: a panel with a series (l, C) and a label per case, NaN where a value is missing.
-
-    Raises:
-        ValueError: If the file is empty, its header is damaged or without classes, or cases differ in channels.
-    """
+    """Read a .ts or .ts.gz file: a panel with a series (l, C) and a label per case, NaN where a value is missing."""
     path = Path(path)
     lines = text_lines(path)
     equal = _read_ts_header(path, lines)

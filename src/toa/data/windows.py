@@ -3,15 +3,10 @@
 Alphabet: B batch, L look-back or window length, P horizon, C channels, F time marks, T rows.
 """
 
-import hashlib
-import os
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import pooch
 import torch
 from jaxtyping import Float, Int
 from torch import Generator, Tensor
@@ -21,7 +16,6 @@ from toa.data.splits import Segment
 
 # larger than any benchmark series; PEMS07, the widest, takes 0.1 GiB
 DEFAULT_BUDGET = 2 << 30
-_CHUNK_BYTES = 16 << 20
 
 
 class WindowBatch(NamedTuple):
@@ -45,19 +39,12 @@ def epoch_order(count: int, seed: int, epoch: int) -> Int[Tensor, " n"]:
 class Windows:
     """Windows of `lookback` + `horizon` rows in a segment of a series.
 
-    Window i starts at row segment.start + i unless `starts` is given. A tensor or array of at most `budget_bytes` in
-    float32 is held on `device`; several Windows share a tensor that is already there. A larger array is written to a
-    memory-mapped file, from which each batch is copied to the device.
+    Window i starts at row segment.start + i unless `starts` is given. A series of at most `budget_bytes` in float32 is
+    held on `device`; several Windows share a tensor that is already there. Batches of a larger series are copied there.
 
     Args:
-        series: Values (T, C).
-        marks: Time marks (T, F), or None.
         segment: Rows [start, stop) that windows lie in.
-        lookback: Input rows L.
-        horizon: Target rows P.
         starts: First row of each window, relative to the segment; None for every window at stride 1.
-        device: Device of the batches.
-        budget_bytes: Largest series to hold on the device.
     """
 
     _least_horizon = 1
@@ -90,26 +77,16 @@ class Windows:
         if marks is not None and len(marks) != rows:
             raise ValueError(f"marks must have a row for each of the {rows} rows of the series, got {len(marks)}.")
         self.channels = int(series.shape[1])
-        if isinstance(series, np.ndarray) and not isinstance(series, np.memmap):
-            series = place_series(series, device=self.device, budget_bytes=budget_bytes)
-        self._values = self._view(series)
-        self._marks = None if marks is None else self._view(torch.as_tensor(marks))
-        self._starts = None if starts is None else self._place(starts)
+        self._values = self._view(place_series(series, device=self.device, budget_bytes=budget_bytes))
+        # where the values are, so that one index fits both
+        self._marks = None if marks is None else self._view(torch.as_tensor(marks).to(self._values))
+        self._starts = None if starts is None else starts.to(self._values.device)
 
     def __len__(self) -> int:
         return self.segment.windows(self.lookback, self.horizon) if self._starts is None else len(self._starts)
 
-    @property
-    def streams(self) -> bool:
-        """Whether batches come from a memory-mapped file."""
-        return isinstance(self._values, np.ndarray)
-
     def batch(self, index: Int[Tensor, " b"]) -> WindowBatch:
-        """The windows with these indices. An index on the CPU is checked; one on a GPU is not, to avoid waiting.
-
-        Raises:
-            IndexError: If an index on the CPU lies outside [0, len(self)).
-        """
+        """The windows with these indices. An index on the CPU is checked; one on a GPU is not, to avoid waiting."""
         if index.ndim != 1 or index.is_floating_point() or index.dtype == torch.bool:
             raise ValueError(f"index must be integers of shape (B,), got {index.dtype} of {tuple(index.shape)}.")
         if index.device.type == "cpu" and len(index):
@@ -117,8 +94,9 @@ class Windows:
             if low < 0 or high >= len(self):
                 wrong = low if low < 0 else high
                 raise IndexError(f"index must lie in [0, {len(self)}), the number of windows, got {wrong}.")
+        index = index.to(self._values.device)
         if self._starts is not None:
-            index = self._starts[index.to(self._starts.device)]
+            index = self._starts[index]
         values = self._gather(self._values, index)  # (B, L + P, C)
         x, y = values[:, : self.lookback], values[:, self.lookback :]
         if self._marks is None:
@@ -128,34 +106,19 @@ class Windows:
 
     def epoch_order(self, seed: int, epoch: int) -> Int[Tensor, " n"]:
         """The random order of an epoch; see `toa.data.windows.epoch_order`."""
-        return self._place(epoch_order(len(self), seed, epoch))
+        return epoch_order(len(self), seed, epoch).to(self._values.device)
 
-    def _place(self, indices: Tensor) -> Tensor:
-        return indices if self.streams else indices.to(self.device)
-
-    def _view(self, table: Tensor | np.ndarray) -> Tensor | np.ndarray:
+    def _view(self, table: Tensor) -> Tensor:
         """All windows at stride 1 as one view (N, (L + P) * C): each is a contiguous piece of memory."""
-        start, stop = self.segment
-        channels = int(table.shape[1])
-        size = (self.lookback + self.horizon) * channels
-        if isinstance(table, Tensor):
-            table = table.to(self.device, torch.float32).contiguous()
-            return table[start:stop].view(-1).unfold(0, size, channels)
-        if table.dtype != np.float32 or not table.flags.c_contiguous:
-            raise ValueError(f"a mapped series must be float32 in C order, got {table.dtype}; use write_mapped.")
-        flat = np.asarray(table)[start:stop].reshape(-1)
-        shape, strides = (self.segment.windows(self.lookback, self.horizon), size), (4 * channels, 4)
-        return np.lib.stride_tricks.as_strided(flat, shape, strides, writeable=False)
+        size = (self.lookback + self.horizon) * table.shape[1]
+        return table[self.segment.start : self.segment.stop].contiguous().view(-1).unfold(0, size, table.shape[1])
 
-    def _gather(self, windows: Tensor | np.ndarray, index: Tensor) -> Tensor:
+    def _gather(self, windows: Tensor, index: Tensor) -> Tensor:
         length = self.lookback + self.horizon
-        shape = (len(index), length, windows.shape[1] // length)
-        if isinstance(windows, Tensor):
-            return windows.index_select(0, index.to(windows.device)).view(shape)
-        picked = torch.from_numpy(windows[index.cpu().numpy()])
-        if self.device.type == "cuda":
+        picked = windows.index_select(0, index).view(len(index), length, windows.shape[1] // length)
+        if picked.device.type == "cpu" and self.device.type == "cuda":
             picked = picked.pin_memory()
-        return picked.to(self.device, non_blocking=True).view(shape)
+        return picked.to(self.device, non_blocking=True)
 
 
 class SeriesWindows(Windows):
@@ -163,8 +126,6 @@ class SeriesWindows(Windows):
 
     Args:
         series: Values (T, C) on a device, or a sequence of them, each with at least L rows.
-        length: Rows L per window.
-        stride: Rows between the starts of two windows of a series.
         whole: Whether to cover all rows: if the stride leaves rows at the end of a series, one more window covers them.
             These windows come after the `regular` ones of all series.
     """
@@ -214,57 +175,16 @@ def window_starts(
 
 
 def place_series(
-    values: Float[np.ndarray, "t c"],
+    values: Float[Tensor, "t c"] | Float[np.ndarray, "t c"],
     *,
     device: str | torch.device = "cpu",
     budget_bytes: int = DEFAULT_BUDGET,
-    cache_dir: str | Path | None = None,
-) -> Tensor | np.memmap:
-    """Float32 values (T, C) on `device` if they take at most `budget_bytes`, else as a memory-mapped file."""
+) -> Float[Tensor, "t c"]:
+    """Float32 values (T, C) on `device` if they take at most `budget_bytes`, else on the CPU."""
     check_at_least("budget_bytes", budget_bytes, 0)
     if values.ndim != 2:
-        raise ValueError(f"values must have 2 axes (T, C), got shape {values.shape}.")
-    if values.size * 4 <= budget_bytes:
+        raise ValueError(f"values must have 2 axes (T, C), got shape {tuple(values.shape)}.")
+    if isinstance(values, np.ndarray):
         # a copy, so that later changes of the array have no effect
-        return torch.from_numpy(np.array(values, dtype=np.float32, order="C")).to(device)
-    return write_mapped(values, cache_dir)
-
-
-def write_mapped(values: Float[np.ndarray, "t c"], cache_dir: str | Path | None = None) -> np.memmap:
-    """Write values (T, C) as a float32 file named by its sha256, and map it read-only.
-
-    The file lies in `cache_dir`, by default in the user's cache, and appears only when it is complete.
-    """
-    folder = Path(pooch.os_cache("toa")) / "series" if cache_dir is None else Path(cache_dir)
-    folder.mkdir(parents=True, exist_ok=True)
-    rows, channels = values.shape
-    digest = hashlib.sha256(f"{rows}x{channels}".encode())
-    step = max(1, _CHUNK_BYTES // (4 * max(1, channels)))
-    with tempfile.NamedTemporaryFile(dir=folder, suffix=".part", delete=False) as file:
-        try:
-            header = {"descr": "<f4", "fortran_order": False, "shape": (rows, channels)}
-            np.lib.format.write_array_header_1_0(file, header)
-            for start in range(0, rows, step):
-                piece = np.ascontiguousarray(values[start : start + step], dtype="<f4").tobytes()
-                digest.update(piece)
-                file.write(piece)
-            file.close()
-            path = folder / f"{digest.hexdigest()}.npy"
-            if not path.exists():
-                os.replace(file.name, path)
-        finally:
-            # a full disk or an interrupt must not leave a partial file
-            file.close()
-            Path(file.name).unlink(missing_ok=True)
-    return open_mapped(path)
-
-
-def open_mapped(path: str | Path) -> np.memmap:
-    """Map an .npy file of float32 values (T, C) read-only."""
-    mapped = np.load(path, mmap_mode="r", allow_pickle=False)
-    if not isinstance(mapped, np.memmap) or mapped.dtype != np.float32 or mapped.ndim != 2:
-        raise ValueError(
-            f"{path} must be an .npy file of float32 (T, C), got {mapped.dtype} of shape {mapped.shape}; "
-            "write it with toa.data.write_mapped."
-        )
-    return mapped
+        values = torch.from_numpy(np.array(values, dtype=np.float32, order="C"))
+    return values.to(device if values.numel() * 4 <= budget_bytes else "cpu", torch.float32)

@@ -28,9 +28,6 @@ def claimed(folder: Path) -> Iterator[bool]:
     """Hold a folder inside the block; yields False if another process holds it.
 
     Creates the folder if needed, and removes it at the end if it is empty.
-
-    Raises:
-        ValueError: If the folder is not writable, or its file system has no locks.
     """
     path = folder / CLAIM
     descriptor = _lock(path)

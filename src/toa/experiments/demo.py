@@ -70,12 +70,10 @@ class VariantView:
     """View of one trained model for one noisy signal, to be drawn.
 
     Args:
-        name: Name of the attention.
         operator: Mixing operator W_mix of the head with the largest negative share, (L, L).
         place: Layer and head of that operator, counted from 1.
         estimate: Estimated clean signal, (L,).
         response: Gain at each frequency of the DFT, (L // 2 + 1,).
-        mse: Error on all test signals.
     """
 
     name: str

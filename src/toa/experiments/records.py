@@ -93,11 +93,7 @@ def write_records(path: Path, records: Iterable[Record]) -> None:
 
 
 def read_record(path: Path) -> Record:
-    """Read a record.
-
-    Raises:
-        ValueError: If the file is not a record.
-    """
+    """Read a record."""
     try:
         content = parse_json(path.read_text(encoding="utf-8"), str(path))
     except ValueError as error:
@@ -106,11 +102,7 @@ def read_record(path: Path) -> Record:
 
 
 def check_record(content: object, where: str) -> Record:
-    """Check the content of a file, and return it as a record, without its checksum.
-
-    Raises:
-        ValueError: If it is not a record, or was edited or damaged.
-    """
+    """Check the content of a file, and return it as a record, without its checksum."""
     record: Any = content
     if isinstance(content, dict):
         record, _ = unseal(content, where)

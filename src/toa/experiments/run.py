@@ -63,12 +63,9 @@ def run_task(
     Args:
         config: A config of any task in `toa.tasks.TASKS`.
         out: Folder of all runs of the task.
-        data_dir: Folder that is searched first for datasets.
         device: "auto", "cpu", "cuda" or "cuda:N".
         devices: Number of devices per node that train together.
-        num_nodes: Number of nodes.
         command: Command line to store in the record.
-        observe: Called with the progress of training.
     """
     task, key, folder = TASKS[config.task], config_hash(config), run_folder(config, out)
     # an unknown device raises an error even if the run is finished
@@ -98,13 +95,8 @@ def read_finished(path: Path, key: str, also: Sequence[str] = (), *, data: str |
     """Read the record of a finished run.
 
     Args:
-        path: File of the record.
-        key: Hash of the config.
         also: Required fields beside those of every record.
         data: Checksum of the data as they are now; None if they are not here.
-
-    Raises:
-        ValueError: If it is not a record, or one of another config, other data or an older version.
     """
     record = read_record(path)
     if record["config_hash"] != key:
@@ -130,14 +122,7 @@ def read_finished(path: Path, key: str, also: Sequence[str] = (), *, data: str |
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class LoadedRun:
-    """A finished run.
-
-    Attributes:
-        task: Its task.
-        config: Its config.
-        record: Its record.
-        model: The trained model, on the CPU, in evaluation mode.
-    """
+    """A finished run."""
 
     task: Task
     config: Any
@@ -146,11 +131,7 @@ class LoadedRun:
 
 
 def load_run(folder: Path) -> LoadedRun:
-    """Load the model and the record of a finished run.
-
-    Raises:
-        ValueError: If the folder does not hold a finished run, or its files do not belong together.
-    """
+    """Load the model and the record of a finished run."""
     if not (folder / RECORD).is_file():
         raise ValueError(f"{folder} must be the folder of a finished run, with {RECORD} in it, got none; finish it.")
     record = read_record(folder / RECORD)
@@ -171,13 +152,7 @@ def load_run(folder: Path) -> LoadedRun:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Job:
-    """A run to be executed.
-
-    Args:
-        config: A config of any task in `toa.tasks.TASKS`.
-        label: Readable name.
-        command: Command line to store in its record.
-    """
+    """A run to be executed."""
 
     config: Any
     label: str
@@ -235,11 +210,7 @@ class Outcome:
 
 
 def finished(job: Job, out: Path, data_dir: Path | None = None) -> Record | None:
-    """Return the record of a finished job, else None.
-
-    Raises:
-        ValueError: If the file is not a record, or belongs to another config, other data or an older version.
-    """
+    """Return the record of a finished job, else None."""
     path = job.folder(out) / RECORD
     if not path.exists():
         return None
@@ -247,11 +218,7 @@ def finished(job: Job, out: Path, data_dir: Path | None = None) -> Record | None
 
 
 def read_error(path: Path) -> Record | None:
-    """Read the label, error message and time of a failed run; None if there is no such file.
-
-    Raises:
-        ValueError: If the file does not describe a failed run.
-    """
+    """Read the label, error message and time of a failed run; None if there is no such file."""
     try:
         content, _ = unseal(parse_json(path.read_text(encoding="utf-8"), str(path)), str(path))
         return {"label": str(content["label"]), "error": str(content["error"]), "time": float(content["time"])}
@@ -334,7 +301,6 @@ class Estimates:
     """Training times of jobs, estimated from finished runs.
 
     Args:
-        records: The finished runs.
         on_cpu: Use the runs on a CPU if true, else those on other devices.
     """
 

@@ -29,9 +29,6 @@ class StepRun:
     Args:
         row: A name of `ROWS`.
         dataset: ETTh1, or the path of a CSV file.
-        steps: Timed steps; None: the default of the device.
-        warmup: Steps before them; None: the default of the device.
-        tf32: Allow TF32 for float32 products on CUDA.
     """
 
     task: ClassVar[str] = "efficiency"

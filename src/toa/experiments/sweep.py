@@ -58,7 +58,6 @@ class Event:
     Attributes:
         kind: "begin" and "step" of a run; "found" if it was finished before, "done", "failed"; "waiting" if another
             process runs the job; "died" if the worker died, which only the sweep itself sees.
-        key: Key of the job.
         step, total: Finished steps and all steps, of a "step".
         message: The result, of "found" and "done"; the error, of "failed" and "died".
     """
@@ -79,8 +78,6 @@ class RunContext:
 
     Args:
         out: Folder of all results. Each task has a folder in it, and each run a folder in that.
-        data_dir: Folder that is searched first for data.
-        device: "auto", "cpu", "cuda" or "cuda:N".
         poll_s: Seconds between two checks of runs that other processes hold.
         retry_failed: Failures to retry: the time of each, by job key (`failure_times`). A later failure is kept.
     """
@@ -121,7 +118,6 @@ def sweep(
 
     Args:
         jobs: Jobs with the same key count once.
-        context: How to run them.
         executor: "process" runs one after another in this process, "pool" in worker processes on this machine, "ray"
             in workers of Ray, here or in a cluster.
         workers: Number of workers of a pool or of Ray; defaults to two, or one per device that Ray has.
@@ -131,7 +127,6 @@ def sweep(
     Raises:
         KeyboardInterrupt: After SIGINT or SIGTERM, when all runs in progress have saved a checkpoint.
         BrokenDeviceError: If a run in this process has left the device unusable.
-        ValueError: If the device or the executor cannot be used.
     """
     check_executor(executor, workers=workers, address=address)
     unique = {job.key: job for job in jobs}
@@ -227,11 +222,6 @@ class _Sweep:
 
 def run_job(job: Job, context: RunContext, watch: Watcher) -> Event:
     """Run a job, unless it has ended or another process runs it.
-
-    Args:
-        job: The job.
-        context: How to run it.
-        watch: Called with the events "begin" and "step".
 
     Returns:
         How it ended: "found", "done", "failed" or "waiting".

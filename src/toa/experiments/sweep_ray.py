@@ -34,12 +34,7 @@ _ENVIRONMENT = ("TOA_DATA", "TOA_BACKEND")
 
 @contextmanager
 def ray_workers(context: RunContext, workers: int | None, address: str | None) -> Iterator["_RayWorkers"]:
-    """Open the workers of Ray; arguments are those of `sweep`. Runs share a GPU if there are more workers than GPUs.
-
-    Raises:
-        ImportError: If Ray is not installed.
-        ValueError: If the address does not answer, or the cluster lacks the device.
-    """
+    """Open the workers of Ray; arguments are those of `sweep`. Runs share a GPU if there are more workers than GPUs."""
     if context.device not in ("auto", "cpu", "cuda"):
         raise ValueError(f"device must be auto, cpu or cuda with Ray, which selects one, got {context.device!r}.")
     cores = os.cpu_count() or 1
@@ -80,11 +75,7 @@ def share_out(machines: Sequence[Mapping[str, float]], device: str, workers: int
 
     Args:
         machines: Resources of each machine, as Ray reports them.
-        device: "auto", "cpu" or "cuda".
         workers: Number of workers; defaults to one per GPU, or one per core without GPUs.
-
-    Raises:
-        ValueError: If the cluster lacks the device.
     """
     cores = [machine.get("CPU", 0.0) for machine in machines]
     gpus = sum(machine.get("GPU", 0.0) for machine in machines)
@@ -220,9 +211,6 @@ def run_remote(settings: Mapping[str, Any], context: Mapping[str, Any], job: str
     """Run a job in a worker of Ray.
 
     Arguments are plain values, so that the versions are compared before anything else is read.
-
-    Raises:
-        ValueError: If this machine has another version of toa, or does not share the results folder.
     """
     here = platform.node()
     if settings["version"] != toa.__version__:

@@ -40,8 +40,6 @@ class AttentionParts:
 
     Attributes:
         q: Projection of queries; `k`, `v` and `out` are the others. The module's own layers where it has them.
-        num_heads: Number of heads.
-        dropout: Dropout on the weights.
         scale: Factor of the scores; None is 1 / sqrt(head width).
         causal: Whether it is causal without a mask.
         batch_first: Layout of an `nn.MultiheadAttention`; None for others.
@@ -76,11 +74,7 @@ class AttentionParts:
 
 
 def read_parts(module: nn.Module) -> AttentionParts | None:
-    """The parts of an attention module; None for any other module.
-
-    Raises:
-        UnsuitableError: If it is an attention module that cannot be replaced.
-    """
+    """The parts of an attention module; None for any other module."""
     parts: AttentionParts | None
     if isinstance(module, nn.MultiheadAttention):
         parts = _read_multihead(module)
@@ -212,11 +206,7 @@ def _check_sizes(parts: AttentionParts) -> None:
 
 @torch.no_grad()
 def _probe(module: nn.Module, parts: AttentionParts) -> AttentionParts:
-    """Add what a call on random tokens shows: whether the module is causal, and its number of results.
-
-    Raises:
-        UnsuitableError: If the call fails, or differs from softmax attention with these projections.
-    """
+    """Add what a call on random tokens shows: whether the module is causal, and its number of results."""
     weight = parts.q.weight
     if weight.is_meta:
         raise UnsuitableError("its weights are on the meta device, so it cannot be called")
@@ -254,7 +244,6 @@ class MultiheadAdapter(nn.Module):
     so they call this module.
 
     Args:
-        attention: The layer.
         batch_first: Whether tensors are (B, N, E), not (N, B, E).
     """
 
@@ -290,9 +279,6 @@ class MultiheadAdapter(nn.Module):
             attn_mask: None or the causal mask, bool or with values 0 and -inf.
             average_attn_weights: Whether W_mix is averaged over heads, (B, M, N), or returned per head, (B, H, M, N).
             is_causal: A hint that `attn_mask` is causal. Used only in a compiled graph, where the mask cannot be read.
-
-        Raises:
-            ValueError: If operators do not support a mask, or `is_causal` is given without one.
         """
         causal = self._is_causal(attn_mask, is_causal)
         padding = None if key_padding_mask is None else _hidden("key_padding_mask", key_padding_mask)
@@ -331,7 +317,6 @@ class ProjectionAdapter(nn.Module):
     """An attention layer with the call signature of modules in Hugging Face models: tokens (B, N, E) in, a tuple out.
 
     Args:
-        attention: The layer.
         arguments: Names of the positional arguments of the replaced module; the first is the tokens.
         num_results: Length of the tuple that it returned; 0 for the output alone. The second result is W_mix if
             `output_attentions` is set. All further results are None.
@@ -384,11 +369,7 @@ def _map_once(change: Callable[[Tensor], Tensor], query: Tensor, key: Tensor, va
 
 
 def _hidden(name: str, mask: Tensor) -> Tensor:
-    """A mask as bool, True where hidden. In an additive mask -inf and the lowest numbers of its dtype hide.
-
-    Raises:
-        ValueError: If an additive mask holds other values than these and 0: then it is a bias.
-    """
+    """A mask as bool, True where hidden. In an additive mask -inf and the lowest numbers of its dtype hide."""
     if mask.dtype == torch.bool:
         return mask
     if not mask.is_floating_point():

@@ -41,8 +41,6 @@ class Conversion:
 
     Attributes:
         model: The model, changed in place; a new module only if the model itself was an attention module.
-        replaced: Modules that were replaced.
-        kept: Attention modules that were not replaced.
         unchanged: Whether the model's outputs are the same as before, until it is trained further.
     """
 
@@ -72,7 +70,6 @@ def convert(model: nn.Module, variant: str | AttentionSpec = "toa-softmax", *, n
     model calls on several kinds of sequences has one pair of operators for all of them.
 
     Args:
-        model: Any module.
         variant: "toa-softmax", "toa-relu", "toa-gated" or "softmax", or a spec of one. Here the default of a spec's
             `operator_std` is 0, and that of its `dropout` is the dropout of the replaced module.
         num_tokens: Length of the longest sequence of keys, and size of the operators.

@@ -28,9 +28,6 @@ def export_program(model: nn.Module, example: Inputs) -> torch.export.ExportedPr
     Args:
         model: In evaluation mode, on the CPU.
         example: Arguments of a call. The first axis of every tensor is the batch; all other sizes are fixed.
-
-    Raises:
-        ValueError: If the model cannot be exported; the message gives the reason.
     """
     _check_exportable(model, example)
     parameters = list(inspect.signature(model.forward).parameters)
@@ -66,7 +63,6 @@ def export_onnx(
 
     Raises:
         ValueError: If the model cannot be exported, or its outputs in onnxruntime differ; no file is written.
-        ImportError: If the extra is not installed.
     """
     check_positive("tolerance", tolerance)
     for package in ("onnx", "onnxscript", "onnxruntime"):

@@ -38,8 +38,6 @@ class Config:
     """A configuration of a leaderboard.
 
     Attributes:
-        name: Name on the leaderboard.
-        horizon: Steps P.
         season: Steps of a season of MASE.
         windows: Number of windows K per series.
         load: Reads the series (T, C) from a data folder, None for the usual ones.
@@ -88,10 +86,7 @@ def evaluate(config: Config, method: str, *, data_dir: str | Path | None = None,
     """Forecast all windows of a configuration, and score them.
 
     Args:
-        config: The configuration.
         method: "toa", the default forecaster; "toa-network", its network alone; or a baseline.
-        data_dir: First folder to search for data.
-        options: Parameters of `toa.Forecaster`.
 
     Returns:
         "mase", "wql", "mae", "rmse", "wape", "smape", "cpu_seconds" and, for "toa", "weights". A baseline has no
@@ -120,7 +115,6 @@ class GiftEvalPredictor:
     """A predictor with the interface that GIFT-Eval evaluates: `predict` of entries gives one forecast per entry.
 
     Args:
-        horizon: Steps P.
         season: Steps of a season; None finds it.
         options: Further parameters of `toa.Forecaster`.
     """
@@ -150,11 +144,7 @@ class QuantileForecast:
     quantiles: Mapping[float, Float64[np.ndarray, " p"]]
 
     def quantile(self, level: float | str) -> Float64[np.ndarray, " p"]:
-        """The quantile at a level.
-
-        Raises:
-            ValueError: If it was not forecast.
-        """
+        """The quantile at a level."""
         at = round(float(level), 1)
         check_choice("level", str(at), [str(one) for one in self.quantiles])
         return self.quantiles[at]

@@ -83,7 +83,6 @@ def add_operators(model: nn.Module, inputs: Mapping[str, Any], *, num_tokens: in
     Args:
         model: A transformers model with `attn_implementation="toa-…"`, or after `model.set_attn_implementation`.
         inputs: Arguments of one call of the model, which finds its attention modules; few tokens suffice.
-        num_tokens: Maximum number of keys.
         options: Options of `AttentionOperators`: structure, operator_std, score_norm, gate_norm.
 
     Raises:

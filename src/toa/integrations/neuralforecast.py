@@ -53,8 +53,6 @@ class TOA(BaseModel):  # type: ignore[misc]
     series. Set `scaler_type` for such a model instead.
 
     Args:
-        h: Number of steps to forecast.
-        input_size: Number of steps of the past.
         backbone: A name of `toa.models.BACKBONES`.
         attention: A name of `toa.nn.ATTENTIONS`, or the fields of a `toa.nn.AttentionSpec` as a dict; None for a
             backbone without a choice of attention.
@@ -160,12 +158,10 @@ class AutoTOA(BaseAuto):  # type: ignore[misc]
     """`TOA` with arguments found by Ray Tune or Optuna.
 
     Args:
-        h: Number of steps to forecast.
         loss: Training loss; None is MAE.
         valid_loss: Loss on validation data that trials are compared by; None is `loss`.
         config: Search space: arguments of `TOA`, each a value or a domain of `ray.tune`; `settings` is a dict of these.
             None is `default_space(h)`. With Optuna, a required function from a trial to arguments.
-        backend: "ray" or "optuna".
         options: Other arguments of every NeuralForecast search: `num_samples`, `search_alg`, `time_budget`,
             `refit_with_val`, `ray_options`, `verbose`, `alias`, ...
     """

@@ -43,7 +43,6 @@ class SeriesModel(nn.Module):
     """A network for series (B, L, C).
 
     Args:
-        lookback: Length L of the series.
         channels: Number of channels C; None accepts any number.
         num_marks: Number of time features F per step, passed together with the series as (B, L, F).
     """
@@ -94,12 +93,6 @@ class Backbone(SeriesModel, ABC):
     """A series (B, L, C) in, tokens per channel (B, C, N, E) out. The task adds a head; see `toa.models.heads`.
 
     If each token covers all channels, the output is (B, 1, N, E) and `mixes_channels` is True.
-
-    Args:
-        embed_dim: Width E of a token.
-        num_tokens: Number of output tokens N per channel.
-
-    The other arguments are those of `SeriesModel`.
     """
 
     mixes_channels: ClassVar[bool] = False
@@ -121,9 +114,6 @@ class Backbone(SeriesModel, ABC):
         """Tokens per channel and, with `need_weights`, the mixing operators (..., H, tokens, tokens) of each layer.
 
         Args:
-            series: (B, L, C).
-            marks: Time features (B, L, F), for a model with `num_marks` = F.
-            need_weights: Whether to return the mixing operators.
             mask: (B, L), True where a step is real; padding follows the real steps. None means no padding. Values in
                 the padding are never read, and tokens that hold only padding are hidden from the others.
         """
@@ -173,11 +163,6 @@ class ForecastModel(SeriesModel, ABC):
 
     A model with an auxiliary loss also has a method `forecast_and_penalty` with the arguments of `forward`. It returns
     the forecast and a scalar that training adds to the loss.
-
-    Args:
-        horizon: Length P of the forecast.
-
-    The other arguments are those of `SeriesModel`.
     """
 
     # whether forecasts need the marks of the forecast steps
@@ -191,7 +176,6 @@ class ForecastModel(SeriesModel, ABC):
         """Forecast.
 
         Args:
-            series: The past (B, L, C).
             marks: Time features of the past (B, L, F) for a model with `num_marks` = F, otherwise None.
             future_marks: Time features of the forecast steps (B, P, F). Optional unless `uses_future_marks`.
         """

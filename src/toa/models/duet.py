@@ -27,7 +27,6 @@ class DUETConfig(ModelConfig):
 
     Attributes:
         head_dropout: Dropout on the forecasts, before the instance norm is undone.
-        num_experts: Number of linear experts.
         top_k: Number of experts per series.
         gate_dim: Hidden width of the gate's perceptrons.
         noisy_gating: Whether the gate is noisy in training.

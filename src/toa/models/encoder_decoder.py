@@ -18,8 +18,6 @@ class EncoderDecoderConfig(ModelConfig):
 
     Attributes:
         label_len: Number of steps at the end of the past that the decoder starts with.
-        num_layers: Layers of the encoder.
-        decoder_layers: Layers of the decoder.
     """
 
     lookback: int

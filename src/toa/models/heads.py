@@ -25,7 +25,6 @@ class ForecastHeadConfig(ModelConfig):
     """Parts of a `BackboneForecaster` around its backbone.
 
     Attributes:
-        horizon: Length P of the forecast.
         channels: Number of channels C, used by `affine` and `individual`.
         instance_norm: Whether to standardise each series over time, and to undo this in its forecast.
         affine: Whether the instance norm has a learnable scale and shift per channel.
@@ -161,11 +160,7 @@ class ClassifyHeadConfig(ModelConfig):
     """Parts of a `ClassifyModel` around its backbone.
 
     Attributes:
-        num_classes: Number of classes K.
-        channels: Number of channels C.
         instance_norm: Whether to standardise each series over its real steps.
-        gelu: Whether to apply GELU to the tokens.
-        head_dropout: Dropout on the tokens.
     """
 
     num_classes: int

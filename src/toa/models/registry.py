@@ -35,7 +35,6 @@ class TaskEntry:
 
     Attributes:
         network: A `Backbone`, which gets the head of the task, or a complete network for the task.
-        config: Its config.
         settings: Published settings for this task that differ from the defaults of the config.
         head: Published settings of the head, from the config.
     """
@@ -121,15 +120,9 @@ def build_forecaster(
 
     Args:
         name: A name of `backbone_names("forecast")`.
-        lookback: Length L of the past.
-        horizon: Length P of the forecast.
-        channels: Number of channels C.
         attention: A name of `toa.nn.ATTENTIONS`, or a spec; None for a backbone without a choice of attention.
         num_marks: Number of time features F per step; 0 for a backbone that uses none.
         settings: Names of `BACKBONES[name].settings("forecast")`, with values. Defaults are as published.
-
-    Raises:
-        ValueError: If a name or a setting is unknown, a value is out of range, or sizes do not fit together.
     """
     sizes = {"lookback": lookback, "horizon": horizon, "channels": channels, "num_marks": num_marks}
     network, head = _build(name, "forecast", attention, settings, sizes)

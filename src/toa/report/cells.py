@@ -35,12 +35,9 @@ class Entry:
     """A published number and ours.
 
     Attributes:
-        number: The published number.
         protocol: Protocol of our runs, and the evaluation rules if there are several.
-        metric: Metric of the records.
         own: Whether this is the protocol of the table; otherwise an additional one.
         values: Our value per seed; a mean rank has one value with seed None. Empty if there is none.
-        runs: The runs behind the values.
         status, reason: "measured", or why there is no value.
     """
 
@@ -85,14 +82,6 @@ def paper_entries(
     """One entry per published number, followed by entries of other protocols and rules that were measured.
 
     A record counts for a number if its config equals that of the number's protocol except for the seed.
-
-    Args:
-        evidence: Records to use.
-        tables: Names of tables; default: all.
-        data_dir: First folder to search for data, to explain why a number cannot be measured.
-
-    Raises:
-        ValueError: If a table is unknown.
     """
     names = list(TABLES) if tables is None else list(tables)
     for name in names:
@@ -270,7 +259,6 @@ class RecipeCell:
 
     Attributes:
         task, backbone, dataset, horizon: What it is; the horizon is None in classification.
-        metric: Metric of the records.
         runs: Runs by protocol and variant; variants without SOR end in "-nosor".
         published: The paper's numbers by variant; empty if it has none.
     """

@@ -68,7 +68,6 @@ class Evidence:
     Attributes:
         runs: At most one run per setting and seed.
         failed: Settings of runs that ended with an error, with the error and its file.
-        skipped: What does not count.
         disputed: Settings whose records contradict each other.
         notes: Remarks on duplicates and defaults.
     """
@@ -86,12 +85,7 @@ def setting_of(task: str, config: Any) -> Setting:
 
 
 def read_records(paths: Iterable[Path]) -> list[Record]:
-    """Read record.json and .jsonl files, or all of them below folders; every one must be valid.
-
-    Raises:
-        ValueError: If there are no records, or a file is not a record.
-        FileNotFoundError: If a path does not exist.
-    """
+    """Read record.json and .jsonl files, or all of them below folders; every one must be valid."""
     paths = list(paths)
     found: list[Record] = []
     for path in paths:
@@ -116,9 +110,6 @@ def read_evidence(paths: Iterable[Path]) -> Evidence:
 
     Records that are incomplete, were altered, have a config that this version cannot read, or contradict another
     record of the same run are skipped and listed.
-
-    Raises:
-        FileNotFoundError: If a path does not exist.
     """
     reader = _Reader()
     for path in paths:

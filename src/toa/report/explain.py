@@ -59,13 +59,7 @@ def layer_table(layer: LayerView) -> Table:
 
 
 def draw_operator(operator: OperatorView, title: str, *, ordered: bool = True) -> Figure:
-    """One row per head: heat map of M, row sums, gain per frequency, eigenvalues.
-
-    Args:
-        operator: Operator to draw.
-        title: Title of the figure.
-        ordered: Whether tokens are ordered, so that frequencies are meaningful.
-    """
+    """One row per head: heat map of M, row sums, gain per frequency, eigenvalues."""
     offset, sums, values = operator.offset.numpy(), operator.row_sums.numpy(), operator.eigenvalues().numpy()
     distance, response = operator.simplex_distance(), operator.response().numpy()
     draw: list[Callable[[Axes, int], None]] = [
@@ -164,13 +158,8 @@ def write_explanation(
     """Draw every layer and write a page with the pictures; returns the files, the page last.
 
     Args:
-        layers: Result of `toa.report.operators.view_layers`.
-        folder: Folder for index.html and the pictures.
-        heading: Heading of the page.
-        lead: Description of the model.
         sample: Description of the sample, or why there is none.
         ordered: Whether tokens are ordered in time.
-        facts: A header and rows about the model.
     """
     unordered = "" if ordered else " Tokens are channels here, in no order, so there are no frequencies."
     mixed = f" {MIXING_READING}" if any(layer.mixing is not None for layer in layers) else ""

@@ -221,12 +221,7 @@ def draw_forecast(
     """Draw the first twelve combinations of series and column; returns the figure and the number of combinations.
 
     Args:
-        past: Rows before the forecast.
         forecast: Result of `toa.Forecaster.predict`; its intervals and quantiles are drawn as well.
-        columns: Forecast columns.
-        id: Column of series ids, if there are several series.
-        time: Column of times, if there is one.
-        title: Title of the figure.
         baseline: The seasonal naive forecast, a frame like `forecast`; None draws none.
     """
     ids = [None] if id is None else list(pd.unique(forecast[id]))

@@ -53,12 +53,7 @@ Sample = Sequence[Tensor | None] | Callable[[], object]
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class OperatorView:
-    """An operator S = I + M of a layer, in float64.
-
-    Attributes:
-        name: Name of the operator in its layer: "s1", "s2", "gate_s1".
-        matrix: S per head.
-    """
+    """An operator S = I + M of a layer, in float64."""
 
     name: str
     matrix: Float[Tensor, "h n n"]
@@ -94,8 +89,6 @@ class LayerView:
     """An attention layer with operators.
 
     Attributes:
-        name: Path in the model.
-        operators: Its operators.
         mixing: W_mix (H, M, N), the matrix applied to the values for one sample; None without a sample.
     """
 
@@ -114,11 +107,7 @@ def view_layers(model: nn.Module, sample: Sample | None = None) -> list[LayerVie
     """Every attention layer with operators, in the order of the model.
 
     Args:
-        model: Trained model; it runs in evaluation mode.
         sample: Inputs to compute W_mix for. If a model treats channels separately, the first channel is used.
-
-    Raises:
-        ValueError: If the model has no operator.
     """
     layers = {name: module for name, module in model.named_modules() if isinstance(module, Attention)}
     views = {name: _operators(layer) for name, layer in layers.items()}
@@ -198,11 +187,7 @@ def model_label(record: Record) -> str:
 
 
 def pictures_of(record: Record, folder: Path) -> Pictures | None:
-    """Operators of the model in the folder of a run; None without a model or operators.
-
-    Raises:
-        ValueError: If the file is not a model.
-    """
+    """Operators of the model in the folder of a run; None without a model or operators."""
     path = folder / "model.safetensors"
     if not path.exists() and record["task"] == "demixing":
         # a task without validation has its last weights only in the checkpoint
@@ -226,11 +211,7 @@ def write_pictures(models: Iterable[Pictures], path: Path) -> Path:
 
 
 def read_pictures(path: Path) -> list[Pictures]:
-    """Read the pictures of a file.
-
-    Raises:
-        ValueError: If the file has another format.
-    """
+    """Read the pictures of a file."""
     try:
         content = parse_json(path.read_text(encoding="utf-8"), str(path))
         if content["format"] != _FORMAT:

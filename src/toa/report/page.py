@@ -43,9 +43,7 @@ class Section:
     """A part of a page; empty fields are left out.
 
     Args:
-        title: Heading.
         lead: Text before the table.
-        table: A header and rows.
         pictures: PNG files with their descriptions, side by side if there is enough width.
         reading: Text after the pictures.
         details: A header and rows that are hidden until opened.

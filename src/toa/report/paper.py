@@ -130,7 +130,6 @@ class Contest:
     """Significance tests of the attentions of one backbone under one protocol, over data sets and horizons.
 
     Attributes:
-        metric: Metric of the records.
         baseline: System that the others are tested against.
         scores, rows: Scores and results; None and empty if nothing can be compared.
         notes: Explanations, or why there is nothing.
@@ -192,17 +191,7 @@ def contests(entries: Iterable[Entry]) -> list[Contest]:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class PaperReport:
-    """Everything that a report shows.
-
-    Attributes:
-        evidence: Records, and what does not count.
-        entries: Every published number, with ours.
-        ranks: Average ranks and top-1 counts.
-        recipes: Cells that were run under the protocol `toa`.
-        contests: Significance tests.
-        operators: Pictures of operators of some models.
-        remarks: What was left out of the operators.
-    """
+    """Everything that a report shows."""
 
     evidence: Evidence
     entries: tuple[Entry, ...]
@@ -226,13 +215,7 @@ def make_report(
     """Compare all records of files and folders with the paper.
 
     Args:
-        paths: Files and folders.
-        tables: Names of tables; default: all.
         data_dir: First folder to search for data, to explain why a number cannot be measured.
-
-    Raises:
-        ValueError: If a table is unknown.
-        FileNotFoundError: If a path does not exist.
     """
     evidence = read_evidence(paths)
     entries = paper_entries(evidence, tables=tables, data_dir=data_dir)

@@ -27,7 +27,6 @@ class Progress:
 
     Attributes:
         done: One line per finished run with its label and result; the latest is last.
-        running: Runs in progress.
         failed: Label and error per failed run.
         waiting: Number of planned runs that have not begun; None without a plan.
         seconds_left: Estimated from finished runs; None if that is not possible.
@@ -53,15 +52,7 @@ class Progress:
 
 
 def read_progress(out: Path, now: float | None = None) -> Progress:
-    """Read the progress of the runs in a results folder.
-
-    Args:
-        out: Folder of all results (`toa reproduce --out`).
-        now: Seconds since the epoch; defaults to the current time.
-
-    Raises:
-        ValueError: If there is no such folder.
-    """
+    """Read the progress of the runs in a results folder."""
     if not out.is_dir():
         raise ValueError(f"results must be a folder of runs, got {out}: no such folder; see `toa reproduce --out`.")
     now = time.time() if now is None else now

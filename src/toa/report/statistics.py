@@ -40,8 +40,6 @@ def rank_scores(
     """Ranks along the last axis, 1 is best, of values rounded to `digits` decimals.
 
     Args:
-        values: Scores of systems, or one row of scores per data set.
-        metric: Decides whether lower is better.
         digits: Values that are equal after rounding tie.
         ties: A tie gets the mean, or the best, of its ranks.
     """
@@ -59,7 +57,6 @@ class Scores:
     """One score per data set and system, the mean over seeds.
 
     Args:
-        values: (n, k).
         seeds: Seeds of each data set.
         left_out: Data sets on which the systems have different runs, each with the reason.
     """
@@ -194,7 +191,6 @@ class Row:
     """A system in a comparison.
 
     Attributes:
-        mean: Mean over data sets.
         rank: Average rank; 1 is best, ties share the mean of their ranks.
         wins, ties, losses: Numbers of data sets, against the baseline; None for the baseline.
         p: Two-sided Wilcoxon signed-rank test against the baseline; None if it was not made.
@@ -222,7 +218,6 @@ def compare(scores: Scores, baseline: str = "softmax") -> list[Row]:
     There is no p if the data sets are too few for any p below 0.05, or if no score differs.
 
     Args:
-        scores: Scores to compare.
         baseline: A system, or the end of its name: "softmax" for "patchtst/softmax" if no other name ends so.
     """
     from scipy.stats import wilcoxon

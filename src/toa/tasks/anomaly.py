@@ -41,12 +41,10 @@ class AnomalyRun(RunConfig):
     Args:
         test_file: File of the test series, if `dataset` is the path of a train file; else "".
         label_file: File of its labels; "" with a dataset of the catalogue or with `label_column`.
-        lookback: Steps per window.
         window_stride: Steps between the starts of two windows, in training and scoring.
         anomaly_ratio: Percentage of scores above the threshold.
         validation_share: Last part of the train series, used for validation.
         validation_in_train: Train on that part too, as Time-Series-Library does.
-        fill: How to fill missing values in user files; None raises an error.
         index_column: The first column of user CSV files is an index and is dropped.
         label_column: The last column of the user's train and test files is the label.
         allow_constant: Leave a channel unscaled that is constant in training; otherwise it raises an error.
@@ -235,7 +233,6 @@ def score_series(model: nn.Module, windows: SeriesWindows) -> Scores:
     """Score a series. Overlaps are summed on the device, without synchronisation before the end.
 
     Args:
-        model: Reconstructs windows.
         windows: Windows of the series, made with whole=True so that they cover every step.
     """
     device = windows.starts.device

@@ -34,14 +34,7 @@ Record = dict[str, Any]
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Evaluation:
-    """Test results of a trained model.
-
-    Attributes:
-        data_checksum: Checksum of the data.
-        metrics: Values by name.
-        facts: Further fields of the record.
-        artifacts: Files to write beside the record, by name.
-    """
+    """Test results of a trained model."""
 
     data_checksum: str
     metrics: Mapping[str, float]
@@ -54,9 +47,6 @@ class Result:
     """All that one run produced; see `Task.measure`.
 
     Attributes:
-        evaluation: Metrics, facts and artifacts.
-        device: Device that was used.
-        seconds: Time spent on training.
         model: The trained model; None for a task that trains none.
         writes: Whether this process writes the files: the first one of a distributed run.
     """
@@ -135,15 +125,9 @@ class Task(ABC):
         Args:
             protocol: Settings of this task; None only for a task without protocols.
             dataset: A dataset that the protocol covers, or the path of a file, which gets the default settings.
-            backbone: A model that the protocol covers.
             attention: A name of `toa.nn.ATTENTIONS`, the protocol's default if None; must be None for a model without
                 a choice.
-            seed: The protocol's if None.
             changes: Settings to change, as "key=value" with dots for nested keys: "training.epochs=3".
-            names: Further fields that choose the run, such as the horizon.
-
-        Raises:
-            ValueError: If a name or key is unknown, or a value is out of bounds.
         """
         assert protocol is not None
         backbones = self.backbones()
@@ -199,11 +183,7 @@ class Task(ABC):
         return known
 
     def config_from(self, values: Mapping[str, Any]) -> Any:
-        """Build a config from the plain values that a record holds.
-
-        Raises:
-            ValueError: If a key is unknown.
-        """
+        """Build a config from the plain values that a record holds."""
         plain = dict(values)
         for name, part in self.parts.items():
             if plain.get(name) is not None:
@@ -242,11 +222,7 @@ class Task(ABC):
     # data
 
     def locate(self, dataset: str, data_dir: Path | None) -> Sequence[Path]:
-        """Find the files of a dataset of the catalogue.
-
-        Raises:
-            DatasetNotFoundError: If its files are missing; the message ends with a remedy.
-        """
+        """Find the files of a dataset of the catalogue."""
         return ()
 
     def files(self, dataset: str) -> tuple[str, ...]:
@@ -276,12 +252,7 @@ class Task(ABC):
         raise NotImplementedError
 
     def sample(self, config: Any, index: int, data_dir: Path | None = None) -> tuple[Tensor | None, ...]:
-        """The model's inputs for one window or case of the test data, as a batch of one.
-
-        Raises:
-            OSError: If the data are missing.
-            ValueError: If there is no such window or case.
-        """
+        """The model's inputs for one window or case of the test data, as a batch of one."""
         raise ValueError(f"task {self.config.task!r} has no samples.")
 
     # training

@@ -48,13 +48,7 @@ def model_with(
     """Build a model and fill in the tensors "model.NAME"; the sizes are compared before memory is allocated.
 
     Args:
-        build: Builds the untrained model.
-        tensors: All tensors of the file.
         settings: Sizes of the model as stated by the file.
-        where: The file, for error messages.
-
-    Raises:
-        ValueError: If the model cannot be built, or has other weights.
     """
     weights = {name.removeprefix("model."): value for name, value in tensors.items() if name.startswith("model.")}
     check_sizes(settings, weights, where)
@@ -86,11 +80,7 @@ def load_checkpoint(path: Path, *, verify: bool = True) -> Checkpoint:
     """Read a checkpoint; a file that an older version wrote without checksum is read and logged.
 
     Args:
-        path: The file.
         verify: Compare its checksum; False for a file whose checksum covers another file too.
-
-    Raises:
-        ValueError: If the file is not a checkpoint, or damaged.
     """
     try:
         with safe_open(path, framework="pt") as file:

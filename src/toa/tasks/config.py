@@ -32,11 +32,7 @@ class RunConfig:
     Args:
         protocol: Name of the protocol that the settings come from.
         dataset: A name of the task's catalogue, or the path of a file.
-        backbone: A registered model of the task.
-        attention: Its attention; None for a model without a choice of attention.
         model: Sizes of the backbone.
-        training: Optimizer, schedule, number of epochs.
-        batch_size: Windows or cases per batch.
         seed: Seed of weights, batches, dropout and SOR, and of the hold-out in classification.
         precision: "32-true", or "bf16-mixed" for autocast.
         share_drop_rate: Draw one SOR drop rate per pass for all layers, instead of one per layer.
@@ -72,12 +68,7 @@ class RunConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunOptions:
-    """Where and how a config is run, as in `toa.experiments.run_task`; none of this changes the config's hash.
-
-    Args:
-        folder: Folder of this run.
-        key: Hash of the config.
-    """
+    """Where and how a config is run, as in `toa.experiments.run_task`; none of this changes the config's hash."""
 
     folder: Path
     key: str
@@ -94,10 +85,6 @@ class Protocol:
     """Named settings of one task.
 
     Attributes:
-        name: Name of the protocol.
-        about: One sentence that describes it.
-        tables: Settings per backbone.
-        attention: Settings per attention.
         seeds: Seeds to run by default, for a task that has several.
         default_attention: Attention of a run that names none.
         small_below: Number of training windows from which a dataset is large.
@@ -113,11 +100,7 @@ class Protocol:
 
 
 def build_config(kind: type[T], values: Mapping[str, Any], where: str) -> T:
-    """Build a config from plain values.
-
-    Raises:
-        ValueError: If a key is unknown or missing.
-    """
+    """Build a config from plain values."""
     known = [field.name for field in fields(kind)]
     for key in values:
         if key not in known:

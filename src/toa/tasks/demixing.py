@@ -219,11 +219,7 @@ def train_demixer(
 
 @torch.no_grad()
 def demix(model: nn.Module, noisy: Tensor, *, batch_size: int = 256) -> Tensor:
-    """Clean signals (B, L), in batches on the model's device.
-
-    Raises:
-        ValueError: If `noisy` holds NaN or infinities.
-    """
+    """Clean signals (B, L), in batches on the model's device."""
     check_finite("noisy", noisy)
     model.eval()
     device = next(model.parameters()).device

@@ -36,11 +36,7 @@ _SEED_STEP = 1_000_003
 
 
 def resolve_device(name: str) -> torch.device:
-    """Find a device by name; "auto" is CUDA if available, else the CPU.
-
-    Raises:
-        ValueError: If the name is unknown or the device is missing.
-    """
+    """Find a device by name; "auto" is CUDA if available, else the CPU."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     kind, _, index = name.partition(":")
@@ -63,9 +59,6 @@ def seeded(seed: int, device: torch.device, *, compiled: bool = False) -> Iterat
 
     On a CPU the fit draws from a generator of its own, so fits run in several threads at a time. CUDA kernels and
     compiled models draw from the global generators: such fits of one process wait for one another.
-
-    Raises:
-        ValueError: If the seed is not an integer from 0 to 2**63 - 1.
     """
     check_seed(seed)
     if device.type == "cpu" and not compiled:
@@ -85,7 +78,6 @@ def numerics(device: torch.device, *, tf32: bool, deterministic: bool = False) -
     """Set inside the context how a device computes; other threads wait, because the settings are those of the process.
 
     Args:
-        device: The device.
         tf32: Let CUDA round factors of float32 products to TF32; other devices never do.
         deterministic: Raise an error on operations whose result may vary between runs, and use one thread on a CPU,
             because the order of sums depends on the number of threads.
@@ -107,11 +99,7 @@ def numerics(device: torch.device, *, tf32: bool, deterministic: bool = False) -
 
 
 def resolve_devices(devices: int | None, num_nodes: int | None) -> tuple[int, int]:
-    """Number of devices per node and number of nodes: as given, or as torchrun started them.
-
-    Raises:
-        ValueError: If torchrun started another number, or the nodes have no address to meet at.
-    """
+    """Number of devices per node and number of nodes: as given, or as torchrun started them."""
     given = {name: value for name, value in (("devices", devices), ("num_nodes", num_nodes)) if value is not None}
     for name, value in given.items():
         check_at_least(name, value, 1)
@@ -135,12 +123,7 @@ def make_fabric(device: torch.device, *, precision: str = "32-true", devices: in
 
     Args:
         device: The device; without an index if several train together.
-        precision: Precision by Fabric's names.
         devices: Devices per node; see `resolve_devices`.
-        num_nodes: Number of nodes.
-
-    Raises:
-        ValueError: If there are too few devices.
     """
     from lightning.fabric import Fabric
     from lightning.fabric.strategies.ddp import DDPStrategy
@@ -171,7 +154,6 @@ class Share(NamedTuple):
     """A rank's part of a batch.
 
     Attributes:
-        tensors: The tensors.
         weight: Weight of its loss in the mean over ranks.
         copies: Number of ranks with the same rows.
     """
@@ -185,8 +167,6 @@ class Ranks:
     """The ranks of a fabric, seen from one of them. With a single rank, every method is the identity.
 
     Attributes:
-        alone: Whether there is only one rank.
-        first: Whether this is the first rank.
         copies: Number of ranks that compute on the same rows now.
     """
 

@@ -46,7 +46,6 @@ class ForecastRun(RunConfig):
     """Config of one forecasting run.
 
     Args:
-        horizon: Number of steps to forecast.
         lookback: Number of steps that the model sees.
         drop_last: Drop the last, smaller batch of an epoch in training. Evaluation uses every window.
         marks: Give the model calendar features.
@@ -275,10 +274,6 @@ class HorizonModel(nn.Module):
     the effect of the features (calendar, covariates): f(x - g(past features)) + g(future features), initially g = 0.
 
     Args:
-        model: Forecasting model with horizon P * Q.
-        levels: Number of levels Q; 1 without quantiles.
-        features: Number of features F; 0 for none.
-        channels: Number of channels C.
         season: Steps of a season: f forecasts the difference from the last season; 0 for none.
     """
 
@@ -332,7 +327,6 @@ class HorizonRun(ForecastRun):
 
     Args:
         levels: Quantile levels, trained with the pinball loss; none trains with `loss`.
-        features: Number of features F.
         season: Steps of a season whose last values are added; 0 for none.
         steps: Batches per epoch, which may use only a part of the windows.
     """

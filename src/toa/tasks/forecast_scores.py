@@ -61,17 +61,8 @@ def score_forecasts(
     """All scores that the given parts allow.
 
     Args:
-        forecast: Point forecasts.
         actual: Actual values; NaN where there is none.
-        columns: C names.
         scale: Scale of MASE per window and column, see `seasonal_error`. Windows whose scale is 0 or NaN are left out.
-        lower: Lower bound of the interval.
-        upper: Upper bound.
-        quantiles: Forecast quantiles.
-        levels: Their levels.
-
-    Raises:
-        ValueError: If shapes differ, or no actual value is given.
     """
     if forecast.shape != actual.shape or len(columns) != actual.shape[2]:
         raise ValueError(

@@ -16,13 +16,7 @@ FORECAST_METRICS: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 
 def pinball_error(estimate: Tensor, target: Tensor, levels: Tensor) -> Tensor:
-    """max(q e, (q - 1) e) with e = y - ŷ, elementwise. Its mean is smallest if ŷ is the q-quantile of y.
-
-    Args:
-        estimate: (B, P, Q, C), at the levels q.
-        target: (B, P, C).
-        levels: (Q,).
-    """
+    """max(q e, (q - 1) e) with e = y - ŷ, elementwise. Its mean is smallest if ŷ is the q-quantile of y."""
     error = target.unsqueeze(2) - estimate
     q = levels.view(-1, 1)
     return torch.maximum(q * error, (q - 1.0) * error)
@@ -31,15 +25,7 @@ def pinball_error(estimate: Tensor, target: Tensor, levels: Tensor) -> Tensor:
 def mean_metrics(
     metrics: Mapping[str, Callable[[Tensor, Tensor], Tensor]], pairs: Iterable[tuple[Tensor, Tensor]]
 ) -> dict[str, float]:
-    """Means of metrics over all entries of all batches; synchronises with the device only at the end.
-
-    Args:
-        metrics: Elementwise metrics by name.
-        pairs: Estimate and target of each batch.
-
-    Raises:
-        ValueError: If there is no entry.
-    """
+    """Means of metrics over all entries of all batches; synchronises with the device only at the end."""
     sums: dict[str, Tensor | float] = dict.fromkeys(metrics, 0.0)
     count = 0
     for estimate, target in pairs:

@@ -44,9 +44,7 @@ class TrainingConfig:
 
     Args:
         epochs: Maximum number of passes over the data.
-        optimizer: "adamw", "adam" or "radam".
         learning_rate: Highest rate of the schedule.
-        betas: Decay rates of the optimizer's moments.
         weight_decay: Decoupled for adamw, added to the gradient for the others.
         operator_weight_decay: Weight decay of the operators' offsets M; `weight_decay` if None.
         operator_rate: Factor of the operators' learning rate.

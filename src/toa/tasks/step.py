@@ -37,14 +37,7 @@ class Batches(Protocol):
 
 
 class ShuffledBatches:
-    """Shuffled windows or cases; a batch depends only on the seed, the epoch and the step.
-
-    Args:
-        source: The windows or cases.
-        batch_size: Windows or cases per batch.
-        seed: Seed of the order.
-        drop_last: Drop a last, smaller batch.
-    """
+    """Shuffled windows or cases; a batch depends only on the seed, the epoch and the step."""
 
     def __init__(
         self,
@@ -89,9 +82,6 @@ class TrainingStep:
     Attributes:
         model, config, fabric: As given.
         wrapped: The model as Fabric runs it, compiled if the config asks for it.
-        per_epoch: Steps per epoch.
-        optimizer: The optimizer.
-        ranks: The processes that train together.
         generators: Random generators of the model's layers.
         loss_sum: Sum of the losses of this epoch, on the device.
     """
@@ -173,11 +163,7 @@ class TrainingStep:
 
 
 def _compiled(model: nn.Module, device: torch.device) -> nn.Module:
-    """Compile a model at its first call.
-
-    Raises:
-        ValueError: If the device is a CPU and there is no C++ compiler.
-    """
+    """Compile a model at its first call."""
     names = (os.environ.get("CXX", ""), "g++", "clang++")
     if device.type == "cpu" and not any(map(shutil.which, filter(None, names))):
         raise ValueError(
@@ -202,11 +188,7 @@ class CudaCapturer:
         return loss
 
     def capture(self, step: Step, inputs: Batch, generators: Sequence[Generator]) -> tuple[Callable[[], None], Tensor]:
-        """Return a function that replays the step on these inputs, and the tensor of its loss.
-
-        Raises:
-            RuntimeError: If the step cannot be captured; nothing has changed then.
-        """
+        """Return a function that replays the step on these inputs, and the tensor of its loss."""
         before, pool = torch.cuda.current_stream(), torch.cuda.graph_pool_handle()
         graph = torch.cuda.CUDAGraph()
         for generator in generators:
@@ -233,7 +215,6 @@ class GraphedStep:
     Args:
         step: Maps the tensors of a batch to a loss without gradient. It must not synchronise with the device.
         generators: Random generators that it uses, beside the default one of the device.
-        capturer: Streams and graphs; those of the current device if None.
 
     Attributes:
         failure: The reason why there is no graph; None if there is one or none was tried yet.

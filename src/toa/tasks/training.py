@@ -90,10 +90,7 @@ def train(
     """Train a model in place; with validation, it ends with its best weights.
 
     Args:
-        model: The model; it is moved to the fabric's device.
-        batches: Training batches.
         loss_of: The loss, a function of the model and the tensors of a batch.
-        config: Optimizer, schedule, number of epochs.
         fabric: Device and precision; see `toa.tasks.distributed.make_fabric`.
         key: Identifies the run; a checkpoint with another key raises an error.
         data_checksum: Checksum of the data; a checkpoint of other data raises an error.

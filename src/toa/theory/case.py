@@ -63,8 +63,6 @@ class Case:
     """An optimal sequence operator T*, one per regime of the signal.
 
     Args:
-        name: Its name in `CASES`.
-        title: A short description.
         operators: (Z, T, N) in float64, with one row per output; a static case has Z = 1.
         features: Numbers per token: 1 for a sample, otherwise the length of a patch or a series.
         claims: Names in `CLAIMS` of the properties that the lemma states.

@@ -45,7 +45,6 @@ def residualization(*, num_tokens: int = 48, width: int = 7) -> Case:
     """Case B: subtract the moving average, T* = I - G.
 
     Args:
-        num_tokens: Steps N.
         width: Odd number of steps in the average; at the ends, it covers the steps that exist.
     """
     check_at_least("width", width, 3)
@@ -66,10 +65,7 @@ def latent_factors(*, channels: int = 24, factors: int = 4, steps: int = 16, see
     The negative entries of the lemma hold for an open set of A, not for every A. The row sums alone exclude softmax.
 
     Args:
-        channels: Tokens C.
         factors: Latent factors r < C.
-        steps: Steps per token of a channel.
-        seed: Seed of A.
     """
     check_at_least("factors", factors, 1)
     check_at_most("factors", factors, "channels-1", channels - 1, "use fewer factors than channels")
@@ -122,7 +118,6 @@ def local_features(
     half of T_c, and not a projection. As in case D the phase has no effect.
 
     Args:
-        num_tokens: Steps N.
         window: Samples R per atom.
         cycles: Periods within the window.
         centres: Possible centres of the transient: the regimes.
@@ -141,7 +136,6 @@ def patch_differencing(*, num_patches: int = 42, lag: int = 7, patch_length: int
     """Seasonal differences of patches: o_n = h_n - h_(n - S), and o_n = h_n for the first S.
 
     Args:
-        num_patches: Tokens N.
         lag: S, from 1 to N - 1.
         patch_length: Samples per token.
     """
@@ -161,8 +155,6 @@ def cross_variate_demixing(*, channels: int = 24, leakage: float = 0.4, steps: i
         channels: Tokens C, at least 2.
         leakage: Bound on the row sums of E, below 1/2. Entries of E differ at most by a factor of two, so the first
             order of A⁻¹ = I - E + E² - ... decides the signs: positive on the diagonal, negative elsewhere.
-        steps: Steps per token of a channel.
-        seed: Seed of E.
     """
     check_at_least("channels", channels, 2)
     check_positive("leakage", leakage)

@@ -31,8 +31,6 @@ class Table:
     """One table of the paper.
 
     Attributes:
-        about: What it shows.
-        task: A name of `toa.tasks.TASKS`.
         metrics: Metric of the records per published metric.
         protocols: Protocol of the runs per backbone. One without settings of attention uses those of toa-paper.
         horizons: Horizons that "avg" is the mean over.
@@ -98,12 +96,9 @@ class Cell:
     """A published number and the runs that reproduce it.
 
     Attributes:
-        number: The published number.
         jobs: Its runs with the first seed; empty if there are none yet.
-        metric: Metric of their records.
         datasets: Datasets of the catalogue that it needs, even if there are no runs.
         combine: "mean" over the runs, or the mean "rank" of the variant among all variants of the full table.
-        factor: Factor of the mean.
         reason: Why there are no runs; "" if there are.
     """
 
@@ -138,11 +133,7 @@ def table_cells(name: str) -> list[Cell]:
 
 
 def select(cells: Iterable[Cell], **wanted: Iterable[str] | None) -> list[Cell]:
-    """Cells with one of the given values in each column: dataset, horizon, backbone, variant.
-
-    Raises:
-        ValueError: If no cell has one of the values.
-    """
+    """Cells with one of the given values in each column: dataset, horizon, backbone, variant."""
     chosen = list(cells)
     for column, values in wanted.items():
         if values is None:
@@ -201,11 +192,7 @@ def _variants(table: str) -> tuple[str, ...]:
 
 @cache
 def protocol_job(task: str, protocol: str, dataset: str, horizon: int | None, backbone: str, variant: str) -> Job:
-    """One run of a protocol, for a variant as the tables name it, with the command line that repeats it.
-
-    Raises:
-        ValueError: If the protocol has no such run.
-    """
+    """One run of a protocol, for a variant as the tables name it, with the command line that repeats it."""
     kind = TASKS[task]
     base = variant.removesuffix(_NO_SOR)
     attention = _ATTENTIONS.get(base, base)

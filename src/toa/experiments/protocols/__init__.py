@@ -25,11 +25,7 @@ def protocol_names(task: str = "forecast") -> list[str]:
 
 @cache
 def load_protocol(task: str, name: str) -> Protocol:
-    """Read a protocol.
-
-    Raises:
-        ValueError: If the name is unknown.
-    """
+    """Read a protocol."""
     check_choice("protocol", name, protocol_names(task))
     content = tomllib.loads((files(__name__) / task / f"{name}.toml").read_text(encoding="utf-8"))
     tables = {key: value for key, value in content.items() if key not in _OTHER}
