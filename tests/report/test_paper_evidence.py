@@ -138,6 +138,15 @@ def test_a_hyperparameter_search_is_skipped(tmp_path):
     assert [(one.where, one.reason[:10]) for one in evidence.skipped] == [(str(path), "16 records")]
 
 
+def test_scores_of_a_benchmark_are_counted_in_one_note(tmp_path, job):
+    write_lines(tmp_path / "scores.jsonl", [{"benchmark": "gift-eval", "metrics": {"mase": 1.0}}] * 3)
+    write_lines(tmp_path / "runs.jsonl", [record_of(job, {"mse": 0.4})])
+    evidence = read_evidence([tmp_path])
+    assert len(evidence.runs) == 1
+    assert reasons(evidence) == []
+    assert any("3 scores" in note and "scores.jsonl" in note for note in evidence.notes)
+
+
 def test_a_broken_error_file_is_named(tmp_path):
     (tmp_path / "error.json").write_text('{"task": "forecast"}')
     evidence = read_evidence([tmp_path])

@@ -132,6 +132,7 @@ class _Reader:
         self._failed: dict[Setting, str] = {}
         self._skipped: list[Skipped] = []
         self._seen: set[Path] = set()
+        self._scores: dict[Path, int] = {}
 
     def read(self, path: Path, *, named: bool) -> None:
         """Read a file; `named` if the user gave its path, so that it must be a record."""
@@ -156,6 +157,9 @@ class _Reader:
 
     def _read_record(self, text: str, path: Path, line: int, *, named: bool) -> None:
         content = self._parse(text, _where(path, line))
+        if isinstance(content, Mapping) and "benchmark" in content:
+            self._scores[path] = self._scores.get(path, 0) + 1
+            return
         is_record = isinstance(content, Mapping) and "config_hash" in content and "metrics" in content
         if content is None or not (named or is_record):
             return
@@ -227,6 +231,7 @@ class _Reader:
         notes = list(_default_notes(kept))
         if duplicates:
             notes.append(f"{duplicates} records occur again with the same setting and metrics, and count once.")
+        notes += [f"{count} scores of `toa bench` in {file} are not compared." for file, count in self._scores.items()]
         if self._unsealed:
             notes.append(f"{self._unsealed} of {len(self._runs)} records are without checksum: edits are not noticed.")
         return Evidence(
