@@ -18,17 +18,17 @@ AIMS = {"lines": 22_500, "files": 150, "file_lines": 450, "function_lines": 60}
 # lines and files allowed in each folder until the aim is reached ("." holds the files of the package itself)
 CEILINGS = {
     ".": (454, 8),
-    "cli": (2_284, 13),
-    "data": (3_332, 15),
+    "cli": (2_276, 13),
+    "data": (3_309, 15),
     "estimators": (3_201, 13),
-    "experiments": (1_948, 11),
-    "integrations": (1_596, 9),
+    "experiments": (1_939, 11),
+    "integrations": (1_554, 9),
     "models": (1_823, 15),
     "nn": (2_595, 14),
     "ops": (3_910, 20),
-    "report": (2_891, 13),
-    "tasks": (3_641, 16),
-    "theory": (684, 5),
+    "report": (2_817, 13),
+    "tasks": (3_624, 16),
+    "theory": (667, 4),
 }
 # functions above the aim, docstring not counted; remove a line when the function is short enough
 LONG_FUNCTIONS: set[str] = set()

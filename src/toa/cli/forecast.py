@@ -177,26 +177,18 @@ def _summary(forecaster: "Forecaster", frame: "pd.DataFrame", found: "pd.DataFra
 
 
 def _print_evaluation(console: "Console", forecaster: "Forecaster", found: "Backtest", test: float) -> None:
-    """The errors, the model beside the baselines, and where it loses to one."""
-    console.print(_evaluation(forecaster, found, test), soft_wrap=True)
-    console.print(make_table(_compared(found)))
-    for line in found.verdicts():
-        console.print(line, soft_wrap=True)
-
-
-def _evaluation(forecaster: "Forecaster", found: "Backtest", test: float) -> str:
+    """The errors, the model beside the baselines in the units of the data, and where it loses to one."""
     shown = f"MSE {found.metrics['mse']:.4f}, MAE {found.metrics['mae']:.4f}, standardised"
     if "coverage" in found.metrics:
         shown += f"; {found.metrics['coverage']:.1%} of values within the {forecaster.interval:.0%} interval"
     errors = ", ".join(f"{name} {column['mae']:.4g}" for name, column in list(found.by_column.items())[:_LISTED])
-    return f"last {test:.0%} of the rows, {len(found.forecast)} forecasts: {shown}; MAE {errors}."
-
-
-def _compared(found: "Backtest") -> list[tuple[str, ...]]:
-    """The model and the baselines with their scores, in the units of the data."""
+    summary = f"last {test:.0%} of the rows, {len(found.forecast)} forecasts: {shown}; MAE {errors}."
+    console.print(summary, soft_wrap=True)
     table = found.table()
-    names = [name for name in ("mae", "rmse", "mase", "wape", "smape") if name in table]
+    names = [name for name in _TITLES if name in table]
     rows: list[tuple[str, ...]] = [(f"at {found.compared} origins", *(_TITLES[name] for name in names))]
     for method, scores in table.iterrows():
         rows.append((str(method), *(f"{scores[name]:.4g}" for name in names)))
-    return rows
+    console.print(make_table(rows))
+    for line in found.verdicts():
+        console.print(line, soft_wrap=True)

@@ -77,12 +77,8 @@ def joint_checksum(sums: Sequence[str]) -> str:
 
 def current_checksum(paths: Sequence[Path]) -> str:
     """Joint checksum of files as they are now; an unchanged file is read only once per process."""
-    return joint_checksum([_checksum_of(path, _stamp(path)) for path in paths])
-
-
-def _stamp(path: Path) -> tuple[int, ...]:
-    status = path.stat()
-    return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+    stamps = ((one.st_ino, one.st_size, one.st_mtime_ns, one.st_ctime_ns) for one in (path.stat() for path in paths))
+    return joint_checksum([_checksum_of(path, stamp) for path, stamp in zip(paths, stamps, strict=True)])
 
 
 @lru_cache(maxsize=256)

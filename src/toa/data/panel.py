@@ -177,7 +177,13 @@ def make_panel(
         rows, when = groups.order[start:stop], None if times is None else times[start:stop]
         part = values[start:stop]
         if places is not None and places[stop - 1] - places[start] >= stop - start:
-            part, rows, when = _insert_rows(part, rows, when, places[start:stop], freq)
+            # a row of NaN at each step that has none
+            at = places[start:stop] - places[start]
+            given, numbers, count = part, rows, int(at[-1]) + 1
+            part, rows = np.full((count, len(columns)), np.nan), np.full(count, -1)
+            part[at], rows[at] = given, numbers
+            assert freq is not None
+            when = None if when is None else make_times(when[0], freq, count)
         if np.isnan(part).any():
             part = fill_missing(part, columns, _label(one, name), missing)
         parts.append((part, rows, when))
@@ -205,7 +211,13 @@ def to_numbers(frame: pd.DataFrame, name: str) -> Values:
                 "part as two columns. Complex data not supported."
             )
         if not pd.api.types.is_numeric_dtype(frame[column]) or pd.api.types.is_bool_dtype(frame[column]):
-            _raise_not_numeric(frame[column], str(column), name)
+            cells = frame[column]
+            bad = (pd.to_numeric(cells, errors="coerce").isna() & cells.notna()) | (cells.dtype == bool)
+            row = int(bad.to_numpy().argmax())
+            raise ValueError(
+                f"{name} must have only numeric columns, got {shorten(str(cells.iloc[row]))} in column "
+                f"{shorten(str(column))} at data row {row + 1}; drop the column or convert it to numbers."
+            )
     values = frame.to_numpy(dtype=np.float64, na_value=np.nan)  # (T, C)
     infinite = np.isinf(values)
     if infinite.any():
@@ -304,28 +316,6 @@ def _group_rows(ids: Any, column: str | None, count: int, name: str) -> _Groups:
     order = np.argsort(codes, kind="stable")
     codes = codes[order]
     return _Groups(names, order, np.searchsorted(codes, np.arange(len(names) + 1)), np.diff(codes) == 0)
-
-
-def _insert_rows(
-    values: Values, rows: Int64[np.ndarray, " t"], times: Any, places: Int64[np.ndarray, " t"], freq: Any
-) -> tuple[Values, Int64[np.ndarray, " t"], pd.Index]:
-    """A series with a row of NaN at each step of its frequency that has no row."""
-    at = places - places[0]
-    count = int(at[-1]) + 1
-    complete, numbers = np.full((count, values.shape[1]), np.nan), np.full(count, -1)
-    complete[at], numbers[at] = values, rows
-    return complete, numbers, make_times(times[0], freq, count)
-
-
-def _raise_not_numeric(column: "pd.Series[str]", label: str, name: str) -> None:
-    numbers = pd.to_numeric(column, errors="coerce")
-    bad = np.flatnonzero((numbers.isna() & column.notna()) | (column.dtype == bool))
-    row = int(bad[0]) if len(bad) else 0
-    found = shorten(str(column.iloc[row]))
-    raise ValueError(
-        f"{name} must have only numeric columns, got {found} in column {shorten(label)} at data row "
-        f"{row + 1}; drop the column or convert it to numbers."
-    )
 
 
 def _label(one: Id, name: str) -> str:

@@ -62,8 +62,11 @@ def split_rows(
     check_at_least("horizon", horizon, 1)
     if isinstance(rule, str):
         check_choice("split", rule, SPLIT_RULES)
-    else:
-        _check_fractions(rule)
+    elif len(rule) != 3 or not all(0 < part < 1 for part in rule) or abs(sum(rule) - 1) > 1e-9:
+        raise ValueError(
+            "split must be the name of a rule or three fractions (train, val, test) in (0, 1) that sum to 1, "
+            f"got {rule}; use (0.7, 0.1, 0.2), for instance."
+        )
     train, val_stop, test_start, stop = _borders(rule, rows)
     if stop > rows:
         raise ValueError(f"split {rule!r} must have at least {stop} rows, got {rows} in {name}; use split='ratio'.")
@@ -87,14 +90,6 @@ def _borders(rule: str | tuple[float, float, float], rows: int) -> tuple[int, in
     first, _, last = (0.7, 0.1, 0.2) if isinstance(rule, str) else rule
     test = rows - int(rows * last)
     return int(rows * first), test, test, rows
-
-
-def _check_fractions(fractions: tuple[float, float, float]) -> None:
-    if len(fractions) != 3 or not all(0 < part < 1 for part in fractions) or abs(sum(fractions) - 1) > 1e-9:
-        raise ValueError(
-            "split must be the name of a rule or three fractions (train, val, test) in (0, 1) that sum to 1, "
-            f"got {fractions}; use (0.7, 0.1, 0.2), for instance."
-        )
 
 
 def _check_lengths(split: Split, rule: object, rows: int, lookback: int, horizon: int, name: str) -> None:

@@ -298,20 +298,16 @@ def _read_columns(path: Path, *, index_column: bool) -> pd.DataFrame:
     if not path.is_file():
         raise FileNotFoundError(f"No such file: {path}.")
     if kind == ".npy":
-        return pd.DataFrame(_read_npy(path))
+        content = _content(path, "an array")
+        try:
+            array = _parse_npy(content)
+        except _DAMAGES as error:
+            raise ValueError(f"{path} must be an unpickled .npy array, got: {_line(error)}.") from error
+        if array.ndim not in (1, 2) or array.dtype.kind not in "biuf":
+            raise ValueError(f"{path} must hold numbers (T, C) or (T,), got {array.dtype} of shape {array.shape}.")
+        return pd.DataFrame(array)
     frame = read_table(path, header=0 if kind == ".csv" else None)
     return frame.iloc[:, 1:] if index_column and kind == ".csv" else frame
-
-
-def _read_npy(path: Path) -> np.ndarray:
-    content = _content(path, "an array")
-    try:
-        array = _parse_npy(content)
-    except _DAMAGES as error:
-        raise ValueError(f"{path} must be an unpickled .npy array, got: {_line(error)}.") from error
-    if array.ndim not in (1, 2) or array.dtype.kind not in "biuf":
-        raise ValueError(f"{path} must hold numbers (T, C) or (T,), got {array.dtype} of shape {array.shape}.")
-    return array
 
 
 def _read_npz(path: Path) -> np.ndarray:

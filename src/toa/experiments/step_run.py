@@ -1,9 +1,8 @@
 """A row of the paper's efficiency table as a run. The measurement itself is in the package `toa_bench`."""
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar
 
 from toa._checks import check_choice
@@ -61,6 +60,8 @@ class Efficiency(Task):
     summary_metrics: Mapping[str, str] = {"train_step_ms": "ms per step"}
     record_fields = ()
     catalogue = FORECASTING.catalogue
+    locate = FORECASTING.locate
+    files = FORECASTING.files
     model_file = ""
 
     def resolve(  # type: ignore[override]
@@ -86,14 +87,6 @@ class Efficiency(Task):
     def command(self, protocol: str, names: Mapping[str, Any]) -> list[str]:
         """The command line that times the row."""
         return ["toa", "bench", "efficiency", "--rows", self.resolve(None, **names).row]
-
-    def locate(self, dataset: str, data_dir: Path | None) -> Sequence[Path]:
-        """Find the dataset, as for forecasting."""
-        return FORECASTING.locate(dataset, data_dir)
-
-    def files(self, dataset: str) -> tuple[str, ...]:
-        """Files of the dataset, as for forecasting."""
-        return FORECASTING.files(dataset)
 
     def measure(self, config: StepRun, options: RunOptions) -> Result:
         """Time the steps of the row, and leave the full measurement in efficiency.json."""

@@ -155,6 +155,11 @@ def _read_projections(module: nn.Module) -> AttentionParts | None:
         heads = _first_attribute(module, _HEADS, int)
         if heads is None:
             raise UnsuitableError(f"it has no number of heads under any of the names {', '.join(_HEADS)}")
+        positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        parameters = inspect.signature(module.forward).parameters
+        arguments = tuple(name for name, parameter in parameters.items() if parameter.kind in positional)
+        if not arguments:
+            raise UnsuitableError("its forward has no named argument")
         return AttentionParts(
             q=q,
             k=k,
@@ -163,17 +168,9 @@ def _read_projections(module: nn.Module) -> AttentionParts | None:
             num_heads=heads,
             dropout=_dropout(module),
             scale=_first_attribute(module, _SCALES, float),
-            arguments=_argument_names(module),
+            arguments=arguments,
         )
     return None
-
-
-def _argument_names(module: nn.Module) -> tuple[str, ...]:
-    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    names = tuple(n for n, p in inspect.signature(module.forward).parameters.items() if p.kind in positional)
-    if not names:
-        raise UnsuitableError("its forward has no named argument")
-    return names
 
 
 def _first_attribute(module: nn.Module, names: tuple[str, ...], kind: type[Number]) -> Number | None:

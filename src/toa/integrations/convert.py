@@ -82,14 +82,21 @@ def convert(model: nn.Module, variant: str | AttentionSpec = "toa-softmax", *, n
     new: dict[int, nn.Module] = {}
     reasons: dict[int, str] = {}
     modules = list(model.named_modules(remove_duplicate=False))
-    owners = _owners(model)
+    # the modules that hold each parameter
+    owners: dict[int, set[int]] = {}
+    for module in model.modules():
+        for parameter in module.parameters(recurse=False):
+            owners.setdefault(id(parameter), set()).add(id(module))
     for _, module in modules:
         if id(module) in new or id(module) in reasons:
             continue
         try:
             parts = read_parts(module)
             if parts is not None:
-                _check_not_shared(module, owners)
+                # a packed weight is split into copies, so another module that shares it would keep the old one
+                for name, parameter in module.named_parameters(recurse=False):
+                    if len(owners[id(parameter)]) > 1:
+                        raise UnsuitableError(f"its {name} is shared with another module")
                 new[id(module)] = parts.adapt(_make_layer(parts, spec, num_tokens)).train(module.training)
         except UnsuitableError as error:
             reasons[id(module)] = str(error)
@@ -102,7 +109,10 @@ def convert(model: nn.Module, variant: str | AttentionSpec = "toa-softmax", *, n
         if path:
             parent, _, name = path.rpartition(".")
             setattr(model.get_submodule(parent), name, new[id(module)])
-    _disable_nested_tensors(model)
+    # in evaluation with a padding mask, an encoder passes nested tensors, which only PyTorch's own attention takes
+    for module in model.modules():
+        if isinstance(module, nn.TransformerEncoder) and any(isinstance(m, Attention) for m in module.modules()):
+            module.use_nested_tensor = False
     starts_plain = spec.operator_std == 0.0 and spec.scale is None and spec.score_norm in (None, "none")
     return Conversion(
         model=new.get(id(model), model),
@@ -173,22 +183,6 @@ def _has_bias(layer: nn.Linear) -> bool:
     return layer.bias is not None
 
 
-def _owners(model: nn.Module) -> dict[int, set[int]]:
-    """The modules that hold each parameter."""
-    owners: dict[int, set[int]] = {}
-    for module in model.modules():
-        for parameter in module.parameters(recurse=False):
-            owners.setdefault(id(parameter), set()).add(id(module))
-    return owners
-
-
-def _check_not_shared(module: nn.Module, owners: dict[int, set[int]]) -> None:
-    # a packed weight is split into copies, so another module that shares it would keep the old one
-    for name, parameter in module.named_parameters(recurse=False):
-        if len(owners[id(parameter)]) > 1:
-            raise UnsuitableError(f"its {name} is shared with another module")
-
-
 def _kept(modules: list[tuple[str, nn.Module]], new: dict[int, nn.Module], reasons: dict[int, str]) -> tuple[Kept, ...]:
     """Innermost modules that are attention by their parts or their name, and are not replaced."""
 
@@ -204,10 +198,3 @@ def _kept(modules: list[tuple[str, nn.Module]], new: dict[int, nn.Module], reaso
         reason = reasons.get(id(module), "its structure is unknown")
         kept.append(Kept(path=path, kind=type(module).__name__, reason=reason))
     return tuple(kept)
-
-
-def _disable_nested_tensors(model: nn.Module) -> None:
-    # in evaluation with a padding mask, an encoder passes nested tensors, which only PyTorch's own attention takes
-    for module in model.modules():
-        if isinstance(module, nn.TransformerEncoder) and any(isinstance(m, Attention) for m in module.modules()):
-            module.use_nested_tensor = False

@@ -72,7 +72,12 @@ def export_onnx(
             raise ImportError(f"{package} must be installed to export ONNX; install toa[onnx].") from error
     program = export_program(model, example)
     with torch.no_grad():
-        names = _output_names(output, len(_as_list(model(*example))))
+        count = len(_as_list(model(*example)))
+    names = list(output)
+    if isinstance(output, str):
+        names = [output] if count == 1 else [f"{output}_{index}" for index in range(count)]
+    if len(names) != count:
+        raise ValueError(f"output must have one name for each of the {count} outputs, got {len(names)}: {names}.")
     with _exporting("ONNX", model):
         onnx = torch.onnx.export(
             program, dynamo=True, verbose=False, output_names=names, custom_translation_table=_translations()
@@ -135,14 +140,6 @@ def _repeated(example: Inputs, batch_size: int) -> Inputs:
 def _as_list(result: Tensor | tuple[Tensor | None, ...]) -> list[Tensor]:
     results = result if isinstance(result, tuple) else (result,)
     return [x for x in results if x is not None]
-
-
-def _output_names(name: str | Sequence[str], count: int) -> list[str]:
-    if isinstance(name, str):
-        return [name] if count == 1 else [f"{name}_{index}" for index in range(count)]
-    if len(name) != count:
-        raise ValueError(f"output must have one name for each of the {count} outputs, got {len(name)}: {list(name)}.")
-    return list(name)
 
 
 def _translations() -> dict[Callable[..., Any], Callable[..., Any]]:

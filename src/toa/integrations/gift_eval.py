@@ -12,7 +12,7 @@ Alphabet: N series, K windows, P horizon, C columns, T rows, Q levels.
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -94,19 +94,28 @@ def evaluate(config: Config, method: str, *, data_dir: str | Path | None = None,
     """
     check_choice("method", method, METHODS)
     series = config.load(data_dir)
+    windows = [(values, origin) for values in series for origin in _origins(config, len(values))]
     begin = time.process_time()
     weights: dict[str, float] = {}
+    quantiles: Any = None
     if method in BASELINES:
-        point, quantiles = _forecast_baseline(config, series, method), None
+        histories = [column for values, origin in windows for column in values[:origin].T]
+        rows = align_histories(histories, history_rows(config.season, config.horizon))
+        point = BASELINES[method](rows, config.season, config.horizon)
+        point = point.reshape(len(windows), -1, config.horizon).transpose(0, 2, 1)  # (N * K, P, C)
     else:
-        point, quantiles, weights = _forecast_toa(config, series, method, options)
+        tested = config.windows * config.horizon
+        fixed = {"model": "auto" if method == "toa" else "toa", "season": config.season, "quantiles": LEVELS}
+        model = Forecaster(config.horizon, **{**fixed, **options}).fit([values[:-tested] for values in series])
+        found = model.backtest(list(series), test_size=tested, stride=config.horizon)
+        point, quantiles, weights = found.forecast, found.quantiles, model.weights_
     seconds = time.process_time() - begin
     if quantiles is None:
         quantiles = np.repeat(point[:, :, None], len(LEVELS), axis=2)
-    actual, scale = _truth(config, series)
-    scores = score_forecasts(
-        point, actual, columns=_columns(actual), scale=scale, quantiles=quantiles, levels=LEVELS
-    ).overall
+    actual = np.stack([values[origin : origin + config.horizon] for values, origin in windows])  # (N * K, P, C)
+    scale = np.stack([seasonal_error(values[:origin].T, config.season) for values, origin in windows])
+    columns = tuple(map(str, range(actual.shape[2])))
+    scores = score_forecasts(point, actual, columns=columns, scale=scale, quantiles=quantiles, levels=LEVELS).overall
     kept = {name: scores[name] for name in ("mase", "wql", "mae", "rmse", "wape", "smape")}
     return kept | {"cpu_seconds": round(seconds, 1)} | ({"weights": weights} if weights else {})
 
@@ -152,35 +161,3 @@ class QuantileForecast:
 
 def _origins(config: Config, rows: int) -> range:
     return range(rows - config.windows * config.horizon, rows, config.horizon)
-
-
-def _truth(config: Config, series: Sequence[Table]) -> tuple[np.ndarray, np.ndarray]:
-    """Actual values (N * K, P, C), and the scale of MASE (N * K, C)."""
-    windows = [(values, origin) for values in series for origin in _origins(config, len(values))]
-    actual = np.stack([values[origin : origin + config.horizon] for values, origin in windows])
-    scale = np.stack([seasonal_error(values[:origin].T, config.season) for values, origin in windows])
-    return actual, scale
-
-
-def _forecast_baseline(config: Config, series: Sequence[Table], method: str) -> np.ndarray:
-    histories = [
-        column for values in series for origin in _origins(config, len(values)) for column in values[:origin].T
-    ]
-    most = history_rows(config.season, config.horizon)
-    rows = BASELINES[method](align_histories(histories, most), config.season, config.horizon)
-    return rows.reshape(-1, series[0].shape[1], config.horizon).transpose(0, 2, 1)
-
-
-def _forecast_toa(
-    config: Config, series: Sequence[Table], method: str, options: Mapping[str, Any]
-) -> tuple[np.ndarray, np.ndarray | None, dict[str, float]]:
-    """Point forecasts (N * K, P, C), quantiles (N * K, P, Q, C) and the weights of the methods."""
-    tested = config.windows * config.horizon
-    fixed = {"model": "auto" if method == "toa" else "toa", "season": config.season, "quantiles": LEVELS}
-    model = Forecaster(config.horizon, **{**fixed, **options}).fit([values[:-tested] for values in series])
-    found = model.backtest(list(series), test_size=tested, stride=config.horizon)
-    return found.forecast, found.quantiles, model.weights_
-
-
-def _columns(actual: np.ndarray) -> tuple[str, ...]:
-    return tuple(map(str, range(actual.shape[2])))

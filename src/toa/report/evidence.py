@@ -218,8 +218,10 @@ class _Reader:
         for seeds in groups.values():
             chosen: list[Run] = []
             for same in seeds.values():
-                if names := _differing_metrics(same):
-                    dispute(same, f"records of one config must agree, got different {names}")
+                metrics = [run.record["metrics"] for run in same]
+                names = dict.fromkeys(name for one in metrics for name in one)
+                if other := [name for name in names if len({one.get(name) for one in metrics}) > 1]:
+                    dispute(same, f"records of one config must agree, got different {', '.join(other)}")
                 else:
                     chosen.append(same[0])
                     duplicates += len(same) - 1
@@ -228,7 +230,11 @@ class _Reader:
                 dispute(chosen, f"records of one setting must use the same data, got {len(checksums)} checksums")
             else:
                 kept += chosen
-        notes = list(_default_notes(kept))
+        lacking = Counter((str(run.record["task"]), run.added) for run in kept if run.added)
+        notes = [
+            f"{count} records of task {task} have no {', '.join(added)}; the default is used."
+            for (task, added), count in lacking.items()
+        ]
         if duplicates:
             notes.append(f"{duplicates} records occur again with the same setting and metrics, and count once.")
         notes += [f"{count} scores of `toa bench` in {file} are not compared." for file, count in self._scores.items()]
@@ -276,19 +282,6 @@ def _missing_keys(complete: Mapping[str, Any], found: Mapping[str, Any], prefix:
             yield f"{prefix}{name}"
         elif isinstance(value, Mapping) and isinstance(found[name], Mapping):
             yield from _missing_keys(value, found[name], f"{prefix}{name}.")
-
-
-def _differing_metrics(runs: list[Run]) -> str:
-    metrics: list[dict[str, float]] = [run.record["metrics"] for run in runs]
-    names = dict.fromkeys(name for one in metrics for name in one)
-    return ", ".join(name for name in names if len({one.get(name) for one in metrics}) > 1)
-
-
-def _default_notes(runs: Iterable[Run]) -> Iterator[str]:
-    """A sentence per set of config keys that records lack."""
-    counts = Counter((str(run.record["task"]), run.added) for run in runs if run.added)
-    for (task, added), count in counts.items():
-        yield f"{count} records of task {task} have no {', '.join(added)}; the default is used."
 
 
 def _canonical(values: Any) -> str:

@@ -1,6 +1,6 @@
 """Figures and a page that show what the operators of a model have learned."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -62,17 +62,21 @@ def draw_operator(operator: OperatorView, title: str, *, ordered: bool = True) -
     """One row per head: heat map of M, row sums, gain per frequency, eigenvalues."""
     offset, sums, values = operator.offset.numpy(), operator.row_sums.numpy(), operator.eigenvalues().numpy()
     distance, response = operator.simplex_distance(), operator.response().numpy()
-    draw: list[Callable[[Axes, int], None]] = [
-        lambda axis, h: _draw_entries(axis, offset[h], f"head {h + 1}: M, simplex distance {distance[h]:.2f}"),
-        lambda axis, h: _draw_sums(axis, sums[h]),
-        *([lambda axis, h: _draw_gain(axis, response[h])] if ordered else []),
-        lambda axis, h: _draw_eigenvalues(axis, values[h]),
-    ]
-    heads = len(offset)
-    figure, axes = _grid(heads, len(draw), 2.9)
-    for head in range(heads):
-        for axis, one in zip(axes[head], draw, strict=True):
-            one(axis, head)
+    angle = np.linspace(0.0, 2.0 * np.pi, 200)
+    figure, axes = _grid(len(offset), 3 + ordered, 2.9)
+    for head, (entries, row_sums, *gain, eigenvalues) in enumerate(axes):
+        title_of_head = f"head {head + 1}: M, simplex distance {distance[head]:.2f}"
+        _draw_entries(entries, offset[head], title_of_head)
+        _draw_curve(row_sums, np.arange(len(sums[head])), sums[head], BLUE)
+        _label(row_sums, "row sums", "token")
+        for axis in gain:
+            _draw_curve(axis, np.arange(len(response[head])) / max(1, 2 * len(response[head]) - 2), response[head], RED)
+            axis.set_ylim(bottom=min(0.0, float(response[head].min())))
+            _label(axis, "gain per frequency", "cycles per token")
+        eigenvalues.plot(np.cos(angle), np.sin(angle), color="0.7", linewidth=0.8)
+        eigenvalues.scatter(values[head].real, values[head].imag, s=10, color=GREEN)
+        eigenvalues.set_aspect("equal", adjustable="datalim")
+        _label(eigenvalues, "eigenvalues", "real")
     figure.suptitle(title)
     return figure
 
@@ -124,25 +128,6 @@ def _draw_entries(axis: Axes, matrix: np.ndarray, title: str) -> None:
 def _draw_curve(axis: Axes, x: np.ndarray, y: np.ndarray, colour: str) -> None:
     axis.axhline(1.0, color="0.7", linewidth=0.8)
     axis.plot(x, y, color=colour, linewidth=1.0, marker="." if len(y) <= 32 else "")
-
-
-def _draw_sums(axis: Axes, sums: np.ndarray) -> None:
-    _draw_curve(axis, np.arange(len(sums)), sums, BLUE)
-    _label(axis, "row sums", "token")
-
-
-def _draw_gain(axis: Axes, response: np.ndarray) -> None:
-    _draw_curve(axis, np.arange(len(response)) / max(1, 2 * (len(response) - 1)), response, RED)
-    axis.set_ylim(bottom=min(0.0, float(response.min())))
-    _label(axis, "gain per frequency", "cycles per token")
-
-
-def _draw_eigenvalues(axis: Axes, values: np.ndarray) -> None:
-    angle = np.linspace(0.0, 2.0 * np.pi, 200)
-    axis.plot(np.cos(angle), np.sin(angle), color="0.7", linewidth=0.8)
-    axis.scatter(values.real, values.imag, s=10, color=GREEN)
-    axis.set_aspect("equal", adjustable="datalim")
-    _label(axis, "eigenvalues", "real")
 
 
 def write_explanation(

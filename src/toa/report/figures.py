@@ -17,7 +17,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from toa.experiments.demo import DemixingResult, VariantView
+from toa.experiments.demo import DemixingResult
 from toa.experiments.records import Record
 from toa.tasks.anomaly import SCORES
 from toa.tasks.checkpoint import load_checkpoint
@@ -106,12 +106,24 @@ def draw_scores(
     figure = plt.figure(figsize=(12.0, 0.5 + 3.6 * len(series)), layout="constrained")
     grid = figure.subplots(2 * len(series), 1, squeeze=False, height_ratios=(4, 1) * len(series))[:, 0]
     for one, top, bottom in zip(series, grid[::2], grid[1::2], strict=True):
-        _draw_score(top, one.score, thresholds)
-        _draw_ranges(bottom, one.ranges)
-        if "true" in one.ranges:
-            true = Runs.of(one.ranges["true"])
-            for start, stop in zip(true.starts, true.stops, strict=True):
-                top.axvspan(start, stop, color="0.85", linewidth=0, zorder=0)
+        # the maximum of each interval, so that no peak is lost
+        size = -(-len(one.score) // _POINTS)
+        peaks = np.maximum.reduceat(one.score, np.arange(0, len(one.score), size))
+        top.plot(np.arange(len(peaks)) * size, peaks, color="black", linewidth=0.7)
+        for name, threshold in thresholds.items():
+            top.axhline(threshold, color=_RULE_COLOURS.get(name, GREEN), linewidth=1.2, label=f"threshold, {name}")
+        if (one.score > 0).all():
+            top.set_yscale("log")
+        top.set_ylabel("squared error")
+        top.legend(fontsize=SMALL, loc="upper right")
+        for row, (name, flags) in enumerate(one.ranges.items()):
+            runs = Runs.of(flags)
+            spans = list(zip(runs.starts.tolist(), runs.lengths.tolist(), strict=True))
+            bottom.broken_barh(spans, (row - 0.4, 0.8), color=_RULE_COLOURS.get(name, "0.4"))
+            for start, length in spans if name == "true" else ():
+                top.axvspan(start, start + length, color="0.85", linewidth=0, zorder=0)
+        bottom.set_yticks(range(len(one.ranges)), list(one.ranges))
+        bottom.set_ylim(len(one.ranges) - 0.5, -0.5)
         for axis in (top, bottom):
             axis.set_xlim(0, len(one.score))
         top.set_title(one.name, fontsize=10)
@@ -135,28 +147,6 @@ def draw_detection(folder: Path) -> Figure:
 def write_detection(folder: Path) -> Path:
     """Draw the detection of a finished run beside its record."""
     return save_figure(draw_detection(folder), folder / "detection.png")
-
-
-def _draw_score(axis: Axes, score: np.ndarray, thresholds: Mapping[str, float]) -> None:
-    # the maximum of each interval, so that no peak is lost
-    size = -(-len(score) // _POINTS)
-    peaks = np.maximum.reduceat(score, np.arange(0, len(score), size))
-    axis.plot(np.arange(len(peaks)) * size, peaks, color="black", linewidth=0.7)
-    for name, threshold in thresholds.items():
-        axis.axhline(threshold, color=_RULE_COLOURS.get(name, GREEN), linewidth=1.2, label=f"threshold, {name}")
-    if (score > 0).all():
-        axis.set_yscale("log")
-    axis.set_ylabel("squared error")
-    axis.legend(fontsize=SMALL, loc="upper right")
-
-
-def _draw_ranges(axis: Axes, tracks: Mapping[str, np.ndarray]) -> None:
-    for row, (name, flags) in enumerate(tracks.items()):
-        runs = Runs.of(flags)
-        spans = list(zip(runs.starts.tolist(), (runs.stops - runs.starts).tolist(), strict=True))
-        axis.broken_barh(spans, (row - 0.4, 0.8), color=_RULE_COLOURS.get(name, "0.4"))
-    axis.set_yticks(range(len(tracks)), list(tracks))
-    axis.set_ylim(len(tracks) - 0.5, -0.5)
 
 
 def write_confusion(record: Record, path: Path) -> Path:
@@ -272,7 +262,8 @@ def _draw_panel(axis: Axes, past: pd.DataFrame, forecast: pd.DataFrame, column: 
 
 def draw_demixing(result: DemixingResult) -> Figure:
     """Mixing operators, reconstructions and frequency responses, one column per model."""
-    views = result.views
+    views, periods, length = result.views, result.signals.periods, result.signals.length
+    frequency = np.arange(length // 2 + 1) / length
     figure = plt.figure(figsize=(4.0 * len(views), 9.0), layout="constrained")
     axes = figure.subplots(3, len(views), squeeze=False)
     for column, view in enumerate(views):
@@ -281,31 +272,22 @@ def draw_demixing(result: DemixingResult) -> Figure:
         title = f"{system_title(view.name)}\nmixing operator {layer}.{head}, {(operator < 0).mean():.0%} negative"
         axes[0, column].set(title=title, xlabel="key", ylabel="query")
         plt.colorbar(axes[0, column].images[0], ax=axes[0, column], shrink=0.8)
-        _draw_signal(axes[1, column], view, result)
-        _draw_response(axes[2, column], view, result)
+        signal, response = axes[1:, column]
+        signal.plot(result.noisy, color="0.8", linewidth=0.8, label="noisy")
+        signal.plot(result.clean, color="black", linewidth=1.4, label="clean")
+        signal.plot(view.estimate, color=RED, linewidth=1.2, linestyle="--", label="recovered")
+        signal.set(title=f"reconstruction, MSE {view.mse:.4f}", xlabel="time")
+        signal.margins(y=0.15)
+        signal.legend(fontsize=SMALL, ncols=3, loc="upper center")
+        for period in periods:
+            response.axvline(1.0 / period, color=GREEN, linewidth=0.8, alpha=0.6)
+        response.plot(frequency, result.oracle_response, color="black", linewidth=1.4, label="oracle")
+        response.plot(frequency, view.response, color=RED, linewidth=1.2, linestyle="--", label="model")
+        response.set_xlim(0.0, min(0.5, 2.5 / min(periods)))
+        response.set(title="frequency response (lines: harmonics)", xlabel="cycles per step", ylabel="gain")
+        response.legend(fontsize=SMALL)
     for row in axes[1:]:
         limits = [axis.get_ylim() for axis in row]
         for axis in row:
             axis.set_ylim(min(low for low, _ in limits), max(high for _, high in limits))
     return figure
-
-
-def _draw_signal(axis: Axes, view: VariantView, result: DemixingResult) -> None:
-    axis.plot(result.noisy, color="0.8", linewidth=0.8, label="noisy")
-    axis.plot(result.clean, color="black", linewidth=1.4, label="clean")
-    axis.plot(view.estimate, color=RED, linewidth=1.2, linestyle="--", label="recovered")
-    axis.set(title=f"reconstruction, MSE {view.mse:.4f}", xlabel="time")
-    axis.margins(y=0.15)
-    axis.legend(fontsize=SMALL, ncols=3, loc="upper center")
-
-
-def _draw_response(axis: Axes, view: VariantView, result: DemixingResult) -> None:
-    length = result.signals.length
-    frequency = np.arange(length // 2 + 1) / length
-    for period in result.signals.periods:
-        axis.axvline(1.0 / period, color=GREEN, linewidth=0.8, alpha=0.6)
-    axis.plot(frequency, result.oracle_response, color="black", linewidth=1.4, label="oracle")
-    axis.plot(frequency, view.response, color=RED, linewidth=1.2, linestyle="--", label="model")
-    axis.set_xlim(0.0, min(0.5, 2.5 / min(result.signals.periods)))
-    axis.set(title="frequency response (lines: harmonics)", xlabel="cycles per step", ylabel="gain")
-    axis.legend(fontsize=SMALL)

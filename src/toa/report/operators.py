@@ -17,8 +17,7 @@ Alphabet: B batch, N tokens, M queries, H heads.
 import base64
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,6 +33,7 @@ from toa._files import write_atomically
 from toa.experiments.records import Record
 from toa.nn import Attended, Attention, ChannelDropout, ChannelMask, SequenceOperator, VariateEmbedding
 from toa.tasks.checkpoint import load_checkpoint
+from toa.tasks.diagnostics import intercepted
 from toa.theory import simplex_distance
 
 OPERATORS_FILE = "operators.json"
@@ -117,7 +117,7 @@ def view_layers(model: nn.Module, sample: Sample | None = None) -> list[LayerVie
             f"the model must have operators to explain, got {', '.join(found) or 'no attention'} in "
             f"{type(model).__name__}; train one with attention toa-gated, toa-relu, toa-softmax or hyperglu."
         )
-    mixing = {} if sample is None else _mixing(model, layers, sample)
+    mixing = {} if sample is None else _mixing(model, sample)
     return [
         LayerView(name=name, operators=operators, mixing=mixing.get(name))
         for name, operators in views.items()
@@ -133,11 +133,19 @@ def _operators(layer: Attention) -> list[OperatorView]:
     ]
 
 
-def _mixing(model: nn.Module, layers: Mapping[str, Attention], sample: Sample) -> dict[str, Tensor]:
+def _mixing(model: nn.Module, sample: Sample) -> dict[str, Tensor]:
+    """W_mix of the last call of each layer, for the first element of its batch."""
+    seen: dict[str, Tensor] = {}
+
+    def record(name: str, query: Tensor, attended: Attended) -> Attended:
+        assert attended.mixing is not None
+        seen[name] = attended.mixing[0].double().cpu()
+        return attended
+
     was_training = model.training
     model.eval()
     try:
-        with _recording(layers) as seen:
+        with intercepted(model, record, mixing=True):
             if callable(sample):
                 sample()
             else:
@@ -145,37 +153,6 @@ def _mixing(model: nn.Module, layers: Mapping[str, Attention], sample: Sample) -
     finally:
         model.train(was_training)
     return seen
-
-
-@contextmanager
-def _recording(layers: Mapping[str, Attention]) -> Iterator[dict[str, Tensor]]:
-    """Collect W_mix of the last call of each layer, for the first element of its batch."""
-    seen: dict[str, Tensor] = {}
-
-    def record(name: str, attend: Callable[..., Attended]) -> Any:
-        def recorded(
-            query: Tensor,
-            key: Tensor,
-            value: Tensor,
-            key_padding_mask: Tensor | None = None,
-            need_weights: bool = False,
-            *rest: Any,
-            **options: Any,
-        ) -> Attended:
-            attended = attend(query, key, value, key_padding_mask, True, *rest, **options)
-            assert attended.mixing is not None
-            seen[name] = attended.mixing[0].double().cpu()
-            return attended
-
-        return recorded
-
-    for name, layer in layers.items():
-        layer.attend = record(name, layer.attend)  # type: ignore[method-assign]
-    try:
-        yield seen
-    finally:
-        for layer in layers.values():
-            del layer.attend
 
 
 def model_label(record: Record) -> str:

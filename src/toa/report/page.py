@@ -108,7 +108,11 @@ def write_report(report: PaperReport, out: Path) -> list[Path]:
 
 def page_data(report: PaperReport, out: Path) -> Data:
     """The data of a page in the folder `out`."""
-    runs = _shown_runs(report)
+    pictured = {model["config_hash"] for model in report.operators}
+    # every run behind a number or an operator, once
+    shown = [run for entry in report.entries for run in entry.runs]
+    shown += [run for run in report.evidence.runs if run.record["config_hash"] in pictured]
+    runs = list({run.where: run for run in shown}.values())
     places = {run.where: place for place, run in enumerate(runs)}
     paths = list(dict.fromkeys(run.path for run in runs))
     by_hash = {run.record["config_hash"]: places[run.where] for run in runs}
@@ -142,14 +146,6 @@ def page_data(report: PaperReport, out: Path) -> Data:
         ],
         "skipped": [line.removeprefix("- ") for line in left_out(report)],
     }
-
-
-def _shown_runs(report: PaperReport) -> list[Run]:
-    """Every run behind a number or an operator, once."""
-    pictured = {model["config_hash"] for model in report.operators}
-    shown = [run for entry in report.entries for run in entry.runs]
-    shown += [run for run in report.evidence.runs if run.record["config_hash"] in pictured]
-    return list({run.where: run for run in shown}.values())
 
 
 def _line(entry: Entry, records: list[int]) -> Data:

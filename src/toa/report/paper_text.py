@@ -1,5 +1,6 @@
 """The comparison with the paper as Markdown: a short summary, and all tables."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from statistics import fmean, median
@@ -80,7 +81,12 @@ def status_table(report: PaperReport) -> Table:
     for name, group in _by_table(entry for entry in report.entries if entry.own):
         counts = [sum(entry.status == status for entry in group) for status in STATUSES]
         pairs = [(entry, entry.difference) for entry in group if entry.difference is not None]
-        good = sum(_is_as_good(entry) for entry, _ in pairs)
+        # ours rounded as printed
+        rounded = [(entry, round(entry.mean or 0.0, decimals(entry.number.text))) for entry, _ in pairs]
+        good = sum(
+            ours <= entry.number.value if lower_is_better(entry.number.metric) else ours >= entry.number.value
+            for entry, ours in rounded
+        )
         cells = [str(len(group)), *(str(count or "") for count in counts), "", ""]
         if pairs:
             relative = median(100 * difference / entry.number.value for entry, difference in pairs)
@@ -117,7 +123,12 @@ def full_text(report: PaperReport) -> list[str]:
         for (backbone, protocol, metric), panel in panels.items():
             lines += [f"{backbone or 'All'}, {metric}{f', {protocol}' if protocol else ''}:", ""]
             lines += [*markdown_table(_panel_table(panel)), ""]
-        lines += [*_reasons(group), ""]
+        reasons = Counter(
+            entry.reason if entry.status == "not run" else f"{entry.status}: {entry.reason}"
+            for entry in group
+            if entry.status != "measured"
+        )
+        lines += [*(f"- {count} numbers {reason}" for reason, count in reasons.items()), ""]
     lines += ["## Significance", ""]
     lines += [] if report.contests else ["Nothing measured yet can be tested.", ""]
     for contest in report.contests:
@@ -177,25 +188,9 @@ def _places(places: Sequence[str], most: int | None) -> str:
     return ", ".join(places[:most]) + (f" and {more} more" if more > 0 else "")
 
 
-def _reasons(entries: Iterable[Entry]) -> list[str]:
-    """Why numbers of a table are not measured, one bullet per reason."""
-    counts: dict[str, int] = {}
-    for entry in entries:
-        if entry.status != "measured":
-            reason = entry.reason if entry.status == "not run" else f"{entry.status}: {entry.reason}"
-            counts[reason] = counts.get(reason, 0) + 1
-    return [f"- {count} numbers {reason}" for reason, count in counts.items()]
-
-
 def _by_table(entries: Iterable[Entry]) -> Iterator[tuple[str, list[Entry]]]:
     for name, group in groupby(entries, key=lambda entry: entry.number.table):
         yield name, list(group)
-
-
-def _is_as_good(entry: Entry) -> bool:
-    """Whether ours, rounded as printed, is not worse."""
-    ours, theirs = round(entry.mean or 0.0, decimals(entry.number.text)), entry.number.value
-    return ours <= theirs if lower_is_better(entry.number.metric) else ours >= theirs
 
 
 def recipe_table(cells: Iterable[RecipeCell]) -> Table:

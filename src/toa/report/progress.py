@@ -80,7 +80,16 @@ def read_progress(out: Path, now: float | None = None) -> Progress:
             unreadable.append(f"{folder}: {problem}")
     done.sort(key=lambda found: found[0])
     times = _Times({folder: record for _, folder, record in done}, jobs)
-    running = [_running_run(_label(folder, jobs), claim, now, times.seconds(folder)) for folder, claim in held]
+    running = [
+        RunningRun(
+            label=_label(folder, jobs),
+            # a new claim is empty for a moment
+            holder=f"process {claim['pid']} on {claim['host']}" if "pid" in claim else "a process",
+            seconds=max(0.0, now - float(claim.get("since", now))),
+            estimate=times.seconds(folder),
+        )
+        for folder, claim in held
+    ]
     left = [None if run.estimate is None else max(0.0, run.estimate - run.seconds) for run in running]
     left += [times.seconds(folder) for folder in waiting]
     known = [seconds for seconds in left if seconds is not None]
@@ -93,13 +102,6 @@ def read_progress(out: Path, now: float | None = None) -> Progress:
         seconds_left=sum(known) / max(1, len(running)) if len(known) == len(left) else None,
         unreadable=tuple(unreadable),
     )
-
-
-def _running_run(label: str, claim: Record, now: float, estimate: float | None) -> RunningRun:
-    # a new claim is empty for a moment
-    process = f"process {claim['pid']} on {claim['host']}" if "pid" in claim else "a process"
-    seconds = max(0.0, now - float(claim.get("since", now)))
-    return RunningRun(label=label, holder=process, seconds=seconds, estimate=estimate)
 
 
 class _Times:

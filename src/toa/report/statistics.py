@@ -108,7 +108,12 @@ def collect(records: Sequence[Record], metric: str) -> Scores:
     systems = list(dict.fromkeys(system for cells in runs.values() for system in cells))
     seeds, left_out, values = {}, {}, []
     for dataset, cells in runs.items():
-        _check_data(dataset, cells)
+        sums = sorted({str(run["data_checksum"])[:16] for cell in cells.values() for run in cell.values()})
+        if len(sums) > 1:
+            raise ValueError(
+                f"records of {dataset} must use the same data, got {len(sums)} checksums: {', '.join(sums)}; run them "
+                "again on one file."
+            )
         expected = tuple(sorted({seed for cell in cells.values() for seed in cell}))
         if reason := _incomplete(cells, systems, expected, metric):
             left_out[dataset] = reason
@@ -160,15 +165,6 @@ def _check_new(record: Record, cell: Mapping[int, Record]) -> None:
                 f"records of {where} must have one setting, got different values of {', '.join(sorted(keys))} "
                 f"(seeds {other['seed']} and {record['seed']}); compare them separately."
             )
-
-
-def _check_data(dataset: str, cells: Mapping[str, Mapping[int, Record]]) -> None:
-    sums = {run["data_checksum"] for cell in cells.values() for run in cell.values()}
-    if len(sums) > 1:
-        raise ValueError(
-            f"records of {dataset} must use the same data, got {len(sums)} checksums: "
-            f"{', '.join(sorted(str(s)[:16] for s in sums))}; run them again on one file."
-        )
 
 
 def _incomplete(

@@ -122,18 +122,10 @@ class AnomalyDetection(Task):
         return tuple(file.path for file in ANOMALY_SETS[dataset].layouts[0])
 
     def load(self, config: AnomalyRun, device: torch.device, data_dir: Path | None = None) -> TaskData:
-        data = load_anomaly(
-            config.dataset,
-            length=config.lookback,
-            test_file=config.test_file or None,
-            label_file=config.label_file or None,
-            data_dir=data_dir,
-            device=device,
-            fill=config.fill,
-            index_column=config.index_column,
-            label_column=config.label_column,
-            allow_constant=config.allow_constant,
-        )
+        names = ("fill", "index_column", "label_column", "allow_constant")
+        how = {name: getattr(config, name) for name in names}
+        files: dict[str, Any] = {"test_file": config.test_file or None, "label_file": config.label_file or None}
+        data = load_anomaly(config.dataset, length=config.lookback, data_dir=data_dir, device=device, **files, **how)
         border = int(len(data.train) * (1.0 - config.validation_share))
         train = data.train if config.validation_in_train else data.train[:border]
         windows: dict[str, Any] = {}

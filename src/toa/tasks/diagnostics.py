@@ -7,7 +7,6 @@ attention branch is replaced by its mean.
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import torch
@@ -103,25 +102,35 @@ def describe_operators(record: Mapping[str, Any]) -> list[str]:
 
 
 @contextmanager
-def intercepted(model: nn.Module, change: Callable[[str, Tensor, Attended], Attended]) -> Iterator[None]:
-    """Apply `change` to the name, the query and the result of every attention layer inside the context."""
-    layers = [(name, m) for name, m in model.named_modules() if isinstance(m, Attention)]
+def intercepted(
+    model: nn.Module, change: Callable[[str, Tensor, Attended], Attended], *, mixing: bool = False
+) -> Iterator[None]:
+    """Apply `change` to the name, the query and the result of every attention layer inside the context.
+
+    With `mixing`, every result has its mixing operator.
+    """
+
+    def changed(name: str, attend: Callable[..., Attended]) -> Any:
+        def attend_and_change(
+            query: Tensor,
+            key: Tensor,
+            value: Tensor,
+            key_padding_mask: Tensor | None = None,
+            need_weights: bool = False,
+            *rest: Any,
+            **options: Any,
+        ) -> Attended:
+            found = attend(query, key, value, key_padding_mask, need_weights or mixing, *rest, **options)
+            return change(name, query, found)
+
+        return attend_and_change
+
+    layers = {name: module for name, module in model.named_modules() if isinstance(module, Attention)}
     try:
-        for name, layer in layers:
-            layer.attend = partial(_attend_and_change, layer.attend, name, change)  # type: ignore[method-assign]
+        for name, layer in layers.items():
+            layer.attend = changed(name, layer.attend)  # type: ignore[method-assign]
         yield
     finally:
-        for _, layer in layers:
+        for layer in layers.values():
             # removes the instance attribute, so that the method of the class is used again
             del layer.attend
-
-
-def _attend_and_change(
-    attend: Callable[..., Attended],
-    name: str,
-    change: Callable[[str, Tensor, Attended], Attended],
-    query: Tensor,
-    *args: Any,
-    **kwargs: Any,
-) -> Attended:
-    return change(name, query, attend(query, *args, **kwargs))

@@ -146,18 +146,9 @@ class Forecasting(Task):
         path = path.expanduser()
         # a file that was rewritten is read again
         stamp = (path.stat().st_mtime_ns, path.stat().st_size) if path.is_file() else None
-        return _load_shared(
-            config.dataset,
-            stamp,
-            data_dir,
-            device,
-            lookback=config.lookback,
-            horizon=config.horizon,
-            marks=config.marks,
-            fill=config.fill,
-            allow_constant=config.allow_constant,
-            date_column=config.date_column or None,
-        )
+        names = ("lookback", "horizon", "marks", "fill", "allow_constant")
+        how = {name: getattr(config, name) for name in names} | {"date_column": config.date_column or None}
+        return _load_shared(config.dataset, stamp, data_dir, device, **how)
 
     def sample(self, config: ForecastRun, index: int, data_dir: Path | None = None) -> tuple[Tensor | None, ...]:
         windows = self.load(config, torch.device("cpu"), data_dir).test

@@ -193,6 +193,7 @@ class _Run:
         self.best_weights: dict[str, Tensor] = {}
         # earliest time of the next checkpoint
         self.save_from = -math.inf
+        self.generator = thread_generator(self.fabric.device) or torch.default_generator
 
     def loop(self, stop: threading.Event) -> None:
         """Train to the end, or until `stop` is set."""
@@ -210,7 +211,8 @@ class _Run:
                 self._report(training=float(self.ranks.mean(loss)))
             halt = self.ranks.agree(stop.is_set(), ask=ends or observed)
             due = ends or self.state.step % self.save_every == 0
-            if halt or self._done() or (due and self._may_save()):
+            # checkpoints have used less than their share of the time, by the clock of the first rank
+            if halt or self._done() or (due and self.ranks.by_first(lambda: time.perf_counter() >= self.save_from)):
                 self._save()
             if halt:
                 self.fabric.barrier()
@@ -259,19 +261,11 @@ class _Run:
             last = self.state.history[-1] if self.state.history else {}
             self.observe(self.state.step, self.total, losses["training"], last.get("validation"))
 
-    def _may_save(self) -> bool:
-        """Whether checkpoints have used less than their share of the time, by the clock of the first rank."""
-        return bool(self.ranks.by_first(lambda: time.perf_counter() >= self.save_from))
-
-    @property
-    def _generator(self) -> torch.Generator:
-        return thread_generator(self.fabric.device) or torch.default_generator
-
     def _save(self) -> None:
         if self.checkpoint is None:
             return
         begin = time.perf_counter()
-        random = {"cpu": self._generator.get_state()}
+        random = {"cpu": self.generator.get_state()}
         if self.fabric.device.type == "cuda":
             random["cuda"] = torch.cuda.get_rng_state(self.fabric.device)
         random |= {f"own.{i}": generator.get_state() for i, generator in enumerate(self.step.generators)}
@@ -334,7 +328,8 @@ class _Run:
             groups.setdefault(group, {})[rest] = value
         self.model.load_state_dict(groups["model"])
         self.best_weights = {name: value.to(self.fabric.device) for name, value in groups.get("best", {}).items()}
-        if self.best_weights and _shapes(self.best_weights) != _shapes(groups["model"]):
+        best, last = ({n: x.shape for n, x in part.items()} for part in (self.best_weights, groups["model"]))
+        if best and best != last:
             raise ValueError("the best weights are those of another model")
         states: dict[int, dict[str, Tensor]] = {}
         for name, value in groups["optimizer"].items():
@@ -351,7 +346,7 @@ class _Run:
             if not self.ranks.first:
                 self.ranks.separate_seeds(self.step.generators, self.state.step)
             return
-        self._generator.set_state(own["cpu"])
+        self.generator.set_state(own["cpu"])
         if self.fabric.device.type == "cuda" and "cuda" in own:
             torch.cuda.set_rng_state(own["cuda"], self.fabric.device)
         for number, generator in enumerate(self.step.generators):
@@ -369,10 +364,6 @@ class _Run:
         if not all(type(value) in (int, float) for value in entries) or state.best_epoch > len(state.history):
             raise ValueError(f"a history of {len(state.history)} epochs with other entries than numbers")
         return state
-
-
-def _shapes(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
-    return {name: tuple(tensor.shape) for name, tensor in tensors.items()}
 
 
 def _check_optimizer(optimizer: torch.optim.Optimizer, states: Mapping[int, Mapping[str, Tensor]]) -> None:

@@ -6,8 +6,7 @@ signed W_O reach every operator with equal row sums (`multihead_distance`), incl
 reaches every operator (`realise`).
 """
 
-from toa.theory.case import CLAIMS, Case
-from toa.theory.cases import CASES, local_atoms
+from toa.theory.cases import CASES, CLAIMS, Case, local_atoms
 from toa.theory.realisation import Realisation, TheoryRow, realisation_error, realise, theory_row, theory_table
 from toa.theory.simplex import (
     in_simplex,

@@ -13,8 +13,7 @@ from torch import Tensor
 
 from toa._checks import check_at_least, check_at_most, check_choice, check_shape
 from toa.nn import DenseOperator, TemporalOperatorAttention, Variant
-from toa.theory.case import Case
-from toa.theory.cases import CASES
+from toa.theory.cases import CASES, Case
 from toa.theory.simplex import multihead_distance, simplex_distance, uniform_distance
 
 # e^-120 is zero in float32 and 1e-52 in float64: a score that is lower by this much has no weight

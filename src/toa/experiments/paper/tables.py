@@ -50,7 +50,10 @@ class Table:
 # the published softmax column of DUET is that of its authors' script
 _LONG_TERM = dict.fromkeys(("patchtst", "itransformer", "duet"), _PAPER)
 _PEMS = {"patchtst": _PAPER, "itransformer": "itransformer-pems"}
-_UEA = tuple(dict.fromkeys(row.dataset for row in published_numbers() if row.table == "classification"))
+_UEA, CLASSIFIERS = (
+    tuple(dict.fromkeys(getattr(row, name) for row in published_numbers() if row.table == "classification"))
+    for name in ("dataset", "variant")
+)
 _ETT = ("ETTh1", "ETTh2", "ETTm1", "ETTm2")
 
 _forecasting = partial(Table, task="forecast", metrics={"mse": "mse", "mae": "mae"})
@@ -161,7 +164,7 @@ def missing_data(cell: Cell, data_dir: Path | None = None) -> list[Missing]:
 
 def _cell(table: Table, row: PublishedNumber) -> Cell:
     ranked = row.metric == "avg_rank"
-    variants = _variants("classification") if ranked else (row.variant,)
+    variants = CLASSIFIERS if ranked else (row.variant,)
     datasets = table.groups.get(row.dataset, (_DATASETS.get(row.dataset, row.dataset),))
     horizons: tuple[int | None, ...] = (int(row.horizon) if row.horizon.isdecimal() else None,)
     protocol, jobs, reason = table.protocols.get(row.backbone, ""), tuple[Job, ...](), ""
@@ -183,11 +186,6 @@ def _cell(table: Table, row: PublishedNumber) -> Cell:
         factor=100.0 if row.metric == "accuracy_pct" else 1.0,
         reason=reason,
     )
-
-
-@cache
-def _variants(table: str) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(row.variant for row in published_numbers() if row.table == table))
 
 
 @cache
