@@ -15,19 +15,20 @@ import argparse
 import json
 from pathlib import Path
 
-from toa.experiments.records import RECORD, read_record, write_records
+from toa._files import write_atomically
+from toa.experiments.records import RECORD, read_record, record_line
 from toa_bench.search import PLAN, ROOT, Plan, read_plan, read_trial, read_trials
 
 
 def collect(plan: Plan, folder: Path, target: Path) -> int:
-    """Add the finished trials of a folder to a file; a trial that runs again replaces the stored one."""
-    lines = target.read_text(encoding="utf-8").splitlines() if target.exists() else []
-    rows = {row["config_hash"]: row for row in map(json.loads, lines)}
+    """Add the finished trials of a folder to a file, whose other lines stay; a trial run again replaces its line."""
+    stored = target.read_text(encoding="utf-8").splitlines(keepends=True) if target.exists() else []
+    lines = {json.loads(line)["config_hash"]: line for line in stored}
     for path in sorted(folder.rglob(RECORD)):
         row = read_trial(plan, read_record(path), str(path))
-        rows[row["config_hash"]] = row
-    write_records(target, rows.values())
-    return len(rows)
+        lines[row["config_hash"]] = record_line(row)
+    write_atomically(target, "".join(lines.values()).encode())
+    return len(lines)
 
 
 def main() -> None:

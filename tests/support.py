@@ -236,8 +236,22 @@ def load_script(path: str) -> Any:
 
 
 def run_without_shape_checks(*arguments: Path | str, **environment: str) -> None:
-    """Run files of tests, with options of pytest, in another process without jaxtyping's wrappers."""
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "--show-capture=no", "-p", "no:cacheprovider"]
+    """Run files of tests, with options of pytest, in another process without jaxtyping's wrappers.
+
+    pytest-benchmark, where it is installed, warns that it does not measure with several workers: an error here.
+    """
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-x",
+        "--show-capture=no",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "no:benchmark",
+    ]
     done = subprocess.run(
         [*command, *map(str, arguments)],
         cwd=ROOT,

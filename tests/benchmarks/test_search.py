@@ -128,8 +128,11 @@ def test_the_script_prints_the_plan_and_collects_runs(tmp_path, monkeypatch, cap
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "record.json").write_text(json.dumps(record))
     target = tmp_path / "trials.jsonl"
-    assert script.collect(PLAN, tmp_path, target) == 1
-    (row,) = map(json.loads, target.read_text().splitlines())
+    earlier = '{"config_hash": "1"}\n'
+    target.write_text(earlier)
+    assert script.collect(PLAN, tmp_path, target) == 2
+    assert target.read_text().startswith(earlier)
+    row = json.loads(target.read_text().splitlines()[1])
     assert (row["trial"], row["validation"]) == ("softmax model.dropout=0.1", 0.5)
 
 

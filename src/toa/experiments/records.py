@@ -88,8 +88,12 @@ def write_record(path: Path, record: Record) -> None:
 
 def write_records(path: Path, records: Iterable[Record]) -> None:
     """Write records atomically, one per line."""
-    lines = (json.dumps(seal(record), sort_keys=True, separators=(",", ":")) + "\n" for record in records)
-    write_atomically(path, "".join(lines).encode())
+    write_atomically(path, "".join(map(record_line, records)).encode())
+
+
+def record_line(record: Record) -> str:
+    """A record as one line, with its checksum."""
+    return json.dumps(seal(record), sort_keys=True, separators=(",", ":")) + "\n"
 
 
 def read_record(path: Path) -> Record:
