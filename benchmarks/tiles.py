@@ -99,7 +99,7 @@ def time_tiles(args: argparse.Namespace, activation: str, kernel: str) -> dict[s
     launch = problem.launcher(kernel)
     expected = launch()
     gated = ops.ACTIVATIONS[activation].gated
-    now = _present(kernel, args.tokens, args.tokens, args.width, DTYPES[args.dtype], gated=gated)  # type: ignore[arg-type]
+    now = _present(kernel, args.tokens, args.tokens, args.width, DTYPES[args.dtype], gated=gated)
     ranked, unusable = [(milliseconds(launch), tuple(now))], {}
     for blocks in args.tiles:
         take(kernel, blocks)

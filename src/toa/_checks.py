@@ -60,7 +60,8 @@ def check_shape(name: str, tensor: "Tensor", axes: str, shape: tuple[int | None,
     found = tuple(tensor.shape)
     if len(found) != len(shape):
         raise ValueError(f"{name} must have {len(shape)} axes {axes}, got {len(found)}: shape {found}.")
-    if any(want is not None and want != got for want, got in zip(shape, found, strict=True)):
+    wrong = [got for want, got in zip(shape, found, strict=True) if want is not None and want != got]
+    if wrong:
         want_text = "(" + ", ".join("any" if want is None else str(want) for want in shape) + ")"
         raise ValueError(f"{name} must have shape {axes}={want_text}, got {found}.")
 

@@ -168,8 +168,8 @@ def test_mixing_is_registered_correctly(dropped) -> None:
     views = (normal(2, 2, 9, 5, dtype=torch.float16).transpose(1, 2), normal(2, 11, 11)[:, :9, :9])
     x, block = (view.detach().requires_grad_() for view in views)
     for heads_first in (True,) if dropped else (True, False):
-        assert_registered(mixing._mix, (x, block, *drop, True, True, heads_first))
-    assert_registered(mixing._outer, (x, x, *drop, torch.float32))
+        assert_registered(mixing.mix_op, (x, block, *drop, True, True, heads_first))
+    assert_registered(mixing.outer_op, (x, x, *drop, torch.float32))
     if dropped:
         assert_registered(mixing._drop, (block, *drop))
 

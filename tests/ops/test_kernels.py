@@ -7,7 +7,7 @@ from tests.support import run_without_shape_checks
 
 # files of tests that need kernels, one process each: importing PyTorch and Triton takes seconds
 FOLDER = Path(__file__).parent
-CASES = [["triton_cases.py"], ["mixing_cases.py", "row_kernel_cases.py", "step_kernel_cases.py"]]
+CASES = [["triton_cases.py", "eager_cases.py"], ["mixing_cases.py", "row_kernel_cases.py", "step_kernel_cases.py"]]
 INTERPRETER = {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
 
 

@@ -240,7 +240,8 @@ def test_heads_of_neighbouring_seeds_have_different_masks() -> None:
     for number in (5, 6):
         seed = torch.tensor([number], dtype=torch.int32, device=DEVICE)
         numbers, _ = kernel_settings((1.0, 1.0), RowNorms())
-        outputs.append(tiles._forward(ones, ones, eye, None, None, seed, [0.5, *numbers], [False] * 3)[0])
+        nothing: list[Any] = [None] * 5
+        outputs.append(tiles._forward(ones, ones, eye, *nothing, seed, [], [], [0.5, *numbers], [False] * 6)[0])
     one, other = outputs
     assert not torch.equal(one[:, :, 0], one[:, :, 1])
     assert not torch.equal(one[:, :, 1], other[:, :, 0])
@@ -256,10 +257,13 @@ def test_heads_of_neighbouring_seeds_have_different_masks() -> None:
 def test_tiles_are_registered_correctly(names) -> None:
     arguments = make_problem(keys=7, queries=5, activation="gated").cast(torch.float32).to(DEVICE).leaves
     tensors = [arguments[name] for name in ("q", "k", "v", "gate_q", "gate_k")]
-    seed = torch.tensor([3], dtype=torch.int32, device=DEVICE)
+    tensors += [arguments[f"{name}.weight"] for name in ("s1", "s2", "gate_s1")]
+    seed, *seeds = (torch.tensor([number], dtype=torch.int32, device=DEVICE) for number in (3, 4, 5, 6))
+    rates = [torch.tensor(0.3, device=DEVICE) for _ in seeds]
     norms = RowNorms(SCORE_NORMS[names[0]].row_norm(7), GATE_NORMS[names[1]].row_norm(7))
     numbers, normalised = kernel_settings((0.5, 0.5), norms)
-    assert_registered(tiles._forward, (*tensors, seed, [0.2, *numbers], [*normalised, False]))
+    flags = [*normalised, False, True, False, True]
+    assert_registered(tiles._forward, (*tensors, seed, seeds, rates, [0.2, *numbers], flags))
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")

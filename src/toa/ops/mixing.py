@@ -1,8 +1,8 @@
 """Mixing by dense operators on a GPU: aligned matrix products, and no N x N tensor kept for backward.
 
 S x = x + (M ⊙ B / (1 - p)) x. The mask B follows from a seed, so backward computes the dropped operator again and
-drops the gradient of M while summing it. Tokens are read in their own layout. Each of `_mix` and `_outer` is the
-derivative of the other, so second derivatives work.
+drops the gradient of M while summing it. Tokens are read in their own layout. Each of `mix_op` and `outer_op` is
+the derivative of the other, so second derivatives work.
 
 Alphabet: B batch, N tokens, H heads, D width.
 """
@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 import torch
 from jaxtyping import Float
 from torch import Tensor
+
+from toa.ops._backend import kernel_op
 
 # sizes of products must be multiples of this many bytes to use tensor cores fully
 _ALIGNMENT = 32
@@ -47,10 +49,10 @@ def mix_tokens(
 ) -> Float[Tensor, "b n h d"]:
     """W x, or Wᵀ x with `transpose`, plus x if `residual`; entries of W are dropped first."""
     seed, rate = (None, None) if drop is None else drop
-    return _mix(x, weight, seed, rate, transpose, residual, True)
+    return mix_op(x, weight, seed, rate, transpose, residual, True)
 
 
-@torch.library.custom_op("toa::drop_entries", mutates_args=())
+@kernel_op("drop_entries")
 def _drop(matrix: Tensor, seed: Tensor, rate: Tensor) -> Tensor:
     return _copied(matrix, matrix.new_empty(matrix.shape), seed, rate)
 
@@ -67,19 +69,20 @@ def _copied(matrix: Tensor, out: Tensor, seed: Tensor | None, rate: Tensor | Non
     """Write a matrix, with entries dropped, into a buffer that may be larger, with zeros beyond the matrix."""
     # importing the kernels imports Triton
     from toa.ops import kernels
+    from toa.ops.triton_helpers import launch
 
     h, n, _ = matrix.shape
     if out.numel():
         rows, columns, size = 16, 128, out.shape[1]
-        # Triton launches on the current device, wherever the tensors are
-        with torch.cuda.device_of(matrix):
-            kernels.drop_kernel[(-(-size // rows) * -(-size // columns), h)](
-                *(matrix, out, seed, rate),
-                *(*matrix.stride(), *out.stride()[:2], _rate_stride(rate), n, size),
-                DROP=seed is not None,
-                BLOCK_M=rows,
-                BLOCK_N=columns,
-            )
+        launch(
+            kernels.drop_kernel,
+            (-(-size // rows) * -(-size // columns), h),
+            (matrix, out, seed, rate),
+            (*matrix.stride(), *out.stride()[:2], _rate_stride(rate), n, size),
+            (),
+            {"DROP": seed is not None, "BLOCK_M": rows, "BLOCK_N": columns},
+            {},
+        )
     return out
 
 
@@ -87,8 +90,8 @@ def _rate_stride(rate: Tensor | None) -> int:
     return 0 if rate is None or rate.dim() == 0 else rate.stride(0)
 
 
-@torch.library.custom_op("toa::mix_tokens", mutates_args=())
-def _mix(
+@kernel_op("mix_tokens")
+def mix_op(
     x: Tensor,
     weight: Tensor,
     seed: Tensor | None,
@@ -105,8 +108,9 @@ def _mix(
     tokens = _by_head(x, size)
     product = torch.bmm(matrix.mT if transpose else matrix, tokens)
     if heads_first and residual:
-        product += tokens
-    mixed = product.view(h, size, b, d)[:, :n].permute(2, 1, 0, 3)
+        product.add_(tokens)
+    mixed = product.view(h, size, b, d).permute(2, 1, 0, 3)
+    mixed = mixed if size == n else mixed[:, :n]
     if heads_first:
         return mixed
     out = x.new_empty(x.shape)
@@ -122,19 +126,21 @@ def _by_head(x: Tensor, size: int) -> Tensor:
     """Tokens (B, N, H, D) as (H, size, B D), with zeros beyond them."""
     b, n, h, d = x.shape
     tokens = x.permute(2, 1, 0, 3)
-    if size == n and tokens.is_contiguous():
-        return tokens.flatten(2)
+    if size == n:
+        return tokens.contiguous().view(h, n, b * d)
     found = x.new_empty(h, size, b, d)
     found[:, :n].copy_(tokens)
-    if size != n:
-        found[:, n:].zero_()
-    return found.flatten(2)
+    found[:, n:].zero_()
+    return found.view(h, size, b * d)
 
 
-@_mix.register_fake
-def _(x: Tensor, weight: Tensor, seed: Any, rate: Any, transpose: bool, residual: bool, heads_first: bool) -> Tensor:
+def empty_mixed(x: Tensor, heads_first: bool) -> Tensor:
+    """A buffer in the layout of mixed tokens."""
     b, n, h, d = x.shape
     return x.new_empty(h, _aligned(n, x), b, d)[:, :n].permute(2, 1, 0, 3) if heads_first else x.new_empty(x.shape)
+
+
+mix_op.register_fake(lambda x, weight, seed, rate, transpose, residual, heads_first: empty_mixed(x, heads_first))
 
 
 def _mix_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -146,39 +152,38 @@ def _mix_gradients(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     x, weight, seed, rate = ctx.saved_tensors
     grad_x = grad_weight = None
     if ctx.needs_input_grad[0]:
-        grad_x = _mix(grad, weight, seed, rate, not ctx.transpose, ctx.residual, False)
+        grad_x = mix_op(grad, weight, seed, rate, not ctx.transpose, ctx.residual, False)
     if ctx.needs_input_grad[1]:
         left, right = (x, grad) if ctx.transpose else (grad, x)
-        grad_weight = _outer(left, right, seed, rate, weight.dtype)
+        grad_weight = outer_op(left, right, seed, rate, weight.dtype)
     return grad_x, grad_weight, None, None, None, None, None
 
 
-_mix.register_autograd(_mix_gradients, setup_context=_mix_context)
+mix_op.register_autograd(_mix_gradients, setup_context=_mix_context)
 
 
-@torch.library.custom_op("toa::outer_tokens", mutates_args=())
-def _outer(left: Tensor, right: Tensor, seed: Tensor | None, rate: Tensor | None, dtype: torch.dtype) -> Tensor:
+@kernel_op("outer_tokens")
+def outer_op(left: Tensor, right: Tensor, seed: Tensor | None, rate: Tensor | None, dtype: torch.dtype) -> Tensor:
     """The sum over the batch of left rightᵀ per head, with entries dropped, (H, N, N)."""
     b, n, h, d = left.shape
     if seed is None and _aligned(n, left) == n and left.dtype == dtype:
         return torch.bmm(_by_head(left, n), _by_head(right, n).mT)
     from toa.ops import kernels
-    from toa.ops.triton_helpers import needs_exact_products, padded, strides_of, unit_stride
+    from toa.ops.triton_helpers import launch, needs_exact_products, padded, strides_of, unit_stride
 
     out = left.new_empty(h, n, n, dtype=dtype)
     left, right = unit_stride(left), unit_stride(right)
     side = min(_BLOCK, padded(n))
-    with torch.cuda.device_of(left):
-        kernels.outer_kernel[((-(-n // side)) ** 2, h)](
-            *(left, right, out, seed, rate),
-            *(*strides_of(3, left, right), _rate_stride(rate), b, n, d),
-            DROP=seed is not None,
-            PRECISION="ieee" if needs_exact_products(left.dtype) else "tf32",
-            BLOCK=side,
-            BLOCK_K=min(_BLOCK_K, padded(d)),
-            num_warps=8 if side == _BLOCK else 4,
-            num_stages=3,
-        )
+    precision = "ieee" if needs_exact_products(left.dtype) else "tf32"
+    launch(
+        kernels.outer_kernel,
+        ((-(-n // side)) ** 2, h),
+        (left, right, out, seed, rate),
+        (*strides_of(3, left, right), _rate_stride(rate), b, n, d),
+        (),
+        {"DROP": seed is not None, "PRECISION": precision, "BLOCK": side, "BLOCK_K": min(_BLOCK_K, padded(d))},
+        {"num_warps": 8 if side == _BLOCK else 4, "num_stages": 3},
+    )
     return out
 
 
@@ -188,12 +193,12 @@ def _outer_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 def _outer_gradients(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     left, right, seed, rate = ctx.saved_tensors
-    grad_left = _mix(right, grad, seed, rate, False, False, False) if ctx.needs_input_grad[0] else None
-    grad_right = _mix(left, grad, seed, rate, True, False, False) if ctx.needs_input_grad[1] else None
+    grad_left = mix_op(right, grad, seed, rate, False, False, False) if ctx.needs_input_grad[0] else None
+    grad_right = mix_op(left, grad, seed, rate, True, False, False) if ctx.needs_input_grad[1] else None
     return grad_left, grad_right, None, None, None
 
 
-_outer.register_fake(
+outer_op.register_fake(
     lambda left, right, seed, rate, dtype: left.new_empty(left.shape[2], left.shape[1], left.shape[1], dtype=dtype)
 )
-_outer.register_autograd(_outer_gradients, setup_context=_outer_context)
+outer_op.register_autograd(_outer_gradients, setup_context=_outer_context)

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from toa.ops._backend import runs_kernels
+from toa.ops._backend import kernel_op, runs_kernels
 from toa.ops.dropout import draw_seeds, dropout
 
 # layer norm: widest row that a program holds, numbers per program and tensor, and numbers per warp
@@ -41,7 +41,7 @@ def as_rows(x: Tensor) -> Tensor:
 # ---- column sums: the gradient of a bias
 
 
-@torch.library.custom_op("toa::column_sum", mutates_args=())
+@kernel_op("column_sum")
 def column_sum(x: Tensor, dtype: torch.dtype) -> Tensor:
     """Sums (W,) of a tensor (..., W) over all axes but the last, in float32, then rounded to `dtype`."""
     out = x.new_empty(x.shape[-1], dtype=dtype)
@@ -134,7 +134,7 @@ def _kernel_norms(x: Tensor, weight: Tensor, bias: Tensor, kernel: str) -> bool:
     return held and runs_kernels(x, kernel)
 
 
-@torch.library.custom_op("toa::layer_norm", mutates_args=())
+@kernel_op("layer_norm")
 def _norm(
     x: Tensor,
     y: Tensor | None,
@@ -176,7 +176,7 @@ def _groups(x: Tensor, leading: int | None) -> tuple[int, int]:
     return (1, 1) if leading is None else (leading, x.shape[1])
 
 
-@torch.library.custom_op("toa::layer_norm_backward", mutates_args=())
+@kernel_op("layer_norm_backward")
 def _norm_backward(
     grad: Tensor, x: Tensor, weight: Tensor, seed: Tensor | None, p: float, eps: float, leading: int | None
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -259,12 +259,12 @@ def gelu_dropout(x: Tensor, p: float, *, seed: Tensor | None = None) -> Tensor:
     return _gelu(x, draw_seeds(x, 1)[0] if seed is None else seed, p)
 
 
-@torch.library.custom_op("toa::gelu_dropout", mutates_args=())
+@kernel_op("gelu_dropout")
 def _gelu(x: Tensor, seed: Tensor, p: float) -> Tensor:
     return _launch_gelu(x, None, seed, p)
 
 
-@torch.library.custom_op("toa::gelu_dropout_backward", mutates_args=())
+@kernel_op("gelu_dropout_backward")
 def _gelu_backward(grad: Tensor, x: Tensor, seed: Tensor, p: float) -> Tensor:
     return _launch_gelu(x, grad, seed, p)
 
@@ -316,7 +316,7 @@ def series_norm(series: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
     return out.mT, mean, std
 
 
-@torch.library.custom_op("toa::series_norm", mutates_args=())
+@kernel_op("series_norm")
 def _series_norm(series: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
     import triton
 

@@ -5,6 +5,7 @@ Importing this file imports Triton.
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
 
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -26,7 +27,7 @@ def needs_exact_products(dtype: torch.dtype) -> bool:
 
 def padded(size: int) -> int:
     """A width or length as the kernels hold it: a power of two of at least `SMALLEST`."""
-    return max(SMALLEST, triton.next_power_of_2(size))
+    return max(SMALLEST, 1 << (size - 1).bit_length())
 
 
 def unit_stride(x: Tensor | None) -> Any:
@@ -37,6 +38,43 @@ def unit_stride(x: Tensor | None) -> Any:
 def strides_of(axes: int, *tensors: Tensor | None) -> list[int]:
     """Strides of the leading axes of each tensor; zeros for None."""
     return [stride for x in tensors for stride in ((0,) * axes if x is None else x.stride()[:axes])]
+
+
+# compiled kernels by what Triton specialises them on; 3.2 launches them with other arguments
+_compiled: dict[tuple[Any, ...], Any] = {}
+_MOST_COMPILED = 4096 if tuple(int(part) for part in triton.__version__.split(".")[:2]) >= (3, 3) else 0
+
+
+def launch(
+    kernel: Any,
+    grid: tuple[int, ...],
+    tensors: Sequence[Tensor | None],
+    sizes: Iterable[int],
+    settings: Sequence[float],
+    constants: dict[str, Any],
+    options: dict[str, int],
+) -> None:
+    """Launch a kernel whose arguments are tensors, integers, floats and constants, in this order.
+
+    Triton examines every argument of a launch. If dtypes, alignments, integers and constants are those of an earlier
+    launch, its compiled kernel is launched without that. `options` are the numbers of warps and stages.
+    """
+    first = tensors[0]
+    assert first is not None
+    sizes, values = tuple(sizes), tuple(constants.values())
+    likes = tuple([None if x is None else (x.dtype, x.data_ptr() % 16) for x in tensors])
+    key = (id(kernel), first.get_device(), likes, sizes, values, *options.values())
+    found = _compiled.get(key)
+    assert found is not None or kernel.arg_names[-len(constants) :] == list(constants)
+    # Triton launches on the current device, wherever the tensors are
+    with torch.cuda.device_of(first):
+        if found is not None:
+            found[(*grid, 1, 1)[:3]](*tensors, *sizes, *settings, *values)
+            return
+        found = kernel[grid](*tensors, *sizes, *settings, **constants, **options)
+    # the interpreter compiles nothing
+    if found is not None and len(_compiled) < _MOST_COMPILED:
+        _compiled[key] = found
 
 
 @triton.jit

@@ -249,7 +249,7 @@ def operator_attention(
         operators = dict.fromkeys(operators)
     dtype = _autocast_dtype(q)
     inputs = AttentionInputs(
-        **{name: x.to(dtype) for name, x in tokens.items()},
+        **(tokens if dtype == q.dtype else {name: x.to(dtype) for name, x in tokens.items()}),
         **operators,
         activation=activation,
         scale=scale,
@@ -271,7 +271,7 @@ def operator_attention(
         pair_mask=pair_mask is not None,
         window=inputs.band not in (Band(), Band(highest=0)),
     )
-    with nullcontext() if q.device.type == "meta" else torch.autocast(q.device.type, enabled=False):
+    with torch.autocast(q.device.type, enabled=False) if _in_autocast(q) else nullcontext():
         out = BACKENDS[name].run(inputs)
     if cache is not None:
         cache.keep(kept)
@@ -280,10 +280,12 @@ def operator_attention(
 
 def _autocast_dtype(q: Tensor) -> torch.dtype:
     """The dtype that autocast gives q; like PyTorch's own functions it leaves float64 unchanged."""
-    device = q.device.type
+    return torch.get_autocast_dtype(q.device.type) if _in_autocast(q) and q.dtype != torch.float64 else q.dtype
+
+
+def _in_autocast(q: Tensor) -> bool:
     # meta tensors have no autocast; torch.amp.is_autocast_available, which tells, cannot be traced by a compiler
-    lowered = device != "meta" and q.dtype != torch.float64 and torch.is_autocast_enabled(device)
-    return torch.get_autocast_dtype(device) if lowered else q.dtype
+    return q.device.type != "meta" and torch.is_autocast_enabled(q.device.type)
 
 
 def _check_qkv(q: Tensor, k: Tensor, v: Tensor) -> None:

@@ -11,12 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from toa.ops._backend import kernel_op
 from toa.ops.attention import short_sequence_kernels
 from toa.ops.attention.definitions import AttentionInputs
-from toa.ops.attention.tiles import kernel_settings
+from toa.ops.attention.tiles import Offsets, kernel_settings
 from toa.ops.dropout import draw_seeds
 from toa.ops.operators import Dense
-from toa.ops.triton_helpers import SMALLEST, needs_exact_products, padded, strides_of, unit_stride
+from toa.ops.triton_helpers import SMALLEST, launch, needs_exact_products, padded, strides_of, unit_stride
 
 # one program holds a tile of scores, and the queries, keys and values of a head
 MAX_TOKENS = 64
@@ -25,8 +26,8 @@ MAX_ELEMENTS = 64 * 64
 # enough programs to fill the largest chips, each with several batch entries to sum over
 _PROGRAMS = 528
 
-# with eight, Triton 3.6 compiles products that read past shared memory
-_WARPS = 4
+# with eight warps, Triton 3.6 compiles products that read past shared memory
+_OPTIONS = {"num_warps": 4, "num_stages": 1}
 
 # columns of an operator that are read at a time
 _CHUNK = 32
@@ -56,28 +57,18 @@ def fits(x: AttentionInputs) -> bool:
 
 def short_sequence_attention(x: AttentionInputs) -> Tensor:
     """act(Q Kᵀ S1) S2 V of inputs that `fits` allows."""
-    n = x.k.shape[1]
-    operators = [s if isinstance(s, Dense) else None for s in (x.s1, x.s2, x.gate_s1)]
-    drops = [s.drop for s in operators if s is not None and s.drop is not None]
-    # the kernels drop entries of all operators or of none
-    if len(drops) < sum(s is not None for s in operators):
-        drops, offsets = [], [None if s is None else s.offset[:, :n, :n] for s in operators]
-    else:
-        offsets = [None if s is None else s.weight[:, :n, :n] for s in operators]
+    offsets = Offsets.of(x)
+    assert offsets is not None
     (seed,) = draw_seeds(x.q, 1) if x.dropout_p else (None,)
     settings, normalised = kernel_settings(x.scales, x.row_norms)
-    out, _ = _forward(
-        *(x.q, x.k, x.v, x.gate_q, x.gate_k, *offsets, seed),
-        [drop.seed for drop in drops],
-        [drop.rate for drop in drops],
-        x.activation,
-        [*settings, x.dropout_p],
-        normalised,
-    )
+    out: Tensor = _forward(
+        *(x.q, x.k, x.v, x.gate_q, x.gate_k, *offsets.matrices, seed, offsets.seeds, offsets.rates),
+        *(x.activation, [*settings, float(x.dropout_p)], normalised),
+    )[0]
     return out
 
 
-@torch.library.custom_op("toa::short_sequence_attention", mutates_args=())
+@kernel_op("short_sequence_attention")
 def _forward(
     q: Tensor,
     k: Tensor,
@@ -100,17 +91,17 @@ def _forward(
         return out, dropped
     inputs = tuple(unit_stride(x) for x in (q, k, v, gate_q, gate_k))
     matrices = tuple(unit_stride(x) for x in (m1, m2, gate_m1))
-    # Triton launches on the current device, wherever the tensors are
-    with torch.cuda.device_of(q):
-        if drop_seeds:
-            _drop_sum([x[None] for x in matrices if x is not None], dropped, drop_seeds, drop_rates)
-            matrices = _replace_present(matrices, dropped)
-        sizes, constants = _problem(inputs, matrices, seed, activation, norms)
-        short_sequence_kernels.forward_kernel[(q.shape[0] * q.shape[2],)](
-            *(*inputs, *matrices, out, seed),
-            *(*strides_of(3, *inputs, out), *strides_of(2, *matrices), *sizes, *settings),
-            **constants,
-        )
+    if drop_seeds:
+        _drop_sum([x[None] for x in matrices if x is not None], dropped, drop_seeds, drop_rates)
+        matrices = _replace_present(matrices, dropped)
+    sizes, constants = _problem(inputs, matrices, seed, activation, norms)
+    launch(
+        short_sequence_kernels.forward_kernel,
+        (q.shape[0] * q.shape[2],),
+        (*inputs, *matrices, out, seed),
+        (*strides_of(3, *inputs, out), *strides_of(2, *matrices), *sizes),
+        *(settings, constants, _OPTIONS),
+    )
     return out, dropped
 
 
@@ -151,8 +142,6 @@ def _problem(
         "BLOCK_M": padded(m),
         "BLOCK_N": padded(n),
         "CHUNK": min(_CHUNK, padded(n)),
-        "num_stages": 1,
-        "num_warps": _WARPS,
     }
     return (h, m, n, d, e, g), constants
 
@@ -163,15 +152,16 @@ def _drop_sum(parts: list[Tensor], out: Tensor, seeds: list[Tensor], rates: list
     if not seeds:
         seeds = rates = [None] * count  # type: ignore[list-item]
     entries = min(_ENTRIES, padded(n * n))
-    short_sequence_kernels.drop_sum_kernel[(-(-n * n // entries), h, count)](
-        *(*_three(parts), out, *_three(seeds), *_three(rates)),
-        *strides_of(3, *_three(parts)),
-        *(0 if x is None or x.dim() == 0 else x.stride(0) for x in _three(rates)),
-        *(h, n, len(parts[0])),
-        DROP=seeds[0] is not None,
-        PARTS=min(_PARTS, padded(len(parts[0]))) if len(parts[0]) > 1 else 1,
-        ENTRIES=entries,
-        num_warps=_WARPS,
+    strides_of_rates = (0 if x is None or x.dim() == 0 else x.stride(0) for x in _three(rates))
+    summed = min(_PARTS, padded(len(parts[0]))) if len(parts[0]) > 1 else 1
+    launch(
+        short_sequence_kernels.drop_sum_kernel,
+        (-(-n * n // entries), h, count),
+        (*_three(parts), out, *_three(seeds), *_three(rates)),
+        (*strides_of(3, *_three(parts)), *strides_of_rates, h, n, len(parts[0])),
+        (),
+        {"DROP": seeds[0] is not None, "PARTS": summed, "ENTRIES": entries},
+        {"num_warps": _OPTIONS["num_warps"]},
     )
 
 
@@ -180,7 +170,7 @@ def _three(found: Sequence[Any]) -> tuple[Any, ...]:
     return (*found, *(found[0] for _ in range(3 - len(found))))
 
 
-@torch.library.custom_op("toa::short_sequence_attention_backward", mutates_args=())
+@kernel_op("short_sequence_attention_backward")
 def _backward(
     grad: Tensor,
     dropped: Tensor,
@@ -216,17 +206,18 @@ def _backward(
         for index, x in enumerate(grads)
     ]
     sizes, constants = _problem(inputs, matrices, seed, activation, norms)
-    with torch.cuda.device_of(q):
-        short_sequence_kernels.backward_kernel[(q.shape[0] * q.shape[2],)](
-            *(*inputs[:5], *matrices, inputs[5], seed, *outputs),
-            *(*strides_of(3, *inputs, *outputs), *strides_of(2, *matrices), *sizes, *settings),
-            **constants,
-        )
-        if mixed:
-            tokens, of_mixed, of_plain = ([each[index] for index in mixed] for each in (inputs, outputs, grads))
-            values = list(mixed).index(2) if 2 in mixed else -1
-            parts = _through_operators(tokens, of_mixed, of_plain, list(mixed.values()), values, constants)
-            _drop_sum(list(parts.unbind(1)), results[-1], drop_seeds, drop_rates)
+    launch(
+        short_sequence_kernels.backward_kernel,
+        (q.shape[0] * q.shape[2],),
+        (*inputs[:5], *matrices, inputs[5], seed, *outputs),
+        (*strides_of(3, *inputs, *outputs), *strides_of(2, *matrices), *sizes),
+        *(settings, constants, _OPTIONS),
+    )
+    if mixed:
+        tokens, of_mixed, of_plain = ([each[index] for index in mixed] for each in (inputs, outputs, grads))
+        values = list(mixed).index(2) if 2 in mixed else -1
+        parts = _through_operators(tokens, of_mixed, of_plain, list(mixed.values()), values, constants)
+        _drop_sum(list(parts.unbind(1)), results[-1], drop_seeds, drop_rates)
     return results
 
 
@@ -246,15 +237,15 @@ def _through_operators(
     count = len(tokens)
     parts = min(b, max(1, _PROGRAMS // (h * count)))
     sums: Tensor = tokens[0].new_empty((parts, count, h, n, n), dtype=torch.float32)
-    short_sequence_kernels.operators_backward_kernel[(parts, h, count)](
-        *(*_three(tokens), *_three(of_mixed), *_three(matrices), *_three(of_plain), sums),
-        *(*strides_of(3, *_three(tokens), *_three(of_plain)), *strides_of(2, *_three(matrices))),
-        *(b, h, n, *(x.shape[3] for x in _three(tokens)), parts, values),
-        D=max(padded(x.shape[3]) for x in tokens),
-        PRECISION=constants["PRECISION"],
-        BLOCK_N=constants["BLOCK_N"],
-        num_warps=_WARPS,
-        num_stages=1,
+    strides = strides_of(3, *_three(tokens), *_three(of_plain)) + strides_of(2, *_three(matrices))
+    launch(
+        short_sequence_kernels.operators_backward_kernel,
+        (parts, h, count),
+        (*_three(tokens), *_three(of_mixed), *_three(matrices), *_three(of_plain), sums),
+        (*strides, b, h, n, *(x.shape[3] for x in _three(tokens)), parts, values),
+        (),
+        {"D": max(padded(x.shape[3]) for x in tokens)} | {key: constants[key] for key in ("PRECISION", "BLOCK_N")},
+        _OPTIONS,
     )
     return sums
 

@@ -1,24 +1,28 @@
-"""ReLU and gated attention of any length by Triton kernels that hold scores in tiles, as differentiable functions.
+"""ReLU and gated attention of any length by Triton kernels that hold scores in tiles, as one differentiable function.
 
-The kernels are custom operators, so `torch.compile(fullgraph=True)` and `torch.export` keep them. Importing this file
-imports Triton.
+Each direction is one custom operator, dense operators included: `torch.compile(fullgraph=True)` and `torch.export`
+keep it, and an eager call costs the host little. Importing this file imports Triton.
 
 Alphabet: B batch, M queries, N keys, H heads, D query and key width, E value width, G gate width.
 """
 
+import functools
+from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
 import torch
-import triton
 from jaxtyping import Float
 from torch import Tensor
 
+from toa.ops._backend import kernel_op
 from toa.ops.attention import tile_kernels
 from toa.ops.attention.blocked import Factors
 from toa.ops.attention.definitions import AttentionInputs, RowNorm, RowNorms
 from toa.ops.attention.folded import fold, normalise_queries
 from toa.ops.dropout import draw_seeds
-from toa.ops.triton_helpers import SMALLEST, needs_exact_products, padded, strides_of, unit_stride
+from toa.ops.mixing import empty_mixed, mix_op, outer_op
+from toa.ops.operators import Dense, Operator
+from toa.ops.triton_helpers import SMALLEST, launch, needs_exact_products, padded, strides_of, unit_stride
 
 # bytes of shared memory that tiles may fill; Hopper has 227 KiB, Ampere 163
 _SHARED_MEMORY = 128 * 1024
@@ -53,6 +57,7 @@ _TUNED: dict[tuple[Kernel, int, int, bool], Blocks] = {
 }
 
 
+@functools.cache
 def choose_blocks(
     kernel: Kernel, m: int, n: int, width: int, dtype: torch.dtype, *, gated: bool, exact: bool = False
 ) -> Blocks:
@@ -81,16 +86,56 @@ def choose_blocks(
 _PLAIN = RowNorms()
 
 
+class Offsets(NamedTuple):
+    """S1, S2 and the gate's S1 as matrices (H, N, N), None for the identity, with seeds and rates of dropped entries.
+
+    There are seeds and rates of all matrices or of none. `residual` tells whether the identity is added.
+    """
+
+    matrices: Sequence[Tensor | None] = (None, None, None)
+    seeds: Sequence[Tensor] = ()
+    rates: Sequence[Tensor] = ()
+    residual: Sequence[bool] = (True, True, True)
+
+    @classmethod
+    def of(cls, x: AttentionInputs) -> "Offsets | None":
+        """Those of a call; None unless each operator is dense, with a matrix per head of queries and keys."""
+        operators: list[Operator | None] = [x.s1, x.s2, x.gate_s1]
+        heads, n = x.q.shape[2], x.k.shape[1]
+        # a last query sees all keys, but causal operators are triangles
+        if any(s is not None and (x.causal or not isinstance(s, Dense) or s.num_heads != heads) for s in operators):
+            return None
+        if any(tokens is not None and tokens.shape[2] != heads for tokens in (x.k, x.v, x.gate_k)):
+            return None
+        dense = [s for s in operators if isinstance(s, Dense)]
+        drops = [s.drop for s in dense if s.drop is not None]
+        if len(drops) < len(dense):
+            drops, found = [], iter([s.offset for s in dense])
+        else:
+            found = iter([s.weight for s in dense])
+        # a block of all entries would be one more node of the autograd graph
+        matrices = [None if s is None else next(found) for s in operators]
+        matrices = [s if s is None or s.shape[1] == n else s[:, :n, :n] for s in matrices]
+        residual = [s.residual if isinstance(s, Dense) else True for s in operators]
+        return cls(matrices, [drop.seed for drop in drops], [drop.rate for drop in drops], residual)
+
+
+_IDENTITIES = Offsets()
+
+
 def tiled_attention(x: AttentionInputs) -> Float[Tensor, "b m h e"]:
     """O = act(Q (S1ᵀ K)ᵀ) (S2 V) for ReLU and gated attention; the kernels scale and normalise if nothing is masked."""
-    if x.unmasked:
-        return attend_tiles(fold(x), scales=x.scales, norms=x.row_norms, dropout_p=x.dropout_p)
-    factors = normalise_queries(x, fold(x, scale=x.scale))
-    return attend_tiles(factors, causal=x.band.highest is not None, dropout_p=x.dropout_p)
+    if not x.unmasked:
+        factors = normalise_queries(x, fold(x, scale=x.scale))
+        return attend_tiles(factors, causal=x.band.highest is not None, dropout_p=x.dropout_p)
+    offsets = Offsets.of(x)
+    factors = fold(x) if offsets is None else Factors(x.q, x.k, x.v, x.gate_q, x.gate_k)
+    return attend_tiles(factors, offsets or _IDENTITIES, scales=x.scales, norms=x.row_norms, dropout_p=x.dropout_p)
 
 
 def attend_tiles(
     factors: Factors,
+    offsets: Offsets = _IDENTITIES,
     *,
     scales: tuple[float, float] = (1.0, 1.0),
     norms: RowNorms = _PLAIN,
@@ -99,7 +144,8 @@ def attend_tiles(
 ) -> Float[Tensor, "b m h e"]:
     """ReLU(Q Kᵀ) V, or softplus(Qg Kgᵀ) ⊙ ReLU(Q Kᵀ) V with a gate, of factors (B, tokens, H, width).
 
-    `scales` multiply the scores and the gate's scores; `norms` are applied after them, and must be empty if causal.
+    `offsets` mix keys and values first. `scales` multiply the scores and the gate's scores; `norms` are applied after
+    them, and must be empty if causal.
     """
     assert not (causal and any(norms))
     if min(scales) <= 0.0:
@@ -108,8 +154,11 @@ def attend_tiles(
         factors, scales = factors._replace(q=factors.q * scales[0], gate_q=gate_q), (1.0, 1.0)
     (seed,) = draw_seeds(factors.q, 1) if dropout_p else (None,)
     settings, normalised = kernel_settings(scales, norms)
-    out: Tensor
-    out, _ = _forward(*factors, seed, [dropout_p, *settings], [*normalised, causal])
+    matrices, seeds, rates, residual = offsets
+    out: Tensor = _forward(
+        *(*factors, *matrices, seed, seeds, rates),
+        *([float(dropout_p), *settings], [*normalised, causal, *residual]),
+    )[0]
     return out
 
 
@@ -117,36 +166,73 @@ def kernel_settings(scales: tuple[float, float], norms: RowNorms) -> tuple[list[
     """Scale, share, floor and gain of the scores, then those of the gate without its gain of 1; and which are used."""
     unused = RowNorm(share=1.0, floor=1.0, gain=1.0)
     scores, gate = norms.scores or unused, norms.gate or unused
-    return [scales[0], *scores, scales[1], *gate[:2]], [norms.scores is not None, norms.gate is not None]
+    return [float(scales[0]), *scores, float(scales[1]), *gate[:2]], [norms.scores is not None, norms.gate is not None]
 
 
-@torch.library.custom_op("toa::tiled_attention", mutates_args=())
+@kernel_op("tiled_attention")
 def _forward(
     q: Tensor,
     k: Tensor,
     v: Tensor,
     gate_q: Tensor | None,
     gate_k: Tensor | None,
+    m1: Tensor | None,
+    m2: Tensor | None,
+    gate_m1: Tensor | None,
     seed: Tensor | None,
+    drop_seeds: list[Tensor],
+    drop_rates: list[Tensor],
     settings: list[float],
     flags: list[bool],
-) -> tuple[Tensor, Tensor]:
-    """The output, and the factors of normalised rows of the scores, of the gate's or of both, (0 to 2, B, H, M)."""
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """The output, the factors of normalised rows, (0 to 2, B, H, M), and mixed keys, values and keys of the gate.
+
+    Factors are those of the scores, of the gate's or of both. Tokens that are not mixed are empty.
+    """
     out, row_factors = _empty_results(q, v, flags)
-    if out.numel() == 0:
-        return out, row_factors
-    inputs = tuple(unit_stride(x) for x in (q, k, v, gate_q, gate_k))
-    constants = _constants("forward", q, k, v, gate_q, seed, flags)
-    # Triton launches on the current device, wherever the tensors are
-    with torch.cuda.device_of(q):
-        tile_kernels.forward_kernel[(q.shape[0] * q.shape[2], triton.cdiv(q.shape[1], constants["BLOCK_M"]))](
-            *(*inputs, out, *_by_branch(row_factors, flags), seed),
-            *strides_of(3, *inputs, out),
-            *_sizes(q, k, v, gate_q),
-            *settings,
-            **constants,
+    operators = _operators((m1, m2, gate_m1), drop_seeds, drop_rates, flags)
+    mixed = [
+        q.new_empty(0) if s is None else mix_op.run(x, *s.mixing, s.transposed, s.residual, True)
+        for x, s in zip((k, v, gate_k), operators, strict=True)
+    ]
+    if out.numel():
+        inputs = _inputs(q, k, v, gate_q, gate_k, mixed)
+        constants, options = _constants("forward", q, k, v, gate_q, seed, flags)
+        launch(
+            tile_kernels.forward_kernel,
+            (q.shape[0] * q.shape[2], -(-q.shape[1] // constants["BLOCK_M"])),
+            (*inputs, out, *_by_branch(row_factors, flags), seed),
+            (*strides_of(3, *inputs, out), *_sizes(q, k, v, gate_q)),
+            *(settings, constants, options),
         )
-    return out, row_factors
+    return out, row_factors, *mixed  # type: ignore[return-value]
+
+
+class _Mixing(NamedTuple):
+    """An operator of a call: matrix, seed and rate, whether it is transposed, and whether the identity is added."""
+
+    mixing: tuple[Tensor, Tensor | None, Tensor | None]
+    transposed: bool
+    residual: bool
+
+
+def _operators(
+    matrices: Sequence[Tensor | None], seeds: Sequence[Tensor], rates: Sequence[Tensor], flags: Sequence[bool]
+) -> list[_Mixing | None]:
+    """The operators of keys, values and keys of the gate."""
+    drops = iter(zip(seeds, rates, strict=True))
+    return [
+        None if matrix is None else _Mixing((matrix, *(next(drops) if seeds else (None, None))), index != 1, residual)
+        for index, (matrix, residual) in enumerate(zip(matrices, flags[3:], strict=True))
+    ]
+
+
+def _inputs(
+    q: Tensor, k: Tensor, v: Tensor, gate_q: Tensor | None, gate_k: Tensor | None, mixed: Sequence[Tensor]
+) -> tuple[Any, ...]:
+    """Queries, keys and values as the kernels read them: mixed where an operator mixes them."""
+    k, v, gate_k = (x if y.dim() == 1 else y for x, y in zip((k, v, gate_k), mixed, strict=True))  # type: ignore[assignment]
+    return tuple([unit_stride(x) for x in (q, k, v, gate_q, gate_k)])
 
 
 def _empty_results(q: Tensor, v: Tensor, flags: list[bool]) -> tuple[Tensor, Tensor]:
@@ -155,7 +241,11 @@ def _empty_results(q: Tensor, v: Tensor, flags: list[bool]) -> tuple[Tensor, Ten
     return v.new_empty(b, m, h, v.shape[3]), row_factors
 
 
-_forward.register_fake(lambda q, k, v, gate_q, gate_k, seed, settings, flags: _empty_results(q, v, flags))
+@_forward.register_fake
+def _(q: Tensor, k: Tensor, v: Tensor, gate_q: Any, gate_k: Any, *rest: Any) -> tuple[Tensor, ...]:
+    pairs = zip((k, v, gate_k), rest[:3], strict=True)
+    mixed = (q.new_empty(0) if matrix is None else empty_mixed(x, True) for x, matrix in pairs)
+    return *_empty_results(q, v, rest[-1]), *mixed
 
 
 def _by_branch(rows: Tensor, flags: list[bool]) -> tuple[Tensor | None, Tensor | None]:
@@ -170,12 +260,12 @@ def _sizes(q: Tensor, k: Tensor, v: Tensor, gate_q: Tensor | None) -> tuple[int,
 
 def _constants(
     kernel: Kernel, q: Tensor, k: Tensor, v: Tensor, gate_q: Tensor | None, seed: Tensor | None, flags: list[bool]
-) -> dict[str, Any]:
-    """Compile-time constants of a kernel."""
+) -> tuple[dict[str, Any], dict[str, int]]:
+    """Compile-time constants of a kernel, in the order of its arguments, and its numbers of warps and stages."""
     _, m, n, d, e, g = _sizes(q, k, v, gate_q)
     exact, gated = needs_exact_products(q.dtype), gate_q is not None
     blocks = choose_blocks(kernel, m, n, max(d, e, g), q.dtype, gated=gated, exact=exact)
-    return {
+    constants = {
         "D": padded(d),
         "E": padded(e),
         "G": padded(g) if gated else SMALLEST,
@@ -187,76 +277,125 @@ def _constants(
         "PRECISION": "ieee" if exact else "tf32",
         "BLOCK_M": blocks.queries,
         "BLOCK_N": blocks.keys,
-        "num_warps": blocks.warps,
-        "num_stages": blocks.stages,
     }
+    return constants, {"num_warps": blocks.warps, "num_stages": blocks.stages}
 
 
-@torch.library.custom_op("toa::tiled_attention_backward", mutates_args=())
+@kernel_op("tiled_attention_backward")
 def _backward(
     grad: Tensor,
     out: Tensor,
     row_factors: Tensor,
+    mixed_k: Tensor,
+    mixed_v: Tensor,
+    mixed_gate_k: Tensor,
     q: Tensor,
     k: Tensor,
     v: Tensor,
     gate_q: Tensor | None,
     gate_k: Tensor | None,
+    m1: Tensor | None,
+    m2: Tensor | None,
+    gate_m1: Tensor | None,
+    seed: Tensor | None,
+    drop_seeds: list[Tensor],
+    drop_rates: list[Tensor],
+    settings: list[float],
+    flags: list[bool],
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of queries, keys, values, gate and operators; absent ones are empty, because None is not a result."""
+    if grad.numel() == 0:
+        return tuple(x.zero_() for x in _empty_gradients(q, k, v, gate_q, gate_k, m1, m2, gate_m1))  # type: ignore[return-value]
+    inputs = (*_inputs(q, k, v, gate_q, gate_k, (mixed_k, mixed_v, mixed_gate_k)), unit_stride(grad))
+    grads: list[Any] = [None if x is None else _empty_like(x) for x in inputs[:5]]
+    _launch_backward(inputs, grads, (q, k, v, gate_q), out, row_factors, seed, settings, flags)
+    of_matrices: list[Tensor | None] = []
+    operators = _operators((m1, m2, gate_m1), drop_seeds, drop_rates, flags)
+    for index, x, s in zip((1, 2, 4), (k, v, gate_k), operators, strict=True):
+        if s is None or x is None:
+            of_matrices.append(None)
+            continue
+        found = grads[index]
+        grads[index] = mix_op.run(found, *s.mixing, not s.transposed, s.residual, False)
+        left, right = (x, found) if s.transposed else (found, x)
+        of_matrices.append(outer_op.run(left, right, *s.mixing[1:], s.mixing[0].dtype))
+    return tuple([q.new_empty(0) if x is None else x for x in (*grads, *of_matrices)])  # type: ignore[return-value]
+
+
+def _launch_backward(
+    inputs: Sequence[Any],
+    grads: Sequence[Any],
+    tokens: tuple[Tensor, Tensor, Tensor, Tensor | None],
+    out: Tensor,
+    row_factors: Tensor,
     seed: Tensor | None,
     settings: list[float],
     flags: list[bool],
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    (b, m, h, _), n = q.shape, k.shape[1]
-    grads = _empty_gradients(q, k, v, gate_q, gate_k)
-    if grad.numel() == 0:
-        return tuple(x.zero_() for x in grads)  # type: ignore[return-value]
-    outputs = tuple(x if x.numel() else None for x in grads)
-    inputs = tuple(unit_stride(x) for x in (q, k, v, gate_q, gate_k, grad))
+) -> None:
+    """Write the gradients of queries, mixed keys and mixed values; `inputs` ends with the gradient of the output."""
+    (b, m, h, _), n = tokens[0].shape, tokens[1].shape[1]
     out = unit_stride(out)
-    of_keys, of_queries = (_constants(kernel, q, k, v, gate_q, seed, flags) for kernel in ("keys", "queries"))
+    (of_keys, keys_options), (of_queries, options) = (
+        _constants(kernel, *tokens, seed, flags) for kernel in ("keys", "queries")
+    )
     # the sums of normalised rows are written by one kernel and read by the other
     one_tile = m <= of_keys["BLOCK_M"] and n <= of_keys["BLOCK_N"] and not any(flags[:2])
     rows = (*_by_branch(row_factors, flags), *_by_branch(torch.empty_like(row_factors), flags))
-    sizes = (*_sizes(q, k, v, gate_q), *settings)
-    with torch.cuda.device_of(q):
-        if not one_tile:
-            tile_kernels.backward_queries_kernel[(b * h, triton.cdiv(m, of_queries["BLOCK_M"]))](
-                *(*inputs, out, *rows, seed, outputs[0], outputs[3]),
-                *(*strides_of(3, *inputs, out, outputs[0], outputs[3]), *sizes),
-                **of_queries,
-            )
-        tile_kernels.backward_keys_kernel[(b * h, triton.cdiv(n, of_keys["BLOCK_N"]))](
-            *(*inputs, *rows, seed, *outputs, *strides_of(3, *inputs, *outputs), *sizes),
-            **of_keys,
-            ONE_TILE=one_tile,
+    sizes = _sizes(*tokens)
+    if not one_tile:
+        launch(
+            tile_kernels.backward_queries_kernel,
+            (b * h, -(-m // of_queries["BLOCK_M"])),
+            (*inputs, out, *rows, seed, grads[0], grads[3]),
+            (*strides_of(3, *inputs, out, grads[0], grads[3]), *sizes),
+            *(settings, of_queries, options),
         )
-    return grads
-
-
-def _empty_gradients(*tensors: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """A buffer like each tensor; operators cannot return None, so the gradient of an absent gate is empty."""
-    assert tensors[0] is not None
-    return tuple(  # type: ignore[return-value]
-        tensors[0].new_empty(0) if x is None else torch.empty_like(x) if x.stride(-1) == 1 else x.new_empty(x.shape)
-        for x in tensors
+    launch(
+        tile_kernels.backward_keys_kernel,
+        (b * h, -(-n // of_keys["BLOCK_N"])),
+        (*inputs, *rows, seed, *grads),
+        (*strides_of(3, *inputs, *grads), *sizes),
+        *(settings, of_keys | {"ONE_TILE": one_tile}, keys_options),
     )
 
 
-_backward.register_fake(lambda grad, out, row_factors, *rest: _empty_gradients(*rest[:5]))
+def _empty_like(x: Tensor) -> Tensor:
+    return torch.empty_like(x) if x.stride(-1) == 1 else x.new_empty(x.shape)
 
 
-def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    ctx.save_for_backward(*output, *inputs[:6])
-    ctx.settings = inputs[6:]
+def _empty_gradients(*inputs: Tensor | None) -> tuple[Tensor, ...]:
+    """A buffer like the gradient of each of the first eight inputs."""
+    q, n = inputs[0], inputs[1].shape[1]  # type: ignore[union-attr]
+    mixed = (None, inputs[5], inputs[6], None, inputs[7])
+    assert q is not None
+    tokens = (
+        q.new_empty(0) if x is None else _empty_like(x) if s is None else x.new_empty(x.shape)
+        for x, s in zip(inputs[:5], mixed, strict=True)
+    )
+    return *tokens, *(q.new_empty(0) if s is None else s.new_empty(len(s), n, n) for s in inputs[5:8])
+
+
+_backward.register_fake(lambda *inputs: _empty_gradients(*inputs[6:14]))
+
+
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    tensors, (seeds, rates) = inputs[:9], inputs[9:11]
+    ctx.mark_non_differentiable(*output[1:])
+    # no zeros in place of their gradients
     ctx.set_materialize_grads(False)
+    ctx.save_for_backward(*output, *tensors, *seeds, *rates)
+    ctx.settings, ctx.drops = inputs[11:], len(seeds)
 
 
-def _gradients(ctx: Any, grad: Tensor | None, grad_factors: None) -> tuple[Tensor | None, ...]:
-    tensors = ctx.saved_tensors
+def _gradients(ctx: Any, grad: Tensor | None, *_: None) -> tuple[Any, ...]:
+    nothing = [None] * ctx.drops
     if grad is None:
-        return (None,) * 8
-    grads = _backward(grad, *tensors, *ctx.settings)
-    return (*(x if given is not None else None for x, given in zip(grads, tensors[2:7], strict=True)), *(None,) * 3)
+        return (*(None,) * 9, nothing, nothing, None, None)
+    tensors = ctx.saved_tensors
+    seeds, rates = tensors[14 : 14 + ctx.drops], tensors[14 + ctx.drops :]
+    grads = _backward(grad, *tensors[:14], list(seeds), list(rates), *ctx.settings)
+    given = (x if like is not None else None for x, like in zip(grads, tensors[5:13], strict=True))
+    return (*given, None, nothing, nothing, None, None)
 
 
 _forward.register_autograd(_gradients, setup_context=_setup_context)

@@ -1,0 +1,146 @@
+"""What an eager call of the kernels costs the host; run on a GPU, or by test_kernels.py under Triton's interpreter."""
+
+import sys
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from tests.support import BLOCKED, make_problem
+from toa import ops
+from toa.ops import mixing, triton_helpers
+from toa.ops.attention import short_sequences, tiles
+
+ON_GPU = torch.cuda.is_available()
+DEVICE = "cuda" if ON_GPU else "cpu"
+
+# functions of Python and of PyTorch that a call runs, kernels excluded: forward, and backward with autograd's own;
+# lower a number when the code needs fewer
+CEILINGS = {"relu": (325, 285), "gated": (385, 335)}
+
+
+@pytest.fixture(autouse=True)
+def _tiles_only(monkeypatch) -> None:
+    monkeypatch.setenv("TOA_BACKEND", "triton")
+    monkeypatch.setattr(short_sequences, "fits", lambda inputs: False)
+
+
+def problem_of(activation: str) -> tuple[Callable[[], Tensor], list[Tensor]]:
+    """A call with dense operators on float32 tensors, and the tensors that need gradients."""
+    problem = make_problem(keys=16, activation=activation).cast(torch.float32).to(DEVICE)
+    arguments = problem.arguments()
+    return lambda: ops.operator_attention(**arguments), list(problem.leaves.values())
+
+
+class CountOperators(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.calls[func._schema.name] += 1
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("activation", BLOCKED)
+def test_each_direction_is_one_operator(activation) -> None:
+    run, leaves = problem_of(activation)
+    with CountOperators() as forward:
+        out = run()
+    cotangent = torch.ones_like(out)
+    with CountOperators() as backward:
+        torch.autograd.grad(out, leaves, cotangent)
+    # the rest are views
+    assert forward.calls - Counter({"aten::detach": 1}) == {"toa::tiled_attention": 1}
+    assert backward.calls - Counter({"aten::detach": 9}) == {"toa::tiled_attention_backward": 1}
+
+
+def count_calls(run: Callable[[], Any]) -> int:
+    count = 0
+
+    def profile(frame: Any, event: str, _: Any) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    before = sys.getprofile()
+    sys.setprofile(profile)
+    try:
+        run()
+    finally:
+        sys.setprofile(before)
+    return count
+
+
+@pytest.mark.parametrize("activation", BLOCKED)
+def test_an_eager_call_runs_few_functions(monkeypatch, activation) -> None:
+    for module in (tiles, triton_helpers):
+        monkeypatch.setattr(module, "launch", lambda *arguments: None)
+    run, leaves = problem_of(activation)
+    cotangent = torch.ones_like(run())
+    forward = count_calls(run)
+    out = run()
+    backward = count_calls(lambda: torch.autograd.grad(out, leaves, cotangent))
+    most = CEILINGS[activation]
+    assert (forward <= most[0], backward <= most[1]) == (True, True), (forward, backward)
+
+
+def test_plain_tensors_bypass_the_dispatcher(monkeypatch) -> None:
+    def fail(*arguments: Any) -> None:
+        raise AssertionError("the dispatcher was called")
+
+    for op in (tiles._forward, tiles._backward, mixing.mix_op, mixing.outer_op):
+        monkeypatch.setattr(op, "op", fail)
+    run, leaves = problem_of("gated")
+    torch.autograd.grad(run().sum(), leaves)
+    with torch.no_grad():
+        run()
+    with CountOperators(), pytest.raises(AssertionError, match="dispatcher"):
+        run()
+
+
+def test_second_derivatives_of_kernels_raise() -> None:
+    run, leaves = problem_of("relu")
+    first = torch.autograd.grad(run().square().sum(), leaves, create_graph=True)
+    with pytest.raises(RuntimeError, match="tiled_attention_backward"):
+        torch.autograd.grad(torch.stack([x.sum() for x in first]).sum(), leaves)
+
+
+@pytest.mark.parametrize("options", [{}, {"surplus": 2, "residual": False}, {"rate": 0.4}], ids=str)
+def test_operators_inside_equal_operators_before(monkeypatch, options) -> None:
+    n = 17 + options.get("surplus", 0)
+    q, k, v, gate_q, gate_k = (torch.randn(2, 17, 2, 8, device=DEVICE, requires_grad=True) for _ in range(5))
+    weights = [torch.randn(2, n, n, device=DEVICE, requires_grad=True) for _ in range(3)]
+    drops: list[mixing.EntryDrop | None] = [None] * 3
+    if "rate" in options:
+        rate = torch.tensor(options["rate"], device=DEVICE)
+        drops = [mixing.EntryDrop(torch.tensor([i], dtype=torch.int32, device=DEVICE), rate) for i in range(3)]
+    operators = [
+        ops.Dense(weight, residual=options.get("residual", True), drop=drop)
+        for weight, drop in zip(weights, drops, strict=True)
+    ]
+    leaves, results = [q, k, v, gate_q, gate_k, *weights], []
+    for inside in (True, False):
+        if not inside:
+            monkeypatch.setattr(tiles.Offsets, "of", lambda x: None)
+        gate: dict[str, Any] = {"gate_q": gate_q, "gate_k": gate_k, "gate_s1": operators[2]}
+        out = ops.operator_attention(q, k, v, *operators[:2], activation="gated", scale=0.1, **gate)
+        results.append([out, *torch.autograd.grad(out.square().sum(), leaves)])
+    for one, other in zip(*results, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+
+
+def test_a_launch_like_an_earlier_one_reuses_its_kernel() -> None:
+    run, leaves = problem_of("gated")
+    triton_helpers._compiled.clear()
+    results = []
+    for _ in range(2):
+        out = run()
+        results.append(([out, *torch.autograd.grad(out.sum(), leaves)], len(triton_helpers._compiled)))
+    (first, count), (second, again) = results
+    assert count == again
+    assert bool(count) == ON_GPU
+    assert all(torch.equal(one, other) for one, other in zip(first, second, strict=True))
