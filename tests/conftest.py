@@ -1,6 +1,7 @@
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
+import beartype
 import hypothesis
 import jaxtyping
 import pytest
@@ -10,13 +11,21 @@ SHAPE_CHECKED = (
     "toa.ops.operators",
     "toa.ops.attention.reference",
     "toa.ops.attention.folded",
-    "toa.ops.attention.inputs",
     "toa.ops.attention.blocked",
     "toa.ops.attention.definitions",
 )
+# the tests of these modules and of their callers; in all others the checks would triple the time of a training
+CHECKING = ("tests/ops/", "tests/nn/", "tests/models/")
+
+
+def check_shapes(function: Callable) -> Callable:
+    """Check a function's annotations; one inside another has none with shapes, and would be prepared at each call."""
+    return function if "<locals>" in function.__qualname__ else beartype.beartype(function)
+
+
 # torch.compile cannot trace the checks: its tests run in another process without them
 if os.environ.get("TOA_NO_SHAPE_CHECKS") != "1":
-    jaxtyping.install_import_hook(SHAPE_CHECKED, "beartype.beartype")
+    jaxtyping.install_import_hook(SHAPE_CHECKED, "tests.conftest.check_shapes")
 
 import torch  # noqa: E402
 
@@ -33,6 +42,11 @@ LONGEST = ("ops/test_kernels.py", "tests/test_compile.py", "test_docs.py", "test
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: not str(item.path).endswith(LONGEST))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    jaxtyping.config.update("jaxtyping_disable", not item.nodeid.startswith(CHECKING))
 
 
 @pytest.fixture(autouse=True)

@@ -1,16 +1,26 @@
 """What holds around `operator_attention` besides its values; docs/contract.md states it."""
 
+import importlib.util
 from typing import Any
 
+import jaxtyping
 import pytest
 import torch
 from torch import Tensor
 from torch.func import grad, vmap
 from torch.utils.checkpoint import checkpoint
 
+from tests.conftest import SHAPE_CHECKED
 from tests.support import ACTIVATIONS, BLOCKED, GATED, Problem, assert_near, make_problem
 from toa import ops
 from toa.nn import TemporalOperatorAttention
+from toa.ops.attention import folded
+
+
+def test_shapes_in_annotations_are_checked_here() -> None:
+    assert all(importlib.util.find_spec(name) for name in SHAPE_CHECKED)
+    with pytest.raises(jaxtyping.TypeCheckError, match="b n h d"):
+        folded._heads_first(torch.zeros(2, 3))
 
 
 def attend(activation: str, x: Tensor, s: Tensor, **options: Any) -> Tensor:
