@@ -1,5 +1,6 @@
 import os
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import beartype
 import hypothesis
@@ -18,7 +19,7 @@ SHAPE_CHECKED = (
 CHECKING = ("tests/ops/", "tests/nn/", "tests/models/")
 
 
-def check_shapes(function: Callable) -> Callable:
+def check_shapes(function: Callable[..., Any]) -> Callable[..., Any]:
     """Check a function's annotations; one inside another has none with shapes, and would be prepared at each call."""
     return function if "<locals>" in function.__qualname__ else beartype.beartype(function)
 
