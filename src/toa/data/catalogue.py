@@ -76,11 +76,6 @@ class DatasetSpec(FileSpec):
         check_choice("split", self.split, SPLIT_RULES)
         check_choice("reader", self.reader, READERS)
 
-    @property
-    def dated(self) -> bool:
-        """Whether the file has dates, which time marks need."""
-        return self.reader in ("csv", "ett-csv")
-
 
 # train, test and labels; without labels, they are the last column of both other files
 AnomalyFiles = tuple[FileSpec, ...]

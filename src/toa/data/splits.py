@@ -72,7 +72,16 @@ def split_rows(
         raise ValueError(f"split {rule!r} must have at least {stop} rows, got {rows} in {name}; use split='ratio'.")
     early = 0 if rule in _WITHOUT_OVERLAP else lookback
     split = Split(train=Segment(0, train), val=Segment(train - early, val_stop), test=Segment(test_start - early, stop))
-    _check_lengths(split, rule, rows, lookback, horizon, name)
+    longest = min(segment.rows for segment in split) - lookback
+    if longest < horizon:
+        short, segment = next((n, s) for n, s in split._asdict().items() if s.rows < lookback + horizon)
+        remedy = f"the longest horizon that fits this lookback is {longest}"
+        if longest < 1:
+            remedy = f"no horizon fits this lookback: shorten it (now {lookback}) or use a longer series"
+        raise ValueError(
+            f"lookback={lookback} and horizon={horizon} must fit every split, needing {lookback + horizon} rows, "
+            f"got {max(0, segment.rows)} in {short} (split {rule!r} of the {rows} rows of {name}); {remedy}."
+        )
     return split
 
 
@@ -90,22 +99,6 @@ def _borders(rule: str | tuple[float, float, float], rows: int) -> tuple[int, in
     first, _, last = (0.7, 0.1, 0.2) if isinstance(rule, str) else rule
     test = rows - int(rows * last)
     return int(rows * first), test, test, rows
-
-
-def _check_lengths(split: Split, rule: object, rows: int, lookback: int, horizon: int, name: str) -> None:
-    longest = min(segment.rows for segment in split) - lookback
-    if longest >= horizon:
-        return
-    short, segment = next((n, s) for n, s in split._asdict().items() if s.rows < lookback + horizon)
-    remedy = (
-        f"the longest horizon that fits this lookback is {longest}"
-        if longest >= 1
-        else f"no horizon fits this lookback: shorten it (now {lookback}) or use a longer series"
-    )
-    raise ValueError(
-        f"lookback={lookback} and horizon={horizon} must fit every split, needing {lookback + horizon} rows, "
-        f"got {max(0, segment.rows)} in {short} (split {rule!r} of the {rows} rows of {name}); {remedy}."
-    )
 
 
 def check_standardised(values: np.ndarray, columns: Sequence[str], name: str) -> np.ndarray:

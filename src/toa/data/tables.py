@@ -117,7 +117,7 @@ def read_dataset(spec: DatasetSpec, path: str | Path, *, fill: str | None = None
     else:
         panel = read_csv_series(
             path,
-            date_column="date" if spec.dated else None,
+            date_column=None if spec.reader == "csv-undated" else "date",
             fill=fill,
             target=spec.target if spec.reader == "csv" else None,
             allow_duplicate_dates=spec.duplicate_dates,

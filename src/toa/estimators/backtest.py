@@ -35,16 +35,10 @@ class Backtest:
         by_column: Per column the mean absolute error in its units, and the coverage.
         series: Index of the series of each window (N,).
         origins: First forecast row of each window (N,).
-        forecast: (N, P, C).
-        actual: (N, P, C).
         lower: Lower bound of the interval (N, P, C), or None.
-        upper: Upper bound (N, P, C), or None.
-        quantiles: (N, P, Q, C), or None.
         levels: Q quantile levels.
-        panel: The data.
         comparison: Scores in the units of the data of the "model" and of the baselines, at the same origins; of many
             origins a part.
-        compared: Number of these origins.
     """
 
     metrics: dict[str, float]
@@ -208,11 +202,7 @@ def write_forecast(
 
 
 def first_tested(panel: Panel, index: int, test_size: float | int | None, lookback: int, horizon: int) -> int:
-    """First tested row of the series with this index; `test_size` as in `Forecaster.backtest`.
-
-    Raises:
-        ValueError: If no forecast fits into the tested part.
-    """
+    """First tested row of the series with this index; `test_size` as in `Forecaster.backtest`."""
     rows = panel.lengths[index]
     if test_size is None:
         first = lookback

@@ -99,9 +99,6 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         Args:
             data: A pandas frame like the one of `fit`, or a list of cases. Of several series, the first is used.
             index: First row of the window, or index of the case.
-
-        Raises:
-            ValueError: If data have no such window or case.
         """
 
     def save(self, path: str | Path) -> None:
@@ -116,11 +113,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         """Read a file that `save` wrote.
 
         Args:
-            path: The file.
             device: "auto", "cpu" or "cuda"; None uses the saved device, or the CPU if that is not available.
-
-        Raises:
-            ValueError: If the file was truncated or edited, or has another kind or version.
         """
         return cls._loaded(load_file(Path(path), cls._kind), device, path)
 
@@ -221,12 +214,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
 
 
 def load_estimator(path: str | Path, *, device: str | None = None) -> Estimator:
-    """Load an estimator of any kind from a file of `save` or a folder of `save_pretrained`.
-
-    Raises:
-        FileNotFoundError: If there is no such file or folder.
-        ValueError: If it is not an estimator, or damaged.
-    """
+    """Load an estimator of any kind from a file of `save` or a folder of `save_pretrained`."""
     path = Path(path)
     header: Any
     if path.is_dir():
@@ -251,12 +239,7 @@ def save_file(path: Path, kind: str, tensors: Mapping[str, Tensor], facts: Mappi
 
 
 def load_file(path: Path, kind: str) -> Checkpoint:
-    """Read a file that `save_file` wrote.
-
-    Raises:
-        FileNotFoundError: If there is no such file.
-        ValueError: If it is damaged, edited, or of another kind.
-    """
+    """Read a file that `save_file` wrote."""
     if not path.is_file():
         hint = "; load a folder with from_pretrained" if path.is_dir() else ""
         raise FileNotFoundError(f"{path} must be a saved {kind}, got no such file{hint}.")

@@ -132,7 +132,6 @@ class LinearModel:
     the seasonal naive forecast. Windows with large errors get small weights, as the mean absolute error asks.
 
     Attributes:
-        season: Steps of the season.
         by_season: Scale of a window: the mean |x[t] - x[t - season]|, or else the mean |x[t] - centre|.
         weights: (L + 1, P), the constant last.
     """

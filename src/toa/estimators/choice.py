@@ -31,7 +31,6 @@ class Choice:
     """Weights of the methods, and what intervals and quantiles need.
 
     Attributes:
-        ensemble: The weighted methods, per series and column.
         scale: Seasonal error of each series and column (S, C), at least a small number.
         width: Half of the interval (P, C), in scales; None for no interval.
         offsets: Quantiles minus forecast (P, Q, C), in scales; None without quantiles.

@@ -23,7 +23,6 @@ class Covariates:
 
     Attributes:
         calendar: `freq` of `toa.data.time_marks`; None for no calendar features.
-        covariates: Names of the covariate columns.
         scaler: Scaler of these columns; None without any.
     """
 

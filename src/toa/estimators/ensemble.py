@@ -50,7 +50,6 @@ class RollingOrigins:
         series: Index of the series of each window (W,).
         back: Rows from the origin to the end of the series (W,).
         held: Rows at the end of each series that lie after its first origin (N,); 0 if it is too short.
-        horizon: Steps P.
     """
 
     series: Int64[np.ndarray, " w"]
@@ -103,8 +102,6 @@ class Ensemble:
     """A weighted mean of forecasts.
 
     Attributes:
-        season: Steps of a season.
-        horizon: Steps P.
         weights: Weight per method; they sum to 1.
         errors: Mean scaled error at the origins, of each method and of the "ensemble".
         linear: The linear models with a weight.
@@ -132,10 +129,8 @@ class Ensemble:
             The ensemble, and its forecasts at the origins, from rows before them; None without origins.
 
         Args:
-            series: Values of each series.
             origins: Windows to validate on; without any, the ensemble is the seasonal naive forecast.
             forecasts: Forecasts at the origins by methods that have not seen the rows after them.
-            season: Steps of a season; 1 for none.
             seed: Seed of the windows that linear models are fitted to.
         """
         horizon = origins.horizon

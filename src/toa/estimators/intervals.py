@@ -31,9 +31,7 @@ class UnitsModel(nn.Module):
     of the look-back.
 
     Args:
-        model: Model on standardised values.
         mean: Mean of each series and channel (S, C).
-        std: Standard deviation (S, C).
         point: Index of the level that is the forecast itself.
         shown: Indices of the levels to return as quantiles.
         width: Width of the interval (P, C), in spreads; None for no interval.
@@ -118,9 +116,6 @@ def conformal_width(scores: Tensor, level: float) -> Tensor:
 
     This is the ceil((N + 1) level)-th smallest score of each step and channel. A new score that is exchangeable with
     these is at most the width with probability `level` or more.
-
-    Raises:
-        ValueError: If there are too few scores.
     """
     count = len(scores)
     rank = -int(-(count + 1) * level // 1)

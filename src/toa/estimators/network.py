@@ -84,7 +84,6 @@ class ForecastNetwork(Estimator):
         """Choose and train the network; returns the held-out windows.
 
         Args:
-            panel: The data.
             borders: Per series the first row that is held out to stop training.
             season: Steps of the season if errors are scaled by it, as in MASE; None standardises.
             seconds: Largest time, approximately; None for no limit.

@@ -53,18 +53,6 @@ class PatchTSTConfig(ModelConfig):
         if not (self.residual_scores is None or isinstance(self.residual_scores, bool)):
             raise ValueError(f"residual_scores must be True, False or None, got {self.residual_scores!r}.")
 
-    @property
-    def num_patches(self) -> int:
-        """Number of tokens per channel."""
-        return count_patches(self.lookback, self.patch_len, self.stride)
-
-    @property
-    def adds_scores(self) -> bool:
-        """`residual_scores`, with None resolved."""
-        if self.residual_scores is not None:
-            return self.residual_scores
-        return self.style == "official" and self.attention.name == "softmax"
-
 
 def _forecast_head(config: PatchTSTConfig) -> dict[str, object]:
     if config.style == "official":
@@ -99,9 +87,12 @@ class PatchTST(PatchBackbone):
     """
 
     def __init__(self, config: PatchTSTConfig) -> None:
-        super().__init__(lookback=config.lookback, embed_dim=config.embed_dim, num_tokens=config.num_patches)
+        patches = count_patches(config.lookback, config.patch_len, config.stride)
+        super().__init__(lookback=config.lookback, embed_dim=config.embed_dim, num_tokens=patches)
         self.config = config
         official = config.style == "official"
+        # published: only softmax of the official form adds scores
+        adds_scores = official and config.attention.name == "softmax"
         width, p = config.embed_dim, config.dropout
         self.embed = PatchEmbedding(
             config.lookback,
@@ -115,9 +106,7 @@ class PatchTST(PatchBackbone):
         self.blocks = EncoderStack(
             (
                 EncoderBlock(
-                    build_attention(
-                        config.attention, width, config.num_heads, config.num_patches, dropout=0.0 if official else p
-                    ),
+                    build_attention(config.attention, width, config.num_heads, patches, dropout=0.0 if official else p),
                     config.ff_dim,
                     dropout=p,
                     # equal to two dropouts of rate p in a row
@@ -127,7 +116,7 @@ class PatchTST(PatchBackbone):
                 )
                 for _ in range(config.num_layers)
             ),
-            residual_scores=config.adds_scores,
+            residual_scores=adds_scores if config.residual_scores is None else config.residual_scores,
         )
         self.norm = nn.Identity() if official else TokenBatchNorm(width)
 

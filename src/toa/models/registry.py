@@ -174,35 +174,28 @@ def _build(
 ) -> tuple[Any, dict[str, Any]]:
     """The network of a backbone, and the settings of its head."""
     check_choice("backbone", name, backbone_names(task))
-    entry = BACKBONES[name].tasks[task]
-    settings = {} if settings is None else settings
-    _check_request(name, task, attention, settings, sizes.get("num_marks", 0))
-    spec = AttentionSpec(name=attention) if isinstance(attention, str) else attention
-    own = _field_names(entry.config)
-    values = {**sizes, "attention": spec, **entry.settings, **settings}
-    config = entry.config(**{key: value for key, value in values.items() if key in own})
-    head = {**entry.head(config), **{key: value for key, value in settings.items() if key not in own}}
-    return entry.network(config), head
-
-
-def _check_request(
-    name: str, task: Task, attention: str | AttentionSpec | None, settings: Settings, num_marks: int
-) -> None:
-    entry = BACKBONES[name].tasks[task]
-    known = BACKBONES[name].settings(task)
+    backbone = BACKBONES[name]
+    entry, known, settings = backbone.tasks[task], backbone.settings(task), settings or {}
     for key in settings:
         if key not in known:
             raise ValueError(f"unknown setting {key!r} of model {name!r}; known: {', '.join(known)}.")
     for required in fields(entry.config):
         if required.name in known and required.default is MISSING and required.name not in settings:
             raise ValueError(f"{required.name} must be set for model {name!r}, got no value; it has no default.")
-    if num_marks and not entry.network.uses_marks:
-        raise ValueError(f"num_marks must be 0 for model {name!r}, got {num_marks}; it does not use time marks.")
-    if attention is None and BACKBONES[name].takes_attention:
+    if sizes.get("num_marks") and not entry.network.uses_marks:
+        marks = sizes["num_marks"]
+        raise ValueError(f"num_marks must be 0 for model {name!r}, got {marks}; it does not use time marks.")
+    if attention is None and backbone.takes_attention:
         raise ValueError(f"attention must be given for model {name!r}, got None; known: {', '.join(ATTENTIONS)}.")
-    if attention is not None and not BACKBONES[name].takes_attention:
+    if attention is not None and not backbone.takes_attention:
         chosen = attention if isinstance(attention, str) else attention.name
         raise ValueError(f"attention must be None for model {name!r}, got {chosen!r}; it has no choice of attention.")
+    spec = AttentionSpec(name=attention) if isinstance(attention, str) else attention
+    own = _field_names(entry.config)
+    values = {**sizes, "attention": spec, **entry.settings, **settings}
+    config = entry.config(**{key: value for key, value in values.items() if key in own})
+    head = {**entry.head(config), **{key: value for key, value in settings.items() if key not in own}}
+    return entry.network(config), head
 
 
 def _field_names(config: type[Any]) -> tuple[str, ...]:

@@ -69,7 +69,6 @@ class AutoCorrelation(Layer):
     argument here. There is no mask: a step sees later steps.
 
     Args:
-        embed_dim: Width E of queries, keys, values and outputs.
         factor: Controls the number of delays; see `delay_count`.
     """
 

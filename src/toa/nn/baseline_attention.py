@@ -135,10 +135,7 @@ class HyperGLUAttention(Attention):
     convolved and projected values, before the output gate.
 
     Args:
-        embed_dim: Width E of queries, keys, values and outputs.
-        num_heads: Number of heads H.
         num_tokens: Maximum number of keys; `resize` changes it.
-        rank: Rank R of the mixers.
         conv_size: Width of the depthwise convolution.
         qk_dim: Width of queries and keys per head; embed_dim / (4 num_heads), but at least 1, if None.
         operator_std: Initial standard deviation of the entries of the mixers' offsets.

@@ -46,7 +46,6 @@ class EncoderBlock(nn.Module):
 
     Args:
         attention: Any attention of the library; it sets the block's `embed_dim`.
-        ff_dim: Hidden width of the feed-forward network.
         dropout: Dropout rate inside and after the feed-forward network.
         attention_dropout: Dropout rate on the output of the attention; `dropout` if None. Dropout on the activated
             scores is an option of the attention.
@@ -141,7 +140,6 @@ class EncoderStack(nn.ModuleList):
     """A sequence of encoder blocks.
 
     Args:
-        blocks: The blocks, first to last.
         residual_scores: Whether each block adds the scores of all earlier blocks to its own before S1 and the
             activation (He et al., 2020).
     """
@@ -190,7 +188,6 @@ class DecoderBlock(nn.Module):
     Args:
         own: Self-attention; causal if a token must not attend to later ones.
         cross: Attention from the block's tokens to the encoded tokens, which are the keys.
-        ff_dim: Hidden width of the feed-forward network.
         dropout: Dropout rate inside and after the feed-forward network, and on the outputs of the attentions.
         norm_first: Whether to normalise before each sub-layer (pre-norm) instead of after the addition (post-norm).
     """

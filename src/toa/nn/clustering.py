@@ -38,10 +38,6 @@ class NoisyTopKGate(Layer):
     although p has passed W and softmax and G(x) has not.
 
     Args:
-        lookback: Length L of a series.
-        num_experts: Number of experts X.
-        top_k: Number of experts k per series.
-        hidden_dim: Hidden width of the perceptrons.
         noisy: Whether to add noise in training. If False, there is neither N nor W.
     """
 
@@ -117,9 +113,6 @@ class LinearExperts(Layer):
     series, so that no shape depends on the choice.
 
     Args:
-        lookback: Length L of a series.
-        embed_dim: Width E of a token.
-        num_experts: Number of experts X.
         moving_average: Window of the moving average of the trend; odd and at most L.
     """
 
@@ -170,7 +163,6 @@ class ChannelMask(Layer):
     The gradient is straight-through, that of sigmoid(2 logit(p) + ε); the maximum has no gradient.
 
     Args:
-        lookback: Length L of a series.
         sampling: When noise is used: "always", as in the authors' code, which makes forecasts random in evaluation;
             "training"; or "never". Without noise a pair is kept if p ≥ 1/2.
     """

@@ -41,13 +41,7 @@ class PatchEmbedding(Layer):
     The series is padded with `stride` copies of its last value.
 
     Args:
-        lookback: Length L of the series.
-        embed_dim: Width E of a token.
-        patch_len: Length of a patch.
-        stride: Steps from one patch to the next.
         positions: "learned", initially U(-0.02, 0.02), or "sinusoidal", fixed.
-        bias: Whether the projection has a bias.
-        dropout: Dropout rate on the tokens.
     """
 
     shown = ("lookback", "patch_len", "stride")
@@ -114,14 +108,11 @@ class PointEmbedding(Layer):
     """Maps each time step to one token from values, position and marks: (B, L, C) and (B, L, F) to (B, L, E).
 
     Args:
-        channels: Number of channels C.
-        embed_dim: Width E of a token.
         num_tokens: Maximum length of the series, if tokens have positions.
         num_marks: Number of time features F per step, added through a linear map without bias; 0 for none.
         values: "conv", a circular convolution without bias over a step and its two neighbours, or "linear", a map of
             each step.
         positions: "sinusoidal", fixed, "learned", initially N(0, 0.02²), or "none".
-        dropout: Dropout rate on the tokens.
     """
 
     shown = ("channels", "num_tokens", "num_marks")

@@ -98,9 +98,6 @@ class FlattenHead(Layer):
     """Flattens the tokens of each channel and maps them linearly to `horizon` values: (B, C, N, E) to (B, P, C).
 
     Args:
-        num_tokens: Number of tokens N per channel.
-        embed_dim: Width E of a token.
-        horizon: Length P of the output series.
         individual_channels: Number of channels C for one map per channel; None for one shared map.
         dropout: Dropout rate on the output, as in PatchTST.
     """

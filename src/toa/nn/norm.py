@@ -29,7 +29,6 @@ class ReversibleInstanceNorm(Layer):
 
     Args:
         affine_channels: Number of channels C for a learnable scale and shift after normalising; None for none.
-        eps: Added to the variance.
         detach_std: Whether to detach the standard deviation, as the mean always is. It only affects gradients with
             respect to the series.
     """
@@ -49,7 +48,6 @@ class ReversibleInstanceNorm(Layer):
         """Return the normalised series (B, L, C) and its statistics.
 
         Args:
-            series: (B, L, C).
             mask: (B, L), True where a step is valid: statistics use only valid steps, and padding becomes zero. Each
                 series needs at least one valid step. None if all steps are valid.
         """

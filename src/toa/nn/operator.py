@@ -57,7 +57,6 @@ class SequenceOperator(Layer, ABC):
     Calling it mixes `x` (B, N, H, D), N ≤ num_tokens: y = S x per head. `dense(n)` is S as a matrix.
 
     Args:
-        num_heads: Number of heads H.
         num_tokens: Maximum sequence length; a shorter sequence uses the leading block.
         init_std: Initial standard deviation of the entries of M. 0 makes S the identity.
     """
@@ -257,11 +256,7 @@ def make_operator(
     rank: int | None = None,
     bandwidth: int | None = None,
 ) -> SequenceOperator:
-    """Build an operator by the name of its structure in `OPERATORS`; None is the default of that structure.
-
-    Raises:
-        ValueError: If the structure does not have an option that is given.
-    """
+    """Build an operator by the name of its structure in `OPERATORS`; None is the default of that structure."""
     kind = OPERATORS[structure]
     given = {"init": None if init == "identity" else init, "rank": rank, "bandwidth": bandwidth}
     options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}

@@ -25,8 +25,6 @@ class TemporalOperatorAttention(Attention):
     of queries, keys and S1: softplus(R S1') ⊙ ReLU(L S1).
 
     Args:
-        embed_dim: Width E of queries and outputs.
-        num_heads: Number of heads H.
         num_tokens: Maximum number of keys, which is the size of the operators; `resize` changes it.
         variant: A name of `toa.ops.ACTIVATIONS`: "softmax", "relu" or "gated".
         score_norm: A name of `toa.ops.SCORE_NORMS`, see `toa.ops.operator_attention`; "none" as printed in the paper.

@@ -32,7 +32,6 @@ def drop_offset(offset: Tensor, rate: Tensor, *, generator: Generator | None = N
     Args:
         offset: Offset M; its first axis is the heads.
         rate: Drop rate p in [0, 1): shape () for all heads, or (H,), one per head.
-        generator: Random generator on the device of `offset`; the one of this thread or device if None.
     """
     check_generator(generator, offset.device)
     generator = generator or thread_generator(offset.device)
