@@ -23,11 +23,11 @@ CEILINGS = {
     "estimators": (3_154, 13),
     "experiments": (1_943, 11),
     "integrations": (1_554, 9),
-    "models": (1_800, 15),
+    "models": (1_805, 15),
     "nn": (2_558, 14),
     "ops": (4_150, 20),
     "report": (2_817, 13),
-    "tasks": (3_625, 16),
+    "tasks": (3_624, 16),
     "theory": (667, 4),
 }
 # functions above the aim, docstring not counted; remove a line when the function is short enough

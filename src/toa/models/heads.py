@@ -94,6 +94,11 @@ class BackboneForecaster(ForecastModel):
         series, statistics = self.norm.normalise(series)
         return self.norm.denormalise(self._map(series, marks), statistics)
 
+    @property
+    def starts_fitted(self) -> bool:
+        """Whether the shortcut starts as a ridge regression: `fit_shortcut` is called before training."""
+        return self.config.shortcut and self.config.shortcut_start == "ridge"
+
     @torch.no_grad()
     def fit_shortcut(self, windows: Iterable[tuple[Tensor, Tensor]]) -> None:
         """Set the shortcut to the ridge regression of the horizon on the look-back; the penalty is 0 at the last value.

@@ -168,8 +168,7 @@ class Forecasting(Task):
         )
         # a model of quantiles has a longer horizon than its windows
         fits = data.train is not None and data.train.horizon == config.horizon
-        head = model.config if isinstance(model, BackboneForecaster) else None
-        if head is not None and head.shortcut and head.shortcut_start == "ridge" and fits:
+        if isinstance(model, BackboneForecaster) and model.starts_fitted and fits:
             count = min(len(data.train), max(1, _RIDGE_SERIES // data.channels))
             index = torch.linspace(0, len(data.train) - 1, count).long()
             batches = (data.train.batch(part)[:2] for part in index.split(_EVALUATION_BATCH))
