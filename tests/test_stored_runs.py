@@ -213,7 +213,7 @@ def store_models(folder: Path) -> None:
     forecaster.fit(table).save(STORED / "forecaster.toa")
     toa.AnomalyDetector(window=24, **small).fit(table).save(STORED / "detector.toa")
     cases = np.stack([table[["a", "b"]].to_numpy()[k : k + 48].T for k in range(0, 240, 24)])
-    toa.Classifier(**small).fit(cases, np.array(["x", "y"] * 5)).save(STORED / "classifier.toa")
+    toa.Classifier(model="toa", **small).fit(cases, np.array(["x", "y"] * 5)).save(STORED / "classifier.toa")
     (STORED / "predictions.json").write_text(json.dumps(predictions(folder)) + "\n", encoding="utf-8")
 
 

@@ -139,6 +139,9 @@ def test_classify_trains_on_rows_and_classifies_others(tmp_path):
     code, text = call("classify", train, "--label", "kind", "--test", test, "--out", out, "--save", model, *SMALL)
     assert code == 0, text
     assert "6 cases of test.csv: accuracy" in text
+    assert "classes, no network, for lack of cases or time, cross-validated accuracy" in text
+    assert "1-NN, Euclidean" in text
+    assert "beats most frequent class" in text
     found = pd.read_csv(out)
     assert list(found.columns) == ["case", "prediction", "p(quick)", "p(slow)"]
     assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")

@@ -161,7 +161,7 @@ def test_saved_estimators_are_explained(tmp_path):
     made: dict[str, tuple[Any, str]] = {
         "forecaster": (toa.Forecaster(2, lookback=8, **common).fit(frame), "rows.csv"),
         "detector": (toa.AnomalyDetector(window=8, **common).fit(frame), "rows.csv"),
-        "classifier": (toa.Classifier(label="kind", backbone="patchtst", **common).fit(wide), "cases.csv"),
+        "classifier": (toa.Classifier(label="kind", model="toa", backbone="patchtst", **common).fit(wide), "cases.csv"),
     }
     for name, (estimator, data) in made.items():
         estimator.save(tmp_path / f"{name}.toa")

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -9,9 +11,11 @@ from sklearn.model_selection import cross_val_score
 import toa
 from tests.support import message
 from toa.data.frames import read_cases
+from toa.estimators.base import save_file
 from toa.estimators.classifier import Classifier
+from toa.tasks.training import TrainingStopped
 
-SMALL = {"embed_dim": 16, "num_heads": 2, "num_layers": 1, "ff_dim": 16, "dropout": 0.0}
+SMALL = {"embed_dim": 16, "num_heads": 2, "num_layers": 1, "ff_dim": 16, "dropout": 0.0, "instance_norm": False}
 
 
 def signals(count: int = 24, length: int = 12, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -37,7 +41,7 @@ def long_frame(X: np.ndarray, y: np.ndarray) -> pd.DataFrame:
 
 
 def make(**options) -> Classifier:
-    return Classifier(**{"epochs": 15, "learning_rate": 5e-3, "settings": SMALL, **options})
+    return Classifier(**{"model": "toa", "epochs": 15, "learning_rate": 5e-3, "settings": SMALL, **options})
 
 
 @pytest.fixture(scope="module")
@@ -172,8 +176,10 @@ def test_few_cases_train_without_holding_any_out():
 def test_long_series_become_patches():
     X, y = signals(4, 401)
     model = make(epochs=1).fit(X, y)
-    assert model.architecture_["backbone"] == "patchtst"
-    assert model.architecture_["settings"]["patch_len"] == 12
+    assert model.architecture_["patch"] == 7
+    assert model.model_.lookback == 58
+    other = make(epochs=1, backbone="patchtst").fit(X, y)
+    assert (other.architecture_["patch"], other.architecture_["settings"]["patch_len"]) == (1, 12)
 
 
 def test_gaps_are_filled_only_when_asked():
@@ -274,3 +280,97 @@ def test_a_file_cut_short_is_rejected(fitted, tmp_path):
     path.write_bytes(path.read_bytes()[:-10])
     with pytest.raises(ValueError, match="truncated"):
         Classifier.load(path)
+
+
+@pytest.fixture(scope="module")
+def stacked() -> Classifier:
+    X, y = signals(40)
+    model = make(model="auto", epochs=2).fit(X, names(y))
+    assert sum(model.weights_.values()) == pytest.approx(1.0)
+    # so that every member is needed
+    assert model.stack_ is not None
+    model.stack_ = replace(model.stack_, weights={"kernels": 0.5, "statistics": 0.25, "toa": 0.25})
+    return model
+
+
+def test_the_default_weights_kernels_statistics_and_the_network(stacked, tmp_path):
+    X, y = signals(seed=1)
+    assert stacked.score(X, names(y)) >= 0.9
+    shown = stacked.stack_.accuracies
+    assert set(shown) == {"stack", "kernels", "statistics", "toa", "most frequent class", "1-NN, Euclidean"}
+    assert stacked.validation_ == shown["stack"]
+    stacked.save(tmp_path / "m.toa")
+    loaded = Classifier.load(tmp_path / "m.toa")
+    assert np.array_equal(loaded.predict_proba(X), stacked.predict_proba(X))
+    assert loaded.stack_ == stacked.stack_
+    alone = np.concatenate([stacked.predict_proba(X[i : i + 1]) for i in range(4)])
+    assert np.allclose(alone, stacked.predict_proba(X)[:4], atol=1e-5)
+
+
+def test_a_stack_whose_file_was_changed_is_refused(stacked, tmp_path):
+    tensors, facts = stacked._saved()
+    fitted = facts["fitted"]
+    changes: dict[str, tuple[dict[str, torch.Tensor], dict[str, object]]] = {
+        "member": ({}, {"stack": {**fitted["stack"], "weights": {"forest": 1.0}}}),
+        "kernels": ({}, {"kernels": {**fitted["kernels"], "seed": 1}}),
+        "head": ({"head.kernels.mean": tensors["head.kernels.mean"][:-1]}, {}),
+        "channels": ({}, {"columns": ["a", "b", "c"]}),
+        "folds": ({}, {"folds": 10**9}),
+        "patch": ({}, {"architecture_": {**fitted["architecture_"], "patch": 0}}),
+    }
+    for name, changed in changes.items():
+        path = tmp_path / f"{name}.toa"
+        save_file(path, "classifier", {**tensors, **changed[0]}, {**facts, "fitted": {**fitted, **changed[1]}})
+        with pytest.raises(ValueError, match=message(str(path), "must hold a complete classifier")):
+            Classifier.load(path)
+
+
+def test_the_network_is_left_out_without_cases_or_time(tmp_path):
+    X, y = signals(8)
+    for model in (make(model="auto").fit(X, y), make(model="auto", time_limit=1e-9, epochs=1).fit(*signals(24))):
+        assert model.architecture_["backbone"] is None
+        assert set(model.weights_) <= {"kernels", "statistics"}
+        model.save(tmp_path / "m.toa")
+        assert np.array_equal(Classifier.load(tmp_path / "m.toa").predict(X), model.predict(X))
+        with pytest.raises(ValueError, match="the classifier must have a network"):
+            model.run_sample(list(X))
+
+
+def test_a_class_with_one_case_is_trained_on_but_not_held_out():
+    X, y = signals(25)
+    y[24] = 2
+    model = make(epochs=1).fit(X, y)
+    assert model.predict_proba(X).shape == (25, 3)
+    folds = model._folds(y)
+    assert folds is not None
+    assert (folds == -1).tolist() == [False] * 24 + [True]
+    assert model.folds_ == 5
+
+
+def test_a_better_candidate_is_kept_when_the_next_one_is_stopped(monkeypatch):
+    X, y = signals(24)
+    calls = []
+    train = Classifier._train_candidate
+
+    def stop(self, *arguments):
+        calls.append(self.architecture_)
+        if len(calls) == 2:
+            raise TrainingStopped("stopped")
+        return train(self, *arguments)
+
+    monkeypatch.setattr(Classifier, "_train_candidate", stop)
+    model = make(model="auto", epochs=2)
+    with pytest.raises(TrainingStopped):
+        model.fit(X, y)
+    assert model.architecture_ == calls[0]
+    assert model.stack_ is not None
+    assert "toa" in model.stack_.accuracies
+    assert model.predict(X).shape == (24,)
+
+
+def test_wrong_models_and_limits_are_rejected():
+    X, y = signals(4)
+    with pytest.raises(ValueError, match=message("unknown model 'rocket'; known: auto, toa")):
+        make(model="rocket").fit(X, y)
+    with pytest.raises(ValueError, match=message("time_limit must be above 0 seconds, got 0")):
+        make(time_limit=0).fit(X, y)

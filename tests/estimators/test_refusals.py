@@ -88,7 +88,7 @@ def test_values_far_from_those_of_fit_are_refused_with_column_and_row():
     forecaster = Forecaster(2, lookback=16, epochs=1).fit(frame)
     detector = AnomalyDetector(window=8, epochs=1).fit(frame)
     cases = np.random.default_rng(0).normal(size=(8, 2, 16))
-    classifier = Classifier(epochs=1).fit(cases, [0, 1] * 4)
+    classifier = Classifier(model="toa", epochs=1).fit(cases, [0, 1] * 4)
     for call in (forecaster.predict, forecaster.backtest, detector.predict, detector.detect):
         with pytest.raises(ValueError, match=rule):
             call(far)
@@ -123,7 +123,7 @@ def test_an_answer_that_is_not_finite_is_refused():
     with pytest.raises(ValueError, match="the forecast of column 'a' must be finite"):
         model.predict()
     detector = AnomalyDetector(window=8, epochs=1).fit(columns("a"))
-    classifier = Classifier(epochs=1).fit(np.random.default_rng(0).normal(size=(8, 2, 16)), [0, 1] * 4)
+    classifier = Classifier(model="toa", epochs=1).fit(np.random.default_rng(0).normal(size=(8, 2, 16)), [0, 1] * 4)
     for estimator, data in ((detector, columns("a")), (classifier, np.zeros((2, 2, 16)))):
         with torch.no_grad():
             next(estimator.model_.parameters()).fill_(torch.nan)

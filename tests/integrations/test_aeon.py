@@ -41,7 +41,7 @@ UNFIT: dict[str, dict[str, str]] = {
 
 # one of the checks requires a minimum accuracy
 OURS = [
-    Classifier(epochs=30, learning_rate=1e-2, settings=SIZES, validation_share=0.0),
+    Classifier(model="toa", epochs=30, learning_rate=1e-2, settings=SIZES, validation_share=0.0),
     AnomalyDetector(window=4, epochs=1, settings=SIZES),
 ]
 
@@ -70,7 +70,7 @@ def test_the_classifier_learns_a_real_problem_and_equals_the_estimator_of_toa(ev
     options: dict[str, Any] = {"settings": SIZES, "learning_rate": 1e-2, "batch_size": 8}
     theirs = TOAClassifier(n_epochs=epochs, random_state=3, **options).fit(x, y)
     assert theirs.score(x_test, y_test) >= accuracy
-    ours = Classifier(epochs=epochs, seed=3, missing="interpolate", **options).fit(x, y)
+    ours = Classifier(model="toa", epochs=epochs, seed=3, missing="interpolate", **options).fit(x, y)
     assert np.array_equal(theirs.predict_proba(x_test), ours.predict_proba(x_test))
     assert np.array_equal(theirs.predict(x_test), ours.predict(x_test))
     assert np.array_equal(theirs.classes_, ours.classes_)

@@ -35,7 +35,7 @@ def test_fits_in_threads_equal_fits_alone():
 def test_fitting_and_loading_leave_the_global_random_state_unchanged(tmp_path):
     cases = np.random.default_rng(0).normal(size=(8, 1, 16))
     before = torch.get_rng_state()
-    Classifier(epochs=1).fit(cases, [0, 1] * 4)
+    Classifier(model="toa", epochs=1).fit(cases, [0, 1] * 4)
     AnomalyDetector(epochs=1, window=8).fit(cases.ravel())
     model = Forecaster(2, lookback=4, epochs=1).fit(cases.ravel())
     model.save(tmp_path / "model.toa")

@@ -242,6 +242,15 @@ def test_patience_does_not_end_a_run_without_validation():
     assert len(model.state.history) == 5
 
 
+def test_training_ends_when_its_loss_is_low_enough():
+    whole = run(Small(), config=TrainingConfig(epochs=4, learning_rate=1e-2)).state
+    losses = [entry["train"] for entry in whole.history]
+    config = TrainingConfig(epochs=4, learning_rate=1e-2, least_loss=max(losses[1:3]))
+    assert len(run(Small(), config=config).state.history) == 2
+    with pytest.raises(ValueError, match="least_loss must be at least 0"):
+        TrainingConfig(least_loss=-1.0)
+
+
 def test_validation_sees_evaluation_mode_and_no_gradients():
     modes = []
 

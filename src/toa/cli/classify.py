@@ -5,11 +5,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from toa._console import make_console
+from toa._console import make_console, make_table
 from toa.cli import terminal
 from toa.cli.terminal import DeviceOption, clear_errors
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from toa.estimators import Classifier
 
 
@@ -31,7 +33,11 @@ def classify(
     time: terminal.TimeOption = None,
     values: terminal.ValuesOption = None,
     missing: terminal.MissingOption = None,
-    backbone: Annotated[str | None, typer.Option(help="{classifiers}; default: by data size.")] = None,
+    time_limit: Annotated[float | None, typer.Option(help="Seconds for the fit, approximately; default: 60.")] = None,
+    network_only: Annotated[
+        bool, typer.Option("--network-only", help="Use the network alone, not weighted with kernels and statistics.")
+    ] = False,
+    backbone: Annotated[str | None, typer.Option(help="{classifiers}; default: transformer.")] = None,
     attention: Annotated[str | None, typer.Option(help="{attentions}; default: toa-softmax.")] = None,
     epochs: terminal.EpochsOption = None,
     seed: terminal.SeedOption = None,
@@ -39,7 +45,9 @@ def classify(
 ) -> None:
     """Train a classifier on labelled time series, and classify others.
 
-    Examples:
+    Weights a small network, convolutional kernels and statistics by cross-validation, or loads a model from a file.
+    Ctrl-C keeps the best model so far, with --save. Examples:
+
     toa classify Motions_TRAIN.ts --test Motions_TEST.ts
 
     toa classify rows.csv --label kind --test new.csv --save kinds.toa
@@ -74,15 +82,29 @@ def classify(
             classifier.save(save)
         console = make_console()
         if model is None:
-            accuracy = classifier.validation_
-            validation = "no held-out cases" if accuracy is None else f"accuracy {accuracy:.3f} on held-out cases"
-            console.print(f"{len(classifier.classes_)} classes, {classifier.architecture_['backbone']}, {validation}.")
+            _print_validation(console, classifier)
         if test is not None:
             cases, labels = terminal.read_cases_file(test)
         if test is not None or model is not None:
             _write(console, classifier, cases, labels, (test or data).name, out, picture)
         if save is not None:
             console.print(f"model:   {save}", soft_wrap=True)
+
+
+def _print_validation(console: "Console", classifier: "Classifier") -> None:
+    """Cross-validated accuracies of the members and the baselines, with the weights."""
+    own = classifier.validation_
+    network = classifier.architecture_["backbone"] or "no network, for lack of cases or time"
+    shown = "not cross-validated: too few cases" if own is None else f"cross-validated accuracy {own:.3f}"
+    console.print(f"{len(classifier.classes_)} classes, {network}, {shown}.")
+    if classifier.stack_ is None:
+        return
+    rows: list[tuple[str, ...]] = [("method", "weight", "accuracy")]
+    for name, accuracy in classifier.stack_.accuracies.items():
+        weight = classifier.weights_.get(name)
+        rows.append((name, "" if weight is None else f"{weight:.2f}", f"{accuracy:.3f}"))
+    console.print(make_table(rows))
+    console.print(f"cross-validated on the training cases, the stack {'; '.join(classifier.stack_.verdicts())}.")
 
 
 def _write(

@@ -39,10 +39,12 @@ from toa._files import write_atomically
 from toa._limits import shorten
 from toa.data.panel import Missing
 from toa.nn import AttentionSpec
+from toa.ops.dropout import initial_weights
 from toa.tasks.base import Task, TaskData, check_sample
 from toa.tasks.checkpoint import UNREADABLE, Checkpoint, check_weights, load_checkpoint, model_with, save_checkpoint
-from toa.tasks.distributed import make_fabric, resolve_device
+from toa.tasks.distributed import make_fabric, resolve_device, seeded
 from toa.tasks.optimization import TrainingConfig
+from toa.tasks.training import time_steps
 
 # increased when older files can no longer be read
 FORMAT = 1
@@ -208,6 +210,16 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         self._best_epoch = state.best_epoch
         return state.best
 
+    def _seconds_per_step(self, data: TaskData, batch_size: int) -> float:
+        """Time of a training step, measured with a model that is thrown away."""
+        config = self._config(batch_size=batch_size)
+        fabric = make_fabric(resolve_device(self.device))
+        with seeded(self.seed, fabric.device):
+            with initial_weights():
+                model = self._task.build(config, data).to(fabric.device)
+            batches, loss = self._task.batches(config, data, fabric.device), self._task.loss(config, fabric)
+            return min(time_steps(model, batches, loss, config.training, fabric=fabric, steps=3, warmup=1))
+
     def _check_fitted(self, done: str) -> None:
         if not hasattr(self, "model_"):
             raise NotFittedError(f"a {self._kind} must be fitted before it is {done}, got an unfitted one; call fit.")
@@ -310,6 +322,11 @@ def sample_rows(data: Any, id: str | None, index: int, length: int) -> Any:
     rows = data if id is None else data[data[id] == data[id].iloc[0]]
     check_sample(index, max(0, len(rows) - length + 1))
     return rows.iloc[index : index + length]
+
+
+def named(tensors: Mapping[str, Tensor], start: str) -> dict[str, Tensor]:
+    """Tensors whose name has this start, without it."""
+    return {name.removeprefix(start): value for name, value in tensors.items() if name.startswith(start)}
 
 
 def _download(name: str, revision: str | None) -> Path:

@@ -3,86 +3,92 @@
 Alphabet: n cases, L longest length, l length of a case, C channels, K classes.
 """
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, replace
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Float64
+import torch
 from sklearn.base import ClassifierMixin
-from torch import Tensor
+from torch import Tensor, nn
 
-from toa._checks import check_at_least, check_finite, check_fraction
-from toa.data.cases import Cases, fit_scaler, hold_out, pad_cases
+from toa._checks import check_at_least, check_choice, check_finite, check_fraction, check_shape
+from toa.data.cases import fit_scaler
 from toa.data.frames import check_results, read_cases, to_native, with_labels
 from toa.data.panel import Panel
-from toa.data.splits import StandardScaler, check_standardised
-from toa.estimators.base import Estimator
-from toa.estimators.sizes import DEFAULT_ATTENTION, choose_case_batch, choose_classifier, choose_epochs
-from toa.tasks.base import TASKS, TaskData, check_sample
-from toa.tasks.classify import classify
-from toa.tasks.distributed import resolve_device
-from toa.tasks.training import TrainingStopped
+from toa.data.splits import StandardScaler
+from toa.estimators.base import named
+from toa.estimators.case_network import CaseNetwork
+from toa.estimators.choice import NETWORK
+from toa.estimators.kernels import STATISTICS_PER_CHANNEL, KernelFeatures, align_cases, statistics
+from toa.estimators.stack import Codes, Probabilities, RidgeHead, Stack, baseline_accuracies
+from toa.tasks.base import check_sample
 
-# fewer held-out cases are too few to select an epoch
-_LEAST_HELD = 4
+MODELS = ("auto", NETWORK)
+KERNELS, STATISTICS = "kernels", "statistics"
 
 
 @dataclass(eq=False, repr=False)
-class Classifier(ClassifierMixin, Estimator):  # type: ignore[misc]
+class Classifier(ClassifierMixin, CaseNetwork):  # type: ignore[misc]
     """Classify time series.
 
         model = toa.Classifier().fit(X, y)   # X (n, C, L) or (n, L), or a list of (C, l); y one label per case
         model.predict(new)                   # labels of the same type as y
         model.predict_proba(new)             # (n, K), in the order of model.classes_
 
+    The probabilities are a weighted mean of three members: "kernels", a ridge classifier on the features of random
+    convolutional kernels (MultiRocket and Hydra); "statistics", one on mean, spread, slope and so on of each channel;
+    and "toa", the network. Each member predicts every training case without having been fitted to it: the ridge
+    classifiers leave one case out, and the network has one model per fold. These predictions choose the weights,
+    calibrate the probabilities and give the accuracy `validation_`.
+
     For long frames, `id` names the column with the case of each row, and `label` the column of the class; or y has the
     labels, one per case in the order of the ids, or a mapping by id. Results are then frames with a row per id. A frame
-    without `id` has a case of one channel in each row, and its results are arrays. Cases may differ in length; the
-    padding of shorter ones changes no prediction.
+    without `id` has a case of one channel in each row, and its results are arrays. Cases may differ in length: the
+    network pads them, the other members stretch them to the longest. No case changes the prediction of another.
 
     Args:
-        backbone: A name of `toa.models.BACKBONES`; None is "transformer", or "patchtst" for long series.
+        model: "auto" weights the members; "toa" is the network alone.
+        time_limit: Seconds that the fit may take, approximately, without the minute in which the kernels are compiled
+            when they are first used. The network gets what the kernels leave, and is left out if that is nothing. So
+            results may depend on the speed of the machine; a large limit makes that rare.
+        backbone: A name of `toa.models.BACKBONES`; None is "transformer".
         attention: A name of `toa.nn.ATTENTIONS`, or the fields of `toa.nn.AttentionSpec`.
-        settings: Settings of the backbone; unset ones are chosen for a small model.
+        settings: Settings of the backbone; unset ones are chosen for a small model. Validation chooses the length of
+            patches and the instance norm, unless they are given.
         length: Longest case L that can be classified; None is the longest of `fit`.
-        epochs: Maximum number of epochs; None chooses by data size.
+        epochs: Maximum number of epochs; None chooses by data size. Training ends early when its loss is zero.
         batch_size: Cases per batch; None chooses by data size.
         learning_rate: Initial learning rate; it decays to zero.
         patience: Epochs without a better validation accuracy before training stops.
-        validation_share: Share of each class that is held out to select the epoch. If that is fewer than four cases in
-            all, or 0, every case is used for training and the last epoch is kept.
+        validation_share: Share of the cases that each model of the network is validated on: 0.2 gives five models, and
+            each case is held out of one of them. If the share is fewer than four cases, or 0, "toa" trains one model on
+            all cases and keeps the last epoch, and "auto" leaves the network out.
         id: In a long frame, the column of cases.
         time: In a frame, the column of times or steps.
         values: In a frame, the channels; None for all other columns.
         label: In a frame, the column of classes.
         missing: Missing values: "error", "ffill", "interpolate" or "zero".
-        seed: Seed of the held-out cases, weights, batches, dropout and SOR.
+        seed: Seed of the kernels, folds, weights, batches, dropout and SOR.
         device: "auto", "cpu", "cuda" or "cuda:N".
         progress: Whether to show a progress bar.
 
     Attributes:
-        model_: The trained model.
+        model_: The trained network.
         classes_: Labels in the order of the columns of `predict_proba`.
         length_: Longest case.
-        validation_: Accuracy on the held-out cases; None without any.
+        stack_: Weights of the members, and the cross-validated accuracies of members and baselines; None for "toa".
+        weights_: The weights of the members.
+        validation_: Cross-validated accuracy; None without any held-out case.
     """
 
     _kind = "classifier"
-    _task = TASKS["classify"]
-    _training: ClassVar[Mapping[str, Any]] = {"schedule": "cosine", "clip_norm": 4.0}
     _facts = ("length_", "validation_", "architecture_")
 
     _: KW_ONLY
-    backbone: str | None = None
-    attention: str | Mapping[str, Any] = DEFAULT_ATTENTION
-    length: int | None = None
-    epochs: int | None = None
-    batch_size: int | None = None
-    learning_rate: float = 1e-3
-    patience: int = 20
-    validation_share: float = 0.2
+    model: str = "auto"
     label: str | None = None
 
     def fit(self, X: Any, y: Any = None) -> "Classifier":
@@ -95,7 +101,10 @@ class Classifier(ClassifierMixin, Estimator):  # type: ignore[misc]
         Raises:
             ValueError: If the data cannot be read, or have only one class.
         """
+        check_choice("model", self.model, MODELS)
         check_fraction("validation_share", self.validation_share)
+        if not self.time_limit > 0:
+            raise ValueError(f"time_limit must be above 0 seconds, got {self.time_limit}.")
         panel = self._read(X)
         labels = _labels(panel, y)
         self.classes_, codes = np.unique(labels, return_inverse=True)
@@ -113,7 +122,15 @@ class Classifier(ClassifierMixin, Estimator):  # type: ignore[misc]
         if self.length is not None:
             check_at_least("length", self.length, self.length_)
             self.length_ = self.length
-        self._train(panel, codes)
+        self.scaler_ = fit_scaler(panel.values, "X")
+        self.heads_: dict[str, RidgeHead] = {}
+        self.kernels_: KernelFeatures | None = None
+        self.stack_: Stack | None = None
+        self.factor_, self.validation_ = 1.0, None
+        if self.model == NETWORK:
+            self._fit_network(panel, codes, self.time_limit)
+        else:
+            self._fit_stack(panel, codes)
         return self
 
     def predict(self, X: Any) -> Any:
@@ -144,10 +161,15 @@ class Classifier(ClassifierMixin, Estimator):  # type: ignore[misc]
         if isinstance(data, pd.DataFrame) and self.id is not None:
             ids = data[self.id].unique()
             check_sample(index, len(ids))
-            self.predict(data[data[self.id] == ids[index]])
+            self._run_network(data[data[self.id] == ids[index]])
             return
         check_sample(index, len(data))
-        self.predict(data.iloc[[index]] if isinstance(data, pd.DataFrame) else [data[index]])
+        self._run_network(data.iloc[[index]] if isinstance(data, pd.DataFrame) else [data[index]])
+
+    def _run_network(self, data: Any) -> None:
+        if self.architecture_["backbone"] is None:
+            raise ValueError("the classifier must have a network, got none for lack of time or cases; fit model='toa'.")
+        self._network_probabilities(self._read_fitted(data))
 
     def _read(self, data: Any) -> Panel:
         return read_cases(data, id=self.id, time=self.time, values=self.values, label=self.label, missing=self.missing)
@@ -172,48 +194,57 @@ class Classifier(ClassifierMixin, Estimator):  # type: ignore[misc]
                 )
         return panel
 
-    def _to_cases(self, panel: Panel, codes: np.ndarray, indices: Sequence[int]) -> Cases:
-        """The cases with these indices, standardised and padded, on the device."""
-        chosen = [
-            check_standardised(self.scaler_.transform(panel.values[index]), self.columns_, f"case {index + 1} of X")
-            for index in indices
-        ]
-        masked = any(len(case) != self.length_ for case in chosen)
-        labels = [int(codes[index]) for index in indices]
-        return pad_cases(chosen, labels, self.length_, masked=masked, device=resolve_device(self.device))
+    def _fit_stack(self, panel: Panel, codes: Codes) -> None:
+        """Fit the members, each validated on cases that it was not fitted to, and weight them."""
+        begin, classes = time.monotonic(), len(self.classes_)
+        series = align_cases(self._scaled(panel, range(len(codes))), self.length_)
+        held_out: dict[str, Probabilities] = {}
+        self.kernels_, features = KernelFeatures.fit(series, seed=self.seed)
+        for name, found in ((KERNELS, features), (STATISTICS, statistics(series))):
+            self.heads_[name], held_out[name] = RidgeHead.fit(found, codes, classes=classes)
+        del features
+        baselines = baseline_accuracies(series, codes, seed=self.seed)
+        self._leave_out_network()
 
-    def _train(self, panel: Panel, codes: np.ndarray) -> None:
-        self._choose(*choose_classifier(self.backbone, self.length_))
-        kept, held = list(range(len(codes))), list[int]()
-        counts = np.bincount(codes)
-        if self.validation_share and self.validation_share * counts[counts > 1].sum() >= _LEAST_HELD:
-            kept, held = hold_out(codes.tolist(), self.validation_share, self.seed)
-        self.scaler_ = fit_scaler([panel.values[index] for index in kept], "X")
-        data = self._data(self._to_cases(panel, codes, kept), self._to_cases(panel, codes, held) if held else None)
-        batch_size = choose_case_batch(self.batch_size, len(kept))
-        epochs = choose_epochs(self.epochs, len(kept), batch_size)
-        self.validation_: float | None = None
-        try:
-            best = self._fit_model(data, epochs=epochs, batch_size=batch_size)
-        except TrainingStopped as stopped:
-            # keeps the best model so far, which the caller may save
-            if stopped.model is not None:
-                self.model_, self.validation_ = stopped.model.eval(), 1.0 - stopped.best
-            raise
-        self.validation_ = None if best is None else 1.0 - best
+        def choose(network: Probabilities | None) -> None:
+            members = held_out if network is None else held_out | {NETWORK: network}
+            self.stack_ = Stack.choose(members, codes, baselines)
+            self.validation_ = self.stack_.accuracies["stack"]
 
-    def _fields(self) -> dict[str, Any]:
-        return {"evaluation": "strict"}
+        choose(None)
+        left = self.time_limit - (time.monotonic() - begin)
+        if self._folds(codes) is not None and left > 0:
+            self._fit_network(panel, codes, left, choose)
 
-    def _data(self, train: Any = None, val: Any = None) -> TaskData:
-        sizes: dict[str, Any] = {"length": self.length_, "classes": self.classes_}
-        return TaskData(channels=len(self.columns_), train=train, val=val, **sizes)
+    def _leave_out_network(self) -> None:
+        self.model_ = nn.Identity()
+        self.architecture_ = {"backbone": None, "attention": None, "settings": {}}
+        self.folds_ = 0
 
-    def _probabilities(self, X: Any) -> tuple[Panel, Float64[np.ndarray, "n k"]]:
+    @property
+    def weights_(self) -> Mapping[str, float]:
+        """Weight of each member."""
+        return {NETWORK: 1.0} if self.stack_ is None else self.stack_.weights
+
+    def _probabilities(self, X: Any) -> tuple[Panel, Probabilities]:
         panel = self._read_fitted(X)
-        logits = classify(self.model_, self._to_cases(panel, np.zeros(len(panel), dtype=int), range(len(panel))))
-        check_finite("logits", logits)
-        return panel, logits.double().softmax(1).cpu().numpy()
+        members: dict[str, Probabilities] = {}
+        if NETWORK in self.weights_:
+            members[NETWORK] = self._network_probabilities(panel)
+        if self.stack_ is None:
+            return panel, members[NETWORK]
+        series = align_cases(self._scaled(panel, range(len(panel))), self.length_)
+        if KERNELS in self.weights_:
+            assert self.kernels_ is not None
+            members[KERNELS] = self.heads_[KERNELS].predict(self.kernels_.transform(series))
+        if STATISTICS in self.weights_:
+            members[STATISTICS] = self.heads_[STATISTICS].predict(statistics(series))
+        found = self.stack_.combine(members)
+        check_finite("probabilities", torch.from_numpy(found))
+        return panel, found
+
+    def _build_with(self, tensors: Mapping[str, Tensor], device: torch.device, where: object) -> nn.Module:
+        return nn.Identity() if self.architecture_["backbone"] is None else super()._build_with(tensors, device, where)
 
     def _state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         labels = self.classes_.tolist()
@@ -222,12 +253,43 @@ class Classifier(ClassifierMixin, Estimator):  # type: ignore[misc]
                 raise ValueError(f"labels must be text, numbers or booleans to be saved, got {label!r}; rename them.")
         kind = "object" if self.classes_.dtype == object else self.classes_.dtype.str
         tensors = {f"scaler.{name}": value for name, value in self.scaler_.state().items()}
-        return tensors, {"columns": list(self.columns_), "classes": labels, "label_type": kind}
+        facts: dict[str, Any] = {"columns": list(self.columns_), "classes": labels, "label_type": kind}
+        facts |= {"folds": self.folds_, "factor": self.factor_}
+        parts: dict[str, Any] = {f"head.{name}": head for name, head in self.heads_.items() if name in self.weights_}
+        if KERNELS in self.weights_:
+            parts["kernels"] = self.kernels_
+        if self.stack_ is not None:
+            facts["stack"] = self.stack_.state()
+        for name, part in parts.items():
+            own, facts[name] = part.state()
+            tensors |= {f"{name}.{key}": value for key, value in own.items()}
+        return tensors, facts
 
     def _restore(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
         self.columns_ = tuple(facts["columns"])
         self.classes_ = np.array(facts["classes"], dtype=facts["label_type"])
         self.scaler_ = StandardScaler.from_state({name: tensors[f"scaler.{name}"] for name in ("mean", "std")})
+        check_shape("scaler.mean", self.scaler_.state()["mean"], "(C,)", (len(self.columns_),))
+        # older files hold one network alone
+        self.folds_, self.factor_ = facts.get("folds", 0), facts.get("factor", 1.0)
+        models = {name.split(".")[2] for name in tensors if name.startswith("model.models.")}
+        if len(models) != self.folds_ or self._patch < 1:
+            raise ValueError(f"{self.folds_!r} networks of {self._patch} steps per token, but weights of {len(models)}")
+        self.heads_, self.kernels_, self.stack_ = {}, None, None
+        if "stack" not in facts:
+            self.model = NETWORK
+            return
+        self.stack_ = Stack.from_state(facts["stack"], (KERNELS, STATISTICS, NETWORK))
+        sizes = {STATISTICS: STATISTICS_PER_CHANNEL * len(self.columns_)}
+        if KERNELS in self.weights_:
+            self.kernels_ = KernelFeatures.from_state(named(tensors, "kernels."), facts["kernels"])
+            self.kernels_.check(len(self.columns_), self.length_)
+            sizes[KERNELS] = len(self.kernels_.mean)
+        for name, count in sizes.items():
+            if name in self.weights_:
+                own = named(tensors, f"head.{name}.")
+                check_shape(f"head.{name}.mean", own["mean"], "(P,)", (count,))
+                self.heads_[name] = RidgeHead.from_state(own, facts[f"head.{name}"], classes=len(self.classes_))
 
 
 def _labels(panel: Panel, y: Any) -> np.ndarray:

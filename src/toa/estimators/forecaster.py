@@ -22,7 +22,7 @@ from toa.data.panel import Panel
 from toa.data.splits import check_standardised
 from toa.data.windows import window_starts
 from toa.estimators.backtest import Backtest, compare, first_tested, forecast_names, measure, write_forecast
-from toa.estimators.base import sample_rows
+from toa.estimators.base import named, sample_rows
 from toa.estimators.baselines import BASELINES, align_histories
 from toa.estimators.choice import NETWORK, Choice, find_season, items
 from toa.estimators.covariates import Covariates
@@ -429,7 +429,7 @@ class Forecaster(ForecastNetwork):
         self._check_parameters()
         self.columns_, self.ids_ = tuple(facts["columns"]), tuple(facts["ids"])
         self.known_ = Covariates.from_state(facts["known"])
-        self.scaler_ = _named(tensors, "scaler.")
+        self.scaler_ = named(tensors, "scaler.")
         self.width_ = tensors.get("width")
         sizes = len(self.ids_), len(self.columns_)
         for name, tensor in self.scaler_.items():
@@ -440,11 +440,7 @@ class Forecaster(ForecastNetwork):
         self.season_ = facts["season"] if "season" in facts else season_of(self.freq_) or 1
         self.choice_ = None
         if "choice" in facts:
-            self.choice_ = Choice.from_state(_named(tensors, "choice."), facts["choice"])
+            self.choice_ = Choice.from_state(named(tensors, "choice."), facts["choice"])
             self.choice_.check(*sizes, self.horizon, len(self.quantiles))
         else:
             self.model = NETWORK
-
-
-def _named(tensors: Mapping[str, Tensor], start: str) -> dict[str, Tensor]:
-    return {name.removeprefix(start): value for name, value in tensors.items() if name.startswith(start)}

@@ -31,11 +31,9 @@ from toa.estimators.sizes import (
     limit_schedule,
 )
 from toa.models import BACKBONES, backbone_names
-from toa.ops.dropout import initial_weights
-from toa.tasks.distributed import make_fabric, resolve_device, seeded
+from toa.tasks.distributed import resolve_device
 from toa.tasks.forecast import HorizonForecasting, HorizonModel, evaluation_batches
 from toa.tasks.metrics import FORECAST_METRICS
-from toa.tasks.training import time_steps
 
 # largest number of held-out windows times columns; if there are more, every second, third, … window is used
 _HELD = 60_000
@@ -113,7 +111,7 @@ class ForecastNetwork(Estimator):
             schedule["operator_rate"] = rate if self.operator_rate is None else self.operator_rate
         self.schedule_: dict[str, Any] = schedule
         if seconds is not None and not refit:
-            self._step_seconds: float = self._seconds_per_step(train, held)
+            self._step_seconds: float = self._seconds_per_step(self._data(train, held), schedule["batch_size"])
             limited = limit_schedule(schedule, self._step_seconds, seconds)
             if limited is None:
                 return None
@@ -136,17 +134,6 @@ class ForecastNetwork(Estimator):
             held = other._fit_network(panel, borders, season=season, seconds=seconds, plain=True)
             if held is not None and (other.validation_ or 0.0) < (self.validation_ or 0.0):
                 self.__dict__.update(other.__dict__)
-
-    def _seconds_per_step(self, train: Windows, held: Windows) -> float:
-        """Time of a training step, measured with a model that is thrown away."""
-        data = self._data(train, held)
-        config = self._config(batch_size=self.schedule_["batch_size"])
-        fabric = make_fabric(resolve_device(self.device))
-        with seeded(self.seed, fabric.device):
-            with initial_weights():
-                model = self._task.build(config, data).to(fabric.device)
-            batches, loss = self._task.batches(config, data, fabric.device), self._task.loss(config, fabric)
-            return min(time_steps(model, batches, loss, config.training, fabric=fabric, steps=3, warmup=1))
 
     def _choose_lookback(self, panel: Panel, borders: Sequence[int], season: int | None) -> None:
         """Set `lookback_`; a chosen one suits most series, and shorter ones are padded."""

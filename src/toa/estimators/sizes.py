@@ -5,6 +5,7 @@ of a larger table uses a bounded number of windows.
 """
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 from toa._checks import check_at_least, check_choice
@@ -41,7 +42,7 @@ _RECIPES: dict[tuple[str, str], dict[str, Any]] = {
     ("duet", "large"): {"operator_rate": 3.0, "operator_init": "centering", "dropout": 0.3},
 }
 
-# detector and classifier: approximate number of training steps, and bounds on the epochs
+# detector: approximate number of training steps, and bounds on the epochs
 _STEPS = 1000
 _EPOCHS = (10, 100)
 
@@ -54,10 +55,11 @@ _CHANNEL_WINDOWS = 60_000
 _MANY_CHANNELS = 32
 _DETECTOR_SIZES: dict[str, Any] = {"embed_dim": 32, "num_heads": 4, "num_layers": 2, "ff_dim": 64, "dropout": 0.1}
 
-# classifier: longest case with one token per step; longer ones have patches
-_POINTS = 400
-# classifier: approximate number of patches per channel
+# classifier: approximate number of tokens, per channel for backbones with patches
 _CASE_PATCHES = 64
+# classifier: approximate number of training steps, and bounds on the epochs
+_CASE_STEPS = 150
+_CASE_EPOCHS = (5, 40)
 # classifier: bounds on the batch size, an eighth of the cases
 _CASE_BATCH = (8, 64)
 _CLASSIFIER_SIZES: dict[str, Any] = {"embed_dim": 64, "num_heads": 4, "num_layers": 2, "ff_dim": 128, "dropout": 0.1}
@@ -127,13 +129,17 @@ def limit_schedule(schedule: dict[str, Any], seconds_per_step: float, seconds: f
 
 
 def choose_epochs(epochs: int | None, count: int, batch_size: int) -> int:
-    """Epochs of a detector or classifier with `count` windows or cases; None gives few epochs for a large table."""
+    """Epochs of a detector with `count` windows; None gives few epochs for a large table."""
+    return _choose_epochs(epochs, count, batch_size, _STEPS, _EPOCHS)
+
+
+def _choose_epochs(epochs: int | None, count: int, batch_size: int, steps: int, bounds: tuple[int, int]) -> int:
     check_at_least("batch_size", batch_size, 1)
     if epochs is not None:
         check_at_least("epochs", epochs, 1)
         return epochs
-    least, most = _EPOCHS
-    return min(most, max(least, math.ceil(_STEPS / -(-count // batch_size))))
+    least, most = bounds
+    return min(most, max(least, math.ceil(steps / -(-count // batch_size))))
 
 
 def choose_window(window: int | None, longest: int) -> int:
@@ -161,18 +167,35 @@ def choose_reconstructor(backbone: str | None, window: int, channels: int) -> tu
     return chosen, sizes
 
 
-def choose_classifier(backbone: str | None, length: int) -> tuple[str, dict[str, Any]]:
-    """Backbone and settings of a classifier."""
-    chosen = backbone or ("transformer" if length <= _POINTS else "patchtst")
+def classifier_candidates(
+    backbone: str | None, length: int, given: Mapping[str, Any] | None
+) -> list[tuple[str, dict[str, Any], int]]:
+    """Networks of a classifier, each with its backbone, settings and steps per token; validation chooses one.
+
+    They differ in the instance norm and in the length of patches, unless these are given. A backbone without patches
+    reads several steps of a long series as one token.
+    """
+    chosen = backbone or "transformer"
     check_choice("backbone", chosen, backbone_names("classify"))
-    sizes = dict(_CLASSIFIER_SIZES)
-    if "patch_len" in BACKBONES[chosen].settings("classify"):
-        patch = max(1, min(length, 2 * length // _CASE_PATCHES or length // 2))
-        sizes |= {"patch_len": patch, "stride": max(1, patch // 2)}
-    return chosen, sizes
+    own = "patch_len" in BACKBONES[chosen].settings("classify")
+    patch = max(1, min(length, 2 * length // _CASE_PATCHES or length // 2) if own else -(-length // _CASE_PATCHES))
+    found = []
+    for factor, norm in ((1, False), (1, True), (2, False)):
+        steps = min(length, factor * patch)
+        sizes = {**_CLASSIFIER_SIZES, "instance_norm": norm}
+        sizes |= {"patch_len": steps, "stride": max(1, steps // 2)} if own else {}
+        candidate = chosen, {**sizes, **(given or {})}, 1 if own else steps
+        if candidate not in found:
+            found.append(candidate)
+    return found
 
 
 def choose_case_batch(batch_size: int | None, cases: int) -> int:
     """Batch size of a classifier."""
     least, most = _CASE_BATCH
     return max(least, min(most, cases // 8)) if batch_size is None else batch_size
+
+
+def choose_case_epochs(epochs: int | None, cases: int, batch_size: int) -> int:
+    """Epochs of a classifier; None gives a number of steps."""
+    return _choose_epochs(epochs, cases, batch_size, _CASE_STEPS, _CASE_EPOCHS)

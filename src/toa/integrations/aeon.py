@@ -59,7 +59,7 @@ class TOAClassifier(BaseClassifier):  # type: ignore[misc]
         super().__init__()
 
     def _fit(self, X: Any, y: np.ndarray) -> "TOAClassifier":
-        self.estimator_ = Classifier(**_arguments(self), missing="interpolate").fit(X, y)
+        self.estimator_ = Classifier(**_arguments(self), model="toa", missing="interpolate").fit(X, y)
         return self
 
     def _predict(self, X: Any) -> np.ndarray:

@@ -9,7 +9,7 @@ updated by as many blocks as there are processors. Results, state and file forma
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from toa._checks import check_at_least, check_choice, check_positive
 from toa.nn import SequenceOperator
+from toa.nn.registry import ADDED_LATER
 
 OptimizerName = Literal["adamw", "adam", "radam"]
 OPTIMIZERS = {"adamw": torch.optim.AdamW, "adam": torch.optim.Adam, "radam": torch.optim.RAdam}
@@ -58,6 +59,7 @@ class TrainingConfig:
         patience: Number of epochs without a better validation loss before training stops; None to never stop early.
         compile: Whether to use torch.compile. The first step needs up to a minute; later ones are faster, on a CPU by
             at most a quarter. Random draws differ from those of eager mode. A CPU needs a C++ compiler.
+        least_loss: Mean training loss of an epoch, at or below which training stops.
     """
 
     epochs: int = 10
@@ -74,9 +76,10 @@ class TrainingConfig:
     clip_norm: float | None = None
     patience: int | None = None
     compile: bool = False
+    least_loss: float | None = field(default=None, metadata=ADDED_LATER)
 
     def __post_init__(self) -> None:
-        least = {"weight_decay": 0.0, "operator_weight_decay": 0.0, "warmup": 0}
+        least = {"weight_decay": 0.0, "operator_weight_decay": 0.0, "warmup": 0, "least_loss": 0.0}
         for name, value in (least | {"epochs": 1, "accumulate": 1, "patience": 1}).items():
             if getattr(self, name) is not None:
                 check_at_least(name, getattr(self, name), value)

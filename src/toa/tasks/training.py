@@ -225,7 +225,10 @@ class _Run:
             self.model.load_state_dict(self.best_weights)
 
     def _done(self) -> bool:
-        """Whether all steps are done, or validation has not improved for `patience` epochs."""
+        """Whether all steps are done, the loss is low enough, or validation has not improved for `patience` epochs."""
+        least, last = self.config.least_loss, self.state.history[-1:]
+        if least is not None and last and last[0]["train"] <= least:
+            return True
         patience = None if self.validate is None else self.config.patience
         idle = len(self.state.history) - self.state.best_epoch
         return self.state.step >= self.total or (patience is not None and idle >= patience)

@@ -1,0 +1,173 @@
+"""The network of a classifier: one model per fold, trained together; it is validated on all cases.
+
+Alphabet: n cases, L longest length, l length of a case, C channels, K classes, F folds.
+"""
+
+import copy
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from jaxtyping import Int64
+
+from toa._checks import check_finite
+from toa.data.cases import Cases, pad_cases
+from toa.data.panel import Panel, Values
+from toa.data.splits import check_standardised
+from toa.estimators.base import Estimator
+from toa.estimators.sizes import DEFAULT_ATTENTION, choose_case_batch, choose_case_epochs, classifier_candidates
+from toa.estimators.stack import Codes, Probabilities, accuracy, choose_factor, log_loss, softmax
+from toa.tasks.base import TASKS, TaskData
+from toa.tasks.classify import classify, validation_logits
+from toa.tasks.distributed import resolve_device
+from toa.tasks.training import TrainingStopped
+
+# fewer cases to validate on are too few to choose an epoch
+_LEAST_HELD = 4
+
+
+@dataclass(eq=False, repr=False)
+class CaseNetwork(Estimator):
+    """Trains the network of `toa.Classifier`, which documents the fields."""
+
+    _kind = "case network"
+    _task = TASKS["classify"]
+    # a training loss below the last number is zero
+    _training: ClassVar[Mapping[str, Any]] = {"schedule": "cosine", "clip_norm": 4.0, "least_loss": 2e-3}
+
+    _: KW_ONLY
+    backbone: str | None = None
+    attention: str | Mapping[str, Any] = DEFAULT_ATTENTION
+    length: int | None = None
+    epochs: int | None = None
+    batch_size: int | None = None
+    learning_rate: float = 1e-3
+    patience: int = 20
+    validation_share: float = 0.2
+    time_limit: float = 60.0
+
+    def _fit_network(
+        self, panel: Panel, codes: Codes, seconds: float, accept: Callable[[Probabilities], None] = lambda _: None
+    ) -> None:
+        """Train candidates until `seconds` have passed, at least one, and keep the one with the lowest log loss.
+
+        Args:
+            panel: The cases.
+            codes: Their classes.
+            seconds: Largest time, approximately.
+            accept: Called whenever a better network is kept, with calibrated probabilities of each case by the model
+                that was not trained on it. With too few cases to validate on, it is not called: one model is trained on
+                all cases, and its last epoch is kept.
+
+        Raises:
+            TrainingStopped: By a signal; the best network so far is kept.
+        """
+        folds = self._folds(codes)
+        candidates = classifier_candidates(self.backbone, self.length_, self.settings)
+        begin, longest, best = time.monotonic(), 0.0, np.inf
+        for backbone, sizes, patch in candidates if folds is not None else candidates[:1]:
+            start = time.monotonic()
+            if longest and start - begin + longest > seconds:
+                return
+            # a copy, so that the network stays if this one is not better
+            other = copy.copy(self)
+            other._choose(backbone, sizes, patch=patch)
+            held_out, stopped = other._train_candidate(panel, codes, folds, seconds)
+            loss = -np.inf if held_out is None else log_loss(held_out, codes)
+            if loss < best:
+                best = loss
+                self.__dict__.update(other.__dict__)
+                if held_out is not None:
+                    accept(held_out)
+            if stopped is not None:
+                raise stopped
+            longest = max(longest, time.monotonic() - start)
+
+    def _folds(self, codes: Codes) -> Int64[np.ndarray, " n"] | None:
+        """The fold in which each case is held out, -1 for the only case of a class; None for too few cases."""
+        counts = np.bincount(codes)
+        if not self.validation_share or self.validation_share * counts[counts > 1].sum() < _LEAST_HELD:
+            return None
+        number = max(2, round(1.0 / self.validation_share))
+        random = np.random.default_rng(self.seed)
+        folds, first = np.full(len(codes), -1), 0
+        for code in np.flatnonzero(counts > 1):
+            own = random.permutation(np.flatnonzero(codes == code))
+            folds[own] = (first + np.arange(len(own))) % number
+            first += len(own)
+        return folds
+
+    def _train_candidate(
+        self, panel: Panel, codes: Codes, folds: Int64[np.ndarray, " n"] | None, seconds: float
+    ) -> tuple[Probabilities | None, TrainingStopped | None]:
+        """Train the chosen network; returns probabilities of held-out cases, and what stopped it."""
+        cases = self._to_cases(panel, codes, range(len(codes)))
+        self.folds_ = 0 if folds is None else int(folds.max()) + 1
+        data = self._data(cases)
+        if folds is not None:
+            data = replace(data, val=cases, folds=torch.from_numpy(folds).to(cases.labels.device))
+        batch_size = choose_case_batch(self.batch_size, len(codes))
+        epochs = choose_case_epochs(self.epochs, len(codes), batch_size)
+        # fewer epochs if there is little time, and never none
+        step = self._seconds_per_step(data, batch_size) * -(-len(codes) // batch_size)
+        epochs = max(1, min(epochs, int(seconds / step)))
+        stopped = None
+        try:
+            self._fit_model(data, epochs=epochs, batch_size=batch_size)
+        except TrainingStopped as error:
+            if error.model is None:
+                raise
+            stopped, self.model_ = error, error.model.eval()
+        self.validation_, self.factor_ = None, 1.0
+        if folds is None:
+            return None, stopped
+        scores = validation_logits(self.model_, data).double().cpu().numpy()
+        self.factor_ = choose_factor(scores, codes)
+        self.validation_ = accuracy(scores, codes)
+        return softmax(self.factor_ * scores), stopped
+
+    def _network_probabilities(self, panel: Panel) -> Probabilities:
+        cases = self._to_cases(panel, np.zeros(len(panel), dtype=np.int64), range(len(panel)))
+        logits = classify(self.model_, cases)
+        check_finite("logits", logits)
+        return softmax(self.factor_ * logits.double().cpu().numpy())
+
+    def _scaled(self, panel: Panel, indices: Sequence[int]) -> list[Values]:
+        """The cases with these indices, standardised."""
+        return [
+            check_standardised(self.scaler_.transform(panel.values[index]), self.columns_, f"case {index + 1} of X")
+            for index in indices
+        ]
+
+    def _to_cases(self, panel: Panel, codes: Codes, indices: Sequence[int]) -> Cases:
+        """The cases with these indices, standardised, in tokens of several steps and padded, on the device."""
+        patch = self._patch
+        chosen = [_in_patches(case, patch) for case in self._scaled(panel, indices)]
+        length = -(-self.length_ // patch)
+        masked = any(len(case) != length for case in chosen)
+        labels = [int(codes[index]) for index in indices]
+        return pad_cases(chosen, labels, length, masked=masked, device=resolve_device(self.device))
+
+    @property
+    def _patch(self) -> int:
+        # older files have one token per step
+        return int(self.architecture_.get("patch", 1))
+
+    def _fields(self) -> dict[str, Any]:
+        return {"evaluation": "strict"}
+
+    def _data(self, train: Any = None, val: Any = None) -> TaskData:
+        sizes: dict[str, Any] = {"length": -(-self.length_ // self._patch), "classes": self.classes_}
+        folds = torch.from_numpy(np.arange(self.folds_)) if self.folds_ else None
+        return TaskData(channels=len(self.columns_) * self._patch, train=train, val=val, folds=folds, **sizes)
+
+
+def _in_patches(case: Values, patch: int) -> Values:
+    """A case (l, C) as tokens (l / patch, patch * C); the last step fills the last token."""
+    if patch == 1:
+        return case
+    missing = -len(case) % patch
+    return np.pad(case, ((0, missing), (0, 0)), mode="edge").reshape(-1, patch * case.shape[1])

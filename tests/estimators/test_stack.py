@@ -1,0 +1,147 @@
+import numpy as np
+import pytest
+import torch
+from sklearn.linear_model import Ridge
+
+from tests.support import message
+from toa.estimators.kernels import KernelFeatures, align_cases, statistics
+from toa.estimators.stack import (
+    RidgeHead,
+    Stack,
+    _Dual,
+    _Primal,
+    accuracy,
+    baseline_accuracies,
+    choose_factor,
+    log_loss,
+    softmax,
+)
+
+
+def features(cases: int, count: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Features (n, P), the first of which separate three classes, and the classes."""
+    rng = np.random.default_rng(seed)
+    codes = np.arange(cases) % 3
+    x = rng.normal(size=(cases, count))
+    x[:, :3] += 2.0 * np.eye(3)[codes]
+    return (x - x.mean(0)).astype(np.float32), codes
+
+
+def waves(count: int = 30, channels: int = 2, steps: int = 24, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    codes = np.arange(count) % 2
+    phase = rng.uniform(0, 6, size=(count, channels, 1))
+    series = np.sin(np.where(codes, 1.5, 0.5)[:, None, None] * np.arange(steps) + phase)
+    return (series + 0.1 * rng.normal(size=series.shape)).astype(np.float32), codes
+
+
+@pytest.mark.parametrize(("solve", "sizes"), [(_Dual, (12, 40)), (_Primal, (40, 12))])
+def test_left_out_errors_are_those_of_models_without_the_case(solve, sizes):
+    x, codes = features(*sizes)
+    target = np.where(np.eye(3)[codes] > 0, 1.0, -1.0)
+    solution = solve(torch.from_numpy(x), torch.from_numpy(target - target.mean(0)))
+    found = solution.left_out(0.7).numpy()
+    for case in range(len(x)):
+        rest = np.arange(len(x)) != case
+        model = Ridge(0.7).fit(x[rest], target[rest])
+        assert np.allclose(found[case], target[case] - model.predict(x[case : case + 1])[0], atol=1e-4)
+    assert np.allclose(solution.weight(0.7).numpy(), Ridge(0.7).fit(x, target).coef_.T, atol=1e-5)
+
+
+@pytest.mark.parametrize("sizes", [(60, 90), (90, 60)])
+def test_a_ridge_head_knows_new_cases_and_expects_its_errors(sizes):
+    x, codes = features(*sizes)
+    head, held_out = RidgeHead.fit(x, codes, classes=3)
+    new, others = features(300, sizes[1], seed=1)
+    proba = head.predict(new)
+    assert np.allclose(proba.sum(1), 1.0)
+    assert accuracy(proba, others) > 0.6
+    assert abs(accuracy(held_out, codes) - accuracy(proba, others)) < 0.15
+    # leave-one-out results calibrate: the loss of new cases is near the one that was expected
+    assert abs(log_loss(held_out, codes) - log_loss(proba, others)) < 0.25
+
+
+def test_factors_undo_overconfidence_and_never_give_certainty():
+    rng = np.random.default_rng(0)
+    scores = rng.normal(size=(2_000, 3))
+    codes = np.array([rng.choice(3, p=row) for row in softmax(scores)])
+    assert choose_factor(10.0 * scores, codes) == pytest.approx(0.1, rel=0.15)
+    right = np.eye(3)[np.arange(12) % 3]
+    assert 0.85 < softmax(choose_factor(right, np.arange(12) % 3) * right).max() < 0.98
+
+
+def test_weights_lower_the_log_loss_below_that_of_every_member():
+    rng = np.random.default_rng(0)
+    codes = np.arange(200) % 2
+    members = {name: softmax(np.eye(2)[codes] + rng.normal(size=(200, 2))) for name in ("a", "b")}
+    members["noise"] = softmax(3.0 * rng.normal(size=(200, 2)))
+    stack = Stack.choose(members, codes, {"most frequent class": 0.5})
+    assert set(stack.weights) == {"a", "b"}
+    assert sum(stack.weights.values()) == pytest.approx(1.0)
+    mixed = stack.combine(members)
+    assert log_loss(mixed, codes) < min(log_loss(part, codes) for part in members.values())
+    assert stack.accuracies["stack"] == accuracy(mixed, codes)
+    assert stack.verdicts()[-2:] == ["beats noise", "beats most frequent class"]
+    assert Stack.from_state(stack.state(), ("a", "b")) == stack
+    with pytest.raises(ValueError, match="member"):
+        Stack.from_state(stack.state(), ("a", "c"))
+
+
+def test_baselines_know_the_most_frequent_class_and_the_nearest_case():
+    series = np.repeat([[0.0], [0.1], [5.0], [5.1], [5.2]], 12, axis=1)[:, None].astype(np.float32)
+    found = baseline_accuracies(series, np.array([0, 0, 1, 1, 0]), seed=0)
+    assert found == {"most frequent class": 0.6, "1-NN, Euclidean": 0.8}
+
+
+def test_cases_of_other_lengths_are_stretched():
+    short, full = np.arange(4.0)[:, None], np.linspace(0.0, 3.0, 16)[:, None]
+    aligned = align_cases([short, full], 16)
+    assert aligned.shape == (2, 1, 16)
+    assert np.allclose(aligned[0], aligned[1])
+    assert align_cases([short], 4).shape == (1, 1, 10)
+
+
+def test_statistics_do_not_depend_on_the_order_of_channels():
+    series, _ = waves()
+    found = statistics(series).reshape(len(series), -1, 2)
+    assert found.shape[1] == 8
+    assert np.allclose(statistics(series[:, ::-1]).reshape(len(series), -1, 2), found[:, :, ::-1], atol=1e-5)
+
+
+@pytest.fixture(scope="module")
+def kernels() -> KernelFeatures:
+    return KernelFeatures.fit(waves()[0], seed=1)[0]
+
+
+def test_kernels_are_restored_from_their_state(kernels):
+    tensors, facts = kernels.state()
+    again = KernelFeatures.from_state(tensors, facts)
+    new = waves(5, seed=3)[0]
+    assert np.array_equal(again.transform(new), kernels.transform(new))
+    # each case alone, too
+    assert np.allclose(np.concatenate([again.transform(new[i : i + 1]) for i in range(5)]), kernels.transform(new))
+    assert sum(tensor.nbytes for tensor in tensors.values()) < 2**20
+
+
+def test_other_kernels_than_saved_are_refused(kernels):
+    tensors, facts = kernels.state()
+    for changed, words in (
+        ((tensors, facts | {"seed": 2}), "differ from those that this version of aeon draws"),
+        ((tensors, facts | {"sizes": [10**9, 64]}), "must have sizes"),
+        ((tensors | {"biases.series": tensors["biases.series"][:-1]}, facts), "biases must have shape"),
+        ((tensors | {"scale": tensors["scale"][:-1]}, facts), "scale must have shape"),
+    ):
+        with pytest.raises(ValueError, match=message(words)):
+            KernelFeatures.from_state(*changed)
+    with pytest.raises(ValueError, match="kernels must fit 3 channels"):
+        kernels.check(3, 24)
+
+
+def test_kernels_leave_the_state_of_the_process_as_it_was():
+    before = np.random.get_state(legacy=False)["state"]["key"].copy()  # noqa: NPY002
+    generator, threads = torch.get_rng_state(), torch.get_num_threads()
+    first, second = (KernelFeatures.fit(waves(channels=1)[0], seed=4)[1] for _ in range(2))
+    assert np.array_equal(first, second)
+    assert np.array_equal(np.random.get_state(legacy=False)["state"]["key"], before)  # noqa: NPY002
+    assert torch.get_rng_state().equal(generator)
+    assert torch.get_num_threads() == threads
