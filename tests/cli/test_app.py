@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 import toa
-from tests.support import ROOT
+from tests.support import ROOT, shrink_demixing
 from toa.cli import app
 from toa.experiments import protocol_names
 from toa.models import backbone_names
@@ -66,6 +66,7 @@ def test_theory_prints_json():
 def test_demo_ends_with_three_tables_and_a_self_contained_page(tmp_path, monkeypatch):
     monkeypatch.delenv("TOA_DATA", raising=False)
     monkeypatch.setattr("toa.experiments.demo.SEEDS", (1,))
+    shrink_demixing(monkeypatch)
     code, text = call("demo", "--steps", "2", "--device", "cpu", "--out", str(tmp_path))
     assert code == 0, text
     for part in ("TOA-Gated", "TOA-ReLU", "Softmax attention", "linear oracle", "demixing.png", "index.html"):
@@ -85,7 +86,8 @@ def test_demo_ends_with_three_tables_and_a_self_contained_page(tmp_path, monkeyp
     assert sorted(found) == ["anomaly"] * 3 + ["classification"] * 3 + ["demixing"] * 3
 
 
-def test_demix_runs_the_given_attention_and_seed(tmp_path):
+def test_demix_runs_the_given_attention_and_seed(tmp_path, monkeypatch):
+    shrink_demixing(monkeypatch)
     code, text = call(
         "demix", "--attention", "softmax", "--seed", "3", "--steps", "1", "--device", "cpu", "--out", str(tmp_path)
     )

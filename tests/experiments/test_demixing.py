@@ -2,10 +2,15 @@ import json
 
 import pytest
 
-from tests.support import message
+from tests.support import message, shrink_demixing
 from toa.experiments import read_record
 from toa.experiments.demo import run_demixing
 from toa.tasks.distributed import resolve_device
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch):
+    shrink_demixing(monkeypatch)
 
 
 def run(out, **options):
