@@ -29,9 +29,8 @@ MAY_IMPORT["cli"] = MAY_IMPORT["__main__"] = {*MAY_IMPORT, "cli"}
 PRIVATE: dict[str, set[str]] = {
     "__init__": set(),
     "_checks": {"torch"},
-    "_checksums": {"torch"},
     "_console": {"rich"},
-    "_files": set(),
+    "_files": {"torch"},
     "_limits": set(),
     "_registry": set(),
 }

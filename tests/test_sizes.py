@@ -17,17 +17,17 @@ PACKAGE = ROOT / "src" / "toa"
 AIMS = {"lines": 22_500, "files": 150, "file_lines": 450, "function_lines": 60}
 # lines and files allowed in each folder until the aim is reached ("." holds the files of the package itself)
 CEILINGS = {
-    ".": (455, 8),
-    "cli": (2_298, 13),
-    "data": (3_297, 15),
+    ".": (454, 7),
+    "cli": (2_297, 13),
+    "data": (3_279, 14),
     "estimators": (3_901, 16),
-    "experiments": (1_943, 11),
+    "experiments": (1_929, 10),
     "integrations": (1_554, 9),
-    "models": (1_805, 15),
+    "models": (1_804, 15),
     "nn": (2_558, 14),
     "ops": (4_150, 20),
-    "report": (2_817, 13),
-    "tasks": (3_630, 16),
+    "report": (2_810, 13),
+    "tasks": (3_609, 15),
     "theory": (667, 4),
 }
 # functions above the aim, docstring not counted; remove a line when the function is short enough

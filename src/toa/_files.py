@@ -1,8 +1,26 @@
-"""Atomic writes and writable folders."""
+"""Atomic writes, writable folders, and the checksum in every file that toa writes and reads back.
 
+The checksum is a sha256 over the content, in the field "checksum". It shows damage, such as a flipped bit or a careless
+edit. It does not show forgery: whoever changes a file on purpose can also compute its new checksum. Files that older
+versions wrote have none; they are read, and named in a log message or in the report as "without checksum".
+"""
+
+import hashlib
+import json
+import logging
 import os
 import threading
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+CHECKSUM = "checksum"
+# longer integers are no counts, seeds or sizes, and break conversions to floats
+_DIGITS = 40
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -31,3 +49,71 @@ def check_writable(folder: Path) -> None:
         probe.unlink()
     except OSError as error:
         raise ValueError(f"{folder} must be a folder that can be written to, got: {error}; choose another.") from None
+
+
+def parse_json(text: str | bytes, where: str) -> Any:
+    """Parse JSON of unknown origin.
+
+    Raises:
+        ValueError: If it is not JSON, nested too deeply, or has an integer with too many digits.
+    """
+    try:
+        return json.loads(text, parse_int=_parse_integer)
+    except RecursionError:
+        raise ValueError(f"{where} must be JSON with few levels, got one nested too deeply; delete it.") from None
+    except ValueError as error:
+        raise ValueError(f"{where} must be valid JSON, got: {error}; is the file complete?") from None
+
+
+def seal(content: Mapping[str, Any], tensors: "Mapping[str, Tensor] | None" = None) -> dict[str, Any]:
+    """The content as JSON values, with its checksum, which also covers tensors that are stored beside it."""
+    # as read from a file: tuples become lists, and keys text
+    plain = json.loads(json.dumps({name: value for name, value in content.items() if name != CHECKSUM}))
+    return plain | {CHECKSUM: _digest(plain, tensors or {})}
+
+
+def unseal(
+    content: Mapping[str, Any], where: str, tensors: "Mapping[str, Tensor] | None" = None
+) -> tuple[dict[str, Any], bool]:
+    """The content without its checksum, and whether it has one.
+
+    Raises:
+        ValueError: If the checksum does not fit the content.
+    """
+    plain = {name: value for name, value in content.items() if name != CHECKSUM}
+    stated = content.get(CHECKSUM)
+    if stated is None:
+        # the name of the field itself may be damaged
+        sums = [name for name, value in plain.items() if isinstance(value, str) and len(value) == 64]
+        rests = ({n: v for n, v in plain.items() if n != name} for name in sums)
+        if not any(_digest(rest, tensors or {}) == plain[name] for name, rest in zip(sums, rests, strict=True)):
+            return plain, False
+    if stated != _digest(plain, tensors or {}):
+        raise ValueError(
+            f"{where} must have the content that its checksum states, got an edited or damaged file; restore or copy "
+            "it again, or delete it."
+        )
+    return plain, True
+
+
+def log_unsealed(where: object) -> None:
+    """Tell users that a file has no checksum."""
+    logging.getLogger("toa").warning("%s is without checksum: damage to it cannot be noticed.", where)
+
+
+def _digest(content: Mapping[str, Any], tensors: "Mapping[str, Tensor]") -> str:
+    """Sha256 of canonical JSON and of the name, type, shape and bytes of each tensor."""
+    digest = hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode())
+    for name, tensor in sorted(tensors.items()):
+        import torch
+
+        digest.update(f"\0{name}\0{tensor.dtype}\0{tuple(tensor.shape)}\0".encode())
+        # uint8 view, because numpy has no bfloat16
+        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def _parse_integer(text: str) -> int:
+    if len(text) > _DIGITS:
+        raise ValueError(f"an integer of {len(text)} digits, more than {_DIGITS}")
+    return int(text)

@@ -17,9 +17,8 @@ import torch
 from tests.campaign.fuzz import LOADERS, Outcome, fuzz
 from tests.campaign.kills import kill_runs
 from tests.support import ROOT
-from toa._checksums import parse_json, seal, unseal
 from toa._console import make_console
-from toa._files import write_atomically
+from toa._files import parse_json, seal, unseal, write_atomically
 from toa.experiments.records import provenance
 
 _CHUNK = 100

@@ -28,7 +28,7 @@ import pandas as pd
 import torch
 from torch import nn
 
-from toa._checksums import seal
+from toa._files import seal
 from toa.cli.reproduce import read_runs
 from toa.data import DATASETS, read_csv_series, read_dataset, read_ts, read_values
 from toa.data.collections import read_tsf

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from tests.report.test_progress import finish, jobs  # noqa: F401
 from toa.cli import app
-from toa.experiments.claims import claimed
+from toa.experiments.records import claimed
 from toa.experiments.run import write_failure, write_plan
 
 runner = CliRunner(env={"COLUMNS": "200"})

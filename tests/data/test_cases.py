@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support import message
-from toa.data.cases import (
+from toa.data.classification import (
     fit_scaler,
     hold_out,
     interpolate_missing,

@@ -15,7 +15,7 @@ from toa.data import (
     locate_classification,
     read_ts,
 )
-from toa.data.cases import fold_numbers, fold_rows
+from toa.data.classification import fold_numbers, fold_rows
 
 
 def plant(folder: Path, train: str, test: str, name: str = "toy") -> Path:

@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from tests.support import assert_near, message
-from toa.data.cases import Cases, pad_cases
+from toa.data.classification import Cases, pad_cases
 from toa.models import ClassifyModel, build_classifier
 from toa.tasks.classify import (
     classification_loss,

@@ -119,8 +119,7 @@ def config_of(given: Mapping[str, Any]) -> Any:
 @contextmanager
 def _claim(folder: Path) -> Iterator[None]:
     """Hold the folder of a run, so that no other process runs it; the first process of a distributed run does."""
-    from toa.experiments.claims import claimed, holder
-    from toa.experiments.records import RECORD
+    from toa.experiments.records import RECORD, claimed, holder
 
     if (folder / RECORD).exists() or not is_first():
         yield

@@ -1,7 +1,6 @@
 """Datasets and signals: the catalogue, the Panel that all tables become, scaling, splits, windows and cases."""
 
 from toa.data.anomaly import AnomalyData, LabelledSeries, check_own_files, load_anomaly, locate_anomaly, read_anomaly
-from toa.data.cases import CaseBatch, Cases
 from toa.data.catalogue import (
     ANOMALY_SETS,
     CLASSIFICATION_SETS,
@@ -12,7 +11,14 @@ from toa.data.catalogue import (
     DatasetSpec,
     FileSpec,
 )
-from toa.data.classification import ClassificationData, fetch_classification, load_classification, locate_classification
+from toa.data.classification import (
+    CaseBatch,
+    Cases,
+    ClassificationData,
+    fetch_classification,
+    load_classification,
+    locate_classification,
+)
 from toa.data.collections import COLLECTIONS, Collection, CollectionSpec, load_collection, read_tsf
 from toa.data.files import (
     ChecksumError,

@@ -18,8 +18,7 @@ from toa.data.panel import Panel
 from toa.estimators.baselines import BASELINES, LinearModel
 from toa.estimators.ensemble import Ensemble, history_rows, series_scale
 from toa.estimators.intervals import Prediction
-from toa.tasks.forecast_scores import Scores, score_forecasts
-from toa.tasks.metrics import pinball_error
+from toa.tasks.metrics import Scores, pinball_error, score_forecasts
 
 # windows times columns on which the baselines are compared with the model
 _COMPARED = 2_000

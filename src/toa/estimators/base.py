@@ -34,8 +34,7 @@ from torch import Tensor, nn
 
 import toa
 from toa._checks import check_choice
-from toa._checksums import CHECKSUM, parse_json, seal, unseal
-from toa._files import write_atomically
+from toa._files import CHECKSUM, parse_json, seal, unseal, write_atomically
 from toa._limits import shorten
 from toa.data.panel import Missing
 from toa.nn import AttentionSpec

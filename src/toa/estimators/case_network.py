@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Int64
 
 from toa._checks import check_finite
-from toa.data.cases import Cases, pad_cases
+from toa.data.classification import Cases, pad_cases
 from toa.data.panel import Panel, Values
 from toa.data.splits import check_standardised
 from toa.estimators.base import Estimator

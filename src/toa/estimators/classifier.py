@@ -15,7 +15,7 @@ from sklearn.base import ClassifierMixin
 from torch import Tensor, nn
 
 from toa._checks import check_at_least, check_choice, check_finite, check_fraction, check_shape
-from toa.data.cases import fit_scaler
+from toa.data.classification import fit_scaler
 from toa.data.frames import check_results, read_cases, to_native, with_labels
 from toa.data.panel import Panel
 from toa.data.splits import StandardScaler

@@ -24,7 +24,7 @@ from jaxtyping import Float64, Int64
 from torch import Tensor
 
 from toa.estimators.baselines import BASELINES, LinearModel, align_histories
-from toa.tasks.forecast_scores import seasonal_error
+from toa.tasks.metrics import seasonal_error
 
 Series = Sequence[Float64[np.ndarray, " _"]]
 

@@ -20,8 +20,7 @@ from torch import nn
 # registers the task "efficiency"
 import toa.experiments.step_run  # noqa: F401
 from toa._checks import check_choice
-from toa._checksums import parse_json, seal, unseal
-from toa._files import write_atomically
+from toa._files import parse_json, seal, unseal, write_atomically
 from toa.experiments.records import RECORD, Record, config_hash, make_record, read_record, write_record
 from toa.tasks import TASKS, RunOptions, Task
 from toa.tasks.checkpoint import check_weights, load_checkpoint, model_with, save_checkpoint

@@ -1,7 +1,7 @@
 """A sweep runs a list of jobs: in this process, in worker processes, or on Ray (`sweep_ray`).
 
 All state is in files: `record.json` of a finished run, `error.json` of a failed one, and a claim on each run in
-progress (`claims`). So a sweep can be stopped or killed at any moment and repeated, and several sweeps can share a
+progress (`records.claimed`). So a sweep can be stopped or killed at any moment and repeated, and several sweeps can share a
 results folder: no finished run is lost, and none is repeated.
 """
 
@@ -26,7 +26,7 @@ import torch
 
 from toa._checks import check_at_least, check_choice
 from toa._files import check_writable
-from toa.experiments.claims import claimed
+from toa.experiments.records import claimed
 from toa.experiments.run import (
     ERROR,
     Job,

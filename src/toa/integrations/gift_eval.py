@@ -26,7 +26,7 @@ from toa.data import DATASETS, load_collection, locate, read_dataset
 from toa.estimators import Forecaster
 from toa.estimators.baselines import BASELINES, align_histories
 from toa.estimators.ensemble import history_rows
-from toa.tasks.forecast_scores import score_forecasts, seasonal_error
+from toa.tasks.metrics import score_forecasts, seasonal_error
 
 LEVELS = tuple(round(0.1 * place, 1) for place in range(1, 10))
 METHODS = ("toa", "toa-network", *BASELINES)

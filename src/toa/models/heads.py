@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -89,10 +89,15 @@ class BackboneForecaster(ForecastModel):
             nn.init.constant_(self.shortcut.weight[:, -steps:], 1.0 / steps)
 
     def _forecast(self, series: Tensor, marks: Tensor | None, future_marks: Tensor | None) -> Tensor:
-        if self.norm is None:
-            return self._map(series, marks)
-        series, statistics = self.norm.normalise(series)
-        return self.norm.denormalise(self._map(series, marks), statistics)
+        statistics: Any = None
+        if self.norm is not None:
+            series, statistics = self.norm.normalise(series)
+        tokens = self.backbone(series, marks)
+        if self.shortcut is None:
+            forecast = self.head(tokens)  # (B, P, C)
+        else:
+            forecast = self.head(_TOKEN_SCALE * tokens) + self.shortcut(series.mT).mT
+        return forecast if self.norm is None else self.norm.denormalise(forecast, statistics)
 
     @property
     def starts_fitted(self) -> bool:
@@ -127,12 +132,6 @@ class BackboneForecaster(ForecastModel):
         solution = torch.linalg.solve(gram, right)  # (L + 1, P)
         self.shortcut.weight.copy_(solution[:-1].mT)
         self.shortcut.bias.copy_(solution[-1])
-
-    def _map(self, series: Tensor, marks: Tensor | None) -> Tensor:
-        tokens = self.backbone(series, marks)
-        if self.shortcut is None:
-            return self.head(tokens)  # (B, P, C)
-        return self.head(_TOKEN_SCALE * tokens) + self.shortcut(series.mT).mT
 
 
 class ReconstructModel(SeriesModel):

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from toa._checks import check_choice
-from toa._checksums import CHECKSUM, parse_json
-from toa.experiments.claims import CLAIM
-from toa.experiments.records import RECORD, Record, check_record, hashed_values, read_record
+from toa._files import CHECKSUM, parse_json
+from toa.experiments.records import CLAIM, RECORD, Record, check_record, hashed_values, read_record
 from toa.experiments.run import ERROR
 from toa.report.operators import OPERATORS_FILE
 from toa.tasks import TASKS

@@ -28,12 +28,12 @@ from jaxtyping import Complex, Float
 from torch import Tensor, nn
 
 from toa import ops
-from toa._checksums import parse_json
-from toa._files import write_atomically
+from toa._files import parse_json, write_atomically
 from toa.experiments.records import Record
 from toa.nn import Attended, Attention, ChannelDropout, ChannelMask, SequenceOperator, VariateEmbedding
 from toa.tasks.checkpoint import load_checkpoint
 from toa.tasks.diagnostics import intercepted
+from toa.tasks.metrics import evaluating
 from toa.theory import simplex_distance
 
 OPERATORS_FILE = "operators.json"
@@ -142,16 +142,11 @@ def _mixing(model: nn.Module, sample: Sample) -> dict[str, Tensor]:
         seen[name] = attended.mixing[0].double().cpu()
         return attended
 
-    was_training = model.training
-    model.eval()
-    try:
-        with intercepted(model, record, mixing=True):
-            if callable(sample):
-                sample()
-            else:
-                model(*sample)
-    finally:
-        model.train(was_training)
+    with evaluating(model), intercepted(model, record, mixing=True):
+        if callable(sample):
+            sample()
+        else:
+            model(*sample)
     return seen
 
 

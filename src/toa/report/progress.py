@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from toa.experiments.claims import holder
-from toa.experiments.records import RECORD, Record, read_record
+from toa.experiments.records import RECORD, Record, holder, read_record
 from toa.experiments.run import ERROR, Estimates, Job, outcome, read_error, read_plans
 
 

@@ -6,7 +6,7 @@ Alphabet: B batch, N windows, L window length, C channels, T steps.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -21,10 +21,7 @@ from toa.tasks.base import TASKS, Evaluation, Record, Task, TaskData, check_samp
 from toa.tasks.checkpoint import Checkpoint
 from toa.tasks.config import Protocol, RunConfig, Settings, merge
 from toa.tasks.detection import Detection, Scores, detect
-from toa.tasks.metrics import mean_metrics, squared_error
-
-if TYPE_CHECKING:
-    from lightning.fabric import Fabric
+from toa.tasks.metrics import evaluating, mean_metrics, squared_error
 
 # file of test scores and flags in a run's folder
 SCORES = "scores.safetensors"
@@ -157,7 +154,7 @@ class AnomalyDetection(Task):
     def rebuild(self, config: AnomalyRun, saved: Checkpoint) -> nn.Module:
         return self.build(config, TaskData(channels=len(saved.tensors["scaler.mean"])))
 
-    def loss(self, config: AnomalyRun, fabric: "Fabric") -> Callable[..., Tensor]:
+    def loss(self, config: AnomalyRun, fabric: Any) -> Callable[..., Tensor]:
         return reconstruction_loss
 
     def validate(self, config: AnomalyRun, data: TaskData) -> Callable[[nn.Module], float]:
@@ -213,14 +210,12 @@ def reconstruction_loss(model: nn.Module, x: Tensor) -> Tensor:
     return squared_error(model(x), x).mean()
 
 
-@torch.no_grad()
 def evaluate_reconstruction(model: nn.Module, windows: SeriesWindows) -> float:
     """Mean squared error over all windows, steps and channels."""
     pairs = ((estimate, x) for _, x, estimate in _reconstructions(model, windows))
     return mean_metrics({"mse": squared_error}, pairs)["mse"]
 
 
-@torch.no_grad()
 def score_series(model: nn.Module, windows: SeriesWindows) -> Scores:
     """Score a series. Overlaps are summed on the device, without synchronisation before the end.
 
@@ -249,7 +244,6 @@ def score_series(model: nn.Module, windows: SeriesWindows) -> Scores:
     )
 
 
-@torch.no_grad()
 def score_ends(model: nn.Module, windows: SeriesWindows) -> Float[np.ndarray, " n"]:
     """Squared error of the last step of each window, averaged over channels: the score of a step on arrival."""
     ends = [squared_error(estimate.float(), x)[:, -1].mean(1) for _, x, estimate in _reconstructions(model, windows)]
@@ -260,11 +254,9 @@ def score_ends(model: nn.Module, windows: SeriesWindows) -> Float[np.ndarray, " 
 
 def _reconstructions(model: nn.Module, windows: SeriesWindows) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """Yield indices of windows, the windows and their reconstructions, batch by batch, in evaluation mode."""
-    was_training = model.training
-    model.eval()
     device = windows.starts.device
     size = _CUDA_BATCH if device.type == "cuda" else _CPU_BATCH
-    for index in torch.arange(len(windows), device=device).split(size):
-        x = windows.batch(index)
-        yield index, x, model(x)
-    model.train(was_training)
+    with evaluating(model):
+        for index in torch.arange(len(windows), device=device).split(size):
+            x = windows.batch(index)
+            yield index, x, model(x)

@@ -11,8 +11,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from toa._checksums import log_unsealed, parse_json, seal, unseal
-from toa._files import write_atomically
+from toa._files import log_unsealed, parse_json, seal, unseal, write_atomically
 from toa._limits import check_sizes, shorten
 from toa.ops.dropout import initial_weights, random_numbers
 

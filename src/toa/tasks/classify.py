@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -19,19 +19,15 @@ from torch import Tensor, nn
 
 from toa._checks import check_choice
 from toa.data import CLASSIFICATION_SETS, ClassificationData, load_classification, locate_classification
-from toa.data.cases import Cases, FoldCases, fold_rows
-from toa.data.classification import EVALUATIONS, own_pair
+from toa.data.classification import EVALUATIONS, Cases, FoldCases, fold_rows, own_pair
 from toa.data.classification import Evaluation as Split
 from toa.models import BACKBONES, backbone_names, build_classifier
 from toa.nn.registry import ADDED_LATER
 from toa.tasks.base import TASKS, Evaluation, Record, Task, TaskData, check_sample, model_checkpoint
 from toa.tasks.checkpoint import Checkpoint
 from toa.tasks.config import RunConfig, Settings
-from toa.tasks.metrics import class_scores, confusion_matrix
+from toa.tasks.metrics import class_scores, confusion_matrix, evaluating
 from toa.tasks.step import ShuffledBatches
-
-if TYPE_CHECKING:
-    from lightning.fabric import Fabric
 
 Loaded = ClassificationData | TaskData
 
@@ -143,7 +139,7 @@ class Classification(Task):
         source = data.train if data.folds is None else FoldCases(cases=data.train, rows=fold_rows(data.folds))
         return ShuffledBatches(source, config.batch_size, seed=config.seed)
 
-    def loss(self, config: ClassifyRun, fabric: "Fabric") -> Callable[..., Tensor]:
+    def loss(self, config: ClassifyRun, fabric: Any) -> Callable[..., Tensor]:
         return classification_loss
 
     def validate(self, config: ClassifyRun, data: Loaded) -> Callable[[nn.Module], float] | None:
@@ -220,21 +216,15 @@ def classification_loss(model: nn.Module, series: Tensor, labels: Tensor, mask: 
     return F.cross_entropy(model(series, mask).float().flatten(0, -2), labels.flatten())
 
 
-@torch.no_grad()
 def classify(model: nn.Module, cases: Cases | FoldCases, *, batch_size: int | None = None) -> Tensor:
     """Logits (n, K) of all cases in order, (n, F, K) of folds; `batch_size` affects only speed and memory."""
     if batch_size is None:
         least, most = _EVALUATION_CASES
         values = cases.batch(torch.zeros(1, dtype=torch.long)).series.numel()
         batch_size = min(most, max(least, _EVALUATION_VALUES // values))
-    was_training = model.training
-    model.eval()
-    logits = []
-    for index in torch.arange(len(cases)).split(batch_size):
-        batch = cases.batch(index)
-        logits.append(model(batch.series, batch.mask))
-    model.train(was_training)
-    return torch.cat(logits)
+    with evaluating(model):
+        batches = map(cases.batch, torch.arange(len(cases)).split(batch_size))
+        return torch.cat([model(batch.series, batch.mask) for batch in batches])
 
 
 def validation_logits(model: nn.Module, data: Loaded) -> Tensor:

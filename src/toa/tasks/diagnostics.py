@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from toa.nn import Attended, Attention, SequenceOperator
 from toa.ops.dropout import kept_random_state
+from toa.tasks.metrics import evaluating
 
 # below this relative change of the validation error, operators contribute nothing
 NEGLIGIBLE = 1e-3
@@ -40,12 +41,9 @@ def branch_sizes(model: nn.Module, run: Callable[[], object]) -> dict[str, float
         sizes[name] = float(rms[0] / rms[1].clamp_min(1e-12))
         return attended
 
-    was_training = model.training
-    model.eval()
     # random numbers drawn here must not change the run
-    with kept_random_state(next(model.parameters()).device), torch.no_grad(), intercepted(model, measure):
+    with kept_random_state(next(model.parameters()).device), evaluating(model), intercepted(model, measure):
         run()
-    model.train(was_training)
     return sizes
 
 

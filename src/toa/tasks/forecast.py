@@ -23,7 +23,7 @@ from toa.nn.registry import ADDED_LATER
 from toa.tasks.base import TASKS, Evaluation, Task, TaskData, check_sample, model_checkpoint
 from toa.tasks.checkpoint import Checkpoint
 from toa.tasks.config import Protocol, RunConfig, Settings, merge
-from toa.tasks.metrics import FORECAST_METRICS, mean_metrics, pinball_error
+from toa.tasks.metrics import FORECAST_METRICS, evaluating, mean_metrics, pinball_error
 from toa.tasks.step import ShuffledBatches
 
 if TYPE_CHECKING:
@@ -247,15 +247,11 @@ def forecast_loss(
     return error(forecast.to(y.dtype), y) + penalty.to(y.dtype)
 
 
-@torch.no_grad()
 def evaluate_forecaster(model: nn.Module, windows: Windows, *, batch_size: int = _EVALUATION_BATCH) -> dict[str, float]:
     """MSE and MAE over all windows, steps and channels."""
-    was_training = model.training
-    model.eval()
-    batches = evaluation_batches(windows, batch_size)
-    found = mean_metrics(FORECAST_METRICS, ((model(x, *marks), y) for x, y, *marks in batches))
-    model.train(was_training)
-    return found
+    with evaluating(model):
+        batches = evaluation_batches(windows, batch_size)
+        return mean_metrics(FORECAST_METRICS, ((model(x, *marks), y) for x, y, *marks in batches))
 
 
 class HorizonModel(nn.Module):

@@ -11,7 +11,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from toa._checks import check_at_least
-from toa.data.cases import Cases, FoldCases
+from toa.data.classification import Cases, FoldCases
 from toa.data.windows import SeriesWindows, Windows
 from toa.nn import own_generators
 from toa.tasks.distributed import Batch, Ranks
