@@ -171,7 +171,7 @@ PLANTED = {
     "corner/x.py": ("import os", "'corner' is missing in the order of imports"),
     "_corner.py": ("import os", "'_corner' is missing in the order of imports"),
     "_console.py": ("import typer", "_console may not import typer"),
-    "_files.py": ("def f():\n    import torch", "_files may not import torch"),
+    "_limits.py": ("def f():\n    import torch", "_limits may not import torch"),
     "estimators/y.py": ("from typer import Option", "estimators may not import typer"),
     "tasks/z.py": ("import matplotlib.pyplot as plt", "tasks may not import matplotlib"),
 }

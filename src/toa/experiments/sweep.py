@@ -1,8 +1,8 @@
 """A sweep runs a list of jobs: in this process, in worker processes, or on Ray (`sweep_ray`).
 
 All state is in files: `record.json` of a finished run, `error.json` of a failed one, and a claim on each run in
-progress (`records.claimed`). So a sweep can be stopped or killed at any moment and repeated, and several sweeps can share a
-results folder: no finished run is lost, and none is repeated.
+progress. So a sweep can be stopped or killed at any moment and repeated, and several sweeps can share a results folder:
+no finished run is lost, and none is repeated.
 """
 
 import gc
