@@ -377,7 +377,8 @@ def search_trials(name: str) -> str:
             rows = []
             for result in rank_trials(plan, found, backbone, family):
                 means = [f"{result.means[size]:.4f}" for size in plan.sizes]
-                rises = ", ".join(f"{100 * value:.1f}" for value in result.without_operators.values())
+                shown = {name: f"{100 * value:.1f}" for name, value in result.without_operators.items()}
+                rises = ", ".join(shown.get(name, "-") for name in plan.datasets) if shown else ""
                 ratios = [f"{result.ratios[name]:.4f}" for name in plan.datasets]
                 rows.append([f"`{result.trial}`", *means, *ratios, rises])
             if rows:

@@ -142,7 +142,8 @@ class Task(ABC):
         if "recipe" in table:
             family = "toa" if attention is not None and attention.startswith("toa-") else "softmax"
             small = self.training_windows(settings, dataset, **names) < protocol.small_below
-            settings = merge(settings, table["recipe"].get(family, {}).get("small" if small else "large", {}))
+            for size in ("all", "small" if small else "large"):
+                settings = merge(settings, table["recipe"].get(family, {}).get(size, {}))
         settings |= {"protocol": protocol.name, "dataset": dataset, "backbone": backbone, **names}
         if seed is not None:
             settings["seed"] = seed

@@ -2,7 +2,7 @@
 
 A protocol has one table per backbone. In it, `default` applies to every dataset, and a table named after a dataset
 overrides it. `[attention.NAME]` lists where an attention differs from its defaults. A backbone's `recipe.FAMILY.SIZE`
-overrides both: FAMILY is "toa" or "softmax" (every other attention), SIZE is "small" or "large" by `small_below`.
+overrides both: FAMILY is "toa" or "softmax" (all other attentions), SIZE "all", "small" or "large" (by `small_below`).
 """
 
 import tomllib
