@@ -18,11 +18,11 @@ AIMS = {"lines": 22_500, "files": 150, "file_lines": 450, "function_lines": 60}
 # lines and files allowed in each folder until the aim is reached ("." holds the files of the package itself)
 CEILINGS = {
     ".": (454, 7),
-    "cli": (2_297, 13),
+    "cli": (2_347, 13),
     "data": (3_279, 14),
-    "estimators": (3_899, 16),
+    "estimators": (3_939, 16),
     "experiments": (1_929, 10),
-    "integrations": (1_554, 9),
+    "integrations": (1_630, 10),
     "models": (1_804, 15),
     "nn": (2_558, 14),
     "ops": (4_150, 20),

@@ -45,3 +45,26 @@ def test_fev_has_a_record_with_weights(tmp_path) -> None:
 def test_wrong_names_are_refused() -> None:
     assert "unknown configuration 'm5'; known: small/H/short" in call("gift-eval", "--config", "m5")[1]
     assert "unknown method 'prophet'; known: toa" in call("fev", "--method", "prophet")[1]
+
+
+def test_sets_of_the_archive_are_run_once_and_resumed(tmp_path, monkeypatch) -> None:
+    seen: list[tuple[str, str]] = []
+
+    def evaluate(dataset: str, method: str, **options: object) -> dict[str, object]:
+        seen.append((dataset, method))
+        return {"accuracy": 0.5, "cpu_seconds": 1.0, **({"validation": 0.75} if method == "toa" else {})}
+
+    monkeypatch.setattr("toa.integrations.uea.evaluate", evaluate)
+    out = tmp_path / "uea.jsonl"
+    for _ in range(2):
+        code, text = call("uea", "--dataset", "ERing", "--method", "toa", "--method", "multirocket-hydra", "--out", out)
+        assert code == 0, text
+        assert "ERing toa 0.500 0.750 1.0" in text
+    assert seen == [("ERing", "toa"), ("ERing", "multirocket-hydra")]
+    records = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [record.get("time_limit") for record in records] == [60.0, None]
+    assert {"commit", "versions", "device", "command"} <= records[0].keys()
+    for words, complaint in ((("--dataset", "Nosuch"), "unknown dataset 'Nosuch'"), (("--method", "x"), "unknown met")):
+        code, text = call("uea", *words, "--out", out)
+        assert code == 2
+        assert complaint in text

@@ -13,6 +13,7 @@ from tests.support import message
 from toa.data.frames import read_cases
 from toa.estimators.base import save_file
 from toa.estimators.classifier import Classifier
+from toa.estimators.kernels import FEATURES
 from toa.tasks.training import TrainingStopped
 
 SMALL = {"embed_dim": 16, "num_heads": 2, "num_layers": 1, "ff_dim": 16, "dropout": 0.0, "instance_norm": False}
@@ -285,6 +286,8 @@ def test_a_file_cut_short_is_rejected(fitted, tmp_path):
 @pytest.fixture(scope="module")
 def stacked() -> Classifier:
     X, y = signals(40)
+    # one wrong label, so that a network is needed
+    y[3] = 1 - y[3]
     model = make(model="auto", epochs=2).fit(X, names(y))
     assert sum(model.weights_.values()) == pytest.approx(1.0)
     # so that every member is needed
@@ -297,7 +300,7 @@ def test_the_default_weights_kernels_statistics_and_the_network(stacked, tmp_pat
     X, y = signals(seed=1)
     assert stacked.score(X, names(y)) >= 0.9
     shown = stacked.stack_.accuracies
-    assert set(shown) == {"stack", "kernels", "statistics", "toa", "most frequent class", "1-NN, Euclidean"}
+    assert set(shown) == {"stack", "kernels", "toa", *FEATURES, "most frequent class", "1-NN, Euclidean"}
     assert stacked.validation_ == shown["stack"]
     stacked.save(tmp_path / "m.toa")
     loaded = Classifier.load(tmp_path / "m.toa")
@@ -313,7 +316,8 @@ def test_a_stack_whose_file_was_changed_is_refused(stacked, tmp_path):
     changes: dict[str, tuple[dict[str, torch.Tensor], dict[str, object]]] = {
         "member": ({}, {"stack": {**fitted["stack"], "weights": {"forest": 1.0}}}),
         "kernels": ({}, {"kernels": {**fitted["kernels"], "seed": 1}}),
-        "head": ({"head.kernels.mean": tensors["head.kernels.mean"][:-1]}, {}),
+        "head": ({"head.kernels.weight": tensors["head.kernels.weight"][:-1]}, {}),
+        "scale": ({"head.statistics.scale": tensors["head.statistics.scale"][:-1]}, {}),
         "channels": ({}, {"columns": ["a", "b", "c"]}),
         "folds": ({}, {"folds": 10**9}),
         "patch": ({}, {"architecture_": {**fitted["architecture_"], "patch": 0}}),
@@ -325,11 +329,15 @@ def test_a_stack_whose_file_was_changed_is_refused(stacked, tmp_path):
             Classifier.load(path)
 
 
-def test_the_network_is_left_out_without_cases_or_time(tmp_path):
+def test_the_network_is_left_out_without_cases_errors_or_time(tmp_path):
     X, y = signals(8)
-    for model in (make(model="auto").fit(X, y), make(model="auto", time_limit=1e-9, epochs=1).fit(*signals(24))):
+    many, kinds = signals(24)
+    wrong = np.concatenate((1 - kinds[:1], kinds[1:]))
+    few, easy = make(model="auto").fit(X, y), make(model="auto", epochs=1).fit(many, kinds)
+    assert easy.validation_ == 1.0
+    for model in (few, easy, make(model="auto", time_limit=1e-9, epochs=1).fit(many, wrong)):
         assert model.architecture_["backbone"] is None
-        assert set(model.weights_) <= {"kernels", "statistics"}
+        assert set(model.weights_) <= {"kernels", *FEATURES}
         model.save(tmp_path / "m.toa")
         assert np.array_equal(Classifier.load(tmp_path / "m.toa").predict(X), model.predict(X))
         with pytest.raises(ValueError, match="the classifier must have a network"):
@@ -349,6 +357,7 @@ def test_a_class_with_one_case_is_trained_on_but_not_held_out():
 
 def test_a_better_candidate_is_kept_when_the_next_one_is_stopped(monkeypatch):
     X, y = signals(24)
+    y[3] = 1 - y[3]
     calls = []
     train = Classifier._train_candidate
 

@@ -4,7 +4,7 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -172,6 +172,56 @@ def fev(
         from toa.integrations.fev import CONFIG
 
         _run_leaderboard("fev", [CONFIG], methods, time_limit, data_dir, out)
+
+
+@bench_app.command(name="uea", cls=ChoicesCommand)
+def uea(
+    datasets: Annotated[
+        list[str] | None,
+        typer.Option("--dataset", help="Set of the UEA archive. Repeatable; default: the 17 with published figures."),
+    ] = None,
+    methods: Annotated[
+        list[str] | None,
+        typer.Option("--method", help="toa, toa-network or multirocket-hydra. Repeatable; default: all."),
+    ] = None,
+    time_limit: LimitOption = 60.0,
+    data_dir: FolderOption = None,
+    out: Annotated[Path, typer.Option(help="File of the records; sets that it has are not run again.")] = Path(
+        "runs/uea.jsonl"
+    ),
+) -> None:
+    """Accuracy of the classifier, of its network alone and of MultiRocketHydra on sets of the UEA archive."""
+    with clear_errors():
+        import torch
+
+        from toa.data import CLASSIFICATION_SETS
+        from toa.experiments.records import provenance, write_records
+        from toa.integrations.uea import METHODS, SETS, evaluate
+
+        for dataset in datasets or ():
+            check_choice("dataset", dataset, CLASSIFICATION_SETS)
+        for method in methods or ():
+            check_choice("method", method, METHODS)
+        lines = out.read_text(encoding="utf-8").splitlines() if out.is_file() else []
+        records = {(record["dataset"], record["method"]): record for record in map(json.loads, lines)}
+        console = make_console()
+        where = provenance(torch.device("cpu"), ["toa", *sys.argv[1:]])
+        rows: list[tuple[str, ...]] = [("dataset", "method", "accuracy", "cross-validated", "CPU s")]
+        for dataset in datasets or SETS:
+            for method in methods or METHODS:
+                options: dict[str, Any] = {} if method == "multirocket-hydra" else {"time_limit": time_limit}
+                if (dataset, method) not in records:
+                    with console.status(f"{dataset}: {method}"):
+                        found = evaluate(dataset, method, data_dir=data_dir, **options)
+                    record = {"benchmark": "uea", "dataset": dataset, "method": method, **options, **where, **found}
+                    records[dataset, method] = record
+                    write_records(out, records.values())
+                record = records[dataset, method]
+                own = record.get("validation")
+                shown = "" if own is None else f"{own:.3f}"
+                rows.append((dataset, method, f"{record['accuracy']:.3f}", shown, f"{record['cpu_seconds']:.1f}"))
+        console.print(make_table(rows, left=2))
+        console.print(f"records: {out}", soft_wrap=True)
 
 
 def _run_leaderboard(

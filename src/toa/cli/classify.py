@@ -35,7 +35,7 @@ def classify(
     missing: terminal.MissingOption = None,
     time_limit: Annotated[float | None, typer.Option(help="Seconds for the fit, approximately; default: 60.")] = None,
     network_only: Annotated[
-        bool, typer.Option("--network-only", help="Use the network alone, not weighted with kernels and statistics.")
+        bool, typer.Option("--network-only", help="Use the network alone, not weighted with kernels and features.")
     ] = False,
     backbone: Annotated[str | None, typer.Option(help="{classifiers}; default: transformer.")] = None,
     attention: Annotated[str | None, typer.Option(help="{attentions}; default: toa-softmax.")] = None,
@@ -45,8 +45,8 @@ def classify(
 ) -> None:
     """Train a classifier on labelled time series, and classify others.
 
-    Weights a small network, convolutional kernels and statistics by cross-validation, or loads a model from a file.
-    Ctrl-C keeps the best model so far, with --save. Examples:
+    Weights a small network, convolutional kernels and simple features by cross-validation, or loads a model from a
+    file. Ctrl-C keeps the best model so far, with --save. Examples:
 
     toa classify Motions_TRAIN.ts --test Motions_TEST.ts
 
@@ -94,7 +94,7 @@ def classify(
 def _print_validation(console: "Console", classifier: "Classifier") -> None:
     """Cross-validated accuracies of the members and the baselines, with the weights."""
     own = classifier.validation_
-    network = classifier.architecture_["backbone"] or "no network, for lack of cases or time"
+    network = classifier.architecture_["backbone"] or "no network"
     shown = "not cross-validated: too few cases" if own is None else f"cross-validated accuracy {own:.3f}"
     console.print(f"{len(classifier.classes_)} classes, {network}, {shown}.")
     if classifier.stack_ is None:

@@ -4,7 +4,7 @@ Alphabet: n cases, L longest length, l length of a case, C channels, K classes.
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any
 
@@ -22,12 +22,12 @@ from toa.data.splits import StandardScaler
 from toa.estimators.base import named
 from toa.estimators.case_network import CaseNetwork
 from toa.estimators.choice import NETWORK
-from toa.estimators.kernels import STATISTICS_PER_CHANNEL, KernelFeatures, align_cases, statistics
+from toa.estimators.kernels import FEATURES, Features, KernelFeatures, Series, align_cases
 from toa.estimators.stack import Codes, Probabilities, RidgeHead, Stack, baseline_accuracies
 from toa.tasks.base import check_sample
 
 MODELS = ("auto", NETWORK)
-KERNELS, STATISTICS = "kernels", "statistics"
+KERNELS = "kernels"
 
 
 @dataclass(eq=False, repr=False)
@@ -38,11 +38,11 @@ class Classifier(ClassifierMixin, CaseNetwork):  # type: ignore[misc]
         model.predict(new)                   # labels of the same type as y
         model.predict_proba(new)             # (n, K), in the order of model.classes_
 
-    The probabilities are a weighted mean of three members: "kernels", a ridge classifier on the features of random
-    convolutional kernels (MultiRocket and Hydra); "statistics", one on mean, spread, slope and so on of each channel;
-    and "toa", the network. Each member predicts every training case without having been fitted to it: the ridge
-    classifiers leave one case out, and the network has one model per fold. These predictions choose the weights,
-    calibrate the probabilities and give the accuracy `validation_`.
+    The probabilities are a weighted mean of members: "kernels", a ridge classifier on the features of random
+    convolutional kernels (MultiRocket and Hydra); ridge classifiers on the simple features of
+    `toa.estimators.kernels.FEATURES`; and "toa", the network. Each member predicts every training case without having
+    been fitted to it: the ridge classifiers leave one case out, and the network has one model per fold. These
+    predictions choose the weights, calibrate the probabilities and give the accuracy `validation_`.
 
     For long frames, `id` names the column with the case of each row, and `label` the column of the class; or y has the
     labels, one per case in the order of the ids, or a mapping by id. Results are then frames with a row per id. A frame
@@ -52,8 +52,9 @@ class Classifier(ClassifierMixin, CaseNetwork):  # type: ignore[misc]
     Args:
         model: "auto" weights the members; "toa" is the network alone.
         time_limit: Seconds that the fit may take, approximately, without the minute in which the kernels are compiled
-            when they are first used. The network gets what the kernels leave, and is left out if that is nothing. So
-            results may depend on the speed of the machine; a large limit makes that rare.
+            when they are first used. The network gets what the kernels leave. So results may depend on the speed of
+            the machine; a large limit makes that rare. The network is left out if no time is left, or if the other
+            members make no error.
         backbone: A name of `toa.models.BACKBONES`; None is "transformer".
         attention: A name of `toa.nn.ATTENTIONS`, or the fields of `toa.nn.AttentionSpec`.
         settings: Settings of the backbone; unset ones are chosen for a small model. Validation chooses the length of
@@ -168,7 +169,7 @@ class Classifier(ClassifierMixin, CaseNetwork):  # type: ignore[misc]
 
     def _run_network(self, data: Any) -> None:
         if self.architecture_["backbone"] is None:
-            raise ValueError("the classifier must have a network, got none for lack of time or cases; fit model='toa'.")
+            raise ValueError("the classifier must have a network, got one without; fit it with model='toa'.")
         self._network_probabilities(self._read_fitted(data))
 
     def _read(self, data: Any) -> Panel:
@@ -200,9 +201,10 @@ class Classifier(ClassifierMixin, CaseNetwork):  # type: ignore[misc]
         series = align_cases(self._scaled(panel, range(len(codes))), self.length_)
         held_out: dict[str, Probabilities] = {}
         self.kernels_, features = KernelFeatures.fit(series, seed=self.seed)
-        for name, found in ((KERNELS, features), (STATISTICS, statistics(series))):
-            self.heads_[name], held_out[name] = RidgeHead.fit(found, codes, classes=classes)
+        self.heads_[KERNELS], held_out[KERNELS] = RidgeHead.fit(features, codes, classes=classes)
         del features
+        for name, compute in FEATURES.items():
+            self.heads_[name], held_out[name] = RidgeHead.fit(compute(series), codes, classes=classes)
         baselines = baseline_accuracies(series, codes, seed=self.seed)
         self._leave_out_network()
 
@@ -213,8 +215,13 @@ class Classifier(ClassifierMixin, CaseNetwork):  # type: ignore[misc]
 
         choose(None)
         left = self.time_limit - (time.monotonic() - begin)
-        if self._folds(codes) is not None and left > 0:
+        if self._folds(codes) is not None and left > 0 and self.validation_ != 1.0:
             self._fit_network(panel, codes, left, choose)
+
+    @property
+    def _computes(self) -> Mapping[str, Callable[[Series], Features]]:
+        """What computes the features of each linear member."""
+        return FEATURES if self.kernels_ is None else {KERNELS: self.kernels_.transform, **FEATURES}
 
     def _leave_out_network(self) -> None:
         self.model_ = nn.Identity()
@@ -234,11 +241,9 @@ class Classifier(ClassifierMixin, CaseNetwork):  # type: ignore[misc]
         if self.stack_ is None:
             return panel, members[NETWORK]
         series = align_cases(self._scaled(panel, range(len(panel))), self.length_)
-        if KERNELS in self.weights_:
-            assert self.kernels_ is not None
-            members[KERNELS] = self.heads_[KERNELS].predict(self.kernels_.transform(series))
-        if STATISTICS in self.weights_:
-            members[STATISTICS] = self.heads_[STATISTICS].predict(statistics(series))
+        for name, compute in self._computes.items():
+            if name in self.weights_:
+                members[name] = self.heads_[name].predict(compute(series))
         found = self.stack_.combine(members)
         check_finite("probabilities", torch.from_numpy(found))
         return panel, found
@@ -279,16 +284,15 @@ class Classifier(ClassifierMixin, CaseNetwork):  # type: ignore[misc]
         if "stack" not in facts:
             self.model = NETWORK
             return
-        self.stack_ = Stack.from_state(facts["stack"], (KERNELS, STATISTICS, NETWORK))
-        sizes = {STATISTICS: STATISTICS_PER_CHANNEL * len(self.columns_)}
+        self.stack_ = Stack.from_state(facts["stack"], (KERNELS, *FEATURES, NETWORK))
+        sample = align_cases([np.zeros((1, len(self.columns_)))], self.length_)
         if KERNELS in self.weights_:
             self.kernels_ = KernelFeatures.from_state(named(tensors, "kernels."), facts["kernels"])
             self.kernels_.check(len(self.columns_), self.length_)
-            sizes[KERNELS] = len(self.kernels_.mean)
-        for name, count in sizes.items():
+        for name, compute in self._computes.items():
             if name in self.weights_:
                 own = named(tensors, f"head.{name}.")
-                check_shape(f"head.{name}.mean", own["mean"], "(P,)", (count,))
+                check_shape(f"head.{name}.weight", own["weight"], "(P, K)", (compute(sample).shape[1], None))
                 self.heads_[name] = RidgeHead.from_state(own, facts[f"head.{name}"], classes=len(self.classes_))
 
 

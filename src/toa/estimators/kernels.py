@@ -1,15 +1,19 @@
-"""Features of labelled series: convolutional kernels (MultiRocket and Hydra, by aeon) and simple statistics.
+"""Features of labelled series: convolutional kernels (MultiRocket and Hydra, by aeon) and simple features.
 
-    kernels, features = KernelFeatures.fit(align_cases(cases, length), seed=2024)
-    kernels.transform(align_cases(others, length))                                  # (n, P)
+    series = align_cases(cases, length)                               # (n, C, L)
+    kernels, features = KernelFeatures.fit(series, seed=2024)
+    kernels.transform(series)                                         # (n, P)
+    FEATURES["statistics"](series)                                    # (n, P)
 
 Alphabet: n cases, C channels, L steps, P features.
 """
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -23,11 +27,13 @@ from toa.data.panel import Values
 Series = Float32[np.ndarray, "n c length"]
 Features = Float32[np.ndarray, "n p"]
 
-STATISTICS_PER_CHANNEL = 8
 # fewest steps that the kernels and their differences need
 _LEAST_STEPS = 10
 # kernels of MultiRocket and groups of Hydra; with more cases than `_FEW_CASES`, a linear model needs fewer features
 _FULL, _REDUCED, _FEW_CASES = (6_250, 64), (500, 16), 3_000
+# fewest steps of a part with statistics of its own, parts with local means, bands, channels with covariances, and what
+# is added before a logarithm
+_LEAST_PART, _PARTS, _BANDS, _COVARIANCES, _SMALL = 4, 64, 16, 32, 1e-3
 # cases that are transformed together
 _BLOCK = 256
 # numbers that describe the kernels in a file, and the largest difference that rounding causes
@@ -49,28 +55,66 @@ def align_cases(cases: Sequence[Values], length: int) -> Series:
     return aligned
 
 
-def statistics(series: Series) -> Features:
-    """Mean, spread, extremes, quartiles, slope and roughness of each channel (n, 8 * C)."""
-    steps = np.linspace(-1.0, 1.0, series.shape[2], dtype=np.float32)
-    parts = [series.mean(2), series.std(2), series.min(2), series.max(2), *np.quantile(series, (0.25, 0.75), axis=2)]
-    parts += [series @ steps / (steps @ steps), np.abs(np.diff(series, axis=2)).mean(2)]
-    return np.concatenate(parts, axis=1).astype(np.float32)
+def statistics(series: Series, parts: int = 1) -> Features:
+    """Mean, spread, extremes, quartiles, slope and roughness of each channel, in 1, 2, 4, … up to `parts` parts."""
+    found = []
+    for part in np.array_split(series, min(parts, series.shape[2] // _LEAST_PART), axis=2):
+        steps = np.linspace(-1.0, 1.0, part.shape[2], dtype=np.float32)
+        found += [part.mean(2), part.std(2), part.min(2), part.max(2), *np.quantile(part, (0.25, 0.75), axis=2)]
+        found += [part @ steps / (steps @ steps), np.abs(np.diff(part, axis=2)).mean(2)]
+    own = np.concatenate(found, axis=1).astype(np.float32)
+    return own if parts == 1 else np.concatenate((statistics(series, parts // 2), own), axis=1)
+
+
+def local_means(series: Series) -> Features:
+    """Means of up to 64 parts of each channel."""
+    parts = np.array_split(series, min(_PARTS, series.shape[2]), axis=2)
+    return np.concatenate([part.mean(2) for part in parts], axis=1)
+
+
+def spectrum(series: Series) -> Features:
+    """Logarithm of the amplitude in up to 16 bands of each channel, whose widths grow with the frequency."""
+    amplitude = np.abs(np.fft.rfft(series, axis=2))[:, :, 1:]
+    edges = np.unique(np.geomspace(1, amplitude.shape[2] + 1, _BANDS + 1).astype(int)) - 1
+    bands = [np.log(amplitude[:, :, low:high].mean(2) + _SMALL) for low, high in pairwise(edges)]
+    return np.concatenate(bands, axis=1).astype(np.float32)
+
+
+def covariances(series: Series) -> Features:
+    """Matrix logarithm of the covariance of up to 32 channels, upper triangle."""
+    centred = torch.from_numpy(series[:, :_COVARIANCES]).double()
+    centred = centred - centred.mean(2, keepdim=True)
+    matrix = centred @ centred.mT / centred.shape[2]  # (n, C, C)
+    level = matrix.diagonal(dim1=1, dim2=2).mean(1)[:, None, None] + _SMALL
+    values, vectors = torch.linalg.eigh(matrix + _SMALL * level * torch.eye(matrix.shape[1]))
+    logarithm = (vectors * values.clamp(min=1e-12).log()[:, None]) @ vectors.mT
+    row, column = torch.triu_indices(matrix.shape[1], matrix.shape[1])
+    return logarithm[:, row, column].float().numpy()
+
+
+# each is the base of a linear classifier
+FEATURES: Mapping[str, Callable[[Series], Features]] = {
+    "statistics": statistics,
+    "statistics of quarters": partial(statistics, parts=4),
+    "statistics of eighths": partial(statistics, parts=8),
+    "values": local_means,
+    "spectrum": spectrum,
+    "covariances": covariances,
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class KernelFeatures:
-    """MultiRocket and Hydra features, standardised.
+    """MultiRocket and Hydra features.
 
-    A file holds the seed, the biases of MultiRocket, which depend on the training cases, and the scale of the features.
-    The kernels are drawn again from the seed. A digest of the features of two sine waves proves that they are the same.
+    A file holds the seed and the biases of MultiRocket, which depend on the training cases. The kernels are drawn again
+    from the seed. A digest of the features of two sine waves proves that they are the same.
 
     Attributes:
         shape: Channels C and steps L.
         sizes: Kernels of MultiRocket and groups of Hydra.
         seed: Seed of the kernels.
         biases: Biases of MultiRocket for the series and for its differences.
-        mean: Mean of each feature (P,).
-        scale: Scale of each feature (P,).
         transforms: MultiRocket and Hydra of aeon.
     """
 
@@ -78,38 +122,22 @@ class KernelFeatures:
     sizes: tuple[int, int]
     seed: int
     biases: tuple[np.ndarray, np.ndarray]
-    mean: Float32[np.ndarray, " p"]
-    scale: Float32[np.ndarray, " p"]
     transforms: tuple[Any, Any]
 
     @classmethod
     def fit(cls, series: Series, *, seed: int) -> tuple["KernelFeatures", Features]:
-        """Draw kernels, and return their standardised features of these series too."""
+        """Draw kernels, and return their features of these series too."""
         sizes = _FULL if len(series) <= _FEW_CASES else _REDUCED
         with _own_state():
             transforms = _draw(series, sizes, seed)
             features = _apply(transforms, series)
-        mean = features.mean(0)
-        # counts of Hydra that are mostly zero have little weight
-        scale = features.std(0) + (features == 0).mean(0, dtype=np.float32) ** 4 + 1e-6
-        rocket = transforms[0]
-        made = cls(
-            shape=series.shape[1:],
-            sizes=sizes,
-            seed=seed,
-            biases=(rocket.parameter[-1], rocket.parameter1[-1]),
-            mean=mean,
-            scale=scale,
-            transforms=transforms,
-        )
-        features -= mean
-        features /= scale
-        return made, features
+        biases = transforms[0].parameter[-1], transforms[0].parameter1[-1]
+        return cls(shape=series.shape[1:], sizes=sizes, seed=seed, biases=biases, transforms=transforms), features
 
     def transform(self, series: Series) -> Features:
-        """Standardised features (n, P)."""
+        """Features (n, P)."""
         with _own_state():
-            return (_apply(self.transforms, series) - self.mean) / self.scale
+            return _apply(self.transforms, series)
 
     def check(self, channels: int, length: int) -> None:
         """Raise ValueError unless the kernels belong to such cases."""
@@ -118,7 +146,7 @@ class KernelFeatures:
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Tensors and JSON values to save."""
-        arrays = {"mean": self.mean, "scale": self.scale, "digest": _digest(self.transforms, self.shape)}
+        arrays = {"digest": _digest(self.transforms, self.shape)}
         arrays |= {"biases.series": self.biases[0], "biases.differences": self.biases[1]}
         tensors = {name: torch.from_numpy(np.ascontiguousarray(value)) for name, value in arrays.items()}
         return tensors, {"shape": list(self.shape), "sizes": list(self.sizes), "seed": self.seed}
@@ -145,9 +173,6 @@ class KernelFeatures:
                 (*own[:-1], bias.astype(own[-1].dtype)) for own, bias in zip(drawn, kept, strict=True)
             )
             digest = _digest(transforms, (channels, steps))
-        count = len(tensors["mean"])
-        for name in ("mean", "scale"):
-            check_shape(name, tensors[name], "(P,)", (count,))
         check_shape("digest", tensors["digest"], "(D,)", digest.shape)
         if not np.allclose(digest, tensors["digest"].numpy(), rtol=_ROUNDING, atol=_ROUNDING):
             raise ValueError("its kernels differ from those that this version of aeon draws")
@@ -156,8 +181,6 @@ class KernelFeatures:
             sizes=sizes,
             seed=seed,
             biases=(kept[0], kept[1]),
-            mean=tensors["mean"].numpy(),
-            scale=tensors["scale"].numpy(),
             transforms=transforms,
         )
 
@@ -174,7 +197,7 @@ def _draw(series: Series, sizes: tuple[int, int], seed: int) -> tuple[Any, Any]:
 
 
 def _apply(transforms: tuple[Any, Any], series: Series) -> Features:
-    """Features before standardising, block by block."""
+    """Features of both, block by block."""
     rocket, hydra = transforms
     blocks = []
     for start in range(0, len(series), _BLOCK):

@@ -82,21 +82,30 @@ class RidgeHead:
 
     Attributes:
         mean: Mean of each feature (P,).
+        scale: Scale of each feature (P,).
         weight: (P, K).
         bias: (K,).
         factor: Factor of the scores before softmax.
     """
 
     mean: Float32[np.ndarray, " p"]
+    scale: Float32[np.ndarray, " p"]
     weight: Float32[np.ndarray, "p k"]
     bias: Float64[np.ndarray, " k"]
     factor: float
 
     @classmethod
     def fit(cls, features: Features, codes: Codes, *, classes: int) -> tuple["RidgeHead", Probabilities]:
-        """Choose the penalty by the log loss of leave-one-out predictions, which are returned too."""
+        """Choose the penalty by the log loss of leave-one-out predictions, which are returned too.
+
+        It standardises `features` in place, because a copy may be large.
+        """
         mean = features.mean(0)
-        x = torch.from_numpy(features - mean)
+        # counts of kernels that are mostly zero get little weight
+        scale = features.std(0) + (features == 0).mean(0, dtype=np.float32) ** 4 + 1e-6
+        features -= mean
+        features /= scale
+        x = torch.from_numpy(features)
         target = torch.from_numpy(np.where(np.eye(classes)[codes] > 0, 1.0, -1.0))
         bias = target.mean(0)
         solve = _Dual if len(x) <= x.shape[1] else _Primal
@@ -111,24 +120,28 @@ class RidgeHead:
         assert best is not None
         penalty, factor, held_out = best[1]
         weight = solution.weight(penalty).float().numpy()
-        return cls(mean=mean, weight=weight, bias=bias.numpy(), factor=factor), held_out
+        return cls(mean=mean, scale=scale, weight=weight, bias=bias.numpy(), factor=factor), held_out
 
     def predict(self, features: Features) -> Probabilities:
         """Probabilities of new cases."""
-        return softmax(self.factor * ((features - self.mean) @ self.weight + self.bias))
+        return softmax(self.factor * ((features - self.mean) / self.scale @ self.weight + self.bias))
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Tensors and JSON values to save."""
-        tensors = {name: torch.from_numpy(getattr(self, name)) for name in ("mean", "weight", "bias")}
+        tensors = {name: torch.from_numpy(getattr(self, name)) for name in ("mean", "scale", "weight", "bias")}
         return tensors, {"factor": self.factor}
 
     @classmethod
     def from_state(cls, tensors: Mapping[str, Tensor], facts: Mapping[str, Any], *, classes: int) -> "RidgeHead":
         """From the result of `state`."""
-        count = len(tensors["mean"])
+        count = len(tensors["weight"])
+        for name in ("mean", "scale"):
+            check_shape(name, tensors[name], "(P,)", (count,))
         check_shape("weight", tensors["weight"], "(P, K)", (count, classes))
         check_shape("bias", tensors["bias"], "(K,)", (classes,))
-        return cls(**{name: tensors[name].numpy() for name in ("mean", "weight", "bias")}, factor=facts["factor"])
+        return cls(
+            **{name: tensors[name].numpy() for name in ("mean", "scale", "weight", "bias")}, factor=facts["factor"]
+        )
 
 
 class _Dual:
