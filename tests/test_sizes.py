@@ -18,16 +18,16 @@ AIMS = {"lines": 22_500, "files": 150, "file_lines": 450, "function_lines": 60}
 # lines and files allowed in each folder until the aim is reached ("." holds the files of the package itself)
 CEILINGS = {
     ".": (454, 7),
-    "cli": (2_347, 13),
+    "cli": (2_398, 13),
     "data": (3_279, 14),
-    "estimators": (3_939, 16),
+    "estimators": (4_909, 21),
     "experiments": (1_929, 10),
     "integrations": (1_630, 10),
     "models": (1_804, 15),
     "nn": (2_558, 14),
     "ops": (4_150, 20),
-    "report": (2_810, 13),
-    "tasks": (3_610, 15),
+    "report": (2_873, 13),
+    "tasks": (3_649, 15),
     "theory": (667, 4),
 }
 # functions above the aim, docstring not counted; remove a line when the function is short enough

@@ -74,11 +74,16 @@ def test_detect_writes_a_table_a_picture_and_a_reusable_model(tmp_path):
     code, text = call("detect", data, "--label", "broken", "--out", out, "--save", model, "--window", 12, *SMALL)
     assert code == 0, text
     assert "2 of 120 rows flagged" in text
-    assert re.search(r"rows \d+ to \d+ \(2024-01-03", text)
+    assert re.search(r"1 2024-01-03 12:00:00 2024-01-03 13:00:00 \S+ \S+ 2 \d\S* [ab] \d+ %", text)
+    assert "average precision on anomalies injected into held-out rows: " in text
     assert "against the labels: precision" in text
-    found = pd.read_csv(out)
-    assert list(found.columns) == ["date", "score", "anomaly"]
+    assert re.search(r"result \d\.\d+ .* pca \d\.\d+ ", text)
+    found, events = pd.read_csv(out, keep_default_na=False), pd.read_csv(tmp_path / "found-events.csv")
+    assert list(found.columns) == ["date", "score", "anomaly", "event", "why"]
     assert found["score"].argmax() in (60, 61)
+    assert found["why"][60] == events["why"][0]
+    assert (found["why"][:50] == "").all()
+    assert list(events) == ["event", "start", "end", "peak", "rows", "severity", "channel", "why"]
     assert (tmp_path / "found.png").read_bytes().startswith(b"\x89PNG")
     frame = spiked().drop(columns="broken")
     assert np.allclose(AnomalyDetector.load(model).predict(frame)["score"], found["score"])
@@ -99,6 +104,21 @@ def test_detect_trains_on_another_table_with_ids(tmp_path):
     assert picture.exists()
 
 
+def test_detect_by_a_baseline_merges_alarms_by_the_rules(tmp_path):
+    frame = sensors(200)
+    frame.loc[[100, 101, 102, 108, 109, 110, 150], "a"] += 9.0
+    words = ["--train", write(sensors(200), tmp_path / "normal.csv"), "--method", "pca", "--contamination", 0.001]
+    words += ["--min-length", 2, "--cool-down", 6, "--out", tmp_path / "o.csv", "--device", "cpu"]
+    code, text = call("detect", write(frame, tmp_path / "own.csv"), *words)
+    assert code == 0, text
+    assert "method: pca." in text
+    (event,) = pd.read_csv(tmp_path / "o-events.csv").itertuples()
+    assert (event.start, event.end, event.rows) == ("2024-01-05 04:00:00", "2024-01-05 14:00:00", 11)
+    found = pd.read_csv(tmp_path / "o.csv")
+    assert np.flatnonzero(found["anomaly"]).tolist() == [100, 101, 102, 108, 109, 110]
+    assert np.flatnonzero(found["event"]).tolist() == list(range(100, 111))
+
+
 BAD_DETECT = {
     "both": (["--model", "m.toa", "--train", "t.csv"], "--train cannot be combined with --model"),
     "option": (["--model", "m.toa", "--window", "8"], "--window goes with training, got it beside --model"),
@@ -106,6 +126,12 @@ BAD_DETECT = {
     "wrong label": (["--label", "a"], "must have 0 or 1 in column 'a', got"),
     "no model": (["--model", "nosuch.toa"], "No such file: nosuch.toa"),
     "column": (["--values", "c"], "must have a column 'c'"),
+    "method": (["--method", "lof"], "unknown model 'lof'; known: auto, toa, z-score, pca,"),
+    "method of a model": (["--model", "m.toa", "--method", "pca"], "--method goes with training"),
+    "rule": (["--threshold", "high"], "unknown threshold 'high'; known: quantile, extreme value, budget"),
+    "budget": (["--threshold", "budget", "--alarms-per-day", "0"], "--alarms-per-day must be positive, got 0"),
+    "length": (["--min-length", "0"], "--min-length must be at least 1, got 0"),
+    "folder": (["--events", "."], "must be a file to write, got a folder"),
 }
 
 

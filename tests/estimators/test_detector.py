@@ -8,7 +8,8 @@ from sklearn.exceptions import NotFittedError
 import toa
 from tests.support import message
 from toa.data import SeriesWindows
-from toa.estimators.detector import AnomalyDetector
+from toa.estimators.detector import MODELS, AnomalyDetector
+from toa.estimators.scorers import SCORERS
 
 ROWS, WINDOW = 240, 12
 
@@ -46,6 +47,11 @@ def make(**options) -> AnomalyDetector:
 @pytest.fixture(scope="module")
 def fitted() -> AnomalyDetector:
     return make().fit(waves())
+
+
+@pytest.fixture(scope="module")
+def network() -> AnomalyDetector:
+    return make(model="toa").fit(waves())
 
 
 @pytest.fixture(scope="module")
@@ -178,20 +184,44 @@ def test_missing_rows_and_values_are_filled_only_when_asked():
 
 
 @pytest.mark.parametrize("size", [1, 7, 90])
-def test_stream_scores_are_those_of_a_batch_that_ends_there(fitted, size):
+def test_stream_scores_of_the_network_are_those_of_a_batch_that_ends_there(network, size):
     values, _ = spiked()
-    fitted.reset_stream()
-    found = pd.concat([fitted.detect(values[i : i + size]) for i in range(0, 90, size)], ignore_index=True)
-    assert found["score"][: WINDOW - 1].isna().all()
-    assert (found["anomaly"][: WINDOW - 1] == 0).all()
+    network.reset_stream()
+    found = pd.concat([network.detect(values[i : i + size]) for i in range(0, 90, size)])
+    assert (found.index == np.arange(90)).all()
     for place in (WINDOW - 1, 50, 89):
-        assert found["score"][place] == pytest.approx(fitted.scores(values[: place + 1])[-1], rel=1e-5)
+        assert found["score"][place] == pytest.approx(network.scores(values[: place + 1])[-1], rel=1e-5)
+    # before the first row the series is taken to have had its values
+    padded = np.concatenate((np.repeat(values[:1], WINDOW - 1, 0), values[:1]))
+    assert found["score"][0] == pytest.approx(network.scores(padded)[-1], rel=1e-5)
     assert found["anomaly"][50] == 1
 
 
-def test_a_stream_accepts_single_rows(fitted):
+@pytest.mark.parametrize("size", [1, 7])
+def test_stream_scores_do_not_depend_on_the_size_of_calls_or_on_later_rows(fitted, size):
+    values, _ = spiked()
     fitted.reset_stream()
-    assert len(fitted.detect(waves()[0])) == 1
+    once = fitted.detect(values)
+    fitted.reset_stream()
+    found = pd.concat([fitted.detect(values[i : i + size]) for i in range(0, 63, size)])
+    np.testing.assert_allclose(found["score"], once["score"][:63], rtol=1e-5)
+    assert found["anomaly"][50] == 1
+
+
+def test_a_stream_accepts_arrays_lists_and_dicts(fitted, framed):
+    values = waves()
+    fitted.reset_stream()
+    found = [fitted.detect(rows) for rows in (values[0], values[1].tolist(), values[2:4].tolist(), values[4:6])]
+    assert [list(part.index) for part in found] == [[0], [1], [2, 3], [4, 5]]
+    assert np.isfinite(np.concatenate(found)).all()
+    framed.reset_stream()
+    rows = table(values).to_dict("records")
+    assert framed.detect(rows[0])["when"].tolist() == [pd.Timestamp("2024-01-01")]
+    assert len(framed.detect(rows[1:4])) == 3
+    with pytest.raises(ValueError, match=message("rows must continue with 2024-01-01 04:00:00")):
+        framed.detect(rows[5])
+    with pytest.raises(ValueError, match="got no 'b'"):
+        framed.detect({"when": "2024-01-01 04:00", "a": 1.0})
 
 
 def test_streams_of_several_ids_go_side_by_side(grouped):
@@ -199,9 +229,9 @@ def test_streams_of_several_ids_go_side_by_side(grouped):
     grouped.reset_stream()
     found = pd.concat([grouped.detect(frame.iloc[i : i + 6]) for i in range(0, 60, 6)], ignore_index=True)
     assert (found["machine"] == frame["machine"]).all()
-    alone = frame[frame["machine"] == "m2"]
-    last = found[found["machine"] == "m2"]["score"].iloc[-1]
-    assert last == pytest.approx(grouped.scores(alone)["score"].iloc[-1], rel=1e-5)
+    own = found["machine"] == "m2"
+    grouped.reset_stream()
+    np.testing.assert_allclose(found[own]["score"], grouped.detect(frame[own])["score"], rtol=1e-5)
 
 
 def test_a_stream_that_skips_or_repeats_rows_is_rejected_and_unchanged(framed):
@@ -282,3 +312,100 @@ def test_bad_arguments_and_labels_are_rejected(fitted):
         fitted.score(values, labels * 2)
     with pytest.raises(ValueError, match="no step is labelled anomalous"):
         fitted.score(values, labels * 0)
+
+
+def test_every_baseline_is_a_detector_of_its_own(tmp_path):
+    values = waves(90, 1)
+    values[50:52, 0] += 9.0
+    for name in MODELS[2:]:
+        detector = make(model=name).fit(waves())
+        assert detector.architecture_["backbone"] is None
+        assert detector.predict(values)[50:52].any(), name
+        assert np.isfinite(detector.detect(values)["score"]).all()
+        detector.save(tmp_path / "one.toa")
+        assert (AnomalyDetector.load(tmp_path / "one.toa").scores(values) == detector.scores(values)).all()
+    with pytest.raises(ValueError, match="the detector must have a network"):
+        detector.run_sample(values)
+
+
+def test_a_fit_without_time_leaves_the_network_out():
+    detector = AnomalyDetector(window=WINDOW, time_limit=1e-3).fit(waves())
+    assert detector.architecture_["backbone"] is None
+    assert detector.choice_ is not None
+    assert set(detector.choice_.weights) >= {"z-score", "pca", "mahalanobis"}
+    assert "toa" not in detector.choice_.weights
+    assert detector.predict(spiked()[0])[50:52].all()
+    alone = make(model="toa", time_limit=1e-3, epochs=50).fit(waves())
+    assert alone.architecture_["backbone"] == "patchtst"
+
+
+def test_channel_and_member_scores_add_up(framed):
+    frame = table(spiked()[0])
+    parts, whole = framed.channel_scores(frame), framed.scores(frame)["score"]
+    assert list(parts) == ["when", "a", "b"]
+    np.testing.assert_allclose(parts["a"] + parts["b"], whole)
+    members = framed.member_scores(frame)
+    assert list(members) == ["when", *SCORERS, "toa"]
+    assert set(framed.choice_.weights) <= set(members)
+
+
+def test_events_name_the_channel_and_the_time_and_are_sorted_by_severity(framed):
+    frame = table(waves(90, 1))
+    frame.loc[30:31, "a"] += 4.0
+    frame.loc[70:73, "b"] -= 8.0
+    events = framed.events(frame)
+    assert (np.diff(events["severity"]) <= 0).all()
+    assert list(events["event"]) == list(range(1, len(events) + 1))
+    first = events.iloc[0]
+    assert first["channel"] == "b"
+    assert first["why"].startswith("b ")
+    assert first["start"] <= frame["when"][70] <= first["peak"] <= first["end"]
+    second = events[events["channel"] == "a"].iloc[0]
+    assert second["start"] <= frame["when"][30] <= second["end"]
+    import polars
+
+    again = framed.events(polars.from_pandas(frame))
+    assert isinstance(again, polars.DataFrame)
+    assert again["why"].to_list() == events["why"].tolist()
+
+
+def test_events_of_arrays_and_ids_name_rows_and_series(fitted, grouped):
+    values, _ = spiked()
+    events = fitted.events([waves(60, 1), values])
+    assert events["series"][0] == 1
+    assert 50 - WINDOW < events["start"][0] <= 50 <= events["end"][0] < 52 + 2 * WINDOW
+    frame = machines(60)
+    frame.loc[(frame["machine"] == "m2") & (frame["when"] == "2024-01-02"), "a"] += 9e3
+    assert grouped.events(frame)["machine"][0] == "m2"
+
+
+def test_a_level_shift_is_found_to_its_end_and_not_only_at_its_edge():
+    values = waves(400, 1)
+    values[150:300, 1] += 3.0
+    detector = make(epochs=1).fit(waves(600))
+    flags = detector.predict(values)
+    assert flags[150:300].mean() > 0.95
+    assert flags[:120].mean() < 0.1
+    detector.reset_stream()
+    assert detector.detect(values)["anomaly"][150:300].mean() > 0.95
+
+
+def test_the_rule_of_the_threshold_is_that_of_the_arguments():
+    frame = table(waves(480))
+    few = make(model="z-score", threshold="budget", alarms_per_day=0.2).fit(frame)
+    many = make(model="z-score", threshold="budget", alarms_per_day=2.0).fit(frame)
+    assert len(few.events(frame)) <= 4 < len(many.events(frame)) <= 40
+    rare = make(model="z-score", threshold="extreme value", contamination=1e-6).fit(frame)
+    assert rare.threshold_ > make(model="z-score", contamination=1e-6).fit(frame).threshold_
+    with pytest.raises(ValueError, match="threshold='budget' must have data with dates"):
+        make(threshold="budget").fit(waves())
+
+
+def test_an_alarm_of_a_stream_needs_the_minimum_length():
+    detector = make(model="z-score", min_length=3).fit(waves())
+    values = waves(60, 1)
+    values[20:22] += 9.0
+    values[40:45] += 9.0
+    found = pd.concat([detector.detect(values[i : i + 1]) for i in range(60)])["anomaly"]
+    assert np.flatnonzero(found).tolist() == [42, 43, 44]
+    assert np.flatnonzero(detector.predict(values)).tolist() == [40, 41, 42, 43, 44]

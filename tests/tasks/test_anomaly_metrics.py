@@ -164,3 +164,23 @@ def test_range_and_vus_metrics_are_those_of_aeon(seed):
     assert found["range_precision"] == pytest.approx(aeon.range_precision(truth, flags.astype(int)), abs=1e-12)
     assert found["range_recall"] == pytest.approx(aeon.range_recall(truth, flags.astype(int), alpha=0.5), abs=1e-12)
     assert found["range_f1"] == pytest.approx(aeon.range_f_score(truth, flags.astype(int)), abs=1e-12)
+
+
+# computed by `generate_curve(labels, score, buffer, "opt", 250)` of TheDatumOrg/TSB-AD, commit 8763009
+TSB_AD = {
+    0: (0.2896408440407287, 0.6197318181818181),
+    1: (0.2896408440407287, 0.6197318181818181),
+    10: (0.4385638257181677, 0.7173287933538869),
+    100: (0.7897517170635243, 0.9204270539107572),
+}
+
+
+@pytest.mark.parametrize("buffer", TSB_AD)
+def test_vus_metrics_are_those_of_tsb_ad(buffer):
+    t = np.arange(600)
+    high = 1.5 * ((t >= 200) & (t < 230)) + 1.2 * (t >= 590)
+    score = np.round(np.abs(np.sin(t / 7)) + (t % 97) / 97 + high, 3)
+    # two runs whose buffers meet, and one at the end
+    labels = ((t >= 195) & (t < 225)) | ((t >= 230) & (t < 232)) | ((t >= 400) & (t < 410)) | (t >= 592)
+    found = vus_metrics(labels, score, max_buffer=buffer, rules="tsb-ad")
+    assert (found["vus_pr"], found["vus_roc"]) == pytest.approx(TSB_AD[buffer], abs=1e-12)

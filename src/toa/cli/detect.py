@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from toa._console import make_console
+from toa._console import make_console, make_table
 from toa.cli import terminal
 from toa.cli.terminal import DeviceOption, clear_errors
 
@@ -13,10 +13,7 @@ if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
 
-    from toa.report.figures import ScoredSeries
-
-# number of series in the figure, and of ranges in the terminal
-_DRAWN = 4
+# number of events in the terminal
 _LISTED = 8
 
 
@@ -25,34 +22,51 @@ def detect(
     train: Annotated[Path | None, typer.Option(help="Table of normal rows to train on; default: DATA.")] = None,
     model: terminal.ModelOption = None,
     save: terminal.SaveOption = None,
-    out: Annotated[Path, typer.Option(help="File of scores and flags.")] = Path("detection.csv"),
-    picture: Annotated[Path | None, typer.Option(help="Figure of the scores; default: beside the table.")] = None,
+    out: Annotated[Path, typer.Option(help="File of scores, flags and events per row.")] = Path("detection.csv"),
+    events: Annotated[
+        Path | None, typer.Option(help="File of the events; default: beside the table, NAME-events.csv.")
+    ] = None,
+    picture: Annotated[
+        Path | None, typer.Option(help="Figure of channels, events and score; default: beside the table.")
+    ] = None,
     id: Annotated[str | None, typer.Option(help="Column of series ids, if the table has several series.")] = None,
     time: terminal.TimeOption = None,
     values: terminal.ValuesOption = None,
     label: Annotated[
         str | None, typer.Option(help="Column of DATA with 1 for known anomalies, to evaluate the result.")
     ] = None,
+    method: Annotated[str | None, typer.Option(help="{detectors}; default: auto, the combination.")] = None,
+    threshold: Annotated[str | None, typer.Option(help="Rule of the threshold: {threshold_rules}.")] = None,
     contamination: Annotated[
         float | None, typer.Option(help="Share of the training rows above the threshold; default: 0.01.")
     ] = None,
+    alarms_per_day: Annotated[
+        float | None, typer.Option(help="Events per day, for --threshold budget; default: 1.")
+    ] = None,
+    min_length: Annotated[int | None, typer.Option(help="Fewest rows of an alarm; default: 1.")] = None,
+    cool_down: Annotated[
+        int | None, typer.Option(help="Largest number of rows between two alarms of one event; default: 0.")
+    ] = None,
     window: Annotated[int | None, typer.Option(help="Number of rows per window; default: by data size.")] = None,
     missing: terminal.MissingOption = None,
+    time_limit: Annotated[float | None, typer.Option(help="Seconds for the fit, approximately; default: 60.")] = None,
     backbone: Annotated[str | None, typer.Option(help="{reconstructors}; default: by data size.")] = None,
     attention: Annotated[str | None, typer.Option(help="{attentions}; default: toa-softmax.")] = None,
     epochs: terminal.EpochsOption = None,
     seed: terminal.SeedOption = None,
     device: DeviceOption = "auto",
 ) -> None:
-    """Flag unusual rows of a table.
+    """Flag unusual rows of a table, and merge them into events with the channels that cause them.
 
-    A model learns to reconstruct the training rows; rows with a large reconstruction error are flagged. Examples:
+    Combines a network that reconstructs windows with z-score, PCA and Mahalanobis distance. Examples:
 
     toa detect sensors.csv
 
     toa detect today.csv --train last-month.csv --save sensors.toa
 
     toa detect tomorrow.csv --model sensors.toa --out alarms.csv
+
+    toa detect today.csv --train last-month.csv --threshold budget --alarms-per-day 2 --min-length 3 --cool-down 12
     """
     # by name; `fitted` uses those that the estimator has
     options = dict(locals())
@@ -61,11 +75,12 @@ def detect(
             raise ValueError("--train cannot be combined with --model, which is trained already; leave one out.")
         terminal.check_files(data, model, train)
         picture = terminal.check_picture(picture, out)
-        terminal.check_destinations(out, picture, save)
+        events = out.with_name(f"{out.stem}-events.csv") if events is None else events
+        terminal.check_destinations(out, events, picture, save)
         terminal.check_share("--contamination", contamination)
 
         from toa.estimators import AnomalyDetector
-        from toa.report.figures import draw_scores, save_figure
+        from toa.report.figures import draw_alarms, save_figure
 
         frame = terminal.read_frame(data)
         labels = _take_labels(frame, label, data)
@@ -78,17 +93,30 @@ def detect(
             detector.save(save)
         if model is not None:
             frame = terminal.without_extra_columns(frame, detector)
-        found = detector.predict(frame)
+        rows, found = detector.alarms(frame)
         console = make_console()
-        for line in _summary(found, detector, labels):
+        for line in _summary(rows, found, detector):
             console.print(line, soft_wrap=True)
-        console.print(f"table:   {terminal.write_table(found, out)}", soft_wrap=True)
-        series = _series(found, detector.id, labels)
-        title = f"{data.name}: score, threshold and flagged rows"
-        figure = draw_scores(series[:_DRAWN], {"detector": detector.threshold_}, title)
-        drawn = save_figure(figure, picture)
-        more = f" ({_DRAWN} of {len(series)} series)" if len(series) > _DRAWN else ""
-        console.print(f"picture: {drawn}{more}", soft_wrap=True)
+        if len(found):
+            console.print(make_table(_event_rows(found, detector.id), left=9))
+        if labels is not None:
+            _print_evaluation(console, detector, frame, rows, labels)
+        console.print(f"table:   {terminal.write_table(rows, out)}", soft_wrap=True)
+        console.print(f"events:  {terminal.write_table(found, events)}", soft_wrap=True)
+        results = ("score", "anomaly", "event", "why", detector.id)
+        figure, series = draw_alarms(
+            frame,
+            rows,
+            found,
+            detector.columns_,
+            threshold=detector.threshold_,
+            id=detector.id,
+            time=next((name for name in rows if name not in results), None),
+            labels=labels,
+            title=f"{data.name}: events in red" + ("" if labels is None else ", known anomalies in grey"),
+        )
+        more = f" (4 of {series} series)" if series > 4 else ""
+        console.print(f"picture: {save_figure(figure, picture)}{more}", soft_wrap=True)
         if save is not None:
             console.print(f"model:   {save}", soft_wrap=True)
 
@@ -109,40 +137,61 @@ def _take_labels(frame: "pd.DataFrame", label: str | None, path: Path) -> "np.nd
     return column.to_numpy().astype(bool)
 
 
-def _summary(found: "pd.DataFrame", detector: Any, labels: "np.ndarray | None") -> list[str]:
-    """The number of flagged rows, the flagged ranges, and the scores against labels."""
-    from toa.tasks.detection import Runs, point_metrics, undefined
-
-    flags = found["anomaly"].to_numpy().astype(bool)
+def _summary(rows: "pd.DataFrame", events: "pd.DataFrame", detector: Any) -> list[str]:
+    """The methods, and the numbers of flagged rows and events."""
+    flagged = int(rows["anomaly"].sum())
     lines = [
-        f"{int(flags.sum())} of {len(flags)} rows flagged, with scores above {detector.threshold_:.4g}; windows of "
-        f"{detector.window_} rows, {detector.architecture_['backbone']}."
+        f"{flagged} of {len(rows)} rows flagged, with scores above {detector.threshold_:.4g}, in {len(events)} events; "
+        f"windows of {detector.window_} rows."
     ]
-    if detector.id is None:
-        runs = Runs.of(flags)
-        times = found.get(detector.time or next((c for c in found if c not in ("score", "anomaly")), ""), None)
-        for start, stop in list(zip(runs.starts, runs.stops, strict=True))[:_LISTED]:
-            when = f" ({times.iloc[start]} to {times.iloc[stop - 1]})" if times is not None else ""
-            lines.append(f"  rows {start + 1} to {stop}{when}")
-        if len(runs.starts) > _LISTED:
-            lines.append(f"  and {len(runs.starts) - _LISTED} more ranges")
-    if labels is not None:
-        reason = undefined(labels)
-        metrics = point_metrics(labels, flags)
-        shown = ", ".join(f"{name} {value:.3f}" for name, value in metrics.items() if value is not None)
-        lines.append(f"against the labels: {shown}" if reason is None else f"not evaluated: {reason}.")
+    network = detector.architecture_["backbone"]
+    if detector.choice_ is None:
+        return [*lines, f"method: {detector.model}{f', {network}' if network else ''}."]
+    names = [f"{name} ({network})" if name == "toa" else name for name in detector.choice_.weights]
+    lines.append(f"mean of: {', '.join(names)}.")
+    found = detector.choice_.precision
+    if found:
+        shown = ", ".join(f"{name} {value:.3f}" for name, value in sorted(found.items(), key=lambda pair: -pair[1]))
+        lines.append(f"average precision on anomalies injected into held-out rows: {shown}.")
+    if network is None:
+        lines.append("no network: too little time; raise --time-limit.")
     return lines
 
 
-def _series(found: "pd.DataFrame", id: str | None, labels: "np.ndarray | None") -> "list[ScoredSeries]":
-    import numpy as np
+def _event_rows(events: "pd.DataFrame", id: str | None) -> list[tuple[str, ...]]:
+    """The most severe events, for the terminal."""
+    names = ["event", *([id] if id else []), "start", "end", "peak", "rows", "severity", "why"]
+    table = events[names].head(_LISTED).assign(severity=[f"{value:.3g}" for value in events["severity"].head(_LISTED)])
+    rows = [tuple(names), *(tuple(map(str, row)) for row in table.itertuples(index=False))]
+    if len(events) > _LISTED:
+        rows.append((f"{len(events) - _LISTED} more", *[""] * (len(names) - 1)))
+    return rows
 
-    from toa.report.figures import ScoredSeries
 
-    score = found["score"].to_numpy()
-    ranges = ({} if labels is None else {"true": labels}) | {"flagged": found["anomaly"].to_numpy().astype(bool)}
-    places = {"": np.arange(len(found))} if id is None else found.groupby(id, sort=False).indices
-    return [
-        ScoredSeries(name=str(name), score=score[rows], ranges={key: flags[rows] for key, flags in ranges.items()})
-        for name, rows in places.items()
-    ]
+def _print_evaluation(
+    console: Any, detector: Any, frame: "pd.DataFrame", rows: "pd.DataFrame", labels: "np.ndarray"
+) -> None:
+    """Scores against labels: the flags, and each method beside the result."""
+    from sklearn.metrics import average_precision_score
+
+    from toa.tasks.detection import point_metrics, undefined, vus_metrics
+
+    reason = undefined(labels)
+    if reason is not None:
+        console.print(f"not evaluated: {reason}.", soft_wrap=True)
+        return
+    metrics = point_metrics(labels, rows["anomaly"].to_numpy().astype(bool))
+    shown = ", ".join(f"{name} {value:.3f}" for name, value in metrics.items() if value is not None)
+    console.print(f"against the labels: {shown}", soft_wrap=True)
+    members = detector.member_scores(frame)
+    scores = {"result": rows["score"], **{name: members[name] for name in members if name in _methods(detector)}}
+    table: list[tuple[str, ...]] = [("method", "VUS-PR", "average precision")]
+    for name, score in scores.items():
+        surface = vus_metrics(labels, score.to_numpy(), max_buffer=detector.window_, rules="tsb-ad")["vus_pr"]
+        precision = average_precision_score(labels, score)
+        table.append((name, "-" if surface is None else f"{surface:.3f}", f"{precision:.3f}"))
+    console.print(make_table(table))
+
+
+def _methods(detector: Any) -> tuple[str, ...]:
+    return (*detector.scorers_, "toa")

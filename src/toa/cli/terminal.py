@@ -91,6 +91,8 @@ CHOICES = {
     "classify_protocols": "toa.experiments:protocol_names:classify",
     "tables": "toa.experiments.paper.tables:TABLES",
     "missing": "toa.data.panel:Missing.__args__",
+    "detectors": "toa.estimators.detector:MODELS",
+    "threshold_rules": "toa.estimators.alarms:RULES",
     "activations": "toa.ops:ACTIVATIONS",
     "dtypes": "toa_bench.op_cost:DTYPES",
     "efficiency_rows": "toa.experiments.step_run:ROWS",
@@ -199,11 +201,11 @@ def fitted(
     chosen = {name: options[name] for name in own}
     given = {name: value for name, value in chosen.items() if value is not None and value is not False and value != []}
     if model is not None:
-        for name in (*given, *(["network_only"] if options.get("network_only") else [])):
+        for name in (*given, *(name for name in ("network_only", "method") if options.get(name))):
             raise ValueError(f"--{name.replace('_', '-')} goes with training, got it beside --model; leave it out.")
         return kind.load(model, device=None if device == "auto" else device)
-    if options.get("network_only"):
-        given["model"] = "toa"
+    if options.get("network_only") or options.get("method"):
+        given["model"] = options.get("method") or "toa"
     made = kind(**given, device=device, progress=True)
     try:
         return made.fit(data, labels)

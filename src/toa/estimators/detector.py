@@ -1,11 +1,12 @@
-"""AnomalyDetector: learns to reconstruct windows of normal rows and flags rows that it reconstructs badly.
+"""AnomalyDetector: flags rows that differ from normal rows, and names the channels that do.
 
 Alphabet: L window length, C channels, T rows, S series.
 """
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -13,36 +14,65 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from toa._checks import check_fraction
-from toa.data.frames import check_results, columns_by_row, match_panel, read_panel, to_native
-from toa.data.frequency import continue_times
-from toa.data.panel import Id, Missing, Panel, Values
-from toa.data.splits import StandardScaler, check_standardised
-from toa.data.windows import SeriesWindows
-from toa.estimators.base import Estimator, sample_rows
-from toa.estimators.sizes import DEFAULT_ATTENTION, choose_epochs, choose_reconstructor, choose_stride, choose_window
-from toa.tasks.anomaly import score_ends, score_series
-from toa.tasks.base import TASKS
+from toa._checks import check_choice, check_fraction, check_positive
+from toa.data.frames import check_results, columns_by_row, to_native
+from toa.data.panel import Panel
+from toa.data.splits import StandardScaler
+from toa.estimators.alarms import (
+    alarm_runs,
+    check_rule,
+    choose_threshold,
+    days_of,
+    event_columns,
+    find_events,
+    rank_events,
+)
+from toa.estimators.base import sample_rows
+from toa.estimators.combination import MEAN, NETWORK, Combination, inject_anomalies
+from toa.estimators.reconstruction import ReconstructionNetwork
+from toa.estimators.scorers import SCORERS, Rows, Scorer, window_mean
+from toa.estimators.sizes import choose_window
+from toa.estimators.streams import Streams, as_rows
 from toa.tasks.detection import point_metrics, undefined
-from toa.tasks.distributed import resolve_device
+
+_RESULTS = ("score", "anomaly", "event", "start", "end", "peak", "rows", "severity", "channel", "why")
+MODELS = ("auto", NETWORK, *SCORERS, f"mahalanobis{MEAN}")
+# rows whose scores on arrival set the threshold of streams, and contexts of rows per piece of a series
+_STREAM_ROWS, _PIECE = 10_000, 10
+# share of the time limit for the training of the network; the rest is for scoring
+_NETWORK_TIME = 0.7
 
 
 @dataclass(eq=False, repr=False)
-class AnomalyDetector(Estimator):
+class AnomalyDetector(ReconstructionNetwork):
     """Flag rows of time series that differ from the rows of `fit`.
 
         detector = toa.AnomalyDetector().fit(normal)   # a frame or an array; most of its rows should be normal
         detector.predict(new)                          # a frame: time, score, anomaly; 0 and 1 for an array
+        detector.events(new)                           # alarms merged: start, end, peak, severity, channels
         detector.detect(row)                           # a stream: each row is scored as it arrives
 
-    A model learns to reconstruct windows. The score of a row is its squared error, scaled by the rows of `fit` and
-    averaged over channels and over the windows that contain it. Rows with a score above `threshold_`, the quantile
-    1 - `contamination` of the scores in `fit`, are flagged. Frames with an id column hold several series: one model for
-    all, with a mean and a scale per id. A constant column stays unscaled.
+    The score is the mean of several ones: the distance from the usual level (z-score), the error of a reconstruction
+    by PCA, the Mahalanobis distance, and the error of a network that reconstructs windows; an isolation forest and a
+    PCA of sub-sequences join them if they find anomalies that are injected into held-out rows. Each counts for a row
+    and as the mean over a window around it, and each is -log of the share of held-out rows with such a score or a
+    higher one. So a score of about 7 is one that a normal row in a thousand has. Rows with a score above
+    `threshold_` are flagged. Frames with an id column hold several series: one model for all, with a mean and a scale
+    per id. A constant column stays unscaled.
 
     Args:
+        model: "auto" for the combination; "toa" for the network alone, whose score is the squared error, scaled by the
+            rows of `fit` and averaged over channels and over the windows that contain a row; or the name of one
+            baseline of `toa.estimators.scorers.SCORERS`, such as "pca", or "mahalanobis mean".
+        time_limit: Seconds that `fit` may take, approximately. "auto" leaves the network out if that is too little.
+        threshold: Rule of the threshold. "quantile": a share `contamination` of the rows of `fit` is above it. "extreme
+            value": that share is expected, by a generalised Pareto distribution of the highest scores; it may be far
+            below one row. "budget": the rows of `fit` have at most `alarms_per_day` events per day; it needs dates.
+        contamination: Share of normal rows above the threshold.
+        alarms_per_day: Events per day, for the rule "budget".
+        min_length: Fewest rows in a row that are above the threshold to be flagged.
+        cool_down: Largest number of rows between two alarms of one event.
         window: Rows L per window; None is a fifth of the longest series, from 8 to 100.
-        contamination: Share of the rows of `fit` above the threshold.
         backbone: A name of `toa.models.BACKBONES`; None is "patchtst", or "itransformer" for many channels.
         attention: A name of `toa.nn.ATTENTIONS`, or the fields of `toa.nn.AttentionSpec`.
         settings: Settings of the backbone; unset ones are chosen for a small model.
@@ -50,7 +80,8 @@ class AnomalyDetector(Estimator):
         batch_size: Windows per batch.
         learning_rate: Initial learning rate; it decays to zero.
         patience: Epochs without a better validation loss before training stops.
-        validation_share: Share of each series that is held out at its end to select the epoch.
+        validation_share: Share of each series that is held out at its end: it selects the epoch and makes the scores
+            of the methods comparable.
         id: Id column of a frame with several series.
         time: Time column; None finds it.
         values: Columns to read; None for all others.
@@ -61,33 +92,26 @@ class AnomalyDetector(Estimator):
         progress: Whether to show a progress bar.
 
     Attributes:
-        model_: The trained model.
+        model_: The trained network; an identity if there is none.
         window_: Rows per window.
         threshold_: Rows with a higher score are flagged.
         stream_threshold_: Threshold of `detect`, whose scores do not depend on later rows.
         columns_: Names of the channels.
-        validation_: Mean squared error of the held-out rows, in units of their variance.
+        validation_: Mean squared error of the held-out rows, in units of their variance; None without a network.
+        scorers_: The fitted baselines by name.
+        choice_: The combination, with its weights and the average precision on injected anomalies; None for one method.
     """
 
-    _kind = "anomaly detector"
-    _task = TASKS["anomaly"]
-    _training: ClassVar[Mapping[str, Any]] = {"schedule": "cosine", "clip_norm": 1.0}
-    _facts = ("freq_", "window_", "threshold_", "stream_threshold_", "validation_", "architecture_")
-
     _: KW_ONLY
-    window: int | None = None
-    contamination: float = 0.01
-    backbone: str | None = None
-    attention: str | Mapping[str, Any] = DEFAULT_ATTENTION
-    epochs: int | None = None
-    batch_size: int = 64
-    learning_rate: float = 1e-3
-    patience: int = 3
-    validation_share: float = 0.2
-    freq: str | int | None = None
+    model: str = "auto"
+    time_limit: float = 60.0
+    threshold: str = "quantile"
+    alarms_per_day: float = 1.0
+    min_length: int = 1
+    cool_down: int = 0
 
     def fit(self, data: Any, y: Any = None) -> "AnomalyDetector":
-        """Train on data and set the thresholds.
+        """Fit the methods to data and set the thresholds.
 
         Args:
             data: A pandas, polars or arrow frame, an array (T,) or (T, C), or a list of arrays.
@@ -100,11 +124,11 @@ class AnomalyDetector(Estimator):
         return self
 
     def scores(self, data: Any) -> Any:
-        """Reconstruction error per row: an array, a list of arrays, or a frame with a column "score"."""
+        """Score per row: an array, a list of arrays, or a frame with a column "score"."""
         return self._per_row(self._read_fitted(data), lambda score: {"score": score})
 
     def decision_function(self, data: Any) -> Any:
-        """`scores` minus the threshold: positive for flagged rows."""
+        """`scores` minus the threshold: positive for flagged rows, if `min_length` is 1."""
         return self._per_row(self._read_fitted(data), lambda score: {"score": score - self.threshold_})
 
     def predict(self, data: Any) -> Any:
@@ -116,6 +140,50 @@ class AnomalyDetector(Estimator):
         panel = self._read(data, freq=self.freq, missing=self.missing)
         self._fit(panel)
         return self._per_row(panel, self._flag)
+
+    def channel_scores(self, data: Any) -> Any:
+        """The part of each channel in the score of each row, a column per channel; they sum to `scores`."""
+        panel = self._read_fitted(data)
+        check_results(panel, self.columns_)
+        parts = [dict(zip(self.columns_, part.T, strict=True)) for part in self._parts(panel)]
+        return _frame(panel, columns_by_row(panel, parts))
+
+    def member_scores(self, data: Any) -> Any:
+        """The score of each method alone, a column per method with a weight, and of each baseline that was fitted."""
+        panel = self._read_fitted(data)
+        names = [*self.scorers_, *([NETWORK] if self._has_network else [])]
+        check_results(panel, names)
+        members = [self._members(one) for one in self._scaled(panel)]
+        return _frame(panel, columns_by_row(panel, [{name: own[name].sum(1) for name in names} for own in members]))
+
+    def events(self, data: Any) -> Any:
+        """Alarms as events, the most severe first.
+
+        Returns:
+            A frame with a row per event: its number "event", ids, "start", "end" and "peak" as times, or as rows
+            counted from 0, "rows", "severity" (the highest score, in thresholds), "channel" (the one with the largest
+            share in the score) and "why" (up to three channels with their shares).
+        """
+        return self.alarms(data)[1]
+
+    def alarms(self, data: Any) -> tuple[Any, Any]:
+        """The frame of `predict` with the columns "event", 0 for none, and "why", and the frame of `events`."""
+        panel = self._read_fitted(data)
+        check_results(
+            panel, ("score", "anomaly", "event", "start", "end", "peak", "rows", "severity", "channel", "why")
+        )
+        parts = self._parts(panel)
+        rule = {"min_length": self.min_length, "cool_down": self.cool_down}
+        ranked = rank_events([find_events(part, self.threshold_, **rule) for part in parts])
+        summary = event_columns(panel, ranked, self.columns_)
+        rows: list[dict[str, np.ndarray]] = []
+        for part in parts:
+            rows.append(self._flag(part.sum(1)))
+            rows[-1] |= {"event": np.zeros(len(part), dtype=np.int64), "why": np.full(len(part), "", dtype=object)}
+        for number, (index, event) in enumerate(ranked):
+            rows[index]["event"][event.start : event.stop] = number + 1
+            rows[index]["why"][event.start : event.stop] = summary["why"][number]
+        return _frame(panel, columns_by_row(panel, rows)), _frame(panel, summary, index=False)
 
     def score(self, data: Any, y: Any) -> float:
         """F1 of the flagged rows, each counted once, without point adjustment.
@@ -135,86 +203,60 @@ class AnomalyDetector(Estimator):
     def detect(self, rows: Any) -> Any:
         """Score new rows of a stream as they arrive, in calls of one or more rows.
 
-        The score of a row is the one that `scores` gives to the last of all rows so far: it does not depend on later
-        rows. It is NaN, and the row is not flagged, until a series has a window of rows. Missing values raise an error.
-        A stream starts at the first call after `fit`, `load` or `reset_stream`; each id has its own stream.
+        The score of a row does not depend on later rows. A stream starts at the first call after `fit`, `load` or
+        `reset_stream`; before its first row, the series is taken to have had the values of that row. Each id has its
+        own stream. A row is flagged if its score is above `stream_threshold_`, as are the `min_length` - 1 rows before.
+        Missing values raise an error.
 
         Args:
-            rows: A frame like the one of `fit`, an array (t,) or (t, C), or one row (C,).
+            rows: A frame like the one of `fit`, a dict of one row or a list of dicts with its columns; or an array or
+                lists (t, C), (t,) for one channel, or one row (C,).
 
         Returns:
-            A frame with ids, times, "score" and "anomaly"; a pandas frame with the last two for arrays.
+            A frame with ids, times, "score" and "anomaly", a pandas one for arrays, lists and dicts. Without times,
+            its index counts the rows of the stream from 0.
 
         Raises:
             ValueError: If rows differ from `fit` in columns or ids, or do not follow the last ones in time.
         """
         self._check_fitted("applied to rows")
-        if isinstance(rows, np.ndarray) and rows.ndim == 1 and len(rows) == len(self.columns_) > 1:
-            rows = rows[None]
         # the frequency cannot be inferred from one row
+        rows = as_rows(rows, len(self.columns_))
         panel = self._check_fitted_panel(self._read(rows, freq=self.freq_, missing="error"))
-        # NaN is never above the threshold, so a row without a score is not flagged
-        parts = [{"score": one, "anomaly": (one > self.stream_threshold_).astype(int)} for one in self._advance(panel)]
-        if panel.backend is None:
-            return pd.concat([pd.DataFrame(part) for part in parts], ignore_index=True)
-        return to_native(panel, columns_by_row(panel, parts))
+        first = self._streams.rows
+        parts = self._streams.advance(
+            panel,
+            lambda one, values: self._score_ends(self._scale(one, values)),
+            context=self._context,
+            threshold=self.stream_threshold_,
+            min_length=self.min_length,
+        )
+        found = _frame(panel, columns_by_row(panel, parts))
+        if panel.times is None and isinstance(found, pd.DataFrame):
+            found.index = pd.RangeIndex(first, first + len(found))
+        return found
 
     def reset_stream(self) -> None:
         """Forget the rows that `detect` has seen."""
-        self._streams: dict[Id, _Stream] = {}
+        self._streams = Streams()
 
     def run_sample(self, data: Any, index: int = 0) -> None:
         """Score one window of a pandas frame, see `Estimator.run_sample`."""
+        if not self._has_network:
+            raise ValueError("the detector must have a network, got none for lack of time or by model; fit another.")
         self.scores(sample_rows(data, self.id, index, self.window_))
 
-    def _read(self, data: Any, *, freq: str | int | None, missing: Missing) -> Panel:
-        return read_panel(data, id=self.id, time=self.time, values=self.values, freq=freq, missing=missing)
-
-    def _read_fitted(self, data: Any) -> Panel:
-        self._check_fitted("applied to rows")
-        return self._check_fitted_panel(self._read(data, freq=self.freq, missing=self.missing))
-
-    def _check_fitted_panel(self, panel: Panel) -> Panel:
-        """The panel with the columns of fit; raises ValueError for other columns, ids or another frequency."""
-        panel = match_panel(panel, self.columns_, None if None in self.scalers_ else self.scalers_)
-        if None not in (panel.freq, self.freq_) and panel.freq != self.freq_:
-            raise ValueError(f"data must have the frequency of fit, {self.freq_!r}, got {panel.freq!r}; resample it.")
-        return panel
-
-    def _advance(self, panel: Panel) -> list[Float64[np.ndarray, " t"]]:
-        """Scores of new rows per series; NaN while a series has less than a window of rows. An error changes no stream.
-
-        Raises:
-            ValueError: If a series does not continue its stream.
-        """
-        if not hasattr(self, "_streams"):
-            self.reset_stream()
-        results, streams = [], {}
-        for index, (one, values) in enumerate(zip(panel.ids, panel.values, strict=True)):
-            times = None if panel.times is None else panel.times[index]
-            past = self._streams.get(one)
-            if past is not None and times is not None:
-                assert panel.freq is not None
-                expected = continue_times(past.time, panel.freq, 1)[0]
-                if times[0] != expected:
-                    raise ValueError(
-                        f"{panel.label(index, 'rows')} must continue with {expected}, after {past.time}, got "
-                        f"{times[0]} at data row {panel.rows[index][0] + 1}; pass each row once and in order, or call "
-                        "reset_stream()."
-                    )
-            seen = values if past is None else np.concatenate((past.values, values))
-            scores = np.full(len(values), np.nan)
-            if len(seen) >= self.window_:
-                found = score_ends(self.model_, SeriesWindows(self._scale(one, seen), self.window_))
-                scores[len(values) - len(found) :] = found
-            results.append(scores)
-            kept = seen[max(0, len(seen) - self.window_ + 1) :].copy()
-            streams[one] = _Stream(kept, None if times is None else times[-1])
-        self._streams |= streams
-        return results
+    @property
+    def _context(self) -> int:
+        """Rows before a row that its score on arrival depends on: a window, and the rows of its mean."""
+        return self.window_ - 1 + self.window_ // 2
 
     def _flag(self, score: np.ndarray) -> dict[str, np.ndarray]:
-        return {"score": score, "anomaly": (score > self.threshold_).astype(int)}
+        flags = np.zeros(len(score), dtype=np.int64)
+        runs = alarm_runs(score > self.threshold_, self.min_length, 0)
+        for start, stop in zip(runs.starts, runs.stops, strict=True):
+            flags[start:stop] = 1
+        return {"score": score, "anomaly": flags}
 
     def _per_row(self, panel: Panel, columns: Callable[[np.ndarray], dict[str, np.ndarray]]) -> Any:
         """Result columns of each row: a frame, or the last column as arrays if the data were arrays."""
@@ -224,26 +266,63 @@ class AnomalyDetector(Estimator):
         arrays = [part.popitem()[1] for part in parts]
         return arrays[0] if panel.ids == (None,) else arrays
 
-    def _check_lengths(self, panel: Panel) -> None:
-        what = f"one window of {self.window_} rows"
-        panel.check_rows(self.window_, what, "pass more of its rows, or fit with a smaller window")
+    @property
+    def _has_network(self) -> bool:
+        return self.architecture_["backbone"] is not None
+
+    def _scaled(self, panel: Panel) -> list[Tensor]:
+        self._check_lengths(panel)
+        return [self._scale(one, values) for one, values in zip(panel.ids, panel.values, strict=True)]
 
     def _scores(self, panel: Panel) -> list[Float64[np.ndarray, " t"]]:
-        self._check_lengths(panel)
-        return [self._score(self._scale(one, values)) for one, values in zip(panel.ids, panel.values, strict=True)]
+        return [part.sum(1) for part in self._parts(panel)]
 
-    def _scale(self, one: Id, values: Values) -> Tensor:
-        scaler = self.scalers_[None] if None in self.scalers_ else self.scalers_[one]
-        name = "data" if one is None else f"series {one!r} of data"
-        scaled = check_standardised(scaler.transform(values), self.columns_, name).astype(np.float32)
-        return torch.from_numpy(scaled).to(resolve_device(self.device))
+    def _parts(self, panel: Panel) -> list[Rows]:
+        return [self._combine(self._members(one, chosen=True)) for one in self._scaled(panel)]
+
+    def _score_ends(self, series: Tensor) -> Float64[np.ndarray, " t"]:
+        """Scores of the rows after the first window, each from the rows up to it."""
+        values = series.double().cpu().numpy()
+        names = self._chosen
+        members = {name: self.scorers_[name].ends(values, self.window_) for name in names if name != NETWORK}
+        if NETWORK in names:
+            members[NETWORK] = self._network_ends(series)
+        return self._combine(members, later=False).sum(1)
+
+    @property
+    def _chosen(self) -> tuple[str, ...]:
+        """Methods that the score needs."""
+        return (self.model.removesuffix(MEAN),) if self.choice_ is None else tuple(self.choice_.tails)
+
+    def _members(self, series: Tensor, *, chosen: bool = False) -> dict[str, Rows]:
+        """Parts of the channels in the score of each method."""
+        values = series.double().cpu().numpy()
+        wanted = self._chosen if chosen else (*self.scorers_, *([NETWORK] if self._has_network else []))
+        return {
+            name: self._network_rows(series) if name == NETWORK else self.scorers_[name].rows(values) for name in wanted
+        }
+
+    def _combine(self, members: Mapping[str, Rows], *, later: bool = True) -> Rows:
+        """Parts of the channels in the score; `later` allows the means over a window to use later rows."""
+        if self.choice_ is not None:
+            return self.choice_.parts(members, self.window_, later=later)
+        (part,) = members.values()
+        half = self.window_ // 2
+        return window_mean(part, half, half if later else 0) if self.model.endswith(MEAN) else part
+
+    def _check_parameters(self) -> None:
+        check_choice("model", self.model, MODELS)
+        check_positive("time_limit", self.time_limit)
+        check_fraction("validation_share", self.validation_share)
+        check_rule(self.threshold, self.contamination, self.alarms_per_day, self.min_length, self.cool_down)
 
     def _fit(self, panel: Panel) -> None:
-        check_fraction("contamination", self.contamination)
-        check_fraction("validation_share", self.validation_share)
-        if not self.contamination > 0.0:
-            raise ValueError(f"contamination must lie in (0, 1), got {self.contamination}.")
+        begin = time.monotonic()
+        self._check_parameters()
         check_results(panel, ("score", "anomaly"))
+        days = days_of(panel)
+        if self.threshold == "budget" and days is None:
+            raise ValueError("threshold='budget' must have data with dates, got none; choose another rule.")
         self.columns_, self.freq_ = panel.columns, panel.freq
         longest = max(panel.lengths)
         self.window_ = choose_window(self.window, longest)
@@ -253,69 +332,110 @@ class AnomalyDetector(Estimator):
                 f"train on and one to hold out, got {longest} rows; add rows, or choose a smaller window."
             )
         self._check_lengths(panel)
-        self.scalers_ = _fit_scalers(panel)
-        self._choose(*choose_reconstructor(self.backbone, self.window_, len(self.columns_)))
-        series = [self._scale(one, values) for one, values in zip(panel.ids, panel.values, strict=True)]
-        train, held = [], []
-        for one in series:
-            # the last part of a series is held out; a series that is too short for both parts only trains
-            border = len(one) - max(self.window_, int(len(one) * self.validation_share))
-            train.append(one[:border] if border >= self.window_ else one)
-            held += [one[border:]] if border >= self.window_ else []
-        data = self._data(
-            SeriesWindows(train, self.window_, stride=self._training_stride(train)),
-            SeriesWindows(held, self.window_, stride=self._stride),
+        self._fit_scalers(panel)
+        series = self._scaled(panel)
+        self._fit_methods(series, begin + _NETWORK_TIME * self.time_limit)
+        scores = [self._combine(self._members(one, chosen=True)).sum(1) for one in series]
+        ends = [self._score_ends(part)[self.window_ // 2 :] for part in self._pieces(series)]
+        self.threshold_, self.stream_threshold_ = (
+            self._choose_threshold(found, (days or 0.0) * sum(map(len, found)) / sum(panel.lengths))
+            for found in (scores, ends)
         )
-        epochs = choose_epochs(self.epochs, len(data.train), self.batch_size)
-        self.validation_ = self._fit_model(data, epochs=epochs, batch_size=self.batch_size)
-        scores = np.concatenate([self._score(one) for one in series])
-        ends = score_ends(self.model_, SeriesWindows(series, self.window_, stride=self._training_stride(series)))
-        share = 100.0 * (1.0 - self.contamination)
-        self.threshold_, self.stream_threshold_ = (float(np.percentile(one, share)) for one in (scores, ends))
         self.reset_stream()
 
-    def _fields(self) -> dict[str, Any]:
-        ratio = 100.0 * self.contamination
-        return {"lookback": self.window_, "window_stride": self._stride, "anomaly_ratio": ratio}
+    def _pieces(self, series: Sequence[Tensor]) -> list[Tensor]:
+        """Parts of the series, spread over them, with about as many rows as the threshold of streams needs."""
+        share = max(1.0, sum(map(len, series)) / _STREAM_ROWS)
+        pieces = []
+        for one in series:
+            count = -(-len(one) // (_PIECE * self._context))
+            rows = max(self._context + 1, min(len(one), int(len(one) / count / share) + self._context))
+            starts = np.unique(np.linspace(0, max(0, len(one) - rows), count).astype(int))
+            pieces += [one[start : start + rows] for start in starts]
+        return pieces
 
-    def _training_stride(self, series: Sequence[Tensor]) -> int:
-        return choose_stride(sum(len(one) - self.window_ + 1 for one in series), len(self.columns_))
+    def _choose_threshold(self, scores: Sequence[np.ndarray], days: float) -> float:
+        return choose_threshold(
+            self.threshold,
+            scores,
+            contamination=self.contamination,
+            alarms=self.alarms_per_day * days,
+            min_length=self.min_length,
+            cool_down=self.cool_down,
+        )
 
-    @property
-    def _stride(self) -> int:
-        """Rows between two windows in scoring: each row is in ten windows."""
-        return max(1, self.window_ // 10)
+    def _fit_methods(self, series: Sequence[Tensor], until: float) -> None:
+        """Fit the network and the baselines; for "auto", make their held-out scores comparable."""
+        self.choice_: Combination | None = None
+        self._leave_out_network()
+        train, held = self._split(series)
+        if self.model == NETWORK:
+            self.scorers_: dict[str, Scorer] = {}
+            self._fit_network(train, held, until - time.monotonic(), needed=True)
+            return
+        if self.model != "auto":
+            self.scorers_ = self._fit_scorers(series, [self.model.removesuffix(MEAN)])
+            return
+        held = held or train
+        changed = [inject_anomalies(one.double().cpu().numpy(), self.window_, self.seed) for one in held]
+        injected = [torch.from_numpy(values.astype(np.float32)).to(held[0].device) for values, _ in changed]
+        begin = time.monotonic()
+        self.scorers_ = self._fit_scorers(train, list(SCORERS))
+        found = [self._sum_members(part) for part in (held, injected)]
+        # the baselines are fitted again to all rows, and score them
+        left = until - time.monotonic() - 2 * (time.monotonic() - begin)
+        if self._fit_network(train, held, left, needed=False):
+            for own, part in zip(found, (held, injected), strict=True):
+                own[NETWORK] = [self._network_rows(one).sum(1) for one in part]
+        self.choice_ = Combination.fit(found[0], found[1], [labels for _, labels in changed], self.window_)
+        self.scorers_ = self._fit_scorers(series, list(SCORERS))
 
-    def _score(self, series: Tensor) -> Float64[np.ndarray, " t"]:
-        return score_series(self.model_, SeriesWindows(series, self.window_, stride=self._stride, whole=True)).steps
+    def _fit_scorers(self, series: Sequence[Tensor], names: Sequence[str]) -> dict[str, Scorer]:
+        values = [one.double().cpu().numpy() for one in series]
+        return {name: SCORERS[name].fit(values, window=self.window_, seed=self.seed) for name in names}
+
+    def _sum_members(self, series: Sequence[Tensor]) -> dict[str, list[np.ndarray]]:
+        members = [self._members(one) for one in series]
+        return {name: [own[name].sum(1) for own in members] for name in members[0]}
 
     def _state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         scalers = [scaler.state() for scaler in self.scalers_.values()]
         tensors = {f"scaler.{name}": torch.stack([one[name] for one in scalers]) for name in ("mean", "std")}
-        return tensors, {"columns_": list(self.columns_), "ids": list(self.scalers_)}
+        facts: dict[str, Any] = {"columns_": list(self.columns_), "ids": list(self.scalers_)}
+        facts["scorers"] = list(self.scorers_)
+        for name, scorer in self.scorers_.items():
+            tensors |= {f"scorer.{name}.{key}": value.contiguous() for key, value in scorer.state().items()}
+        if self.choice_ is not None:
+            own, facts["choice"] = self.choice_.state()
+            tensors |= {f"choice.{key}": value for key, value in own.items()}
+        return tensors, facts
 
     def _restore(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
         self.columns_ = tuple(facts["columns_"])
         statistics = zip(facts["ids"], tensors["scaler.mean"], tensors["scaler.std"], strict=True)
         self.scalers_ = {one: StandardScaler.from_state({"mean": mean, "std": std}) for one, mean, std in statistics}
+        if "scorers" not in facts:
+            # older files hold the network alone
+            self.model = NETWORK
+        self._check_parameters()
+        self.scorers_ = {
+            name: SCORERS[name].from_state(_named(tensors, f"scorer.{name}.")) for name in facts.get("scorers", ())
+        }
+        self.reset_stream()
+        self.choice_ = None
+        if "choice" in facts:
+            self.choice_ = Combination.from_state(_named(tensors, "choice."), facts["choice"])
 
 
-class _Stream(NamedTuple):
-    """The last window - 1 rows of a series, and the time of the last one."""
-
-    values: Values
-    time: object
+def _named(tensors: Mapping[str, Tensor], start: str) -> dict[str, Tensor]:
+    return {name.removeprefix(start): value for name, value in tensors.items() if name.startswith(start)}
 
 
-def _fit_scalers(panel: Panel) -> dict[Id, StandardScaler]:
-    """One scaler per id of a frame; for tables without ids and for arrays, one scaler with the key None."""
-    groups: dict[Id, list[np.ndarray]] = {}
-    for one, values in zip(panel.ids, panel.values, strict=True):
-        groups.setdefault(None if panel.id_column is None else one, []).append(values)
-    return {
-        one: StandardScaler.fit(np.concatenate(values), columns=panel.columns, allow_constant=True)
-        for one, values in groups.items()
-    }
+def _frame(panel: Panel, columns: Mapping[str, Any], *, index: bool = True) -> Any:
+    """A frame like the source; a pandas frame for arrays, and for events of a frame with times in its index."""
+    if panel.backend is None or (panel.time_in_index and not index):
+        return pd.DataFrame(dict(columns))
+    return to_native(panel, columns)
 
 
 def _f1(labels: np.ndarray, flags: np.ndarray) -> float:

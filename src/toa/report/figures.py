@@ -4,7 +4,6 @@ import io
 import re
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +39,8 @@ _RULE_COLOURS = {"tslib-pa": BLUE, "strict": RED}
 _POINTS = 4000
 # with more classes the counts would be unreadable
 _NUMBERED_CLASSES = 15
+# alarms: series and channels per series in one figure, and events whose channels are named
+_SERIES, _CHANNELS, _NAMED_EVENTS = 4, 3, 8
 # past steps per forecast step
 _PAST = 3
 # the first letters of a word that is too long to be drawn
@@ -90,48 +91,6 @@ def draw_matrix(axis: Axes, matrix: np.ndarray, **options: Any) -> float:
     return limit
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class ScoredSeries:
-    """Anomaly scores (T,) of one series, and named ranges as flags (T,); the ranges "true" are the labels."""
-
-    name: str
-    score: np.ndarray
-    ranges: Mapping[str, np.ndarray]
-
-
-def draw_scores(
-    series: Sequence[ScoredSeries], thresholds: Mapping[str, float], title: str, *, across: str = "row"
-) -> Figure:
-    """Score and thresholds of each series, with true ranges in grey, above all ranges."""
-    figure = plt.figure(figsize=(12.0, 0.5 + 3.6 * len(series)), layout="constrained")
-    grid = figure.subplots(2 * len(series), 1, squeeze=False, height_ratios=(4, 1) * len(series))[:, 0]
-    for one, top, bottom in zip(series, grid[::2], grid[1::2], strict=True):
-        # the maximum of each interval, so that no peak is lost
-        size = -(-len(one.score) // _POINTS)
-        peaks = np.maximum.reduceat(one.score, np.arange(0, len(one.score), size))
-        top.plot(np.arange(len(peaks)) * size, peaks, color="black", linewidth=0.7)
-        for name, threshold in thresholds.items():
-            top.axhline(threshold, color=_RULE_COLOURS.get(name, GREEN), linewidth=1.2, label=f"threshold, {name}")
-        if (one.score > 0).all():
-            top.set_yscale("log")
-        top.set_ylabel("squared error")
-        top.legend(fontsize=SMALL, loc="upper right")
-        for row, (name, flags) in enumerate(one.ranges.items()):
-            runs = Runs.of(flags)
-            spans = list(zip(runs.starts.tolist(), runs.lengths.tolist(), strict=True))
-            bottom.broken_barh(spans, (row - 0.4, 0.8), color=_RULE_COLOURS.get(name, "0.4"))
-            for start, length in spans if name == "true" else ():
-                top.axvspan(start, start + length, color="0.85", linewidth=0, zorder=0)
-        bottom.set_yticks(range(len(one.ranges)), list(one.ranges))
-        bottom.set_ylim(len(one.ranges) - 0.5, -0.5)
-        for axis in (top, bottom):
-            axis.set_xlim(0, len(one.score))
-        top.set_title(one.name, fontsize=10)
-    grid[-1].set_xlabel(across)
-    figure.suptitle(title)
-    return figure
-
-
 def draw_detection(folder: Path) -> Figure:
     """Score and thresholds of a finished run, above the true ranges and those flagged under each set of rules."""
     saved = load_checkpoint(folder / SCORES)
@@ -139,14 +98,118 @@ def draw_detection(folder: Path) -> Figure:
     thresholds = {rules.name: stored[rules.name] for rules in RULES if rules.name in stored}
     tensors = {"true": saved.tensors["labels"]} | {name: saved.tensors[f"flags.{name}"] for name in thresholds}
     ranges = {name: flags.numpy() for name, flags in tensors.items()}
-    series = ScoredSeries(name="", score=saved.tensors["score"].numpy(), ranges=ranges)
-    title = f"{folder.name}: score, thresholds, and true ranges in grey"
-    return draw_scores([series], thresholds, title, across="time step")
+    score = saved.tensors["score"].numpy()
+    figure = plt.figure(figsize=(12.0, 4.1), layout="constrained")
+    top, bottom = figure.subplots(2, 1, height_ratios=(4, 1))
+    _draw_score(top, np.arange(len(score)), score, thresholds)
+    top.set_ylabel("squared error")
+    for row, (name, flags) in enumerate(ranges.items()):
+        runs = Runs.of(flags)
+        spans = list(zip(runs.starts.tolist(), runs.lengths.tolist(), strict=True))
+        bottom.broken_barh(spans, (row - 0.4, 0.8), color=_RULE_COLOURS.get(name, "0.4"))
+    bottom.set_yticks(range(len(ranges)), list(ranges))
+    bottom.set_ylim(len(ranges) - 0.5, -0.5)
+    _shade(top, np.arange(len(score)), Runs.of(ranges["true"]), color="0.85")
+    for axis in (top, bottom):
+        axis.set_xlim(0, len(score))
+    bottom.set_xlabel("time step")
+    figure.suptitle(f"{folder.name}: score, thresholds, and true ranges in grey")
+    return figure
 
 
 def write_detection(folder: Path) -> Path:
     """Draw the detection of a finished run beside its record."""
     return save_figure(draw_detection(folder), folder / "detection.png")
+
+
+def draw_alarms(
+    frame: pd.DataFrame,
+    rows: pd.DataFrame,
+    events: pd.DataFrame,
+    columns: Sequence[str],
+    *,
+    threshold: float,
+    id: str | None = None,
+    time: str | None = None,
+    labels: np.ndarray | None = None,
+    title: str = "",
+) -> tuple[Figure, int]:
+    """Draw the channels of the most severe events of up to four series, and the score; returns the number of series.
+
+    Args:
+        frame: The table that was searched.
+        rows: Scores and events of its rows, from `toa.AnomalyDetector.alarms`.
+        events: The events.
+        columns: Channels.
+        threshold: Threshold of the score.
+        id: Column of series ids, if there are several series.
+        time: Column of times, if there is one.
+        labels: Whether each row is known to be an anomaly; these ranges are grey.
+        title: Title of the figure.
+    """
+    ids = [None] if id is None else list(pd.unique(rows[id]))
+    shown = []
+    for one in ids[:_SERIES]:
+        own = events if one is None else events[events[id] == one]
+        found = list(dict.fromkeys([*own["channel"], *columns]))[:_CHANNELS]
+        shown += [(one, own, column) for column in (*found, None)]
+    figure = plt.figure(figsize=(12.0, 0.8 + 1.9 * len(shown)), layout="constrained")
+    for axis, (one, own, column) in zip(figure.subplots(len(shown), 1, squeeze=False)[:, 0], shown, strict=True):
+        places = np.arange(len(rows)) if one is None else np.flatnonzero(rows[id] == one)
+        when = np.arange(len(places)) if time is None else rows[time].to_numpy()[places]
+        if time is not None and pd.api.types.is_datetime64_any_dtype(rows[time]):
+            axis.xaxis.set_major_formatter(mdates.ConciseDateFormatter(axis.xaxis.get_major_locator()))
+        if labels is not None:
+            _shade(axis, when, Runs.of(labels[places]), color="0.85")
+        numbers = rows["event"].to_numpy()[places]
+        for number, channel, why in own[["event", "channel", "why"]].itertuples(index=False):
+            _shade(axis, when, Runs.of(numbers == number), color=RED, alpha=0.25)
+            if channel == column and number <= _NAMED_EVENTS:
+                first = when[int((numbers == number).argmax())]
+                axis.annotate(
+                    f"{number}: {why}", (first, 1.0), xycoords=("data", "axes fraction"), fontsize=7, va="top"
+                )
+        if column is None:
+            _draw_score(axis, when, rows["score"].to_numpy()[places], {"": threshold})
+            axis.set_ylabel("score")
+        else:
+            axis.plot(*_outline(when, frame[column].to_numpy(dtype=float)[places]), color="0.3", linewidth=0.7)
+        axis.set_title(": ".join(str(x) for x in (one, column or "score") if x is not None), fontsize=9, loc="left")
+        axis.tick_params(labelsize=SMALL)
+        axis.set_xlim(when[0], when[-1])
+    figure.suptitle(title, fontsize=11)
+    return figure, len(ids)
+
+
+def _outline(when: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """At most a bounded number of points of a line: the lowest and the highest of each interval."""
+    size = -(-2 * len(values) // _POINTS)
+    if size <= 2:
+        return when, values
+    starts = np.arange(0, len(values), size)
+    low, high = np.minimum.reduceat(values, starts), np.maximum.reduceat(values, starts)
+    return np.repeat(when[starts], 2), np.stack((low, high), 1).ravel()
+
+
+def _shade(axis: Axes, when: np.ndarray, runs: Runs, **style: Any) -> None:
+    for start, stop in zip(runs.starts, runs.stops, strict=True):
+        axis.axvspan(when[start], when[min(stop, len(when) - 1)], linewidth=0, zorder=0, **style)
+
+
+def _draw_score(axis: Axes, when: np.ndarray, score: np.ndarray, thresholds: Mapping[str, float]) -> None:
+    # the maximum of each interval, so that no peak is lost
+    size = -(-len(score) // _POINTS)
+    starts = np.arange(0, len(score), size)
+    axis.plot(when[starts], np.maximum.reduceat(score, starts), color="black", linewidth=0.7)
+    for name, threshold in thresholds.items():
+        label = f"threshold, {name}" if name else "threshold"
+        axis.axhline(threshold, color=_RULE_COLOURS.get(name, GREEN), linewidth=1.2, label=label)
+    if (score > 0).all():
+        axis.set_yscale("log")
+        # formulas are not drawn
+        axis.yaxis.set_major_formatter("{x:g}")
+        axis.yaxis.set_minor_formatter("")
+    axis.legend(fontsize=SMALL, loc="upper right")
 
 
 def write_confusion(record: Record, path: Path) -> Path:

@@ -244,9 +244,25 @@ def score_series(model: nn.Module, windows: SeriesWindows) -> Scores:
     )
 
 
-def score_ends(model: nn.Module, windows: SeriesWindows) -> Float[np.ndarray, " n"]:
-    """Squared error of the last step of each window, averaged over channels: the score of a step on arrival."""
-    ends = [squared_error(estimate.float(), x)[:, -1].mean(1) for _, x, estimate in _reconstructions(model, windows)]
+def channel_errors(model: nn.Module, windows: SeriesWindows) -> Float[np.ndarray, "t c"]:
+    """Squared error of each step and channel of a series, the mean over the windows that contain the step."""
+    total: Any = None
+    count = torch.zeros(windows.rows, dtype=torch.float64, device=windows.starts.device)
+    inside = torch.arange(windows.length, device=windows.starts.device)
+    for index, x, estimate in _reconstructions(model, windows):
+        error = squared_error(estimate.float(), x).double()  # (B, L, C)
+        if total is None:
+            total = error.new_zeros(windows.rows, error.shape[2])
+        steps = (windows.starts[index, None] + inside).view(-1)  # (B*L,)
+        total.index_add_(0, steps, error.flatten(0, 1))
+        count.index_add_(0, steps, torch.ones_like(steps, dtype=torch.float64))
+    check_finite("scores", total)
+    return (total / count[:, None]).cpu().numpy()
+
+
+def score_ends(model: nn.Module, windows: SeriesWindows) -> Float[np.ndarray, "n c"]:
+    """Squared error of each channel at the last step of each window: the score of a step on arrival."""
+    ends = [squared_error(estimate.float(), x)[:, -1] for _, x, estimate in _reconstructions(model, windows)]
     scores = torch.cat(ends).double().cpu()
     check_finite("scores", scores)
     return scores.numpy()

@@ -15,6 +15,7 @@ Labels = Bool[np.ndarray, " t"]
 Metric = float | None
 ThresholdSource = Literal["train and test", "train"]
 Overlaps = Literal["flattened", "averaged"]
+SurfaceRules = Literal["aeon", "tsb-ad"]
 
 # thresholds of a VUS surface, as its authors sample them
 _THRESHOLDS = 250
@@ -46,6 +47,13 @@ class Runs:
     def overlapping(self, other: "Runs") -> Int[np.ndarray, " r"]:
         """Number of runs of another vector that each run overlaps."""
         return np.searchsorted(other.starts, self.stops) - np.searchsorted(other.stops, self.starts, side="right")
+
+    def widened(self, reach: int, steps: int) -> "Runs":
+        """The runs with `reach` steps more on both sides, as far as there are `steps`; runs that overlap become one."""
+        starts, stops = self.starts - reach, self.stops + reach
+        apart = np.flatnonzero(stops[:-1] <= starts[1:]) + 1
+        first, last = np.concatenate(([0], apart)), np.concatenate((apart, [len(starts)])) - 1
+        return Runs(np.maximum(starts[first], 0), np.minimum(stops[last], steps))
 
 
 def undefined(labels: Labels) -> str | None:
@@ -110,27 +118,38 @@ def range_metrics(labels: Labels, flags: Labels, *, existence: float = 0.5) -> d
     return dict(zip(names, (precision, recall, f1), strict=True))
 
 
-def vus_metrics(labels: Labels, score: Float[np.ndarray, " t"], *, max_buffer: int = 500) -> dict[str, Metric]:
+def vus_metrics(
+    labels: Labels, score: Float[np.ndarray, " t"], *, max_buffer: int = 500, rules: SurfaceRules = "aeon"
+) -> dict[str, Metric]:
     """VUS-PR and VUS-ROC (Paparrizos et al., 2022): range-aware areas, averaged over buffers of 0 to `max_buffer`.
 
-    They need no threshold. Equal to aeon's `range_pr_vus_score` and `range_roc_vus_score`, but computed from one sort
-    of the score instead of one pass per threshold and buffer.
+    They need no threshold. Computed from one sort of the score instead of one pass per threshold and buffer.
+
+    Args:
+        labels: Whether a step is anomalous.
+        score: Higher for less usual steps.
+        max_buffer: Largest width of the buffers around true runs.
+        rules: "aeon" equals aeon's `range_pr_vus_score` and `range_roc_vus_score`. "tsb-ad" equals the `get_metrics` of
+            TSB-AD with slidingWindow = max_buffer: it counts only flagged steps of the buffers as positives, and the
+            area under precision is a sum of steps instead of trapezoids.
     """
     if undefined(labels) is not None or score.min() == score.max():
         return {"vus_pr": None, "vus_roc": None}
+    tsb = rules == "tsb-ad"
     order = np.argsort(-score, kind="stable")
     falling = score[order]
     thresholds = falling[np.linspace(0, len(score) - 1, _THRESHOLDS, dtype=np.int_)]
     # steps at or above each threshold
     flagged = np.searchsorted(-falling, -thresholds, side="right")
     runs = Runs.of(labels)
+    hits = np.cumsum(labels[order])[flagged - 1]  # (K,)
 
     def areas(buffer: int) -> tuple[float, float]:
         """Areas under precision-recall and ROC for labels that decay over half a buffer on both sides of a run."""
-        soft = _soft_labels(labels, runs, buffer)
+        soft = _soft_labels(labels, runs, buffer, behind=int(tsb))
         tp = np.cumsum(soft[order])[flagged - 1]  # (K,)
-        positives = (labels.sum() + soft.sum()) / 2
-        wide = Runs.of(soft > 0)
+        positives = labels.sum() + (tp - hits if tsb else soft.sum() - labels.sum()) / 2
+        wide = runs.widened(buffer // 2, len(labels)) if tsb else Runs.of(soft > 0)
         # the highest score of each run; a score below all others ends the last one
         bounds = np.stack((wide.starts, np.minimum(wide.stops, len(score))), 1).ravel()
         peaks = np.maximum.reduceat(np.append(score, -np.inf), bounds)[::2]
@@ -138,7 +157,8 @@ def vus_metrics(labels: Labels, score: Float[np.ndarray, " t"], *, max_buffer: i
         recall = np.concatenate(([0.0], np.minimum(tp / positives, 1.0) * met / len(peaks)))
         precision = np.concatenate(([1.0], tp / flagged))
         fpr = np.concatenate(([0.0], np.minimum((flagged - tp) / (len(labels) - positives), 1.0), [1.0]))
-        return float(np.trapezoid(precision, recall)), float(np.trapezoid(np.append(recall, 1.0), fpr))
+        pr = np.diff(recall) @ precision[1:] if tsb else np.trapezoid(precision, recall)
+        return float(pr), float(np.trapezoid(np.append(recall, 1.0), fpr))
 
     pr, roc = np.mean([areas(buffer) for buffer in range(max_buffer + 1)], axis=0)
     return {"vus_pr": float(pr), "vus_roc": float(roc)}
@@ -169,16 +189,19 @@ def _scores(labels: Labels, flags: Labels, tp: int, prefix: str) -> dict[str, Me
     }
 
 
-def _soft_labels(labels: Labels, runs: Runs, buffer: int) -> Float[np.ndarray, " t"]:
-    """1 inside a run, sqrt(1 - d / buffer) at a distance d of less than (behind) or up to (before) half the buffer."""
+def _soft_labels(labels: Labels, runs: Runs, buffer: int, *, behind: int = 0) -> Float[np.ndarray, " t"]:
+    """1 inside a run, sqrt(1 - d / buffer) at a distance d of up to half the buffer; behind a run, less than half.
+
+    `behind` is the number of further steps behind a run.
+    """
     soft = labels.astype(np.float64)
     if buffer <= 1:
         return soft
     reach = buffer // 2
     for start, stop in zip(runs.starts, runs.stops, strict=True):
         last = stop - 1
-        behind = np.arange(last, min(last + reach, len(soft)))
-        soft[behind] += np.sqrt(1.0 - (behind - last) / buffer)
+        after = np.arange(last, min(last + reach + behind, len(soft)))
+        soft[after] += np.sqrt(1.0 - (after - last) / buffer)
         before = np.arange(max(start - reach, 0), start)
         soft[before] += np.sqrt(1.0 - (start - before) / buffer)
     return np.minimum(soft, 1.0)

@@ -1,0 +1,156 @@
+"""From scores to alarms: thresholds by three rules, and runs of high scores merged into events with their channels.
+
+    threshold = choose_threshold("extreme value", [scores], contamination=0.001)
+    events = find_events(parts, threshold, min_length=2, cool_down=10)       # of one series
+    event_columns(panel, rank_events([events]), columns)
+
+Alphabet: T rows, C channels, S series.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Bool, Float64
+
+from toa._checks import check_at_least, check_choice, check_positive
+from toa.data.frames import id_column
+from toa.data.panel import Panel
+from toa.estimators.scorers import Rows
+from toa.tasks.detection import Runs
+
+RULES = ("quantile", "extreme value", "budget")
+# scores above this quantile are the tail that extreme values follow, and the fewest that determine it
+_TAIL, _FEWEST = 0.98, 10
+# thresholds that are tried for a budget
+_TRIED = 500
+# channels that are named for an event
+_NAMED = 3
+
+
+class Event(NamedTuple):
+    """Rows [start, stop) of a series, the row of the highest score, that score in thresholds, and channel shares."""
+
+    start: int
+    stop: int
+    peak: int
+    severity: float
+    shares: Float64[np.ndarray, " c"]
+
+
+def check_rule(rule: str, contamination: float, alarms_per_day: float, min_length: int, cool_down: int) -> None:
+    """Raise ValueError for an unknown rule or a value out of range."""
+    check_choice("threshold", rule, RULES)
+    if not 0.0 < contamination < 1.0:
+        raise ValueError(f"contamination must lie in (0, 1), got {contamination}.")
+    check_positive("alarms_per_day", alarms_per_day)
+    check_at_least("min_length", min_length, 1)
+    check_at_least("cool_down", cool_down, 0)
+
+
+def days_of(panel: Panel) -> float | None:
+    """Days that the series of a table cover together; None without dates."""
+    if panel.times is None or not isinstance(panel.times[0], pd.DatetimeIndex):
+        return None
+    return sum(
+        (times[-1] - times[0]) / pd.Timedelta(days=1) * len(times) / max(len(times) - 1, 1) for times in panel.times
+    )
+
+
+def choose_threshold(
+    rule: str,
+    scores: Sequence[Float64[np.ndarray, " t"]],
+    *,
+    contamination: float,
+    alarms: float = 0.0,
+    min_length: int = 1,
+    cool_down: int = 0,
+) -> float:
+    """Threshold of the scores of normal series.
+
+    Args:
+        rule: "quantile": a share `contamination` of the scores is higher. "extreme value": the same share, but of the
+            scores that a generalised Pareto distribution of the highest 2 % expects, so that it may be far below 1 / T.
+            "budget": the lowest threshold at which the series have at most `alarms` events.
+        scores: Scores per series.
+        contamination: Probability that a row is flagged.
+        alarms: Number of events.
+        min_length: Fewest rows of an alarm.
+        cool_down: Rows between two alarms that belong to one event.
+    """
+    joined = np.concatenate(scores)
+    if rule == "budget":
+        best = float(joined.max())
+        for threshold in np.quantile(joined, np.linspace(1.0, 0.5, _TRIED)):
+            runs = [alarm_runs(one > threshold, min_length, cool_down) for one in scores]
+            if sum(len(one.starts) for one in runs) > alarms:
+                break
+            best = float(threshold)
+        return best
+    start = float(np.quantile(joined, _TAIL))
+    above = joined[joined > start] - start
+    share = len(above) / len(joined)
+    if rule == "quantile" or contamination >= share or len(above) < _FEWEST:
+        return float(np.percentile(joined, 100.0 * (1.0 - contamination)))
+    from scipy.stats import genpareto
+
+    shape, _, scale = genpareto.fit(above, floc=0.0)
+    return start + float(genpareto.isf(contamination / share, shape, scale=scale))
+
+
+def alarm_runs(flags: Bool[np.ndarray, " t"], min_length: int, cool_down: int) -> Runs:
+    """Runs of at least `min_length` rows; runs with at most `cool_down` rows between them become one."""
+    runs = Runs.of(flags)
+    kept = runs.lengths >= min_length
+    starts, stops = runs.starts[kept], runs.stops[kept]
+    apart = starts[1:] - stops[:-1] > cool_down
+    return Runs(starts[np.append(True, apart)[: len(starts)]], stops[np.append(apart, True)[: len(stops)]])
+
+
+def find_events(parts: Rows, threshold: float, *, min_length: int, cool_down: int) -> list[Event]:
+    """Events of a series from the parts of the channels in the score of each row, in the order of time."""
+    score = parts.sum(1)
+    runs = alarm_runs(score > threshold, min_length, cool_down)
+    events = []
+    for start, stop in zip(runs.starts.tolist(), runs.stops.tolist(), strict=True):
+        peak = start + int(score[start:stop].argmax())
+        # rows between two alarms of the event are not its cause
+        high = np.flatnonzero(score[start:stop] > threshold) + start
+        share = np.maximum(parts[high], 0.0).sum(0)
+        severity = float(score[peak]) / threshold if threshold > 0 else float("inf")
+        events.append(Event(start, stop, peak, severity, share / max(float(share.sum()), 1e-300)))
+    return events
+
+
+def describe_channels(shares: Float64[np.ndarray, " c"], columns: Sequence[str]) -> str:
+    """The channels with the largest shares: "temperature 71 %, load 20 %"."""
+    order = np.argsort(-shares, kind="stable")[:_NAMED]
+    return ", ".join(f"{columns[index]} {100.0 * shares[index]:.0f} %" for index in order if shares[index] >= 0.005)
+
+
+def rank_events(events: Sequence[Sequence[Event]]) -> list[tuple[int, Event]]:
+    """Series index and event, the most severe first; events are numbered from 1 in this order."""
+    pairs = [(index, event) for index, own in enumerate(events) for event in own]
+    return sorted(pairs, key=lambda pair: -pair[1].severity)
+
+
+def event_columns(panel: Panel, ranked: Sequence[tuple[int, Event]], columns: Sequence[str]) -> dict[str, Any]:
+    """Columns of the table of events, see `toa.AnomalyDetector.events`."""
+    owners = np.array([index for index, _ in ranked], dtype=np.int64)
+    found: dict[str, Any] = {"event": np.arange(1, len(ranked) + 1), **id_column(panel, owners)}
+    if panel.backend is None and len(panel) > 1:
+        found["series"] = owners
+    for name, place in (("start", lambda e: e.start), ("end", lambda e: e.stop - 1), ("peak", lambda e: e.peak)):
+        rows = [place(event) for _, event in ranked]
+        if panel.times is None:
+            found[name] = np.array(rows, dtype=np.int64)
+        else:
+            times = [panel.times[index][row] for index, row in zip(owners, rows, strict=True)]
+            found[name] = type(panel.times[0])(times, dtype=panel.times[0].dtype)
+    found["rows"] = np.array([event.stop - event.start for _, event in ranked], dtype=np.int64)
+    found["severity"] = np.array([event.severity for _, event in ranked], dtype=np.float64)
+    main = [columns[int(event.shares.argmax())] for _, event in ranked]
+    found["channel"] = np.array(main, dtype=object)
+    found["why"] = np.array([describe_channels(event.shares, columns) for _, event in ranked], dtype=object)
+    return found

@@ -1,0 +1,205 @@
+"""The combination of a detector: scores of the network and of baselines, made comparable by held-out normal rows.
+
+    tail = Tail.fit(held)                # scores of normal rows that the method has not seen
+    tail(score)                          # -log of the share of normal rows with such a score or a higher one
+    Combination.fit(held, injected, …)   # which scores are averaged, and how well each finds injected anomalies
+
+Each method counts twice: its score of a row, and the mean of that score over a window around the row, which finds
+anomalies that last. The means count at most as much as the highest score of a row in a quarter of a window around, so
+that an alarm does not last much longer than the unusual rows. Z-score, PCA, Mahalanobis distance and the network are
+always in the combination; the other methods join it if they find anomalies that were injected into the held-out rows
+more precisely. No label is used.
+
+Alphabet: T rows, C channels, S series.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float64
+from torch import Tensor
+
+from toa.estimators.scorers import Rows, window_max, window_mean
+
+NETWORK = "toa"
+# how the mean of a score over a window is named
+MEAN = " mean"
+# scores that are always averaged, and those that may join
+_FIRST, _OTHERS = ("z-score", "pca", "mahalanobis", NETWORK), ("isolation forest", "sub-sequence pca")
+
+# quantiles of the held-out scores that are stored; above the last one, the tail is exponential
+_LEVELS = np.linspace(0.0, 0.98, 99)
+# smallest scale of a tail, as a share of the mean score
+_LEAST_SCALE = 0.01
+# scales above the last quantile from where on a tail grows as a logarithm
+_LARGE = 10.0
+
+# injected anomalies: kinds, size in standard deviations, and length and distance in windows
+_KINDS = ("spike", "shift", "noise", "freeze", "swap", "drift")
+_SIZES, _LENGTHS, _DISTANCES = (1.0, 4.0), (0.1, 1.0), (0.5, 2.0)
+
+Score = Float64[np.ndarray, " t"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tail:
+    """How unusual a score is among the scores of normal rows: -log of the share that has at least this score.
+
+    Far above all normal rows, where no share is known, it grows more slowly, so that no method dominates the others.
+
+    Attributes:
+        quantiles: Scores at fixed levels.
+        scale: Mean excess over the last of them: the tail is exponential.
+    """
+
+    quantiles: Float64[np.ndarray, " q"]
+    scale: float
+
+    @classmethod
+    def fit(cls, scores: Score) -> Self:
+        """From scores of normal rows."""
+        quantiles = np.quantile(scores, _LEVELS)
+        above = scores[scores > quantiles[-1]] - quantiles[-1]
+        least = max(_LEAST_SCALE * float(np.abs(scores).mean()), 1e-9)
+        return cls(quantiles=quantiles, scale=max(float(above.mean()) if len(above) else 0.0, least))
+
+    def __call__(self, scores: Score) -> Score:
+        """At least 0; about log(100) for the highest of 100 normal rows."""
+        inside = np.interp(scores, self.quantiles, -np.log(1.0 - _LEVELS))
+        excess = np.maximum(scores - self.quantiles[-1], 0.0) / self.scale
+        return inside + np.minimum(excess, _LARGE * (1.0 + np.log(np.maximum(excess, _LARGE) / _LARGE)))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Combination:
+    """The mean of comparable scores.
+
+    Attributes:
+        tails: Per method with a weight, how unusual its score and its mean over a window are.
+        precision: Average precision on injected anomalies, of each method and of the "combination"; empty if the
+            held-out rows were too few for an injection.
+    """
+
+    tails: Mapping[str, tuple[Tail, Tail]]
+    precision: Mapping[str, float]
+
+    @classmethod
+    def fit(
+        cls,
+        held: Mapping[str, Sequence[Score]],
+        injected: Mapping[str, Sequence[Score]],
+        labels: Sequence[Bool[np.ndarray, " t"]],
+        window: int,
+    ) -> Self:
+        """Choose the methods.
+
+        Args:
+            held: Per method the scores of held-out normal series.
+            injected: The same with injected anomalies.
+            labels: Which rows of these are injected.
+            window: Rows of a window.
+        """
+        half = window // 2
+        tails = {}
+        for name, scores in held.items():
+            means = [window_mean(score, half, half) for score in scores]
+            tails[name] = Tail.fit(np.concatenate(scores)), Tail.fit(np.concatenate(means))
+        chosen = [name for name in _FIRST if name in tails]
+        truth = np.concatenate(labels)
+        if not truth.any() or truth.all():
+            return cls(tails={name: tails[name] for name in chosen}, precision={})
+        # loaded on use: scikit-learn's metrics take half a second
+        from sklearn.metrics import average_precision_score
+
+        def precision(*names: str) -> float:
+            found = cls(tails={name: tails[name] for name in names}, precision={})
+            series = [{name: injected[name][index][:, None] for name in names} for index in range(len(labels))]
+            scores = [found.parts(members, window).sum(1) for members in series]
+            return float(average_precision_score(truth, np.concatenate(scores)))
+
+        best = precision(*chosen)
+        for name in _OTHERS:
+            if name in tails and (better := precision(*chosen, name)) > best:
+                chosen, best = [*chosen, name], better
+        found = {name: precision(name) for name in tails} | {"combination": best}
+        return cls(tails={name: tails[name] for name in chosen}, precision=found)
+
+    @property
+    def weights(self) -> dict[str, float]:
+        """Weight per method."""
+        return dict.fromkeys(self.tails, 1.0 / len(self.tails))
+
+    def parts(self, members: Mapping[str, Rows], window: int, *, later: bool = True) -> Rows:
+        """Parts of the channels in the combined score (T, C), from those in the scores of the methods.
+
+        `later` allows the score of a row to depend on later rows.
+        """
+        half, quarter = window // 2, window // 4
+        rows: Any = 0.0
+        means: Any = 0.0
+        for name, (tail, mean_tail) in self.tails.items():
+            part = members[name]
+            mean = window_mean(part, half, half if later else 0)
+            rows = rows + tail(part.sum(1))[:, None] * _shares(part)
+            means = means + mean_tail(mean.sum(1))[:, None] * _shares(mean)
+        most, found = window_max(rows.sum(1), quarter, quarter if later else 0), means.sum(1)
+        means = means * (np.minimum(found, most) / np.where(found > 0, found, 1.0))[:, None]
+        return (rows + means) / (2 * len(self.tails))
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Tensors and JSON values to save."""
+        tensors = {
+            f"{name}.{kind}": torch.from_numpy(np.append(tail.quantiles, tail.scale))
+            for name, tails in self.tails.items()
+            for kind, tail in zip(("score", "mean"), tails, strict=True)
+        }
+        return tensors, {"members": list(self.tails), "precision": dict(self.precision)}
+
+    @classmethod
+    def from_state(cls, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> Self:
+        """From the result of `state`."""
+        tails = {}
+        for name in facts["members"]:
+            values = [tensors[f"{name}.{kind}"].double().cpu().numpy() for kind in ("score", "mean")]
+            first, second = (Tail(quantiles=own[:-1], scale=float(own[-1])) for own in values)
+            tails[str(name)] = first, second
+        return cls(tails=tails, precision=dict(facts["precision"]))
+
+
+def inject_anomalies(values: Rows, window: int, seed: int) -> tuple[Rows, Bool[np.ndarray, " t"]]:
+    """Standardised rows with spikes, shifts, noise, frozen or swapped values and drifts in some channels, and which."""
+    rng = np.random.default_rng(seed)
+    changed, labels = values.copy(), np.zeros(len(values), dtype=bool)
+    deviation = np.maximum(values.std(0), 0.1)
+    channels = np.flatnonzero(np.ptp(values, axis=0) > 0)
+    channels = channels if len(channels) else np.arange(values.shape[1])
+    start, count = int(rng.integers(window // 2, window)), 0
+    while start < len(values) - window:
+        kind = _KINDS[count % len(_KINDS)]
+        rows = int(rng.integers(1, 4)) if kind == "spike" else max(2, int(window * rng.uniform(*_LENGTHS)))
+        own = rng.choice(channels, int(rng.integers(1, max(1, len(channels) // 4) + 1)), replace=False)
+        size = rng.choice([-1.0, 1.0], len(own)) * rng.uniform(*_SIZES, len(own)) * deviation[own]
+        part = changed[start : start + rows, own]
+        other = int(rng.integers(0, len(values) - rows))
+        changed[start : start + rows, own] = {
+            "spike": part + size,
+            "shift": part + size,
+            "noise": part + size * rng.standard_normal(part.shape),
+            "freeze": np.broadcast_to(part[:1], part.shape),
+            "swap": values[other : other + rows, own],
+            "drift": part + size * np.linspace(0.0, 1.0, rows)[:, None],
+        }[kind]
+        labels[start : start + rows] = True
+        start += rows + int(window * rng.uniform(*_DISTANCES))
+        count += 1
+    return changed, labels
+
+
+def _shares(parts: Rows) -> Rows:
+    """Share of each channel in the score of each row; equal shares if no channel has a part."""
+    positive = np.maximum(parts, 0.0)
+    total = positive.sum(1, keepdims=True)
+    return np.where(total > 0, positive / np.where(total > 0, total, 1.0), 1.0 / parts.shape[1])

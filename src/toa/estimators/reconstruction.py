@@ -1,0 +1,143 @@
+"""The network of a detector: it learns to reconstruct windows of normal rows.
+
+Alphabet: L window length, C channels, T rows, S series.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from jaxtyping import Float64
+from torch import Tensor, nn
+
+from toa.data.frames import match_panel, read_panel
+from toa.data.panel import Id, Missing, Panel, Values
+from toa.data.splits import StandardScaler, check_standardised
+from toa.data.windows import SeriesWindows
+from toa.estimators.base import Estimator
+from toa.estimators.sizes import (
+    DEFAULT_ATTENTION,
+    choose_epochs,
+    choose_reconstructor,
+    choose_stride,
+    limit_schedule,
+)
+from toa.tasks.anomaly import channel_errors, score_ends
+from toa.tasks.base import TASKS
+from toa.tasks.distributed import resolve_device
+
+
+@dataclass(eq=False, repr=False)
+class ReconstructionNetwork(Estimator):
+    """Parameters, scaling and training of the network; see `AnomalyDetector`, which adds the other methods."""
+
+    _kind = "anomaly detector"
+    _task = TASKS["anomaly"]
+    _training: ClassVar[Mapping[str, Any]] = {"schedule": "cosine", "clip_norm": 1.0}
+    _facts = ("freq_", "window_", "threshold_", "stream_threshold_", "validation_", "architecture_")
+
+    _: KW_ONLY
+    window: int | None = None
+    contamination: float = 0.01
+    backbone: str | None = None
+    attention: str | Mapping[str, Any] = DEFAULT_ATTENTION
+    epochs: int | None = None
+    batch_size: int = 64
+    learning_rate: float = 1e-3
+    patience: int = 3
+    validation_share: float = 0.2
+    freq: str | int | None = None
+
+    def _fit_network(self, train: Sequence[Tensor], held: Sequence[Tensor], seconds: float, *, needed: bool) -> bool:
+        """Train the network in about `seconds`; returns False if that is too little and it is not `needed`."""
+        self._choose(*choose_reconstructor(self.backbone, self.window_, len(self.columns_)))
+        stride = self._training_stride(train)
+        windows = SeriesWindows(train, self.window_, stride=stride)
+        steps = -(-len(windows) // self.batch_size)
+        schedule = {"steps": steps, "epochs": choose_epochs(self.epochs, len(windows), self.batch_size)}
+        # validation needs a window: a table whose series are all too short for two parts validates on its windows
+        data = self._data(windows, SeriesWindows(held or train, self.window_, stride=self._stride))
+        limited = limit_schedule(schedule, self._seconds_per_step(data, self.batch_size), seconds)
+        if limited is None and not needed:
+            self._leave_out_network()
+            return False
+        limited = limited or schedule | {"epochs": 1, "steps": min(steps, 10)}
+        if limited["steps"] < steps:
+            windows = SeriesWindows(train, self.window_, stride=stride * -(-steps // limited["steps"]))
+            data = self._data(windows, data.val)
+        self.validation_ = self._fit_model(data, epochs=limited["epochs"], batch_size=self.batch_size)
+        return True
+
+    def _leave_out_network(self) -> None:
+        self.model_ = nn.Identity()
+        self.architecture_ = {"backbone": None, "settings": {}}
+        self.validation_ = None
+
+    def _network_rows(self, series: Tensor) -> Float64[np.ndarray, "t c"]:
+        """Squared error of each channel, divided by C."""
+        windows = SeriesWindows(series, self.window_, stride=self._stride, whole=True)
+        return channel_errors(self.model_, windows) / series.shape[1]
+
+    def _network_ends(self, series: Tensor) -> Float64[np.ndarray, "t c"]:
+        """The same for the last row of each window, from the rows of the window alone."""
+        return score_ends(self.model_, SeriesWindows(series, self.window_)) / series.shape[1]
+
+    def _split(self, series: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+        """Parts to train on and held-out ends; a series that is too short for both parts only trains."""
+        train, held = [], []
+        for one in series:
+            border = len(one) - max(self.window_, int(len(one) * self.validation_share))
+            train.append(one[:border] if border >= self.window_ else one)
+            held += [one[border:]] if border >= self.window_ else []
+        return train, held
+
+    def _training_stride(self, series: Sequence[Tensor]) -> int:
+        return choose_stride(sum(len(one) - self.window_ + 1 for one in series), len(self.columns_))
+
+    @property
+    def _stride(self) -> int:
+        """Rows between two windows in scoring: each row is in ten windows."""
+        return max(1, self.window_ // 10)
+
+    def _fields(self) -> dict[str, Any]:
+        ratio = 100.0 * self.contamination
+        return {"lookback": self.window_, "window_stride": self._stride, "anomaly_ratio": ratio}
+
+    def _build_with(self, tensors: Mapping[str, Tensor], device: torch.device, where: object) -> nn.Module:
+        return nn.Identity() if self.architecture_["backbone"] is None else super()._build_with(tensors, device, where)
+
+    def _read(self, data: Any, *, freq: str | int | None, missing: Missing) -> Panel:
+        return read_panel(data, id=self.id, time=self.time, values=self.values, freq=freq, missing=missing)
+
+    def _read_fitted(self, data: Any) -> Panel:
+        self._check_fitted("applied to rows")
+        return self._check_fitted_panel(self._read(data, freq=self.freq, missing=self.missing))
+
+    def _check_fitted_panel(self, panel: Panel) -> Panel:
+        """The panel with the columns of fit; raises ValueError for other columns, ids or another frequency."""
+        panel = match_panel(panel, self.columns_, None if None in self.scalers_ else self.scalers_)
+        if None not in (panel.freq, self.freq_) and panel.freq != self.freq_:
+            raise ValueError(f"data must have the frequency of fit, {self.freq_!r}, got {panel.freq!r}; resample it.")
+        return panel
+
+    def _check_lengths(self, panel: Panel) -> None:
+        what = f"one window of {self.window_} rows"
+        panel.check_rows(self.window_, what, "pass more of its rows, or fit with a smaller window")
+
+    def _scale(self, one: Id, values: Values) -> Tensor:
+        scaler = self.scalers_[None] if None in self.scalers_ else self.scalers_[one]
+        name = "data" if one is None else f"series {one!r} of data"
+        scaled = check_standardised(scaler.transform(values), self.columns_, name).astype(np.float32)
+        return torch.from_numpy(scaled).to(resolve_device(self.device))
+
+    def _fit_scalers(self, panel: Panel) -> None:
+        """One scaler per id of a frame; for tables without ids and for arrays, one scaler with the key None."""
+        groups: dict[Id, list[np.ndarray]] = {}
+        for one, values in zip(panel.ids, panel.values, strict=True):
+            groups.setdefault(None if panel.id_column is None else one, []).append(values)
+        self.scalers_ = {
+            one: StandardScaler.fit(np.concatenate(values), columns=panel.columns, allow_constant=True)
+            for one, values in groups.items()
+        }

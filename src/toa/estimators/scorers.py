@@ -1,0 +1,259 @@
+"""Anomaly scores of rows without a network: the methods that a detector must beat.
+
+    scorer = SCORERS["pca"].fit(series, window=100, seed=0)    # standardised arrays (T, C) of normal rows
+    scorer.rows(values)                                        # (T, C): the part of each channel in each row's score
+    scorer.rows(values).sum(1)                                 # (T,): the score; higher is less usual
+
+A score that depends on the rows around a row is also defined at the ends of a series.
+
+Alphabet: T rows, C channels, L window length, K components, N nodes of a tree, M trees.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Self
+
+import numpy as np
+import torch
+from jaxtyping import Float64, Int64
+from torch import Tensor
+
+from toa._registry import Registry
+
+Rows = Float64[np.ndarray, "t c"]
+
+SCORERS: "Registry[type[Scorer]]" = Registry("scorer")
+
+# rows or windows that a scorer is fitted to at most
+_MOST_ROWS, _MOST_WINDOWS = 200_000, 5_000
+# share of the variance that the kept components of PCA explain
+_EXPLAINED = 0.9
+# added to the variances of a covariance matrix of standardised channels
+_RIDGE = 0.01
+# isolation forest: trees, and rows per tree
+_TREES, _TREE_ROWS = 100, 256
+# rows whose windows are scored at a time: bounds the memory
+_BLOCK = 20_000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Scorer(ABC):
+    """A fitted method; its fields are arrays, so that it can be saved."""
+
+    @classmethod
+    @abstractmethod
+    def fit(cls, series: Sequence[Rows], *, window: int, seed: int) -> Self:
+        """Fit to standardised series of normal rows."""
+
+    @abstractmethod
+    def rows(self, values: Rows) -> Rows:
+        """Parts of the channels in the score of each row; they sum to the score."""
+
+    def ends(self, values: Rows, window: int) -> Rows:
+        """The same for the rows from the end of the first window on, without the rows after each."""
+        return self.rows(values)[window - 1 :]
+
+    def state(self) -> dict[str, Tensor]:
+        """The arrays to save."""
+        return {field.name: torch.from_numpy(np.array(getattr(self, field.name))) for field in fields(self)}
+
+    @classmethod
+    def from_state(cls, tensors: Mapping[str, Tensor]) -> Self:
+        """From the result of `state`."""
+        return cls(**{field.name: tensors[field.name].cpu().numpy() for field in fields(cls)})
+
+
+@SCORERS.register("z-score")
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ZScore(Scorer):
+    """The square of each standardised value: the distance from the usual level, channel by channel."""
+
+    mean: Float64[np.ndarray, " c"]
+    std: Float64[np.ndarray, " c"]
+
+    @classmethod
+    def fit(cls, series: Sequence[Rows], *, window: int, seed: int) -> Self:
+        values = np.concatenate(series)
+        std = values.std(0)
+        return cls(mean=values.mean(0), std=np.where(std > 0, std, 1.0))
+
+    def rows(self, values: Rows) -> Rows:
+        return ((values - self.mean) / self.std) ** 2
+
+
+@SCORERS.register("pca")
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PCA(Scorer):
+    """Squared error of a row that is reconstructed from the components with 90 % of the variance, at most C - 1."""
+
+    mean: Float64[np.ndarray, " c"]
+    basis: Float64[np.ndarray, "c k"]
+
+    @classmethod
+    def fit(cls, series: Sequence[Rows], *, window: int, seed: int) -> Self:
+        values = _sample(np.concatenate(series), _MOST_ROWS, seed)
+        mean = values.mean(0)
+        return cls(mean=mean, basis=_components(values - mean))
+
+    def rows(self, values: Rows) -> Rows:
+        centred = values - self.mean
+        return (centred - centred @ self.basis @ self.basis.T) ** 2
+
+
+@SCORERS.register("mahalanobis")
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Mahalanobis(Scorer):
+    """Squared Mahalanobis distance from the mean: distances along directions of small variance count more."""
+
+    mean: Float64[np.ndarray, " c"]
+    precision: Float64[np.ndarray, "c c"]
+
+    @classmethod
+    def fit(cls, series: Sequence[Rows], *, window: int, seed: int) -> Self:
+        values = np.concatenate(series)
+        mean = values.mean(0)
+        covariance = (values - mean).T @ (values - mean) / len(values)
+        return cls(mean=mean, precision=np.linalg.inv(covariance + _RIDGE * np.eye(len(mean))))
+
+    def rows(self, values: Rows) -> Rows:
+        centred = values - self.mean
+        # a part may be negative; their sum is not
+        return centred * (centred @ self.precision)
+
+
+@SCORERS.register("isolation forest")
+@dataclass(frozen=True, kw_only=True, slots=True)
+class IsolationForest(Scorer):
+    """How few random splits separate a row from the others; scikit-learn's forest, stored as arrays.
+
+    The parts of the channels follow their squared values, because a forest has none.
+    """
+
+    feature: Int64[np.ndarray, "m n"]
+    threshold: Float64[np.ndarray, "m n"]
+    left: Int64[np.ndarray, "m n"]
+    right: Int64[np.ndarray, "m n"]
+    depth: Float64[np.ndarray, "m n"]
+
+    @classmethod
+    def fit(cls, series: Sequence[Rows], *, window: int, seed: int) -> Self:
+        from sklearn.ensemble import IsolationForest as Forest
+
+        values = np.concatenate(series)
+        rows = min(_TREE_ROWS, len(values))
+        forest = Forest(n_estimators=_TREES, max_samples=rows, random_state=seed % 2**32)
+        trees = [tree.tree_ for tree in forest.fit(values).estimators_]
+        size = max(tree.node_count for tree in trees)
+        feature, left, right = (np.zeros((_TREES, size), dtype=np.int64) for _ in range(3))
+        threshold, depth = np.zeros((_TREES, size)), np.zeros((_TREES, size))
+        for index, tree in enumerate(trees):
+            nodes = np.arange(tree.node_count)
+            inner = tree.children_left >= 0
+            # a leaf leads to itself
+            left[index, nodes] = np.where(inner, tree.children_left, nodes)
+            right[index, nodes] = np.where(inner, tree.children_right, nodes)
+            feature[index, nodes] = np.where(inner, tree.feature, 0)
+            threshold[index, nodes] = tree.threshold
+            # children come after their parents
+            for node in np.flatnonzero(inner):
+                depth[index, [tree.children_left[node], tree.children_right[node]]] = depth[index, node] + 1
+            depth[index, nodes] += _usual_depth(tree.n_node_samples)
+        # in units of the usual depth of a row
+        depth /= max(_usual_depth(np.array([rows]))[0], 1.0)
+        return cls(feature=feature, threshold=threshold, left=left, right=right, depth=depth)
+
+    def rows(self, values: Rows) -> Rows:
+        parts = []
+        for block in np.split(values, range(_BLOCK, len(values), _BLOCK)):
+            # trees compare numbers in float32
+            at, place = block.astype(np.float32), np.arange(len(block))[:, None]
+            tree = np.arange(len(self.feature))
+            node = np.zeros((len(block), len(tree)), dtype=np.int64)
+            for _ in range(int(np.ceil(np.log2(_TREE_ROWS)))):
+                below = at[place, self.feature[tree, node]] <= self.threshold[tree, node]
+                node = np.where(below, self.left[tree, node], self.right[tree, node])
+            score = 2.0 ** -self.depth[tree, node].mean(1)
+            square = block**2 + 1e-12
+            parts.append(score[:, None] * square / square.sum(1, keepdims=True))
+        return np.concatenate(parts)
+
+
+@SCORERS.register("sub-sequence pca")
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SubsequencePCA(Scorer):
+    """Squared error of windows of one channel that are reconstructed from their components, mean over windows."""
+
+    mean: Float64[np.ndarray, "c l"]
+    basis: Float64[np.ndarray, "c l k"]
+
+    @classmethod
+    def fit(cls, series: Sequence[Rows], *, window: int, seed: int) -> Self:
+        found = np.concatenate([_windows(part, window) for part in series if len(part) >= window])
+        chosen = _sample(found, _MOST_WINDOWS, seed).transpose(1, 0, 2)  # (C, N, L)
+        mean = chosen.mean(1)
+        centred = chosen - mean[:, None]
+        variance, vectors = np.linalg.eigh(centred.transpose(0, 2, 1) @ centred)
+        total = variance[:, ::-1].sum(0)
+        count = int(np.searchsorted(np.cumsum(total), _EXPLAINED * total.sum())) + 1
+        return cls(mean=mean, basis=np.ascontiguousarray(vectors[:, :, ::-1][:, :, :count]))
+
+    def rows(self, values: Rows) -> Rows:
+        length = self.mean.shape[1]
+        starts = np.arange(0, len(values) - length + 1, max(1, length // 10))
+        starts = np.unique(np.append(starts, len(values) - length))
+        error = self._errors(values, starts)  # (N, C, L)
+        total, count = np.zeros(values.shape), np.zeros(len(values))
+        for step in range(length):
+            total[starts + step] += error[:, :, step]
+            count[starts + step] += 1
+        return total / count[:, None]
+
+    def ends(self, values: Rows, window: int) -> Rows:
+        starts = np.arange(len(values) - window + 1)
+        parts = np.split(starts, range(_BLOCK // 10, len(starts), _BLOCK // 10))
+        return np.concatenate([self._errors(values, part)[:, :, -1] for part in parts])
+
+    def _errors(self, values: Rows, starts: Int64[np.ndarray, " n"]) -> Float64[np.ndarray, "n c l"]:
+        windows = _windows(values, self.mean.shape[1])[starts].transpose(1, 0, 2) - self.mean[:, None]  # (C, N, L)
+        return ((windows - windows @ self.basis @ self.basis.transpose(0, 2, 1)) ** 2).transpose(1, 0, 2)
+
+
+def window_mean(values: Float64[np.ndarray, "t ..."], before: int, after: int) -> Float64[np.ndarray, "t ..."]:
+    """Mean over each row and the rows around it, as far as there are rows."""
+    total = np.concatenate((np.zeros_like(values[:1]), np.cumsum(values, axis=0)))
+    rows = np.arange(len(values))
+    first, stop = np.maximum(rows - before, 0), np.minimum(rows + after + 1, len(values))
+    return (total[stop] - total[first]) / (stop - first).reshape(-1, *(1,) * (values.ndim - 1))
+
+
+def window_max(values: Float64[np.ndarray, " t"], before: int, after: int) -> Float64[np.ndarray, " t"]:
+    """Largest value of each row and the rows around it."""
+    padded = np.pad(values, (before, after), constant_values=-np.inf)
+    return np.lib.stride_tricks.sliding_window_view(padded, before + after + 1).max(1)
+
+
+def _windows(values: Rows, window: int) -> Float64[np.ndarray, "n c l"]:
+    return np.lib.stride_tricks.sliding_window_view(values, window, axis=0)
+
+
+def _sample(rows: np.ndarray, most: int, seed: int) -> np.ndarray:
+    if len(rows) <= most:
+        return rows
+    return rows[np.sort(np.random.default_rng(seed).choice(len(rows), most, replace=False))]
+
+
+def _components(centred: Rows) -> Float64[np.ndarray, "c k"]:
+    """The directions with most of the variance; not all of them, which would leave no error."""
+    variance, vectors = np.linalg.eigh(centred.T @ centred)
+    share = np.cumsum(variance[::-1])
+    count = min(int(np.searchsorted(share, _EXPLAINED * share[-1])) + 1, len(variance) - 1)
+    # contiguous as in a saved file, so that products round in the same way
+    return np.ascontiguousarray(vectors[:, ::-1][:, :count])
+
+
+def _usual_depth(rows: np.ndarray) -> np.ndarray:
+    """Mean depth of an unsuccessful search in a binary tree of this number of rows."""
+    count = np.maximum(rows.astype(np.float64), 2.0)
+    found = 2.0 * (np.log(count - 1.0) + np.euler_gamma) - 2.0 * (count - 1.0) / count
+    return np.where(rows <= 1, 0.0, np.where(rows == 2, 1.0, found))
