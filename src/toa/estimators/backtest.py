@@ -106,7 +106,8 @@ def measure(
     origins: Tensor,
     panel: Panel,
     columns: tuple[str, ...],
-    beside: tuple[dict[str, Scores], int],
+    season: int,
+    linear: Mapping[str, LinearModel],
 ) -> Backtest:
     """Compare forecasts with actual values; dividing by `std` (N or 1, 1, C) standardises errors."""
     error = (found.forecast - actual) / std  # (N, P, C)
@@ -122,7 +123,20 @@ def measure(
     if found.quantiles is not None:
         loss = pinball_error(found.quantiles, actual, torch.tensor(levels, dtype=torch.float64))
         metrics["pinball"] = float((loss / std.unsqueeze(1)).mean())
+    # the model and the baselines at the same origins
+    chosen = torch.arange(0, len(owners), -(-len(owners) * len(columns) // _COMPARED))
+    values, most = panel.take(columns), history_rows(season, actual.shape[1])
+    places = list(zip(owners[chosen].tolist(), origins[chosen].tolist(), strict=True))
+    histories = [column for one, at in places for column in values[one][max(0, at - most) : at].T]
+    truth, shape = actual[chosen].numpy(), (len(chosen), len(columns))
+    scale = series_scale(histories, season).reshape(shape)
     arrays: Any = {name: None if part is None else part.numpy() for name, part in found._asdict().items()}
+    parts = {name: part[chosen] for name, part in arrays.items() if part is not None}
+    scores = {"model": score_forecasts(actual=truth, columns=columns, scale=scale, levels=levels, **parts)}
+    ensemble = Ensemble(season=season, horizon=actual.shape[1], weights={}, errors={}, linear=linear)
+    for name, rows in ensemble.members(histories, [*BASELINES, *linear]).items():
+        forecast = rows.reshape(*shape, -1).transpose(0, 2, 1)
+        scores[name] = score_forecasts(forecast, truth, columns=columns, scale=scale)
     return Backtest(
         metrics=metrics,
         by_column=by_column,
@@ -131,37 +145,10 @@ def measure(
         actual=actual.numpy(),
         levels=levels,
         panel=panel,
-        comparison=beside[0],
-        compared=beside[1],
+        comparison=scores,
+        compared=len(chosen),
         **arrays,
     )
-
-
-def compare(
-    found: Prediction,
-    actual: Tensor,
-    levels: tuple[float, ...],
-    owners: Tensor,
-    origins: Tensor,
-    panel: Panel,
-    columns: tuple[str, ...],
-    season: int,
-    linear: Mapping[str, LinearModel],
-) -> tuple[dict[str, Scores], int]:
-    """Scores of the model and of the baselines at the same origins, and their number; see `Backtest.comparison`."""
-    chosen = torch.arange(0, len(owners), -(-len(owners) * len(columns) // _COMPARED))
-    values, most = panel.take(columns), history_rows(season, actual.shape[1])
-    places = list(zip(owners[chosen].tolist(), origins[chosen].tolist(), strict=True))
-    histories = [column for one, at in places for column in values[one][max(0, at - most) : at].T]
-    truth, shape = actual[chosen].numpy(), (len(chosen), len(columns))
-    scale = series_scale(histories, season).reshape(shape)
-    parts = {name: part[chosen].numpy() for name, part in found._asdict().items() if part is not None}
-    scores = {"model": score_forecasts(actual=truth, columns=columns, scale=scale, levels=levels, **parts)}
-    ensemble = Ensemble(season=season, horizon=actual.shape[1], weights={}, errors={}, linear=linear)
-    for name, rows in ensemble.members(histories, [*BASELINES, *linear]).items():
-        forecast = rows.reshape(*shape, -1).transpose(0, 2, 1)
-        scores[name] = score_forecasts(forecast, truth, columns=columns, scale=scale)
-    return scores, len(chosen)
 
 
 def forecast_names(name: str, levels: Sequence[float], interval: bool) -> list[str]:

@@ -70,7 +70,8 @@ class Choice:
         # a series that never changes has the smallest scale of the others
         least = scale[scale > 0].min() if (scale > 0).any() else 1.0
         scale = np.maximum(scale, least).reshape(-1, len(columns))
-        counts = np.array([_is_count(panel.take([column])) for column in columns])
+        whole = [(part >= 0).all(0) & (part == np.round(part)).all(0) for part in panel.take(columns)]
+        counts = np.all(whole, axis=0)
         width = offsets = None
         if found is not None:
             unit = scale[origins.series][:, None]
@@ -147,10 +148,6 @@ def _to_rows(parts: Float64[np.ndarray, "w p c"]) -> Float64[np.ndarray, "rows p
 
 def _to_columns(rows: Float64[np.ndarray, "rows p"], columns: int) -> Float64[np.ndarray, "w p c"]:
     return rows.reshape(-1, columns, rows.shape[1]).transpose(0, 2, 1)
-
-
-def _is_count(values: Sequence[Float64[np.ndarray, "t 1"]]) -> bool:
-    return all(bool((part >= 0).all() and (part == np.round(part)).all()) for part in values)
 
 
 def _width(error: Float64[np.ndarray, "w p c"], level: float) -> np.ndarray | None:

@@ -21,7 +21,7 @@ from toa.data.frequency import season_of
 from toa.data.panel import Panel
 from toa.data.splits import check_standardised
 from toa.data.windows import window_starts
-from toa.estimators.backtest import Backtest, compare, first_tested, forecast_names, measure, write_forecast
+from toa.estimators.backtest import Backtest, first_tested, forecast_names, measure, write_forecast
 from toa.estimators.base import named, sample_rows
 from toa.estimators.baselines import BASELINES, align_histories
 from toa.estimators.choice import NETWORK, Choice, find_season, items
@@ -191,8 +191,10 @@ class Forecaster(ForecastNetwork):
             panel.check_rows(self.lookback_, f"lookback={self.lookback_} rows", remedy)
         self._check_range(panel)
         # covariates are checked even if the network has no weight
-        features = self._features(panel, future)
-        ahead = self._network_ahead(panel, *features) if NETWORK in self.weights_ else None
+        options = {"id": self.id, "time": self.time, "missing": self.missing}
+        past = self.known_.past(panel.tail(self.lookback_))
+        after = self.known_.future(panel, future, self.horizon, options)
+        ahead = self._network_ahead(panel, past, after) if NETWORK in self.weights_ else None
         found = ahead
         if self.choice_ is not None:
             owners = self._owners(panel)
@@ -248,8 +250,8 @@ class Forecaster(ForecastNetwork):
         std = self.scaler_.get("deviation", self.scaler_["std"])[which].unsqueeze(1)
         levels = tuple(map(float, self.quantiles))
         linear = None if self.choice_ is None else self.choice_.ensemble.linear
-        beside = compare(found, actual, levels, owners, origins, panel, self.columns_, self.season_, linear or {})
-        return measure(found, actual, std, levels, owners, origins, panel, self.columns_, beside)
+        where = owners, origins, panel, self.columns_
+        return measure(found, actual, std, levels, *where, self.season_, linear or {})
 
     def export(self, path: str | Path) -> None:
         """Write the model as an ONNX file that maps rows to forecasts in the units of the data.
@@ -350,10 +352,7 @@ class Forecaster(ForecastNetwork):
                 self._fit_plain(earlier, borders, season=self.season_, seconds=left)
                 rows = torch.tensor(np.asarray(panel.lengths)[origins.series] - origins.back)
                 return self._network_at(panel, torch.from_numpy(origins.series), rows).forecast.numpy()
-        self._leave_out_network(panel)
-        return None
-
-    def _leave_out_network(self, panel: Panel) -> None:
+        # without a network
         self.model_ = nn.Identity()
         self.lookback_ = min(max(panel.lengths), max(2 * self.season_, self.horizon))
         self.architecture_ = {"backbone": None, "attention": None, "settings": {}}
@@ -367,6 +366,7 @@ class Forecaster(ForecastNetwork):
             "mean": torch.from_numpy(np.stack([part.mean(0) for part in values])),
             "std": torch.from_numpy(np.where(stds > 0, stds, 1.0)),
         }
+        return None
 
     def _forecast_at(self, panel: Panel, owners: Tensor, origins: Tensor) -> Prediction:
         """Forecasts of windows: of the series `owners`, from the rows `origins` on."""

@@ -216,13 +216,8 @@ class ForecastNetwork(Estimator):
 
         return self._units.predict(batches())
 
-    def _features(self, panel: Panel, future: Any) -> tuple[list[np.ndarray] | None, list[np.ndarray] | None]:
-        """Features (L, F) of the look-back and (P, F) of the forecast steps; `future` has their covariates."""
-        options = {"id": self.id, "time": self.time, "missing": self.missing}
-        return self.known_.past(panel.tail(self.lookback_)), self.known_.future(panel, future, self.horizon, options)
-
     def _network_ahead(self, panel: Panel, past: list[np.ndarray] | None, ahead: list[np.ndarray] | None) -> Prediction:
-        """Forecasts after the end of each series, with their features."""
+        """Forecasts after the end of each series, with features (L, F) of the look-back and (P, F) of the steps."""
         panel = panel.tail(self.lookback_)
         pads = [self.lookback_ - rows for rows in panel.lengths]
         features = None if past is None else _pad_start(past, pads), ahead
