@@ -20,15 +20,15 @@ CEILINGS = {
     ".": (454, 7),
     "cli": (2_398, 13),
     "data": (3_279, 14),
-    "estimators": (4_909, 21),
+    "estimators": (4_888, 21),
     "experiments": (1_929, 10),
     "integrations": (1_630, 10),
     "models": (1_804, 15),
     "nn": (2_558, 14),
     "ops": (4_150, 20),
     "report": (2_873, 13),
-    "tasks": (3_649, 15),
-    "theory": (667, 4),
+    "tasks": (3_633, 15),
+    "theory": (664, 4),
 }
 # functions above the aim, docstring not counted; remove a line when the function is short enough
 LONG_FUNCTIONS: set[str] = set()

@@ -32,16 +32,16 @@ def list_(data_dir: FolderOption = None) -> None:
 
         here = {name: "yes" if found else "no" for name, found in find_datasets(data_dir).items()}
         forecasting = [("name", "shape", "frequency", "split", "licence", "here")]
-        for spec in map(DATASETS.__getitem__, DATASETS):
+        for spec in DATASETS.values():
             name = spec.name if spec.subset_of is None else f"{spec.name} (subset)"
             shape = f"{spec.rows} x {spec.channels}"
             forecasting.append((name, shape, spec.frequency, spec.split, spec.licence, here[spec.name]))
         anomaly = [("name", "shape", "anomalous", "licence", "here")]
-        for entry in map(ANOMALY_SETS.__getitem__, ANOMALY_SETS):
+        for entry in ANOMALY_SETS.values():
             shape = f"{entry.train_rows} + {entry.test_rows} x {entry.channels}"
             anomaly.append((entry.name, shape, f"{entry.label_ratio:.2%}", entry.licence, here[entry.name]))
         classification = [("name", "shape", "classes", "here")]
-        for uea in map(CLASSIFICATION_SETS.__getitem__, CLASSIFICATION_SETS):
+        for uea in CLASSIFICATION_SETS.values():
             longest = f"{'up to ' if uea.variable else ''}{uea.length}"
             shape = f"{uea.train} + {uea.test} x {longest} x {uea.channels}"
             classification.append((uea.name, shape, str(uea.classes), here[uea.name]))

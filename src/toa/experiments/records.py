@@ -27,8 +27,8 @@ import toa
 from toa._files import check_writable, parse_json, seal, unseal, write_atomically
 from toa.nn import Attention
 from toa.nn.registry import ADDED_LATER
+from toa.tasks.base import Evaluation
 from toa.tasks.base import Record as Record
-from toa.tasks.base import Result, Task
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -54,7 +54,7 @@ def config_hash(config: "DataclassInstance") -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def make_record(task: Task, config: Any, result: Result, command: Sequence[str]) -> Record:
+def make_record(config: Any, result: Evaluation, command: Sequence[str]) -> Record:
     """Assemble the record of a run; peak memory is in bytes, None if it was not measured."""
     record = {
         "task": config.task,
@@ -62,10 +62,10 @@ def make_record(task: Task, config: Any, result: Result, command: Sequence[str])
         # as read from a file: tuples become lists
         "config": json.loads(json.dumps(hashed_values(config))),
         "config_hash": config_hash(config),
-        "data_checksum": result.evaluation.data_checksum,
-        "metrics": dict(result.evaluation.metrics),
+        "data_checksum": result.data_checksum,
+        "metrics": dict(result.metrics),
         "wall_s": round(result.seconds, 2),
-        **provenance(result.device, command, result.evaluation.facts.get("threads")),
+        **provenance(result.device, command, result.facts.get("threads")),
     }
     if result.model is not None:
         on_cuda = result.device.type == "cuda"
@@ -77,7 +77,7 @@ def make_record(task: Task, config: Any, result: Result, command: Sequence[str])
             "backend": next((attention.chosen_backend() for attention in attentions), None),
             "tf32": config.tf32 and on_cuda,
         }
-    return record | result.evaluation.facts
+    return record | result.facts
 
 
 def provenance(device: torch.device, command: Sequence[str], threads: int | None = None) -> Record:

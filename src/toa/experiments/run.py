@@ -82,9 +82,9 @@ def run_task(
         observe=observe,
     )
     result = task.measure(config, options)
-    record = make_record(task, config, result, command)
+    record = make_record(config, result, command)
     if result.writes:
-        for name, file in result.evaluation.artifacts.items():
+        for name, file in result.artifacts.items():
             save_checkpoint(folder / name, file.tensors, file.facts)
         write_record(folder / RECORD, record)
     return record

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from toa._checks import check_choice
 from toa.experiments.paper import published_numbers
-from toa.tasks import TASKS, Evaluation, Protocol, Result, RunOptions, Task
+from toa.tasks import TASKS, Evaluation, Protocol, RunOptions, Task
 from toa.tasks.distributed import resolve_device
 from toa.tasks.forecast import FORECASTING
 
@@ -88,7 +88,7 @@ class Efficiency(Task):
         """The command line that times the row."""
         return ["toa", "bench", "efficiency", "--rows", self.resolve(None, **names).row]
 
-    def measure(self, config: StepRun, options: RunOptions) -> Result:
+    def measure(self, config: StepRun, options: RunOptions) -> Evaluation:
         """Time the steps of the row, and leave the full measurement in efficiency.json."""
         from toa_bench.efficiency import EfficiencyRun, row_records, run_efficiency
 
@@ -104,10 +104,10 @@ class Efficiency(Task):
         begin = time.perf_counter()
         measured = run_efficiency(run, options.folder / "efficiency.json", command=options.command)
         (record,) = row_records(run, measured)
-        return Result(
-            evaluation=Evaluation(
-                data_checksum=str(record.get("data_checksum")), metrics=record["metrics"], facts=record
-            ),
+        return Evaluation(
+            data_checksum=str(record.get("data_checksum")),
+            metrics=record["metrics"],
+            facts=record,
             device=resolve_device(options.device),
             seconds=time.perf_counter() - begin,
         )

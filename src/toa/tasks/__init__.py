@@ -1,7 +1,7 @@
 """Tasks: the Task interface, the four tasks, and the training loop that they share."""
 
 from toa.tasks.anomaly import AnomalyRun
-from toa.tasks.base import TASKS, Evaluation, Result, Task
+from toa.tasks.base import TASKS, Evaluation, Task
 from toa.tasks.classify import ClassifyRun
 from toa.tasks.config import Protocol, RunConfig, RunOptions
 from toa.tasks.demixing import DemixingConfig, train_demixer
@@ -18,7 +18,6 @@ __all__ = [
     "Evaluation",
     "ForecastRun",
     "Protocol",
-    "Result",
     "RunConfig",
     "RunOptions",
     "Task",

@@ -34,26 +34,18 @@ Record = dict[str, Any]
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Evaluation:
-    """Test results of a trained model."""
+    """Test results of a trained model: metrics, further fields of the record, and files to write beside it.
+
+    `Task.measure` adds the device, the seconds of training, the model (None for a task that trains none), and whether
+    this process writes the files: the first one of a distributed run.
+    """
 
     data_checksum: str
     metrics: Mapping[str, float]
     facts: Record = field(default_factory=dict)
     artifacts: Mapping[str, Checkpoint] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Result:
-    """All that one run produced; see `Task.measure`.
-
-    Attributes:
-        model: The trained model; None for a task that trains none.
-        writes: Whether this process writes the files: the first one of a distributed run.
-    """
-
-    evaluation: Evaluation
-    device: torch.device
-    seconds: float
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    seconds: float = 0.0
     model: nn.Module | None = None
     writes: bool = True
 
@@ -316,7 +308,7 @@ class Task(ABC):
                 sizes["end"] = branch_sizes(model, lambda: loss(model, *batches.at(0, 0)))
             return model, state, sizes
 
-    def measure(self, config: Any, options: RunOptions) -> Result:
+    def measure(self, config: Any, options: RunOptions) -> Evaluation:
         """Load the data, train and test one config. A task that trains no model overrides this method."""
         fabric = make_fabric(
             resolve_device(options.device),
@@ -349,8 +341,9 @@ class Task(ABC):
             }
         progress = {"devices": fabric.world_size, "best_epoch": state.best_epoch, "history": state.history}
         facts = {name: progress[name] for name in self.record_fields} | {"threads": threads, "operators": operators}
-        return Result(
-            evaluation=replace(found, facts=found.facts | facts),
+        return replace(
+            found,
+            facts=found.facts | facts,
             device=fabric.device,
             seconds=state.seconds,
             model=model,

@@ -194,6 +194,7 @@ class TheoryRow:
 def theory_row(case: Case, *, dtype: torch.dtype = torch.float32) -> TheoryRow:
     """Measure one case, with layers of type `dtype`."""
     z, t, n = case.operators.shape
+    distances = (simplex_distance, uniform_distance, multihead_distance)
     return TheoryRow(
         name=case.name,
         title=case.title,
@@ -203,12 +204,8 @@ def theory_row(case: Case, *, dtype: torch.dtype = torch.float32) -> TheoryRow:
         min_entry=float(case.operators.min()),
         negative_share=case.negative_share,
         facts=case.facts,
-        simplex_distance=float(simplex_distance(case.operators).max()),
-        uniform_distance=float(uniform_distance(case.operators).max()),
-        multihead_distance=float(multihead_distance(case.operators).max()),
-        relu_error=realisation_error(case, "relu", dtype=dtype),
-        gated_error=realisation_error(case, "gated", dtype=dtype),
-        softmax_error=realisation_error(case, "softmax", dtype=dtype),
+        **{distance.__name__: float(distance(case.operators).max()) for distance in distances},
+        **{f"{variant}_error": realisation_error(case, variant, dtype=dtype) for variant in _OFF},
     )
 
 
