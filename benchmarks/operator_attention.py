@@ -1,7 +1,8 @@
 """Operator attention, forward and backward: time and memory per backend, beside PyTorch's own attention, in one run.
 
     python benchmarks/operator_attention.py [--tokens 16 128 1024] [--systems triton folded reference] [--batch 8]
-        [--heads 8] [--width 64] [--dtype bfloat16] [--activations relu gated] [--out FILE]
+        [--heads 8] [--width 64] [--dtype bfloat16] [--activations relu gated] [--window 256]
+        [--structure toeplitz] [--out FILE]
 
 `sdpa` is `scaled_dot_product_attention` on the same queries, keys and values, without operators. A backend that is less
 accurate than the reference in the same dtype is not timed, and the exit code is 1. `flex` is FlexAttention on mixed
@@ -22,7 +23,7 @@ from toa import ops
 from toa._console import make_table
 from toa.experiments.records import Record
 from toa.ops.attention.definitions import describe
-from toa_bench.op_cost import DTYPES
+from toa_bench.op_cost import DTYPES, STRUCTURES
 from toa_bench.op_run import OpRun, refusals, run_ops
 from toa_bench.rivals import RIVALS
 from toa_bench.script import command_line, exit_on_error, make_console, make_parser
@@ -57,6 +58,8 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--score-norm", default="none", choices=ops.SCORE_NORMS, help=describe(ops.SCORE_NORMS))
     parser.add_argument("--gate-norm", default="none", choices=ops.GATE_NORMS, help=describe(ops.GATE_NORMS))
     parser.add_argument("--causal", action="store_true")
+    parser.add_argument("--window", type=int, help="keys further away are hidden; not for sdpa")
+    parser.add_argument("--structure", default="dense", choices=STRUCTURES, help="of all operators")
     parser.add_argument("--seconds", type=float, default=0.3, help="approximate time per case")
     parser.add_argument("--budget", type=float, help="GiB that the reference may use; default: 32 on CUDA, else 1")
     parser.add_argument("--seed", type=int, default=0)

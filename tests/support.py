@@ -24,7 +24,7 @@ GATED = [name for name in ACTIVATIONS if ops.ACTIVATIONS[name].gated]
 FUSED = [name for name in ACTIVATIONS if ops.ACTIVATIONS[name].fused]
 BLOCKED = [name for name in FUSED if not ops.ACTIVATIONS[name].softmax]
 # kinds of S: absent, a plain tensor, or one of the structured operators
-KINDS = ("none", "raw", "dense", "dplr", "toeplitz")
+KINDS = ("none", "raw", "dense", "dplr", "toeplitz", "banded")
 LENGTHS = (1, 2, 63, 64, 65)
 # every activation with every normaliser it takes
 NORMS = [(a, s, g) for a in ACTIVATIONS for s in ops.SCORE_NORMS for g in ops.GATE_NORMS if g == "none" or a in GATED]
@@ -188,6 +188,7 @@ def _operator_shapes(kind: str, heads: int, n: int) -> dict[str, tuple[int, ...]
         "dense": {"weight": (heads, n, n)},
         "dplr": {"diagonal": (heads, n), "left": (heads, n, 2), "right": (heads, n, 2)},
         "toeplitz": {"taps": (heads, 2 * n - 1)},
+        "banded": {"diagonals": (heads, 5, n)},
     }
     return shapes[kind]
 
@@ -201,7 +202,7 @@ def _operator(kind: str, name: str, leaves: dict[str, Tensor]) -> Tensor | ops.O
         return ops.Dense(leaves[f"{name}.weight"])
     if kind == "dplr":
         return ops.DiagonalLowRank(*(leaves[f"{name}.{part}"] for part in ("diagonal", "left", "right")))
-    return ops.Toeplitz(leaves[f"{name}.taps"])
+    return ops.Toeplitz(leaves[f"{name}.taps"]) if kind == "toeplitz" else ops.Banded(leaves[f"{name}.diagonals"])
 
 
 @torch.no_grad()

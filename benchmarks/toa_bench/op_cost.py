@@ -25,6 +25,13 @@ from toa_bench.step_cost import PeakMemory
 SDPA = "sdpa"
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32, "float64": torch.float64}
 
+# operators by structure, with their number of diagonals; 0 if it grows with the length
+STRUCTURES: dict[str, tuple[int, Callable[[Tensor], ops.Operator]]] = {
+    "dense": (0, ops.Dense),
+    "toeplitz": (0, ops.Toeplitz),
+    "banded": (9, ops.Banded),
+}
+
 # kernels use full-size tiles from 2048 tokens; on a CPU that length would take minutes
 _CHECKED_TOKENS = {"cuda": 2048, "cpu": 129}
 # score matrices that the reference holds at once, forward and backward, each at least float32
@@ -40,7 +47,8 @@ class OpSettings:
     Args:
         batch, heads, width: Sizes B, H, D of queries, keys, values and the gate.
         tf32: Allow TF32 for float32 products on CUDA.
-        score_norm, gate_norm, causal: As in `toa.ops.operator_attention`.
+        score_norm, gate_norm, causal, window: As in `toa.ops.operator_attention`. PyTorch's attention has no window.
+        structure: A name of `STRUCTURES`, for all operators.
         seed: Seed of the tensors.
     """
 
@@ -51,6 +59,8 @@ class OpSettings:
     score_norm: ops.ScoreNorm = "none"
     gate_norm: ops.GateNorm = "none"
     causal: bool = False
+    window: int | None = None
+    structure: str = "dense"
     seed: int = 0
 
 
@@ -74,6 +84,7 @@ class OpCase(OpSettings):
         check_choice("system", self.system, (SDPA, *ops.BACKENDS, *RIVALS))
         check_choice("activation", self.activation, ops.ACTIVATIONS)
         check_choice("dtype", self.dtype, DTYPES)
+        check_choice("structure", self.structure, STRUCTURES)
         for name in ("batch", "tokens", "heads", "width"):
             check_at_least(name, getattr(self, name), 1)
         if self.system == SDPA and self.activation != "softmax":
@@ -99,6 +110,8 @@ class OpCase(OpSettings):
         if self.system == SDPA:
             return None
         if self.system in RIVALS:
+            if self.window is not None or self.structure != "dense":
+                return "skipped: rivals are measured with dense operators and without a window"
             return rival_objection(self.system, self.activation, self.score_norm, device)
         try:
             self.chosen(device, self.system)
@@ -158,9 +171,11 @@ class _Problem:
         gated = ops.ACTIVATIONS[case.activation].gated
         shape = (case.batch, case.tokens, case.heads, case.width)
         inputs = {name: normal(*shape) for name in ["q", "k", "v"] + ["gate_q", "gate_k"] * gated}
-        square = (case.heads, case.tokens, case.tokens)
+        n, (lags, _) = case.tokens, STRUCTURES[case.structure]
+        entries = {"dense": (n, n), "toeplitz": (2 * n - 1,), "banded": (lags, n)}[case.structure]
         operators = [] if case.system == SDPA else ["s1", "s2"] + ["gate_s1"] * gated
-        offsets = {name: normal(*square, std=case.tokens**-0.5) for name in operators}
+        # rows of about unit size
+        offsets = {name: normal(case.heads, *entries, std=(lags or n) ** -0.5) for name in operators}
         if case.system == SDPA:
             inputs = {name: x.detach().transpose(1, 2).contiguous().requires_grad_() for name, x in inputs.items()}
         cotangent = normal(*inputs["v"].shape).detach()
@@ -187,7 +202,8 @@ class _Problem:
             norms = {"score_norm": case.score_norm, "gate_norm": case.gate_norm}
             same = {"activation": case.activation, "scale": scale, "causal": case.causal}
             return attend(system, self.inputs, self.offsets, **same, **norms)
-        tensors: dict[str, Any] = self.inputs | {name: ops.Dense(offset) for name, offset in self.offsets.items()}
+        _, kind = STRUCTURES[case.structure]
+        tensors: dict[str, Any] = self.inputs | {name: kind(offset) for name, offset in self.offsets.items()}
         return ops.operator_attention(
             **tensors,
             activation=case.activation,
@@ -195,6 +211,7 @@ class _Problem:
             score_norm=case.score_norm,
             gate_norm=case.gate_norm,
             causal=case.causal,
+            window=case.window,
             backend=system,
         )
 

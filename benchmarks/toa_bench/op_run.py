@@ -55,7 +55,7 @@ class OpRun(OpSettings):
         ungated = same | {"gate_norm": "none"}
         cases = []
         for tokens in self.tokens:
-            plain = ungated | {"score_norm": "none"}
+            plain = ungated | {"score_norm": "none", "window": None, "structure": "dense"}
             cases.append(OpCase(system=SDPA, activation="softmax", tokens=tokens, **plain))
             for activation in self.activations:
                 check_choice("activation", activation, ops.ACTIVATIONS)

@@ -9,7 +9,7 @@ from tests.support import ACTIVATIONS, BLOCKED, KINDS, LENGTHS, NORMS, Problem, 
 from toa import ops
 from toa.nn import TemporalOperatorAttention
 from toa.ops.attention import blocked, folded
-from toa.ops.attention.definitions import ActivationEntry
+from toa.ops.attention.definitions import ActivationEntry, Band
 
 
 def assert_backends_agree(problem: Problem, tolerance: float = 1e-12) -> None:
@@ -109,8 +109,8 @@ def test_blocked_scores_match_reference(monkeypatch, activation, causal, budget)
     blocks: list[Any] = []
     plan = blocked._blocks
 
-    def counted(q, k):
-        blocks.append(list(plan(q, k)))
+    def counted(q, k, band):
+        blocks.append(list(plan(q, k, band)))
         return iter(blocks[-1])
 
     monkeypatch.setattr(blocked, "_blocks", counted)
@@ -127,7 +127,7 @@ def test_blocks_cover_every_score_once(monkeypatch, budget) -> None:
     monkeypatch.setattr(blocked, "_BLOCK_ELEMENTS", {"cpu": budget})
     heads, m, n = 3, 5, 7
     seen = torch.zeros(heads, m)
-    for head, row in blocked._blocks(torch.empty(heads, 2, m), torch.empty(heads, 2, n)):
+    for head, row, _ in blocked._blocks(torch.empty(heads, 2, m), torch.empty(heads, 2, n), Band()):
         seen[head, row] += 1
         assert seen[head, row].numel() * n <= max(budget, n)
     assert (seen == 1).all()
@@ -135,7 +135,8 @@ def test_blocks_cover_every_score_once(monkeypatch, budget) -> None:
 
 def test_blocks_of_heads_have_about_the_same_size(monkeypatch) -> None:
     monkeypatch.setattr(blocked, "_BLOCK_ELEMENTS", {"cpu": 10 * 35})
-    sizes = [head.stop - head.start for head, _ in blocked._blocks(torch.empty(22, 2, 5), torch.empty(22, 2, 7))]
+    blocks = blocked._blocks(torch.empty(22, 2, 5), torch.empty(22, 2, 7), Band())
+    sizes = [head.stop - head.start for head, *_ in blocks]
     assert sizes == [8, 8, 6]
 
 

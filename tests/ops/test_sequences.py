@@ -5,9 +5,12 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from tests.support import ACTIVATIONS, GATED, assert_near, make_problem, message
 from toa import ops
+from toa.ops.attention import blocked, definitions
 from toa.ops.operators import causal_rows
 
 BACKENDS = ("reference", "folded")
@@ -247,7 +250,37 @@ def test_bad_windows_and_caches_raise() -> None:
     assert len(short) == 4
 
 
-def test_the_kernels_refuse_a_window() -> None:
-    problem = make_problem(activation="relu", window=2)
-    with pytest.raises(ValueError, match=message("'triton' cannot run here", "no window", "'folded'")):
-        problem.run("triton")
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_windows_in_chunks_agree_with_the_reference(monkeypatch, activation) -> None:
+    monkeypatch.setattr(definitions, "_CHUNK", 4)
+    monkeypatch.setitem(blocked._BLOCK_ELEMENTS, "cpu", 20)
+    same: dict[str, Any] = {"keys": 15, "window": 3, "s1": "toeplitz", "s2": "banded"}
+    masks: list[dict[str, Any]] = [{"causal": True}, {"score_norm": "rms", "padding": "leading"}]
+    for options in ({}, *masks, {"query_start": 3, "queries": 7}):
+        problem = make_problem(activation=activation, **same, **options)
+        expected = problem.results("reference")
+        for name, got in problem.results("folded").items():
+            assert_near(got, expected[name], name=name)
+
+
+class LargestTensor(TorchDispatchMode):
+    numel = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        found = [x.numel() for x in tree_leaves(out) if isinstance(x, torch.Tensor) and not x._is_view()]
+        self.numel = max(self.numel, *found, 0)
+        return out
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_a_window_with_toeplitz_and_banded_operators_takes_linear_memory(activation) -> None:
+    sizes = []
+    for n in (2048, 4096):
+        kinds: dict[str, Any] = {"s1": "toeplitz", "s2": "banded", "gate_s1": "banded"}
+        problem = make_problem(activation=activation, keys=n, window=8, batch=1, heads=1, **kinds)
+        with LargestTensor() as largest:
+            torch.autograd.grad(problem.run("folded").sum(), list(problem.leaves.values()), allow_unused=True)
+        sizes.append(largest.numel)
+    assert sizes[1] <= 2.1 * sizes[0], sizes
+    assert sizes[1] < 4096**2 / 16, sizes

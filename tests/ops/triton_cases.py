@@ -128,6 +128,8 @@ MASKS: list[dict[str, Any]] = [
     {"activation": "relu", "score_norm": "mean", "scale": -0.5, "s2": "none"},
     {"activation": "gated", "score_norm": "l2", "gate_norm": "l2", "surplus": 1},
     {"activation": "softmax", "score_norm": "mean", "queries": 5},
+    {"activation": "relu", "window": 5, "score_norm": "rms", "s1": "toeplitz", "s2": "banded"},
+    {"activation": "gated", "window": 4, "causal": True, "query_start": 2},
 ]
 
 
@@ -241,7 +243,9 @@ def test_heads_of_neighbouring_seeds_have_different_masks() -> None:
         seed = torch.tensor([number], dtype=torch.int32, device=DEVICE)
         numbers, _ = kernel_settings((1.0, 1.0), RowNorms())
         nothing: list[Any] = [None] * 5
-        outputs.append(tiles._forward(ones, ones, eye, *nothing, seed, [], [], [0.5, *numbers], [False] * 6)[0])
+        outputs.append(
+            tiles._forward(ones, ones, eye, *nothing, seed, [], [], [0.5, *numbers], [False] * 5, [0] * 3)[0]
+        )
     one, other = outputs
     assert not torch.equal(one[:, :, 0], one[:, :, 1])
     assert not torch.equal(one[:, :, 1], other[:, :, 0])
@@ -262,8 +266,8 @@ def test_tiles_are_registered_correctly(names) -> None:
     rates = [torch.tensor(0.3, device=DEVICE) for _ in seeds]
     norms = RowNorms(SCORE_NORMS[names[0]].row_norm(7), GATE_NORMS[names[1]].row_norm(7))
     numbers, normalised = kernel_settings((0.5, 0.5), norms)
-    flags = [*normalised, False, True, False, True]
-    assert_registered(tiles._forward, (*tensors, seed, seeds, rates, [0.2, *numbers], flags))
+    flags = [*normalised, True, False, True]
+    assert_registered(tiles._forward, (*tensors, seed, seeds, rates, [0.2, *numbers], flags, [2, -4, 3]))
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -394,6 +398,13 @@ def test_blocks_are_powers_of_two_that_tensor_cores_take(width, dtype, kernel, g
 def test_tiles_need_not_be_square(monkeypatch, activation, blocks) -> None:
     monkeypatch.setattr(tiles, "choose_blocks", lambda *sizes, **options: blocks)
     assert_kernels_are_as_accurate_as_the_reference(keys=70, queries=65, activation=activation, causal=True)
+
+
+@pytest.mark.parametrize("activation", BLOCKED)
+@pytest.mark.parametrize("options", [{"window": 9}, {"window": 20, "causal": True, "query_start": 3}], ids=str)
+def test_windows_skip_tiles(monkeypatch, activation, options) -> None:
+    monkeypatch.setattr(tiles, "choose_blocks", lambda *sizes, **settings: Blocks(16, 32, 1, 1))
+    assert_kernels_are_as_accurate_as_the_reference(keys=70, queries=65, activation=activation, **options)
 
 
 def test_tuned_tiles_are_only_for_problems_that_fill_them() -> None:

@@ -13,7 +13,7 @@ from toa.ops.attention.definitions import (
 )
 from toa.ops.attention.sequences import AttentionCache
 from toa.ops.mixing import EntryDrop
-from toa.ops.operators import Dense, DiagonalLowRank, Operator, Toeplitz
+from toa.ops.operators import Banded, Dense, DiagonalLowRank, Operator, Toeplitz
 
 __all__ = [
     "ACTIVATIONS",
@@ -24,6 +24,7 @@ __all__ = [
     "AttentionBackend",
     "AttentionCache",
     "AttentionInputs",
+    "Banded",
     "Dense",
     "DiagonalLowRank",
     "EntryDrop",

@@ -39,7 +39,6 @@ class Problem:
     dtype: torch.dtype
     width: int = 0
     pair_mask: bool = False
-    window: bool = False
 
 
 def runs_kernels(x: Tensor, kernel: str | None = None) -> bool:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Protocol, runtime_checkable
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
@@ -168,6 +169,56 @@ class Toeplitz(_FirstTensor):
         place = torch.arange(n, device=self.taps.device)
         matrix = self._lags(n)[:, n - 1 + place[:, None] - place[None, :]]
         return matrix + _eye(matrix)
+
+
+@dataclass(frozen=True, slots=True)
+class Banded(_FirstTensor):
+    """S = I + M with M[i, i + l - w] = diagonals[l, i], l from 0 to 2 w: O(N w) parameters, memory and time."""
+
+    _first: ClassVar[str] = "diagonals"
+    diagonals: Float[Tensor, "h lags n"]
+
+    def __post_init__(self) -> None:
+        lags = self.diagonals.shape[1]
+        if lags % 2 == 0:
+            raise ValueError(
+                f"diagonals must have an odd number 2 w + 1 of lags (H, 2 w + 1, N), got {lags}; pad them."
+            )
+
+    def mix(
+        self, x: Float[Tensor, "b n h d"], *, transpose: bool = False, causal: bool = False
+    ) -> Float[Tensor, "b n h d"]:
+        """S x, by a product per block of tokens with the tokens around it."""
+        n, side = x.shape[1], self.diagonals.shape[1] // 2
+        rows = self.diagonals[:, :, :n].mT.to(x.dtype)  # (H, N, 2 w + 1)
+        if transpose:
+            around = F.pad(rows.flip(-1), (0, 0, side, side)).unfold(1, 2 * side + 1, 1)
+            rows = around.diagonal(dim1=-2, dim2=-1)
+        if causal:
+            rows = torch.cat((rows[..., : side + 1], torch.zeros_like(rows[..., side + 1 :])), -1)
+        block = min(n, max(_LEAST_BLOCK, 2 * side))
+        rest = -n % block
+        matrices = _skewed(F.pad(rows, (0, 0, 0, rest)).unflatten(1, (-1, block)))  # (H, blocks, block, block + 2 w)
+        tokens = F.pad(x, (0, 0, 0, 0, side, side + rest)).unfold(1, block + 2 * side, block)  # (B, blocks, H, D, …)
+        return x + torch.einsum("hkrs,bkhds->bkrhd", matrices, tokens).flatten(1, 2)[:, :n]
+
+    def dense(self, n: int) -> Float[Tensor, "h {n} {n}"]:
+        """The leading n x n block of S."""
+        side = self.diagonals.shape[1] // 2
+        matrix = _skewed(self.diagonals[:, :, :n].mT)[..., side : side + n]
+        return matrix + _eye(matrix)
+
+
+# smallest block of a banded operator: tensor cores multiply such tiles
+_LEAST_BLOCK = 64
+
+
+def _skewed(rows: Float[Tensor, "*b r lags"]) -> Float[Tensor, "*b r columns"]:
+    """Matrices whose row i holds the given row i from column i on, and zeros elsewhere; R + lags - 1 columns."""
+    count, lags = rows.shape[-2:]
+    columns = count + lags - 1
+    flat = F.pad(rows, (0, columns + 1 - lags)).flatten(-2)
+    return flat[..., : count * columns].unflatten(-1, (count, columns))
 
 
 def causal_rows(s: Operator, start: int, stop: int, *, transpose: bool) -> Float[Tensor, "h rows {stop}"]:

@@ -19,7 +19,6 @@ from toa.ops.attention.definitions import (
     SCORE_NORMS,
     Activation,
     AttentionInputs,
-    Band,
     GateNorm,
     ScoreNorm,
 )
@@ -56,8 +55,8 @@ def _triton_objection(problem: Problem) -> str | None:
         return f"it has no kernel for {problem.activation!r}"
     if problem.width > MAX_FUSED_WIDTH:
         return f"its kernels take heads of width up to {MAX_FUSED_WIDTH}, not {problem.width}"
-    if problem.pair_mask or problem.window:
-        return f"its kernels take no {'pair_mask' if problem.pair_mask else 'window'}"
+    if problem.pair_mask:
+        return "its kernels take no pair_mask"
     return kernel_objection(problem.device, problem.dtype)
 
 
@@ -86,7 +85,6 @@ def choose_backend(
     dtype: torch.dtype = torch.float32,
     width: int = 0,
     pair_mask: bool = False,
-    window: bool = False,
 ) -> str:
     """Name the backend that a call would use.
 
@@ -102,13 +100,12 @@ def choose_backend(
         dtype: Dtype of the tensors.
         width: The largest width of queries, values and gate; 0 if unknown.
         pair_mask: Whether there is a pair mask.
-        window: Whether a window, or queries that start late, mask keys.
 
     Raises:
         ValueError: If the backend is unknown, or cannot run this problem.
     """
     where = torch.device(device)
-    problem = Problem(activation=activation, device=where, dtype=dtype, width=width, pair_mask=pair_mask, window=window)
+    problem = Problem(activation=activation, device=where, dtype=dtype, width=width, pair_mask=pair_mask)
     if backend == AUTO:
         backend = os.environ.get("TOA_BACKEND") or AUTO
     if backend == AUTO:
@@ -136,8 +133,8 @@ _WARNED: set[str] = set()
 
 def _warn_of_slower_choice(problem: Problem, chosen: str) -> None:
     """Warn, once per reason, if "auto" skips a backend that is meant for the device."""
-    # pair masks and windows have no faster backend, and a compiler cannot trace a warning
-    if problem.pair_mask or problem.window or torch.compiler.is_compiling():
+    # pair masks have no faster backend, and a compiler cannot trace a warning
+    if problem.pair_mask or torch.compiler.is_compiling():
         return
     for name in BACKENDS:
         if name == chosen:
@@ -269,7 +266,6 @@ def operator_attention(
         dtype=dtype,
         width=max(x.shape[3] for x in tokens.values()),
         pair_mask=pair_mask is not None,
-        window=inputs.band not in (Band(), Band(highest=0)),
     )
     with torch.autocast(q.device.type, enabled=False) if _in_autocast(q) else nullcontext():
         out = BACKENDS[name].run(inputs)

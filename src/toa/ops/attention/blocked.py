@@ -39,11 +39,10 @@ class Factors(NamedTuple):
         """Apply a function to every tensor."""
         return Factors(*(None if x is None else function(x) for x in self))  # type: ignore[arg-type]
 
-    def block(self, heads: slice, queries: slice) -> "Factors":
+    def block(self, heads: slice, queries: slice, keys: slice) -> "Factors":
         """The part of (heads, width, tokens) that a block of scores is made from."""
-        part = self.map(lambda x: x[heads])
-        gate_q = None if part.gate_q is None else part.gate_q[:, :, queries]
-        return part._replace(q=part.q[:, :, queries], gate_q=gate_q)
+        tokens = (queries, keys, keys, queries, keys)
+        return Factors(*(None if x is None else x[heads, :, part] for x, part in zip(self, tokens, strict=True)))  # type: ignore[arg-type]
 
 
 def attention_weights(factors: Factors, norms: RowNorms, band: Band) -> Float[Tensor, "*heads m n"]:
@@ -100,9 +99,9 @@ class _BlockedAttention(torch.autograd.Function):
         shape = (q.shape[0], v.shape[1], q.shape[2])
         out: Tensor | None = None
         blocks: list[Tensor | None] = []
-        for heads, queries in _blocks(q, k):
-            block = _form_block(factors, bits, heads, queries, band, dropout_p, norms)
-            part = block.attend(v[heads])
+        for heads, queries, keys in _blocks(q, k, band):
+            block = _form_block(factors, bits, (heads, queries, keys), band, dropout_p, norms)
+            part = block.attend(v[heads, :, keys])
             if part.shape == shape:
                 # one block: nothing to join
                 out = part
@@ -131,25 +130,22 @@ class _BlockedAttention(torch.autograd.Function):
         factors = Factors(*tensors)
         grads: Factors | None = None
         size = len(ScoreBlock._fields)
-        for index, (heads, queries) in enumerate(_blocks(factors.q, factors.k)):
+        for index, (heads, queries, keys) in enumerate(_blocks(factors.q, factors.k, ctx.settings[0])):
             if kept and not torch.is_grad_enabled():
                 block = ScoreBlock(*kept[index * size : (index + 1) * size])
             else:
-                block = _form_block(factors, bits, heads, queries, *ctx.settings)
-            part = factors.block(heads, queries)
+                block = _form_block(factors, bits, (heads, queries, keys), *ctx.settings)
+            part = factors.block(heads, queries, keys)
             found = block.gradients(part, out[heads, :, queries], grad_out[heads, :, queries], ctx.settings[2])
-            if part.q.shape == factors.q.shape:
+            # whether no other block of these heads follows
+            whole = part.q.shape[2] == factors.q.shape[2] and part.k.shape[2] == factors.k.shape[2]
+            if whole and len(part.q) == len(factors.q):
                 return (*found, *(None,) * 5)
-            grads = factors.map(torch.empty_like) if grads is None else grads
-            for name, total in grads._asdict().items():
-                if total is None:
-                    continue
-                if name in ("q", "gate_q"):
-                    total[heads, :, queries] = getattr(found, name)
-                elif queries.start == 0:
-                    total[heads] = getattr(found, name)
-                else:
-                    total[heads] += getattr(found, name)
+            if grads is None:
+                grads = factors.map(torch.empty_like if whole else torch.zeros_like)
+            for total, new in zip(grads.block(heads, queries, keys), found, strict=True):
+                if total is not None and new is not None:
+                    total.copy_(new) if whole else total.add_(new)
         return (*(factors.map(torch.empty_like) if grads is None else grads), *(None,) * 5)
 
     @staticmethod
@@ -168,10 +164,14 @@ class _BlockedAttention(torch.autograd.Function):
         return (out.unflatten(0, (size, -1)),), (0,)
 
 
-def _blocks(q: Tensor, k: Tensor) -> Iterator[tuple[slice, slice]]:
-    """Slices of heads and queries: all queries of several heads if they fit the budget, else some of one head."""
+def _blocks(q: Tensor, k: Tensor, band: Band) -> Iterator[tuple[slice, slice, slice]]:
+    """Slices of heads, queries and the keys they see: several heads if all queries fit the budget, else some of one."""
     (heads, _, m), n = q.shape, k.shape[2]
     budget = _BLOCK_ELEMENTS.get(q.device.type, _BLOCK_ELEMENTS_DEFAULT)
+    if band.lowest is not None and band.highest is not None and m * n > budget:
+        for head in range(heads):
+            yield from ((slice(head, head + 1), queries, keys) for queries, keys in band.chunks(m, n))
+        return
     head_step = max(1, budget // max(1, m * n))
     if heads:
         # blocks of about the same size: no small one at the end
@@ -179,24 +179,25 @@ def _blocks(q: Tensor, k: Tensor) -> Iterator[tuple[slice, slice]]:
     query_step = max(1, m if head_step > 1 else budget // n)
     for head in range(0, heads, head_step):
         for query in range(0, m, query_step):
-            yield slice(head, min(head + head_step, heads)), slice(query, min(query + query_step, m))
+            queries = slice(query, min(query + query_step, m))
+            yield slice(head, min(head + head_step, heads)), queries, band.seen_keys(queries, n)
 
 
 def _form_block(
     factors: Factors,
     bits: Tensor | None,
-    heads: slice,
-    queries: slice,
+    place: tuple[slice, slice, slice],
     band: Band,
     dropout_p: float,
     norms: RowNorms,
 ) -> "ScoreBlock":
     keep = kept_factor = None
     if bits is not None:
-        keep = keep_factors(bits[heads, queries], dropout_p, factors.q.dtype)
+        keep = keep_factors(bits[place], dropout_p, factors.q.dtype)
         # the factor of a kept score: the smallest number is always kept
         kept_factor = keep_factors(bits.new_full((1, 1, 1), -(2**15)), dropout_p, factors.q.dtype)
-    return ScoreBlock.form(factors.block(heads, queries), keep, kept_factor, band.from_query(queries.start), norms)
+    _, queries, keys = place
+    return ScoreBlock.form(factors.block(*place), keep, kept_factor, band.block(queries.start, keys.start), norms)
 
 
 class ScoreBlock(NamedTuple):

@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Integer
 from torch import Tensor
 
 from toa.ops.operators import Operator
@@ -137,6 +137,10 @@ def describe(entries: Mapping[str, ActivationEntry] | Mapping[str, Normaliser]) 
     return "; ".join(f"{name}: {entry.formula}" for name, entry in entries.items())
 
 
+# queries of a chunk, if the window is shorter
+_CHUNK = 256
+
+
 class Band(NamedTuple):
     """Query m sees key n if lowest ≤ n - m ≤ highest; None is no bound."""
 
@@ -148,9 +152,30 @@ class Band(NamedTuple):
         scores = scores if self.highest is None else scores.tril(self.highest)
         return scores if self.lowest is None else scores.triu(self.lowest)
 
-    def from_query(self, first: int) -> "Band":
-        """The same band for the queries from index `first` on."""
-        return Band(*(None if bound is None else bound + first for bound in self))
+    def ends(self, query: Tensor, n: int) -> tuple[Tensor, Tensor]:
+        """First key that each query sees, and the one after its last, among n."""
+        first = torch.zeros_like(query) if self.lowest is None else (query + self.lowest).clamp(0, n)
+        last = torch.full_like(query, n) if self.highest is None else (query + self.highest + 1).clamp(0, n)
+        return first, last
+
+    def seen_keys(self, queries: slice, n: int) -> slice:
+        """Keys among n that any of these queries sees, at least one."""
+        first = 0 if self.lowest is None else min(max(0, queries.start + self.lowest), n - 1)
+        last = n if self.highest is None else min(n, queries.stop + self.highest)
+        return slice(first, max(first + 1, last))
+
+    def chunks(self, m: int, n: int) -> list[tuple[slice, slice]]:
+        """Slices of queries, and of the keys that they see: several where a window hides most keys."""
+        step = max(1, m)
+        # a compiler may not know the sizes
+        if self.lowest is not None and self.highest is not None and not torch.compiler.is_compiling():
+            step = max(_CHUNK, self.highest - self.lowest)
+        queries = [slice(first, min(m, first + step)) for first in range(0, m, step)]
+        return [(each, self.seen_keys(each, n)) for each in queries]
+
+    def block(self, query: int, key: int) -> "Band":
+        """The same band for the queries and keys from these indices on."""
+        return Band(*(None if bound is None else bound + query - key for bound in self))
 
 
 class Branch(NamedTuple):
@@ -233,13 +258,25 @@ class AttentionInputs:
         n, gate = self.k.shape[1], self.gate
         return RowNorms(self.scores.norm.row_norm(n), None if gate is None else gate.norm.row_norm(n))
 
-    def visible_keys(self) -> Bool[Tensor, "_b 1 m n"]:
-        """Which keys each query may use, (B or 1, 1, M, N)."""
-        m, n = self.q.shape[1], self.k.shape[1]
-        visible = self.band.cut(torch.ones(1, 1, m, n, dtype=torch.bool, device=self.q.device))
+    def visible_keys(self, queries: slice | None = None, keys: slice | None = None) -> Bool[Tensor, "_b 1 _m _n"]:
+        """Which keys each query may use, (B or 1, 1, M, N), or a block of it."""
+        queries = slice(0, self.q.shape[1]) if queries is None else queries
+        keys = slice(0, self.k.shape[1]) if keys is None else keys
+        size = (1, 1, queries.stop - queries.start, keys.stop - keys.start)
+        visible = torch.ones(size, dtype=torch.bool, device=self.q.device)
+        visible = self.band.block(queries.start, keys.start).cut(visible)
         if self.key_padding_mask is not None:
-            visible = visible & ~self.key_padding_mask[:, None, None, :]
+            visible = visible & ~self.key_padding_mask[:, None, None, keys]
         return visible
+
+    def visible_count(self) -> Integer[Tensor, "_b m"]:
+        """Number of keys that each query may use, (B or 1, M), without a matrix of pairs."""
+        m, n = self.q.shape[1], self.k.shape[1]
+        first, last = self.band.ends(torch.arange(m, device=self.q.device), n)
+        if self.key_padding_mask is None:
+            return (last - first).clamp(min=0).unsqueeze(0)
+        before = F.pad((~self.key_padding_mask).cumsum(1), (1, 0))  # (B, N + 1)
+        return (before[:, last] - before[:, first]).clamp(min=0)
 
     def without_padding(self, tokens: Float[Tensor, "b n h _d"]) -> Float[Tensor, "b n h _d"]:
         """Keys or values with zeros for padding."""

@@ -57,18 +57,27 @@ def softmax_attention(x: AttentionInputs) -> Float[Tensor, "b m h e"]:
     q, k, v, _, _ = factors.map(_heads_first if by_formula or not on_cpu else _heads_first_view)
     # PyTorch's function has a causal mask of its own
     is_causal = x.band == Band(highest=0) and x.key_padding_mask is None and not by_formula
-    visible = None if x.unmasked or is_causal else x.visible_keys()
-    if not by_formula:
-        out = F.scaled_dot_product_attention(q, k, v, visible, dropout_p=x.dropout_p, is_causal=is_causal, scale=1.0)
-        return out.transpose(1, 2)
-    # PyTorch would form the weights as well, and draw one random number for each
+    outputs = []
+    for queries, keys in x.band.chunks(q.shape[2], k.shape[2]):
+        visible = None if x.unmasked or is_causal else x.visible_keys(queries, keys)
+        each, key, value = q[:, :, queries], k[:, :, keys], v[:, :, keys]
+        if by_formula:
+            outputs.append(_softmax_by_formula(each, key, value, visible, x.dropout_p))
+            continue
+        masks = {"dropout_p": x.dropout_p, "is_causal": is_causal, "scale": 1.0}
+        outputs.append(F.scaled_dot_product_attention(each, key, value, visible, **masks))  # type: ignore[arg-type]
+    return (outputs[0] if len(outputs) == 1 else torch.cat(outputs, 2)).transpose(1, 2)
+
+
+def _softmax_by_formula(q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None, dropout_p: float) -> Tensor:
+    """Softmax attention with dropout on a CPU: PyTorch would form the weights too, and draw a number for each."""
     scores = q @ k.mT
     if visible is None:
         weights = scores.softmax(-1)
     else:
         # a query that sees no key gets zeros, not NaN
         weights = scores.masked_fill(~visible, float("-inf")).softmax(-1).masked_fill(~visible, 0.0)
-    return (dropout(weights, x.dropout_p) @ v).transpose(1, 2)
+    return dropout(weights, dropout_p) @ v
 
 
 def unblocked_attention(x: AttentionInputs) -> Float[Tensor, "b m h e"]:
@@ -155,8 +164,7 @@ def normalise_queries(x: AttentionInputs, factors: Factors, *, later: RowNorms =
     count: Tensor | int = x.k.shape[1]
     padded, band = x.key_padding_mask is not None, x.band
     if padded or band != Band():
-        seen = x.visible_keys().sum(-1)  # (B or 1, 1, M)
-        count = seen.clamp(min=1).mT.unsqueeze(-1).to(x.q.dtype)  # (B or 1, M, 1, 1)
+        count = x.visible_count().clamp(min=1)[:, :, None, None].to(x.q.dtype)  # (B or 1, M, 1, 1)
 
     def normalised(branch: Branch, q: Tensor, k: Tensor) -> Tensor:
         return branch.norm.divide(q, lambda: _squared_row_norms(q, k, band, padded), count)
@@ -186,8 +194,11 @@ def _squared_row_norms(
         gram = torch.einsum("bnhd,bnhe->bhde", k, k)
         return (torch.einsum("bmhd,bhde->bmhe", q, gram) * q).sum(-1, keepdim=True).clamp(min=0.0)
     exact = torch.promote_types(q.dtype, torch.float32)
-    scores = band.cut(torch.einsum("bmhd,bnhd->bhmn", q.to(exact), k.to(exact)))
-    return scores.square().sum(-1).transpose(1, 2).unsqueeze(-1)
+    q, k, found = q.to(exact), k.to(exact), []
+    for queries, keys in band.chunks(q.shape[1], k.shape[1]):
+        scores = torch.einsum("bmhd,bnhd->bhmn", q[:, queries], k[:, keys])
+        found.append(band.block(queries.start, keys.start).cut(scores).square().sum(-1))
+    return torch.cat(found, -1).transpose(1, 2).unsqueeze(-1)
 
 
 def _heads_first_view(x: Float[Tensor, "b n h d"]) -> Float[Tensor, "b h n d"]:

@@ -26,8 +26,26 @@ import triton.language as tl
 
 from toa.ops.triton_helpers import dropout_factors, load_tile, softplus, store_tile
 
-# numbers of heads, queries and keys: one compiled kernel serves all problems that take the same tile
-SIZES = ["H", "M", "N"]
+# numbers of heads, queries and keys, and the band: one compiled kernel serves all problems that take the same tile
+SIZES = ["H", "M", "N", "low", "high"]
+
+
+@triton.jit
+def _span(first, count, low, high, limit, BLOCK: tl.constexpr, LOW: tl.constexpr, HIGH: tl.constexpr):
+    """Range of the tokens that lie from `low` to `high` of any of `count` tokens from `first`; begins with a block."""
+    begin = tl.maximum(first + low, 0) // BLOCK * BLOCK if LOW else 0
+    end = tl.minimum(first + count + high, limit) if HIGH else limit
+    return begin, end
+
+
+@triton.jit
+def _in_band(weights, queries, keys, low, high, BAND: tl.constexpr):
+    """Weights of pairs with low ≤ key - query ≤ high, else zeros; BAND is 0 for no band and 1 for no lower bound."""
+    if BAND > 0:
+        weights = tl.where(keys - queries <= high, weights, 0.0)
+    if BAND > 1:
+        weights = tl.where(keys - queries >= low, weights, 0.0)
+    return weights
 
 
 @triton.jit
@@ -70,8 +88,8 @@ def _gate_tile(
 def forward_kernel(
     q, k, v, gate_q, gate_k, out, factors, gate_factors, seed,
     q_b, q_n, q_h, k_b, k_n, k_h, v_b, v_n, v_h, gq_b, gq_n, gq_h, gk_b, gk_n, gk_h, o_b, o_n, o_h,
-    H, M, N, d, e, g, dropout_p, scale, share, floor, gain, gate_scale, gate_share, gate_floor,
-    D: tl.constexpr, E: tl.constexpr, G: tl.constexpr, GATED: tl.constexpr, CAUSAL: tl.constexpr,
+    H, M, N, d, e, g, low, high, dropout_p, scale, share, floor, gain, gate_scale, gate_share, gate_floor,
+    D: tl.constexpr, E: tl.constexpr, G: tl.constexpr, GATED: tl.constexpr, BAND: tl.constexpr,
     DROPOUT: tl.constexpr, NORM: tl.constexpr, GATE_NORM: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
@@ -101,8 +119,8 @@ def forward_kernel(
             )  # fmt: skip
     drop_seed = tl.load(seed) if DROPOUT else 0
     total = tl.zeros((BLOCK_M, E), tl.float32)
-    last = tl.minimum(N, (tl.program_id(1) + 1) * BLOCK_M) if CAUSAL else N
-    for first in range(0, last, BLOCK_N):
+    begin, end = _span(tl.program_id(1) * BLOCK_M, BLOCK_M, low, high, N, BLOCK_N, BAND > 1, BAND > 0)
+    for first in range(begin, end, BLOCK_N):
         columns = first + tl.arange(0, BLOCK_N)
         key = load_tile(k, b, h, columns, N, k_b, k_n, k_h, d, D)
         value = load_tile(v, b, h, columns, N, v_b, v_n, v_h, e, E)
@@ -116,8 +134,7 @@ def forward_kernel(
             weights *= _gate_tile(
                 gate_query, gate_k, b, h, columns, N, gk_b, gk_n, gk_h, g, gate_factor, unit, G, GATE_SCALED, PRECISION
             )
-        if CAUSAL:
-            weights = tl.where(rows[:, None] >= columns[None, :], weights, 0.0)
+        weights = _in_band(weights, rows[:, None], columns[None, :], low, high, BAND)
         if DROPOUT:
             weights *= dropout_factors(drop_seed, bh, rows[:, None], columns[None, :], dropout_p)
         total += tl.dot(weights.to(value.dtype), value, input_precision=PRECISION)
@@ -130,8 +147,8 @@ def forward_kernel(
 
 @triton.jit
 def _pair_gradients(
-    own, other, own_value, other_value, own_gate, other_gate, factor, gate_factor, unit, queries, keys, bh,
-    drop_seed, dropout_p, GATED: tl.constexpr, CAUSAL: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr,
+    own, other, own_value, other_value, own_gate, other_gate, factor, gate_factor, unit, queries, keys, low, high,
+    bh, drop_seed, dropout_p, GATED: tl.constexpr, BAND: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """For a tile of pairs: weights, scores, gate scores, and the gradients of both kinds of scores.
 
@@ -142,8 +159,7 @@ def _pair_gradients(
     left = tl.dot(own, tl.trans(other), input_precision=PRECISION) * factor
     grad_weights = tl.dot(own_value, tl.trans(other_value), input_precision=PRECISION)
     weights = tl.maximum(left, 0.0)
-    if CAUSAL:
-        weights = tl.where(queries >= keys, weights, 0.0)
+    weights = _in_band(weights, queries, keys, low, high, BAND)
     if DROPOUT:
         keep = dropout_factors(drop_seed, bh, queries, keys, dropout_p)
         grad_weights *= keep
@@ -155,7 +171,7 @@ def _pair_gradients(
         grad_left = grad_weights * tl.where(weights > 0.0, gate, 0.0)
         weights *= gate
     else:
-        grad_left = tl.where((weights if CAUSAL else left) > 0.0, grad_weights, 0.0)
+        grad_left = tl.where((weights if BAND > 0 else left) > 0.0, grad_weights, 0.0)
         right, grad_right = left, grad_left
     if DROPOUT:
         weights *= keep
@@ -167,8 +183,8 @@ def backward_queries_kernel(
     q, k, v, gate_q, gate_k, grad_out, out, factors, gate_factors, alongs, gate_alongs, seed, grad_q, grad_gate_q,
     q_b, q_n, q_h, k_b, k_n, k_h, v_b, v_n, v_h, gq_b, gq_n, gq_h, gk_b, gk_n, gk_h, go_b, go_n, go_h, o_b, o_n, o_h,
     dq_b, dq_n, dq_h, dgq_b, dgq_n, dgq_h,
-    H, M, N, d, e, g, dropout_p, scale, share, floor, gain, gate_scale, gate_share, gate_floor,
-    D: tl.constexpr, E: tl.constexpr, G: tl.constexpr, GATED: tl.constexpr, CAUSAL: tl.constexpr,
+    H, M, N, d, e, g, low, high, dropout_p, scale, share, floor, gain, gate_scale, gate_share, gate_floor,
+    D: tl.constexpr, E: tl.constexpr, G: tl.constexpr, GATED: tl.constexpr, BAND: tl.constexpr,
     DROPOUT: tl.constexpr, NORM: tl.constexpr, GATE_NORM: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
@@ -198,15 +214,15 @@ def backward_queries_kernel(
     gate_inner = gate_factor[:, None] if GATED and GATE_SCALED else 1.0
     drop_seed = tl.load(seed) if DROPOUT else 0
     total, gate_along = tl.zeros((BLOCK_M, D), tl.float32), tl.zeros((BLOCK_M,), tl.float32)
-    last = tl.minimum(N, (tl.program_id(1) + 1) * BLOCK_M) if CAUSAL else N
-    for first in range(0, last, BLOCK_N):
+    begin, end = _span(tl.program_id(1) * BLOCK_M, BLOCK_M, low, high, N, BLOCK_N, BAND > 1, BAND > 0)
+    for first in range(begin, end, BLOCK_N):
         columns = first + tl.arange(0, BLOCK_N)
         key = load_tile(k, b, h, columns, N, k_b, k_n, k_h, d, D)
         value = load_tile(v, b, h, columns, N, v_b, v_n, v_h, e, E)
         gate_key = load_tile(gate_k, b, h, columns, N, gk_b, gk_n, gk_h, g, G) if GATED else key
         _, left, right, grad_left, grad_right = _pair_gradients(
             query, key, grad, value, gate_query, gate_key, inner, gate_inner, unit, rows[:, None], columns[None, :],
-            bh, drop_seed, dropout_p, GATED, CAUSAL, DROPOUT, PRECISION,
+            low, high, bh, drop_seed, dropout_p, GATED, BAND, DROPOUT, PRECISION,
         )  # fmt: skip
         if NORM:
             grad_left -= left * (along * outer / unit)[:, None]
@@ -248,8 +264,8 @@ def backward_keys_kernel(
     grad_q, grad_k, grad_v, grad_gate_q, grad_gate_k,
     q_b, q_n, q_h, k_b, k_n, k_h, v_b, v_n, v_h, gq_b, gq_n, gq_h, gk_b, gk_n, gk_h, go_b, go_n, go_h,
     dq_b, dq_n, dq_h, dk_b, dk_n, dk_h, dv_b, dv_n, dv_h, dgq_b, dgq_n, dgq_h, dgk_b, dgk_n, dgk_h,
-    H, M, N, d, e, g, dropout_p, scale, share, floor, gain, gate_scale, gate_share, gate_floor,
-    D: tl.constexpr, E: tl.constexpr, G: tl.constexpr, GATED: tl.constexpr, CAUSAL: tl.constexpr,
+    H, M, N, d, e, g, low, high, dropout_p, scale, share, floor, gain, gate_scale, gate_share, gate_floor,
+    D: tl.constexpr, E: tl.constexpr, G: tl.constexpr, GATED: tl.constexpr, BAND: tl.constexpr,
     DROPOUT: tl.constexpr, NORM: tl.constexpr, GATE_NORM: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, ONE_TILE: tl.constexpr,
 ):  # fmt: skip
@@ -269,8 +285,8 @@ def backward_keys_kernel(
     drop_seed = tl.load(seed) if DROPOUT else 0
     total_key, total_gate = tl.zeros((BLOCK_N, D), tl.float32), tl.zeros((BLOCK_N, G), tl.float32)
     total_value = tl.zeros((BLOCK_N, E), tl.float32)
-    begin = (tl.program_id(1) * BLOCK_N) // BLOCK_M * BLOCK_M if CAUSAL else 0
-    for first in range(begin, M, BLOCK_M):
+    begin, end = _span(tl.program_id(1) * BLOCK_N, BLOCK_N, -high, -low, M, BLOCK_M, BAND > 0, BAND > 1)
+    for first in range(begin, end, BLOCK_M):
         rows = first + tl.arange(0, BLOCK_M)
         places = bh.to(tl.int64) * M + rows
         query = load_tile(q, b, h, rows, M, q_b, q_n, q_h, d, D)
@@ -280,7 +296,7 @@ def backward_keys_kernel(
         gate_factor, gate_norm = _scaled_rows(gate_factors, places, rows, M, gate_inner, GATE_NORM)
         weights, left, right, grad_left, grad_right = _pair_gradients(
             key, query, value, grad, gate_key, gate_query, factor, gate_factor, unit, rows[None, :], columns[:, None],
-            bh, drop_seed, dropout_p, GATED, CAUSAL, DROPOUT, PRECISION,
+            low, high, bh, drop_seed, dropout_p, GATED, BAND, DROPOUT, PRECISION,
         )  # fmt: skip
         if NORM:
             grad_left = (grad_left - left * (_load_row(alongs, places, rows, M) / unit)) * (norm / gain)

@@ -17,7 +17,7 @@ from torch import Tensor
 from toa.ops._backend import kernel_op
 from toa.ops.attention import tile_kernels
 from toa.ops.attention.blocked import Factors
-from toa.ops.attention.definitions import AttentionInputs, RowNorm, RowNorms
+from toa.ops.attention.definitions import AttentionInputs, Band, RowNorm, RowNorms
 from toa.ops.attention.folded import fold, normalise_queries
 from toa.ops.dropout import draw_seeds
 from toa.ops.mixing import empty_mixed, mix_op, outer_op
@@ -84,6 +84,7 @@ def choose_blocks(
 
 
 _PLAIN = RowNorms()
+_NO_BAND = Band()
 
 
 class Offsets(NamedTuple):
@@ -126,8 +127,7 @@ _IDENTITIES = Offsets()
 def tiled_attention(x: AttentionInputs) -> Float[Tensor, "b m h e"]:
     """O = act(Q (S1ᵀ K)ᵀ) (S2 V) for ReLU and gated attention; the kernels scale and normalise if nothing is masked."""
     if not x.unmasked:
-        factors = normalise_queries(x, fold(x, scale=x.scale))
-        return attend_tiles(factors, causal=x.band.highest is not None, dropout_p=x.dropout_p)
+        return attend_tiles(normalise_queries(x, fold(x, scale=x.scale)), band=x.band, dropout_p=x.dropout_p)
     offsets = Offsets.of(x)
     factors = fold(x) if offsets is None else Factors(x.q, x.k, x.v, x.gate_q, x.gate_k)
     return attend_tiles(factors, offsets or _IDENTITIES, scales=x.scales, norms=x.row_norms, dropout_p=x.dropout_p)
@@ -139,15 +139,15 @@ def attend_tiles(
     *,
     scales: tuple[float, float] = (1.0, 1.0),
     norms: RowNorms = _PLAIN,
-    causal: bool = False,
+    band: Band = _NO_BAND,
     dropout_p: float = 0.0,
 ) -> Float[Tensor, "b m h e"]:
     """ReLU(Q Kᵀ) V, or softplus(Qg Kgᵀ) ⊙ ReLU(Q Kᵀ) V with a gate, of factors (B, tokens, H, width).
 
     `offsets` mix keys and values first. `scales` multiply the scores and the gate's scores; `norms` are applied after
-    them, and must be empty if causal.
+    them, and must be empty if there is a band.
     """
-    assert not (causal and any(norms))
+    assert band == _NO_BAND or not any(norms)
     if min(scales) <= 0.0:
         # the kernels take a scale out of ReLU, which a negative one does not allow
         gate_q = None if factors.gate_q is None else factors.gate_q * scales[1]
@@ -157,9 +157,16 @@ def attend_tiles(
     matrices, seeds, rates, residual = offsets
     out: Tensor = _forward(
         *(*factors, *matrices, seed, seeds, rates),
-        *([float(dropout_p), *settings], [*normalised, causal, *residual]),
+        *([float(dropout_p), *settings], [*normalised, *residual], _bounds(band, factors.k.shape[1])),
     )[0]
     return out
+
+
+def _bounds(band: Band, n: int) -> list[int]:
+    """The band as the operators take it: number of bounds (the upper one, or both), lower and upper bound."""
+    if band.lowest is not None:
+        return [2, band.lowest, n if band.highest is None else band.highest]
+    return [0, 0, 0] if band.highest is None else [1, 0, band.highest]
 
 
 def kernel_settings(scales: tuple[float, float], norms: RowNorms) -> tuple[list[float], list[bool]]:
@@ -184,6 +191,7 @@ def _forward(
     drop_rates: list[Tensor],
     settings: list[float],
     flags: list[bool],
+    band: list[int],
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """The output, the factors of normalised rows, (0 to 2, B, H, M), and mixed keys, values and keys of the gate.
 
@@ -197,12 +205,12 @@ def _forward(
     ]
     if out.numel():
         inputs = _inputs(q, k, v, gate_q, gate_k, mixed)
-        constants, options = _constants("forward", q, k, v, gate_q, seed, flags)
+        constants, options = _constants("forward", q, k, v, gate_q, seed, flags, band)
         launch(
             tile_kernels.forward_kernel,
             (q.shape[0] * q.shape[2], -(-q.shape[1] // constants["BLOCK_M"])),
             (*inputs, out, *_by_branch(row_factors, flags), seed),
-            (*strides_of(3, *inputs, out), *_sizes(q, k, v, gate_q)),
+            (*strides_of(3, *inputs, out), *_sizes(q, k, v, gate_q), *band[1:]),
             *(settings, constants, options),
         )
     return out, row_factors, *mixed  # type: ignore[return-value]
@@ -223,7 +231,7 @@ def _operators(
     drops = iter(zip(seeds, rates, strict=True))
     return [
         None if matrix is None else _Mixing((matrix, *(next(drops) if seeds else (None, None))), index != 1, residual)
-        for index, (matrix, residual) in enumerate(zip(matrices, flags[3:], strict=True))
+        for index, (matrix, residual) in enumerate(zip(matrices, flags[2:], strict=True))
     ]
 
 
@@ -245,7 +253,7 @@ def _empty_results(q: Tensor, v: Tensor, flags: list[bool]) -> tuple[Tensor, Ten
 def _(q: Tensor, k: Tensor, v: Tensor, gate_q: Any, gate_k: Any, *rest: Any) -> tuple[Tensor, ...]:
     pairs = zip((k, v, gate_k), rest[:3], strict=True)
     mixed = (q.new_empty(0) if matrix is None else empty_mixed(x, True) for x, matrix in pairs)
-    return *_empty_results(q, v, rest[-1]), *mixed
+    return *_empty_results(q, v, rest[-2]), *mixed
 
 
 def _by_branch(rows: Tensor, flags: list[bool]) -> tuple[Tensor | None, Tensor | None]:
@@ -259,7 +267,14 @@ def _sizes(q: Tensor, k: Tensor, v: Tensor, gate_q: Tensor | None) -> tuple[int,
 
 
 def _constants(
-    kernel: Kernel, q: Tensor, k: Tensor, v: Tensor, gate_q: Tensor | None, seed: Tensor | None, flags: list[bool]
+    kernel: Kernel,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    gate_q: Tensor | None,
+    seed: Tensor | None,
+    flags: list[bool],
+    band: list[int],
 ) -> tuple[dict[str, Any], dict[str, int]]:
     """Compile-time constants of a kernel, in the order of its arguments, and its numbers of warps and stages."""
     _, m, n, d, e, g = _sizes(q, k, v, gate_q)
@@ -270,7 +285,7 @@ def _constants(
         "E": padded(e),
         "G": padded(g) if gated else SMALLEST,
         "GATED": gated,
-        "CAUSAL": flags[2],
+        "BAND": band[0],
         "DROPOUT": seed is not None,
         "NORM": flags[0],
         "GATE_NORM": flags[1],
@@ -302,13 +317,14 @@ def _backward(
     drop_rates: list[Tensor],
     settings: list[float],
     flags: list[bool],
+    band: list[int],
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Gradients of queries, keys, values, gate and operators; absent ones are empty, because None is not a result."""
     if grad.numel() == 0:
         return tuple(x.zero_() for x in _empty_gradients(q, k, v, gate_q, gate_k, m1, m2, gate_m1))  # type: ignore[return-value]
     inputs = (*_inputs(q, k, v, gate_q, gate_k, (mixed_k, mixed_v, mixed_gate_k)), unit_stride(grad))
     grads: list[Any] = [None if x is None else _empty_like(x) for x in inputs[:5]]
-    _launch_backward(inputs, grads, (q, k, v, gate_q), out, row_factors, seed, settings, flags)
+    _launch_backward(inputs, grads, (q, k, v, gate_q), out, row_factors, seed, settings, flags, band)
     of_matrices: list[Tensor | None] = []
     operators = _operators((m1, m2, gate_m1), drop_seeds, drop_rates, flags)
     for index, x, s in zip((1, 2, 4), (k, v, gate_k), operators, strict=True):
@@ -331,17 +347,18 @@ def _launch_backward(
     seed: Tensor | None,
     settings: list[float],
     flags: list[bool],
+    band: list[int],
 ) -> None:
     """Write the gradients of queries, mixed keys and mixed values; `inputs` ends with the gradient of the output."""
     (b, m, h, _), n = tokens[0].shape, tokens[1].shape[1]
     out = unit_stride(out)
     (of_keys, keys_options), (of_queries, options) = (
-        _constants(kernel, *tokens, seed, flags) for kernel in ("keys", "queries")
+        _constants(kernel, *tokens, seed, flags, band) for kernel in ("keys", "queries")
     )
     # the sums of normalised rows are written by one kernel and read by the other
     one_tile = m <= of_keys["BLOCK_M"] and n <= of_keys["BLOCK_N"] and not any(flags[:2])
     rows = (*_by_branch(row_factors, flags), *_by_branch(torch.empty_like(row_factors), flags))
-    sizes = _sizes(*tokens)
+    sizes = (*_sizes(*tokens), *band[1:])
     if not one_tile:
         launch(
             tile_kernels.backward_queries_kernel,
@@ -390,12 +407,12 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]
 def _gradients(ctx: Any, grad: Tensor | None, *_: None) -> tuple[Any, ...]:
     nothing = [None] * ctx.drops
     if grad is None:
-        return (*(None,) * 9, nothing, nothing, None, None)
+        return (*(None,) * 9, nothing, nothing, None, None, None)
     tensors = ctx.saved_tensors
     seeds, rates = tensors[14 : 14 + ctx.drops], tensors[14 + ctx.drops :]
     grads = _backward(grad, *tensors[:14], list(seeds), list(rates), *ctx.settings)
     given = (x if like is not None else None for x, like in zip(grads, tensors[5:13], strict=True))
-    return (*given, None, nothing, nothing, None, None)
+    return (*given, None, nothing, nothing, None, None, None)
 
 
 _forward.register_autograd(_gradients, setup_context=_setup_context)
