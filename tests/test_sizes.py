@@ -18,9 +18,9 @@ AIMS = {"lines": 22_500, "files": 150, "file_lines": 450, "function_lines": 60}
 # lines and files allowed in each folder until the aim is reached ("." holds the files of the package itself)
 CEILINGS = {
     ".": (454, 7),
-    "cli": (2_398, 13),
+    "cli": (2_403, 13),
     "data": (3_279, 14),
-    "estimators": (4_888, 21),
+    "estimators": (4_900, 21),
     "experiments": (1_929, 10),
     "integrations": (1_630, 10),
     "models": (1_804, 15),

@@ -300,7 +300,7 @@ def test_the_default_weights_kernels_statistics_and_the_network(stacked, tmp_pat
     X, y = signals(seed=1)
     assert stacked.score(X, names(y)) >= 0.9
     shown = stacked.stack_.accuracies
-    assert set(shown) == {"stack", "kernels", "toa", *FEATURES, "most frequent class", "1-NN, Euclidean"}
+    assert set(shown) == {"stack", "kernels", "toa", *FEATURES, "most frequent class", "1-NN"}
     assert stacked.validation_ == shown["stack"]
     stacked.save(tmp_path / "m.toa")
     loaded = Classifier.load(tmp_path / "m.toa")
@@ -381,5 +381,14 @@ def test_wrong_models_and_limits_are_rejected():
     X, y = signals(4)
     with pytest.raises(ValueError, match=message("unknown model 'rocket'; known: auto, toa")):
         make(model="rocket").fit(X, y)
-    with pytest.raises(ValueError, match=message("time_limit must be above 0 seconds, got 0")):
-        make(time_limit=0).fit(X, y)
+    for options, words in (
+        ({"time_limit": 0}, "time_limit must be above 0 seconds, got 0"),
+        ({"epochs": 0}, "epochs must be at least 1, got 0"),
+        ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
+        ({"backbone": "lstm"}, "unknown backbone 'lstm'"),
+        ({"attention": "none"}, "unknown attention 'none'"),
+        ({"seed": -1}, "seed must be"),
+    ):
+        # before anything is fitted
+        with pytest.raises(ValueError, match=message(words)):
+            make(model="auto", **options).fit(X, y)

@@ -81,7 +81,9 @@ def test_weights_lower_the_log_loss_below_that_of_every_member():
     mixed = stack.combine(members)
     assert log_loss(mixed, codes) < min(log_loss(part, codes) for part in members.values())
     assert stack.accuracies["stack"] == accuracy(mixed, codes)
-    assert stack.verdicts()[-2:] == ["beats noise", "beats most frequent class"]
+    assert stack.verdicts() == ["beats a, b, noise, most frequent class"]
+    lost = Stack(weights={"a": 1.0}, factor=1.0, accuracies={"stack": 0.5, "a": 0.5, "b": 0.5, "c": 0.6})
+    assert lost.verdicts() == ["equals b", "loses to c"]
     assert Stack.from_state(stack.state(), ("a", "b")) == stack
     with pytest.raises(ValueError, match="member"):
         Stack.from_state(stack.state(), ("a", "c"))
@@ -90,7 +92,7 @@ def test_weights_lower_the_log_loss_below_that_of_every_member():
 def test_baselines_know_the_most_frequent_class_and_the_nearest_case():
     series = np.repeat([[0.0], [0.1], [5.0], [5.1], [5.2]], 12, axis=1)[:, None].astype(np.float32)
     found = baseline_accuracies(series, np.array([0, 0, 1, 1, 0]), seed=0)
-    assert found == {"most frequent class": 0.6, "1-NN, Euclidean": 0.8}
+    assert found == {"most frequent class": 0.6, "1-NN": 0.8}
 
 
 def test_cases_of_other_lengths_are_stretched():

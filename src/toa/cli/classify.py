@@ -76,6 +76,11 @@ def classify(
                 f"--label must name the column of the classes in {data}, got {label or 'nothing'}; for example --label "
                 f"{text[0] if text else cases.columns[-1]}."
             )
+        tested, known = (cases, labels) if test is None else terminal.read_cases_file(test)
+        if test is not None:
+            # before training: the file is checked, and its longest case can be classified
+            reader = Classifier(id=id, time=time, values=values, label=label, missing=missing or "error")  # type: ignore[arg-type]
+            options["length"] = max(reader.longest(cases), reader.longest(tested))
         classifier = terminal.fitted(Classifier, options, model=model, device=device, data=cases, labels=labels)
         if save is not None:
             # first, because later steps may fail
@@ -83,10 +88,8 @@ def classify(
         console = make_console()
         if model is None:
             _print_validation(console, classifier)
-        if test is not None:
-            cases, labels = terminal.read_cases_file(test)
         if test is not None or model is not None:
-            _write(console, classifier, cases, labels, (test or data).name, out, picture)
+            _write(console, classifier, tested, known, (test or data).name, out, picture)
         if save is not None:
             console.print(f"model:   {save}", soft_wrap=True)
 

@@ -68,6 +68,8 @@ def in_shell_words(message: str, command: Callable[..., None]) -> str:
     # remedies that the commands do not have
     message = re.sub(r"raise validation_share, or |, or fit with length=\d+", "", message)
     message = re.sub(r"(missing=)?'(ffill|interpolate|zero)'", r"--missing \2", message)
+    # names of a classifier's arguments
+    message = re.sub(r"^y(?= must)", "the labels", re.sub(r"(?:^|(?<= of ))X(?= must)", "DATA", message))
     for name, hint in get_type_hints(command, include_extras=True).items():
         if name == "return":
             continue

@@ -14,15 +14,16 @@ import torch
 from sklearn.base import ClassifierMixin
 from torch import Tensor, nn
 
-from toa._checks import check_at_least, check_choice, check_finite, check_fraction, check_shape
+from toa._checks import check_at_least, check_choice, check_finite, check_fraction, check_seed, check_shape
 from toa.data.classification import fit_scaler
 from toa.data.frames import check_results, read_cases, to_native, with_labels
 from toa.data.panel import Panel
 from toa.data.splits import StandardScaler
-from toa.estimators.base import named
+from toa.estimators.base import attention_spec, named
 from toa.estimators.case_network import CaseNetwork
 from toa.estimators.choice import NETWORK
 from toa.estimators.kernels import FEATURES, Features, KernelFeatures, Series, align_cases
+from toa.estimators.sizes import classifier_candidates
 from toa.estimators.stack import Codes, Probabilities, RidgeHead, Stack, baseline_accuracies
 from toa.tasks.base import check_sample
 
@@ -106,6 +107,11 @@ class Classifier(ClassifierMixin, CaseNetwork):  # type: ignore[misc]
         check_fraction("validation_share", self.validation_share)
         if not self.time_limit > 0:
             raise ValueError(f"time_limit must be above 0 seconds, got {self.time_limit}.")
+        for name in ("epochs", "batch_size", "patience"):
+            if getattr(self, name) is not None:
+                check_at_least(name, getattr(self, name), 1)
+        check_seed(self.seed)
+        attention_spec(self.attention)
         panel = self._read(X)
         labels = _labels(panel, y)
         self.classes_, codes = np.unique(labels, return_inverse=True)
@@ -123,6 +129,8 @@ class Classifier(ClassifierMixin, CaseNetwork):  # type: ignore[misc]
         if self.length is not None:
             check_at_least("length", self.length, self.length_)
             self.length_ = self.length
+        # checked before the other members are fitted
+        classifier_candidates(self.backbone, self.length_, self.settings)
         self.scaler_ = fit_scaler(panel.values, "X")
         self.heads_: dict[str, RidgeHead] = {}
         self.kernels_: KernelFeatures | None = None
@@ -156,6 +164,10 @@ class Classifier(ClassifierMixin, CaseNetwork):  # type: ignore[misc]
     def labels_in(self, X: Any) -> np.ndarray | None:
         """Labels in the column `label` of a frame, one per case; None without that column."""
         return self._read(X).labels
+
+    def longest(self, X: Any) -> int:
+        """Steps of the longest case."""
+        return max(self._read(X).lengths)
 
     def run_sample(self, data: Any, index: int = 0) -> None:
         """Classify one case of a pandas frame or a list, see `Estimator.run_sample`."""

@@ -257,13 +257,13 @@ class Stack:
         return made
 
     def verdicts(self) -> list[str]:
-        """In words, per member and baseline: whether the stack has the higher cross-validated accuracy."""
-        own, lines = self.accuracies["stack"], []
+        """In words: which members and baselines have a lower, an equal or a higher cross-validated accuracy."""
+        own, found = self.accuracies["stack"], dict[str, list[str]]()
         for name, other in self.accuracies.items():
             if name != "stack" and self.weights.get(name) != 1.0:
                 word = "beats" if own > other else "loses to" if own < other else "equals"
-                lines.append(f"{word} {name}")
-        return lines
+                found.setdefault(word, []).append(name)
+        return [f"{word} {', '.join(found[word])}" for word in ("beats", "equals", "loses to") if word in found]
 
 
 def _mix(weights: Mapping[str, float], members: Mapping[str, Probabilities]) -> Probabilities:
@@ -287,5 +287,5 @@ def baseline_accuracies(series: Series, codes: Codes, *, seed: int) -> dict[str,
     nearest = own[distances.argmin(1).numpy()]
     return {
         "most frequent class": float(np.bincount(codes).max() / len(codes)),
-        "1-NN, Euclidean": float((nearest == own).mean()),
+        "1-NN": float((nearest == own).mean()),
     }

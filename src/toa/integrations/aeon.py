@@ -27,7 +27,7 @@ _TEST_SIZES = {"embed_dim": 8, "num_heads": 2, "num_layers": 1, "ff_dim": 8}
 
 @dataclass(eq=False, repr=False)
 class TOAClassifier(BaseClassifier):  # type: ignore[misc]
-    """Operator attention as a classifier of aeon.
+    """Operator attention as a classifier of aeon: the network of `toa.Classifier` alone.
 
     Collections may be multivariate, of unequal length and with missing values, which are interpolated linearly.
     Arguments are those of `toa.Classifier`, under aeon's names: `n_epochs` is its `epochs`, `verbose` its `progress`.
