@@ -18,11 +18,11 @@ AIMS = {"lines": 22_500, "files": 150, "file_lines": 450, "function_lines": 60}
 # lines and files allowed in each folder until the aim is reached ("." holds the files of the package itself)
 CEILINGS = {
     ".": (454, 7),
-    "cli": (2_403, 13),
+    "cli": (2_456, 13),
     "data": (3_279, 14),
-    "estimators": (4_900, 21),
+    "estimators": (4_906, 21),
     "experiments": (1_929, 10),
-    "integrations": (1_630, 10),
+    "integrations": (1_736, 11),
     "models": (1_804, 15),
     "nn": (2_558, 14),
     "ops": (4_279, 20),

@@ -6,7 +6,7 @@ from typer.testing import CliRunner
 
 from tests.integrations.test_leaderboards import small
 from toa.cli import app
-from toa.integrations import fev, gift_eval
+from toa.integrations import fev, gift_eval, tsb_ad
 
 
 def call(*words: object):
@@ -40,6 +40,22 @@ def test_fev_has_a_record_with_weights(tmp_path) -> None:
     record = json.loads((tmp_path / "fev.jsonl").read_text())
     assert (record["benchmark"], record["config"]) == ("fev", "ETT_1H")
     assert sum(record["weights"].values()) == pytest.approx(1.0)
+
+
+def test_detectors_have_records_and_finished_ones_are_not_run_again(tmp_path, monkeypatch) -> None:
+    asked = []
+
+    def evaluate(dataset, method, *, data_dir, **options):
+        asked.append((dataset, method, options))
+        return {"vus_pr": 0.5, "vus_roc": None, "cpu_seconds": 1.0}
+
+    monkeypatch.setattr(tsb_ad, "evaluate", evaluate)
+    words = ["anomaly", "--dataset", "MSL", "--method", "pca", "--method", "toa", "--out", tmp_path / "d.jsonl"]
+    assert "MSL pca 0.500 1.0 MSL toa 0.500 1.0" in call(*words, "--time-limit", 9)[1]
+    assert call(*words)[0] == 0
+    assert asked == [("MSL", "pca", {}), ("MSL", "toa", {"time_limit": 9.0})]
+    assert "unknown method 'lof'; known: toa, toa-network, z-score" in call("anomaly", "--method", "lof")[1]
+    assert "unknown dataset 'X'" in call("anomaly", "--dataset", "X")[1]
 
 
 def test_wrong_names_are_refused() -> None:

@@ -1,8 +1,9 @@
-"""The command `toa bench`: measure training steps and attention backends, and run public forecasting benchmarks."""
+"""The command `toa bench`: measure training steps and attention backends, and run public benchmarks."""
 
 import json
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,6 +14,8 @@ from toa._console import make_console, make_table
 from toa.cli.terminal import ChoicesCommand, DeviceOption, clear_errors
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from toa.experiments.records import Record
     from toa.integrations.gift_eval import Config
 
@@ -23,9 +26,10 @@ MethodOption = Annotated[
 LimitOption = Annotated[float, typer.Option(help="Seconds for one fit of toa, approximately.")]
 FolderOption = Annotated[Path | None, typer.Option(help="First folder to search for data.")]
 RecordsOption = Annotated[Path, typer.Option(help="File of the records; those of other runs in it are kept.")]
+UnfinishedOption = Annotated[Path, typer.Option(help="File of the records; sets that it has are not run again.")]
 
 bench_app = typer.Typer(
-    help="Measure training steps and attention backends; run forecasting benchmarks.",
+    help="Measure training steps and attention backends; run public benchmarks.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
@@ -186,42 +190,90 @@ def uea(
     ] = None,
     time_limit: LimitOption = 60.0,
     data_dir: FolderOption = None,
-    out: Annotated[Path, typer.Option(help="File of the records; sets that it has are not run again.")] = Path(
-        "runs/uea.jsonl"
-    ),
+    out: UnfinishedOption = Path("runs/uea.jsonl"),
 ) -> None:
     """Accuracy of the classifier, of its network alone and of MultiRocketHydra on sets of the UEA archive."""
     with clear_errors():
-        import torch
-
         from toa.data import CLASSIFICATION_SETS
-        from toa.experiments.records import provenance, write_records
         from toa.integrations.uea import METHODS, SETS, evaluate
 
         for dataset in datasets or ():
             check_choice("dataset", dataset, CLASSIFICATION_SETS)
         for method in methods or ():
             check_choice("method", method, METHODS)
-        lines = out.read_text(encoding="utf-8").splitlines() if out.is_file() else []
-        records = {(record["dataset"], record["method"]): record for record in map(json.loads, lines)}
-        console = make_console()
-        where = provenance(torch.device("cpu"), ["toa", *sys.argv[1:]])
-        rows: list[tuple[str, ...]] = [("dataset", "method", "accuracy", "cross-validated", "CPU s")]
-        for dataset in datasets or SETS:
-            for method in methods or METHODS:
-                options: dict[str, Any] = {} if method == "multirocket-hydra" else {"time_limit": time_limit}
-                if (dataset, method) not in records:
-                    with console.status(f"{dataset}: {method}"):
-                        found = evaluate(dataset, method, data_dir=data_dir, **options)
-                    record = {"benchmark": "uea", "dataset": dataset, "method": method, **options, **where, **found}
-                    records[dataset, method] = record
-                    write_records(out, records.values())
-                record = records[dataset, method]
-                own = record.get("validation")
-                shown = "" if own is None else f"{own:.3f}"
-                rows.append((dataset, method, f"{record['accuracy']:.3f}", shown, f"{record['cpu_seconds']:.1f}"))
-        console.print(make_table(rows, left=2))
-        console.print(f"records: {out}", soft_wrap=True)
+        titles = {"accuracy": "accuracy", "validation": "cross-validated"}
+        run = partial(evaluate, data_dir=data_dir)
+        limited = {method: time_limit for method in METHODS if method != "multirocket-hydra"}
+        _run_sets("uea", run, datasets or SETS, methods or METHODS, limited, titles, out)
+
+
+@bench_app.command(name="anomaly", cls=ChoicesCommand)
+def anomaly(
+    datasets: Annotated[
+        list[str] | None,
+        typer.Option("--dataset", help="Set of the catalogue. Repeatable; default: two machines of SMD, MSL and SMAP."),
+    ] = None,
+    methods: Annotated[
+        list[str] | None, typer.Option("--method", help="{detection_methods}. Repeatable; default: all.")
+    ] = None,
+    time_limit: LimitOption = 60.0,
+    data_dir: FolderOption = None,
+    out: UnfinishedOption = Path("runs/anomaly.jsonl"),
+) -> None:
+    """VUS-PR of the detector, of its network alone and of baselines, by the rules of TSB-AD."""
+    with clear_errors():
+        from toa.data import ANOMALY_SETS
+        from toa.integrations.tsb_ad import METHODS, SETS, evaluate
+
+        for dataset in datasets or ():
+            check_choice("dataset", dataset, ANOMALY_SETS)
+        for method in methods or ():
+            check_choice("method", method, METHODS)
+        limited = {method: time_limit for method in METHODS if method.startswith("toa")}
+        titles = {"vus_pr": "VUS-PR", "vus_roc": "VUS-ROC"}
+        run = partial(evaluate, data_dir=data_dir)
+        _run_sets("anomaly", run, datasets or SETS, methods or METHODS, limited, titles, out)
+
+
+def _run_sets(
+    benchmark: str,
+    evaluate: "Callable[..., dict[str, Any]]",
+    datasets: Sequence[str],
+    methods: Sequence[str],
+    limited: "Mapping[str, float]",
+    titles: "Mapping[str, str]",
+    out: Path,
+) -> None:
+    """Evaluate every method on every set that has no record yet; a record is written after each.
+
+    Args:
+        limited: Time limits of the methods that have one.
+        titles: Scores to print, by name.
+    """
+    import torch
+
+    from toa.experiments.records import provenance, write_records
+
+    lines = out.read_text(encoding="utf-8").splitlines() if out.is_file() else []
+    records = {(record["dataset"], record["method"]): record for record in map(json.loads, lines)}
+    console = make_console()
+    where = provenance(torch.device("cpu"), ["toa", *sys.argv[1:]])
+    rows: list[tuple[str, ...]] = [("dataset", "method", *titles.values(), "CPU s")]
+    for dataset in datasets:
+        for method in methods:
+            options = {"time_limit": limited[method]} if method in limited else {}
+            if (dataset, method) not in records:
+                with console.status(f"{dataset}: {method}"):
+                    found = evaluate(dataset, method, **options)
+                record = {"benchmark": benchmark, "dataset": dataset, "method": method, **options, **where, **found}
+                records[dataset, method] = record
+                write_records(out, records.values())
+            record = records[dataset, method]
+            scores = [record.get(name) for name in titles]
+            shown = ["" if score is None else f"{score:.3f}" for score in scores]
+            rows.append((dataset, method, *shown, f"{record['cpu_seconds']:.1f}"))
+    console.print(make_table(rows, left=2))
+    console.print(f"records: {out}", soft_wrap=True)
 
 
 def _run_leaderboard(

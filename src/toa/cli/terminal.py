@@ -94,6 +94,7 @@ CHOICES = {
     "tables": "toa.experiments.paper.tables:TABLES",
     "missing": "toa.data.panel:Missing.__args__",
     "detectors": "toa.estimators.detector:MODELS",
+    "detection_methods": "toa.integrations.tsb_ad:METHODS",
     "threshold_rules": "toa.estimators.alarms:RULES",
     "activations": "toa.ops:ACTIVATIONS",
     "dtypes": "toa_bench.op_cost:DTYPES",

@@ -12,7 +12,7 @@ Alphabet: T rows, C channels, L window length, K components, N nodes of a tree, 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -25,16 +25,16 @@ Rows = Float64[np.ndarray, "t c"]
 
 SCORERS: "Registry[type[Scorer]]" = Registry("scorer")
 
-# rows or windows that a scorer is fitted to at most
-_MOST_ROWS, _MOST_WINDOWS = 200_000, 5_000
+# windows that a scorer is fitted to at most
+_MOST_WINDOWS = 5_000
 # share of the variance that the kept components of PCA explain
 _EXPLAINED = 0.9
 # added to the variances of a covariance matrix of standardised channels
 _RIDGE = 0.01
 # isolation forest: trees, and rows per tree
 _TREES, _TREE_ROWS = 100, 256
-# rows whose windows are scored at a time: bounds the memory
-_BLOCK = 20_000
+# rows or windows that are scored at a time: bounds the memory
+_BLOCK = 4_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -92,7 +92,7 @@ class PCA(Scorer):
 
     @classmethod
     def fit(cls, series: Sequence[Rows], *, window: int, seed: int) -> Self:
-        values = _sample(np.concatenate(series), _MOST_ROWS, seed)
+        values = np.concatenate(series)
         mean = values.mean(0)
         return cls(mean=mean, basis=_components(values - mean))
 
@@ -165,7 +165,7 @@ class IsolationForest(Scorer):
 
     def rows(self, values: Rows) -> Rows:
         parts = []
-        for block in np.split(values, range(_BLOCK, len(values), _BLOCK)):
+        for block in _blocks(values):
             # trees compare numbers in float32
             at, place = block.astype(np.float32), np.arange(len(block))[:, None]
             tree = np.arange(len(self.feature))
@@ -189,8 +189,9 @@ class SubsequencePCA(Scorer):
 
     @classmethod
     def fit(cls, series: Sequence[Rows], *, window: int, seed: int) -> Self:
-        found = np.concatenate([_windows(part, window) for part in series if len(part) >= window])
-        chosen = _sample(found, _MOST_WINDOWS, seed).transpose(1, 0, 2)  # (C, N, L)
+        views = [_windows(part, window) for part in series if len(part) >= window]
+        places = [(view, start) for view in views for start in range(len(view))]
+        chosen = np.stack([view[start] for view, start in _sample(places, _MOST_WINDOWS, seed)], 1)  # (C, N, L)
         mean = chosen.mean(1)
         centred = chosen - mean[:, None]
         variance, vectors = np.linalg.eigh(centred.transpose(0, 2, 1) @ centred)
@@ -202,17 +203,17 @@ class SubsequencePCA(Scorer):
         length = self.mean.shape[1]
         starts = np.arange(0, len(values) - length + 1, max(1, length // 10))
         starts = np.unique(np.append(starts, len(values) - length))
-        error = self._errors(values, starts)  # (N, C, L)
         total, count = np.zeros(values.shape), np.zeros(len(values))
-        for step in range(length):
-            total[starts + step] += error[:, :, step]
-            count[starts + step] += 1
+        for part in _blocks(starts):
+            error = self._errors(values, part)  # (N, C, L)
+            for step in range(length):
+                total[part + step] += error[:, :, step]
+                count[part + step] += 1
         return total / count[:, None]
 
     def ends(self, values: Rows, window: int) -> Rows:
         starts = np.arange(len(values) - window + 1)
-        parts = np.split(starts, range(_BLOCK // 10, len(starts), _BLOCK // 10))
-        return np.concatenate([self._errors(values, part)[:, :, -1] for part in parts])
+        return np.concatenate([self._errors(values, part)[:, :, -1] for part in _blocks(starts)])
 
     def _errors(self, values: Rows, starts: Int64[np.ndarray, " n"]) -> Float64[np.ndarray, "n c l"]:
         windows = _windows(values, self.mean.shape[1])[starts].transpose(1, 0, 2) - self.mean[:, None]  # (C, N, L)
@@ -237,10 +238,15 @@ def _windows(values: Rows, window: int) -> Float64[np.ndarray, "n c l"]:
     return np.lib.stride_tricks.sliding_window_view(values, window, axis=0)
 
 
-def _sample(rows: np.ndarray, most: int, seed: int) -> np.ndarray:
-    if len(rows) <= most:
-        return rows
-    return rows[np.sort(np.random.default_rng(seed).choice(len(rows), most, replace=False))]
+def _blocks(rows: np.ndarray) -> list[np.ndarray]:
+    return np.split(rows, range(_BLOCK, len(rows), _BLOCK))
+
+
+def _sample(items: list[Any], most: int, seed: int) -> list[Any]:
+    if len(items) <= most:
+        return items
+    chosen = np.random.default_rng(seed).choice(len(items), most, replace=False)
+    return [items[index] for index in np.sort(chosen)]
 
 
 def _components(centred: Rows) -> Float64[np.ndarray, "c k"]:
