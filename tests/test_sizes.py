@@ -26,9 +26,9 @@ CEILINGS = {
     "models": (1_804, 15),
     "nn": (2_558, 14),
     "ops": (4_279, 20),
-    "report": (2_873, 13),
-    "tasks": (3_633, 15),
-    "theory": (664, 4),
+    "report": (2_860, 13),
+    "tasks": (3_630, 15),
+    "theory": (653, 4),
 }
 # functions above the aim, docstring not counted; remove a line when the function is short enough
 LONG_FUNCTIONS: set[str] = set()

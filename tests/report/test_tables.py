@@ -5,7 +5,7 @@ import pytest
 
 from tests.support import message
 from toa.report.evidence import read_records
-from toa.report.tables import anomaly_table, changes_of, undefined_notes
+from toa.report.tables import anomaly_table, undefined_notes
 
 RECORD = {
     "metrics": {"tslib-pa/f1": 0.25, "tslib-pa/pa_f1": 0.75, "tslib-pa/random_pa_f1": 0.5, "strict/f1": 0.125},
@@ -26,11 +26,6 @@ def record(dataset: str, attention: str, mse: float, *changes: str, seed: int = 
         "command": f"toa run --dataset {dataset} {sets}",
         "metrics": {"mse": mse, "val_mse": 2 * mse},
     }
-
-
-def test_changes_are_read_from_the_command_of_a_record():
-    changed = record("A", "toa-relu", 1e6, "attention.sor=false", "training.patience=3")
-    assert changes_of(changed) == ("attention.sor=false", "training.patience=3")
 
 
 def test_a_line_that_is_not_a_record_is_named(tmp_path):

@@ -1,8 +1,17 @@
 import pytest
 import torch
+from torch import Tensor
 
 from toa.nn import SoftmaxAttention
-from toa.theory import CASES, random_head, scaled_outputs, uniform_distance, uniform_gap
+from toa.theory import CASES, scaled_outputs, uniform_distance, uniform_gap
+
+
+def random_head(num_tokens: int, width: int, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
+    """Tokens, W_Q and W_K with independent normal entries."""
+    tokens = torch.randn(num_tokens, width, generator=generator, dtype=torch.float64)
+    w_q, w_k = torch.randn(2, width, width, generator=generator, dtype=torch.float64)
+    return tokens, w_q, w_k
+
 
 SCALES = torch.tensor([1e-1, 1e-2, 1e-3], dtype=torch.float64)
 

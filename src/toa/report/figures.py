@@ -286,7 +286,23 @@ def draw_forecast(
     axes = figure.subplots(down, across, squeeze=False).ravel()
     for axis, (one, column) in zip(axes, shown, strict=False):
         own, ahead = (past, forecast) if id is None else (past[past[id] == one], forecast[forecast[id] == one])
-        _draw_panel(axis, own, ahead, column, time)
+        own = own[-max(24, _PAST * len(ahead)) :]
+        when, after = np.arange(-len(own), 0), np.arange(len(ahead))
+        if time is not None:
+            when, after = own[time].to_numpy(), ahead[time].to_numpy()
+            if pd.api.types.is_datetime64_any_dtype(ahead[time]):
+                when = pd.to_datetime(own[time]).to_numpy()
+                axis.xaxis.set_major_formatter(mdates.ConciseDateFormatter(axis.xaxis.get_major_locator()))
+        axis.plot(when, own[column].to_numpy(), color="0.3", linewidth=0.9, label="past")
+        axis.plot(after, ahead[column].to_numpy(), color=BLUE, linewidth=1.3, label="forecast")
+        bounds = [ahead[name].to_numpy() for name in (f"{column}_lower", f"{column}_upper") if name in ahead]
+        if len(bounds) == 2:
+            axis.fill_between(after, *bounds, color=BLUE, alpha=0.2, linewidth=0, label="interval")
+        for place, name in enumerate(name for name in ahead.columns if str(name).startswith(f"{column}_q")):
+            label = "quantiles" if place == 0 else None
+            axis.plot(after, ahead[name].to_numpy(), color=ORANGE, linewidth=0.8, linestyle=":", label=label)
+        axis.tick_params(labelsize=SMALL)
+        axis.margins(x=0.01)
         if baseline is not None:
             naive = baseline if id is None else baseline[baseline[id] == one]
             when = np.arange(len(naive)) if time is None else naive[time].to_numpy()
@@ -299,28 +315,6 @@ def draw_forecast(
     axes[0].legend(fontsize=SMALL, loc="upper left")
     figure.suptitle(title, fontsize=11)
     return figure, len(panels)
-
-
-def _draw_panel(axis: Axes, past: pd.DataFrame, forecast: pd.DataFrame, column: str, time: str | None) -> None:
-    past = past[-max(24, _PAST * len(forecast)) :]
-    when, ahead = np.arange(-len(past), 0), np.arange(len(forecast))
-    if time is not None:
-        when, ahead = past[time].to_numpy(), forecast[time].to_numpy()
-        if pd.api.types.is_datetime64_any_dtype(forecast[time]):
-            when = pd.to_datetime(past[time]).to_numpy()
-            axis.xaxis.set_major_formatter(mdates.ConciseDateFormatter(axis.xaxis.get_major_locator()))
-    axis.plot(when, past[column].to_numpy(), color="0.3", linewidth=0.9, label="past")
-    axis.plot(ahead, forecast[column].to_numpy(), color=BLUE, linewidth=1.3, label="forecast")
-    bounds = [f"{column}_lower", f"{column}_upper"]
-    if all(name in forecast for name in bounds):
-        lower, upper = (forecast[name].to_numpy() for name in bounds)
-        axis.fill_between(ahead, lower, upper, color=BLUE, alpha=0.2, linewidth=0, label="interval")
-    quantiles = [name for name in forecast.columns if str(name).startswith(f"{column}_q")]
-    for place, name in enumerate(quantiles):
-        label = "quantiles" if place == 0 else None
-        axis.plot(ahead, forecast[name].to_numpy(), color=ORANGE, linewidth=0.8, linestyle=":", label=label)
-    axis.tick_params(labelsize=SMALL)
-    axis.margins(x=0.01)
 
 
 def draw_demixing(result: DemixingResult) -> Figure:

@@ -2,9 +2,7 @@
 
 import html
 import re
-import shlex
 from collections.abc import Sequence
-from itertools import pairwise
 
 from toa.experiments.records import Record
 
@@ -68,8 +66,3 @@ def undefined_notes(record: Record) -> list[str]:
             names = ", ".join(ANOMALY_COLUMNS[name] for name, why in missing.items() if why == reason)
             notes.append(f"{rules}: {names} undefined: {reason}.")
     return notes
-
-
-def changes_of(record: Record) -> tuple[str, ...]:
-    """Settings that the command of a run changed, as key=value."""
-    return tuple(value for option, value in pairwise(shlex.split(record["command"])) if option == "--set")

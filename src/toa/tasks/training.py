@@ -281,7 +281,8 @@ class _Run:
         for index, state in self.step.optimizer.state_dict()["state"].items():
             tensors |= {f"optimizer.{index}.{name}": value for name, value in state.items()}
         for rank, state in enumerate(states):
-            tensors |= {f"{_random_group(rank)}.{name}": value for name, value in state.items()}
+            group = f"random-{rank}" if rank else "random"
+            tensors |= {f"{group}.{name}": value for name, value in state.items()}
         tensors["loss_sum"] = loss_sum
         save_checkpoint(
             self.checkpoint,
@@ -344,7 +345,8 @@ class _Run:
         )
         self.step.loss_sum.copy_(groups["loss_sum"][""])
         self.state = self._read_state(saved.facts["state"])
-        own = groups.get(_random_group(self.fabric.global_rank))
+        rank = self.fabric.global_rank
+        own = groups.get(f"random-{rank}" if rank else "random")
         if own is None:
             if not self.ranks.first:
                 self.ranks.separate_seeds(self.step.generators, self.state.step)
@@ -376,11 +378,6 @@ def _check_optimizer(optimizer: torch.optim.Optimizer, states: Mapping[int, Mapp
         for name, tensor in entries.items():
             if not 0 <= index < len(shapes) or tuple(tensor.shape) not in ((), shapes[index]):
                 raise ValueError(f"an optimizer entry {name!r} of shape {tuple(tensor.shape)} for parameter {index}")
-
-
-def _random_group(rank: int) -> str:
-    """Prefix of a rank's random state in a checkpoint."""
-    return "random" if rank == 0 else f"random-{rank}"
 
 
 @contextmanager

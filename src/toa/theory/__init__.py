@@ -11,7 +11,6 @@ from toa.theory.realisation import Realisation, TheoryRow, realisation_error, re
 from toa.theory.simplex import (
     in_simplex,
     multihead_distance,
-    random_head,
     scaled_outputs,
     simplex_distance,
     simplex_projection,
@@ -28,7 +27,6 @@ __all__ = [
     "in_simplex",
     "local_atoms",
     "multihead_distance",
-    "random_head",
     "realisation_error",
     "realise",
     "scaled_outputs",

@@ -91,12 +91,3 @@ def uniform_gap(
     """
     outputs = scaled_outputs(tokens, w_q, w_k, scales)
     return (outputs - tokens[:, 0].mean()).abs().amax(-1)
-
-
-def random_head(
-    num_tokens: int, width: int, generator: torch.Generator
-) -> tuple[Float[Tensor, "n e"], Float[Tensor, "e e"], Float[Tensor, "e e"]]:
-    """Tokens, W_Q and W_K with independent normal entries, in float64."""
-    tokens = torch.randn(num_tokens, width, generator=generator, dtype=torch.float64)
-    w_q, w_k = torch.randn(2, width, width, generator=generator, dtype=torch.float64)
-    return tokens, w_q, w_k
