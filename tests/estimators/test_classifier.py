@@ -310,6 +310,17 @@ def test_the_default_weights_kernels_statistics_and_the_network(stacked, tmp_pat
     assert np.allclose(alone, stacked.predict_proba(X)[:4], atol=1e-5)
 
 
+def test_the_stack_classifies_cases_of_unequal_length():
+    X, y = signals(24, 16)
+    cut = [x[:, : 9 + i % 8] for i, x in enumerate(X)]
+    model = make(model="auto", time_limit=1e-9).fit(cut, y)
+    assert model.score(cut, y) >= 0.9
+    alone = np.concatenate([model.predict_proba([case]) for case in cut[:6]])
+    assert np.allclose(alone, model.predict_proba(cut)[:6], atol=1e-5)
+    with pytest.raises(ValueError, match=message("case 1 of X must have at most 16 steps", "got 17")):
+        model.predict([np.ones((2, 17))])
+
+
 def test_a_stack_whose_file_was_changed_is_refused(stacked, tmp_path):
     tensors, facts = stacked._saved()
     fitted = facts["fitted"]

@@ -141,6 +141,15 @@ def test_kernels_are_restored_from_their_state(kernels):
     assert sum(tensor.nbytes for tensor in tensors.values()) < 2**20
 
 
+def test_there_are_fewer_kernels_for_little_time_or_many_cases():
+    series, _ = waves(12, steps=12)
+    few, features = KernelFeatures.fit(series, seed=1, seconds=0.0)
+    assert features.shape[1] < 5_000 < KernelFeatures.fit(series, seed=1)[1].shape[1]
+    assert np.array_equal(KernelFeatures.from_state(*few.state()).transform(series), features)
+    many, _ = KernelFeatures.fit(np.repeat(series, 300, axis=0), seed=1)
+    assert many.sizes == few.sizes
+
+
 def test_other_kernels_than_saved_are_refused(kernels):
     tensors, facts = kernels.state()
     for changed, words in (

@@ -29,6 +29,8 @@ from toa.tasks.base import check_sample
 
 MODELS = ("auto", NETWORK)
 KERNELS = "kernels"
+# share of the time limit that all kernels may take; fewer are used if they would take longer
+_KERNEL_TIME = 0.5
 
 
 @dataclass(eq=False, repr=False)
@@ -53,9 +55,9 @@ class Classifier(ClassifierMixin, CaseNetwork):  # type: ignore[misc]
     Args:
         model: "auto" weights the members; "toa" is the network alone.
         time_limit: Seconds that the fit may take, approximately, without the minute in which the kernels are compiled
-            when they are first used. The network gets what the kernels leave. So results may depend on the speed of
-            the machine; a large limit makes that rare. The network is left out if no time is left, or if the other
-            members make no error.
+            when they are first used. If the kernels would take more than half of it, there are fewer. The network gets
+            what they leave; it is left out if no time is left, or if the other members make no error. So results may
+            depend on the speed of the machine; a large limit makes that rare.
         backbone: A name of `toa.models.BACKBONES`; None is "transformer".
         attention: A name of `toa.nn.ATTENTIONS`, or the fields of `toa.nn.AttentionSpec`.
         settings: Settings of the backbone; unset ones are chosen for a small model. Validation chooses the length of
@@ -212,7 +214,7 @@ class Classifier(ClassifierMixin, CaseNetwork):  # type: ignore[misc]
         begin, classes = time.monotonic(), len(self.classes_)
         series = align_cases(self._scaled(panel, range(len(codes))), self.length_)
         held_out: dict[str, Probabilities] = {}
-        self.kernels_, features = KernelFeatures.fit(series, seed=self.seed)
+        self.kernels_, features = KernelFeatures.fit(series, seed=self.seed, seconds=_KERNEL_TIME * self.time_limit)
         self.heads_[KERNELS], held_out[KERNELS] = RidgeHead.fit(features, codes, classes=classes)
         del features
         for name, compute in FEATURES.items():

@@ -9,6 +9,7 @@ Alphabet: n cases, C channels, L steps, P features.
 """
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -34,8 +35,8 @@ _FULL, _REDUCED, _FEW_CASES = (6_250, 64), (500, 16), 3_000
 # fewest steps of a part with statistics of its own, parts with local means, bands, channels with covariances, and what
 # is added before a logarithm
 _LEAST_PART, _PARTS, _BANDS, _COVARIANCES, _SMALL = 4, 64, 16, 32, 1e-3
-# cases that are transformed together
-_BLOCK = 256
+# cases that are transformed together, and cases whose time is measured
+_BLOCK, _TIMED = 256, 8
 # numbers that describe the kernels in a file, and the largest difference that rounding causes
 _DIGEST, _ROUNDING = 64, 1e-2
 # numba's threads and the generators that aeon seeds belong to the process
@@ -125,11 +126,18 @@ class KernelFeatures:
     transforms: tuple[Any, Any]
 
     @classmethod
-    def fit(cls, series: Series, *, seed: int) -> tuple["KernelFeatures", Features]:
-        """Draw kernels, and return their features of these series too."""
+    def fit(cls, series: Series, *, seed: int, seconds: float = np.inf) -> tuple["KernelFeatures", Features]:
+        """Draw kernels, and return their features of these series too; fewer kernels if all would take longer."""
         sizes = _FULL if len(series) <= _FEW_CASES else _REDUCED
         with _own_state():
             transforms = _draw(series, sizes, seed)
+            # the first call compiles
+            _apply(transforms, series[:1])
+            begin = time.perf_counter()
+            _apply(transforms, series[:_TIMED])
+            expected = (time.perf_counter() - begin) / min(_TIMED, len(series)) * len(series)
+            if expected > seconds and sizes != _REDUCED:
+                sizes, transforms = _REDUCED, _draw(series, _REDUCED, seed)
             features = _apply(transforms, series)
         biases = transforms[0].parameter[-1], transforms[0].parameter1[-1]
         return cls(shape=series.shape[1:], sizes=sizes, seed=seed, biases=biases, transforms=transforms), features
