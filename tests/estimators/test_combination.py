@@ -73,7 +73,7 @@ def test_a_lasting_shift_scores_higher_than_its_rows_alone_and_an_alarm_stays_ne
     parts = combination.parts(members, WINDOW)
     score = parts.sum(1)
     assert score[1000:1100].min() > score[:950].max()
-    assert (score[1100 + WINDOW // 4 + 1 :] < score[1000:1100].min()).all()
+    assert (score[1100 + WINDOW // 10 + 1 :] < score[1000:1100].min()).all()
     # the mean over a window adds to what the rows have
     tail = combination.tails["z-score"][0]
     assert score[1050] > tail(members["z-score"].sum(1))[1050] / len(combination.tails)

@@ -5,7 +5,7 @@
     Combination.fit(held, injected, …)   # which scores are averaged, and how well each finds injected anomalies
 
 Each method counts twice: its score of a row, and the mean of that score over a window around the row, which finds
-anomalies that last. The means count at most as much as the highest score of a row in a quarter of a window around, so
+anomalies that last. The means count at most as much as the highest score of a row in a tenth of a window around, so
 that an alarm does not last much longer than the unusual rows. Z-score, PCA, Mahalanobis distance and the network are
 always in the combination; the other methods join it if they find anomalies that were injected into the held-out rows
 more precisely. No label is used.
@@ -137,7 +137,7 @@ class Combination:
 
         `later` allows the score of a row to depend on later rows.
         """
-        half, quarter = window // 2, window // 4
+        half, near = window // 2, max(1, window // 10)
         rows: Any = 0.0
         means: Any = 0.0
         for name, (tail, mean_tail) in self.tails.items():
@@ -145,7 +145,7 @@ class Combination:
             mean = window_mean(part, half, half if later else 0)
             rows = rows + tail(part.sum(1))[:, None] * _shares(part)
             means = means + mean_tail(mean.sum(1))[:, None] * _shares(mean)
-        most, found = window_max(rows.sum(1), quarter, quarter if later else 0), means.sum(1)
+        most, found = window_max(rows.sum(1), near, near if later else 0), means.sum(1)
         means = means * (np.minimum(found, most) / np.where(found > 0, found, 1.0))[:, None]
         return (rows + means) / (2 * len(self.tails))
 
