@@ -226,9 +226,9 @@ def shrink_demixing(monkeypatch: pytest.MonkeyPatch) -> None:
     from toa.experiments import load_protocol
 
     def small(task: str, name: str) -> Any:
-        protocol = load_protocol(task, name)
-        protocol.tables["default"].update(embed_dim=8, ff_dim=8, batch_size=4, test_signals=32)
-        return protocol
+        full = load_protocol(task, name)
+        default = {**full.tables["default"], "embed_dim": 8, "ff_dim": 8, "batch_size": 4, "test_signals": 32}
+        return replace(full, tables={**full.tables, "default": default})
 
     monkeypatch.setattr("toa.experiments.demo.load_protocol", small)
 
