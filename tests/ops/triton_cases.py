@@ -175,7 +175,7 @@ def test_drawn_problems(form, data) -> None:
 @pytest.mark.parametrize(
     ("dtype", "scale"),
     [
-        pytest.param(dtype, scale, marks=pytest.mark.slow if dtype == torch.float32 and scale < 0 else ())
+        pytest.param(dtype, scale, marks=pytest.mark.slow if (dtype == torch.float32) == (scale < 0) else ())
         for dtype in DTYPES
         for scale in (0.2, -0.5)
     ],
@@ -221,13 +221,13 @@ def test_non_contiguous_inputs() -> None:
 
 def test_dropout_keeps_the_mean_and_draws_once_for_both_directions() -> None:
     torch.manual_seed(0)
-    q = torch.ones(16, 16, 1, 4, device=DEVICE)
-    v = torch.ones(16, 16, 1, 4, device=DEVICE).requires_grad_()
+    q = torch.ones(1, 64, 1, 4, device=DEVICE)
+    v = torch.ones(1, 64, 1, 4, device=DEVICE).requires_grad_()
     out = attend_tiles(Factors(q, q, v), dropout_p=0.25)
     weights = out[..., 0] / 4.0  # number of kept keys of a query, divided by 1 - p
     kept = weights * 0.75
     assert torch.allclose(kept, kept.round(), atol=1e-4)
-    assert abs(kept.mean().item() / 16 - 0.75) < 0.03
+    assert abs(kept.mean().item() / 64 - 0.75) < 0.03
     (grad,) = torch.autograd.grad(out.sum(), v)
     # forward sums over keys and backward over queries, both with the same mask
     assert grad[..., 0].sum().item() == pytest.approx(out[..., 0].sum().item(), rel=1e-5)
@@ -259,7 +259,7 @@ def test_heads_of_neighbouring_seeds_have_different_masks() -> None:
     ids=str,
 )
 def test_tiles_are_registered_correctly(names) -> None:
-    arguments = make_problem(keys=7, queries=5, activation="gated").cast(torch.float32).to(DEVICE).leaves
+    arguments = make_problem(keys=7, queries=5, heads=1, activation="gated").cast(torch.float32).to(DEVICE).leaves
     tensors = [arguments[name] for name in ("q", "k", "v", "gate_q", "gate_k")]
     tensors += [arguments[f"{name}.weight"] for name in ("s1", "s2", "gate_s1")]
     seed, *seeds = (torch.tensor([number], dtype=torch.int32, device=DEVICE) for number in (3, 4, 5, 6))
@@ -275,12 +275,12 @@ def test_tiles_are_registered_correctly(names) -> None:
     ("activation", "dropped"), [("gated", True), pytest.param("softmax", False, marks=pytest.mark.slow)]
 )
 def test_short_sequence_attention_is_registered_correctly(activation, dropped) -> None:
-    problem = make_problem(keys=7, queries=5, activation=activation).cast(torch.float32).to(DEVICE)
+    problem = make_problem(keys=7, queries=5, heads=1, activation=activation).cast(torch.float32).to(DEVICE)
     given = problem.arguments()
     tensors = [given.get(name) for name in ("q", "k", "v", "gate_q", "gate_k")]
     matrices = [None if given.get(name) is None else given[name].offset for name in ("s1", "s2", "gate_s1")]
     seeds = [torch.tensor([place], dtype=torch.int32, device=DEVICE) for place in range(4)]
-    rates = [torch.tensor([0.2, 0.4], device=DEVICE) for _ in range(3)]
+    rates = [torch.tensor([0.2], device=DEVICE) for _ in range(3)]
     drops = (seeds[1:], rates) if dropped else ([], [])
     rms = SCORE_NORMS["rms"].row_norm(7), GATE_NORMS["rms"].row_norm(7) if activation == "gated" else None
     numbers, normalised = kernel_settings((0.5, 0.5), RowNorms(*rms))
@@ -397,14 +397,22 @@ def test_blocks_are_powers_of_two_that_tensor_cores_take(width, dtype, kernel, g
 )
 def test_tiles_need_not_be_square(monkeypatch, activation, blocks) -> None:
     monkeypatch.setattr(tiles, "choose_blocks", lambda *sizes, **options: blocks)
-    assert_kernels_are_as_accurate_as_the_reference(keys=70, queries=65, activation=activation, causal=True)
+    assert_kernels_are_as_accurate_as_the_reference(keys=70, queries=65, batch=1, activation=activation, causal=True)
 
 
-@pytest.mark.parametrize("activation", BLOCKED)
-@pytest.mark.parametrize("options", [{"window": 9}, {"window": 20, "causal": True, "query_start": 3}], ids=str)
+@pytest.mark.parametrize(
+    ("activation", "options"),
+    [
+        ("relu", {"window": 9}),
+        ("gated", {"window": 20, "causal": True, "query_start": 3}),
+        pytest.param("gated", {"window": 9}, marks=pytest.mark.slow),
+        pytest.param("relu", {"window": 20, "causal": True, "query_start": 3}, marks=pytest.mark.slow),
+    ],
+    ids=str,
+)
 def test_windows_skip_tiles(monkeypatch, activation, options) -> None:
     monkeypatch.setattr(tiles, "choose_blocks", lambda *sizes, **settings: Blocks(16, 32, 1, 1))
-    assert_kernels_are_as_accurate_as_the_reference(keys=70, queries=65, activation=activation, **options)
+    assert_kernels_are_as_accurate_as_the_reference(keys=70, queries=65, batch=1, activation=activation, **options)
 
 
 def test_tuned_tiles_are_only_for_problems_that_fill_them() -> None:
@@ -438,13 +446,13 @@ def test_decoding_with_operators_per_query_head_and_shared_keys(activation, oper
     generator = torch.Generator().manual_seed(0)
     shapes = {"q": 4, "k": 2, "v": 2} | ({"gate_q": 4, "gate_k": 2} if activation == "gated" else {})
     tokens: dict[str, Any] = {
-        name: torch.randn(2, 8, heads, 4, generator=generator).to(DEVICE) for name, heads in shapes.items()
+        name: torch.randn(2, 5, heads, 4, generator=generator).to(DEVICE) for name, heads in shapes.items()
     }
-    options: dict[str, Any] = {name: torch.randn(4, 8, 8, generator=generator).to(DEVICE) for name in operators}
+    options: dict[str, Any] = {name: torch.randn(4, 5, 5, generator=generator).to(DEVICE) for name in operators}
     options |= {"activation": activation, "causal": True}
     cache = ops.AttentionCache()
     steps = []
-    for step in range(8):
+    for step in range(5):
         new = {name: x[:, step : step + 1] for name, x in tokens.items()}
         steps.append(ops.operator_attention(**new, **options, cache=cache, backend="triton"))
     exact = ops.operator_attention(**tokens, **options, backend="reference")
