@@ -18,7 +18,7 @@ AIMS = {"lines": 22_500, "files": 150, "file_lines": 450, "function_lines": 60}
 # lines and files allowed in each folder until the aim is reached ("." holds the files of the package itself)
 CEILINGS = {
     ".": (454, 7),
-    "cli": (2_456, 13),
+    "cli": (2_461, 13),
     "data": (3_279, 14),
     "estimators": (4_916, 21),
     "experiments": (1_929, 10),

@@ -154,7 +154,8 @@ def test_saved_estimators_are_explained(tmp_path):
     frame = pd.DataFrame(rows, columns=["a", "b"])
     frame.to_csv(tmp_path / "rows.csv", index=False)
     wide = frame.T.assign(kind=["x", "y"])
-    wide = pd.concat([wide, wide])
+    # enough for five folds
+    wide = pd.concat([wide] * 10)
     wide.to_csv(tmp_path / "cases.csv", index=False)
     sizes: dict[str, Any] = {"embed_dim": 8, "num_heads": 1, "num_layers": 1, "ff_dim": 8}
     common: dict[str, Any] = {"epochs": 1, "settings": sizes, "attention": "toa-relu"}
@@ -170,7 +171,16 @@ def test_saved_estimators_are_explained(tmp_path):
         assert code == 0, text
         assert f"Sample: window or case 1 of {data}." in text
         assert (out / "layer1-mixing.png").exists()
-        assert type(estimator).__name__ in (out / "index.html").read_text()
+        assert not (out / "layer2-mixing.png").exists()
+        page = (out / "index.html").read_text()
+        assert type(estimator).__name__ in page
+        assert ("the first of 5 networks" in page) == (name == "classifier")
+    estimator = made["classifier"][0]
+    estimator._leave_out_network()
+    estimator.save(tmp_path / "without.toa")
+    code, text = call("explain", tmp_path / "without.toa")
+    assert code == 2
+    assert "must have a network to explain, got a Classifier without" in text
     made["detector"][0].save_pretrained(tmp_path / "hub")
     code, text = call("explain", tmp_path / "hub")
     assert code == 0, text

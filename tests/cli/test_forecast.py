@@ -179,7 +179,7 @@ def test_a_summary_sorts_weights_and_says_that_the_network_has_none(table, tmp_p
     shares = [float(share) for share in re.findall(r"(\d\.\d\d) ", text.split("weights: ")[1].split(";")[0])]
     assert shares == sorted(shares, reverse=True)
     result = CliRunner().invoke(app, ["explain", str(saved), "--out", str(tmp_path / "page")])
-    assert "the network has no weight in the forecasts of this model" in result.output
+    assert "the network has no weight in the predictions of this model" in result.output
 
 
 @pytest.mark.filterwarnings("always")

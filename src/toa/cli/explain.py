@@ -120,9 +120,14 @@ def _of_estimator(path: Path, index: int, data: Path | None) -> _Subject:
     estimator: Any = load_estimator(path, device="cpu")
     kind = type(estimator).__name__
     backbone = estimator.architecture_["backbone"]
+    if backbone is None:
+        raise ValueError(f"{path} must have a network to explain, got a {kind} without; train it with --network-only.")
     if "toa" not in getattr(estimator, "weights_", ("toa",)):
-        typer.echo("warning: the network has no weight in the forecasts of this model.", err=True)
-    parameters = sum(parameter.numel() for parameter in estimator.model_.parameters())
+        typer.echo("warning: the network has no weight in the predictions of this model.", err=True)
+    # a classifier has one network per fold
+    network, *others = getattr(estimator.model_, "models", [estimator.model_])
+    first = f", the first of {len(others) + 1} networks" if others else ""
+    parameters = sum(parameter.numel() for parameter in network.parameters())
     if data is None:
         sample, caption = None, "No sample: give a table with --data."
     else:
@@ -131,10 +136,10 @@ def _of_estimator(path: Path, index: int, data: Path | None) -> _Subject:
         caption = f"Sample: window or case {index} of {data.name}."
     chosen = [(name, str(value)) for name, value in estimator.get_params(deep=False).items() if value is not None]
     return _Subject(
-        model=estimator.model_,
+        model=network,
         sample=sample,
         name=f"{kind} {path.name}",
-        lead=f"{kind} on {backbone}, columns {', '.join(estimator.columns_[:8])}, {parameters:,} parameters",
+        lead=f"{kind} on {backbone}, columns {', '.join(estimator.columns_[:8])}, {parameters:,} parameters{first}",
         caption=caption,
         facts=[("parameter", "value"), *chosen],
     )
