@@ -246,6 +246,32 @@ def accuracy_table() -> str:
     return table(["mean accuracy, %", *titles], rows)
 
 
+def recipe_accuracies() -> str:
+    """Protocol `toa` of classification: test accuracy by set in percent, beside published ones."""
+    others = ("1NN-DTW-D", "ROCKET", "HC2")
+    with (RESULTS / "classification" / "published.csv").open(encoding="utf-8") as file:
+        theirs = {(row["dataset"], row["classifier"]): float(row["accuracy"]) for row in csv.DictReader(file)}
+    cells = grouped(
+        read_records("classification/toa.jsonl"), lambda record: (record["config"]["dataset"], variant_of(record))
+    )
+    lines: dict[str, list[float]] = {}
+    for dataset in sorted({name for name, _ in cells}):
+        plain, ours = (cells[dataset, variant] for variant in ("softmax", "toa-softmax"))
+        gains = [mean_of(ours, metric) - mean_of(plain, metric) for metric in ("accuracy", "val_accuracy")]
+        known = [theirs[dataset, name] for name in others if (dataset, name) in theirs]
+        lines[dataset] = [mean_of(plain, "accuracy"), mean_of(ours, "accuracy"), *gains, *known]
+    complete = [line for line in lines.values() if len(line) == 7]
+    lines["mean"] = [statistics.fmean(column) for column in zip(*(line[:4] for line in lines.values()), strict=True)]
+    lines[f"mean of the {len(complete)} with published figures"] = [
+        statistics.fmean(column) for column in zip(*complete, strict=True)
+    ]
+    rows = []
+    for title, line in lines.items():
+        shown = [f"{100 * value:{'+' if place in (2, 3) else ''}.1f}" for place, value in enumerate(line)]
+        rows.append([title, *shown, *[""] * (7 - len(line))])
+    return table(["dataset", "softmax", "TOA-Softmax", "change", "in validation", *others], rows)
+
+
 def classification_search() -> str:
     """One line per setting; a cell is validation / test accuracy."""
     records = read_records("classification/search.jsonl")
@@ -448,7 +474,7 @@ def all_tables() -> dict[str, Callable[[], str]]:
     found: dict[str, Callable[[], str]] = {name: partial(performance_table, name) for name in PERFORMANCE}
     found |= {"speed-summary": speed_summary, "forecast-summary": forecast_summary, "without-sor": sor_table}
     found |= {"window-ranges": window_ranges, "demixing": demixing_table, "accuracy": accuracy_table}
-    found |= {"classification-search": classification_search}
+    found |= {"classification-search": classification_search, "accuracy-toa": recipe_accuracies}
     found["signed"] = signed_table
     found |= {f"leaderboard-{score}": partial(leaderboard_table, score) for score in ("mase", "wql")}
     found |= {"leaderboard-weights": leaderboard_weights}
@@ -458,7 +484,7 @@ def all_tables() -> dict[str, Callable[[], str]]:
     for name in ("toa", "toa-unnormalised"):
         found[f"{name}-96"] = partial(setting_table, name, backbone="itransformer", horizon=96, datasets=RECIPE_SETS)
     found |= {name: partial(other_runs, name) for name in ("other-protocols", "subsets")}
-    found |= {f"compared-{protocol}": partial(compared, protocol) for protocol in UEA}
+    found |= {f"compared-{protocol}": partial(compared, protocol) for protocol in (*UEA, "toa")}
     for dataset in ("MSL", "SMD-machine-1-6", "SMD-machine-2-1"):
         found[f"anomaly-{dataset}"] = partial(anomaly_table, dataset)
     for backbone in BACKBONES:

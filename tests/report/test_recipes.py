@@ -60,8 +60,8 @@ def test_the_ablation_shows_sor_and_the_operators(cells):
     # 2 and 3 % in the two seeds
     assert row == ("itransformer", "ETTm1 96", "TOA-Softmax", "0.2000", "+5.0 %", "+2.5 %", "+2.5 %")
     assert recipe_notes(cells) == [
-        "itransformer: TOA is better than softmax in 1 of 1 cells, -20.0 % in the mean, -20.0 % in the worst. With SOR "
-        "it is better than without in 1 of 1 cells."
+        "itransformer, forecast: TOA is better than softmax in 1 of 1 cells, -20.0 % in the mean, "
+        "-20.0 % in the worst. With SOR it is better than without in 1 of 1 cells."
     ]
 
 
@@ -75,29 +75,41 @@ def test_a_run_with_other_settings_is_not_in_a_cell(tmp_path):
 
 
 def test_the_stored_report_has_the_recipes_of_its_records():
-    lines = (ROOT / "results" / "forecasting" / "toa.jsonl").read_text(encoding="utf-8").splitlines()
     stored: dict[tuple[str, str, str, bool | None], list[dict[str, Any]]] = {}
-    for record in map(json.loads, lines):
-        config = record["config"]
-        attention = config["attention"]
-        key = (config["backbone"], f"{config['dataset']} {config['horizon']}", attention["name"], attention["sor"])
-        stored.setdefault(key, []).append(record)
+    for folder in ("forecasting", "classification"):
+        lines = (ROOT / "results" / folder / "toa.jsonl").read_text(encoding="utf-8").splitlines()
+        for record in map(json.loads, lines):
+            config = record["config"]
+            attention = config["attention"]
+            place = f"{config['dataset']} {config.get('horizon', '')}".strip()
+            stored.setdefault((config["backbone"], place, attention["name"], attention["sor"]), []).append(record)
+
+    def score(group: list[dict[str, Any]]) -> float:
+        return fmean(record["metrics"]["mse" if record["task"] == "forecast" else "accuracy"] for record in group)
+
+    def gain(task: str, plain: float, ours: float) -> str:
+        return (
+            percent(ours / plain - 1)
+            if task == "forecast"
+            else f"{100 * (ours - plain):+.1f} points".replace("-0.0", "+0.0")
+        )
+
     page = read_page(ROOT / "results" / "report" / "index.html")
     (head, *rows), (_, *ablations) = page["recipes"]
     assert len(rows) == len({key[:2] for key in stored})
     text = (ROOT / "results" / "report" / "report.md").read_text(encoding="utf-8")
     for row in rows:
-        softmax, toa = (stored[row[0], row[1], *name] for name in (("softmax", None), ("toa-softmax", True)))
-        errors = [fmean(record["metrics"]["mse"] for record in group) for group in (softmax, toa)]
-        shown = [f"{error:.4f}" for error in errors] + [percent(errors[1] / errors[0] - 1)]
+        groups = [stored[row[0], row[1], *name] for name in (("softmax", None), ("toa-softmax", True))]
+        plain, ours = map(score, groups)
+        shown = [f"{plain:.4f}", f"{ours:.4f}", gain(groups[0][0]["task"], plain, ours)]
         assert row[head.index("toa softmax") :] == shown
         assert f"| {' | '.join(row)} |" in text
     for row in ablations:
-        toa, left = (stored.get((row[0], row[1], "toa-softmax", sor), []) for sor in (True, False))
-        errors = [fmean(record["metrics"]["mse"] for record in group) for group in (toa, left) if group]
-        rises = [fmean(r["operators"]["contributions"]["operators"] for r in group) for group in (toa, left) if group]
-        assert row[4] == (percent(errors[1] / errors[0] - 1) if left else "")
-        assert [cell for cell in row[5:] if cell] == [percent(rise) for rise in rises]
+        groups = [stored.get((row[0], row[1], "toa-softmax", sor), []) for sor in (True, False)]
+        rises = [[r["operators"]["contributions"]["operators"] for r in group] for group in groups]
+        known = [[rise for rise in group if rise is not None] for group in rises]
+        assert row[4] == (gain("forecast", *map(score, groups)) if groups[1] else "")
+        assert [cell for cell in row[5:] if cell] == [percent(fmean(group)) for group in known if group]
         assert f"| {' | '.join(row)} |" in text
 
 

@@ -224,7 +224,7 @@ def ablation_table(cells: Iterable[RecipeCell]) -> Table:
 def recipe_notes(cells: Iterable[RecipeCell]) -> list[str]:
     """One sentence per task and backbone about the gain of TOA and of SOR under `toa`."""
     lines = []
-    for (_, backbone), group in groupby(cells, key=lambda cell: (cell.task, cell.backbone)):
+    for (task, backbone), group in groupby(cells, key=lambda cell: (cell.task, cell.backbone)):
         members = list(group)
         sign = 1.0 if lower_is_better(members[0].metric) else -1.0
         gains = [gain for gain in (cell.gain(RECIPE) for cell in members) if gain is not None]
@@ -232,7 +232,9 @@ def recipe_notes(cells: Iterable[RecipeCell]) -> list[str]:
             continue
         better, worst = sum(sign * gain < 0 for gain in gains), max(gains, key=lambda gain: sign * gain)
         mean, least = (_change(value, members[0]) for value in (fmean(gains), worst))
-        words = f"{backbone}: TOA is better than softmax in {better} of {len(gains)} cells, {mean} in the mean, "
+        words = (
+            f"{backbone}, {task}: TOA is better than softmax in {better} of {len(gains)} cells, {mean} in the mean, "
+        )
         words += f"{least} in the worst."
         if dropped := [change for change in (cell.without_sor() for cell in members) if change is not None]:
             helped = sum(sign * change > 0 for change in dropped)
