@@ -125,7 +125,7 @@ def make_optimizer(model: nn.Module, config: TrainingConfig, device: torch.devic
     on_cuda = device.type == "cuda"
     settings: dict[str, Any] = {"betas": config.betas, "weight_decay": config.weight_decay, "capturable": on_cuda}
     if config.optimizer != "radam":
-        settings["fused"] = on_cuda
+        settings["fused"] = device.type in ("cpu", "cuda")
 
     def rate(value: float) -> Tensor | float:
         return torch.tensor(value, device=device) if on_cuda else value
