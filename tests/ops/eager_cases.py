@@ -1,6 +1,7 @@
 """What an eager call of the kernels costs the host; run on a GPU, or by test_kernels.py under Triton's interpreter."""
 
 import sys
+import weakref
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -101,6 +102,39 @@ def test_plain_tensors_bypass_the_dispatcher(monkeypatch) -> None:
         run()
     with CountOperators(), pytest.raises(AssertionError, match="dispatcher"):
         run()
+
+
+def test_backward_drops_mixed_tokens_unless_the_graph_is_kept() -> None:
+    run, leaves = problem_of("relu")
+    mixed: list[Any] = []
+    plain = mixing.outer_op.run
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(mixing.mix_op, "run", tracked(mixing.mix_op.run, mixed))
+        out = run()
+        held = [x() is not None for x in mixed]
+
+        def outer(*given: Any) -> Tensor:
+            held.append(mixed[0]() is not None)
+            return plain(*given)
+
+        patch.setattr(mixing.outer_op, "run", outer)
+        first = torch.autograd.grad(out.sum(), leaves, retain_graph=True)
+        second = torch.autograd.grad(out.sum(), leaves)
+    # two mixed tensors after forward; backward has two products, with the graph kept and without
+    assert held == [True, True, True, True, False, False]
+    assert all(torch.equal(one, other) for one, other in zip(first, second, strict=True))
+
+
+def tracked(function: Callable[..., Tensor], found: list[Any]) -> Callable[..., Tensor]:
+    """The function, which adds weak references to its results to a list."""
+
+    def call(*given: Any) -> Tensor:
+        out = function(*given)
+        found.append(weakref.ref(out))
+        return out
+
+    return call
 
 
 def test_second_derivatives_of_kernels_raise() -> None:

@@ -299,11 +299,9 @@ def _constants(
 @kernel_op("tiled_attention_backward")
 def _backward(
     grad: Tensor,
+    mixed: list[Tensor],
     out: Tensor,
     row_factors: Tensor,
-    mixed_k: Tensor,
-    mixed_v: Tensor,
-    mixed_gate_k: Tensor,
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -319,12 +317,17 @@ def _backward(
     flags: list[bool],
     band: list[int],
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of queries, keys, values, gate and operators; absent ones are empty, because None is not a result."""
+    """Gradients of queries, keys, values, gate and operators; absent ones are empty, because None is not a result.
+
+    Mixed tokens are dropped from the list `mixed` as soon as they are not needed: backward then needs less memory.
+    """
     if grad.numel() == 0:
         return tuple(x.zero_() for x in _empty_gradients(q, k, v, gate_q, gate_k, m1, m2, gate_m1))  # type: ignore[return-value]
-    inputs = (*_inputs(q, k, v, gate_q, gate_k, (mixed_k, mixed_v, mixed_gate_k)), unit_stride(grad))
+    inputs = (*_inputs(q, k, v, gate_q, gate_k, mixed), unit_stride(grad))
     grads: list[Any] = [None if x is None else _empty_like(x) for x in inputs[:5]]
     _launch_backward(inputs, grads, (q, k, v, gate_q), out, row_factors, seed, settings, flags, band)
+    del inputs
+    mixed.clear()
     of_matrices: list[Tensor | None] = []
     operators = _operators((m1, m2, gate_m1), drop_seeds, drop_rates, flags)
     for index, x, s in zip((1, 2, 4), (k, v, gate_k), operators, strict=True):
@@ -392,7 +395,7 @@ def _empty_gradients(*inputs: Tensor | None) -> tuple[Tensor, ...]:
     return *tokens, *(q.new_empty(0) if s is None else s.new_empty(len(s), n, n) for s in inputs[5:8])
 
 
-_backward.register_fake(lambda *inputs: _empty_gradients(*inputs[6:14]))
+_backward.register_fake(lambda *inputs: _empty_gradients(*inputs[4:12]))
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -408,10 +411,14 @@ def _gradients(ctx: Any, grad: Tensor | None, *_: None) -> tuple[Any, ...]:
     nothing = [None] * ctx.drops
     if grad is None:
         return (*(None,) * 9, nothing, nothing, None, None, None)
-    tensors = ctx.saved_tensors
-    seeds, rates = tensors[14 : 14 + ctx.drops], tensors[14 + ctx.drops :]
-    grads = _backward(grad, *tensors[:14], list(seeds), list(rates), *ctx.settings)
-    given = (x if like is not None else None for x, like in zip(grads, tensors[5:13], strict=True))
+    tensors = list(ctx.saved_tensors)
+    # unless the graph is kept: the only references are then those of this function
+    ctx.maybe_clear_saved_tensors()
+    mixed = tensors[2:5]
+    del tensors[2:5]
+    seeds, rates = tensors[11 : 11 + ctx.drops], tensors[11 + ctx.drops :]
+    grads = _backward(grad, mixed, *tensors[:11], seeds, rates, *ctx.settings)
+    given = (x if like is not None else None for x, like in zip(grads, tensors[2:10], strict=True))
     return (*given, None, nothing, nothing, None, None, None)
 
 
