@@ -47,7 +47,7 @@ print(events[["start", "end", "severity", "why"]].to_string(index=False))
 # label, how well each of them works here: the average precision of each method, and of the combination.
 
 for name, precision in sorted(detector.choice_.precision.items(), key=lambda pair: -pair[1]):
-    print(f"{name:18} {precision:.2f}" + (" (in the mean)" if name in detector.choice_.weights else ""))
+    print(f"{name:18} {precision:.2f}" + (" (in the mean)" if name in detector.weights_ else ""))
 
 # %%
 # Each method is a detector of its own: `model="toa"` is the network alone, `model="pca"` a baseline. Here the rows that

@@ -147,6 +147,12 @@ def test_detect_exits_with_one_line_on_wrong_options(tmp_path, monkeypatch, name
     assert not (tmp_path / "o.csv").exists()
 
 
+def test_detect_refuses_a_time_column_with_the_name_of_a_result_before_training(tmp_path):
+    code, text = call("detect", write(sensors().rename(columns={"date": "start"}), tmp_path / "own.csv"))
+    assert code == 2
+    assert "must not name its id or time column 'start', as a result is named; rename it." in text
+
+
 def test_detect_names_the_row_of_text_and_a_missing_file(tmp_path):
     frame = sensors().astype({"a": object})
     frame.loc[7, "a"] = "broken"

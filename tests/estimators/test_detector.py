@@ -331,9 +331,8 @@ def test_every_baseline_is_a_detector_of_its_own(tmp_path):
 def test_a_fit_without_time_leaves_the_network_out():
     detector = AnomalyDetector(window=WINDOW, time_limit=1e-3).fit(waves())
     assert detector.architecture_["backbone"] is None
-    assert detector.choice_ is not None
-    assert set(detector.choice_.weights) >= {"z-score", "pca", "mahalanobis"}
-    assert "toa" not in detector.choice_.weights
+    assert set(detector.weights_) >= {"z-score", "pca", "mahalanobis"}
+    assert "toa" not in detector.weights_
     assert detector.predict(spiked()[0])[50:52].all()
     alone = make(model="toa", time_limit=1e-3, epochs=50).fit(waves())
     assert alone.architecture_["backbone"] == "patchtst"

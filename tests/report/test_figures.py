@@ -2,11 +2,12 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
 from toa.report import figures
-from toa.report.figures import draw_confusion, draw_detection, write_confusion, write_detection
+from toa.report.figures import draw_alarms, draw_confusion, draw_detection, write_confusion, write_detection
 from toa.tasks.anomaly import SCORES
 from toa.tasks.checkpoint import save_checkpoint
 
@@ -41,6 +42,36 @@ def test_the_detection_figure_is_written_beside_the_record(folder):
     assert path == folder / "detection.png"
     assert path.stat().st_size > 10_000
     assert plt.get_fignums() == before
+
+
+def test_the_figure_of_alarms_shows_channels_with_dates_and_names_the_events():
+    rows = 10_000
+    when = pd.date_range("2024-01-01", periods=rows, freq="min")
+    frame = pd.DataFrame({"when": when, "flow": np.sin(np.arange(rows)), "heat": 1.0, "level": 0.0, "speed": 2.0})
+    frame.loc[7000, "level"] = 30.0
+    event = np.zeros(rows, dtype=int)
+    event[7000:7003] = 1
+    found = pd.DataFrame({"when": when, "score": 1.0 + event, "anomaly": event, "event": event, "why": ""})
+    events = pd.DataFrame({"event": [1], "channel": ["level"], "why": ["level 90 %, flow 10 %"]})
+    columns = ("flow", "heat", "level", "speed")
+    labels = event.astype(bool)
+    figure, series = draw_alarms(frame, found, events, columns, threshold=1.5, time="when", labels=labels, title="x")
+    figure.canvas.draw()
+    plt.close(figure)
+    assert series == 1
+    # the channel of the event comes first; a fourth one is left out for lack of space
+    assert [axis.get_title("left").split(",")[0] for axis in figure.axes] == ["level", "flow", "heat", "score"]
+    assert [text.get_text() for text in figure.axes[0].texts] == ["1: level 90 %, flow 10 %"]
+    line = figure.axes[0].lines[0]
+    assert np.max(line.get_ydata()) == 30.0
+    assert len(np.asarray(line.get_xdata())) <= 4000
+    # an event and a known anomaly in every panel
+    assert all(len(axis.patches) == 2 for axis in figure.axes)
+    assert all("Jan" in axis.xaxis.get_major_formatter().get_offset() for axis in figure.axes)
+    by_id: Any = {"id": "unit", "threshold": 1.5}
+    several = draw_alarms(frame.assign(unit=1), found.assign(unit=1), events.assign(unit=1), columns, **by_id)[0]
+    plt.close(several)
+    assert several.axes[0].get_title("left") == "1: level"
 
 
 def confusion_record(classes: int = 3) -> dict[str, Any]:

@@ -84,6 +84,7 @@ def detect(
 
         frame = terminal.read_frame(data)
         labels = _take_labels(frame, label, data)
+        _check_names(frame, (id, time), data)
         normal = None if model is not None else frame if train is None else terminal.read_frame(train)
         if normal is not None and train is not None and label in normal.columns:
             normal = normal.drop(columns=label)
@@ -137,6 +138,17 @@ def _take_labels(frame: "pd.DataFrame", label: str | None, path: Path) -> "np.nd
     return column.to_numpy().astype(bool)
 
 
+def _check_names(frame: "pd.DataFrame", used: tuple[str | None, ...], path: Path) -> None:
+    """Raise ValueError for an id or time column with the name of a result, before training."""
+    from pandas.api.types import is_numeric_dtype
+
+    from toa.estimators.detector import RESULTS
+
+    for name in frame:
+        if name in RESULTS and (name in used or not is_numeric_dtype(frame[name])):
+            raise ValueError(f"{path} must not name its id or time column {name!r}, as a result is named; rename it.")
+
+
 def _summary(rows: "pd.DataFrame", events: "pd.DataFrame", detector: Any) -> list[str]:
     """The methods, and the numbers of flagged rows and events."""
     flagged = int(rows["anomaly"].sum())
@@ -147,7 +159,7 @@ def _summary(rows: "pd.DataFrame", events: "pd.DataFrame", detector: Any) -> lis
     network = detector.architecture_["backbone"]
     if detector.choice_ is None:
         return [*lines, f"method: {detector.model}{f', {network}' if network else ''}."]
-    names = [f"{name} ({network})" if name == "toa" else name for name in detector.choice_.weights]
+    names = [f"{name} ({network})" if name == "toa" else name for name in detector.weights_]
     lines.append(f"mean of: {', '.join(names)}.")
     found = detector.choice_.precision
     if found:

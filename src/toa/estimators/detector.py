@@ -32,13 +32,12 @@ from toa.estimators.combination import MEAN, NETWORK, Combination, inject_anomal
 from toa.estimators.reconstruction import ReconstructionNetwork
 from toa.estimators.scorers import SCORERS, Rows, Scorer, window_mean
 from toa.estimators.sizes import choose_window
-from toa.estimators.streams import Streams, as_rows
+from toa.estimators.streams import Streams, as_rows, spread_pieces
 from toa.tasks.detection import point_metrics, undefined
 
-_RESULTS = ("score", "anomaly", "event", "start", "end", "peak", "rows", "severity", "channel", "why")
+# columns of the results of `alarms`
+RESULTS = ("score", "anomaly", "event", "start", "end", "peak", "rows", "severity", "channel", "why")
 MODELS = ("auto", NETWORK, *SCORERS, f"mahalanobis{MEAN}")
-# rows whose scores on arrival set the threshold of streams, and contexts of rows per piece of a series
-_STREAM_ROWS, _PIECE = 10_000, 10
 # share of the time limit for the training of the network; the rest is for scoring
 _NETWORK_TIME = 0.7
 
@@ -109,6 +108,11 @@ class AnomalyDetector(ReconstructionNetwork):
     alarms_per_day: float = 1.0
     min_length: int = 1
     cool_down: int = 0
+
+    @property
+    def weights_(self) -> dict[str, float]:
+        """Weight of each method in the score."""
+        return {self.model: 1.0} if self.choice_ is None else self.choice_.weights
 
     def fit(self, data: Any, y: Any = None) -> "AnomalyDetector":
         """Fit the methods to data and set the thresholds.
@@ -336,23 +340,12 @@ class AnomalyDetector(ReconstructionNetwork):
         series = self._scaled(panel)
         self._fit_methods(series, begin + _NETWORK_TIME * self.time_limit)
         scores = [self._combine(self._members(one, chosen=True)).sum(1) for one in series]
-        ends = [self._score_ends(part)[self.window_ // 2 :] for part in self._pieces(series)]
+        ends = [self._score_ends(part)[self.window_ // 2 :] for part in spread_pieces(series, self._context)]
         self.threshold_, self.stream_threshold_ = (
             self._choose_threshold(found, (days or 0.0) * sum(map(len, found)) / sum(panel.lengths))
             for found in (scores, ends)
         )
         self.reset_stream()
-
-    def _pieces(self, series: Sequence[Tensor]) -> list[Tensor]:
-        """Parts of the series, spread over them, with about as many rows as the threshold of streams needs."""
-        share = max(1.0, sum(map(len, series)) / _STREAM_ROWS)
-        pieces = []
-        for one in series:
-            count = -(-len(one) // (_PIECE * self._context))
-            rows = max(self._context + 1, min(len(one), int(len(one) / count / share) + self._context))
-            starts = np.unique(np.linspace(0, max(0, len(one) - rows), count).astype(int))
-            pieces += [one[start : start + rows] for start in starts]
-        return pieces
 
     def _choose_threshold(self, scores: Sequence[np.ndarray], days: float) -> float:
         return choose_threshold(

@@ -3,15 +3,19 @@
 Alphabet: T rows, C channels.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 from jaxtyping import Float64
+from torch import Tensor
 
 from toa.data.frequency import continue_times
 from toa.data.panel import Id, Panel, Values
+
+# rows whose scores on arrival set the threshold of streams, and contexts of rows per piece of a series
+_ROWS, _PIECE = 10_000, 10
 
 
 class _Stream(NamedTuple):
@@ -85,3 +89,15 @@ def as_rows(rows: Any, channels: int) -> Any:
     if isinstance(rows, list | tuple) and not any(isinstance(row, np.ndarray) for row in rows):
         rows = np.asarray(rows)
     return rows[None] if isinstance(rows, np.ndarray) and rows.ndim == 1 and len(rows) == channels > 1 else rows
+
+
+def spread_pieces(series: Sequence[Tensor], context: int) -> list[Tensor]:
+    """Parts of the series, spread over them, with about as many rows as the threshold of streams needs."""
+    share = max(1.0, sum(map(len, series)) / _ROWS)
+    pieces = []
+    for one in series:
+        count = -(-len(one) // (_PIECE * context))
+        rows = max(context + 1, min(len(one), int(len(one) / count / share) + context))
+        starts = np.unique(np.linspace(0, max(0, len(one) - rows), count).astype(int))
+        pieces += [one[start : start + rows] for start in starts]
+    return pieces

@@ -103,6 +103,7 @@ def draw_detection(folder: Path) -> Figure:
     top, bottom = figure.subplots(2, 1, height_ratios=(4, 1))
     _draw_score(top, np.arange(len(score)), score, thresholds)
     top.set_ylabel("squared error")
+    top.legend(fontsize=SMALL, loc="upper right")
     for row, (name, flags) in enumerate(ranges.items()):
         runs = Runs.of(flags)
         spans = list(zip(runs.starts.tolist(), runs.lengths.tolist(), strict=True))
@@ -171,10 +172,13 @@ def draw_alarms(
                 )
         if column is None:
             _draw_score(axis, when, rows["score"].to_numpy()[places], {"": threshold})
-            axis.set_ylabel("score")
         else:
             axis.plot(*_outline(when, frame[column].to_numpy(dtype=float)[places]), color="0.3", linewidth=0.7)
-        axis.set_title(": ".join(str(x) for x in (one, column or "score") if x is not None), fontsize=9, loc="left")
+        axis.set_title(
+            ": ".join(str(x) for x in (one, column or "score, and threshold in green") if x is not None),
+            fontsize=9,
+            loc="left",
+        )
         axis.tick_params(labelsize=SMALL)
         axis.set_xlim(when[0], when[-1])
     figure.suptitle(title, fontsize=11)
@@ -202,14 +206,12 @@ def _draw_score(axis: Axes, when: np.ndarray, score: np.ndarray, thresholds: Map
     starts = np.arange(0, len(score), size)
     axis.plot(when[starts], np.maximum.reduceat(score, starts), color="black", linewidth=0.7)
     for name, threshold in thresholds.items():
-        label = f"threshold, {name}" if name else "threshold"
-        axis.axhline(threshold, color=_RULE_COLOURS.get(name, GREEN), linewidth=1.2, label=label)
+        axis.axhline(threshold, color=_RULE_COLOURS.get(name, GREEN), linewidth=1.2, label=f"threshold, {name}")
     if (score > 0).all():
         axis.set_yscale("log")
         # formulas are not drawn
         axis.yaxis.set_major_formatter("{x:g}")
         axis.yaxis.set_minor_formatter("")
-    axis.legend(fontsize=SMALL, loc="upper right")
 
 
 def write_confusion(record: Record, path: Path) -> Path:
