@@ -1,8 +1,7 @@
 """The command `toa explain`: pictures of the learned operators of a model. Heavy imports wait until it runs."""
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -69,8 +68,7 @@ def explain(
         console.print(f"{subject.caption}\npage:   {files[-1]}", soft_wrap=True)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class _Subject:
+class _Subject(NamedTuple):
     """A model to explain, a sample for it, and their descriptions."""
 
     model: "nn.Module"
@@ -99,14 +97,8 @@ def _of_run(folder: Path, index: int, data_dir: Path | None) -> _Subject:
     rows = [("metric", "value"), *((name, f"{value:.4f}") for name, value in sorted(record["metrics"].items()))]
     rows += [("operators", line) for line in describe_operators(record)]
     rows += [("command", record["command"]), ("commit", str(record["commit"])), ("device", record["device"])]
-    return _Subject(
-        model=run.model,
-        sample=inputs,
-        name=record["name"],
-        lead=f"{record['name']}, {where}, seed {record['seed']}, {record['parameters']:,} parameters",
-        caption=caption,
-        facts=rows,
-    )
+    lead = f"{record['name']}, {where}, seed {record['seed']}, {record['parameters']:,} parameters"
+    return _Subject(run.model, inputs, record["name"], lead, caption, rows)
 
 
 def _of_estimator(path: Path, index: int, data: Path | None) -> _Subject:
@@ -135,11 +127,6 @@ def _of_estimator(path: Path, index: int, data: Path | None) -> _Subject:
         sample = lambda: estimator.run_sample(rows, index)  # noqa: E731
         caption = f"Sample: window or case {index} of {data.name}."
     chosen = [(name, str(value)) for name, value in estimator.get_params(deep=False).items() if value is not None]
-    return _Subject(
-        model=network,
-        sample=sample,
-        name=f"{kind} {path.name}",
-        lead=f"{kind} on {backbone}, columns {', '.join(estimator.columns_[:8])}, {parameters:,} parameters{first}",
-        caption=caption,
-        facts=[("parameter", "value"), *chosen],
-    )
+    lead = f"{kind} on {backbone}, columns {', '.join(estimator.columns_[:8])}, {parameters:,} parameters{first}"
+    facts = [("parameter", "value"), *chosen]
+    return _Subject(network, sample, f"{kind} {path.name}", lead, caption, facts)

@@ -90,24 +90,18 @@ class Panel:
 
     def tail(self, rows: int) -> "Panel":
         """The last rows of each series."""
-        if max(self.lengths) <= rows:
-            return self
-        return replace(
-            self,
-            values=tuple(values[-rows:] for values in self.values),
-            times=None if self.times is None else tuple(times[-rows:] for times in self.times),
-            rows=tuple(own[-rows:] for own in self.rows),
-        )
+        return self if max(self.lengths) <= rows else self._cut([slice(-rows, None)] * len(self))
 
     def before(self, last: Sequence[int]) -> "Panel":
         """Each series without its last rows, as many as `last` has for it."""
-        ends = [rows - cut for rows, cut in zip(self.lengths, last, strict=True)]
-        return replace(
-            self,
-            values=tuple(values[:end] for values, end in zip(self.values, ends, strict=True)),
-            times=None if self.times is None else tuple(t[:end] for t, end in zip(self.times, ends, strict=True)),
-            rows=tuple(own[:end] for own, end in zip(self.rows, ends, strict=True)) if self.rows else (),
-        )
+        return self._cut([slice(rows - cut) for rows, cut in zip(self.lengths, last, strict=True)])
+
+    def _cut(self, slices: Sequence[slice]) -> "Panel":
+        def cut(parts: Sequence[Any]) -> tuple[Any, ...]:
+            return tuple(part[one] for part, one in zip(parts, slices, strict=True))
+
+        times, rows = None if self.times is None else cut(self.times), cut(self.rows) if self.rows else ()
+        return replace(self, values=cut(self.values), times=times, rows=rows)
 
     def next_times(self, steps: int) -> list[pd.Index | None]:
         """The stamps that follow each series; None without times."""

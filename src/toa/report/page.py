@@ -185,10 +185,8 @@ def _record(run: Run, file: int) -> Data:
         "line": run.line,
         "command": record.get("command", ""),
         "checksum": str(record.get("data_checksum") or "")[:16],
-        "device": record.get("device"),
-        "commit": record.get("commit"),
+        **{name: record.get(name) for name in ("device", "commit", "best_epoch")},
         "seconds": record.get("wall_s"),
-        "best_epoch": record.get("best_epoch"),
         "operators": " ".join(describe_operators(record)) or None,
         "metrics": {name: _rounded(value) for name, value in record["metrics"].items()},
         "history": [
