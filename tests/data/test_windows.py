@@ -58,6 +58,12 @@ def test_a_batch_equals_slicing_window_by_window(problem, marked):
     assert marked or (batch.x_marks is None and batch.y_marks is None)
 
 
+def test_a_series_above_the_budget_stays_on_the_cpu():
+    for series in (TABLE, torch.from_numpy(TABLE)):
+        assert place_series(series, device="meta", budget_bytes=TABLE.size * 4).is_meta
+        assert place_series(series, device="meta", budget_bytes=TABLE.size * 4 - 1).device.type == "cpu"
+
+
 def test_three_splits_share_one_tensor():
     series = place_series(TABLE)
     assert isinstance(series, torch.Tensor)

@@ -180,11 +180,13 @@ def place_series(
     device: str | torch.device = "cpu",
     budget_bytes: int = DEFAULT_BUDGET,
 ) -> Float[Tensor, "t c"]:
-    """Float32 values (T, C) on `device` if they take at most `budget_bytes`, else on the CPU."""
+    """Float32 values (T, C) on `device` if they are there or take at most `budget_bytes`, else on the CPU."""
     check_at_least("budget_bytes", budget_bytes, 0)
     if values.ndim != 2:
         raise ValueError(f"values must have 2 axes (T, C), got shape {tuple(values.shape)}.")
     if isinstance(values, np.ndarray):
         # a copy, so that later changes of the array have no effect
         values = torch.from_numpy(np.array(values, dtype=np.float32, order="C"))
-    return values.to(device if values.numel() * 4 <= budget_bytes else "cpu", torch.float32)
+    there = torch.device(device)
+    kept = values.device.type == there.type or values.numel() * 4 <= budget_bytes
+    return values.to(there if kept else "cpu", torch.float32)

@@ -155,6 +155,8 @@ def _read_projections(module: nn.Module) -> AttentionParts | None:
         heads = _first_attribute(module, _HEADS, int)
         if heads is None:
             raise UnsuitableError(f"it has no number of heads under any of the names {', '.join(_HEADS)}")
+        rates = (getattr(module, name, None) for name in _DROPOUTS)
+        dropout = next((rate for rate in rates if isinstance(rate, nn.Dropout | float | int)), 0.0)
         positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
         parameters = inspect.signature(module.forward).parameters
         arguments = tuple(name for name, parameter in parameters.items() if parameter.kind in positional)
@@ -166,7 +168,7 @@ def _read_projections(module: nn.Module) -> AttentionParts | None:
             v=v,
             out=out[0] if out else nn.Identity(),
             num_heads=heads,
-            dropout=_dropout(module),
+            dropout=dropout.p if isinstance(dropout, nn.Dropout) else float(dropout),
             scale=_first_attribute(module, _SCALES, float),
             arguments=arguments,
         )
@@ -176,16 +178,6 @@ def _read_projections(module: nn.Module) -> AttentionParts | None:
 def _first_attribute(module: nn.Module, names: tuple[str, ...], kind: type[Number]) -> Number | None:
     values = (getattr(module, name, None) for name in names)
     return next((value for value in values if isinstance(value, kind)), None)
-
-
-def _dropout(module: nn.Module) -> float:
-    for name in _DROPOUTS:
-        value = getattr(module, name, None)
-        if isinstance(value, nn.Dropout):
-            return value.p
-        if isinstance(value, float | int):
-            return float(value)
-    return 0.0
 
 
 def _check_sizes(parts: AttentionParts) -> None:
