@@ -6,7 +6,7 @@ from pathlib import Path
 
 from toa.experiments.records import Record
 from toa.report.tables import markdown_table
-from toa_bench.tables import Table, complete_run, efficiency, growth, memory, number, primitive, steps
+from toa_bench.tables import Table, complete_run, efficiency, growth, memory, number, primitive, rates, steps
 
 ROOT = Path(__file__).parents[1]
 RECORDS = ROOT / "results" / "performance"
@@ -43,6 +43,8 @@ def speed_summary(folder: Path = RECORDS) -> str:
 TABLES: dict[str, tuple[Callable[[Record], Table], str]] = {
     "primitive": (primitive, "operator_attention.json"),
     "primitive-tf32": (primitive, "operator_attention_tf32.json"),
+    "rates": (rates, "operator_attention.json"),
+    "rates-tf32": (rates, "operator_attention_tf32.json"),
     "memory": (memory, "operator_attention.json"),
     "steps": (steps, "training_step.json"),
     "steps-cpu": (steps, "training_step_cpu.json"),

@@ -74,7 +74,8 @@ def test_an_unknown_table_raises():
 def test_the_primitive_is_compared_with_its_lower_bound(tmp_path):
     def row(name, system, milliseconds, graph, over):
         cost = {"milliseconds": milliseconds, "graph_ms": graph, "extra_bytes": 2**20}
-        return {"tokens": 1024, "name": name, "system": system, "cost": cost, "over_sdpa": over}
+        sizes = {"tokens": 1024, "batch": 8, "heads": 8, "width": 64, "activation": name.split()[0]}
+        return {"name": name, "system": system, "cost": cost, "over_sdpa": over, **sizes}
 
     rows = [
         row("sdpa", "sdpa", 1.0, 0.5, {"graph": 1.0, "time": 1.0}),
@@ -87,6 +88,10 @@ def test_the_primitive_is_compared_with_its_lower_bound(tmp_path):
     assert "| 1024 | 0.500 | 1.300 | 2.60 | 1.40 |" in made
     assert made.endswith("moon, PyTorch 2.9, commit abc: `python x.py`")
     assert "| 1024 | 1.0 | 1.0 | 1.0 | 1.0 |" in performance_tables.performance_table("memory", tmp_path)
+    # 7 and 13 products of 2 B H N² D = 8.59e9 operations
+    assert "| 1024 | 1.000 | 2.00 | 120 | 3.000 | 2.31 | 86 |" in performance_tables.performance_table(
+        "rates", tmp_path
+    )
 
 
 def test_steps_stand_beside_their_aims():

@@ -58,6 +58,24 @@ def primitive(record: Record) -> Table:
     return table
 
 
+def rates(record: Record) -> Table:
+    """Eager time, its ratio to one CUDA graph, and TFLOP/s of the matrix products in the graph."""
+    names, lengths = measured(record, SYSTEMS)
+    table: Table = [["N", *(f"{name}: {what}" for name in names for what in ("eager, ms", "/ graph", "TFLOP/s"))]]
+    for tokens, rows in lengths.items():
+        cells = [str(tokens)]
+        for name in names:
+            row = rows.get(name)
+            eager, graph = (row["cost"]["milliseconds"], row["cost"]["graph_ms"]) if row else (None, None)
+            flops = 0.0
+            if row:
+                products = SDPA_PRODUCTS if name == "sdpa" else PRODUCTS[row["activation"]]
+                flops = 2.0 * products * row["batch"] * row["heads"] * tokens**2 * row["width"]
+            cells += [number(eager, 3), number(graph and eager / graph), number(graph and flops / (graph * 1e9), 0)]
+        table.append(cells)
+    return table
+
+
 def memory(record: Record) -> Table:
     """Memory in addition to inputs, operators, output and gradients, in MiB and in KiB per token."""
     names, lengths = measured(record, [name for name in SYSTEMS if not name.endswith(" reference")])

@@ -4,7 +4,7 @@ import sys
 import weakref
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -179,3 +179,33 @@ def test_a_launch_like_an_earlier_one_reuses_its_kernel() -> None:
     assert count == again
     assert bool(count) == ON_GPU
     assert all(torch.equal(one, other) for one, other in zip(first, second, strict=True))
+
+
+def test_a_known_launch_passes_pointers_to_its_compiled_kernel() -> None:
+    class Recorder:
+        """A kernel, or with `compiled` one that Triton has compiled."""
+
+        arg_names: ClassVar[list[str]] = ["x", "y", "size", "setting", "BLOCK"]
+
+        def __init__(self, compiled: "Recorder | None" = None) -> None:
+            self.compiled, self.launches = compiled, list[Any]()
+
+        def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., Any]:
+            def run(*given: Any, **named: Any) -> Any:
+                self.launches.append((grid, given, named))
+                return self.compiled
+
+            return run
+
+    compiled = Recorder()
+    kernel = Recorder(compiled)
+    x = torch.zeros(9)
+    for tensor in (x, x, x[1:]):
+        triton_helpers.launch(kernel, (2,), (tensor, None), (3,), (0.5,), {"BLOCK": 7}, {"num_warps": 4})
+    # another alignment is another kernel
+    first, last = kernel.launches
+    assert first[0] == last[0] == (2,)
+    assert first[1][0] is x
+    assert first[1][1:] == (None, 3, 0.5)
+    assert first[2] == {"BLOCK": 7, "num_warps": 4}
+    assert compiled.launches == [((2, 1, 1), (x.data_ptr(), None, 3, 0.5, 7), {})]

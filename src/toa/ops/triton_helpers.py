@@ -56,20 +56,23 @@ def launch(
 ) -> None:
     """Launch a kernel whose arguments are tensors, integers, floats and constants, in this order.
 
-    Triton examines every argument of a launch. If dtypes, alignments, integers and constants are those of an earlier
-    launch, its compiled kernel is launched without that. `options` are the numbers of warps and stages.
+    Triton examines every argument of a launch, and asks the driver about every pointer. If dtypes, alignments, integers
+    and constants are those of an earlier launch, its compiled kernel is launched without both: with pointers as
+    integers. `options` are the numbers of warps and stages.
     """
     first = tensors[0]
     assert first is not None
     sizes, values = tuple(sizes), tuple(constants.values())
-    likes = tuple([None if x is None else (x.dtype, x.data_ptr() % 16) for x in tensors])
-    key = (id(kernel), first.get_device(), likes, sizes, values, *options.values())
+    dtypes = tuple([None if x is None else x.dtype for x in tensors])
+    pointers = [None if x is None else x.data_ptr() for x in tensors]
+    aligned = tuple([not (pointer or 0) % 16 for pointer in pointers])
+    key = (id(kernel), first.get_device(), dtypes, aligned, sizes, values, *options.values())
     found = _compiled.get(key)
     assert found is not None or kernel.arg_names[-len(constants) :] == list(constants)
     # Triton launches on the current device, wherever the tensors are
     with torch.cuda.device_of(first):
         if found is not None:
-            found[(*grid, 1, 1)[:3]](*tensors, *sizes, *settings, *values)
+            found[(*grid, 1, 1)[:3]](*pointers, *sizes, *settings, *values)
             return
         found = kernel[grid](*tensors, *sizes, *settings, **constants, **options)
     # the interpreter compiles nothing
