@@ -67,7 +67,20 @@ def split_rows(
             "split must be the name of a rule or three fractions (train, val, test) in (0, 1) that sum to 1, "
             f"got {rule}; use (0.7, 0.1, 0.2), for instance."
         )
-    train, val_stop, test_start, stop = _borders(rule, rows)
+    # ends of train and validation, start and end of test, floored as in the field's loaders
+    if rule in ("ett-hour", "ett-minute"):
+        month = 30 * 24 * (1 if rule == "ett-hour" else 4)
+        train, val_stop, test_start, stop = 12 * month, 16 * month, 16 * month, 20 * month
+    elif rule == "solar":
+        # unlike "ratio", one or two rows may lie between validation and test
+        train, test_start, stop = int(rows * 0.7), rows - int(rows * 0.2), rows
+        val_stop = train + int(rows * 0.1)
+    elif rule == "pems":
+        train, val_stop, test_start, stop = int(rows * 0.6), int(rows * 0.8), int(rows * 0.8), rows
+    else:
+        first, _, last = (0.7, 0.1, 0.2) if isinstance(rule, str) else rule
+        train, stop = int(rows * first), rows
+        val_stop = test_start = rows - int(rows * last)
     if stop > rows:
         raise ValueError(f"split {rule!r} must have at least {stop} rows, got {rows} in {name}; use split='ratio'.")
     early = 0 if rule in _WITHOUT_OVERLAP else lookback
@@ -83,22 +96,6 @@ def split_rows(
             f"got {max(0, segment.rows)} in {short} (split {rule!r} of the {rows} rows of {name}); {remedy}."
         )
     return split
-
-
-def _borders(rule: str | tuple[float, float, float], rows: int) -> tuple[int, int, int, int]:
-    """End of the train targets, end of validation, start of test and end of test, floored as in the field's loaders."""
-    if rule in ("ett-hour", "ett-minute"):
-        month = 30 * 24 * (1 if rule == "ett-hour" else 4)
-        return 12 * month, 16 * month, 16 * month, 20 * month
-    if rule == "pems":
-        return int(rows * 0.6), int(rows * 0.8), int(rows * 0.8), rows
-    if rule == "solar":
-        # unlike "ratio", one or two rows may lie between validation and test
-        train = int(rows * 0.7)
-        return train, train + int(rows * 0.1), rows - int(rows * 0.2), rows
-    first, _, last = (0.7, 0.1, 0.2) if isinstance(rule, str) else rule
-    test = rows - int(rows * last)
-    return int(rows * first), test, test, rows
 
 
 def check_standardised(values: np.ndarray, columns: Sequence[str], name: str) -> np.ndarray:

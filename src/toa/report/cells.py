@@ -5,6 +5,7 @@
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -111,9 +112,13 @@ class _Finder:
         others = []
         if cell.number.metric in _STRICT:
             others.append((settings, own, _STRICT[cell.number.metric]))
-        if len(cell.jobs) == 1:
-            for task, protocol in self._protocols:
-                if task == table.task and protocol != own and (job := _other_job(cell, protocol)) is not None:
+        names = cell.number.backbone, cell.number.variant
+        horizon = int(cell.number.horizon) if cell.number.horizon.isdecimal() else None
+        for task, protocol in self._protocols if len(cell.jobs) == 1 else ():
+            # a protocol need not cover the cell
+            with suppress(ValueError):
+                if task == table.task and protocol != own:
+                    job = protocol_job(task, protocol, cell.datasets[0], horizon, *names)
                     others.append(([_job_setting(job)], protocol, cell.metric))
         for one in others:
             entry = self._entry(cell, *one, own=False)
@@ -126,7 +131,12 @@ class _Finder:
             for setting in settings
         ]
         is_rank = cell.combine == "rank"
-        values = _mean_rank(cell, found) if is_rank else _means(found, metric, cell.factor)
+        # a mean over settings needs a seed that all of them have
+        seeds = (
+            sorted(set.intersection(*map(set, found)), key=lambda seed: -1 if seed is None else seed) if found else []
+        )
+        values = {seed: cell.factor * fmean(one[seed].record["metrics"][metric] for one in found) for seed in seeds}
+        values = _mean_rank(cell, found) if is_rank else values
         # a mean rank uses the runs of all seeds
         runs = [run for one in found for seed, run in one.items() if not values or seed in values or is_rank]
         status, reason = self._status(cell, settings, found, values)
@@ -183,15 +193,6 @@ def _job_setting(job: Job) -> Setting:
     return setting_of(job.task, job.config)
 
 
-def _means(found: Sequence[Mapping[int | None, Run]], metric: str, factor: float) -> dict[int | None, float]:
-    """For each seed that all settings have, the mean over settings."""
-    seeds = [seed for seed in (found[0] if found else {}) if all(seed in one for one in found)]
-    return {
-        seed: factor * fmean(one[seed].record["metrics"][metric] for one in found)
-        for seed in sorted(seeds, key=lambda seed: -1 if seed is None else seed)
-    }
-
-
 def _mean_rank(cell: Cell, found: Sequence[Mapping[int | None, Run]]) -> dict[int | None, float]:
     """Mean rank of a variant over the data sets of the classification table."""
     if not found or not all(found):
@@ -209,17 +210,6 @@ def _mean_rank(cell: Cell, found: Sequence[Mapping[int | None, Run]]) -> dict[in
 def decimals(text: str) -> int:
     """Digits after the point of a printed number."""
     return len(text.partition(".")[2])
-
-
-def _other_job(cell: Cell, protocol: str) -> Job | None:
-    """The run of a cell under another protocol; None if that protocol does not cover it."""
-    number = cell.number
-    horizon = int(number.horizon) if number.horizon.isdecimal() else None
-    task = TABLES[number.table].task
-    try:
-        return protocol_job(task, protocol, cell.datasets[0], horizon, number.backbone, number.variant)
-    except ValueError:
-        return None
 
 
 def protocol_setting(run: Run) -> Setting | None:
