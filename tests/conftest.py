@@ -28,10 +28,11 @@ def check_shapes(function: Callable[..., Any]) -> Callable[..., Any]:
 if os.environ.get("TOA_NO_SHAPE_CHECKS") != "1":
     jaxtyping.install_import_hook(SHAPE_CHECKED, "tests.conftest.check_shapes")
 
-import torch  # noqa: E402
+# problems are tiny: a second thread would only wait, and longer when other processes use the cores. A variable also
+# holds for child processes, and Lightning sets as many threads as cores for its ranks, for good, where it is missing.
+os.environ["OMP_NUM_THREADS"] = "1"
 
-# problems are tiny: a second thread would only wait, and longer when other processes use the cores
-torch.set_num_threads(1)
+import torch  # noqa: E402
 
 hypothesis.settings.register_profile("toa", derandomize=True, deadline=None, max_examples=100, database=None)
 hypothesis.settings.load_profile("toa")

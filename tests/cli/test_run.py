@@ -57,7 +57,7 @@ def test_two_processes_end_as_one_does(tmp_path, launcher):
     # an odd batch, which cannot be halved
     given = [*words(path, tmp_path / "two"), "--set", "batch_size=15"]
     command = [sys.executable, "-m", *launcher, "toa", *given, *([] if launcher else ["--devices", "2"])]
-    environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo"}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     # the first speaks alone

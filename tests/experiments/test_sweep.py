@@ -34,8 +34,7 @@ from toa.tasks.training import TrainingStopped
 def play(folder, *cases: str):
     """Return the results of cases of `sweep_cases`, which run in a separate process."""
     command = [sys.executable, "-m", "tests.experiments.sweep_cases", str(folder), *cases]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 

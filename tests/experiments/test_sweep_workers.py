@@ -22,7 +22,7 @@ def start(executor: str, folder: Path, *numbers: int) -> "subprocess.Popen[str]"
     if executor != "pool":
         pytest.importorskip("ray")
     command = [sys.executable, "-m", "tests.experiments.worker_cases", executor, str(folder), *map(str, numbers)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "SWEEP_TEST": str(folder)}
+    environment = {**os.environ, "SWEEP_TEST": str(folder)}
     return subprocess.Popen(
         command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )

@@ -14,7 +14,7 @@ from toa.tasks.distributed import resolve_devices
 def play(folder, *cases: str):
     """The ranks' results of `distributed_cases`, from another process."""
     command = [sys.executable, "-m", "tests.tasks.distributed_cases", str(folder), *cases]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOA_NO_SHAPE_CHECKS": "1"}
+    environment = {**os.environ, "TOA_NO_SHAPE_CHECKS": "1"}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)

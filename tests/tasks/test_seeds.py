@@ -20,15 +20,15 @@ CPU = torch.device("cpu")
 
 def forecaster(seed: int) -> dict[str, torch.Tensor]:
     settings, attention = {"dropout": 0.2}, {"name": "toa-gated", "sor": True, "dropout": 0.1}
-    model = Forecaster(6, lookback=12, epochs=2, batch_size=16, seed=seed, attention=attention, settings=settings)
+    model = Forecaster(6, lookback=12, epochs=1, batch_size=16, seed=seed, attention=attention, settings=settings)
     return model.fit(wide(120)).model_.state_dict()
 
 
 def test_fits_in_threads_equal_fits_alone():
-    alone = [forecaster(seed) for seed in range(3)]
-    with ThreadPoolExecutor(6) as pool:
-        together = list(pool.map(forecaster, [0, 1, 2] * 2))
-    for seed, weights in zip([0, 1, 2] * 2, together, strict=True):
+    alone = [forecaster(seed) for seed in range(2)]
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(forecaster, [0, 1] * 2))
+    for seed, weights in zip([0, 1] * 2, together, strict=True):
         assert all(torch.equal(weights[name], value) for name, value in alone[seed].items())
 
 
@@ -116,7 +116,10 @@ def test_seeds_have_a_range(seed):
 
 
 def test_deterministic_runs_use_one_thread():
-    before = torch.get_num_threads()
-    with numerics(CPU, tf32=False, deterministic=True):
-        assert torch.get_num_threads() == 1
-    assert torch.get_num_threads() == before
+    torch.set_num_threads(2)
+    try:
+        with numerics(CPU, tf32=False, deterministic=True):
+            assert torch.get_num_threads() == 1
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(1)
