@@ -169,6 +169,8 @@ def test_the_code_of_a_how_to_runs(page, tmp_path, monkeypatch) -> None:
         # 35 with a promotion, 20 without: the future promotions decide
         high = names["forecast"]["sales"][names["ahead"]["promotion"].to_numpy() == 1]
         assert high.mean() > 27 > names["forecast"]["sales"].min()
+    if page == "alarms":
+        assert names["events"]["channel"][0] == "heat"
     if page == "intervals":
         assert 0.6 < names["coverage"] < 1.0
 
