@@ -229,6 +229,19 @@ def test_the_best_weights_by_validation_are_kept():
         assert torch.equal(value, seen[1][name]), name
 
 
+@pytest.mark.parametrize("validate_start", [True, False])
+def test_the_weights_before_the_first_epoch_count_if_asked(tmp_path, validate_start):
+    start = {name: value.clone() for name, value in Small().state_dict().items()}
+    losses = iter([1.0, 2.0, 3.0, 4.0, 5.0])
+    config = TrainingConfig(epochs=5, patience=3, validate_start=validate_start)
+    model = run(Small(), config=config, validate=lambda model: next(losses), checkpoint=tmp_path / "checkpoint")
+    assert (model.state.best, model.state.best_epoch) == (1.0, 0 if validate_start else 1)
+    assert len(model.state.history) == (3 if validate_start else 4)
+    assert all(torch.equal(value, start[name]) for name, value in model.state_dict().items()) == validate_start
+    again = run(Small(), config=config, validate=lambda model: 0.0, checkpoint=tmp_path / "checkpoint")
+    assert again.state == model.state
+
+
 def test_a_tie_counts_as_an_improvement_and_patience_ends_the_run():
     losses = iter([1.0, 1.0, 2.0, 2.0, 0.0])
     config = TrainingConfig(epochs=5, patience=2)

@@ -60,6 +60,7 @@ class TrainingConfig:
         compile: Whether to use torch.compile. The first step needs up to a minute; later ones are faster, on a CPU by
             at most a quarter. Random draws differ from those of eager mode. A CPU needs a C++ compiler.
         least_loss: Mean training loss of an epoch, at or below which training stops.
+        validate_start: Whether the weights before the first epoch also count as a result, for a model that starts well.
     """
 
     epochs: int = 10
@@ -77,6 +78,7 @@ class TrainingConfig:
     patience: int | None = None
     compile: bool = False
     least_loss: float | None = field(default=None, metadata=ADDED_LATER)
+    validate_start: bool = field(default=False, metadata=ADDED_LATER)
 
     def __post_init__(self) -> None:
         least = {"weight_decay": 0.0, "operator_weight_decay": 0.0, "warmup": 0, "least_loss": 0.0}

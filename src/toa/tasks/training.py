@@ -45,7 +45,7 @@ class TrainingState:
     Args:
         step: Steps done over all epochs.
         best: Lowest validation loss; None before the first validation.
-        best_epoch: Its epoch, counted from 1; 0 before the first validation.
+        best_epoch: Its epoch, counted from 1; 0 before training.
         seconds: Time spent, including the time before a resume.
         history: Mean training loss, validation loss and learning rate per epoch.
     """
@@ -199,6 +199,8 @@ class _Run:
         """Train to the end, or until `stop` is set."""
         begin = time.perf_counter() - self.state.seconds
         self.step.wrapped.train()
+        if self.config.validate_start and self.validate is not None and self.state.best is None:
+            self._validate(self.validate)
         while not self._done():
             loss = self.step.run(self.state.step)
             self.state.step += 1
@@ -208,7 +210,7 @@ class _Run:
                 self._end_epoch()
                 self.state.seconds = time.perf_counter() - begin
             elif observed:
-                self._report(training=float(self.ranks.mean(loss)))
+                self._report(float(self.ranks.mean(loss)))
             halt = self.ranks.agree(stop.is_set(), ask=ends or observed)
             due = ends or self.state.step % self.save_every == 0
             # checkpoints have used less than their share of the time, by the clock of the first rank
@@ -234,35 +236,44 @@ class _Run:
         return self.state.step >= self.total or (patience is not None and idle >= patience)
 
     def _end_epoch(self) -> None:
-        wrapped, per_epoch = self.step.wrapped, self.step.per_epoch
+        per_epoch = self.step.per_epoch
         mean = float(self.ranks.mean(self.step.loss_sum)) / per_epoch
         self.step.loss_sum.zero_()
+        self._check_finite("training", mean)
         entry = {"train": mean, "rate": self.config.rate(self.state.step - per_epoch, per_epoch)}
         if self.validate is not None:
-            wrapped.eval()
-            # not worth compiling again for evaluation mode and other batch sizes
-            stance = torch.compiler.set_stance("force_eager") if self.config.compile else nullcontext()
-            with torch.no_grad(), stance:
-                entry["validation"] = self.ranks.by_first(partial(self.validate, wrapped))
-            wrapped.train()
-            # a tie counts as an improvement, as in the peer libraries
-            if self.state.best is None or entry["validation"] <= self.state.best:
-                self.state.best, self.state.best_epoch = entry["validation"], self.state.step // per_epoch
-                self.best_weights = {name: value.detach().clone() for name, value in self.model.state_dict().items()}
+            entry["validation"] = self._validate(self.validate)
         self.state.history.append(entry)
-        self._report(training=mean, validation=entry.get("validation", 0.0))
+        self._report(mean)
 
-    def _report(self, **losses: float) -> None:
-        """Call the observer; losses that are not finite raise FloatingPointError."""
-        for name, value in losses.items():
-            if not math.isfinite(value):
-                raise FloatingPointError(
-                    f"the {name} loss must be finite, got {value} after {self.state.step} steps; lower the learning "
-                    "rate, or choose a normaliser of the scores (score_norm, gate_norm)."
-                )
+    def _validate(self, validate: Callable[[nn.Module], float]) -> float:
+        """Return the validation loss, and keep the weights if it is the lowest so far."""
+        self.step.wrapped.eval()
+        # not worth compiling again for evaluation mode and other batch sizes
+        stance = torch.compiler.set_stance("force_eager") if self.config.compile else nullcontext()
+        with torch.no_grad(), stance:
+            loss: float = self.ranks.by_first(partial(validate, self.step.wrapped))
+        self.step.wrapped.train()
+        self._check_finite("validation", loss)
+        # a tie counts as an improvement, as in the peer libraries
+        if self.state.best is None or loss <= self.state.best:
+            self.state.best, self.state.best_epoch = loss, self.state.step // self.step.per_epoch
+            self.best_weights = {name: value.detach().clone() for name, value in self.model.state_dict().items()}
+        return loss
+
+    def _report(self, loss: float) -> None:
+        """Check the training loss, and call the observer."""
+        self._check_finite("training", loss)
         if self.observe is not None:
             last = self.state.history[-1] if self.state.history else {}
-            self.observe(self.state.step, self.total, losses["training"], last.get("validation"))
+            self.observe(self.state.step, self.total, loss, last.get("validation"))
+
+    def _check_finite(self, name: str, loss: float) -> None:
+        if not math.isfinite(loss):
+            raise FloatingPointError(
+                f"the {name} loss must be finite, got {loss} after {self.state.step} steps; lower the learning rate, "
+                "or choose a normaliser of the scores (score_norm, gate_norm)."
+            )
 
     def _save(self) -> None:
         if self.checkpoint is None:
