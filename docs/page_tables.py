@@ -295,6 +295,56 @@ def classification_search() -> str:
     return table(["setting", *datasets], rows, left=1 + len(datasets))
 
 
+RIVAL_CLASSIFIERS = ("ROCKET", "HC2", "InceptionT", "1NN-DTW-D")
+OUR_CLASSIFIERS = {"toa": "toa", "toa-network": "toa, network alone", "multirocket-hydra": "MultiRocketHydra"}
+
+
+@functools.cache
+def uea_accuracies() -> dict[str, dict[str, float]]:
+    """Test accuracy by dataset, and by our methods and published classifiers; "cross-validated" is that of toa."""
+    found: dict[str, dict[str, float]] = {}
+    for record in read_records("leaderboards/uea.jsonl"):
+        cells = found.setdefault(record["dataset"], {})
+        cells[record["method"]] = record["accuracy"]
+        if record["method"] == "toa":
+            cells["cross-validated"] = record["validation"]
+    with (RESULTS / "classification" / "published.csv").open(encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            if row["dataset"] in found:
+                found[row["dataset"]][row["classifier"]] = float(row["accuracy"])
+    return found
+
+
+def uea_table() -> str:
+    """Ours beside MultiRocketHydra and published figures, in percent, with means over the sets."""
+    found = uea_accuracies()
+    names = ("toa", "cross-validated", "toa-network", "multirocket-hydra", *RIVAL_CLASSIFIERS)
+
+    def cells(values: Iterable[float | None]) -> list[str]:
+        return ["" if value is None else f"{100 * value:.1f}" for value in values]
+
+    rows = [[dataset, *cells(own.get(name) for name in names)] for dataset, own in found.items()]
+    whole = [name for name in names if all(name in own for own in found.values())]
+    means = [statistics.fmean(own[name] for own in found.values()) if name in whole else None for name in names]
+    titles = [OUR_CLASSIFIERS.get(name, name) for name in names]
+    return table(["test accuracy, %", *titles], [*rows, ["mean", *cells(means)]])
+
+
+def uea_choices() -> str:
+    """Weights of the members, and CPU seconds of fit and prediction."""
+    records = {(r["dataset"], r["method"]): r for r in read_records("leaderboards/uea.jsonl")}
+    rows = []
+    for dataset in dict.fromkeys(dataset for dataset, _ in records):
+        weights = sorted(records[dataset, "toa"]["weights"].items(), key=lambda pair: -pair[1])
+        seconds = [records.get((dataset, method), {}).get("cpu_seconds") for method in OUR_CLASSIFIERS]
+        shown = ["" if value is None else f"{value:.0f}" for value in seconds]
+        rows.append([dataset, ", ".join(f"{weight:.2f} {name}" for name, weight in weights), *shown])
+    sums = [sum(r["cpu_seconds"] for (_, m), r in records.items() if m == method) for method in OUR_CLASSIFIERS]
+    rows.append(["sum", "", *(f"{value:.0f}" for value in sums)])
+    titles = [f"{title}, CPU s" for title in OUR_CLASSIFIERS.values()]
+    return table(["dataset", "weights of toa", *titles], rows, left=2)
+
+
 # anomaly detection and demixing
 
 ANOMALY_METRICS = ("tslib-pa/pa_f1", "tslib-pa/random_pa_f1", "strict/f1", "strict/vus_pr")
@@ -475,6 +525,7 @@ def all_tables() -> dict[str, Callable[[], str]]:
     found |= {"speed-summary": speed_summary, "forecast-summary": forecast_summary, "without-sor": sor_table}
     found |= {"window-ranges": window_ranges, "demixing": demixing_table, "accuracy": accuracy_table}
     found |= {"classification-search": classification_search, "accuracy-toa": recipe_accuracies}
+    found |= {"uea": uea_table, "uea-choices": uea_choices}
     found["signed"] = signed_table
     found |= {f"leaderboard-{score}": partial(leaderboard_table, score) for score in ("mase", "wql")}
     found |= {"leaderboard-weights": leaderboard_weights}
