@@ -18,15 +18,15 @@ AIMS = {"lines": 22_500, "files": 150, "file_lines": 450, "function_lines": 60}
 # lines and files allowed in each folder until the aim is reached ("." holds the files of the package itself)
 CEILINGS = {
     ".": (454, 7),
-    "cli": (2_460, 13),
-    "data": (3_272, 14),
-    "estimators": (4_925, 21),
+    "cli": (2_482, 13),
+    "data": (3_274, 14),
+    "estimators": (5_287, 22),
     "experiments": (1_929, 10),
     "integrations": (1_728, 11),
     "models": (1_804, 15),
     "nn": (2_558, 14),
     "ops": (4_289, 20),
-    "report": (2_852, 13),
+    "report": (2_895, 13),
     "tasks": (3_643, 15),
     "theory": (653, 4),
 }

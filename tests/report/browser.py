@@ -36,11 +36,27 @@ def chromium() -> "Iterator[Browser]":
         browser.close()
 
 
-def open_page(browser: "Browser", path: Path, *, width: int = 1200, height: int = 900, dark: bool = False) -> "Page":
-    """Open a page in a window of a given size, and wait until it is drawn."""
+def open_page(
+    browser: "Browser",
+    path: Path,
+    *,
+    width: int = 1200,
+    height: int = 900,
+    dark: bool = False,
+    seen: list[str] | None = None,
+) -> "Page":
+    """Open a page in a window of a given size, and wait until it is drawn.
+
+    Args:
+        seen: List to which requests of other files, errors and messages are added.
+    """
     page = browser.new_page(
         viewport={"width": width, "height": height}, is_mobile=width < 600, color_scheme="dark" if dark else "light"
     )
+    if seen is not None:
+        page.on("request", lambda request: None if request.url.endswith(path.name) else seen.append(request.url))
+        page.on("pageerror", lambda error: seen.append(str(error)))
+        page.on("console", lambda message: seen.append(message.text))
     page.goto(path.resolve().as_uri())
     page.wait_for_selector("body[data-ready=yes]")
     return page

@@ -1,10 +1,13 @@
-"""A small comparison with the paper, for the tests of its page."""
+"""A small comparison with the paper, and small fitted estimators, for the tests of their pages."""
 
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
 
 from tests.report.paper_cases import cell_of, etth1_records, hide_data, keep_model, record_of, write_lines
+from toa.estimators import Forecaster
 from toa.experiments.records import write_record
 from toa.report.page import write_report
 from toa.report.paper import PaperReport, make_report
@@ -35,3 +38,27 @@ def paper_out(paper_report: PaperReport, paper_results: Path) -> Path:
     folder = paper_results.parent / "paper-report"
     write_report(paper_report, folder)
     return folder
+
+
+@pytest.fixture(scope="session")
+def hourly_rows() -> pd.DataFrame:
+    """Hours with two missing rows, an empty cell, a constant column, and names that are markup."""
+    hours = np.arange(200)
+    wave = np.sin(hours * 2 * np.pi / 24) + 0.1 * np.random.default_rng(0).normal(size=(2, 200))
+    frame = pd.DataFrame({"when": pd.date_range("2024-03-01", periods=200, freq="h"), "<b>load</b>": wave[0]})
+    frame["</script><img src=x onerror=alert(1)>"] = 5 + wave[1]
+    frame["flat"], frame["unused"] = 1.0, 2.0
+    frame.loc[60, "<b>load</b>"] = np.nan
+    return frame.drop(index=[40, 41])
+
+
+@pytest.fixture(scope="session")
+def forecast_page(hourly_rows: pd.DataFrame, tmp_path_factory: pytest.TempPathFactory) -> tuple[Forecaster, Path]:
+    """A network alone, which has operators, and its page with a backtest."""
+    values = [name for name in hourly_rows if name not in ("when", "unused")]
+    made = Forecaster(
+        12, model="toa", lookback=24, interval=0.8, missing="interpolate", values=values, epochs=1, device="cpu"
+    )
+    tested = made.fit(hourly_rows).backtest(hourly_rows, test_size=0.2)
+    path = tmp_path_factory.mktemp("pages") / "forecast.html"
+    return made, made.page(path, hourly_rows, tested=tested, title="<i>Load</i>", command="toa forecast 'a b.csv'")

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 _INTERVAL = 0.8
 # number of columns whose error is printed
 _LISTED = 12
-_TITLES = {"mae": "MAE", "rmse": "RMSE", "mase": "MASE", "wape": "WAPE", "smape": "sMAPE"}
 
 
 def forecast(
@@ -29,6 +28,7 @@ def forecast(
     ] = None,
     out: Annotated[Path, typer.Option(help="File of the forecast.")] = Path("forecast.csv"),
     picture: Annotated[Path | None, typer.Option(help="Figure of the forecast; default: beside the table.")] = None,
+    page: terminal.PageOption = None,
     model: terminal.ModelOption = None,
     save: terminal.SaveOption = None,
     id: Annotated[str | None, typer.Option(help="Column of series ids, if the table has several series.")] = None,
@@ -85,7 +85,8 @@ def forecast(
     with clear_errors(forecast):
         terminal.check_files(data, model, future)
         picture = terminal.check_picture(picture, out)
-        terminal.check_destinations(out, picture, save)
+        terminal.check_page(page)
+        terminal.check_destinations(out, picture, page, save)
         for option, share in (("--interval", interval or None), ("--test", test)):
             terminal.check_share(option, share)
         for level in quantiles or ():
@@ -97,17 +98,17 @@ def forecast(
         from toa.estimators.backtest import without_last
         from toa.report.figures import PANELS, draw_forecast, save_figure
 
-        frame = terminal.read_frame(data)
+        given = frame = terminal.read_frame(data)
         if model is None:
             options["interval"] = _INTERVAL if interval is None else interval or None
         else:
             # it may also shorten the forecast of a trained model
             del options["horizon"]
-        evaluation = None
+        tested = None
         if test is not None and model is None:
             seen = without_last(frame, test, id)
             trial = terminal.fitted(Forecaster, options, model=None, device=device, data=seen)
-            evaluation = trial.backtest(frame, test_size=test)
+            tested = trial.backtest(frame, test_size=test)
         forecaster = terminal.fitted(Forecaster, options, model=model, device=device, data=frame)
         if save is not None:
             # first, because later steps may fail
@@ -123,21 +124,18 @@ def forecast(
         for line in _summary(forecaster, frame, found, trained=model is None):
             console.print(line, soft_wrap=True)
         if test is not None:
-            tested = evaluation or forecaster.backtest(frame, test_size=test)
+            tested = tested or forecaster.backtest(frame, test_size=test)
             _print_evaluation(console, forecaster, tested, test)
         console.print(f"table:   {terminal.write_table(found, out)}", soft_wrap=True)
+        title = f"{data.name}: forecast"
         figure, panels = draw_forecast(
-            frame,
-            found,
-            forecaster.columns_,
-            id=forecaster.id,
-            time=forecaster.time_,
-            title=f"{data.name}: forecast",
-            baseline=naive,
+            frame, found, forecaster.columns_, id=forecaster.id, time=forecaster.time_, title=title, baseline=naive
         )
         drawn = save_figure(figure, picture)
         more = f" ({PANELS} of {panels} series and columns)" if panels > PANELS else ""
         console.print(f"picture: {drawn}{more}", soft_wrap=True)
+        shown = {"title": title, "future": covariate_table, "horizon": horizon, "tested": tested}
+        terminal.write_page(page, forecaster, frame, given=given, **shown)
         if save is not None:
             console.print(f"model:   {save}", soft_wrap=True)
 
@@ -178,6 +176,8 @@ def _summary(forecaster: "Forecaster", frame: "pd.DataFrame", found: "pd.DataFra
 
 def _print_evaluation(console: "Console", forecaster: "Forecaster", found: "Backtest", test: float) -> None:
     """The errors, the model beside the baselines in the units of the data, and where it loses to one."""
+    from toa.estimators.backtest import TITLES
+
     shown = f"MSE {found.metrics['mse']:.4f}, MAE {found.metrics['mae']:.4f}, standardised"
     if "coverage" in found.metrics:
         shown += f"; {found.metrics['coverage']:.1%} of values within the {forecaster.interval:.0%} interval"
@@ -185,8 +185,8 @@ def _print_evaluation(console: "Console", forecaster: "Forecaster", found: "Back
     summary = f"last {test:.0%} of the rows, {len(found.forecast)} forecasts: {shown}; MAE {errors}."
     console.print(summary, soft_wrap=True)
     table = found.table()
-    names = [name for name in _TITLES if name in table]
-    rows: list[tuple[str, ...]] = [(f"at {found.compared} origins", *(_TITLES[name] for name in names))]
+    names = [name for name in TITLES if name in table]
+    rows: list[tuple[str, ...]] = [(f"at {found.compared} origins", *(TITLES[name] for name in names))]
     for method, scores in table.iterrows():
         rows.append((str(method), *(f"{scores[name]:.4g}" for name in names)))
     console.print(make_table(rows))

@@ -2,6 +2,8 @@
 
 import os
 import re
+import shlex
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -14,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 import typer
 from typer.core import TyperCommand
 
-from toa._console import is_first, show_controls
+from toa._console import is_first, make_console, show_controls
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,6 +28,7 @@ T = TypeVar("T", bound="Estimator")
 DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
 ModelOption = Annotated[Path | None, typer.Option(help="File of a fitted model to use instead of training.")]
 SaveOption = Annotated[Path | None, typer.Option(help="File to save the fitted model in.")]
+PageOption = Annotated[Path | None, typer.Option(help="Page of the results, one HTML file that needs no other.")]
 TimeOption = Annotated[str | None, typer.Option(help="Time column; found automatically if not given.")]
 ValuesOption = Annotated[list[str] | None, typer.Option(help="Column to read; by default all others. Repeatable.")]
 MissingOption = Annotated[str | None, typer.Option(help="Missing values: {missing}; error is the default.")]
@@ -154,6 +157,12 @@ def check_picture(path: Path | None, beside: Path) -> Path:
     return path
 
 
+def check_page(path: Path | None) -> None:
+    """Raise ValueError for a page that a browser would not open; None is none."""
+    if path is not None and path.suffix.lower() not in (".html", ".htm"):
+        raise ValueError(f"--page must end in .html, got {path.name!r}.")
+
+
 def check_share(option: str, value: float | None) -> None:
     """Raise ValueError for a share outside (0, 1); None is none."""
     if value is not None and not 0.0 < value < 1.0:
@@ -239,3 +248,16 @@ def write_table(frame: "pd.DataFrame", path: Path) -> Path:
 
     write_atomically(path, frame.to_csv(index=False).encode())
     return path
+
+
+def write_page(path: Path | None, estimator: Any, data: Any, *, given: Any = None, **options: Any) -> None:
+    """Write the page of an estimator's results, and print its path; None is none.
+
+    Args:
+        given: The table before columns were removed from `data`.
+        options: Further arguments of the estimator's `page`.
+    """
+    if path is not None:
+        left_out = [] if given is None else [str(name) for name in given if name not in data]
+        estimator.page(path, data, command=shlex.join(["toa", *sys.argv[1:]]), left_out=left_out, **options)
+        make_console().print(f"page:    {path}", soft_wrap=True)

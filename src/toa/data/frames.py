@@ -35,7 +35,7 @@ def read_panel(
     missing: Missing = "error",
     name: str = "data",
 ) -> Panel:
-    """Read a pandas, polars or arrow frame, an array (T,) or (T, C), or a list of arrays.
+    """Read a pandas, polars or arrow frame, an array (T,) or (T, C), or a list of arrays; a panel is returned.
 
     Args:
         data: The table. In a frame, the rows of an id need not be adjacent, but must increase in time. Arrays have no
@@ -48,6 +48,8 @@ def read_panel(
         missing: How to fill missing values and rows, see `toa.data.panel.make_panel`.
     """
     check_choice("missing", missing, MISSING)
+    if isinstance(data, Panel):
+        return data
     if isinstance(data, np.ndarray) or (isinstance(data, list | tuple) and data and isinstance(data[0], np.ndarray)):
         return _read_arrays(data, missing, name)
     values = None if values is None else list(values)

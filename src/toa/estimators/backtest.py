@@ -20,6 +20,8 @@ from toa.estimators.ensemble import Ensemble, history_rows, series_scale
 from toa.estimators.intervals import Prediction
 from toa.tasks.metrics import Scores, pinball_error, score_forecasts
 
+# scores of methods as they are shown
+TITLES = {"mae": "MAE", "rmse": "RMSE", "mase": "MASE", "wape": "WAPE", "smape": "sMAPE"}
 # windows times columns on which the baselines are compared with the model
 _COMPARED = 2_000
 

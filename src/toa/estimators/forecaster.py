@@ -29,6 +29,7 @@ from toa.estimators.covariates import Covariates
 from toa.estimators.ensemble import RollingOrigins, history_rows, validate_methods
 from toa.estimators.intervals import Prediction, check_finite
 from toa.estimators.network import ForecastNetwork
+from toa.estimators.pages import ForecastPage
 
 MODELS = ("auto", NETWORK)
 # windows that are combined together: bounds the memory of their histories
@@ -39,7 +40,7 @@ _VALIDATION_TIME, _LEAST_SECONDS = 0.5, 1.0
 
 
 @dataclass(eq=False, repr=False)
-class Forecaster(ForecastNetwork):
+class Forecaster(ForecastPage, ForecastNetwork):
     """Forecast time series.
 
         model = toa.Forecaster(horizon=24, interval=0.8).fit(frame)  # pandas, polars or arrow; or an array (T, C)

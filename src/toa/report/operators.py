@@ -175,6 +175,15 @@ def pictures_of(record: Record, folder: Path) -> Pictures | None:
     return {**hashed, "pictures": pictures} if pictures else None
 
 
+@torch.no_grad()
+def model_pictures(model: nn.Module, label: str) -> Pictures | None:
+    """Operators of a model in memory; None if it has none."""
+    found = [_operators(layer) for layer in model.modules() if isinstance(layer, Attention)]
+    layers = enumerate((views for views in found if views), 1)
+    pictures = [_picture(view, number) for number, views in layers for view in views if view.name in _PARTS]
+    return {"label": label, "pictures": pictures} if pictures else None
+
+
 def write_pictures(models: Iterable[Pictures], path: Path) -> Path:
     """Write pictures to a file, one model per line."""
     lines = ",\n".join(json.dumps(model, separators=(",", ":")) for model in models)

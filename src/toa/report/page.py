@@ -1,7 +1,7 @@
 """Self-contained HTML pages: sections with text, tables and pictures, and the comparison with the paper.
 
-The page of the comparison has the scripts `paper.js` and `paper_operators.js`. They draw a JSON document, which the
-page holds compressed.
+The page of the comparison and the pages of estimators hold a JSON document, compressed, which scripts draw: `page.js`
+and `operators.js`, which they share, and `paper.js` or `results.js`.
 """
 
 import base64
@@ -9,6 +9,7 @@ import gzip
 import html
 import json
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from importlib.resources import files
@@ -87,22 +88,46 @@ def _section(section: Section) -> str:
     return "\n".join(str(part) for part in parts if part)
 
 
+def assemble(title: str, body: str, scripts: Sequence[str], data: Data) -> bytes:
+    """A page with a style, scripts and data, which need no other file.
+
+    Args:
+        body: Markup before the data.
+        scripts: Names of files of this folder; together they draw the data.
+        data: JSON values. They are compressed, so that no text in them can end the script.
+    """
+    folder = files("toa.report")
+    content = json.dumps(data, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    read = {name: (folder / name).read_text(encoding="utf-8") for name in ("skeleton.html", "page.css", *scripts)}
+    parts = {
+        "title": html.escape(title),
+        "style": read["page.css"].strip(),
+        "script": "\n\n".join(read[name].strip() for name in scripts),
+        "data": base64.b64encode(gzip.compress(content.encode(), mtime=0)).decode(),
+        "body": body.strip(),
+    }
+    # at once, so that no part is searched for the names of the others
+    return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], read["skeleton.html"]).encode()
+
+
+def write_results(title: str, data: Data, path: Path) -> Path:
+    """Write the page of an estimator's results; `toa.estimators.pages` describes the data."""
+    body = "<header><h1></h1></header>\n<main></main>\n<noscript><p>This page needs JavaScript.</p></noscript>"
+    write_atomically(path, assemble(title, body, ("page.js", "operators.js", "results.js"), data))
+    return path
+
+
 def write_report(report: PaperReport, out: Path) -> list[Path]:
     """Write index.html, report.md, summary.md and the diagrams of report.md; returns their paths."""
-    page, style, operators, script = (
-        (files("toa.report") / f"paper{name}").read_text(encoding="utf-8")
-        for name in (".html", ".css", "_operators.js", ".js")
-    )
-    content = json.dumps(page_data(report, out), separators=(",", ":"), ensure_ascii=False)
-    packed = base64.b64encode(gzip.compress(content.encode(), mtime=0)).decode()
-    parts = {"style": style.strip(), "script": f"{operators.strip()}\n\n{script.strip()}", "data": packed}
-    for name, part in parts.items():
-        page = page.replace(f"{{{{{name}}}}}", part)
+    body = (files("toa.report") / "paper.html").read_text(encoding="utf-8")
+    scripts = ("page.js", "operators.js", "paper.js")
+    page = assemble("The paper, reproduced", body, scripts, page_data(report, out))
     texts = {"report.md": full_text(report), "summary.md": summary(report)}
-    written = {"index.html": page, **{name: "\n".join(lines).rstrip() + "\n" for name, lines in texts.items()}}
-    written |= {contest.file: contest.diagram for contest in report.contests if contest.diagram}
-    for name, text in written.items():
-        write_atomically(out / name, text.encode())
+    written = {name: ("\n".join(lines).rstrip() + "\n").encode() for name, lines in texts.items()}
+    written |= {contest.file: contest.diagram.encode() for contest in report.contests if contest.diagram}
+    written = {"index.html": page, **written}
+    for name, content in written.items():
+        write_atomically(out / name, content)
     return [out / name for name in written]
 
 

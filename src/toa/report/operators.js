@@ -32,41 +32,37 @@ function choice(title, id, names, onchange) {
   return make("label", {}, title, select);
 }
 
-function showOperators(data) {
-  const place = $("operator-view");
-  if (!data.operators.length) {
-    place.replaceChildren(make("p", { class: "note" }, "There is no model and no operators.json beside the records."));
-    return;
-  }
+// models: [{label, pictures}]; about(model) is what stands below the frequency response
+function showOperators(place, models, about) {
   const view = make("div");
   const parts = make("span");
-  let model = data.operators[0];
+  let model = models[0];
   let withIdentity = false;
   const shown = { picture: model.pictures[0] };
   const pick = (index) => { shown.picture = model.pictures[index]; draw(); };
   const pickModel = (index) => {
-    model = data.operators[index];
+    model = models[index];
     const names = model.pictures.map((one) => `layer ${one.layer}, ${one.part}, head ${one.head}`);
     parts.replaceChildren(choice("Operator", "operator-part", names, pick));
     pick(0);
   };
-  const draw = () => view.replaceChildren(operatorView(data, model, shown.picture, withIdentity));
+  const draw = () => view.replaceChildren(operatorView(model, shown.picture, withIdentity, about));
   const form = make("form", { id: "operator-form", class: "choices", "aria-label": "Choose an operator", onsubmit: (event) => event.preventDefault() },
-    choice("Model", "operator-model", data.operators.map((one) => one.label), pickModel), parts,
+    models.length > 1 ? choice("Model", "operator-model", models.map((one) => one.label), pickModel) : null, parts,
     choice("Shown", "operator-shown", ["M = S − I", "S = I + M"], (index) => { withIdentity = index === 1; draw(); }));
   place.replaceChildren(form, view);
   pickModel(0);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
 }
 
-function operatorView(data, model, picture, withIdentity) {
+function operatorView(model, picture, withIdentity, about) {
   const side = Math.ceil(picture.tokens / picture.block);
   const values = offsets(picture);
   if (withIdentity) for (let i = 0; i < side; i++) values[i * side + i] += 1;
   const most = values.reduce((high, value) => Math.max(high, Math.abs(value)), 0) || 1;
-  const about = `Operator of ${model.label}, layer ${picture.layer}, ${picture.part}, head ${picture.head}, ${picture.tokens} tokens`;
+  const label = `Operator of ${model.label}, layer ${picture.layer}, ${picture.part}, head ${picture.head}, ${picture.tokens} tokens`;
   const readout = make("p", { id: "readout", role: "status", "aria-live": "polite" }, `${side} rows and columns`);
-  const canvas = make("canvas", { id: "heat", width: side, height: side, tabindex: 0, role: "img", "aria-label": about });
+  const canvas = make("canvas", { id: "heat", width: side, height: side, tabindex: 0, role: "img", "aria-label": label });
   const response = make("figure", { id: "response" });
   const at = { row: 0, column: 0, kept: -1 };
   const span = (index) => (picture.block === 1 ? String(index + 1) : `${index * picture.block + 1} to ${Math.min(picture.tokens, (index + 1) * picture.block)}`);
@@ -114,12 +110,11 @@ function operatorView(data, model, picture, withIdentity) {
   const dark = matchMedia("(prefers-color-scheme: dark)").matches;
   const stops = [-1, -0.5, 0, 0.5, 1].map((position) => `rgb(${heat(position, dark).join(" ")})`).join(", ");
   const block = picture.block === 1 ? "" : ` Each point is the entry with the largest absolute value in a block of ${picture.block} x ${picture.block}.`;
-  const record = data.records[model.record];
   return make("div", { class: "operator" },
     make("figure", {}, canvas, make("div", { class: "bar", style: `background: linear-gradient(to right, ${stops})` }),
       make("div", { class: "ends" }, make("span", {}, short(-most)), make("span", {}, "0"), make("span", {}, short(most))),
       readout, make("figcaption", {}, `Rows are outputs, columns inputs; ${picture.tokens} tokens.${block}`)),
     make("div", {}, make("h3", {}, "Frequency response"), response,
       make("figcaption", {}, "Norm of S applied to a wave of norm 1; gain 1 means unchanged."),
-      record ? make("div", {}, learning([record]), describe(data, record, "")) : make("p", { class: "note" }, `config hash ${model.hash}; its record was not read`)));
+      about(model)));
 }
