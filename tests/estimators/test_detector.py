@@ -214,6 +214,8 @@ def test_a_stream_accepts_arrays_lists_and_dicts(fitted, framed):
     found = [fitted.detect(rows) for rows in (values[0], values[1].tolist(), values[2:4].tolist(), values[4:6])]
     assert [list(part.index) for part in found] == [[0], [1], [2, 3], [4, 5]]
     assert np.isfinite(np.concatenate(found)).all()
+    with pytest.raises(ValueError, match="rows must be lists of 2 numbers, got lists of different lengths"):
+        fitted.detect([[1.0, 2.0], [3.0]])
     framed.reset_stream()
     rows = table(values).to_dict("records")
     assert framed.detect(rows[0])["when"].tolist() == [pd.Timestamp("2024-01-01")]

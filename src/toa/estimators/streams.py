@@ -82,11 +82,18 @@ class Streams:
 
 
 def as_rows(rows: Any, channels: int) -> Any:
-    """Dicts as a frame, and lists or one row of numbers as an array (t, C); anything else unchanged."""
+    """Dicts as a frame, and lists or one row of numbers as an array (t, C); anything else unchanged.
+
+    Raises:
+        ValueError: If lists have different lengths.
+    """
     rows = [rows] if isinstance(rows, Mapping) else rows
     if isinstance(rows, list | tuple) and rows and all(isinstance(row, Mapping) for row in rows):
         return pd.DataFrame(list(rows))
     if isinstance(rows, list | tuple) and not any(isinstance(row, np.ndarray) for row in rows):
+        sizes = {len(row) if isinstance(row, list | tuple) else 0 for row in rows}
+        if len(sizes) > 1:
+            raise ValueError(f"rows must be lists of {channels} numbers, got lists of different lengths.")
         rows = np.asarray(rows)
     return rows[None] if isinstance(rows, np.ndarray) and rows.ndim == 1 and len(rows) == channels > 1 else rows
 
