@@ -366,6 +366,34 @@ def anomaly_table(dataset: str) -> str:
     return table(titles, rows)
 
 
+DETECTION_SETS = ("SMD-machine-1-6", "SMD-machine-2-1", "MSL", "SMAP")
+
+
+def detector_table() -> str:
+    """VUS-PR of every detector, the means over SMD and MSL and over all sets, and the CPU time of all sets."""
+    rows = []
+    for method, found in grouped(read_records("anomaly/detectors.jsonl"), lambda record: record["method"]).items():
+        scores = {record["dataset"]: record["vus_pr"] for record in found}
+        for names in (DETECTION_SETS[:3], DETECTION_SETS):
+            if all(name in scores for name in names):
+                scores[f"mean of {len(names)}"] = statistics.mean(scores[name] for name in names)
+        shown = (*DETECTION_SETS, "mean of 3", "mean of 4")
+        cells = [f"{scores[name]:.3f}" if name in scores else "-" for name in shown]
+        rows.append([method, *cells, f"{sum(record['cpu_seconds'] for record in found):.0f}"])
+    return table(["method", *DETECTION_SETS, "mean of SMD and MSL", "mean", "CPU s"], rows, left=1)
+
+
+def detector_choices() -> str:
+    """The methods in the combination, their average precision on injected anomalies, and times per set."""
+    rows = []
+    for record in read_records("anomaly/detectors.jsonl"):
+        if record["method"] == "toa":
+            found = [f"{name} {record['precision'][name]:.3f}" for name in record["weights"]]
+            times = [f"{record[name]:.0f}" for name in ("fit_seconds", "score_seconds", "cpu_seconds")]
+            rows.append([record["dataset"], ", ".join(found), f"{record['precision']['combination']:.3f}", *times])
+    return table(["dataset", "methods", "combination", "fit, s", "scores, s", "CPU s"], rows, left=2)
+
+
 @functools.cache
 def demixing_errors() -> dict[str, dict[int, float]]:
     """Test MSE by system and seed."""
@@ -529,6 +557,7 @@ def all_tables() -> dict[str, Callable[[], str]]:
     found["signed"] = signed_table
     found |= {f"leaderboard-{score}": partial(leaderboard_table, score) for score in ("mase", "wql")}
     found |= {"leaderboard-weights": leaderboard_weights}
+    found |= {"detectors": detector_table, "detector-choices": detector_choices}
     for name in ("search", "search-classify"):
         found |= {f"{name}-choice": partial(search_choice, name), f"{name}-trials": partial(search_trials, name)}
     found |= {f"toa-{backbone}": partial(recipe_table, backbone) for backbone in ("itransformer", "duet")}

@@ -180,6 +180,17 @@ def test_attentions_hardly_differ_in_pa_f1():
     assert round(spreads["SMD-machine-2-1", "patchtst"], 3) == 0.005
 
 
+def test_the_default_detector_beats_every_baseline_in_the_mean():
+    records = read_records("anomaly/detectors.jsonl")
+    scores = {(record["method"], record["dataset"]): record["vus_pr"] for record in records}
+    assert len(scores) == len(records) == 8 * 4
+    for sets in (page_tables.DETECTION_SETS[:3], page_tables.DETECTION_SETS):
+        means = {name: statistics.fmean(scores[name, one] for one in sets) for name, _ in scores}
+        assert means.pop("toa") > max(means.values())
+    (commit,) = {record["commit"] for record in records}
+    assert re.fullmatch("[0-9a-f]{12}", commit)
+
+
 # classification
 
 

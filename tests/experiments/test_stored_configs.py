@@ -10,7 +10,7 @@ from toa.experiments.records import hashed_values
 from toa.tasks import TASKS
 
 # trials of the search keep only what a choice may use, and scores of a leaderboard belong to no run
-OTHERS = ("trials.jsonl", "gift-eval.jsonl", "uea.jsonl")
+OTHERS = ("trials.jsonl", "gift-eval.jsonl", "uea.jsonl", "detectors.jsonl")
 FILES = [path for path in sorted((ROOT / "results").rglob("*.jsonl")) if not path.name.endswith(OTHERS)]
 
 
