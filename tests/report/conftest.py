@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from tests.report.paper_cases import cell_of, etth1_records, hide_data, keep_model, record_of, write_lines
-from toa.estimators import Forecaster
+from toa.estimators import AnomalyDetector, Classifier, Forecaster
 from toa.experiments.records import write_record
 from toa.report.page import write_report
 from toa.report.paper import PaperReport, make_report
@@ -62,3 +62,32 @@ def forecast_page(hourly_rows: pd.DataFrame, tmp_path_factory: pytest.TempPathFa
     tested = made.fit(hourly_rows).backtest(hourly_rows, test_size=0.2)
     path = tmp_path_factory.mktemp("pages") / "forecast.html"
     return made, made.page(path, hourly_rows, tested=tested, title="<i>Load</i>", command="toa forecast 'a b.csv'")
+
+
+@pytest.fixture(scope="session")
+def event_page(tmp_path_factory: pytest.TempPathFactory) -> tuple[AnomalyDetector, pd.DataFrame, Path]:
+    """A detector, rows of two series with one event in each, and their page; the names are markup."""
+    waves = np.sin(np.arange(300) / 5) + 0.05 * np.random.default_rng(2).normal(size=(2, 2, 300))
+    waves[0, 1, 250:256] += 3.0
+    waves[1, 0, 100:103] -= 9.0
+    days = pd.date_range("2023-01-01", periods=300)
+    parts = [pd.DataFrame({"id": one, "day": days, "<b>": a, "x": b}) for one, (a, b) in zip("pq", waves, strict=True)]
+    rows = pd.concat(parts, ignore_index=True)
+    known = np.zeros(600, dtype=int)
+    known[400:403] = 1
+    made = AnomalyDetector(model="z-score", id="id", window=20, contamination=0.01, device="cpu").fit(rows)
+    return made, rows, made.page(tmp_path_factory.mktemp("pages") / "events.html", rows, known)
+
+
+@pytest.fixture(scope="session")
+def case_page(tmp_path_factory: pytest.TempPathFactory) -> tuple[Classifier, np.ndarray, np.ndarray, Path]:
+    """A classifier, cases with labels, some of them wrong, and their page; a class is named by markup."""
+    cases = np.random.default_rng(3).normal(size=(24, 2, 16))
+    labels = np.array(["<b>up</b>", "down"] * 12)
+    cases[::2, 0] += 2.0
+    sizes = {"embed_dim": 8, "num_layers": 1, "instance_norm": False}
+    made = Classifier(model="toa", epochs=20, learning_rate=0.01, validation_share=0.0, settings=sizes, device="cpu")
+    made.fit(cases, labels)
+    given = labels.copy()
+    given[0] = "down"
+    return made, cases, given, made.page(tmp_path_factory.mktemp("pages") / "cases.html", cases, given)

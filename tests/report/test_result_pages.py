@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.report.paper_cases import read_page
-from toa import Forecaster
+from toa import AnomalyDetector, Forecaster
 from toa.cli import app
 
 
@@ -63,6 +63,71 @@ def test_names_of_users_are_no_markup_and_the_page_needs_no_other_file(forecast_
     assert not re.search(r"<(link|img|script)[^>]+(src|href)=", text)
 
 
+def test_the_page_of_a_detector_holds_its_events(event_page):
+    model, rows, path = event_page
+    page = read_page(path)
+    events = model.events(rows)
+    head, *shown = part_of(page, "Events", "table")["rows"]
+    for name in ("event", "id", "start", "end", "peak", "rows", "why"):
+        assert [row[head.index(name)] for row in shown] == [str(cell) for cell in events[name]]
+    chart = part_of(page, "Events", "chart")
+    # the series of the most severe event first
+    assert [one["name"] for one in chart["series"]] == ["q", "p"]
+    first, *channels = chart["series"][0]["panels"]
+    assert (first["name"], first["level"]["value"]) == ("score", model.threshold_)
+    np.testing.assert_allclose(first["lines"][0]["y"], model.scores(rows[rows.id == "q"])["score"], rtol=1e-4)
+    spans = [(pd.Timestamp(low, unit="ms"), kind) for low, _, _, kind in first["spans"]]
+    assert spans[:2] == [(pd.Timestamp("2023-04-11"), "known"), (events["start"].iloc[0], "event")]
+    series, low, high = part_of(page, "Events", "table")["jumps"][0]
+    assert series == 0
+    assert (
+        pd.Timestamp(low, unit="ms") < events["start"].iloc[0] <= events["end"].iloc[0] < pd.Timestamp(high, unit="ms")
+    )
+    bars = part_of(page, "What the events depend on", "bars")["rows"]
+    # the channels with the largest shares first
+    assert [name for name, *_ in bars] == [panel["name"] for panel in channels] == ["x", "<b>"]
+    assert part_of(page, "Methods", "table")["rows"][0][-1] == "average precision on known anomalies"
+
+
+def test_a_long_series_is_shown_by_its_extremes(tmp_path):
+    rows = np.random.default_rng(4).normal(size=120_000)
+    rows[70_001] = 50.0
+    model = AnomalyDetector(model="z-score", window=20, device="cpu").fit(rows[:5_000])
+    page = read_page(model.page(tmp_path / "page.html", rows))
+    (series,) = part_of(page, "Events", "chart")["series"]
+    values = series["panels"][1]["lines"][0]["y"]
+    assert len(values) == len(series["x"]) < 120_000
+    assert (max(values), min(values)) == (50.0, pytest.approx(rows.min(), rel=1e-5))
+
+
+def test_the_page_of_a_classifier_holds_the_cases_behind_each_cell(case_page):
+    model, cases, labels, path = case_page
+    page = read_page(path)
+    part = part_of(page, "Cases", "matrix")
+    assert part["names"] == ["<b>up</b>", "down"]
+    predicted = model.predict(cases)
+    for row, true in enumerate(part["names"]):
+        for column, guess in enumerate(part["names"]):
+            behind = np.flatnonzero((labels == true) & (predicted == guess)) + 1
+            assert part["counts"][row][column] == len(behind)
+            assert [int(one[0]) for one in part["cases"] if one[1:3] == [row, column]] == behind.tolist()
+    name, _, _, chance, at = part["cases"][5]
+    assert chance == pytest.approx(model.predict_proba(cases)[5].max(), rel=1e-4)
+    assert part["chart"]["series"][at]["name"] == name == "6"
+    drawn = part["chart"]["series"][at]["panels"][1]["lines"][0]["y"]
+    np.testing.assert_allclose(drawn, cases[5, 1], rtol=1e-4)
+    channels, steps = [one for one in page["sections"][2]["parts"] if one["kind"] == "bars"]
+    # the classes differ in the first channel
+    assert max(channels["rows"], key=lambda row: row[1])[0] == "0"
+    assert len(steps["rows"]) == 8
+
+
+def test_cases_without_labels_are_listed(case_page, tmp_path):
+    model, cases, *_ = case_page
+    page = read_page(model.page(tmp_path / "page.html", cases[:3]))
+    assert [one[:2] for one in part_of(page, "Cases", "cases")["cases"]] == [["1", None], ["2", None], ["3", None]]
+
+
 def test_lags_that_a_forecast_repeats_change_it_most(tmp_path):
     rows = np.random.default_rng(1).normal(size=60).cumsum()
     model = Forecaster(1, model="auto", season=1, time_limit=0.1, device="cpu").fit(rows)
@@ -97,6 +162,36 @@ def test_the_command_writes_the_page_with_itself_on_it(tmp_path, monkeypatch):
         "toa forecast x.csv --horizon 7 --time-limit 0.1 --device cpu --page 'my page.html'"
     )
     assert {"forecast", "seasonal naive"} <= {row[0] for row in part_of(page, "Errors", "table")["rows"]}
+
+
+def test_detect_writes_a_page_and_classify_only_of_classified_cases(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rows = pd.DataFrame({"x": np.sin(np.arange(200) / 3), "bad": 0})
+    rows.loc[150:152, "x"], rows.loc[150:152, "bad"] = [8.0, 9.0, 7.0], 1
+    rows.to_csv("x.csv", index=False)
+    words = ["--method", "z-score", "--window", "20", "--label", "bad", "--device", "cpu", "--page", "x.html"]
+    done = CliRunner().invoke(app, ["detect", "x.csv", *words])
+    assert done.exit_code == 0, done.output
+    page = read_page(tmp_path / "x.html")
+    assert page["title"] == "x.csv: events"
+    (series,) = part_of(page, "Events", "chart")["series"]
+    assert {span[3] for span in series["panels"][0]["spans"]} == {"event", "known"}
+    done = CliRunner().invoke(app, ["classify", "x.csv", "--label", "bad", "--save", "m.toa", "--page", "c.html"])
+    assert (done.exit_code, "--page shows classified cases" in done.output) == (2, True)
+
+
+def test_classify_writes_a_page(tmp_path, monkeypatch, case_page):
+    monkeypatch.chdir(tmp_path)
+    model, cases, labels, _ = case_page
+    model.save("kinds.toa")
+    lines = ["@problemName cases", "@univariate false", "@dimensions 2", "@classLabel true <b>up</b> down", "@data"]
+    for case, label in zip(cases[:4], labels[:4], strict=True):
+        lines.append(":".join(",".join(map(str, channel)) for channel in case) + f":{label}")
+    (tmp_path / "cases.ts").write_text("\n".join(lines))
+    done = CliRunner().invoke(app, ["classify", "cases.ts", "--model", "kinds.toa", "--page", "c.html"])
+    assert done.exit_code == 0, done.output
+    counts = np.array(part_of(read_page(tmp_path / "c.html"), "Cases", "matrix")["counts"])
+    assert counts.sum(1).tolist() == [1, 3]
 
 
 @pytest.mark.parametrize(

@@ -53,10 +53,38 @@ def test_a_forecast_can_be_read_zoomed_and_its_columns_turned_off(browser, forec
     assert seen == []
 
 
-@pytest.mark.parametrize("dark", [False, True])
-def test_no_page_scrolls_sideways_on_a_phone(browser, forecast_page, dark):
+def test_an_event_is_shown_by_its_button(browser, event_page):
     seen: list[str] = []
-    page = open_page(browser, forecast_page[1], width=360, height=740, dark=dark, seen=seen)
+    page = open_page(browser, event_page[-1], seen=seen)
+    page.locator(".chart select").select_option("1")
+    before = page.locator(".chart svg").first.get_attribute("aria-label")
+    page.get_by_role("button", name="1", exact=True).click()
+    assert (before, page.locator(".chart svg").first.get_attribute("aria-label")) == ("p, score", "q, score")
+    labels = page.locator(".chart svg").first.locator("text.when").all_text_contents()
+    assert all("2023-03-01" < label < "2023-05-31" for label in labels)
+    for kind in ("event", "known"):
+        assert page.locator(f".chart svg >> nth=0 >> rect.{kind}").count() >= 1
+    assert seen == []
+
+
+def test_a_cell_shows_the_cases_behind_it(browser, case_page):
+    seen: list[str] = []
+    page = open_page(browser, case_page[-1], seen=seen)
+    cell = page.locator(".matrix button").first
+    cell.click()
+    assert page.locator(".cases h3").first.inner_text() == cell.get_attribute("aria-label")
+    assert page.locator(".cases tbody tr").count() == int(cell.inner_text())
+    last = page.locator(".cases tbody button").last
+    last.click()
+    assert page.get_by_role("heading", name=f"case {last.inner_text()}", exact=True).count() == 1
+    assert page.locator(".cases svg").count() == 2
+    assert seen == []
+
+
+@pytest.mark.parametrize(("name", "dark"), [("forecast_page", False), ("event_page", True), ("case_page", True)])
+def test_no_page_scrolls_sideways_on_a_phone(browser, request, name, dark):
+    seen: list[str] = []
+    page = open_page(browser, request.getfixturevalue(name)[-1], width=360, height=740, dark=dark, seen=seen)
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
     wide = "[...document.querySelectorAll('.scroll')].filter(one => one.scrollWidth > one.clientWidth).length"
     assert page.evaluate(wide) == 0

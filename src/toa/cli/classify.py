@@ -28,6 +28,7 @@ def classify(
     save: terminal.SaveOption = None,
     out: Annotated[Path, typer.Option(help="File of predictions.")] = Path("predictions.csv"),
     picture: Annotated[Path | None, typer.Option(help="Figure of the predictions; default: beside the table.")] = None,
+    page: terminal.PageOption = None,
     label: Annotated[str | None, typer.Option(help="Column of the class, in a CSV file.")] = None,
     id: Annotated[str | None, typer.Option(help="Column of case ids, in a CSV file with one row per step.")] = None,
     time: terminal.TimeOption = None,
@@ -65,7 +66,10 @@ def classify(
             raise ValueError("--test or --save must be given to train, got neither.")
         terminal.check_files(data, model, test)
         picture = terminal.check_picture(picture, out)
-        terminal.check_destinations(out, picture, save)
+        terminal.check_page(page)
+        if page is not None and model is None and test is None:
+            raise ValueError("--page shows classified cases and must come with --test or --model, got neither.")
+        terminal.check_destinations(out, picture, page, save)
 
         from toa.estimators import Classifier
 
@@ -89,7 +93,9 @@ def classify(
         if model is None:
             _print_validation(console, classifier)
         if test is not None or model is not None:
-            _write(console, classifier, tested, known, (test or data).name, out, picture)
+            name = (test or data).name
+            _write(console, classifier, tested, known, name, out, picture)
+            terminal.write_page(page, classifier, tested, y=known, title=f"{name}: classes")
         if save is not None:
             console.print(f"model:   {save}", soft_wrap=True)
 

@@ -29,6 +29,7 @@ def detect(
     picture: Annotated[
         Path | None, typer.Option(help="Figure of channels, events and score; default: beside the table.")
     ] = None,
+    page: terminal.PageOption = None,
     id: Annotated[str | None, typer.Option(help="Column of series ids, if the table has several series.")] = None,
     time: terminal.TimeOption = None,
     values: terminal.ValuesOption = None,
@@ -76,7 +77,8 @@ def detect(
         terminal.check_files(data, model, train)
         picture = terminal.check_picture(picture, out)
         events = out.with_name(f"{out.stem}-events.csv") if events is None else events
-        terminal.check_destinations(out, events, picture, save)
+        terminal.check_page(page)
+        terminal.check_destinations(out, events, picture, page, save)
         terminal.check_share("--contamination", contamination)
 
         from toa.estimators import AnomalyDetector
@@ -84,6 +86,7 @@ def detect(
 
         frame = terminal.read_frame(data)
         labels = _take_labels(frame, label, data)
+        given = frame
         _check_names(frame, (id, time), data)
         normal = None if model is not None else frame if train is None else terminal.read_frame(train)
         if normal is not None and train is not None and label in normal.columns:
@@ -118,6 +121,7 @@ def detect(
         )
         more = f" (4 of {series} series)" if series > 4 else ""
         console.print(f"picture: {save_figure(figure, picture)}{more}", soft_wrap=True)
+        terminal.write_page(page, detector, frame, y=labels, given=given, title=f"{data.name}: events")
         if save is not None:
             console.print(f"model:   {save}", soft_wrap=True)
 

@@ -99,6 +99,8 @@ def read_cases(
     """
     check_choice("missing", missing, MISSING)
     name = "X"
+    if isinstance(data, Panel):
+        return data
     if not isinstance(data, list | tuple) and hasattr(data, "__array__") and not hasattr(data, "columns"):
         data = np.asarray(data)
     if isinstance(data, np.ndarray | list | tuple):

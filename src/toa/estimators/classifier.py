@@ -21,6 +21,7 @@ from toa.data.panel import Panel
 from toa.data.splits import StandardScaler
 from toa.estimators.base import attention_spec, named
 from toa.estimators.case_network import CaseNetwork
+from toa.estimators.case_page import CasesPage
 from toa.estimators.choice import NETWORK
 from toa.estimators.kernels import FEATURES, Features, KernelFeatures, Series, align_cases
 from toa.estimators.sizes import classifier_candidates
@@ -34,7 +35,7 @@ _KERNEL_TIME = 0.5
 
 
 @dataclass(eq=False, repr=False)
-class Classifier(ClassifierMixin, CaseNetwork):  # type: ignore[misc]
+class Classifier(ClassifierMixin, CasesPage, CaseNetwork):  # type: ignore[misc]
     """Classify time series.
 
         model = toa.Classifier().fit(X, y)   # X (n, C, L) or (n, L), or a list of (C, l); y one label per case

@@ -29,6 +29,7 @@ from toa.estimators.alarms import (
 )
 from toa.estimators.base import sample_rows
 from toa.estimators.combination import MEAN, NETWORK, Combination, inject_anomalies
+from toa.estimators.pages import EventsPage
 from toa.estimators.reconstruction import ReconstructionNetwork
 from toa.estimators.scorers import SCORERS, Rows, Scorer, window_mean
 from toa.estimators.sizes import choose_window
@@ -43,7 +44,7 @@ _NETWORK_TIME = 0.7
 
 
 @dataclass(eq=False, repr=False)
-class AnomalyDetector(ReconstructionNetwork):
+class AnomalyDetector(EventsPage, ReconstructionNetwork):
     """Flag rows of time series that differ from the rows of `fit`.
 
         detector = toa.AnomalyDetector().fit(normal)   # a frame or an array; most of its rows should be normal

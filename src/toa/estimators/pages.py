@@ -1,43 +1,47 @@
-"""Pages of results: `.page()` of the estimators writes what they found as one HTML file that needs no other.
+"""`.page()` of the forecaster and the detector: one HTML file that needs no other; see `toa.estimators.page_parts`.
 
-A page is a title, lines of text and sections with parts, as JSON values that `toa/report/results.js` draws:
-
-    text, list, code    text; items; text
-    table               rows, the header first; jumps shows per row a part of the first chart: [series, low, high]
-    facts               rows: [name, text]
-    bars                rows: [name, share of the longest bar, text]
-    chart               series: [{name, x, view, panels: [{name, lines, band, spans, level}]}]; dates; off
-    operators           models: see `toa.report.operators`
-
-Names and values of users stay text on the page, never markup. Numbers are rounded to six digits.
-
-Alphabet: S series, T rows, C columns, P horizon.
+Alphabet: S series, T rows, C columns or channels, P horizon.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
-import pandas as pd
 
-import toa
 from toa.data.panel import Panel
+from toa.estimators.alarms import Event, event_columns, find_events, rank_events
 from toa.estimators.backtest import TITLES, Backtest
 from toa.estimators.baselines import BASELINES
 from toa.estimators.ensemble import history_rows
+from toa.estimators.page_parts import (
+    COLUMNS_ON,
+    SERIES,
+    VALUES,
+    Part,
+    axis_of,
+    bars_part,
+    chart_part,
+    describe_data,
+    line_of,
+    operator_parts,
+    series_name,
+    table_part,
+    text_part,
+    to_numbers,
+    weights_parts,
+    without_lags,
+    write_page,
+)
+from toa.tasks.detection import Runs, point_metrics, undefined
 
-# most series, columns that are on at first, values of the past and blocks of lags on a page
-_SERIES, _ON, _VALUES, _BLOCKS = 40, 6, 200_000, 16
+# blocks of lags that are replaced
+_BLOCKS = 16
 # horizons of past rows, and fewest rows, that are in view at first
 _PAST, _LEAST_PAST = 5, 60
-
-# fitted attributes on the card of a model, those that an estimator has
-_FITTED = {"look-back": "lookback_", "season": "season_", "window": "window_", "threshold": "threshold_"}
-_FITTED |= {"longest case": "length_", "validation": "validation_"}
-
-Part = dict[str, Any]
+# most channels in a chart, and events in a table
+_CHANNELS, _EVENTS = 12, 500
 
 
 class ForecastPage:
@@ -71,36 +75,78 @@ class ForecastPage:
         steps = own.horizon if horizon is None else horizon
         whole = own._read_fitted(data)
         # covariates of other ids would not match
-        panel = replace(whole if own.covariates else _first(whole, _SERIES), backend=None)
+        panel = replace(whole if own.covariates else _first(whole, SERIES), backend=None)
         found = _by_series(panel, own.predict(panel, future=future, horizon=steps))
         baselines = {name: _by_series(panel, own.predict_baseline(name, panel, horizon=steps)) for name in BASELINES}
-        past = panel.tail(max(_LEAST_PAST, _VALUES // (min(len(panel), _SERIES) * len(panel.columns))))
-        notes = _notes(whole, data, own, left_out=left_out, shown=past)
-        measured = _errors(own) if tested is None else _backtest(tested)
-        looked = [*_weights(own.weights_), *_lags(own, panel), *_operators(own)]
-        sections = [
-            ("Forecast", [_forecast_chart(own, past, found, baselines, steps)]),
-            ("Errors", measured),
-            ("What the forecast depends on", looked),
-            ("Notes on the data", [{"kind": "list", "items": notes}]),
-            ("Model", _card(own)),
-            ("Repeat", [{"kind": "code", "text": command or f"toa.{own!r}.fit(data).page({str(path)!r}, data)"}]),
-        ]
+        past = panel.tail(max(_LEAST_PAST, VALUES // (min(len(panel), SERIES) * len(panel.columns))))
+        notes = describe_data(whole, data, own, left_out)
+        if max(past.lengths) < max(panel.lengths):
+            notes.append(f"The chart shows the last {max(past.lengths)} rows of each series.")
+        sections = {
+            "Forecast": [_forecast_chart(own, past, found, baselines, steps)],
+            "Errors": _errors(own) if tested is None else _backtest(tested),
+            "What the forecast depends on": [
+                *weights_parts(own.weights_),
+                *_lags(own, panel),
+                *operator_parts(own),
+            ],
+        }
         freq = "" if panel.freq is None else f", every {panel.freq}"
-        lead = f"{steps} steps of {', '.join(own.columns_)} after {sum(whole.lengths)} rows{_series(whole)}{freq}."
-        return _write(path, title, [lead, *_verdict(own)], sections)
+        lead = f"{steps} steps of {_named(own.columns_)} after {sum(whole.lengths)} rows{_series(whole)}{freq}."
+        return write_page(own, path, [lead, *_verdict(own)], sections, title=title, command=command, notes=notes)
 
 
-def _write(path: str | Path, title: str, lead: Sequence[str], sections: Sequence[tuple[str, list[Part]]]) -> Path:
-    parts = [{"title": name, "parts": parts} for name, parts in sections if parts]
-    # loaded on use: it imports matplotlib
-    written: Path = toa.report.write_results(title, {"title": title, "lead": list(lead), "sections": parts}, Path(path))
-    return written
+class EventsPage:
+    """The page of an anomaly detector."""
+
+    def page(
+        self,
+        path: str | Path,
+        data: Any,
+        y: Any = None,
+        *,
+        title: str = "Events",
+        command: str = "",
+        left_out: Sequence[str] = (),
+    ) -> Path:
+        """Write one HTML file: score and channels with the events, their channels, the methods, the model.
+
+        Args:
+            path: File to write.
+            data: Rows as for `predict`.
+            y: For each row whether it is known to be an anomaly, in the order of the table.
+            title: Title of the page.
+            command: What repeats the page; by default Python code.
+            left_out: Columns of the table that were removed from data.
+        """
+        own: Any = self
+        whole = own._read_fitted(data)
+        panel = replace(whole, backend=None)
+        parts = own._parts(panel)
+        rule = {"min_length": own.min_length, "cool_down": own.cool_down}
+        ranked = rank_events([find_events(part, own.threshold_, **rule) for part in parts])
+        labels = None if y is None else np.asarray(y).ravel().astype(bool)
+        shares = sum((event.shares for _, event in ranked), np.zeros(len(own.columns_)))
+        flagged = sum(int(own._flag(part.sum(1))["anomaly"].sum()) for part in parts)
+        sections = {
+            "Events": _event_parts(own, panel, parts, ranked, labels, np.argsort(-shares, kind="stable")[:_CHANNELS]),
+            "Methods": _method_parts(own, panel, parts, labels),
+            "What the events depend on": [
+                *([text_part("Mean share of each channel in the score of the events.")] if ranked else []),
+                *([_shares(own.columns_, shares / len(ranked))] if ranked else []),
+                *operator_parts(own),
+            ],
+        }
+        lead = (
+            f"{flagged} of {sum(whole.lengths)} rows{_series(whole)} have scores above {own.threshold_:.4g}, in "
+            f"{len(ranked)} event{'' if len(ranked) == 1 else 's'}."
+        )
+        notes = describe_data(whole, data, own, left_out)
+        return write_page(own, path, [lead], sections, title=title, command=command, notes=notes)
 
 
-def _numbers(values: np.ndarray) -> list[float | None]:
-    """Numbers with six digits; None for NaN and infinities."""
-    return [float(f"{value:.6g}") if np.isfinite(value) else None for value in np.asarray(values, float).tolist()]
+def _named(names: Sequence[str]) -> str:
+    return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
 
 
 def _first(panel: Panel, count: int) -> Panel:
@@ -120,20 +166,6 @@ def _by_series(panel: Panel, found: Any) -> list[Mapping[str, np.ndarray]]:
     return [one if isinstance(one, Mapping) else {"forecast": one} for one in results]
 
 
-def _axis(times: pd.Index | None, count: int) -> list[int]:
-    """Places of rows: milliseconds of the wall clock, integer times, or row numbers from 1."""
-    if times is None:
-        return list(range(1, count + 1))
-    if isinstance(times, pd.DatetimeIndex):
-        times = times.tz_localize(None).as_unit("ms")
-        return cast(list[int], times.asi8.tolist())
-    return cast(list[int], times.tolist())
-
-
-def _series_name(one: Any) -> str:
-    return "" if one is None else str(one)
-
-
 def _series(panel: Panel) -> str:
     return "" if panel.ids == (None,) else f" of {len(panel)} series"
 
@@ -147,57 +179,31 @@ def _forecast_chart(
 ) -> Part:
     series = []
     band = "interval" if own.interval is None else f"{own.interval:.0%} interval"
-    for index, after in enumerate(past.next_times(steps)[:_SERIES]):
+    for index, after in enumerate(past.next_times(steps)[:SERIES]):
         rows = past.lengths[index]
         times = None if past.times is None or after is None else past.times[index].append(after)
         values, parts = past.take(own.columns_)[index], found[index]
         panels = []
         for place, column in enumerate(own.columns_):
-            lines = [_line("past", "past", 0, values[:, place])]
+            lines = [line_of("past", "past", 0, values[:, place])]
             lines += [
-                _line(name, "baseline", rows, ahead[index]["forecast"][:, place]) for name, ahead in baselines.items()
+                line_of(name, "baseline", rows, ahead[index]["forecast"][:, place]) for name, ahead in baselines.items()
             ]
             lines += [
-                _line(f"quantile {level:g}", "quantile", rows, parts["quantiles"][:, at, place])
+                line_of(f"quantile {level:g}", "quantile", rows, parts["quantiles"][:, at, place])
                 for at, level in enumerate(own.quantiles)
                 if "quantiles" in parts
             ]
-            lines.append(_line("forecast", "forecast", rows, parts["forecast"][:, place]))
-            ends = {name: _numbers(parts[name][:, place]) for name in ("lower", "upper") if name in parts}
+            lines.append(line_of("forecast", "forecast", rows, parts["forecast"][:, place]))
+            ends = {name: to_numbers(parts[name][:, place]) for name in ("lower", "upper") if name in parts}
             panels.append(
                 {"name": column, "lines": lines, "band": {"name": band, "start": rows, **ends} if ends else None}
             )
         shown = [max(0, rows - max(_LEAST_PAST, _PAST * steps)), rows + steps - 1]
-        axis = _axis(times, rows + steps)
-        series.append({"name": _series_name(past.ids[index]), "x": axis, "view": shown, "panels": panels})
+        axis = axis_of(times, rows + steps)
+        series.append({"name": series_name(past.ids[index]), "x": axis, "view": shown, "panels": panels})
     hidden = [name for name in baselines if name != "seasonal naive"]
-    return _chart(series, past, [*hidden, *own.columns_[_ON:]])
-
-
-def _chart(series: list[Part], panel: Panel, off: Sequence[str], of: str = "Series") -> Part:
-    dates = panel.times is not None and isinstance(panel.times[0], pd.DatetimeIndex)
-    return {"kind": "chart", "of": of, "dates": dates, "series": series, "off": list(off)}
-
-
-def _line(name: str, kind: str, start: int, values: np.ndarray) -> Part:
-    return {"name": name, "kind": kind, "start": start, "y": _numbers(values)}
-
-
-def _table(rows: Sequence[Sequence[str]], caption: str, left: int = 1) -> Part:
-    return {"kind": "table", "rows": [list(map(str, row)) for row in rows], "caption": caption, "left": left}
-
-
-def _text(text: str) -> Part:
-    return {"kind": "text", "text": text}
-
-
-def _bars(rows: Sequence[tuple[str, float]], unit: str = "") -> Part:
-    most = max((value for _, value in rows), default=0.0) or 1.0
-    return {"kind": "bars", "rows": [[name, value / most, f"{value:.3g}{unit}"] for name, value in rows]}
-
-
-def _weights(weights: Mapping[str, float]) -> list[Part]:
-    return [_text("Weights of the methods."), _bars(sorted(weights.items(), key=lambda pair: -pair[1]))]
+    return chart_part(series, past, [*hidden, *own.columns_[COLUMNS_ON:]])
 
 
 def _errors(own: Any) -> list[Part]:
@@ -207,7 +213,7 @@ def _errors(own: Any) -> list[Part]:
     found = {"forecast" if name == "ensemble" else name: value for name, value in own.choice_.ensemble.errors.items()}
     rows = [("method", "MASE"), *((name, f"{value:.4g}") for name, value in sorted(found.items(), key=lambda x: x[1]))]
     text = "At rolling origins at the end of the rows of fit, which also chose the weights. Lower is better."
-    return [_text(text), _table(rows, "Errors of methods")]
+    return [text_part(text), table_part(rows, "Errors of methods")]
 
 
 def _backtest(tested: Backtest) -> list[Part]:
@@ -215,8 +221,8 @@ def _backtest(tested: Backtest) -> list[Part]:
     names = [name for name in TITLES if name in table]
     rows = [("method", *(TITLES[name] for name in names))]
     rows += [(str(method), *(f"{scores[name]:.4g}" for name in names)) for method, scores in table.iterrows()]
-    parts = [_text(f"Backtest at {tested.compared} origins, in the units of the data. Lower is better.")]
-    parts.append(_table(rows, "Backtest of the model and the baselines"))
+    parts = [text_part(f"Backtest at {tested.compared} origins, in the units of the data. Lower is better.")]
+    parts.append(table_part(rows, "Backtest of the model and the baselines"))
     coverage = tested.metrics.get("coverage")
     lines = tested.verdicts() + ([] if coverage is None else [f"{coverage:.1%} of values lie within the interval"])
     parts.append({"kind": "list", "items": lines})
@@ -224,7 +230,7 @@ def _backtest(tested: Backtest) -> list[Part]:
         methods = tested.comparison
         head = ("column", *methods)
         own = [(name, *(f"{m.by_column[name]['mae']:.4g}" for m in methods.values())) for name in tested.by_column]
-        parts.append(_table([head, *own], "MAE per column"))
+        parts.append(table_part([head, *own], "MAE per column"))
     return parts
 
 
@@ -249,7 +255,7 @@ def _lags(own: Any, panel: Panel) -> Iterator[Part]:
         return
     edges = np.unique(np.linspace(0, read, min(read, _BLOCKS) + 1).astype(int))
     blocks = list(zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True))
-    copies = [values, *(_without_lags(values, low, high) for low, high in blocks)]
+    copies = [values, *(without_lags(values, low, high) for low, high in blocks)]
     for place in range(min(len(own.columns_), _BLOCKS)):
         copies.append(values.copy())
         copies[-1][:, place] = values[:, place].mean()
@@ -266,94 +272,124 @@ def _lags(own: Any, panel: Panel) -> Iterator[Part]:
     names = [f"lag {low + 1}" if high == low + 1 else f"lags {low + 1} to {high}" for low, high in blocks]
     where = "" if panel.ids == (None,) else f" of {panel.ids[0]}"
     step = "" if panel.freq is None else f" One lag is a step of {panel.freq}."
-    yield _text(
+    yield text_part(
         f"Mean change of the forecast{where}, in standard deviations, if these lags are replaced by a straight line. "
         f"Lag 1 is the last row.{step}"
     )
-    yield _bars(list(zip(names, change[: len(blocks)].mean(1).tolist(), strict=True)))
+    yield bars_part(list(zip(names, change[: len(blocks)].mean(1).tolist(), strict=True)))
     if len(own.columns_) > 1:
         others = change[len(blocks) :].copy()
         others[np.arange(len(others)), np.arange(len(others))] = 0.0
         if others.max() < 1e-9:
-            yield _text("Each column is forecast from its own past: no column changes the forecast of another.")
+            yield text_part("Each column is forecast from its own past: no column changes the forecast of another.")
             return
-        yield _text("Mean change of the forecasts of the other columns if a column is replaced by its mean.")
+        yield text_part("Mean change of the forecasts of the other columns if a column is replaced by its mean.")
         means = others.sum(1) / (len(own.columns_) - 1)
-        yield _bars(list(zip(own.columns_, means.tolist(), strict=False)))
+        yield bars_part(list(zip(own.columns_, means.tolist(), strict=False)))
 
 
-def _without_lags(values: np.ndarray, low: int, high: int) -> np.ndarray:
-    """Rows with lags low + 1 to high replaced by a line between their neighbours; the last rows by the one before."""
-    copy, last = values.copy(), len(values)
-    start, stop = last - high, last - low
-    before = values[start - 1] if start > 0 else values[min(stop, last - 1)]
-    after = values[stop] if stop < last else before
-    share = np.linspace(0.0, 1.0, stop - start + 2)[1:-1, None]
-    copy[start:stop] = before + (after - before) * share
-    return copy
-
-
-def _operators(own: Any) -> Iterator[Part]:
-    """Pictures of the operators of the network, if it has a weight."""
-    if own.architecture_["backbone"] is None or "toa" not in own.weights_:
-        return
-    # a classifier has one network per fold
-    network = getattr(own.model_, "models", [own.model_])[0]
-    found = toa.report.operators.model_pictures(network, own.architecture_["backbone"])
-    if found is not None:
-        yield _text(
-            "The network mixes tokens by signed matrices S = I + M. Red adds, blue subtracts. Shown is the head with "
-            "the largest M of each layer. Point at an entry, or move with the arrow keys; click for the gain of a row."
+def _event_parts(
+    own: Any,
+    panel: Panel,
+    parts: Sequence[np.ndarray],
+    ranked: Sequence[tuple[int, Event]],
+    labels: np.ndarray | None,
+    channels: np.ndarray,
+) -> list[Part]:
+    """The chart of score and channels, and the table of events."""
+    table = event_columns(panel, ranked, own.columns_)
+    shown = list(dict.fromkeys([*(index for index, _ in ranked), *range(len(panel))]))[:SERIES]
+    points = max(1_000, VALUES // (len(shown) * (len(channels) + 1)))
+    series, axes = [], {}
+    for index in shown:
+        rows = panel.lengths[index]
+        axis = axes[index] = axis_of(None if panel.times is None else panel.times[index], rows)
+        spans = [
+            [axis[event.start], axis[event.stop - 1], f"event {number}: {table['why'][number - 1]}", "event"]
+            for number, (owner, event) in enumerate(ranked, 1)
+            if owner == index
+        ]
+        if labels is not None:
+            known = np.where(panel.rows[index] < 0, False, labels[panel.rows[index]])
+            runs = Runs.of(known)
+            ends = zip(runs.starts.tolist(), runs.stops.tolist(), strict=True)
+            spans = [[axis[start], axis[stop - 1], "known anomaly", "known"] for start, stop in ends] + spans
+        columns = {"score": parts[index].sum(1)}
+        columns |= {own.columns_[channel]: panel.values[index][:, channel] for channel in channels}
+        size = -(-2 * rows // points)
+        panels: list[Part] = [
+            {"name": name, "lines": [line_of("value", "past", 0, _outline(values, size))], "spans": spans}
+            for name, values in columns.items()
+        ]
+        panels[0]["level"] = {"name": "threshold", "value": own.threshold_}
+        x = (
+            axis
+            if size <= 2
+            else [axis[at] for start in range(0, rows, size) for at in (start, min(start + size // 2, rows - 1))]
         )
-        yield {"kind": "operators", "models": [found]}
-
-
-def _notes(panel: Panel, data: Any, own: Any, *, left_out: Sequence[str] = (), shown: Panel | None = None) -> list[str]:
-    """What was done to the data, and what stands out in them."""
-    columns, lines = tuple(map(str, panel.columns)), []
-    if panel.times is not None:
-        first, last = min(times[0] for times in panel.times), max(times[-1] for times in panel.times)
-        lines.append(f"Rows from {first} to {last}.")
-    inserted = sum(int((rows < 0).sum()) for rows in panel.rows)
-    if inserted:
-        lines.append(f"Gaps: {inserted} rows were missing in time and were filled ({own.missing}).")
-    # an arrow table has its arrays in `columns`
-    names = list(map(str, getattr(data, "column_names", getattr(data, "columns", ()))))
-    empty = {name: int(pd.isna(np.asarray(data[name])).sum()) for name in columns if name in names}
-    filled = [f"{count} in {name}" for name, count in empty.items() if count]
-    if filled:
-        lines.append(f"Missing values that were filled ({own.missing}): {', '.join(filled)}.")
-    used = {*columns, own.id, own.time, panel.time_column, getattr(own, "label", None)}
-    if left := [name for name in (*names, *left_out) if name not in used]:
-        lines.append(f"Columns left out: {', '.join(left)}.")
-    constant = [
-        n
-        for n, values in zip(columns, zip(*(v.T for v in panel.values), strict=True), strict=True)
-        if all(np.ptp(v) == 0 for v in values)
+        series.append({"name": series_name(panel.ids[index]), "x": x, "panels": panels})
+    names = [str(own.columns_[channel]) for channel in channels[COLUMNS_ON - 1 :]]
+    chart = chart_part(series, panel, names)
+    if not ranked:
+        return [chart, text_part("No row has a score above the threshold.")]
+    jumps = [
+        _around(axes[index], event, own.window_, shown.index(index)) if index in axes else None
+        for index, event in ranked[:_EVENTS]
     ]
-    if constant:
-        lines.append(f"Constant columns: {', '.join(constant)}.")
-    if shown is not None and (len(shown) > _SERIES or max(shown.lengths) < max(panel.lengths)):
-        lines.append(f"The chart shows the last {max(shown.lengths)} rows of each series.")
-    if len(panel) > _SERIES:
-        lines.append(f"The chart shows the first {_SERIES} of {len(panel)} series.")
-    return lines or ["Nothing was filled or left out."]
+    head = [name for name in table if name != "channel"]
+    table["severity"] = [f"{value:.3g}" for value in table["severity"]]
+    rows_of = [[str(table[name][row]) for name in head] for row in range(min(len(ranked), _EVENTS))]
+    return [chart, {**table_part([head, *rows_of], "Events, the most severe first", len(head)), "jumps": jumps}]
 
 
-def _card(own: Any) -> list[Part]:
-    """Parameters and what was chosen."""
-    rows = [("estimator", type(own).__name__), ("version of toa", toa.__version__)]
-    rows.append(("network", own.architecture_["backbone"] or "none"))
-    if own.architecture_.get("attention"):
-        rows.append(("attention", str(own.architecture_["attention"]["name"])))
-    if own.architecture_["backbone"] is not None:
-        sizes = ", ".join(f"{name} {value}" for name, value in own.architecture_["settings"].items())
-        rows += [("weights", f"{sum(p.numel() for p in own.model_.parameters()):,}"), ("sizes", sizes)]
-    for name, attribute in _FITTED.items():
-        value = getattr(own, attribute, None)
-        if value is not None:
-            rows.append((name, f"{value:.4g}" if isinstance(value, float) else str(value)))
-    given = {name: repr(value) for name, value in own.get_params(deep=False).items() if name != "progress"}
-    set_ones = [f"{name}={value}" for name, value in given.items() if value not in ("None", "()", "False")]
-    rows.append(("parameters", ", ".join(set_ones)))
-    return [{"kind": "facts", "rows": rows}]
+def _around(axis: Sequence[int], event: Event, window: int, place: int) -> list[int]:
+    """Place of a series in the chart, and the ends of an event with some rows around it."""
+    margin = max(window, event.stop - event.start)
+    return [place, axis[max(0, event.start - margin)], axis[min(len(axis) - 1, event.stop - 1 + margin)]]
+
+
+def _outline(values: np.ndarray, size: int) -> np.ndarray:
+    """The lowest and the highest of each `size` rows, if there are too many rows."""
+    if size <= 2:
+        return values
+    starts = np.arange(0, len(values), size)
+    return np.stack((np.minimum.reduceat(values, starts), np.maximum.reduceat(values, starts)), 1).ravel()
+
+
+def _method_parts(own: Any, panel: Panel, parts: Sequence[np.ndarray], labels: np.ndarray | None) -> list[Part]:
+    """Which methods the score is the mean of, and how well each finds injected and known anomalies."""
+    weights = {own.model: 1.0} if own.choice_ is None else own.choice_.weights
+    injected = {} if own.choice_ is None else own.choice_.precision
+    columns = {"average precision on injected anomalies": injected} if injected else {}
+    found = []
+    reason = None if labels is None else undefined(labels)
+    if reason is not None:
+        found.append(text_part(f"Not evaluated: {reason}."))
+    elif labels is not None:
+        from sklearn.metrics import average_precision_score
+
+        real = [rows >= 0 for rows in panel.rows]
+        known = np.concatenate([labels[rows[kept]] for rows, kept in zip(panel.rows, real, strict=True)])
+        score = np.concatenate([part.sum(1)[kept] for part, kept in zip(parts, real, strict=True)])
+        flags = np.concatenate(
+            [own._flag(part.sum(1))["anomaly"][kept] for part, kept in zip(parts, real, strict=True)]
+        )
+        metrics = {name: value for name, value in point_metrics(known, flags == 1).items() if value is not None}
+        found.append(
+            text_part("Against the labels: " + ", ".join(f"{name} {x:.3f}" for name, x in metrics.items()) + ".")
+        )
+        precision = {"combination": float(average_precision_score(known, score))}
+        members = own.member_scores(panel)
+        precision |= {str(name): float(average_precision_score(labels, members[name])) for name in own.scorers_}
+        columns["average precision on known anomalies"] = precision
+    methods = list(dict.fromkeys(name for column in (*columns.values(), weights) for name in column))
+    rows = [["method", "weight", *columns]]
+    for name in methods:
+        cells = [f"{column[name]:.3f}" if name in column else "" for column in columns.values()]
+        rows.append([name, f"{weights[name]:.2f}" if name in weights else "", *cells])
+    return [*found, table_part(rows, "Methods")]
+
+
+def _shares(names: Sequence[str], shares: np.ndarray) -> Part:
+    order = np.argsort(-shares, kind="stable")[:_CHANNELS]
+    return bars_part([(names[index], 100.0 * float(shares[index])) for index in order], "{:.1f} %")

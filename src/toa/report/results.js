@@ -18,7 +18,7 @@ function stamp(value, step = 0) {
   return value % DAY === 0 ? day : `${day} ${time}${seconds}`;
 }
 
-const STEPS = [1, 5, 15, 30, 60, 300, 900, 1800, 3600, 10800, 21600, 43200, 86400, 172800, 604800].map((size) => size * SECOND);
+const STEPS = [1, 5, 15, 30, 60, 300, 900, 1800, 3600, 10800, 21600, 43200, 86400, 172800, 604800, 1209600].map((size) => size * SECOND);
 
 function dateTicks(low, high, most) {
   const rough = (high - low) / most;
@@ -137,7 +137,7 @@ function chart(spec) {
   new ResizeObserver(() => draw()).observe(drawn);
   const node = make("div", { class: "chart" },
     make("form", { class: "choices", "aria-label": "Part of the series", onsubmit: (event) => event.preventDefault() },
-      select && make("label", {}, spec.of, select), ...buttons.map(([title, onclick]) => make("button", { type: "button", onclick }, title))),
+      select && make("label", {}, "Series", select), ...buttons.map(([title, onclick]) => make("button", { type: "button", onclick }, title))),
     boxes("Columns", panels), boxes("Lines", lines),
     make("p", { class: "note" }, "Drag across a chart to zoom; point at it, or use the arrow keys on it, to read values."), drawn);
   choose(0);
@@ -171,9 +171,9 @@ function panelView({ panel, one, view, off, styles, name, limit, dates, across }
   const image = shape("svg", { viewBox: `0 0 ${across} ${height}`, role: "img", tabindex: 0, "aria-label": `${one.name ? `${one.name}, ` : ""}${panel.name}` },
     shape("clipPath", { id: clip }, shape("rect", { x: left, y: 0, width: across - left - right, height })));
   const inside = shape("g", { "clip-path": `url(#${clip})` });
-  for (const [low, high, title] of panel.spans || []) {
+  for (const [low, high, title, kind] of panel.spans || []) {
     const wide = Math.max(2, px(high) - px(low));
-    inside.append(shape("rect", { class: "event", x: px(low), y: top, width: wide, height: height - top - bottom }, shape("title", {}, title)));
+    inside.append(shape("rect", { class: kind, x: px(low), y: top, width: wide, height: height - top - bottom }, shape("title", {}, title)));
   }
   for (const y of ticks(y0, y1)) {
     image.append(shape("line", { class: "grid", x1: left, x2: across - right, y1: py(y), y2: py(y) }));

@@ -1,0 +1,177 @@
+"""Parts of the pages that `.page()` of the estimators writes, as JSON values that `toa/report/results.js` draws.
+
+    text, list, code    text; items; text
+    facts               rows: [name, text]
+    table               rows, the header first; jumps shows per row a part of the first chart: [series, low, high]
+    bars                rows: [name, share of the longest bar, text]
+    chart               series: [{name, x, view, panels: [{name, lines, band, spans, level}]}]; dates; off
+    matrix, cases       names of classes, counts, cases: [name, true class, predicted class, probability, in the chart]
+    operators           models: see `toa.report.operators`
+
+Names and values of users stay text on the page, never markup. Numbers are rounded to six digits.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pandas as pd
+
+import toa
+from toa.data.panel import Panel
+
+# most series and values on a page, and columns that are on at first
+SERIES, VALUES, COLUMNS_ON = 40, 200_000, 6
+# fitted attributes on the card of a model, those that an estimator has
+_FITTED = {"look-back": "lookback_", "season": "season_", "window": "window_", "threshold": "threshold_"}
+_FITTED |= {"longest case": "length_", "validation": "validation_"}
+
+Part = dict[str, Any]
+
+
+def write_page(
+    own: Any,
+    path: str | Path,
+    lead: Sequence[str],
+    sections: Mapping[str, Sequence[Part]],
+    *,
+    title: str,
+    command: str,
+    notes: Sequence[str],
+) -> Path:
+    """Write sections, those with parts, and after them notes on the data, the model card and what repeats the page."""
+    code = command or f"toa.{own!r}.fit(…).page({str(path)!r}, …)"
+    items = list(notes) or ["Nothing was filled or left out."]
+    ends = {"Notes on the data": [{"kind": "list", "items": items}], "Model": [_card(own)]}
+    ends["Repeat"] = [{"kind": "code", "text": code}]
+    shown = [{"title": name, "parts": list(parts)} for name, parts in {**sections, **ends}.items() if parts]
+    # loaded on use: it imports matplotlib
+    written: Path = toa.report.write_results(title, {"title": title, "lead": list(lead), "sections": shown}, Path(path))
+    return written
+
+
+def to_numbers(values: np.ndarray) -> list[float | None]:
+    """Numbers with six digits; None for NaN and infinities."""
+    return [float(f"{value:.6g}") if np.isfinite(value) else None for value in np.asarray(values, float).tolist()]
+
+
+def axis_of(times: pd.Index | None, count: int) -> list[int]:
+    """Places of rows: milliseconds of the wall clock, integer times, or row numbers from 1."""
+    if times is None:
+        return list(range(1, count + 1))
+    if isinstance(times, pd.DatetimeIndex):
+        times = times.tz_localize(None).as_unit("ms")
+        return cast(list[int], times.asi8.tolist())
+    return cast(list[int], times.tolist())
+
+
+def series_name(one: Any) -> str:
+    """Name of a series in the chart; empty if there is only one."""
+    return "" if one is None else str(one)
+
+
+def chart_part(series: list[Part], panel: Panel, off: Sequence[str]) -> Part:
+    """A chart; `off` are lines and panels that are hidden at first."""
+    dates = panel.times is not None and isinstance(panel.times[0], pd.DatetimeIndex)
+    return {"kind": "chart", "dates": dates, "series": series, "off": list(off)}
+
+
+def line_of(name: str, kind: str, start: int, values: np.ndarray) -> Part:
+    """A line from the row `start` on; `kind` is "past", "forecast", "quantile" or "baseline"."""
+    return {"name": name, "kind": kind, "start": start, "y": to_numbers(values)}
+
+
+def table_part(rows: Sequence[Sequence[str]], caption: str, left: int = 1) -> Part:
+    """A table with a header; the first `left` columns are aligned left."""
+    return {"kind": "table", "rows": [list(map(str, row)) for row in rows], "caption": caption, "left": left}
+
+
+def text_part(text: str) -> Part:
+    """A paragraph."""
+    return {"kind": "text", "text": text}
+
+
+def bars_part(rows: Sequence[tuple[str, float]], form: str = "{:.3g}") -> Part:
+    """Bars of names and values."""
+    most = max((value for _, value in rows), default=0.0) or 1.0
+    return {"kind": "bars", "rows": [[name, value / most, form.format(value)] for name, value in rows]}
+
+
+def weights_parts(weights: Mapping[str, float]) -> list[Part]:
+    """Bars of the weights of methods."""
+    return [text_part("Weights of the methods."), bars_part(sorted(weights.items(), key=lambda pair: -pair[1]))]
+
+
+def operator_parts(own: Any) -> Iterator[Part]:
+    """Pictures of the operators of the network, if it has a weight."""
+    if own.architecture_["backbone"] is None or "toa" not in getattr(own, "weights_", ("toa",)):
+        return
+    # a classifier has one network per fold
+    network = getattr(own.model_, "models", [own.model_])[0]
+    found = toa.report.operators.model_pictures(network, own.architecture_["backbone"])
+    if found is not None:
+        yield text_part(
+            "The network mixes tokens by signed matrices S = I + M. Red adds, blue subtracts. Shown is the head with "
+            "the largest M of each layer. Point at an entry, or move with the arrow keys; click for the gain of a row."
+        )
+        yield {"kind": "operators", "models": [found]}
+
+
+def without_lags(values: np.ndarray, low: int, high: int) -> np.ndarray:
+    """Rows with lags low + 1 to high replaced by a line between their neighbours; the last rows by the one before."""
+    copy, last = values.copy(), len(values)
+    start, stop = last - high, last - low
+    before = values[start - 1] if start > 0 else values[min(stop, last - 1)]
+    after = values[stop] if stop < last else before
+    share = np.linspace(0.0, 1.0, stop - start + 2)[1:-1, None]
+    copy[start:stop] = before + (after - before) * share
+    return copy
+
+
+def describe_data(panel: Panel, data: Any, own: Any, left_out: Sequence[str] = ()) -> list[str]:
+    """What was done to the data, and what stands out in them."""
+    columns, lines = tuple(map(str, panel.columns)), []
+    if panel.times is not None:
+        first, last = min(times[0] for times in panel.times), max(times[-1] for times in panel.times)
+        lines.append(f"Rows from {first} to {last}.")
+    inserted = sum(int((rows < 0).sum()) for rows in panel.rows)
+    if inserted:
+        lines.append(f"Gaps: {inserted} rows were missing in time and were filled ({own.missing}).")
+    # an arrow table has its arrays in `columns`
+    listed = () if panel.backend is None else getattr(data, "column_names", getattr(data, "columns", ()))
+    names = {str(name): name for name in listed}
+    empty = {name: int(pd.isna(np.asarray(data[names[name]])).sum()) for name in columns if name in names}
+    if isinstance(data, np.ndarray) and data.dtype.kind == "f":
+        empty["all columns"] = int(np.isnan(data).sum())
+    filled = [f"{count} in {name}" for name, count in empty.items() if count]
+    if filled:
+        lines.append(f"Missing values that were filled ({own.missing}): {', '.join(filled)}.")
+    used = {*columns, own.id, own.time, panel.time_column, getattr(own, "label", None)}
+    if left := [name for name in (*names, *left_out) if name not in used]:
+        lines.append(f"Columns left out: {', '.join(left)}.")
+    ranges = np.max([np.ptp(values, axis=0) for values in panel.values], axis=0)
+    if constant := [name for name, one in zip(columns, ranges, strict=True) if one == 0]:
+        lines.append(f"Constant columns: {', '.join(constant)}.")
+    if len(panel) > SERIES:
+        lines.append(f"The chart shows {SERIES} of {len(panel)} series or cases.")
+    return lines
+
+
+def _card(own: Any) -> Part:
+    """Parameters and what was chosen."""
+    rows = [("estimator", type(own).__name__), ("version of toa", toa.__version__)]
+    rows.append(("network", own.architecture_["backbone"] or "none"))
+    if own.architecture_.get("attention"):
+        rows.append(("attention", str(own.architecture_["attention"]["name"])))
+    if own.architecture_["backbone"] is not None:
+        sizes = ", ".join(f"{name} {value}" for name, value in own.architecture_["settings"].items())
+        rows += [("weights", f"{sum(p.numel() for p in own.model_.parameters()):,}"), ("sizes", sizes)]
+    for name, attribute in _FITTED.items():
+        value = getattr(own, attribute, None)
+        if value is not None:
+            rows.append((name, f"{value:.4g}" if isinstance(value, float) else str(value)))
+    given = {name: repr(value) for name, value in own.get_params(deep=False).items() if name != "progress"}
+    set_ones = [f"{name}={value}" for name, value in given.items() if value not in ("None", "()", "False")]
+    rows.append(("parameters", ", ".join(set_ones)))
+    return {"kind": "facts", "rows": rows}
