@@ -1,6 +1,6 @@
 """Wording of every argument error: name, rule, value, remedy. Each check raises ValueError."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from toa._limits import shorten
@@ -64,6 +64,13 @@ def check_shape(name: str, tensor: "Tensor", axes: str, shape: tuple[int | None,
     if wrong:
         want_text = "(" + ", ".join("any" if want is None else str(want) for want in shape) + ")"
         raise ValueError(f"{name} must have shape {axes}={want_text}, got {found}.")
+
+
+def check_shares(weights: Mapping[str, float]) -> None:
+    """Raise if the weights of a mean are negative or do not sum to 1."""
+    values = list(weights.values())
+    if not values or not min(values) >= 0 or not abs(sum(values) - 1.0) <= 1e-6:
+        raise ValueError(f"weights must be shares that sum to 1, got {shorten(values)}; fit and save again.")
 
 
 def check_tokens(operator: str, num_tokens: int, length: int) -> None:

@@ -24,6 +24,13 @@ def unpacked_limit(packed_bytes: int) -> int:
     return max(_UNPACKED_BYTES, _UNPACKED_RATIO * packed_bytes)
 
 
+def check_unpacked(name: str, count: int, tensors: Mapping[str, Any]) -> None:
+    """Raise ValueError for a size in a file that needs `count` numbers, far more than its tensors could fill."""
+    limit = unpacked_limit(sum(tensor.nbytes for tensor in tensors.values()))
+    if not 8 * count <= limit:
+        raise ValueError(f"{name} must need at most {limit} bytes for one answer, got {8 * count}")
+
+
 def memory_budget() -> int:
     """Bytes that the activations of a batch may take: $TOA_MEMORY in GiB, 1 unless set.
 

@@ -14,8 +14,9 @@ from typing import Any
 
 import torch
 
-from tests.campaign.fuzz import LOADERS, Outcome, fuzz
+from tests.campaign.fuzz import Outcome, fuzz
 from tests.campaign.kills import kill_runs
+from tests.campaign.loaders import LOADERS
 from tests.support import ROOT
 from toa._console import make_console
 from toa._files import parse_json, seal, unseal, write_atomically

@@ -1,24 +1,26 @@
 """Damaged and forged files for every loader. A file is decided by the loader's name, the seed and its number.
 
     outcome = fuzz("record", folder, seed=0, numbers=range(100))
-    outcome.counts                # loaded, refused
-    outcome.failures              # what no loader may do: another error, no file name, too slow, other content
+    outcome.counts                # loaded, refused, refused in use
+    outcome.failures              # what no loader may do
 
 A loader may return, or raise ValueError or OSError with the name of the file. If the file has a checksum and was
-damaged byte by byte, it may only return the content of the undamaged file.
+damaged byte by byte, it may only return the content of the undamaged file. A loaded estimator may answer with finite
+numbers, or raise ValueError. Nothing may take more time or memory than the limits below, unpickle or start a program.
 """
 
 import copy
-import hashlib
+import gzip
 import json
 import random
+import resource
 import signal
+import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from functools import cache
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -26,28 +28,21 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from torch import nn
 
+from tests.campaign.loaders import LOADERS, Loader
 from toa._files import seal
-from toa.cli.reproduce import read_runs
-from toa.data import DATASETS, read_csv_series, read_dataset, read_ts, read_values
-from toa.data.collections import read_tsf
-from toa.estimators import Forecaster
-from toa.estimators.base import load_estimator
-from toa.experiments import resolve
-from toa.experiments.records import config_hash, hashed_values, read_record, write_record
-from toa.experiments.run import Job, read_error, read_plans, write_failure, write_plan
-from toa.report.evidence import read_evidence
-from toa.report.operators import read_pictures, write_pictures
+from toa.estimators.base import WEIGHTS
 from toa.tasks.checkpoint import load_checkpoint, save_checkpoint
-from toa.tasks.distributed import make_fabric
-from toa.tasks.optimization import TrainingConfig
-from toa.tasks.training import train
 
-# seconds per file
-LIMIT_S = 10.0
+# seconds and growth of the largest memory per file
+LIMIT_S, LIMIT_MIB = 10.0, 600
+# what a file may cause in no case, by the names of Python's audit events
+_FORBIDDEN = ("pickle.find_class", "os.system", "subprocess.Popen", "os.exec", "os.posix_spawn")
 _WORDS = ("", "nan", "inf", "-", "1e400", "9" * 400, "[" * 60, "\0", "é", "\x1b[31m", "x" * 1000, "2024-13-45", "True")
-_VALUES: tuple[Any, ...] = (None, True, -1, 2**63, 10**60, 1e308, "", "x", [], {}, [[[]]], {"a": None}, "9" * 400)
+_VALUES: tuple[Any, ...] = (
+    *(None, True, -1, 0, 1, 3, 1000, 10**9, 2**63, 10**60, -1e300, 1e-300, 1e308, "", "x", [], {}, [[[]]]),
+    *({"a": None}, "9" * 400, "toa", "auto", "pca", "kernels", [10**9, 10**9], 0.5, float("nan"), float("inf")),
+)
 
 
 @dataclass(kw_only=True)
@@ -58,181 +53,89 @@ class Outcome:
     failures: list[str] = field(default_factory=list)
 
 
-class _Table:
-    """Two steps of four numbers, for a model of four weights."""
-
-    steps_per_epoch = 2
-
-    def at(self, epoch: int, step: int) -> tuple[torch.Tensor, ...]:
-        return (torch.ones(3, 4) * (step + 1),)
-
-
-@cache
-def _fabric() -> Any:
-    return make_fabric(torch.device("cpu"))
-
-
-def _train(path: Path) -> Any:
-    torch.manual_seed(0)
-    model = nn.Linear(4, 1)
-    config = TrainingConfig(epochs=1, learning_rate=1e-3)
-    loss = lambda module, x: module(x).square().mean()  # noqa: E731
-    state = train(model, _Table(), loss, config, fabric=_fabric(), key="fuzz", validate=_validate, checkpoint=path)
-    return state.history, [parameter.tolist() for parameter in model.parameters()]
-
-
-def _validate(model: nn.Module) -> float:
-    return 1.0
-
-
-def _config() -> Any:
-    return resolve("forecast", "toa-paper", dataset="ETTh1", horizon=96, backbone="itransformer")
-
-
-def _write_record(path: Path) -> None:
-    config = _config()
-    content: Any = {"task": "forecast", "name": config.name, "config": hashed_values(config), "seed": 2024}
-    content |= {"config_hash": config_hash(config), "metrics": {"mse": 0.4, "mae": 0.3}, "wall_s": 1.0, "device": "cpu"}
-    write_record(path, content | {"command": "toa run", "data_checksum": "0" * 64, "history": [], "best_epoch": 1})
-
-
-def _write_csv(path: Path) -> None:
-    values = np.random.default_rng(0).normal(size=(40, 3))
-    frame = pd.DataFrame(values, columns=["a", "b", "OT"])
-    frame.insert(0, "date", pd.date_range("2024-01-01", periods=40, freq="h"))
-    frame.to_csv(path, index=False)
-
-
-def _write_error(path: Path) -> None:
-    job = Job(config=_config(), label="x")
-    write_failure(job, path.parent / "runs", "ValueError: no", "trace")
-    (job.folder(path.parent / "runs") / "error.json").replace(path)
-
-
-def _write_plan(path: Path) -> None:
-    assert write_plan([Job(config=_config(), label="x", command=("toa", "run"))], path.parent.parent) == path
-
-
-def _read_plans(path: Path) -> Any:
-    jobs, unreadable = read_plans(path.parent.parent)
-    if unreadable:
-        raise ValueError(unreadable[0])
-    return [job.to_json() for job in jobs.values()]
-
-
-def _read_evidence(path: Path) -> Any:
-    found = read_evidence([path])
-    if found.skipped:
-        raise ValueError(found.skipped[0].where)
-    return [run.record["metrics"] for run in found.runs]
-
-
-def _save_model(path: Path) -> None:
-    Forecaster(2, lookback=8, epochs=1, backbone="dlinear").fit(np.arange(60.0)).save(path)
-
-
-def _arrays(found: Any) -> Any:
-    return [part.tolist() for part in found.values], list(found.columns)
-
-
-def _weights(model: Any) -> Any:
-    return {name: value.tolist() for name, value in model.model_.state_dict().items()}, model.get_params()
-
-
-def _write_ts(path: Path) -> None:
-    cases = "".join(f"{i},{i + 1},{i + 2}:3,{i},5:{'ab'[i % 2]}\n" for i in range(8))
-    path.write_text(f"@problemName x\n@timestamps false\n@univariate false\n@classLabel true a b\n@data\n{cases}")
-
-
-def _write_tsf(path: Path) -> None:
-    rows = "".join(f"T{i}:2020-01-0{i + 1} 00-00-00:1,2,3.5,{i}\n" for i in range(4))
-    header = "@relation x\n@attribute series_name string\n@attribute start_timestamp date\n@frequency daily\n"
-    path.write_text(f"{header}@horizon 2\n@missing false\n@equallength true\n@data\n{rows}")
-
-
-_PLAN = hashlib.sha256(config_hash(_config()).encode()).hexdigest()[:16]
-_PEMS = replace(DATASETS["PEMS03"], rows=12, channels=2)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Loader:
-    """A file name, what writes the file, what reads it, and how its content is structured."""
-
-    name: str
-    write: Callable[[Path], object]
-    read: Callable[[Path], Any]
-    structure: str = "bytes"
-    sealed: bool = False
-
-
-LOADERS = {
-    "csv": Loader(name="x.csv", write=_write_csv, read=lambda p: _arrays(read_csv_series(p)), structure="text"),
-    "ts": Loader(name="x.ts", write=_write_ts, read=lambda p: _arrays(read_ts(p)), structure="text"),
-    "tsf": Loader(name="x.tsf", write=_write_tsf, read=lambda p: _arrays(read_tsf(p)), structure="text"),
-    "npy": Loader(name="x.npy", write=lambda p: np.save(p, np.arange(24.0).reshape(8, 3)), read=read_values),
-    "npz": Loader(
-        name="x.npz",
-        write=lambda p: np.savez(p, data=np.arange(24.0).reshape(12, 2, 1)),
-        read=lambda p: _arrays(read_dataset(_PEMS, p)),
-    ),
-    "model": Loader(
-        name="x.toa",
-        write=_save_model,
-        read=lambda p: _weights(load_estimator(p)),
-        structure="tensors",
-        sealed=True,
-    ),
-    "checkpoint": Loader(name="x.safetensors", write=_train, read=_train, structure="tensors", sealed=True),
-    "record": Loader(name="record.json", write=_write_record, read=read_record, structure="json", sealed=True),
-    "evidence": Loader(name="x.jsonl", write=_write_record, read=_read_evidence, structure="line", sealed=True),
-    "error": Loader(name="error.json", write=_write_error, read=read_error, structure="json", sealed=True),
-    "plan": Loader(name=f"plans/{_PLAN}.plan", write=_write_plan, read=_read_plans, structure="line", sealed=True),
-    "operators": Loader(
-        name="operators.json", write=lambda p: write_pictures([], p), read=read_pictures, structure="json"
-    ),
-    "run list": Loader(
-        name="runs.txt",
-        write=lambda p: p.write_text("--task forecast --dataset ETTh1 --backbone patchtst --horizon 96 # x\n"),
-        read=lambda p: [job.key for job in read_runs(p)],
-        structure="text",
-    ),
-}
-
-
 def fuzz(kind: str, folder: Path, *, seed: int, numbers: Iterable[int]) -> Outcome:
-    """Write the files with these numbers one after another and load each."""
+    """Write the files with these numbers one after another, load each, and use what was loaded."""
     loader, outcome = LOADERS[kind], Outcome()
     path = folder / loader.name
     path.parent.mkdir(parents=True, exist_ok=True)
     # the last file of an earlier call
     path.unlink(missing_ok=True)
     loader.write(path)
-    if kind == "evidence":
-        path.write_text(json.dumps(json.loads(path.read_text())) + "\n")
-    content, expected = path.read_bytes(), _comparable(loader.read(path))
+    content, expected = path.read_bytes(), _answers(loader, loader.read(path))
     for number in numbers:
         chance = random.Random(f"{kind}/{seed}/{number}")
         forged = _mutate(path, content, loader, chance)
-        begin = time.monotonic()
-        try:
-            with _alarm(LIMIT_S):
-                found = _comparable(loader.read(path))
-            outcome.counts["loaded"] += 1
-            if loader.sealed and not forged and found != expected:
-                outcome.failures.append(f"{kind} {number}: damaged content was accepted")
-        except (ValueError, OSError) as error:
-            outcome.counts["refused"] += 1
-            if path.name not in str(error):
-                outcome.failures.append(f"{kind} {number}: no file name in {str(error)[:200]!r}")
-        except Exception as error:
-            outcome.failures.append(f"{kind} {number}: {type(error).__name__}: {str(error)[:200]}")
-        if time.monotonic() - begin > LIMIT_S:
-            outcome.failures.append(f"{kind} {number}: took longer than {LIMIT_S} s")
+        for problem in _load(loader, path, outcome.counts, None if forged or not loader.sealed else expected):
+            outcome.failures.append(f"{kind} {number}: {problem}")
     return outcome
 
 
-def _comparable(value: Any) -> str:
-    return repr(value.tolist() if isinstance(value, np.ndarray) else value)
+def _load(loader: Loader, path: Path, counts: Counter[str], expected: str | None) -> list[str]:
+    """Load and use one file; returns what went wrong."""
+    problems, begin, before = [], time.monotonic(), _peak()
+    stage = "refused"
+    _events.clear()
+    try:
+        with _alarm(LIMIT_S), _watch():
+            found = loader.read(path)
+            stage = "refused in use"
+            answers = _answers(loader, found)
+        counts["loaded"] += 1
+        if expected is not None and answers != expected:
+            problems.append("damaged content was accepted")
+        if loader.use is not None and ("nan" in answers or "inf" in answers):
+            problems.append("an answer is not finite")
+    except (ValueError, OSError) as error:
+        counts[stage] += 1
+        if stage == "refused" and path.name not in str(error) and str(path.parent) not in str(error):
+            problems.append(f"no file name in {str(error)[:200]!r}")
+    except Exception as error:
+        problems.append(f"{stage.removeprefix('refused ')}: {type(error).__name__}: {str(error)[:200]}")
+    if time.monotonic() - begin > LIMIT_S:
+        problems.append(f"took longer than {LIMIT_S} s")
+    if _peak() - before > LIMIT_MIB:
+        problems.append(f"took {_peak() - before:.0f} MiB")
+    return problems + [f"caused {event}" for event in _events]
+
+
+def _answers(loader: Loader, found: Any) -> str:
+    """What was read, or the answers of an estimator, as text."""
+    if loader.use is None:
+        return repr(found.tolist() if isinstance(found, np.ndarray) else found)
+    answers = loader.use(found)
+    return repr(
+        [
+            np.asarray(one, dtype=float).tolist() if isinstance(one, pd.DataFrame) else np.asarray(one).tolist()
+            for one in answers
+        ]
+    )
+
+
+def _peak() -> float:
+    """Largest memory of this process so far, in MiB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+_events: list[str] = []
+_watching = False
+
+
+def _note(event: str, arguments: object) -> None:
+    if _watching and event in _FORBIDDEN:
+        _events.append(event)
+
+
+sys.addaudithook(_note)
+
+
+@contextmanager
+def _watch() -> Iterator[None]:
+    global _watching
+    _watching = True
+    try:
+        yield
+    finally:
+        _watching = False
 
 
 @contextmanager
@@ -255,6 +158,9 @@ def _mutate(path: Path, content: bytes, loader: Loader, chance: random.Random) -
     if not structured:
         path.write_bytes(_damage(content, chance))
         return False
+    if loader.structure == "packed":
+        path.write_bytes(gzip.compress(_damage(gzip.decompress(content), chance)))
+        return False
     if loader.structure == "text":
         path.write_bytes(_change_text(content, chance))
         return False
@@ -262,10 +168,16 @@ def _mutate(path: Path, content: bytes, loader: Loader, chance: random.Random) -
         path.write_bytes(content)
         saved = load_checkpoint(path)
         _forge_tensors(saved.tensors, chance) if chance.random() < 0.5 else None
-        facts: Any = _change_value(copy.deepcopy(saved.facts), chance)
+        facts: Any = copy.deepcopy(saved.facts)
+        if chance.random() < 0.8:
+            facts = _change_value(facts, chance, deep=chance.random() < 0.7)
         save_checkpoint(path, saved.tensors, facts if isinstance(facts, dict) else {"facts": facts})
         return True
     value = _change_value(json.loads(content), chance)
+    if loader.structure == "folder":
+        tensors = load_checkpoint(path.with_name(WEIGHTS), verify=False).tensors
+        path.write_text(json.dumps(seal(value, tensors) if isinstance(value, dict) else value))
+        return True
     sealed = loader.sealed and isinstance(value, dict) and chance.random() < 0.7
     text = json.dumps(seal(value) if sealed else value)
     if chance.random() < 0.1:
@@ -309,8 +221,12 @@ def _change_text(content: bytes, chance: random.Random) -> bytes:
     return text.encode("utf-8")
 
 
-def _change_value(value: Any, chance: random.Random) -> Any:
-    """One entry of a JSON value removed, added, or replaced by one of another type."""
+def _change_value(value: Any, chance: random.Random, *, deep: bool = False) -> Any:
+    """One entry of a JSON value removed, added, or replaced by another; `deep` is one without entries of its own."""
+    if deep and isinstance(value, dict | list) and value:
+        place = chance.choice(sorted(value) if isinstance(value, dict) else range(len(value)))
+        value[place] = _change_value(value[place], chance, deep=True)
+        return value
     if isinstance(value, dict) and value and chance.random() < 0.9:
         name = chance.choice(sorted(value))
         how = chance.random()

@@ -1,12 +1,27 @@
 import pytest
 
-from tests.campaign.fuzz import LOADERS, fuzz
+from tests.campaign.fuzz import fuzz
+from tests.campaign.loaders import LOADERS
+
+# loaders that take long: fewer files in the quick tests
+SLOW = [kind for kind in LOADERS if kind.startswith(("detector", "classifier", "folder", "ensemble"))]
+
+
+def check(kind, folder, count):
+    outcome = fuzz(kind, folder, seed=0, numbers=range(count))
+    assert outcome.failures == []
+    assert sum(outcome.counts.values()) == count
+    assert outcome.counts["refused"] > count // 10
 
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("kind", LOADERS)
 def test_no_damaged_or_forged_file_breaks_a_loader(kind, tmp_path):
-    outcome = fuzz(kind, tmp_path / "files", seed=0, numbers=range(100))
-    assert outcome.failures == []
-    assert sum(outcome.counts.values()) == 100
-    assert outcome.counts["refused"] > 10
+    check(kind, tmp_path, 10 if kind in SLOW else 100)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", SLOW)
+def test_no_damaged_or_forged_file_breaks_a_loader_of_estimators(kind, tmp_path):
+    check(kind, tmp_path, 100)

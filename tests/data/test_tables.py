@@ -268,6 +268,14 @@ def test_forged_headers_of_arrays_are_refused(tmp_path, header):
         read_values(path)
 
 
+@pytest.mark.parametrize("rows", [("0", "9" * 400, "1"), ("x", "9" * 400, "1e5")])
+def test_an_integer_beyond_float_is_refused_by_name(tmp_path, rows):
+    path = tmp_path / "x.txt"
+    path.write_text("\n".join(rows) + "\n")
+    with pytest.raises(ValueError, match=r"x\.txt must"):
+        read_values(path)
+
+
 def test_a_long_cell_is_not_repeated_in_the_message(tmp_path):
     path = tmp_path / "x.csv"
     path.write_text("a,b\n1,2\n3," + "y" * 1_000_000 + "\n")

@@ -327,6 +327,11 @@ def test_a_stack_whose_file_was_changed_is_refused(stacked, tmp_path):
     changes: dict[str, tuple[dict[str, torch.Tensor], dict[str, object]]] = {
         "member": ({}, {"stack": {**fitted["stack"], "weights": {"forest": 1.0}}}),
         "kernels": ({}, {"kernels": {**fitted["kernels"], "seed": 1}}),
+        "kernels of a billion steps": ({}, {"kernels": {**fitted["kernels"], "shape": [2, 10**9]}}),
+        "cases of a billion steps": ({}, {"length_": 10**9}),
+        "no shares": ({}, {"stack": {**fitted["stack"], "weights": {"kernels": 2.0, "toa": -1.0}}}),
+        "no number": ({}, {"stack": {**fitted["stack"], "factor": "x"}}),
+        "not finite": ({}, {"stack": {**fitted["stack"], "factor": float("inf")}}),
         "head": ({"head.kernels.weight": tensors["head.kernels.weight"][:-1]}, {}),
         "scale": ({"head.statistics.scale": tensors["head.statistics.scale"][:-1]}, {}),
         "channels": ({}, {"columns": ["a", "b", "c"]}),

@@ -162,3 +162,64 @@ def test_forged_models_are_refused_quickly_with_the_name_of_the_file(tmp_path, c
     with pytest.raises(ValueError, match=r"model\.toa must"):
         Forecaster.load(path).predict(columns("a"))
     assert time.perf_counter() - begin < 10.0
+
+
+def test_a_forecaster_without_a_scaler_is_refused(tmp_path):
+    path = tmp_path / "model.toa"
+    Forecaster(2, lookback=16, epochs=1, time_limit=0.01).fit(columns("a")).save(path)
+    saved = load_checkpoint(path)
+    del saved.tensors["scaler.mean"]
+    save_checkpoint(path, saved.tensors, saved.facts)
+    with pytest.raises(ValueError, match=r"model\.toa must"):
+        Forecaster.load(path)
+
+
+@pytest.fixture(scope="module")
+def detectors(tmp_path_factory):
+    """Files of a combination without a network, and of one method."""
+    folder = tmp_path_factory.mktemp("detectors")
+    for name in ("auto", "pca"):
+        AnomalyDetector(window=8, model=name, time_limit=1e-9).fit(columns("a", "b")).save(folder / name)
+    return folder
+
+
+FOREST = "scorer.isolation forest."
+
+
+@pytest.mark.parametrize(
+    ("model", "facts", "tensors", "rule"),
+    [
+        ("pca", {"window_": 10**9}, {}, "bytes for one answer"),
+        ("pca", {"window_": 8.0}, {}, "integer"),
+        ("pca", {"threshold_": float("nan")}, {}, "thresholds must be finite"),
+        ("pca", {"stream_threshold_": "x"}, {}, "str"),
+        ("pca", {}, {"scorer.pca.mean": torch.zeros(1)}, "PCA must belong to 2 channels"),
+        ("pca", {}, {"scaler.mean": torch.zeros(1, 2, dtype=torch.int8)}, "floating point"),
+        ("auto", {}, {f"{FOREST}feature": torch.full((100, 79), 2)}, "IsolationForest must belong"),
+        ("auto", {}, {f"{FOREST}left": torch.full((100, 79), 79)}, "IsolationForest must belong"),
+        ("auto", {}, {"choice.pca.score": -torch.arange(100.0)}, "rising numbers"),
+        ("auto", {"choice": {"members": ["toa"], "precision": {}}}, {}, "toa"),
+    ],
+)
+def test_forged_detectors_are_refused_before_they_are_used(tmp_path, detectors, model, facts, tensors, rule):
+    saved = load_checkpoint(detectors / model)
+    header: Any = saved.facts
+    header["facts"]["fitted"] |= facts
+    assert set(tensors) <= set(saved.tensors)
+    save_checkpoint(tmp_path / "model.toa", saved.tensors | tensors, header)
+    with pytest.raises(ValueError, match=rf"model\.toa must[^.]*{rule}|{rule}[^.]* got"):
+        AnomalyDetector.load(tmp_path / "model.toa")
+
+
+@pytest.mark.parametrize("changes", [{"choice": {"season": 10**9}}, {"season": 10**9}, {"choice": {"horizon": 10**9}}])
+def test_a_forged_season_takes_no_memory(tmp_path, changes):
+    path = tmp_path / "model.toa"
+    Forecaster(2, lookback=16, epochs=1, time_limit=0.01).fit(columns("a")).save(path)
+
+    def change(facts):
+        facts["fitted"]["choice"] |= changes.get("choice", {})
+        facts["fitted"] |= {name: value for name, value in changes.items() if name != "choice"}
+
+    forged(path, change)
+    with pytest.raises(ValueError, match=r"model\.toa must"):
+        Forecaster.load(path)

@@ -86,7 +86,7 @@ def test_the_score_on_arrival_is_that_of_the_last_row(name):
 @pytest.mark.parametrize("name", SCORERS)
 def test_a_scorer_survives_its_state(name):
     scorer, new = fit(name), rows(40, 1)
-    assert (SCORERS[name].from_state(scorer.state()).rows(new) == scorer.rows(new)).all()
+    assert (SCORERS[name].from_state(scorer.state(), new.shape[1]).rows(new) == scorer.rows(new)).all()
 
 
 def test_means_and_maxima_use_the_rows_that_there_are():

@@ -133,7 +133,7 @@ def kernels() -> KernelFeatures:
 
 def test_kernels_are_restored_from_their_state(kernels):
     tensors, facts = kernels.state()
-    again = KernelFeatures.from_state(tensors, facts)
+    again = KernelFeatures.from_state(tensors, facts, *kernels.shape)
     new = waves(5, seed=3)[0]
     assert np.array_equal(again.transform(new), kernels.transform(new))
     # each case alone, too
@@ -145,7 +145,7 @@ def test_there_are_fewer_kernels_for_little_time_or_many_cases():
     series, _ = waves(12, steps=12)
     few, features = KernelFeatures.fit(series, seed=1, seconds=0.0)
     assert features.shape[1] < 5_000 < KernelFeatures.fit(series, seed=1)[1].shape[1]
-    assert np.array_equal(KernelFeatures.from_state(*few.state()).transform(series), features)
+    assert np.array_equal(KernelFeatures.from_state(*few.state(), *few.shape).transform(series), features)
     many, _ = KernelFeatures.fit(np.repeat(series, 300, axis=0), seed=1)
     assert many.sizes == few.sizes
 
@@ -158,9 +158,9 @@ def test_other_kernels_than_saved_are_refused(kernels):
         ((tensors | {"biases.series": tensors["biases.series"][:-1]}, facts), "biases must have shape"),
     ):
         with pytest.raises(ValueError, match=message(words)):
-            KernelFeatures.from_state(*changed)
-    with pytest.raises(ValueError, match="kernels must fit 3 channels"):
-        kernels.check(3, 24)
+            KernelFeatures.from_state(*changed, *kernels.shape)
+    with pytest.raises(ValueError, match=message("kernels must have sizes", "for 3 channels")):
+        KernelFeatures.from_state(tensors, facts, 3, 24)
 
 
 def test_kernels_leave_the_state_of_the_process_as_it_was():

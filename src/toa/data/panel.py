@@ -206,7 +206,7 @@ def to_numbers(frame: pd.DataFrame, name: str) -> Values:
             )
         if not pd.api.types.is_numeric_dtype(frame[column]) or pd.api.types.is_bool_dtype(frame[column]):
             cells = frame[column]
-            bad = (pd.to_numeric(cells, errors="coerce").isna() & cells.notna()) | (cells.dtype == bool)
+            bad = (cells.notna() & ~cells.map(_is_number)) | (cells.dtype == bool)
             row = int(bad.to_numpy().argmax())
             raise ValueError(
                 f"{name} must have only numeric columns, got {shorten(str(cells.iloc[row]))} in column "
@@ -222,6 +222,14 @@ def to_numbers(frame: pd.DataFrame, name: str) -> Values:
             "values."
         )
     return values
+
+
+def _is_number(cell: object) -> bool:
+    try:
+        float(cell)  # type: ignore[arg-type]
+    except (ValueError, TypeError, OverflowError):
+        return False
+    return True
 
 
 def fill_missing(values: Values, columns: Sequence[str], name: str, missing: str) -> Values:

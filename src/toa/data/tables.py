@@ -189,6 +189,8 @@ def read_table(path: Path, *, header: int | None = 0, text: str | None = None) -
             )
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} must be text in UTF-8, got {error}; save it in UTF-8.") from error
+    except OverflowError as error:
+        raise ValueError(f"{path} must have numbers below 1e308, got an integer of more digits; remove it.") from error
     except (pd.errors.ParserError, pd.errors.EmptyDataError, pd.errors.ParserWarning) as error:
         raise ValueError(f"{path} must have the same number of values in each row, got: {_line(error)}.") from error
 

@@ -93,6 +93,9 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
     def _restore(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
         """Set the attributes that `_state` returned."""
 
+    def _try(self) -> None:
+        """Apply a loaded estimator to zeros: parts of a file that do not fit one another raise an error."""
+
     @abstractmethod
     def run_sample(self, data: Any, index: int = 0) -> None:
         """Apply the fitted model to one window or case, for observers of the model.
@@ -150,11 +153,14 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
                 device = str(parameters["device"])
                 device = "cpu" if device.startswith("cuda") and not torch.cuda.is_available() else device
             parameters["device"] = device
+            if not isinstance(parameters["values"], tuple | None):
+                raise ValueError(f"values must be a list of columns, got {parameters['values']}")
             made = cls(**parameters)
             for name in cls._facts:
                 setattr(made, name, facts["fitted"][name])
             made._restore(saved.tensors, facts["fitted"])
             made.model_ = made._build_with(saved.tensors, resolve_device(made.device), where)
+            made._try()
         except UNREADABLE as error:
             if isinstance(error, ValueError) and str(where) in str(error):
                 raise

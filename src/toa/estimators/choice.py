@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Bool, Float64
 from torch import Tensor
 
-from toa._checks import check_shape
+from toa._checks import check_shape, check_shares
 from toa.data.panel import Panel
 from toa.estimators.baselines import seasonal_acf
 from toa.estimators.ensemble import Ensemble, RollingOrigins, series_scale
@@ -100,7 +100,7 @@ class Choice:
         floor = np.where(self.counts, 0.0, -np.inf)
         return Prediction(**{name: torch.from_numpy(np.maximum(part, floor)) for name, part in parts.items()})
 
-    def check(self, series: int, columns: int, horizon: int, levels: int) -> None:
+    def check(self, series: int, columns: int, horizon: int, levels: int, season: int) -> None:
         """Raise ValueError if a loaded choice has other sizes than its forecaster, or weights that are no shares."""
         shapes = {"scale": (series, columns), "counts": (columns,), "width": (horizon, columns)}
         shapes["offsets"] = (horizon, levels, columns)
@@ -108,9 +108,12 @@ class Choice:
             part = getattr(self, name)
             if part is not None:
                 check_shape(f"choice.{name}", part, str(shape), shape)
-        weights = list(self.ensemble.weights.values())
-        if not weights or min(weights) < 0 or abs(sum(weights) - 1.0) > 1e-6:
-            raise ValueError(f"weights must be shares that sum to 1, got {weights}; fit and save again.")
+        check_shares(self.ensemble.weights)
+        got = self.ensemble.horizon, self.ensemble.season
+        if got != (horizon, season):
+            raise ValueError(f"choice must have horizon and season {horizon, season}, got {got}")
+        found = self.combine([np.zeros(2)] * columns, np.zeros((1, horizon, columns)), [0]).forecast
+        check_shape("forecast", found, "(W, P, C)", (1, horizon, columns))
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Tensors and JSON values to save."""

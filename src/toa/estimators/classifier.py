@@ -15,6 +15,7 @@ from sklearn.base import ClassifierMixin
 from torch import Tensor, nn
 
 from toa._checks import check_at_least, check_choice, check_finite, check_fraction, check_seed, check_shape
+from toa._limits import check_unpacked
 from toa.data.classification import fit_scaler
 from toa.data.frames import check_results, read_cases, to_native, with_labels
 from toa.data.panel import Panel
@@ -250,18 +251,21 @@ class Classifier(ClassifierMixin, CasesPage, CaseNetwork):  # type: ignore[misc]
 
     def _probabilities(self, X: Any) -> tuple[Panel, Probabilities]:
         panel = self._read_fitted(X)
+        found = self._combine(panel)
+        check_finite("probabilities", torch.from_numpy(found))
+        return panel, found
+
+    def _combine(self, panel: Panel) -> Probabilities:
         members: dict[str, Probabilities] = {}
         if NETWORK in self.weights_:
             members[NETWORK] = self._network_probabilities(panel)
         if self.stack_ is None:
-            return panel, members[NETWORK]
+            return members[NETWORK]
         series = align_cases(self._scaled(panel, range(len(panel))), self.length_)
         for name, compute in self._computes.items():
             if name in self.weights_:
                 members[name] = self.heads_[name].predict(compute(series))
-        found = self.stack_.combine(members)
-        check_finite("probabilities", torch.from_numpy(found))
-        return panel, found
+        return self.stack_.combine(members)
 
     def _build_with(self, tensors: Mapping[str, Tensor], device: torch.device, where: object) -> nn.Module:
         return nn.Identity() if self.architecture_["backbone"] is None else super()._build_with(tensors, device, where)
@@ -300,15 +304,22 @@ class Classifier(ClassifierMixin, CasesPage, CaseNetwork):  # type: ignore[misc]
             self.model = NETWORK
             return
         self.stack_ = Stack.from_state(facts["stack"], (KERNELS, *FEATURES, NETWORK))
+        check_unpacked("length_", self.length_ * len(self.columns_), tensors)
         sample = align_cases([np.zeros((1, len(self.columns_)))], self.length_)
         if KERNELS in self.weights_:
-            self.kernels_ = KernelFeatures.from_state(named(tensors, "kernels."), facts["kernels"])
-            self.kernels_.check(len(self.columns_), self.length_)
+            shape = sample.shape[1:]
+            self.kernels_ = KernelFeatures.from_state(named(tensors, "kernels."), facts["kernels"], *shape)
         for name, compute in self._computes.items():
             if name in self.weights_:
                 own = named(tensors, f"head.{name}.")
                 check_shape(f"head.{name}.weight", own["weight"], "(P, K)", (compute(sample).shape[1], None))
                 self.heads_[name] = RidgeHead.from_state(own, facts[f"head.{name}"], classes=len(self.classes_))
+
+    def _try(self) -> None:
+        case = np.zeros((1, len(self.columns_), 1))
+        found = torch.from_numpy(self._combine(read_cases(case)))
+        check_finite("probabilities", found)
+        check_shape("probabilities", found, "(n, K)", (1, len(self.classes_)))
 
 
 def _labels(panel: Panel, y: Any) -> np.ndarray:

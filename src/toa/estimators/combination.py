@@ -164,6 +164,8 @@ class Combination:
         tails = {}
         for name in facts["members"]:
             values = [tensors[f"{name}.{kind}"].double().cpu().numpy() for kind in ("score", "mean")]
+            if any(own.shape != (len(_LEVELS) + 1,) or np.diff(own[:-1]).min() < 0 or own[-1] <= 0 for own in values):
+                raise ValueError(f"quantiles of {name!r} must be {len(_LEVELS)} rising numbers and a positive scale")
             first, second = (Tail(quantiles=own[:-1], scale=float(own[-1])) for own in values)
             tails[str(name)] = first, second
         return cls(tails=tails, precision=dict(facts["precision"]))

@@ -14,7 +14,8 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from toa._checks import check_choice, check_fraction, check_positive
+from toa._checks import check_at_least, check_choice, check_finite, check_fraction, check_positive
+from toa._limits import check_unpacked
 from toa.data.frames import check_results, columns_by_row, to_native
 from toa.data.panel import Panel
 from toa.data.splits import StandardScaler
@@ -27,7 +28,7 @@ from toa.estimators.alarms import (
     find_events,
     rank_events,
 )
-from toa.estimators.base import sample_rows
+from toa.estimators.base import named, sample_rows
 from toa.estimators.combination import MEAN, NETWORK, Combination, inject_anomalies
 from toa.estimators.pages import EventsPage
 from toa.estimators.reconstruction import ReconstructionNetwork
@@ -174,9 +175,7 @@ class AnomalyDetector(EventsPage, ReconstructionNetwork):
     def alarms(self, data: Any) -> tuple[Any, Any]:
         """The frame of `predict` with the columns "event", 0 for none, and "why", and the frame of `events`."""
         panel = self._read_fitted(data)
-        check_results(
-            panel, ("score", "anomaly", "event", "start", "end", "peak", "rows", "severity", "channel", "why")
-        )
+        check_results(panel, RESULTS)
         parts = self._parts(panel)
         rule = {"min_length": self.min_length, "cool_down": self.cool_down}
         ranked = rank_events([find_events(part, self.threshold_, **rule) for part in parts])
@@ -406,6 +405,8 @@ class AnomalyDetector(EventsPage, ReconstructionNetwork):
 
     def _restore(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
         self.columns_ = tuple(facts["columns_"])
+        check_at_least("window_", self.window_, 2)
+        check_unpacked("window_", self._context * len(self.columns_), tensors)
         statistics = zip(facts["ids"], tensors["scaler.mean"], tensors["scaler.std"], strict=True)
         self.scalers_ = {one: StandardScaler.from_state({"mean": mean, "std": std}) for one, mean, std in statistics}
         if "scorers" not in facts:
@@ -413,16 +414,21 @@ class AnomalyDetector(EventsPage, ReconstructionNetwork):
             self.model = NETWORK
         self._check_parameters()
         self.scorers_ = {
-            name: SCORERS[name].from_state(_named(tensors, f"scorer.{name}.")) for name in facts.get("scorers", ())
+            name: SCORERS[name].from_state(named(tensors, f"scorer.{name}."), len(self.columns_))
+            for name in facts.get("scorers", ())
         }
         self.reset_stream()
         self.choice_ = None
         if "choice" in facts:
-            self.choice_ = Combination.from_state(_named(tensors, "choice."), facts["choice"])
+            self.choice_ = Combination.from_state(named(tensors, "choice."), facts["choice"])
 
-
-def _named(tensors: Mapping[str, Tensor], start: str) -> dict[str, Tensor]:
-    return {name.removeprefix(start): value for name, value in tensors.items() if name.startswith(start)}
+    def _try(self) -> None:
+        check_finite("thresholds", torch.tensor((self.threshold_, self.stream_threshold_)))
+        series = self._scale(next(iter(self.scalers_)), np.zeros((self._context + 1, len(self.columns_))))
+        if any(part.shape != series.shape for part in self._members(series).values()):
+            raise ValueError("a method has scores of other channels")
+        self._flag(self._combine(self._members(series, chosen=True)).sum(1))
+        self._score_ends(series)
 
 
 def _frame(panel: Panel, columns: Mapping[str, Any], *, index: bool = True) -> Any:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 import toa
 from toa._checks import check_at_least, check_choice, check_seed, check_shape
+from toa._limits import check_unpacked
 from toa.data.frames import check_results, match_panel, read_panel
 from toa.data.frequency import season_of
 from toa.data.panel import Panel
@@ -433,8 +434,8 @@ class Forecaster(ForecastPage, ForecastNetwork):
         self.scaler_ = named(tensors, "scaler.")
         self.width_ = tensors.get("width")
         sizes = len(self.ids_), len(self.columns_)
-        for name, tensor in self.scaler_.items():
-            check_shape(f"scaler.{name}", tensor, "(S, C)", sizes)
+        for name in ("mean", "std", *self.scaler_):
+            check_shape(f"scaler.{name}", self.scaler_[name], "(S, C)", sizes)
         if self.width_ is not None:
             check_shape("width", self.width_, "(P, C)", (self.horizon, sizes[1]))
         # older files hold the network alone
@@ -442,6 +443,8 @@ class Forecaster(ForecastPage, ForecastNetwork):
         self.choice_ = None
         if "choice" in facts:
             self.choice_ = Choice.from_state(named(tensors, "choice."), facts["choice"])
-            self.choice_.check(*sizes, self.horizon, len(self.quantiles))
+            check_at_least("season", self.season_, 1)
+            check_unpacked("season", self.season_ * sizes[1], tensors)
+            self.choice_.check(*sizes, self.horizon, len(self.quantiles), self.season_)
         else:
             self.model = NETWORK

@@ -147,11 +147,6 @@ class KernelFeatures:
         with _own_state():
             return _apply(self.transforms, series)
 
-    def check(self, channels: int, length: int) -> None:
-        """Raise ValueError unless the kernels belong to such cases."""
-        if self.shape != (channels, max(length, _LEAST_STEPS)):
-            raise ValueError(f"kernels must fit {channels} channels and {length} steps, got {self.shape}")
-
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Tensors and JSON values to save."""
         arrays = {"digest": _digest(self.transforms, self.shape)}
@@ -160,15 +155,20 @@ class KernelFeatures:
         return tensors, {"shape": list(self.shape), "sizes": list(self.sizes), "seed": self.seed}
 
     @classmethod
-    def from_state(cls, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> "KernelFeatures":
-        """From the result of `state`.
+    def from_state(
+        cls, tensors: Mapping[str, Tensor], facts: Mapping[str, Any], channels: int, steps: int
+    ) -> "KernelFeatures":
+        """From the result of `state`, for cases of this shape.
 
         Raises:
-            ValueError: If a tensor has another shape, or this version of aeon draws other kernels.
+            ValueError: If the state is one of another shape, or this version of aeon draws other kernels.
         """
-        (channels, steps), sizes, seed = facts["shape"], tuple(facts["sizes"]), facts["seed"]
-        if sizes not in (_FULL, _REDUCED) or steps < _LEAST_STEPS:
-            raise ValueError(f"kernels must have sizes {_FULL} or {_REDUCED}, got {sizes} for {steps} steps.")
+        sizes, seed = tuple(facts["sizes"]), facts["seed"]
+        if sizes not in (_FULL, _REDUCED) or facts["shape"] != [channels, steps]:
+            raise ValueError(
+                f"kernels must have sizes {_FULL} or {_REDUCED} for {channels} channels and {steps} steps, got {sizes} "
+                f"for {facts['shape']}"
+            )
         with _own_state():
             transforms = _draw(np.zeros((2, channels, steps), dtype=np.float32), sizes, seed)
             rocket = transforms[0]

@@ -59,9 +59,15 @@ class Scorer(ABC):
         return {field.name: torch.from_numpy(np.array(getattr(self, field.name))) for field in fields(self)}
 
     @classmethod
-    def from_state(cls, tensors: Mapping[str, Tensor]) -> Self:
-        """From the result of `state`."""
-        return cls(**{field.name: tensors[field.name].cpu().numpy() for field in fields(cls)})
+    def from_state(cls, tensors: Mapping[str, Tensor], channels: int) -> Self:
+        """From the result of `state`; raises ValueError if it belongs to another number of channels."""
+        made = cls(**{field.name: tensors[field.name].cpu().numpy() for field in fields(cls)})
+        if not made._fits(channels):
+            raise ValueError(f"{cls.__name__} must belong to {channels} channels, got one of others")
+        return made
+
+    def _fits(self, channels: int) -> bool:
+        return all(len(getattr(self, field.name)) == channels for field in fields(self))
 
 
 @SCORERS.register("z-score")
@@ -162,6 +168,11 @@ class IsolationForest(Scorer):
         # in units of the usual depth of a row
         depth /= max(_usual_depth(np.array([rows]))[0], 1.0)
         return cls(feature=feature, threshold=threshold, left=left, right=right, depth=depth)
+
+    def _fits(self, channels: int) -> bool:
+        size = self.depth.shape[1]
+        sizes = (self.feature, channels), (self.left, size), (self.right, size)
+        return all(part.shape == self.depth.shape and ((part >= 0) & (part < most)).all() for part, most in sizes)
 
     def rows(self, values: Rows) -> Rows:
         parts = []

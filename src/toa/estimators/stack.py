@@ -18,7 +18,7 @@ from jaxtyping import Float32, Float64, Int64
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from toa._checks import check_choice, check_shape
+from toa._checks import check_choice, check_shape, check_shares
 from toa.estimators.kernels import Features, Series
 
 Codes = Int64[np.ndarray, " n"]
@@ -254,6 +254,7 @@ class Stack:
         made = cls(**facts)
         for name in made.weights:
             check_choice("member", name, members)
+        check_shares(made.weights)
         return made
 
     def verdicts(self) -> list[str]:

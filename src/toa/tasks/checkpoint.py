@@ -37,6 +37,8 @@ def check_weights(tensors: Mapping[str, Tensor], where: object) -> None:
     for name, tensor in tensors.items():
         if tensor.is_floating_point() and not tensor.isfinite().all():
             raise ValueError(f"{where} must hold finite numbers, got NaN or infinite ones in {name!r}; fit again.")
+        if name.startswith("scaler.") and not tensor.is_floating_point():
+            raise ValueError(f"{where} must hold floating point numbers in {name!r}, got {tensor.dtype}; fit again.")
         if name == "scaler.std" and not (tensor > 0).all():
             raise ValueError(f"{where} must hold positive standard deviations, got {float(tensor.min())} in {name!r}.")
 
