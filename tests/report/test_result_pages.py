@@ -149,6 +149,18 @@ def test_a_page_of_several_series_without_dates(tmp_path):
     assert "Forecaster(" in part_of(page, "Repeat", "code")["text"]
 
 
+def test_hours_after_the_clock_is_set_back_keep_their_order(tmp_path):
+    hours = pd.date_range("2024-10-26", periods=72, freq="h", tz="Europe/Berlin")
+    rows = pd.DataFrame({"hour": hours, "x": np.arange(72.0) % 24})
+    page = read_page(Forecaster(2, time_limit=0.1, device="cpu").fit(rows).page(tmp_path / "page.html", rows))
+    axis = part_of(page, "Forecast", "chart")["series"][0]["x"]
+    assert set(np.diff(axis)) == {3_600_000}
+    assert (
+        "The clock was set back in these rows, so the chart shows UTC."
+        in (part_of(page, "Notes on the data", "list")["items"])
+    )
+
+
 def test_the_command_writes_the_page_with_itself_on_it(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     pd.DataFrame({"day": pd.date_range("2024-01-01", periods=40), "x": np.arange(40) % 7}).to_csv("x.csv", index=False)

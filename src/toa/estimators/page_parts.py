@@ -57,13 +57,23 @@ def to_numbers(values: np.ndarray) -> list[float | None]:
 
 
 def axis_of(times: pd.Index | None, count: int) -> list[int]:
-    """Places of rows: milliseconds of the wall clock, integer times, or row numbers from 1."""
+    """Places of rows: milliseconds of the wall clock, integer times, or row numbers from 1.
+
+    Rows in which the wall clock was set back have the milliseconds of UTC.
+    """
     if times is None:
         return list(range(1, count + 1))
     if isinstance(times, pd.DatetimeIndex):
-        times = times.tz_localize(None).as_unit("ms")
+        times = (times.tz_convert("UTC") if _set_back(times) else times).tz_localize(None).as_unit("ms")
         return cast(list[int], times.asi8.tolist())
     return cast(list[int], times.tolist())
+
+
+def _set_back(times: pd.Index) -> bool:
+    if not isinstance(times, pd.DatetimeIndex) or times.tz is None:
+        return False
+    clock = times.tz_localize(None)
+    return not (clock.is_monotonic_increasing and clock.is_unique)
 
 
 def series_name(one: Any) -> str:
@@ -135,6 +145,8 @@ def describe_data(panel: Panel, data: Any, own: Any, left_out: Sequence[str] = (
     if panel.times is not None:
         first, last = min(times[0] for times in panel.times), max(times[-1] for times in panel.times)
         lines.append(f"Rows from {first} to {last}.")
+        if any(map(_set_back, panel.times)):
+            lines.append("The clock was set back in these rows, so the chart shows UTC.")
     inserted = sum(int((rows < 0).sum()) for rows in panel.rows)
     if inserted:
         lines.append(f"Gaps: {inserted} rows were missing in time and were filled ({own.missing}).")
@@ -153,8 +165,6 @@ def describe_data(panel: Panel, data: Any, own: Any, left_out: Sequence[str] = (
     ranges = np.max([np.ptp(values, axis=0) for values in panel.values], axis=0)
     if constant := [name for name, one in zip(columns, ranges, strict=True) if one == 0]:
         lines.append(f"Constant columns: {', '.join(constant)}.")
-    if len(panel) > SERIES:
-        lines.append(f"The chart shows {SERIES} of {len(panel)} series or cases.")
     return lines
 
 

@@ -79,7 +79,7 @@ class ForecastPage:
         found = _by_series(panel, own.predict(panel, future=future, horizon=steps))
         baselines = {name: _by_series(panel, own.predict_baseline(name, panel, horizon=steps)) for name in BASELINES}
         past = panel.tail(max(_LEAST_PAST, VALUES // (min(len(panel), SERIES) * len(panel.columns))))
-        notes = describe_data(whole, data, own, left_out)
+        notes = describe_data(whole, data, own, left_out) + _shown_series(whole)
         if max(past.lengths) < max(panel.lengths):
             notes.append(f"The chart shows the last {max(past.lengths)} rows of each series.")
         sections = {
@@ -92,7 +92,8 @@ class ForecastPage:
             ],
         }
         freq = "" if panel.freq is None else f", every {panel.freq}"
-        lead = f"{steps} steps of {_named(own.columns_)} after {sum(whole.lengths)} rows{_series(whole)}{freq}."
+        many = "" if steps == 1 else "s"
+        lead = f"{steps} step{many} of {_named(own.columns_)} after {sum(whole.lengths)} rows{_series(whole)}{freq}."
         return write_page(own, path, [lead, *_verdict(own)], sections, title=title, command=command, notes=notes)
 
 
@@ -141,8 +142,12 @@ class EventsPage:
             f"{flagged} of {sum(whole.lengths)} rows{_series(whole)} have scores above {own.threshold_:.4g}, in "
             f"{len(ranked)} event{'' if len(ranked) == 1 else 's'}."
         )
-        notes = describe_data(whole, data, own, left_out)
+        notes = describe_data(whole, data, own, left_out) + _shown_series(whole)
         return write_page(own, path, [lead], sections, title=title, command=command, notes=notes)
+
+
+def _shown_series(panel: Panel) -> list[str]:
+    return [f"The chart shows {SERIES} of {len(panel)} series."] if len(panel) > SERIES else []
 
 
 def _named(names: Sequence[str]) -> str:
