@@ -98,6 +98,7 @@ def test_a_long_series_is_shown_by_its_extremes(tmp_path):
     values = series["panels"][1]["lines"][0]["y"]
     assert len(values) == len(series["x"]) < 120_000
     assert (max(values), min(values)) == (50.0, pytest.approx(rows.min(), rel=1e-5))
+    assert part_of(page, "Events", "text")["text"].startswith("Of up to 3 rows the chart shows")
 
 
 def test_the_page_of_a_classifier_holds_the_cases_behind_each_cell(case_page):

@@ -334,9 +334,12 @@ def _event_parts(
         )
         series.append({"name": series_name(panel.ids[index]), "x": x, "panels": panels})
     names = [str(own.columns_[channel]) for channel in channels[COLUMNS_ON - 1 :]]
-    chart = chart_part(series, panel, names)
+    chart = [chart_part(series, panel, names)]
+    size = -(-2 * max(panel.lengths[index] for index in shown) // points)
+    if size > 2:
+        chart.append(text_part(f"Of up to {size} rows the chart shows the lowest and the highest value."))
     if not ranked:
-        return [chart, text_part("No row has a score above the threshold.")]
+        return [*chart, text_part("No row has a score above the threshold.")]
     jumps = [
         _around(axes[index], event, own.window_, shown.index(index)) if index in axes else None
         for index, event in ranked[:_EVENTS]
@@ -344,7 +347,7 @@ def _event_parts(
     head = [name for name in table if name != "channel"]
     table["severity"] = [f"{value:.3g}" for value in table["severity"]]
     rows_of = [[str(table[name][row]) for name in head] for row in range(min(len(ranked), _EVENTS))]
-    return [chart, {**table_part([head, *rows_of], "Events, the most severe first", len(head)), "jumps": jumps}]
+    return [*chart, {**table_part([head, *rows_of], "Events, the most severe first", len(head)), "jumps": jumps}]
 
 
 def _around(axis: Sequence[int], event: Event, window: int, place: int) -> list[int]:
