@@ -23,7 +23,7 @@ lint: $(STAMP)
 	$(BIN)/mypy
 
 check: $(STAMP)
-	$(BIN)/python -m pytest -q -n auto
+	$(BIN)/python -m pytest -q -n auto --dist worksteal
 
 test-slow: $(STAMP)
 	$(BIN)/python -m pytest -q -m slow

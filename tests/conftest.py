@@ -38,12 +38,13 @@ hypothesis.settings.register_profile("toa", derandomize=True, deadline=None, max
 hypothesis.settings.load_profile("toa")
 
 
-# tests that start a process or train; first, so that all workers end at about the same time
-LONGEST = ("ops/test_kernels.py", "tests/test_compile.py", "test_docs.py", "test_app.py", "test_export.py")
+# first, the longest before the others, so that all workers end at about the same time: tests that start a process, and
+# those whose first call lets numba compile for half a minute, which the others then find done
+LONGEST = ("ops/test_kernels.py", "estimators/test_stack.py", "tests/test_compile.py", "test_docs.py", "test_sweep.py")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: not str(item.path).endswith(LONGEST))
+    items.sort(key=lambda item: [not str(item.path).endswith(name) for name in LONGEST])
 
 
 @pytest.hookimpl(tryfirst=True)
