@@ -202,11 +202,17 @@ def test_help_shows_examples_and_the_choices_of_registries() -> None:
 def test_a_picture_shows_the_first_panels_and_counts_all() -> None:
     past = pd.DataFrame({f"c{n}": np.arange(40.0) for n in range(14)})
     ahead = past[:5].assign(c0_lower=0.0, c0_upper=2.0, **{"c0_q0.1": 1.0})
-    figure, panels = draw_forecast(past, ahead, list(past.columns))
+    figure, panels = draw_forecast(past, ahead, list(past.columns), interval=0.8)
     assert panels == 14
     drawn = [axis for axis in figure.axes if axis.get_visible()]
     assert len(drawn) == PANELS
     labels = [line.get_label() for line in drawn[0].get_lines()]
     assert labels == ["past", "forecast", "quantiles"]
     np.testing.assert_array_equal(drawn[0].get_lines()[1].get_xdata(), np.arange(5))
+    # the legend is below all panels and states the level
+    figure.canvas.draw()
+    (legend,) = figure.legends
+    assert "80% interval" in [text.get_text() for text in legend.get_texts()]
+    top = legend.get_window_extent().ymax
+    assert all(axis.get_window_extent().ymin > top for axis in drawn)
     plt.close(figure)

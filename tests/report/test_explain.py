@@ -131,6 +131,9 @@ def test_figures_have_one_row_per_head_and_frequencies_only_for_ordered_tokens()
         assert len(figure.axes) == 3 * columns
         titles = [axis.get_title() for axis in figure.axes]
         assert titles.count("gain per frequency") == (3 if ordered else 0)
+        # tokens are counted: entries have ticks on both axes, row sums on one
+        for ticks in (figure.axes[0].get_xticks(), figure.axes[0].get_yticks(), figure.axes[1].get_xticks()):
+            assert all(tick == round(tick) for tick in ticks)
         plt.close(figure)
     figure = draw_mixing(torch.full((5, 4, 4), 0.25, dtype=torch.float64), "title")
     assert "0% negative\nrow sums 1.00 to 1.00, simplex distance 0.00" in figure.axes[0].get_title()

@@ -128,14 +128,16 @@ def forecast(
             _print_evaluation(console, forecaster, tested, test)
         console.print(f"table:   {terminal.write_table(found, out)}", soft_wrap=True)
         title = f"{data.name}: forecast"
+        names = {"id": forecaster.id, "time": forecaster.time_}
         figure, panels = draw_forecast(
-            frame, found, forecaster.columns_, id=forecaster.id, time=forecaster.time_, title=title, baseline=naive
+            frame, found, forecaster.columns_, title=title, baseline=naive, interval=forecaster.interval, **names
         )
         drawn = save_figure(figure, picture)
         more = f" ({PANELS} of {panels} series and columns)" if panels > PANELS else ""
         console.print(f"picture: {drawn}{more}", soft_wrap=True)
-        shown = {"title": title, "future": covariate_table, "horizon": horizon, "tested": tested}
-        terminal.write_page(page, forecaster, frame, given=given, **shown)
+        terminal.write_page(
+            page, forecaster, frame, given=given, title=title, future=covariate_table, horizon=horizon, tested=tested
+        )
         if save is not None:
             console.print(f"model:   {save}", soft_wrap=True)
 

@@ -7,6 +7,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
 from toa.report.figures import BLUE, GREEN, RED, draw_matrix, save_figure
@@ -69,6 +70,7 @@ def draw_operator(operator: OperatorView, title: str, *, ordered: bool = True) -
         _draw_entries(entries, offset[head], title_of_head)
         _draw_curve(row_sums, np.arange(len(sums[head])), sums[head], BLUE)
         _label(row_sums, "row sums", "token")
+        row_sums.xaxis.set_major_locator(MaxNLocator(integer=True))
         for axis in gain:
             _draw_curve(axis, np.arange(len(response[head])) / max(1, 2 * len(response[head]) - 2), response[head], RED)
             axis.set_ylim(bottom=min(0.0, float(response[head].min())))

@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from toa.experiments.demo import DemixingResult
 from toa.experiments.records import Record
@@ -83,11 +84,19 @@ def svg_text(figure: Figure) -> str:
     return text.getvalue()
 
 
+def _legend_below(figure: Figure, axis: Axes) -> None:
+    """Put the legend of one panel below all panels, where it covers no data."""
+    handles, labels = axis.get_legend_handles_labels()
+    figure.legend(handles, labels, fontsize=SMALL, loc="outside lower center", ncols=len(labels), frameon=False)
+
+
 def draw_matrix(axis: Axes, matrix: np.ndarray, **options: Any) -> float:
     """Heat map of a signed matrix, blue is negative; returns the value of full colour."""
     # a quantile, so that a few large entries do not hide the others
     limit = float(np.quantile(np.abs(matrix), 0.995)) or float(np.abs(matrix).max()) or 1.0
     axis.imshow(matrix, cmap="RdBu_r", vmin=-limit, vmax=limit, interpolation="nearest", **options)
+    for ticks in (axis.xaxis, axis.yaxis):
+        ticks.set_major_locator(MaxNLocator(integer=True))
     return limit
 
 
@@ -103,7 +112,7 @@ def draw_detection(folder: Path) -> Figure:
     top, bottom = figure.subplots(2, 1, height_ratios=(4, 1))
     _draw_score(top, np.arange(len(score)), score, thresholds)
     top.set_ylabel("squared error")
-    top.legend(fontsize=SMALL, loc="upper right")
+    _legend_below(figure, top)
     for row, (name, flags) in enumerate(ranges.items()):
         runs = Runs.of(flags)
         spans = list(zip(runs.starts.tolist(), runs.lengths.tolist(), strict=True))
@@ -272,14 +281,17 @@ def draw_forecast(
     time: str | None = None,
     title: str = "",
     baseline: pd.DataFrame | None = None,
+    interval: float | None = None,
 ) -> tuple[Figure, int]:
     """Draw the first twelve combinations of series and column; returns the figure and the number of combinations.
 
     Args:
         forecast: Result of `toa.Forecaster.predict`; its intervals and quantiles are drawn as well.
         baseline: The seasonal naive forecast, a frame like `forecast`; None draws none.
+        interval: Probability of the interval, for the legend.
     """
     ids = [None] if id is None else list(pd.unique(forecast[id]))
+    band = "interval" if interval is None else f"{interval:.0%} interval"
     panels = [(one, column) for one in ids for column in columns]
     shown = panels[:PANELS]
     across = 1 if len(shown) < 3 else 2
@@ -299,7 +311,7 @@ def draw_forecast(
         axis.plot(after, ahead[column].to_numpy(), color=BLUE, linewidth=1.3, label="forecast")
         bounds = [ahead[name].to_numpy() for name in (f"{column}_lower", f"{column}_upper") if name in ahead]
         if len(bounds) == 2:
-            axis.fill_between(after, *bounds, color=BLUE, alpha=0.2, linewidth=0, label="interval")
+            axis.fill_between(after, *bounds, color=BLUE, alpha=0.2, linewidth=0, label=band)
         for place, name in enumerate(name for name in ahead.columns if str(name).startswith(f"{column}_q")):
             label = "quantiles" if place == 0 else None
             axis.plot(after, ahead[name].to_numpy(), color=ORANGE, linewidth=0.8, linestyle=":", label=label)
@@ -314,7 +326,7 @@ def draw_forecast(
         axis.set_title(column if one is None else f"{one}: {column}", fontsize=9, loc="left")
     for axis in axes[len(shown) :]:
         axis.set_visible(False)
-    axes[0].legend(fontsize=SMALL, loc="upper left")
+    _legend_below(figure, axes[0])
     figure.suptitle(title, fontsize=11)
     return figure, len(panels)
 
