@@ -360,15 +360,19 @@ def test_the_network_is_left_out_without_cases_errors_or_time(tmp_path):
             model.run_sample(list(X))
 
 
-def test_a_class_with_one_case_is_trained_on_but_not_held_out():
+def test_the_only_case_of_a_class_is_held_out_once_and_counts_as_an_error():
     X, y = signals(25)
     y[24] = 2
     model = make(epochs=1).fit(X, y)
     assert model.predict_proba(X).shape == (25, 3)
     folds = model._folds(y)
     assert folds is not None
-    assert (folds == -1).tolist() == [False] * 24 + [True]
+    assert set(folds) == set(range(5))
     assert model.folds_ == 5
+    # no model that validates it has seen its class
+    alone = make(epochs=30, model="toa").fit(np.concatenate((X[:24], X[24:] + 9.0)), y)
+    assert alone.validation_ is not None
+    assert alone.validation_ <= 24 / 25
 
 
 def test_a_better_candidate_is_kept_when_the_next_one_is_stopped(monkeypatch):

@@ -93,4 +93,11 @@ def test_means_and_maxima_use_the_rows_that_there_are():
     values = np.array([1.0, 2.0, 3.0, 10.0])
     assert window_mean(values, 1, 1).tolist() == [1.5, 2.0, 5.0, 6.5]
     assert window_mean(values[:, None], 2, 0)[:, 0].tolist() == [1.0, 1.5, 2.0, 5.0]
+    rng = np.random.default_rng(0)
+    for before, after in ((0, 0), (3, 3), (4, 0), (0, 6), (40, 40)):
+        many = rng.normal(size=(29, 2))
+        expected = [many[max(row - before, 0) : row + after + 1].mean(0) for row in range(29)]
+        assert np.allclose(window_mean(many, before, after), expected)
+    # a very large value is forgotten when its window is over
+    assert window_mean(np.array([1e18, 1.0, 2.0, 3.0, 4.0]), 1, 0)[2:].tolist() == [1.5, 2.5, 3.5]
     assert window_max(values[::-1], 1, 0).tolist() == [10.0, 10.0, 3.0, 2.0]

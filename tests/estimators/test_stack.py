@@ -61,6 +61,17 @@ def test_a_ridge_head_knows_new_cases_and_expects_its_errors(sizes):
     assert abs(log_loss(held_out, codes) - log_loss(proba, others)) < 0.25
 
 
+@pytest.mark.parametrize("feature", [np.zeros(12), np.arange(12.0)])
+def test_a_ridge_head_of_one_feature_among_constants_leaves_cases_out(feature):
+    x = np.zeros((12, 40), dtype=np.float32)
+    x[:, 0] = feature
+    codes = (np.arange(12) > 5).astype(np.int64)
+    _, held_out = RidgeHead.fit(x, codes, classes=2)
+    assert np.isfinite(held_out).all()
+    # without information each case looks like the other class, of which one more is left
+    assert accuracy(held_out, codes) == (1.0 if feature.any() else 0.0)
+
+
 def test_factors_undo_overconfidence_and_never_give_certainty():
     rng = np.random.default_rng(0)
     scores = rng.normal(size=(2_000, 3))

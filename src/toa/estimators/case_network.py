@@ -87,14 +87,16 @@ class CaseNetwork(Estimator):
             longest = max(longest, time.monotonic() - start)
 
     def _folds(self, codes: Codes) -> Int64[np.ndarray, " n"] | None:
-        """The fold in which each case is held out, -1 for the only case of a class; None for too few cases."""
-        counts = np.bincount(codes)
-        if not self.validation_share or self.validation_share * counts[counts > 1].sum() < _LEAST_HELD:
+        """The fold in which each case is held out; None for too few cases.
+
+        The only case of a class is held out too, and counts as an error: no model can know its class without it.
+        """
+        if not self.validation_share or self.validation_share * len(codes) < _LEAST_HELD:
             return None
         number = max(2, round(1.0 / self.validation_share))
         random = np.random.default_rng(self.seed)
-        folds, first = np.full(len(codes), -1), 0
-        for code in np.flatnonzero(counts > 1):
+        folds, first = np.empty(len(codes), dtype=np.int64), 0
+        for code in np.unique(codes):
             own = random.permutation(np.flatnonzero(codes == code))
             folds[own] = (first + np.arange(len(own))) % number
             first += len(own)

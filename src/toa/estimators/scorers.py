@@ -232,11 +232,20 @@ class SubsequencePCA(Scorer):
 
 
 def window_mean(values: Float64[np.ndarray, "t ..."], before: int, after: int) -> Float64[np.ndarray, "t ..."]:
-    """Mean over each row and the rows around it, as far as there are rows."""
-    total = np.concatenate((np.zeros_like(values[:1]), np.cumsum(values, axis=0)))
-    rows = np.arange(len(values))
-    first, stop = np.maximum(rows - before, 0), np.minimum(rows + after + 1, len(values))
-    return (total[stop] - total[first]) / (stop - first).reshape(-1, *(1,) * (values.ndim - 1))
+    """Mean over each row and the rows around it, as far as there are rows.
+
+    A window is the end of one block and the beginning of the next, each summed from its own rows: a difference of sums
+    over all rows would lose every small value after a very large one.
+    """
+    width, rows = before + after + 1, np.arange(len(values))
+    padding = ((before, after + -(len(values) + before + after) % width), *((0, 0),) * (values.ndim - 1))
+    blocks = np.pad(values, padding).reshape(-1, width, *values.shape[1:])
+    begins = blocks.cumsum(1).reshape(-1, *values.shape[1:])
+    ends = blocks[:, ::-1].cumsum(1)[:, ::-1].reshape(-1, *values.shape[1:])
+    sums = begins[rows + width - 1]
+    sums[rows % width > 0] += ends[rows[rows % width > 0]]
+    counts = np.minimum(rows + after + 1, len(values)) - np.maximum(rows - before, 0)
+    return sums / counts.reshape(-1, *(1,) * (values.ndim - 1))
 
 
 def window_max(values: Float64[np.ndarray, " t"], before: int, after: int) -> Float64[np.ndarray, " t"]:

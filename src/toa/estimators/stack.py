@@ -152,8 +152,8 @@ class _Dual:
         gram = torch.zeros(len(x), len(x), dtype=torch.float64)
         for part in x.split(4_096, 1):
             gram += (part @ part.T).double()
-        # moves the constant, which the bias has fitted, to an eigenvector of its own
-        values, self.vectors = torch.linalg.eigh(gram + gram.diagonal().mean())
+        # moves the constant, which the bias has fitted, to an eigenvector of its own with the largest eigenvalue
+        values, self.vectors = torch.linalg.eigh(gram + (2.0 * gram.diagonal().mean()).clamp(min=1.0))
         self.values, self.rotated = values, self.vectors.T @ target
         self.constant = int(self.vectors.sum(0).abs().argmax())
 
