@@ -1,5 +1,6 @@
 """Pages of estimators' results, without a browser."""
 
+import math
 import re
 
 import numpy as np
@@ -10,6 +11,7 @@ from typer.testing import CliRunner
 from tests.report.paper_cases import read_page
 from toa import AnomalyDetector, Forecaster
 from toa.cli import app
+from toa.report import write_results
 
 
 def part_of(page, title, kind):
@@ -49,7 +51,7 @@ def test_the_page_states_what_was_filled_and_left_out(forecast_page):
         "Gaps: 2 rows were missing in time and were filled (interpolate).",
         "Missing values that were filled (interpolate): 1 in <b>load</b>.",
         "Columns left out: unused.",
-        "Constant columns: flat.",
+        "Constant columns: drift.",
     ]
 
 
@@ -143,11 +145,17 @@ def test_lags_that_a_forecast_repeats_change_it_most(tmp_path):
 def test_a_page_of_several_series_without_dates(tmp_path):
     rows = [np.arange(30.0) % 7, np.arange(40.0) % 7]
     model = Forecaster(7, season=7, time_limit=0.1, device="cpu").fit(rows)
-    page = read_page(model.page(tmp_path / "page.html", rows))
+    page = read_page(model.page(tmp_path / "page.html", rows, left_out=["extra"]))
+    assert part_of(page, "Notes on the data", "list")["items"] == ["Columns left out: extra."]
     chart = part_of(page, "Forecast", "chart")
     assert [(one["name"], one["x"][-1]) for one in chart["series"]] == [("0", 37), ("1", 47)]
     assert not chart["dates"]
     assert "Forecaster(" in part_of(page, "Repeat", "code")["text"]
+
+
+def test_numbers_that_json_lacks_and_broken_text_do_not_break_a_page(tmp_path):
+    write_results("\ud800", {"numbers": [1.0, math.nan, math.inf], "text": "\ud800"}, tmp_path / "page.html")
+    assert read_page(tmp_path / "page.html") == {"numbers": [1.0, None, None], "text": "?"}
 
 
 def test_hours_after_the_clock_is_set_back_keep_their_order(tmp_path):

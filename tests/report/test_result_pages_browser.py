@@ -32,8 +32,8 @@ def test_a_forecast_can_be_read_zoomed_and_its_columns_turned_off(browser, forec
     assert "drift" not in last
     page.keyboard.press("ArrowLeft")
     assert page.locator(".readout").first.inner_text().startswith("2024-03-09 18:00: ")
-    # a line is turned on
-    page.get_by_label("drift").check()
+    # a line is turned on, and not the column of that name
+    page.get_by_role("checkbox", name="drift").last.check()
     assert page.locator(".chart svg").first.locator("polyline[data-name=drift]").count() == 1
     page.locator(".chart svg").first.hover(position={"x": 600, "y": 60})
     assert page.locator(".readout").first.inner_text() != last
@@ -47,7 +47,7 @@ def test_a_forecast_can_be_read_zoomed_and_its_columns_turned_off(browser, forec
     page.get_by_role("button", name="Show all").click()
     assert labels.all_text_contents()[0].startswith("2024-03-0")
     assert len(labels.all_text_contents()) > len(before)
-    page.get_by_role("checkbox", name="flat").uncheck()
+    page.get_by_role("checkbox", name="drift").first.uncheck()
     assert page.locator(".chart h3").count() == 2
     assert page.locator("#heat").count() == 1
     assert seen == []

@@ -81,10 +81,11 @@ def series_name(one: Any) -> str:
     return "" if one is None else str(one)
 
 
-def chart_part(series: list[Part], panel: Panel, off: Sequence[str]) -> Part:
-    """A chart; `off` are lines and panels that are hidden at first."""
+def chart_part(series: list[Part], panel: Panel, panels: Sequence[str] = (), lines: Sequence[str] = ()) -> Part:
+    """A chart; `panels` and `lines` are those that are off at first."""
     dates = panel.times is not None and isinstance(panel.times[0], pd.DatetimeIndex)
-    return {"kind": "chart", "dates": dates, "series": series, "off": list(off)}
+    off = {"panels": list(panels), "lines": list(lines)}
+    return {"kind": "chart", "dates": dates, "series": series, "off": off}
 
 
 def line_of(name: str, kind: str, start: int, values: np.ndarray) -> Part:

@@ -40,6 +40,8 @@ from toa.tasks.detection import Runs, point_metrics, undefined
 _BLOCKS = 16
 # horizons of past rows, and fewest rows, that are in view at first
 _PAST, _LEAST_PAST = 5, 60
+# most series times columns of a forecast
+_PANELS = 400
 # most channels in a chart, and events in a table
 _CHANNELS, _EVENTS = 12, 500
 
@@ -74,16 +76,17 @@ class ForecastPage:
         own: Any = self
         steps = own.horizon if horizon is None else horizon
         whole = own._read_fitted(data)
+        most = max(1, min(SERIES, _PANELS // len(own.columns_)))
         # covariates of other ids would not match
-        panel = replace(whole if own.covariates else _first(whole, SERIES), backend=None)
+        panel = replace(whole if own.covariates else _first(whole, most), backend=None)
         found = _by_series(panel, own.predict(panel, future=future, horizon=steps))
         baselines = {name: _by_series(panel, own.predict_baseline(name, panel, horizon=steps)) for name in BASELINES}
-        past = panel.tail(max(_LEAST_PAST, VALUES // (min(len(panel), SERIES) * len(panel.columns))))
-        notes = describe_data(whole, data, own, left_out) + _shown_series(whole)
+        past = panel.tail(max(_LEAST_PAST, VALUES // (min(len(panel), most) * len(panel.columns))))
+        notes = describe_data(whole, data, own, left_out) + _shown_series(whole, most)
         if max(past.lengths) < max(panel.lengths):
             notes.append(f"The chart shows the last {max(past.lengths)} rows of each series.")
         sections = {
-            "Forecast": [_forecast_chart(own, past, found, baselines, steps)],
+            "Forecast": [_forecast_chart(own, _first(past, most), found, baselines, steps)],
             "Errors": _errors(own) if tested is None else _backtest(tested),
             "What the forecast depends on": [
                 *weights_parts(own.weights_),
@@ -142,12 +145,12 @@ class EventsPage:
             f"{flagged} of {sum(whole.lengths)} rows{_series(whole)} have scores above {own.threshold_:.4g}, in "
             f"{len(ranked)} event{'' if len(ranked) == 1 else 's'}."
         )
-        notes = describe_data(whole, data, own, left_out) + _shown_series(whole)
+        notes = describe_data(whole, data, own, left_out) + _shown_series(whole, SERIES)
         return write_page(own, path, [lead], sections, title=title, command=command, notes=notes)
 
 
-def _shown_series(panel: Panel) -> list[str]:
-    return [f"The chart shows {SERIES} of {len(panel)} series."] if len(panel) > SERIES else []
+def _shown_series(panel: Panel, most: int) -> list[str]:
+    return [f"The chart shows {most} of {len(panel)} series."] if len(panel) > most else []
 
 
 def _named(names: Sequence[str]) -> str:
@@ -184,7 +187,7 @@ def _forecast_chart(
 ) -> Part:
     series = []
     band = "interval" if own.interval is None else f"{own.interval:.0%} interval"
-    for index, after in enumerate(past.next_times(steps)[:SERIES]):
+    for index, after in enumerate(past.next_times(steps)):
         rows = past.lengths[index]
         times = None if past.times is None or after is None else past.times[index].append(after)
         values, parts = past.take(own.columns_)[index], found[index]
@@ -208,7 +211,7 @@ def _forecast_chart(
         axis = axis_of(times, rows + steps)
         series.append({"name": series_name(past.ids[index]), "x": axis, "view": shown, "panels": panels})
     hidden = [name for name in baselines if name != "seasonal naive"]
-    return chart_part(series, past, [*hidden, *own.columns_[COLUMNS_ON:]])
+    return chart_part(series, past, own.columns_[COLUMNS_ON:], hidden)
 
 
 def _errors(own: Any) -> list[Part]:

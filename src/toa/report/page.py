@@ -97,17 +97,19 @@ def assemble(title: str, body: str, scripts: Sequence[str], data: Data) -> bytes
         data: JSON values. They are compressed, so that no text in them can end the script.
     """
     folder = files("toa.report")
-    content = json.dumps(data, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    # NaN and infinities, which JSON does not have, become null
+    plain = json.loads(json.dumps(data), parse_constant=lambda name: None)
+    content = json.dumps(plain, separators=(",", ":"), ensure_ascii=False)
     read = {name: (folder / name).read_text(encoding="utf-8") for name in ("skeleton.html", "page.css", *scripts)}
     parts = {
         "title": html.escape(title),
         "style": read["page.css"].strip(),
         "script": "\n\n".join(read[name].strip() for name in scripts),
-        "data": base64.b64encode(gzip.compress(content.encode(), mtime=0)).decode(),
+        "data": base64.b64encode(gzip.compress(content.encode(errors="replace"), mtime=0)).decode(),
         "body": body.strip(),
     }
     # at once, so that no part is searched for the names of the others
-    return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], read["skeleton.html"]).encode()
+    return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], read["skeleton.html"]).encode(errors="replace")
 
 
 def write_results(title: str, data: Data, path: Path) -> Path:

@@ -65,6 +65,7 @@ function trace({ start, y }, from, to, most) {
   return found;
 }
 
+const COLORS = ["var(--series-1)", "var(--series-2)", "var(--series-3)", "var(--faint)"];
 const DASHES = ["6 3", "2 3", "9 3 2 3", "1 2"];
 
 // how each line is drawn; baselines differ by colour and dashes
@@ -74,7 +75,7 @@ function lineStyles(series) {
   for (const one of series) for (const panel of one.panels) for (const { name, kind } of panel.lines) {
     if (name in styles) continue;
     if (kind === "baseline") {
-      styles[name] = { color: `var(--series-${1 + (baselines % 3)})`, dash: DASHES[baselines % 4], width: 1.4 };
+      styles[name] = { color: COLORS[baselines % 4], dash: DASHES[baselines % 4], width: 1.4 };
       baselines++;
     } else styles[name] = { past: { color: "var(--ink)", width: 1 }, forecast: { color: "var(--series-0)", width: 2 }, quantile: { color: "var(--series-0)", dash: "2 2", width: 1 } }[kind];
   }
@@ -86,7 +87,8 @@ function chart(spec) {
   const panels = entries((panel) => [panel.name]);
   const lines = entries((panel) => [...panel.lines.map((line) => line.name), ...(panel.band ? [panel.band.name] : [])]);
   const styles = lineStyles(spec.series);
-  const off = new Set(spec.off);
+  // a column may have the name of a line
+  const [off, offPanels] = [new Set(spec.off.lines), new Set(spec.off.panels)];
   const view = { at: 0, low: 0, high: 1 };
   const drawn = make("div", { class: "panels" });
   const name = (value) => (spec.dates ? stamp(value) : String(value));
@@ -113,11 +115,11 @@ function chart(spec) {
     limit(middle - half * factor, middle + half * factor);
   }
 
-  const boxes = (title, values) => values.length < 2 ? null : make("fieldset", { class: "boxes" }, make("legend", {}, title),
+  const boxes = (title, values, hidden) => values.length < 2 ? null : make("fieldset", { class: "boxes" }, make("legend", {}, title),
     ...values.map((value) => {
-      const box = make("input", { type: "checkbox", onchange: () => { off[box.checked ? "delete" : "add"](value); draw(); } });
-      box.checked = !off.has(value);
-      const style = styles[value];
+      const box = make("input", { type: "checkbox", onchange: () => { hidden[box.checked ? "delete" : "add"](value); draw(); } });
+      box.checked = !hidden.has(value);
+      const style = hidden === off && styles[value];
       const swatch = style && make("span", { class: "swatch", style: `border-top: 3px ${style.dash ? "dashed" : "solid"} ${style.color}` });
       return make("label", { class: "box" }, box, swatch, value);
     }));
@@ -128,17 +130,22 @@ function chart(spec) {
 
   function draw() {
     const one = spec.series[view.at];
-    const shown = one.panels.filter((panel) => !off.has(panel.name));
+    const shown = one.panels.filter((panel) => !offPanels.has(panel.name));
     drawn.replaceChildren(...(shown.length ? shown : [null]).map((panel) => panel
       ? panelView({ panel, one, view, off, styles, name, limit, dates: spec.dates, across: Math.max(260, drawn.clientWidth || 800) })
       : make("p", { class: "note" }, "All columns are off.")));
   }
 
-  new ResizeObserver(() => draw()).observe(drawn);
+  // a higher readout must not draw again
+  let wide = 0;
+  new ResizeObserver(() => {
+    if (drawn.clientWidth !== wide) draw();
+    wide = drawn.clientWidth;
+  }).observe(drawn);
   const node = make("div", { class: "chart" },
     make("form", { class: "choices", "aria-label": "Part of the series", onsubmit: (event) => event.preventDefault() },
       select && make("label", {}, "Series", select), ...buttons.map(([title, onclick]) => make("button", { type: "button", onclick }, title))),
-    boxes("Columns", panels), boxes("Lines", lines),
+    boxes("Columns", panels, offPanels), boxes("Lines", lines, off),
     make("p", { class: "note" }, "Drag across a chart to zoom; point at it, or use the arrow keys on it, to read values."), drawn);
   choose(0);
   return { node, choose };
