@@ -8,7 +8,7 @@ import pytest
 
 from toa._limits import memory_budget, most_windows, unpacked_limit
 from toa.estimators import Forecaster
-from toa.estimators.sizes import choose_schedule
+from toa.estimators.sizes import choose_batch, choose_schedule
 
 
 def test_the_budget_is_a_variable(monkeypatch):
@@ -26,6 +26,9 @@ def test_batches_become_smaller_with_more_columns():
     assert sizes == [128, 107, 10]
     assert choose_schedule(5000, 1000, batch_size=64, epochs=None)["batch_size"] == 64
     assert most_windows(10**9, training=True) == 1
+    # attention among channels takes more than attention among patches of one
+    assert [choose_batch(None, name, 1000) for name in ("patchtst", "itransformer")] == [10, 5]
+    assert [choose_batch(None, "patchtst", 7), choose_batch(32, "itransformer", 1000)] == [64, 32]
 
 
 def test_forecasts_do_not_depend_on_the_budget(monkeypatch):

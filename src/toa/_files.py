@@ -5,14 +5,18 @@ edit. It does not show forgery: whoever changes a file on purpose can also compu
 versions wrote have none; they are read, and named in a log message or in the report as "without checksum".
 """
 
+import fcntl
+import glob
 import hashlib
 import json
 import logging
 import os
+import tempfile
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -28,7 +32,8 @@ def write_atomically(path: Path, content: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f"{path.name}.{os.getpid()}-{threading.get_ident()}.partial")
     try:
-        with partial.open("wb") as file:
+        _remove_partials(path)
+        with _open_locked(partial) as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
@@ -40,13 +45,32 @@ def write_atomically(path: Path, content: bytes) -> None:
         partial.unlink(missing_ok=True)
 
 
+def _open_locked(partial: Path) -> BinaryIO:
+    """Open a file for writing and hold it, so that others see that it is in use; the kernel ends the lock."""
+    while True:
+        file = partial.open("wb")
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(file.fileno()), partial.stat()):
+                return file
+        # another process removed it before it was locked
+        file.close()
+
+
+def _remove_partials(path: Path) -> None:
+    """Remove what killed processes have left of earlier writes of this file."""
+    for other in path.parent.glob(f"{glob.escape(path.name)}.*.partial"):
+        with suppress(OSError), other.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            other.unlink()
+
+
 def check_writable(folder: Path) -> None:
     """Create a folder; raise ValueError now if it cannot be written to, not after hours of work."""
-    probe = folder / f".{os.getpid()}.probe"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        probe.touch()
-        probe.unlink()
+        # a file without a name: a killed process leaves nothing
+        tempfile.TemporaryFile(dir=folder).close()
     except OSError as error:
         raise ValueError(f"{folder} must be a folder that can be written to, got: {error}; choose another.") from None
 

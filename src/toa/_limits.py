@@ -12,9 +12,10 @@ _UNPACKED_BYTES = 256 << 20
 _UNPACKED_RATIO = 100
 _MEMORY = "TOA_MEMORY"
 _DEFAULT_MEMORY = 1.0
-# activations of one channel of one window of the default forecaster, in training and in evaluation
-_TRAINING_BYTES = 100_000
-_EVALUATION_BYTES = 25_000
+# activations of one channel of one window of the default models, in training and in evaluation, and what is added for
+# each other channel if channels are tokens
+_TRAINING_BYTES, _TRAINING_PAIR = 100_000, 100
+_EVALUATION_BYTES, _EVALUATION_PAIR = 25_000, 40
 # shown of a value in an error message
 _SHOWN = 80
 
@@ -47,9 +48,13 @@ def memory_budget() -> int:
     return int(budget * 2**30)
 
 
-def most_windows(channels: int, *, training: bool) -> int:
-    """The most windows per batch whose activations fit the memory budget, for this number of channels; at least one."""
-    return max(1, memory_budget() // ((_TRAINING_BYTES if training else _EVALUATION_BYTES) * channels))
+def most_windows(channels: int, *, training: bool, mixed: bool = False) -> int:
+    """The most windows per batch whose activations fit the memory budget, for this number of channels; at least one.
+
+    `mixed` is for models whose tokens are channels: each attends to each.
+    """
+    own, pair = (_TRAINING_BYTES, _TRAINING_PAIR) if training else (_EVALUATION_BYTES, _EVALUATION_PAIR)
+    return max(1, memory_budget() // (channels * (own + (pair * channels if mixed else 0))))
 
 
 def shorten(value: object) -> str:

@@ -9,20 +9,26 @@ import logging
 import tempfile
 import time
 import warnings
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
 from tests.campaign.fuzz import Outcome, fuzz
-from tests.campaign.kills import kill_runs
+from tests.campaign.kills import WORKS, kill, kill_sweeps
 from tests.campaign.loaders import LOADERS
 from tests.support import ROOT
 from toa._console import make_console
 from toa._files import parse_json, seal, unseal, write_atomically
 from toa.experiments.records import provenance
 
-_CHUNK = 100
+
+class Attempt(Protocol):
+    """Tries `count` files, kills or faults, from the number `first` on."""
+
+    def __call__(self, folder: Path, first: int, count: int, *, seed: int) -> Outcome: ...
 
 
 class Campaign:
@@ -30,15 +36,19 @@ class Campaign:
 
     def __init__(self, path: Path, seed: int) -> None:
         self.path, self.seed = path, seed
+        self.about = provenance(torch.device("cpu"), ["make", "campaign"])
         found: Any = unseal(parse_json(path.read_text(), str(path)), str(path))[0] if path.exists() else {"parts": {}}
         self.parts: dict[str, Any] = found["parts"]
 
-    def done(self, name: str) -> int:
+    def done(self, name: str, wanted: int) -> int:
+        """How many were tried with this seed; a part that is not finished starts again at another commit."""
         part = self.parts.get(name)
-        return part["tried"] if part is not None and part["seed"] == self.seed else 0
+        if part is None or part["seed"] != self.seed:
+            return 0
+        return part["tried"] if part["tried"] >= wanted or part["commit"] == self.about["commit"] else 0
 
-    def add(self, name: str, outcome: Outcome, tried: int, seconds: float) -> None:
-        old = self.parts.get(name, {}) if self.done(name) else {}
+    def add(self, name: str, outcome: Outcome, tried: int, wanted: int, seconds: float) -> None:
+        old = self.parts.get(name, {}) if self.done(name, wanted) else {}
         counts = {key: old.get("counts", {}).get(key, 0) + value for key, value in outcome.counts.items()}
         self.parts[name] = {
             "seed": self.seed,
@@ -46,39 +56,61 @@ class Campaign:
             "counts": old.get("counts", {}) | counts,
             "failures": old.get("failures", []) + outcome.failures,
             "seconds": round(old.get("seconds", 0.0) + seconds, 1),
-            **provenance(torch.device("cpu"), ["make", "campaign"]),
+            **self.about,
         }
         content = seal({"task": "reliability", "parts": self.parts})
         write_atomically(self.path, (json.dumps(content, indent=2, sort_keys=True) + "\n").encode())
 
 
+def parts(files: int, kills: int) -> Iterator[tuple[str, int, int, Attempt]]:
+    """Name, number to try, number at a time, and what tries them."""
+    each = -(-files // len(LOADERS))
+    for kind in LOADERS:
+        yield f"fuzz {kind}", each, 100, partial(_fuzz, kind)
+    # a child of a sweep is a new program, which takes seconds
+    sweeps = {"pool": kills // 100, "ray": kills // 200}
+    ways = len(WORKS) + 1
+    for name in WORKS:
+        # a run has the most steps
+        share = (kills - sum(sweeps.values())) * (2 if name == "run" else 1) // ways
+        yield f"kill {name}", share, 20, partial(_kill, name)
+    for executor, count in sweeps.items():
+        yield f"kill sweep by {executor}", count, 2, partial(_kill_sweeps, executor)
+
+
+def _fuzz(kind: str, folder: Path, first: int, count: int, *, seed: int) -> Outcome:
+    return fuzz(kind, folder, seed=seed, numbers=range(first, first + count))
+
+
+def _kill(name: str, folder: Path, first: int, count: int, *, seed: int) -> Outcome:
+    return kill(name, folder, seed=seed + first, kills=count)
+
+
+def _kill_sweeps(executor: str, folder: Path, first: int, count: int, *, seed: int) -> Outcome:
+    return kill_sweeps(folder, seed=seed + first, kills=count, executor=executor)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--files", type=int, default=20_000, help="files over all loaders")
-    parser.add_argument("--kills", type=int, default=1_000)
+    parser.add_argument("--kills", type=int, default=1_000, help="kills over all kinds of work")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", default="", help="parts whose name begins like this")
     parser.add_argument("--out", type=Path, default=ROOT / "results" / "reliability" / "campaign.json")
     args = parser.parse_args()
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
     campaign = Campaign(args.out, args.seed)
-    each = -(-args.files // len(LOADERS))
-    with tempfile.TemporaryDirectory() as scratch:
-        for kind in LOADERS:
-            while (done := campaign.done(f"fuzz {kind}")) < each:
-                begin, numbers = time.monotonic(), range(done, min(each, done + _CHUNK))
-                outcome = fuzz(kind, Path(scratch) / kind, seed=args.seed, numbers=numbers)
-                campaign.add(f"fuzz {kind}", outcome, len(numbers), time.monotonic() - begin)
-            if (part := campaign.parts.get(f"fuzz {kind}")) is None:
-                continue
-            make_console().print(
-                f"fuzz {kind}: {part['tried']} files, {len(part['failures'])} bad, {part['seconds']} s"
-            )
-        while (done := campaign.done("kill run")) < args.kills:
-            begin, some = time.monotonic(), min(20, args.kills - done)
-            outcome = kill_runs(Path(scratch) / f"kills-{done}", seed=args.seed + done, kills=some)
-            campaign.add("kill run", outcome, outcome.counts["kills"], time.monotonic() - begin)
-            make_console().print(f"kills: {campaign.done('kill run')} of {args.kills}")
+    for name, wanted, step, attempt in parts(args.files, args.kills):
+        while name.startswith(args.only) and (done := campaign.done(name, wanted)) < wanted:
+            begin, count = time.monotonic(), min(step, wanted - done)
+            with tempfile.TemporaryDirectory() as scratch:
+                outcome = attempt(Path(scratch), done, count, seed=args.seed)
+            # the last kills of a work may be more than were asked for
+            campaign.add(name, outcome, outcome.counts.get("kills", count), wanted, time.monotonic() - begin)
+            part = campaign.parts[name]
+            done, bad, seconds = part["tried"], len(part["failures"]), part["seconds"]
+            make_console().print(f"{name}: {done} of {wanted}, {bad} bad, {seconds} s")
     failures = [line for part in campaign.parts.values() for line in part["failures"]]
     make_console().print(*failures, sep="\n")
     return int(bool(failures))

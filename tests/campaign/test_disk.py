@@ -1,6 +1,7 @@
 """A disk that is full or broken at any step of a write: the error names the file, and the old content stays."""
 
 import errno
+import fcntl
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from toa._files import write_atomically
+from toa._files import check_writable, write_atomically
 from toa.experiments.records import write_record, write_records
 from toa.tasks.checkpoint import save_checkpoint
 
@@ -43,3 +44,23 @@ def test_a_failed_write_names_the_file_and_keeps_the_old_one(tmp_path, monkeypat
     monkeypatch.undo()
     assert path.read_bytes() == b"old"
     assert [one.name for one in tmp_path.iterdir()] == ["kept.json"]
+
+
+def test_a_write_removes_the_parts_that_killed_processes_left(tmp_path):
+    path = tmp_path / "kept.json"
+    stale, held, other = (tmp_path / f"{name}.partial" for name in ("kept.json.1-2", "kept.json.3-4", "other.json.1-2"))
+    stale.touch()
+    other.touch()
+    with held.open("wb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        write_atomically(path, b"new")
+    assert sorted(tmp_path.iterdir()) == sorted([path, held, other])
+
+
+def test_a_folder_that_is_checked_stays_empty(tmp_path, monkeypatch):
+    def removed(*_: object) -> None:
+        raise AssertionError("a name that a killed process would leave")
+
+    monkeypatch.setattr(Path, "unlink", removed)
+    check_writable(tmp_path)
+    assert list(tmp_path.iterdir()) == []

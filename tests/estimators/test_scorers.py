@@ -75,6 +75,16 @@ def test_parts_are_finite_and_sum_to_scores_that_find_an_outlier(name):
 
 
 @pytest.mark.parametrize("name", SCORERS)
+def test_a_small_memory_budget_changes_no_score(name, monkeypatch):
+    new = rows(40, 1)
+    expected = fit(name).rows(new), fit(name).ends(new, WINDOW)
+    monkeypatch.setenv("TOA_MEMORY", "1e-9")
+    found = fit(name).rows(new), fit(name).ends(new, WINDOW)
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", SCORERS)
 def test_the_score_on_arrival_is_that_of_the_last_row(name):
     scorer, new = fit(name), rows(40, 1)
     ends = scorer.ends(new, WINDOW)

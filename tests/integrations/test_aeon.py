@@ -46,9 +46,12 @@ OURS = [
 ]
 
 
+KINDS: dict[Any, Any] = {TOAClassifier: Classifier, TOADetector: AnomalyDetector}
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-@aeon_checks([TOAClassifier, TOADetector])
+@aeon_checks(list(KINDS))
 def test_checks_of_aeon_pass(check) -> None:
     check()
 
@@ -111,7 +114,7 @@ def test_parameters_are_stored_unchanged_and_cloned(kind) -> None:
     assert copied.get_params().keys() == kind().get_params().keys()
     assert (copied.n_epochs, copied.settings, copied.verbose) == (3, SIZES, True)
     # every argument of ours that aeon's estimator does not rename or fix can be set under its own name
-    fitted = {TOAClassifier: Classifier, TOADetector: AnomalyDetector}[kind]
+    fitted = KINDS[kind]
     renamed = {"n_epochs": "epochs", "verbose": "progress", "window_size": "window", "random_state": "seed"}
     assert {renamed.get(name, name) for name in kind().get_params()} <= set(fitted().get_params())
 

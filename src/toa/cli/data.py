@@ -63,13 +63,9 @@ def where(name: NameArgument, data_dir: FolderOption = None) -> None:
 def fetch_(name: NameArgument, data_dir: FolderOption = None) -> None:
     """Download a dataset from its maker. Repeat the command to resume an interrupted download."""
     with clear_errors(resumes=True):
-        import pooch
-
         from toa.data import ClassificationSpec, DatasetSpec, fetch, fetch_classification, read_values
 
         _, spec = _entry(name)
-        # the progress bar replaces the messages of pooch
-        pooch.get_logger().setLevel("WARNING")
         if isinstance(spec, ClassificationSpec):
             for path in fetch_classification(spec, data_dir):
                 typer.echo(path)

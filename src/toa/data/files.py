@@ -1,4 +1,4 @@
-"""Find the files of a dataset on this machine, compare checksums, and download with pooch; downloads can be resumed."""
+"""Find the files of a dataset on this machine, compare checksums, and download; downloads can be resumed."""
 
 import fcntl
 import hashlib
@@ -151,18 +151,15 @@ def _download(
     read: Callable[[Path], object] | None,
 ) -> Path:
     assert spec.url is not None
-    known = None if spec.sha256 is None else f"sha256:{spec.sha256}"
-    if known is None:
-        # without a hash pooch would keep a wrong file
-        target.unlink(missing_ok=True)
-    downloader = _Resuming(spec, part, progress, attempts)
-    try:
-        pooch.retrieve(spec.url, known, fname=target.name, path=target.parent, downloader=downloader)
-    except ValueError as error:
+    _Resuming(spec, part, progress, attempts).receive(spec.url)
+    found = pooch.file_hash(str(part))
+    if spec.sha256 not in (None, found):
+        os.truncate(part, 0)
         raise ChecksumError(
-            f"dataset {spec.name!r} must have sha256 {spec.sha256}, got other bytes from {spec.url} ({error}); "
+            f"dataset {spec.name!r} must have sha256 {spec.sha256}, got other bytes from {spec.url}, {found}; "
             f"try again later, or see {spec.source}."
-        ) from error
+        )
+    os.replace(part, target)
     if spec.sha256 is None and read is not None:
         try:
             read(target)
@@ -194,14 +191,14 @@ def _held(part: Path) -> Iterator[bool]:
 
 
 class _Resuming:
-    """A downloader for pooch that keeps received bytes in a .part file and requests only the rest."""
+    """A download that keeps received bytes in a .part file and requests only the rest."""
 
     def __init__(self, spec: FileSpec, part: Path, progress: Progress | None, attempts: int) -> None:
         self.spec, self.part, self.progress, self.attempts = spec, part, progress, attempts
         self.begin = time.monotonic()
 
-    def __call__(self, url: str, output_file: str, pooch: object, check_only: bool = False) -> None:
-        """Fill `output_file`; pooch then checks its hash and renames it."""
+    def receive(self, url: str) -> None:
+        """Fill the .part file, in several attempts."""
         import requests
 
         for attempt in range(1, self.attempts + 1):
@@ -214,7 +211,6 @@ class _Resuming:
             except requests.RequestException as error:
                 if attempt == self.attempts:
                     raise self._failed(url, error) from error
-        os.replace(self.part, output_file)
 
     def _receive(self, url: str) -> None:
         import requests

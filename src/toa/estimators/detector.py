@@ -78,7 +78,7 @@ class AnomalyDetector(EventsPage, ReconstructionNetwork):
         attention: A name of `toa.nn.ATTENTIONS`, or the fields of `toa.nn.AttentionSpec`.
         settings: Settings of the backbone; unset ones are chosen for a small model.
         epochs: Maximum number of epochs; None chooses by data size.
-        batch_size: Windows per batch.
+        batch_size: Windows per batch; None is 64, or fewer that fit the memory budget ($TOA_MEMORY).
         learning_rate: Initial learning rate; it decays to zero.
         patience: Epochs without a better validation loss before training stops.
         validation_share: Share of each series that is held out at its end: it selects the epoch and makes the scores

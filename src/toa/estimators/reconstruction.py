@@ -19,6 +19,7 @@ from toa.data.windows import SeriesWindows
 from toa.estimators.base import Estimator
 from toa.estimators.sizes import (
     DEFAULT_ATTENTION,
+    choose_batch,
     choose_epochs,
     choose_reconstructor,
     choose_stride,
@@ -44,7 +45,7 @@ class ReconstructionNetwork(Estimator):
     backbone: str | None = None
     attention: str | Mapping[str, Any] = DEFAULT_ATTENTION
     epochs: int | None = None
-    batch_size: int = 64
+    batch_size: int | None = None
     learning_rate: float = 1e-3
     patience: int = 3
     validation_share: float = 0.2
@@ -55,11 +56,12 @@ class ReconstructionNetwork(Estimator):
         self._choose(*choose_reconstructor(self.backbone, self.window_, len(self.columns_)))
         stride = self._training_stride(train)
         windows = SeriesWindows(train, self.window_, stride=stride)
-        steps = -(-len(windows) // self.batch_size)
-        schedule = {"steps": steps, "epochs": choose_epochs(self.epochs, len(windows), self.batch_size)}
+        size = choose_batch(self.batch_size, self.architecture_["backbone"], len(self.columns_))
+        steps = -(-len(windows) // size)
+        schedule = {"steps": steps, "epochs": choose_epochs(self.epochs, len(windows), size)}
         # validation needs a window: a table whose series are all too short for two parts validates on its windows
         data = self._data(windows, SeriesWindows(held or train, self.window_, stride=self._stride))
-        limited = limit_schedule(schedule, self._seconds_per_step(data, self.batch_size), seconds)
+        limited = limit_schedule(schedule, self._seconds_per_step(data, size), seconds)
         if limited is None and not needed:
             self._leave_out_network()
             return False
@@ -67,7 +69,7 @@ class ReconstructionNetwork(Estimator):
         if limited["steps"] < steps:
             windows = SeriesWindows(train, self.window_, stride=stride * -(-steps // limited["steps"]))
             data = self._data(windows, data.val)
-        self.validation_ = self._fit_model(data, epochs=limited["epochs"], batch_size=self.batch_size)
+        self.validation_ = self._fit_model(data, epochs=limited["epochs"], batch_size=size)
         return True
 
     def _leave_out_network(self) -> None:

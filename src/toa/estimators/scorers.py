@@ -12,13 +12,14 @@ Alphabet: T rows, C channels, L window length, K components, N nodes of a tree, 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
+from toa._limits import memory_budget
 from toa._registry import Registry
 
 Rows = Float64[np.ndarray, "t c"]
@@ -33,8 +34,8 @@ _EXPLAINED = 0.9
 _RIDGE = 0.01
 # isolation forest: trees, and rows per tree
 _TREES, _TREE_ROWS = 100, 256
-# rows or windows that are scored at a time: bounds the memory
-_BLOCK = 4_000
+# rows or windows that are scored at a time, at most, and arrays that are needed for it: bounds the memory
+_BLOCK, _ARRAYS = 4_000, 6
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -176,7 +177,7 @@ class IsolationForest(Scorer):
 
     def rows(self, values: Rows) -> Rows:
         parts = []
-        for block in _blocks(values):
+        for block in _blocks(values, len(self.feature)):
             # trees compare numbers in float32
             at, place = block.astype(np.float32), np.arange(len(block))[:, None]
             tree = np.arange(len(self.feature))
@@ -201,11 +202,20 @@ class SubsequencePCA(Scorer):
     @classmethod
     def fit(cls, series: Sequence[Rows], *, window: int, seed: int) -> Self:
         views = [_windows(part, window) for part in series if len(part) >= window]
-        places = [(view, start) for view in views for start in range(len(view))]
-        chosen = np.stack([view[start] for view, start in _sample(places, _MOST_WINDOWS, seed)], 1)  # (C, N, L)
-        mean = chosen.mean(1)
-        centred = chosen - mean[:, None]
-        variance, vectors = np.linalg.eigh(centred.transpose(0, 2, 1) @ centred)
+        counts = [len(view) for view in views]
+        chosen = _sample(sum(counts), _MOST_WINDOWS, seed)
+        # the starts in each series
+        places = np.split(chosen, np.searchsorted(chosen, np.cumsum(counts)[:-1]))
+        starts = [own - first for own, first in zip(places, np.cumsum([0, *counts[:-1]]), strict=True)]
+        found = []
+        for part in _blocks(np.arange(series[0].shape[1]), len(chosen) * window):
+            own = slice(part[0], part[-1] + 1)
+            windows = np.concatenate([view[rows, own] for view, rows in zip(views, starts, strict=True)])
+            windows = windows.transpose(1, 0, 2)  # (C, N, L)
+            mean = windows.mean(1)
+            centred = windows - mean[:, None]
+            found.append((mean, *np.linalg.eigh(centred.transpose(0, 2, 1) @ centred)))
+        mean, variance, vectors = map(np.concatenate, zip(*found, strict=True))
         total = variance[:, ::-1].sum(0)
         count = int(np.searchsorted(np.cumsum(total), _EXPLAINED * total.sum())) + 1
         return cls(mean=mean, basis=np.ascontiguousarray(vectors[:, :, ::-1][:, :, :count]))
@@ -215,7 +225,7 @@ class SubsequencePCA(Scorer):
         starts = np.arange(0, len(values) - length + 1, max(1, length // 10))
         starts = np.unique(np.append(starts, len(values) - length))
         total, count = np.zeros(values.shape), np.zeros(len(values))
-        for part in _blocks(starts):
+        for part in _blocks(starts, self.mean.size):
             error = self._errors(values, part)  # (N, C, L)
             for step in range(length):
                 total[part + step] += error[:, :, step]
@@ -224,7 +234,7 @@ class SubsequencePCA(Scorer):
 
     def ends(self, values: Rows, window: int) -> Rows:
         starts = np.arange(len(values) - window + 1)
-        return np.concatenate([self._errors(values, part)[:, :, -1] for part in _blocks(starts)])
+        return np.concatenate([self._errors(values, part)[:, :, -1] for part in _blocks(starts, self.mean.size)])
 
     def _errors(self, values: Rows, starts: Int64[np.ndarray, " n"]) -> Float64[np.ndarray, "n c l"]:
         windows = _windows(values, self.mean.shape[1])[starts].transpose(1, 0, 2) - self.mean[:, None]  # (C, N, L)
@@ -258,15 +268,17 @@ def _windows(values: Rows, window: int) -> Float64[np.ndarray, "n c l"]:
     return np.lib.stride_tricks.sliding_window_view(values, window, axis=0)
 
 
-def _blocks(rows: np.ndarray) -> list[np.ndarray]:
-    return np.split(rows, range(_BLOCK, len(rows), _BLOCK))
+def _blocks(rows: np.ndarray, width: int) -> list[np.ndarray]:
+    """Parts of which each needs several arrays of `width` numbers per row, and which fit the memory budget."""
+    size = max(1, min(_BLOCK, memory_budget() // (_ARRAYS * 8 * width)))
+    return np.split(rows, range(size, len(rows), size))
 
 
-def _sample(items: list[Any], most: int, seed: int) -> list[Any]:
-    if len(items) <= most:
-        return items
-    chosen = np.random.default_rng(seed).choice(len(items), most, replace=False)
-    return [items[index] for index in np.sort(chosen)]
+def _sample(count: int, most: int, seed: int) -> Int64[np.ndarray, " n"]:
+    """Some of the numbers below `count`, sorted; all, unless they are more than `most`."""
+    if count <= most:
+        return np.arange(count)
+    return np.sort(np.random.default_rng(seed).choice(count, most, replace=False))
 
 
 def _components(centred: Rows) -> Float64[np.ndarray, "c k"]:

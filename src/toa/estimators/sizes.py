@@ -53,6 +53,7 @@ _WINDOWS = (2_000, 20_000)
 _CHANNEL_WINDOWS = 60_000
 # detector: with more channels, one token per channel costs less than patches of each channel
 _MANY_CHANNELS = 32
+_DETECTOR_BATCH = 64
 _DETECTOR_SIZES: dict[str, Any] = {"embed_dim": 32, "num_heads": 4, "num_layers": 2, "ff_dim": 64, "dropout": 0.1}
 
 # classifier: approximate number of tokens, per channel for backbones with patches
@@ -126,6 +127,13 @@ def limit_schedule(schedule: dict[str, Any], seconds_per_step: float, seconds: f
         return None
     epochs = max(min(_LEAST_EPOCHS, schedule["epochs"]), min(schedule["epochs"], steps // schedule["steps"]))
     return schedule | {"epochs": epochs, "steps": max(1, min(schedule["steps"], steps // epochs))}
+
+
+def choose_batch(batch_size: int | None, backbone: str, channels: int) -> int:
+    """Windows per batch of a detector; None is 64, or fewer that fit the memory budget ($TOA_MEMORY)."""
+    if batch_size is not None:
+        return batch_size
+    return min(_DETECTOR_BATCH, most_windows(channels, training=True, mixed=backbone != "patchtst"))
 
 
 def choose_epochs(epochs: int | None, count: int, batch_size: int) -> int:

@@ -97,7 +97,7 @@ class TOADetector(BaseSeriesAnomalyDetector):  # type: ignore[misc]
     attention: str | Mapping[str, Any] = DEFAULT_ATTENTION
     settings: Mapping[str, Any] | None = None
     n_epochs: int | None = None
-    batch_size: int = 64
+    batch_size: int | None = None
     learning_rate: float = 1e-3
     patience: int = 3
     validation_share: float = 0.2

@@ -14,6 +14,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from toa._checks import check_at_least, check_choice, check_finite
+from toa._limits import most_windows
 from toa.data import ANOMALY_SETS, SeriesWindows, check_own_files, load_anomaly, locate_anomaly
 from toa.data.anomaly import own_files
 from toa.models import backbone_names, build_reconstructor
@@ -272,6 +273,7 @@ def _reconstructions(model: nn.Module, windows: SeriesWindows) -> Iterator[tuple
     """Yield indices of windows, the windows and their reconstructions, batch by batch, in evaluation mode."""
     device = windows.starts.device
     size = _CUDA_BATCH if device.type == "cuda" else _CPU_BATCH
+    size = min(size, most_windows(windows.channels, training=False, mixed=True))
     with evaluating(model):
         for index in torch.arange(len(windows), device=device).split(size):
             x = windows.batch(index)
