@@ -373,7 +373,7 @@ BAD_DATA = {
     "no times": (lambda: wide().drop(columns="date"), "data must have times of the frequency '2h'"),
     "text": (lambda: spoiled(load=["12 MW"] * 240), "'12 MW' in column 'load' at data row 1"),
     "infinite": (lambda: spoiled(load=[np.inf] + [1.0] * 239), "column 'load' at data row 1"),
-    "missing": (lambda: spoiled(heat=[np.nan] + [1.0] * 239), "no missing values, got 1 NaN: 1 in 'heat'"),
+    "missing": (lambda: spoiled(heat=[1.0, np.nan] + [1.0] * 238), "no missing values, got 1 NaN: 1 in 'heat'"),
     "all missing": (lambda: spoiled(heat=np.nan), "only NaN in column 'heat'"),
     "repeated": (
         lambda: pd.concat([wide(), wide()[-1:]]),
@@ -392,9 +392,26 @@ def test_predict_rejects_data_that_differ_from_fit(fitted, case) -> None:
         fitted.predict(make())
 
 
-def test_a_new_id_is_rejected(several) -> None:
-    with pytest.raises(ValueError, match=message("ids that were fitted, 'x', 'y', got 'z'", "fit on its rows too")):
-        several.predict(long(z=60), future=future(z=60))
+def test_a_new_id_is_forecast_in_its_own_units(several) -> None:
+    """A series of fit has the same forecast under another name, up to the rows that its scale comes from."""
+    table = long()
+    new = table[table["id"] == "y"].assign(id="z")
+    known = several.predict(table, future=future())
+    found = several.predict(pd.concat([table, new]), future=pd.concat([future(), future(z=120)]))
+    pd.testing.assert_frame_equal(found[found["id"] != "z"], known)
+    expected = known.loc[known["id"] == "y", "y"].to_numpy()
+    np.testing.assert_allclose(found.loc[found["id"] == "z", "y"], expected, rtol=0.02)
+    assert several.ids_ == ("x", "y")
+
+
+def test_rows_after_an_origin_do_not_change_the_scale_of_a_new_series(several) -> None:
+    """Its forecasts in a backtest stay the same when later rows are ten times as large."""
+    new = long().assign(id=lambda table: table["id"] + "2")
+    later = new.copy()
+    ends = later.groupby("id").cumcount(ascending=False) < 6
+    later.loc[ends, "y"] *= 10.0
+    first, second = (several.backtest(table, test_size=6) for table in (new, later))
+    np.testing.assert_array_equal(first.forecast, second.forecast)
 
 
 BAD_FUTURE = {

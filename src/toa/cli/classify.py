@@ -34,6 +34,8 @@ def classify(
     time: terminal.TimeOption = None,
     values: terminal.ValuesOption = None,
     missing: terminal.MissingOption = None,
+    day_first: terminal.DayFirstOption = None,
+    time_zone: terminal.TimeZoneOption = None,
     time_limit: Annotated[float | None, typer.Option(help="Seconds for the fit, approximately; default: 60.")] = None,
     network_only: Annotated[
         bool, typer.Option("--network-only", help="Use the network alone, not weighted with kernels and features.")

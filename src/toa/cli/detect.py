@@ -50,6 +50,8 @@ def detect(
     ] = None,
     window: Annotated[int | None, typer.Option(help="Number of rows per window; default: by data size.")] = None,
     missing: terminal.MissingOption = None,
+    day_first: terminal.DayFirstOption = None,
+    time_zone: terminal.TimeZoneOption = None,
     time_limit: Annotated[float | None, typer.Option(help="Seconds for the fit, approximately; default: 60.")] = None,
     backbone: Annotated[str | None, typer.Option(help="{reconstructors}; default: by data size.")] = None,
     attention: Annotated[str | None, typer.Option(help="{attentions}; default: toa-softmax.")] = None,

@@ -22,7 +22,10 @@ _LISTED = 12
 
 
 def forecast(
-    data: Annotated[Path, typer.Argument(help="Table to forecast: a CSV file with a header, one row per time step.")],
+    data: Annotated[
+        Path,
+        typer.Argument(help="Table to forecast, one row per time step: CSV, parquet, feather, Excel or JSON lines."),
+    ],
     horizon: Annotated[
         int | None, typer.Option(help="Number of steps to forecast; with --model at most those it was trained for.")
     ] = None,
@@ -51,6 +54,9 @@ def forecast(
     calendar: Annotated[bool, typer.Option("--calendar", help="Use hour, weekday and so on as covariates.")] = False,
     freq: Annotated[str | None, typer.Option(help="Frequency: h, 15min, D, MS, …; default: inferred.")] = None,
     missing: terminal.MissingOption = None,
+    day_first: terminal.DayFirstOption = None,
+    time_zone: terminal.TimeZoneOption = None,
+    decimal: terminal.DecimalOption = None,
     test: Annotated[
         float | None,
         typer.Option(help="Share of the rows, at the end, to evaluate on first; the forecast then uses all rows."),
@@ -96,9 +102,8 @@ def forecast(
 
         from toa.estimators import Forecaster
         from toa.estimators.backtest import without_last
-        from toa.report.figures import PANELS, draw_forecast, save_figure
 
-        given = frame = terminal.read_frame(data)
+        given = frame = terminal.read_frame(data, decimal)
         if model is None:
             options["interval"] = _INTERVAL if interval is None else interval or None
         else:
@@ -115,7 +120,7 @@ def forecast(
             forecaster.save(save)
         if model is not None:
             frame = terminal.without_extra_columns(frame, forecaster, *(forecaster.covariates or ()))
-        covariate_table = None if future is None else terminal.read_frame(future)
+        covariate_table = None if future is None else terminal.read_frame(future, decimal)
         # fit has just read this frame and kept its end
         again = None if model is None else frame
         found = forecaster.predict(again, future=covariate_table, horizon=horizon)
@@ -128,13 +133,7 @@ def forecast(
             _print_evaluation(console, forecaster, tested, test)
         console.print(f"table:   {terminal.write_table(found, out)}", soft_wrap=True)
         title = f"{data.name}: forecast"
-        names = {"id": forecaster.id, "time": forecaster.time_}
-        figure, panels = draw_forecast(
-            frame, found, forecaster.columns_, title=title, baseline=naive, interval=forecaster.interval, **names
-        )
-        drawn = save_figure(figure, picture)
-        more = f" ({PANELS} of {panels} series and columns)" if panels > PANELS else ""
-        console.print(f"picture: {drawn}{more}", soft_wrap=True)
+        _draw(console, forecaster, frame, found, naive, title=title, picture=picture)
         terminal.write_page(
             page, forecaster, frame, given=given, title=title, future=covariate_table, horizon=horizon, tested=tested
         )
@@ -147,6 +146,9 @@ def _summary(forecaster: "Forecaster", frame: "pd.DataFrame", found: "pd.DataFra
     series = "" if forecaster.id is None else f" of {found[forecaster.id].nunique()} series"
     freq = "" if forecaster.freq_ is None else f", every {forecaster.freq_}"
     lines = [f"{len(frame)} rows{series}{freq}; forecast: {', '.join(forecaster.columns_)}."]
+    known = set(forecaster.ids_)
+    if new := [] if forecaster.id is None else [one for one in found[forecaster.id].unique() if one not in known]:
+        lines.append(f"{len(new)} series were not in the training, such as {new[0]!r}: their rows give their scale.")
     if forecaster.choice_ is not None:
         shares = sorted(forecaster.weights_.items(), key=lambda pair: -pair[1])
         mixed = ", ".join(f"{weight:.2f} {name}" for name, weight in shares)
@@ -174,6 +176,30 @@ def _summary(forecaster: "Forecaster", frame: "pd.DataFrame", found: "pd.DataFra
             f"{schedule['batch_size']}; {loss} on held-out rows, standardised: {forecaster.validation_:.4f}."
         )
     return lines
+
+
+def _draw(
+    console: "Console",
+    forecaster: "Forecaster",
+    frame: "pd.DataFrame",
+    found: "pd.DataFrame",
+    naive: "pd.DataFrame",
+    *,
+    title: str,
+    picture: Path,
+) -> None:
+    """Save the picture of the forecast, and print its path."""
+    from toa.data.frames import with_times
+    from toa.report.figures import PANELS, draw_forecast, save_figure
+
+    past = with_times(frame, forecaster._read_fitted(frame))
+    names = {"id": forecaster.id, "time": forecaster.time_}
+    figure, panels = draw_forecast(
+        past, found, forecaster.columns_, title=title, baseline=naive, interval=forecaster.interval, **names
+    )
+    drawn = save_figure(figure, picture)
+    more = f" ({PANELS} of {panels} series and columns)" if panels > PANELS else ""
+    console.print(f"picture: {drawn}{more}", soft_wrap=True)
 
 
 def _print_evaluation(console: "Console", forecaster: "Forecaster", found: "Backtest", test: float) -> None:

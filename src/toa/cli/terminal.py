@@ -32,6 +32,14 @@ PageOption = Annotated[Path | None, typer.Option(help="Page of the results, one 
 TimeOption = Annotated[str | None, typer.Option(help="Time column; found automatically if not given.")]
 ValuesOption = Annotated[list[str] | None, typer.Option(help="Column to read; by default all others. Repeatable.")]
 MissingOption = Annotated[str | None, typer.Option(help="Missing values: {missing}; error is the default.")]
+DayFirstOption = Annotated[
+    bool | None,
+    typer.Option("--day-first/--month-first", help="Order in dates such as 01/02/2015; default: the regular one."),
+]
+TimeZoneOption = Annotated[
+    str | None, typer.Option(help="Time zone of the dates, such as Europe/Rome, if clocks change in the data.")
+]
+DecimalOption = Annotated[str | None, typer.Option(help="Decimal mark of a text file, . or ,; default: found.")]
 EpochsOption = Annotated[int | None, typer.Option(help="Maximum number of epochs; by default chosen by data size.")]
 SeedOption = Annotated[int | None, typer.Option(help="Seed of weights and batches.")]
 
@@ -45,10 +53,14 @@ def clear_errors(command: Callable[..., None] | None = None, *, resumes: bool = 
         resumes: Whether repeating the command resumes its work.
     """
     show = warnings.showwarning
+    printed: set[str] = set()
 
     def echo(text: Warning | str, kind: type[Warning], *where: Any, **more: Any) -> None:
         if kind is UserWarning and command is not None:
-            typer.echo(f"warning: {show_controls(in_shell_words(str(text), command))}", err=True)
+            # a table is read several times
+            if str(text) not in printed:
+                typer.echo(f"warning: {show_controls(in_shell_words(str(text), command))}", err=True)
+            printed.add(str(text))
         else:
             show(text, kind, *where, **more)
 
@@ -71,6 +83,7 @@ def in_shell_words(message: str, command: Callable[..., None]) -> str:
     # remedies that the commands do not have
     message = re.sub(r"raise validation_share, or |, or fit with length=\d+", "", message)
     message = re.sub(r"(missing=)?'(ffill|interpolate|zero)'", r"--missing \2", message)
+    message = message.replace("day_first=True", "--day-first").replace("day_first=False", "--month-first")
     # names of a classifier's arguments
     message = re.sub(r"^y(?= must)", "the labels", re.sub(r"(?:^|(?<= of ))X(?= must)", "DATA", message))
     for name, hint in get_type_hints(command, include_extras=True).items():
@@ -170,12 +183,12 @@ def check_share(option: str, value: float | None) -> None:
         raise ValueError(f"{option} must lie in (0, 1), got {value:g}{hint}.")
 
 
-def read_frame(path: Path) -> "pd.DataFrame":
-    """Read a comma-separated file with a header, plain or gzipped."""
-    from toa.data.tables import read_table
+def read_frame(path: Path, decimal: str | None = None) -> "pd.DataFrame":
+    """Read a table with a header: text, parquet, feather, Excel or JSON lines, see `toa.data.formats`."""
+    from toa.data.formats import read_frame as read
 
     check_files(path)
-    return read_table(path)
+    return read(path, decimal=decimal)
 
 
 def read_cases_file(path: Path) -> tuple[Any, list[str] | None]:
@@ -209,13 +222,15 @@ def fitted(
         ValueError: If an option is given together with `model`.
         KeyboardInterrupt: After Ctrl-C. A classifier has saved its best model so far, if there is a file for it.
     """
-    own = [name for name in signature(kind).parameters if name in options and name not in ("device", "model")]
-    chosen = {name: options[name] for name in own}
-    given = {name: value for name, value in chosen.items() if value is not None and value is not False and value != []}
+    defaults = {name: one.default for name, one in signature(kind).parameters.items() if name in options}
+    chosen = {name: options[name] for name in defaults if name not in ("device", "model")}
+    given = {name: value for name, value in chosen.items() if value not in (None, []) and value != defaults[name]}
     if model is not None:
+        # how to read this table, not the one of fit
+        dates = {name: given.pop(name) for name in ("day_first", "time_zone") if name in given}
         for name in (*given, *(name for name in ("network_only", "method") if options.get(name))):
             raise ValueError(f"--{name.replace('_', '-')} goes with training, got it beside --model; leave it out.")
-        return kind.load(model, device=None if device == "auto" else device)
+        return kind.load(model, device=None if device == "auto" else device).set_params(**dates)
     if options.get("network_only") or options.get("method"):
         given["model"] = options.get("method") or "toa"
     made = kind(**given, device=device, progress=True)

@@ -31,6 +31,7 @@ from toa.data.files import (
     verify,
 )
 from toa.data.forecast import ForecastData, load_forecast
+from toa.data.formats import read_frame
 from toa.data.frequency import mark_names, time_marks
 from toa.data.panel import Panel
 from toa.data.splits import SPLIT_RULES, Segment, Split, StandardScaler, split_rows
@@ -87,6 +88,7 @@ __all__ = [
     "read_anomaly",
     "read_csv_series",
     "read_dataset",
+    "read_frame",
     "read_labels",
     "read_ts",
     "read_tsf",

@@ -21,8 +21,9 @@ import pandas as pd
 from sklearn.exceptions import DataConversionWarning
 
 from toa._checks import check_choice
+from toa.data.dates import is_date, read_times
 from toa.data.frequency import Frequency
-from toa.data.panel import MISSING, Id, Missing, Panel, Values, fill_missing, make_panel, parse_dates, to_numbers
+from toa.data.panel import MISSING, Id, Missing, Panel, Values, fill_missing, make_panel, to_numbers
 
 
 def read_panel(
@@ -33,6 +34,9 @@ def read_panel(
     values: Sequence[str] | None = None,
     freq: Frequency | None = None,
     missing: Missing = "error",
+    day_first: bool | None = None,
+    time_zone: str | None = None,
+    late_columns: bool = False,
     name: str = "data",
 ) -> Panel:
     """Read a pandas, polars or arrow frame, an array (T,) or (T, C), or a list of arrays; a panel is returned.
@@ -43,9 +47,12 @@ def read_panel(
         id: Column of ids, text or integers; None for one series.
         time: Column of dates or integers. None takes the index of a pandas frame if it has dates, else the only
             date column, else the only text column; a table with none of these has no times.
-        values: Columns to read; None for all others.
+        values: Columns to read; None for all others, without columns of text that are constant in each series.
         freq: Pandas alias, such as "h"; None infers it.
         missing: How to fill missing values and rows, see `toa.data.panel.make_panel`.
+        day_first: Whether the day comes first in dates such as 01/02/2015; None finds it, see `toa.data.dates`.
+        time_zone: Time zone of the dates, such as "Europe/Rome"; None leaves them as they are.
+        late_columns: Whether columns may begin later than others, see `toa.data.panel.make_panel`.
     """
     check_choice("missing", missing, MISSING)
     if isinstance(data, Panel):
@@ -54,28 +61,41 @@ def read_panel(
         return _read_arrays(data, missing, name)
     values = None if values is None else list(values)
     frame, time, in_index = _open_series(data, time, (id, *(values or ())), name)
+    ids = None if id is None else _ids(frame, id, name)
     columns = [column for column in frame.columns if column not in (id, time)]
-    columns = columns if values is None else [_column(frame, wanted, name) for wanted in values]
+    columns = _without_text(frame, columns, ids, name) if values is None else [_column(frame, v, name) for v in values]
     if not columns:
         raise ValueError(f"{name} must have at least one column of values, got only ids and times.")
     names = list(map(str, columns))
-    ids = None
-    if id is not None:
-        ids = frame.get_column(_column(frame, id, name)).to_native()
-        ids = ids if isinstance(ids, pd.Series) else np.asarray(ids)
+    times, order = None, None
+    if time is not None:
+        dates: Any = {"day_first": day_first, "time_zone": time_zone, "freq": freq}
+        times, order = read_times(
+            frame.get_column(_column(frame, time, name)), ids, f"column {time!r} of {name}", **dates
+        )
     return make_panel(
         _numbers([frame.get_column(column).to_numpy() for column in columns], names, name),
         names,
         ids=ids,
-        times=None if time is None else _times(frame.get_column(_column(frame, time, name)), time, name),
+        times=times,
         freq=freq,
         missing=missing,
+        late_columns=late_columns,
         name=name,
         id_column=id,
         time_column=time,
         backend=frame.implementation,
         time_in_index=in_index,
+        day_first=order,
     )
+
+
+def with_times(frame: pd.DataFrame, panel: Panel) -> pd.DataFrame:
+    """The frame with the dates of the panel that was read from it."""
+    if panel.times is None or panel.time_in_index:
+        return frame
+    assert panel.time_column is not None
+    return frame.assign(**{panel.time_column: columns_by_row(panel, [{}] * len(panel))[panel.time_column]})
 
 
 def read_cases(
@@ -86,6 +106,8 @@ def read_cases(
     values: Sequence[str] | None = None,
     label: str | None = None,
     missing: Missing = "error",
+    day_first: bool | None = None,
+    time_zone: str | None = None,
 ) -> Panel:
     """Read cases to classify as a panel with a series per case; its `backend` is None unless the data are a long frame.
 
@@ -96,6 +118,8 @@ def read_cases(
         values: In a frame, the channels, or the steps of a wide frame; None for all other columns.
         label: In a frame, the column of the class, constant within a case; it may be absent.
         missing: How to fill missing values within a case, see `toa.data.panel.make_panel`.
+        day_first: See `read_panel`.
+        time_zone: See `read_panel`.
     """
     check_choice("missing", missing, MISSING)
     name = "X"
@@ -120,7 +144,8 @@ def read_cases(
         table = pd.DataFrame({str(column): frame.get_column(column).to_numpy() for column in columns})
         labels = None if labels is None else _label_array(labels, name)
         return _read_case_arrays(to_numbers(table, name), labels, missing, name)
-    panel = read_panel(frame.to_native(), id=id, time=time, values=values, missing=missing, name=name)
+    dates: Any = {"day_first": day_first, "time_zone": time_zone}
+    panel = read_panel(frame.to_native(), id=id, time=time, values=values, missing=missing, name=name, **dates)
     if labels is None:
         return panel
     found: dict[Id, Any] = {}
@@ -292,6 +317,8 @@ def _find_time(frame: Any, taken: Sequence[str | None], name: str) -> Any:
         text = (nw.String, nw.Object, nw.Categorical, nw.Unknown)
         first = {column: frame.get_column(column)[0] for column, kind in free.items() if kind in text}
         found = [column for column, cell in first.items() if isinstance(cell, str) and not _is_number(cell)]
+        dated = [column for column in found if is_date(first[column])]
+        found = dated if len(dated) == 1 else found
     if len(found) > 1:
         raise ValueError(
             f"{name} must have one time column, got {', '.join(map(repr, found))}; name it with time, an id column "
@@ -308,35 +335,39 @@ def _is_number(text: str) -> bool:
     return True
 
 
+def _without_text(frame: Any, columns: Sequence[Any], ids: Any, name: str) -> list[Any]:
+    """The columns but those of text that are constant in each series; a warning names these."""
+    kept: list[Any] = []
+    left: list[Any] = []
+    for column in columns:
+        cells = frame.get_column(column)
+        constant = False
+        if cells.dtype in (nw.String, nw.Object, nw.Categorical) and len(cells) and isinstance(cells[0], str):
+            found = pd.DataFrame({"id": 0 if ids is None else ids, "cell": cells.to_numpy()})
+            # text that begins like a number, such as '12 MW', should have been one
+            constant = (
+                cells[0].strip()[:1] not in "+-.0123456789" and len(found.drop_duplicates()) == found["id"].nunique()
+            )
+        (left if constant else kept).append(column)
+    if left:
+        shown = ", ".join(map(repr, left))
+        warnings.warn(
+            f"columns of {name} with the same text in all rows of a series are left out: {shown}.", stacklevel=4
+        )
+    return kept
+
+
+def _ids(frame: Any, id: str, name: str) -> Any:
+    ids = frame.get_column(_column(frame, id, name)).to_native()
+    return ids if isinstance(ids, pd.Series) else np.asarray(ids)
+
+
 def _column(frame: Any, wanted: str, name: str) -> Any:
     """The column with this name, which may be a number in pandas."""
     known = {str(column): column for column in frame.columns}
     if wanted not in known:
         raise ValueError(f"{name} must have a column {wanted!r}, got {', '.join(map(repr, known))}.")
     return known[wanted]
-
-
-def _times(column: Any, time: str, name: str) -> pd.Index:
-    """Dates in one time zone, or integers."""
-    label = f"column {time!r} of {name}"
-    if column.dtype.is_integer():
-        if column.is_null().any():
-            raise ValueError(f"{label} must have a number in every row, got none in some.")
-        return pd.Index(column.to_numpy().astype(np.int64))
-    if not column.dtype.is_temporal():
-        return parse_dates(pd.Series(column.to_numpy(), dtype=object), label)
-    native = column.to_native()
-    if isinstance(native, pd.Series):
-        dates = pd.DatetimeIndex(native)
-    else:
-        zone = getattr(column.dtype, "time_zone", None)
-        utc = column.cast(nw.Datetime("us", zone)).dt.timestamp("us").to_numpy()
-        dates = pd.DatetimeIndex(pd.to_datetime(utc, unit="us"))
-        dates = dates if zone is None else dates.tz_localize("UTC").tz_convert(zone)
-    if dates.hasnans:
-        row = int(dates.isna().argmax()) + 1
-        raise ValueError(f"{label} must have a date in every row, got none at data row {row}.")
-    return dates
 
 
 def _read_arrays(data: Any, missing: Missing, name: str) -> Panel:

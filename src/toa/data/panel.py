@@ -7,6 +7,7 @@ frequency, for text, for infinities, and for missing values or rows unless `miss
 Alphabet: S series, T rows, C columns.
 """
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
@@ -39,6 +40,9 @@ class Panel:
         rows: Per series the source row of each row, counted from 0; -1 for an inserted row.
         backend: Library of the source frame, None for arrays and files.
         time_in_index: Whether the times were the index of a pandas frame.
+        day_first: Whether the day came first in dates such as 01/02/2015; None for other dates.
+        begins: Per series and column the first row with a value (C,), if columns may begin later than others; the
+            rows before it repeat that value. None if all columns begin at the first row.
     """
 
     values: tuple[Values, ...]
@@ -52,6 +56,8 @@ class Panel:
     time_column: str | None = None
     backend: Any = None
     time_in_index: bool = False
+    day_first: bool | None = None
+    begins: tuple[Int64[np.ndarray, " c"], ...] | None = None
 
     def __len__(self) -> int:
         return len(self.values)
@@ -81,7 +87,9 @@ class Panel:
                 f"{name} must have the columns of fit, {', '.join(map(repr, columns))}, got {found}; choose columns "
                 "with values, or fit again."
             )
-        return replace(self, columns=tuple(columns), values=tuple(self.take(columns)))
+        places = [self.columns.index(column) for column in columns]
+        begins = None if self.begins is None else tuple(own[places] for own in self.begins)
+        return replace(self, columns=tuple(columns), values=tuple(self.take(columns)), begins=begins)
 
     def take(self, columns: Sequence[str]) -> list[Values]:
         """Values (T, ·) of these columns, per series."""
@@ -101,7 +109,34 @@ class Panel:
             return tuple(part[one] for part, one in zip(parts, slices, strict=True))
 
         times, rows = None if self.times is None else cut(self.times), cut(self.rows) if self.rows else ()
-        return replace(self, values=cut(self.values), times=times, rows=rows)
+        begins = None
+        if self.begins is not None:
+            firsts = [one.indices(rows)[0] for one, rows in zip(slices, self.lengths, strict=True)]
+            begins = tuple(np.maximum(0, own - first) for own, first in zip(self.begins, firsts, strict=True))
+        return replace(self, values=cut(self.values), times=times, rows=rows, begins=begins)
+
+    def complete(self) -> "Panel":
+        """Each series from the row on at which all its columns have begun."""
+        if self.begins is None:
+            return self
+        return replace(self._cut([slice(int(own.max()), None) for own in self.begins]), begins=None)
+
+    def histories(
+        self, columns: Sequence[str], ends: Sequence[tuple[int, int]] | None = None, most: int | None = None
+    ) -> list[Float64[np.ndarray, " _"]]:
+        """Each column by itself, from its first value on; the columns of a series are adjacent.
+
+        Args:
+            ends: Windows as index of the series and first row after the window; None for all rows of each series.
+            most: Largest number of rows, the last ones.
+        """
+        places = [self.columns.index(column) for column in columns]
+        begins = [[0] * len(self.columns)] * len(self) if self.begins is None else [own.tolist() for own in self.begins]
+        return [
+            self.values[one][max(begins[one][place], 0 if most is None else end - most) : end, place]
+            for one, end in (enumerate(self.lengths) if ends is None else ends)
+            for place in places
+        ]
 
     def next_times(self, steps: int) -> list[pd.Index | None]:
         """The stamps that follow each series; None without times."""
@@ -132,6 +167,7 @@ def make_panel(
     regular: bool = True,
     allow_duplicates: bool = False,
     missing: str = "error",
+    late_columns: bool = False,
     name: str = "data",
     **source: Any,
 ) -> Panel:
@@ -145,6 +181,7 @@ def make_panel(
         allow_duplicates: Whether a date may occur in two consecutive rows.
         missing: "error", or how to fill missing values and missing rows: "ffill" repeats the last value, "interpolate"
             is linear and uses later values, "zero" inserts zeros.
+        late_columns: Whether columns may begin later than others, with NaN before; see `Panel.begins`.
         source: Further fields of the Panel.
     """
     check_choice("missing", missing, MISSING)
@@ -162,7 +199,7 @@ def make_panel(
                 raise ValueError(
                     f"{name} must have a row at every step of its frequency {freq!r}, got {times[last]} after "
                     f"{times[last - 1]} at data row {groups.order[last] + 1} ({len(gaps)} such gaps); add the rows, or "
-                    "fill them with missing='interpolate', 'ffill' or 'zero'."
+                    f"fill them with missing='interpolate', 'ffill' or 'zero'{_clock_hint(times, last)}."
                 )
     elif freq is not None:
         raise ValueError(f"{name} must have times of the frequency {freq!r}, got no time column; name it with time.")
@@ -178,18 +215,37 @@ def make_panel(
             part[at], rows[at] = given, numbers
             assert freq is not None
             when = None if when is None else make_times(when[0], freq, count)
+        begin = np.zeros(len(columns), dtype=np.int64)
         if np.isnan(part).any():
+            if late_columns:
+                begin = np.isfinite(part).argmax(0)
+                # a column without values stays NaN
+                before = np.arange(len(part))[:, None] < begin
+                part = np.where(before, part[begin, np.arange(len(columns))], part)
             part = fill_missing(part, columns, _label(one, name), missing)
-        parts.append((part, rows, when))
+        parts.append((part, rows, when, begin))
     return Panel(
-        values=tuple(part for part, _, _ in parts),
+        values=tuple(part for part, *_ in parts),
         columns=tuple(columns),
         ids=groups.ids,
-        times=None if times is None else tuple(when for _, _, when in parts),
+        times=None if times is None else tuple(when for _, _, when, _ in parts),
         freq=freq,
-        rows=tuple(rows for _, rows, _ in parts),
+        rows=tuple(rows for _, rows, *_ in parts),
+        begins=tuple(begin for *_, begin in parts) if any(begin.any() for *_, begin in parts) else None,
         **source,
     )
+
+
+def warn_of_late_columns(panel: Panel) -> None:
+    """Warn of columns that begin later than others."""
+    late: dict[str, str] = {}
+    for index, begins in enumerate(panel.begins or ()):
+        for place in np.flatnonzero(begins):
+            when = f"row {begins[place] + 1}" if panel.times is None else str(panel.times[index][begins[place]])
+            late.setdefault(panel.columns[place], f"{panel.columns[place]!r} at {when}")
+    if late:
+        shown = ", ".join(list(late.values())[:8]) + " …" * (len(late) > 8)
+        warnings.warn(f"some columns begin later than others: {shown}; each is read from there on.", stacklevel=4)
 
 
 def to_numbers(frame: pd.DataFrame, name: str) -> Values:
@@ -259,30 +315,6 @@ def fill_missing(values: Values, columns: Sequence[str], name: str, missing: str
     return values
 
 
-def parse_dates(text: "pd.Series[str]", name: str) -> pd.DatetimeIndex:
-    """Dates, one per row; raises ValueError if a cell is not a date."""
-    import warnings
-
-    with warnings.catch_warnings():
-        # pandas warns if it cannot guess one format and parses each cell by itself
-        warnings.simplefilter("ignore", UserWarning)
-        try:
-            dates = pd.DatetimeIndex(pd.to_datetime(text, errors="coerce"))
-            if dates.isna().any():
-                # exports often omit the time at midnight: ISO dates of different lengths
-                mixed = pd.DatetimeIndex(pd.to_datetime(text, errors="coerce", format="ISO8601"))
-                dates = mixed if mixed.isna().sum() < dates.isna().sum() else dates
-        except ValueError as error:
-            raise ValueError(f"{name} must have dates in one time zone, got {error}; write them in UTC.") from error
-    bad = np.flatnonzero(dates.isna())
-    if len(bad):
-        raise ValueError(
-            f"{name} must have a date in every row, got {shorten(text.iloc[bad[0]])} at data row {bad[0] + 1} "
-            f"({len(bad)} such rows); write dates as 2016-07-01 00:00:00."
-        )
-    return dates
-
-
 def _check_increasing(times: pd.Index, groups: _Groups, name: str, *, allow_duplicates: bool) -> None:
     """Raise ValueError for times that decrease or repeat within a series."""
     steps = np.diff(times.asi8 if isinstance(times, pd.DatetimeIndex) else times.to_numpy())  # (T - 1,)
@@ -298,8 +330,17 @@ def _check_increasing(times: pd.Index, groups: _Groups, name: str, *, allow_dupl
                 )
             raise ValueError(
                 f"{name} must have each date once, got {times[last]} again at data row {row} ({int(wrong.sum())} such "
-                "rows); keep one row per date."
+                f"rows); keep one row per date{_clock_hint(times, last)}."
             )
+
+
+def _clock_hint(times: pd.Index, row: int) -> str:
+    """A remedy if the clocks may have been changed before this row: an hour is skipped or repeated."""
+    if not isinstance(times, pd.DatetimeIndex) or times.tz is not None or row < 2 or not times[row].hour:
+        return ""
+    step, usual = times[row] - times[row - 1], times[row - 1] - times[row - 2]
+    changed = step <= pd.Timedelta(0) or step - usual == pd.Timedelta("1h")
+    return "; if the clocks were changed in that hour, give time_zone" if changed else ""
 
 
 def _group_rows(ids: Any, column: str | None, count: int, name: str) -> _Groups:

@@ -24,7 +24,8 @@ from jaxtyping import Bool, Float64
 from toa._checks import check_choice
 from toa._limits import unpacked_limit
 from toa.data.catalogue import DatasetSpec
-from toa.data.panel import FILLS, Panel, describe_columns, make_panel, parse_dates, to_numbers
+from toa.data.dates import parse_dates
+from toa.data.panel import FILLS, Panel, describe_columns, make_panel, to_numbers
 
 # what numpy raises for damaged or forged arrays
 _DAMAGES = (
@@ -170,9 +171,9 @@ def read_labels(path: str | Path, *, index_column: bool = False, label_column: b
     return values == 1
 
 
-def read_table(path: Path, *, header: int | None = 0, text: str | None = None) -> pd.DataFrame:
-    """Read a comma-separated file into a frame; the column `text` stays text."""
-    content = _content(path, "a table")
+def read_table(path: Path, *, header: int | None = 0, text: str | None = None, separator: str = ",") -> pd.DataFrame:
+    """Read a text file into a frame; the column `text` stays text."""
+    content = read_content(path, "a table")
     if b"\0" in content:
         raise ValueError(f"{path} must be comma-separated text, got binary data; is it packed or another format?")
     try:
@@ -181,6 +182,7 @@ def read_table(path: Path, *, header: int | None = 0, text: str | None = None) -
             warnings.simplefilter("error", pd.errors.ParserWarning)
             return pd.read_csv(
                 io.BytesIO(content),
+                sep=separator,
                 header=header,
                 dtype=None if text is None else {text: str},
                 index_col=False,
@@ -300,7 +302,7 @@ def _read_columns(path: Path, *, index_column: bool) -> pd.DataFrame:
     if not path.is_file():
         raise FileNotFoundError(f"No such file: {path}.")
     if kind == ".npy":
-        content = _content(path, "an array")
+        content = read_content(path, "an array")
         try:
             array = _parse_npy(content)
         except _DAMAGES as error:
@@ -351,7 +353,8 @@ def _parse_npy(content: bytes) -> np.ndarray:
     return array
 
 
-def _content(path: Path, what: str) -> bytes:
+def read_content(path: Path, what: str) -> bytes:
+    """The unpacked bytes of a file; raises ValueError if there are none."""
     with open_unpacked(path) as file:
         content = file.read()
     if not content.strip():

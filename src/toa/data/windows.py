@@ -167,7 +167,9 @@ def window_starts(
     starts, owners = [], []
     begin = 0
     for index, (length, (first, stop)) in enumerate(zip(lengths, targets, strict=True)):
-        own = torch.arange(begin + max(0, first - lookback), begin + stop - lookback - horizon + 1, stride)
+        low, high = max(0, first - lookback), stop - lookback - horizon + 1
+        # a short series may have no window
+        own = torch.arange(begin + low, begin + max(low, high), stride)
         starts.append(own)
         owners.append(torch.full_like(own, index))
         begin += length

@@ -127,9 +127,8 @@ def measure(
         metrics["pinball"] = float((loss / std.unsqueeze(1)).mean())
     # the model and the baselines at the same origins
     chosen = torch.arange(0, len(owners), -(-len(owners) * len(columns) // _COMPARED))
-    values, most = panel.take(columns), history_rows(season, actual.shape[1])
     places = list(zip(owners[chosen].tolist(), origins[chosen].tolist(), strict=True))
-    histories = [column for one, at in places for column in values[one][max(0, at - most) : at].T]
+    histories = panel.histories(columns, places, history_rows(season, actual.shape[1]))
     truth, shape = actual[chosen].numpy(), (len(chosen), len(columns))
     scale = series_scale(histories, season).reshape(shape)
     arrays: Any = {name: None if part is None else part.numpy() for name, part in found._asdict().items()}
@@ -198,6 +197,8 @@ def first_tested(panel: Panel, index: int, test_size: float | int | None, lookba
         raise ValueError(f"test_size must be a share in (0, 1) or a number of rows, got {test_size}.")
     else:
         first = rows - (int(rows * test_size) if isinstance(test_size, float) else test_size)
+    # all columns must have begun
+    lookback += 0 if panel.begins is None else int(panel.begins[index].max())
     first = max(lookback, first)
     if first + horizon > rows:
         raise ValueError(

@@ -69,6 +69,8 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
     time: str | None = None
     values: Sequence[str] | None = None
     missing: Missing = "error"
+    day_first: bool | None = None
+    time_zone: str | None = None
     seed: int = 2024
     device: str = "auto"
     progress: bool = False
@@ -84,6 +86,11 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
     def _data(self, train: Any = None, val: Any = None) -> TaskData:
         """The windows or cases, with the sizes that the model depends on."""
         return TaskData(channels=len(self.columns_), train=train, val=val)
+
+    @property
+    def _table(self) -> dict[str, Any]:
+        """Arguments of `toa.data.read_panel` that hold for all tables."""
+        return {name: getattr(self, name) for name in ("id", "time", "missing", "day_first", "time_zone")}
 
     @abstractmethod
     def _state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:

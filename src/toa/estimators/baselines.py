@@ -281,7 +281,7 @@ def _seasonal_pattern(history: History, season: int) -> tuple[np.ndarray, np.nda
         pattern = np.nanmean(complete.reshape(len(values), -1, season), 1)  # (K, M)
     known = np.isfinite(pattern).all(1, keepdims=True)
     mean = pattern.mean(1, keepdims=True)
-    factor[seasonal] = np.where(known & positive, np.maximum(pattern / mean, 0.01), 1.0)
+    factor[seasonal] = np.where(known & positive, np.maximum(pattern / np.where(mean == 0, 1.0, mean), 0.01), 1.0)
     shift[seasonal] = np.where(known & ~positive, pattern - mean, 0.0)
     return factor, shift
 

@@ -5,7 +5,7 @@ Alphabet: S series, C columns, P horizon, Q levels, W windows.
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -62,7 +62,7 @@ class Choice:
         `forecasts` has those of the baselines at the origins, column by column, and `network` those of the network;
         None if there is none.
         """
-        series = items(panel, columns)
+        series = panel.histories(columns)
         each = origins.per_column(len(columns))
         own = {} if network is None else {NETWORK: _to_rows(network)}
         ensemble, found = Ensemble.fit(series, each, {**forecasts, **own}, season=season, seed=seed)
@@ -100,6 +100,11 @@ class Choice:
         floor = np.where(self.counts, 0.0, -np.inf)
         return Prediction(**{name: torch.from_numpy(np.maximum(part, floor)) for name, part in parts.items()})
 
+    def add_series(self, scale: Float64[np.ndarray, "s c"]) -> "Choice":
+        """The choice with further series that have these seasonal errors."""
+        scale = np.maximum(np.nan_to_num(scale), self.scale.min())
+        return replace(self, scale=np.concatenate([self.scale, scale]))
+
     def check(self, series: int, columns: int, horizon: int, levels: int, season: int) -> None:
         """Raise ValueError if a loaded choice has other sizes than its forecaster, or weights that are no shares."""
         shapes = {"scale": (series, columns), "counts": (columns,), "width": (horizon, columns)}
@@ -131,11 +136,6 @@ class Choice:
             for name in ("scale", "width", "offsets", "counts")
         }
         return cls(ensemble=Ensemble.from_state(tensors, facts), **parts)
-
-
-def items(panel: Panel, columns: Sequence[str]) -> list[np.ndarray]:
-    """Each column of each series by itself; column c of series s is at s * C + c."""
-    return [column for values in panel.take(columns) for column in values.T]
 
 
 def find_season(series: Sequence[Float64[np.ndarray, " _"]]) -> int:

@@ -77,6 +77,8 @@ class Classifier(ClassifierMixin, CasesPage, CaseNetwork):  # type: ignore[misc]
         values: In a frame, the channels; None for all other columns.
         label: In a frame, the column of classes.
         missing: Missing values: "error", "ffill", "interpolate" or "zero".
+        day_first: Whether the day comes first in dates such as 01/02/2015; None finds it.
+        time_zone: Time zone of the dates, such as "Europe/Rome"; None leaves them as they are.
         seed: Seed of the kernels, folds, weights, batches, dropout and SOR.
         device: "auto", "cpu", "cuda" or "cuda:N".
         progress: Whether to show a progress bar.
@@ -189,7 +191,7 @@ class Classifier(ClassifierMixin, CasesPage, CaseNetwork):  # type: ignore[misc]
         self._network_probabilities(self._read_fitted(data))
 
     def _read(self, data: Any) -> Panel:
-        return read_cases(data, id=self.id, time=self.time, values=self.values, label=self.label, missing=self.missing)
+        return read_cases(data, values=self.values, label=self.label, **self._table)
 
     def _read_fitted(self, data: Any) -> Panel:
         """Cases with the channels of fit and at most the length of fit."""

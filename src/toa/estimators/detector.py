@@ -81,13 +81,13 @@ class AnomalyDetector(EventsPage, ReconstructionNetwork):
         batch_size: Windows per batch; None is 64, or fewer that fit the memory budget ($TOA_MEMORY).
         learning_rate: Initial learning rate; it decays to zero.
         patience: Epochs without a better validation loss before training stops.
-        validation_share: Share of each series that is held out at its end: it selects the epoch and makes the scores
-            of the methods comparable.
+        validation_share: Share held out at the end of each series, to select the epoch and to compare the methods.
         id: Id column of a frame with several series.
         time: Time column; None finds it.
         values: Columns to read; None for all others.
         freq: Frequency of the times; None infers it.
         missing: Missing values and rows: "error", "ffill", "interpolate" or "zero".
+        day_first, time_zone: How to read dates, see `toa.Forecaster`.
         seed: Seed of weights, batches, dropout and SOR.
         device: "auto", "cpu", "cuda" or "cuda:N".
         progress: Whether to show a progress bar.

@@ -5,8 +5,8 @@ Alphabet: B batch, L look-back, P horizon, C columns, Q levels, S series, T rows
 
 import copy
 import time
-from collections.abc import Mapping
-from dataclasses import KW_ONLY, dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +17,16 @@ from torch import Tensor, nn
 import toa
 from toa._checks import check_at_least, check_choice, check_seed, check_shape
 from toa._limits import check_unpacked
-from toa.data.frames import check_results, match_panel, read_panel
+from toa.data.frames import check_results
 from toa.data.frequency import season_of
-from toa.data.panel import Panel
-from toa.data.splits import check_standardised
+from toa.data.panel import Panel, warn_of_late_columns
 from toa.data.windows import window_starts
 from toa.estimators.backtest import Backtest, first_tested, forecast_names, measure, write_forecast
 from toa.estimators.base import named, sample_rows
 from toa.estimators.baselines import BASELINES, align_histories
-from toa.estimators.choice import NETWORK, Choice, find_season, items
+from toa.estimators.choice import NETWORK, Choice, find_season
 from toa.estimators.covariates import Covariates
-from toa.estimators.ensemble import RollingOrigins, history_rows, validate_methods
+from toa.estimators.ensemble import RollingOrigins, history_rows, series_scale, validate_methods
 from toa.estimators.intervals import Prediction, check_finite
 from toa.estimators.network import ForecastNetwork
 from toa.estimators.pages import ForecastPage
@@ -89,7 +88,9 @@ class Forecaster(ForecastPage, ForecastNetwork):
         time: Time column; None finds it.
         values: Columns to forecast; None for all others.
         freq: Frequency of the times; None infers it.
-        missing: Missing values and rows: "error", "ffill", "interpolate" or "zero".
+        missing: Missing values and rows: "error", "ffill", "interpolate" or "zero". Columns may begin late.
+        day_first: Whether the day comes first in dates such as 01/02/2015; None finds it.
+        time_zone: Time zone of the dates, such as "Europe/Rome"; None leaves them as they are.
         seed: Seed of weights, batches, dropout and SOR.
         device: "auto", "cpu", "cuda" or "cuda:N".
         progress: Whether to show a progress bar.
@@ -127,6 +128,7 @@ class Forecaster(ForecastPage, ForecastNetwork):
             ValueError: If the data cannot be read, or a series is too short.
         """
         self._check_parameters()
+        self.day_first_ = self.day_first
         panel = self._read(data, self.freq)
         self.columns_ = tuple(column for column in panel.columns if column not in self.covariates)
         if not self.columns_:
@@ -134,18 +136,21 @@ class Forecaster(ForecastPage, ForecastNetwork):
         names = [name for column in self.columns_ for name in self._result_names(column)]
         check_results(panel, names if panel.time_column else ["step", *names])
         self.ids_, self.freq_, self.time_ = panel.ids, panel.freq, panel.time_column
+        self.day_first_ = panel.day_first
+        warn_of_late_columns(panel)
         if self.season is not None and self.season > max(panel.lengths) // 2:
             raise ValueError(
                 f"season must be at most half of the rows of the longest series, {max(panel.lengths) // 2}, got "
                 f"{self.season}; give a shorter season or more rows."
             )
-        self.season_ = self.season or season_of(panel.freq) or find_season(items(panel, self.columns_))
+        self.season_ = self.season or season_of(panel.freq) or find_season(panel.histories(self.columns_))
         # the baselines cannot use covariates
         if self.model == "auto" and not self.covariates:
             self._fit_choice(panel)
         else:
             self.choice_: Choice | None = None
-            held = self._fit_network(panel, self._borders(panel))
+            complete = panel.complete()
+            held = self._fit_network(complete, self._borders(complete))
             assert held is not None
             self.width_ = None if self.interval is None else self._calibrate(held, self.interval)
         self._tail = panel.tail(max(self.lookback_, history_rows(self.season_, self.horizon)))
@@ -188,20 +193,21 @@ class Forecaster(ForecastPage, ForecastNetwork):
                 f"last {max(self.lookback_, read)} rows of each series."
             )
         panel = self._tail if data is None else self._read_fitted(data)
+        if (wider := self._with_new_series(panel, panel.lengths)) is not self:
+            return wider.predict(panel, future=future, horizon=horizon)
         if self.choice_ is None and self.lookback is not None:
             remedy = "pass more rows, or fit with a shorter lookback"
             panel.check_rows(self.lookback_, f"lookback={self.lookback_} rows", remedy)
         self._check_range(panel)
         # covariates are checked even if the network has no weight
-        options = {"id": self.id, "time": self.time, "missing": self.missing}
         past = self.known_.past(panel.tail(self.lookback_))
-        after = self.known_.future(panel, future, self.horizon, options)
+        after = self.known_.future(panel, future, self.horizon, self._table)
         ahead = self._network_ahead(panel, past, after) if NETWORK in self.weights_ else None
         found = ahead
         if self.choice_ is not None:
             owners = self._owners(panel)
             network = None if ahead is None else ahead.forecast.numpy()
-            found = self.choice_.combine(items(panel, self.columns_), network, owners)
+            found = self.choice_.combine(panel.histories(self.columns_), network, owners)
         assert found is not None
         check_finite(found, self.columns_)
         parts = {name: part[:, :steps].numpy() for name, part in found._asdict().items() if part is not None}
@@ -212,7 +218,7 @@ class Forecaster(ForecastPage, ForecastNetwork):
         self._check_fitted("asked for a forecast")
         panel = self._tail if data is None else self._read_fitted(data)
         steps = self.horizon if horizon is None else horizon
-        history = align_histories(items(panel, self.columns_), history_rows(self.season_, self.horizon))
+        history = align_histories(panel.histories(self.columns_), history_rows(self.season_, self.horizon))
         rows = BASELINES[name](history, self.season_, steps)
         forecast = rows.reshape(len(panel), -1, steps).transpose(0, 2, 1)
         return write_forecast(panel, {"forecast": forecast}, steps, self.columns_, ())
@@ -239,6 +245,8 @@ class Forecaster(ForecastPage, ForecastNetwork):
         least = self.lookback_ if self.choice_ is None or test_size is None else 1
         sizes = least, self.horizon
         targets = [(first_tested(panel, index, test_size, *sizes), rows) for index, rows in enumerate(panel.lengths)]
+        if (wider := self._with_new_series(panel, [first for first, _ in targets])) is not self:
+            return wider.backtest(panel, test_size=test_size, stride=stride)
         starts, owners = window_starts(panel.lengths, targets, *sizes, stride=stride)
         begins = torch.tensor(np.cumsum([0, *panel.lengths])[:-1])
         origins = starts - begins[owners] + least
@@ -296,12 +304,6 @@ class Forecaster(ForecastPage, ForecastNetwork):
         if not self.time_limit > 0:
             raise ValueError(f"time_limit must be above 0 seconds, got {self.time_limit}.")
 
-    def _check_range(self, panel: Panel) -> None:
-        """Raise ValueError for values that are too far from those of fit."""
-        mean, std = self.scaler_["mean"].numpy(), self.scaler_.get("deviation", self.scaler_["std"]).numpy()
-        for index, (own, values) in enumerate(zip(self._owners(panel), panel.take(self.columns_), strict=True)):
-            check_standardised((values - mean[own]) / std[own], self.columns_, panel.label(index))
-
     def _borders(self, panel: Panel) -> list[int]:
         """Per series the first row that is held out to stop training."""
         return [max(1, rows - max(self.horizon, int(rows * self.validation_share))) for rows in panel.lengths]
@@ -309,8 +311,10 @@ class Forecaster(ForecastPage, ForecastNetwork):
     def _fit_choice(self, panel: Panel) -> None:
         """Weight the network and the baselines."""
         begin = time.monotonic()
+        # the network sees only rows with all columns
+        complete = panel.complete()
         origins = RollingOrigins.choose(
-            panel.lengths,
+            complete.lengths,
             horizon=self.horizon,
             share=self.validation_share,
             columns=len(self.columns_),
@@ -318,11 +322,11 @@ class Forecaster(ForecastPage, ForecastNetwork):
         )
         each = origins.per_column(len(self.columns_))
         until = begin + max(_LEAST_SECONDS, self.time_limit / 2)
-        forecasts = validate_methods(items(panel, self.columns_), each, self.season_, self.seed, until)
+        forecasts = validate_methods(panel.histories(self.columns_), each, self.season_, self.seed, until)
         # the last fit of the baselines takes as long as their validation
         left = self.time_limit - 2 * (time.monotonic() - begin)
         self.width_ = None
-        network = self._validate_network(panel, origins, _VALIDATION_TIME * left)
+        network = self._validate_network(complete, origins, _VALIDATION_TIME * left)
         self.choice_ = Choice.fit(
             panel,
             self.columns_,
@@ -338,7 +342,7 @@ class Forecaster(ForecastPage, ForecastNetwork):
             left = self.time_limit - (time.monotonic() - begin)
             # a copy, so that a fit that is stopped leaves the network as it was
             again = copy.copy(self)
-            again._fit_network(panel, self._borders(panel), season=self.season_, seconds=left, refit=True)
+            again._fit_network(complete, self._borders(complete), season=self.season_, seconds=left, refit=True)
             self.__dict__.pop("_units", None)
             self.__dict__.update(again.__dict__)
 
@@ -362,12 +366,7 @@ class Forecaster(ForecastPage, ForecastNetwork):
         self.known_ = Covariates.fit(
             panel, calendar=self.calendar, covariates=self.covariates, borders=list(panel.lengths)
         )
-        values = panel.take(self.columns_)
-        stds = np.stack([part.std(0) for part in values])
-        self.scaler_ = {
-            "mean": torch.from_numpy(np.stack([part.mean(0) for part in values])),
-            "std": torch.from_numpy(np.where(stds > 0, stds, 1.0)),
-        }
+        self.scaler_ = self._fit_scaler(panel.take(self.columns_), panel.lengths, self.season_)
         return None
 
     def _forecast_at(self, panel: Panel, owners: Tensor, origins: Tensor) -> Prediction:
@@ -377,21 +376,16 @@ class Forecaster(ForecastPage, ForecastNetwork):
             assert network is not None
             return network
         most = history_rows(self.season_, self.horizon)
-        values, which = panel.take(self.columns_), self._owners(panel)
+        which = self._owners(panel)
         parts = []
         for piece in torch.arange(len(owners)).split(_WINDOWS):
             places = list(zip(owners[piece].tolist(), origins[piece].tolist(), strict=True))
-            histories = [column for one, at in places for column in values[one][max(0, at - most) : at].T]
+            histories = panel.histories(self.columns_, places, most)
             own = None if network is None else network.forecast[piece].numpy()
             parts.append(self.choice_.combine(histories, own, [which[one] for one, _ in places]))
         fields = zip(*parts, strict=True)
         joined: Any = (None if found[0] is None else torch.cat(found) for found in fields)
         return Prediction(*joined)
-
-    def _owners(self, panel: Panel) -> list[int]:
-        """Index of each series in `ids_`."""
-        indices = self._series_indices(panel)
-        return [0] * len(panel) if indices is None else indices.tolist()
 
     def _build_with(self, tensors: Mapping[str, Tensor], device: torch.device, where: object) -> nn.Module:
         return nn.Identity() if self.architecture_["backbone"] is None else super()._build_with(tensors, device, where)
@@ -399,29 +393,31 @@ class Forecaster(ForecastPage, ForecastNetwork):
     def _result_names(self, column: str) -> list[str]:
         return forecast_names(column, self.quantiles, self.interval is not None)
 
-    def _read(self, data: Any, freq: str | int | None) -> Panel:
-        values = None if self.values is None else [*self.values, *self.covariates]
-        panel = read_panel(data, id=self.id, time=self.time, values=values, freq=freq, missing=self.missing)
-        for name in self.covariates if panel.backend is not None else ():
-            if name not in panel.columns:
-                raise ValueError(f"data must have the covariate {name!r}, got {', '.join(map(repr, panel.columns))}.")
-        return panel
-
-    def _read_fitted(self, data: Any) -> Panel:
-        """A panel with the columns, ids and frequency of fit."""
-        panel = self._read(data, self.freq_)
-        wanted = (*self.columns_, *self.covariates)
-        if panel.backend is None and len(panel.columns) == len(wanted):
-            # arrays have no names: their columns are those of fit, covariates last
-            panel = replace(panel, columns=wanted)
-        return match_panel(panel, wanted, self.ids_)
+    def _with_new_series(self, panel: Panel, stops: Sequence[int]) -> "Forecaster":
+        """This forecaster, or a copy with the scales of series that fit has not seen, by their rows before `stops`."""
+        known = set(self.ids_)
+        new = [index for index, one in enumerate(panel.ids) if one not in known]
+        if not new:
+            return self
+        values = panel.take(self.columns_)
+        parts = [values[index][: stops[index]] for index in new]
+        season = self.season_ if "deviation" in self.scaler_ else None
+        found = self._fit_scaler(parts, list(map(len, parts)), season)
+        wider = copy.copy(self)
+        wider.__dict__.pop("_units", None)
+        wider.ids_ = (*self.ids_, *(panel.ids[index] for index in new))
+        wider.scaler_ = {name: torch.cat([part, found[name]]) for name, part in self.scaler_.items()}
+        if self.choice_ is not None:
+            scale = series_scale([column for part in parts for column in part.T], self.season_)
+            wider.choice_ = self.choice_.add_series(scale.reshape(len(new), -1))
+        return wider
 
     def _state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         tensors = {f"scaler.{name}": value for name, value in self.scaler_.items()}
         if self.width_ is not None:
             tensors["width"] = self.width_
         facts = {"columns": list(self.columns_), "ids": list(self.ids_), "known": self.known_.state()}
-        facts["season"] = self.season_
+        facts |= {"season": self.season_, "day_first": self.day_first_}
         if self.choice_ is not None:
             own, facts["choice"] = self.choice_.state()
             tensors |= {f"choice.{name}": value for name, value in own.items()}
@@ -438,6 +434,7 @@ class Forecaster(ForecastPage, ForecastNetwork):
             check_shape(f"scaler.{name}", self.scaler_[name], "(S, C)", sizes)
         if self.width_ is not None:
             check_shape("width", self.width_, "(P, C)", (self.horizon, sizes[1]))
+        self.day_first_ = facts.get("day_first")
         # older files hold the network alone
         self.season_ = facts["season"] if "season" in facts else season_of(self.freq_) or 1
         self.choice_ = None

@@ -5,7 +5,7 @@ Alphabet: B batch, L look-back, P horizon, C columns, F features, S series, T ro
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -15,8 +15,9 @@ from torch import Tensor, nn
 
 from toa._checks import check_choice
 from toa._limits import most_windows
+from toa.data.frames import match_panel, read_panel
 from toa.data.panel import Panel
-from toa.data.splits import StandardScaler
+from toa.data.splits import StandardScaler, check_standardised
 from toa.data.windows import Windows, place_series, window_starts
 from toa.estimators.base import Estimator, attention_spec
 from toa.estimators.covariates import Covariates
@@ -156,17 +157,7 @@ class ForecastNetwork(Estimator):
         """Fit the scalers; standardised windows to train on, of all rows if `everything`, and held-out ones."""
         targets = panel.take(self.columns_)
         stops = list(panel.lengths) if everything else list(borders)
-        scalers = [
-            StandardScaler.fit(values[:stop], columns=self.columns_, allow_constant=True)
-            for values, stop in zip(targets, stops, strict=True)
-        ]
-        self.scaler_ = {name: torch.stack([scaler.state()[name] for scaler in scalers]) for name in ("mean", "std")}
-        if season is not None:
-            self.scaler_["deviation"] = self.scaler_["std"]
-            columns = [column[:stop] for values, stop in zip(targets, stops, strict=True) for column in values.T]
-            scale = torch.from_numpy(series_scale(columns, season)).view_as(self.scaler_["std"])
-            # regular series keep a part of their deviation
-            self.scaler_["std"] = scale.nan_to_num(0.0).maximum(0.01 * self.scaler_["std"])
+        self.scaler_ = self._fit_scaler(targets, stops, season)
         means, stds = self.scaler_["mean"].numpy(), self.scaler_["std"].numpy()
         scaled = [(values - mean) / std for values, mean, std in zip(targets, means, stds, strict=True)]
         pads = [self._pad(stop) for stop in stops]
@@ -187,6 +178,18 @@ class ForecastNetwork(Estimator):
             Windows(values, marks, segment, *sizes, starts=train, device=device),
             Windows(values, marks, segment, *sizes, starts=held, device=device),
         )
+
+    def _fit_scaler(self, targets: Sequence[np.ndarray], stops: Sequence[int], season: int | None) -> dict[str, Tensor]:
+        """Mean and std (S, C) of the rows before the stops; with a season, std is the seasonal error."""
+        parts = [values[:stop] for values, stop in zip(targets, stops, strict=True)]
+        scalers = [StandardScaler.fit(part, columns=self.columns_, allow_constant=True) for part in parts]
+        found = {name: torch.stack([scaler.state()[name] for scaler in scalers]) for name in ("mean", "std")}
+        if season is not None:
+            found["deviation"] = found["std"]
+            scale = torch.from_numpy(series_scale([column for part in parts for column in part.T], season))
+            # regular series keep a part of their deviation
+            found["std"] = scale.view_as(found["std"]).nan_to_num(0.0).maximum(0.01 * found["std"])
+        return found
 
     def _pad(self, rows: int) -> int:
         """Rows to put before a series that is too short for a window: up to a horizon of windows, if it has values."""
@@ -236,6 +239,40 @@ class ForecastNetwork(Estimator):
             return None
         indices = {one: index for index, one in enumerate(self.ids_)}
         return torch.tensor([indices[one] for one in panel.ids])
+
+    def _read(self, data: Any, freq: str | int | None) -> Panel:
+        values = None if self.values is None else [*self.values, *self.covariates]
+        panel = read_panel(data, values=values, freq=freq, late_columns=True, **self._table)
+        for name in self.covariates if panel.backend is not None else ():
+            if name not in panel.columns:
+                raise ValueError(f"data must have the covariate {name!r}, got {', '.join(map(repr, panel.columns))}.")
+        return panel
+
+    def _read_fitted(self, data: Any) -> Panel:
+        """A panel with the columns, ids and frequency of fit."""
+        panel = self._read(data, self.freq_)
+        wanted = (*self.columns_, *self.covariates)
+        if panel.backend is None and len(panel.columns) == len(wanted):
+            # arrays have no names: their columns are those of fit, covariates last
+            panel = replace(panel, columns=wanted)
+        # series of other ids can be forecast, but not a table without ids by a model with ids, nor the other way
+        return match_panel(panel, wanted, self.ids_ if None in (*self.ids_, *panel.ids) else None)
+
+    @property
+    def _table(self) -> dict[str, Any]:
+        order = getattr(self, "day_first_", None) if self.day_first is None else self.day_first
+        return super()._table | {"day_first": order}
+
+    def _check_range(self, panel: Panel) -> None:
+        """Raise ValueError for values that are too far from those of fit."""
+        mean, std = self.scaler_["mean"].numpy(), self.scaler_.get("deviation", self.scaler_["std"]).numpy()
+        for index, (own, values) in enumerate(zip(self._owners(panel), panel.take(self.columns_), strict=True)):
+            check_standardised((values - mean[own]) / std[own], self.columns_, panel.label(index))
+
+    def _owners(self, panel: Panel) -> list[int]:
+        """Index of each series in `ids_`."""
+        indices = self._series_indices(panel)
+        return [0] * len(panel) if indices is None else indices.tolist()
 
     def _check_parameters(self) -> None:
         for name in ("horizon", "lookback", "patience"):

@@ -157,7 +157,13 @@ def describe_data(panel: Panel, data: Any, own: Any, left_out: Sequence[str] = (
     empty = {name: int(pd.isna(np.asarray(data[names[name]])).sum()) for name in columns if name in names}
     if isinstance(data, np.ndarray) and data.dtype.kind == "f":
         empty["all columns"] = int(np.isnan(data).sum())
-    filled = [f"{count} in {name}" for name, count in empty.items() if count]
+    late = np.sum([np.zeros(len(columns), dtype=int), *(panel.begins or ())], axis=0).tolist()
+    before = {name: count for name, count in zip(columns, late, strict=True) if count}
+    if before:
+        lines.append(f"Columns that begin later than others: {', '.join(before)}.")
+    filled = [
+        f"{count - before.get(name, 0)} in {name}" for name, count in empty.items() if count > before.get(name, 0)
+    ]
     if filled:
         lines.append(f"Missing values that were filled ({own.missing}): {', '.join(filled)}.")
     used = {*columns, own.id, own.time, panel.time_column, getattr(own, "label", None)}

@@ -165,6 +165,7 @@ def _first(panel: Panel, count: int) -> Panel:
         ids=panel.ids[:count],
         times=None if panel.times is None else panel.times[:count],
         rows=panel.rows[:count],
+        begins=None if panel.begins is None else panel.begins[:count],
     )
 
 
@@ -191,6 +192,9 @@ def _forecast_chart(
         rows = past.lengths[index]
         times = None if past.times is None or after is None else past.times[index].append(after)
         values, parts = past.take(own.columns_)[index], found[index]
+        if past.begins is not None:
+            begins = past.begins[index][[past.columns.index(column) for column in own.columns_]]
+            values = np.where(np.arange(rows)[:, None] < begins, np.nan, values)
         panels = []
         for place, column in enumerate(own.columns_):
             lines = [line_of("past", "past", 0, values[:, place])]

@@ -111,7 +111,7 @@ class ReconstructionNetwork(Estimator):
         return nn.Identity() if self.architecture_["backbone"] is None else super()._build_with(tensors, device, where)
 
     def _read(self, data: Any, *, freq: str | int | None, missing: Missing) -> Panel:
-        return read_panel(data, id=self.id, time=self.time, values=self.values, freq=freq, missing=missing)
+        return read_panel(data, values=self.values, freq=freq, **self._table | {"missing": missing})
 
     def _read_fitted(self, data: Any) -> Panel:
         self._check_fitted("applied to rows")

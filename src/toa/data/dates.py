@@ -1,0 +1,179 @@
+"""Dates of a table: text with the day or the month first, and time zones whose clocks change.
+
+dates = parse_dates(text, "data")                           # ISO, or any format that has one reading
+order = find_order(text, "data", None, is_regular)          # True if 01/02/2015 is 1 February
+dates = to_zone(dates, "Europe/Rome", codes, "data")        # local times, also where clocks change
+"""
+
+import re
+import warnings
+import zoneinfo
+from collections.abc import Callable
+from typing import Any
+
+import narwhals as nw
+import numpy as np
+import pandas as pd
+from jaxtyping import Int64
+
+from toa._limits import shorten
+from toa.data.frequency import Frequency
+from toa.data.panel import make_panel
+
+# two numbers before the year, day and month in either order
+_ORDERED = re.compile(r"^\s*(\d{1,2})[/.-](\d{1,2})[/.-](?:\d{4}|\d{2})(?!\d)")
+
+
+def read_times(
+    column: Any, ids: Any, label: str, *, day_first: bool | None, time_zone: str | None, freq: Frequency | None
+) -> tuple[pd.Index, bool | None]:
+    """Dates in one time zone, or integers, and whether the day came first in text."""
+    if column.dtype.is_integer():
+        if column.is_null().any():
+            raise ValueError(f"{label} must have a number in every row, got none in some.")
+        return pd.Index(column.to_numpy().astype(np.int64)), None
+    codes = None if ids is None else pd.factorize(ids)[0]
+    order = None
+    if column.dtype.is_temporal():
+        dates = _stored_dates(column, label)
+    else:
+
+        def is_regular(found: pd.DatetimeIndex) -> bool:
+            try:
+                found = found if time_zone is None else to_zone(found, time_zone, codes, label)
+                make_panel(np.zeros((len(found), 1)), ["0"], ids=codes, times=found, freq=freq)
+            except ValueError:
+                return False
+            return True
+
+        text = pd.Series(column.to_numpy(), dtype=object)
+        order = find_order(text, label, day_first, is_regular)
+        dates = parse_dates(text, label, day_first=bool(order), offsets=True)
+    return dates if time_zone is None else to_zone(dates, time_zone, codes, label), order
+
+
+def is_date(text: str) -> bool:
+    """Whether a cell of text is a date."""
+    try:
+        return len(parse_dates(pd.Series([text]), "a cell")) == 1
+    except ValueError:
+        return False
+
+
+def parse_dates(
+    text: "pd.Series[str]", name: str, *, day_first: bool = False, offsets: bool = False
+) -> pd.DatetimeIndex:
+    """Dates, one per row; raises ValueError if a cell is not a date.
+
+    Different offsets from UTC, as where clocks change, raise ValueError, or give dates in UTC with `offsets`.
+    """
+    with warnings.catch_warnings():
+        # pandas warns if it cannot guess one format and parses each cell by itself
+        warnings.simplefilter("ignore", UserWarning)
+        try:
+            dates = pd.DatetimeIndex(pd.to_datetime(text, errors="coerce", dayfirst=day_first))
+        except ValueError as error:
+            if not offsets:
+                raise ValueError(f"{name} must have dates in one time zone, got {error}; write them in UTC.") from error
+            dates = pd.DatetimeIndex(pd.to_datetime(text, errors="coerce", dayfirst=day_first, utc=True))
+        if dates.isna().any():
+            # exports often omit the time at midnight: ISO dates of different lengths
+            mixed = pd.DatetimeIndex(pd.to_datetime(text, errors="coerce", format="ISO8601", utc=dates.tz is not None))
+            dates = mixed if mixed.isna().sum() < dates.isna().sum() else dates
+    bad = np.flatnonzero(dates.isna())
+    if len(bad):
+        raise ValueError(
+            f"{name} must have a date in every row, got {shorten(text.iloc[bad[0]])} at data row {bad[0] + 1} "
+            f"({len(bad)} such rows); write dates as 2016-07-01 00:00:00."
+        )
+    return dates
+
+
+def find_order(
+    text: "pd.Series[str]", name: str, day_first: bool | None, is_regular: Callable[[pd.DatetimeIndex], bool]
+) -> bool | None:
+    """Whether the day comes first in dates such as 01/02/2015; None for dates of another form.
+
+    A number above 12 decides, and `day_first` must agree with it. Else the order in which the dates are regular is
+    taken, with a warning; if both are, or none is, `day_first` must be given.
+    """
+    numbers = text.astype("string").str.extract(_ORDERED)
+    if numbers[0].isna().any():
+        return None
+    first, second = (numbers[place].astype(int).to_numpy() for place in (0, 1))
+    possible = {True: bool((second <= 12).all()), False: bool((first <= 12).all())}
+    wrong = {True: int((second > 12).argmax()), False: int((first > 12).argmax())}
+    if not any(possible.values()):
+        raise ValueError(
+            f"{name} must have the day and the month in one order, got {text.iloc[wrong[True]]!r} at data row "
+            f"{wrong[True] + 1} and {text.iloc[wrong[False]]!r} at data row {wrong[False] + 1}; write dates as "
+            "2016-07-01."
+        )
+    if day_first is not None:
+        if not possible[day_first]:
+            row = wrong[day_first]
+            raise ValueError(
+                f"{name} must have dates with the {'day' if day_first else 'month'} first, as asked by "
+                f"day_first={day_first}, got {text.iloc[row]!r} at data row {row + 1}; give day_first={not day_first}."
+            )
+        return day_first
+    if not all(possible.values()):
+        return possible[True]
+    if (first == second).all():
+        return False
+    shown = text.iloc[int((first != second).argmax())]
+    regular = [order for order in (True, False) if is_regular(parse_dates(text, name, day_first=order, offsets=True))]
+    if len(regular) != 1:
+        why = "in both orders the rows are regular" if regular else "in neither order the rows are regular"
+        raise ValueError(
+            f"{name} must show whether the day or the month comes first, got {shown!r}, and {why}; give day_first=True "
+            "or day_first=False."
+        )
+    which = "day" if regular[0] else "month"
+    warnings.warn(
+        f"{name}: {shown!r} is read with the {which} first, because only then are the rows regular.", stacklevel=4
+    )
+    return regular[0]
+
+
+def to_zone(dates: pd.DatetimeIndex, zone: str, series: Int64[np.ndarray, " t"] | None, name: str) -> pd.DatetimeIndex:
+    """Dates in a time zone; local times without offset are those of its clocks.
+
+    Its order within each series shows which of two equal hours is the first; `series` has the series of each row.
+    """
+    try:
+        zoneinfo.ZoneInfo(zone)
+    except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
+        raise ValueError(f"time_zone must be a name such as 'Europe/Rome' or 'UTC', got {zone!r}.") from None
+    if dates.tz is not None:
+        return dates.tz_convert(zone)
+    stamps = pd.DataFrame({"series": 0 if series is None else series, "time": dates})
+    found = dates.tz_localize(zone, ambiguous=~stamps.duplicated().to_numpy(), nonexistent="NaT")
+    alone = ~stamps.duplicated(keep=False).to_numpy()
+    unknown = np.flatnonzero(
+        dates.tz_localize(zone, ambiguous="NaT", nonexistent="NaT").isna() & (alone | found.isna())
+    )
+    if len(unknown):
+        row = int(unknown[0])
+        why = "which the clocks skip" if found[row] is pd.NaT else "an hour that the clocks repeat, but only once"
+        raise ValueError(
+            f"{name} must have local times of {zone}, got {dates[row]} at data row {row + 1}, {why}; write dates with "
+            "their offset, such as 2016-07-01T00:00+02:00."
+        )
+    return found
+
+
+def _stored_dates(column: Any, label: str) -> pd.DatetimeIndex:
+    """Dates of a column that holds dates, not text."""
+    native = column.to_native()
+    if isinstance(native, pd.Series):
+        dates = pd.DatetimeIndex(native)
+    else:
+        zone = getattr(column.dtype, "time_zone", None)
+        utc = column.cast(nw.Datetime("us", zone)).dt.timestamp("us").to_numpy()
+        dates = pd.DatetimeIndex(pd.to_datetime(utc, unit="us"))
+        dates = dates if zone is None else dates.tz_localize("UTC").tz_convert(zone)
+    if dates.hasnans:
+        row = int(dates.isna().argmax()) + 1
+        raise ValueError(f"{label} must have a date in every row, got none at data row {row}.")
+    return dates

@@ -1,0 +1,129 @@
+"""`toa forecast` on tables as users have them, from the file to the dates of the forecast."""
+
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+from toa.cli import app
+
+# the command prints warnings itself
+pytestmark = pytest.mark.filterwarnings("always::UserWarning")
+
+# one short fit without a network
+QUICK = ("--horizon", "3", "--time-limit", "0.01", "--device", "cpu")
+MONTHS = pd.date_range("2012-01-01", periods=40, freq="MS")
+
+
+def call(path, *words: object, options: tuple[str, ...] = QUICK) -> tuple[int, str]:
+    out = ["--out", str(path.with_name("next.csv"))]
+    line = ["forecast", str(path), *map(str, words), *options, *out]
+    result = CliRunner().invoke(app, line, env={"COLUMNS": "300", "TERM": "dumb"})
+    return result.exit_code, re.sub(r"\s+", " ", result.output)
+
+
+def table(dates: pd.DatetimeIndex) -> pd.DataFrame:
+    steps = np.arange(len(dates))
+    return pd.DataFrame({"when": dates, "y": (100 + steps + 10 * np.sin(steps * np.pi / 6)).round(2)})
+
+
+def test_semicolons_decimal_commas_and_days_first(tmp_path) -> None:
+    path = tmp_path / "sales.csv"
+    table(MONTHS).assign(when=MONTHS.strftime("%d/%m/%Y")).to_csv(path, index=False, sep=";", decimal=",")
+    code, text = call(path)
+    assert code == 0, text
+    assert "40 rows, every MS; forecast: y." in text
+    assert text.count("warning: column 'when' of data: '01/02/2012' is read with the day first") == 1
+    assert "warning: sales.csv: numbers are read with a decimal comma in 'y'." in text
+    found = pd.read_csv(tmp_path / "next.csv")
+    assert found["when"].tolist() == ["2015-05-01", "2015-06-01", "2015-07-01"]
+    assert found["y"].between(100, 200).all()
+
+
+def test_an_order_that_is_not_known_is_asked_for_by_its_options(tmp_path) -> None:
+    path = tmp_path / "sales.csv"
+    table(MONTHS[:10]).assign(when=MONTHS[:10].strftime("%d/%m/%Y")).to_csv(path, index=False)
+    code, text = call(path)
+    assert code == 2
+    assert "error: column 'when' of data must show whether the day or the month comes first, got '01/02/2012'" in text
+    assert "give --day-first or --month-first." in text
+    for option, first in (("--day-first", "2012-11-01"), ("--month-first", "2012-01-11")):
+        assert call(path, option)[0] == 0
+        assert pd.read_csv(tmp_path / "next.csv")["when"].tolist()[0] == first
+
+
+def test_a_saved_model_reads_dates_in_the_order_of_its_training(tmp_path) -> None:
+    path, saved = tmp_path / "sales.csv", tmp_path / "m.toa"
+    table(MONTHS).assign(when=MONTHS.strftime("%d/%m/%Y")).to_csv(path, index=False)
+    assert call(path, "--save", saved)[0] == 0
+    table(MONTHS[-8:]).assign(when=MONTHS[-8:].strftime("%d/%m/%Y")).to_csv(path, index=False)
+    code, text = call(path, "--model", saved, options=())
+    assert code == 0, text
+    assert pd.read_csv(tmp_path / "next.csv")["when"].tolist()[0] == "2015-05-01"
+    assert "got '" not in text
+
+
+def test_local_times_with_summer_time_need_their_zone(tmp_path) -> None:
+    path = tmp_path / "load.csv"
+    hours = pd.date_range("2024-10-24", periods=120, freq="h", tz="Europe/Rome")
+    table(hours).assign(when=hours.strftime("%d.%m.%Y %H:%M")).to_csv(path, index=False)
+    code, text = call(path)
+    assert (code, "if the clocks were changed in that hour, give --time-zone." in text) == (2, True), text
+    code, text = call(path, "--time-zone", "Europe/Rome")
+    assert code == 0, text
+    assert pd.read_csv(tmp_path / "next.csv")["when"].tolist()[0] == "2024-10-28 23:00:00+01:00"
+
+
+@pytest.mark.parametrize("ending", ["parquet", "feather", "xlsx", "jsonl"])
+def test_other_formats_have_the_forecast_of_the_csv_file(ending, tmp_path) -> None:
+    frame, path = table(MONTHS), tmp_path / f"a.{ending}"
+    frame.to_csv(tmp_path / "a.csv", index=False)
+    write = {"parquet": frame.to_parquet, "feather": frame.to_feather, "xlsx": lambda p: frame.to_excel(p, index=False)}
+    write.get(ending, lambda p: frame.to_json(p, orient="records", lines=True, date_format="iso"))(path)
+    assert call(tmp_path / "a.csv")[0] == 0
+    expected = pd.read_csv(tmp_path / "next.csv")
+    code, text = call(path)
+    assert code == 0, text
+    pd.testing.assert_frame_equal(pd.read_csv(tmp_path / "next.csv"), expected)
+
+
+def test_columns_that_begin_years_apart_and_a_constant_text(tmp_path) -> None:
+    frame = table(MONTHS).assign(region="PJM", late=np.arange(40.0)).assign(later=50.0 + np.arange(40.0))
+    frame.loc[:23, "late"] = np.nan
+    frame.loc[:29, "later"] = np.nan
+    frame.to_csv(tmp_path / "a.csv", index=False)
+    code, text = call(tmp_path / "a.csv", "--test", 0.2)
+    assert code == 0, text
+    assert "some columns begin later than others: 'late' at 2014-01-01 00:00:00, 'later' at 2014-07-01" in text
+    assert "are left out: 'region'" in text
+    assert "forecast: y, late, later." in text
+    found = pd.read_csv(tmp_path / "next.csv")
+    np.testing.assert_allclose(found["late"], [40, 41, 42], atol=2)
+    np.testing.assert_allclose(found["later"], [90, 91, 92], atol=2)
+
+
+def test_series_of_very_different_lengths_and_ids_that_were_not_trained(tmp_path) -> None:
+    days = pd.date_range("2024-01-01", periods=90)
+    lengths = {"a": 90, "b": 30, "c": 7, "d": 1}
+    frame = pd.concat([table(days[:rows]).assign(shop=shop) for shop, rows in lengths.items()])
+    frame.to_csv(tmp_path / "a.csv", index=False)
+    limit = (*QUICK[:2], "--time-limit", "20", "--backbone", "dlinear", "--epochs", "1", "--device", "cpu")
+    code, text = call(tmp_path / "a.csv", "--id", "shop", "--save", tmp_path / "m.toa", options=limit)
+    assert code == 0, text
+    assert pd.read_csv(tmp_path / "next.csv")["shop"].value_counts().to_dict() == dict.fromkeys(lengths, 3)
+    frame.assign(shop=frame["shop"] + "2", y=frame["y"] * 1000).to_csv(tmp_path / "new.csv", index=False)
+    code, text = call(tmp_path / "new.csv", "--model", tmp_path / "m.toa", options=())
+    assert code == 0, text
+    assert "4 series were not in the training, such as 'a2'" in text
+    found = pd.read_csv(tmp_path / "next.csv")
+    assert found["y"].between(90_000, 250_000).all()
+
+
+def test_gaps_are_filled_as_asked(tmp_path) -> None:
+    table(MONTHS).drop(index=[5, 20, 21]).to_csv(tmp_path / "a.csv", index=False)
+    assert "fill them with --missing interpolate" in call(tmp_path / "a.csv")[1]
+    code, text = call(tmp_path / "a.csv", "--missing", "interpolate")
+    assert code == 0, text
+    assert "37 rows, every MS" in text

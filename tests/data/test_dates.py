@@ -1,0 +1,130 @@
+import numpy as np
+import pandas as pd
+import pytest
+
+from tests.support import message
+from toa.data.frames import read_panel
+
+
+def text(dates: pd.DatetimeIndex, form: str, **columns: object) -> pd.DataFrame:
+    return pd.DataFrame({"date": dates.strftime(form), "y": np.arange(float(len(dates))), **columns})
+
+
+MONTHS = pd.date_range("2015-01-01", periods=36, freq="MS")
+HOURS = pd.date_range("2024-01-01", periods=100, freq="h")
+
+
+@pytest.mark.parametrize(
+    ("dates", "form", "freq"), [(MONTHS, "%d/%m/%Y", "MS"), (HOURS, "%d.%m.%Y %H:%M", "h"), (MONTHS, "%m/%d/%y", "MS")]
+)
+def test_the_order_in_which_rows_are_regular_is_taken_with_a_warning(dates, form, freq) -> None:
+    which = "day" if form.startswith("%d") else "month"
+    with pytest.warns(UserWarning, match=f"is read with the {which} first, because only then are the rows regular"):
+        panel = read_panel(text(dates, form))
+    assert (panel.freq, panel.day_first) == (freq, which == "day")
+    assert panel.times is not None
+    assert panel.times[0].tolist() == dates.tolist()
+
+
+@pytest.mark.parametrize("form", ["%d/%m/%Y", "%m/%d/%Y", "%d.%m.%Y", "%d-%m-%Y"])
+def test_a_number_above_twelve_decides_without_a_warning(form) -> None:
+    dates = pd.date_range("2024-01-01", periods=60, freq="D")
+    panel = read_panel(text(dates, form))
+    assert panel.times is not None
+    assert panel.times[0].tolist() == dates.tolist()
+
+
+def test_ten_months_that_may_be_ten_days_are_asked_for() -> None:
+    frame = text(MONTHS[:10], "%d/%m/%Y")
+    with pytest.raises(
+        ValueError, match=message("'01/02/2015'", "in both orders", "day_first=True or day_first=False")
+    ):
+        read_panel(frame)
+    assert read_panel(frame, day_first=True).freq == "MS"
+    assert read_panel(frame, day_first=False).freq == "D"
+    with pytest.warns(UserWarning, match="day first"):
+        assert read_panel(frame, freq="MS").freq == "MS"
+    # the same with a gap, in which case no order is regular
+    with pytest.raises(ValueError, match="in neither order the rows are regular"):
+        read_panel(frame.drop(index=4), missing="ffill")
+
+
+def test_regularity_is_that_of_each_series() -> None:
+    parts = [text(MONTHS[start : start + 20], "%d/%m/%Y", shop=shop) for shop, start in (("a", 0), ("b", 7))]
+    with pytest.warns(UserWarning, match="day first"):
+        panel = read_panel(pd.concat(parts), id="shop")
+    assert (panel.freq, panel.lengths) == ("MS", (20, 20))
+
+
+def test_dates_that_contradict_the_order_or_each_other_are_refused() -> None:
+    frame = text(pd.date_range("2024-01-01", periods=40, freq="D"), "%m/%d/%Y")
+    with pytest.raises(ValueError, match=message("day first", "got '01/13/2024' at data row 13; give day_first=False")):
+        read_panel(frame, day_first=True)
+    frame.loc[20, "date"] = "21/01/2024"
+    with pytest.raises(ValueError, match=message("in one order", "'01/13/2024' at data row 13", "'21/01/2024'")):
+        read_panel(frame)
+
+
+ROME = pd.date_range("2024-10-20", periods=300, freq="h", tz="Europe/Rome")
+SPRING = pd.date_range("2024-03-20", periods=300, freq="h", tz="Europe/Rome")
+
+
+@pytest.mark.parametrize("dates", [ROME, SPRING])
+def test_offsets_that_change_are_read_in_utc_or_in_the_zone_given(dates) -> None:
+    frame = text(dates, "%Y-%m-%d %H:%M:%S%z")
+    for zone in (None, "Europe/Rome"):
+        panel = read_panel(frame, time_zone=zone)
+        assert panel.freq == "h"
+        assert panel.times is not None
+        assert str(panel.times[0].tz) == (zone or "UTC")
+        assert (panel.times[0] == dates).all()
+
+
+@pytest.mark.parametrize("dates", [ROME, SPRING])
+def test_local_times_need_their_zone_where_clocks_change(dates) -> None:
+    frame = text(dates, "%Y-%m-%d %H:%M")
+    with pytest.raises(ValueError, match="if the clocks were changed in that hour, give time_zone"):
+        read_panel(frame)
+    twice = pd.concat([frame.assign(site="a"), frame.assign(site="b")])
+    panel = read_panel(twice, id="site", time_zone="Europe/Rome")
+    assert panel.times is not None
+    assert all((times == dates).all() for times in panel.times)
+
+
+def test_a_local_time_that_cannot_be_told_apart_is_refused() -> None:
+    wall = pd.DataFrame({"date": ["2024-10-27 01:00", "2024-10-27 02:00", "2024-10-27 03:00"], "y": [1.0, 2.0, 3.0]})
+    with pytest.raises(
+        ValueError, match=message("2024-10-27 02:00:00 at data row 2", "only once", "with their offset")
+    ):
+        read_panel(wall, time_zone="Europe/Rome")
+    wall["date"] = ["2024-03-31 01:00", "2024-03-31 02:00", "2024-03-31 03:00"]
+    with pytest.raises(ValueError, match=message("2024-03-31 02:00:00 at data row 2", "the clocks skip")):
+        read_panel(wall, time_zone="Europe/Rome")
+    with pytest.raises(ValueError, match="time_zone must be a name such as 'Europe/Rome' or 'UTC', got 'Rome'"):
+        read_panel(wall, time_zone="Rome")
+
+
+def test_text_that_is_constant_in_each_series_is_left_out_with_a_warning() -> None:
+    dates = pd.date_range("2024-01-01", periods=5)
+    frame = text(dates, "%Y-%m-%d", region="north")[["region", "date", "y"]]
+    with pytest.warns(UserWarning, match="are left out: 'region'"):
+        assert read_panel(frame).columns == ("y",)
+    both = pd.concat([frame.assign(shop="a"), frame.assign(shop="b", region="south")])
+    with pytest.warns(UserWarning, match="are left out: 'region'"):
+        assert read_panel(both, id="shop").columns == ("y",)
+    with pytest.raises(ValueError, match=message("only numeric columns", "'north' in column 'region'")):
+        read_panel(frame.assign(region=["north", "south"] * 2 + ["north"]))
+
+
+def test_a_column_may_begin_later_than_others() -> None:
+    frame = text(pd.date_range("2024-01-01", periods=6), "%Y-%m-%d", late=[np.nan, np.nan, 5.0, 6.0, 7.0, 8.0])
+    panel = read_panel(frame, late_columns=True)
+    assert [column.tolist() for column in panel.histories(panel.columns)] == [[0, 1, 2, 3, 4, 5], [5, 6, 7, 8]]
+    assert panel.complete().lengths == (4,)
+    assert [column.tolist() for column in panel.tail(5).histories(["late", "y"])] == [[5, 6, 7, 8], [1, 2, 3, 4, 5]]
+    assert [column.tolist() for column in panel.histories(["late", "y"], [(0, 5)], 2)] == [[6, 7], [3, 4]]
+    with pytest.raises(ValueError, match="2 NaN: 2 in 'late', the first at data row 1"):
+        read_panel(frame)
+    frame.loc[4, "late"] = np.nan
+    with pytest.raises(ValueError, match="1 NaN: 1 in 'late', the first at data row 5"):
+        read_panel(frame, late_columns=True)

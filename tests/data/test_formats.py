@@ -1,0 +1,98 @@
+import numpy as np
+import pandas as pd
+import pytest
+
+from tests.support import message
+from toa.data.formats import read_frame
+
+
+def load(rows: int = 30) -> pd.DataFrame:
+    hours = pd.date_range("2024-01-01", periods=rows, freq="h")
+    wave = np.sin(np.arange(rows) / 4)
+    return pd.DataFrame({"date": hours, "load": (20 + wave).round(3), "count": np.arange(rows) * 100})
+
+
+WRITERS = {
+    "a.csv": lambda frame, path: frame.to_csv(path, index=False),
+    "a.csv.gz": lambda frame, path: frame.to_csv(path, index=False),
+    "semicolons.csv": lambda frame, path: frame.to_csv(path, index=False, sep=";"),
+    "tabs.tsv": lambda frame, path: frame.to_csv(path, index=False, sep="\t"),
+    "bars.txt": lambda frame, path: frame.to_csv(path, index=False, sep="|"),
+    "a.parquet": lambda frame, path: frame.to_parquet(path),
+    "index.parquet": lambda frame, path: frame.set_index("date").to_parquet(path),
+    "a.feather": lambda frame, path: frame.to_feather(path),
+    "a.xlsx": lambda frame, path: frame.to_excel(path, index=False),
+    "a.jsonl": lambda frame, path: frame.to_json(path, orient="records", lines=True, date_format="iso"),
+    "a.jsonl.gz": lambda frame, path: frame.to_json(path, orient="records", lines=True, date_format="iso"),
+    "a.json": lambda frame, path: frame.to_json(path, orient="records", date_format="iso"),
+}
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_every_format_gives_the_same_table(name, tmp_path) -> None:
+    WRITERS[name](load(), tmp_path / name)
+    found = read_frame(tmp_path / name)
+    assert list(found) == ["date", "load", "count"]
+    assert pd.to_datetime(found["date"]).tolist() == load()["date"].tolist()
+    np.testing.assert_array_equal(found[["load", "count"]], load()[["load", "count"]])
+
+
+# cells of a column, the separator, and the numbers that they are
+DECIMALS = {
+    "comma": (["10,5", "1,25", "7"], ";", [10.5, 1.25, 7.0]),
+    "three digits after a comma": (["10,038", "11,250"], ";", [10.038, 11.25]),
+    "comma and thousands": (["1.234,5", "12.345.678,25"], ";", [1234.5, 12345678.25]),
+    "thousands": (['"1,234.5"', '"12"'], ",", [1234.5, 12.0]),
+    "missing": (["1,5", "", "2,5"], ";", [1.5, np.nan, 2.5]),
+}
+
+
+@pytest.mark.parametrize("case", DECIMALS)
+def test_decimal_commas_and_thousands_are_read_and_reported(case, tmp_path) -> None:
+    cells, separator, expected = DECIMALS[case]
+    days = pd.date_range("2024-01-01", periods=len(cells)).astype(str)
+    lines = [f"day{separator}y", *(f"{day}{separator}{cell}" for day, cell in zip(days, cells, strict=True))]
+    path = tmp_path / "own.csv"
+    path.write_text("\n".join(lines))
+    what = "commas between thousands" if case == "thousands" else "a decimal comma"
+    with pytest.warns(UserWarning, match=f"numbers are read with {what} in 'y'"):
+        found = read_frame(path)
+    np.testing.assert_array_equal(found["y"], expected)
+
+
+def test_a_comma_that_may_be_either_is_asked_for(tmp_path) -> None:
+    path = tmp_path / "own.csv"
+    path.write_text('day,y\n2024-01-01,"1,234"\n2024-01-02,"2,500"\n')
+    with pytest.raises(
+        ValueError, match=message("column 'y' of own.csv", "'1,234'", "give decimal=',' or decimal='.'")
+    ):
+        read_frame(path)
+    assert read_frame(path, decimal=",")["y"].tolist() == [1.234, 2.5]
+    assert read_frame(path, decimal=".")["y"].tolist() == [1234, 2500]
+
+
+def test_points_in_a_file_with_decimal_commas_are_not_read_as_decimals(tmp_path) -> None:
+    path = tmp_path / "own.csv"
+    path.write_text("day;count;y\n2024-01-01;1.234;1,5\n2024-01-02;2.500;2,5\n")
+    with pytest.raises(ValueError, match=message("column 'count' of own.csv must have decimal commas, got points")):
+        read_frame(path, decimal=",")
+
+
+def test_a_first_column_of_row_numbers_is_left_out_with_a_warning(tmp_path) -> None:
+    load().to_csv(tmp_path / "own.csv")
+    with pytest.warns(UserWarning, match="the first column has no name and counts the rows; it is left out"):
+        assert list(read_frame(tmp_path / "own.csv")) == ["date", "load", "count"]
+
+
+def test_two_sheets_and_damaged_files_are_refused(tmp_path) -> None:
+    with pd.ExcelWriter(tmp_path / "two.xlsx") as book:
+        load().to_excel(book, sheet_name="a")
+        load().to_excel(book, sheet_name="b")
+    with pytest.raises(ValueError, match=message("must have one sheet with rows, got 'a', 'b'")):
+        read_frame(tmp_path / "two.xlsx")
+    for name in ("a.parquet", "a.feather", "a.xlsx", "a.jsonl"):
+        WRITERS[name](load(), tmp_path / name)
+        content = (tmp_path / name).read_bytes()
+        (tmp_path / name).write_bytes(content[: len(content) // 2 + 3])
+        with pytest.raises(ValueError, match=f"{name} must be "):
+            read_frame(tmp_path / name)
