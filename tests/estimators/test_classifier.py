@@ -1,4 +1,6 @@
+import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -11,6 +13,7 @@ from sklearn.model_selection import cross_val_score
 import toa
 from tests.support import message
 from toa.data.frames import read_cases
+from toa.estimators import kernels
 from toa.estimators.base import save_file
 from toa.estimators.classifier import Classifier
 from toa.estimators.kernels import FEATURES
@@ -351,13 +354,43 @@ def test_the_network_is_left_out_without_cases_errors_or_time(tmp_path):
     wrong = np.concatenate((1 - kinds[:1], kinds[1:]))
     few, easy = make(model="auto").fit(X, y), make(model="auto", epochs=1).fit(many, kinds)
     assert easy.validation_ == 1.0
-    for model in (few, easy, make(model="auto", time_limit=1e-9, epochs=1).fit(many, wrong)):
+    late = make(model="auto", time_limit=1e-9, epochs=1).fit(many, wrong)
+    for model, why in ((few, "too few cases"), (easy, "no errors to mend"), (late, "no time")):
+        assert model.no_network_ == why
         assert model.architecture_["backbone"] is None
         assert set(model.weights_) <= {"kernels", *FEATURES}
         model.save(tmp_path / "m.toa")
         assert np.array_equal(Classifier.load(tmp_path / "m.toa").predict(X), model.predict(X))
         with pytest.raises(ValueError, match="the classifier must have a network"):
             model.run_sample(list(X))
+
+
+def test_the_time_limit_is_without_the_compilation_and_shared_by_the_candidates(monkeypatch):
+    late, given = [0.0], []
+    draw, train = kernels._draw, Classifier._train_candidate
+
+    def compile_first(*arguments):
+        late[0] = late[0] or 1e4
+        return draw(*arguments)
+
+    def take_a_third(self, panel, codes, folds, seconds):
+        given.append(seconds)
+        late[0] += 300.0
+        return train(self, panel, codes, folds, seconds)
+
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + late[0])
+    for module in ("classifier", "case_network"):
+        monkeypatch.setattr(f"toa.estimators.{module}.time", clock)
+    monkeypatch.setattr(kernels, "_draw", compile_first)
+    monkeypatch.setattr(Classifier, "_train_candidate", take_a_third)
+    kernels.compile_kernels.cache_clear()
+    X, y = signals(24)
+    y[3] = 1 - y[3]
+    model = make(model="auto", epochs=1, time_limit=1000).fit(X, y)
+    assert model.architecture_["backbone"] == "transformer"
+    assert model.no_network_ is None
+    # settings leave two candidates
+    assert [round(seconds, -2) for seconds in given] == [1000, 700]
 
 
 def test_the_only_case_of_a_class_is_held_out_once_and_counts_as_an_error():

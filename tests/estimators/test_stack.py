@@ -91,13 +91,26 @@ def test_weights_lower_the_log_loss_below_that_of_every_member():
     assert sum(stack.weights.values()) == pytest.approx(1.0)
     mixed = stack.combine(members)
     assert log_loss(mixed, codes) < min(log_loss(part, codes) for part in members.values())
-    assert stack.accuracies["stack"] == accuracy(mixed, codes)
     assert stack.verdicts() == ["beats a, b, noise, most frequent class"]
     lost = Stack(weights={"a": 1.0}, factor=1.0, accuracies={"stack": 0.5, "a": 0.5, "b": 0.5, "c": 0.6})
     assert lost.verdicts() == ["equals b", "loses to c"]
     assert Stack.from_state(stack.state(), ("a", "b")) == stack
     with pytest.raises(ValueError, match="member"):
         Stack.from_state(stack.state(), ("a", "c"))
+
+
+def test_the_accuracy_of_a_stack_of_noise_is_that_of_chance():
+    stated, chosen = [], []
+    codes = np.arange(40) % 2
+    for seed in range(60):
+        rng = np.random.default_rng(seed)
+        members = {str(one): softmax(rng.normal(size=(40, 2))) for one in range(8)}
+        stack = Stack.choose(members, codes, seed=seed)
+        stated.append(stack.accuracies["stack"])
+        chosen.append(accuracy(stack.combine(members), codes))
+    assert abs(np.mean(stated) - 0.5) < 0.03
+    # on the cases that chose the weights, the same stacks seem to know something
+    assert np.mean(chosen) > 0.55
 
 
 def test_baselines_know_the_most_frequent_class_and_the_nearest_case():

@@ -105,7 +105,7 @@ def classify(
 def _print_validation(console: "Console", classifier: "Classifier") -> None:
     """Cross-validated accuracies of the members and the baselines, with the weights."""
     own = classifier.validation_
-    network = classifier.architecture_["backbone"] or "no network"
+    network = classifier.architecture_["backbone"] or f"no network ({classifier.no_network_})"
     shown = "not cross-validated: too few cases" if own is None else f"cross-validated accuracy {own:.3f}"
     console.print(f"{len(classifier.classes_)} classes, {network}, {shown}.")
     if classifier.stack_ is None:

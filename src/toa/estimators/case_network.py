@@ -19,7 +19,7 @@ from toa.data.panel import Panel, Values
 from toa.data.splits import check_standardised
 from toa.estimators.base import Estimator
 from toa.estimators.sizes import DEFAULT_ATTENTION, choose_case_batch, choose_case_epochs, classifier_candidates
-from toa.estimators.stack import Codes, Probabilities, accuracy, choose_factor, log_loss, softmax
+from toa.estimators.stack import Codes, Probabilities, accuracy, choose_factor, log_loss, softmax, stratified_folds
 from toa.tasks.base import TASKS, TaskData
 from toa.tasks.classify import classify, validation_logits
 from toa.tasks.distributed import resolve_device
@@ -75,7 +75,7 @@ class CaseNetwork(Estimator):
             # a copy, so that the network stays if this one is not better
             other = copy.copy(self)
             other._choose(backbone, sizes, patch=patch)
-            held_out, stopped = other._train_candidate(panel, codes, folds, seconds)
+            held_out, stopped = other._train_candidate(panel, codes, folds, seconds - (start - begin))
             loss = -np.inf if held_out is None else log_loss(held_out, codes)
             if loss < best:
                 best = loss
@@ -94,13 +94,7 @@ class CaseNetwork(Estimator):
         if not self.validation_share or self.validation_share * len(codes) < _LEAST_HELD:
             return None
         number = max(2, round(1.0 / self.validation_share))
-        random = np.random.default_rng(self.seed)
-        folds, first = np.empty(len(codes), dtype=np.int64), 0
-        for code in np.unique(codes):
-            own = random.permutation(np.flatnonzero(codes == code))
-            folds[own] = (first + np.arange(len(own))) % number
-            first += len(own)
-        return folds
+        return stratified_folds(codes, number, self.seed)
 
     def _train_candidate(
         self, panel: Panel, codes: Codes, folds: Int64[np.ndarray, " n"] | None, seconds: float

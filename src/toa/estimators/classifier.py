@@ -24,9 +24,9 @@ from toa.estimators.base import attention_spec, named
 from toa.estimators.case_network import CaseNetwork
 from toa.estimators.case_page import CasesPage
 from toa.estimators.choice import NETWORK
-from toa.estimators.kernels import FEATURES, Features, KernelFeatures, Series, align_cases
+from toa.estimators.kernels import FEATURES, Features, KernelFeatures, Series, align_cases, compile_kernels
 from toa.estimators.sizes import classifier_candidates
-from toa.estimators.stack import Codes, Probabilities, RidgeHead, Stack, baseline_accuracies
+from toa.estimators.stack import Codes, Probabilities, RidgeHead, Stack, accuracy, baseline_accuracies
 from toa.tasks.base import check_sample
 
 MODELS = ("auto", NETWORK)
@@ -47,7 +47,8 @@ class Classifier(ClassifierMixin, CasesPage, CaseNetwork):  # type: ignore[misc]
     convolutional kernels (MultiRocket and Hydra); ridge classifiers on the simple features of
     `toa.estimators.kernels.FEATURES`; and "toa", the network. Each member predicts every training case without having
     been fitted to it: the ridge classifiers leave one case out, and the network has one model per fold. These
-    predictions choose the weights, calibrate the probabilities and give the accuracy `validation_`.
+    predictions choose the weights and calibrate the probabilities. For the accuracy `validation_`, each fifth of the
+    cases is measured with weights that the other cases choose.
 
     For long frames, `id` names the column with the case of each row, and `label` the column of the class; or y has the
     labels, one per case in the order of the ids, or a mapping by id. Results are then frames with a row per id. A frame
@@ -89,7 +90,10 @@ class Classifier(ClassifierMixin, CasesPage, CaseNetwork):  # type: ignore[misc]
         length_: Longest case.
         stack_: Weights of the members, and the cross-validated accuracies of members and baselines; None for "toa".
         weights_: The weights of the members.
-        validation_: Cross-validated accuracy; None without any held-out case.
+        validation_: Cross-validated accuracy; None without any held-out case. It is too high for few cases: the
+            members are not fitted again for it, and their penalties and epochs are chosen on all cases.
+        no_network_: Why "auto" has no network: "too few cases", "no errors to mend" or "no time"; None if it has one.
+            It is not saved.
     """
 
     _kind = "classifier"
@@ -142,6 +146,7 @@ class Classifier(ClassifierMixin, CasesPage, CaseNetwork):  # type: ignore[misc]
         self.kernels_: KernelFeatures | None = None
         self.stack_: Stack | None = None
         self.factor_, self.validation_ = 1.0, None
+        self.no_network_: str | None = None
         if self.model == NETWORK:
             self._fit_network(panel, codes, self.time_limit)
         else:
@@ -215,6 +220,8 @@ class Classifier(ClassifierMixin, CasesPage, CaseNetwork):  # type: ignore[misc]
 
     def _fit_stack(self, panel: Panel, codes: Codes) -> None:
         """Fit the members, each validated on cases that it was not fitted to, and weight them."""
+        # not part of the time limit
+        compile_kernels()
         begin, classes = time.monotonic(), len(self.classes_)
         series = align_cases(self._scaled(panel, range(len(codes))), self.length_)
         held_out: dict[str, Probabilities] = {}
@@ -228,12 +235,20 @@ class Classifier(ClassifierMixin, CasesPage, CaseNetwork):  # type: ignore[misc]
 
         def choose(network: Probabilities | None) -> None:
             members = held_out if network is None else held_out | {NETWORK: network}
-            self.stack_ = Stack.choose(members, codes, baselines)
+            self.stack_ = Stack.choose(members, codes, baselines, seed=self.seed)
             self.validation_ = self.stack_.accuracies["stack"]
+            self.no_network_ = None
 
         choose(None)
+        assert self.stack_ is not None
         left = self.time_limit - (time.monotonic() - begin)
-        if self._folds(codes) is not None and left > 0 and self.validation_ != 1.0:
+        if self._folds(codes) is None:
+            self.no_network_ = "too few cases"
+        elif accuracy(self.stack_.combine(held_out), codes) == 1.0:
+            self.no_network_ = "no errors to mend"
+        elif left <= 0:
+            self.no_network_ = "no time"
+        else:
             self._fit_network(panel, codes, left, choose)
 
     @property
@@ -301,7 +316,7 @@ class Classifier(ClassifierMixin, CasesPage, CaseNetwork):  # type: ignore[misc]
         models = {name.split(".")[2] for name in tensors if name.startswith("model.models.")}
         if len(models) != self.folds_ or self._patch < 1:
             raise ValueError(f"{self.folds_!r} networks of {self._patch} steps per token, but weights of {len(models)}")
-        self.heads_, self.kernels_, self.stack_ = {}, None, None
+        self.heads_, self.kernels_, self.stack_, self.no_network_ = {}, None, None, None
         if "stack" not in facts:
             self.model = NETWORK
             return

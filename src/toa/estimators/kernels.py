@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from itertools import pairwise
 from typing import Any
 
@@ -129,10 +129,9 @@ class KernelFeatures:
     def fit(cls, series: Series, *, seed: int, seconds: float = np.inf) -> tuple["KernelFeatures", Features]:
         """Draw kernels, and return their features of these series too; fewer kernels if all would take longer."""
         sizes = _FULL if len(series) <= _FEW_CASES else _REDUCED
+        compile_kernels()
         with _own_state():
             transforms = _draw(series, sizes, seed)
-            # the first call compiles
-            _apply(transforms, series[:1])
             begin = time.perf_counter()
             _apply(transforms, series[:_TIMED])
             expected = (time.perf_counter() - begin) / min(_TIMED, len(series)) * len(series)
@@ -191,6 +190,14 @@ class KernelFeatures:
             biases=(kept[0], kept[1]),
             transforms=transforms,
         )
+
+
+@cache
+def compile_kernels() -> None:
+    """Compile the kernels, which takes a minute when the machine first uses them; later calls return at once."""
+    zeros = np.zeros((2, 2, _LEAST_STEPS), dtype=np.float32)
+    with _own_state():
+        _apply(_draw(zeros, _REDUCED, 0), zeros)
 
 
 def _draw(series: Series, sizes: tuple[int, int], seed: int) -> tuple[Any, Any]:

@@ -13,7 +13,7 @@ from toa._checks import check_choice
 from toa.data import CLASSIFICATION_SETS, locate_classification, read_ts
 from toa.data.panel import Panel
 from toa.estimators import Classifier
-from toa.estimators.kernels import KernelFeatures, align_cases
+from toa.estimators.kernels import align_cases, compile_kernels
 
 # sets with published figures of ROCKET and HC2, small ones first
 SETS = (
@@ -43,7 +43,7 @@ def evaluate(
     assert train.labels is not None
     assert test.labels is not None
     # compiled before the clock starts
-    KernelFeatures.fit(np.zeros((2, 2, 12), dtype=np.float32), seed=0)
+    compile_kernels()
     begin = time.process_time()
     found: dict[str, Any] = {}
     if method == "multirocket-hydra":
