@@ -17,10 +17,10 @@ PACKAGE = ROOT / "src" / "toa"
 AIMS = {"lines": 22_500, "files": 150, "file_lines": 450, "function_lines": 60}
 # lines and files allowed in each folder until the aim is reached ("." holds the files of the package itself)
 CEILINGS = {
-    ".": (497, 7),
+    ".": (503, 7),
     "cli": (2_535, 13),
     "data": (3_732, 16),
-    "estimators": (5_860, 24),
+    "estimators": (5_936, 24),
     "experiments": (1_929, 10),
     "integrations": (1_728, 11),
     "models": (1_804, 15),

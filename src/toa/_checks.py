@@ -34,10 +34,16 @@ def check_fraction(name: str, value: float) -> None:
         raise ValueError(f"{name} must lie in [0, 1), got {value}.")
 
 
-def check_positive(name: str, value: float) -> None:
-    """Raise if a number is zero, negative or NaN."""
-    if not value > 0:
-        raise ValueError(f"{name} must be positive, got {value}.")
+def check_positive(name: str, value: float | str) -> None:
+    """Raise if a number is zero, negative or NaN, or not a number."""
+    if isinstance(value, str) or not value > 0:
+        raise ValueError(f"{name} must be positive, got {value!r}.")
+
+
+def check_count(name: str, value: object, least: int) -> None:
+    """Raise if a value is not an integer of at least `least`."""
+    if isinstance(value, bool) or not hasattr(value, "__index__") or int(value) < least:
+        raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}.")
 
 
 def check_seed(value: object) -> None:

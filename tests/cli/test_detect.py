@@ -130,7 +130,7 @@ BAD_DETECT = {
     "method of a model": (["--model", "m.toa", "--method", "pca"], "--method goes with training"),
     "rule": (["--threshold", "high"], "unknown threshold 'high'; known: quantile, extreme value, budget"),
     "budget": (["--threshold", "budget", "--alarms-per-day", "0"], "--alarms-per-day must be positive, got 0"),
-    "length": (["--min-length", "0"], "--min-length must be at least 1, got 0"),
+    "length": (["--min-length", "0"], "--min-length must be an integer of at least 1, got 0"),
     "folder": (["--events", "."], "must be a file to write, got a folder"),
 }
 

@@ -39,7 +39,7 @@ def detect(
     method: Annotated[str | None, typer.Option(help="{detectors}; default: auto, the combination.")] = None,
     threshold: Annotated[str | None, typer.Option(help="Rule of the threshold: {threshold_rules}.")] = None,
     contamination: Annotated[
-        float | None, typer.Option(help="Share of the training rows above the threshold; default: 0.01.")
+        float | None, typer.Option(help="Share of new normal rows above the threshold, approximately; default: 0.01.")
     ] = None,
     alarms_per_day: Annotated[
         float | None, typer.Option(help="Events per day, for --threshold budget; default: 1.")

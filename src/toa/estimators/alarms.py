@@ -14,11 +14,11 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Bool, Float64
 
-from toa._checks import check_at_least, check_choice, check_positive
+from toa._checks import check_choice, check_count, check_positive
 from toa.data.frames import id_column
 from toa.data.panel import Panel
 from toa.estimators.scorers import Rows
-from toa.tasks.detection import Runs
+from toa.tasks.detection import Runs, point_metrics, undefined
 
 RULES = ("quantile", "extreme value", "budget")
 # scores above this quantile are the tail that extreme values follow, and the fewest that determine it
@@ -45,8 +45,10 @@ def check_rule(rule: str, contamination: float, alarms_per_day: float, min_lengt
     if not 0.0 < contamination < 1.0:
         raise ValueError(f"contamination must lie in (0, 1), got {contamination}.")
     check_positive("alarms_per_day", alarms_per_day)
-    check_at_least("min_length", min_length, 1)
-    check_at_least("cool_down", cool_down, 0)
+    if np.isinf(alarms_per_day):
+        raise ValueError("alarms_per_day must be finite, got inf; choose the rule 'quantile' to flag by share.")
+    check_count("min_length", min_length, 1)
+    check_count("cool_down", cool_down, 0)
 
 
 def days_of(panel: Panel) -> float | None:
@@ -154,3 +156,16 @@ def event_columns(panel: Panel, ranked: Sequence[tuple[int, Event]], columns: Se
     found["channel"] = np.array(main, dtype=object)
     found["why"] = np.array([describe_channels(event.shares, columns) for _, event in ranked], dtype=object)
     return found
+
+
+def flags_f1(labels: np.ndarray, flags: Bool[np.ndarray, " t"]) -> float:
+    """F1 of flagged rows; raises ValueError for labels with which it is undefined."""
+    if labels.shape != flags.shape:
+        raise ValueError(f"y must have a label for each of the {len(flags)} rows, got shape {labels.shape}.")
+    wrong = np.flatnonzero(~np.isin(labels, (0, 1)))
+    if len(wrong):
+        raise ValueError(f"y must be 0 or 1, 1 for an anomaly, got {labels[wrong[0]]!r} at data row {wrong[0] + 1}.")
+    reason = undefined(labels.astype(bool))
+    if reason is not None:
+        raise ValueError(f"y must have anomalies and normal rows for a score, but {reason}.")
+    return point_metrics(labels.astype(bool), flags)["f1"] or 0.0

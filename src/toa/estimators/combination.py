@@ -14,7 +14,7 @@ Alphabet: T rows, C channels, S series.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
@@ -102,11 +102,7 @@ class Combination:
             labels: Which rows of these are injected.
             window: Rows of a window.
         """
-        half = window // 2
-        tails = {}
-        for name, scores in held.items():
-            means = [window_mean(score, half, half) for score in scores]
-            tails[name] = Tail.fit(np.concatenate(scores)), Tail.fit(np.concatenate(means))
+        tails = {name: _fit_tails(scores, window) for name, scores in held.items()}
         chosen = [name for name in _FIRST if name in tails]
         truth = np.concatenate(labels)
         if not truth.any() or truth.all():
@@ -127,6 +123,15 @@ class Combination:
         found = {name: precision(name) for name in tails} | {"combination": best}
         return cls(tails={name: tails[name] for name in chosen}, precision=found)
 
+    def halves(self, held: Mapping[str, Sequence[Score]], window: int) -> tuple[Self, Self]:
+        """The same methods for the first and for the second half of held-out series, each with tails of the other."""
+        parts = ((slice(len(score) // 2, None), slice(len(score) // 2)) for score in next(iter(held.values())))
+        later, earlier = (
+            replace(self, tails={name: _fit_tails(held[name], window, half) for name in self.tails})
+            for half in zip(*parts, strict=True)
+        )
+        return later, earlier
+
     @property
     def weights(self) -> dict[str, float]:
         """Weight per method."""
@@ -138,16 +143,18 @@ class Combination:
         `later` allows the score of a row to depend on later rows.
         """
         half, near = window // 2, max(1, window // 10)
-        rows: Any = 0.0
-        means: Any = 0.0
+        # (T, C): parts of the channels in the sum over methods, of scores of rows and of means over windows
+        row_parts, mean_parts = (np.zeros_like(next(iter(members.values()))) for _ in range(2))
         for name, (tail, mean_tail) in self.tails.items():
             part = members[name]
             mean = window_mean(part, half, half if later else 0)
-            rows = rows + tail(part.sum(1))[:, None] * _shares(part)
-            means = means + mean_tail(mean.sum(1))[:, None] * _shares(mean)
-        most, found = window_max(rows.sum(1), near, near if later else 0), means.sum(1)
-        means = means * (np.minimum(found, most) / np.where(found > 0, found, 1.0))[:, None]
-        return (rows + means) / (2 * len(self.tails))
+            row_parts += tail(part.sum(1))[:, None] * _shares(part)
+            mean_parts += mean_tail(mean.sum(1))[:, None] * _shares(mean)
+        # (T,): the means count at most as much as the highest score of a row nearby
+        mean_score = mean_parts.sum(1)
+        limit = window_max(row_parts.sum(1), near, near if later else 0)
+        mean_parts *= (np.minimum(mean_score, limit) / np.where(mean_score > 0, mean_score, 1.0))[:, None]
+        return (row_parts + mean_parts) / (2 * len(self.tails))
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Tensors and JSON values to save."""
@@ -169,6 +176,17 @@ class Combination:
             first, second = (Tail(quantiles=own[:-1], scale=float(own[-1])) for own in values)
             tails[str(name)] = first, second
         return cls(tails=tails, precision=dict(facts["precision"]))
+
+
+def _fit_tails(scores: Sequence[Score], window: int, rows: Sequence[slice] | None = None) -> tuple[Tail, Tail]:
+    """Tails of the scores of series and of their means over windows; `rows` are those to use of each series."""
+    half, rows = window // 2, rows or [slice(None)] * len(scores)
+    means = [window_mean(score, half, half) for score in scores]
+    score_tail, mean_tail = (
+        Tail.fit(np.concatenate([one[used] for one, used in zip(series, rows, strict=True)]))
+        for series in (scores, means)
+    )
+    return score_tail, mean_tail
 
 
 def inject_anomalies(values: Rows, window: int, seed: int) -> tuple[Rows, Bool[np.ndarray, " t"]]:

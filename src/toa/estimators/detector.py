@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from toa._checks import check_at_least, check_choice, check_finite, check_fraction, check_positive
+from toa._checks import check_at_least, check_choice, check_finite, check_positive
 from toa._limits import check_unpacked
 from toa.data.frames import check_results, columns_by_row, to_native
 from toa.data.panel import Panel
@@ -26,22 +26,25 @@ from toa.estimators.alarms import (
     days_of,
     event_columns,
     find_events,
+    flags_f1,
     rank_events,
 )
-from toa.estimators.base import named, sample_rows
+from toa.estimators.base import named
 from toa.estimators.combination import MEAN, NETWORK, Combination, inject_anomalies
 from toa.estimators.pages import EventsPage
 from toa.estimators.reconstruction import ReconstructionNetwork
 from toa.estimators.scorers import SCORERS, Rows, Scorer, window_mean
 from toa.estimators.sizes import choose_window
-from toa.estimators.streams import Streams, as_rows, spread_pieces
-from toa.tasks.detection import point_metrics, undefined
+from toa.estimators.streams import Streams, as_rows, held_parts, spread_pieces
 
 # columns of the results of `alarms`
 RESULTS = ("score", "anomaly", "event", "start", "end", "peak", "rows", "severity", "channel", "why")
 MODELS = ("auto", NETWORK, *SCORERS, f"mahalanobis{MEAN}")
 # share of the time limit for the training of the network; the rest is for scoring
 _NETWORK_TIME = 0.7
+
+# scores of rows of a table, and scores of rows of a stream
+_Scores = tuple[list[np.ndarray], list[np.ndarray]]
 
 
 @dataclass(eq=False, repr=False)
@@ -57,19 +60,21 @@ class AnomalyDetector(EventsPage, ReconstructionNetwork):
     by PCA, the Mahalanobis distance, and the error of a network that reconstructs windows; an isolation forest and a
     PCA of sub-sequences join them if they find anomalies that are injected into held-out rows. Each counts for a row
     and as the mean over a window around it, and each is -log of the share of held-out rows with such a score or a
-    higher one. So a score of about 7 is one that a normal row in a thousand has. Rows with a score above
-    `threshold_` are flagged. Frames with an id column hold several series: one model for all, with a mean and a scale
-    per id. A constant column stays unscaled.
+    higher one. The mean of these has no fixed level: compare it with `threshold_`, above which rows are flagged.
+    Frames with an id column hold several series: one model for all, with a mean and a scale per id. A constant column
+    stays unscaled.
 
     Args:
         model: "auto" for the combination; "toa" for the network alone, whose score is the squared error, scaled by the
             rows of `fit` and averaged over channels and over the windows that contain a row; or the name of one
             baseline of `toa.estimators.scorers.SCORERS`, such as "pca", or "mahalanobis mean".
         time_limit: Seconds that `fit` may take, approximately. "auto" leaves the network out if that is too little.
-        threshold: Rule of the threshold. "quantile": a share `contamination` of the rows of `fit` is above it. "extreme
-            value": that share is expected, by a generalised Pareto distribution of the highest scores; it may be far
-            below one row. "budget": the rows of `fit` have at most `alarms_per_day` events per day; it needs dates.
-        contamination: Share of normal rows above the threshold.
+        threshold: Rule of the threshold, applied to the scores of held-out rows, by methods that were not fitted to
+            them, and to those of all rows of `fit`; the higher threshold counts. "quantile": a share `contamination`
+            is above it. "extreme value": that share is expected, by a generalised Pareto distribution of the highest
+            scores; it may be far below one row. "budget": at most `alarms_per_day` events per day; it needs dates.
+        contamination: Share of new normal rows above the threshold, approximately. With fewer than about
+            10 / `contamination` held-out rows it may be several times that. Anomalies in them raise the threshold.
         alarms_per_day: Events per day, for the rule "budget".
         min_length: Fewest rows in a row that are above the threshold to be flagged.
         cool_down: Largest number of rows between two alarms of one event.
@@ -202,7 +207,7 @@ class AnomalyDetector(EventsPage, ReconstructionNetwork):
         panel = self._read_fitted(data)
         flags = columns_by_row(panel, [self._flag(one) for one in self._scores(panel)])["anomaly"]
         labels = np.concatenate([np.asarray(one) for one in y]) if len(panel) > 1 and panel.backend is None else y
-        return _f1(np.asarray(labels), flags == 1)
+        return flags_f1(np.asarray(labels), flags == 1)
 
     def detect(self, rows: Any) -> Any:
         """Score new rows of a stream as they arrive, in calls of one or more rows.
@@ -244,17 +249,6 @@ class AnomalyDetector(EventsPage, ReconstructionNetwork):
         """Forget the rows that `detect` has seen."""
         self._streams = Streams()
 
-    def run_sample(self, data: Any, index: int = 0) -> None:
-        """Score one window of a pandas frame, see `Estimator.run_sample`."""
-        if not self._has_network:
-            raise ValueError("the detector must have a network, got none for lack of time or by model; fit another.")
-        self.scores(sample_rows(data, self.id, index, self.window_))
-
-    @property
-    def _context(self) -> int:
-        """Rows before a row that its score on arrival depends on: a window, and the rows of its mean."""
-        return self.window_ - 1 + self.window_ // 2
-
     def _flag(self, score: np.ndarray) -> dict[str, np.ndarray]:
         flags = np.zeros(len(score), dtype=np.int64)
         runs = alarm_runs(score > self.threshold_, self.min_length, 0)
@@ -269,14 +263,6 @@ class AnomalyDetector(EventsPage, ReconstructionNetwork):
             return to_native(panel, columns_by_row(panel, parts))
         arrays = [part.popitem()[1] for part in parts]
         return arrays[0] if panel.ids == (None,) else arrays
-
-    @property
-    def _has_network(self) -> bool:
-        return self.architecture_["backbone"] is not None
-
-    def _scaled(self, panel: Panel) -> list[Tensor]:
-        self._check_lengths(panel)
-        return [self._scale(one, values) for one, values in zip(panel.ids, panel.values, strict=True)]
 
     def _scores(self, panel: Panel) -> list[Float64[np.ndarray, " t"]]:
         return [part.sum(1) for part in self._parts(panel)]
@@ -315,9 +301,9 @@ class AnomalyDetector(EventsPage, ReconstructionNetwork):
         return window_mean(part, half, half if later else 0) if self.model.endswith(MEAN) else part
 
     def _check_parameters(self) -> None:
+        super()._check_parameters()
         check_choice("model", self.model, MODELS)
         check_positive("time_limit", self.time_limit)
-        check_fraction("validation_share", self.validation_share)
         check_rule(self.threshold, self.contamination, self.alarms_per_day, self.min_length, self.cool_down)
 
     def _fit(self, panel: Panel) -> None:
@@ -336,44 +322,56 @@ class AnomalyDetector(EventsPage, ReconstructionNetwork):
                 f"train on and one to hold out, got {longest} rows; add rows, or choose a smaller window."
             )
         self._check_lengths(panel)
+        self._check_network()
         self._fit_scalers(panel)
         series = self._scaled(panel)
-        self._fit_methods(series, begin + _NETWORK_TIME * self.time_limit)
-        scores = [self._combine(self._members(one, chosen=True)).sum(1) for one in series]
-        ends = [self._score_ends(part)[self.window_ // 2 :] for part in spread_pieces(series, self._context)]
+        held = self._fit_methods(series, begin + _NETWORK_TIME * self.time_limit)
+        alarms_per_row = self.alarms_per_day * (days or 0.0) / sum(panel.lengths)
         self.threshold_, self.stream_threshold_ = (
-            self._choose_threshold(found, (days or 0.0) * sum(map(len, found)) / sum(panel.lengths))
-            for found in (scores, ends)
+            max(self._choose_threshold(found, alarms_per_row) for found in both if found)
+            for both in zip(self._normal_scores(series), held, strict=True)
         )
         self.reset_stream()
 
-    def _choose_threshold(self, scores: Sequence[np.ndarray], days: float) -> float:
+    def _choose_threshold(self, scores: Sequence[np.ndarray], alarms_per_row: float) -> float:
         return choose_threshold(
             self.threshold,
             scores,
             contamination=self.contamination,
-            alarms=self.alarms_per_day * days,
+            alarms=alarms_per_row * sum(map(len, scores)),
             min_length=self.min_length,
             cool_down=self.cool_down,
         )
 
-    def _fit_methods(self, series: Sequence[Tensor], until: float) -> None:
-        """Fit the network and the baselines; for "auto", make their held-out scores comparable."""
+    def _normal_scores(self, series: Sequence[Tensor]) -> _Scores:
+        scores = [self._combine(self._members(one, chosen=True)).sum(1) for one in series]
+        ends = [self._score_ends(part)[self.window_ // 2 :] for part in spread_pieces(series, self._context)]
+        return scores, ends
+
+    def _fit_methods(self, series: Sequence[Tensor], until: float) -> _Scores:
+        """Fit the network and the baselines; for "auto", make their scores comparable. Returns held-out scores."""
         self.choice_: Combination | None = None
         self._leave_out_network()
         train, held = self._split(series)
         if self.model == NETWORK:
             self.scorers_: dict[str, Scorer] = {}
             self._fit_network(train, held, until - time.monotonic(), needed=True)
-            return
-        if self.model != "auto":
-            self.scorers_ = self._fit_scorers(series, [self.model.removesuffix(MEAN)])
-            return
-        held = held or train
+            return self._held_scores(series, train, [None])
+        names = list(SCORERS) if self.model == "auto" else [self.model.removesuffix(MEAN)]
+        begin = time.monotonic()
+        self.scorers_ = self._fit_scorers(train, names)
+        choices = self._fit_combination(train, held or train, until, begin) if self.model == "auto" else [None]
+        scores = self._held_scores(series, train, choices)
+        # the baselines are fitted again to all rows
+        self.scorers_ = self._fit_scorers(series, names)
+        return scores
+
+    def _fit_combination(
+        self, train: Sequence[Tensor], held: Sequence[Tensor], until: float, begin: float
+    ) -> Sequence[Combination]:
+        """Set `choice_`; returns its halves, because tails are too flattering for the rows that they were fitted to."""
         changed = [inject_anomalies(one.double().cpu().numpy(), self.window_, self.seed) for one in held]
         injected = [torch.from_numpy(values.astype(np.float32)).to(held[0].device) for values, _ in changed]
-        begin = time.monotonic()
-        self.scorers_ = self._fit_scorers(train, list(SCORERS))
         found = [self._sum_members(part) for part in (held, injected)]
         # the baselines are fitted again to all rows, and score them
         left = until - time.monotonic() - 2 * (time.monotonic() - begin)
@@ -381,7 +379,18 @@ class AnomalyDetector(EventsPage, ReconstructionNetwork):
             for own, part in zip(found, (held, injected), strict=True):
                 own[NETWORK] = [self._network_rows(one).sum(1) for one in part]
         self.choice_ = Combination.fit(found[0], found[1], [labels for _, labels in changed], self.window_)
-        self.scorers_ = self._fit_scorers(series, list(SCORERS))
+        return self.choice_.halves(found[0], self.window_)
+
+    def _held_scores(self, series: Sequence[Tensor], train: Sequence[Tensor], choices: Sequence[Any]) -> _Scores:
+        """Scores of the rows of series after those of `train`: as many parts of them as there are combinations."""
+        final, scores, ends = self.choice_, [], []
+        for number, self.choice_ in enumerate(choices):
+            parts, counts = held_parts(series, train, self._context, number, len(choices))
+            found = self._normal_scores(parts)
+            scores += [own[-count:] for own, count in zip(found[0], counts, strict=True)]
+            ends += found[1]
+        self.choice_ = final
+        return scores, ends
 
     def _fit_scorers(self, series: Sequence[Tensor], names: Sequence[str]) -> dict[str, Scorer]:
         values = [one.double().cpu().numpy() for one in series]
@@ -436,15 +445,3 @@ def _frame(panel: Panel, columns: Mapping[str, Any], *, index: bool = True) -> A
     if panel.backend is None or (panel.time_in_index and not index):
         return pd.DataFrame(dict(columns))
     return to_native(panel, columns)
-
-
-def _f1(labels: np.ndarray, flags: np.ndarray) -> float:
-    if labels.shape != flags.shape:
-        raise ValueError(f"y must have a label for each of the {len(flags)} rows, got shape {labels.shape}.")
-    wrong = np.flatnonzero(~np.isin(labels, (0, 1)))
-    if len(wrong):
-        raise ValueError(f"y must be 0 or 1, 1 for an anomaly, got {labels[wrong[0]]!r} at data row {wrong[0] + 1}.")
-    reason = undefined(labels.astype(bool))
-    if reason is not None:
-        raise ValueError(f"y must have anomalies and normal rows for a score, but {reason}.")
-    return point_metrics(labels.astype(bool), flags)["f1"] or 0.0

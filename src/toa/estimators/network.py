@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from toa._checks import check_choice
+from toa._checks import check_choice, check_count
 from toa._limits import most_windows
 from toa.data.frames import match_panel, read_panel
 from toa.data.panel import Panel
@@ -276,9 +276,8 @@ class ForecastNetwork(Estimator):
 
     def _check_parameters(self) -> None:
         for name in ("horizon", "lookback", "patience"):
-            value = getattr(self, name)
-            if value is not None and (not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 1):
-                raise ValueError(f"{name} must be an integer of at least 1, got {value!r}.")
+            if getattr(self, name) is not None:
+                check_count(name, getattr(self, name), 1)
         check_choice("loss", self.loss, FORECAST_METRICS)
         shares = {"validation_share": self.validation_share}
         shares |= {} if self.interval is None else {"interval": self.interval}

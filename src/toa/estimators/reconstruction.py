@@ -12,11 +12,12 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor, nn
 
+from toa._checks import check_count, check_fraction, check_seed
 from toa.data.frames import match_panel, read_panel
 from toa.data.panel import Id, Missing, Panel, Values
 from toa.data.splits import StandardScaler, check_standardised
 from toa.data.windows import SeriesWindows
-from toa.estimators.base import Estimator
+from toa.estimators.base import Estimator, sample_rows
 from toa.estimators.sizes import (
     DEFAULT_ATTENTION,
     choose_batch,
@@ -25,9 +26,10 @@ from toa.estimators.sizes import (
     choose_stride,
     limit_schedule,
 )
+from toa.ops.dropout import initial_weights
 from toa.tasks.anomaly import channel_errors, score_ends
 from toa.tasks.base import TASKS
-from toa.tasks.distributed import resolve_device
+from toa.tasks.distributed import resolve_device, seeded
 
 
 @dataclass(eq=False, repr=False)
@@ -72,10 +74,27 @@ class ReconstructionNetwork(Estimator):
         self.validation_ = self._fit_model(data, epochs=limited["epochs"], batch_size=size)
         return True
 
+    def _check_parameters(self) -> None:
+        check_seed(self.seed)
+        check_fraction("validation_share", self.validation_share)
+        for name in ("window", "epochs", "patience", "batch_size"):
+            if getattr(self, name) is not None:
+                check_count(name, getattr(self, name), 1)
+
+    def _check_network(self) -> None:
+        """Raise ValueError for a network that cannot be built, before anything is fitted."""
+        self._choose(*choose_reconstructor(self.backbone, self.window_, len(self.columns_)))
+        with seeded(self.seed, torch.device("cpu")), initial_weights():
+            self._task.build(self._config(epochs=self.epochs or 1), self._data())
+
     def _leave_out_network(self) -> None:
         self.model_ = nn.Identity()
         self.architecture_ = {"backbone": None, "settings": {}}
         self.validation_ = None
+
+    @property
+    def _has_network(self) -> bool:
+        return self.architecture_["backbone"] is not None
 
     def _network_rows(self, series: Tensor) -> Float64[np.ndarray, "t c"]:
         """Squared error of each channel, divided by C."""
@@ -107,6 +126,12 @@ class ReconstructionNetwork(Estimator):
         ratio = 100.0 * self.contamination
         return {"lookback": self.window_, "window_stride": self._stride, "anomaly_ratio": ratio}
 
+    def run_sample(self, data: Any, index: int = 0) -> None:
+        """Score one window of a pandas frame, see `Estimator.run_sample`."""
+        if not self._has_network:
+            raise ValueError("the detector must have a network, got none for lack of time or by model; fit another.")
+        self.scores(sample_rows(data, self.id, index, self.window_))
+
     def _build_with(self, tensors: Mapping[str, Tensor], device: torch.device, where: object) -> nn.Module:
         return nn.Identity() if self.architecture_["backbone"] is None else super()._build_with(tensors, device, where)
 
@@ -133,6 +158,15 @@ class ReconstructionNetwork(Estimator):
         name = "data" if one is None else f"series {one!r} of data"
         scaled = check_standardised(scaler.transform(values), self.columns_, name).astype(np.float32)
         return torch.from_numpy(scaled).to(resolve_device(self.device))
+
+    @property
+    def _context(self) -> int:
+        """Rows before a row that its score on arrival depends on: a window, and the rows of its mean."""
+        return self.window_ - 1 + self.window_ // 2
+
+    def _scaled(self, panel: Panel) -> list[Tensor]:
+        self._check_lengths(panel)
+        return [self._scale(one, values) for one, values in zip(panel.ids, panel.values, strict=True)]
 
     def _fit_scalers(self, panel: Panel) -> None:
         """One scaler per id of a frame; for tables without ids and for arrays, one scaler with the key None."""

@@ -46,7 +46,7 @@ class Streams:
 
         Args:
             panel: The new rows.
-            score: Scores of a series; the last ones are those of its new rows.
+            score: Scores of a series from its last rows: at least one for each new row.
             context: Rows before a row that its score depends on; before the first row, they are copies of it.
             threshold: Scores above it are unusual.
             min_length: Rows above the threshold, one after another, of which the last is flagged.
@@ -96,6 +96,19 @@ def as_rows(rows: Any, channels: int) -> Any:
             raise ValueError(f"rows must be lists of {channels} numbers, got lists of different lengths.")
         rows = np.asarray(rows)
     return rows[None] if isinstance(rows, np.ndarray) and rows.ndim == 1 and len(rows) == channels > 1 else rows
+
+
+def held_parts(
+    series: Sequence[Tensor], train: Sequence[Tensor], context: int, number: int, of: int
+) -> tuple[list[Tensor], list[int]]:
+    """Part `number` of `of` equal ones of the rows after those of `train`, with `context` rows before, and its rows."""
+    parts, counts = [], []
+    for one, border in zip(series, map(len, train), strict=True):
+        start, stop = (border + (len(one) - border) * k // of for k in (number, number + 1))
+        if start < stop:
+            parts.append(one[max(0, start - context) : stop])
+            counts.append(stop - start)
+    return parts, counts
 
 
 def spread_pieces(series: Sequence[Tensor], context: int) -> list[Tensor]:

@@ -30,7 +30,7 @@ class TSBDetector:
     """A detector of `toa` with the interface of TSB-AD.
 
     Args:
-        contamination: Share of the rows of `fit` with `labels_` 1.
+        contamination: Largest share of the rows of `fit` with `labels_` 1.
         options: Further arguments of `toa.AnomalyDetector`, such as `model="pca"`.
 
     Attributes:
