@@ -591,9 +591,9 @@ def reliability_table() -> str:
     parts = json.loads((RESULTS / "reliability" / "campaign.json").read_text(encoding="utf-8"))["parts"]
     rows = []
     for name, part in sorted(parts.items()):
-        counts = (str(part["counts"][key]) if key in part["counts"] else "" for key in ("refused", "loaded"))
-        rows.append((name, str(part["tried"]), *counts, str(len(part["failures"])), str(part["seed"]), part["commit"]))
-    return table(("part", "tried", "refused by name", "loaded", "bad", "seed", "commit"), rows)
+        counts = ", ".join(f"{key}: {value}" for key, value in sorted(part["counts"].items()) if key != "kills")
+        rows.append((name, str(part["tried"]), str(len(part["failures"])), counts, str(part["seed"]), part["commit"]))
+    return table(("part", "tried", "bad", "counts", "seed", "commit"), rows)
 
 
 def rendered(page: str) -> str:

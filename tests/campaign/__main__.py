@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 import torch
 
+from tests.campaign import disk, hostile, load
 from tests.campaign.fuzz import Outcome, fuzz
 from tests.campaign.kills import WORKS, kill, kill_sweeps
 from tests.campaign.loaders import LOADERS
@@ -62,11 +63,11 @@ class Campaign:
         write_atomically(self.path, (json.dumps(content, indent=2, sort_keys=True) + "\n").encode())
 
 
-def parts(files: int, kills: int) -> Iterator[tuple[str, int, int, Attempt]]:
+def parts(files: int, kills: int, faults: int) -> Iterator[tuple[str, int, int, Attempt]]:
     """Name, number to try, number at a time, and what tries them."""
     each = -(-files // len(LOADERS))
     for kind in LOADERS:
-        yield f"fuzz {kind}", each, 100, partial(_fuzz, kind)
+        yield f"fuzz {kind}", each, 100, partial(_numbered, fuzz, kind)
     # a child of a sweep is a new program, which takes seconds
     sweeps = {"pool": kills // 100, "ray": kills // 200}
     ways = len(WORKS) + 1
@@ -76,10 +77,19 @@ def parts(files: int, kills: int) -> Iterator[tuple[str, int, int, Attempt]]:
         yield f"kill {name}", share, 20, partial(_kill, name)
     for executor, count in sweeps.items():
         yield f"kill sweep by {executor}", count, 2, partial(_kill_sweeps, executor)
+    for name in disk.COMMANDS:
+        yield f"disk {name}", faults, 50, partial(_numbered, disk.fail_disk, name)
+    for name in hostile.COMMANDS:
+        yield f"names {name}", len(hostile.NAMES), len(hostile.NAMES), partial(_numbered, hostile.try_names, name)
+    for name in hostile.ESTIMATORS:
+        yield f"numbers {name}", 10 * len(hostile.NUMBERS), 50, partial(_numbered, hostile.try_numbers, name)
+    for name, (attempt, count) in load.PARTS.items():
+        yield f"load {name}", count, count, attempt
 
 
-def _fuzz(kind: str, folder: Path, first: int, count: int, *, seed: int) -> Outcome:
-    return fuzz(kind, folder, seed=seed, numbers=range(first, first + count))
+def _numbered(attempt: Any, kind: str, folder: Path, first: int, count: int, *, seed: int) -> Outcome:
+    found: Outcome = attempt(kind, folder, seed=seed, numbers=range(first, first + count))
+    return found
 
 
 def _kill(name: str, folder: Path, first: int, count: int, *, seed: int) -> Outcome:
@@ -94,6 +104,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--files", type=int, default=20_000, help="files over all loaders")
     parser.add_argument("--kills", type=int, default=1_000, help="kills over all kinds of work")
+    parser.add_argument("--faults", type=int, default=200, help="failures of the disk per command")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", default="", help="parts whose name begins like this")
     parser.add_argument("--out", type=Path, default=ROOT / "results" / "reliability" / "campaign.json")
@@ -101,7 +112,7 @@ def main() -> int:
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
     campaign = Campaign(args.out, args.seed)
-    for name, wanted, step, attempt in parts(args.files, args.kills):
+    for name, wanted, step, attempt in parts(args.files, args.kills, args.faults):
         while name.startswith(args.only) and (done := campaign.done(name, wanted)) < wanted:
             begin, count = time.monotonic(), min(step, wanted - done)
             with tempfile.TemporaryDirectory() as scratch:

@@ -37,7 +37,7 @@ from toa.estimators.base import load_estimator
 from toa.experiments.records import RECORD, read_record
 
 _SIZES = ("lookback=8", "batch_size=16", "training.epochs=4", "model.num_layers=1", "model.embed_dim=8")
-_SETTINGS = [word for size in (*_SIZES, "model.num_heads=2", "model.ff_dim=8") for word in ("--set", size)]
+SETTINGS = [word for size in (*_SIZES, "model.num_heads=2", "model.ff_dim=8") for word in ("--set", size)]
 _SIGNALS = (signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 # share of the kills that come some time after their step, and that time in seconds
 _LATER, _DELAY = 0.4, 0.05
@@ -61,7 +61,7 @@ class Work:
 
 
 def _run(table: Path) -> Work:
-    words = ("run", "--dataset", str(table), "--backbone", "itransformer", "--horizon", "4", "--seed", "1", *_SETTINGS)
+    words = ("run", "--dataset", str(table), "--backbone", "itransformer", "--horizon", "4", "--seed", "1", *SETTINGS)
 
     def result(out: Path) -> object:
         (path,) = out.rglob(RECORD)
@@ -161,7 +161,7 @@ def kill(name: str, folder: Path, *, seed: int, kills: int) -> Outcome:
     with _served(folder) as address:
         work = _work(name, table, address)
         # imports what children would have to import
-        _quietly(work.action(folder / "warm"))
+        quietly(work.action(folder / "warm"))
         alone = run_child(work.action(folder / "alone"), folder / "alone")
         if alone.status != 0:
             raise RuntimeError(f"{name} left alone must end, got status {alone.status}: {alone.output[-500:]}")
@@ -200,7 +200,7 @@ def _kill_once(work: Work, out: Path, steps: int, chance: random.Random, outcome
     return [] if child.status == 0 else [f"does not end after kills: {child.output[-300:]}"]
 
 
-def _quietly(action: Callable[[], object]) -> None:
+def quietly(action: Callable[[], object]) -> None:
     """Run an action in this process, whatever its exit status."""
     with suppress(SystemExit), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
         action()
@@ -211,7 +211,7 @@ def kill_sweeps(folder: Path, *, seed: int, kills: int, executor: str = "pool") 
     folder.mkdir(parents=True, exist_ok=True)
     outcome, chance = Outcome(), random.Random(f"sweep/{executor}/{seed}")
     write_table(folder / "own.csv")
-    line = f"--dataset {folder / 'own.csv'} --backbone itransformer --horizon 4 {' '.join(_SETTINGS)}"
+    line = f"--dataset {folder / 'own.csv'} --backbone itransformer --horizon 4 {' '.join(SETTINGS)}"
     (folder / "runs.txt").write_text(f"{line} --seed 1\n{line} --seed 2\n")
 
     def start(out: Path) -> "subprocess.Popen[bytes]":

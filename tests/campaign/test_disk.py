@@ -10,9 +10,17 @@ from typing import Any
 import pytest
 import torch
 
+from tests.campaign.disk import COMMANDS, fail_disk
 from toa._files import check_writable, write_atomically
 from toa.experiments.records import write_record, write_records
 from toa.tasks.checkpoint import save_checkpoint
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_names_the_path_when_the_disk_fails(name, tmp_path):
+    assert fail_disk(name, tmp_path, seed=0, numbers=range(20)).failures == []
+
 
 WRITERS: dict[str, Callable[[Path], object]] = {
     "bytes": lambda path: write_atomically(path, b"new"),

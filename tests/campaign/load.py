@@ -1,0 +1,159 @@
+"""Load: many threads, many processes, long streams, and sweeps of many runs.
+
+Each part returns an outcome whose counts hold what was measured; a broken promise is a failure.
+"""
+
+import resource
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from tests.campaign.children import command, run_child
+from tests.campaign.fuzz import Outcome
+from tests.campaign.kills import SETTINGS, quietly, write_table
+from toa.estimators import AnomalyDetector, Classifier, Forecaster
+from toa.experiments import resolve
+from toa.experiments.records import RECORD, config_hash, hashed_values, read_record, write_record
+from toa.experiments.run import Job, read_outcome, read_plans, write_plan
+from toa.report.progress import read_progress
+
+_SMALL = {"embed_dim": 4, "num_heads": 2, "num_layers": 1, "ff_dim": 4}
+# how much more a step may take at the end of a long stream or sweep than at its beginning
+_GROWTH = 1.5
+# MiB by which the memory of a stream may grow after its start
+_GROWTH_MIB = 64
+
+
+def predict_in_threads(folder: Path, first: int, count: int, *, seed: int) -> Outcome:
+    """`count` threads predict with one estimator at the same time: each must get the answer of one thread alone."""
+    outcome, rows = Outcome(), np.random.default_rng(seed).normal(size=(120, 2))
+    cases = rows[:96].reshape(12, 2, 8).repeat(2, 2)
+    fitted = {
+        "forecaster": Forecaster(2, lookback=8, epochs=1, settings=_SMALL, time_limit=5.0).fit(rows).predict,
+        "detector": AnomalyDetector(window=8, epochs=1, settings=_SMALL).fit(rows).scores,
+        "classifier": Classifier(epochs=1, settings=_SMALL).fit(cases, np.arange(12) % 2).predict_proba,
+    }
+    for name, predict in fitted.items():
+        data = [cases + i if name == "classifier" else rows + i for i in range(4)]
+        expected = [predict(one) for one in data]
+        with ThreadPoolExecutor(count) as pool:
+            found = list(pool.map(predict, [data[i % 4] for i in range(count)]))
+        wrong = sum(not np.array_equal(one, expected[i % 4]) for i, one in enumerate(found))
+        outcome.counts[name] = count - wrong
+        if wrong:
+            outcome.failures.append(f"{wrong} of {count} threads got another answer of the {name}")
+    return outcome
+
+
+def run_in_processes(folder: Path, first: int, count: int, *, seed: int) -> Outcome:
+    """`count` processes work on one folder of results: every run is done once, and every record is whole."""
+    outcome = Outcome()
+    folder.mkdir(parents=True, exist_ok=True)
+    torch.set_num_threads(1)
+    write_table(folder / "own.csv")
+    line = f"--dataset {folder / 'own.csv'} --backbone itransformer --horizon 4 {' '.join(SETTINGS)}"
+    (folder / "runs.txt").write_text("".join(f"{line} --seed {number}\n" for number in range(2 * count)))
+    words = ("reproduce", "--runs", str(folder / "runs.txt"), "--device", "cpu", "--out")
+    quietly(command(*words, str(folder / "warm")))
+    out = folder / "out"
+
+    def start(number: int) -> int:
+        return run_child(command(*words, str(out)), folder / f"child-{number}").status
+
+    # each thread waits for its child
+    with ThreadPoolExecutor(count) as pool:
+        ended = list(pool.map(start, range(count)))
+    records = [read_record(path) for path in out.rglob(RECORD)]
+    expected = {str(read_record(path)["metrics"]) for path in (folder / "warm").rglob(RECORD)}
+    outcome.counts["runs"] = len(records)
+    if any(ended) or len(records) != 2 * count or {str(record["metrics"]) for record in records} != expected:
+        outcome.failures.append(f"{count} processes ended with {ended} and {len(records)} of {2 * count} records")
+    left = [path.name for path in out.rglob("*.partial")]
+    outcome.failures += [f"leaves {left}"] if left else []
+    return outcome
+
+
+def stream_rows(folder: Path, first: int, count: int, *, seed: int) -> Outcome:
+    """`count` rows through `detect` in calls of 1,000, and a thousandth of them one by one: memory and latency."""
+    outcome, rng = Outcome(), np.random.default_rng(seed)
+    detector = AnomalyDetector(window=16, time_limit=1e-9).fit(rng.normal(size=(2_000, 5)))
+    block = rng.normal(size=(1_000, 5))
+    times = np.empty(max(1, count // 1_000))
+    start = _resident()
+    for number in range(len(times)):
+        begin = time.perf_counter()
+        detector.detect(block)
+        times[number] = time.perf_counter() - begin
+        if number == min(99, len(times) - 1):
+            start = _resident()
+    grown = _resident() - start
+    single = np.empty(max(100, count // 100_000))
+    for number in range(len(single)):
+        begin = time.perf_counter()
+        detector.detect(block[number % 1_000])
+        single[number] = time.perf_counter() - begin
+    for share in (50, 99):
+        outcome.counts[f"µs per call of 1000 rows, {share} %"] = int(1e6 * np.percentile(times, share))
+        outcome.counts[f"µs per row alone, {share} %"] = int(1e6 * np.percentile(single, share))
+    outcome.counts["MiB more at the end"] = int(grown)
+    outcome.counts["rows"] = 1_000 * len(times)
+    tenth = max(1, len(times) // 10)
+    if grown > _GROWTH_MIB:
+        outcome.failures.append(f"memory grew by {grown:.0f} MiB in {count} rows")
+    before, after = np.median(times[:tenth]), np.median(times[-tenth:])
+    if after > _GROWTH * before:
+        outcome.failures.append(f"calls became slower: from {before:.2e} s to {after:.2e} s")
+    return outcome
+
+
+def plan_many_runs(folder: Path, first: int, count: int, *, seed: int) -> Outcome:
+    """A sweep of `count` tiny runs: the bookkeeping per run is the same for a tenth of them and for all."""
+    outcome = Outcome()
+    per_run = {}
+    for size in (count // 10, count):
+        out = folder / str(size)
+        jobs = [_job(number) for number in range(size)]
+        begin = time.perf_counter()
+        write_plan(jobs, out)
+        for job in jobs:
+            write_record(job.folder(out) / RECORD, _record(job))
+        read_plans(out)
+        found = read_outcome(jobs, out)
+        progress = read_progress(out)
+        per_run[size] = (time.perf_counter() - begin) / size
+        if len(progress.done) != size or progress.waiting:
+            outcome.failures.append(f"{size} runs: {len(progress.done)} done, {progress.waiting} waiting; {found}")
+        outcome.counts[f"µs per run of {size}"] = int(1e6 * per_run[size])
+    small, large = per_run.values()
+    if large > _GROWTH * small:
+        outcome.failures.append(f"bookkeeping per run grows from {small:.2e} s to {large:.2e} s")
+    return outcome
+
+
+def _job(number: int) -> Job:
+    config = resolve("forecast", "toa-paper", dataset="ETTh1", horizon=96, backbone="itransformer", seed=number)
+    return Job(config=config, label=str(number), command=("toa", "run"))
+
+
+def _record(job: Job) -> dict[str, object]:
+    own: dict[str, object] = {"task": "forecast", "name": job.config.name, "config": hashed_values(job.config)}
+    own |= {"config_hash": config_hash(job.config), "metrics": {"mse": 0.4, "mae": 0.3}, "seed": job.config.seed}
+    own |= {"wall_s": 1.0, "device": "cpu", "command": "toa run", "data_checksum": None, "history": []}
+    return own | {"best_epoch": 1}
+
+
+def _resident() -> float:
+    """Memory of this process now, in MiB."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize() / 2**20
+
+
+PARTS = {
+    "threads on one estimator": (predict_in_threads, 64),
+    "processes on one folder": (run_in_processes, 8),
+    "rows of a stream": (stream_rows, 10_000_000),
+    "runs of a sweep": (plan_many_runs, 10_000),
+}
