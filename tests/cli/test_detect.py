@@ -153,6 +153,27 @@ def test_detect_refuses_a_time_column_with_the_name_of_a_result_before_training(
     assert "must not name its id or time column 'start', as a result is named; rename it." in text
 
 
+@pytest.mark.parametrize("name", ["column", "rows"])
+def test_detect_checks_the_table_to_search_before_training(tmp_path, monkeypatch, name):
+    monkeypatch.setattr("toa.cli.terminal.fitted", lambda *_, **__: pytest.fail("trained"))
+    other = sensors().drop(columns="b") if name == "column" else sensors().head(3)
+    train = write(sensors(), tmp_path / "normal.csv")
+    code, text = call("detect", write(other, tmp_path / "own.csv"), "--train", train, "--out", tmp_path / "o.csv")
+    assert code == 2
+    assert ("got no 'b'" if name == "column" else "must have at least one window of") in text
+
+
+@pytest.mark.parametrize("future", [None, "other"])
+def test_forecast_asks_for_future_covariates_before_training(tmp_path, monkeypatch, future):
+    monkeypatch.setattr("toa.cli.terminal.fitted", lambda *_, **__: pytest.fail("trained"))
+    words = [] if future is None else ["--future", write(sensors()[["date", "a"]], tmp_path / "plan.csv")]
+    own = write(sensors(), tmp_path / "own.csv")
+    out = tmp_path / "o.csv"
+    code, text = call("forecast", own, "--horizon", "4", "--covariate", "b", "--out", out, *words)
+    assert code == 2
+    assert "--future must have the covariate 'b' of the forecast steps" in text
+
+
 def test_detect_names_the_row_of_text_and_a_missing_file(tmp_path):
     frame = sensors().astype({"a": object})
     frame.loc[7, "a"] = "broken"

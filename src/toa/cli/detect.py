@@ -93,6 +93,8 @@ def detect(
         normal = None if model is not None else frame if train is None else terminal.read_frame(train)
         if normal is not None and train is not None and label in normal.columns:
             normal = normal.drop(columns=label)
+        if normal is not None and train is not None:
+            _check_rows(frame, normal, options)
         detector = terminal.fitted(AnomalyDetector, options, model=model, device=device, data=normal)
         if save is not None:
             # first, because later steps may fail
@@ -142,6 +144,19 @@ def _take_labels(frame: "pd.DataFrame", label: str | None, path: Path) -> "np.nd
             f"{path} must have 0 or 1 in column {label!r}, got {column.iloc[row]!r} at data row {row + 1}."
         )
     return column.to_numpy().astype(bool)
+
+
+def _check_rows(frame: "pd.DataFrame", normal: "pd.DataFrame", options: dict[str, Any]) -> None:
+    """Raise ValueError for a table that a detector of normal rows could not search, before it is trained."""
+    from toa.data.frames import match_panel, read_panel
+    from toa.estimators.sizes import choose_window
+
+    reading: Any = {name: options[name] or None for name in ("id", "time", "values")}
+    reading |= {"missing": options["missing"] or "error"}
+    known = read_panel(normal, **reading)
+    window = choose_window(options["window"], max(known.lengths))
+    panel = match_panel(read_panel(frame, **reading), known.columns, known.ids if options["id"] else None)
+    panel.check_rows(window, f"one window of {window} rows", "pass more of its rows, or fit with a smaller window")
 
 
 def _check_names(frame: "pd.DataFrame", used: tuple[str | None, ...], path: Path) -> None:

@@ -104,6 +104,11 @@ def forecast(
         from toa.estimators.backtest import without_last
 
         given = frame = terminal.read_frame(data, decimal)
+        covariate_table = None if future is None else terminal.read_frame(future, decimal)
+        for name in (covariates or ()) if model is None else ():
+            if covariate_table is None or name not in covariate_table:
+                found = "no such table" if covariate_table is None else f"no such column in {future}"
+                raise ValueError(f"--future must have the covariate {name!r} of the forecast steps, got {found}.")
         if model is None:
             options["interval"] = _INTERVAL if interval is None else interval or None
         else:
@@ -120,7 +125,6 @@ def forecast(
             forecaster.save(save)
         if model is not None:
             frame = terminal.without_extra_columns(frame, forecaster, *(forecaster.covariates or ()))
-        covariate_table = None if future is None else terminal.read_frame(future, decimal)
         # fit has just read this frame and kept its end
         again = None if model is None else frame
         found = forecaster.predict(again, future=covariate_table, horizon=horizon)
