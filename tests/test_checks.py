@@ -47,6 +47,7 @@ def test_good_values_pass(check, good) -> None:
         (checks.check_fraction, ("p", NAN), "p must lie in [0, 1), got nan."),
         (checks.check_positive, ("rate", 0.0), "rate must be positive, got 0.0."),
         (checks.check_positive, ("rate", NAN), "rate must be positive, got nan."),
+        (checks.check_positive, ("rate", "5"), "rate must be positive, got '5'."),
         (checks.check_divisible, ("width", 10, "heads", 4), "width must be a multiple of heads=4, got 10; use 8,"),
         (checks.check_divisible, ("width", 3, "heads", 4), "width must be a multiple of heads=4, got 3; use 4,"),
         (checks.check_divisible, ("width", 3, "heads", 0), "heads must be at least 1, got 0."),

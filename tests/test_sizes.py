@@ -18,9 +18,9 @@ AIMS = {"lines": 22_500, "files": 150, "file_lines": 450, "function_lines": 60}
 # lines and files allowed in each folder until the aim is reached ("." holds the files of the package itself)
 CEILINGS = {
     ".": (503, 7),
-    "cli": (2_554, 13),
+    "cli": (2_571, 13),
     "data": (3_732, 16),
-    "estimators": (5_936, 24),
+    "estimators": (5_958, 24),
     "experiments": (1_929, 10),
     "integrations": (1_728, 11),
     "models": (1_804, 15),

@@ -77,6 +77,9 @@ def test_sets_of_the_archive_are_run_once_and_resumed(tmp_path, monkeypatch) -> 
         assert code == 0, text
         assert "ERing toa 0.500 0.750 1.0" in text
     assert seen == [("ERing", "toa"), ("ERing", "multirocket-hydra")]
+    code, text = call("uea", "--dataset", "ERing", "--method", "toa", "--time-limit", "30", "--out", out)
+    assert code == 2
+    assert "--time-limit must be 60 as in the records of" in text
     records = [json.loads(line) for line in out.read_text().splitlines()]
     assert [record.get("time_limit") for record in records] == [60.0, None]
     assert {"commit", "versions", "device", "command"} <= records[0].keys()

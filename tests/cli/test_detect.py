@@ -243,8 +243,15 @@ def test_classify_checks_the_test_file_before_training(tmp_path, monkeypatch):
     words = "classify", train, "--label", "kind", "--test"
     code, text = call(*words, write(gap, tmp_path / "gap.csv"))
     assert code == 2
-    assert "case 3 of DATA must have no missing values" in text
+    assert "case 3 of --test must have no missing values" in text
     assert "--missing interpolate" in text
+    rows = pd.DataFrame(
+        [{"case": i, "step": s, "v": 1.0 * s, "w": 2.0, "k": i % 2} for i in range(4) for s in range(5)]
+    )
+    long, less = write(rows, tmp_path / "long.csv"), write(rows.drop(columns="w"), tmp_path / "less.csv")
+    code, text = call("classify", long, "--id", "case", "--time", "step", "--label", "k", "--test", less)
+    assert code == 2
+    assert "--test must have the columns of fit, 'v', 'w', got no 'w'" in text
     write(cases(6).assign(kind="slow"), tmp_path / "one.csv")
     monkeypatch.undo()
     code, text = call("classify", tmp_path / "one.csv", "--label", "kind", "--save", tmp_path / "m.toa")

@@ -430,18 +430,24 @@ def test_a_better_candidate_is_kept_when_the_next_one_is_stopped(monkeypatch):
     assert model.predict(X).shape == (24,)
 
 
-def test_wrong_models_and_limits_are_rejected():
+def test_wrong_models_settings_and_limits_are_rejected_before_anything_is_fitted(monkeypatch):
+    fitted: list[object] = []
+    monkeypatch.setattr(Classifier, "_fit_stack", lambda *_: fitted.append(1))
     X, y = signals(4)
     with pytest.raises(ValueError, match=message("unknown model 'rocket'; known: auto, toa")):
         make(model="rocket").fit(X, y)
     for options, words in (
-        ({"time_limit": 0}, "time_limit must be above 0 seconds, got 0"),
+        ({"time_limit": 0}, "time_limit must be positive, got 0"),
+        ({"time_limit": "5"}, "time_limit must be positive, got '5'"),
+        ({"learning_rate": -1.0}, "learning_rate must be positive, got -1.0"),
+        ({"settings": {"d_modl": 3}}, "unknown setting 'd_modl'"),
+        ({"settings": {"embed_dim": 10, "num_heads": 4}}, "embed_dim must be a multiple of num_heads=4, got 10"),
         ({"epochs": 0}, "epochs must be at least 1, got 0"),
         ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
         ({"backbone": "lstm"}, "unknown backbone 'lstm'"),
         ({"attention": "none"}, "unknown attention 'none'"),
         ({"seed": -1}, "seed must be"),
     ):
-        # before anything is fitted
         with pytest.raises(ValueError, match=message(words)):
             make(model="auto", **options).fit(X, y)
+    assert fitted == []

@@ -1,5 +1,6 @@
 """The command `toa bench`: measure training steps and attention backends, and run public benchmarks."""
 
+import itertools
 import json
 import sys
 from collections.abc import Sequence
@@ -256,6 +257,13 @@ def _run_sets(
 
     lines = out.read_text(encoding="utf-8").splitlines() if out.is_file() else []
     records = {(record["dataset"], record["method"]): record for record in map(json.loads, lines)}
+    for dataset, method in itertools.product(datasets, set(methods) & set(limited)):
+        stored = records.get((dataset, method), {}).get("time_limit")
+        if stored not in (None, limited[method]):
+            raise ValueError(
+                f"--time-limit must be {stored:g} as in the records of {out} ({dataset}, {method}), got "
+                f"{limited[method]:g}; give that limit, or another file as --out."
+            )
     console = make_console()
     where = provenance(torch.device("cpu"), ["toa", *sys.argv[1:]])
     rows: list[tuple[str, ...]] = [("dataset", "method", *titles.values(), "CPU s")]

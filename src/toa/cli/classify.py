@@ -1,5 +1,6 @@
 """The command `toa classify`: classify time series."""
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -86,7 +87,7 @@ def classify(
         if test is not None:
             # before training: the file is checked, and its longest case can be classified
             reader = Classifier(id=id, time=time, values=values, label=label, missing=missing or "error")  # type: ignore[arg-type]
-            options["length"] = max(reader.longest(cases), reader.longest(tested))
+            options["length"] = max(reader.longest(cases), _longest_test_case(reader, tested, cases))
         classifier = terminal.fitted(Classifier, options, model=model, device=device, data=cases, labels=labels)
         if save is not None:
             # first, because later steps may fail
@@ -100,6 +101,14 @@ def classify(
             terminal.write_page(page, classifier, tested, y=known, title=f"{name}: classes")
         if save is not None:
             console.print(f"model:   {save}", soft_wrap=True)
+
+
+def _longest_test_case(reader: "Classifier", tested: Any, cases: Any) -> int:
+    """Steps of the longest case of --test, which errors name."""
+    try:
+        return reader.longest(tested, like=cases)
+    except ValueError as error:
+        raise ValueError(re.sub(r"(?:^|(?<= of ))X(?= must)", "--test", str(error))) from None
 
 
 def _print_validation(console: "Console", classifier: "Classifier") -> None:

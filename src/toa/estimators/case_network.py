@@ -86,6 +86,15 @@ class CaseNetwork(Estimator):
                 raise stopped
             longest = max(longest, time.monotonic() - start)
 
+    def _check_candidates(self) -> None:
+        """Build every network without memory for it: wrong settings raise ValueError before anything is fitted."""
+        for backbone, sizes, patch in classifier_candidates(self.backbone, self.length_, self.settings):
+            other = copy.copy(self)
+            other._choose(backbone, sizes, patch=patch)
+            other.folds_ = 0
+            with torch.device("meta"):
+                self._task.build(other._config(), other._data())
+
     def _folds(self, codes: Codes) -> Int64[np.ndarray, " n"] | None:
         """The fold in which each case is held out; None for too few cases.
 

@@ -4,7 +4,7 @@ Alphabet: n cases, L longest length, l length of a case, C channels, K classes.
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any
 
@@ -14,7 +14,15 @@ import torch
 from sklearn.base import ClassifierMixin
 from torch import Tensor, nn
 
-from toa._checks import check_at_least, check_choice, check_finite, check_fraction, check_seed, check_shape
+from toa._checks import (
+    check_at_least,
+    check_choice,
+    check_finite,
+    check_fraction,
+    check_positive,
+    check_seed,
+    check_shape,
+)
 from toa._limits import check_unpacked
 from toa.data.classification import fit_scaler
 from toa.data.frames import check_results, read_cases, to_native, with_labels
@@ -25,7 +33,6 @@ from toa.estimators.case_network import CaseNetwork
 from toa.estimators.case_page import CasesPage
 from toa.estimators.choice import NETWORK
 from toa.estimators.kernels import FEATURES, Features, KernelFeatures, Series, align_cases, compile_kernels
-from toa.estimators.sizes import classifier_candidates
 from toa.estimators.stack import Codes, Probabilities, RidgeHead, Stack, accuracy, baseline_accuracies
 from toa.tasks.base import check_sample
 
@@ -115,8 +122,7 @@ class Classifier(ClassifierMixin, CasesPage, CaseNetwork):  # type: ignore[misc]
         """
         check_choice("model", self.model, MODELS)
         check_fraction("validation_share", self.validation_share)
-        if not self.time_limit > 0:
-            raise ValueError(f"time_limit must be above 0 seconds, got {self.time_limit}.")
+        check_positive("time_limit", self.time_limit)
         for name in ("epochs", "batch_size", "patience"):
             if getattr(self, name) is not None:
                 check_at_least(name, getattr(self, name), 1)
@@ -139,8 +145,7 @@ class Classifier(ClassifierMixin, CasesPage, CaseNetwork):  # type: ignore[misc]
         if self.length is not None:
             check_at_least("length", self.length, self.length_)
             self.length_ = self.length
-        # checked before the other members are fitted
-        classifier_candidates(self.backbone, self.length_, self.settings)
+        self._check_candidates()
         self.scaler_ = fit_scaler(panel.values, "X")
         self.heads_: dict[str, RidgeHead] = {}
         self.kernels_: KernelFeatures | None = None
@@ -176,9 +181,12 @@ class Classifier(ClassifierMixin, CasesPage, CaseNetwork):  # type: ignore[misc]
         """Labels in the column `label` of a frame, one per case; None without that column."""
         return self._read(X).labels
 
-    def longest(self, X: Any) -> int:
-        """Steps of the longest case."""
-        return max(self._read(X).lengths)
+    def longest(self, X: Any, like: Any = None) -> int:
+        """Steps of the longest case; raises ValueError if X has other channels than the cases `like`, if given."""
+        panel = self._read(X)
+        if like is not None:
+            _select_channels(panel, self._read(like).columns)
+        return max(panel.lengths)
 
     def run_sample(self, data: Any, index: int = 0) -> None:
         """Classify one case of a pandas frame or a list, see `Estimator.run_sample`."""
@@ -201,14 +209,7 @@ class Classifier(ClassifierMixin, CasesPage, CaseNetwork):  # type: ignore[misc]
     def _read_fitted(self, data: Any) -> Panel:
         """Cases with the channels of fit and at most the length of fit."""
         self._check_fitted("applied to cases")
-        panel = self._read(data)
-        if panel.backend is not None:
-            panel = panel.select(self.columns_, "X")
-        elif len(panel.columns) != len(self.columns_):
-            raise ValueError(
-                f"X must have {len(self.columns_)} channels, those of fit, got {len(panel.columns)}; fit again, or "
-                "choose its channels."
-            )
+        panel = _select_channels(self._read(data), self.columns_)
         for index, steps in enumerate(panel.lengths):
             if steps > self.length_:
                 case = index + 1 if panel.backend is None else panel.ids[index]
@@ -337,6 +338,18 @@ class Classifier(ClassifierMixin, CasesPage, CaseNetwork):  # type: ignore[misc]
         found = torch.from_numpy(self._combine(read_cases(case)))
         check_finite("probabilities", found)
         check_shape("probabilities", found, "(n, K)", (1, len(self.classes_)))
+
+
+def _select_channels(panel: Panel, columns: Sequence[str]) -> Panel:
+    """The cases with these channels; raises ValueError if they have others."""
+    if panel.backend is not None:
+        return panel.select(columns, "X")
+    if len(panel.columns) != len(columns):
+        raise ValueError(
+            f"X must have {len(columns)} channels, those of fit, got {len(panel.columns)}; fit again, or choose its "
+            "channels."
+        )
+    return panel
 
 
 def _labels(panel: Panel, y: Any) -> np.ndarray:

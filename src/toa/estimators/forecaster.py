@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 import toa
-from toa._checks import check_at_least, check_choice, check_seed, check_shape
+from toa._checks import check_at_least, check_choice, check_positive, check_seed, check_shape
 from toa._limits import check_unpacked
 from toa.data.frames import check_results
 from toa.data.frequency import season_of
@@ -301,8 +301,7 @@ class Forecaster(ForecastPage, ForecastNetwork):
         check_seed(self.seed)
         if self.season is not None:
             check_at_least("season", self.season, 1)
-        if not self.time_limit > 0:
-            raise ValueError(f"time_limit must be above 0 seconds, got {self.time_limit}.")
+        check_positive("time_limit", self.time_limit)
 
     def _borders(self, panel: Panel) -> list[int]:
         """Per series the first row that is held out to stop training."""

@@ -309,9 +309,10 @@ def _logarithm(probabilities: Probabilities) -> Probabilities:
 
 
 def baseline_accuracies(series: Series, codes: Codes, *, seed: int) -> dict[str, float]:
-    """Accuracy of simple baselines, each case left out once: the most frequent class, and the nearest other case.
+    """Accuracy of simple baselines: the most frequent class of all cases, and the class of the nearest other case.
 
-    Of many cases, the nearest neighbours of a random part are searched in that part.
+    The first is a constant, so a case is not left out of it: without a case, its own class would be rarer. Of many
+    cases, the nearest neighbours of a random part are searched in that part.
     """
     chosen = np.arange(len(codes))
     if len(chosen) > _NEIGHBOURS:
