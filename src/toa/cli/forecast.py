@@ -50,6 +50,16 @@ def forecast(
         list[str] | None,
         typer.Option("--covariate", help="Column whose future values are known; see --future. Repeatable."),
     ] = None,
+    past_covariates: Annotated[
+        list[str] | None,
+        typer.Option("--past-covariate", help="Column that is known only in the past. Repeatable."),
+    ] = None,
+    static: Annotated[
+        list[str] | None, typer.Option("--static", help="Column that is constant in each series. Repeatable.")
+    ] = None,
+    holidays: Annotated[
+        str | None, typer.Option(help="Country whose holidays are a covariate, such as DE or US-CA.")
+    ] = None,
     future: Annotated[Path | None, typer.Option(help="Table of the covariates at the forecast steps.")] = None,
     calendar: Annotated[bool, typer.Option("--calendar", help="Use hour, weekday and so on as covariates.")] = False,
     freq: Annotated[str | None, typer.Option(help="Frequency: h, 15min, D, MS, …; default: inferred.")] = None,
@@ -124,7 +134,7 @@ def forecast(
             # first, because later steps may fail
             forecaster.save(save)
         if model is not None:
-            frame = terminal.without_extra_columns(frame, forecaster, *(forecaster.covariates or ()))
+            frame = terminal.without_extra_columns(frame, forecaster, *forecaster._inputs)
         # fit has just read this frame and kept its end
         again = None if model is None else frame
         found = forecaster.predict(again, future=covariate_table, horizon=horizon)

@@ -24,6 +24,7 @@ from toa._checks import check_choice
 from toa.data.dates import is_date, read_times
 from toa.data.frequency import Frequency
 from toa.data.panel import MISSING, Id, Missing, Panel, Values, fill_missing, make_panel, to_numbers
+from toa.data.text_columns import categories_of, is_number, to_codes, without_text
 
 
 def read_panel(
@@ -37,6 +38,7 @@ def read_panel(
     day_first: bool | None = None,
     time_zone: str | None = None,
     late_columns: bool = False,
+    categories: Mapping[str, Sequence[str] | None] | None = None,
     name: str = "data",
 ) -> Panel:
     """Read a pandas, polars or arrow frame, an array (T,) or (T, C), or a list of arrays; a panel is returned.
@@ -53,6 +55,7 @@ def read_panel(
         day_first: Whether the day comes first in dates such as 01/02/2015; None finds it, see `toa.data.dates`.
         time_zone: Time zone of the dates, such as "Europe/Rome"; None leaves them as they are.
         late_columns: Whether columns may begin later than others, see `toa.data.panel.make_panel`.
+        categories: Columns that may hold text, which becomes its place in this list; None makes a list of all texts.
     """
     check_choice("missing", missing, MISSING)
     if isinstance(data, Panel):
@@ -63,7 +66,11 @@ def read_panel(
     frame, time, in_index = _open_series(data, time, (id, *(values or ())), name)
     ids = None if id is None else _ids(frame, id, name)
     columns = [column for column in frame.columns if column not in (id, time)]
-    columns = _without_text(frame, columns, ids, name) if values is None else [_column(frame, v, name) for v in values]
+    kinds = dict(categories or {})
+    if values is None:
+        columns = without_text(frame, columns, kinds, ids, name)
+    else:
+        columns = [_column(frame, wanted, name) for wanted in values]
     if not columns:
         raise ValueError(f"{name} must have at least one column of values, got only ids and times.")
     names = list(map(str, columns))
@@ -73,8 +80,12 @@ def read_panel(
         times, order = read_times(
             frame.get_column(_column(frame, time, name)), ids, f"column {time!r} of {name}", **dates
         )
+    cells = [frame.get_column(column) for column in columns]
+    known = {str(one.name): categories_of(one, kinds[str(one.name)]) for one in cells if str(one.name) in kinds}
+    found = {column: texts for column, texts in known.items() if texts is not None}
+    arrays = [to_codes(one, found[str(one.name)], name) if str(one.name) in found else one.to_numpy() for one in cells]
     return make_panel(
-        _numbers([frame.get_column(column).to_numpy() for column in columns], names, name),
+        _numbers(arrays, names, name),
         names,
         ids=ids,
         times=times,
@@ -87,6 +98,7 @@ def read_panel(
         backend=frame.implementation,
         time_in_index=in_index,
         day_first=order,
+        categories=found,
     )
 
 
@@ -316,7 +328,7 @@ def _find_time(frame: Any, taken: Sequence[str | None], name: str) -> Any:
     if not found and len(frame):
         text = (nw.String, nw.Object, nw.Categorical, nw.Unknown)
         first = {column: frame.get_column(column)[0] for column, kind in free.items() if kind in text}
-        found = [column for column, cell in first.items() if isinstance(cell, str) and not _is_number(cell)]
+        found = [column for column, cell in first.items() if isinstance(cell, str) and not is_number(cell)]
         dated = [column for column in found if is_date(first[column])]
         found = dated if len(dated) == 1 else found
     if len(found) > 1:
@@ -325,36 +337,6 @@ def _find_time(frame: Any, taken: Sequence[str | None], name: str) -> Any:
             "with id, and the columns to read with values."
         )
     return found[0] if found else None
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
-
-
-def _without_text(frame: Any, columns: Sequence[Any], ids: Any, name: str) -> list[Any]:
-    """The columns but those of text that are constant in each series; a warning names these."""
-    kept: list[Any] = []
-    left: list[Any] = []
-    for column in columns:
-        cells = frame.get_column(column)
-        constant = False
-        if cells.dtype in (nw.String, nw.Object, nw.Categorical) and len(cells) and isinstance(cells[0], str):
-            found = pd.DataFrame({"id": 0 if ids is None else ids, "cell": cells.to_numpy()})
-            # text that begins like a number, such as '12 MW', should have been one
-            constant = (
-                cells[0].strip()[:1] not in "+-.0123456789" and len(found.drop_duplicates()) == found["id"].nunique()
-            )
-        (left if constant else kept).append(column)
-    if left:
-        shown = ", ".join(map(repr, left))
-        warnings.warn(
-            f"columns of {name} with the same text in all rows of a series are left out: {shown}.", stacklevel=4
-        )
-    return kept
 
 
 def _ids(frame: Any, id: str, name: str) -> Any:

@@ -8,8 +8,8 @@ Alphabet: S series, T rows, C columns.
 """
 
 import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -41,6 +41,7 @@ class Panel:
         backend: Library of the source frame, None for arrays and files.
         time_in_index: Whether the times were the index of a pandas frame.
         day_first: Whether the day came first in dates such as 01/02/2015; None for other dates.
+        categories: Texts of the columns that hold places in such a list.
         begins: Per series and column the first row with a value (C,), if columns may begin later than others; the
             rows before it repeat that value. None if all columns begin at the first row.
     """
@@ -57,6 +58,7 @@ class Panel:
     backend: Any = None
     time_in_index: bool = False
     day_first: bool | None = None
+    categories: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     begins: tuple[Int64[np.ndarray, " c"], ...] | None = None
 
     def __len__(self) -> int:

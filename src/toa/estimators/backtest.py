@@ -132,7 +132,8 @@ def measure(
     truth, shape = actual[chosen].numpy(), (len(chosen), len(columns))
     scale = series_scale(histories, season).reshape(shape)
     arrays: Any = {name: None if part is None else part.numpy() for name, part in found._asdict().items()}
-    parts = {name: part[chosen] for name, part in arrays.items() if part is not None}
+    # a tensor with one place would be a number to numpy
+    parts = {name: part[chosen.numpy()] for name, part in arrays.items() if part is not None}
     scores = {"model": score_forecasts(actual=truth, columns=columns, scale=scale, levels=levels, **parts)}
     ensemble = Ensemble(season=season, horizon=actual.shape[1], weights={}, errors={}, linear=linear)
     for name, rows in ensemble.members(histories, [*BASELINES, *linear]).items():

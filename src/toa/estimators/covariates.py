@@ -1,10 +1,10 @@
-"""Covariates: features of each step that are known in advance, from the calendar and from covariate columns.
+"""Covariates: features of each step, from the calendar, holidays and columns that are not forecast.
 
 Alphabet: T rows, K covariates, F features, P horizon, S series.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -19,51 +19,111 @@ from toa.data.splits import StandardScaler, check_standardised
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Covariates:
-    """How to compute the features.
+    """How to compute the features: calendar, holidays, then the columns, those that are known only in the past last.
 
     Attributes:
         calendar: `freq` of `toa.data.time_marks`; None for no calendar features.
-        scaler: Scaler of these columns; None without any.
+        scaler: Scaler of the columns of numbers; None without any.
+        static: Columns that are constant in each series.
+        past_covariates: Columns that are known only in the past.
+        categories: Texts of the columns that hold text; such a column has a feature per text.
+        holidays: Country, with or without a region: "DE", "US-CA"; None for no holidays.
     """
 
     calendar: str | None
     covariates: tuple[str, ...]
     scaler: StandardScaler | None
+    static: tuple[str, ...] = ()
+    past_covariates: tuple[str, ...] = ()
+    categories: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    holidays: str | None = None
 
     @classmethod
-    def fit(cls, panel: Panel, *, calendar: bool, covariates: Sequence[str], borders: Sequence[int]) -> "Covariates":
+    def fit(
+        cls,
+        panel: Panel,
+        *,
+        calendar: bool,
+        covariates: Sequence[str],
+        static: Sequence[str],
+        past_covariates: Sequence[str],
+        holidays: str | None,
+        borders: Sequence[int],
+    ) -> "Covariates":
         """Fit the scaler to the rows of all series before their borders."""
+        names = (*covariates, *static, *past_covariates)
+        if len(set(names)) < len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise ValueError(f"a covariate must have one kind, got {twice!r} twice; name it once.")
+        numbers = [name for name in names if name not in panel.categories]
         scaler = None
-        if covariates:
-            rows = [values[:border] for values, border in zip(panel.take(covariates), borders, strict=True)]
-            scaler = StandardScaler.fit(np.concatenate(rows), columns=covariates, allow_constant=True)
-        marks = calendar_of(panel.freq) if calendar else None
-        return cls(calendar=marks, covariates=tuple(covariates), scaler=scaler)
+        if numbers:
+            rows = [values[:border] for values, border in zip(panel.take(numbers), borders, strict=True)]
+            scaler = StandardScaler.fit(np.concatenate(rows), columns=numbers, allow_constant=True)
+        if holidays is not None and calendar_of(panel.freq) == "W":
+            raise ValueError(f"holidays must be None for steps longer than a day, got {holidays!r}; leave it out.")
+        return cls(
+            calendar=calendar_of(panel.freq) if calendar else None,
+            covariates=tuple(covariates),
+            scaler=scaler,
+            static=tuple(static),
+            past_covariates=tuple(past_covariates),
+            categories=dict(panel.categories),
+            holidays=holidays,
+        )
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Columns that features are made of, those that are known only in the past last."""
+        return (*self.covariates, *self.static, *self.past_covariates)
 
     @property
     def count(self) -> int:
         """Number of features F."""
-        return (0 if self.calendar is None else len(mark_names(self.calendar))) + len(self.covariates)
+        marks = 0 if self.calendar is None else len(mark_names(self.calendar))
+        return marks + (self.holidays is not None) + sum(map(self._width, self.columns))
 
-    def features(self, times: pd.Index | None, covariates: Float64[np.ndarray, "t k"] | None) -> np.ndarray:
-        """Features (T, F) of steps."""
+    @property
+    def past_count(self) -> int:
+        """Number of features that are known only in the past."""
+        return sum(map(self._width, self.past_covariates))
+
+    def _width(self, column: str) -> int:
+        return len(self.categories.get(column, ("",)))
+
+    def features(self, times: pd.Index | None, rows: Float64[np.ndarray, "t k"]) -> np.ndarray:
+        """Features (T, F) of steps, from the values of `columns`."""
         parts = []
         if self.calendar is not None:
             assert isinstance(times, pd.DatetimeIndex)
             parts.append(time_marks(times, self.calendar))
+        if self.holidays is not None:
+            assert isinstance(times, pd.DatetimeIndex)
+            parts.append(_holiday_marks(times, self.holidays))
+        places = {name: place for place, name in enumerate(self.columns)}
+        made = {name: rows[:, [places[name]]] == np.arange(len(texts)) for name, texts in self.categories.items()}
         if self.scaler is not None:
-            assert covariates is not None
-            parts.append(check_standardised(self.scaler.transform(covariates), self.covariates, "covariates"))
-        return np.concatenate(parts, axis=1)  # (T, F)
+            numbers = [name for name in self.columns if name not in self.categories]
+            scaled = self.scaler.transform(rows[:, [places[name] for name in numbers]])
+            check_standardised(scaled, numbers, "covariates")
+            made |= {name: scaled[:, [place]] for place, name in enumerate(numbers)}
+        return np.concatenate([*parts, *(made[name] for name in self.columns)], axis=1, dtype=np.float64)  # (T, F)
 
     def past(self, panel: Panel) -> list[np.ndarray] | None:
         """Features (T, F) of the rows of each series; None without features."""
         if not self.count:
             return None
-        if self.calendar is not None and not (panel.times and isinstance(panel.times[0], pd.DatetimeIndex)):
+        dated = panel.times and isinstance(panel.times[0], pd.DatetimeIndex)
+        if (self.calendar is not None or self.holidays is not None) and not dated:
             raise ValueError("data must have dates for calendar features, got none; pass a frame.")
+        for index, rows in enumerate(panel.take(self.static)):
+            for place in np.flatnonzero(np.ptp(rows, axis=0)):
+                raise ValueError(
+                    f"{panel.label(index)} must have one value in the static column {self.static[place]!r}, got "
+                    "several; name it as a covariate instead."
+                )
         times = [None] * len(panel) if panel.times is None else panel.times
-        return [self.features(when, rows) for when, rows in zip(times, panel.take(self.covariates), strict=True)]
+        return [self.features(when, rows) for when, rows in zip(times, panel.take(self.columns), strict=True)]
 
     def future(self, panel: Panel, given: Any, steps: int, options: Mapping[str, Any]) -> list[np.ndarray] | None:
         """Features (P, F) of the `steps` steps after each series of the panel; None without features.
@@ -75,10 +135,13 @@ class Covariates:
         if not self.count:
             return None
         ahead = panel.next_times(steps)
-        rows: list[Any] = [None] * len(panel)
+        rows = [np.zeros((steps, 0))] * len(panel)
         if self.covariates:
             rows = self._read_future(panel, given, steps, ahead, options)
-        return [self.features(when, row) for when, row in zip(ahead, rows, strict=True)]
+        # static columns keep their value, and the model does not use the others
+        kept = [np.repeat(one[-1:], steps, axis=0) for one in panel.take((*self.static, *self.past_covariates))]
+        both = [np.concatenate(pair, axis=1) for pair in zip(rows, kept, strict=True)]
+        return [self.features(when, row) for when, row in zip(ahead, both, strict=True)]
 
     def _read_future(
         self, panel: Panel, given: Any, steps: int, ahead: Sequence[pd.Index | None], options: Mapping[str, Any]
@@ -87,7 +150,8 @@ class Covariates:
         if given is None:
             raise ValueError(f"future must have the covariates {names} of the next {steps} steps, got None.")
         # the frequency cannot be inferred from a single step
-        table = read_panel(given, values=self.covariates, **options, freq=panel.freq, name="future")
+        kinds = {name: texts for name, texts in self.categories.items() if name in self.covariates}
+        table = read_panel(given, values=self.covariates, **options, freq=panel.freq, categories=kinds, name="future")
         if len(table.columns) != len(self.covariates):
             raise ValueError(f"future must have the columns {names}, got {len(table.columns)} columns.")
         found = []
@@ -110,11 +174,36 @@ class Covariates:
 
     def state(self) -> dict[str, Any]:
         """The fields as JSON values."""
+        state = {one.name: getattr(self, one.name) for one in fields(self)}
         scaler = self.scaler and {name: values.tolist() for name, values in self.scaler.state().items()}
-        return {"calendar": self.calendar, "covariates": list(self.covariates), "scaler": scaler}
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in state.items()} | {
+            "categories": {name: list(texts) for name, texts in self.categories.items()},
+            "scaler": scaler,
+        }
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> "Covariates":
-        """From the result of `state`."""
-        scaler = None if state["scaler"] is None else StandardScaler.from_state(state["scaler"])
-        return cls(calendar=state["calendar"], covariates=tuple(state["covariates"]), scaler=scaler)
+        """From the result of `state`; older files have fewer fields."""
+        known: dict[str, Any] = {}
+        known |= {name: tuple(value) if isinstance(value, list) else value for name, value in state.items()}
+        known["categories"] = {name: tuple(texts) for name, texts in state.get("categories", {}).items()}
+        known["scaler"] = None if state["scaler"] is None else StandardScaler.from_state(state["scaler"])
+        return cls(**known)
+
+
+def _holiday_marks(times: pd.DatetimeIndex, country: str) -> Float64[np.ndarray, "t 1"]:
+    """1 on holidays of the country, else 0."""
+    try:
+        import holidays
+    except ImportError as error:
+        raise ImportError("holidays must be installed for holidays of a country; install toa[holidays].") from error
+    code, _, region = country.partition("-")
+    days = times.tz_localize(None).normalize()
+    try:
+        found = holidays.country_holidays(code, subdiv=region or None, years=range(days[0].year, days[-1].year + 1))
+    except (NotImplementedError, KeyError) as error:
+        raise ValueError(
+            f"holidays must be the code of a country, with or without a region, such as 'DE' or 'US-CA', got "
+            f"{country!r} ({error})."
+        ) from None
+    return days.isin(pd.DatetimeIndex(list(found))).astype(np.float64)[:, None]

@@ -74,7 +74,10 @@ class Forecaster(ForecastPage, ForecastNetwork):
             column; None for no interval. Too few windows raise ValueError for "toa" and warn for "auto".
         calendar: Whether to use calendar features such as the hour and the day.
         covariates: Columns that are known in advance: not forecast, but passed to `predict` as `future`. The baselines
-            cannot use them, so "auto" then is the network alone.
+            cannot use them, so "auto" then is the network alone. Text becomes categories.
+        past_covariates: Columns that are known only in the past, such as a measured temperature.
+        static: Columns that are constant in each series, such as a region.
+        holidays: Country whose holidays are a feature, such as "DE" or "US-CA"; needs the extra `toa[holidays]`.
         loss: Loss of the network, "mae" or "mse", without quantiles.
         epochs: Maximum number of epochs; None chooses by data size.
         batch_size: Windows per batch; None chooses by data size.
@@ -130,7 +133,7 @@ class Forecaster(ForecastPage, ForecastNetwork):
         self._check_parameters()
         self.day_first_ = self.day_first
         panel = self._read(data, self.freq)
-        self.columns_ = tuple(column for column in panel.columns if column not in self.covariates)
+        self.columns_ = tuple(column for column in panel.columns if column not in self._inputs)
         if not self.columns_:
             raise ValueError("data must have a column to forecast, got only covariates; name fewer covariates.")
         names = [name for column in self.columns_ for name in self._result_names(column)]
@@ -362,9 +365,7 @@ class Forecaster(ForecastPage, ForecastNetwork):
         self.lookback_ = min(max(panel.lengths), max(2 * self.season_, self.horizon))
         self.architecture_ = {"backbone": None, "attention": None, "settings": {}}
         self.schedule_, self.validation_ = {}, None
-        self.known_ = Covariates.fit(
-            panel, calendar=self.calendar, covariates=self.covariates, borders=list(panel.lengths)
-        )
+        self.known_ = self._fit_covariates(panel, panel.lengths)
         self.scaler_ = self._fit_scaler(panel.take(self.columns_), panel.lengths, self.season_)
         return None
 

@@ -61,6 +61,9 @@ class ForecastNetwork(Estimator):
     interval: float | None = None
     calendar: bool = False
     covariates: Sequence[str] = ()
+    past_covariates: Sequence[str] = ()
+    static: Sequence[str] = ()
+    holidays: str | None = None
     loss: str = "mae"
     epochs: int | None = None
     batch_size: int | None = None
@@ -103,7 +106,7 @@ class ForecastNetwork(Estimator):
         else:
             self._choose_lookback(panel, borders, season)
         self.__dict__.pop("_units", None)
-        self.known_ = Covariates.fit(panel, calendar=self.calendar, covariates=self.covariates, borders=borders)
+        self.known_ = self._fit_covariates(panel, borders)
         train, held = self._scale_and_split(panel, borders, season, everything=refit)
         if not refit:
             sizes = len(train), len(self.columns_)
@@ -240,18 +243,28 @@ class ForecastNetwork(Estimator):
         indices = {one: index for index, one in enumerate(self.ids_)}
         return torch.tensor([indices[one] for one in panel.ids])
 
-    def _read(self, data: Any, freq: str | int | None) -> Panel:
-        values = None if self.values is None else [*self.values, *self.covariates]
-        panel = read_panel(data, values=values, freq=freq, late_columns=True, **self._table)
-        for name in self.covariates if panel.backend is not None else ():
+    @property
+    def _inputs(self) -> tuple[str, ...]:
+        """Columns that are not forecast."""
+        return (*self.covariates, *self.static, *self.past_covariates)
+
+    def _fit_covariates(self, panel: Panel, borders: Sequence[int]) -> Covariates:
+        names = "calendar", "covariates", "static", "past_covariates", "holidays"
+        return Covariates.fit(panel, borders=borders, **{name: getattr(self, name) for name in names})
+
+    def _read(self, data: Any, freq: str | int | None, known: Covariates | None = None) -> Panel:
+        values = None if self.values is None else [*self.values, *self._inputs]
+        kinds = dict.fromkeys(self._inputs) if known is None else known.categories
+        panel = read_panel(data, values=values, freq=freq, late_columns=True, categories=kinds, **self._table)
+        for name in self._inputs if panel.backend is not None else ():
             if name not in panel.columns:
                 raise ValueError(f"data must have the covariate {name!r}, got {', '.join(map(repr, panel.columns))}.")
         return panel
 
     def _read_fitted(self, data: Any) -> Panel:
         """A panel with the columns, ids and frequency of fit."""
-        panel = self._read(data, self.freq_)
-        wanted = (*self.columns_, *self.covariates)
+        panel = self._read(data, self.freq_, self.known_)
+        wanted = (*self.columns_, *self._inputs)
         if panel.backend is None and len(panel.columns) == len(wanted):
             # arrays have no names: their columns are those of fit, covariates last
             panel = replace(panel, columns=wanted)
@@ -318,7 +331,8 @@ class ForecastNetwork(Estimator):
     def _fields(self) -> dict[str, Any]:
         own = {"horizon": int(self.horizon), "lookback": self.lookback_, "loss": self.loss}
         own |= {"season": self.architecture_.get("season", 0), "steps": self.schedule_["steps"]}
-        return own | {"levels": self._levels, "features": self.known_.count}
+        own |= {"features": self.known_.count, "past_features": self.known_.past_count}
+        return own | {"levels": self._levels}
 
     @torch.no_grad()
     def _calibrate(self, held: Windows, level: float) -> Tensor:

@@ -10,10 +10,12 @@ Needs the extra `toa[neuralforecast]`. Import this module before `NeuralForecast
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from toa.models import BACKBONES, ForecastModel, build_forecaster
 from toa.nn import AttentionSpec
+from toa.tasks.forecast import HorizonModel
 
 try:
     from neuralforecast.common._base_auto import BaseAuto
@@ -52,6 +54,9 @@ class TOA(BaseModel):  # type: ignore[misc]
     distribution the default of the setting `instance_norm` is False, because its parameters are not in the units of the
     series. Set `scaler_type` for such a model instead.
 
+    With `futr_exog_list`, `hist_exog_list` or `stat_exog_list` the model is a `toa.tasks.forecast.HorizonModel`, as in
+    `toa.Forecaster`: a network of the future and static features, and a linear map of the past ones, both added.
+
     Args:
         backbone: A name of `toa.models.BACKBONES`.
         attention: A name of `toa.nn.ATTENTIONS`, or the fields of a `toa.nn.AttentionSpec` as a dict; None for a
@@ -61,9 +66,9 @@ class TOA(BaseModel):  # type: ignore[misc]
             `scaler_type`, `early_stop_patience_steps`, `random_seed`, `alias`, ...) and of Lightning's `Trainer`.
     """
 
-    EXOGENOUS_FUTR: ClassVar[bool] = False
-    EXOGENOUS_HIST: ClassVar[bool] = False
-    EXOGENOUS_STAT: ClassVar[bool] = False
+    EXOGENOUS_FUTR: ClassVar[bool] = True
+    EXOGENOUS_HIST: ClassVar[bool] = True
+    EXOGENOUS_STAT: ClassVar[bool] = True
     MULTIVARIATE: ClassVar[bool] = False
     RECURRENT: ClassVar[bool] = False
 
@@ -80,25 +85,44 @@ class TOA(BaseModel):  # type: ignore[misc]
         settings = {} if settings is None else dict(settings)
         if self.loss.is_distribution_output and "instance_norm" in BACKBONES[backbone].settings("forecast"):
             settings = {"instance_norm": False, **settings}
-        self.model: ForecastModel = build_forecaster(
+        outputs = self.loss.outputsize_multiplier
+        self.model: ForecastModel | HorizonModel = build_forecaster(
             backbone,
             lookback=self.input_size,
-            horizon=h * self.loss.outputsize_multiplier,
+            horizon=h * outputs,
             channels=self.n_series,
             attention=AttentionSpec(**attention) if isinstance(attention, Mapping) else attention,
             settings=settings,
         )
+        past = self.hist_exog_size
+        features = self.futr_exog_size + self.stat_exog_size + past
+        if features:
+            sizes = {"features": features, "past_features": past, "channels": 1}
+            self.model = HorizonModel(self.model, levels=outputs, **sizes)
         self._penalty: Tensor | None = None
 
     def forward(self, windows_batch: Mapping[str, Any]) -> Tensor:
         """Forecasts (B, P, C * outputs); the outputs of a series are adjacent."""
         series = windows_batch["insample_y"]  # (B, L, C)
+        marks = self._features(windows_batch) if isinstance(self.model, HorizonModel) else ()
         with_penalty = getattr(self.model, "forecast_and_penalty", None)
         if self.training and with_penalty is not None:
-            forecast, self._penalty = with_penalty(series)
+            forecast, self._penalty = with_penalty(series, *marks)
         else:
-            forecast = self.model(series)
+            forecast = self.model(series, *marks)
+        if marks:
+            return forecast.flatten(2)  # (B, P, outputs, 1) to (B, P, outputs)
         return forecast.unflatten(1, (self.h, -1)).mT.flatten(2)  # (B, P, outputs, C) to (B, P, C*outputs)
+
+    def _features(self, batch: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
+        """Features (B, L, F) of the look-back and (B, P, F) of the forecast steps, past ones last and there 0."""
+        size, steps = len(batch["insample_y"]), self.input_size + self.h
+        known = [batch["futr_exog"]] if self.futr_exog_size else []
+        if self.stat_exog_size:
+            known.append(batch["stat_exog"].unsqueeze(1).expand(-1, steps, -1))
+        past = batch["hist_exog"] if self.hist_exog_size else batch["insample_y"].new_zeros(size, self.input_size, 0)
+        whole = torch.cat([*known, nn.functional.pad(past, (0, 0, 0, self.h))], dim=2)  # (B, L + P, F)
+        return whole[:, : self.input_size], whole[:, self.input_size :]
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         """The loss, plus the auxiliary loss of a model that has one."""
@@ -109,11 +133,16 @@ class TOA(BaseModel):  # type: ignore[misc]
 
 
 class TOAMultivariate(TOA):
-    """A model of `toa` that forecasts all `n_series` series together; they must end at the same time.
+    """A model of `toa` that forecasts all `n_series` series together, without exogenous features.
+
+    The series must end at the same time.
 
     Other arguments are those of `TOA`. A window holds all series, so the default batch has 32 windows.
     """
 
+    EXOGENOUS_FUTR: ClassVar[bool] = False
+    EXOGENOUS_HIST: ClassVar[bool] = False
+    EXOGENOUS_STAT: ClassVar[bool] = False
     MULTIVARIATE: ClassVar[bool] = True
 
     def __init__(

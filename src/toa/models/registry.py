@@ -189,7 +189,7 @@ def _build(
         raise ValueError(f"attention must be given for model {name!r}, got None; known: {', '.join(ATTENTIONS)}.")
     if attention is not None and not backbone.takes_attention:
         chosen = attention if isinstance(attention, str) else attention.name
-        raise ValueError(f"attention must be None for model {name!r}, got {chosen!r}; it has no choice of attention.")
+        raise ValueError(f"attention must be None for model {name!r}, got {chosen!r}; leave it out.")
     spec = AttentionSpec(name=attention) if isinstance(attention, str) else attention
     own = _field_names(entry.config)
     values = {**sizes, "attention": spec, **entry.settings, **settings}

@@ -260,26 +260,46 @@ class HorizonModel(nn.Module):
     The inner model f forecasts P * Q values per channel, the levels of a step next to each other. A network g learns
     the effect of the features (calendar, covariates): f(x - g(past features)) + g(future features), initially g = 0.
 
+    Features that are known only in the past are the last ones: a linear map of their values in the look-back is added,
+    initially 0.
+
     Args:
         season: Steps of a season: f forecasts the difference from the last season; 0 for none.
+        features: Number of all features F.
+        past_features: Number of features that are known only in the past.
     """
 
-    def __init__(self, model: ForecastModel, *, levels: int, features: int, channels: int, season: int = 0) -> None:
+    def __init__(
+        self,
+        model: ForecastModel,
+        *,
+        levels: int,
+        features: int,
+        channels: int,
+        season: int = 0,
+        past_features: int = 0,
+    ) -> None:
         super().__init__()
         self.model = model
         self.levels = levels
         self.season = season
+        self.known = features - past_features
         self.effect: nn.Module | None = None
-        if features:
+        self.lagged: nn.Linear | None = None
+        if self.known:
             last = nn.Linear(_FEATURE_WIDTH, channels)
             nn.init.zeros_(last.weight)
             nn.init.zeros_(last.bias)
-            self.effect = nn.Sequential(nn.Linear(features, _FEATURE_WIDTH), nn.GELU(), last)
+            self.effect = nn.Sequential(nn.Linear(self.known, _FEATURE_WIDTH), nn.GELU(), last)
+        if past_features:
+            steps = model.horizon // levels
+            self.lagged = nn.Linear(model.lookback * past_features, steps * channels, bias=False)
+            nn.init.zeros_(self.lagged.weight)
 
     def forward(self, series: Tensor, marks: Tensor | None = None, future_marks: Tensor | None = None) -> Tensor:
         """Forecast at all levels."""
         plain = self._without_effect(series, marks)
-        return self._split_levels(self.model(plain), plain, future_marks)
+        return self._split_levels(self.model(plain), plain, marks, future_marks)
 
     def forecast_and_penalty(
         self, series: Tensor, marks: Tensor | None = None, future_marks: Tensor | None = None
@@ -290,16 +310,25 @@ class HorizonModel(nn.Module):
             return self(series, marks, future_marks), series.new_zeros(())
         plain = self._without_effect(series, marks)
         forecast, penalty = inner(plain)
-        return self._split_levels(forecast, plain, future_marks), penalty
+        return self._split_levels(forecast, plain, marks, future_marks), penalty
 
     def _without_effect(self, series: Tensor, marks: Tensor | None) -> Tensor:
-        return series if self.effect is None else series - self.effect(marks)
+        if self.effect is None or marks is None:
+            return series
+        return series - self.effect(marks[..., : self.known])
 
-    def _split_levels(self, forecast: Tensor, series: Tensor, future_marks: Tensor | None) -> Tensor:
+    def _split_levels(
+        self, forecast: Tensor, series: Tensor, marks: Tensor | None, future_marks: Tensor | None
+    ) -> Tensor:
         split = forecast.unflatten(1, (-1, self.levels))  # (B, P, Q, C)
         if self.season:
             split = split + _last_season(series, self.season, split.shape[1]).unsqueeze(2)
-        return split if self.effect is None else split + self.effect(future_marks).unsqueeze(2)
+        if self.lagged is not None and marks is not None:
+            added = self.lagged(marks[..., self.known :].flatten(1)).unflatten(1, (split.shape[1], -1))  # (B, P, C)
+            split = split + added.unsqueeze(2)
+        if self.effect is None or future_marks is None:
+            return split
+        return split + self.effect(future_marks[..., : self.known]).unsqueeze(2)
 
 
 def _last_season(series: Tensor, season: int, horizon: int) -> Tensor:
@@ -320,6 +349,7 @@ class HorizonRun(ForecastRun):
 
     levels: tuple[float, ...] = ()
     features: int = 0
+    past_features: int = 0
     season: int = 0
     steps: int = 1
 
@@ -333,8 +363,8 @@ class HorizonForecasting(Forecasting):
         """The untrained model."""
         levels = max(1, len(config.levels))
         model: Any = super().build(replace(config, horizon=config.horizon * levels), data)
-        sizes = {"features": config.features, "channels": data.channels, "season": config.season}
-        return HorizonModel(model, levels=levels, **sizes)
+        sizes = {name: getattr(config, name) for name in ("features", "past_features", "season")}
+        return HorizonModel(model, levels=levels, channels=data.channels, **sizes)
 
     def target(self, config: Any, x: Tensor, y: Tensor) -> Tensor:
         """The difference from the last season, if the config has one."""

@@ -1,0 +1,90 @@
+"""Each kind of covariate lowers the error of a series that depends on it, and survives a file."""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from tests.estimators.signals import quick
+from tests.support import message
+from toa.estimators import Forecaster
+
+ROWS, HORIZON = 400, 6
+DAYS = pd.date_range("2023-01-01", periods=ROWS, freq="D")
+NOISE = 0.1 * np.random.default_rng(0).standard_normal(ROWS)
+
+
+def error(model: Forecaster, table: pd.DataFrame) -> float:
+    return model.fit(table[: ROWS - 60]).backtest(table, test_size=60).by_column["y"]["mae"]
+
+
+def learner(**options: Any) -> Forecaster:
+    return quick(HORIZON, lookback=14, epochs=30, **options)
+
+
+def test_a_text_covariate_is_a_category(tmp_path) -> None:
+    kind = np.random.default_rng(1).choice(["fair", "none", "sale"], ROWS)
+    effect = pd.Series(kind).map({"fair": -3.0, "none": 0.0, "sale": 5.0}).to_numpy()
+    table = pd.DataFrame({"day": DAYS, "y": effect + NOISE, "event": kind})
+    model = learner(covariates=["event"])
+    assert error(model, table) < 0.3 * error(learner(values=["y"]), table)
+    model.save(tmp_path / "m.toa")
+    seen, after = table[: ROWS - 60], table[["day", "event"]][ROWS - 60 : ROWS - 54]
+    found = model.predict(seen, future=after)
+    loaded = Forecaster.load(tmp_path / "m.toa")
+    pd.testing.assert_frame_equal(loaded.predict(seen, future=after), found)
+    with pytest.raises(ValueError, match=message("column 'event' of future", "['fair', 'none', 'sale']", "'party'")):
+        loaded.predict(seen, future=after.assign(event="party"))
+
+
+def test_a_past_covariate_is_used_without_future_values() -> None:
+    """y follows the covariate eight days later; the forecast of six days can see that."""
+    lead = np.random.default_rng(2).standard_normal(ROWS + 8)
+    table = pd.DataFrame({"day": DAYS, "y": 3.0 * lead[:-8] + NOISE, "lead": lead[8:]})
+    model = learner(past_covariates=["lead"])
+    assert error(model, table) < 0.5 * error(learner(values=["y"]), table)
+    assert model.columns_ == ("y",)
+    assert len(model.predict()) == HORIZON
+    # rows after the origin are not read
+    later = table.assign(lead=table["lead"].where(table.index < ROWS - HORIZON, 50.0))
+    first, second = (model.backtest(one, test_size=HORIZON).forecast for one in (table, later))
+    np.testing.assert_array_equal(first, second)
+
+
+def test_static_columns_change_the_effect_of_others() -> None:
+    """A promotion raises sales in one region and lowers them in the other."""
+    promo = (np.random.default_rng(3).random(ROWS) < 0.4).astype(float)
+    parts = [
+        pd.DataFrame({"shop": shop, "region": region, "day": DAYS, "y": sign * 4.0 * promo + NOISE, "promo": promo})
+        for shop, region, sign in (("a", "north", 1.0), ("b", "south", -1.0))
+    ]
+    table = pd.concat(parts, ignore_index=True)
+    ends = table.groupby("shop").cumcount() < ROWS - 60
+    options: dict[str, Any] = {"id": "shop", "values": ["y"], "covariates": ["promo"]}
+    found = [
+        learner(**options, **more).fit(table[ends]).backtest(table, test_size=60).by_column["y"]["mae"]
+        for more in ({"static": ["region"]}, {})
+    ]
+    assert found[0] < 0.5 * found[1]
+    with pytest.raises(ValueError, match="in the static column 'promo', got several"):
+        learner(id="shop", values=["y"], static=["promo"]).fit(table)
+
+
+def test_holidays_of_a_country_are_a_feature() -> None:
+    pytest.importorskip("holidays")
+    days = pd.date_range("2020-01-01", periods=1200, freq="D")
+    model = quick(HORIZON, holidays="DE", epochs=1).fit(pd.DataFrame({"day": days, "y": np.arange(1200.0) % 7}))
+    when = pd.DatetimeIndex(["2024-10-02", "2024-10-03", "2024-12-25 13:00"])
+    assert model.known_.features(when, np.zeros((3, 0)))[:, 0].tolist() == [0.0, 1.0, 1.0]
+    with pytest.raises(ValueError, match=message("holidays must be the code of a country", "'XX'")):
+        quick(HORIZON, holidays="XX").fit(pd.DataFrame({"day": days, "y": 1.0}))
+    months = pd.date_range("2010-01-01", periods=90, freq="MS")
+    with pytest.raises(ValueError, match=message("holidays must be None for steps longer than a day")):
+        quick(HORIZON, holidays="DE").fit(pd.DataFrame({"day": months, "y": np.arange(90.0)}))
+
+
+def test_a_column_has_one_kind() -> None:
+    table = pd.DataFrame({"day": DAYS, "y": NOISE, "x": NOISE})
+    with pytest.raises(ValueError, match=message("a covariate must have one kind, got 'x' twice")):
+        learner(covariates=["x"], past_covariates=["x"]).fit(table)
