@@ -17,7 +17,7 @@ PACKAGE = ROOT / "src" / "toa"
 AIMS = {"lines": 22_500, "files": 150, "file_lines": 450, "function_lines": 60}
 # lines and files allowed in each folder until the aim is reached ("." holds the files of the package itself)
 CEILINGS = {
-    ".": (503, 7),
+    ".": (506, 7),
     "cli": (2_581, 13),
     "data": (3_786, 17),
     "estimators": (6_063, 24),

@@ -5,6 +5,7 @@ edit. It does not show forgery: whoever changes a file on purpose can also compu
 versions wrote have none; they are read, and named in a log message or in the report as "without checksum".
 """
 
+import difflib
 import fcntl
 import glob
 import hashlib
@@ -109,8 +110,10 @@ def unseal(
     if stated is None:
         # the name of the field itself may be damaged
         sums = [name for name, value in plain.items() if isinstance(value, str) and len(value) == 64]
+        similar = difflib.get_close_matches(CHECKSUM, plain, cutoff=0.8)
         rests = ({n: v for n, v in plain.items() if n != name} for name in sums)
-        if not any(_digest(rest, tensors or {}) == plain[name] for name, rest in zip(sums, rests, strict=True)):
+        whole = any(_digest(rest, tensors or {}) == plain[name] for name, rest in zip(sums, rests, strict=True))
+        if not similar and not whole:
             return plain, False
     if stated != _digest(plain, tensors or {}):
         raise ValueError(

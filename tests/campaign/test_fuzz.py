@@ -2,6 +2,7 @@ import pytest
 
 from tests.campaign.fuzz import fuzz
 from tests.campaign.loaders import LOADERS
+from toa._files import seal, unseal
 
 # loaders that take long: fewer files in the quick tests
 SLOW = [kind for kind in LOADERS if kind.startswith(("detector", "classifier", "folder", "ensemble"))]
@@ -25,3 +26,11 @@ def test_no_damaged_or_forged_file_breaks_a_loader(kind, tmp_path):
 @pytest.mark.parametrize("kind", SLOW)
 def test_no_damaged_or_forged_file_breaks_a_loader_of_estimators(kind, tmp_path):
     check(kind, tmp_path, 100)
+
+
+def test_damage_in_the_name_of_the_checksum_and_in_the_content_is_noticed():
+    content = seal({"metrics": {"mse": 0.4}, "data_checksum": "0" * 64})
+    damaged = {"checksui" if name == "checksum" else name: value for name, value in content.items()}
+    with pytest.raises(ValueError, match="must have the content that its checksum states"):
+        unseal(damaged | {"metrics": {"mse": 0.1}}, "x")
+    assert not unseal({"metrics": {}, "data_checksum": "0" * 64}, "x")[1]
