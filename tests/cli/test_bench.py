@@ -52,8 +52,11 @@ def test_detectors_have_records_and_finished_ones_are_not_run_again(tmp_path, mo
     monkeypatch.setattr(tsb_ad, "evaluate", evaluate)
     words = ["anomaly", "--dataset", "MSL", "--method", "pca", "--method", "toa", "--out", tmp_path / "d.jsonl"]
     assert "MSL pca 0.500 1.0 MSL toa 0.500 1.0" in call(*words, "--time-limit", 9)[1]
-    assert call(*words)[0] == 0
+    assert call(*words, "--time-limit", 9)[0] == 0
     assert asked == [("MSL", "pca", {}), ("MSL", "toa", {"time_limit": 9.0})]
+    code, text = call(*words)
+    assert code == 2
+    assert "9" in text
     assert "unknown method 'lof'; known: toa, toa-network, z-score" in call("anomaly", "--method", "lof")[1]
     assert "unknown dataset 'X'" in call("anomaly", "--dataset", "X")[1]
 

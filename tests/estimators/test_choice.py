@@ -38,7 +38,7 @@ def test_the_network_alone_is_as_before() -> None:
     assert quick(epochs=1).fit(wide()).weights_ == {"toa": 1.0}
     with pytest.raises(ValueError, match=message("unknown model 'arima'; known: auto, toa")):
         quick(model="arima").fit(wide())
-    with pytest.raises(ValueError, match=message("time_limit must be above 0")):
+    with pytest.raises(ValueError, match=message("time_limit must be positive", "0")):
         quick(time_limit=0).fit(wide())
 
 

@@ -68,7 +68,7 @@ def forecast_page(hourly_rows: pd.DataFrame, tmp_path_factory: pytest.TempPathFa
 def event_page(tmp_path_factory: pytest.TempPathFactory) -> tuple[AnomalyDetector, pd.DataFrame, Path]:
     """A detector, rows of two series with one event in each, and their page; the names are markup."""
     waves = np.sin(np.arange(300) / 5) + 0.05 * np.random.default_rng(2).normal(size=(2, 2, 300))
-    waves[0, 1, 250:256] += 3.0
+    waves[0, 1, 150:156] += 3.0
     waves[1, 0, 100:103] -= 9.0
     days = pd.date_range("2023-01-01", periods=300)
     parts = [pd.DataFrame({"id": one, "day": days, "<b>": a, "x": b}) for one, (a, b) in zip("pq", waves, strict=True)]
