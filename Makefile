@@ -9,7 +9,9 @@ STAMP := $(VENV)/.installed
 demo: $(STAMP)
 	$(BIN)/toa demo
 
-test: lint check
+# both at a time: type checks use one core
+test: $(STAMP)
+	$(MAKE) -j2 lint check
 
 $(STAMP): pyproject.toml
 	$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if (3, 11) <= v <= (3, 14) else "toa needs Python 3.11 to 3.14, found %d.%d; name another one: make PYTHON=python3.13" % v)'
