@@ -47,6 +47,8 @@ from toa.tasks.training import time_steps
 
 # increased when older files can no longer be read
 FORMAT = 1
+# name of the network among the methods of an estimator
+NETWORK = "toa"
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 # keeps scores bounded for any data; the layer's default has no normaliser, as the paper prints it
 _NORMS = {"toa-relu": {"score_norm": "rms"}, "toa-gated": {"score_norm": "rms", "gate_norm": "rms"}}
@@ -204,7 +206,9 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         )
 
     def _build_with(self, tensors: Mapping[str, Tensor], device: torch.device, where: object) -> nn.Module:
-        """The model with these weights, in evaluation mode."""
+        """The model with these weights, in evaluation mode; an identity if there is no network."""
+        if self.architecture_["backbone"] is None:
+            return nn.Identity()
         settings = self.architecture_["settings"]
         model = model_with(lambda: self._task.build(self._config(), self._data()), tensors, settings, where)
         return model.to(device)

@@ -15,11 +15,11 @@ from torch import Tensor
 
 from toa._checks import check_shape, check_shares
 from toa.data.panel import Panel
+from toa.estimators.base import NETWORK
 from toa.estimators.baselines import seasonal_acf
 from toa.estimators.ensemble import Ensemble, RollingOrigins, series_scale
 from toa.estimators.intervals import Prediction, conformal_width
 
-NETWORK = "toa"
 # seasons to search for in data without dates, and the autocorrelation that makes one
 _SEASONS, _LEAST_CORRELATION = (24, 12, 7, 4, 48, 52, 96), 0.3
 # quantiles of fewer windows are taken over all steps and columns

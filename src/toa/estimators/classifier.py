@@ -28,10 +28,9 @@ from toa.data.classification import fit_scaler
 from toa.data.frames import check_results, read_cases, to_native, with_labels
 from toa.data.panel import Panel
 from toa.data.splits import StandardScaler
-from toa.estimators.base import attention_spec, named
+from toa.estimators.base import NETWORK, attention_spec, named
 from toa.estimators.case_network import CaseNetwork
 from toa.estimators.case_page import CasesPage
-from toa.estimators.choice import NETWORK
 from toa.estimators.kernels import FEATURES, Features, KernelFeatures, Series, align_cases, compile_kernels
 from toa.estimators.stack import Codes, Probabilities, RidgeHead, Stack, accuracy, baseline_accuracies
 from toa.tasks.base import check_sample
@@ -284,9 +283,6 @@ class Classifier(ClassifierMixin, CasesPage, CaseNetwork):  # type: ignore[misc]
             if name in self.weights_:
                 members[name] = self.heads_[name].predict(compute(series))
         return self.stack_.combine(members)
-
-    def _build_with(self, tensors: Mapping[str, Tensor], device: torch.device, where: object) -> nn.Module:
-        return nn.Identity() if self.architecture_["backbone"] is None else super()._build_with(tensors, device, where)
 
     def _state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         labels = self.classes_.tolist()

@@ -22,9 +22,9 @@ import torch
 from jaxtyping import Bool, Float64
 from torch import Tensor
 
+from toa.estimators.base import NETWORK
 from toa.estimators.scorers import Rows, window_max, window_mean
 
-NETWORK = "toa"
 # how the mean of a score over a window is named
 MEAN = " mean"
 # scores that are always averaged, and those that may join

@@ -29,8 +29,8 @@ from toa.estimators.alarms import (
     flags_f1,
     rank_events,
 )
-from toa.estimators.base import named
-from toa.estimators.combination import MEAN, NETWORK, Combination, inject_anomalies
+from toa.estimators.base import NETWORK, named
+from toa.estimators.combination import MEAN, Combination, inject_anomalies
 from toa.estimators.pages import EventsPage
 from toa.estimators.reconstruction import ReconstructionNetwork
 from toa.estimators.scorers import SCORERS, Rows, Scorer, window_mean

@@ -22,9 +22,9 @@ from toa.data.frequency import season_of
 from toa.data.panel import Panel, warn_of_late_columns
 from toa.data.windows import window_starts
 from toa.estimators.backtest import Backtest, first_tested, forecast_names, measure, write_forecast
-from toa.estimators.base import named, sample_rows
+from toa.estimators.base import NETWORK, named, sample_rows
 from toa.estimators.baselines import BASELINES, align_histories
-from toa.estimators.choice import NETWORK, Choice, find_season
+from toa.estimators.choice import Choice, find_season
 from toa.estimators.covariates import Covariates
 from toa.estimators.ensemble import RollingOrigins, history_rows, series_scale, validate_methods
 from toa.estimators.intervals import Prediction, check_finite
@@ -386,9 +386,6 @@ class Forecaster(ForecastPage, ForecastNetwork):
         fields = zip(*parts, strict=True)
         joined: Any = (None if found[0] is None else torch.cat(found) for found in fields)
         return Prediction(*joined)
-
-    def _build_with(self, tensors: Mapping[str, Tensor], device: torch.device, where: object) -> nn.Module:
-        return nn.Identity() if self.architecture_["backbone"] is None else super()._build_with(tensors, device, where)
 
     def _result_names(self, column: str) -> list[str]:
         return forecast_names(column, self.quantiles, self.interval is not None)

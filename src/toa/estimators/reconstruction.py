@@ -132,9 +132,6 @@ class ReconstructionNetwork(Estimator):
             raise ValueError("the detector must have a network, got none for lack of time or by model; fit another.")
         self.scores(sample_rows(data, self.id, index, self.window_))
 
-    def _build_with(self, tensors: Mapping[str, Tensor], device: torch.device, where: object) -> nn.Module:
-        return nn.Identity() if self.architecture_["backbone"] is None else super()._build_with(tensors, device, where)
-
     def _read(self, data: Any, *, freq: str | int | None, missing: Missing) -> Panel:
         return read_panel(data, values=self.values, freq=freq, **self._table | {"missing": missing})
 
