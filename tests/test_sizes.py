@@ -19,7 +19,7 @@ AIMS = {"lines": 22_500, "files": 150, "file_lines": 450, "function_lines": 60}
 CEILINGS = {
     ".": (506, 7),
     "cli": (2_581, 13),
-    "data": (3_786, 17),
+    "data": (3_793, 17),
     "estimators": (6_057, 24),
     "experiments": (1_929, 10),
     "integrations": (1_757, 11),

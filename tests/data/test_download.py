@@ -4,7 +4,7 @@ import pytest
 
 from tests.data.files import Web, make_spec, packed, serve, values, write_csv
 from tests.support import message
-from toa.data import ChecksumError, fetch
+from toa.data import ChecksumError, fetch, files
 
 
 @pytest.fixture
@@ -159,6 +159,19 @@ def test_concurrent_downloads_wait_for_one(home, web, spec):
     assert found[0].read_bytes() == web.content
     assert len(web.asked) == 1
     assert [p.name for p in found[0].parent.iterdir()] == ["small.csv"]
+
+
+def test_a_download_that_ends_before_the_lock_is_not_repeated(home, web, spec, monkeypatch):
+    held = files._held
+
+    def late(part):
+        monkeypatch.setattr(files, "_held", held)
+        fetch(spec, home / "data")  # another process, between the look and the lock
+        return held(part)
+
+    monkeypatch.setattr(files, "_held", late)
+    assert fetch(spec, home / "data").read_bytes() == web.content
+    assert len(web.asked) == 1
 
 
 def test_a_download_is_bounded_in_size_and_time(home, web, spec, monkeypatch):

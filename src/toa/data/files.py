@@ -127,19 +127,26 @@ def fetch(
     if spec.url is None:
         raise ValueError(f"dataset {spec.name!r} must have a url to be downloaded, got none; {how_to_get(spec)}.")
     part = target.with_name(f"{target.name}.part")
-    while True:
-        for path in (target, target.with_name(f"{target.name}.gz")):
-            # a wrong file is downloaded again
-            with suppress(ValueError):
-                if path.is_file():
-                    verify(path, spec)
-                    if spec.sha256 is None and read is not None:
-                        read(path)
-                    return path
+    while (found := _correct_file(spec, target, read)) is None:
         with _held(part) as mine:
             # otherwise another process or thread has downloaded it, or failed, while this one waited
             if mine:
-                return _download(spec, target, part, progress, attempts, read)
+                # one that ended between the look and the lock leaves no part, but the file
+                return _correct_file(spec, target, read) or _download(spec, target, part, progress, attempts, read)
+    return found
+
+
+def _correct_file(spec: FileSpec, target: Path, read: Callable[[Path], object] | None) -> Path | None:
+    """The downloaded file, plain or gzipped, if it is there and correct."""
+    for path in (target, target.with_name(f"{target.name}.gz")):
+        # a wrong file is downloaded again
+        with suppress(ValueError):
+            if path.is_file():
+                verify(path, spec)
+                if spec.sha256 is None and read is not None:
+                    read(path)
+                return path
+    return None
 
 
 def _download(
