@@ -1,9 +1,10 @@
-"""Write every table of numbers on every page from the stored records: no number in them is typed by hand.
+"""Write every table and every measured number on every page from the stored records: none is typed by hand.
 
     python docs/page_tables.py [--check]
 
-A table stands between `<!-- generated: NAME -->` and `<!-- end -->`; the text around it is kept. With `--check` nothing
-is written, and the exit code is 1 if a page differs from its records.
+A table stands between `<!-- generated: NAME -->` and `<!-- end -->`, a number of a sentence between
+`<!-- value: NAME -->` and `<!-- end -->` (page_values.py); the text around them is kept. With `--check` nothing is
+written, and the exit code is 1 if a page differs from its records.
 """
 
 import argparse
@@ -597,20 +598,23 @@ def reliability_table() -> str:
 
 
 def rendered(page: str) -> str:
-    """The page with every table made again.
+    """The page with every table and every value made again.
 
     Raises:
-        ValueError: If the page names an unknown table.
+        ValueError: If the page names an unknown one.
     """
-    tables = all_tables()
+    from page_values import all_values
+
+    kinds = {"generated": (all_tables(), "\n\n"), "value": (all_values(), "")}
 
     def replace(match: re.Match[str]) -> str:
-        name = match[1]
-        if name not in tables:
-            raise ValueError(f"table {name!r} on the page must be one of {', '.join(tables)}.")
-        return f"<!-- generated: {name} -->\n\n{tables[name]()}\n\n<!-- end -->"
+        kind, name = match.groups()
+        known, space = kinds[kind]
+        if name not in known:
+            raise ValueError(f"{'table' if space else 'value'} {name!r} on the page must be one of {', '.join(known)}.")
+        return f"<!-- {kind}: {name} -->{space}{known[name]()}{space}<!-- end -->"
 
-    return re.sub(r"<!-- generated: ([\w.-]+) -->.*?<!-- end -->", replace, page, flags=re.DOTALL)
+    return re.sub(r"<!-- (generated|value): ([\w.-]+) -->.*?<!-- end -->", replace, page, flags=re.DOTALL)
 
 
 def main(words: list[str] | None = None) -> int:

@@ -39,6 +39,19 @@ def speed_summary(folder: Path = RECORDS) -> str:
     return table(["one H200", "compared with", "toa", "theirs", "ratio"], rows, left=2)
 
 
+def cases(record: Record) -> Table:
+    """Sizes of the models and batches of a training step."""
+    names = {"lookback": "L", "batch_size": "batch", "channels": "channels"}
+    sizes = {"num_layers": "layers", "embed_dim": "width", "num_heads": "heads", "ff_dim": "feed-forward"}
+    table: Table = [["case", *names.values(), *sizes.values()]]
+    for row in record["rows"]:
+        case = row["case"]
+        table.append(
+            [row["name"], *(str(case[name]) for name in names), *(str(case["model"].get(n, "")) for n in sizes)]
+        )
+    return table
+
+
 # each table of the page: the function that makes it, and its record
 TABLES: dict[str, tuple[Callable[[Record], Table], str]] = {
     "primitive": (primitive, "operator_attention.json"),
@@ -46,6 +59,7 @@ TABLES: dict[str, tuple[Callable[[Record], Table], str]] = {
     "rates": (rates, "operator_attention.json"),
     "rates-tf32": (rates, "operator_attention_tf32.json"),
     "memory": (memory, "operator_attention.json"),
+    "step-cases": (cases, "training_step.json"),
     "steps": (steps, "training_step.json"),
     "steps-cpu": (steps, "training_step_cpu.json"),
     "steps-cpu-compiled": (steps, "training_step_cpu_compiled.json"),

@@ -46,13 +46,6 @@ def test_every_run_of_the_search_is_in_the_recipe():
     assert cells == len(runs)
 
 
-def test_the_latest_best_epoch_of_the_recipe_is_that_of_its_records():
-    records = page_tables.read_records("forecasting/search.jsonl")
-    latest = max(record["best_epoch"] for record in records if record["config"]["backbone"] == "patchtst")
-    text = (ROOT / "docs" / "recipe.md").read_text(encoding="utf-8")
-    assert re.findall(r"the latest best epoch was the (\d+)", text) == [str(latest)]
-
-
 def test_a_wrong_number_on_a_page_is_noticed(tmp_path, monkeypatch):
     page = "before\n<!-- generated: demixing -->\n\nold\n\n<!-- end -->\nafter"
     monkeypatch.setattr(page_tables, "ROOT", tmp_path)

@@ -1,0 +1,102 @@
+"""Single numbers of sentences, made from the stored records: `<!-- value: NAME -->...<!-- end -->` on a page."""
+
+import statistics
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import page_tables as tables
+from performance_tables import read
+
+HORIZONS = (96, 192, 336, 720)
+LARGE = ("ETTm1", "ETTm2", "Weather")
+
+
+def wins(backbone: str, sets: tuple[str, ...]) -> str:
+    """Cells of sets and horizons in which TOA-Softmax has a lower test error than softmax under `toa`."""
+    found = tables.recipe_records(backbone)
+    ours, plain = found["toa-softmax",], found["softmax",]
+    cells = [cell for cell in ours if cell[0] in sets]
+    better = sum(tables.mean_of(ours[cell], "mse") < tables.mean_of(plain[cell], "mse") for cell in cells)
+    return f"{better} of {len(cells)}"
+
+
+def better_sets() -> str:
+    """Sets on which the mean over horizons is lower with TOA-Softmax under iTransformer."""
+    found = tables.recipe_records("itransformer")
+
+    def error(name: str, dataset: str) -> float:
+        return statistics.fmean(tables.mean_of(found[name,][dataset, horizon], "mse") for horizon in HORIZONS)
+
+    better = [name for name in tables.RECIPE_SETS if error("toa-softmax", name) < error("softmax", name)]
+    return f"{len(better)} of {len(tables.RECIPE_SETS)}"
+
+
+def sor_wins(backbone: str) -> str:
+    """Pairs in which TOA-Softmax is better with SOR than without."""
+    found = tables.recipe_records(backbone)
+    kept, left = found["toa-softmax",], found["toa-softmax", "attention.sor=false"]
+    better = sum(tables.mean_of(kept[cell], "mse") < tables.mean_of(runs, "mse") for cell, runs in left.items())
+    return f"{better} of {len(left)}"
+
+
+def uea_mean(name: str) -> str:
+    """Mean accuracy over the sets of the leaderboard, in percent."""
+    return f"{100 * statistics.fmean(own[name] for own in tables.uea_accuracies().values()):.1f}"
+
+
+def uea_softmax(extreme: Callable[..., float]) -> str:
+    """Our softmax against the published one under `toa-paper`, in points: of all sets, one difference."""
+    theirs = {key[0]: value for key, value in tables.published("classification").items() if key[3] == "softmax"}
+    ours = tables.accuracies("toa-paper")["softmax"]
+    return f"{100 * extreme(statistics.mean(values) - theirs[name] for name, values in ours.items()):+.1f}"
+
+
+def latest_epoch() -> str:
+    """The latest best epoch of PatchTST in the first search."""
+    records = tables.read_records("forecasting/search.jsonl")
+    return str(max(record["best_epoch"] for record in records if record["config"]["backbone"] == "patchtst"))
+
+
+def step_ratio(name: str, other: str, file: str = "training_step", case: str = "") -> str:
+    """Time of a training step over that of another system: one case, or the least and the greatest."""
+    rows = [row["systems"] for row in read(f"{file}.json")["rows"] if row["name"].startswith(case)]
+    times = [(row[name], row[other]) for row in rows]
+    # against the peer a record has the median over turns
+    key = "time_over_peer"
+    ratios = sorted(a[key] if other == "peer" else a["milliseconds"] / b["milliseconds"] for a, b in times)
+    return " to ".join(f"{ratio:.2f}" for ratio in dict.fromkeys((ratios[0], ratios[-1])))
+
+
+def primitive_sizes() -> str:
+    """Batch, heads and width of the primitive's table."""
+    return "B={batch}, H={heads}, D={width}".format(**read("operator_attention.json")["settings"])
+
+
+def steps_measured() -> str:
+    """Number of timed steps."""
+    return str(read("training_step.json")["settings"]["steps"])
+
+
+def run_seconds(name: str) -> str:
+    """Seconds of a complete run."""
+    return f"{read('training_run.json')['runs'][name]['run_s']:.1f}"
+
+
+def all_values() -> dict[str, Callable[[], str]]:
+    """Every value by name."""
+    found: dict[str, Callable[[], str]] = {"toa-better-sets": better_sets, "latest-best-epoch": latest_epoch}
+    for backbone in ("itransformer", "duet"):
+        found[f"toa-better-{backbone}"] = partial(wins, backbone, tables.RECIPE_SETS)
+        found[f"sor-better-{backbone}"] = partial(sor_wins, backbone)
+    found["toa-better-duet-large"] = partial(wins, "duet", LARGE)
+    found["uea-sets"] = lambda: str(len(tables.uea_accuracies()))
+    found |= {f"uea-{name.lower()}": partial(uea_mean, name) for name in ("toa", "ROCKET", "HC2")}
+    extremes: dict[str, Any] = {"mean": statistics.fmean, "least": min, "most": max}
+    found |= {f"uea-softmax-{name}": partial(uea_softmax, one) for name, one in extremes.items()}
+    found |= {"primitive-sizes": primitive_sizes, "step-count": steps_measured}
+    found["gated-over-softmax"] = partial(step_ratio, "toa-gated", "softmax")
+    for case in ("patchtst-128", "patchtst-16"):
+        found[f"cpu-{case}"] = partial(step_ratio, "toa-gated", "peer", "training_step_cpu", case)
+    found["first-run"] = partial(run_seconds, "ours, toa-gated, first run")
+    return found
