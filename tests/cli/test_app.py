@@ -63,7 +63,7 @@ def test_theory_prints_json():
     assert all(row["simplex_distance"] > 0 and row["gated_error"] < 1e-6 for row in rows)
 
 
-def test_demo_ends_with_three_tables_and_a_self_contained_page(tmp_path, monkeypatch):
+def test_demo_begins_with_a_forecast_beside_baselines_and_ends_with_a_self_contained_page(tmp_path, monkeypatch):
     monkeypatch.delenv("TOA_DATA", raising=False)
     monkeypatch.setattr("toa.experiments.demo.SEEDS", (1,))
     shrink_demixing(monkeypatch)
@@ -71,14 +71,18 @@ def test_demo_ends_with_three_tables_and_a_self_contained_page(tmp_path, monkeyp
     assert code == 0, text
     for part in ("TOA-Gated", "TOA-ReLU", "Softmax attention", "linear oracle", "demixing.png", "index.html"):
         assert part in text
+    for part in ("seasonal naive", "drift", "theta", "damped trend", "MASE", "The model", "forecast.png"):
+        assert part in text
     page = (tmp_path / "index.html").read_text()
-    for number, part in enumerate(("Harmonic demixing", "Classification of BasicMotions", "The anomaly of a UCR"), 1):
+    assert page.index("forecast of rented bicycles beside baselines") == page.index('alt="') + len('alt="')
+    parts = ("Forecast of a CSV", "Harmonic demixing", "Classification of BasicMotions", "The anomaly of a UCR")
+    for number, part in enumerate(parts, 1):
         assert f"{number}. {part}" in text
         assert f"<h2>{number}. {part}" in page
     for part in ("tslib-pa", "strict", "random PA-F1", "A Transformer with one token per step"):
         assert part in page
-    # the figure, a confusion matrix an attention, a detection; nothing from outside
-    assert page.count("<img") == page.count('src="data:image/png;base64,iVBOR') == 5
+    # the forecast, the operators, a confusion matrix an attention, a detection; nothing from outside
+    assert page.count("<img") == page.count('src="data:image/png;base64,iVBOR') == 6
     assert "://" not in page
     assert "<link" not in page
     assert "<script" not in page

@@ -209,7 +209,13 @@ def _draw(
     past = with_times(frame, forecaster._read_fitted(frame))
     names = {"id": forecaster.id, "time": forecaster.time_}
     figure, panels = draw_forecast(
-        past, found, forecaster.columns_, title=title, baseline=naive, interval=forecaster.interval, **names
+        past,
+        found,
+        forecaster.columns_,
+        title=title,
+        baselines={"seasonal naive": naive},
+        interval=forecaster.interval,
+        **names,
     )
     drawn = save_figure(figure, picture)
     more = f" ({PANELS} of {panels} series and columns)" if panels > PANELS else ""
@@ -218,19 +224,12 @@ def _draw(
 
 def _print_evaluation(console: "Console", forecaster: "Forecaster", found: "Backtest", test: float) -> None:
     """The errors, the model beside the baselines in the units of the data, and where it loses to one."""
-    from toa.estimators.backtest import TITLES
-
     shown = f"MSE {found.metrics['mse']:.4f}, MAE {found.metrics['mae']:.4f}, standardised"
     if "coverage" in found.metrics:
         shown += f"; {found.metrics['coverage']:.1%} of values within the {forecaster.interval:.0%} interval"
     errors = ", ".join(f"{name} {column['mae']:.4g}" for name, column in list(found.by_column.items())[:_LISTED])
     summary = f"last {test:.0%} of the rows, {len(found.forecast)} forecasts: {shown}; MAE {errors}."
     console.print(summary, soft_wrap=True)
-    table = found.table()
-    names = [name for name in TITLES if name in table]
-    rows: list[tuple[str, ...]] = [(f"at {found.compared} origins", *(TITLES[name] for name in names))]
-    for method, scores in table.iterrows():
-        rows.append((str(method), *(f"{scores[name]:.4g}" for name in names)))
-    console.print(make_table(rows))
+    console.print(make_table(found.rows(f"at {found.compared} origins")))
     for line in found.verdicts():
         console.print(line, soft_wrap=True)

@@ -4,7 +4,7 @@ import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -21,6 +21,9 @@ from toa.cli.report import compare, report, watch
 from toa.cli.reproduce import reproduce
 from toa.cli.run import run
 from toa.cli.terminal import ChoicesCommand, DeviceOption, clear_errors
+
+if TYPE_CHECKING:
+    from toa.report.page import Section
 
 app = typer.Typer(
     name="toa",
@@ -68,7 +71,10 @@ def demo(
         typer.Option(help="Training steps per demixing model; the other parts are shortened in proportion."),
     ] = None,
 ) -> None:
-    """Train three small models for each of three tasks: demixing, classification, anomaly detection (a few minutes)."""
+    """Forecast a small CSV beside baselines, then train three small models for each of three tasks (a few minutes).
+
+    The tasks are demixing, classification and anomaly detection.
+    """
     with clear_errors(resumes=True):
         from toa.experiments.demo import PARTS, run_demixing, run_part
         from toa.report.demo import HEADING, SECTIONS, TITLES, demixing_section, demixing_table
@@ -77,19 +83,53 @@ def demo(
 
         console = make_console()
         options: dict[str, Any] = {"steps": steps, "device": device, "command": ["toa", *sys.argv[1:]]}
+        forecast = _forecast_part(out, steps, device)
+        console.print(make_table(forecast.table, title=forecast.title))
+        console.print(forecast.reading)
         with show_epochs() as observe:
             demixing = run_demixing("demo", out / "demixing", **options, observe=observe)
         console.print(make_table(demixing_table(demixing, published=False), title=TITLES["demixing"]))
-        sections = []
+        figure = save_figure(draw_demixing(demixing), out / "demixing.png")
+        sections = [forecast, demixing_section(demixing, figure, title=TITLES["demixing"])]
         for part in PARTS:
             with show_epochs() as observe:
                 runs = run_part(part, out / part, **options, observe=observe)
             sections.append(SECTIONS[part](runs))
             console.print(make_table(sections[-1].table, title=sections[-1].title))
-        figure = save_figure(draw_demixing(demixing), out / "demixing.png")
-        first = demixing_section(demixing, figure, title=TITLES["demixing"])
-        page = write_sections(HEADING, [first, *sections], out / "index.html")
-        console.print(f"figure: {figure}\npage:   {page}", soft_wrap=True)
+        page = write_sections(HEADING, sections, out / "index.html")
+        console.print(f"figure: {out / 'forecast.png'}\nfigure: {figure}\npage:   {page}", soft_wrap=True)
+
+
+def _forecast_part(out: Path, steps: int | None, device: str) -> "Section":
+    """Write a CSV file, forecast its last rows from the rows before, and draw the forecast beside the baselines."""
+    import pandas as pd
+
+    from toa.cli.terminal import read_frame
+    from toa.estimators import Forecaster
+    from toa.estimators.baselines import BASELINES
+    from toa.experiments.demo import FIT_SECONDS, HORIZON, TESTED, demo_share, write_rentals
+    from toa.report.demo import forecast_section
+    from toa.report.figures import draw_forecast, save_figure
+
+    file = write_rentals(out / "rentals.csv")
+    frame = read_frame(file)
+    limit = max(1.0, FIT_SECONDS * demo_share(steps))
+    model = Forecaster(horizon=HORIZON, interval=0.8, time_limit=limit, device=device, progress=True)
+    model.fit(frame[:-TESTED])
+    tested = model.backtest(frame, test_size=TESTED)
+    times = frame.assign(hour=pd.to_datetime(frame["hour"]))
+    figure, _ = draw_forecast(
+        times[:-TESTED],
+        model.predict(),
+        model.columns_,
+        time="hour",
+        title=f"{file.name}: {HORIZON} hours ahead, from the hours before",
+        baselines={name: model.predict_baseline(name) for name in BASELINES},
+        actual=times[-TESTED:][:HORIZON],
+        interval=model.interval,
+    )
+    rows = tested.rows(f"at {tested.compared} origins")
+    return forecast_section(file, model.weights_, rows, tested.verdicts(), save_figure(figure, out / "forecast.png"))
 
 
 @app.command()

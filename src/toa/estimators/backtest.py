@@ -60,6 +60,13 @@ class Backtest:
         """A row per method, the model first, and a column per score."""
         return pd.DataFrame({name: found.overall for name, found in self.comparison.items()}).T
 
+    def rows(self, first: str) -> list[tuple[str, ...]]:
+        """The table as text; `first` is the title of the methods."""
+        table = self.table()
+        names = [name for name in TITLES if name in table]
+        head = (first, *(TITLES[name] for name in names))
+        return [head, *((str(one), *(f"{scores[name]:.4g}" for name in names)) for one, scores in table.iterrows())]
+
     def verdicts(self) -> list[str]:
         """In words, per baseline: where the model has the larger MAE."""
         own, lines = self.comparison["model"], []

@@ -12,7 +12,7 @@ import numpy as np
 
 from toa.data.panel import Panel
 from toa.estimators.alarms import Event, event_columns, find_events, rank_events
-from toa.estimators.backtest import TITLES, Backtest
+from toa.estimators.backtest import Backtest
 from toa.estimators.baselines import BASELINES
 from toa.estimators.ensemble import history_rows
 from toa.estimators.page_parts import (
@@ -229,12 +229,8 @@ def _errors(own: Any) -> list[Part]:
 
 
 def _backtest(tested: Backtest) -> list[Part]:
-    table = tested.table()
-    names = [name for name in TITLES if name in table]
-    rows = [("method", *(TITLES[name] for name in names))]
-    rows += [(str(method), *(f"{scores[name]:.4g}" for name in names)) for method, scores in table.iterrows()]
     parts = [text_part(f"Backtest at {tested.compared} origins, in the units of the data. Lower is better.")]
-    parts.append(table_part(rows, "Backtest of the model and the baselines"))
+    parts.append(table_part(tested.rows("method"), "Backtest of the model and the baselines"))
     coverage = tested.metrics.get("coverage")
     lines = tested.verdicts() + ([] if coverage is None else [f"{coverage:.1%} of values lie within the interval"])
     parts.append({"kind": "list", "items": lines})

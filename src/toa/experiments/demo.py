@@ -1,7 +1,8 @@
-"""The demixing experiment, and the parts of the demo on real data.
+"""The demixing experiment, and the other parts of the demo.
 
-Demixing runs variants and seeds on the same signals, and views the trained models. The other parts are runs small
-enough for two CPU cores, on datasets inside aeon's wheel.
+The first part is a table that the demo writes itself, for a forecast. Demixing runs variants and seeds on the same
+signals, and views the trained models. The other parts are runs small enough for two CPU cores, on datasets inside
+aeon's wheel.
 """
 
 import statistics
@@ -12,11 +13,13 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import torch
 from torch import Tensor
 
 from toa._checks import check_choice
-from toa._files import check_writable
+from toa._files import check_writable, write_atomically
 from toa.data import DemixingBatch, HarmonicDemixing
 from toa.experiments.protocols import load_protocol, protocol_names, resolve
 from toa.experiments.records import Record
@@ -27,6 +30,9 @@ from toa.tasks.demixing import DEMIXING, demix, frequency_response, held_out_sig
 
 ATTENTIONS = ("toa-gated", "toa-relu", "softmax")
 SEEDS = (2024, 2025, 2026)
+
+# the table to forecast: its rows, those that are kept for the test, the horizon, and seconds for the fit
+HOURS, TESTED, HORIZON, FIT_SECONDS = 8 * 168, 168, 24, 15.0
 
 # epochs, without early stopping
 _CLASSIFY_EPOCHS = 30
@@ -214,6 +220,27 @@ class DemoRun:
         return str(self.record["config"]["attention"]["name"])
 
 
+def write_rentals(path: Path) -> Path:
+    """Write a made-up CSV file: bicycles that are rented per hour, with a daily and a weekly season."""
+    rng = np.random.default_rng(2024)
+    hours = pd.date_range("2026-01-01", periods=HOURS, freq="h")
+    hour = hours.hour.to_numpy()
+
+    def peak(at: float, width: float) -> np.ndarray:
+        return np.exp(-(((hour - at) / width) ** 2))
+
+    workday = peak(8, 1.8) + 1.2 * peak(17.5, 2.2) + 0.3 * peak(12.5, 3)
+    usual = 0.1 + np.where(hours.dayofweek >= 5, 0.7 * peak(14, 4), workday)
+    # weather: it lasts for some hours
+    weather = np.zeros(HOURS)
+    for step in range(1, HOURS):
+        weather[step] = 0.9 * weather[step - 1] + 0.05 * rng.standard_normal()
+    rented = 300 * usual * np.exp(1e-4 * np.arange(HOURS) + weather) + 8 * rng.standard_normal(HOURS)
+    table = pd.DataFrame({"hour": hours, "rented": np.maximum(rented, 0).round().astype(int)})
+    write_atomically(path, table.to_csv(index=False).encode())
+    return path
+
+
 def classification_configs(steps: int | None = None) -> list[ClassifyRun]:
     """Runs of a point-token Transformer on BasicMotions, one per attention and seed.
 
@@ -271,5 +298,9 @@ def _configs(task: str, protocol: str, **names: Any) -> list[Any]:
 
 def _epochs(full: int, steps: int | None) -> int:
     """The share of the epochs that `steps` is of the demixing part; at least one."""
-    demixing = load_protocol("demixing", "demo").tables["default"]["steps"]
-    return full if steps is None else max(1, round(full * steps / demixing))
+    return max(1, round(full * demo_share(steps)))
+
+
+def demo_share(steps: int | None) -> float:
+    """The share of the whole demo that `steps` is of the demixing part; 1 for None."""
+    return 1.0 if steps is None else float(steps / load_protocol("demixing", "demo").tables["default"]["steps"])

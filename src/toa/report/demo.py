@@ -1,10 +1,10 @@
-"""Pages of `toa demix` and `toa demo`: demixing, then classification and anomaly detection on real data."""
+"""Pages of `toa demix` and `toa demo`: a forecast, demixing, then classification and anomaly detection on real data."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 
-from toa.experiments.demo import PUBLISHED, DemixingResult, DemoRun
+from toa.experiments.demo import HORIZON, HOURS, PUBLISHED, TESTED, DemixingResult, DemoRun
 from toa.experiments.records import Record
 from toa.report.figures import system_title, write_confusion, write_detection
 from toa.report.page import Section
@@ -13,16 +13,34 @@ from toa.tasks.anomaly import SCORES
 from toa.tasks.checkpoint import load_checkpoint
 from toa.tasks.detection import RULES
 
-HEADING = "Operator attention on three tasks"
+HEADING = "A forecast of a table, and operator attention on three tasks"
 TITLES = {
-    "demixing": "1. Harmonic demixing, the small size",
-    "classification": "2. Classification of BasicMotions",
-    "anomaly": "3. The anomaly of a UCR series",
+    "forecast": "1. Forecast of a CSV file",
+    "demixing": "2. Harmonic demixing, the small size",
+    "classification": "3. Classification of BasicMotions",
+    "anomaly": "4. The anomaly of a UCR series",
 }
 # metrics of the anomaly table; records have all
 _SHOWN = ("f1", "pa_f1", "random_pa_f1", "vus_pr")
 # distance to the anomaly that the archive's own score accepts, in steps
 _SLACK = 100
+
+
+def forecast_section(
+    file: Path, weights: Mapping[str, float], table: Table, verdicts: Sequence[str], figure: Path
+) -> Section:
+    """Errors beside the baselines, the verdict and the picture of the forecast of a file."""
+    mixed = ", ".join(f"{weight:.2f} {name}" for name, weight in sorted(weights.items(), key=lambda pair: -pair[1]))
+    return Section(
+        title=TITLES["forecast"],
+        lead=f"A made-up table, {file.name}: bicycles that are rented per hour, {HOURS} rows. The last {TESTED} rows "
+        "are kept for a test. toa.Forecaster() weights a network (toa) and simple methods by their errors in the rows "
+        f"before: {mixed}.",
+        table=table,
+        pictures=[(figure, "forecast of rented bicycles beside baselines and the actual values")],
+        reading=f"The model {'; '.join(verdicts)}. Picture: the first {HORIZON} hours that were kept for the test, by "
+        f"the model and by the baselines. For your own file: toa forecast {file.name} --horizon {HORIZON} --test 0.2.",
+    )
 
 
 def demixing_table(result: DemixingResult, *, published: bool) -> Table:

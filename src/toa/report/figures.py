@@ -42,6 +42,10 @@ _POINTS = 4000
 _NUMBERED_CLASSES = 15
 # alarms: series and channels per series in one figure, and events whose channels are named
 _SERIES, _CHANNELS, _NAMED_EVENTS = 4, 3, 8
+# lines of baselines
+_STYLES: list[dict[str, Any]] = [
+    {"color": colour, "linestyle": "--"} for colour in ("0.6", ORANGE, GREEN, "tab:purple")
+]
 # past steps per forecast step
 _PAST = 3
 # the first letters of a word that is too long to be drawn
@@ -280,14 +284,16 @@ def draw_forecast(
     id: str | None = None,
     time: str | None = None,
     title: str = "",
-    baseline: pd.DataFrame | None = None,
+    baselines: Mapping[str, pd.DataFrame] | None = None,
+    actual: pd.DataFrame | None = None,
     interval: float | None = None,
 ) -> tuple[Figure, int]:
     """Draw the first twelve combinations of series and column; returns the figure and the number of combinations.
 
     Args:
         forecast: Result of `toa.Forecaster.predict`; its intervals and quantiles are drawn as well.
-        baseline: The seasonal naive forecast, a frame like `forecast`; None draws none.
+        baselines: Forecasts of baselines by name, frames like `forecast`.
+        actual: The values that were forecast, a frame like `past`, if they are known.
         interval: Probability of the interval, for the legend.
     """
     ids = [None] if id is None else list(pd.unique(forecast[id]))
@@ -317,12 +323,12 @@ def draw_forecast(
             axis.plot(after, ahead[name].to_numpy(), color=ORANGE, linewidth=0.8, linestyle=":", label=label)
         axis.tick_params(labelsize=SMALL)
         axis.margins(x=0.01)
-        if baseline is not None:
-            naive = baseline if id is None else baseline[baseline[id] == one]
-            when = np.arange(len(naive)) if time is None else naive[time].to_numpy()
-            axis.plot(
-                when, naive[column].to_numpy(), color="0.6", linewidth=1.0, linestyle="--", label="seasonal naive"
-            )
+        lines = [(name, line, style) for (name, line), style in zip((baselines or {}).items(), _STYLES, strict=False)]
+        lines += [] if actual is None else [("actual", actual, {"color": "black"})]
+        for name, line, style in lines:
+            line = line if id is None else line[line[id] == one]
+            when = np.arange(len(line)) if time is None else line[time].to_numpy()
+            axis.plot(when, line[column].to_numpy(), linewidth=1.0, label=name, **style)
         axis.set_title(column if one is None else f"{one}: {column}", fontsize=9, loc="left")
     for axis in axes[len(shown) :]:
         axis.set_visible(False)
