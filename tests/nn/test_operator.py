@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from tests.support import assert_near, message
-from toa.nn import OPERATORS, DenseOperator, DiagonalLowRankOperator, ToeplitzOperator, make_operator
+from toa.nn import OPERATORS, BandedOperator, DenseOperator, DiagonalLowRankOperator, ToeplitzOperator, make_operator
 
 STRUCTURES = tuple(OPERATORS)
 
@@ -52,7 +52,8 @@ def test_reset_draws_a_new_offset(structure) -> None:
 
 
 @pytest.mark.parametrize(
-    ("structure", "count"), [("dense", 2 * 50 * 50), ("dplr", 2 * 50 * (2 * 16 + 1)), ("toeplitz", 2 * 99)]
+    ("structure", "count"),
+    [("dense", 2 * 50 * 50), ("dplr", 2 * 50 * (2 * 16 + 1)), ("toeplitz", 2 * 99), ("banded", 2 * 50 * (2 * 4 + 1))],
 )
 def test_number_of_parameters_is_as_documented(structure, count) -> None:
     assert sum(p.numel() for p in make_operator(structure, 2, 50).parameters()) == count
@@ -60,10 +61,13 @@ def test_number_of_parameters_is_as_documented(structure, count) -> None:
 
 @pytest.mark.parametrize("structure", STRUCTURES)
 def test_every_parameter_of_an_operator_gets_a_gradient(structure) -> None:
-    # five tokens: a band of 4 holds every entry
     operator = make_operator(structure, 2, 5, init_std=0.1)
     operator(torch.randn(2, 5, 2, 3)).square().sum().backward()
-    assert all(p.grad is not None and (p.grad != 0).all() for p in operator.parameters())
+    grads = [p.grad for p in operator.parameters() if p.grad is not None]
+    # of the nine diagonals of a band of 4, only the places of the 5 x 5 matrix are used
+    unused = 2 * (5 * 9 - 5 * 5) if structure == "banded" else 0
+    assert sum(int((grad == 0).sum()) for grad in grads) == unused
+    assert len(grads) == len(list(operator.parameters()))
 
 
 @pytest.mark.parametrize("structure", STRUCTURES)
@@ -123,6 +127,23 @@ def test_banded_operator_mixes_only_inside_its_band() -> None:
     far = torch.arange(6)[:, None].sub(torch.arange(6)).abs() > 1
     assert (operator.dense()[:, far] == 0).all()
     assert (operator.dense()[:, ~far] != 0).all()
+
+
+def test_banded_operator_needs_memory_for_its_band_only() -> None:
+    operator = BandedOperator(1, 65_536, bandwidth=2)
+    assert sum(p.numel() for p in operator.parameters()) == 5 * 65_536
+    # a constant shows the row sums of S
+    mixed = operator(torch.ones(1, 65_536, 1, 1))[0, :, 0, 0]
+    assert_near(mixed[2:-2], 1.0 + operator.diagonals[0, :, 2:-2].sum(0))
+
+
+@pytest.mark.parametrize("bandwidth", [0, 1, 4, 9])
+def test_banded_operator_loads_the_full_matrix_of_older_versions(bandwidth) -> None:
+    offset = torch.randn(2, 6, 6)
+    operator = make_operator("banded", 2, 6, bandwidth=bandwidth)
+    operator.load_state_dict({"offset": offset})
+    inside = torch.arange(6)[:, None].sub(torch.arange(6)).abs() <= bandwidth
+    assert torch.equal(operator.dense(), torch.eye(6) + offset * inside)
 
 
 def test_operator_is_initially_the_named_filter() -> None:

@@ -18,6 +18,7 @@ from toa.nn.layers import ChannelDropout, Dropout, FlattenHead, Linear, SeriesDe
 from toa.nn.norm import LayerNorm, ReversibleInstanceNorm, Statistics, TokenBatchNorm, make_norm, normalise_tokens
 from toa.nn.operator import (
     OPERATORS,
+    BandedOperator,
     DenseOperator,
     DiagonalLowRankOperator,
     SequenceOperator,
@@ -43,6 +44,7 @@ __all__ = [
     "Attention",
     "AttentionSpec",
     "AutoCorrelation",
+    "BandedOperator",
     "ChannelBlock",
     "ChannelDropout",
     "ChannelMask",

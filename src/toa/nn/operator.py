@@ -220,8 +220,11 @@ class ToeplitzOperator(SequenceOperator):
 
 
 @OPERATORS.register("banded")
-class BandedOperator(DenseOperator):
-    """M[i, j] is learned if |i - j| ≤ bandwidth, and zero otherwise."""
+class BandedOperator(SequenceOperator):
+    """M[i, j] is learned if |i - j| ≤ bandwidth, and zero otherwise: H N (2 bandwidth + 1) parameters.
+
+    SOR drops single entries. `resize` keeps the bandwidth: a row takes the filter at its relative place.
+    """
 
     shown = (*SequenceOperator.shown, "bandwidth")
 
@@ -234,16 +237,36 @@ class BandedOperator(DenseOperator):
         init_std: float = 1e-3,
         init: OperatorInit = "identity",
     ) -> None:
+        super().__init__(num_heads, num_tokens, init_std=init_std)
         check_at_least("bandwidth", bandwidth, 0)
-        super().__init__(num_heads, num_tokens, init_std=init_std, init=init)
-        self.bandwidth = bandwidth
+        self.bandwidth, self.init = bandwidth, init
+        # diagonals[h, l, i] is M[i, i + l - bandwidth]; places outside of the matrix are not used
+        self.diagonals = nn.Parameter(torch.empty(num_heads, 2 * bandwidth + 1, num_tokens))
+        self.reset_parameters()
 
-    def operator(self, rates: DropRates | None = None) -> ops.Dense:
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Draw the band of M ~ N(F, init_std²), F the filter of `init`, zero for the identity."""
+        nn.init.normal_(self.diagonals, std=self.init_std)
+        if self.init != "identity":
+            taps = F.pad(initial_taps(self.init, self.num_heads, self.num_tokens), (self.bandwidth, self.bandwidth))
+            near = taps[:, self.num_tokens - 1 : self.num_tokens + 2 * self.bandwidth]
+            self.diagonals.add_(near.flip(1)[:, :, None])
+
+    def operator(self, rates: DropRates | None = None) -> ops.Banded:
         """Return S = I + M, with M zero outside the band."""
-        index = torch.arange(self.num_tokens, device=self.offset.device)
-        inside = (index[:, None] - index[None, :]).abs() <= self.bandwidth
-        offset = self.offset * inside
-        return ops.Dense(offset if rates is None else rates(offset)[0])
+        return ops.Banded(self.diagonals if rates is None else rates(self.diagonals)[0])
+
+    def _resized_parameters(self, num_tokens: int) -> dict[str, Tensor]:
+        return {"diagonals": _resample(self.diagonals, (num_tokens,))}
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        # files of older versions have M as a full matrix
+        offset = state_dict.pop(f"{prefix}offset", None)
+        if offset is not None:
+            rows = F.pad(offset, (self.bandwidth, self.bandwidth)).unfold(2, 2 * self.bandwidth + 1, 1)
+            state_dict[f"{prefix}diagonals"] = rows.diagonal(dim1=1, dim2=2)
+        super()._load_from_state_dict(state_dict, prefix, *args)
 
 
 def make_operator(
