@@ -18,11 +18,11 @@ AIMS = {"lines": 22_500, "files": 150, "file_lines": 450, "function_lines": 60}
 # lines and files allowed in each folder until the aim is reached ("." holds the files of the package itself)
 CEILINGS = {
     ".": (506, 7),
-    "cli": (2_620, 13),
+    "cli": (2_662, 13),
     "data": (3_793, 17),
     "estimators": (6_060, 24),
     "experiments": (1_960, 10),
-    "integrations": (1_757, 11),
+    "integrations": (1_912, 12),
     "models": (1_804, 15),
     "nn": (2_583, 14),
     "ops": (4_289, 20),

@@ -1,3 +1,4 @@
+import csv
 import json
 from dataclasses import replace
 
@@ -28,8 +29,7 @@ def test_every_configuration_and_method_has_a_record_and_others_are_kept(tmp_pat
         assert f"small/H/short {method}" in text
     records = [json.loads(line) for line in out.read_text().splitlines()]
     assert [record["method"] for record in records] == ["drift", "seasonal naive"]
-    naive = gift_eval.evaluate(small(), "seasonal naive")
-    assert records[1]["metrics"]["mase"] == naive["mase"]
+    assert records[1]["metrics"] == gift_eval.evaluate(small(), "seasonal naive")["metrics"]
     assert records[1]["command"].split()[0] == "toa"
     assert {"commit", "versions", "device", "cpu_s"} <= records[1].keys()
 
@@ -40,6 +40,29 @@ def test_fev_has_a_record_with_weights(tmp_path) -> None:
     record = json.loads((tmp_path / "fev.jsonl").read_text())
     assert (record["benchmark"], record["config"]) == ("fev", "ETT_1H")
     assert sum(record["weights"].values()) == pytest.approx(1.0)
+
+
+def test_records_are_written_in_the_format_of_the_leaderboard(tmp_path) -> None:
+    out, table = tmp_path / "runs.jsonl", tmp_path / "all_results.csv"
+    assert call("gift-eval", "--method", "drift", "--out", out)[0] == 0
+    code, text = call("gift-eval", "--method", "seasonal naive", "--out", out, "--submission", table)
+    assert code == 0, text
+    (row,) = csv.DictReader(table.read_text().splitlines())
+    # as the repository of the leaderboard describes the file: 4 columns and 11 scores
+    assert len(row) == 15
+    assert list(row)[:3] == ["dataset", "model", "eval_metrics/MSE[mean]"]
+    assert (row["dataset"], row["model"], row["domain"]) == ("small/H/short", "seasonal naive", "Econ/Fin")
+    record = json.loads(out.read_text().splitlines()[1])
+    assert float(row["eval_metrics/MASE[0.5]"]) == record["metrics"]["mase"]
+    assert call("fev", "--method", "drift", "--out", tmp_path / "fev.jsonl", "--submission", table)[0] == 0
+    (row,) = csv.DictReader(table.read_text().splitlines())
+    assert (row["task_name"], row["initial_cutoff"], row["test_error"]) == ("ETT_1H", "-18", row["SQL"])
+    # a record of an older version lacks scores
+    record["config"], record["metrics"] = "other/H/short", {"mase": 1.0}
+    out.write_text(json.dumps(record) + "\n")
+    code, text = call("gift-eval", "--method", "seasonal naive", "--out", out, "--submission", table)
+    assert code == 2
+    assert "other/H/short and seasonal naive" in text
 
 
 def test_detectors_have_records_and_finished_ones_are_not_run_again(tmp_path, monkeypatch) -> None:

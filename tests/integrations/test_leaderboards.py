@@ -1,10 +1,14 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from tests.estimators.signals import PERIOD, wave
 from tests.support import message
 from toa.data import DatasetNotFoundError
+from toa.estimators.baselines import align_histories
 from toa.integrations import fev, gift_eval
+from toa.integrations.boosting import forecast_boosting
 from toa.integrations.gift_eval import CONFIGS, LEVELS, Config, GiftEvalPredictor, evaluate
 
 # the published MASE of the seasonal naive forecast
@@ -28,7 +32,7 @@ PUBLISHED = {
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_seasonal_naive_has_its_published_score(name):
     try:
-        found = evaluate(CONFIGS[name], "seasonal naive")
+        found = evaluate(CONFIGS[name], "seasonal naive")["metrics"]
     except DatasetNotFoundError as error:
         pytest.skip(str(error))
     assert round(found["mase"], 4) == PUBLISHED[name]
@@ -37,10 +41,11 @@ def test_seasonal_naive_has_its_published_score(name):
 @pytest.mark.data
 def test_seasonal_naive_has_its_published_score_of_fev():
     try:
-        found = evaluate(fev.CONFIG, "seasonal naive")
+        found = evaluate(fev.CONFIG, "seasonal naive")["metrics"]
     except DatasetNotFoundError as error:
         pytest.skip(str(error))
-    assert round(found["mase"], 4) == 1.3227
+    # WAPE is a mean over windows and columns there
+    assert (round(found["mase"], 4), round(found["wape"], 4)) == (1.3227, 0.2864)
 
 
 def small(windows: int = 3) -> Config:
@@ -51,7 +56,7 @@ def small(windows: int = 3) -> Config:
 def test_windows_lie_at_the_end_and_are_scaled_by_their_own_history():
     config = small()
     first = config.load(None)[0]
-    found = evaluate(config, "seasonal naive")
+    found = evaluate(config, "seasonal naive")["metrics"]
     parts = []
     for values in config.load(None):
         for origin in range(len(values) - 18, len(values), 6):
@@ -66,13 +71,54 @@ def test_windows_lie_at_the_end_and_are_scaled_by_their_own_history():
 
 def test_toa_is_fitted_to_the_rows_before_the_windows_and_weighted():
     found = evaluate(small(), "toa", backbone="dlinear", epochs=2)
+    metrics = found["metrics"]
     assert sum(found["weights"].values()) == pytest.approx(1.0)
-    assert found["mase"] <= 1.02 * evaluate(small(), "seasonal naive")["mase"]
-    assert found["wql"] < found["wape"]
+    assert metrics["mase"] <= 1.02 * evaluate(small(), "seasonal naive")["metrics"]["mase"]
+    assert metrics["wql"] < metrics["wape"]
     alone = evaluate(small(), "toa-network", backbone="dlinear", epochs=2, lookback=24)
     assert alone["weights"] == {"toa": 1.0}
-    with pytest.raises(ValueError, match=message("unknown method 'prophet'", "toa, toa-network, seasonal naive")):
+    with pytest.raises(ValueError, match=message("unknown method 'prophet'", "toa, toa-network, boosting, seasonal")):
         evaluate(small(), "prophet")
+
+
+def test_scores_of_the_leaderboards_follow_their_definitions():
+    config = small(windows=1)
+    actual = np.array([2.0, -4.0]).reshape(1, 2, 1)
+    point, scale = np.zeros((1, 2, 1)), np.array([[2.0]])
+    quantiles = np.linspace(-0.8, 0.8, 9).reshape(1, 1, 9, 1).repeat(2, 1)
+    found = gift_eval._scores(config, point, quantiles, actual, scale)
+    assert (found["mse"], found["mape"], found["nrmse"]) == pytest.approx((10.0, 1.0, 10.0**0.5 / 3.0))
+    # the tails continue by log 4 / log 2 steps between levels: from -0.8 to -1.2 and from 0.8 to 1.2
+    assert found["msis"] == pytest.approx((2.4 + 40 * np.mean([0.8, 2.8])) / 2.0)
+    loss = [
+        2 * np.mean([max(q * (y - f), (q - 1) * (y - f)) for q, f in zip(LEVELS, quantiles[0, 0, :, 0], strict=True)])
+        for y in (2, -4)
+    ]
+    assert found["sql"] == pytest.approx(np.mean(loss) / 2.0)
+    assert found["wql"] == pytest.approx(np.sum(loss) / 6.0)
+
+
+def test_wape_of_fev_is_a_mean_over_windows_and_columns():
+    config = replace(small(windows=2), by_window=True)
+    actual = np.array([10.0, 0.1]).reshape(2, 1, 1)  # one series, two windows
+    parts = actual + 1.0, np.repeat(actual[:, :, None] + 1.0, 9, 2), actual, np.ones((2, 1))
+    # a mean value below 1 counts as 1
+    assert gift_eval._scores(config, *parts)["wape"] == pytest.approx(np.mean([1 / 10, 1 / 1]))
+    assert gift_eval._scores(small(), *parts)["wape"] == pytest.approx(2 / 10.1)
+
+
+def test_boosting_learns_from_the_rows_before_the_windows_only():
+    config = small()
+    series = [values.copy() for values in config.load(None)]
+    found = evaluate(config, "boosting")["metrics"]
+    assert found["mase"] < evaluate(config, "drift")["metrics"]["mase"]
+    past = align_histories([values[:-18, 0] for values in series])
+    forecast = forecast_boosting(past, past[:, -40:], season=PERIOD, horizon=6)
+    # a series in other units has the forecast in those units
+    other = forecast_boosting(past, 3.0 * past[:, -40:] + 7.0, season=PERIOD, horizon=6)
+    np.testing.assert_allclose(other, 3.0 * forecast + 7.0)
+    with pytest.raises(ValueError, match="at least 3 rows"):
+        forecast_boosting(past[:, -2:], past, season=PERIOD, horizon=6)
 
 
 def test_the_predictor_gives_a_forecast_with_quantiles_per_entry():
@@ -97,3 +143,4 @@ def test_configurations_are_those_of_the_leaderboard():
     assert CONFIGS["m4_monthly/M/short"].horizon == 18
     assert set(PUBLISHED) <= set(CONFIGS)
     assert gift_eval.METHODS[:2] == ("toa", "toa-network")
+    assert [(one.horizon, one.season) for one in gift_eval.M3] == [(18, 12), (8, 4), (6, 1)]

@@ -1,5 +1,6 @@
 """The command `toa bench`: measure training steps and attention backends, and run public benchmarks."""
 
+import csv
 import itertools
 import json
 import sys
@@ -12,6 +13,7 @@ import typer
 
 from toa._checks import check_choice
 from toa._console import make_console, make_table
+from toa.cli import terminal
 from toa.cli.terminal import ChoicesCommand, DeviceOption, clear_errors
 
 if TYPE_CHECKING:
@@ -22,7 +24,12 @@ if TYPE_CHECKING:
 
 MethodOption = Annotated[
     list[str] | None,
-    typer.Option("--method", help="toa, toa-network or a baseline. Repeatable; default: toa and seasonal naive."),
+    typer.Option(
+        "--method", help="toa, toa-network, boosting or a baseline. Repeatable; default: toa and seasonal naive."
+    ),
+]
+SubmissionOption = Annotated[
+    Path | None, typer.Option(help="CSV file in the leaderboard's format, of all records of these methods.")
 ]
 LimitOption = Annotated[float, typer.Option(help="Seconds for one fit of toa, approximately.")]
 FolderOption = Annotated[Path | None, typer.Option(help="First folder to search for data.")]
@@ -154,15 +161,16 @@ def gift_eval(
     time_limit: LimitOption = 60.0,
     data_dir: FolderOption = None,
     out: RecordsOption = Path("runs/gift-eval.jsonl"),
+    submission: SubmissionOption = None,
 ) -> None:
     """Run configurations of GIFT-Eval whose data are in a data folder: MASE and weighted quantile loss."""
     with clear_errors():
-        from toa.integrations.gift_eval import CONFIGS
+        from toa.integrations.gift_eval import CONFIGS, submission_row
 
         for name in configs or ():
             check_choice("configuration", name, CONFIGS)
         chosen = [CONFIGS[name] for name in configs or CONFIGS]
-        _run_leaderboard("gift-eval", chosen, methods, time_limit, data_dir, out)
+        _run_leaderboard("gift-eval", chosen, methods, time_limit, data_dir, out, (submission, submission_row))
 
 
 @bench_app.command(name="fev", cls=ChoicesCommand)
@@ -171,12 +179,27 @@ def fev(
     time_limit: LimitOption = 60.0,
     data_dir: FolderOption = None,
     out: RecordsOption = Path("runs/fev.jsonl"),
+    submission: SubmissionOption = None,
 ) -> None:
     """Run the task ETT_1H of fev-bench: MASE and weighted quantile loss."""
     with clear_errors():
-        from toa.integrations.fev import CONFIG
+        from toa.integrations.fev import CONFIG, submission_row
 
-        _run_leaderboard("fev", [CONFIG], methods, time_limit, data_dir, out)
+        _run_leaderboard("fev", [CONFIG], methods, time_limit, data_dir, out, (submission, submission_row))
+
+
+@bench_app.command(name="m3", cls=ChoicesCommand)
+def m3(
+    methods: MethodOption = None,
+    time_limit: LimitOption = 60.0,
+    data_dir: FolderOption = None,
+    out: RecordsOption = Path("runs/m3.jsonl"),
+) -> None:
+    """Run the monthly, quarterly and yearly series of the M3 competition: MASE and weighted quantile loss."""
+    with clear_errors():
+        from toa.integrations.gift_eval import M3
+
+        _run_leaderboard("m3", M3, methods, time_limit, data_dir, out)
 
 
 @bench_app.command(name="uea", cls=ChoicesCommand)
@@ -291,8 +314,13 @@ def _run_leaderboard(
     time_limit: float,
     data_dir: Path | None,
     out: Path,
+    submission: "tuple[Path | None, Callable[[Record], Record]] | None" = None,
 ) -> None:
-    """Evaluate every method on every configuration; a record is written after each."""
+    """Evaluate every method on every configuration; a record is written after each.
+
+    Args:
+        submission: File in the leaderboard's format, None for none, and the row of a record in it.
+    """
     import torch
 
     from toa.experiments.records import provenance, write_records
@@ -303,6 +331,15 @@ def _run_leaderboard(
         check_choice("method", method, METHODS)
     lines = out.read_text(encoding="utf-8").splitlines() if out.is_file() else []
     records = {(record["config"], record["method"]): record for record in map(json.loads, lines)}
+    table, submit = submission or (None, None)
+    terminal.check_destinations(out, table)
+    again = {config.name for config in configs}
+    for (name, method), record in records.items():
+        if table is not None and method in methods and name not in again and "sql" not in record["metrics"]:
+            raise ValueError(
+                f"--submission needs records with all scores, got none for {name} and {method} in {out}, by an older "
+                "version; run this configuration again, or give another file as --out."
+            )
     console = make_console()
     where = provenance(torch.device("cpu"), ["toa", *sys.argv[1:]])
     rows: list[tuple[str, ...]] = [("configuration", "method", "MASE", "WQL", "CPU s")]
@@ -311,10 +348,8 @@ def _run_leaderboard(
             options = {"time_limit": time_limit} if method == "toa" else {}
             with console.status(f"{config.name}: {method}"):
                 found = evaluate(config, method, data_dir=data_dir, **options)
-            names = ("mase", "wql", "mae", "rmse", "wape", "smape")
             record = {"benchmark": benchmark, "config": config.name, "method": method, **options, **where}
-            record |= {"metrics": {name: found[name] for name in names}, "cpu_s": found["cpu_seconds"]}
-            record |= {"weights": found["weights"]} if "weights" in found else {}
+            record |= {name.replace("_seconds", "_s"): value for name, value in found.items()}
             records[config.name, method] = record
             write_records(out, records.values())
             scores = record["metrics"]
@@ -323,6 +358,13 @@ def _run_leaderboard(
             )
     console.print(make_table(rows, left=2))
     console.print(f"records: {out}", soft_wrap=True)
+    if table is not None and submit is not None:
+        submitted = [submit(record) for record in records.values() if record["method"] in methods]
+        with table.open("w", encoding="utf-8", newline="") as file:
+            writer = csv.DictWriter(file, list(submitted[0]))
+            writer.writeheader()
+            writer.writerows(submitted)
+        console.print(f"rows of the leaderboard: {table}", soft_wrap=True)
 
 
 def _ops_rows(record: "Record") -> list[tuple[str, ...]]:

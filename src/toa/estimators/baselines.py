@@ -145,7 +145,7 @@ class LinearModel:
         cls, history: History, *, season: int, horizon: int, lookback: int, by_season: bool = True, seed: int = 2024
     ) -> "LinearModel | None":
         """Fit to windows of all series; None if no series is long enough."""
-        found = _sample_windows(history, lookback, horizon, np.random.default_rng(seed))
+        found = sample_windows(history, lookback, horizon, np.random.default_rng(seed))
         if found is None:
             return None
         model = cls(season=season, by_season=by_season, weights=np.zeros((lookback + 1, horizon)))
@@ -213,7 +213,7 @@ def seasonal_acf(series: Sequence[Float64[np.ndarray, " _"]], season: int) -> fl
     return float(np.mean(found)) if found else 0.0
 
 
-def _sample_windows(
+def sample_windows(
     history: History, lookback: int, horizon: int, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray] | None:
     """Windows (K, L) with NaN before a series begins, and the values (K, P) after them; None if there are none."""

@@ -1,7 +1,7 @@
 """GIFT-Eval: its configurations whose data a data folder has, its scores, and a predictor with its interface.
 
     config = CONFIGS["m4_weekly/W/short"]
-    result = evaluate(config, "toa")                  # MASE and weighted quantile loss, as the leaderboard has them
+    evaluate(config, "toa")["metrics"]                # MASE and other scores, as the leaderboard has them
     GiftEvalPredictor(horizon=48, season=24).predict(entries)   # entries with "target", as GluonTS test data have
 
 ETT data of all frequencies are means of the 15-minute file, without an incomplete last step. Windows lie at the end of
@@ -19,17 +19,26 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from jaxtyping import Float64
 
 from toa._checks import check_choice
-from toa.data import DATASETS, load_collection, locate, read_dataset
+from toa.data import COLLECTIONS, DATASETS, load_collection, locate, read_dataset
 from toa.estimators import Forecaster
 from toa.estimators.baselines import BASELINES, align_histories
 from toa.estimators.ensemble import history_rows
-from toa.tasks.metrics import score_forecasts, seasonal_error
+from toa.integrations.boosting import forecast_boosting
+from toa.tasks.metrics import pinball_error, score_forecasts, seasonal_error
 
 LEVELS = tuple(round(0.1 * place, 1) for place in range(1, 10))
-METHODS = ("toa", "toa-network", *BASELINES)
+METHODS = ("toa", "toa-network", "boosting", *BASELINES)
+# columns of the leaderboard's all_results.csv
+SCORES = {"MSE[mean]": "mse", "MSE[0.5]": "mse", "MAE[0.5]": "mae", "MASE[0.5]": "mase", "MAPE[0.5]": "mape"}
+SCORES |= {"sMAPE[0.5]": "smape", "MSIS": "msis", "RMSE[mean]": "rmse", "NRMSE[mean]": "nrmse", "ND[0.5]": "wape"}
+SCORES |= {"mean_weighted_sum_quantile_loss": "wql"}
+DOMAINS = {"ett1": ("Energy", 7), "hospital": ("Healthcare", 1)}
+# probability outside the interval of MSIS
+_OUTSIDE = 0.05
 Table = Float64[np.ndarray, "t c"]
 
 
@@ -41,6 +50,8 @@ class Config:
         season: Steps of a season of MASE.
         windows: Number of windows K per series.
         load: Reads the series (T, C) from a data folder, None for the usual ones.
+        by_window: Whether WAPE and the weighted quantile loss are means over windows and columns, each divided by its
+            own mean value, at least 1; or else over all values at once.
     """
 
     name: str
@@ -48,6 +59,7 @@ class Config:
     season: int
     windows: int
     load: Callable[[str | Path | None], list[Table]]
+    by_window: bool = False
 
 
 def _ett(rows: int, data_dir: str | Path | None) -> list[Table]:
@@ -71,53 +83,110 @@ def _configs() -> Iterator[Config]:
         for term, (horizon, windows) in terms.items():
             name = f"ett1/{freq}/{term}"
             yield Config(name=name, horizon=horizon, season=season, windows=windows, load=partial(_ett, rows))
-    sets = {"m4_hourly/H": ("M4-Hourly", 48, 24), "m4_weekly/W": ("M4-Weekly", 13, 1)}
-    sets |= {"m4_monthly/M": ("M4-Monthly", 18, 12), "m4_quarterly/Q": ("M4-Quarterly", 8, 4)}
-    sets |= {"m4_yearly/A": ("M4-Yearly", 6, 1), "hospital/M": ("Hospital", 12, 12)}
-    for name, (collection, horizon, season) in sets.items():
-        load = partial(_collection, collection)
-        yield Config(name=f"{name}/short", horizon=horizon, season=season, windows=1, load=load)
+    sets = {f"m4_{name.lower()}/{name[0]}": f"M4-{name}" for name in ("Hourly", "Weekly", "Monthly", "Quarterly")}
+    for name, collection in (sets | {"m4_yearly/A": "M4-Yearly", "hospital/M": "Hospital"}).items():
+        yield _collection_config(f"{name}/short", collection)
+
+
+def _collection_config(name: str, collection: str) -> Config:
+    spec = COLLECTIONS[collection]
+    load = partial(_collection, collection)
+    return Config(name=name, horizon=spec.horizon, season=spec.season, windows=1, load=load)
 
 
 CONFIGS: Mapping[str, Config] = {config.name: config for config in _configs()}
+# the M3 competition is no part of GIFT-Eval, and is measured by the same rules
+M3 = tuple(_collection_config(name, name) for name in ("M3-Monthly", "M3-Quarterly", "M3-Yearly"))
 
 
 def evaluate(config: Config, method: str, *, data_dir: str | Path | None = None, **options: Any) -> dict[str, Any]:
     """Forecast all windows of a configuration, and score them.
 
     Args:
-        method: "toa", the default forecaster; "toa-network", its network alone; or a baseline.
+        method: "toa", the default forecaster; "toa-network", its network alone; "boosting", or a baseline.
 
     Returns:
-        "mase", "wql", "mae", "rmse", "wape", "smape", "cpu_seconds" and, for "toa", "weights". A baseline has no
-        quantiles, so its "wql" is that of its point forecast at every level.
+        "metrics", "cpu_seconds" and wall time "fit_seconds" and "predict_seconds"; for "toa" also "weights". Boosting
+        and baselines have no quantiles, so their "wql" is that of the point forecast at every level.
     """
     check_choice("method", method, METHODS)
     series = config.load(data_dir)
     windows = [(values, origin) for values in series for origin in _origins(config, len(values))]
-    begin = time.process_time()
+    cpu, begin = time.process_time(), time.monotonic()
+    fitted = begin
     weights: dict[str, float] = {}
     quantiles: Any = None
-    if method in BASELINES:
+    tested = config.windows * config.horizon
+    if method in BASELINES or method == "boosting":
         histories = [column for values, origin in windows for column in values[:origin].T]
         rows = align_histories(histories, history_rows(config.season, config.horizon))
-        point = BASELINES[method](rows, config.season, config.horizon)
+        if method == "boosting":
+            past = align_histories([column for values in series for column in values[:-tested].T])
+            point = forecast_boosting(past, rows, season=config.season, horizon=config.horizon)
+        else:
+            point = BASELINES[method](rows, config.season, config.horizon)
         point = point.reshape(len(windows), -1, config.horizon).transpose(0, 2, 1)  # (N * K, P, C)
     else:
-        tested = config.windows * config.horizon
         fixed = {"model": "auto" if method == "toa" else "toa", "season": config.season, "quantiles": LEVELS}
         model = Forecaster(config.horizon, **{**fixed, **options}).fit([values[:-tested] for values in series])
+        fitted = time.monotonic()
         found = model.backtest(list(series), test_size=tested, stride=config.horizon)
         point, quantiles, weights = found.forecast, found.quantiles, model.weights_
-    seconds = time.process_time() - begin
+    times = {"cpu_seconds": time.process_time() - cpu, "fit_seconds": fitted - begin}
+    times["predict_seconds"] = time.monotonic() - fitted
     if quantiles is None:
         quantiles = np.repeat(point[:, :, None], len(LEVELS), axis=2)
     actual = np.stack([values[origin : origin + config.horizon] for values, origin in windows])  # (N * K, P, C)
     scale = np.stack([seasonal_error(values[:origin].T, config.season) for values, origin in windows])
+    metrics = _scores(config, point, quantiles, actual, scale)
+    shown = {name: round(value, 1) for name, value in times.items()}
+    return {"metrics": metrics, **shown} | ({"weights": weights} if weights else {})
+
+
+def submission_row(record: Mapping[str, Any]) -> dict[str, Any]:
+    """A record of `toa bench gift-eval` as a row of the leaderboard's all_results.csv."""
+    metrics = record["metrics"]
+    domain, variates = DOMAINS.get(record["config"].split("/")[0], ("Econ/Fin", 1))
+    scores = {f"eval_metrics/{column}": metrics[name] for column, name in SCORES.items()}
+    return {
+        "dataset": record["config"],
+        "model": record["method"],
+        **scores,
+        "domain": domain,
+        "num_variates": variates,
+    }
+
+
+def _scores(
+    config: Config, point: np.ndarray, quantiles: np.ndarray, actual: np.ndarray, scale: np.ndarray
+) -> dict[str, float]:
+    """Scores of forecasts (N * K, P, C) and quantiles (N * K, P, Q, C), as the leaderboards define them."""
     columns = tuple(map(str, range(actual.shape[2])))
-    scores = score_forecasts(point, actual, columns=columns, scale=scale, quantiles=quantiles, levels=LEVELS).overall
-    kept = {name: scores[name] for name in ("mase", "wql", "mae", "rmse", "wape", "smape")}
-    return kept | {"cpu_seconds": round(seconds, 1)} | ({"weights": weights} if weights else {})
+    found = score_forecasts(point, actual, columns=columns, scale=scale, quantiles=quantiles, levels=LEVELS).overall
+    scores = {name: found[name] for name in ("mase", "wql", "mae", "rmse", "wape", "smape")}
+    error, size = np.abs(point - actual), np.abs(actual)
+    unit = np.broadcast_to(np.where(scale > 0, scale, np.nan)[:, None], actual.shape)
+    low, high = quantiles[:, :, :2], quantiles[:, :, -2:]
+    # the bounds lie outside of the levels: the tails continue exponentially through the last two levels
+    beyond = np.log(_OUTSIDE / 2 / LEVELS[0]) / np.log(LEVELS[1] / LEVELS[0])
+    lower = low[:, :, 0] + beyond * (low[:, :, 1] - low[:, :, 0])
+    upper = high[:, :, 1] - beyond * (high[:, :, 1] - high[:, :, 0])
+    missed = np.maximum(lower - actual, 0) + np.maximum(actual - upper, 0)
+    levels = torch.tensor(LEVELS, dtype=torch.float64)
+    loss = 2 * pinball_error(torch.from_numpy(quantiles), torch.from_numpy(actual), levels).mean(2).numpy()
+    scores |= {"mse": scores["rmse"] ** 2, "nrmse": scores["rmse"] / float(size.mean())}
+    scores["mape"] = float(np.nanmean(error / np.where(size > 0, size, np.nan)))
+    scores["msis"] = float(np.nanmean((upper - lower + 2 / _OUTSIDE * missed) / unit))
+    scores["sql"] = float(np.nanmean(loss / unit))
+    if config.by_window:
+        mean = partial(_mean_by_window, config.windows)
+        least = np.maximum(mean(size), 1.0)
+        scores |= {"wape": float((mean(error) / least).mean()), "wql": float((mean(loss) / least).mean())}
+    return scores
+
+
+def _mean_by_window(windows: int, values: Float64[np.ndarray, "nk p c"]) -> Float64[np.ndarray, "k c"]:
+    return values.reshape(-1, windows, *values.shape[1:]).mean((0, 2))
 
 
 class GiftEvalPredictor:
