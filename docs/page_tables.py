@@ -216,7 +216,7 @@ def compared(protocol: str) -> str:
     from toa.report.statistics import collect, compare, system_table
 
     scores = collect(read_records(f"classification/{protocol}.jsonl"), "accuracy")
-    titles, *rows = system_table(scores, compare(scores, "softmax"), "softmax")
+    titles, *rows = system_table(scores, compare(scores, "softmax"))
     return table(titles, rows)
 
 

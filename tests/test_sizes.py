@@ -18,7 +18,7 @@ AIMS = {"lines": 22_500, "files": 150, "file_lines": 450, "function_lines": 60}
 # lines and files allowed in each folder until the aim is reached ("." holds the files of the package itself)
 CEILINGS = {
     ".": (506, 7),
-    "cli": (2_662, 13),
+    "cli": (2_665, 13),
     "data": (3_793, 17),
     "estimators": (6_060, 24),
     "experiments": (1_960, 10),
@@ -26,7 +26,7 @@ CEILINGS = {
     "models": (1_804, 15),
     "nn": (2_583, 14),
     "ops": (4_289, 20),
-    "report": (2_935, 13),
+    "report": (3_004, 13),
     "tasks": (3_677, 15),
     "theory": (653, 4),
 }

@@ -9,7 +9,7 @@ runner = CliRunner(env={"COLUMNS": "200"})
 
 def test_report_writes_page_and_texts_and_prints_skipped_records(tmp_path, monkeypatch):
     hide_data(monkeypatch, tmp_path)
-    path = write_lines(tmp_path / "runs" / "a.jsonl", etth1_records(1))
+    path = write_lines(tmp_path / "runs" / "a.jsonl", etth1_records(1, ("ETTh1", "ETTh2", "ETTm1")))
     with path.open("a") as file:
         file.write('{"task": "fore')
     out = tmp_path / "out"
@@ -25,9 +25,9 @@ def test_report_writes_page_and_texts_and_prints_skipped_records(tmp_path, monke
         "report.md",
         "summary.md",
     ]
-    assert f"line 17 of {path}: it is not valid JSON" in result.output
+    assert f"line 49 of {path}: it is not valid JSON" in result.output
     words = next(line for line in result.output.splitlines() if "forecast-full" in line).split()
-    assert words[:3] == ["forecast-full", "864", "32"]
+    assert words[:3] == ["forecast-full", "864", "96"]
     assert read_pictures(kept) == []
 
 

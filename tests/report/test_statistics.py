@@ -104,6 +104,35 @@ def test_holm_keeps_the_order_and_lies_between_p_and_bonferroni(values):
     assert np.all(np.diff(np.array(corrected)[order]) >= 0) if len(values) else corrected == []
 
 
+def test_a_data_set_counts_once_with_the_mean_over_its_horizons():
+    records = []
+    for horizon, shift in ((96, 0.0), (720, 0.2)):
+        for one in copy.deepcopy(grid(VALUES[:3])):
+            one["config"]["horizon"] = horizon
+            records.append(one | {"metrics": {"mse": 1.0 + shift - one["metrics"]["accuracy"]}})
+    scores = collect(records, "mse")
+    assert scores.datasets == ("set0", "set1", "set2")
+    assert scores.values == pytest.approx(1.1 - VALUES[:3])
+    assert "with the mean over its horizons (set0, set1, set2: 96, 720)." in notes(scores, "softmax")[0]
+
+
+def test_gains_have_an_interval_over_data_sets_and_a_least_detectable_size():
+    values = np.array([[0.5, 0.51, 0.5], [0.6, 0.62, 0.6], [0.7, 0.73, 0.7], [0.8, 0.84, 0.8]])
+    rows = {row.system: row for row in compare(collect(grid(values), "accuracy"))}
+    relu, gated = rows["patchtst/toa-relu"], rows["patchtst/toa-gated"]
+    assert relu.gain == pytest.approx(2.5)
+    assert relu.interval is not None
+    assert 1.0 < relu.interval[0] < 2.5 < relu.interval[1] < 4.0
+    # (t(0.975) + t(0.8)) s / sqrt(n) with 3 degrees of freedom
+    assert relu.detectable == pytest.approx((3.1824 + 0.9785) * np.std([1, 2, 3, 4], ddof=1) / 2, rel=1e-4)
+    assert (gated.gain, gated.interval, gated.detectable) == (0.0, (0.0, 0.0), 0.0)
+    # an error counts in percent of the baseline's
+    errors = {row.system: row for row in compare(collect(grid(values), "mse"))}
+    assert errors["patchtst/toa-relu"].gain == pytest.approx(100 * np.mean([0.01 / 0.5, 0.02 / 0.4, 0.1, 0.2]))
+    few = {row.system: row for row in compare(collect(grid(values[:2]), "accuracy"))}
+    assert (few["patchtst/toa-relu"].interval, few["patchtst/toa-relu"].detectable) == (None, None)
+
+
 def test_holm_by_hand():
     assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
 
@@ -217,7 +246,7 @@ def test_tables_and_diagram_are_written(tmp_path):
     assert [path.name for path in written] == ["comparison.md", "critical-difference.png"]
     assert written[1].read_bytes().startswith(b"\x89PNG")
     page = written[0].read_text()
-    for cells in system_table(scores, rows, "softmax"):
+    for cells in system_table(scores, rows):
         assert f"| {' | '.join(cells)} |" in page
     assert "Task classify, protocol strict; accuracy over 8 data sets, higher is better; means over seeds 1." in page
     assert page.count("| set") == 8

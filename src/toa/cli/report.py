@@ -78,7 +78,10 @@ def compare(
         scores = collect(read_records(results), metric)
         rows = compare_systems(scores, baseline)
         console = make_console()
-        console.print(make_table(system_table(scores, rows, baseline)))
+        # a terminal is too narrow for all columns
+        table = system_table(scores, rows)
+        console.print(make_table([(*row[:5], *row[-2:]) for row in table]))
+        console.print(make_table([(row[0], *row[4:7]) for row in table]))
         for note in notes(scores, baseline):
             console.print(note)
         for path in [] if out is None else write_comparison(scores, rows, baseline, out):

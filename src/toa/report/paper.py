@@ -127,7 +127,7 @@ def _standings(
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Contest:
-    """Significance tests of the attentions of one backbone under one protocol, over data sets and horizons.
+    """Significance tests of the attentions of one backbone under one protocol, over data sets.
 
     Attributes:
         baseline: System that the others are tested against.
@@ -157,7 +157,7 @@ class Contest:
     @property
     def results(self) -> Table:
         """A header and one row per system; empty if nothing can be compared."""
-        return [] if self.scores is None else system_table(self.scores, self.rows, self.baseline)
+        return [] if self.scores is None else system_table(self.scores, self.rows)
 
     @cached_property
     def diagram(self) -> str:

@@ -20,8 +20,8 @@ _READING = (
     "- Our ranks, and the paper's over the same data, are those of the critical-difference diagrams: ties share the "
     "mean of their ranks. The paper's ranks over all data are computed as it does: equal printed numbers share the "
     "best rank, in classification the mean. Each number that is best as printed counts as top-1.",
-    "- Tests treat each data set and horizon as one observation, as the paper's ranks do; horizons of one data set are "
-    "not independent, so p is smaller than it should be.",
+    "- Tests, gains and diagrams treat a data set as one observation, the mean over its horizons: horizons of one set "
+    "are not independent. The paper's ranks count each horizon.",
 )
 _SIDE_BY_SIDE = (
     "The paper, its settings (`toa-paper`) and our recipe (`toa`) side by side, each with its own softmax. Test MSE or "

@@ -1,5 +1,6 @@
-"""Compare systems over many data sets: ranks, wins and losses, significance tests, tables and diagrams.
+"""Compare systems over many data sets: ranks, wins and losses, gains, significance tests, tables and diagrams.
 
+A data set is one observation: horizons of one set are not independent, so its score is the mean over them.
 Alphabet: n data sets, k systems.
 """
 
@@ -22,6 +23,9 @@ from toa.report.figures import save_figure
 from toa.report.tables import Rows, Table, escape_markdown, markdown_table
 
 ALPHA = 0.05
+# probability with which a detectable gain is found
+POWER = 0.8
+_RESAMPLES = 9_999
 # scores equal to this many decimals tie: means over seeds have rounding errors
 TIE_DIGITS = 9
 _SCALE_INCHES = 5.0
@@ -54,10 +58,11 @@ def rank_scores(
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Scores:
-    """One score per data set and system, the mean over seeds.
+    """One score per data set and system, the mean over seeds and horizons.
 
     Args:
-        seeds: Seeds of each data set.
+        seeds: Seeds of each data set and horizon.
+        horizons: Those of each data set; none for a task without.
         left_out: Data sets on which the systems have different runs, each with the reason.
     """
 
@@ -68,6 +73,7 @@ class Scores:
     systems: tuple[str, ...]
     values: Float64[np.ndarray, "n k"]
     seeds: Mapping[str, tuple[int, ...]]
+    horizons: Mapping[str, tuple[int, ...]]
     left_out: Mapping[str, str]
 
     def find(self, name: str) -> int:
@@ -91,7 +97,8 @@ def system_name(record: Record) -> str:
 def collect(records: Sequence[Record], metric: str) -> Scores:
     """Collect the scores of a metric.
 
-    A data set counts if every system has a run with each seed that any system has. Others are left out, with a reason.
+    A data set and horizon counts if every system has a run with each seed that any system has. Others are left out,
+    with a reason.
 
     Raises:
         ValueError: If the records have several tasks or protocols, different data under one name, different settings
@@ -106,7 +113,9 @@ def collect(records: Sequence[Record], metric: str) -> Scores:
         _check_new(record, cell)
         cell[record["seed"]] = record
     systems = list(dict.fromkeys(system for cells in runs.values() for system in cells))
-    seeds, left_out, values = {}, {}, []
+    seeds, left_out = {}, {}
+    values: dict[str, list[list[float]]] = {}
+    horizons: dict[str, tuple[int, ...]] = {}
     for dataset, cells in runs.items():
         sums = sorted({str(run["data_checksum"])[:16] for cell in cells.values() for run in cell.values()})
         if len(sums) > 1:
@@ -119,7 +128,11 @@ def collect(records: Sequence[Record], metric: str) -> Scores:
             left_out[dataset] = reason
         else:
             seeds[dataset] = expected
-            values.append([mean(run["metrics"][metric] for run in cells[system].values()) for system in systems])
+            config = next(iter(cells[systems[0]].values()))["config"]
+            name = _dataset_name(config)
+            horizons[name] = (*horizons.get(name, ()), *([config["horizon"]] if "horizon" in config else []))
+            row = [mean(run["metrics"][metric] for run in cells[system].values()) for system in systems]
+            values.setdefault(name, []).append(row)
     if not values:
         reasons = "; ".join(f"{dataset}: {reason}" for dataset, reason in list(left_out.items())[:4])
         raise ValueError(f"a comparison needs a data set with the same runs of every system, got none ({reasons}).")
@@ -127,10 +140,11 @@ def collect(records: Sequence[Record], metric: str) -> Scores:
         task=task,
         protocol=protocol,
         metric=metric,
-        datasets=tuple(seeds),
+        datasets=tuple(values),
         systems=tuple(systems),
-        values=np.array(values, dtype=np.float64),
+        values=np.array([np.mean(rows, axis=0) for rows in values.values()], dtype=np.float64),
         seeds=seeds,
+        horizons=horizons,
         left_out=left_out,
     )
 
@@ -144,9 +158,12 @@ def _only(what: str, values: Any) -> str:
 
 def _dataset(record: Record) -> str:
     """The data set, and the horizon if there is one."""
-    config = record["config"]
-    name = Path(str(config["dataset"])).name.split("_TRAIN.ts")[0]
+    config, name = record["config"], _dataset_name(record["config"])
     return f"{name}-{config['horizon']}" if "horizon" in config else name
+
+
+def _dataset_name(config: Mapping[str, Any]) -> str:
+    return Path(str(config["dataset"])).name.split("_TRAIN.ts")[0]
 
 
 def _check_new(record: Record, cell: Mapping[int, Record]) -> None:
@@ -189,6 +206,9 @@ class Row:
     Attributes:
         rank: Average rank; 1 is best, ties share the mean of their ranks.
         wins, ties, losses: Numbers of data sets, against the baseline; None for the baseline.
+        gain: Mean gain over the baseline, positive is better: in percent of an error, else in points.
+        interval: 95 % bootstrap interval of the gain, data sets resampled; None for fewer than three.
+        detectable: Mean gain that a t test over these data sets finds with probability 0.8; None likewise.
         p: Two-sided Wilcoxon signed-rank test against the baseline; None if it was not made.
         p_holm: The same with Holm's correction for all tested systems.
     """
@@ -199,6 +219,9 @@ class Row:
     wins: int | None = None
     ties: int | None = None
     losses: int | None = None
+    gain: float | None = None
+    interval: tuple[float, float] | None = None
+    detectable: float | None = None
     p: float | None = None
     p_holm: float | None = None
 
@@ -220,14 +243,18 @@ def compare(scores: Scores, baseline: str = "softmax") -> list[Row]:
 
     base = scores.find(baseline)
     ranks = rank_scores(scores.values, scores.metric)  # (n, k)
-    gains = (-1.0 if lower_is_better(scores.metric) else 1.0) * (scores.values - scores.values[:, [base]])  # (n, k)
+    plain = scores.values[:, [base]]
+    gains = scores.values - plain  # (n, k)
     gains[np.abs(gains) <= 10.0**-TIE_DIGITS] = 0.0
+    # errors of different sets have different sizes
+    gains *= -100.0 / np.where(plain > 0, plain, 1.0) if lower_is_better(scores.metric) else 100.0
     rows: list[dict[str, Any]] = []
     for place, system in enumerate(scores.systems):
         gain = gains[:, place]
         row = {"system": system, "mean": float(scores.values[:, place].mean()), "rank": float(ranks[:, place].mean())}
         if place != base:
             row |= {"wins": int((gain > 0).sum()), "ties": int((gain == 0).sum()), "losses": int((gain < 0).sum())}
+            row |= {"gain": float(gain.mean()), "interval": gain_interval(gain), "detectable": detectable_gain(gain)}
             if least_p(len(gain)) <= ALPHA and gain.any():
                 row["p"] = float(wilcoxon(gain).pvalue)
         rows.append(row)
@@ -235,6 +262,31 @@ def compare(scores: Scores, baseline: str = "softmax") -> list[Row]:
     for row, corrected in zip(tested, holm([row["p"] for row in tested]), strict=True):
         row["p_holm"] = corrected
     return sorted((Row(**row) for row in rows), key=lambda row: row.rank)
+
+
+def gain_interval(gains: Float64[np.ndarray, " n"]) -> tuple[float, float] | None:
+    """95 % percentile bootstrap interval of the mean, the same at each call; None for fewer than three values."""
+    from scipy.stats import bootstrap
+
+    if len(gains) < 3:
+        return None
+    options = {"n_resamples": _RESAMPLES, "confidence_level": 1 - ALPHA, "method": "percentile"}
+    found = bootstrap((gains,), np.mean, rng=np.random.default_rng(0), **options).confidence_interval
+    return float(found.low), float(found.high)
+
+
+def detectable_gain(gains: Float64[np.ndarray, " n"]) -> float | None:
+    """The mean gain that a two-sided t test at level 0.05 finds with probability 0.8: (t(0.975) + t(0.8)) s / sqrt(n).
+
+    None for fewer than three values.
+    """
+    from scipy.stats import t
+
+    count = len(gains)
+    if count < 3:
+        return None
+    quantiles = t.ppf(1 - ALPHA / 2, count - 1) + t.ppf(POWER, count - 1)
+    return float(quantiles * np.std(gains, ddof=1) / np.sqrt(count))
 
 
 def holm(values: Sequence[float]) -> list[float]:
@@ -247,13 +299,18 @@ def holm(values: Sequence[float]) -> list[float]:
     return corrected
 
 
-def system_table(scores: Scores, rows: Sequence[Row], baseline: str) -> Table:
+def system_table(scores: Scores, rows: Sequence[Row]) -> Table:
     """One row per system."""
-    base = scores.systems[scores.find(baseline)]
-    table: Table = [("system", f"mean {scores.metric}", "average rank", f"W/T/L against {base}", "p", "p (Holm)")]
+    unit = "%" if lower_is_better(scores.metric) else "points"
+    head = ("system", f"mean {scores.metric}", "average rank", "W/T/L", f"gain, {unit}", "95 % interval")
+    table: Table = [(*head, "detectable", "p", "p (Holm)")]
     for row in rows:
         against = "-" if row.wins is None else f"{row.wins}/{row.ties}/{row.losses}"
-        table.append((row.system, f"{row.mean:.4f}", f"{row.rank:.2f}", against, _p(row.p), _p(row.p_holm)))
+        gain = "-" if row.gain is None else f"{row.gain:+.2f}"
+        interval = "-" if row.interval is None else f"{row.interval[0]:+.2f} to {row.interval[1]:+.2f}"
+        found = "-" if row.detectable is None else f"{row.detectable:.2f}"
+        cells = (f"{row.mean:.4f}", f"{row.rank:.2f}", against, gain, interval, found, _p(row.p), _p(row.p_holm))
+        table.append((row.system, *cells))
     return table
 
 
@@ -264,7 +321,7 @@ def _p(value: float | None) -> str:
 
 
 def dataset_table(scores: Scores, rows: Sequence[Row]) -> Table:
-    """One row per data set with the means over seeds, one column per system, ordered by rank."""
+    """One row per data set with the means over seeds and horizons, one column per system, ordered by rank."""
     order = [scores.systems.index(row.system) for row in rows]
     table: Table = [("data set", *(scores.systems[place] for place in order))]
     for dataset, values in zip(scores.datasets, scores.values, strict=True):
@@ -280,7 +337,10 @@ def notes(scores: Scores, baseline: str) -> list[str]:
     better = "lower" if lower_is_better(scores.metric) else "higher"
     lines = [
         f"Task {scores.task}, protocol {scores.protocol}; {scores.metric} over {count} data sets, {better} is better; "
-        f"means over seeds {seeds}."
+        f"means over seeds {seeds}.{_horizon_note(scores)}",
+        f"W/T/L and gain are against {scores.systems[scores.find(baseline)]}: mean over data sets, positive is better, "
+        "with a 95 % bootstrap interval over data sets. Detectable: gain that a t test over as many sets of this "
+        f"spread finds with probability {POWER}; smaller true gains could have stayed unseen.",
     ]
     if least_p(count) <= ALPHA:
         lines.append(
@@ -296,6 +356,15 @@ def notes(scores: Scores, baseline: str) -> list[str]:
     if reason := no_diagram(scores):
         lines.append(f"No critical-difference diagram: {reason}.")
     return lines
+
+
+def _horizon_note(scores: Scores) -> str:
+    """Which horizons the score of a data set is the mean of; "" for a task without."""
+    groups: dict[tuple[int, ...], list[str]] = {}
+    for name, found in scores.horizons.items():
+        groups.setdefault(tuple(sorted(found)), []).append(name)
+    parts = [f"{', '.join(names)}: {', '.join(map(str, found))}" for found, names in groups.items() if found]
+    return f" A data set counts once, with the mean over its horizons ({'; '.join(parts)})." if parts else ""
 
 
 def no_diagram(scores: Scores) -> str:
@@ -337,7 +406,7 @@ def write_comparison(scores: Scores, rows: Sequence[Row], baseline: str, out: Pa
     """Write comparison.md and, if possible, critical-difference.png; returns their paths."""
     written = [out / "comparison.md"]
     lines = [f"# {escape_markdown(scores.metric)} over {len(scores.datasets)} data sets", ""]
-    lines += [*markdown_table(_escaped(system_table(scores, rows, baseline))), ""]
+    lines += [*markdown_table(_escaped(system_table(scores, rows))), ""]
     lines += [*map(escape_markdown, notes(scores, baseline)), ""]
     if not no_diagram(scores):
         picture = save_figure(draw_critical_difference(scores), out / "critical-difference.png", tight=True)
