@@ -379,8 +379,7 @@ def test_the_time_limit_is_without_the_compilation_and_shared_by_the_candidates(
         return train(self, panel, codes, folds, seconds)
 
     clock = SimpleNamespace(monotonic=lambda: time.monotonic() + late[0])
-    for module in ("classifier", "case_network"):
-        monkeypatch.setattr(f"toa.estimators.{module}.time", clock)
+    monkeypatch.setattr("toa.estimators.base.time", clock)
     monkeypatch.setattr(kernels, "_draw", compile_first)
     monkeypatch.setattr(Classifier, "_train_candidate", take_a_third)
     kernels.compile_kernels.cache_clear()
@@ -442,8 +441,8 @@ def test_wrong_models_settings_and_limits_are_rejected_before_anything_is_fitted
         ({"learning_rate": -1.0}, "learning_rate must be positive, got -1.0"),
         ({"settings": {"d_modl": 3}}, "unknown setting 'd_modl'"),
         ({"settings": {"embed_dim": 10, "num_heads": 4}}, "embed_dim must be a multiple of num_heads=4, got 10"),
-        ({"epochs": 0}, "epochs must be at least 1, got 0"),
-        ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
+        ({"epochs": 0}, "epochs must be an integer of at least 1, got 0"),
+        ({"batch_size": 0}, "batch_size must be an integer of at least 1, got 0"),
         ({"backbone": "lstm"}, "unknown backbone 'lstm'"),
         ({"attention": "none"}, "unknown attention 'none'"),
         ({"seed": -1}, "seed must be"),

@@ -10,6 +10,7 @@ from tests.support import message
 from toa.data import SeriesWindows
 from toa.estimators.detector import MODELS, AnomalyDetector
 from toa.estimators.scorers import SCORERS
+from toa.estimators.sizes import choose_stride
 
 ROWS, WINDOW = 240, 12
 
@@ -168,12 +169,7 @@ def test_windows_of_several_series_never_cross():
 
 
 def test_large_tables_train_on_a_part_of_their_windows():
-    detector = make()
-    detector.window_, detector.columns_ = 10, ("a",) * 40
-    assert detector._training_stride([torch.zeros(5009, 1)]) == 3
-    detector.columns_ = ("a",)
-    assert detector._training_stride([torch.zeros(5009, 1)]) == 1
-    assert detector._training_stride([torch.zeros(30009, 1), torch.zeros(30009, 1)]) == 3
+    assert [choose_stride(5_000, 40), choose_stride(5_000, 1), choose_stride(60_000, 1)] == [3, 1, 3]
 
 
 def test_missing_rows_and_values_are_filled_only_when_asked():
@@ -354,7 +350,7 @@ def test_every_baseline_is_a_detector_of_its_own(tmp_path):
         assert np.isfinite(detector.detect(values)["score"]).all()
         detector.save(tmp_path / "one.toa")
         assert (AnomalyDetector.load(tmp_path / "one.toa").scores(values) == detector.scores(values)).all()
-    with pytest.raises(ValueError, match="the detector must have a network"):
+    with pytest.raises(ValueError, match="the anomaly detector must have a network"):
         detector.run_sample(values)
 
 

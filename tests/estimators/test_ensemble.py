@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from tests.estimators.test_baselines import seasonal_series
 from toa.data import DatasetNotFoundError, load_collection
 from toa.estimators import ensemble
+from toa.estimators.base import TimeLimit
 from toa.estimators.baselines import BASELINES
 from toa.estimators.ensemble import (
     Ensemble,
@@ -110,7 +111,7 @@ def test_a_wide_table_has_fewer_windows_per_column():
 def test_no_method_begins_after_the_time():
     series = [np.sin(np.arange(200.0))]
     origins = RollingOrigins.choose([200], horizon=6, share=0.2)
-    assert list(validate_methods(series, origins, 6, seed=0, until=0.0)) == ["seasonal naive"]
+    assert list(validate_methods(series, origins, 6, seed=0, limit=TimeLimit(0.0))) == ["seasonal naive"]
 
 
 def test_blocks_of_windows_have_the_forecasts_of_all(monkeypatch):

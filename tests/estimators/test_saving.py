@@ -24,11 +24,11 @@ def test_a_file_survives_a_round_trip(tmp_path) -> None:
 
 
 def test_a_folder_has_the_form_of_the_hub(tmp_path) -> None:
-    saving.save_folder(tmp_path / "m", "guess", TENSORS, FACTS)
+    saving.save_file(tmp_path / "m", "guess", TENSORS, FACTS, folder=True)
     assert sorted(path.name for path in (tmp_path / "m").iterdir()) == ["config.json", "model.safetensors"]
     config = json.loads((tmp_path / "m" / "config.json").read_text())
     assert (config["format"], config["kind"], config["versions"]["toa"]) == (saving.FORMAT, "guess", toa.__version__)
-    saved = saving.load_folder(tmp_path / "m", "guess")
+    saved = saving.load_file(tmp_path / "m", "guess", folder=True)
     assert saved.facts == FACTS
     assert torch.equal(saved.tensors["w"], TENSORS["w"])
 
@@ -59,22 +59,22 @@ def edit(path, **changes: Any) -> None:
 
 
 def test_edited_settings_or_weights_are_rejected(tmp_path) -> None:
-    saving.save_folder(tmp_path, "guess", TENSORS, FACTS)
+    saving.save_file(tmp_path, "guess", TENSORS, FACTS, folder=True)
     edit(tmp_path / "config.json", facts=FACTS | {"size": 2.0})
     with pytest.raises(ValueError, match=message("its checksum", "edited or damaged")):
-        saving.load_folder(tmp_path, "guess")
-    saving.save_folder(tmp_path, "guess", TENSORS, FACTS)
+        saving.load_file(tmp_path, "guess", folder=True)
+    saving.save_file(tmp_path, "guess", TENSORS, FACTS, folder=True)
     weights = load_tensors(tmp_path / "model.safetensors")
     save_tensors(weights | {"w": weights["w"] + 1}, tmp_path / "model.safetensors", {"toa": "{}"})
     with pytest.raises(ValueError, match="edited or damaged"):
-        saving.load_folder(tmp_path, "guess")
+        saving.load_file(tmp_path, "guess", folder=True)
 
 
 def test_another_version_of_the_format_is_rejected(tmp_path) -> None:
-    saving.save_folder(tmp_path, "guess", TENSORS, FACTS)
+    saving.save_file(tmp_path, "guess", TENSORS, FACTS, folder=True)
     edit(tmp_path / "config.json", format=saving.FORMAT + 1, versions={"toa": "9.9"})
     with pytest.raises(ValueError, match=message("must have format 1", "got format 2 of toa 9.9")):
-        saving.load_folder(tmp_path, "guess")
+        saving.load_file(tmp_path, "guess", folder=True)
 
 
 def test_other_files_are_rejected(tmp_path) -> None:
@@ -87,10 +87,10 @@ def test_other_files_are_rejected(tmp_path) -> None:
     with pytest.raises(FileNotFoundError, match=message("got no such file", "from_pretrained")):
         saving.load_file(tmp_path, "guess")
     with pytest.raises(FileNotFoundError, match=r"got no config\.json"):
-        saving.load_folder(tmp_path, "guess")
+        saving.load_file(tmp_path, "guess", folder=True)
     with pytest.raises(ValueError, match=message("path must be a file", "save_pretrained")):
         saving.save_file(tmp_path, "guess", TENSORS, FACTS)
     (tmp_path / "config.json").write_text("{")
     (tmp_path / "model.safetensors").write_bytes(b"")
     with pytest.raises(ValueError, match=message("config.json must be JSON", "complete")):
-        saving.load_folder(tmp_path, "guess")
+        saving.load_file(tmp_path, "guess", folder=True)

@@ -19,6 +19,7 @@ or format version.
 
 import json
 import platform
+import time
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
@@ -33,10 +34,11 @@ from sklearn.exceptions import NotFittedError
 from torch import Tensor, nn
 
 import toa
-from toa._checks import check_choice
+from toa._checks import check_choice, check_count, check_positive, check_seed
 from toa._files import CHECKSUM, parse_json, seal, unseal, write_atomically
 from toa._limits import shorten
 from toa.data.panel import Missing
+from toa.estimators.sizes import DEFAULT_ATTENTION
 from toa.nn import AttentionSpec
 from toa.ops.dropout import initial_weights
 from toa.tasks.base import Task, TaskData, check_sample
@@ -65,7 +67,19 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
     # share of the epochs in which the rate rises: training does not stop early in them
     _rise: ClassVar[float] = 0.0
     _facts: ClassVar[tuple[str, ...]]
+    # values of `model`, and parameters that are counts of at least 1, beside those of all estimators
+    _models: ClassVar[tuple[str, ...]] = ("auto", NETWORK)
+    _counts: ClassVar[tuple[str, ...]] = ()
 
+    model: str = "auto"
+    time_limit: float = 60.0
+    backbone: str | None = None
+    attention: str | Mapping[str, Any] | None = DEFAULT_ATTENTION
+    epochs: int | None = None
+    batch_size: int | None = None
+    learning_rate: float = 1e-3
+    patience: int = 3
+    validation_share: float = 0.2
     settings: Mapping[str, Any] | None = None
     id: str | None = None
     time: str | None = None
@@ -132,7 +146,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Write a fitted estimator in the format of the Hugging Face hub: config.json and model.safetensors."""
-        save_folder(Path(folder), self._kind, *self._saved())
+        save_file(Path(folder), self._kind, *self._saved(), folder=True)
 
     @classmethod
     def from_pretrained(cls, name: str | Path, *, device: str | None = None, revision: str | None = None) -> Self:
@@ -143,7 +157,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         folder = Path(name).expanduser()
         if not folder.is_dir():
             folder = _download(str(name), revision)
-        return cls._loaded(load_folder(folder, cls._kind), device, folder)
+        return cls._loaded(load_file(folder, cls._kind, folder=True), device, folder)
 
     def _saved(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         self._check_fitted("saved")
@@ -168,7 +182,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
             for name in cls._facts:
                 setattr(made, name, facts["fitted"][name])
             made._restore(saved.tensors, facts["fitted"])
-            made.model_ = made._build_with(saved.tensors, resolve_device(made.device), where)
+            made.model_ = made._build_with(saved.tensors, where)
             made._try()
         except UNREADABLE as error:
             if isinstance(error, ValueError) and str(where) in str(error):
@@ -179,14 +193,31 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
             ) from None
         return made
 
+    def _check_parameters(self) -> None:
+        """Raise ValueError for a parameter out of range; counts may be None."""
+        check_choice("model", self.model, self._models)
+        check_positive("time_limit", self.time_limit)
+        check_seed(self.seed)
+        for name in ("epochs", "batch_size", "patience", *self._counts):
+            if getattr(self, name) is not None:
+                check_count(name, getattr(self, name), 1)
+
+    @property
+    def _has_network(self) -> bool:
+        return self.architecture_["backbone"] is not None
+
+    def _leave_out_network(self) -> None:
+        self.model_: nn.Module = nn.Identity()
+        self.architecture_: dict[str, Any] = {"backbone": None, "attention": None, "settings": {}}
+        self.validation_: float | None = None
+
     def _choose(self, backbone: str, sizes: Mapping[str, Any], **more: Any) -> None:
         """Set `architecture_`; given settings replace the chosen sizes."""
         self.architecture_ = {"backbone": backbone, **more, "settings": {**sizes, **(self.settings or {})}}
 
     def _config(self, *, epochs: int = 1, batch_size: int = 1) -> Any:
         """Config of the task; epochs and batch size matter only in training."""
-        own: Any = self
-        attention = self.architecture_.get("attention", own.attention)
+        attention = self.architecture_.get("attention", self.attention)
         return self._task.config(
             protocol="",
             dataset="",
@@ -195,8 +226,8 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
             model=self.architecture_["settings"],
             training=TrainingConfig(
                 epochs=epochs,
-                learning_rate=own.learning_rate,
-                patience=own.patience + int(self._rise * epochs),
+                learning_rate=self.learning_rate,
+                patience=self.patience + int(self._rise * epochs),
                 operator_rate=getattr(self, "schedule_", {}).get("operator_rate", 1.0),
                 **self._training,
             ),
@@ -205,24 +236,31 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
             **self._fields(),
         )
 
-    def _build_with(self, tensors: Mapping[str, Tensor], device: torch.device, where: object) -> nn.Module:
+    def _build_with(self, tensors: Mapping[str, Tensor], where: object) -> nn.Module:
         """The model with these weights, in evaluation mode; an identity if there is no network."""
-        if self.architecture_["backbone"] is None:
+        if not self._has_network:
             return nn.Identity()
         settings = self.architecture_["settings"]
         model = model_with(lambda: self._task.build(self._config(), self._data()), tensors, settings, where)
-        return model.to(device)
+        return model.to(resolve_device(self.device))
 
-    def _fit_model(self, data: TaskData, *, epochs: int, batch_size: int, title: str = "") -> float | None:
+    def _check_has_network(self) -> None:
+        if not self._has_network:
+            raise ValueError(
+                f"the {self._kind} must have a network, got one without; fit it with model='toa', or a higher "
+                "time_limit."
+            )
+
+    def _fit_model(self, data: TaskData, schedule: Mapping[str, Any], title: str = "") -> float | None:
         """Train `model_` by the task, without changing the global random state; the best validation loss, if any."""
-        config = self._config(epochs=epochs, batch_size=batch_size)
+        config = self._config(epochs=schedule["epochs"], batch_size=schedule["batch_size"])
         fabric = make_fabric(resolve_device(self.device))
         title = title or self._kind
         if self.progress:
             from toa._console import show_epochs
         with show_epochs(title) if self.progress else nullcontext() as observe:
             model, state, _ = self._task.fit(config, data, fabric, key=title, observe=observe)
-        self.model_: nn.Module = model.eval()
+        self.model_ = model.eval()
         self._best_epoch = state.best_epoch
         return state.best
 
@@ -239,6 +277,23 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
     def _check_fitted(self, done: str) -> None:
         if not hasattr(self, "model_"):
             raise NotFittedError(f"a {self._kind} must be fitted before it is {done}, got an unfitted one; call fit.")
+
+
+class TimeLimit:
+    """Seconds that have passed since it was made, and those that are left."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds, self._begin = seconds, time.monotonic()
+
+    @property
+    def passed(self) -> float:
+        """Seconds since the begin."""
+        return time.monotonic() - self._begin
+
+    @property
+    def left(self) -> float:
+        """Seconds until the end; negative after it."""
+        return self.seconds - self.passed
 
 
 def load_estimator(path: str | Path, *, device: str | None = None) -> Estimator:
@@ -259,57 +314,45 @@ def load_estimator(path: str | Path, *, device: str | None = None) -> Estimator:
     return estimator.from_pretrained(path, device=device) if path.is_dir() else estimator.load(path, device=device)
 
 
-def save_file(path: Path, kind: str, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
-    """Write one file."""
-    if path.is_dir():
+def save_file(
+    path: Path, kind: str, tensors: Mapping[str, Tensor], facts: Mapping[str, Any], *, folder: bool = False
+) -> None:
+    """Write one file, or config.json and model.safetensors into a folder."""
+    versions = {"toa": toa.__version__, "torch": torch.__version__, "python": platform.python_version()}
+    header = {"format": FORMAT, "kind": kind, "versions": versions, "facts": dict(facts)}
+    if folder:
+        save_checkpoint(path / WEIGHTS, tensors, {})
+        text = json.dumps(seal(header, tensors), indent=2, sort_keys=True) + "\n"
+        write_atomically(path / CONFIG, text.encode())
+    elif path.is_dir():
         raise ValueError(f"path must be a file, got the folder {path}; use save_pretrained for a folder.")
-    save_checkpoint(path, tensors, _header(kind, facts))
+    else:
+        save_checkpoint(path, tensors, header)
 
 
-def load_file(path: Path, kind: str) -> Checkpoint:
-    """Read a file that `save_file` wrote."""
-    if not path.is_file():
+def load_file(path: Path, kind: str, *, folder: bool = False) -> Checkpoint:
+    """Read what `save_file` wrote."""
+    header: Any = None
+    if folder:
+        for name in (CONFIG, WEIGHTS):
+            if not (path / name).is_file():
+                raise FileNotFoundError(f"{path} must hold {CONFIG} and {WEIGHTS} of a {kind}, got no {name}.")
+        try:
+            header = parse_json((path / CONFIG).read_bytes(), "it")
+        except ValueError as error:
+            raise ValueError(f"{path / CONFIG} must be JSON, got {error}; is it complete?") from None
+    elif not path.is_file():
         hint = "; load a folder with from_pretrained" if path.is_dir() else ""
         raise FileNotFoundError(f"{path} must be a saved {kind}, got no such file{hint}.")
-    saved = _read(path, kind)
-    return _checked(path, kind, saved.facts, saved.tensors)
-
-
-def save_folder(folder: Path, kind: str, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
-    """Write config.json and model.safetensors into a folder."""
-    header = seal(_header(kind, facts), tensors)
-    save_checkpoint(folder / WEIGHTS, tensors, {})
-    write_atomically(folder / CONFIG, (json.dumps(header, indent=2, sort_keys=True) + "\n").encode())
-
-
-def load_folder(folder: Path, kind: str) -> Checkpoint:
-    """Read a folder that `save_folder` wrote; see `load_file`."""
-    for name in (CONFIG, WEIGHTS):
-        if not (folder / name).is_file():
-            raise FileNotFoundError(f"{folder} must hold {CONFIG} and {WEIGHTS} of a {kind}, got no {name}.")
+    weights = path / WEIGHTS if folder else path
     try:
-        header = parse_json((folder / CONFIG).read_bytes(), "it")
-    except ValueError as error:
-        raise ValueError(f"{folder / CONFIG} must be JSON, got {error}; is it complete?") from None
-    return _checked(folder, kind, header, _read(folder / WEIGHTS, kind).tensors)
-
-
-def _read(path: Path, kind: str) -> Checkpoint:
-    try:
-        return load_checkpoint(path, verify=False)
+        saved = load_checkpoint(weights, verify=False)
     except ValueError as error:
         raise ValueError(
-            f"{path} must be a {kind} saved by toa, got another or a truncated file ({error.__cause__}); save or "
+            f"{weights} must be a {kind} saved by toa, got another or a truncated file ({error.__cause__}); save or "
             "copy it again."
         ) from None
-
-
-def _header(kind: str, facts: Mapping[str, Any]) -> dict[str, Any]:
-    versions = {"toa": toa.__version__, "torch": torch.__version__, "python": platform.python_version()}
-    return {"format": FORMAT, "kind": kind, "versions": versions, "facts": dict(facts)}
-
-
-def _checked(path: Path, kind: str, header: Any, tensors: dict[str, Tensor]) -> Checkpoint:
+    header = header if folder else saved.facts
     if not isinstance(header, dict) or not {"format", "kind", "facts", CHECKSUM} <= set(header):
         raise ValueError(f"{path} must be a {kind} saved by toa, got another file.")
     if header["format"] != FORMAT:
@@ -323,7 +366,7 @@ def _checked(path: Path, kind: str, header: Any, tensors: dict[str, Tensor]) -> 
         raise ValueError(
             f"{path} must be a saved {kind}, got a {header['kind']}; load it with the class of that estimator."
         )
-    return Checkpoint(tensors=tensors, facts=unseal(header, str(path), tensors)[0]["facts"], verified=True)
+    return Checkpoint(tensors=saved.tensors, facts=unseal(header, str(path), saved.tensors)[0]["facts"], verified=True)
 
 
 def attention_spec(attention: str | Mapping[str, Any]) -> AttentionSpec:

@@ -4,10 +4,9 @@ Alphabet: n cases, L longest length, l length of a case, C channels, K classes, 
 """
 
 import copy
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -17,8 +16,8 @@ from toa._checks import check_finite
 from toa.data.classification import Cases, pad_cases
 from toa.data.panel import Panel, Values
 from toa.data.splits import check_standardised
-from toa.estimators.base import Estimator
-from toa.estimators.sizes import DEFAULT_ATTENTION, choose_case_batch, choose_case_epochs, classifier_candidates
+from toa.estimators import sizes
+from toa.estimators.base import Estimator, TimeLimit
 from toa.estimators.stack import Codes, Probabilities, accuracy, choose_factor, log_loss, softmax, stratified_folds
 from toa.tasks.base import TASKS, TaskData
 from toa.tasks.classify import classify, validation_logits
@@ -39,18 +38,11 @@ class CaseNetwork(Estimator):
     _training: ClassVar[Mapping[str, Any]] = {"schedule": "cosine", "clip_norm": 4.0, "least_loss": 2e-3}
 
     _: KW_ONLY
-    backbone: str | None = None
-    attention: str | Mapping[str, Any] = DEFAULT_ATTENTION
     length: int | None = None
-    epochs: int | None = None
-    batch_size: int | None = None
-    learning_rate: float = 1e-3
     patience: int = 20
-    validation_share: float = 0.2
-    time_limit: float = 60.0
 
     def _fit_network(
-        self, panel: Panel, codes: Codes, seconds: float, accept: Callable[[Probabilities], None] = lambda _: None
+        self, panel: Panel, codes: Codes, seconds: float, accept: Callable[[Probabilities], Any] = lambda _: None
     ) -> None:
         """Train candidates until `seconds` have passed, at least one, and keep the one with the lowest log loss.
 
@@ -65,35 +57,36 @@ class CaseNetwork(Estimator):
         Raises:
             TrainingStopped: By a signal; the best network so far is kept.
         """
-        folds = self._folds(codes)
-        candidates = classifier_candidates(self.backbone, self.length_, self.settings)
-        begin, longest, best = time.monotonic(), 0.0, np.inf
-        for backbone, sizes, patch in candidates if folds is not None else candidates[:1]:
-            start = time.monotonic()
-            if longest and start - begin + longest > seconds:
+        folds, limit, longest, best = self._folds(codes), TimeLimit(seconds), 0.0, np.inf
+        for candidate in self._candidates() if folds is not None else self._candidates()[:1]:
+            begin = limit.left
+            if longest and longest > begin:
                 return
-            # a copy, so that the network stays if this one is not better
-            other = copy.copy(self)
-            other._choose(backbone, sizes, patch=patch)
-            held_out, stopped = other._train_candidate(panel, codes, folds, seconds - (start - begin))
+            held_out, stopped = candidate._train_candidate(panel, codes, folds, begin)
             loss = -np.inf if held_out is None else log_loss(held_out, codes)
             if loss < best:
                 best = loss
-                self.__dict__.update(other.__dict__)
+                self.__dict__.update(candidate.__dict__)
                 if held_out is not None:
                     accept(held_out)
             if stopped is not None:
                 raise stopped
-            longest = max(longest, time.monotonic() - start)
+            longest = max(longest, begin - limit.left)
+
+    def _candidates(self) -> list[Self]:
+        """Copies with one network each, so that the network stays if another is not better."""
+        found = []
+        for backbone, settings, patch in sizes.classifier_candidates(self.backbone, self.length_, self.settings):
+            found.append(copy.copy(self))
+            found[-1]._choose(backbone, settings, patch=patch)
+        return found
 
     def _check_candidates(self) -> None:
         """Build every network without memory for it: wrong settings raise ValueError before anything is fitted."""
-        for backbone, sizes, patch in classifier_candidates(self.backbone, self.length_, self.settings):
-            other = copy.copy(self)
-            other._choose(backbone, sizes, patch=patch)
-            other.folds_ = 0
+        for candidate in self._candidates():
+            candidate.folds_ = 0
             with torch.device("meta"):
-                self._task.build(other._config(), other._data())
+                self._task.build(candidate._config(), candidate._data())
 
     def _folds(self, codes: Codes) -> Int64[np.ndarray, " n"] | None:
         """The fold in which each case is held out; None for too few cases.
@@ -109,19 +102,18 @@ class CaseNetwork(Estimator):
         self, panel: Panel, codes: Codes, folds: Int64[np.ndarray, " n"] | None, seconds: float
     ) -> tuple[Probabilities | None, TrainingStopped | None]:
         """Train the chosen network; returns probabilities of held-out cases, and what stopped it."""
-        cases = self._to_cases(panel, codes, range(len(codes)))
+        cases = self._to_cases(panel, codes)
         self.folds_ = 0 if folds is None else int(folds.max()) + 1
         data = self._data(cases)
         if folds is not None:
             data = replace(data, val=cases, folds=torch.from_numpy(folds).to(cases.labels.device))
-        batch_size = choose_case_batch(self.batch_size, len(codes))
-        epochs = choose_case_epochs(self.epochs, len(codes), batch_size)
-        # fewer epochs if there is little time, and never none
-        step = self._seconds_per_step(data, batch_size) * -(-len(codes) // batch_size)
-        epochs = max(1, min(epochs, int(seconds / step)))
+        schedule = sizes.classifier_schedule(len(codes), batch_size=self.batch_size, epochs=self.epochs)
+        per_step = self._seconds_per_step(data, schedule["batch_size"])
+        limited = sizes.limit_schedule(schedule, per_step, seconds, whole=True)
+        assert limited is not None
         stopped = None
         try:
-            self._fit_model(data, epochs=epochs, batch_size=batch_size)
+            self._fit_model(data, limited)
         except TrainingStopped as error:
             if error.model is None:
                 raise
@@ -135,26 +127,24 @@ class CaseNetwork(Estimator):
         return softmax(self.factor_ * scores), stopped
 
     def _network_probabilities(self, panel: Panel) -> Probabilities:
-        cases = self._to_cases(panel, np.zeros(len(panel), dtype=np.int64), range(len(panel)))
+        cases = self._to_cases(panel, [0] * len(panel))
         logits = classify(self.model_, cases)
         check_finite("logits", logits)
         return softmax(self.factor_ * logits.double().cpu().numpy())
 
-    def _scaled(self, panel: Panel, indices: Sequence[int]) -> list[Values]:
-        """The cases with these indices, standardised."""
+    def _scaled(self, panel: Panel) -> list[Values]:
+        """The cases, standardised."""
         return [
-            check_standardised(self.scaler_.transform(panel.values[index]), self.columns_, f"case {index + 1} of X")
-            for index in indices
+            check_standardised(self.scaler_.transform(values), self.columns_, f"case {index + 1} of X")
+            for index, values in enumerate(panel.values)
         ]
 
-    def _to_cases(self, panel: Panel, codes: Codes, indices: Sequence[int]) -> Cases:
-        """The cases with these indices, standardised, in tokens of several steps and padded, on the device."""
-        patch = self._patch
-        chosen = [_in_patches(case, patch) for case in self._scaled(panel, indices)]
-        length = -(-self.length_ // patch)
+    def _to_cases(self, panel: Panel, codes: Sequence[int] | Codes) -> Cases:
+        """The cases, standardised, in tokens of several steps and padded, on the device."""
+        chosen = [_in_patches(case, self._patch) for case in self._scaled(panel)]
+        length = -(-self.length_ // self._patch)
         masked = any(len(case) != length for case in chosen)
-        labels = [int(codes[index]) for index in indices]
-        return pad_cases(chosen, labels, length, masked=masked, device=resolve_device(self.device))
+        return pad_cases(chosen, list(map(int, codes)), length, masked=masked, device=resolve_device(self.device))
 
     @property
     def _patch(self) -> int:
@@ -165,9 +155,9 @@ class CaseNetwork(Estimator):
         return {"evaluation": "strict"}
 
     def _data(self, train: Any = None, val: Any = None) -> TaskData:
-        sizes: dict[str, Any] = {"length": -(-self.length_ // self._patch), "classes": self.classes_}
+        shape: dict[str, Any] = {"length": -(-self.length_ // self._patch), "classes": self.classes_}
         folds = torch.from_numpy(np.arange(self.folds_)) if self.folds_ else None
-        return TaskData(channels=len(self.columns_) * self._patch, train=train, val=val, folds=folds, **sizes)
+        return TaskData(channels=len(self.columns_) * self._patch, train=train, val=val, folds=folds, **shape)
 
 
 def _in_patches(case: Values, patch: int) -> Values:

@@ -3,7 +3,6 @@
 Alphabet: n cases, L longest length, l length of a case, C channels, K classes.
 """
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any
@@ -12,30 +11,21 @@ import numpy as np
 import pandas as pd
 import torch
 from sklearn.base import ClassifierMixin
-from torch import Tensor, nn
+from torch import Tensor
 
-from toa._checks import (
-    check_at_least,
-    check_choice,
-    check_finite,
-    check_fraction,
-    check_positive,
-    check_seed,
-    check_shape,
-)
+from toa._checks import check_at_least, check_finite, check_fraction, check_shape
 from toa._limits import check_unpacked
 from toa.data.classification import fit_scaler
 from toa.data.frames import check_results, read_cases, to_native, with_labels
 from toa.data.panel import Panel
 from toa.data.splits import StandardScaler
-from toa.estimators.base import NETWORK, attention_spec, named
+from toa.estimators.base import NETWORK, TimeLimit, named
 from toa.estimators.case_network import CaseNetwork
 from toa.estimators.case_page import CasesPage
 from toa.estimators.kernels import FEATURES, Features, KernelFeatures, Series, align_cases, compile_kernels
 from toa.estimators.stack import Codes, Probabilities, RidgeHead, Stack, accuracy, baseline_accuracies
 from toa.tasks.base import check_sample
 
-MODELS = ("auto", NETWORK)
 KERNELS = "kernels"
 # share of the time limit that all kernels may take; fewer are used if they would take longer
 _KERNEL_TIME = 0.5
@@ -106,7 +96,6 @@ class Classifier(ClassifierMixin, CasesPage, CaseNetwork):  # type: ignore[misc]
     _facts = ("length_", "validation_", "architecture_")
 
     _: KW_ONLY
-    model: str = "auto"
     label: str | None = None
 
     def fit(self, X: Any, y: Any = None) -> "Classifier":
@@ -119,14 +108,8 @@ class Classifier(ClassifierMixin, CasesPage, CaseNetwork):  # type: ignore[misc]
         Raises:
             ValueError: If the data cannot be read, or have only one class.
         """
-        check_choice("model", self.model, MODELS)
+        self._check_parameters()
         check_fraction("validation_share", self.validation_share)
-        check_positive("time_limit", self.time_limit)
-        for name in ("epochs", "batch_size", "patience"):
-            if getattr(self, name) is not None:
-                check_at_least(name, getattr(self, name), 1)
-        check_seed(self.seed)
-        attention_spec(self.attention)
         panel = self._read(X)
         labels = _labels(panel, y)
         self.classes_, codes = np.unique(labels, return_inverse=True)
@@ -149,7 +132,7 @@ class Classifier(ClassifierMixin, CasesPage, CaseNetwork):  # type: ignore[misc]
         self.heads_: dict[str, RidgeHead] = {}
         self.kernels_: KernelFeatures | None = None
         self.stack_: Stack | None = None
-        self.factor_, self.validation_ = 1.0, None
+        self.factor_, self.validation_, self.folds_ = 1.0, None, 0
         self.no_network_: str | None = None
         if self.model == NETWORK:
             self._fit_network(panel, codes, self.time_limit)
@@ -189,18 +172,14 @@ class Classifier(ClassifierMixin, CasesPage, CaseNetwork):  # type: ignore[misc]
 
     def run_sample(self, data: Any, index: int = 0) -> None:
         """Classify one case of a pandas frame or a list, see `Estimator.run_sample`."""
-        if isinstance(data, pd.DataFrame) and self.id is not None:
-            ids = data[self.id].unique()
-            check_sample(index, len(ids))
-            self._run_network(data[data[self.id] == ids[index]])
-            return
-        check_sample(index, len(data))
-        self._run_network(data.iloc[[index]] if isinstance(data, pd.DataFrame) else [data[index]])
-
-    def _run_network(self, data: Any) -> None:
-        if self.architecture_["backbone"] is None:
-            raise ValueError("the classifier must have a network, got one without; fit it with model='toa'.")
-        self._network_probabilities(self._read_fitted(data))
+        self._check_has_network()
+        ids = data[self.id].unique() if isinstance(data, pd.DataFrame) and self.id is not None else None
+        check_sample(index, len(data if ids is None else ids))
+        if ids is not None:
+            case = data[data[self.id] == ids[index]]
+        else:
+            case = data.iloc[[index]] if isinstance(data, pd.DataFrame) else [data[index]]
+        self._network_probabilities(self._read_fitted(case))
 
     def _read(self, data: Any) -> Panel:
         return read_cases(data, values=self.values, label=self.label, **self._table)
@@ -222,8 +201,8 @@ class Classifier(ClassifierMixin, CasesPage, CaseNetwork):  # type: ignore[misc]
         """Fit the members, each validated on cases that it was not fitted to, and weight them."""
         # not part of the time limit
         compile_kernels()
-        begin, classes = time.monotonic(), len(self.classes_)
-        series = align_cases(self._scaled(panel, range(len(codes))), self.length_)
+        limit, classes = TimeLimit(self.time_limit), len(self.classes_)
+        series = align_cases(self._scaled(panel), self.length_)
         held_out: dict[str, Probabilities] = {}
         self.kernels_, features = KernelFeatures.fit(series, seed=self.seed, seconds=_KERNEL_TIME * self.time_limit)
         self.heads_[KERNELS], held_out[KERNELS] = RidgeHead.fit(features, codes, classes=classes)
@@ -233,18 +212,17 @@ class Classifier(ClassifierMixin, CasesPage, CaseNetwork):  # type: ignore[misc]
         baselines = baseline_accuracies(series, codes, seed=self.seed)
         self._leave_out_network()
 
-        def choose(network: Probabilities | None) -> None:
+        def choose(network: Probabilities | None) -> Stack:
             members = held_out if network is None else held_out | {NETWORK: network}
             self.stack_ = Stack.choose(members, codes, baselines, seed=self.seed)
-            self.validation_ = self.stack_.accuracies["stack"]
-            self.no_network_ = None
+            self.validation_, self.no_network_ = self.stack_.accuracies["stack"], None
+            return self.stack_
 
-        choose(None)
-        assert self.stack_ is not None
-        left = self.time_limit - (time.monotonic() - begin)
+        right = accuracy(choose(None).combine(held_out), codes)
+        left = limit.left
         if self._folds(codes) is None:
             self.no_network_ = "too few cases"
-        elif accuracy(self.stack_.combine(held_out), codes) == 1.0:
+        elif right == 1.0:
             self.no_network_ = "no errors to mend"
         elif left <= 0:
             self.no_network_ = "no time"
@@ -255,11 +233,6 @@ class Classifier(ClassifierMixin, CasesPage, CaseNetwork):  # type: ignore[misc]
     def _computes(self) -> Mapping[str, Callable[[Series], Features]]:
         """What computes the features of each linear member."""
         return FEATURES if self.kernels_ is None else {KERNELS: self.kernels_.transform, **FEATURES}
-
-    def _leave_out_network(self) -> None:
-        self.model_ = nn.Identity()
-        self.architecture_ = {"backbone": None, "attention": None, "settings": {}}
-        self.folds_ = 0
 
     @property
     def weights_(self) -> Mapping[str, float]:
@@ -278,7 +251,7 @@ class Classifier(ClassifierMixin, CasesPage, CaseNetwork):  # type: ignore[misc]
             members[NETWORK] = self._network_probabilities(panel)
         if self.stack_ is None:
             return members[NETWORK]
-        series = align_cases(self._scaled(panel, range(len(panel))), self.length_)
+        series = align_cases(self._scaled(panel), self.length_)
         for name, compute in self._computes.items():
             if name in self.weights_:
                 members[name] = self.heads_[name].predict(compute(series))

@@ -3,7 +3,6 @@
 Alphabet: L window length, C channels, T rows, S series.
 """
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
@@ -14,22 +13,14 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from toa._checks import check_at_least, check_choice, check_finite, check_positive
+from toa._checks import check_at_least, check_finite
 from toa._limits import check_unpacked
 from toa.data.frames import check_results, columns_by_row, to_native
 from toa.data.panel import Panel
 from toa.data.splits import StandardScaler
-from toa.estimators.alarms import (
-    alarm_runs,
-    check_rule,
-    choose_threshold,
-    days_of,
-    event_columns,
-    find_events,
-    flags_f1,
-    rank_events,
-)
-from toa.estimators.base import NETWORK, named
+from toa.estimators import alarms
+from toa.estimators.alarms import Event
+from toa.estimators.base import NETWORK, TimeLimit, named
 from toa.estimators.combination import MEAN, Combination, inject_anomalies
 from toa.estimators.pages import EventsPage
 from toa.estimators.reconstruction import ReconstructionNetwork
@@ -108,9 +99,9 @@ class AnomalyDetector(EventsPage, ReconstructionNetwork):
         choice_: The combination, with its weights and the average precision on injected anomalies; None for one method.
     """
 
+    _models = MODELS
+
     _: KW_ONLY
-    model: str = "auto"
-    time_limit: float = 60.0
     threshold: str = "quantile"
     alarms_per_day: float = 1.0
     min_length: int = 1
@@ -131,7 +122,7 @@ class AnomalyDetector(EventsPage, ReconstructionNetwork):
         Raises:
             ValueError: If the data cannot be read, or no series has two windows.
         """
-        self._fit(self._read(data, freq=self.freq, missing=self.missing))
+        self._fit(self._read(data))
         return self
 
     def scores(self, data: Any) -> Any:
@@ -148,7 +139,7 @@ class AnomalyDetector(EventsPage, ReconstructionNetwork):
 
     def fit_predict(self, data: Any, y: Any = None) -> Any:
         """Fit to rows and flag among them."""
-        panel = self._read(data, freq=self.freq, missing=self.missing)
+        panel = self._read(data)
         self._fit(panel)
         return self._per_row(panel, self._flag)
 
@@ -181,10 +172,8 @@ class AnomalyDetector(EventsPage, ReconstructionNetwork):
         """The frame of `predict` with the columns "event", 0 for none, and "why", and the frame of `events`."""
         panel = self._read_fitted(data)
         check_results(panel, RESULTS)
-        parts = self._parts(panel)
-        rule = {"min_length": self.min_length, "cool_down": self.cool_down}
-        ranked = rank_events([find_events(part, self.threshold_, **rule) for part in parts])
-        summary = event_columns(panel, ranked, self.columns_)
+        parts, ranked = self._events(panel)
+        summary = alarms.event_columns(panel, ranked, self.columns_)
         rows: list[dict[str, np.ndarray]] = []
         for part in parts:
             rows.append(self._flag(part.sum(1)))
@@ -207,7 +196,7 @@ class AnomalyDetector(EventsPage, ReconstructionNetwork):
         panel = self._read_fitted(data)
         flags = columns_by_row(panel, [self._flag(one) for one in self._scores(panel)])["anomaly"]
         labels = np.concatenate([np.asarray(one) for one in y]) if len(panel) > 1 and panel.backend is None else y
-        return flags_f1(np.asarray(labels), flags == 1)
+        return alarms.flags_f1(np.asarray(labels), flags == 1)
 
     def detect(self, rows: Any) -> Any:
         """Score new rows of a stream as they arrive, in calls of one or more rows.
@@ -249,9 +238,14 @@ class AnomalyDetector(EventsPage, ReconstructionNetwork):
         """Forget the rows that `detect` has seen."""
         self._streams = Streams()
 
+    def _events(self, panel: Panel) -> tuple[list[Rows], list[tuple[int, Event]]]:
+        """Parts of the channels in the scores, and the events with their series, the most severe first."""
+        parts, rule = self._parts(panel), {"min_length": self.min_length, "cool_down": self.cool_down}
+        return parts, alarms.rank_events([alarms.find_events(part, self.threshold_, **rule) for part in parts])
+
     def _flag(self, score: np.ndarray) -> dict[str, np.ndarray]:
         flags = np.zeros(len(score), dtype=np.int64)
-        runs = alarm_runs(score > self.threshold_, self.min_length, 0)
+        runs = alarms.alarm_runs(score > self.threshold_, self.min_length, 0)
         for start, stop in zip(runs.starts, runs.stops, strict=True):
             flags[start:stop] = 1
         return {"score": score, "anomaly": flags}
@@ -272,25 +266,25 @@ class AnomalyDetector(EventsPage, ReconstructionNetwork):
 
     def _score_ends(self, series: Tensor) -> Float64[np.ndarray, " t"]:
         """Scores of the rows after the first window, each from the rows up to it."""
-        values = series.double().cpu().numpy()
-        names = self._chosen
-        members = {name: self.scorers_[name].ends(values, self.window_) for name in names if name != NETWORK}
-        if NETWORK in names:
-            members[NETWORK] = self._network_ends(series)
-        return self._combine(members, later=False).sum(1)
+        return self._combine(self._members(series, chosen=True, ends=True), later=False).sum(1)
 
-    @property
-    def _chosen(self) -> tuple[str, ...]:
-        """Methods that the score needs."""
-        return (self.model.removesuffix(MEAN),) if self.choice_ is None else tuple(self.choice_.tails)
+    def _members(self, series: Tensor, *, chosen: bool = False, ends: bool = False) -> dict[str, Rows]:
+        """Parts of the channels in the score of each method, or only of those that the score needs.
 
-    def _members(self, series: Tensor, *, chosen: bool = False) -> dict[str, Rows]:
-        """Parts of the channels in the score of each method."""
+        With `ends`, the score of each row after the first window is from the rows up to it.
+        """
         values = series.double().cpu().numpy()
-        wanted = self._chosen if chosen else (*self.scorers_, *([NETWORK] if self._has_network else []))
-        return {
-            name: self._network_rows(series) if name == NETWORK else self.scorers_[name].rows(values) for name in wanted
-        }
+        names = (*self.scorers_, *([NETWORK] if self._has_network else []))
+        if chosen:
+            names = (self.model.removesuffix(MEAN),) if self.choice_ is None else tuple(self.choice_.tails)
+        found = {}
+        for name in names:
+            if name == NETWORK:
+                found[name] = self._network_ends(series) if ends else self._network_rows(series)
+            else:
+                scorer = self.scorers_[name]
+                found[name] = scorer.ends(values, self.window_) if ends else scorer.rows(values)
+        return found
 
     def _combine(self, members: Mapping[str, Rows], *, later: bool = True) -> Rows:
         """Parts of the channels in the score; `later` allows the means over a window to use later rows."""
@@ -302,15 +296,13 @@ class AnomalyDetector(EventsPage, ReconstructionNetwork):
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
-        check_choice("model", self.model, MODELS)
-        check_positive("time_limit", self.time_limit)
-        check_rule(self.threshold, self.contamination, self.alarms_per_day, self.min_length, self.cool_down)
+        alarms.check_rule(self.threshold, self.contamination, self.alarms_per_day, self.min_length, self.cool_down)
 
     def _fit(self, panel: Panel) -> None:
-        begin = time.monotonic()
         self._check_parameters()
+        limit = TimeLimit(_NETWORK_TIME * self.time_limit)
         check_results(panel, ("score", "anomaly"))
-        days = days_of(panel)
+        days = alarms.days_of(panel)
         if self.threshold == "budget" and days is None:
             raise ValueError("threshold='budget' must have data with dates, got none; choose another rule.")
         self.columns_, self.freq_ = panel.columns, panel.freq
@@ -325,61 +317,58 @@ class AnomalyDetector(EventsPage, ReconstructionNetwork):
         self._check_network()
         self._fit_scalers(panel)
         series = self._scaled(panel)
-        held = self._fit_methods(series, begin + _NETWORK_TIME * self.time_limit)
+        held = self._fit_methods(series, limit)
         alarms_per_row = self.alarms_per_day * (days or 0.0) / sum(panel.lengths)
+
+        def choose(scores: Sequence[np.ndarray]) -> float:
+            return alarms.choose_threshold(
+                self.threshold,
+                scores,
+                contamination=self.contamination,
+                alarms=alarms_per_row * sum(map(len, scores)),
+                min_length=self.min_length,
+                cool_down=self.cool_down,
+            )
+
         self.threshold_, self.stream_threshold_ = (
-            max(self._choose_threshold(found, alarms_per_row) for found in both if found)
+            max(choose(found) for found in both if found)
             for both in zip(self._normal_scores(series), held, strict=True)
         )
         self.reset_stream()
-
-    def _choose_threshold(self, scores: Sequence[np.ndarray], alarms_per_row: float) -> float:
-        return choose_threshold(
-            self.threshold,
-            scores,
-            contamination=self.contamination,
-            alarms=alarms_per_row * sum(map(len, scores)),
-            min_length=self.min_length,
-            cool_down=self.cool_down,
-        )
 
     def _normal_scores(self, series: Sequence[Tensor]) -> _Scores:
         scores = [self._combine(self._members(one, chosen=True)).sum(1) for one in series]
         ends = [self._score_ends(part)[self.window_ // 2 :] for part in spread_pieces(series, self._context)]
         return scores, ends
 
-    def _fit_methods(self, series: Sequence[Tensor], until: float) -> _Scores:
+    def _fit_methods(self, series: Sequence[Tensor], limit: TimeLimit) -> _Scores:
         """Fit the network and the baselines; for "auto", make their scores comparable. Returns held-out scores."""
         self.choice_: Combination | None = None
         self._leave_out_network()
         train, held = self._split(series)
-        if self.model == NETWORK:
-            self.scorers_: dict[str, Scorer] = {}
-            self._fit_network(train, held, until - time.monotonic(), needed=True)
-            return self._held_scores(series, train, [None])
         names = list(SCORERS) if self.model == "auto" else [self.model.removesuffix(MEAN)]
-        begin = time.monotonic()
+        if self.model == NETWORK:
+            names = []
+            self._fit_network(train, held, limit.left, needed=True)
+        begin = limit.left
         self.scorers_ = self._fit_scorers(train, names)
-        choices = self._fit_combination(train, held or train, until, begin) if self.model == "auto" else [None]
+        choices: Sequence[Combination | None] = [None]
+        if self.model == "auto":
+            held = held or train
+            changed = [inject_anomalies(one.double().cpu().numpy(), self.window_, self.seed) for one in held]
+            injected = [torch.from_numpy(values.astype(np.float32)).to(held[0].device) for values, _ in changed]
+            found = [self._sum_members(part) for part in (held, injected)]
+            # the baselines are fitted again to all rows, and score them
+            if self._fit_network(train, held, limit.left - 2 * (begin - limit.left), needed=False):
+                for own, part in zip(found, (held, injected), strict=True):
+                    own[NETWORK] = [self._network_rows(one).sum(1) for one in part]
+            self.choice_ = Combination.fit(found[0], found[1], [labels for _, labels in changed], self.window_)
+            # tails are too flattering for the rows that they were fitted to
+            choices = self.choice_.halves(found[0], self.window_)
         scores = self._held_scores(series, train, choices)
         # the baselines are fitted again to all rows
         self.scorers_ = self._fit_scorers(series, names)
         return scores
-
-    def _fit_combination(
-        self, train: Sequence[Tensor], held: Sequence[Tensor], until: float, begin: float
-    ) -> Sequence[Combination]:
-        """Set `choice_`; returns its halves, because tails are too flattering for the rows that they were fitted to."""
-        changed = [inject_anomalies(one.double().cpu().numpy(), self.window_, self.seed) for one in held]
-        injected = [torch.from_numpy(values.astype(np.float32)).to(held[0].device) for values, _ in changed]
-        found = [self._sum_members(part) for part in (held, injected)]
-        # the baselines are fitted again to all rows, and score them
-        left = until - time.monotonic() - 2 * (time.monotonic() - begin)
-        if self._fit_network(train, held, left, needed=False):
-            for own, part in zip(found, (held, injected), strict=True):
-                own[NETWORK] = [self._network_rows(one).sum(1) for one in part]
-        self.choice_ = Combination.fit(found[0], found[1], [labels for _, labels in changed], self.window_)
-        return self.choice_.halves(found[0], self.window_)
 
     def _held_scores(self, series: Sequence[Tensor], train: Sequence[Tensor], choices: Sequence[Any]) -> _Scores:
         """Scores of the rows of series after those of `train`: as many parts of them as there are combinations."""

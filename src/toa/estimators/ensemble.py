@@ -12,7 +12,6 @@ error most. Errors are divided by the seasonal error of their series, as MASE do
 Alphabet: N series, P horizon, W windows, one per series and origin.
 """
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -23,6 +22,7 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
+from toa.estimators.base import TimeLimit
 from toa.estimators.baselines import BASELINES, LinearModel, align_histories
 from toa.tasks.metrics import seasonal_error
 
@@ -232,28 +232,27 @@ def _local_rows(season: int) -> int:
 
 
 def validate_methods(
-    series: Series, origins: RollingOrigins, season: int, seed: int, until: float = np.inf
+    series: Series, origins: RollingOrigins, season: int, seed: int, limit: TimeLimit | None = None
 ) -> dict[str, np.ndarray]:
     """Forecasts (W, P) of the methods at the origins; linear models are fitted to the rows before all origins.
 
-    After the time `until` of `time.monotonic`, no further method begins; there is at least one.
+    After the time limit, no further method begins; there is at least one.
     """
     if not len(origins):
         return {}
     histories = origins.histories(series)
     found: dict[str, np.ndarray] = {}
     for name in BASELINES:
-        if not found or time.monotonic() < until:
+        if not found or limit is None or limit.left > 0:
             found[name] = _in_blocks(partial(_local, name, season, origins.horizon), histories, _local_rows(season))
     earlier = [values[: len(values) - held] for values, held in zip(series, origins.held, strict=True) if held]
     past = _aligned(earlier, None)
     for lookback in linear_lookbacks(season, origins.horizon):
         for name in (f"linear {lookback}", f"linear {lookback} by level"):
-            model = None
-            if time.monotonic() < until:
+            if limit is None or limit.left > 0:
                 model = _fit_linear(past, season, origins.horizon, name, seed=seed)
-            if model is not None:
-                found[name] = _in_blocks(model.predict, histories, lookback)
+                if model is not None:
+                    found[name] = _in_blocks(model.predict, histories, lookback)
     return found
 
 

@@ -4,7 +4,6 @@ Alphabet: B batch, L look-back, P horizon, C columns, Q levels, S series, T rows
 """
 
 import copy
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
@@ -12,17 +11,17 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 import toa
-from toa._checks import check_at_least, check_choice, check_positive, check_seed, check_shape
+from toa._checks import check_at_least, check_shape
 from toa._limits import check_unpacked
 from toa.data.frames import check_results
 from toa.data.frequency import season_of
 from toa.data.panel import Panel, warn_of_late_columns
 from toa.data.windows import window_starts
 from toa.estimators.backtest import Backtest, first_tested, forecast_names, measure, write_forecast
-from toa.estimators.base import NETWORK, named, sample_rows
+from toa.estimators.base import NETWORK, TimeLimit, named, sample_rows
 from toa.estimators.baselines import BASELINES, align_histories
 from toa.estimators.choice import Choice, find_season
 from toa.estimators.covariates import Covariates
@@ -31,7 +30,6 @@ from toa.estimators.intervals import Prediction, check_finite
 from toa.estimators.network import ForecastNetwork
 from toa.estimators.pages import ForecastPage
 
-MODELS = ("auto", NETWORK)
 # windows that are combined together: bounds the memory of their histories
 _WINDOWS = 2_000
 # share of the time for the network that its validation may take; the rest is for training it again on all rows
@@ -116,9 +114,7 @@ class Forecaster(ForecastPage, ForecastNetwork):
     _kind = "forecaster"
 
     _: KW_ONLY
-    model: str = "auto"
     season: int | None = None
-    time_limit: float = 60.0
 
     def fit(self, data: Any, y: Any = None) -> "Forecaster":
         """Train on data.
@@ -292,19 +288,15 @@ class Forecaster(ForecastPage, ForecastNetwork):
 
     def run_sample(self, data: Any, index: int = 0) -> None:
         """Forecast one window of a pandas frame, see `Estimator.run_sample`."""
-        if self.architecture_["backbone"] is None:
-            raise ValueError("the forecaster must have a network, got none for lack of time or rows; raise time_limit.")
+        self._check_has_network()
         # the covariates of the forecast steps come from the window
         panel = self._read_fitted(sample_rows(data, self.id, index, self.lookback_ + self.horizon))
         self._network_at(panel, torch.tensor([0]), torch.tensor([self.lookback_]))
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
-        check_choice("model", self.model, MODELS)
-        check_seed(self.seed)
         if self.season is not None:
             check_at_least("season", self.season, 1)
-        check_positive("time_limit", self.time_limit)
 
     def _borders(self, panel: Panel) -> list[int]:
         """Per series the first row that is held out to stop training."""
@@ -312,7 +304,7 @@ class Forecaster(ForecastPage, ForecastNetwork):
 
     def _fit_choice(self, panel: Panel) -> None:
         """Weight the network and the baselines."""
-        begin = time.monotonic()
+        limit = TimeLimit(self.time_limit)
         # the network sees only rows with all columns
         complete = panel.complete()
         origins = RollingOrigins.choose(
@@ -323,10 +315,10 @@ class Forecaster(ForecastPage, ForecastNetwork):
             seed=self.seed,
         )
         each = origins.per_column(len(self.columns_))
-        until = begin + max(_LEAST_SECONDS, self.time_limit / 2)
-        forecasts = validate_methods(panel.histories(self.columns_), each, self.season_, self.seed, until)
+        half = TimeLimit(max(_LEAST_SECONDS, self.time_limit / 2))
+        forecasts = validate_methods(panel.histories(self.columns_), each, self.season_, self.seed, half)
         # the last fit of the baselines takes as long as their validation
-        left = self.time_limit - 2 * (time.monotonic() - begin)
+        left = limit.left - limit.passed
         self.width_ = None
         network = self._validate_network(complete, origins, _VALIDATION_TIME * left)
         self.choice_ = Choice.fit(
@@ -341,10 +333,9 @@ class Forecaster(ForecastPage, ForecastNetwork):
             seed=self.seed,
         )
         if NETWORK in self.choice_.ensemble.weights:
-            left = self.time_limit - (time.monotonic() - begin)
             # a copy, so that a fit that is stopped leaves the network as it was
             again = copy.copy(self)
-            again._fit_network(complete, self._borders(complete), season=self.season_, seconds=left, refit=True)
+            again._fit_network(complete, self._borders(complete), season=self.season_, seconds=limit.left, refit=True)
             self.__dict__.pop("_units", None)
             self.__dict__.update(again.__dict__)
 
@@ -353,18 +344,14 @@ class Forecaster(ForecastPage, ForecastNetwork):
         earlier = panel.before(origins.held.tolist())
         borders = self._borders(earlier)
         if len(origins) and max(borders) >= self.horizon + 2 and seconds > 0:
-            begin = time.monotonic()
-            held = self._fit_network(earlier, borders, season=self.season_, seconds=seconds)
-            if held is not None:
-                left = seconds - (time.monotonic() - begin)
-                self._fit_plain(earlier, borders, season=self.season_, seconds=left)
+            limit = TimeLimit(seconds)
+            if self._fit_network(earlier, borders, season=self.season_, seconds=seconds) is not None:
+                self._fit_plain(earlier, borders, season=self.season_, seconds=limit.left)
                 rows = torch.tensor(np.asarray(panel.lengths)[origins.series] - origins.back)
                 return self._network_at(panel, torch.from_numpy(origins.series), rows).forecast.numpy()
-        # without a network
-        self.model_ = nn.Identity()
+        self._leave_out_network()
         self.lookback_ = min(max(panel.lengths), max(2 * self.season_, self.horizon))
-        self.architecture_ = {"backbone": None, "attention": None, "settings": {}}
-        self.schedule_, self.validation_ = {}, None
+        self.schedule_ = {}
         self.known_ = self._fit_covariates(panel, panel.lengths)
         self.scaler_ = self._fit_scaler(panel.take(self.columns_), panel.lengths, self.season_)
         return None

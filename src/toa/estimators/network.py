@@ -13,24 +13,17 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from toa._checks import check_choice, check_count
+from toa._checks import check_choice
 from toa._limits import most_windows
 from toa.data.frames import match_panel, read_panel
 from toa.data.panel import Panel
 from toa.data.splits import StandardScaler, check_standardised
 from toa.data.windows import Windows, place_series, window_starts
+from toa.estimators import sizes
 from toa.estimators.base import Estimator, attention_spec
 from toa.estimators.covariates import Covariates
 from toa.estimators.ensemble import series_scale
 from toa.estimators.intervals import Prediction, UnitsModel, conformal_width, spread
-from toa.estimators.sizes import (
-    DEFAULT_ATTENTION,
-    choose_lookback,
-    choose_recipe,
-    choose_schedule,
-    choose_settings,
-    limit_schedule,
-)
 from toa.models import BACKBONES, backbone_names
 from toa.tasks.distributed import resolve_device
 from toa.tasks.forecast import HorizonForecasting, HorizonModel, evaluation_batches
@@ -50,6 +43,7 @@ class ForecastNetwork(Estimator):
     _task = HorizonForecasting()
     _training: ClassVar[Mapping[str, Any]] = {"schedule": "onecycle", "weight_decay": 0.01, "clip_norm": 4.0}
     _rise = 0.3
+    _counts = ("horizon", "lookback")
     _facts = ("lookback_", "freq_", "time_", "validation_", "architecture_", "schedule_")
 
     horizon: int
@@ -65,11 +59,8 @@ class ForecastNetwork(Estimator):
     static: Sequence[str] = ()
     holidays: str | None = None
     loss: str = "mae"
-    epochs: int | None = None
-    batch_size: int | None = None
     learning_rate: float = 2e-3
     operator_rate: float | None = None
-    patience: int = 3
     validation_share: float = 0.125
     freq: str | int | None = None
 
@@ -99,40 +90,37 @@ class ForecastNetwork(Estimator):
         if refit:
             schedule = self.schedule_ | {"epochs": min(self.schedule_["epochs"], self._best_epoch + 1)}
             # decided before anything changes
-            limited = schedule if seconds is None else limit_schedule(schedule, self._step_seconds, seconds)
+            limited = schedule if seconds is None else sizes.limit_schedule(schedule, self._step_seconds, seconds)
             if limited is None:
                 return None
-            schedule = limited
         else:
             self._choose_lookback(panel, borders, season)
         self.__dict__.pop("_units", None)
         self.known_ = self._fit_covariates(panel, borders)
         train, held = self._scale_and_split(panel, borders, season, everything=refit)
         if not refit:
-            sizes = len(train), len(self.columns_)
             rate = self._choose_architecture(len(train), season, plain=plain)
-            schedule = choose_schedule(*sizes, batch_size=self.batch_size, epochs=self.epochs)
-            schedule["operator_rate"] = rate if self.operator_rate is None else self.operator_rate
-        self.schedule_: dict[str, Any] = schedule
-        if seconds is not None and not refit:
-            self._step_seconds: float = self._seconds_per_step(self._data(train, held), schedule["batch_size"])
-            limited = limit_schedule(schedule, self._step_seconds, seconds)
-            if limited is None:
-                return None
-            self.schedule_ = limited
-        best = self._fit_model(
-            self._data(train, None if refit else held),
-            epochs=self.schedule_["epochs"],
-            batch_size=self.schedule_["batch_size"],
-            title=f"forecaster, horizon {self.horizon}",
-        )
-        if not refit:
-            self.validation_ = best
-        return None if refit else held
+            given = {"batch_size": self.batch_size, "epochs": self.epochs}
+            limited = sizes.choose_schedule(len(train), len(self.columns_), **given)
+            limited["operator_rate"] = rate if self.operator_rate is None else self.operator_rate
+            self.schedule_: dict[str, Any] = limited
+            if seconds is not None:
+                self._step_seconds: float = self._seconds_per_step(self._data(train, held), limited["batch_size"])
+                limited = sizes.limit_schedule(limited, self._step_seconds, seconds)
+                if limited is None:
+                    return None
+        assert limited is not None
+        self.schedule_ = limited
+        data = self._data(train, None if refit else held)
+        best = self._fit_model(data, limited, f"forecaster, horizon {self.horizon}")
+        if refit:
+            return None
+        self.validation_ = best
+        return held
 
     def _fit_plain(self, panel: Panel, borders: Sequence[int], *, season: int, seconds: float) -> None:
         """Train the network also on the values themselves, if there is time for all steps, and keep the better one."""
-        enough = limit_schedule(self.schedule_, self._step_seconds, seconds) == self.schedule_
+        enough = sizes.limit_schedule(self.schedule_, self._step_seconds, seconds) == self.schedule_
         if self.architecture_["season"] and enough:
             other = copy.copy(self)
             held = other._fit_network(panel, borders, season=season, seconds=seconds, plain=True)
@@ -142,7 +130,7 @@ class ForecastNetwork(Estimator):
     def _choose_lookback(self, panel: Panel, borders: Sequence[int], season: int | None) -> None:
         """Set `lookback_`; a chosen one suits most series, and shorter ones are padded."""
         usual = int(np.median(borders))
-        self.lookback_ = int(self.lookback or choose_lookback(usual, self.horizon, season))
+        self.lookback_ = int(self.lookback or sizes.choose_lookback(usual, self.horizon, season))
         need = self.lookback_ + self.horizon
         # a given look-back is needed of every series, a chosen one of the longest
         least = min(borders) if self.lookback is not None else max(borders)
@@ -168,19 +156,16 @@ class ForecastNetwork(Estimator):
         values = place_series(np.concatenate(_pad_start(scaled, pads)), device=device)
         past = self.known_.past(panel)
         marks = None if past is None else _join(_pad_start(past, pads)).float().to(device)
-        sizes = self.lookback_, self.horizon
+        size = self.lookback_, self.horizon
         lengths = [rows + pad for rows, pad in zip(panel.lengths, pads, strict=True)]
         ends = [stop + pad for stop, pad in zip(stops, pads, strict=True)]
-        train, _ = window_starts(lengths, [(0, end) for end in ends], *sizes)
+        train, _ = window_starts(lengths, [(0, end) for end in ends], *size)
         held = train[:1]
         if not everything:
-            held, _ = window_starts(lengths, list(zip(ends, lengths, strict=True)), *sizes)
+            held, _ = window_starts(lengths, list(zip(ends, lengths, strict=True)), *size)
             held = held[:: -(-len(held) * len(self.columns_) // _HELD)]
-        segment = (0, len(values))
-        return (
-            Windows(values, marks, segment, *sizes, starts=train, device=device),
-            Windows(values, marks, segment, *sizes, starts=held, device=device),
-        )
+        parts = [Windows(values, marks, (0, len(values)), *size, starts=own, device=device) for own in (train, held)]
+        return parts[0], parts[1]
 
     def _fit_scaler(self, targets: Sequence[np.ndarray], stops: Sequence[int], season: int | None) -> dict[str, Tensor]:
         """Mean and std (S, C) of the rows before the stops; with a season, std is the seasonal error."""
@@ -288,9 +273,7 @@ class ForecastNetwork(Estimator):
         return [0] * len(panel) if indices is None else indices.tolist()
 
     def _check_parameters(self) -> None:
-        for name in ("horizon", "lookback", "patience"):
-            if getattr(self, name) is not None:
-                check_count(name, getattr(self, name), 1)
+        super()._check_parameters()
         check_choice("loss", self.loss, FORECAST_METRICS)
         shares = {"validation_share": self.validation_share}
         shares |= {} if self.interval is None else {"interval": self.interval}
@@ -304,19 +287,19 @@ class ForecastNetwork(Estimator):
         check_choice("backbone", self.backbone, backbone_names("forecast"))
         attention = self.attention
         if attention is None and BACKBONES[self.backbone].takes_attention:
-            attention = DEFAULT_ATTENTION
+            attention = sizes.DEFAULT_ATTENTION
         spec = None if attention is None else attention_spec(attention)
-        recipe = choose_recipe(self.backbone, None if spec is None else spec.name, windows)
-        sizes = choose_settings(self.backbone, self.lookback_, self.horizon, season)
+        recipe = sizes.choose_recipe(self.backbone, None if spec is None else spec.name, windows)
+        settings = sizes.choose_settings(self.backbone, self.lookback_, self.horizon, season)
         facts = None if spec is None else {"name": spec.name, **spec.options()}
         if recipe and facts and isinstance(attention, str):
-            sizes |= {name: recipe[name] for name in ("dropout",) if name in recipe}
+            settings |= {name: recipe[name] for name in ("dropout",) if name in recipe}
             # with one column, its only token minus the mean over tokens would be zero
             if len(self.columns_) > 1:
                 facts["operator_init"] = recipe["operator_init"]
         # the network forecasts the difference from the last season, if the look-back has two
         own = {} if season is None else {"season": season if 1 < season <= self.lookback_ // 2 and not plain else 0}
-        self._choose(self.backbone, sizes, attention=facts, **own)
+        self._choose(self.backbone, settings, attention=facts, **own)
         return float(recipe.get("operator_rate", 1.0))
 
     @property

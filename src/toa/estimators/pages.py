@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from toa.data.panel import Panel
-from toa.estimators.alarms import Event, event_columns, find_events, rank_events
+from toa.estimators.alarms import Event, event_columns
 from toa.estimators.backtest import Backtest
 from toa.estimators.baselines import BASELINES
 from toa.estimators.ensemble import history_rows
@@ -126,9 +126,7 @@ class EventsPage:
         own: Any = self
         whole = own._read_fitted(data)
         panel = replace(whole, backend=None)
-        parts = own._parts(panel)
-        rule = {"min_length": own.min_length, "cool_down": own.cool_down}
-        ranked = rank_events([find_events(part, own.threshold_, **rule) for part in parts])
+        parts, ranked = own._events(panel)
         labels = None if y is None else np.asarray(y).ravel().astype(bool)
         shares = sum((event.shares for _, event in ranked), np.zeros(len(own.columns_)))
         flagged = sum(int(own._flag(part.sum(1))["anomaly"].sum()) for part in parts)

@@ -10,22 +10,15 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from jaxtyping import Float64
-from torch import Tensor, nn
+from torch import Tensor
 
-from toa._checks import check_count, check_fraction, check_seed
+from toa._checks import check_fraction
 from toa.data.frames import match_panel, read_panel
-from toa.data.panel import Id, Missing, Panel, Values
+from toa.data.panel import Id, Panel, Values
 from toa.data.splits import StandardScaler, check_standardised
 from toa.data.windows import SeriesWindows
+from toa.estimators import sizes
 from toa.estimators.base import Estimator, sample_rows
-from toa.estimators.sizes import (
-    DEFAULT_ATTENTION,
-    choose_batch,
-    choose_epochs,
-    choose_reconstructor,
-    choose_stride,
-    limit_schedule,
-)
 from toa.ops.dropout import initial_weights
 from toa.tasks.anomaly import channel_errors, score_ends
 from toa.tasks.base import TASKS
@@ -39,62 +32,45 @@ class ReconstructionNetwork(Estimator):
     _kind = "anomaly detector"
     _task = TASKS["anomaly"]
     _training: ClassVar[Mapping[str, Any]] = {"schedule": "cosine", "clip_norm": 1.0}
+    _counts = ("window",)
     _facts = ("freq_", "window_", "threshold_", "stream_threshold_", "validation_", "architecture_")
 
     _: KW_ONLY
     window: int | None = None
     contamination: float = 0.01
-    backbone: str | None = None
-    attention: str | Mapping[str, Any] = DEFAULT_ATTENTION
-    epochs: int | None = None
-    batch_size: int | None = None
-    learning_rate: float = 1e-3
-    patience: int = 3
-    validation_share: float = 0.2
     freq: str | int | None = None
 
     def _fit_network(self, train: Sequence[Tensor], held: Sequence[Tensor], seconds: float, *, needed: bool) -> bool:
         """Train the network in about `seconds`; returns False if that is too little and it is not `needed`."""
-        self._choose(*choose_reconstructor(self.backbone, self.window_, len(self.columns_)))
-        stride = self._training_stride(train)
+        channels = len(self.columns_)
+        self._choose(*sizes.choose_reconstructor(self.backbone, self.window_, channels))
+        stride = sizes.choose_stride(sum(len(one) - self.window_ + 1 for one in train), channels)
         windows = SeriesWindows(train, self.window_, stride=stride)
-        size = choose_batch(self.batch_size, self.architecture_["backbone"], len(self.columns_))
-        steps = -(-len(windows) // size)
-        schedule = {"steps": steps, "epochs": choose_epochs(self.epochs, len(windows), size)}
+        given = {"batch_size": self.batch_size, "epochs": self.epochs}
+        schedule = sizes.detector_schedule(len(windows), channels, self.architecture_["backbone"], **given)
         # validation needs a window: a table whose series are all too short for two parts validates on its windows
         data = self._data(windows, SeriesWindows(held or train, self.window_, stride=self._stride))
-        limited = limit_schedule(schedule, self._seconds_per_step(data, size), seconds)
+        per_step = self._seconds_per_step(data, schedule["batch_size"])
+        limited = sizes.limit_schedule(schedule, per_step, seconds)
         if limited is None and not needed:
             self._leave_out_network()
             return False
-        limited = limited or schedule | {"epochs": 1, "steps": min(steps, 10)}
-        if limited["steps"] < steps:
-            windows = SeriesWindows(train, self.window_, stride=stride * -(-steps // limited["steps"]))
-            data = self._data(windows, data.val)
-        self.validation_ = self._fit_model(data, epochs=limited["epochs"], batch_size=size)
+        limited = limited or schedule | {"epochs": 1, "steps": min(schedule["steps"], 10)}
+        if limited["steps"] < schedule["steps"]:
+            fewer = stride * -(-schedule["steps"] // limited["steps"])
+            data = self._data(SeriesWindows(train, self.window_, stride=fewer), data.val)
+        self.validation_ = self._fit_model(data, limited)
         return True
 
     def _check_parameters(self) -> None:
-        check_seed(self.seed)
+        super()._check_parameters()
         check_fraction("validation_share", self.validation_share)
-        for name in ("window", "epochs", "patience", "batch_size"):
-            if getattr(self, name) is not None:
-                check_count(name, getattr(self, name), 1)
 
     def _check_network(self) -> None:
         """Raise ValueError for a network that cannot be built, before anything is fitted."""
-        self._choose(*choose_reconstructor(self.backbone, self.window_, len(self.columns_)))
+        self._choose(*sizes.choose_reconstructor(self.backbone, self.window_, len(self.columns_)))
         with seeded(self.seed, torch.device("cpu")), initial_weights():
             self._task.build(self._config(epochs=self.epochs or 1), self._data())
-
-    def _leave_out_network(self) -> None:
-        self.model_ = nn.Identity()
-        self.architecture_ = {"backbone": None, "settings": {}}
-        self.validation_ = None
-
-    @property
-    def _has_network(self) -> bool:
-        return self.architecture_["backbone"] is not None
 
     def _network_rows(self, series: Tensor) -> Float64[np.ndarray, "t c"]:
         """Squared error of each channel, divided by C."""
@@ -114,9 +90,6 @@ class ReconstructionNetwork(Estimator):
             held += [one[border:]] if border >= self.window_ else []
         return train, held
 
-    def _training_stride(self, series: Sequence[Tensor]) -> int:
-        return choose_stride(sum(len(one) - self.window_ + 1 for one in series), len(self.columns_))
-
     @property
     def _stride(self) -> int:
         """Rows between two windows in scoring: each row is in ten windows."""
@@ -128,16 +101,15 @@ class ReconstructionNetwork(Estimator):
 
     def run_sample(self, data: Any, index: int = 0) -> None:
         """Score one window of a pandas frame, see `Estimator.run_sample`."""
-        if not self._has_network:
-            raise ValueError("the detector must have a network, got none for lack of time or by model; fit another.")
+        self._check_has_network()
         self.scores(sample_rows(data, self.id, index, self.window_))
 
-    def _read(self, data: Any, *, freq: str | int | None, missing: Missing) -> Panel:
-        return read_panel(data, values=self.values, freq=freq, **self._table | {"missing": missing})
+    def _read(self, data: Any, **options: Any) -> Panel:
+        return read_panel(data, values=self.values, **self._table | {"freq": self.freq} | options)
 
     def _read_fitted(self, data: Any) -> Panel:
         self._check_fitted("applied to rows")
-        return self._check_fitted_panel(self._read(data, freq=self.freq, missing=self.missing))
+        return self._check_fitted_panel(self._read(data))
 
     def _check_fitted_panel(self, panel: Panel) -> Panel:
         """The panel with the columns of fit; raises ValueError for other columns, ids or another frequency."""

@@ -105,27 +105,37 @@ def choose_schedule(windows: int, channels: int, *, batch_size: int | None, epoc
     ($TOA_MEMORY), unless the batch size is given.
     """
     least, most = _FORECAST_BATCH
-    size = max(least, min(most, windows // 32)) if batch_size is None else batch_size
-    if batch_size is None:
-        size = min(size, most_windows(channels, training=True))
-    check_at_least("batch_size", size, 1)
+    size = batch_size
+    if size is None:
+        size = min(max(least, min(most, windows // 32)), most_windows(channels, training=True))
     used = min(windows, max(size, _EPOCH_WINDOWS // channels))
-    steps = -(-used // size)
-    if epochs is not None:
-        check_at_least("epochs", epochs, 1)
-    fewest, longest = _FORECAST_EPOCHS
-    chosen = min(longest, max(fewest, -(-_FORECAST_STEPS // steps))) if epochs is None else epochs
-    return {"batch_size": size, "steps": steps, "epochs": chosen}
+    return _schedule(used, size, epochs, _FORECAST_STEPS, _FORECAST_EPOCHS)
 
 
-def limit_schedule(schedule: dict[str, Any], seconds_per_step: float, seconds: float) -> dict[str, Any] | None:
-    """The schedule with fewer steps, so that training and validation take about `seconds`; None if that is too few."""
+def _schedule(count: int, batch_size: int, epochs: int | None, steps: int, bounds: tuple[int, int]) -> dict[str, Any]:
+    """Epochs of `count` samples: about `steps` steps in all, within bounds on the epochs, unless these are given."""
+    least, most = bounds
+    batches = -(-count // batch_size)
+    chosen = min(most, max(least, -(-steps // batches))) if epochs is None else epochs
+    return {"batch_size": batch_size, "steps": batches, "epochs": chosen}
+
+
+def limit_schedule(
+    schedule: dict[str, Any], seconds_per_step: float, seconds: float, *, whole: bool = False
+) -> dict[str, Any] | None:
+    """The schedule with fewer steps, so that training and validation take about `seconds`; None if that is too few.
+
+    `whole` keeps the steps of an epoch, and at least one epoch.
+    """
     steps = int(_TRAINING_SHARE * seconds / seconds_per_step)
     if steps >= schedule["epochs"] * schedule["steps"]:
         return schedule
+    epochs = min(schedule["epochs"], steps // schedule["steps"])
+    if whole:
+        return schedule | {"epochs": max(1, epochs)}
     if steps < _LEAST_STEPS:
         return None
-    epochs = max(min(_LEAST_EPOCHS, schedule["epochs"]), min(schedule["epochs"], steps // schedule["steps"]))
+    epochs = max(min(_LEAST_EPOCHS, schedule["epochs"]), epochs)
     return schedule | {"epochs": epochs, "steps": max(1, min(schedule["steps"], steps // epochs))}
 
 
@@ -136,18 +146,18 @@ def choose_batch(batch_size: int | None, backbone: str, channels: int) -> int:
     return min(_DETECTOR_BATCH, most_windows(channels, training=True, mixed=backbone != "patchtst"))
 
 
-def choose_epochs(epochs: int | None, count: int, batch_size: int) -> int:
-    """Epochs of a detector with `count` windows; None gives few epochs for a large table."""
-    return _choose_epochs(epochs, count, batch_size, _STEPS, _EPOCHS)
+def detector_schedule(
+    windows: int, channels: int, backbone: str, *, batch_size: int | None, epochs: int | None
+) -> dict[str, Any]:
+    """The same for a detector, whose epochs use all windows."""
+    return _schedule(windows, choose_batch(batch_size, backbone, channels), epochs, _STEPS, _EPOCHS)
 
 
-def _choose_epochs(epochs: int | None, count: int, batch_size: int, steps: int, bounds: tuple[int, int]) -> int:
-    check_at_least("batch_size", batch_size, 1)
-    if epochs is not None:
-        check_at_least("epochs", epochs, 1)
-        return epochs
-    least, most = bounds
-    return min(most, max(least, math.ceil(steps / -(-count // batch_size))))
+def classifier_schedule(cases: int, *, batch_size: int | None, epochs: int | None) -> dict[str, Any]:
+    """The same for a classifier."""
+    least, most = _CASE_BATCH
+    size = max(least, min(most, cases // 8)) if batch_size is None else batch_size
+    return _schedule(cases, size, epochs, _CASE_STEPS, _CASE_EPOCHS)
 
 
 def choose_window(window: int | None, longest: int) -> int:
@@ -196,14 +206,3 @@ def classifier_candidates(
         if candidate not in found:
             found.append(candidate)
     return found
-
-
-def choose_case_batch(batch_size: int | None, cases: int) -> int:
-    """Batch size of a classifier."""
-    least, most = _CASE_BATCH
-    return max(least, min(most, cases // 8)) if batch_size is None else batch_size
-
-
-def choose_case_epochs(epochs: int | None, cases: int, batch_size: int) -> int:
-    """Epochs of a classifier; None gives a number of steps."""
-    return _choose_epochs(epochs, cases, batch_size, _CASE_STEPS, _CASE_EPOCHS)
