@@ -6,7 +6,7 @@ from torch import Tensor
 
 from tests.support import assert_near, message, scatter_parameters
 from toa.models import Autoformer, AutoformerConfig
-from toa.models.autoformer import SeasonalNorm
+from toa.models.encoder_decoder import SeasonalNorm
 from toa.nn import AutoCorrelation
 
 SIZES: dict[str, Any] = {"lookback": 24, "horizon": 6, "channels": 3, "label_len": 10, "num_marks": 2}

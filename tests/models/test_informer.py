@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from tests.support import assert_near, message, scatter_parameters
 from toa.models import Informer, InformerConfig
-from toa.models.informer import DistillingConv
+from toa.models.encoder_decoder import DistillingConv
 from toa.nn import ProbSparseAttention
 
 SIZES: dict[str, Any] = {"lookback": 24, "horizon": 6, "channels": 3, "label_len": 10, "num_marks": 2}

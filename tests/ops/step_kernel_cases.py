@@ -9,13 +9,12 @@ from torch import Tensor
 
 from tests.ops.triton_cases import DEVICE, _poisoned  # noqa: F401
 from tests.support import FUSED, assert_registered
-from toa.nn import EncoderBlock, LayerNorm, ReversibleInstanceNorm, TemporalOperatorAttention
+from toa.nn import EncoderBlock, ReversibleInstanceNorm, TemporalOperatorAttention
 from toa.nn import norm as norm_module
 from toa.ops import Dense, EntryDrop, operator_attention
 from toa.ops import row_functions as rows_module
-from toa.ops.linear import split
 from toa.ops.mixing import drop_entries
-from toa.ops.row_functions import MAX_LENGTH, add_norm, gelu_dropout, layer_norm, takes_series
+from toa.ops.row_functions import MAX_LENGTH, add_norm, takes_series
 
 
 @pytest.fixture(autouse=True)
@@ -123,29 +122,6 @@ def test_a_layer_draws_the_seeds_of_its_operators_in_one_call(monkeypatch):
     assert draws == [(2**31, (3,))]
 
 
-def test_adjacent_gradients_are_joined_without_a_copy():
-    x = normal(2, 3, 10).requires_grad_()
-    one, other = split(x, [4, 6])
-    assert torch.equal(one, x[..., :4])
-    assert torch.equal(other, x[..., 4:])
-    above = normal(2, 3, 10)
-    for number, grads in enumerate((above.split([4, 6], -1), (above[..., :4].clone(), above[..., 4:].clone()))):
-        (found,) = torch.autograd.grad((one, other), x, grads, retain_graph=True)
-        assert torch.equal(found, above)
-        assert (found.data_ptr() == above.data_ptr()) == (number == 0)
-
-
-def test_gradients_that_are_not_adjacent_are_joined_in_order():
-    x = normal(2, 3, 8).requires_grad_()
-    above = normal(2, 3, 8)
-    parts = split(x, [4, 4])
-    # swapped, the same twice, and two matrices one after the other
-    stacked = normal(2, 2, 3, 4)
-    for grads in ((above[..., 4:], above[..., :4]), (above[..., :4], above[..., :4]), stacked.unbind(0)):
-        (found,) = torch.autograd.grad(parts, x, grads, retain_graph=True)
-        assert torch.equal(found, torch.cat(grads, -1))
-
-
 @pytest.fixture
 def rounded() -> Iterator[None]:
     """Let products round to TF32, so that a short sequence takes one kernel on a GPU."""
@@ -214,7 +190,7 @@ def test_norm_of_a_sum_with_dropout_has_one_mask():
 def test_norm_of_a_sum_is_registered_correctly(p):
     seed = torch.tensor([3], dtype=torch.int32, device=DEVICE) if p else None
     tensors = [normal(3, 8, seed=1), normal(3, 8, seed=2), normal(8, seed=3), normal(8, seed=4)]
-    assert_registered(rows_module._norm, (*(x.requires_grad_() for x in tensors), seed, p, 1e-5, None))
+    assert_registered(rows_module._norm, (*(x.requires_grad_() for x in tensors), seed, p, 1e-5))
 
 
 @pytest.mark.parametrize("norm_first", [False, True])
@@ -230,30 +206,6 @@ def test_a_block_gives_the_same_with_and_without_kernels(monkeypatch, norm_first
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-3)
 
 
-def test_dropout_of_gelu_has_one_mask_in_both_directions():
-    x, above = normal(7, 300, seed=1).mul(2).requires_grad_(), normal(7, 300, seed=2)
-    seed = torch.tensor([4], dtype=torch.int32, device=DEVICE)
-    out = gelu_dropout(x, 0.25, seed=seed)
-    (grad,) = torch.autograd.grad(out, x, above)
-    exact = x.detach().double().requires_grad_()
-    wanted = torch.nn.functional.gelu(exact)
-    mask = (out != 0).double() / 0.75
-    assert abs(mask.mean().item() - 1.0) < 0.05
-    torch.testing.assert_close(out, (wanted * mask).float(), rtol=1e-5, atol=1e-6)
-    (expected,) = torch.autograd.grad(wanted, exact, above.double() * mask)
-    torch.testing.assert_close(grad, expected.float(), rtol=1e-5, atol=1e-6)
-    assert torch.equal(gelu_dropout(x, 0.25, seed=seed), out)
-    assert not torch.equal(gelu_dropout(x, 0.25), out)
-    assert torch.equal(gelu_dropout(x, 0.0), torch.nn.functional.gelu(x))
-    assert gelu_dropout(x[:0], 0.25).shape == (0, 300)
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_gelu_with_dropout_is_registered_correctly():
-    seed = torch.tensor([4], dtype=torch.int32, device=DEVICE)
-    assert_registered(rows_module._gelu, (normal(3, 8).requires_grad_(), seed, 0.5))
-
-
 def test_a_block_in_training_draws_new_masks_in_each_pass():
     block = EncoderBlock(TemporalOperatorAttention(8, 2, 5, sor=False), 16, dropout=0.5, norm_first=False).to(DEVICE)
     x = normal(2, 5, 8)
@@ -262,26 +214,3 @@ def test_a_block_in_training_draws_new_masks_in_each_pass():
     assert not torch.equal(first, second)
     torch.manual_seed(1)
     assert torch.equal(block(x), first)
-
-
-@pytest.mark.parametrize(("batch", "tokens", "leading"), [(2, 5, 3), (3, 11, 7), (40, 4, 1), (2, 3, 3)])
-def test_norm_of_leading_tokens_and_its_gradients(batch, tokens, leading):
-    x, weight, bias = normal(batch, tokens, 8, seed=1), normal(8, seed=2), normal(8, seed=3)
-    leaves = [tensor.requires_grad_() for tensor in (x, weight, bias)]
-    above = normal(batch, leading, 8, seed=4)
-    found = layer_norm(x, weight, bias, leading=leading)
-    wanted = torch.nn.functional.layer_norm(x[:, :leading], (8,), weight, bias)
-    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
-    grads = torch.autograd.grad(found, leaves, above)
-    for one, other in zip(grads, torch.autograd.grad(wanted, leaves, above), strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
-    # the gradients of the other tokens are exactly zero
-    assert (grads[0][:, leading:] == 0).all()
-
-
-def test_leading_tokens_are_the_same_without_kernels(monkeypatch):
-    x, layer = normal(2, 5, 8), LayerNorm(8).to(DEVICE)
-    expected = layer(x)[:, :3]
-    monkeypatch.setenv("TOA_BACKEND", "folded")
-    for norm in (layer, LayerNorm(8, bias=False).to(DEVICE)):
-        torch.testing.assert_close(norm(x, leading=3), expected, rtol=1e-4, atol=1e-5)

@@ -3,12 +3,17 @@
 from importlib import import_module
 from pkgutil import iter_modules
 
-from toa.models.autoformer import Autoformer, AutoformerConfig
 from toa.models.base import Backbone, ForecastModel, SeriesModel
-from toa.models.dlinear import DLinear, DLinearConfig
 from toa.models.duet import DUET, DUETConfig
+from toa.models.encoder_decoder import (
+    Autoformer,
+    AutoformerConfig,
+    Informer,
+    InformerConfig,
+    Transformer,
+    TransformerConfig,
+)
 from toa.models.heads import BackboneForecaster, ClassifyHeadConfig, ClassifyModel, ForecastHeadConfig, ReconstructModel
-from toa.models.informer import Informer, InformerConfig
 from toa.models.itransformer import ITransformer, ITransformerConfig
 from toa.models.patchtst import PatchTST, PatchTSTConfig
 from toa.models.point_encoder import PointBackbone, PointEncoder, PointEncoderConfig
@@ -20,9 +25,8 @@ from toa.models.registry import (
     build_reconstructor,
     register_backbone,
 )
-from toa.models.transformer import Transformer, TransformerConfig
-from toa.models.tsmixer import TSMixer, TSMixerConfig
 from toa.models.two_axis import TwoAxis, TwoAxisConfig
+from toa.models.without_attention import DLinear, DLinearConfig, TSMixer, TSMixerConfig
 
 __all__ = [
     "BACKBONES",

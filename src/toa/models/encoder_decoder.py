@@ -1,4 +1,4 @@
-"""The common frame of Transformer, Informer and Autoformer: an encoder of the past, a decoder of the forecast steps."""
+"""Encoder of the past, decoder of the forecast steps: Transformer, Informer and Autoformer, and their common frame."""
 
 from abc import abstractmethod
 from dataclasses import dataclass
@@ -8,8 +8,25 @@ import torch
 from torch import Tensor, nn
 
 from toa._checks import check_at_most
-from toa.models.base import ForecastModel, ModelConfig
-from toa.nn import LayerNorm, Linear, PointEmbedding, PointPositions
+from toa.models.base import ForecastModel, ModelConfig, encoder_stack
+from toa.models.registry import register_backbone
+from toa.nn import (
+    Attention,
+    AttentionSpec,
+    AutoCorrelation,
+    DecoderBlock,
+    Dropout,
+    EncoderBlock,
+    LayerNorm,
+    Linear,
+    PointEmbedding,
+    PointPositions,
+    ProbSparseAttention,
+    ReversibleInstanceNorm,
+    SeriesDecomposition,
+    build_attention,
+    check_kernel,
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -99,3 +116,296 @@ class EncoderDecoder(ForecastModel, Generic[ConfigT]):
     def _after_label(self, past: Tensor, rest: Tensor) -> Tensor:
         """The last label_len steps of (B, L, C), followed by (B, P, C): shape (B, label_len + P, C)."""
         return torch.cat((past[:, past.shape[1] - self.config.label_len :], rest), 1)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TransformerConfig(EncoderDecoderConfig):
+    """Sizes of a `Transformer`; operators act on lookback tokens, in the decoder on label_len + horizon.
+
+    Attributes:
+        causal: Whether a step of the decoder sees only itself and earlier steps.
+        instance_norm: Whether to standardise each series over time, and to undo this in its forecast.
+    """
+
+    attention: AttentionSpec
+    num_heads: int = 8
+    causal: bool = True
+    instance_norm: bool = False
+
+
+@register_backbone("transformer", TransformerConfig, "forecast")
+class Transformer(EncoderDecoder[TransformerConfig]):
+    """`EncoderDecoder` with one choice of attention everywhere (Vaswani et al., 2017).
+
+    Layer norm follows each sub-layer and both stacks.
+
+    Compared with thuml/Time-Series-Library at 4e938a1767106324dd753b2a44832bf870a0252e: outputs and gradients, softmax
+    attention.
+    """
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__(config)
+        self.norm = ReversibleInstanceNorm(detach_std=False) if config.instance_norm else None
+
+    def _attention(self, tokens: int, causal: bool = False) -> Attention:
+        config = self.config
+        return build_attention(
+            config.attention, config.embed_dim, config.num_heads, tokens, dropout=config.dropout, causal=causal
+        )
+
+    def _add_encoder(self) -> None:
+        self.blocks = encoder_stack(self.config, self.config.lookback)
+
+    def _decoder_block(self) -> DecoderBlock:
+        config = self.config
+        own, cross = self._attention(config.decoder_tokens, config.causal), self._attention(config.lookback)
+        return DecoderBlock(own, cross, config.ff_dim, dropout=config.dropout, norm_first=False)
+
+    def _forecast(self, series: Tensor, marks: Tensor | None, future_marks: Tensor | None) -> Tensor:
+        if self.norm is None:
+            return self._decode(series, marks, future_marks, need_weights=False)[0]
+        series, statistics = self.norm.normalise(series)
+        forecast, _ = self._decode(series, marks, future_marks, need_weights=False)
+        return self.norm.denormalise(forecast, statistics)
+
+    def operators(
+        self, series: Tensor, marks: Tensor | None = None, future_marks: Tensor | None = None
+    ) -> dict[str, list[Tensor]]:
+        """Mixing operators of each layer: "encoder" (B, H, L, L), "decoder" (B, H, T, T) and "cross" (B, H, T, L).
+
+        T = label_len + P. The arguments are those of `forward`.
+        """
+        self.check_inputs(series, marks, future_marks)
+        if self.norm is not None:
+            series, _ = self.norm.normalise(series)
+        return self._decode(series, marks, future_marks, need_weights=True)[1]
+
+    def _decode(
+        self, series: Tensor, marks: Tensor | None, future_marks: Tensor | None, need_weights: bool
+    ) -> tuple[Tensor, dict[str, list[Tensor]]]:
+        encoded, operators = self.blocks.encode(self.embed(series, marks), need_weights=need_weights)
+        encoded = self.encoder_norm(encoded)  # (B, L, E)
+        found: dict[str, list[Tensor]] = {"encoder": operators, "decoder": [], "cross": []}
+        x = self._decoder_input(series, marks, future_marks)  # (B, T, E)
+        for block in self.decoder_blocks:
+            assert isinstance(block, DecoderBlock)
+            x, own, cross = block.decode(x, encoded, need_weights)
+            if own is not None and cross is not None:
+                found["decoder"].append(own)
+                found["cross"].append(cross)
+        x = self.decoder_norm(x[:, -self.horizon :])  # (B, P, E)
+        return self.projection(x), found
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class InformerConfig(EncoderDecoderConfig):
+    """Sizes of an `Informer`.
+
+    Attributes:
+        factor: Of n queries, the factor · ceil(ln n) most informative ones attend; as many sampled keys measure this.
+        distil: Whether a convolution with pooling halves the tokens between layers of the encoder.
+        mix_heads: Whether heads are joined in the order of Time-Series-Library; see `ProbSparseAttention`.
+    """
+
+    num_heads: int = 8
+    factor: int = 3
+    distil: bool = True
+    mix_heads: bool = True
+
+    def __post_init__(self) -> None:
+        EncoderDecoderConfig.__post_init__(self)
+        if self.distil and self.num_layers > 1 and self.lookback < 2:
+            raise ValueError(f"lookback must be at least 2 with distil=True, got {self.lookback}; set distil=False.")
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """Number of tokens in each layer of the encoder."""
+        lengths = [self.lookback]
+        for _ in range(self.num_layers - 1):
+            lengths.append(DistillingConv.length(lengths[-1]) if self.distil else lengths[-1])
+        return tuple(lengths)
+
+
+class DistillingConv(nn.Module):
+    """Convolution, batch norm, ELU and max-pooling of stride 2: tokens (B, N, E) to (B, floor((N + 1) / 2) + 1, E).
+
+    The convolution is circular with padding 2, as in Time-Series-Library, and so gives N + 2 tokens.
+    """
+
+    def __init__(self, embed_dim: int) -> None:
+        super().__init__()
+        self.conv = nn.Conv1d(embed_dim, embed_dim, 3, padding=2, padding_mode="circular")
+        self.norm = nn.BatchNorm1d(embed_dim)
+
+    @staticmethod
+    def length(tokens: int) -> int:
+        """Number of output tokens."""
+        return (tokens + 1) // 2 + 1
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Halve the number of tokens."""
+        x = nn.functional.elu(self.norm(self.conv(x.mT)))  # (B, E, N + 2)
+        return nn.functional.max_pool1d(x, 3, stride=2, padding=1).mT
+
+
+@register_backbone("informer", InformerConfig, "forecast")
+class Informer(EncoderDecoder[InformerConfig]):
+    """`EncoderDecoder` with ProbSparse attention, without dropout on its weights (Zhou et al., 2021).
+
+    As in Time-Series-Library, this includes the attention from the decoder to the encoder. Layer norm follows each
+    sub-layer and both stacks. In training each layer samples the keys that measure its queries; in evaluation these
+    keys are fixed, so that equal inputs have equal forecasts.
+
+    Compared with thuml/Time-Series-Library at 4e938a1767106324dd753b2a44832bf870a0252e: outputs and gradients, with the
+    same sampled keys.
+    """
+
+    def _attention(self, tokens: int, causal: bool = False) -> ProbSparseAttention:
+        config = self.config
+        return ProbSparseAttention(
+            config.embed_dim, config.num_heads, tokens, factor=config.factor, mix_heads=config.mix_heads, causal=causal
+        )
+
+    def _add_encoder(self) -> None:
+        config = self.config
+        self.blocks = nn.ModuleList(
+            EncoderBlock(self._attention(tokens), config.ff_dim, dropout=config.dropout, norm_first=False)
+            for tokens in config.lengths
+        )
+        self.shorten = nn.ModuleList(
+            DistillingConv(config.embed_dim) if config.distil else nn.Identity() for _ in config.lengths[1:]
+        )
+
+    def _decoder_block(self) -> DecoderBlock:
+        config = self.config
+        own, cross = self._attention(config.decoder_tokens, causal=True), self._attention(config.lengths[-1])
+        return DecoderBlock(own, cross, config.ff_dim, dropout=config.dropout, norm_first=False)
+
+    def _forecast(self, series: Tensor, marks: Tensor | None, future_marks: Tensor | None) -> Tensor:
+        encoded = self.blocks[0](self.embed(series, marks))  # (B, L, E)
+        for shorten, block in zip(self.shorten, self.blocks[1:], strict=True):
+            encoded = block(shorten(encoded))  # (B, N, E)
+        encoded = self.encoder_norm(encoded)
+        x = self._decoder_input(series, marks, future_marks)  # (B, label_len + P, E)
+        for block in self.decoder_blocks:
+            x = block(x, encoded)
+        return self.projection(self.decoder_norm(x[:, -self.horizon :]))  # (B, P, C)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AutoformerConfig(EncoderDecoderConfig):
+    """Sizes of an `Autoformer`. It has no number of heads, which has no effect; see `AutoCorrelation`.
+
+    Attributes:
+        factor: Of n delays, the floor(factor · ln n) with the largest correlation are kept.
+        moving_average: Steps of the moving average that is the trend; odd, at most lookback and label_len + horizon.
+    """
+
+    factor: int = 3
+    moving_average: int = 25
+
+    def __post_init__(self) -> None:
+        EncoderDecoderConfig.__post_init__(self)
+        check_kernel("moving_average", self.moving_average, min(self.lookback, self.decoder_tokens))
+
+
+class SeasonalNorm(LayerNorm):
+    """Layer norm of tokens (B, N, E), followed by subtracting their mean over time: a seasonal part has mean zero."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise tokens."""
+        x = super().forward(x)
+        return x - x.mean(1, keepdim=True)
+
+
+class _SeasonalBlock(nn.Module):
+    """Common parts of encoder and decoder blocks: auto-correlation, feed-forward without biases, decomposition."""
+
+    def __init__(self, config: AutoformerConfig) -> None:
+        super().__init__()
+        width, p = config.embed_dim, config.dropout
+        self.own = AutoCorrelation(width, factor=config.factor)
+        self.ff = nn.Sequential(
+            nn.Linear(width, config.ff_dim, bias=False),
+            nn.GELU(),
+            Dropout(p),
+            nn.Linear(config.ff_dim, width, bias=False),
+            Dropout(p),
+        )
+        self.dropout = Dropout(p)
+        self.decompose = SeriesDecomposition(config.moving_average)
+
+
+class SeasonalEncoderBlock(_SeasonalBlock):
+    """Auto-correlation and feed-forward with residual paths; only the seasonal part of each sum is passed on.
+
+    x ← seasonal(x + correlate(x)); x ← seasonal(x + ff(x))
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Encode tokens (B, N, E)."""
+        x, _ = self.decompose(x + self.dropout(self.own(x, x)))
+        x, _ = self.decompose(x + self.ff(x))
+        return x
+
+
+class SeasonalDecoderBlock(_SeasonalBlock):
+    """`SeasonalEncoderBlock` with auto-correlation to encoded tokens in between; it also returns the removed trends.
+
+    A circular convolution over three steps maps the sum of the three trends (B, M, E) to (B, M, C).
+    """
+
+    def __init__(self, config: AutoformerConfig) -> None:
+        super().__init__(config)
+        self.cross = AutoCorrelation(config.embed_dim, factor=config.factor)
+        self.trend = nn.Conv1d(config.embed_dim, config.channels, 3, padding=1, padding_mode="circular", bias=False)
+
+    def forward(self, x: Tensor, encoded: Tensor) -> tuple[Tensor, Tensor]:
+        """Seasonal part (B, M, E) and trend (B, M, C) of tokens (B, M, E) that see the encoded ones (B, N, E)."""
+        x, first = self.decompose(x + self.dropout(self.own(x, x)))
+        x, second = self.decompose(x + self.dropout(self.cross(x, encoded)))
+        x, third = self.decompose(x + self.ff(x))
+        return x, self.trend((first + second + third).mT).mT
+
+
+@register_backbone("autoformer", AutoformerConfig, "forecast")
+class Autoformer(EncoderDecoder[AutoformerConfig]):
+    """`EncoderDecoder` with auto-correlation, and a trend removed in every block (Wu et al., 2021).
+
+    The decoder's tokens start from the seasonal part of the past. Its trend starts from the trend of the past, followed
+    by the mean of the past P times; every block adds its trend. The forecast is the sum of this trend and the projected
+    tokens.
+
+    In training the delays are those of the whole batch, in evaluation those of each sample; see `AutoCorrelation`.
+
+    Compared with thuml/Time-Series-Library at 4e938a1767106324dd753b2a44832bf870a0252e: outputs and gradients, in
+    training and evaluation. There, series with an odd number of steps lose a delay.
+    """
+
+    positions = "none"
+    stack_norm = SeasonalNorm
+
+    def __init__(self, config: AutoformerConfig) -> None:
+        super().__init__(config)
+        self.decompose = SeriesDecomposition(config.moving_average)
+
+    def _add_encoder(self) -> None:
+        self.blocks = nn.ModuleList(SeasonalEncoderBlock(self.config) for _ in range(self.config.num_layers))
+
+    def _decoder_block(self) -> SeasonalDecoderBlock:
+        return SeasonalDecoderBlock(self.config)
+
+    def _forecast(self, series: Tensor, marks: Tensor | None, future_marks: Tensor | None) -> Tensor:
+        encoded = self.embed(series, marks)  # (B, L, E)
+        for block in self.blocks:
+            encoded = block(encoded)
+        encoded = self.encoder_norm(encoded)
+        mean = series.mean(1, keepdim=True).expand(-1, self.horizon, -1)  # (B, P, C)
+        seasonal, trend = self.decompose(series)
+        trend = self._after_label(trend, mean)  # (B, label_len + P, C)
+        x = self._decoder_input(seasonal, marks, future_marks)  # (B, label_len + P, E)
+        for block in self.decoder_blocks:
+            x, more = block(x, encoded)
+            trend = trend + more
+        forecast = trend + self.projection(self.decoder_norm(x))  # (B, label_len + P, C)
+        return forecast[:, -self.horizon :]

@@ -59,4 +59,4 @@ class ITransformer(Backbone):
         # a token is a whole variate, so no token holds only padding
         x = self.embed(series, marks)  # (B, C + F, E)
         x, operators = self.blocks.encode(x, need_weights=need_weights)
-        return self.norm(x, leading=series.shape[2]).unsqueeze(2), operators  # (B, C, 1, E)
+        return self.norm(x)[:, : series.shape[2]].unsqueeze(2), operators  # (B, C, 1, E)

@@ -69,8 +69,8 @@ BACKBONES: Registry[BackboneEntry] = Registry("backbone")
 
 
 def backbone_names(task: Task) -> tuple[str, ...]:
-    """Names of the backbones that support a task."""
-    return tuple(name for name in BACKBONES if task in BACKBONES[name].tasks)
+    """Names of the backbones that support a task, sorted."""
+    return tuple(sorted(name for name in BACKBONES if task in BACKBONES[name].tasks))
 
 
 def register_backbone(

@@ -15,7 +15,7 @@ from toa._checks import check_at_least, check_choice, check_divisible, check_fra
 from toa.nn.layers import Layer, Linear, is_plain
 from toa.nn.operator import SequenceOperator
 from toa.ops.attention.sequences import Lengths, nested_parts
-from toa.ops.linear import linear, split
+from toa.ops.row_functions import linear
 
 # values (B, N, H, D) and a dropout rate to mixed values (B, M, H, D); linear in the values
 Mixing = Callable[[Tensor, float], Tensor]
@@ -259,7 +259,7 @@ class Attention(Layer, ABC):
             return self.q_proj(query), self.k_proj(key), self.v_proj(value)
         weight = torch.cat([layer.weight for layer in layers])
         bias = None if self.q_proj.bias is None else torch.cat([layer.bias for layer in layers])
-        q, k, v = split(linear(query, weight, bias), [layer.out_features for layer in layers])
+        q, k, v = linear(query, weight, bias).split([layer.out_features for layer in layers], -1)
         return q, k, v
 
     def _factors(self, query: Tensor, q: Tensor, k: Tensor) -> ScoreFactors:
@@ -267,7 +267,7 @@ class Attention(Layer, ABC):
         shared = self.num_kv_heads
         if self._qk_groups == 1:
             return ScoreFactors(self._heads(q), self._heads(k, shared))
-        (q, gate_q), (k, gate_k) = (split(x, [x.shape[-1] // 2] * 2) for x in (q, k))
+        (q, gate_q), (k, gate_k) = (x.chunk(2, -1) for x in (q, k))
         return ScoreFactors(*(self._heads(x, n) for x, n in ((q, None), (k, shared), (gate_q, None), (gate_k, shared))))
 
     def _operator_attention(self, factors: ScoreFactors, masks: Masks, **options: Any) -> Mixing:

@@ -10,9 +10,6 @@ from toa._checks import check_at_least, check_fraction
 from toa.nn.attention import Attended, Attention, ScoreFactors
 from toa.nn.layers import ChannelDropout, Dropout, Linear
 from toa.nn.norm import LayerNorm, Norm, add_and_normalise, make_norm, normalise_tokens
-from toa.ops import runs_kernels
-from toa.ops.dropout import draw_seeds
-from toa.ops.row_functions import gelu_dropout
 
 
 class FeedForward(nn.Sequential):
@@ -24,18 +21,10 @@ class FeedForward(nn.Sequential):
         layers = (Linear(embed_dim, ff_dim), nn.GELU(), Dropout(dropout), Linear(ff_dim, embed_dim), Dropout(dropout))
         super().__init__(*layers)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Apply the network to each token."""
-        return self[-1](self.before_dropout(x))
-
-    def before_dropout(self, x: Tensor, seed: Tensor | None = None) -> Tensor:
-        """Return the input of the last dropout; `seed` determines the mask of the first one where kernels run."""
+    def before_dropout(self, x: Tensor) -> Tensor:
+        """Return the input of the last dropout."""
         first, gelu, dropout, second, _ = self
-        x = first(x)
-        # modules that the user replaced must be called
-        if type(dropout) is Dropout and type(gelu) is nn.GELU and gelu.approximate == "none" and runs_kernels(x):
-            return second(gelu_dropout(x, dropout.rate, seed=seed))
-        return second(dropout(gelu(x)))
+        return second(dropout(gelu(first(x))))
 
 
 class EncoderBlock(nn.Module):
@@ -92,10 +81,9 @@ class EncoderBlock(nn.Module):
             x = x + self.attention_dropout(attended.output)
             x = x + self.ff(normalise_tokens(self.ff_norm, x, key_padding_mask))
         else:
-            a, b, c = draw_seeds(x, 3) if self.training and runs_kernels(x) else (None,) * 3
             added, dropout = attended.output, self.attention_dropout
-            x = add_and_normalise(self.attention_norm, x, added, dropout, key_padding_mask, a)
-            x = add_and_normalise(self.ff_norm, x, self.ff.before_dropout(x, b), self.ff[-1], key_padding_mask, c)
+            x = add_and_normalise(self.attention_norm, x, added, dropout, key_padding_mask)
+            x = add_and_normalise(self.ff_norm, x, self.ff.before_dropout(x), self.ff[-1], key_padding_mask)
         return attended._replace(output=x)
 
     def _attend(

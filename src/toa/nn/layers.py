@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from toa._checks import check_at_least, check_fraction, check_shape
 from toa.ops.dropout import dropout
-from toa.ops.linear import linear
+from toa.ops.row_functions import linear
 
 
 class Layer(nn.Module):
@@ -21,7 +21,7 @@ class Layer(nn.Module):
 
 
 class Linear(nn.Linear):
-    """`torch.nn.Linear`, computed by `toa.ops.linear`."""
+    """`torch.nn.Linear`, computed by `toa.ops.row_functions.linear`."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply the map to the last axis."""

@@ -86,11 +86,9 @@ class ReversibleInstanceNorm(Layer):
 class LayerNorm(nn.LayerNorm):
     """`torch.nn.LayerNorm`, computed by `toa.ops.layer_norm` if it has weight and bias over one axis."""
 
-    def forward(self, x: Tensor, leading: int | None = None) -> Tensor:
-        """Normalise; `leading` returns only that many leading tokens of (B, N, W)."""
-        if self.has_kernel:
-            return layer_norm(x, self.weight, self.bias, self.eps, leading=leading)
-        return super().forward(x if leading is None else x[:, :leading])
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise the last axes."""
+        return layer_norm(x, self.weight, self.bias, self.eps) if self.has_kernel else super().forward(x)
 
     @property
     def has_kernel(self) -> bool:
@@ -126,14 +124,12 @@ def normalise_tokens(norm: nn.Module, x: Tensor, padding: Tensor | None) -> Tens
     return norm(x, padding) if isinstance(norm, TokenBatchNorm) else norm(x)
 
 
-def add_and_normalise(
-    norm: nn.Module, x: Tensor, y: Tensor, dropout: nn.Module, padding: Tensor | None, seed: Tensor | None = None
-) -> Tensor:
-    """Return norm(x + dropout(y)), in one kernel where possible; `seed` then determines the dropout mask."""
+def add_and_normalise(norm: nn.Module, x: Tensor, y: Tensor, dropout: nn.Module, padding: Tensor | None) -> Tensor:
+    """Return norm(x + dropout(y)), in one kernel where possible."""
     # modules that the user replaced must be called
     if type(norm) is not LayerNorm or type(dropout) is not Dropout or not (norm.has_kernel and runs_kernels(x)):
         return normalise_tokens(norm, x + dropout(y), padding)
-    return add_norm(x, y, norm.weight, norm.bias, p=dropout.rate, eps=norm.eps, seed=seed)
+    return add_norm(x, y, norm.weight, norm.bias, p=dropout.rate, eps=norm.eps)
 
 
 def make_norm(norm: Norm, embed_dim: int) -> nn.Module:

@@ -14,7 +14,7 @@ from torch import Generator, Tensor, nn
 from toa import ops
 from toa._checks import check_choice, check_generator
 from toa.nn.layers import Layer
-from toa.ops.dropout import thread_generator
+from toa.ops.dropout import draw_seeds, thread_generator
 
 Sharing = Literal["pass", "operator"]
 SHARINGS = ("pass", "operator")
@@ -92,10 +92,7 @@ class DropRates:
         """Return a seed and rate from which a kernel drops entries of the offset of one operator."""
         if not self._seeds:
             # one draw for all operators of the layer
-            device = offset.device
-            generator = self._regularization.generator or thread_generator(device)
-            drawn = torch.randint(2**31, (_MAX_OPERATORS,), device=device, dtype=torch.int32, generator=generator)
-            self._seeds = list(drawn.split(1))
+            self._seeds = list(draw_seeds(offset, _MAX_OPERATORS, self._regularization.generator).split(1))
         return ops.EntryDrop(self._seeds.pop(), self._of_operator(offset))
 
     def _of_operator(self, offset: Tensor) -> Tensor:

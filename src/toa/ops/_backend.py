@@ -26,7 +26,7 @@ _OLDEST_TRITON = (3, 2)
 _OLDEST_GPU = (8, 0)
 
 # kernels beside the attention that `disable_kernels` can switch off
-SWITCHABLE_KERNELS = ("layer_norm", "add_norm", "gelu_dropout", "bias_gradient", "series_norm", "split")
+SWITCHABLE_KERNELS = ("layer_norm", "add_norm", "bias_gradient", "series_norm")
 _disabled: set[str] = set()
 
 
@@ -97,8 +97,8 @@ class KernelOp:
     takes 10. Compilers, transforms, dispatch modes and subclasses of tensors see the operator `op`.
     """
 
-    def __init__(self, name: str, run: Callable[..., Any]) -> None:
-        self.op = torch.library.custom_op(f"toa::{name}", run, mutates_args=())
+    def __init__(self, name: str, schema: str | None, run: Callable[..., Any]) -> None:
+        self.op = torch.library.custom_op(f"toa::{name}", run, mutates_args=(), schema=schema)
         self.run, self._name = run, f"toa_{name}"
         self._apply: Callable[..., Any] | None = None
         self.register_fake = self.op.register_fake
@@ -140,6 +140,6 @@ def _are_plain(inputs: tuple[Any, ...]) -> bool:
     return not others and not torch._C._get_tracing_state()
 
 
-def kernel_op(name: str) -> Callable[[Callable[..., Any]], KernelOp]:
-    """Make a function of tensors, whose kernels PyTorch cannot trace, an operator."""
-    return functools.partial(KernelOp, name)
+def kernel_op(name: str, schema: str | None = None) -> Callable[[Callable[..., Any]], KernelOp]:
+    """Make a function of tensors, whose kernels PyTorch cannot trace, an operator; None infers its schema."""
+    return functools.partial(KernelOp, name, schema)

@@ -98,10 +98,10 @@ def dropout(x: Tensor, p: float) -> Tensor:
     return x * keep_factors(draw_bits(x.shape), p, x.dtype)
 
 
-def draw_seeds(like: Tensor, count: int) -> tuple[Tensor, ...]:
-    """Seeds, int32 (1,) each, for masks that kernels draw; one call of the device's generator."""
-    generator = thread_generator(like.device)
-    return torch.randint(2**31, (count,), device=like.device, dtype=torch.int32, generator=generator).split(1)
+def draw_seeds(like: Tensor, count: int = 1, generator: Generator | None = None) -> Tensor:
+    """Seeds, int32 (count,), for masks that kernels draw; one call of the generator, by default that of the device."""
+    generator = generator or thread_generator(like.device)
+    return torch.randint(2**31, (count,), device=like.device, dtype=torch.int32, generator=generator)
 
 
 def draw_bits(shape: torch.Size) -> Tensor:

@@ -1,4 +1,4 @@
-"""Triton kernels beside the attention: rows of a matrix (layer norm, sums, GELU with dropout, RevIN), dense operators.
+"""Triton kernels beside the attention: rows of a matrix (layer norm, sums, RevIN), dense operators.
 
 A program owns blocks of rows, or of rows and columns, and writes each result once. There are no atomic sums, so results
 are deterministic.
@@ -60,23 +60,20 @@ def _kept_rows(seed, index, columns, p, ROWS: tl.constexpr):
 @triton.jit(do_not_specialize=["limit"])
 def norm_kernel(
     x, y, weight, bias, total, out, seed,
-    x_stride, y_stride, limit, width, eps, p, taken, group,
+    x_stride, y_stride, limit, width, eps, p,
     ROWS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """Layer norm of a block of rows: of the first `taken` rows of each group of x, or of x + dropout(y)."""
+    """Layer norm of a block of rows of x, or of x + dropout(y)."""
     index = tl.program_id(0)
     rows = _block(index, ROWS)
     columns = tl.arange(0, WIDTH)
-    if y is None:
-        end = limit // taken * group
-        places = tl.where(rows < limit, rows // taken * group + rows % taken, end)
-        found = _load_rows(x, places, end, x_stride, columns, width)
-    else:
+    found = _load_rows(x, rows, limit, x_stride, columns, width)
+    if y is not None:
         added = _load_rows(y, rows, limit, y_stride, columns, width)
         if seed is not None:
             added *= _kept_rows(seed, index, columns, p, ROWS)
         # rounded as backward reads it
-        found = (_load_rows(x, rows, limit, x_stride, columns, width) + added).to(total.dtype.element_ty)
+        found = (found + added).to(total.dtype.element_ty)
         _store_rows(total, found, rows, limit, columns, width)
         found = found.to(tl.float32)
     normal, _ = _normalised(found, columns, width, eps)
@@ -87,13 +84,12 @@ def norm_kernel(
 @triton.jit(do_not_specialize=["limit"])
 def norm_backward_kernel(
     grad, x, weight, grad_x, grad_y, shares, seed,
-    grad_stride, stride, limit, width, eps, p, taken, group,
+    grad_stride, stride, limit, width, eps, p,
     ROWS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Gradients of rows, and partial sums of those of weight and bias, (programs, 2, width).
 
-    A program takes every `parts`-th block. Only the first `taken` rows of each group have a gradient; the others get
-    zeros. The gradient of y in x + dropout(y) is written if `grad_y` is given.
+    A program takes every `parts`-th block. The gradient of y in x + dropout(y) is written if `grad_y` is given.
     """
     part, parts = tl.program_id(0), tl.num_programs(0)
     columns = tl.arange(0, WIDTH)
@@ -102,8 +98,7 @@ def norm_backward_kernel(
     of_bias = tl.zeros((ROWS, WIDTH), tl.float32)
     for block in range(part, tl.cdiv(limit, ROWS), parts):
         rows = _block(block, ROWS)
-        places = tl.where((rows < limit) & (rows % group < taken), rows // group * taken + rows % group, limit)
-        above = _load_rows(grad, places, limit, grad_stride, columns, width)
+        above = _load_rows(grad, rows, limit, grad_stride, columns, width)
         # computing the statistics again is cheaper than storing them
         normal, factor = _normalised(_load_rows(x, rows, limit, stride, columns, width), columns, width, eps)
         of_weight += above * normal
@@ -155,23 +150,6 @@ def series_norm_kernel(
     tl.store(mean + b * C + columns, level, mask=columns < C)
     tl.store(std + b * C + columns, spread, mask=columns < C)
     tl.store(out + b * C * L + columns[None, :] * L + steps[:, None], centred / spread[None, :], mask=inside)
-
-
-@triton.jit(do_not_specialize=["count"])
-def gelu_dropout_kernel(x, grad, out, seed, count, p, BLOCK: tl.constexpr):
-    """dropout(gelu(x)), or with `grad` the gradient of x."""
-    places = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    found = tl.load(x + places, mask=places < count, other=0.0).to(tl.float32)
-    # the normal distribution function: gelu(x) is x times it
-    below = 0.5 * (1.0 + tl.erf(found * 0.7071067811865476))
-    if grad is None:
-        value = found * below
-    else:
-        density = 0.3989422804014327 * tl.exp(-0.5 * found * found)
-        above = tl.load(grad + places, mask=places < count, other=0.0).to(tl.float32)
-        value = above * (below + found * density)
-    value *= dropout_factors(tl.load(seed), places * 0, places, places * 0, p)
-    tl.store(out + places, value.to(out.dtype.element_ty), mask=places < count)
 
 
 @triton.jit

@@ -1,9 +1,10 @@
-"""Functions of the rows of a matrix that have fused kernels on a GPU: layer norm, GELU with dropout, sums, RevIN.
+"""Functions of the rows of a matrix that have fused kernels on a GPU: linear maps, layer norm, RevIN.
 
-Elsewhere each is the PyTorch function of the same meaning. The kernels stay as a group while switching all of them off
-costs at least 3 % of a training step; one alone may gain less. `benchmarks/row_kernels.py` measures both.
+Elsewhere each is the PyTorch function of the same meaning. A kernel stays only if it gains at least 3 % of a training
+step, which `benchmarks/row_kernels.py` measures. Of 7.5 ms of a step of PatchTST on an H200, PyTorch's layer norm took
+1.44, and its sums of 22 bias gradients 0.6.
 
-Alphabet: B batch, L length, C channels, N tokens, W width of a row.
+Alphabet: B batch, L length, C channels, W width of a row.
 """
 
 from typing import Any
@@ -25,8 +26,6 @@ _SUM_TILE = 2048
 _SUM_PROGRAMS = 528
 _FEW_ROWS = 512
 
-_GELU_BLOCK = 1024
-
 # RevIN: longest series that a program holds, and its number of channels
 MAX_LENGTH = 1024
 _SERIES_COLUMNS = 16
@@ -38,7 +37,38 @@ def as_rows(x: Tensor) -> Tensor:
     return rows if rows.stride(1) == 1 else rows.contiguous()
 
 
-# ---- column sums: the gradient of a bias
+# ---- linear maps, and column sums: the gradient of a bias
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Compute x weightᵀ + bias on the last axis, as `torch.nn.functional.linear` does, autocast included.
+
+    Products and their gradients are PyTorch's. Where kernels run, the gradient of the bias is summed in float32, under
+    autocast too, and changing the result in place raises, because it is a view.
+    """
+    learns = bias is not None and torch.is_grad_enabled() and bias.requires_grad and bias.numel() > 0
+    if bias is None or not learns or not runs_kernels(x, "bias_gradient"):
+        return F.linear(x, weight, bias)
+    out: Tensor = _BiasGradient.apply(F.linear(x, weight, bias.detach()), bias)
+    return out
+
+
+class _BiasGradient(torch.autograd.Function):
+    """The identity on a sum, which computes the gradient of the bias in it."""
+
+    @staticmethod
+    def forward(total: Tensor, bias: Tensor) -> Tensor:
+        return total.view_as(total)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.dtype = inputs[1].dtype
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+        # at most one copy, for both gradients
+        rows = as_rows(grad)
+        return rows.view(grad.shape), column_sum(rows, ctx.dtype)
 
 
 @kernel_op("column_sum")
@@ -91,19 +121,18 @@ def _sum_rows(rows: Tensor, out: Tensor) -> None:
 # ---- layer norm, alone or of x + dropout(y)
 
 
-def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float = 1e-5, *, leading: int | None = None) -> Tensor:
+def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float = 1e-5) -> Tensor:
     """Normalise the last axis, as `torch.nn.functional.layer_norm` does; under autocast in float32, as there.
 
-    (x - mean) / sqrt(var + eps) * weight + bias, with var without Bessel's correction. With `leading`, only that many
-    leading tokens of (B, N, W) are normalised and returned. PyTorch's function takes rows of one number or of more than
-    `MAX_WIDTH`, mixed dtypes, and tensors that are not on a CUDA device.
+    (x - mean) / sqrt(var + eps) * weight + bias, with var without Bessel's correction. PyTorch's function takes rows of
+    one number or of more than `MAX_WIDTH`, mixed dtypes, and tensors that are not on a CUDA device.
     """
     if _kernel_norms(x, weight, bias, "layer_norm"):
         if torch.is_autocast_enabled(x.device.type):
             x, weight, bias = x.float(), weight.float(), bias.float()
         if x.dtype == weight.dtype == bias.dtype:
-            return _norm(x, None, weight, bias, None, 0.0, eps, leading)[0]
-    return F.layer_norm(x if leading is None else x[:, :leading], weight.shape, weight, bias, eps)
+            return _norm(x, None, weight, bias, None, 0.0, eps)[0]
+    return F.layer_norm(x, weight.shape, weight, bias, eps)
 
 
 def add_norm(
@@ -114,18 +143,13 @@ def add_norm(
     *,
     p: float = 0.0,
     eps: float = 1e-5,
-    seed: Tensor | None = None,
 ) -> Tensor:
-    """Layer norm of x + dropout(y), both (..., W). Mixed dtypes, and tensors without kernels, go through `layer_norm`.
-
-    `seed`, int32 (1,) on x's device, determines the kernel's dropout mask; it is drawn if None.
-    """
+    """Layer norm of x + dropout(y), both (..., W). Mixed dtypes, and tensors without kernels, go by `layer_norm`."""
     alike = x.dtype == y.dtype == weight.dtype == bias.dtype and x.shape == y.shape and 0.0 <= p < 1.0
     if not alike or not _kernel_norms(x, weight, bias, "add_norm") or torch.is_autocast_enabled(x.device.type):
         return layer_norm(x + dropout(y, p), weight, bias, eps)
-    if p and seed is None:
-        (seed,) = draw_seeds(x, 1)
-    return _norm(x, y, weight, bias, seed if p else None, p, eps, None)[0]
+    seed = draw_seeds(x) if p else None
+    return _norm(x, y, weight, bias, seed, p, eps)[0]
 
 
 def _kernel_norms(x: Tensor, weight: Tensor, bias: Tensor, kernel: str) -> bool:
@@ -143,42 +167,34 @@ def _norm(
     seed: Tensor | None,
     p: float,
     eps: float,
-    leading: int | None,
 ) -> tuple[Tensor, Tensor]:
     """The norm, and the sum x + dropout(y), empty without y."""
     from toa.ops import kernels
 
-    out, total = _empty_norms(x, y, leading)
+    out, total = _empty_norms(x, y)
     if out.numel() == 0:
         return out, total
     rows, others = as_rows(x), None if y is None else as_rows(y)
-    blocks, constants = _row_blocks(as_rows(out))
+    blocks, constants = _row_blocks(rows)
     with torch.cuda.device_of(x):
         kernels.norm_kernel[(blocks,)](
             *(rows, others, weight.contiguous(), bias.contiguous(), None if y is None else total, out, seed),
-            *(rows.stride(0), 0 if others is None else others.stride(0), out.numel() // out.shape[-1], out.shape[-1]),
-            *(eps, p, *_groups(x, leading)),
+            *(rows.stride(0), 0 if others is None else others.stride(0), *rows.shape, eps, p),
             **constants,
         )
     return out, total
 
 
-def _empty_norms(x: Tensor, y: Tensor | None, leading: int | None) -> tuple[Tensor, Tensor]:
-    out = x.new_empty(x.shape if leading is None else (x.shape[0], leading, x.shape[2]))
-    return out, x.new_empty(0 if y is None else x.shape)
+def _empty_norms(x: Tensor, y: Tensor | None) -> tuple[Tensor, Tensor]:
+    return x.new_empty(x.shape), x.new_empty(0 if y is None else x.shape)
 
 
-_norm.register_fake(lambda x, y, weight, bias, seed, p, eps, leading: _empty_norms(x, y, leading))
-
-
-def _groups(x: Tensor, leading: int | None) -> tuple[int, int]:
-    """Number of rows that are normalised of each group of rows, and size of a group."""
-    return (1, 1) if leading is None else (leading, x.shape[1])
+_norm.register_fake(lambda x, y, *rest: _empty_norms(x, y))
 
 
 @kernel_op("layer_norm_backward")
 def _norm_backward(
-    grad: Tensor, x: Tensor, weight: Tensor, seed: Tensor | None, p: float, eps: float, leading: int | None
+    grad: Tensor, x: Tensor, weight: Tensor, seed: Tensor | None, p: float, eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of x, of y (empty if it is that of x), and of weight and bias, (2, W)."""
     from toa.ops import kernels
@@ -193,7 +209,7 @@ def _norm_backward(
     with torch.cuda.device_of(x):
         kernels.norm_backward_kernel[(programs,)](
             *(above, rows, weight.contiguous(), grad_x, None if seed is None else grad_y, partial, seed),
-            *(above.stride(0), rows.stride(0), *rows.shape, eps, p, *_groups(x, leading)),
+            *(above.stride(0), rows.stride(0), *rows.shape, eps, p),
             **constants,
         )
     _sum_rows(partial, affine)
@@ -221,7 +237,7 @@ def _norm_gradients(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, .
     x, weight, seed = ctx.saved_tensors
     grad_x, grad_y, affine = _norm_backward(grad, x, weight, seed, *ctx.settings)
     of_y = None if not ctx.summed else grad_x if seed is None else grad_y
-    return grad_x, of_y, affine[0], affine[1], None, None, None, None
+    return grad_x, of_y, affine[0], affine[1], None, None, None
 
 
 _norm.register_autograd(_norm_gradients, setup_context=_norm_context)
@@ -244,58 +260,6 @@ def _most_programs(device: torch.device) -> int:
     """Programs that a device runs at once: two per multiprocessor."""
     on_chip = torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
     return 2 * on_chip
-
-
-# ---- GELU and dropout
-
-
-def gelu_dropout(x: Tensor, p: float, *, seed: Tensor | None = None) -> Tensor:
-    """dropout(gelu(x)), with GELU by the error function; PyTorch's functions take tensors without kernels, and p = 0.
-
-    `seed`, int32 (1,) on x's device, determines the kernel's dropout mask; it is drawn if None.
-    """
-    if not (0.0 < p < 1.0 and runs_kernels(x, "gelu_dropout")) or x.numel() >= 2**31:
-        return dropout(F.gelu(x), p)
-    return _gelu(x, draw_seeds(x, 1)[0] if seed is None else seed, p)
-
-
-@kernel_op("gelu_dropout")
-def _gelu(x: Tensor, seed: Tensor, p: float) -> Tensor:
-    return _launch_gelu(x, None, seed, p)
-
-
-@kernel_op("gelu_dropout_backward")
-def _gelu_backward(grad: Tensor, x: Tensor, seed: Tensor, p: float) -> Tensor:
-    return _launch_gelu(x, grad, seed, p)
-
-
-def _launch_gelu(x: Tensor, grad: Tensor | None, seed: Tensor, p: float) -> Tensor:
-    """dropout(gelu(x)), or the gradient of x from that of the result."""
-    from toa.ops import kernels
-
-    out = x.new_empty(x.shape)
-    if out.numel():
-        with torch.cuda.device_of(x):
-            kernels.gelu_dropout_kernel[(-(-x.numel() // _GELU_BLOCK),)](
-                *(x.contiguous(), None if grad is None else grad.contiguous(), out, seed, x.numel(), p),
-                BLOCK=_GELU_BLOCK,
-                num_warps=4,
-            )
-    return out
-
-
-_gelu.register_fake(lambda x, seed, p: x.new_empty(x.shape))
-_gelu_backward.register_fake(lambda grad, x, seed, p: x.new_empty(x.shape))
-
-
-def _gelu_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    x, seed, ctx.p = inputs
-    ctx.save_for_backward(x, seed)
-
-
-_gelu.register_autograd(
-    lambda ctx, grad: (_gelu_backward(grad, *ctx.saved_tensors, ctx.p), None, None), setup_context=_gelu_context
-)
 
 
 # ---- normalisation of a series over time

@@ -14,7 +14,7 @@ from torch import Tensor
 from toa.ops._backend import kernel_op
 from toa.ops.attention import short_sequence_kernels
 from toa.ops.attention.definitions import AttentionInputs
-from toa.ops.attention.tiles import Offsets, kernel_settings
+from toa.ops.attention.tiles import ARGUMENTS, Offsets, kernel_settings
 from toa.ops.dropout import draw_seeds
 from toa.ops.operators import Dense
 from toa.ops.triton_helpers import SMALLEST, launch, needs_exact_products, padded, strides_of, unit_stride
@@ -59,7 +59,7 @@ def short_sequence_attention(x: AttentionInputs) -> Tensor:
     """act(Q Kᵀ S1) S2 V of inputs that `fits` allows."""
     offsets = Offsets.of(x)
     assert offsets is not None
-    (seed,) = draw_seeds(x.q, 1) if x.dropout_p else (None,)
+    seed = draw_seeds(x.q) if x.dropout_p else None
     settings, normalised = kernel_settings(x.scales, x.row_norms)
     out: Tensor = _forward(
         *(x.q, x.k, x.v, x.gate_q, x.gate_k, *offsets.matrices, seed, offsets.seeds, offsets.rates),
@@ -68,29 +68,18 @@ def short_sequence_attention(x: AttentionInputs) -> Tensor:
     return out
 
 
-@kernel_op("short_sequence_attention")
-def _forward(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    gate_q: Tensor | None,
-    gate_k: Tensor | None,
-    m1: Tensor | None,
-    m2: Tensor | None,
-    gate_m1: Tensor | None,
-    seed: Tensor | None,
-    drop_seeds: list[Tensor],
-    drop_rates: list[Tensor],
-    activation: str,
-    settings: list[float],
-    norms: list[bool],
-) -> tuple[Tensor, Tensor]:
+_SETTINGS = "str activation, float[] settings, bool[] norms"
+
+
+@kernel_op("short_sequence_attention", f"({ARGUMENTS}, {_SETTINGS}) -> (Tensor, Tensor)")
+def _forward(*arguments: Any) -> tuple[Tensor, Tensor]:
     """The output, and the operators with entries dropped, (operators, H, N, N), if any are."""
+    seed, drop_seeds, drop_rates, activation, settings, norms = arguments[8:]
+    q, v = arguments[0], arguments[2]
     out, dropped = _empty_results(q, v, drop_seeds)
     if out.numel() == 0:
         return out, dropped
-    inputs = tuple(unit_stride(x) for x in (q, k, v, gate_q, gate_k))
-    matrices = tuple(unit_stride(x) for x in (m1, m2, gate_m1))
+    inputs, matrices = (tuple(map(unit_stride, some)) for some in (arguments[:5], arguments[5:8]))
     if drop_seeds:
         _drop_sum([x[None] for x in matrices if x is not None], dropped, drop_seeds, drop_rates)
         matrices = _replace_present(matrices, dropped)
@@ -170,33 +159,15 @@ def _three(found: Sequence[Any]) -> tuple[Any, ...]:
     return (*found, *(found[0] for _ in range(3 - len(found))))
 
 
-@kernel_op("short_sequence_attention_backward")
-def _backward(
-    grad: Tensor,
-    dropped: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    gate_q: Tensor | None,
-    gate_k: Tensor | None,
-    m1: Tensor | None,
-    m2: Tensor | None,
-    gate_m1: Tensor | None,
-    seed: Tensor | None,
-    drop_seeds: list[Tensor],
-    drop_rates: list[Tensor],
-    activation: str,
-    settings: list[float],
-    norms: list[bool],
-) -> list[Tensor]:
-    """Gradients of queries, keys and values, in one tensor if possible, and of operators, (operators, H, N, N)."""
-    given = (q, k, v, gate_q, gate_k)
-    results = _empty_gradients(*given, m1, m2, gate_m1)
+@kernel_op("short_sequence_attention_backward", f"(Tensor grad, Tensor dropped, {ARGUMENTS}, {_SETTINGS}) -> Tensor[]")
+def _backward(grad: Tensor, dropped: Tensor, *arguments: Any) -> list[Tensor]:
+    """Gradients of queries, keys and values, empty for absent ones, and of operators, (operators, H, N, N)."""
+    seed, drop_seeds, drop_rates, activation, settings, norms = arguments[8:]
+    results = _empty_gradients(*arguments[:8])
     if grad.numel() == 0:
         return [x.zero_() for x in results]
-    grads = _unpacked(results[:-1], given)
-    inputs = tuple(unit_stride(x) for x in (*given, grad))
-    matrices = tuple(unit_stride(x) for x in (m1, m2, gate_m1))
+    grads = _present(arguments, results[:5])
+    inputs, matrices = (tuple(map(unit_stride, some)) for some in ((*arguments[:5], grad), arguments[5:8]))
     if drop_seeds:
         matrices = _replace_present(matrices, dropped)
     # gradients of mixed keys and values are in float32, and go through their operator afterwards
@@ -208,7 +179,7 @@ def _backward(
     sizes, constants = _problem(inputs, matrices, seed, activation, norms)
     launch(
         short_sequence_kernels.backward_kernel,
-        (q.shape[0] * q.shape[2],),
+        (grad.shape[0] * grad.shape[2],),
         (*inputs[:5], *matrices, inputs[5], seed, *outputs),
         (*strides_of(3, *inputs, *outputs), *strides_of(2, *matrices), *sizes),
         *(settings, constants, _OPTIONS),
@@ -250,37 +221,20 @@ def _through_operators(
     return sums
 
 
-# queries, queries of the gate, keys, keys of the gate, values: the order in which layers project tokens
-_ORDER = (0, 3, 1, 4, 2)
-
-
 def _empty_gradients(q: Tensor, k: Tensor, *rest: Tensor | None) -> list[Tensor]:
-    """Buffers for the gradients of tokens, one tensor if M = N, and for those of operators."""
-    b, n, h, _ = k.shape
-    tokens = (q, k, *rest[:3])
+    """Buffers for the gradients of tokens, empty for absent ones, and for those of operators."""
+    _, n, h, _ = k.shape
     operators = [x for x in rest[3:] if x is not None]
     of_operators = (operators[0] if operators else q).new_empty((len(operators), h, n, n))
-    if q.shape[1] == n:
-        return [q.new_empty(b, n, sum(h * x.shape[3] for x in tokens if x is not None)), of_operators]
-    return [*(q.new_empty(0) if x is None else x.new_empty(x.shape) for x in tokens), of_operators]
+    return [*(q.new_empty(0) if x is None else x.new_empty(x.shape) for x in (q, k, *rest[:3])), of_operators]
 
 
 _backward.register_fake(lambda grad, dropped, *rest: _empty_gradients(*rest[:8]))
 
 
-def _unpacked(grads: Sequence[Tensor], given: Sequence[Tensor | None]) -> list[Tensor | None]:
-    """The gradients of tokens (B, N, H, D), each a slice of one tensor (B, N, W) if there is one."""
-    if len(grads) > 1:
-        return [None if x is None else grad for grad, x in zip(grads, given, strict=True)]
-    found: list[Tensor | None] = [None] * len(given)
-    start = 0
-    for index in _ORDER:
-        x = given[index]
-        if x is not None:
-            _, _, h, d = x.shape
-            found[index] = grads[0][..., start : start + h * d].unflatten(-1, (h, d))
-            start += h * d
-    return found
+def _present(given: Sequence[Any], grads: Sequence[Tensor]) -> list[Tensor | None]:
+    """The gradients of tokens, None for tokens that are not given."""
+    return [None if x is None else grad for x, grad in zip(given, grads, strict=False)]
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
@@ -295,10 +249,10 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tens
 def _gradients(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Any, ...]:
     dropped, *tensors = ctx.saved_tensors
     given, drops = tensors[:9], tensors[9:]
-    *packed, of_operators = _backward(grad, dropped, *given, drops[: ctx.drops], drops[ctx.drops :], *ctx.settings)
+    *grads, of_operators = _backward(grad, dropped, *given, drops[: ctx.drops], drops[ctx.drops :], *ctx.settings)
     nothing = [None] * ctx.drops
     matrices = _replace_present(given[5:8], of_operators)
-    return (*_unpacked(packed, given[:5]), *matrices, None, nothing, nothing, None, None, None)
+    return (*_present(given, grads), *matrices, None, nothing, nothing, None, None, None)
 
 
 _forward.register_autograd(_gradients, setup_context=_setup_context)

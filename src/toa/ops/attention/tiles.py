@@ -152,7 +152,7 @@ def attend_tiles(
         # the kernels take a scale out of ReLU, which a negative one does not allow
         gate_q = None if factors.gate_q is None else factors.gate_q * scales[1]
         factors, scales = factors._replace(q=factors.q * scales[0], gate_q=gate_q), (1.0, 1.0)
-    (seed,) = draw_seeds(factors.q, 1) if dropout_p else (None,)
+    seed = draw_seeds(factors.q) if dropout_p else None
     settings, normalised = kernel_settings(scales, norms)
     matrices, seeds, rates, residual = offsets
     out: Tensor = _forward(
@@ -176,35 +176,30 @@ def kernel_settings(scales: tuple[float, float], norms: RowNorms) -> tuple[list[
     return [float(scales[0]), *scores, float(scales[1]), *gate[:2]], [norms.scores is not None, norms.gate is not None]
 
 
-@kernel_op("tiled_attention")
-def _forward(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    gate_q: Tensor | None,
-    gate_k: Tensor | None,
-    m1: Tensor | None,
-    m2: Tensor | None,
-    gate_m1: Tensor | None,
-    seed: Tensor | None,
-    drop_seeds: list[Tensor],
-    drop_rates: list[Tensor],
-    settings: list[float],
-    flags: list[bool],
-    band: list[int],
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+# arguments of an operator: tokens, operators, and seeds of dropout and of dropped entries, with their rates
+ARGUMENTS = (
+    "Tensor q, Tensor k, Tensor v, Tensor? gate_q, Tensor? gate_k, Tensor? m1, Tensor? m2, Tensor? gate_m1, "
+    "Tensor? seed, Tensor[] drop_seeds, Tensor[] drop_rates"
+)
+_SETTINGS = "float[] settings, bool[] flags, int[] band"
+
+
+@kernel_op("tiled_attention", f"({ARGUMENTS}, {_SETTINGS}) -> (Tensor, Tensor, Tensor, Tensor, Tensor)")
+def _forward(*arguments: Any) -> tuple[Tensor, ...]:
     """The output, the factors of normalised rows, (0 to 2, B, H, M), and mixed keys, values and keys of the gate.
 
     Factors are those of the scores, of the gate's or of both. Tokens that are not mixed are empty.
     """
+    q, k, v, gate_q, gate_k = tokens = arguments[:5]
+    seed, drop_seeds, drop_rates, settings, flags, band = arguments[8:]
     out, row_factors = _empty_results(q, v, flags)
-    operators = _operators((m1, m2, gate_m1), drop_seeds, drop_rates, flags)
+    operators = _operators(arguments[5:8], drop_seeds, drop_rates, flags)
     mixed = [
         q.new_empty(0) if s is None else mix_op.run(x, *s.mixing, s.transposed, s.residual, True)
         for x, s in zip((k, v, gate_k), operators, strict=True)
     ]
     if out.numel():
-        inputs = _inputs(q, k, v, gate_q, gate_k, mixed)
+        inputs = _inputs(tokens, mixed)
         constants, options = _constants("forward", q, k, v, gate_q, seed, flags, band)
         launch(
             tile_kernels.forward_kernel,
@@ -213,7 +208,7 @@ def _forward(
             (*strides_of(3, *inputs, out), *_sizes(q, k, v, gate_q), *band[1:]),
             *(settings, constants, options),
         )
-    return out, row_factors, *mixed  # type: ignore[return-value]
+    return out, row_factors, *mixed
 
 
 class _Mixing(NamedTuple):
@@ -235,11 +230,10 @@ def _operators(
     ]
 
 
-def _inputs(
-    q: Tensor, k: Tensor, v: Tensor, gate_q: Tensor | None, gate_k: Tensor | None, mixed: Sequence[Tensor]
-) -> tuple[Any, ...]:
+def _inputs(tokens: Sequence[Any], mixed: Sequence[Tensor]) -> tuple[Any, ...]:
     """Queries, keys and values as the kernels read them: mixed where an operator mixes them."""
-    k, v, gate_k = (x if y.dim() == 1 else y for x, y in zip((k, v, gate_k), mixed, strict=True))  # type: ignore[assignment]
+    q, k, v, gate_q, gate_k = tokens
+    k, v, gate_k = (x if y.dim() == 1 else y for x, y in zip((k, v, gate_k), mixed, strict=True))
     return tuple([unit_stride(x) for x in (q, k, v, gate_q, gate_k)])
 
 
@@ -296,40 +290,29 @@ def _constants(
     return constants, {"num_warps": blocks.warps, "num_stages": blocks.stages}
 
 
-@kernel_op("tiled_attention_backward")
+@kernel_op(
+    "tiled_attention_backward",
+    f"(Tensor grad, Tensor[] mixed, Tensor out, Tensor row_factors, {ARGUMENTS}, {_SETTINGS}) -> "
+    "(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+)
 def _backward(
-    grad: Tensor,
-    mixed: list[Tensor],
-    out: Tensor,
-    row_factors: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    gate_q: Tensor | None,
-    gate_k: Tensor | None,
-    m1: Tensor | None,
-    m2: Tensor | None,
-    gate_m1: Tensor | None,
-    seed: Tensor | None,
-    drop_seeds: list[Tensor],
-    drop_rates: list[Tensor],
-    settings: list[float],
-    flags: list[bool],
-    band: list[int],
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    grad: Tensor, mixed: list[Tensor], out: Tensor, row_factors: Tensor, *arguments: Any
+) -> tuple[Tensor, ...]:
     """Gradients of queries, keys, values, gate and operators; absent ones are empty, because None is not a result.
 
     Mixed tokens are dropped from the list `mixed` as soon as they are not needed: backward then needs less memory.
     """
+    q, k, v, gate_q, gate_k = arguments[:5]
+    seed, drop_seeds, drop_rates, settings, flags, band = arguments[8:]
     if grad.numel() == 0:
-        return tuple(x.zero_() for x in _empty_gradients(q, k, v, gate_q, gate_k, m1, m2, gate_m1))  # type: ignore[return-value]
-    inputs = (*_inputs(q, k, v, gate_q, gate_k, mixed), unit_stride(grad))
+        return tuple(x.zero_() for x in _empty_gradients(*arguments[:8]))
+    inputs = (*_inputs(arguments[:5], mixed), unit_stride(grad))
     grads: list[Any] = [None if x is None else _empty_like(x) for x in inputs[:5]]
     _launch_backward(inputs, grads, (q, k, v, gate_q), out, row_factors, seed, settings, flags, band)
     del inputs
     mixed.clear()
     of_matrices: list[Tensor | None] = []
-    operators = _operators((m1, m2, gate_m1), drop_seeds, drop_rates, flags)
+    operators = _operators(arguments[5:8], drop_seeds, drop_rates, flags)
     for index, x, s in zip((1, 2, 4), (k, v, gate_k), operators, strict=True):
         if s is None or x is None:
             of_matrices.append(None)
@@ -338,7 +321,7 @@ def _backward(
         grads[index] = mix_op.run(found, *s.mixing, not s.transposed, s.residual, False)
         left, right = (x, found) if s.transposed else (found, x)
         of_matrices.append(outer_op.run(left, right, *s.mixing[1:], s.mixing[0].dtype))
-    return tuple([q.new_empty(0) if x is None else x for x in (*grads, *of_matrices)])  # type: ignore[return-value]
+    return tuple([q.new_empty(0) if x is None else x for x in (*grads, *of_matrices)])
 
 
 def _launch_backward(
