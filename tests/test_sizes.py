@@ -18,14 +18,14 @@ AIMS = {"lines": 22_500, "files": 150, "file_lines": 450, "function_lines": 60}
 # lines and files allowed in each folder until the aim is reached ("." holds the files of the package itself)
 CEILINGS = {
     ".": (506, 7),
-    "cli": (2_665, 13),
+    "cli": (2_648, 12),
     "data": (3_793, 17),
     "estimators": (5_993, 24),
     "experiments": (1_960, 10),
     "integrations": (1_912, 12),
-    "models": (1_804, 15),
-    "nn": (2_583, 14),
-    "ops": (4_289, 20),
+    "models": (1_790, 11),
+    "nn": (2_556, 14),
+    "ops": (4_070, 19),
     "report": (3_004, 13),
     "tasks": (3_677, 15),
     "theory": (653, 4),

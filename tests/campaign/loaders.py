@@ -14,7 +14,7 @@ import pandas as pd
 import torch
 from torch import nn
 
-from toa.cli.reproduce import read_runs
+from toa.cli.run import read_runs
 from toa.cli.terminal import read_frame
 from toa.data import DATASETS, read_csv_series, read_dataset, read_ts, read_values
 from toa.data.collections import read_tsf

@@ -7,7 +7,7 @@ import pytest
 from tests.cli.test_app import call
 from tests.experiments.sweep_cases import TINY, write_series
 from tests.support import message
-from toa.cli.reproduce import read_runs
+from toa.cli.run import read_runs
 from toa.experiments import resolve
 from toa.experiments.paper import published_numbers
 from toa.experiments.paper.tables import TABLES, table_cells

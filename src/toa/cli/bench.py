@@ -228,7 +228,7 @@ def uea(
         titles = {"accuracy": "accuracy", "validation": "cross-validated"}
         run = partial(evaluate, data_dir=data_dir)
         limited = {method: time_limit for method in METHODS if method != "multirocket-hydra"}
-        _run_sets("uea", run, datasets or SETS, methods or METHODS, limited, titles, out)
+        _run_pairs("uea", run, datasets or SETS, methods or METHODS, limited, titles, out)
 
 
 @bench_app.command(name="anomaly", cls=ChoicesCommand)
@@ -256,53 +256,64 @@ def anomaly(
         limited = {method: time_limit for method in METHODS if method.startswith("toa")}
         titles = {"vus_pr": "VUS-PR", "vus_roc": "VUS-ROC"}
         run = partial(evaluate, data_dir=data_dir)
-        _run_sets("anomaly", run, datasets or SETS, methods or METHODS, limited, titles, out)
+        _run_pairs("anomaly", run, datasets or SETS, methods or METHODS, limited, titles, out)
 
 
-def _run_sets(
+def read_lines(path: Path) -> "list[Record]":
+    """The records of an earlier call; none if there is no file."""
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.is_file() else []
+
+
+def _run_pairs(
     benchmark: str,
     evaluate: "Callable[..., dict[str, Any]]",
-    datasets: Sequence[str],
+    names: Sequence[str],
     methods: Sequence[str],
     limited: "Mapping[str, float]",
     titles: "Mapping[str, str]",
     out: Path,
+    *,
+    key: str = "dataset",
+    digits: int = 3,
+    again: bool = False,
 ) -> None:
-    """Evaluate every method on every set that has no record yet; a record is written after each.
+    """Evaluate every method on every set or configuration; a record is written after each.
 
     Args:
         limited: Time limits of the methods that have one.
         titles: Scores to print, by name.
+        key: Field of the records for a name.
+        digits: Decimals of the scores.
+        again: Whether to repeat those that have a record.
     """
     import torch
 
     from toa.experiments.records import provenance, write_records
 
-    lines = out.read_text(encoding="utf-8").splitlines() if out.is_file() else []
-    records = {(record["dataset"], record["method"]): record for record in map(json.loads, lines)}
-    for dataset, method in itertools.product(datasets, set(methods) & set(limited)):
-        stored = records.get((dataset, method), {}).get("time_limit")
+    records = {(record[key], record["method"]): record for record in read_lines(out)}
+    for name, method in () if again else itertools.product(names, set(methods) & set(limited)):
+        stored = records.get((name, method), {}).get("time_limit")
         if stored not in (None, limited[method]):
             raise ValueError(
-                f"--time-limit must be {stored:g} as in the records of {out} ({dataset}, {method}), got "
+                f"--time-limit must be {stored:g} as in the records of {out} ({name}, {method}), got "
                 f"{limited[method]:g}; give that limit, or another file as --out."
             )
     console = make_console()
     where = provenance(torch.device("cpu"), ["toa", *sys.argv[1:]])
-    rows: list[tuple[str, ...]] = [("dataset", "method", *titles.values(), "CPU s")]
-    for dataset in datasets:
-        for method in methods:
+    rows: list[tuple[str, ...]] = [(key, "method", *titles.values(), "CPU s")]
+    for name, method in itertools.product(names, methods):
+        if again or (name, method) not in records:
             options = {"time_limit": limited[method]} if method in limited else {}
-            if (dataset, method) not in records:
-                with console.status(f"{dataset}: {method}"):
-                    found = evaluate(dataset, method, **options)
-                record = {"benchmark": benchmark, "dataset": dataset, "method": method, **options, **where, **found}
-                records[dataset, method] = record
-                write_records(out, records.values())
-            record = records[dataset, method]
-            scores = [record.get(name) for name in titles]
-            shown = ["" if score is None else f"{score:.3f}" for score in scores]
-            rows.append((dataset, method, *shown, f"{record['cpu_seconds']:.1f}"))
+            with console.status(f"{name}: {method}"):
+                found = evaluate(name, method, **options)
+            records[name, method] = {"benchmark": benchmark, key: name, "method": method, **options, **where, **found}
+            write_records(out, records.values())
+        record = records[name, method]
+        scores = [record.get("metrics", record).get(score) for score in titles]
+        seconds = record["cpu_seconds"] if "cpu_seconds" in record else record["cpu_s"]
+        rows.append(
+            (name, method, *("" if score is None else f"{score:.{digits}f}" for score in scores), f"{seconds:.1f}")
+        )
     console.print(make_table(rows, left=2))
     console.print(f"records: {out}", soft_wrap=True)
 
@@ -316,55 +327,36 @@ def _run_leaderboard(
     out: Path,
     submission: "tuple[Path | None, Callable[[Record], Record]] | None" = None,
 ) -> None:
-    """Evaluate every method on every configuration; a record is written after each.
-
-    Args:
-        submission: File in the leaderboard's format, None for none, and the row of a record in it.
-    """
-    import torch
-
-    from toa.experiments.records import provenance, write_records
+    """Run configurations; `submission` is a file in the leaderboard's format, and the row of a record in it."""
     from toa.integrations.gift_eval import METHODS, evaluate
 
-    methods = list(methods or ("toa", "seasonal naive"))
-    for method in methods:
+    by_name = {config.name: config for config in configs}
+    chosen = list(methods or ("toa", "seasonal naive"))
+    for method in chosen:
         check_choice("method", method, METHODS)
-    lines = out.read_text(encoding="utf-8").splitlines() if out.is_file() else []
-    records = {(record["config"], record["method"]): record for record in map(json.loads, lines)}
     table, submit = submission or (None, None)
     terminal.check_destinations(out, table)
-    again = {config.name for config in configs}
-    for (name, method), record in records.items():
-        if table is not None and method in methods and name not in again and "sql" not in record["metrics"]:
+    for record in read_lines(out) if table is not None else ():
+        again = record["config"] in by_name or record["method"] not in chosen
+        if not again and "sql" not in record["metrics"]:
             raise ValueError(
-                f"--submission needs records with all scores, got none for {name} and {method} in {out}, by an older "
-                "version; run this configuration again, or give another file as --out."
+                f"--submission needs records with all scores, got none for {record['config']} and {record['method']} "
+                f"in {out}, by an older version; run this configuration again, or give another file as --out."
             )
-    console = make_console()
-    where = provenance(torch.device("cpu"), ["toa", *sys.argv[1:]])
-    rows: list[tuple[str, ...]] = [("configuration", "method", "MASE", "WQL", "CPU s")]
-    for config in configs:
-        for method in methods:
-            options = {"time_limit": time_limit} if method == "toa" else {}
-            with console.status(f"{config.name}: {method}"):
-                found = evaluate(config, method, data_dir=data_dir, **options)
-            record = {"benchmark": benchmark, "config": config.name, "method": method, **options, **where}
-            record |= {name.replace("_seconds", "_s"): value for name, value in found.items()}
-            records[config.name, method] = record
-            write_records(out, records.values())
-            scores = record["metrics"]
-            rows.append(
-                (config.name, method, f"{scores['mase']:.4f}", f"{scores['wql']:.4f}", f"{record['cpu_s']:.1f}")
-            )
-    console.print(make_table(rows, left=2))
-    console.print(f"records: {out}", soft_wrap=True)
+
+    def run(name: str, method: str, **options: float) -> dict[str, Any]:
+        found = evaluate(by_name[name], method, data_dir=data_dir, **options)
+        return {name.replace("_seconds", "_s"): value for name, value in found.items()}
+
+    titles, shown = {"mase": "MASE", "wql": "WQL"}, {"key": "config", "digits": 4, "again": True}
+    _run_pairs(benchmark, run, list(by_name), chosen, {"toa": time_limit}, titles, out, **shown)  # type: ignore[arg-type]
     if table is not None and submit is not None:
-        submitted = [submit(record) for record in records.values() if record["method"] in methods]
+        submitted = [submit(record) for record in read_lines(out) if record["method"] in chosen]
         with table.open("w", encoding="utf-8", newline="") as file:
             writer = csv.DictWriter(file, list(submitted[0]))
             writer.writeheader()
             writer.writerows(submitted)
-        console.print(f"rows of the leaderboard: {table}", soft_wrap=True)
+        make_console().print(f"rows of the leaderboard: {table}", soft_wrap=True)
 
 
 def _ops_rows(record: "Record") -> list[tuple[str, ...]]:

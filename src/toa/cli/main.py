@@ -18,8 +18,7 @@ from toa.cli.doctor import doctor
 from toa.cli.explain import explain
 from toa.cli.forecast import forecast
 from toa.cli.report import compare, report, watch
-from toa.cli.reproduce import reproduce
-from toa.cli.run import run
+from toa.cli.run import reproduce, run
 from toa.cli.terminal import ChoicesCommand, DeviceOption, clear_errors
 
 if TYPE_CHECKING:

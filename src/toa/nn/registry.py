@@ -133,15 +133,7 @@ class AttentionSpec:
         return entry.layer(embed_dim, num_heads, num_tokens, **options)
 
 
-def build_attention(
-    attention: str | AttentionSpec,
-    embed_dim: int,
-    num_heads: int,
-    num_tokens: int,
-    *,
-    dropout: float = 0.0,
-    causal: bool = False,
-) -> Attention:
-    """Build an attention layer from a name of `ATTENTIONS` or from a spec."""
+def build_attention(attention: str | AttentionSpec, *sizes: int, **options: Any) -> Attention:
+    """Build an attention layer from a name of `ATTENTIONS` or from a spec; arguments as in `AttentionSpec.build`."""
     spec = AttentionSpec(name=attention) if isinstance(attention, str) else attention
-    return spec.build(embed_dim, num_heads, num_tokens, dropout=dropout, causal=causal)
+    return spec.build(*sizes, **options)

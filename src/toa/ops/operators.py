@@ -6,8 +6,9 @@ defines it. A sequence shorter than the operator uses its leading block.
 Alphabet: B batch, N tokens, H heads, D head width, R rank.
 """
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar, Protocol, runtime_checkable
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -18,50 +19,38 @@ from toa.ops._backend import runs_kernels
 from toa.ops.mixing import EntryDrop, drop_entries, mix_tokens
 
 
-@runtime_checkable
-class Operator(Protocol):
-    """One N x N matrix per head."""
-
-    @property
-    def num_heads(self) -> int:
-        """Number of heads H."""
-
-    @property
-    def num_tokens(self) -> int:
-        """Longest sequence that it can mix."""
-
-    @property
-    def device(self) -> torch.device:
-        """Device of its tensors."""
-
-    def mix(self, x: Tensor, *, transpose: bool = False, causal: bool = False) -> Tensor:
-        """S x, or Sᵀ x with `transpose`; `causal` keeps the lower triangle of the matrix that is applied."""
-
-    def dense(self, n: int) -> Tensor:
-        """The leading n x n block of S, shape (H, n, n)."""
-
-
-class _FirstTensor:
-    """Sizes and device of an operator, from its first tensor (H, ..., N)."""
+class Operator(ABC):
+    """One N x N matrix per head; sizes and device are those of its first tensor, (H, ..., N)."""
 
     __slots__ = ()
     _first: ClassVar[str]
 
     @property
     def num_heads(self) -> int:
+        """Number of heads H."""
         return getattr(self, self._first).shape[0]
 
     @property
     def num_tokens(self) -> int:
+        """Longest sequence that it can mix."""
         return getattr(self, self._first).shape[-1]
 
     @property
     def device(self) -> torch.device:
+        """Device of its tensors."""
         return getattr(self, self._first).device
+
+    @abstractmethod
+    def mix(self, x: Tensor, *, transpose: bool = False, causal: bool = False) -> Tensor:
+        """S x, or Sᵀ x with `transpose`; `causal` keeps the lower triangle of the matrix that is applied."""
+
+    @abstractmethod
+    def dense(self, n: int) -> Tensor:
+        """The leading n x n block of S, shape (H, n, n)."""
 
 
 @dataclass(frozen=True, slots=True)
-class Dense(_FirstTensor):
+class Dense(Operator):
     """S = I + weight, or S = weight without `residual`.
 
     As an offset, the weight stays exact in low precision: bfloat16 cannot tell 1 + 1e-3 from 1.
@@ -102,7 +91,7 @@ class Dense(_FirstTensor):
 
 
 @dataclass(frozen=True, slots=True)
-class DiagonalLowRank(_FirstTensor):
+class DiagonalLowRank(Operator):
     """S = I + diag(diagonal) + left rightᵀ: O(N R) parameters and time, or O(N²) time if causal."""
 
     _first: ClassVar[str] = "diagonal"
@@ -130,7 +119,7 @@ class DiagonalLowRank(_FirstTensor):
 
 
 @dataclass(frozen=True, slots=True)
-class Toeplitz(_FirstTensor):
+class Toeplitz(Operator):
     """S = I + T with T[i, j] = taps[N - 1 + i - j]: one filter per head, applied by FFT in O(N log N)."""
 
     _first: ClassVar[str] = "taps"
@@ -172,7 +161,7 @@ class Toeplitz(_FirstTensor):
 
 
 @dataclass(frozen=True, slots=True)
-class Banded(_FirstTensor):
+class Banded(Operator):
     """S = I + M with M[i, i + l - w] = diagonals[l, i], l from 0 to 2 w: O(N w) parameters, memory and time."""
 
     _first: ClassVar[str] = "diagonals"
