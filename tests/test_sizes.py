@@ -18,8 +18,8 @@ AIMS = {"lines": 22_500, "files": 150, "file_lines": 450, "function_lines": 60}
 # lines and files allowed in each folder until the aim is reached ("." holds the files of the package itself)
 CEILINGS = {
     ".": (506, 7),
-    "cli": (2_648, 12),
-    "data": (3_793, 17),
+    "cli": (2_670, 12),
+    "data": (3_885, 17),
     "estimators": (5_993, 24),
     "experiments": (1_960, 10),
     "integrations": (1_912, 12),

@@ -17,9 +17,8 @@ QUICK = ("--horizon", "3", "--time-limit", "0.01", "--device", "cpu")
 MONTHS = pd.date_range("2012-01-01", periods=40, freq="MS")
 
 
-def call(path, *words: object, options: tuple[str, ...] = QUICK) -> tuple[int, str]:
-    out = ["--out", str(path.with_name("next.csv"))]
-    line = ["forecast", str(path), *map(str, words), *options, *out]
+def call(path, *words: object, options: tuple[str, ...] = QUICK, out: str = "next.csv") -> tuple[int, str]:
+    line = ["forecast", str(path), *map(str, words), *options, "--out", str(path.with_name(out))]
     result = CliRunner().invoke(app, line, env={"COLUMNS": "300", "TERM": "dumb"})
     return result.exit_code, re.sub(r"\s+", " ", result.output)
 
@@ -143,3 +142,37 @@ def test_past_and_static_covariates_and_holidays(tmp_path) -> None:
     code, text = call(tmp_path / "a.csv", "--model", tmp_path / "m.toa", options=())
     assert code == 0, text
     pd.testing.assert_frame_equal(pd.read_csv(tmp_path / "next.csv"), first)
+
+
+def test_the_ending_of_the_result_is_its_format(tmp_path) -> None:
+    table(MONTHS).to_csv(tmp_path / "a.csv", index=False)
+    assert call(tmp_path / "a.csv")[0] == 0
+    assert call(tmp_path / "a.csv", out="next.parquet")[0] == 0
+    expected = pd.read_csv(tmp_path / "next.csv", parse_dates=["when"])
+    pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / "next.parquet"), expected, check_dtype=False)
+    code, text = call(tmp_path / "a.csv", out="next.xls")
+    assert code == 2
+    assert "error: --out: a table must be written to a file that ends in .csv" in text
+    assert "got 'next.xls'" in text
+
+
+def test_every_command_reads_a_sheet_and_the_decimal_mark_that_is_asked_for(tmp_path) -> None:
+    path, book = tmp_path / "a.csv", tmp_path / "a.xlsx"
+    rows = pd.DataFrame({"y": [f"{1 + row % 9}.{100 + row % 7}" for row in range(60)], "kind": [0, 1] * 30})
+    rows.to_csv(path, index=False, sep=";")
+    commands = {
+        "forecast": QUICK,
+        "detect": ("--time-limit", "0.01", "--method", "z-score", "--events", tmp_path / "e.csv"),
+        "classify": ("--label", "kind", "--save", tmp_path / "m.toa", "--time-limit", "0.01"),
+    }
+    with pd.ExcelWriter(book) as sheets:
+        for name in ("first", "second"):
+            rows.assign(y=rows["y"].astype(float)).to_excel(sheets, sheet_name=name, index=False)
+    for command, words in commands.items():
+        line = [command, *words, "--out", tmp_path / "out.csv"]
+        for data, asked in ((path, "give --decimal , if it is 1100, else --decimal ."), (book, "with --sheet.")):
+            result = CliRunner().invoke(app, [*map(str, line), str(data)], env={"COLUMNS": "300", "TERM": "dumb"})
+            assert (result.exit_code, asked in result.output) == (2, True), result.output
+        for more in ((path, "--decimal", ","), (book, "--sheet", "second")):
+            result = CliRunner().invoke(app, [*map(str, line), *map(str, more)], env={"COLUMNS": "300", "TERM": "dumb"})
+            assert result.exit_code == 0, result.output

@@ -8,7 +8,7 @@ import torch
 
 from tests.data.files import make_spec, packed, values, write_csv
 from tests.support import message
-from toa.data import DATASETS, ChecksumError, checksum, load_forecast, read_dataset, time_marks
+from toa.data import DATASETS, ChecksumError, checksum, load_forecast, read_csv_series, read_dataset, time_marks
 
 TABLE = values(200) * [1.0, 5.0, 0.1] + [0.0, 100.0, -3.0]
 SIZES: dict[str, Any] = {"lookback": 8, "horizon": 4}
@@ -169,3 +169,17 @@ def test_gaps_are_filled_when_asked(home):
 def test_invalid_names_and_options_raise(small, dataset, options, parts):
     with pytest.raises((ValueError, FileNotFoundError), match=message(*parts)):
         load_forecast(dataset, **{**SIZES, **options})
+
+
+def test_dates_with_the_day_first_are_read_as_the_estimators_read_them(home):
+    months = pd.date_range("2015-01-01", periods=len(TABLE), freq="MS")
+    path = write_csv(home / "a.csv", TABLE, dates=months.strftime("%d/%m/%Y"))
+    with pytest.warns(UserWarning, match="'01/02/2015' is read with the day first"):
+        panel = read_csv_series(path)
+    assert panel.times is not None
+    assert panel.times[0].tolist() == months.tolist()
+    path = write_csv(home / "b.csv", TABLE[:10], dates=months[:10].strftime("%d/%m/%Y"))
+    with pytest.raises(
+        ValueError, match=message("b.csv must show whether the day or the month comes first", "2015-02-01")
+    ):
+        read_csv_series(path)

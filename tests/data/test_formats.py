@@ -3,7 +3,7 @@ import pandas as pd
 import pytest
 
 from tests.support import message
-from toa.data.formats import read_frame
+from toa.data.formats import read_frame, write_frame
 
 
 def load(rows: int = 30) -> pd.DataFrame:
@@ -71,11 +71,62 @@ def test_a_comma_that_may_be_either_is_asked_for(tmp_path) -> None:
     assert read_frame(path, decimal=".")["y"].tolist() == [1234, 2500]
 
 
-def test_points_in_a_file_with_decimal_commas_are_not_read_as_decimals(tmp_path) -> None:
+# tables with a point that may be between thousands, what is said about it, and the column y with a decimal comma
+POINTS = {
+    "in one column": (
+        "d;y\n1;1,5\n2;1.234\n",
+        "'1.234' at data row 2, beside the decimal commas in column 'y'",
+        [1.5, 1234],
+    ),
+    "in another column": ("d;y;z\n1;1.234;1,5\n2;2.500;2,5\n", "'1.234' at data row 1, beside the", [1234, 2500]),
+    "between semicolons": ("d;y\n1;999\n2;1.000\n", "'1.000' at data row 2, in a file with semicolons", [999, 1000]),
+}
+
+
+@pytest.mark.parametrize("case", POINTS)
+def test_a_point_that_may_be_between_thousands_is_asked_for(case, tmp_path) -> None:
+    content, found, expected = POINTS[case]
     path = tmp_path / "own.csv"
-    path.write_text("day;count;y\n2024-01-01;1.234;1,5\n2024-01-02;2.500;2,5\n")
-    with pytest.raises(ValueError, match=message("column 'count' of own.csv must have decimal commas, got points")):
+    path.write_text(content)
+    with pytest.raises(
+        ValueError, match=message("column 'y' of own.csv must show what a point is", found, "decimal=','")
+    ):
+        read_frame(path)
+    assert read_frame(path, decimal=",")["y"].tolist() == expected
+    if "," in content:
+        with pytest.raises(ValueError, match=message("the decimal mark '.', got '1,5' at data row 1")):
+            read_frame(path, decimal=".")
+    else:
+        assert read_frame(path, decimal=".")["y"].tolist() == [999, 1]
+
+
+@pytest.mark.filterwarnings("ignore:own.csv. numbers are read with a decimal comma")
+def test_a_point_that_cannot_be_between_thousands_is_decimal(tmp_path) -> None:
+    path = tmp_path / "own.csv"
+    path.write_text("d;x;y\n1;0.234;1,5\n2;2.001;2,5\n")
+    assert read_frame(path)["x"].tolist() == [0.234, 2.001]
+    with pytest.raises(ValueError, match=message("the decimal mark ','", "'0.234' at data row 1", "decimal='.'")):
         read_frame(path, decimal=",")
+
+
+@pytest.mark.parametrize("name", [name for name in WRITERS if name not in ("bars.txt", "index.parquet")])
+def test_a_written_table_is_read_back(name, tmp_path) -> None:
+    written = load().assign(why=["a, b", None] * 15)
+    found = read_frame(write_frame(written, tmp_path / "new" / name))
+    found["date"] = pd.to_datetime(found["date"]).astype(written["date"].dtype)
+    pd.testing.assert_frame_equal(found, written, check_dtype=False)
+
+
+@pytest.mark.parametrize("name", ["a.xls", "a.pkl", "a.parquet.gz", "a.xlsm"])
+def test_a_format_that_cannot_be_written_is_refused(name, tmp_path) -> None:
+    with pytest.raises(ValueError, match=message("must be written to a file that ends in .csv", repr(name))):
+        write_frame(load(), tmp_path / name)
+    assert not list(tmp_path.iterdir())
+
+
+def test_dates_in_a_time_zone_are_text_in_excel(tmp_path) -> None:
+    frame = load().assign(date=load()["date"].dt.tz_localize("Europe/Rome"))
+    assert read_frame(write_frame(frame, tmp_path / "a.xlsx"))["date"][0] == "2024-01-01 00:00:00+01:00"
 
 
 def test_a_first_column_of_row_numbers_is_left_out_with_a_warning(tmp_path) -> None:
@@ -88,8 +139,13 @@ def test_two_sheets_and_damaged_files_are_refused(tmp_path) -> None:
     with pd.ExcelWriter(tmp_path / "two.xlsx") as book:
         load().to_excel(book, sheet_name="a")
         load().to_excel(book, sheet_name="b")
-    with pytest.raises(ValueError, match=message("must have one sheet with rows, got 'a', 'b'")):
+    with pytest.raises(ValueError, match=message("must have one sheet with rows, got 'a', 'b'", "with sheet")):
         read_frame(tmp_path / "two.xlsx")
+    with pytest.raises(ValueError, match=message("must have rows in sheet 'c', got 'a', 'b'")):
+        read_frame(tmp_path / "two.xlsx", sheet="c")
+    assert len(read_frame(tmp_path / "two.xlsx", sheet="b")) == 30
+    with pytest.raises(ValueError, match=message("sheet must be left out", "'b' for a.csv")):
+        read_frame(tmp_path / "a.csv", sheet="b")
     for name in ("a.parquet", "a.feather", "a.xlsx", "a.jsonl"):
         WRITERS[name](load(), tmp_path / name)
         content = (tmp_path / name).read_bytes()

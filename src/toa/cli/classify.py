@@ -27,7 +27,7 @@ def classify(
     test: Annotated[Path | None, typer.Option(help="Cases to classify after training, in the same format.")] = None,
     model: terminal.ModelOption = None,
     save: terminal.SaveOption = None,
-    out: Annotated[Path, typer.Option(help="File of predictions.")] = Path("predictions.csv"),
+    out: Annotated[Path, typer.Option(help="File of predictions; its ending is the format.")] = Path("predictions.csv"),
     picture: Annotated[Path | None, typer.Option(help="Figure of the predictions; default: beside the table.")] = None,
     page: terminal.PageOption = None,
     label: Annotated[str | None, typer.Option(help="Column of the class, in a CSV file.")] = None,
@@ -37,6 +37,8 @@ def classify(
     missing: terminal.MissingOption = None,
     day_first: terminal.DayFirstOption = None,
     time_zone: terminal.TimeZoneOption = None,
+    decimal: terminal.DecimalOption = None,
+    sheet: terminal.SheetOption = None,
     time_limit: Annotated[float | None, typer.Option(help="Seconds for the fit, approximately; default: 60.")] = None,
     network_only: Annotated[
         bool, typer.Option("--network-only", help="Use the network alone, not weighted with kernels and features.")
@@ -68,22 +70,20 @@ def classify(
         if model is None and test is None and save is None:
             raise ValueError("--test or --save must be given to train, got neither.")
         terminal.check_files(data, model, test)
-        picture = terminal.check_picture(picture, out)
-        terminal.check_page(page)
+        picture = terminal.check_results({"--out": out}, picture, page, save)
         if page is not None and model is None and test is None:
             raise ValueError("--page shows classified cases and must come with --test or --model, got neither.")
-        terminal.check_destinations(out, picture, page, save)
 
         from toa.estimators import Classifier
 
-        cases, labels = terminal.read_cases_file(data)
+        cases, labels = terminal.read_cases_file(data, options)
         if model is None and labels is None and label not in cases:
             text = [name for name in cases if name not in (id, time) and cases[name].dtype.kind not in "biufM"]
             raise ValueError(
                 f"--label must name the column of the classes in {data}, got {label or 'nothing'}; for example --label "
                 f"{text[0] if text else cases.columns[-1]}."
             )
-        tested, known = (cases, labels) if test is None else terminal.read_cases_file(test)
+        tested, known = (cases, labels) if test is None else terminal.read_cases_file(test, options)
         if test is not None:
             # before training: the file is checked, and its longest case can be classified
             reader = Classifier(id=id, time=time, values=values, label=label, missing=missing or "error")  # type: ignore[arg-type]
@@ -134,6 +134,7 @@ def _write(
     import numpy as np
     import pandas as pd
 
+    from toa.data.formats import write_frame
     from toa.report.figures import draw_confusion, draw_probabilities, save_figure
     from toa.tasks.metrics import class_scores, confusion_matrix
 
@@ -160,6 +161,6 @@ def _write(
         why = "" if labels is None else "; not evaluated, because some labels are not classes of the model"
         console.print(f"{len(table)} cases of {name} classified{why}.", soft_wrap=True)
         figure = draw_probabilities(chances, names, name)
-    console.print(f"table:   {terminal.write_table(table, out)}", soft_wrap=True)
+    console.print(f"table:   {write_frame(table, out)}", soft_wrap=True)
     drawn = save_figure(figure, picture)
     console.print(f"picture: {drawn}", soft_wrap=True)

@@ -1,5 +1,6 @@
 """The command `toa detect`: find unusual rows of a table."""
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,13 +19,17 @@ _LISTED = 8
 
 
 def detect(
-    data: Annotated[Path, typer.Argument(help="Table to search: a CSV file with a header, one row per time step.")],
+    data: Annotated[
+        Path, typer.Argument(help="Table to search, one row per time step: CSV, parquet, feather, Excel or JSON lines.")
+    ],
     train: Annotated[Path | None, typer.Option(help="Table of normal rows to train on; default: DATA.")] = None,
     model: terminal.ModelOption = None,
     save: terminal.SaveOption = None,
-    out: Annotated[Path, typer.Option(help="File of scores, flags and events per row.")] = Path("detection.csv"),
+    out: Annotated[
+        Path, typer.Option(help="File of scores, flags and events per row; its ending is the format.")
+    ] = Path("detection.csv"),
     events: Annotated[
-        Path | None, typer.Option(help="File of the events; default: beside the table, NAME-events.csv.")
+        Path | None, typer.Option(help="File of the events; default: beside the table, NAME-events.")
     ] = None,
     picture: Annotated[
         Path | None, typer.Option(help="Figure of channels, events and score; default: beside the table.")
@@ -52,6 +57,8 @@ def detect(
     missing: terminal.MissingOption = None,
     day_first: terminal.DayFirstOption = None,
     time_zone: terminal.TimeZoneOption = None,
+    decimal: terminal.DecimalOption = None,
+    sheet: terminal.SheetOption = None,
     time_limit: Annotated[float | None, typer.Option(help="Seconds for the fit, approximately; default: 60.")] = None,
     backbone: Annotated[str | None, typer.Option(help="{reconstructors}; default: by data size.")] = None,
     attention: Annotated[str | None, typer.Option(help="{attentions}; default: toa-softmax.")] = None,
@@ -77,20 +84,19 @@ def detect(
         if model is not None and train is not None:
             raise ValueError("--train cannot be combined with --model, which is trained already; leave one out.")
         terminal.check_files(data, model, train)
-        picture = terminal.check_picture(picture, out)
-        events = out.with_name(f"{out.stem}-events.csv") if events is None else events
-        terminal.check_page(page)
-        terminal.check_destinations(out, events, picture, page, save)
+        events = events or out.with_name(re.sub(r"((\.\w+)?(\.gz)?)$", r"-events\1", out.name, count=1))
+        picture = terminal.check_results({"--out": out, "--events": events}, picture, page, save)
         terminal.check_share("--contamination", contamination)
 
+        from toa.data.formats import write_frame
         from toa.estimators import AnomalyDetector
         from toa.report.figures import draw_alarms, save_figure
 
-        frame = terminal.read_frame(data)
+        frame = terminal.read_frame(data, options)
         labels = _take_labels(frame, label, data)
         given = frame
         _check_names(frame, (id, time), data)
-        normal = None if model is not None else frame if train is None else terminal.read_frame(train)
+        normal = None if model is not None else frame if train is None else terminal.read_frame(train, options)
         if normal is not None and train is not None and label in normal.columns:
             normal = normal.drop(columns=label)
         if normal is not None and train is not None:
@@ -109,8 +115,8 @@ def detect(
             console.print(make_table(_event_rows(found, detector.id), left=9))
         if labels is not None:
             _print_evaluation(console, detector, frame, rows, labels)
-        console.print(f"table:   {terminal.write_table(rows, out)}", soft_wrap=True)
-        console.print(f"events:  {terminal.write_table(found, events)}", soft_wrap=True)
+        console.print(f"table:   {write_frame(rows, out)}", soft_wrap=True)
+        console.print(f"events:  {write_frame(found, events)}", soft_wrap=True)
         results = ("score", "anomaly", "event", "why", detector.id)
         figure, series = draw_alarms(
             frame,

@@ -29,7 +29,7 @@ def forecast(
     horizon: Annotated[
         int | None, typer.Option(help="Number of steps to forecast; with --model at most those it was trained for.")
     ] = None,
-    out: Annotated[Path, typer.Option(help="File of the forecast.")] = Path("forecast.csv"),
+    out: Annotated[Path, typer.Option(help="File of the forecast; its ending is the format.")] = Path("forecast.csv"),
     picture: Annotated[Path | None, typer.Option(help="Figure of the forecast; default: beside the table.")] = None,
     page: terminal.PageOption = None,
     model: terminal.ModelOption = None,
@@ -67,6 +67,7 @@ def forecast(
     day_first: terminal.DayFirstOption = None,
     time_zone: terminal.TimeZoneOption = None,
     decimal: terminal.DecimalOption = None,
+    sheet: terminal.SheetOption = None,
     test: Annotated[
         float | None,
         typer.Option(help="Share of the rows, at the end, to evaluate on first; the forecast then uses all rows."),
@@ -100,9 +101,7 @@ def forecast(
     options = dict(locals())
     with clear_errors(forecast):
         terminal.check_files(data, model, future)
-        picture = terminal.check_picture(picture, out)
-        terminal.check_page(page)
-        terminal.check_destinations(out, picture, page, save)
+        picture = terminal.check_results({"--out": out}, picture, page, save)
         for option, share in (("--interval", interval or None), ("--test", test)):
             terminal.check_share(option, share)
         for level in quantiles or ():
@@ -110,11 +109,12 @@ def forecast(
         if model is None and horizon is None:
             raise ValueError("--horizon must be given to train, got nothing; for example --horizon 96.")
 
+        from toa.data.formats import write_frame
         from toa.estimators import Forecaster
         from toa.estimators.backtest import without_last
 
-        given = frame = terminal.read_frame(data, decimal)
-        covariate_table = None if future is None else terminal.read_frame(future, decimal)
+        given = frame = terminal.read_frame(data, options)
+        covariate_table = None if future is None else terminal.read_frame(future, options)
         for name in (covariates or ()) if model is None else ():
             if covariate_table is None or name not in covariate_table:
                 found = "no such table" if covariate_table is None else f"no such column in {future}"
@@ -145,7 +145,7 @@ def forecast(
         if test is not None:
             tested = tested or forecaster.backtest(frame, test_size=test)
             _print_evaluation(console, forecaster, tested, test)
-        console.print(f"table:   {terminal.write_table(found, out)}", soft_wrap=True)
+        console.print(f"table:   {write_frame(found, out)}", soft_wrap=True)
         title = f"{data.name}: forecast"
         _draw(console, forecaster, frame, found, naive, title=title, picture=picture)
         terminal.write_page(

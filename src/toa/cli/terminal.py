@@ -39,7 +39,8 @@ DayFirstOption = Annotated[
 TimeZoneOption = Annotated[
     str | None, typer.Option(help="Time zone of the dates, such as Europe/Rome, if clocks change in the data.")
 ]
-DecimalOption = Annotated[str | None, typer.Option(help="Decimal mark of a text file, . or ,; default: found.")]
+DecimalOption = Annotated[str | None, typer.Option(help="Decimal mark of text files, . or ,; default: found.")]
+SheetOption = Annotated[str | None, typer.Option(help="Sheet of an Excel file; default: the only one with rows.")]
 EpochsOption = Annotated[int | None, typer.Option(help="Maximum number of epochs; by default chosen by data size.")]
 SeedOption = Annotated[int | None, typer.Option(help="Seed of weights and batches.")]
 
@@ -56,10 +57,11 @@ def clear_errors(command: Callable[..., None] | None = None, *, resumes: bool = 
     printed: set[str] = set()
 
     def echo(text: Warning | str, kind: type[Warning], *where: Any, **more: Any) -> None:
-        if kind is UserWarning and command is not None:
+        if kind is UserWarning:
             # a table is read several times
             if str(text) not in printed:
-                typer.echo(f"warning: {show_controls(in_shell_words(str(text), command))}", err=True)
+                line = str(text) if command is None else in_shell_words(str(text), command)
+                typer.echo(f"warning: {show_controls(line)}", err=True)
             printed.add(str(text))
         else:
             show(text, kind, *where, **more)
@@ -84,6 +86,7 @@ def in_shell_words(message: str, command: Callable[..., None]) -> str:
     message = re.sub(r"raise validation_share, or |, or fit with length=\d+", "", message)
     message = re.sub(r"(missing=)?'(ffill|interpolate|zero)'", r"--missing \2", message)
     message = message.replace("day_first=True", "--day-first").replace("day_first=False", "--month-first")
+    message = message.replace("decimal=','", "--decimal ,")
     # names of a classifier's arguments
     message = re.sub(r"^y(?= must)", "the labels", re.sub(r"(?:^|(?<= of ))X(?= must)", "DATA", message))
     for name, hint in get_type_hints(command, include_extras=True).items():
@@ -161,19 +164,31 @@ def check_destinations(*paths: Path | None) -> None:
                 raise ValueError(f"{path} must be a file that can be written, got one that cannot; choose another.")
 
 
-def check_picture(path: Path | None, beside: Path) -> Path:
-    """The file of a picture: as given, or beside a table. Raises ValueError for a format that cannot be drawn."""
-    path = beside.with_suffix(".png") if path is None else path
+def check_results(tables: Mapping[str, Path], picture: Path | None, page: Path | None, save: Path | None) -> Path:
+    """Check the files that a command writes, before training; the picture, by default beside the first table.
+
+    Args:
+        tables: Files of tables by their options.
+
+    Raises:
+        ValueError: For an ending that is no format of its kind, or a file that cannot be written.
+        ImportError: For a format without its package.
+    """
+    from toa.data.formats import check_ending
+
+    for option, path in tables.items():
+        try:
+            check_ending(path)
+        except ValueError as error:
+            raise ValueError(f"{option}: {error}") from None
+    picture = next(iter(tables.values())).with_suffix(".png") if picture is None else picture
     formats = (".png", ".pdf", ".svg", ".jpg", ".jpeg", ".webp")
-    if path.suffix.lower() not in formats:
-        raise ValueError(f"--picture must end in {', '.join(formats)}, got {path.name!r}.")
-    return path
-
-
-def check_page(path: Path | None) -> None:
-    """Raise ValueError for a page that a browser would not open; None is none."""
-    if path is not None and path.suffix.lower() not in (".html", ".htm"):
-        raise ValueError(f"--page must end in .html, got {path.name!r}.")
+    if picture.suffix.lower() not in formats:
+        raise ValueError(f"--picture must end in {', '.join(formats)}, got {picture.name!r}.")
+    if page is not None and page.suffix.lower() not in (".html", ".htm"):
+        raise ValueError(f"--page must end in .html, got {page.name!r}.")
+    check_destinations(*tables.values(), picture, page, save)
+    return picture
 
 
 def check_share(option: str, value: float | None) -> None:
@@ -183,18 +198,26 @@ def check_share(option: str, value: float | None) -> None:
         raise ValueError(f"{option} must lie in (0, 1), got {value:g}{hint}.")
 
 
-def read_frame(path: Path, decimal: str | None = None) -> "pd.DataFrame":
-    """Read a table with a header: text, parquet, feather, Excel or JSON lines, see `toa.data.formats`."""
+def read_frame(path: Path, options: Mapping[str, Any] | None = None) -> "pd.DataFrame":
+    """Read a table with a header: text, parquet, feather, Excel or JSON lines, see `toa.data.formats`.
+
+    Args:
+        options: Options of the command; --decimal and --sheet are used, the latter for Excel files only.
+    """
     from toa.data.formats import read_frame as read
 
     check_files(path)
-    return read(path, decimal=decimal)
+    given = options or {}
+    # another file of the command may be the workbook
+    data = given.get("data")
+    sheet = given.get("sheet") if path == data or path.suffix.lower() in (".xlsx", ".xlsm") else None
+    return read(path, decimal=given.get("decimal"), sheet=sheet)
 
 
-def read_cases_file(path: Path) -> tuple[Any, list[str] | None]:
-    """Cases (C, l) and labels of a .ts file, or the frame of any other file and None."""
+def read_cases_file(path: Path, options: Mapping[str, Any] | None = None) -> tuple[Any, list[str] | None]:
+    """Cases (C, l) and labels of a .ts file, or the frame of any other file and None; see `read_frame`."""
     if not path.name.endswith((".ts", ".ts.gz")):
-        return read_frame(path), None
+        return read_frame(path, options), None
     from toa.data import read_ts
 
     check_files(path)
@@ -255,14 +278,6 @@ def without_extra_columns(frame: "pd.DataFrame", estimator: Any, *used: str | No
     if extra:
         typer.echo(f"not used, because the model has no such column: {show_controls(', '.join(map(str, extra)))}")
     return frame.drop(columns=extra)
-
-
-def write_table(frame: "pd.DataFrame", path: Path) -> Path:
-    """Write a frame to a comma-separated file."""
-    from toa._files import write_atomically
-
-    write_atomically(path, frame.to_csv(index=False).encode())
-    return path
 
 
 def write_page(path: Path | None, estimator: Any, data: Any, *, given: Any = None, **options: Any) -> None:

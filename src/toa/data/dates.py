@@ -9,6 +9,7 @@ import re
 import warnings
 import zoneinfo
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import narwhals as nw
@@ -37,19 +38,27 @@ def read_times(
     if column.dtype.is_temporal():
         dates = _stored_dates(column, label)
     else:
-
-        def is_regular(found: pd.DatetimeIndex) -> bool:
-            try:
-                found = found if time_zone is None else to_zone(found, time_zone, codes, label)
-                make_panel(np.zeros((len(found), 1)), ["0"], ids=codes, times=found, freq=freq)
-            except ValueError:
-                return False
-            return True
-
+        check = partial(is_regular, time_zone=time_zone, codes=codes, freq=freq)
         text = pd.Series(column.to_numpy(), dtype=object)
-        order = find_order(text, label, day_first, is_regular)
+        order = find_order(text, label, day_first, check)
         dates = parse_dates(text, label, day_first=bool(order), offsets=True)
     return dates if time_zone is None else to_zone(dates, time_zone, codes, label), order
+
+
+def is_regular(
+    dates: pd.DatetimeIndex,
+    *,
+    time_zone: str | None = None,
+    codes: Int64[np.ndarray, " t"] | None = None,
+    freq: Frequency | None = None,
+) -> bool:
+    """Whether the dates of each series have one frequency; `codes` has the series of each row."""
+    try:
+        dates = dates if time_zone is None else to_zone(dates, time_zone, codes, "dates")
+        make_panel(np.zeros((len(dates), 1)), ["0"], ids=codes, times=dates, freq=freq)
+    except ValueError:
+        return False
+    return True
 
 
 def is_date(text: str) -> bool:
@@ -90,7 +99,11 @@ def parse_dates(
 
 
 def find_order(
-    text: "pd.Series[str]", name: str, day_first: bool | None, is_regular: Callable[[pd.DatetimeIndex], bool]
+    text: "pd.Series[str]",
+    name: str,
+    day_first: bool | None,
+    is_regular: Callable[[pd.DatetimeIndex], bool],
+    remedy: str = "give day_first=True or day_first=False",
 ) -> bool | None:
     """Whether the day comes first in dates such as 01/02/2015; None for dates of another form.
 
@@ -98,7 +111,7 @@ def find_order(
     taken, with a warning; if both are, or none is, `day_first` must be given.
     """
     numbers = text.astype("string").str.extract(_ORDERED)
-    if numbers[0].isna().any():
+    if numbers.empty or numbers[0].isna().any():
         return None
     first, second = (numbers[place].astype(int).to_numpy() for place in (0, 1))
     possible = {True: bool((second <= 12).all()), False: bool((first <= 12).all())}
@@ -126,8 +139,7 @@ def find_order(
     if len(regular) != 1:
         why = "in both orders the rows are regular" if regular else "in neither order the rows are regular"
         raise ValueError(
-            f"{name} must show whether the day or the month comes first, got {shown!r}, and {why}; give day_first=True "
-            "or day_first=False."
+            f"{name} must show whether the day or the month comes first, got {shown!r}, and {why}; {remedy}."
         )
     which = "day" if regular[0] else "month"
     warnings.warn(

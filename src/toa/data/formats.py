@@ -1,22 +1,26 @@
-"""Read a user's file into a pandas frame: text with any separator, parquet, feather, Excel and JSON lines.
+"""Read and write tables: text with any separator, parquet, feather, Excel and JSON lines.
 
     frame = read_frame(Path("load.csv"))     # also .tsv and .txt; separator and decimal comma are found
     frame = read_frame(Path("load.parquet")) # .feather, .xlsx, .jsonl, .json; text formats may end in .gz
+    write_frame(frame, Path("next.parquet"))
 
-pandas, pyarrow and openpyxl read the formats. Nothing is ever unpickled or executed.
+pandas, pyarrow and openpyxl read and write the formats. Nothing is ever unpickled or executed.
 """
 
 import csv
+import gzip
 import io
 import re
 import warnings
 import zipfile
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
+from toa._files import write_atomically
 from toa._limits import shorten, unpacked_limit
 from toa.data.tables import read_content, read_table
 
@@ -24,27 +28,71 @@ _SEPARATORS = (",", ";", "\t", "|")
 # lines that must agree on the separator
 _LINES = 50
 # numbers with a decimal comma and points between thousands, and the other way round
-_COMMA = re.compile(r"[+-]?(\d+|\d{1,3}(\.\d{3})+)(,\d+)?")
-_POINT = re.compile(r"[+-]?(\d+|\d{1,3}(,\d{3})+)(\.\d+)?")
+_COMMA = re.compile(r"[+-]?(\d+|[1-9]\d{0,2}(\.\d{3})+)(,\d+)?([eE][+-]?\d+)?")
+_POINT = re.compile(r"[+-]?(\d+|[1-9]\d{0,2}(,\d{3})+)(\.\d+)?([eE][+-]?\d+)?")
 
 
-def read_frame(path: Path, *, decimal: str | None = None) -> pd.DataFrame:
+def read_frame(path: Path, *, decimal: str | None = None, sheet: str | None = None) -> pd.DataFrame:
     """Read the table in a file by its ending; an unknown ending is text.
 
     Args:
         decimal: Decimal mark of a text file, "." or ","; None finds it, and raises ValueError if both are possible.
+        sheet: Sheet of an Excel workbook; None reads the only one with rows.
     """
     if decimal not in (None, ".", ","):
         raise ValueError(f"decimal must be '.' or ',', got {decimal!r}.")
-    kind = path.with_suffix("").suffix if path.suffix == ".gz" else path.suffix
-    reader = _READERS.get(kind.lower())
+    reader = _READERS.get(_ending(path))
+    if sheet is not None and reader is not _read_excel:
+        raise ValueError(f"sheet must be left out for a file that is no Excel workbook, got {sheet!r} for {path.name}.")
     if reader is None:
         return _read_text(path, decimal)
     try:
-        return reader(path)
+        return _read_excel(path, sheet) if reader is _read_excel else reader(path)
     except ImportError as error:
-        package = "openpyxl" if reader is _read_excel else "pyarrow"
-        raise ImportError(f"{package} must be installed to read {path.name}; install toa[files].") from error
+        raise _missing_package(path, "read") from error
+
+
+def write_frame(frame: pd.DataFrame, path: Path) -> Path:
+    """Write a table in the format of the file's ending, see `check_ending`."""
+    check_ending(path)
+    frame = frame.set_axis([str(name) for name in frame], axis=1)
+    ending, content = _ending(path), io.BytesIO()
+    if ending in (".parquet", ".pq"):
+        frame.to_parquet(content, index=False)
+    elif ending in (".feather", ".arrow"):
+        frame.to_feather(content)
+    elif ending == ".xlsx":
+        # Excel has no time zones
+        zoned = {name: frame[name].astype(str) for name in frame if isinstance(frame[name].dtype, pd.DatetimeTZDtype)}
+        frame.assign(**zoned).to_excel(content, index=False, engine="openpyxl")
+    elif ending in (".jsonl", ".ndjson", ".json"):
+        lines = ending != ".json"
+        frame.to_json(content, orient="records", lines=lines, date_format="iso", double_precision=15)
+    else:
+        content.write(frame.to_csv(index=False, sep="\t" if ending == ".tsv" else ",").encode())
+    packed = gzip.compress(content.getvalue(), mtime=0) if path.suffix == ".gz" else content.getvalue()
+    write_atomically(path, packed)
+    return path
+
+
+def check_ending(path: Path) -> None:
+    """Raise ValueError for a file whose ending `write_frame` does not know, and ImportError for a missing package."""
+    binary = _ending(path) in _PACKAGES
+    if _ending(path) not in _WRITTEN or (binary and path.suffix == ".gz"):
+        known = ", ".join(one for one in _WRITTEN if one)
+        raise ValueError(f"a table must be written to a file that ends in {known}, got {path.name!r}.")
+    if binary and find_spec(_PACKAGES[_ending(path)]) is None:
+        raise _missing_package(path, "write")
+
+
+def _ending(path: Path) -> str:
+    return (path.with_suffix("").suffix if path.suffix == ".gz" else path.suffix).lower()
+
+
+def _missing_package(path: Path, what: str) -> ImportError:
+    return ImportError(
+        f"{_PACKAGES.get(_ending(path), 'pyarrow')} must be installed to {what} {path.name}; install toa[files]."
+    )
 
 
 def _read_text(path: Path, decimal: str | None) -> pd.DataFrame:
@@ -54,7 +102,7 @@ def _read_text(path: Path, decimal: str | None) -> pd.DataFrame:
     if first == "Unnamed: 0" and len(frame.columns) > 1 and np.array_equal(frame[first], np.arange(len(frame))):
         warnings.warn(f"{path.name}: the first column has no name and counts the rows; it is left out.", stacklevel=4)
         frame = frame.drop(columns=first)
-    return _read_decimals(frame, path.name, separator, decimal)
+    return _read_decimals(frame, path, separator, decimal)
 
 
 def _find_separator(path: Path) -> str:
@@ -78,28 +126,27 @@ def _find_separator(path: Path) -> str:
     return most[0]
 
 
-def _read_decimals(frame: pd.DataFrame, name: str, separator: str, decimal: str | None) -> pd.DataFrame:
-    """Numbers that pandas has left as text, because of a decimal comma or marks between thousands."""
+def _read_decimals(frame: pd.DataFrame, path: Path, separator: str, decimal: str | None) -> pd.DataFrame:
+    """Numbers with a decimal comma or marks between thousands, which pandas leaves as text or reads as 1.234."""
     text = {column: cells for column in frame if (cells := _number_cells(frame[column])) is not None}
-    if decimal == ",":
-        # a point is no decimal mark here: what pandas has read as 1.234 may be 1234
-        pointed = [
-            column for column in frame if pd.api.types.is_float_dtype(frame[column]) and _has_parts(frame[column])
-        ]
-        if pointed:
-            raise ValueError(f"column {pointed[0]!r} of {name} must have decimal commas, got points; give decimal='.'.")
-    commas: list[str] = []
-    thousands: list[str] = []
-    for column, cells in text.items():
-        mark = decimal or _decimal_mark(cells, f"column {column!r} of {name}", separator)
-        (commas if mark == "," else thousands).append(column)
-        drop, point = (".", ",") if mark == "," else (",", ".")
-        plain = cells.str.replace(drop, "", regex=False).str.replace(point, ".", regex=False)
-        frame[column] = pd.to_numeric(plain)
+    marks = {column: decimal or _decimal_mark(text[column], column, path.name, separator) for column in text}
+    commas = [column for column, mark in marks.items() if mark == ","]
+    if decimal == "," or (decimal is None and (commas or separator == ";")):
+        # pandas has read 1.234 as a number, which may be 1234
+        read = [name for name in frame if pd.api.types.is_float_dtype(frame[name])]
+        raw = read_table(path, separator=separator, text=read) if read else frame
+        text |= {column: raw[column].str.strip() for column in read}
+        for column in [*commas, *read] if decimal is None else ():
+            beside = column if column in commas else commas[0] if commas else None
+            _check_points(text[column], column, path.name, beside)
+        marks |= dict.fromkeys(read, ",") if decimal else {}
+    for column, mark in marks.items():
+        frame[column] = _to_numbers(text[column], mark, column, path.name)
+    thousands = [column for column, mark in marks.items() if mark == "."]
     for what, columns in (("a decimal comma", commas), ("commas between thousands", thousands)):
         if columns and decimal is None:
             shown = ", ".join(shorten(str(column)) for column in columns[:4]) + " …" * (len(columns) > 4)
-            warnings.warn(f"{name}: numbers are read with {what} in {shown}.", stacklevel=5)
+            warnings.warn(f"{path.name}: numbers are read with {what} in {shown}.", stacklevel=5)
     return frame
 
 
@@ -114,7 +161,7 @@ def _number_cells(column: "pd.Series[str]") -> "pd.Series[str] | None":
     return cells
 
 
-def _decimal_mark(cells: "pd.Series[str]", label: str, separator: str) -> str:
+def _decimal_mark(cells: "pd.Series[str]", column: str, name: str, separator: str) -> str:
     given = cells.dropna()
     comma, point = (bool(given.str.fullmatch(one.pattern).all()) for one in (_COMMA, _POINT))
     # a file has semicolons because its commas are decimal marks
@@ -123,14 +170,41 @@ def _decimal_mark(cells: "pd.Series[str]", label: str, separator: str) -> str:
     if point and not comma:
         return "."
     raise ValueError(
-        f"{label} must show which mark is decimal, got {given[given.str.contains(',')].iloc[0]!r}, which may have a "
-        "decimal comma or thousands; give decimal=',' or decimal='.'."
+        f"column {column!r} of {name} must show which mark is decimal, got "
+        f"{given[given.str.contains(',')].iloc[0]!r}, which may have a decimal comma or thousands; give decimal=',' or "
+        "decimal='.'."
     )
 
 
-def _has_parts(column: "pd.Series[float]") -> bool:
-    values = column.dropna()
-    return bool((values != values.round()).any())
+def _check_points(cells: "pd.Series[str]", column: str, name: str, beside: str | None) -> None:
+    """Raise ValueError if 1.234 may be 1234: in a file of semicolons, and `beside` a column with decimal commas if any.
+
+    A cell such as 1.234,5 or 1.234.567 shows that points separate thousands, and one such as 0.5 that they do not.
+    """
+    given = cells.dropna()
+    pointed = given[given.str.contains(".", regex=False)]
+    if not len(pointed) or not pointed.str.fullmatch(r"[+-]?[1-9]\d{0,2}\.\d{3}").all():
+        return
+    first = pointed.iloc[0]
+    why = "in a file with semicolons" if beside is None else f"beside the decimal commas in column {beside!r}"
+    other = "else decimal='.'" if beside is None else "else write all numbers with one decimal mark"
+    raise ValueError(
+        f"column {column!r} of {name} must show what a point is, got {first!r} at data row {pointed.index[0] + 1}, "
+        f"{why}; give decimal=',' if it is {first.replace('.', '')}, {other}."
+    )
+
+
+def _to_numbers(cells: "pd.Series[str]", mark: str, column: str, name: str) -> "pd.Series[float]":
+    wrong = ~cells.fillna("0").str.fullmatch((_COMMA if mark == "," else _POINT).pattern)
+    if wrong.any():
+        row = int(wrong.to_numpy().argmax())
+        raise ValueError(
+            f"column {column!r} of {name} must have numbers with the decimal mark {mark!r}, got {cells.iloc[row]!r} at "
+            f"data row {row + 1}; give decimal={'.' if mark == ',' else ','!r}, or write all numbers with one mark."
+        )
+    drop, point = (".", ",") if mark == "," else (",", ".")
+    plain = cells.str.replace(drop, "", regex=False).str.replace(point, ".", regex=False)
+    return pd.to_numeric(plain)
 
 
 def _read_parquet(path: Path) -> pd.DataFrame:
@@ -164,7 +238,7 @@ def _read_json(path: Path) -> pd.DataFrame:
     return _wrapped(path, "JSON lines", parse)
 
 
-def _read_excel(path: Path) -> pd.DataFrame:
+def _read_excel(path: Path, sheet: str | None = None) -> pd.DataFrame:
     if not zipfile.is_zipfile(path):
         raise ValueError(f"{path} must be an Excel workbook (.xlsx), got another file; save it as .xlsx.")
     with zipfile.ZipFile(path) as archive:
@@ -177,16 +251,20 @@ def _read_excel(path: Path) -> pd.DataFrame:
     except (ValueError, KeyError, OSError, zipfile.BadZipFile) as error:
         line = " ".join(str(error).split())[:200]
         raise ValueError(f"{path} must be a complete Excel workbook, got: {line}; save it again.") from error
-    filled = {name: sheet for name, sheet in sheets.items() if len(sheet)}
+    filled = {name: rows for name, rows in sheets.items() if len(rows) and sheet in (None, name)}
     if len(filled) != 1:
-        found = ", ".join(map(repr, filled)) or "none"
-        raise ValueError(f"{path} must have one sheet with rows, got {found}; save that sheet as its own file.")
+        wanted = "one sheet with rows" if sheet is None else f"rows in sheet {sheet!r}"
+        found = ", ".join(repr(name) for name, rows in sheets.items() if len(rows)) or "none"
+        raise ValueError(f"{path} must have {wanted}, got {found}; name one of its sheets with sheet.")
     return next(iter(filled.values()))
 
 
-_READERS: dict[str, Callable[[Path], pd.DataFrame]] = {
+_READERS: dict[str, Callable[..., pd.DataFrame]] = {
     **dict.fromkeys((".parquet", ".pq"), _read_parquet),
     **dict.fromkeys((".feather", ".arrow"), _read_feather),
     **dict.fromkeys((".xlsx", ".xlsm"), _read_excel),
     **dict.fromkeys((".jsonl", ".ndjson", ".json"), _read_json),
 }
+# endings that need a package, and all that can be written
+_PACKAGES = dict.fromkeys((".parquet", ".pq", ".feather", ".arrow"), "pyarrow") | {".xlsx": "openpyxl"}
+_WRITTEN = (".csv", ".tsv", ".txt", "", ".jsonl", ".ndjson", ".json", *_PACKAGES)

@@ -11,7 +11,7 @@ import tokenize
 import warnings
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import zip_longest
 from pathlib import Path
@@ -24,7 +24,7 @@ from jaxtyping import Bool, Float64
 from toa._checks import check_choice
 from toa._limits import unpacked_limit
 from toa.data.catalogue import DatasetSpec
-from toa.data.dates import parse_dates
+from toa.data.dates import find_order, is_regular, parse_dates
 from toa.data.panel import FILLS, Panel, describe_columns, make_panel, to_numbers
 
 # what numpy raises for damaged or forged arrays
@@ -92,7 +92,7 @@ def read_csv_series(
             "zero" inserts zeros. None raises an error for missing values.
         target: Column to move to the end, as the field's loader for custom files does.
     """
-    frame = read_table(Path(path), text=date_column)
+    frame = read_table(Path(path), text=() if date_column is None else (date_column,))
     dates = None
     if date_column is not None:
         if date_column not in frame.columns:
@@ -100,7 +100,9 @@ def read_csv_series(
                 f"{path} must have a column {date_column!r}, got {describe_columns(frame.columns)}; name the date "
                 "column with date_column, or give date_column=None if there is none."
             )
-        dates = parse_dates(frame.pop(date_column), str(path))
+        text = frame.pop(date_column)
+        order = find_order(text, str(path), None, is_regular, remedy="write dates as 2015-02-01")
+        dates = parse_dates(text, str(path), day_first=bool(order))
     if target is not None:
         if target not in frame.columns:
             raise ValueError(f"{path} must have the target column {target!r}, got {describe_columns(frame.columns)}.")
@@ -171,8 +173,8 @@ def read_labels(path: str | Path, *, index_column: bool = False, label_column: b
     return values == 1
 
 
-def read_table(path: Path, *, header: int | None = 0, text: str | None = None, separator: str = ",") -> pd.DataFrame:
-    """Read a text file into a frame; the column `text` stays text."""
+def read_table(path: Path, *, header: int | None = 0, text: Sequence[str] = (), separator: str = ",") -> pd.DataFrame:
+    """Read a text file into a frame; the columns `text` stay text."""
     content = read_content(path, "a table")
     if b"\0" in content:
         raise ValueError(f"{path} must be comma-separated text, got binary data; is it packed or another format?")
@@ -184,7 +186,7 @@ def read_table(path: Path, *, header: int | None = 0, text: str | None = None, s
                 io.BytesIO(content),
                 sep=separator,
                 header=header,
-                dtype=None if text is None else {text: str},
+                dtype=dict.fromkeys(text, str),
                 index_col=False,
                 encoding="utf-8-sig",
                 low_memory=False,
