@@ -149,6 +149,23 @@ def test_no_table_is_cut_on_a_phone(browser):
     assert "under another protocol or other rules" in (page.text_content("#count") or "")
 
 
+def test_the_findings_come_first_and_seeds_are_dots(page, paper_report):
+    assert page.text_content("main h2") == "What was found"
+    assert page.text_content("#found li") == "TOA helps: nowhere."
+    dots = page.locator("#numbers-table .dots").first
+    assert (dots.locator("circle").count(), dots.locator("line").count()) == (3, 1)
+
+
+def test_on_paper_every_row_is_shown_and_no_table_is_wider_than_the_page(browser, paper_out):
+    page = open_page(browser, paper_out / "index.html", width=720)
+    page.emulate_media(media="print")
+    wide = "[...document.querySelectorAll('.scroll')].filter(one => one.scrollWidth > innerWidth).map(one => one.id)"
+    assert page.evaluate(wide) == []
+    high = "[...document.querySelectorAll('.scroll')].filter(one => one.scrollHeight > one.clientHeight + 1).length"
+    assert page.evaluate(high) == 0
+    assert not page.locator("nav").is_visible()
+
+
 def test_a_link_opens_a_number(page, paper_out):
     number = "document.querySelector('#numbers-table a.number')"
     place = page.evaluate(f"{number}.getAttribute('href')")

@@ -131,6 +131,15 @@ def test_seeds_on_different_data_are_not_averaged(tmp_path, job):
     assert "records of one setting must use the same data, got 2 checksums" in reasons(evidence)[0]
 
 
+def test_dirty_and_unknown_commits_are_counted_by_file(tmp_path, job):
+    commits = ("0123456789ab", "0123456789ab-dirty", None)
+    records = [record_of(job, {"mse": 0.4}, seed=2024 + n, commit=commit) for n, commit in enumerate(commits)]
+    path = write_lines(tmp_path / "a.jsonl", records)
+    write_lines(tmp_path / "b.jsonl", [record_of(job, {"mse": 0.4}, seed=9)])
+    said = [note for note in read_evidence([tmp_path]).notes if "commit" in note]
+    assert said == [f"2 of 3 records in {path} name no clean commit: 1 a dirty one, 1 none."]
+
+
 def test_a_hyperparameter_search_is_skipped(tmp_path):
     path = write_lines(tmp_path / "search.jsonl", etth1_records(1))
     evidence = read_evidence([tmp_path])

@@ -87,7 +87,7 @@ def test_the_report_uses_all_records(page, measured):
     assert stored == now
     said = f"{sum(line.own for line in measured):,} of 1,616 published numbers are measured here"
     assert page["headline"].startswith(said)
-    assert (FOLDER / "summary.md").read_text(encoding="utf-8").startswith(said)
+    assert said in (FOLDER / "summary.md").read_text(encoding="utf-8")
 
 
 def test_the_text_shows_the_same_numbers(measured):

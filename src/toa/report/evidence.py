@@ -3,6 +3,7 @@
 import hashlib
 import json
 import math
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
@@ -69,6 +70,7 @@ class Evidence:
         failed: Settings of runs that ended with an error, with the error and its file.
         disputed: Settings whose records contradict each other.
         notes: Remarks on duplicates and defaults.
+        trials: Number of trials of a search by task and backbone, then of softmax and of TOA.
     """
 
     runs: tuple[Run, ...]
@@ -76,6 +78,13 @@ class Evidence:
     skipped: tuple[Skipped, ...] = ()
     disputed: frozenset[Setting] = frozenset()
     notes: tuple[str, ...] = ()
+    trials: Mapping[tuple[str, str], Counter[str]] = field(default_factory=dict)
+
+
+def unclean(record: Mapping[str, Any]) -> str:
+    """What is wrong with the commit of a record: "dirty" with changes that were not committed, "unknown", or ""."""
+    commit = str(record.get("commit") or "")
+    return "dirty" if commit.endswith("-dirty") else "" if re.fullmatch("[0-9a-f]{7,40}", commit) else "unknown"
 
 
 def setting_of(task: str, config: Any) -> Setting:
@@ -116,7 +125,7 @@ def read_evidence(paths: Iterable[Path]) -> Evidence:
         files = [path]
         if path.is_dir():
             found = sorted([*path.rglob("*.json"), *path.rglob("*.jsonl")])
-            files = [file for file in found if file.name not in _OTHERS and not file.name.endswith(_TRIALS)]
+            files = [file for file in found if file.name not in _OTHERS]
         for file in files:
             reader.read(file, named=not path.is_dir())
     return reader.evidence()
@@ -132,6 +141,8 @@ class _Reader:
         self._skipped: list[Skipped] = []
         self._seen: set[Path] = set()
         self._scores: dict[Path, int] = {}
+        self._trials: dict[tuple[str, str], set[str]] = {}
+        self._commits: dict[Path, Counter[str]] = {}
 
     def read(self, path: Path, *, named: bool) -> None:
         """Read a file; `named` if the user gave its path, so that it must be a record."""
@@ -144,7 +155,11 @@ class _Reader:
             self._skip(str(path), "it is not a text file")
             return
         lines = [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
-        if path.name == SEARCH:
+        if path.name.endswith(_TRIALS):
+            self._count_trials(path, lines)
+        elif path.name == SEARCH:
+            for number, line in lines:
+                self._note_commit(self._parse(line, _where(path, number)), path)
             self._skip(str(path), f"{len(lines)} records of a hyperparameter search, not compared with the paper")
         elif path.suffix == ".jsonl":
             for number, line in lines:
@@ -171,6 +186,7 @@ class _Reader:
             self._skip(_where(path, line), str(error))
             return
         self._unsealed += CHECKSUM not in content
+        self._note_commit(record, path)
         self._runs.append(
             Run(
                 record={**record, "config": json.loads(_canonical(asdict(config)))},
@@ -181,6 +197,19 @@ class _Reader:
                 added=added,
             )
         )
+
+    def _note_commit(self, content: Any, path: Path) -> None:
+        if isinstance(content, Mapping):
+            self._commits.setdefault(path, Counter())[unclean(content)] += 1
+
+    def _count_trials(self, path: Path, lines: Iterable[tuple[int, str]]) -> None:
+        for number, line in lines:
+            content = self._parse(line, _where(path, number))
+            self._note_commit(content, path)
+            if isinstance(content, Mapping) and isinstance(content.get("trial"), str):
+                # classification has no horizon
+                task = "forecast" if content.get("horizon") else "classify"
+                self._trials.setdefault((task, str(content.get("backbone"))), set()).add(content["trial"])
 
     def _read_failure(self, text: str, path: Path) -> None:
         if (content := self._parse(text, str(path))) is None:
@@ -237,6 +266,12 @@ class _Reader:
         if duplicates:
             notes.append(f"{duplicates} records occur again with the same setting and metrics, and count once.")
         notes += [f"{count} scores of `toa bench` in {file} are not compared." for file, count in self._scores.items()]
+        for file, found in self._commits.items():
+            if bad := found["dirty"] + found["unknown"]:
+                notes.append(
+                    f"{bad} of {found.total()} records in {file} name no clean commit: {found['dirty']} a dirty one, "
+                    f"{found['unknown']} none."
+                )
         if self._unsealed:
             notes.append(f"{self._unsealed} of {len(self._runs)} records are without checksum: edits are not noticed.")
         return Evidence(
@@ -245,6 +280,10 @@ class _Reader:
             skipped=tuple(self._skipped),
             disputed=frozenset(disputed),
             notes=tuple(notes),
+            trials={
+                key: Counter("toa" if trial.startswith("toa-") else trial.split()[0] for trial in found if trial)
+                for key, found in self._trials.items()
+            },
         )
 
 

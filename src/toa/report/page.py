@@ -20,6 +20,7 @@ from typing import Any
 from toa._files import write_atomically
 from toa.report.cells import Entry, contribution, decimals
 from toa.report.evidence import Run
+from toa.report.findings import found_parts
 from toa.report.operators import model_label
 from toa.report.paper import PaperReport
 from toa.report.paper_text import (
@@ -27,6 +28,7 @@ from toa.report.paper_text import (
     full_text,
     left_out,
     our_text,
+    progress_line,
     recipe_notes,
     recipe_table,
     status_table,
@@ -144,7 +146,10 @@ def page_data(report: PaperReport, out: Path) -> Data:
     paths = list(dict.fromkeys(run.path for run in runs))
     by_hash = {run.record["config_hash"]: places[run.where] for run in runs}
     return {
-        "headline": summary(report)[0],
+        "headline": progress_line(report),
+        "found": {
+            title: [re.sub(r"\*\*|`", "", words) for words in lines] for title, lines in found_parts(report).items()
+        },
         "summary": status_table(report),
         "recipes": [recipe_table(report.recipes), ablation_table(report.recipes)] if report.recipes else [],
         "gains": recipe_notes(report.recipes),

@@ -71,6 +71,16 @@ function ours(line, index) {
   return make("a", { href: `#number-${index}`, class: "faint" }, line.status);
 }
 
+function dots(line) {
+  if (line.values.length < 2) return "";
+  const values = line.values.map(([, value]) => value), published = line.published ? Number(line.published) : null;
+  const all = published === null ? values : [...values, published], low = Math.min(...all), span = Math.max(...all) - low || 1;
+  const place = (value) => (5 + 70 * (value - low) / span).toFixed(1);
+  return shape("svg", { class: "dots", viewBox: "0 0 80 12", role: "img", "aria-label": `by seed: ${values.join(", ")}` },
+    ...(published === null ? [] : [shape("line", { x1: place(published), x2: place(published), y1: 0, y2: 12, class: "level" })]),
+    ...values.map((value) => shape("circle", { cx: place(value), cy: 6, r: 2.5 })));
+}
+
 const FILTERS = [["task", "Task"], ["table", "Table"], ["backbone", "Backbone"], ["dataset", "Data set"], ["attention", "Attention"], ["metric", "Metric"], ["protocol", "Protocol"], ["status", "Status"]];
 
 function numbers(data) {
@@ -82,7 +92,7 @@ function numbers(data) {
     { title: "difference", right: true, key: (line) => line.difference, cell: difference },
     { title: "M = 0", right: true, key: (line) => line.without_operators, cell: (line) =>
       (line.without_operators === null ? "" : `${signed(line.without_operators, 1)} %`) },
-    number("seeds", "seeds", null), text("protocol", "protocol"), text("table", "table"), text("reason", "reason", { wrap: true }),
+    number("seeds", "seeds", null), { title: "by seed", key: (line) => line.mean, cell: dots }, text("protocol", "protocol"), text("table", "table"), text("reason", "reason", { wrap: true }),
   ];
   const table = sortable($("numbers-table"), columns, lines, "Every number");
   const chosen = {};
@@ -141,6 +151,8 @@ function follow(data) {
 }
 
 unpack($("data").textContent).then((data) => {
+  $("found").replaceChildren(...Object.entries(data.found).flatMap(([title, lines]) => [make("h2", {}, title),
+    make("ul", {}, ...lines.map((words) => make("li", {}, words)))]));
   $("headline").textContent = data.headline;
   plain($("summary-table"), data.summary, "Status of each table");
   $("gains").replaceChildren(...data.gains.map((words) => make("li", {}, words)));

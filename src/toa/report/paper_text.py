@@ -8,6 +8,7 @@ from statistics import fmean, median
 from toa.experiments.paper.tables import TABLES
 from toa.report.cells import PAPER, RECIPE, STATUSES, Entry, RecipeCell, decimals, departure, is_toa
 from toa.report.figures import system_title
+from toa.report.findings import found_parts
 from toa.report.paper import PaperReport, RankRow
 from toa.report.statistics import lower_is_better
 from toa.report.tables import Table, markdown_table
@@ -36,29 +37,22 @@ _ABLATION = (
 
 
 def summary(report: PaperReport) -> list[str]:
-    """Progress of the reproduction, and how our numbers compare."""
+    """What was found, the progress of the reproduction, and how our numbers compare."""
+    lines = []
+    for title, sentences in found_parts(report).items():
+        lines += [f"## {title}", "", *(f"- {sentence}" for sentence in sentences), ""]
+    return [*lines, "## Progress", "", progress_line(report), "", *markdown_table(status_table(report)), ""]
+
+
+def progress_line(report: PaperReport) -> str:
+    """How many published numbers are measured, and why others are not."""
     own = [entry for entry in report.entries if entry.own]
     measured = sum(entry.status == "measured" for entry in own)
     runs = {run.where for entry in report.entries for run in entry.runs}
-    lines = [
+    return (
         f"{measured:,} of {len(own):,} published numbers are measured here, from {len(runs):,} records. {_gaps(own)}"
-        "Means over seeds; the median difference is relative to the published number, negative if ours is lower.",
-        "",
-        *markdown_table(status_table(report)),
-        "",
-    ]
-    if gains := recipe_notes(report.recipes):
-        lines += ["Under our own recipe, the protocol `toa`, with softmax tuned by the same number of trials:", ""]
-        lines += [*(f"- {note}" for note in gains), ""]
-    if ranked := [row for row in report.ranks if row.shared]:
-        lines += [
-            "Average rank and number of first places, over data sets and horizons for which every attention of a "
-            "backbone was measured:",
-            "",
-            *markdown_table(rank_table(ranked)),
-            "",
-        ]
-    return lines
+        "Means over seeds; the median difference is relative to the published number, negative if ours is lower."
+    )
 
 
 def _gaps(entries: Sequence[Entry]) -> str:
@@ -110,8 +104,17 @@ def rank_table(rows: Iterable[RankRow]) -> Table:
 def full_text(report: PaperReport) -> list[str]:
     """The complete comparison."""
     lines = ["# The paper, reproduced", "", *summary(report), "## Reading", "", *_READING, ""]
+    if ranked := [row for row in report.ranks if row.shared]:
+        lines += [
+            "Average rank and number of first places, over data sets and horizons for which every attention of a "
+            "backbone was measured:",
+            "",
+            *markdown_table(rank_table(ranked)),
+            "",
+        ]
     if report.recipes:
         lines += ["## Recipes side by side", "", _SIDE_BY_SIDE, ""]
+        lines += [*(f"- {note}" for note in recipe_notes(report.recipes)), ""]
         lines += [*markdown_table(recipe_table(report.recipes), left=2), "", _ABLATION, ""]
         lines += [*markdown_table(ablation_table(report.recipes), left=3), ""]
     for name, group in _by_table(report.entries):

@@ -1,0 +1,247 @@
+"""What the records show, in words: where TOA helps, by how much, where it does not, and which claims of the paper hold.
+
+Every sentence follows from records by a rule, so the text changes with them.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from toa.report.cells import PAPER, RECIPE, Entry, contribution, is_toa
+from toa.report.figures import system_title
+from toa.report.paper import Contest, PaperReport
+from toa.report.statistics import ALPHA, POWER, Row, lower_is_better
+
+# fewer data sets cannot reach p below 0.05
+_ENOUGH = 6
+_TASKS = {
+    "forecast-full": "Forecasting",
+    "pems-full": "Short-term forecasting",
+    "classification": "Classification",
+    "anomaly": "Anomaly detection",
+    "sor-ablation-full": "SOR",
+}
+# verdict: how the lead names it
+_VERDICTS = {
+    "helps": "TOA helps",
+    "may help": "TOA may help (the interval excludes zero, the test does not)",
+    "no gain shown": "No gain could be shown",
+    "hurts": "TOA hurts",
+    "too few data sets": "Too few data sets",
+}
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Finding:
+    """One comparison of TOA with its baseline.
+
+    Attributes:
+        row: The TOA variant with the largest gain; the correction of its p covers all variants.
+        verdict: A key of `_VERDICTS`.
+        published: Gain of that variant in the paper, on the same data sets and horizons.
+        variants: How many TOA variants were compared.
+        by_set: Its gain on each data set, one per seed.
+        without_operators: Rise of the validation error with M = 0 in percent; None if no record states it.
+    """
+
+    contest: Contest
+    row: Row
+    verdict: str
+    published: float | None
+    variants: int
+    by_set: Mapping[str, Sequence[float]]
+    without_operators: float | None
+
+    @property
+    def unit(self) -> str:
+        """Unit of a gain."""
+        return "%" if lower_is_better(self.contest.metric) else "points"
+
+    @property
+    def title(self) -> str:
+        """What is compared, for a list."""
+        task = _TASKS[self.contest.table]
+        task += f" of {self.variant}" if task == "SOR" else ""
+        return f"{task}, {self.contest.backbone} under `{self.contest.protocol}`"
+
+    @property
+    def variant(self) -> str:
+        """Printed name of the variant."""
+        return system_title(self.row.system.partition("/")[2])
+
+    def text(self) -> str:
+        """The comparison in a few sentences."""
+        row, against = self.row, "itself without SOR" if self.contest.table.startswith("sor-") else "softmax"
+        interval = f" (95 % interval {_signed(*row.interval)})" if row.interval else ""
+        best = f", the best of {self.variants} variants," if self.variants > 1 else ""
+        words = f"**{self.title}: {self.verdict}.** {self.variant}{best} gains {_signed(row.gain or 0.0)} {self.unit}"
+        words += f"{interval} over {against} on {len(self.by_set)} data sets"
+        words += "" if row.p_holm is None else f", p = {row.p_holm:.2g}"
+        words += "." if self.published is None else f"; published on the same data: {_signed(self.published)}."
+        groups: dict[str, list[str]] = {"better with every seed": [], "worse with every seed": [], "one seed": []}
+        for name, gains in self.by_set.items():
+            sign = round(min(gains), 1) > 0 or -(round(max(gains), 1) < 0)
+            kind = "one seed" if len(gains) == 1 else f"{'better' if sign > 0 else 'worse'} with every seed"
+            if sign or len(gains) == 1:
+                groups[kind].append(f"{name} ({_signed(fmean(gains))})")
+        shown = "; ".join(
+            f"{kind}: {', '.join(names) or 'none'}" for kind, names in groups.items() if names or "every" in kind
+        )
+        words += f" {shown[0].upper()}{shown[1:]}."
+        if row.detectable is not None:
+            words += f" A mean gain of {row.detectable:.1f} would have been seen with probability {POWER}."
+        rise = self.without_operators
+        state = "the records do not state it" if rise is None else f"the validation error rises by {rise:.1f} %"
+        return f"{words} With M = 0: {state}."
+
+
+def findings(report: PaperReport) -> list[Finding]:
+    """One finding per comparison in which TOA and its baseline were measured, our recipe first."""
+    found = []
+    for contest in sorted(report.contests, key=lambda one: one.protocol != RECIPE):
+        rows = [row for row in contest.rows if row.gain is not None and is_toa(_variant(row))]
+        if contest.scores is None or not rows:
+            continue
+        best = max(rows, key=lambda row: row.gain or 0.0)
+        names = (contest.table, contest.backbone, contest.protocol, contest.metric)
+        entries = [
+            entry
+            for entry in report.entries
+            if entry.values and (entry.number.table, entry.number.backbone, entry.protocol, entry.metric) == names
+        ]
+        published = _gains(contest, best, entries, lambda entry: {None: entry.number.value} if entry.comparable else {})
+        runs = [run for entry in entries if entry.number.variant == _variant(best) for run in entry.runs]
+        found.append(
+            Finding(
+                contest=contest,
+                row=best,
+                verdict=_verdict(best, len(contest.scores.datasets)),
+                published=fmean(gain for gains in published.values() for gain in gains) if published else None,
+                variants=len(rows),
+                by_set=_gains(contest, best, entries, lambda entry: entry.values),
+                without_operators=contribution(runs),
+            )
+        )
+    return found
+
+
+def _variant(row: Row) -> str:
+    return row.system.partition("/")[2].replace("-no-sor", "-nosor")
+
+
+def _verdict(row: Row, count: int) -> str:
+    if count < _ENOUGH or row.interval is None:
+        return "too few data sets"
+    low, high = row.interval
+    if high < 0:
+        return "hurts"
+    significant = row.p_holm is not None and row.p_holm <= ALPHA
+    return "helps" if low > 0 and significant else "may help" if low > 0 else "no gain shown"
+
+
+def _gains(
+    contest: Contest, row: Row, entries: Iterable[Entry], values: Callable[[Entry], Mapping[int | None, float]]
+) -> dict[str, list[float]]:
+    """Gain of a system over the baseline by data set, one per seed, from means over the horizons that both have."""
+    assert contest.scores is not None
+    base = contest.baseline.partition("/")[2].replace("-no-sor", "-nosor")
+    cells: dict[tuple[str, int | None], dict[str, dict[str, float]]] = {}
+    for entry in entries:
+        for seed, value in values(entry).items():
+            cell = cells.setdefault((entry.number.dataset, seed), {})
+            cell.setdefault(entry.number.horizon, {})[entry.number.variant] = value
+    lower, found = lower_is_better(contest.metric), dict[str, list[float]]()
+    for (dataset, _), horizons in cells.items():
+        pairs = [(one[_variant(row)], one[base]) for one in horizons.values() if {_variant(row), base} <= one.keys()]
+        if pairs and dataset in contest.scores.datasets:
+            ours, plain = (fmean(column) for column in zip(*pairs, strict=True))
+            found.setdefault(dataset, []).append(100.0 * ((plain - ours) / (plain or 1.0) if lower else ours - plain))
+    return found
+
+
+def lead(found: Sequence[Finding]) -> list[str]:
+    """What was found, one line per verdict."""
+    lines = []
+    for verdict, words in _VERDICTS.items():
+        own = [one for one in found if one.verdict == verdict]
+        members = [f"{one.title} ({_signed(one.row.gain or 0.0)} {one.unit})" for one in own]
+        if verdict == "too few data sets":
+            members = list(dict.fromkeys(f"{one.title.split(',')[0]} under `{one.contest.protocol}`" for one in own))
+        if members or verdict == "helps":
+            lines.append(f"{words}: {'; '.join(members) or 'nowhere'}.")
+    return lines
+
+
+def claims(report: PaperReport, found: Sequence[Finding]) -> list[str]:
+    """The claims of the paper's abstract and results, each with what the records under its own settings say."""
+    lines = []
+    for table, claim in (
+        ("forecast-full", "TOA improves forecasting under every backbone"),
+        ("classification", "TOA-ReLU and TOA-Gated are better than softmax in classification"),
+        ("anomaly", "TOA improves anomaly detection under every backbone"),
+        ("sor-ablation-full", "SOR improves operators"),
+    ):
+        own = [one for one in found if one.contest.table == table and one.contest.protocol.startswith(PAPER)]
+        own = [one for one in own if "strict" not in one.contest.protocol]
+        lines.append(f"{claim}: {_holds([one.verdict for one in own])}.")
+    errors = {entry.number.variant: entry.mean for entry in _own(report, "demixing") if entry.mean is not None}
+    if {"toa-gated", "toa-relu", "softmax"} <= errors.keys():
+        holds = errors["toa-gated"] < errors["toa-relu"] < errors["softmax"]
+        shown = ", ".join(f"{system_title(name)} {errors[name]:.4f}" for name in ("toa-gated", "toa-relu", "softmax"))
+        words = "In demixing TOA-Gated is better than TOA-ReLU, and TOA-ReLU better than softmax"
+        lines.append(f"{words}: {'holds' if holds else 'does not hold'} (error: {shown}).")
+    times: dict[str, dict[str, Entry]] = {}
+    for entry in _own(report, "efficiency"):
+        times.setdefault(entry.number.backbone, {})[entry.number.variant] = entry
+    for backbone, cells in times.items():
+        if {"softmax", "toa-gated"} <= cells.keys() and all(cells[name].mean for name in ("softmax", "toa-gated")):
+            ours = (cells["toa-gated"].mean or 0.0) / (cells["softmax"].mean or 1.0)
+            theirs = cells["toa-gated"].number.value / cells["softmax"].number.value
+            lines.append(
+                f"A step of TOA-Gated costs {theirs:.2f} times one of softmax under {backbone}: {ours:.2f} times here."
+            )
+    return lines
+
+
+def _holds(verdicts: Sequence[str]) -> str:
+    """What the verdicts of a claim's comparisons say together."""
+    if not verdicts:
+        return "not measured"
+    counts = ", ".join(f"{one}: {verdicts.count(one)}" for one in _VERDICTS if one in verdicts)
+    if set(verdicts) <= {"helps"}:
+        return f"holds ({counts})"
+    told = [one for one in verdicts if one != "too few data sets"]
+    return f"not decided yet ({counts})" if not told else f"not shown here ({counts})"
+
+
+def _own(report: PaperReport, table: str) -> list[Entry]:
+    return [entry for entry in report.entries if entry.own and entry.number.table == table]
+
+
+def budgets(report: PaperReport) -> str:
+    """How many trials chose the settings of our recipe; "" without such records."""
+    parts = [
+        f"{backbone}, {task}: softmax {counts['softmax']}, TOA {counts['toa']}"
+        for (task, backbone), counts in sorted(report.evidence.trials.items())
+        if any(
+            (one.task, one.backbone) == (task, backbone) and (RECIPE, "softmax") in one.runs for one in report.recipes
+        )
+    ]
+    return (
+        f"Trials that chose the settings under `{RECIPE}`, by validation error alone: {'; '.join(parts)}."
+        if parts
+        else ""
+    )
+
+
+def found_parts(report: PaperReport) -> dict[str, list[str]]:
+    """Sentences by heading: what was found, the claims of the paper, every comparison with an interval."""
+    found = findings(report)
+    compared = [one.text() for one in found if one.row.interval is not None]
+    parts = {"What was found": lead(found), "Claims of the paper": claims(report, found), "Comparisons": compared}
+    parts["Comparisons"] += [budgets(report)] if budgets(report) else []
+    return {title: lines for title, lines in parts.items() if lines}
+
+
+def _signed(*values: float) -> str:
+    return " to ".join(f"{round(value, 1) + 0.0:+.1f}" for value in values)
