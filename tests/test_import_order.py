@@ -22,7 +22,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "experiments": {*_TASKS, "tasks"},
     "report": {*_TASKS, "tasks", "experiments", "theory"},
     "estimators": {*_TASKS, "tasks"},
-    "integrations": {*_TASKS, "tasks", "estimators"},
+    "integrations": {*_TASKS, "tasks", "estimators", "experiments"},
 }
 MAY_IMPORT["cli"] = MAY_IMPORT["__main__"] = {*MAY_IMPORT, "cli"}
 # third-party packages that each private module may import; private modules import no folder

@@ -18,11 +18,11 @@ AIMS = {"lines": 22_500, "files": 150, "file_lines": 450, "function_lines": 60}
 # lines and files allowed in each folder until the aim is reached ("." holds the files of the package itself)
 CEILINGS = {
     ".": (506, 7),
-    "cli": (2_670, 12),
+    "cli": (2_736, 12),
     "data": (3_885, 17),
     "estimators": (5_993, 24),
     "experiments": (1_960, 10),
-    "integrations": (1_912, 12),
+    "integrations": (2_179, 13),
     "models": (1_790, 11),
     "nn": (2_556, 14),
     "ops": (4_070, 19),

@@ -1,7 +1,7 @@
 """The command `toa forecast`: forecast the next rows of a table."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -10,6 +10,8 @@ from toa.cli import terminal
 from toa.cli.terminal import DeviceOption, clear_errors
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import pandas as pd
     from rich.console import Console
 
@@ -24,7 +26,10 @@ _LISTED = 12
 def forecast(
     data: Annotated[
         Path,
-        typer.Argument(help="Table to forecast, one row per time step: CSV, parquet, feather, Excel or JSON lines."),
+        typer.Argument(
+            help="Table to forecast, one row per time step: CSV, parquet, feather, Excel or JSON lines; or a folder of "
+            "parquet files that is larger than memory."
+        ),
     ],
     horizon: Annotated[
         int | None, typer.Option(help="Number of steps to forecast; with --model at most those it was trained for.")
@@ -83,6 +88,15 @@ def forecast(
     epochs: terminal.EpochsOption = None,
     seed: terminal.SeedOption = None,
     device: DeviceOption = "auto",
+    executor: Annotated[
+        str | None, typer.Option(help="For a folder: process (default), pool or ray, which uses several processes.")
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(help="Number of processes of pool and ray; default: one per core.")
+    ] = None,
+    address: Annotated[
+        str | None, typer.Option(help="HOST:PORT of a running Ray, or auto; by default Ray is started here.")
+    ] = None,
 ) -> None:
     """Forecast the next rows of a table, with intervals and a figure.
 
@@ -96,10 +110,16 @@ def forecast(
     toa forecast today.csv --model load.toa --out tomorrow.csv
 
     toa forecast shops.csv --horizon 14 --id shop --time day --value sales --covariate promo --future plans.csv
+
+    toa forecast sales/ --horizon 14 --id shop --time day --value sales --executor ray --out forecasts/
     """
     # by name; `fitted` uses those that the estimator has
     options = dict(locals())
     with clear_errors(forecast):
+        if data.is_dir():
+            _forecast_folder(options)
+            return
+        _refuse_folder_options(options)
         terminal.check_files(data, model, future)
         picture = terminal.check_results({"--out": out}, picture, page, save)
         for option, share in (("--interval", interval or None), ("--test", test)):
@@ -153,6 +173,52 @@ def forecast(
         )
         if save is not None:
             console.print(f"model:   {save}", soft_wrap=True)
+
+
+def _refuse_folder_options(options: "Mapping[str, Any]") -> None:
+    for name in ("executor", "workers", "address"):
+        if options[name] is not None:
+            raise ValueError(
+                f"--{name} goes with a folder of parquet files, got the file {options['data']}; leave it out."
+            )
+
+
+def _forecast_folder(options: "Mapping[str, Any]") -> None:
+    """Fit to a sample of the series of a folder, or load a model, and forecast all series file by file."""
+    import tempfile
+
+    from toa.estimators import Forecaster
+    from toa.integrations.ray import forecast_parts, sample_series
+
+    data, out, model, save = (options[name] for name in ("data", "out", "model", "save"))
+    for name in ("picture", "page", "test", "future"):
+        if options[name] is not None:
+            raise ValueError(f"--{name} goes with a single table, got it for the folder {data}; leave it out.")
+    if model is None and (options["horizon"] is None or options["id"] is None):
+        raise ValueError("--horizon and --id must be given to train on a folder, got none; for example --id shop.")
+    if out.suffix:
+        raise ValueError(f"--out must be a folder for forecasts of the folder {data}, got {str(out)!r}.")
+    terminal.check_destinations(save)
+    console = make_console()
+    with tempfile.TemporaryDirectory() as folder:
+        file = model or save or Path(folder) / "model.toa"
+        if model is None:
+            sample = sample_series(data, options["id"])
+            chosen = dict(options) | {
+                "interval": _INTERVAL if options["interval"] is None else options["interval"] or None
+            }
+            forecaster = terminal.fitted(Forecaster, chosen, model=None, device=options["device"], data=sample)
+            forecaster.save(file)
+            console.print(f"trained on {len(forecaster.ids_)} series, the first of each file.", soft_wrap=True)
+        run = {name: options[name] for name in ("workers", "address")}
+        horizon = None if model is None else options["horizon"]
+        found = forecast_parts(file, data, out, executor=options["executor"] or "process", horizon=horizon, **run)
+    console.print(
+        f"{found.series} series, {found.rows} rows in {found.files} files: {found.seconds:.0f} s, "
+        f"{found.series / found.seconds:.0f} series per second, at most {found.peak_bytes / 2**20:.0f} MiB a process.",
+        soft_wrap=True,
+    )
+    console.print(f"tables:  {out}", soft_wrap=True)
 
 
 def _summary(forecaster: "Forecaster", frame: "pd.DataFrame", found: "pd.DataFrame", *, trained: bool) -> list[str]:

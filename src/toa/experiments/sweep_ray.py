@@ -40,7 +40,7 @@ def ray_workers(context: RunContext, workers: int | None, address: str | None) -
     cores = os.cpu_count() or 1
     if address is None and workers is None:
         workers = (torch.cuda.device_count() if context.device != "cpu" else 0) or cores
-    with _connected(address, workers) as ray:
+    with connected(address, workers) as ray:
         machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         share = share_out(machines, context.device, workers)
         # a private Ray is started with one core per worker
@@ -95,7 +95,7 @@ def share_out(machines: Sequence[Mapping[str, float]], device: str, workers: int
 
 
 @contextmanager
-def _connected(address: str | None, workers: int | None) -> Iterator[Any]:
+def connected(address: str | None, workers: int | None) -> Iterator[Any]:
     """Connect to a cluster, or start a private Ray; yields the module `ray`."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     if address is None:
