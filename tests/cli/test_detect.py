@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from toa.cli import app
 from toa.estimators import AnomalyDetector, Classifier
+from toa.tasks.detection import vus_metrics
 
 SMALL = ["--epochs", "1", "--device", "cpu"]
 
@@ -90,6 +91,26 @@ def test_detect_writes_a_table_a_picture_and_a_reusable_model(tmp_path):
     code, text = call("detect", data, "--label", "broken", "--model", model, "--out", tmp_path / "again.csv")
     assert code == 0, text
     assert (tmp_path / "again.csv").read_bytes() == out.read_bytes()
+
+
+def test_detect_measures_each_series_by_itself(tmp_path):
+    """The buffers of VUS around an anomaly end with its series, in whatever order the rows of the table are."""
+    parts = [spiked().assign(machine=name) for name in ("m1", "m2")]
+    parts[1].loc[110:, "broken"] = 1
+    shown = []
+    for name, frame in {"blocks": pd.concat(parts), "turns": pd.concat(parts).sort_values("date")}.items():
+        words = ["--label", "broken", "--id", "machine", "--method", "z-score", "--window", 12]
+        code, text = call("detect", write(frame, tmp_path / f"{name}.csv"), *words, "--out", tmp_path / "o.csv")
+        assert code == 0, text
+        assert "VUS-PR, mean of 2 series" in text
+        shown.append(re.search(r"result (\d\.\d+) ", text).group(1))
+    found = pd.read_csv(tmp_path / "o.csv")
+    labels = pd.concat(parts).sort_values("date")["broken"].to_numpy() == 1
+    each = [
+        vus_metrics(labels[own], found["score"].to_numpy()[own], max_buffer=12, rules="tsb-ad")["vus_pr"]
+        for own in found.groupby("machine").indices.values()
+    ]
+    assert shown == [f"{np.mean(each):.3f}"] * 2
 
 
 def test_detect_trains_on_another_table_with_ids(tmp_path):

@@ -70,7 +70,7 @@ def test_a_lasting_shift_scores_higher_than_its_rows_alone_and_an_alarm_stays_ne
     combination = fit()
     members = {name: np.stack([score[0], 0 * score[0]], 1) for name, score in scores(noise(seed=1)).items()}
     members["z-score"][1000:1100, 1] += 20.0
-    parts = combination.parts(members, WINDOW)
+    parts = combination.parts(members.__getitem__, WINDOW)
     score = parts.sum(1)
     assert score[1000:1100].min() > score[:950].max()
     assert (score[1100 + WINDOW // 10 + 1 :] < score[1000:1100].min()).all()
@@ -78,8 +78,8 @@ def test_a_lasting_shift_scores_higher_than_its_rows_alone_and_an_alarm_stays_ne
     tail = combination.tails["z-score"][0]
     assert score[1050] > tail(members["z-score"].sum(1))[1050] / len(combination.tails)
     assert parts[1050].argmax() == 1
-    early = combination.parts({name: part[:1050] for name, part in members.items()}, WINDOW, later=False)
-    full = combination.parts(members, WINDOW, later=False)
+    early = combination.parts(lambda name: members[name][:1050], WINDOW, later=False)
+    full = combination.parts(members.__getitem__, WINDOW, later=False)
     np.testing.assert_allclose(early, full[:1050])
 
 
@@ -87,5 +87,5 @@ def test_a_combination_survives_its_state():
     combination = fit()
     members = {name: score[0][:, None] for name, score in scores(noise(seed=1)).items()}
     again = Combination.from_state(*combination.state())
-    assert (again.parts(members, WINDOW) == combination.parts(members, WINDOW)).all()
+    assert (again.parts(members.__getitem__, WINDOW) == combination.parts(members.__getitem__, WINDOW)).all()
     assert again.precision == combination.precision

@@ -185,6 +185,14 @@ def test_missing_rows_and_values_are_filled_only_when_asked():
     assert (found["when"].to_numpy() == gappy["when"].to_numpy()).all()
 
 
+def test_a_value_that_is_missing_in_a_stream_is_not_filled_by_dropping_its_column(framed):
+    frame = table(waves(3))
+    frame.loc[0, "a"] = np.nan
+    for rows in (frame[:1], frame):
+        with pytest.raises(ValueError, match=r"in (column )?'a'.*; fill it before the call, such as by the last value"):
+            framed.detect(rows)
+
+
 @pytest.mark.parametrize("size", [1, 7, 90])
 def test_stream_scores_of_the_network_are_those_of_a_batch_that_ends_there(network, size):
     values, _ = spiked()

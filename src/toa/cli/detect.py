@@ -211,6 +211,7 @@ def _print_evaluation(
     console: Any, detector: Any, frame: "pd.DataFrame", rows: "pd.DataFrame", labels: "np.ndarray"
 ) -> None:
     """Scores against labels: the flags, and each method beside the result."""
+    import numpy as np
     from sklearn.metrics import average_precision_score
 
     from toa.tasks.detection import point_metrics, undefined, vus_metrics
@@ -224,11 +225,19 @@ def _print_evaluation(
     console.print(f"against the labels: {shown}", soft_wrap=True)
     members = detector.member_scores(frame)
     scores = {"result": rows["score"], **{name: members[name] for name in members if name in _methods(detector)}}
-    table: list[tuple[str, ...]] = [("method", "VUS-PR", "average precision")]
+    # buffers around anomalies must not reach into another series
+    series = [np.arange(len(rows))] if detector.id is None else list(rows.groupby(detector.id).indices.values())
+    known = [own for own in series if undefined(labels[own]) is None]
+    title = "VUS-PR" if detector.id is None else f"VUS-PR, mean of {len(known)} series"
+    table: list[tuple[str, ...]] = [("method", title, "average precision")]
     for name, score in scores.items():
-        surface = vus_metrics(labels, score.to_numpy(), max_buffer=detector.window_, rules="tsb-ad")["vus_pr"]
+        surfaces = [
+            vus_metrics(labels[own], score.to_numpy()[own], max_buffer=detector.window_, rules="tsb-ad")["vus_pr"]
+            for own in known
+        ]
+        found = [value for value in surfaces if value is not None]
         precision = average_precision_score(labels, score)
-        table.append((name, "-" if surface is None else f"{surface:.3f}", f"{precision:.3f}"))
+        table.append((name, f"{np.mean(found):.3f}" if found else "-", f"{precision:.3f}"))
     console.print(make_table(table))
 
 

@@ -150,6 +150,14 @@ class Panel:
         return [ahead[end] for end in ends]
 
 
+class MissingValuesError(ValueError):
+    """Values are missing; `problem` is the message without its remedy, which depends on what the user called."""
+
+    def __init__(self, problem: str, remedy: str) -> None:
+        super().__init__(f"{problem}; {remedy}.")
+        self.problem = problem
+
+
 class _Groups(NamedTuple):
     """Row numbers sorted by series, the borders of the series in that order, and whether neighbours share a series."""
 
@@ -291,11 +299,10 @@ def _is_number(cell: object) -> bool:
 
 
 def fill_missing(values: Values, columns: Sequence[str], name: str, missing: str) -> Values:
-    """Values with NaN filled according to `missing`; raises ValueError if a value stays missing."""
+    """Values with NaN filled according to `missing`; raises MissingValuesError if a value stays missing."""
     for column in np.flatnonzero(np.isnan(values).all(0)):
-        raise ValueError(
-            f"{name} must have values in every column, got only NaN in column {columns[column]!r}; drop the column."
-        )
+        problem = f"{name} must have values in every column, got only NaN in column {columns[column]!r}"
+        raise MissingValuesError(problem, "drop the column")
     remedy = "fill them by 'ffill' (the last value) or 'interpolate' (linear, uses later values)"
     if missing != "error":
         remedy = f"{missing!r} has no earlier value to start from: cut the first rows or drop the column"
@@ -310,10 +317,8 @@ def fill_missing(values: Values, columns: Sequence[str], name: str, missing: str
         counts = [f"{int(n)} in {column!r}" for column, n in zip(columns, left.sum(0), strict=True) if n]
         more = f" and more in {len(counts) - 8} further columns" if len(counts) > 8 else ""
         row = int(left.any(1).argmax()) + 1
-        raise ValueError(
-            f"{name} must have no missing values, got {int(left.sum())} NaN: {', '.join(counts[:8])}{more}, the first "
-            f"at data row {row}; {remedy}."
-        )
+        found = f"{int(left.sum())} NaN: {', '.join(counts[:8])}{more}, the first at data row {row}"
+        raise MissingValuesError(f"{name} must have no missing values, got {found}", remedy)
     return values
 
 

@@ -13,7 +13,7 @@ more precisely. No label is used.
 Alphabet: T rows, C channels, S series.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -113,7 +113,7 @@ class Combination:
         def precision(*names: str) -> float:
             found = cls(tails={name: tails[name] for name in names}, precision={})
             series = [{name: injected[name][index][:, None] for name in names} for index in range(len(labels))]
-            scores = [found.parts(members, window).sum(1) for members in series]
+            scores = [found.parts(members.__getitem__, window).sum(1) for members in series]
             return float(average_precision_score(truth, np.concatenate(scores)))
 
         best = precision(*chosen)
@@ -137,24 +137,34 @@ class Combination:
         """Weight per method."""
         return dict.fromkeys(self.tails, 1.0 / len(self.tails))
 
-    def parts(self, members: Mapping[str, Rows], window: int, *, later: bool = True) -> Rows:
-        """Parts of the channels in the combined score (T, C), from those in the scores of the methods.
+    def parts(self, member: Callable[[str], Rows], window: int, *, later: bool = True) -> Rows:
+        """Parts of the channels in the combined score (T, C).
 
-        `later` allows the score of a row to depend on later rows.
+        Args:
+            member: Those in the score of a method, by its name; called once per method, so that one is kept at a time.
+            later: Whether the score of a row may depend on later rows.
         """
         half, near = window // 2, max(1, window // 10)
+
+        def comparable(name: str) -> tuple[Rows, Rows]:
+            part, (tail, mean_tail) = member(name), self.tails[name]
+            rows = _divide(tail(part.sum(1)), part)
+            part = window_mean(part, half, half if later else 0)
+            return rows, _divide(mean_tail(part.sum(1)), part)
+
+        first, *others = self.tails
         # (T, C): parts of the channels in the sum over methods, of scores of rows and of means over windows
-        row_parts, mean_parts = (np.zeros_like(next(iter(members.values()))) for _ in range(2))
-        for name, (tail, mean_tail) in self.tails.items():
-            part = members[name]
-            mean = window_mean(part, half, half if later else 0)
-            row_parts += tail(part.sum(1))[:, None] * _shares(part)
-            mean_parts += mean_tail(mean.sum(1))[:, None] * _shares(mean)
+        row_parts, mean_parts = comparable(first)
+        for name in others:
+            for total, part in zip((row_parts, mean_parts), comparable(name), strict=True):
+                total += part
         # (T,): the means count at most as much as the highest score of a row nearby
         mean_score = mean_parts.sum(1)
         limit = window_max(row_parts.sum(1), near, near if later else 0)
         mean_parts *= (np.minimum(mean_score, limit) / np.where(mean_score > 0, mean_score, 1.0))[:, None]
-        return (row_parts + mean_parts) / (2 * len(self.tails))
+        row_parts += mean_parts
+        row_parts /= 2 * len(self.tails)
+        return row_parts
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Tensors and JSON values to save."""
@@ -218,8 +228,11 @@ def inject_anomalies(values: Rows, window: int, seed: int) -> tuple[Rows, Bool[n
     return changed, labels
 
 
-def _shares(parts: Rows) -> Rows:
-    """Share of each channel in the score of each row; equal shares if no channel has a part."""
-    positive = np.maximum(parts, 0.0)
-    total = positive.sum(1, keepdims=True)
-    return np.where(total > 0, positive / np.where(total > 0, total, 1.0), 1.0 / parts.shape[1])
+def _divide(scores: Score, parts: Rows) -> Rows:
+    """Scores of rows, divided among the channels like these parts; equally if no channel has a part."""
+    shares = np.maximum(parts, 0.0)
+    total = shares.sum(1)
+    shares /= np.where(total > 0, total, 1.0)[:, None]
+    shares[total <= 0] = 1.0 / parts.shape[1]
+    shares *= scores[:, None]
+    return shares

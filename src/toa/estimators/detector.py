@@ -16,7 +16,7 @@ from torch import Tensor
 from toa._checks import check_at_least, check_finite
 from toa._limits import check_unpacked
 from toa.data.frames import check_results, columns_by_row, to_native
-from toa.data.panel import Panel
+from toa.data.panel import MissingValuesError, Panel
 from toa.data.splits import StandardScaler
 from toa.estimators import alarms
 from toa.estimators.alarms import Event
@@ -153,10 +153,10 @@ class AnomalyDetector(EventsPage, ReconstructionNetwork):
     def member_scores(self, data: Any) -> Any:
         """The score of each method alone, a column per method with a weight, and of each baseline that was fitted."""
         panel = self._read_fitted(data)
-        names = [*self.scorers_, *([NETWORK] if self._has_network else [])]
+        names = self._methods
         check_results(panel, names)
-        members = [self._members(one) for one in self._scaled(panel)]
-        return _frame(panel, columns_by_row(panel, [{name: own[name].sum(1) for name in names} for own in members]))
+        members = [{name: self._member(one)(name).sum(1) for name in names} for one in self._scaled(panel)]
+        return _frame(panel, columns_by_row(panel, members))
 
     def events(self, data: Any) -> Any:
         """Alarms as events, the most severe first.
@@ -220,7 +220,11 @@ class AnomalyDetector(EventsPage, ReconstructionNetwork):
         self._check_fitted("applied to rows")
         # the frequency cannot be inferred from one row
         rows = as_rows(rows, len(self.columns_))
-        panel = self._check_fitted_panel(self._read(rows, freq=self.freq_, missing="error"))
+        try:
+            panel = self._check_fitted_panel(self._read(rows, freq=self.freq_, missing="error"))
+        except MissingValuesError as error:
+            # columns are those of fit, and later rows are not known
+            raise ValueError(f"{error.problem}; fill it before the call, such as by the last value.") from None
         first = self._streams.rows
         parts = self._streams.advance(
             panel,
@@ -262,35 +266,37 @@ class AnomalyDetector(EventsPage, ReconstructionNetwork):
         return [part.sum(1) for part in self._parts(panel)]
 
     def _parts(self, panel: Panel) -> list[Rows]:
-        return [self._combine(self._members(one, chosen=True)) for one in self._scaled(panel)]
+        return [self._combine(self._member(one)) for one in self._scaled(panel)]
 
     def _score_ends(self, series: Tensor) -> Float64[np.ndarray, " t"]:
         """Scores of the rows after the first window, each from the rows up to it."""
-        return self._combine(self._members(series, chosen=True, ends=True), later=False).sum(1)
+        return self._combine(self._member(series, ends=True), later=False).sum(1)
 
-    def _members(self, series: Tensor, *, chosen: bool = False, ends: bool = False) -> dict[str, Rows]:
-        """Parts of the channels in the score of each method, or only of those that the score needs.
+    @property
+    def _methods(self) -> tuple[str, ...]:
+        """Methods that were fitted."""
+        return (*self.scorers_, *([NETWORK] if self._has_network else []))
+
+    def _member(self, series: Tensor, *, ends: bool = False) -> Callable[[str], Rows]:
+        """Parts of the channels in the score of a method, by its name.
 
         With `ends`, the score of each row after the first window is from the rows up to it.
         """
         values = series.double().cpu().numpy()
-        names = (*self.scorers_, *([NETWORK] if self._has_network else []))
-        if chosen:
-            names = (self.model.removesuffix(MEAN),) if self.choice_ is None else tuple(self.choice_.tails)
-        found = {}
-        for name in names:
-            if name == NETWORK:
-                found[name] = self._network_ends(series) if ends else self._network_rows(series)
-            else:
-                scorer = self.scorers_[name]
-                found[name] = scorer.ends(values, self.window_) if ends else scorer.rows(values)
-        return found
 
-    def _combine(self, members: Mapping[str, Rows], *, later: bool = True) -> Rows:
+        def score(name: str) -> Rows:
+            if name == NETWORK:
+                return self._network_ends(series) if ends else self._network_rows(series)
+            scorer = self.scorers_[name]
+            return scorer.ends(values, self.window_) if ends else scorer.rows(values)
+
+        return score
+
+    def _combine(self, member: Callable[[str], Rows], *, later: bool = True) -> Rows:
         """Parts of the channels in the score; `later` allows the means over a window to use later rows."""
         if self.choice_ is not None:
-            return self.choice_.parts(members, self.window_, later=later)
-        (part,) = members.values()
+            return self.choice_.parts(member, self.window_, later=later)
+        part = member(self.model.removesuffix(MEAN))
         half = self.window_ // 2
         return window_mean(part, half, half if later else 0) if self.model.endswith(MEAN) else part
 
@@ -337,7 +343,7 @@ class AnomalyDetector(EventsPage, ReconstructionNetwork):
         self.reset_stream()
 
     def _normal_scores(self, series: Sequence[Tensor]) -> _Scores:
-        scores = [self._combine(self._members(one, chosen=True)).sum(1) for one in series]
+        scores = [self._combine(self._member(one)).sum(1) for one in series]
         ends = [self._score_ends(part)[self.window_ // 2 :] for part in spread_pieces(series, self._context)]
         return scores, ends
 
@@ -357,7 +363,9 @@ class AnomalyDetector(EventsPage, ReconstructionNetwork):
             held = held or train
             changed = [inject_anomalies(one.double().cpu().numpy(), self.window_, self.seed) for one in held]
             injected = [torch.from_numpy(values.astype(np.float32)).to(held[0].device) for values, _ in changed]
-            found = [self._sum_members(part) for part in (held, injected)]
+            found = [
+                {name: [self._member(one)(name).sum(1) for one in part] for name in names} for part in (held, injected)
+            ]
             # the baselines are fitted again to all rows, and score them
             if self._fit_network(train, held, limit.left - 2 * (begin - limit.left), needed=False):
                 for own, part in zip(found, (held, injected), strict=True):
@@ -384,10 +392,6 @@ class AnomalyDetector(EventsPage, ReconstructionNetwork):
     def _fit_scorers(self, series: Sequence[Tensor], names: Sequence[str]) -> dict[str, Scorer]:
         values = [one.double().cpu().numpy() for one in series]
         return {name: SCORERS[name].fit(values, window=self.window_, seed=self.seed) for name in names}
-
-    def _sum_members(self, series: Sequence[Tensor]) -> dict[str, list[np.ndarray]]:
-        members = [self._members(one) for one in series]
-        return {name: [own[name].sum(1) for own in members] for name in members[0]}
 
     def _state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         scalers = [scaler.state() for scaler in self.scalers_.values()]
@@ -423,9 +427,10 @@ class AnomalyDetector(EventsPage, ReconstructionNetwork):
     def _try(self) -> None:
         check_finite("thresholds", torch.tensor((self.threshold_, self.stream_threshold_)))
         series = self._scale(next(iter(self.scalers_)), np.zeros((self._context + 1, len(self.columns_))))
-        if any(part.shape != series.shape for part in self._members(series).values()):
+        member = self._member(series)
+        if any(member(name).shape != series.shape for name in self._methods):
             raise ValueError("a method has scores of other channels")
-        self._flag(self._combine(self._members(series, chosen=True)).sum(1))
+        self._flag(self._combine(member).sum(1))
         self._score_ends(series)
 
 

@@ -10,7 +10,7 @@ Alphabet: T rows, C channels, L window length, K components, N nodes of a tree, 
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Self
 
@@ -36,6 +36,8 @@ _RIDGE = 0.01
 _TREES, _TREE_ROWS = 100, 256
 # rows or windows that are scored at a time, at most, and arrays that are needed for it: bounds the memory
 _BLOCK, _ARRAYS = 4_000, 6
+# numbers in a table of which means over windows are taken at once
+_LARGE = 4_000_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -81,7 +83,7 @@ class ZScore(Scorer):
 
     @classmethod
     def fit(cls, series: Sequence[Rows], *, window: int, seed: int) -> Self:
-        values = np.concatenate(series)
+        values = _join(series)
         std = values.std(0)
         return cls(mean=values.mean(0), std=np.where(std > 0, std, 1.0))
 
@@ -99,11 +101,14 @@ class PCA(Scorer):
 
     @classmethod
     def fit(cls, series: Sequence[Rows], *, window: int, seed: int) -> Self:
-        values = np.concatenate(series)
+        values = _join(series)
         mean = values.mean(0)
         return cls(mean=mean, basis=_components(values - mean))
 
     def rows(self, values: Rows) -> Rows:
+        return _by_block(self._errors, values, values.shape[1])
+
+    def _errors(self, values: Rows) -> Rows:
         centred = values - self.mean
         return (centred - centred @ self.basis @ self.basis.T) ** 2
 
@@ -118,12 +123,16 @@ class Mahalanobis(Scorer):
 
     @classmethod
     def fit(cls, series: Sequence[Rows], *, window: int, seed: int) -> Self:
-        values = np.concatenate(series)
+        values = _join(series)
         mean = values.mean(0)
-        covariance = (values - mean).T @ (values - mean) / len(values)
+        centred = values - mean
+        covariance = centred.T @ centred / len(values)
         return cls(mean=mean, precision=np.linalg.inv(covariance + _RIDGE * np.eye(len(mean))))
 
     def rows(self, values: Rows) -> Rows:
+        return _by_block(self._distances, values, values.shape[1])
+
+    def _distances(self, values: Rows) -> Rows:
         centred = values - self.mean
         # a part may be negative; their sum is not
         return centred * (centred @ self.precision)
@@ -147,7 +156,7 @@ class IsolationForest(Scorer):
     def fit(cls, series: Sequence[Rows], *, window: int, seed: int) -> Self:
         from sklearn.ensemble import IsolationForest as Forest
 
-        values = np.concatenate(series)
+        values = _join(series)
         rows = min(_TREE_ROWS, len(values))
         forest = Forest(n_estimators=_TREES, max_samples=rows, random_state=seed % 2**32)
         trees = [tree.tree_ for tree in forest.fit(values).estimators_]
@@ -176,19 +185,19 @@ class IsolationForest(Scorer):
         return all(part.shape == self.depth.shape and ((part >= 0) & (part < most)).all() for part, most in sizes)
 
     def rows(self, values: Rows) -> Rows:
-        parts = []
-        for block in _blocks(values, len(self.feature)):
-            # trees compare numbers in float32
-            at, place = block.astype(np.float32), np.arange(len(block))[:, None]
-            tree = np.arange(len(self.feature))
-            node = np.zeros((len(block), len(tree)), dtype=np.int64)
-            for _ in range(int(np.ceil(np.log2(_TREE_ROWS)))):
-                below = at[place, self.feature[tree, node]] <= self.threshold[tree, node]
-                node = np.where(below, self.left[tree, node], self.right[tree, node])
-            score = 2.0 ** -self.depth[tree, node].mean(1)
-            square = block**2 + 1e-12
-            parts.append(score[:, None] * square / square.sum(1, keepdims=True))
-        return np.concatenate(parts)
+        return _by_block(self._scores, values, len(self.feature))
+
+    def _scores(self, values: Rows) -> Rows:
+        # trees compare numbers in float32
+        at, place = values.astype(np.float32), np.arange(len(values))[:, None]
+        tree = np.arange(len(self.feature))
+        node = np.zeros((len(values), len(tree)), dtype=np.int64)
+        for _ in range(int(np.ceil(np.log2(_TREE_ROWS)))):
+            below = at[place, self.feature[tree, node]] <= self.threshold[tree, node]
+            node = np.where(below, self.left[tree, node], self.right[tree, node])
+        score = 2.0 ** -self.depth[tree, node].mean(1)
+        square = values**2 + 1e-12
+        return score[:, None] * square / square.sum(1, keepdims=True)
 
 
 @SCORERS.register("sub-sequence pca")
@@ -230,7 +239,8 @@ class SubsequencePCA(Scorer):
             for step in range(length):
                 total[part + step] += error[:, :, step]
                 count[part + step] += 1
-        return total / count[:, None]
+        total /= count[:, None]
+        return total
 
     def ends(self, values: Rows, window: int) -> Rows:
         starts = np.arange(len(values) - window + 1)
@@ -247,6 +257,12 @@ def window_mean(values: Float64[np.ndarray, "t ..."], before: int, after: int) -
     A window is the end of one block and the beginning of the next, each summed from its own rows: a difference of sums
     over all rows would lose every small value after a very large one.
     """
+    if values.ndim > 1 and values.size > _LARGE:
+        # several arrays of this size are needed: some channels at a time
+        means, step = np.empty_like(values), max(1, _LARGE // len(values))
+        for first in range(0, values.shape[1], step):
+            means[:, first : first + step] = window_mean(values[:, first : first + step], before, after)
+        return means
     width, rows = before + after + 1, np.arange(len(values))
     padding = ((before, after + -(len(values) + before + after) % width), *((0, 0),) * (values.ndim - 1))
     blocks = np.pad(values, padding).reshape(-1, width, *values.shape[1:])
@@ -266,6 +282,20 @@ def window_max(values: Float64[np.ndarray, " t"], before: int, after: int) -> Fl
 
 def _windows(values: Rows, window: int) -> Float64[np.ndarray, "n c l"]:
     return np.lib.stride_tricks.sliding_window_view(values, window, axis=0)
+
+
+def _join(series: Sequence[Rows]) -> Rows:
+    """All rows; those of one series are not copied."""
+    return series[0] if len(series) == 1 else np.concatenate(series)
+
+
+def _by_block(score: Callable[[Rows], Rows], values: Rows, width: int) -> Rows:
+    """Scores that need no other rows, for some rows at a time; each needs several arrays of `width` numbers per row."""
+    found, first = np.empty_like(values), 0
+    for block in _blocks(values, width):
+        found[first : first + len(block)] = score(block)
+        first += len(block)
+    return found
 
 
 def _blocks(rows: np.ndarray, width: int) -> list[np.ndarray]:
