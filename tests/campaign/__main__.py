@@ -69,22 +69,27 @@ def parts(files: int, kills: int, faults: int) -> Iterator[tuple[str, int, int, 
     for kind in LOADERS:
         yield f"fuzz {kind}", each, 100, partial(_numbered, fuzz, kind)
     # a child of a sweep is a new program, which takes seconds
-    sweeps = {"pool": kills // 100, "ray": kills // 200}
-    ways = len(WORKS) + 1
-    for name in WORKS:
-        # a run has the most steps
-        share = (kills - sum(sweeps.values())) * (2 if name == "run" else 1) // ways
-        yield f"kill {name}", share, 20, partial(_kill, name)
+    sweeps = {"pool": kills // 100, "ray": kills // 250}
+    # a run has the most steps, and a forecast draws figures
+    shares = {name: {"run": 5, "forecast": 1}.get(name, 4) for name in WORKS}
+    for name, share in shares.items():
+        yield (
+            f"kill {name}",
+            -(-(kills - sum(sweeps.values())) * share // sum(shares.values())),
+            20,
+            partial(_kill, name),
+        )
     for executor, count in sweeps.items():
         yield f"kill sweep by {executor}", count, 2, partial(_kill_sweeps, executor)
     for name in disk.COMMANDS:
         yield f"disk {name}", faults, 50, partial(_numbered, disk.fail_disk, name)
-    for name in hostile.COMMANDS:
+    for name in (*hostile.COMMANDS, *hostile.ESTIMATORS):
         yield f"names {name}", len(hostile.NAMES), len(hostile.NAMES), partial(_numbered, hostile.try_names, name)
     for name in hostile.ESTIMATORS:
         yield f"numbers {name}", 10 * len(hostile.NUMBERS), 50, partial(_numbered, hostile.try_numbers, name)
     for name, (attempt, count) in load.PARTS.items():
-        yield f"load {name}", count, count, attempt
+        # a case of memory is a program of minutes
+        yield f"load {name}", count, 1 if name == "memory" else count, attempt
 
 
 def _numbered(attempt: Any, kind: str, folder: Path, first: int, count: int, *, seed: int) -> Outcome:
@@ -104,7 +109,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--files", type=int, default=20_000, help="files over all loaders")
     parser.add_argument("--kills", type=int, default=1_000, help="kills over all kinds of work")
-    parser.add_argument("--faults", type=int, default=200, help="failures of the disk per command")
+    parser.add_argument("--faults", type=int, default=80, help="failures of the disk per command")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", default="", help="parts whose name begins like this")
     parser.add_argument("--out", type=Path, default=ROOT / "results" / "reliability" / "campaign.json")

@@ -4,16 +4,19 @@
     run_child(action, folder, stop=Stop(step=3, signal=signal.SIGKILL))       # killed before the fourth step
     run_child(action, folder, fault=Fault(step=3, code=errno.ENOSPC))         # from then on, each step fails
 
-A step is the opening of a file for writing, its flush to the disk, its move, its removal, or a new folder, below
-`folder`. The child is forked, so that it starts in milliseconds; the steps come from Python's audit events.
+A step is the opening of a file for writing, each write to it, its flush to the disk, its move, its removal, or a new
+folder, below `folder`. The child is forked, so that it starts in milliseconds. The steps come from Python's audit
+events, and from a layer below the files that Python opens.
 """
 
+import builtins
+import io
 import os
 import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +24,7 @@ from typing import Any
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _EVENTS = ("os.rename", "os.remove", "os.mkdir", "os.truncate")
 # seconds until a child counts as stuck
-_LIMIT_S = 120
+_LIMIT_S = 600
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,18 +59,48 @@ class _Watch:
     def __init__(self, folder: Path, log: int, stop: Stop | None, fault: Fault | None) -> None:
         self.folder, self.log, self.stop, self.fault = str(folder), log, stop, fault
         self.count = 0
-        fsync = os.fsync
+        fsync, self.write = os.fsync, os.write
 
-        def watched(descriptor: Any) -> None:
-            try:
-                path = os.readlink(f"/proc/self/fd/{descriptor}")
-            except OSError:
-                path = ""
-            self.step("os.fsync", path)
+        def watched_fsync(descriptor: Any) -> None:
+            self.step("os.fsync", _path(descriptor))
             fsync(descriptor)
 
-        os.fsync = watched  # type: ignore[assignment]
+        def watched_write(descriptor: int, data: Any) -> int:
+            self.step("write", _path(descriptor))
+            return self.write(descriptor, data)
+
+        os.fsync, os.write = watched_fsync, watched_write  # type: ignore[assignment]
+        self.watch_files()
         sys.addaudithook(self.hook)
+
+    def watch_files(self) -> None:
+        """Count the writes to files that Python opens from now on."""
+        opened: Any = io.open
+        watch = self
+
+        class Watched(io.FileIO):
+            def write(self, data: Any) -> int:
+                watch.step("write", os.fsdecode(self.name))
+                return super().write(data)
+
+        def open_watched(
+            file: Any,
+            mode: str = "r",
+            buffering: int = -1,
+            *text: Any,
+            closefd: bool = True,
+            opener: Any = None,
+            **by: Any,
+        ) -> Any:
+            if isinstance(file, int) or not set(mode) & set("wax+"):
+                return opened(file, mode, buffering, *text, closefd=closefd, opener=opener, **by)
+            raw = Watched(file, mode.replace("b", "").replace("t", ""), closefd, opener)
+            if buffering == 0:
+                return raw
+            binary = io.BufferedRandom(raw) if "+" in mode else io.BufferedWriter(raw)
+            return binary if "b" in mode else io.TextIOWrapper(binary, *text, **by)
+
+        io.open = builtins.open = open_watched
 
     def hook(self, event: str, arguments: tuple[Any, ...]) -> None:
         if event == "open":
@@ -81,7 +114,7 @@ class _Watch:
         if not os.path.abspath(path).startswith(self.folder):
             return
         number, self.count = self.count, self.count + 1
-        os.write(self.log, f"{event} {Path(path).name}\n".encode())
+        self.write(self.log, f"{event} {Path(path).name}\n".encode())
         if self.stop is not None and number == self.stop.step:
             send = self.stop.signal
             if self.stop.after_s:
@@ -90,6 +123,13 @@ class _Watch:
                 os.kill(os.getpid(), send)
         if self.fault is not None and number >= self.fault.step and event != "os.remove":
             raise OSError(self.fault.code, os.strerror(self.fault.code), path)
+
+
+def _path(descriptor: Any) -> str:
+    try:
+        return os.readlink(f"/proc/self/fd/{descriptor}")
+    except OSError:
+        return ""
 
 
 def run_child(
@@ -141,10 +181,20 @@ def _serve(
 
 def command(*words: str) -> Callable[[], None]:
     """The action of a command of toa."""
+    return commands(words)
+
+
+def commands(*several: Sequence[str]) -> Callable[[], None]:
+    """The action of commands of toa, one after another; the first that fails ends it."""
 
     def action() -> None:
         from toa.cli.main import app
 
-        app(list(words), prog_name="toa")
+        for words in several:
+            try:
+                app(list(words), prog_name="toa")
+            except SystemExit as end:
+                if end.code:
+                    raise
 
     return action

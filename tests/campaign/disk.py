@@ -1,14 +1,18 @@
-"""A disk that is full or read-only from a chosen step on, for every command that writes.
+"""A disk that is full, read-only or broken from a chosen step on, for every command that writes.
 
     outcome = fail_disk("forecast", folder, seed=0, numbers=range(10))    # outcome.counts, outcome.failures
 
 Fault n of a command is at its step n, with an error that depends on seed and n. The command must end with an error in
-one line that names a path, without a traceback, and leave no part of a file. What was there before stays as it was.
+one line that names a path, without a traceback, and leave no part of a file. What was there before stays as it was. A
+command that ends without an error must have written all its files.
 """
 
 import errno
+import hashlib
 import random
-from collections.abc import Iterable
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,10 +20,13 @@ import torch
 
 from tests.campaign.children import Child, Fault, command, run_child
 from tests.campaign.fuzz import Outcome
-from tests.campaign.kills import SETTINGS, quietly, write_table
+from tests.campaign.kills import SETTINGS, quietly, served, write_table
+from toa.data.catalogue import DATASETS
 
 _CODES = (errno.ENOSPC, errno.EROFS, errno.EDQUOT, errno.EIO)
 _RUN = ("--backbone", "itransformer", "--horizon", "4", "--seed", "1")
+# an entry of the catalogue that is fetched from this machine
+_FETCHED = "ETTh1"
 
 
 def _write_cases(path: Path) -> None:
@@ -31,24 +38,27 @@ def _write_cases(path: Path) -> None:
 def _words(name: str, inputs: Path, out: Path) -> tuple[str, ...]:
     """The words of a command that reads from one folder and writes to another."""
     table, small = str(inputs / "own.csv"), ("--network-only", "--epochs", "1")
+    cases = str(inputs / "x_TRAIN.ts")
     found = {
         "run": ("run", "--dataset", table, *_RUN, *SETTINGS, "--device", "cpu", "--out", str(out)),
         "reproduce": ("reproduce", "--runs", str(inputs / "runs.txt"), "--out", str(out), "--device", "cpu"),
         "forecast": ("forecast", table, "--horizon", "2", "--lookback", "8", "--backbone", "dlinear", *small),
         "detect": ("detect", table, "--method", "pca"),
-        "classify": ("classify", str(inputs / "x_TRAIN.ts"), *small),
+        "classify": ("classify", cases, "--test", cases, *small),
         "compare": ("compare", str(inputs / "runs"), "--metric", "mse", "--out", str(out / "compared")),
         "explain": ("explain", str(inputs / "runs" / "explained"), "--out", str(out / "drawn")),
         "report": ("report", str(inputs / "runs"), "--out", str(out / "page")),
+        "demix": ("demix", "--attention", "softmax", "--steps", "2", "--device", "cpu", "--out", str(out)),
+        "data fetch": ("data", "fetch", _FETCHED, "--data-dir", str(out)),
     }[name]
     if name in ("forecast", "detect", "classify"):
-        found += ("--save", str(out / "m.toa"))
-    if name in ("forecast", "detect"):
-        found += ("--out", str(out / "table.csv"), "--page", str(out / "page.html"))
+        found += ("--save", str(out / "m.toa"), "--out", str(out / "table.csv"), "--page", str(out / "page.html"))
     return found
 
 
-COMMANDS = ("run", "reproduce", "forecast", "detect", "classify", "compare", "report", "explain")
+COMMANDS = (
+    *("run", "reproduce", "forecast", "detect", "classify", "compare", "report", "explain", "demix", "data fetch"),
+)
 
 
 def prepare(folder: Path) -> Path:
@@ -64,9 +74,27 @@ def prepare(folder: Path) -> Path:
     return folder
 
 
-def fail_disk(name: str, folder: Path, *, seed: int, numbers: Iterable[int]) -> Outcome:
+def fail_disk(name: str, folder: Path, *, seed: int, numbers: Sequence[int]) -> Outcome:
     """Let the disk fail at the steps with these numbers; those beyond the last step begin again with other errors."""
-    inputs, outcome = prepare(folder / "inputs"), Outcome()
+    inputs = prepare(folder / "inputs")
+    with served(inputs) as address, _fetched_from(address, inputs / "own.csv"):
+        return _fail_disk(name, folder, inputs, seed, numbers)
+
+
+@contextmanager
+def _fetched_from(address: str, file: Path) -> Iterator[None]:
+    """The catalogue with an entry for this file at this address."""
+    known = DATASETS[_FETCHED]
+    checksum = hashlib.sha256(file.read_bytes()).hexdigest()
+    DATASETS[_FETCHED] = replace(known, url=f"{address}/{file.name}", sha256=checksum)
+    try:
+        yield
+    finally:
+        DATASETS[_FETCHED] = known
+
+
+def _fail_disk(name: str, folder: Path, inputs: Path, seed: int, numbers: Sequence[int]) -> Outcome:
+    outcome = Outcome()
     quietly(command(*_words(name, inputs, folder / "warm")))
     alone = run_child(command(*_words(name, inputs, folder / "alone")), folder / "alone")
     if alone.status != 0:
@@ -74,6 +102,8 @@ def fail_disk(name: str, folder: Path, *, seed: int, numbers: Iterable[int]) -> 
     steps = [index for index, step in enumerate(alone.steps) if not step.startswith("os.remove")]
     if not steps:
         raise RuntimeError(f"{name} must write something, got no step")
+    # once per part of the campaign, which adds up counts
+    outcome.counts["steps of the command"] += len(steps) if 0 in numbers else 0
     for number in numbers:
         chance = random.Random(f"{name}/{seed}/{number}")
         out = folder / f"failed-{number}"
@@ -89,7 +119,14 @@ def fail_disk(name: str, folder: Path, *, seed: int, numbers: Iterable[int]) -> 
         outcome.failures += [f"{at}: {problem}" for problem in _problems(child, out)]
         if old.read_text() != "old":
             outcome.failures.append(f"{at}: another file has changed")
+        missing = _files(folder / "alone") - _files(out)
+        if child.status == 0 and missing:
+            outcome.failures.append(f"{at}: ends without an error and without {', '.join(sorted(missing))}")
     return outcome
+
+
+def _files(out: Path) -> set[str]:
+    return {str(path.relative_to(out)) for path in out.rglob("*") if path.is_file()}
 
 
 def _problems(child: Child, out: Path) -> list[str]:

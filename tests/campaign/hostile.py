@@ -1,22 +1,28 @@
-"""Hostile names and numbers: every command with every name of a column, every estimator with every kind of number.
+"""Hostile names and numbers: every command and every estimator with every name, every estimator with every number.
 
-A command may work, or end with an error in one line; no traceback, no escape sequence on the terminal. An estimator may
-answer with finite numbers, or raise ValueError.
+A name is that of a column and, as far as a disk allows it, of the file. A command may work, or end with an error in one
+line; no traceback, no escape sequence on the terminal. An estimator may answer with finite numbers, or raise
+ValueError; what it answers has each name once, and is the same after it was saved and loaded.
 """
 
 import random
+import shlex
+import traceback
 import warnings
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
 
-from tests.campaign.children import command, run_child
+from tests.campaign.children import Child, command, commands, run_child
 from tests.campaign.fuzz import Outcome
 from tests.campaign.kills import SETTINGS, quietly
 from toa.estimators import AnomalyDetector, Classifier, Forecaster
+from toa.estimators.base import load_estimator
+from toa.experiments.records import RECORD
 
 NAMES = (
     *(
@@ -65,20 +71,26 @@ NUMBERS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "one row": lambda x: x[:1],
     "no row": lambda x: x[:0],
 }
+_SMALL = {"embed_dim": 4, "num_heads": 2, "num_layers": 1, "ff_dim": 4}
 
 
 def try_names(name: str, folder: Path, *, seed: int, numbers: Iterable[int]) -> Outcome:
-    """A command on tables whose second column has the names with these numbers; beyond the last they begin again."""
+    """A command or estimator on tables whose second column has the names with these numbers."""
     outcome = Outcome()
     folder.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
     _write(folder / "warm.csv", "b", name, seed)
-    quietly(command(*_words(name, folder / "warm.csv", folder / "warm")))
+    if name in COMMANDS:
+        quietly(_action(name, folder / "warm.csv", folder / "warm", "b"))
     for number in numbers:
-        column = NAMES[number % len(NAMES)]
-        table, out = folder / f"{number}.csv", folder / str(number)
+        column = NAMES[number]
+        table, out = folder / f"{number} {column.replace('/', '-')[:60]}.csv", folder / str(number)
         _write(table, column, name, seed + number)
-        child = run_child(command(*_words(name, table, out)), out)
+        child = (
+            _use_estimator(name, table, out, column)
+            if name in ESTIMATORS
+            else run_child(_action(name, table, out, column), out)
+        )
         outcome.counts["refused" if child.status else "loaded"] += 1
         lines = [line for line in child.output.splitlines() if line.strip()]
         problem = None
@@ -86,16 +98,75 @@ def try_names(name: str, folder: Path, *, seed: int, numbers: Iterable[int]) -> 
             problem = f"a traceback that ends in {lines[-1][:200]}"
         elif child.status not in (0, 2):
             problem = f"status {child.status}"
-        elif "\x1b]" in child.output or "\x1b[31mred" in child.output:
+        elif name in COMMANDS and ("\x1b]" in child.output or "\x1b[31mred" in child.output):
             problem = "an escape sequence is printed"
         if problem is not None:
             outcome.failures.append(f"{name} with the column {column[:40]!r}: {problem}")
     return outcome
 
 
+def _action(name: str, table: Path, out: Path, column: str) -> Callable[[], object]:
+    run = _words("run", table, out)
+    if name == "explain":
+        return lambda: (
+            command(*run, "--attention", "toa-softmax")(),
+            command("explain", str(_only(out)), "--out", f"{out}-drawn")(),
+        )
+    if name in ("reproduce", "watch"):
+        out.mkdir(exist_ok=True)
+        words = ("--dataset", str(table), "--backbone", "itransformer", "--horizon", "4", *SETTINGS)
+        (out / "runs.txt").write_text(shlex.join(words) + "\n")
+    runs = ("reproduce", "--runs", str(out / "runs.txt"), "--out", str(out), "--device", "cpu")
+    several: dict[str, tuple[tuple[str, ...], ...]] = {
+        "reproduce": (runs,),
+        "watch": (runs, ("watch", str(out))),
+        "compare": (
+            run,
+            (*run, "--attention", "softmax"),
+            ("compare", str(out), "--metric", "mse", "--out", str(out / "compared")),
+        ),
+        "report": (run, ("report", str(out), "--out", str(out / "page"))),
+        "data": (("data", "where", column),),
+    }
+    return commands(*(several.get(name) or (_words(name, table, out),)))
+
+
+def _only(out: Path) -> Path:
+    (record,) = out.rglob(RECORD)
+    return record.parent
+
+
+def _use_estimator(name: str, table: Path, out: Path, column: str) -> Child:
+    """Fit to a table with a name in its columns, and for the classifier in its classes; save, load, predict.
+
+    In this process, because a fork of one that has used the kernels of the classifier is ended.
+    """
+    frame = pd.read_csv(table, keep_default_na=False)
+    small: dict[str, Any] = {"epochs": 1, "settings": _SMALL, "time_limit": 0.2}
+    try:
+        if name == "forecaster":
+            model: Any = Forecaster(2, interval=0.5, **small).fit(frame)
+        elif name == "detector":
+            model = AnomalyDetector(window=8, **small).fit(frame)
+        else:
+            model = Classifier(id="case", label="class", **small).fit(frame)
+        answers = model.predict_proba(frame) if name == "classifier" else model.predict(frame)
+        model.save(out.with_suffix(".toa"))
+        loaded = load_estimator(out.with_suffix(".toa"))
+        again = loaded.predict_proba(frame) if name == "classifier" else loaded.predict(frame)
+        assert list(answers.columns) == list(dict.fromkeys(answers.columns)) == list(again.columns)
+        pd.testing.assert_frame_equal(answers, again, rtol=1e-9)
+        assert name != "forecaster" or column in answers.columns
+    except ValueError as error:
+        return Child(status=2, steps=(), output=str(error))
+    except Exception:
+        return Child(status=1, steps=(), output=traceback.format_exc())
+    return Child(status=0, steps=(), output="")
+
+
 def _write(path: Path, column: str, name: str, seed: int) -> None:
     frame = pd.DataFrame(np.random.default_rng(seed).normal(size=(80, 2)), columns=["a", column])
-    if name == "classify":
+    if name.startswith("classif"):
         frame.insert(0, "case", np.arange(80) // 8)
         frame["class"] = np.where(frame["case"] % 2, "x", column)
     else:
@@ -116,7 +187,7 @@ def _words(name: str, table: Path, out: Path) -> tuple[str, ...]:
     }[name]
 
 
-COMMANDS = ("forecast", "detect", "classify", "run")
+COMMANDS = (*("forecast", "detect", "classify", "run", "reproduce", "watch", "compare", "report", "explain", "data"),)
 
 
 def try_numbers(name: str, folder: Path, *, seed: int, numbers: Iterable[int]) -> Outcome:

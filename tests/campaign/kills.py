@@ -121,7 +121,7 @@ class _Server(http.server.ThreadingHTTPServer):
 
 
 @contextmanager
-def _served(folder: Path) -> Iterator[str]:
+def served(folder: Path) -> Iterator[str]:
     """The address of a server of this folder on this machine."""
     handler = functools.partial(_Quiet, directory=str(folder))
     with _Server(("127.0.0.1", 0), handler) as server:
@@ -158,7 +158,7 @@ def kill(name: str, folder: Path, *, seed: int, kills: int) -> Outcome:
     outcome, chance = Outcome(), random.Random(f"{name}/{seed}")
     table = folder / "own.csv"
     write_table(table)
-    with _served(folder) as address:
+    with served(folder) as address:
         work = _work(name, table, address)
         # imports what children would have to import
         quietly(work.action(folder / "warm"))

@@ -7,6 +7,8 @@ SIZES = {
     "processes on one folder": 3,
     "rows of a stream": 200_000,
     "runs of a sweep": 500,
+    # the first case
+    "memory": 1,
 }
 
 
@@ -18,8 +20,8 @@ def test_load_changes_no_answer_and_grows_nothing(name, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", hostile.COMMANDS)
-def test_no_name_of_a_column_breaks_a_command(name, tmp_path):
+@pytest.mark.parametrize("name", [*hostile.COMMANDS, *hostile.ESTIMATORS])
+def test_no_name_of_a_column_breaks_a_command_or_an_estimator(name, tmp_path):
     outcome = hostile.try_names(name, tmp_path, seed=0, numbers=range(0, len(hostile.NAMES), 3))
     assert outcome.failures == []
     assert outcome.counts["loaded"]

@@ -17,6 +17,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from toa._files import write_atomically
 from toa.experiments.demo import DemixingResult
 from toa.experiments.records import Record
 from toa.tasks.anomaly import SCORES
@@ -60,8 +61,8 @@ def system_title(name: str) -> str:
 
 
 def save_figure(figure: Figure, path: Path, *, tight: bool = False) -> Path:
-    """Write a figure as PNG and close it; `tight` cuts empty margins."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """Write a figure in the format of its suffix and close it; `tight` cuts empty margins."""
+    drawn = io.BytesIO()
     for text in figure.findobj(mpl.text.Text):
         # names of users are no formulas, and may be longer than the figure is wide
         text.set_parse_math(False)
@@ -69,9 +70,10 @@ def save_figure(figure: Figure, path: Path, *, tight: bool = False) -> Path:
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Glyph .* missing from")
-            figure.savefig(path, dpi=DPI, bbox_inches="tight" if tight else None)
+            figure.savefig(drawn, format=path.suffix[1:].lower(), dpi=DPI, bbox_inches="tight" if tight else None)
     finally:
         plt.close(figure)
+    write_atomically(path, drawn.getvalue())
     return path
 
 

@@ -1,0 +1,68 @@
+"""Peak memory of a fit and a prediction, for long and for wide tables.
+
+    python -m tests.campaign.memory detector 2000000 5    # prints the peak in MB
+
+Each measurement is a process of its own, which makes the table, fits and predicts; its peak is what the kernel counted.
+The network is always trained, for one epoch.
+"""
+
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from tests.campaign.fuzz import Outcome
+from tests.support import ROOT
+from toa.estimators import AnomalyDetector, Classifier, Forecaster
+
+# estimator, rows (cases for the classifier) and columns, and the most MB (1e6 bytes) that it may take
+CASES = (
+    ("forecaster", 5_000, 1_000, 2_500),
+    ("detector", 5_000, 1_000, 2_500),
+    ("forecaster", 2_000_000, 5, 1_500),
+    ("detector", 2_000_000, 5, 1_500),
+    ("classifier", 200, 500, 2_500),
+)
+# steps of a case, seconds that no fit reaches
+_STEPS, _LONG = 200, 100_000.0
+
+
+def measure_memory(folder: Path, first: int, count: int, *, seed: int) -> Outcome:
+    """The peak of each case, in MB."""
+    outcome = Outcome()
+    for kind, rows, columns, most in CASES[first : first + count]:
+        words = [sys.executable, "-m", "tests.campaign.memory", kind, str(rows), str(columns)]
+        # one thread, because each further one has its own buffers
+        process = subprocess.Popen(
+            words, cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"}, stdout=subprocess.DEVNULL
+        )
+        _, status, used = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        peak = used.ru_maxrss * 1024 // 10**6
+        outcome.counts[f"MB of a {kind}, {rows} x {columns}"] = peak
+        if status or peak > most:
+            outcome.failures.append(f"{kind} on {rows} x {columns}: status {status}, {peak} MB, more than {most}")
+    return outcome
+
+
+def _work(kind: str, rows: int, columns: int) -> None:
+    rng = np.random.default_rng(0)
+    if kind == "classifier":
+        cases = rng.normal(size=(rows, columns, _STEPS))
+        Classifier(epochs=1, time_limit=_LONG).fit(cases, np.arange(rows) % 2).predict_proba(cases)
+        return
+    frame = pd.DataFrame(rng.normal(size=(rows, columns)), columns=[f"c{i}" for i in range(columns)])
+    frame.insert(0, "date", pd.date_range("2000-01-01", periods=rows, freq="min"))
+    if kind == "forecaster":
+        Forecaster(24, epochs=1, time_limit=_LONG).fit(frame).predict(frame)
+    else:
+        AnomalyDetector(epochs=1, time_limit=_LONG).fit(frame).predict(frame)
+
+
+if __name__ == "__main__":
+    _work(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
+    sys.stdout.write(f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 // 10**6} MB\n")
