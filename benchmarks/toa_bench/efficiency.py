@@ -16,8 +16,8 @@ import torch
 from toa._checks import check_at_least, check_choice
 from toa._files import check_writable
 from toa.data import ForecastData
+from toa.experiments.paper import ROWS, StepRun
 from toa.experiments.records import Record, config_hash, provenance, write_record
-from toa.experiments.step_run import ROWS, StepRun
 from toa.tasks.distributed import numerics, resolve_device
 from toa.tasks.forecast import FORECASTING, ForecastRun
 from toa_bench.peer import PEER_MODELS, PeerSystem, check_peer, missing_packages
@@ -33,7 +33,7 @@ class EfficiencyRun:
     """Rows to measure, and how.
 
     Args:
-        rows: Names of `toa.experiments.step_run.ROWS`.
+        rows: Names of `toa.experiments.paper.ROWS`.
         dataset: ETTh1, or the path of a CSV file.
         device: "auto", "cpu", "cuda" or "cuda:N".
         steps: Timed steps; default 100 on CUDA, else 10.

@@ -12,7 +12,7 @@ import torch
 import toa_bench.efficiency
 from tests.cli.test_app import call
 from tests.support import ROOT, message
-from toa.experiments.step_run import ROWS
+from toa.experiments.paper import ROWS
 from toa.report.evidence import read_evidence
 from toa.tasks.base import TaskData
 from toa.tasks.forecast import FORECASTING

@@ -14,9 +14,9 @@ from tests.support import ROOT, message
 from toa.data import load_forecast
 from toa.experiments import read_record, resolve
 from toa.experiments import sweep as sweep_module
+from toa.experiments.paper import StepRun
 from toa.experiments.records import CLAIM, RECORD, claimed, holder
 from toa.experiments.run import ERROR, Job, failure_times, finished, outcome, write_failure
-from toa.experiments.step_run import StepRun
 from toa.experiments.sweep import (
     EXECUTORS,
     BrokenDeviceError,

@@ -117,7 +117,7 @@ CHOICES = {
     "threshold_rules": "toa.estimators.alarms:RULES",
     "activations": "toa.ops:ACTIVATIONS",
     "dtypes": "toa_bench.op_cost:DTYPES",
-    "efficiency_rows": "toa.experiments.step_run:ROWS",
+    "efficiency_rows": "toa.experiments.paper:ROWS",
 }
 
 

@@ -21,10 +21,9 @@ import pandas as pd
 from sklearn.exceptions import DataConversionWarning
 
 from toa._checks import check_choice
-from toa.data.dates import is_date, read_times
+from toa.data.columns import categories_of, is_date, read_times, to_codes, without_text
 from toa.data.frequency import Frequency
-from toa.data.panel import MISSING, Id, Missing, Panel, Values, fill_missing, make_panel, to_numbers
-from toa.data.text_columns import categories_of, is_number, to_codes, without_text
+from toa.data.panel import MISSING, Id, Missing, Panel, Values, fill_missing, is_number, make_panel, to_numbers
 
 
 def read_panel(
@@ -52,7 +51,7 @@ def read_panel(
         values: Columns to read; None for all others, without columns of text that are constant in each series.
         freq: Pandas alias, such as "h"; None infers it.
         missing: How to fill missing values and rows, see `toa.data.panel.make_panel`.
-        day_first: Whether the day comes first in dates such as 01/02/2015; None finds it, see `toa.data.dates`.
+        day_first: Whether the day comes first in dates such as 01/02/2015; None finds it, see `toa.data.columns`.
         time_zone: Time zone of the dates, such as "Europe/Rome"; None leaves them as they are.
         late_columns: Whether columns may begin later than others, see `toa.data.panel.make_panel`.
         categories: Columns that may hold text, which becomes its place in this list; None makes a list of all texts.

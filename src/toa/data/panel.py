@@ -272,7 +272,7 @@ def to_numbers(frame: pd.DataFrame, name: str) -> Values:
             )
         if not pd.api.types.is_numeric_dtype(frame[column]) or pd.api.types.is_bool_dtype(frame[column]):
             cells = frame[column]
-            bad = (cells.notna() & ~cells.map(_is_number)) | (cells.dtype == bool)
+            bad = (cells.notna() & ~cells.map(is_number)) | (cells.dtype == bool)
             row = int(bad.to_numpy().argmax())
             raise ValueError(
                 f"{name} must have only numeric columns, got {shorten(str(cells.iloc[row]))} in column "
@@ -290,7 +290,8 @@ def to_numbers(frame: pd.DataFrame, name: str) -> Values:
     return values
 
 
-def _is_number(cell: object) -> bool:
+def is_number(cell: object) -> bool:
+    """Whether a cell is a number, or text of one."""
     try:
         float(cell)  # type: ignore[arg-type]
     except (ValueError, TypeError, OverflowError):

@@ -24,7 +24,7 @@ from jaxtyping import Bool, Float64
 from toa._checks import check_choice
 from toa._limits import unpacked_limit
 from toa.data.catalogue import DatasetSpec
-from toa.data.dates import find_order, is_regular, parse_dates
+from toa.data.columns import find_order, is_regular, parse_dates
 from toa.data.panel import FILLS, Panel, describe_columns, make_panel, to_numbers
 
 # what numpy raises for damaged or forged arrays

@@ -18,7 +18,7 @@ from typing import Any
 from torch import nn
 
 # registers the task "efficiency"
-import toa.experiments.step_run  # noqa: F401
+import toa.experiments.paper  # noqa: F401
 from toa._checks import check_choice
 from toa._files import parse_json, seal, unseal, write_atomically
 from toa.experiments.records import RECORD, Record, config_hash, make_record, read_record, write_record

@@ -1,14 +1,15 @@
-"""Dates of a table: text with the day or the month first, and time zones whose clocks change.
+"""Columns of a table that are not numbers: dates, with the day or the month first and clocks that change, and text.
 
 dates = parse_dates(text, "data")                           # ISO, or any format that has one reading
 order = find_order(text, "data", None, is_regular)          # True if 01/02/2015 is 1 February
 dates = to_zone(dates, "Europe/Rome", codes, "data")        # local times, also where clocks change
+codes = to_codes(column, ("high", "low"), "data")           # categories as their places in a list
 """
 
 import re
 import warnings
 import zoneinfo
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any
 
@@ -189,3 +190,53 @@ def _stored_dates(column: Any, label: str) -> pd.DatetimeIndex:
         row = int(dates.isna().argmax()) + 1
         raise ValueError(f"{label} must have a date in every row, got none at data row {row}.")
     return dates
+
+
+def categories_of(column: Any, known: Sequence[str] | None) -> tuple[str, ...] | None:
+    """The texts of a column, sorted, or those that are known; None for a column of numbers."""
+    if column.dtype.is_numeric() or (known is None and column.dtype.is_temporal()):
+        return None
+    texts = {str(cell) for cell in column.drop_nulls().unique().to_list()} if known is None else known
+    return tuple(sorted(texts) if known is None else texts)
+
+
+def to_codes(column: Any, known: Sequence[str], name: str) -> np.ndarray:
+    """The place of each cell in the known categories."""
+    places = {text: place for place, text in enumerate(known)}
+    found = [None if cell is None or cell != cell else places.get(str(cell), -1) for cell in column.to_list()]
+    for row, code in enumerate(found):
+        if code is None or code < 0:
+            cell = "none" if code is None else repr(column[row])
+            raise ValueError(
+                f"column {column.name!r} of {name} must have a category of fit in every row, {shorten(list(known))}, "
+                f"got {cell} at data row {row + 1}; change it, or fit again."
+            )
+    return np.asarray(found, dtype=np.float64)
+
+
+def without_text(frame: Any, columns: Sequence[Any], kept_text: Collection[str], ids: Any, name: str) -> list[Any]:
+    """The columns but those of text that are constant in each series; a warning names these."""
+    kept: list[Any] = []
+    left: list[Any] = []
+    for column in columns:
+        cells = frame.get_column(column)
+        constant = False
+        named = str(column) in kept_text
+        if (
+            not named
+            and cells.dtype in (nw.String, nw.Object, nw.Categorical)
+            and len(cells)
+            and isinstance(cells[0], str)
+        ):
+            found = pd.DataFrame({"id": 0 if ids is None else ids, "cell": cells.to_numpy()})
+            # text that begins like a number, such as '12 MW', should have been one
+            constant = (
+                cells[0].strip()[:1] not in "+-.0123456789" and len(found.drop_duplicates()) == found["id"].nunique()
+            )
+        (left if constant else kept).append(column)
+    if left:
+        shown = ", ".join(map(repr, left))
+        warnings.warn(
+            f"columns of {name} with the same text in all rows of a series are left out: {shown}.", stacklevel=4
+        )
+    return kept
