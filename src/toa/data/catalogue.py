@@ -68,6 +68,10 @@ class DatasetSpec(FileSpec):
     subset_of: str | None = None
     duplicate_dates: bool = False
 
+    def files(self) -> tuple[str, ...]:
+        """Paths below a data folder."""
+        return (self.path,)
+
     def __post_init__(self) -> None:
         FileSpec.__post_init__(self)
         check_at_least("rows", self.rows, 1)
@@ -114,6 +118,10 @@ class AnomalySpec:
             check_choice("fill", self.fill, FILLS)
         if not self.layouts or any(len(files) not in (2, 3) for files in self.layouts):
             raise ValueError(f"layouts must name train, test and labels of {self.name}, got {self.layouts}.")
+
+    def files(self) -> tuple[str, ...]:
+        """Paths below a data folder, in the first layout."""
+        return tuple(file.path for file in self.layouts[0])
 
     @property
     def served(self) -> AnomalyFiles | None:

@@ -25,7 +25,6 @@ from toa.experiments.records import RECORD, Record, config_hash, make_record, re
 from toa.tasks import TASKS, RunOptions, Task
 from toa.tasks.checkpoint import check_weights, load_checkpoint, model_with, save_checkpoint
 from toa.tasks.distributed import resolve_device
-from toa.tasks.training import Observer
 
 ERROR = "error.json"
 _PLANS = "plans"
@@ -46,43 +45,22 @@ def run_folder(config: Any, out: Path) -> Path:
     return out / f"{TASKS[config.task].folder_name(config)}-{config_hash(config)[:8]}"
 
 
-def run_task(
-    config: Any,
-    out: Path,
-    *,
-    data_dir: Path | None = None,
-    device: str = "auto",
-    devices: int = 1,
-    num_nodes: int = 1,
-    command: Sequence[str] = (),
-    observe: Observer | None = None,
-) -> Record:
+def run_task(config: Any, out: Path, **options: Any) -> Record:
     """Run a config and return its record; a finished run is only loaded.
 
     Args:
         config: A config of any task in `toa.tasks.TASKS`.
         out: Folder of all runs of the task.
-        device: "auto", "cpu", "cuda" or "cuda:N".
-        devices: Number of devices per node that train together.
-        command: Command line to store in the record.
+        options: Fields of `toa.tasks.RunOptions`, from `data_dir` on.
     """
     task, key, folder = TASKS[config.task], config_hash(config), run_folder(config, out)
+    how = RunOptions(folder=folder, key=key, **options)
     # an unknown device raises an error even if the run is finished
-    resolve_device(device)
+    resolve_device(how.device)
     if (folder / RECORD).exists():
-        return read_finished(folder / RECORD, key, task.record_fields, data=task.current_checksum(config, data_dir))
-    options = RunOptions(
-        folder=folder,
-        key=key,
-        data_dir=data_dir,
-        device=device,
-        devices=devices,
-        num_nodes=num_nodes,
-        command=command,
-        observe=observe,
-    )
-    result = task.measure(config, options)
-    record = make_record(config, result, command)
+        return read_finished(folder / RECORD, key, task.record_fields, data=task.current_checksum(config, how.data_dir))
+    result = task.measure(config, how)
+    record = make_record(config, result, how.command)
     if result.writes:
         for name, file in result.artifacts.items():
             save_checkpoint(folder / name, file.tensors, file.facts)

@@ -116,9 +116,6 @@ class AnomalyDetection(Task):
     def checksum(self, data: TaskData) -> str:
         return str(data.source.checksum)
 
-    def files(self, dataset: str) -> tuple[str, ...]:
-        return tuple(file.path for file in ANOMALY_SETS[dataset].layouts[0])
-
     def load(self, config: AnomalyRun, device: torch.device, data_dir: Path | None = None) -> TaskData:
         names = ("fill", "index_column", "label_column", "allow_constant")
         how = {name: getattr(config, name) for name in names}
@@ -218,28 +215,21 @@ def evaluate_reconstruction(model: nn.Module, windows: SeriesWindows) -> float:
 
 
 def score_series(model: nn.Module, windows: SeriesWindows) -> Scores:
-    """Score a series. Overlaps are summed on the device, without synchronisation before the end.
+    """Score a series.
 
     Args:
         windows: Windows of the series, made with whole=True so that they cover every step.
     """
-    device = windows.starts.device
-    total = torch.zeros(windows.rows, dtype=torch.float64, device=device)
-    count = torch.zeros(windows.rows, dtype=torch.float64, device=device)
-    inside = torch.arange(windows.length, device=device)
-    flat = []
-    for index, x, estimate in _reconstructions(model, windows):
-        error = squared_error(estimate.float(), x).mean(2)  # (B, L)
-        steps = (windows.starts[index, None] + inside).view(-1)  # (B*L,)
-        total.index_add_(0, steps, error.double().view(-1))
-        count.index_add_(0, steps, torch.ones_like(steps, dtype=torch.float64))
-        flat.append(error)
-    if bool((count == 0).any()):
-        raise ValueError("windows must cover every step of the series, got uncovered steps; make them with whole=True.")
-    check_finite("scores", total)
+    flat: list[Tensor] = []
+
+    def mean_error(estimate: Tensor, x: Tensor) -> Tensor:
+        flat.append(squared_error(estimate.float(), x).mean(2))
+        return flat[-1].unsqueeze(2)  # (B, L, 1)
+
+    steps = _mean_over_windows(model, windows, mean_error)[:, 0]
     return Scores(
         flat=torch.cat(flat)[: windows.regular].reshape(-1).cpu().numpy(),
-        steps=(total / count).cpu().numpy(),
+        steps=steps,
         starts=windows.starts[: windows.regular].cpu().numpy(),
         length=windows.length,
     )
@@ -247,16 +237,25 @@ def score_series(model: nn.Module, windows: SeriesWindows) -> Scores:
 
 def channel_errors(model: nn.Module, windows: SeriesWindows) -> Float[np.ndarray, "t c"]:
     """Squared error of each step and channel of a series, the mean over the windows that contain the step."""
+    return _mean_over_windows(model, windows, lambda estimate, x: squared_error(estimate.float(), x))
+
+
+def _mean_over_windows(
+    model: nn.Module, windows: SeriesWindows, error: Callable[[Tensor, Tensor], Tensor]
+) -> Float[np.ndarray, "t e"]:
+    """Mean of errors (B, L, E) of reconstructions over the windows that contain a step, summed on the device."""
     total: Any = None
     count = torch.zeros(windows.rows, dtype=torch.float64, device=windows.starts.device)
     inside = torch.arange(windows.length, device=windows.starts.device)
     for index, x, estimate in _reconstructions(model, windows):
-        error = squared_error(estimate.float(), x).double()  # (B, L, C)
+        found = error(estimate, x).double()
         if total is None:
-            total = error.new_zeros(windows.rows, error.shape[2])
+            total = found.new_zeros(windows.rows, found.shape[2])
         steps = (windows.starts[index, None] + inside).view(-1)  # (B*L,)
-        total.index_add_(0, steps, error.flatten(0, 1))
+        total.index_add_(0, steps, found.flatten(0, 1))
         count.index_add_(0, steps, torch.ones_like(steps, dtype=torch.float64))
+    if bool((count == 0).any()):
+        raise ValueError("windows must cover every step of the series, got uncovered steps; make them with whole=True.")
     check_finite("scores", total)
     return (total / count[:, None]).cpu().numpy()
 

@@ -220,7 +220,7 @@ class Task(ABC):
 
     def files(self, dataset: str) -> tuple[str, ...]:
         """Files of a dataset, relative to the data folder."""
-        return ()
+        return () if self.catalogue is None else self.catalogue[dataset].files()
 
     def own_files(self, config: Any) -> Sequence[Path]:
         """Files of a run whose dataset is not in the catalogue."""

@@ -101,9 +101,6 @@ class Classification(Task):
     def own_files(self, config: ClassifyRun) -> Sequence[Path]:
         return own_pair(Path(config.dataset).expanduser())
 
-    def files(self, dataset: str) -> tuple[str, ...]:
-        return tuple(CLASSIFICATION_SETS[dataset].files())
-
     def load(self, config: ClassifyRun, device: torch.device, data_dir: Path | None = None) -> ClassificationData:
         # a series shorter than one patch is padded
         has_patches = "patch_len" in BACKBONES[config.backbone].settings("classify")

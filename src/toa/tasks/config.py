@@ -68,7 +68,14 @@ class RunConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunOptions:
-    """Where and how a config is run, as in `toa.experiments.run_task`; none of this changes the config's hash."""
+    """Where and how a config is run; none of this changes the config's hash.
+
+    Args:
+        folder, key: Folder of the run, and the config's hash.
+        device: "auto", "cpu", "cuda" or "cuda:N".
+        devices: Number of devices per node that train together.
+        command: Command line to store in the record.
+    """
 
     folder: Path
     key: str

@@ -137,9 +137,6 @@ class Forecasting(Task):
     def locate(self, dataset: str, data_dir: Path | None) -> Sequence[Path]:
         return (locate(DATASETS[dataset], data_dir),)
 
-    def files(self, dataset: str) -> tuple[str, ...]:
-        return (DATASETS[dataset].path,)
-
     def load(self, config: ForecastRun, device: torch.device, data_dir: Path | None = None) -> ForecastData:
         """Load the windows; runs of one process with the same windows share one copy."""
         path = locate(DATASETS[config.dataset], data_dir) if config.dataset in DATASETS else Path(config.dataset)

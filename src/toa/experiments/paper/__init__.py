@@ -98,7 +98,6 @@ class Efficiency(Task):
     record_fields = ()
     catalogue = FORECASTING.catalogue
     locate = FORECASTING.locate
-    files = FORECASTING.files
     model_file = ""
 
     def resolve(  # type: ignore[override]
