@@ -8,7 +8,7 @@ from tests.estimators.signals import PERIOD, long, quick, wave, wide
 from tests.support import message
 from toa.data.frequency import season_of
 from toa.estimators import Forecaster
-from toa.estimators.choice import find_season
+from toa.estimators.baselines import find_season
 from toa.estimators.sizes import choose_lookback, choose_settings, limit_schedule
 
 

@@ -1,5 +1,4 @@
 import functools
-import json
 
 import numpy as np
 import pytest
@@ -61,7 +60,7 @@ def test_opposite_errors_are_averaged_and_windows_without_scale_left_out():
     assert errors == {"high": 1.0, "low": 1.0, "worse": 3.0, "ensemble": 0.0}
 
 
-def test_an_ensemble_takes_another_model_that_is_better_and_survives_saving():
+def test_an_ensemble_takes_another_model_that_is_better():
     series = [seasonal_series(seed, 80 + seed) for seed in range(6)]
     origins = RollingOrigins.choose([len(one) for one in series], horizon=6, share=0.2)
     forecasts = validate_methods(series, origins, 6, seed=0)
@@ -73,9 +72,6 @@ def test_an_ensemble_takes_another_model_that_is_better_and_survives_saving():
     assert perfect.weights == {"toa": 1.0}
     given_forecast = np.ones((6, 6))
     np.testing.assert_array_equal(perfect.predict(series, {"toa": given_forecast}), given_forecast)
-    tensors, facts = alone.state()
-    again = Ensemble.from_state(tensors, json.loads(json.dumps(facts)))
-    np.testing.assert_array_equal(again.predict(series), alone.predict(series))
     assert alone.errors["ensemble"] <= min(alone.errors[name] for name in BASELINES)
 
 

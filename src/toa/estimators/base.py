@@ -21,7 +21,7 @@ import json
 import platform
 import time
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,6 +52,8 @@ FORMAT = 1
 # name of the network among the methods of an estimator
 NETWORK = "toa"
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
+# members that `greedy_weights` averages
+_MEMBERS = 20
 # keeps scores bounded for any data; the layer's default has no normaliser, as the paper prints it
 _NORMS = {"toa-relu": {"score_norm": "rms"}, "toa-gated": {"score_norm": "rms", "gate_norm": "rms"}}
 
@@ -294,6 +296,30 @@ class TimeLimit:
     def left(self) -> float:
         """Seconds until the end; negative after it."""
         return self.seconds - self.passed
+
+
+def greedy_weights(
+    members: Mapping[str, np.ndarray], loss: Callable[[np.ndarray], float]
+) -> tuple[dict[str, float], float]:
+    """Weights of a mean with a low loss, and that loss.
+
+    Members are added one by one, each time the one that lowers the loss of the mean most; the mean of those up to the
+    lowest loss is kept.
+    """
+    total, counts = np.zeros_like(next(iter(members.values()))), dict.fromkeys(members, 0)
+    best: tuple[float, dict[str, float]] = np.inf, {}
+    for count in range(1, _MEMBERS + 1):
+        losses = {name: loss((total + part) / count) for name, part in members.items()}
+        name = min(losses, key=losses.__getitem__)
+        total, counts[name] = total + members[name], counts[name] + 1
+        if not best[1] or losses[name] < best[0]:
+            best = losses[name], {one: number / count for one, number in counts.items() if number}
+    return best[1], best[0]
+
+
+def weighted_mean(weights: Mapping[str, float], members: Mapping[str, np.ndarray]) -> np.ndarray:
+    """The weighted sum of those members that have a weight."""
+    return np.sum([weight * members[name] for name, weight in weights.items()], axis=0)
 
 
 def load_estimator(path: str | Path, *, device: str | None = None) -> Estimator:

@@ -10,9 +10,8 @@ Alphabet: N series, T rows, P horizon, L look-back, M steps of a season, K windo
 """
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float64
@@ -21,7 +20,7 @@ from toa._registry import Registry
 
 History = Float64[np.ndarray, "n t"]
 Forecast = Float64[np.ndarray, "n p"]
-Baseline = Callable[[np.ndarray, int, int], np.ndarray]
+Baseline = Callable[..., np.ndarray]
 
 BASELINES: Registry[Baseline] = Registry("baseline")
 
@@ -29,6 +28,8 @@ BASELINES: Registry[Baseline] = Registry("baseline")
 _BLOCK = 2048
 # a season is used if the autocorrelation at its lag is significant at 90 % and there are three seasons
 _SIGNIFICANCE, _SEASONS = 1.645, 3
+# seasons to search for in data without dates, and the autocorrelation that makes one
+_TRIED_SEASONS, _LEAST_CORRELATION = (24, 12, 7, 4, 48, 52, 96), 0.3
 _LEVELS = np.concatenate(([0.01], np.linspace(0.05, 0.95, 19), [0.99]))
 _LEVEL_TREND_DAMPING = [
     (level, level * share, damping)
@@ -169,15 +170,6 @@ class LinearModel:
         inputs, centre, scale = self._inputs(_last_rows(history, len(self.weights) - 1))
         return (inputs @ self.weights + self._naive(inputs)) * scale + centre
 
-    def state(self) -> dict[str, Any]:
-        """The fields but the weights, as JSON values."""
-        return {"season": self.season, "by_season": self.by_season}
-
-    @classmethod
-    def from_state(cls, state: Mapping[str, Any], weights: Float64[np.ndarray, "lags p"]) -> "LinearModel":
-        """From the result of `state` and the weights."""
-        return cls(season=int(state["season"]), by_season=bool(state["by_season"]), weights=weights)
-
     def _inputs(self, window: Float64[np.ndarray, "n l"]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Scaled lags and a constant (N, L + 1), centre and scale (N, 1)."""
         with warnings.catch_warnings():
@@ -201,16 +193,20 @@ class LinearModel:
         return last[:, np.arange(self.weights.shape[1]) % self.season]
 
 
-def seasonal_acf(series: Sequence[Float64[np.ndarray, " _"]], season: int) -> float:
-    """Mean autocorrelation of the changes at a lag, of series with at least three seasons; 0 if there is none."""
-    found = []
-    for values in series[:200]:
-        changes = np.diff(values[-20 * season - 1 :])
-        if len(changes) >= _SEASONS * season:
-            centred = changes - changes.mean()
-            power = float(centred @ centred)
-            found.append(float(centred[season:] @ centred[:-season]) / power if power > 0 else 0.0)
-    return float(np.mean(found)) if found else 0.0
+def find_season(series: Sequence[Float64[np.ndarray, " _"]]) -> int:
+    """Season of most series, by the autocorrelation of their changes; 1 if there is none."""
+    found = {}
+    for season in _TRIED_SEASONS:
+        own = []
+        for values in series[:200]:
+            changes = np.diff(values[-20 * season - 1 :])
+            if len(changes) >= _SEASONS * season:
+                centred = changes - changes.mean()
+                power = float(centred @ centred)
+                own.append(float(centred[season:] @ centred[:-season]) / power if power > 0 else 0.0)
+        found[season] = float(np.mean(own)) if own else 0.0
+    best = max(found, key=found.__getitem__)
+    return best if found[best] >= _LEAST_CORRELATION else 1
 
 
 def sample_windows(

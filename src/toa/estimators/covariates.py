@@ -113,6 +113,11 @@ class Covariates:
         """Features (T, F) of the rows of each series; None without features."""
         if not self.count:
             return None
+        self._check(panel)
+        times = [None] * len(panel) if panel.times is None else panel.times
+        return [self.features(when, rows) for when, rows in zip(times, panel.take(self.columns), strict=True)]
+
+    def _check(self, panel: Panel) -> None:
         dated = panel.times and isinstance(panel.times[0], pd.DatetimeIndex)
         if (self.calendar is not None or self.holidays is not None) and not dated:
             raise ValueError("data must have dates for calendar features, got none; pass a frame.")
@@ -122,8 +127,6 @@ class Covariates:
                     f"{panel.label(index)} must have one value in the static column {self.static[place]!r}, got "
                     "several; name it as a covariate instead."
                 )
-        times = [None] * len(panel) if panel.times is None else panel.times
-        return [self.features(when, rows) for when, rows in zip(times, panel.take(self.columns), strict=True)]
 
     def future(self, panel: Panel, given: Any, steps: int, options: Mapping[str, Any]) -> list[np.ndarray] | None:
         """Features (P, F) of the `steps` steps after each series of the panel; None without features.
@@ -134,6 +137,7 @@ class Covariates:
             raise ValueError("future must be None for a forecaster without covariates, got a table; leave it out.")
         if not self.count:
             return None
+        self._check(panel)
         ahead = panel.next_times(steps)
         rows = [np.zeros((steps, 0))] * len(panel)
         if self.covariates:

@@ -6,24 +6,28 @@
     chosen.weights                                       # {"linear 336": 0.6, "toa": 0.4}
     chosen.predict(series, others={"toa": forecasts})    # (N, P)
 
-The weights are chosen for all series together: forecasts are added one by one, each time the one that lowers the mean
-error most. Errors are divided by the seasonal error of their series, as MASE does.
+The weights are chosen for all series together, by errors that are divided by the seasonal error of their series, as
+MASE does. `Choice` adds the intervals and quantiles of a forecaster.
 
-Alphabet: N series, P horizon, W windows, one per series and origin.
+Alphabet: N series of one column, S series of C columns, P horizon, Q levels, W windows, one per series and origin.
 """
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float64, Int64
+from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
-from toa.estimators.base import TimeLimit
+from toa._checks import check_shape, check_shares
+from toa.data.panel import Panel
+from toa.estimators.base import NETWORK, TimeLimit, greedy_weights, weighted_mean
 from toa.estimators.baselines import BASELINES, LinearModel, align_histories
+from toa.estimators.intervals import Prediction, conformal_width
 from toa.tasks.metrics import seasonal_error
 
 Series = Sequence[Float64[np.ndarray, " _"]]
@@ -36,10 +40,12 @@ _MOST_WINDOWS, _LEAST_WINDOWS = 4_000, 40
 _MOST_SERIES = 4_000
 # rows that methods of a single series read, at least and at most, and values that one method reads in all
 _LOCAL_ROWS, _MOST_ROWS, _LINEAR_VALUES = 512, 4_320, 30_000_000
-# longest look-back of a linear model
-_LOOKBACK = 720
-# forecasts that are averaged
-_MEMBERS = 20
+# longest look-back of a linear model, and how the second kind is named
+_LOOKBACK, _BY_LEVEL = 720, " by level"
+# quantiles of fewer windows are taken over all steps and columns
+_FEW_WINDOWS = 40
+# arrays of a choice in a file
+_ARRAYS = ("scale", "width", "offsets", "counts")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -138,45 +144,28 @@ class Ensemble:
             return cls(season=season, horizon=horizon, weights={"seasonal naive": 1.0}, errors={}), None
         scale = series_scale(series, season)[origins.series]
         weights, errors = choose_weights(forecasts, origins.actual(series), scale)
-        fit = partial(_fit_linear, _aligned(series, None), season, horizon, seed=seed)
-        linear = {name: model for name in weights if name.startswith("linear") and (model := fit(name))}
-        mixed = np.sum([weight * forecasts[name] for name, weight in weights.items()], axis=0)
-        return cls(season=season, horizon=horizon, weights=weights, errors=errors, linear=linear), mixed
+        rows, sizes = _aligned(series), {"season": season, "horizon": horizon}
+        fitted = {name: _fit_linear(rows, name, seed=seed, **sizes) for name in weights if name.startswith("linear")}
+        linear = {name: model for name, model in fitted.items() if model is not None}
+        return cls(weights=weights, errors=errors, linear=linear, **sizes), weighted_mean(weights, forecasts)
 
     def predict(
         self, series: Series, others: Mapping[str, Float64[np.ndarray, "n p"]] | None = None
     ) -> Float64[np.ndarray, "n p"]:
         """Forecast after the end of each series; `others` has the forecasts of other models with a weight."""
-        members = self.members(series, tuple(self.weights)) | dict(others or {})
-        return np.sum([weight * members[name] for name, weight in self.weights.items()], axis=0)
+        return weighted_mean(self.weights, self.members(series, tuple(self.weights)) | dict(others or {}))
 
     def members(self, series: Series, names: Sequence[str]) -> dict[str, np.ndarray]:
         """Forecasts (N, P) of some methods, but not of other models."""
         found = {}
-        local = _aligned(series, _local_rows(self.season))
+        local = align_histories(series, _local_rows(self.season))
         for name in names:
             if name in BASELINES:
                 found[name] = BASELINES[name](local, self.season, self.horizon)
             elif name in self.linear:
                 model = self.linear[name]
-                found[name] = model.predict(_aligned(series, len(model.weights) - 1))
+                found[name] = model.predict(align_histories(series, len(model.weights) - 1))
         return found
-
-    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Tensors and JSON values to save."""
-        tensors = {f"linear.{name}": torch.from_numpy(model.weights) for name, model in self.linear.items()}
-        facts = {name: getattr(self, name) for name in ("season", "horizon")}
-        facts |= {"weights": dict(self.weights), "errors": dict(self.errors)}
-        return tensors, facts | {"linear": {name: model.state() for name, model in self.linear.items()}}
-
-    @classmethod
-    def from_state(cls, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> "Ensemble":
-        """From the result of `state`."""
-        linear = {
-            name: LinearModel.from_state(state, tensors[f"linear.{name}"].double().cpu().numpy())
-            for name, state in facts["linear"].items()
-        }
-        return cls(**{**facts, "linear": linear})
 
 
 def choose_weights(
@@ -192,23 +181,13 @@ def choose_weights(
     target = actual[usable] / unit
     members = {name: forecast[usable] / unit for name, forecast in forecasts.items()}
     errors = {name: float(np.nanmean(np.abs(member - target))) for name, member in members.items()}
-    total = np.zeros_like(target)
-    counts = dict.fromkeys(members, 0)
-    best: tuple[float, dict[str, float]] | None = None
-    for count in range(1, _MEMBERS + 1):
-        found = {name: float(np.nanmean(np.abs((total + member) / count - target))) for name, member in members.items()}
-        name = min(found, key=found.__getitem__)
-        total += members[name]
-        counts[name] += 1
-        if best is None or found[name] < best[0]:
-            best = found[name], {one: number / count for one, number in counts.items() if number}
-    assert best is not None
-    return best[1], errors | {"ensemble": best[0]}
+    weights, best = greedy_weights(members, lambda mean: float(np.nanmean(np.abs(mean - target))))
+    return weights, errors | {"ensemble": best}
 
 
 def series_scale(series: Series, season: int) -> Float64[np.ndarray, " n"]:
     """Seasonal error of each series; of its steps, if it has less than two seasons."""
-    history = _aligned(series, None)
+    history = _aligned(series)
     if history.shape[1] < 2:
         return np.full(len(series), np.nan)
     found = seasonal_error(history, season) if season < history.shape[1] else np.full(len(series), np.nan)
@@ -240,24 +219,19 @@ def validate_methods(
     """
     if not len(origins):
         return {}
-    histories = origins.histories(series)
+    histories, horizon = origins.histories(series), origins.horizon
+    past = _aligned([values[: len(values) - held] for values, held in zip(series, origins.held, strict=True) if held])
+    linear = [f"linear {rows}{end}" for rows in linear_lookbacks(season, horizon) for end in ("", _BY_LEVEL)]
     found: dict[str, np.ndarray] = {}
-    for name in BASELINES:
-        if not found or limit is None or limit.left > 0:
-            found[name] = _in_blocks(partial(_local, name, season, origins.horizon), histories, _local_rows(season))
-    earlier = [values[: len(values) - held] for values, held in zip(series, origins.held, strict=True) if held]
-    past = _aligned(earlier, None)
-    for lookback in linear_lookbacks(season, origins.horizon):
-        for name in (f"linear {lookback}", f"linear {lookback} by level"):
-            if limit is None or limit.left > 0:
-                model = _fit_linear(past, season, origins.horizon, name, seed=seed)
-                if model is not None:
-                    found[name] = _in_blocks(model.predict, histories, lookback)
+    for name in (*BASELINES, *linear):
+        if found and limit is not None and limit.left <= 0:
+            break
+        if name in BASELINES:
+            method = partial(BASELINES[name], season=season, horizon=horizon)
+            found[name] = _in_blocks(method, histories, _local_rows(season))
+        elif model := _fit_linear(past, name, season=season, horizon=horizon, seed=seed):
+            found[name] = _in_blocks(model.predict, histories, len(model.weights) - 1)
     return found
-
-
-def _local(name: str, season: int, horizon: int, history: np.ndarray) -> np.ndarray:
-    return BASELINES[name](history, season, horizon)
 
 
 def _in_blocks(
@@ -266,20 +240,147 @@ def _in_blocks(
     """Forecasts after the last rows of histories, in blocks of at most this number of values."""
     size = max(1, values // rows)
     parts = [histories[start : start + size] for start in range(0, len(histories), size)]
-    return np.concatenate([method(_aligned(part, rows)) for part in parts])
+    return np.concatenate([method(align_histories(part, rows)) for part in parts])
 
 
-def _fit_linear(history: np.ndarray, season: int, horizon: int, name: str, *, seed: int) -> LinearModel | None:
+def _fit_linear(history: np.ndarray, name: str, **options: int) -> LinearModel | None:
     """Fit a linear model by its name, "linear 336" or "linear 336 by level"."""
-    return LinearModel.fit(
-        history,
-        season=season,
-        horizon=horizon,
-        lookback=int(name.split()[1]),
-        by_season=not name.endswith("by level"),
-        seed=seed,
-    )
+    return LinearModel.fit(history, lookback=int(name.split()[1]), by_season=not name.endswith(_BY_LEVEL), **options)
 
 
-def _aligned(series: Series, most: int | None) -> np.ndarray:
-    return align_histories(series, max(_LOCAL_ROWS, _LINEAR_VALUES // len(series)) if most is None else most)
+def _aligned(series: Series) -> np.ndarray:
+    return align_histories(series, max(_LOCAL_ROWS, _LINEAR_VALUES // len(series)))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Choice:
+    """Weights of the methods, and what intervals and quantiles need.
+
+    Attributes:
+        scale: Seasonal error of each series and column (S, C), at least a small number.
+        width: Half of the interval (P, C), in scales; None for no interval.
+        offsets: Quantiles minus forecast (P, Q, C), in scales; None without quantiles.
+        counts: Columns that hold counts, 0, 1, 2, …: their forecasts are at least 0.
+    """
+
+    ensemble: Ensemble
+    scale: Float64[np.ndarray, "s c"]
+    width: Float64[np.ndarray, "p c"] | None
+    offsets: Float64[np.ndarray, "p q c"] | None
+    counts: Bool[np.ndarray, " c"]
+
+    @classmethod
+    def fit(
+        cls,
+        panel: Panel,
+        columns: Sequence[str],
+        origins: RollingOrigins,
+        *,
+        season: int,
+        forecasts: Mapping[str, Float64[np.ndarray, "rows p"]],
+        network: Float64[np.ndarray, "w p c"] | None,
+        interval: float | None,
+        levels: Sequence[float],
+        seed: int,
+    ) -> "Choice":
+        """Choose weights at the origins of the series, and calibrate the interval there.
+
+        `forecasts` has those of the baselines at the origins, column by column, and `network` those of the network;
+        None if there is none.
+        """
+        series = panel.histories(columns)
+        each = origins.per_column(len(columns))
+        own = {} if network is None else {NETWORK: _to_rows(network)}
+        ensemble, found = Ensemble.fit(series, each, {**forecasts, **own}, season=season, seed=seed)
+        scale = np.nan_to_num(series_scale(series, season))
+        # a series that never changes has the smallest scale of the others
+        least = scale[scale > 0].min() if (scale > 0).any() else 1.0
+        scale = np.maximum(scale, least).reshape(-1, len(columns))
+        whole = [(part >= 0).all(0) & (part == np.round(part)).all(0) for part in panel.take(columns)]
+        counts = np.all(whole, axis=0)
+        width = offsets = None
+        if found is not None:
+            unit = scale[origins.series][:, None]
+            error = _to_columns(each.actual(series) - found, len(columns)) / unit  # (W, P, C)
+            offsets = _offsets(error, levels) if len(levels) else None
+        if interval is not None:
+            try:
+                if found is None:
+                    raise ValueError("no series is longer than the horizon")
+                width = conformal_width(torch.from_numpy(np.abs(error)), interval).numpy()
+            except ValueError as reason:
+                warnings.warn(f"the forecast has no interval of {interval}: {reason}", UserWarning, stacklevel=3)
+        return cls(ensemble=ensemble, scale=scale, width=width, offsets=offsets, counts=counts)
+
+    def combine(
+        self,
+        histories: Sequence[Float64[np.ndarray, " _"]],
+        network: Float64[np.ndarray, "w p c"] | None,
+        owners: Tensor,
+    ) -> Prediction:
+        """Forecasts after histories, one per window and column; `owners` are the series of the windows."""
+        others = {} if network is None else {NETWORK: _to_rows(network)}
+        point = _to_columns(self.ensemble.predict(histories, others), len(self.counts))
+        scale = self.scale[owners.numpy()][:, None]  # (W, 1, C)
+        parts: dict[str, np.ndarray] = {"forecast": point}
+        if self.offsets is not None:
+            parts["quantiles"] = point[:, :, None] + self.offsets * scale[:, :, None]
+        if self.width is not None:
+            parts |= {"lower": point - self.width * scale, "upper": point + self.width * scale}
+        floor = np.where(self.counts, 0.0, -np.inf)
+        return Prediction(**{name: torch.from_numpy(np.maximum(part, floor)) for name, part in parts.items()})
+
+    def add_series(self, scale: Float64[np.ndarray, "s c"]) -> "Choice":
+        """The choice with further series that have these seasonal errors."""
+        scale = np.maximum(np.nan_to_num(scale), self.scale.min())
+        return replace(self, scale=np.concatenate([self.scale, scale]))
+
+    def check(self, series: int, columns: int, horizon: int, levels: int, season: int) -> None:
+        """Raise ValueError if a loaded choice has other sizes than its forecaster, or weights that are no shares."""
+        shapes = {"scale": (series, columns), "counts": (columns,), "width": (horizon, columns)}
+        shapes["offsets"] = (horizon, levels, columns)
+        for name, shape in shapes.items():
+            part = getattr(self, name)
+            if part is not None:
+                check_shape(f"choice.{name}", part, str(shape), shape)
+        check_shares(self.ensemble.weights)
+        got = self.ensemble.horizon, self.ensemble.season
+        if got != (horizon, season):
+            raise ValueError(f"choice must have horizon and season {horizon, season}, got {got}")
+        found = self.combine([np.zeros(2)] * columns, np.zeros((1, horizon, columns)), torch.tensor([0])).forecast
+        check_shape("forecast", found, "(W, P, C)", (1, horizon, columns))
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Tensors and JSON values to save."""
+        own = self.ensemble
+        tensors = {f"linear.{name}": torch.from_numpy(model.weights) for name, model in own.linear.items()}
+        arrays = {name: getattr(self, name) for name in _ARRAYS}
+        tensors |= {n: torch.from_numpy(np.ascontiguousarray(part)) for n, part in arrays.items() if part is not None}
+        linear = {n: {"season": model.season, "by_season": model.by_season} for n, model in own.linear.items()}
+        facts = {"season": own.season, "horizon": own.horizon, "weights": dict(own.weights), "errors": dict(own.errors)}
+        return tensors, facts | {"linear": linear}
+
+    @classmethod
+    def from_state(cls, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> "Choice":
+        """From the result of `state`."""
+        linear = {
+            name: LinearModel(weights=tensors[f"linear.{name}"].double().cpu().numpy(), **state)
+            for name, state in facts["linear"].items()
+        }
+        parts: dict[str, Any] = {n: tensors[n].cpu().numpy() if n in tensors else None for n in _ARRAYS}
+        return cls(ensemble=Ensemble(**{**facts, "linear": linear}), **parts)
+
+
+def _to_rows(parts: Float64[np.ndarray, "w p c"]) -> Float64[np.ndarray, "rows p"]:
+    return np.ascontiguousarray(parts.transpose(0, 2, 1)).reshape(-1, parts.shape[1])
+
+
+def _to_columns(rows: Float64[np.ndarray, "rows p"], columns: int) -> Float64[np.ndarray, "w p c"]:
+    return rows.reshape(-1, columns, rows.shape[1]).transpose(0, 2, 1)
+
+
+def _offsets(error: Float64[np.ndarray, "w p c"], levels: Sequence[float]) -> np.ndarray:
+    if len(error) < _FEW_WINDOWS:
+        pooled = np.quantile(error, levels)[None, :, None]
+        return np.broadcast_to(pooled, (error.shape[1], len(levels), error.shape[2]))
+    return np.quantile(error, levels, axis=0).transpose(1, 0, 2)  # (P, Q, C)

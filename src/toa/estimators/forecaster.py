@@ -22,10 +22,9 @@ from toa.data.panel import Panel, warn_of_late_columns
 from toa.data.windows import window_starts
 from toa.estimators.backtest import Backtest, first_tested, forecast_names, measure, write_forecast
 from toa.estimators.base import NETWORK, TimeLimit, named, sample_rows
-from toa.estimators.baselines import BASELINES, align_histories
-from toa.estimators.choice import Choice, find_season
+from toa.estimators.baselines import BASELINES, align_histories, find_season
 from toa.estimators.covariates import Covariates
-from toa.estimators.ensemble import RollingOrigins, history_rows, series_scale, validate_methods
+from toa.estimators.ensemble import Choice, RollingOrigins, history_rows, series_scale, validate_methods
 from toa.estimators.intervals import Prediction, check_finite
 from toa.estimators.network import ForecastNetwork
 from toa.estimators.pages import ForecastPage
@@ -199,14 +198,14 @@ class Forecaster(ForecastPage, ForecastNetwork):
             panel.check_rows(self.lookback_, f"lookback={self.lookback_} rows", remedy)
         self._check_range(panel)
         # covariates are checked even if the network has no weight
-        past = self.known_.past(panel.tail(self.lookback_))
-        after = self.known_.future(panel, future, self.horizon, self._table)
-        ahead = self._network_ahead(panel, past, after) if NETWORK in self.weights_ else None
-        found = ahead
+        last = panel.tail(self.lookback_)
+        ahead = self.known_.future(last, future, self.horizon, self._table)
+        found = None
+        if NETWORK in self.weights_:
+            found = self._network_at(last, torch.arange(len(last)), torch.tensor(last.lengths), ahead)
         if self.choice_ is not None:
-            owners = self._owners(panel)
-            network = None if ahead is None else ahead.forecast.numpy()
-            found = self.choice_.combine(panel.histories(self.columns_), network, owners)
+            network = None if found is None else found.forecast.numpy()
+            found = self.choice_.combine(panel.histories(self.columns_), network, self._owners(panel))
         assert found is not None
         check_finite(found, self.columns_)
         parts = {name: part[:, :steps].numpy() for name, part in found._asdict().items() if part is not None}
@@ -255,8 +254,7 @@ class Forecaster(ForecastPage, ForecastNetwork):
         actual = torch.from_numpy(np.concatenate(panel.take(self.columns_)))[
             (starts + least).view(-1, 1) + torch.arange(self.horizon)
         ]
-        which = slice(0, 1) if len(self.ids_) == 1 else torch.tensor(self._owners(panel))[owners]
-        std = self.scaler_.get("deviation", self.scaler_["std"])[which].unsqueeze(1)
+        std = self.scaler_.get("deviation", self.scaler_["std"])[self._owners(panel)[owners]].unsqueeze(1)
         levels = tuple(map(float, self.quantiles))
         linear = None if self.choice_ is None else self.choice_.ensemble.linear
         where = owners, origins, panel, self.columns_
@@ -362,14 +360,12 @@ class Forecaster(ForecastPage, ForecastNetwork):
         if self.choice_ is None:
             assert network is not None
             return network
-        most = history_rows(self.season_, self.horizon)
-        which = self._owners(panel)
-        parts = []
+        most, which, parts = history_rows(self.season_, self.horizon), self._owners(panel)[owners], []
         for piece in torch.arange(len(owners)).split(_WINDOWS):
             places = list(zip(owners[piece].tolist(), origins[piece].tolist(), strict=True))
             histories = panel.histories(self.columns_, places, most)
             own = None if network is None else network.forecast[piece].numpy()
-            parts.append(self.choice_.combine(histories, own, [which[one] for one, _ in places]))
+            parts.append(self.choice_.combine(histories, own, which[piece]))
         fields = zip(*parts, strict=True)
         joined: Any = (None if found[0] is None else torch.cat(found) for found in fields)
         return Prediction(*joined)

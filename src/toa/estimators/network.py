@@ -185,48 +185,45 @@ class ForecastNetwork(Estimator):
             return 0
         return self.lookback_ + self.horizon - rows + max(0, min(self.horizon, rows - self.horizon - 2))
 
-    def _network_at(self, panel: Panel, owners: Tensor, origins: Tensor) -> Prediction:
-        """Forecasts of windows: of the series `owners`, from the rows `origins` on; features come from the panel."""
+    def _network_at(
+        self, panel: Panel, owners: Tensor, origins: Tensor, ahead: Sequence[np.ndarray] | None = None
+    ) -> Prediction:
+        """Forecasts of windows: of the series `owners`, from the rows `origins` on.
+
+        Features come from the panel; those after the end of a series are `ahead`, (P, F) per series.
+        """
         first = np.array(panel.lengths)
         np.minimum.at(first, owners.numpy(), origins.numpy())
         pads = np.maximum(0, self.lookback_ - first).tolist()
-        values = _join(_pad_start(panel.take(self.columns_), pads))
+
+        def windows(parts: Sequence[np.ndarray]) -> tuple[Tensor, Tensor]:
+            """All rows, and the first row of each window in them."""
+            ends = np.cumsum([len(part) + pad for part, pad in zip(parts, pads, strict=True)])
+            begins = torch.from_numpy(ends - [len(part) for part in parts])
+            return _join(_pad_start(parts, pads)), begins[owners] + origins - self.lookback_
+
+        values, starts = windows(panel.take(self.columns_))
         past = self.known_.past(panel)
-        marks = None if past is None else _join(_pad_start(past, pads)).float()
-        lengths = [rows + pad for rows, pad in zip(panel.lengths, pads, strict=True)]
-        begins = torch.tensor(np.cumsum([0, *lengths])[:-1] + np.array(pads))
-        starts = begins[owners] + origins - self.lookback_
-        indices = self._series_indices(panel)
-        which = None if indices is None else indices[owners]
+        if past is not None:
+            both = past if ahead is None else [np.concatenate(pair) for pair in zip(past, ahead, strict=True)]
+            marks, mark_starts = windows(both)
+        indices = self._owners(panel)[owners]
 
         def batches() -> Iterator[tuple[Tensor | None, ...]]:
             for piece in torch.arange(len(starts)).split(min(_BATCH, most_windows(values.shape[1], training=False))):
-                rows = starts[piece].view(-1, 1) + torch.arange(self.lookback_ + self.horizon)  # (B, L + P)
-                m, n = (None, None) if marks is None else marks[rows].tensor_split([self.lookback_], 1)
-                yield values[rows[:, : self.lookback_]], None if which is None else which[piece], m, n
+                m = n = None
+                if past is not None:
+                    rows = mark_starts[piece].view(-1, 1) + torch.arange(self.lookback_ + self.horizon)  # (B, L + P)
+                    m, n = marks[rows].float().tensor_split([self.lookback_], 1)
+                x = values[starts[piece].view(-1, 1) + torch.arange(self.lookback_)]  # (B, L, C)
+                yield x, indices[piece], m, n
 
         return self._units.predict(batches())
 
-    def _network_ahead(self, panel: Panel, past: list[np.ndarray] | None, ahead: list[np.ndarray] | None) -> Prediction:
-        """Forecasts after the end of each series, with features (L, F) of the look-back and (P, F) of the steps."""
-        panel = panel.tail(self.lookback_)
-        pads = [self.lookback_ - rows for rows in panel.lengths]
-        features = None if past is None else _pad_start(past, pads), ahead
-        inputs = (
-            torch.from_numpy(np.stack(_pad_start(panel.take(self.columns_), pads))),  # (S, L, C)
-            self._series_indices(panel),
-            *(None if part is None else torch.from_numpy(np.stack(part)).float() for part in features),  # (S, ·, F)
-        )
-        size = min(_BATCH, most_windows(len(self.columns_), training=False))
-        pieces = (slice(start, start + size) for start in range(0, len(panel), size))
-        return self._units.predict(tuple(None if x is None else x[piece] for x in inputs) for piece in pieces)
-
-    def _series_indices(self, panel: Panel) -> Tensor | None:
-        """Index of each series in `ids_`; None if fit had one series."""
-        if len(self.ids_) == 1:
-            return None
+    def _owners(self, panel: Panel) -> Tensor:
+        """Index of each series in `ids_`."""
         indices = {one: index for index, one in enumerate(self.ids_)}
-        return torch.tensor([indices[one] for one in panel.ids])
+        return torch.tensor([0 if len(indices) == 1 else indices[one] for one in panel.ids])
 
     @property
     def _inputs(self) -> tuple[str, ...]:
@@ -266,11 +263,6 @@ class ForecastNetwork(Estimator):
         mean, std = self.scaler_["mean"].numpy(), self.scaler_.get("deviation", self.scaler_["std"]).numpy()
         for index, (own, values) in enumerate(zip(self._owners(panel), panel.take(self.columns_), strict=True)):
             check_standardised((values - mean[own]) / std[own], self.columns_, panel.label(index))
-
-    def _owners(self, panel: Panel) -> list[int]:
-        """Index of each series in `ids_`."""
-        indices = self._series_indices(panel)
-        return [0] * len(panel) if indices is None else indices.tolist()
 
     def _check_parameters(self) -> None:
         super()._check_parameters()

@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from toa._checks import check_choice, check_shape, check_shares
+from toa.estimators.base import greedy_weights, weighted_mean
 from toa.estimators.kernels import Features, Series
 
 Codes = Int64[np.ndarray, " n"]
@@ -32,8 +33,6 @@ _LEAST = 1e-6
 _FACTORS, _SEARCHES, _VALUES = (-3.0, 5.0), 3, 17
 # folds of the cases that measure the accuracy of the weighted mean
 _FOLDS = 5
-# members that are averaged
-_MEMBERS = 20
 # cases of which the nearest other case is searched
 _NEIGHBOURS = 2_000
 
@@ -244,13 +243,13 @@ class Stack:
         found = {name: accuracy(part, codes) for name, part in members.items()}
         return cls(
             weights=weights,
-            factor=choose_factor(_logarithm(_mix(weights, members)), codes),
+            factor=choose_factor(_logarithm(weighted_mean(weights, members)), codes),
             accuracies={"stack": _cross_validate(members, codes, seed), **found, **(baselines or {})},
         )
 
     def combine(self, members: Mapping[str, Probabilities]) -> Probabilities:
         """Calibrated probabilities of new cases."""
-        return softmax(self.factor * _logarithm(_mix(self.weights, members)))
+        return softmax(self.factor * _logarithm(weighted_mean(self.weights, members)))
 
     def state(self) -> dict[str, Any]:
         """JSON values to save."""
@@ -276,18 +275,7 @@ class Stack:
 
 
 def _choose_weights(members: Mapping[str, Probabilities], codes: Codes) -> dict[str, float]:
-    total = np.zeros_like(next(iter(members.values())))
-    counts = dict.fromkeys(members, 0)
-    best: tuple[float, dict[str, float]] | None = None
-    for count in range(1, _MEMBERS + 1):
-        losses = {name: log_loss((total + part) / count, codes) for name, part in members.items()}
-        name = min(losses, key=losses.__getitem__)
-        total = total + members[name]
-        counts[name] += 1
-        if best is None or losses[name] < best[0]:
-            best = losses[name], {one: number / count for one, number in counts.items() if number}
-    assert best is not None
-    return best[1]
+    return greedy_weights(members, lambda mean: log_loss(mean, codes))[0]
 
 
 def _cross_validate(members: Mapping[str, Probabilities], codes: Codes, seed: int) -> float:
@@ -296,12 +284,8 @@ def _cross_validate(members: Mapping[str, Probabilities], codes: Codes, seed: in
     for fold in range(folds.max() + 1):
         own = folds == fold
         weights = _choose_weights({name: part[~own] for name, part in members.items()}, codes[~own])
-        right += own.sum() * accuracy(_mix(weights, members)[own], codes[own])
+        right += own.sum() * accuracy(weighted_mean(weights, members)[own], codes[own])
     return float(right / len(codes))
-
-
-def _mix(weights: Mapping[str, float], members: Mapping[str, Probabilities]) -> Probabilities:
-    return np.sum([weight * members[name] for name, weight in weights.items()], axis=0)
 
 
 def _logarithm(probabilities: Probabilities) -> Probabilities:
