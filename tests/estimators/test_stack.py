@@ -4,17 +4,17 @@ import torch
 from sklearn.linear_model import Ridge
 
 from tests.support import message
+from toa.estimators import stack
 from toa.estimators.kernels import FEATURES, KernelFeatures, align_cases
 from toa.estimators.stack import (
     RidgeHead,
     Stack,
-    _Dual,
-    _Primal,
     accuracy,
     baseline_accuracies,
     choose_factor,
     log_loss,
     softmax,
+    stratified_folds,
 )
 
 
@@ -35,23 +35,30 @@ def waves(count: int = 30, channels: int = 2, steps: int = 24, seed: int = 0) ->
     return (series + 0.1 * rng.normal(size=series.shape)).astype(np.float32), codes
 
 
-@pytest.mark.parametrize(("solve", "sizes"), [(_Dual, (12, 40)), (_Primal, (40, 12))])
-def test_left_out_errors_are_those_of_models_without_the_case(solve, sizes):
+@pytest.mark.parametrize("sizes", [(12, 40), (40, 12)])
+def test_scores_are_those_of_models_without_the_case_or_its_fold(sizes):
     x, codes = features(*sizes)
     target = np.where(np.eye(3)[codes] > 0, 1.0, -1.0)
-    solution = solve(torch.from_numpy(x), torch.from_numpy(target - target.mean(0)))
-    found = solution.left_out(0.7).numpy()
+    kept = np.arange(len(x)) % 4 > 0
+    tensors = stack._rotate(torch.from_numpy(x)), torch.from_numpy(target)
+    penalty, _, found = stack._solve(*tensors, codes, kept, sizes[1])
     for case in range(len(x)):
-        rest = np.arange(len(x)) != case
-        model = Ridge(0.7).fit(x[rest], target[rest])
-        assert np.allclose(found[case], target[case] - model.predict(x[case : case + 1])[0], atol=1e-4)
-    assert np.allclose(solution.weight(0.7).numpy(), Ridge(0.7).fit(x, target).coef_.T, atol=1e-5)
+        rest = kept & (np.arange(len(x)) != case)
+        model = Ridge(penalty).fit(x[rest], target[rest])
+        assert np.allclose(found[case], model.predict(x[case : case + 1])[0], atol=1e-3)
+    head, _ = RidgeHead.fit(x.copy(), codes, np.arange(len(x)) % 2, classes=3)
+    scaled = (x - head.mean) / head.scale
+    penalty, *_ = stack._solve(
+        stack._rotate(torch.from_numpy(scaled)), tensors[1], codes, np.ones(len(x), dtype=bool), sizes[1]
+    )
+    assert np.allclose(head.weight, Ridge(penalty).fit(scaled, target).coef_.T, atol=1e-4)
 
 
 @pytest.mark.parametrize("sizes", [(60, 90), (90, 60)])
 def test_a_ridge_head_knows_new_cases_and_expects_its_errors(sizes):
     x, codes = features(*sizes)
-    head, held_out = RidgeHead.fit(x, codes, classes=3)
+    head, nested = RidgeHead.fit(x, codes, stratified_folds(codes, 5, 0), classes=3)
+    held_out = nested[-1]
     new, others = features(300, sizes[1], seed=1)
     proba = head.predict(new)
     assert np.allclose(proba.sum(1), 1.0)
@@ -66,8 +73,9 @@ def test_a_ridge_head_of_one_feature_among_constants_leaves_cases_out(feature):
     x = np.zeros((12, 40), dtype=np.float32)
     x[:, 0] = feature
     codes = (np.arange(12) > 5).astype(np.int64)
-    _, held_out = RidgeHead.fit(x, codes, classes=2)
-    assert np.isfinite(held_out).all()
+    _, nested = RidgeHead.fit(x, codes, stratified_folds(codes, 5, 0), classes=2)
+    held_out = nested[-1]
+    assert np.isfinite(nested).all()
     # without information each case looks like the other class, of which one more is left
     assert accuracy(held_out, codes) == (1.0 if feature.any() else 0.0)
 
@@ -81,36 +89,62 @@ def test_factors_undo_overconfidence_and_never_give_certainty():
     assert 0.85 < softmax(choose_factor(right, np.arange(12) % 3) * right).max() < 0.98
 
 
+def choose(members, codes, baselines=None, *, seed: int = 0) -> Stack:
+    """A stack of members whose probabilities depend on no fold."""
+    nested = {name: np.repeat(part[None], 6, axis=0) for name, part in members.items()}
+    return Stack.choose(nested, codes, stratified_folds(codes, 5, seed), baselines)
+
+
 def test_weights_lower_the_log_loss_below_that_of_every_member():
     rng = np.random.default_rng(0)
     codes = np.arange(200) % 2
     members = {name: softmax(np.eye(2)[codes] + rng.normal(size=(200, 2))) for name in ("a", "b")}
     members["noise"] = softmax(3.0 * rng.normal(size=(200, 2)))
-    stack = Stack.choose(members, codes, {"most frequent class": 0.5})
-    assert set(stack.weights) == {"a", "b"}
-    assert sum(stack.weights.values()) == pytest.approx(1.0)
-    mixed = stack.combine(members)
+    chosen = choose(members, codes, {"most frequent class": 0.5})
+    assert {"a", "b"} <= set(chosen.weights) <= {"a", "b", "class shares"}
+    assert sum(chosen.weights.values()) == pytest.approx(1.0)
+    mixed = chosen.combine(members, 200)
     assert log_loss(mixed, codes) < min(log_loss(part, codes) for part in members.values())
-    assert stack.verdicts() == ["beats a, b, noise, most frequent class"]
+    assert chosen.verdicts() == ["beats a, b, noise, most frequent class"]
     lost = Stack(weights={"a": 1.0}, factor=1.0, accuracies={"stack": 0.5, "a": 0.5, "b": 0.5, "c": 0.6})
     assert lost.verdicts() == ["equals b", "loses to c"]
-    assert Stack.from_state(stack.state(), ("a", "b")) == stack
+    assert Stack.from_state(chosen.state(), ("a", "b", "class shares")) == chosen
     with pytest.raises(ValueError, match="member"):
-        Stack.from_state(stack.state(), ("a", "c"))
+        Stack.from_state(chosen.state(), ("a", "c", "class shares"))
 
 
 def test_the_accuracy_of_a_stack_of_noise_is_that_of_chance():
-    stated, chosen = [], []
+    stated, seeming = [], []
     codes = np.arange(40) % 2
     for seed in range(60):
         rng = np.random.default_rng(seed)
         members = {str(one): softmax(rng.normal(size=(40, 2))) for one in range(8)}
-        stack = Stack.choose(members, codes, seed=seed)
-        stated.append(stack.accuracies["stack"])
-        chosen.append(accuracy(stack.combine(members), codes))
+        chosen = choose(members, codes, seed=seed)
+        stated.append(chosen.accuracies["stack"])
+        seeming.append(accuracy(chosen.combine(members, 40), codes))
     assert abs(np.mean(stated) - 0.5) < 0.03
     # on the cases that chose the weights, the same stacks seem to know something
-    assert np.mean(chosen) > 0.55
+    assert np.mean(seeming) > 0.55
+
+
+def test_heads_of_noise_state_the_accuracy_of_chance_and_are_not_certain():
+    stated, losses = [], []
+    codes = np.arange(40) % 2
+    for seed in range(30):
+        rng = np.random.default_rng(seed)
+        folds = stratified_folds(codes, 5, seed)
+        sizes = (8, 30, 200)
+        fitted = {
+            str(size): RidgeHead.fit(rng.normal(size=(40, size)).astype(np.float32), codes, folds, classes=2)
+            for size in sizes
+        }
+        chosen = Stack.choose({name: held_out for name, (_, held_out) in fitted.items()}, codes, folds)
+        stated.append(chosen.accuracies["stack"])
+        new = {name: head.predict(rng.normal(size=(200, int(name)))) for name, (head, _) in fitted.items()}
+        losses.append(log_loss(chosen.combine(new, 200), np.arange(200) % 2))
+    assert abs(np.mean(stated) - 0.5) < 0.03
+    # the log loss of equal probabilities is log(2) = 0.693
+    assert np.mean(losses) < 0.75
 
 
 def test_baselines_know_the_most_frequent_class_and_the_nearest_case():

@@ -23,12 +23,24 @@ from toa.estimators.base import NETWORK, TimeLimit, named
 from toa.estimators.case_network import CaseNetwork
 from toa.estimators.case_page import CasesPage
 from toa.estimators.kernels import FEATURES, Features, KernelFeatures, Series, align_cases, compile_kernels
-from toa.estimators.stack import Codes, Probabilities, RidgeHead, Stack, accuracy, baseline_accuracies
+from toa.estimators.stack import (
+    SHARES,
+    Codes,
+    HeldOut,
+    Probabilities,
+    RidgeHead,
+    Stack,
+    accuracy,
+    baseline_accuracies,
+    stratified_folds,
+)
 from toa.tasks.base import check_sample
 
 KERNELS = "kernels"
 # share of the time limit that all kernels may take; fewer are used if they would take longer
 _KERNEL_TIME = 0.5
+# folds of the cases that measure the accuracy
+_FOLDS = 5
 
 
 @dataclass(eq=False, repr=False)
@@ -41,10 +53,11 @@ class Classifier(ClassifierMixin, CasesPage, CaseNetwork):  # type: ignore[misc]
 
     The probabilities are a weighted mean of members: "kernels", a ridge classifier on the features of random
     convolutional kernels (MultiRocket and Hydra); ridge classifiers on the simple features of
-    `toa.estimators.kernels.FEATURES`; and "toa", the network. Each member predicts every training case without having
-    been fitted to it: the ridge classifiers leave one case out, and the network has one model per fold. These
-    predictions choose the weights and calibrate the probabilities. For the accuracy `validation_`, each fifth of the
-    cases is measured with weights that the other cases choose.
+    `toa.estimators.kernels.FEATURES`; "toa", the network; and "class shares", the share of each class. Each member
+    predicts every training case without having been fitted to it: the ridge classifiers leave one case out, and the
+    network has one model per fold. These predictions choose the weights. Each fifth of the cases is then predicted with
+    what the other cases choose: weights and, for up to 1,000 cases, ridge classifiers with their penalties. That gives
+    the accuracy `validation_` and calibrates the probabilities.
 
     For long frames, `id` names the column with the case of each row, and `label` the column of the class; or y has the
     labels, one per case in the order of the ids, or a mapping by id. Results are then frames with a row per id. A frame
@@ -86,8 +99,8 @@ class Classifier(ClassifierMixin, CasesPage, CaseNetwork):  # type: ignore[misc]
         length_: Longest case.
         stack_: Weights of the members, and the cross-validated accuracies of members and baselines; None for "toa".
         weights_: The weights of the members.
-        validation_: Cross-validated accuracy; None without any held-out case. It is too high for few cases: the
-            members are not fitted again for it, and their penalties and epochs are chosen on all cases.
+        validation_: Cross-validated accuracy; None without any held-out case. With a network it is a little too high
+            for few cases, because its epochs are chosen on all of them.
         no_network_: Why "auto" has no network: "too few cases", "no errors to mend" or "no time"; None if it has one.
             It is not saved.
     """
@@ -203,26 +216,28 @@ class Classifier(ClassifierMixin, CasesPage, CaseNetwork):  # type: ignore[misc]
         compile_kernels()
         limit, classes = TimeLimit(self.time_limit), len(self.classes_)
         series = align_cases(self._scaled(panel), self.length_)
-        held_out: dict[str, Probabilities] = {}
+        held_out: dict[str, HeldOut] = {}
+        folds = stratified_folds(codes, min(_FOLDS, len(codes)), self.seed)
         self.kernels_, features = KernelFeatures.fit(series, seed=self.seed, seconds=_KERNEL_TIME * self.time_limit)
-        self.heads_[KERNELS], held_out[KERNELS] = RidgeHead.fit(features, codes, classes=classes)
+        self.heads_[KERNELS], held_out[KERNELS] = RidgeHead.fit(features, codes, folds, classes=classes)
         del features
         for name, compute in FEATURES.items():
-            self.heads_[name], held_out[name] = RidgeHead.fit(compute(series), codes, classes=classes)
+            self.heads_[name], held_out[name] = RidgeHead.fit(compute(series), codes, folds, classes=classes)
         baselines = baseline_accuracies(series, codes, seed=self.seed)
         self._leave_out_network()
 
         def choose(network: Probabilities | None) -> Stack:
-            members = held_out if network is None else held_out | {NETWORK: network}
-            self.stack_ = Stack.choose(members, codes, baselines, seed=self.seed)
+            # each case has one network that was not trained on it
+            own = {} if network is None else {NETWORK: np.repeat(network[None], folds.max() + 2, axis=0)}
+            self.stack_ = Stack.choose(held_out | own, codes, folds, baselines)
             self.validation_, self.no_network_ = self.stack_.accuracies["stack"], None
             return self.stack_
 
-        right = accuracy(choose(None).combine(held_out), codes)
+        found = choose(None).combine({name: part[-1] for name, part in held_out.items()}, len(codes))
         left = limit.left
         if self._folds(codes) is None:
             self.no_network_ = "too few cases"
-        elif right == 1.0:
+        elif accuracy(found, codes) == 1.0:
             self.no_network_ = "no errors to mend"
         elif left <= 0:
             self.no_network_ = "no time"
@@ -255,7 +270,7 @@ class Classifier(ClassifierMixin, CasesPage, CaseNetwork):  # type: ignore[misc]
         for name, compute in self._computes.items():
             if name in self.weights_:
                 members[name] = self.heads_[name].predict(compute(series))
-        return self.stack_.combine(members)
+        return self.stack_.combine(members, len(panel))
 
     def _state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         labels = self.classes_.tolist()
@@ -290,7 +305,7 @@ class Classifier(ClassifierMixin, CasesPage, CaseNetwork):  # type: ignore[misc]
         if "stack" not in facts:
             self.model = NETWORK
             return
-        self.stack_ = Stack.from_state(facts["stack"], (KERNELS, *FEATURES, NETWORK))
+        self.stack_ = Stack.from_state(facts["stack"], (KERNELS, *FEATURES, NETWORK, SHARES))
         check_unpacked("length_", self.length_ * len(self.columns_), tensors)
         sample = align_cases([np.zeros((1, len(self.columns_)))], self.length_)
         if KERNELS in self.weights_:

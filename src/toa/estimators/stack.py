@@ -1,20 +1,25 @@
 """Stack: probabilities of several classifiers, weighted by their errors on cases that they were not fitted to.
 
-    head, held_out = RidgeHead.fit(features, codes, classes=3)    # linear model on features, and leave-one-out results
-    stack = Stack.choose({"kernels": held_out, "toa": others}, codes)
-    stack.weights                                                 # {"kernels": 0.7, "toa": 0.3}
-    stack.combine({"kernels": head.predict(new), "toa": …})       # (n, K)
+    folds = stratified_folds(codes, 5, seed)
+    head, held_out = RidgeHead.fit(features, codes, folds, classes=3)    # linear model on features
+    stack = Stack.choose({"kernels": held_out, "toa": others}, codes, folds)
+    stack.weights                                                        # {"kernels": 0.7, "toa": 0.3}
+    stack.combine({"kernels": head.predict(new), "toa": …})              # (n, K)
 
-Alphabet: n cases, P features, K classes.
+Held-out probabilities have an entry per fold, and a last one. That of a fold is made without the cases of the fold:
+the other cases are left out one by one, to choose penalties, calibration and weights; those of the fold measure what
+was chosen. The last entry leaves out each case, to choose what new cases get.
+
+Alphabet: n cases, P features, K classes, F folds.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float32, Float64, Int64
+from jaxtyping import Bool, Float32, Float64, Int64
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
@@ -24,17 +29,20 @@ from toa.estimators.kernels import Features, Series
 
 Codes = Int64[np.ndarray, " n"]
 Probabilities = Float64[np.ndarray, "n k"]
+HeldOut = Float64[np.ndarray, "entries n k"]
 
 # ridge penalties per feature that leave-one-out errors choose from
 _PENALTIES = np.logspace(-5.0, 0.0, 11)
 # probabilities below this count as this
 _LEAST = 1e-6
-# bounds on the logarithm of the factor of scores, and number of values in a search
-_FACTORS, _SEARCHES, _VALUES = (-3.0, 5.0), 3, 17
-# folds of the cases that measure the accuracy of the weighted mean
-_FOLDS = 5
+# bounds on the logarithm of the factor of scores, and its tolerance
+_FACTORS, _TOLERANCE = (-3.0, 5.0), 0.02
+# most cases for which heads are fitted again per fold; with more, choices hardly depend on single cases
+_MOST_NESTED = 1_000
 # cases of which the nearest other case is searched
 _NEIGHBOURS = 2_000
+# the member that gives each class its share of the cases
+SHARES = "class shares"
 
 
 def log_loss(probabilities: Probabilities, codes: Codes) -> float:
@@ -73,19 +81,17 @@ def choose_factor(scores: Float64[np.ndarray, "n k"], codes: Codes) -> float:
     doubt = 1.0 / (count + 2)
     targets = torch.full((count, classes), doubt / (classes - 1), dtype=torch.float64)
     targets[torch.arange(count), torch.from_numpy(codes)] = 1.0 - doubt
-    values = torch.from_numpy(scores)
+    values = torch.from_numpy(np.ascontiguousarray(scores))
+    # loaded on use: it takes long to import
+    from scipy.optimize import minimize_scalar
 
-    def loss(logarithm: float) -> float:
-        return float(cross_entropy(values * float(np.exp(logarithm)), targets))
-
-    low, high = _FACTORS
-    best = 0.0
-    for _ in range(_SEARCHES):
-        tried = np.linspace(low, high, _VALUES)
-        best = min(tried, key=loss)
-        step = tried[1] - tried[0]
-        low, high = best - step, best + step
-    return float(np.exp(best))
+    found = minimize_scalar(
+        lambda logarithm: float(cross_entropy(values * float(np.exp(logarithm)), targets)),
+        bounds=_FACTORS,
+        method="bounded",
+        options={"xatol": _TOLERANCE},
+    )
+    return float(np.exp(found.x))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -107,8 +113,10 @@ class RidgeHead:
     factor: float
 
     @classmethod
-    def fit(cls, features: Features, codes: Codes, *, classes: int) -> tuple["RidgeHead", Probabilities]:
-        """Choose the penalty by the log loss of leave-one-out predictions, which are returned too.
+    def fit(
+        cls, features: Features, codes: Codes, folds: Int64[np.ndarray, " n"], *, classes: int
+    ) -> tuple["RidgeHead", HeldOut]:
+        """Choose the penalty by the log loss of leave-one-out predictions; returns held-out probabilities too.
 
         It standardises `features` in place, because a copy may be large.
         """
@@ -119,20 +127,17 @@ class RidgeHead:
         features /= scale
         x = torch.from_numpy(features)
         target = torch.from_numpy(np.where(np.eye(classes)[codes] > 0, 1.0, -1.0))
+        rotated = _rotate(x)
+        everything = np.ones(len(codes), dtype=bool)
+        penalty, factor, scores = _solve(rotated, target, codes, everything, x.shape[1])
+        held_out = np.repeat(softmax(factor * scores)[None], folds.max() + 2, axis=0)
+        if len(codes) <= _MOST_NESTED:
+            for fold in range(folds.max() + 1):
+                _, own_factor, own_scores = _solve(rotated, target, codes, folds != fold, x.shape[1])
+                held_out[fold] = softmax(own_factor * own_scores)
         bias = target.mean(0)
-        solve = _Dual if len(x) <= x.shape[1] else _Primal
-        solution = solve(x, target - bias)
-        best: tuple[float, Any] | None = None
-        for penalty in _PENALTIES * x.shape[1]:
-            scores = (target - solution.left_out(penalty)).numpy()
-            factor = choose_factor(scores, codes)
-            loss = log_loss(softmax(factor * scores), codes)
-            if best is None or loss < best[0]:
-                best = loss, (penalty, factor, softmax(factor * scores))
-        assert best is not None
-        penalty, factor, held_out = best[1]
-        weight = solution.weight(penalty).float().numpy()
-        return cls(mean=mean, scale=scale, weight=weight, bias=bias.numpy(), factor=factor), held_out
+        weight = (x.T @ _residual(rotated, target - bias, penalty).float()) / penalty
+        return cls(mean=mean, scale=scale, weight=weight.numpy(), bias=bias.numpy(), factor=factor), held_out
 
     def predict(self, features: Features) -> Probabilities:
         """Probabilities of new cases."""
@@ -156,58 +161,49 @@ class RidgeHead:
         )
 
 
-class _Dual:
-    """Ridge regression through the products of cases (n, n), for more features than cases."""
-
-    def __init__(self, x: Tensor, target: Tensor) -> None:
-        self.x = x
-        gram = torch.zeros(len(x), len(x), dtype=torch.float64)
-        for part in x.split(4_096, 1):
-            gram += (part @ part.T).double()
-        # moves the constant, which the bias has fitted, to an eigenvector of its own with the largest eigenvalue
-        values, self.vectors = torch.linalg.eigh(gram + (2.0 * gram.diagonal().mean()).clamp(min=1.0))
-        self.values, self.rotated = values, self.vectors.T @ target
-        self.constant = int(self.vectors.sum(0).abs().argmax())
-
-    def _inverse(self, penalty: float) -> Tensor:
-        inverse = 1.0 / (self.values.clamp(min=0.0) + penalty)
-        inverse[self.constant] = 0.0
-        return inverse
-
-    def left_out(self, penalty: float) -> Tensor:
-        """Errors (n, K) of each case by a model without it."""
-        inverse = self._inverse(penalty)
-        return self.vectors @ (inverse[:, None] * self.rotated) / (self.vectors.square() @ inverse)[:, None]
-
-    def weight(self, penalty: float) -> Tensor:
-        """Weights (P, K)."""
-        return self.x.T @ (self.vectors @ (self._inverse(penalty)[:, None] * self.rotated)).float()
+def _rotate(x: Tensor) -> Tensor:
+    """Features (n, P) as at most n numbers per case with the same products, in float64."""
+    if len(x) > x.shape[1]:
+        return x.double()
+    gram = torch.zeros(len(x), len(x), dtype=torch.float64)
+    for part in x.split(4_096, 1):
+        gram += (part @ part.T).double()
+    values, vectors = torch.linalg.eigh(gram)
+    return vectors * values.clamp(min=0.0).sqrt()
 
 
-class _Primal:
-    """Ridge regression through the products of features (P, P), for more cases than features."""
+def _residual(x: Tensor, target: Tensor, penalty: float) -> Tensor:
+    """Errors of a ridge regression of centred features; the weights are x.T @ errors / penalty."""
+    values, vectors = torch.linalg.eigh(x.T @ x)
+    return target - x @ (vectors @ ((vectors.T @ (x.T @ target)) / (values.clamp(min=0.0) + penalty)[:, None]))
 
-    def __init__(self, x: Tensor, target: Tensor) -> None:
-        self.target = target
-        gram = torch.zeros(x.shape[1], x.shape[1], dtype=torch.float64)
-        for part in x.split(4_096):
-            gram += part.double().T @ part.double()
-        self.values, self.vectors = torch.linalg.eigh(gram)
-        self.rotated = torch.cat([part.double() @ self.vectors for part in x.split(4_096)])  # (n, P)
 
-    def _solution(self, penalty: float) -> tuple[Tensor, Tensor]:
-        inverse = 1.0 / (self.values.clamp(min=0.0) + penalty)
-        return inverse, inverse[:, None] * (self.rotated.T @ self.target)
+def _solve(
+    x: Tensor, target: Tensor, codes: Codes, kept: Bool[np.ndarray, " n"], features: int
+) -> tuple[float, float, Float64[np.ndarray, "n k"]]:
+    """Penalty, factor and scores of all cases by ridge regressions that are fitted to the cases `kept`.
 
-    def left_out(self, penalty: float) -> Tensor:
-        """Errors (n, K) of each case by a model without it."""
-        inverse, solution = self._solution(penalty)
-        influence = self.rotated.square() @ inverse + 1.0 / len(self.target)
-        return (self.target - self.rotated @ solution) / (1.0 - influence).clamp(min=1e-9)[:, None]
-
-    def weight(self, penalty: float) -> Tensor:
-        """Weights (P, K)."""
-        return self.vectors @ self._solution(penalty)[1]
+    The scores of these are leave-one-out ones, which also choose the penalty and the factor.
+    """
+    used = torch.from_numpy(kept)
+    bias, middle = target[used].mean(0), x[used].mean(0)
+    values, vectors = torch.linalg.eigh((x[used] - middle).T @ (x[used] - middle))
+    rotated = (x - middle) @ vectors  # (n, P)
+    products = rotated[used].T @ (target[used] - bias)
+    best: tuple[float, Any] | None = None
+    for penalty in _PENALTIES * features:
+        inverse = 1.0 / (values.clamp(min=0.0) + penalty)
+        scores = rotated @ (inverse[:, None] * products) + bias
+        influence = rotated[used].square() @ inverse + 1.0 / int(kept.sum())
+        missed = (target[used] - scores[used]) / (1.0 - influence).clamp(min=1e-9)[:, None]
+        scores[used] = target[used] - missed
+        own = scores[used].numpy()
+        factor = choose_factor(own, codes[kept])
+        loss = log_loss(softmax(factor * own), codes[kept])
+        if best is None or loss < best[0]:
+            best = loss, (penalty, factor, scores.numpy())
+    assert best is not None
+    return best[1]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -215,45 +211,62 @@ class Stack:
     """A weighted mean of probabilities.
 
     Attributes:
-        weights: Weight per member; they sum to 1.
+        weights: Weight per member; they sum to 1. The member "class shares" needs no case.
         factor: Factor of the logarithm of the mean before softmax, which calibrates it.
-        accuracies: Cross-validated accuracy of the "stack", of each member and of the baselines. That of the stack is
-            measured on a fifth of the cases with weights that the others choose, in turn for each fifth.
+        accuracies: Cross-validated accuracy of the "stack", of each member and of the baselines: each fold is measured
+            with what the other cases choose.
+        shares: Probabilities of the member "class shares"; older files have none.
     """
 
     weights: Mapping[str, float]
     factor: float
     accuracies: Mapping[str, float]
+    shares: Sequence[float] = ()
 
     @classmethod
     def choose(
         cls,
-        members: Mapping[str, Probabilities],
+        members: Mapping[str, HeldOut],
         codes: Codes,
+        folds: Int64[np.ndarray, " n"],
         baselines: Mapping[str, float] | None = None,
-        *,
-        seed: int = 0,
     ) -> "Stack":
-        """Weights that lower the log loss of probabilities of cases that the members were not fitted to.
+        """Weights that lower the log loss of held-out probabilities; `baselines` has accuracies to compare with."""
+        cases, classes = next(iter(members.values())).shape[1:]
+        found = {name: np.empty((cases, classes)) for name in ("stack", *members)}
+        for fold in range(folds.max() + 1):
+            own = folds == fold
+            entry = {name: part[fold] for name, part in members.items()}
+            for name, part in {"stack": cls._fit(entry, codes, ~own)._mean(entry, cases), **entry}.items():
+                found[name][own] = part[own]
+        accuracies = {name: accuracy(part, codes) for name, part in found.items()}
+        made = cls._fit({name: part[-1] for name, part in members.items()}, codes, np.ones(cases, dtype=bool))
+        # the weights suit the cases that chose them too well to calibrate by these
+        factor = choose_factor(_logarithm(found["stack"]), codes)
+        return replace(made, factor=factor, accuracies={**accuracies, **(baselines or {})})
 
-        Members are added one by one, each time the one that lowers the log loss most; the mean of those up to the
-        lowest loss is kept. `baselines` has accuracies to compare with, and `seed` spreads the cases over folds.
-        """
-        weights = _choose_weights(members, codes)
-        found = {name: accuracy(part, codes) for name, part in members.items()}
-        return cls(
-            weights=weights,
-            factor=choose_factor(_logarithm(weighted_mean(weights, members)), codes),
-            accuracies={"stack": _cross_validate(members, codes, seed), **found, **(baselines or {})},
-        )
+    @classmethod
+    def _fit(cls, members: Mapping[str, Probabilities], codes: Codes, kept: Bool[np.ndarray, " n"]) -> "Stack":
+        """Weights by the cases `kept`."""
+        # a class without a case is possible
+        counts = np.bincount(codes[kept], minlength=next(iter(members.values())).shape[1]) + 1.0
+        made = cls(weights={}, factor=1.0, accuracies={}, shares=(counts / counts.sum()).tolist())
+        parts = {name: part[kept] for name, part in made._with_shares(members, len(kept)).items()}
+        return replace(made, weights=greedy_weights(parts, lambda mean: log_loss(mean, codes[kept]))[0])
 
-    def combine(self, members: Mapping[str, Probabilities]) -> Probabilities:
-        """Calibrated probabilities of new cases."""
-        return softmax(self.factor * _logarithm(weighted_mean(self.weights, members)))
+    def _with_shares(self, members: Mapping[str, Probabilities], cases: int) -> dict[str, Probabilities]:
+        return {**members, SHARES: np.tile(np.asarray(self.shares, dtype=np.float64), (cases, 1))}
+
+    def _mean(self, members: Mapping[str, Probabilities], cases: int) -> Probabilities:
+        return weighted_mean(self.weights, self._with_shares(members, cases))
+
+    def combine(self, members: Mapping[str, Probabilities], cases: int) -> Probabilities:
+        """Calibrated probabilities of this number of new cases."""
+        return softmax(self.factor * _logarithm(self._mean(members, cases)))
 
     def state(self) -> dict[str, Any]:
         """JSON values to save."""
-        return {"weights": dict(self.weights), "factor": self.factor, "accuracies": dict(self.accuracies)}
+        return asdict(self)
 
     @classmethod
     def from_state(cls, facts: Mapping[str, Any], members: Sequence[str]) -> "Stack":
@@ -272,20 +285,6 @@ class Stack:
                 word = "beats" if own > other else "loses to" if own < other else "equals"
                 found.setdefault(word, []).append(name)
         return [f"{word} {', '.join(found[word])}" for word in ("beats", "equals", "loses to") if word in found]
-
-
-def _choose_weights(members: Mapping[str, Probabilities], codes: Codes) -> dict[str, float]:
-    return greedy_weights(members, lambda mean: log_loss(mean, codes))[0]
-
-
-def _cross_validate(members: Mapping[str, Probabilities], codes: Codes, seed: int) -> float:
-    """Accuracy on each fold of the weights that the other folds choose."""
-    folds, right = stratified_folds(codes, min(_FOLDS, len(codes)), seed), 0.0
-    for fold in range(folds.max() + 1):
-        own = folds == fold
-        weights = _choose_weights({name: part[~own] for name, part in members.items()}, codes[~own])
-        right += own.sum() * accuracy(weighted_mean(weights, members)[own], codes[own])
-    return float(right / len(codes))
 
 
 def _logarithm(probabilities: Probabilities) -> Probabilities:
