@@ -13,22 +13,8 @@ import torch
 
 from toa.data.frames import with_labels
 from toa.data.panel import Panel
-from toa.estimators.page_parts import (
-    COLUMNS_ON,
-    VALUES,
-    Part,
-    axis_of,
-    bars_part,
-    chart_part,
-    describe_data,
-    line_of,
-    operator_parts,
-    table_part,
-    text_part,
-    to_numbers,
-    without_lags,
-    write_page,
-)
+from toa.estimators import page_parts as draw
+from toa.estimators.page_parts import Part
 from toa.tasks.metrics import class_scores, confusion_matrix
 
 # most channels, blocks of steps and cases that are replaced
@@ -74,10 +60,10 @@ class CasesPage:
         sections = {
             "Cases": [_cases_part(panel, names, true, guess, proba)],
             "Methods": _stack_parts(own),
-            "What the classes depend on": [*_occluded_cases(own, panel, guess), *operator_parts(own)],
+            "What the classes depend on": [*_occluded_cases(own, panel, guess), *draw.operator_parts(own)],
         }
-        notes = describe_data(panel, X, own, left_out)
-        return write_page(own, path, lead, sections, title=title, command=command, notes=notes)
+        notes = draw.describe_data(panel, X, own, left_out)
+        return draw.write_page(own, path, lead, sections, title=title, command=command, notes=notes)
 
 
 def _cases_part(
@@ -85,22 +71,24 @@ def _cases_part(
 ) -> Part:
     """The confusion matrix, or without labels the list of cases; the cases that were wrong are drawn first."""
     order = np.arange(len(panel)) if true is None else np.argsort(true == guess, kind="stable")
-    most = max(1, VALUES // (max(panel.lengths) * len(panel.columns)))
+    most = max(1, draw.VALUES // (max(panel.lengths) * len(panel.columns)))
     drawn = {int(index): place for place, index in enumerate(order[:most])}
     series, cases = [], []
     for index in range(len(panel)):
         name = str(index + 1 if panel.backend is None else panel.ids[index])
         kind = None if true is None else int(true[index])
-        cases.append([name, kind, int(guess[index]), to_numbers(proba[index].max(keepdims=True))[0], drawn.get(index)])
+        cases.append(
+            [name, kind, int(guess[index]), draw.to_numbers(proba[index].max(keepdims=True))[0], drawn.get(index)]
+        )
     for index in drawn:
         values = panel.values[index]
         panels = [
-            {"name": f"channel {column}", "lines": [line_of("value", "past", 0, values[:, place])]}
+            {"name": f"channel {column}", "lines": [draw.line("value", "past", 0, values[:, place])]}
             for place, column in enumerate(panel.columns)
         ]
-        series.append({"name": cases[index][0], "x": axis_of(None, len(values)), "panels": panels})
-    off = [f"channel {column}" for column in panel.columns[COLUMNS_ON:]]
-    chart = chart_part(series, replace(panel, times=None), off)
+        series.append({"name": cases[index][0], "x": draw.axis(None, len(values)), "panels": panels})
+    off = [f"channel {column}" for column in panel.columns[draw.COLUMNS_ON :]]
+    chart = draw.chart(series, replace(panel, times=None), off)
     part: Part = {"kind": "cases", "of": "case", "names": list(names), "cases": cases, "chart": chart}
     if true is None:
         return part
@@ -111,23 +99,18 @@ def _cases_part(
 def _stack_parts(own: Any) -> list[Part]:
     """Weights and cross-validated accuracies of members and baselines."""
     if own.stack_ is None:
-        return [text_part("Method: the network alone.")]
-    rows = [["method", "weight", "accuracy"]]
-    for name, accuracy in own.stack_.accuracies.items():
-        weight = own.weights_.get(name)
-        rows.append([name, "" if weight is None else f"{weight:.2f}", f"{accuracy:.3f}"])
+        return [draw.text("Method: the network alone.")]
     text = "Accuracy by cross-validation on the cases of fit. The stack is what classifies: it "
-    return [text_part(f"{text}{'; '.join(own.stack_.verdicts())}."), table_part(rows, "Methods")]
+    table = draw.methods_table(own.weights_, {"accuracy": own.stack_.accuracies})
+    return [draw.text(f"{text}{'; '.join(own.stack_.verdicts())}."), table]
 
 
 def _occluded_cases(own: Any, panel: Panel, guess: np.ndarray) -> Iterator[Part]:
     """How much the probability of the predicted class changes if a channel or some steps are replaced."""
     channels = panel.columns[:_CHANNELS]
-    steps = min(panel.lengths)
-    edges = np.unique(np.linspace(0, steps, min(steps, _BLOCKS) + 1).astype(int))
-    blocks = list(zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True))
+    blocks = draw.blocks_of(min(panel.lengths), _BLOCKS)
     count = 1 + len(channels) + len(blocks)
-    chosen = min(len(panel), _CASES, max(1, 5 * VALUES // (count * max(panel.lengths) * len(panel.columns))))
+    chosen = min(len(panel), _CASES, max(1, 5 * draw.VALUES // (count * max(panel.lengths) * len(panel.columns))))
     means = np.concatenate(panel.values).mean(0)
     copies = []
     for values in panel.values[:chosen]:
@@ -135,7 +118,7 @@ def _occluded_cases(own: Any, panel: Panel, guess: np.ndarray) -> Iterator[Part]
         for place in range(len(channels)):
             copies.append(values.copy())
             copies[-1][:, place] = means[place]
-        copies += [without_lags(values, len(values) - high, len(values) - low) for low, high in blocks]
+        copies += [draw.without_lags(values, len(values) - high, len(values) - low) for low, high in blocks]
     ids = tuple(range(len(copies)))
     many = replace(panel, values=tuple(copies), ids=ids, times=None, rows=(), labels=None, backend=None)
     proba = own._probabilities(many)[1].reshape(chosen, count, -1)
@@ -143,8 +126,8 @@ def _occluded_cases(own: Any, panel: Panel, guess: np.ndarray) -> Iterator[Part]
     change = np.abs(own_class[:, 1:] - own_class[:, :1]).mean(0).tolist()
     about = f"Mean change of the probability of the predicted class, over {chosen} cases, if"
     if len(channels) > 1:
-        yield text_part(f"{about} a channel is replaced by its mean over all cases.")
-        yield bars_part(list(zip(channels, change[: len(channels)], strict=True)))
-    yield text_part(f"{about} these steps are replaced by a straight line.")
+        yield draw.text(f"{about} a channel is replaced by its mean over all cases.")
+        yield draw.bars(list(zip(channels, change[: len(channels)], strict=True)))
+    yield draw.text(f"{about} these steps are replaced by a straight line.")
     names = [f"steps {low + 1} to {high}" for low, high in blocks]
-    yield bars_part(list(zip(names, change[len(channels) :], strict=True)))
+    yield draw.bars(list(zip(names, change[len(channels) :], strict=True)))

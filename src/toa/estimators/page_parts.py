@@ -12,6 +12,7 @@ Names and values of users stay text on the page, never markup. Numbers are round
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
 
@@ -56,7 +57,7 @@ def to_numbers(values: np.ndarray) -> list[float | None]:
     return [float(f"{value:.6g}") if np.isfinite(value) else None for value in np.asarray(values, float).tolist()]
 
 
-def axis_of(times: pd.Index | None, count: int) -> list[int]:
+def axis(times: pd.Index | None, count: int) -> list[int]:
     """Places of rows: milliseconds of the wall clock, integer times, or row numbers from 1.
 
     Rows in which the wall clock was set back have the milliseconds of UTC.
@@ -81,37 +82,52 @@ def series_name(one: Any) -> str:
     return "" if one is None else str(one)
 
 
-def chart_part(series: list[Part], panel: Panel, panels: Sequence[str] = (), lines: Sequence[str] = ()) -> Part:
+def chart(series: list[Part], panel: Panel, panels: Sequence[str] = (), lines: Sequence[str] = ()) -> Part:
     """A chart; `panels` and `lines` are those that are off at first."""
     dates = panel.times is not None and isinstance(panel.times[0], pd.DatetimeIndex)
     off = {"panels": list(panels), "lines": list(lines)}
     return {"kind": "chart", "dates": dates, "series": series, "off": off}
 
 
-def line_of(name: str, kind: str, start: int, values: np.ndarray) -> Part:
+def line(name: str, kind: str, start: int, values: np.ndarray) -> Part:
     """A line from the row `start` on; `kind` is "past", "forecast", "quantile" or "baseline"."""
     return {"name": name, "kind": kind, "start": start, "y": to_numbers(values)}
 
 
-def table_part(rows: Sequence[Sequence[str]], caption: str, left: int = 1) -> Part:
+def table(rows: Sequence[Sequence[str]], caption: str, left: int = 1) -> Part:
     """A table with a header; the first `left` columns are aligned left."""
     return {"kind": "table", "rows": [list(map(str, row)) for row in rows], "caption": caption, "left": left}
 
 
-def text_part(text: str) -> Part:
+def text(text: str) -> Part:
     """A paragraph."""
     return {"kind": "text", "text": text}
 
 
-def bars_part(rows: Sequence[tuple[str, float]], form: str = "{:.3g}") -> Part:
+def bars(rows: Sequence[tuple[str, float]], form: str = "{:.3g}") -> Part:
     """Bars of names and values."""
     most = max((value for _, value in rows), default=0.0) or 1.0
     return {"kind": "bars", "rows": [[name, value / most, form.format(value)] for name, value in rows]}
 
 
+def methods_table(weights: Mapping[str, float], columns: Mapping[str, Mapping[str, float]]) -> Part:
+    """A table of methods with their weights and, per column, a score of each."""
+    rows = [["method", "weight", *columns]]
+    for name in dict.fromkeys(name for column in (*columns.values(), weights) for name in column):
+        cells = [f"{column[name]:.3f}" if name in column else "" for column in columns.values()]
+        rows.append([name, f"{weights[name]:.2f}" if name in weights else "", *cells])
+    return table(rows, "Methods")
+
+
+def blocks_of(rows: int, most: int) -> list[tuple[int, int]]:
+    """First row and end of up to `most` blocks of rows."""
+    edges = np.unique(np.linspace(0, rows, min(rows, most) + 1).astype(int)).tolist()
+    return list(pairwise(edges))
+
+
 def weights_parts(weights: Mapping[str, float]) -> list[Part]:
     """Bars of the weights of methods."""
-    return [text_part("Weights of the methods."), bars_part(sorted(weights.items(), key=lambda pair: -pair[1]))]
+    return [text("Weights of the methods."), bars(sorted(weights.items(), key=lambda pair: -pair[1]))]
 
 
 def operator_parts(own: Any) -> Iterator[Part]:
@@ -122,7 +138,7 @@ def operator_parts(own: Any) -> Iterator[Part]:
     network = getattr(own.model_, "models", [own.model_])[0]
     found = toa.report.operators.model_pictures(network, own.architecture_["backbone"])
     if found is not None:
-        yield text_part(
+        yield text(
             "The network mixes tokens by signed matrices S = I + M. Red adds, blue subtracts. Shown is the head with "
             "the largest M of each layer. Point at an entry, or move with the arrow keys; click for the gain of a row."
         )
@@ -140,8 +156,10 @@ def without_lags(values: np.ndarray, low: int, high: int) -> np.ndarray:
     return copy
 
 
-def describe_data(panel: Panel, data: Any, own: Any, left_out: Sequence[str] = ()) -> list[str]:
-    """What was done to the data, and what stands out in them."""
+def describe_data(
+    panel: Panel, data: Any, own: Any, left_out: Sequence[str] = (), *, shown: int | None = None
+) -> list[str]:
+    """What was done to the data, what stands out in them, and how many series are shown."""
     columns, lines = tuple(map(str, panel.columns)), []
     if panel.times is not None:
         first, last = min(times[0] for times in panel.times), max(times[-1] for times in panel.times)
@@ -172,6 +190,8 @@ def describe_data(panel: Panel, data: Any, own: Any, left_out: Sequence[str] = (
     ranges = np.max([np.ptp(values, axis=0) for values in panel.values], axis=0)
     if constant := [name for name, one in zip(columns, ranges, strict=True) if one == 0]:
         lines.append(f"Constant columns: {', '.join(constant)}.")
+    if shown is not None and len(panel) > shown:
+        lines.append(f"The chart shows {shown} of {len(panel)} series.")
     return lines
 
 

@@ -10,30 +10,14 @@ from typing import Any
 
 import numpy as np
 
+from toa.data.frames import columns_by_row
 from toa.data.panel import Panel
+from toa.estimators import page_parts as draw
 from toa.estimators.alarms import Event, event_columns
 from toa.estimators.backtest import Backtest
 from toa.estimators.baselines import BASELINES
 from toa.estimators.ensemble import history_rows
-from toa.estimators.page_parts import (
-    COLUMNS_ON,
-    SERIES,
-    VALUES,
-    Part,
-    axis_of,
-    bars_part,
-    chart_part,
-    describe_data,
-    line_of,
-    operator_parts,
-    series_name,
-    table_part,
-    text_part,
-    to_numbers,
-    weights_parts,
-    without_lags,
-    write_page,
-)
+from toa.estimators.page_parts import Part
 from toa.tasks.detection import Runs, point_metrics, undefined
 
 # blocks of lags that are replaced
@@ -76,28 +60,32 @@ class ForecastPage:
         own: Any = self
         steps = own.horizon if horizon is None else horizon
         whole = own._read_fitted(data)
-        most = max(1, min(SERIES, _PANELS // len(own.columns_)))
+        most = max(1, min(draw.SERIES, _PANELS // len(own.columns_)))
         # covariates of other ids would not match
         panel = replace(whole if own.covariates else _first(whole, most), backend=None)
         found = _by_series(panel, own.predict(panel, future=future, horizon=steps))
         baselines = {name: _by_series(panel, own.predict_baseline(name, panel, horizon=steps)) for name in BASELINES}
-        past = panel.tail(max(_LEAST_PAST, VALUES // (min(len(panel), most) * len(panel.columns))))
-        notes = describe_data(whole, data, own, left_out) + _shown_series(whole, most)
+        past = panel.tail(max(_LEAST_PAST, draw.VALUES // (min(len(panel), most) * len(panel.columns))))
+        notes = draw.describe_data(whole, data, own, left_out, shown=most)
         if max(past.lengths) < max(panel.lengths):
             notes.append(f"The chart shows the last {max(past.lengths)} rows of each series.")
         sections = {
             "Forecast": [_forecast_chart(own, _first(past, most), found, baselines, steps)],
             "Errors": _errors(own) if tested is None else _backtest(tested),
             "What the forecast depends on": [
-                *weights_parts(own.weights_),
+                *draw.weights_parts(own.weights_),
                 *_lags(own, panel),
-                *operator_parts(own),
+                *draw.operator_parts(own),
             ],
         }
         freq = "" if panel.freq is None else f", every {panel.freq}"
-        many = "" if steps == 1 else "s"
-        lead = f"{steps} step{many} of {_named(own.columns_)} after {sum(whole.lengths)} rows{_series(whole)}{freq}."
-        return write_page(own, path, [lead, *_verdict(own)], sections, title=title, command=command, notes=notes)
+        names = ", ".join(own.columns_[:8]) + f" and {len(own.columns_) - 8} more" * (len(own.columns_) > 8)
+        lead = [f"{steps} step{'s' * (steps > 1)} of {names} after {sum(whole.lengths)} rows{_series(whole)}{freq}."]
+        errors = {} if own.choice_ is None else own.choice_.ensemble.errors
+        shown = {"forecast": "ensemble", "seasonal naive": "seasonal naive"}
+        if found_errors := [f"{name} {errors[key]:.3f}" for name, key in shown.items() if key in errors]:
+            lead.append(f"MASE at rolling origins: {', '.join(found_errors)}.")
+        return draw.write_page(own, path, lead, sections, title=title, command=command, notes=notes)
 
 
 class EventsPage:
@@ -133,26 +121,14 @@ class EventsPage:
         sections = {
             "Events": _event_parts(own, panel, parts, ranked, labels, np.argsort(-shares, kind="stable")[:_CHANNELS]),
             "Methods": _method_parts(own, panel, parts, labels),
-            "What the events depend on": [
-                *([text_part("Mean share of each channel in the score of the events.")] if ranked else []),
-                *([_shares(own.columns_, shares / len(ranked))] if ranked else []),
-                *operator_parts(own),
-            ],
+            "What the events depend on": [*_shares(own.columns_, shares, len(ranked)), *draw.operator_parts(own)],
         }
         lead = (
             f"{flagged} of {sum(whole.lengths)} rows{_series(whole)} have scores above {own.threshold_:.4g}, in "
-            f"{len(ranked)} event{'' if len(ranked) == 1 else 's'}."
+            f"{len(ranked)} event{'s' * (len(ranked) != 1)}."
         )
-        notes = describe_data(whole, data, own, left_out) + _shown_series(whole, SERIES)
-        return write_page(own, path, [lead], sections, title=title, command=command, notes=notes)
-
-
-def _shown_series(panel: Panel, most: int) -> list[str]:
-    return [f"The chart shows {most} of {len(panel)} series."] if len(panel) > most else []
-
-
-def _named(names: Sequence[str]) -> str:
-    return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
+        notes = draw.describe_data(whole, data, own, left_out, shown=draw.SERIES)
+        return draw.write_page(own, path, [lead], sections, title=title, command=command, notes=notes)
 
 
 def _first(panel: Panel, count: int) -> Panel:
@@ -195,61 +171,50 @@ def _forecast_chart(
             values = np.where(np.arange(rows)[:, None] < begins, np.nan, values)
         panels = []
         for place, column in enumerate(own.columns_):
-            lines = [line_of("past", "past", 0, values[:, place])]
+            lines = [draw.line("past", "past", 0, values[:, place])]
             lines += [
-                line_of(name, "baseline", rows, ahead[index]["forecast"][:, place]) for name, ahead in baselines.items()
+                draw.line(name, "baseline", rows, ahead[index]["forecast"][:, place])
+                for name, ahead in baselines.items()
             ]
             lines += [
-                line_of(f"quantile {level:g}", "quantile", rows, parts["quantiles"][:, at, place])
+                draw.line(f"quantile {level:g}", "quantile", rows, parts["quantiles"][:, at, place])
                 for at, level in enumerate(own.quantiles)
                 if "quantiles" in parts
             ]
-            lines.append(line_of("forecast", "forecast", rows, parts["forecast"][:, place]))
-            ends = {name: to_numbers(parts[name][:, place]) for name in ("lower", "upper") if name in parts}
+            lines.append(draw.line("forecast", "forecast", rows, parts["forecast"][:, place]))
+            ends = {name: draw.to_numbers(parts[name][:, place]) for name in ("lower", "upper") if name in parts}
             panels.append(
                 {"name": column, "lines": lines, "band": {"name": band, "start": rows, **ends} if ends else None}
             )
         shown = [max(0, rows - max(_LEAST_PAST, _PAST * steps)), rows + steps - 1]
-        axis = axis_of(times, rows + steps)
-        series.append({"name": series_name(past.ids[index]), "x": axis, "view": shown, "panels": panels})
+        axis = draw.axis(times, rows + steps)
+        series.append({"name": draw.series_name(past.ids[index]), "x": axis, "view": shown, "panels": panels})
     hidden = [name for name in baselines if name != "seasonal naive"]
-    return chart_part(series, past, own.columns_[COLUMNS_ON:], hidden)
+    return draw.chart(series, past, own.columns_[draw.COLUMNS_ON :], hidden)
 
 
 def _errors(own: Any) -> list[Part]:
     """Errors of all methods at the rolling origins of fit."""
-    if own.choice_ is None or not own.choice_.ensemble.errors:
-        return []
-    found = {"forecast" if name == "ensemble" else name: value for name, value in own.choice_.ensemble.errors.items()}
-    rows = [("method", "MASE"), *((name, f"{value:.4g}") for name, value in sorted(found.items(), key=lambda x: x[1]))]
+    errors = {} if own.choice_ is None else own.choice_.ensemble.errors
+    order = sorted(errors, key=errors.__getitem__)
+    found = {"forecast" if name == "ensemble" else name: errors[name] for name in order}
     text = "At rolling origins at the end of the rows of fit, which also chose the weights. Lower is better."
-    return [text_part(text), table_part(rows, "Errors of methods")]
+    return [draw.text(text), draw.methods_table(own.weights_, {"MASE": found})] if found else []
 
 
 def _backtest(tested: Backtest) -> list[Part]:
-    parts = [text_part(f"Backtest at {tested.compared} origins, in the units of the data. Lower is better.")]
-    parts.append(table_part(tested.rows("method"), "Backtest of the model and the baselines"))
     coverage = tested.metrics.get("coverage")
     lines = tested.verdicts() + ([] if coverage is None else [f"{coverage:.1%} of values lie within the interval"])
-    parts.append({"kind": "list", "items": lines})
+    parts = [
+        draw.text(f"Backtest at {tested.compared} origins, in the units of the data. Lower is better."),
+        draw.table(tested.rows("method"), "Backtest of the model and the baselines"),
+        {"kind": "list", "items": lines},
+    ]
     if len(tested.by_column) > 1:
         methods = tested.comparison
-        head = ("column", *methods)
         own = [(name, *(f"{m.by_column[name]['mae']:.4g}" for m in methods.values())) for name in tested.by_column]
-        parts.append(table_part([head, *own], "MAE per column"))
+        parts.append(draw.table([("column", *methods), *own], "MAE per column"))
     return parts
-
-
-def _verdict(own: Any) -> list[str]:
-    errors = {} if own.choice_ is None else own.choice_.ensemble.errors
-    pairs = [
-        (name, errors[key])
-        for name, key in (("forecast", "ensemble"), ("seasonal naive", "seasonal naive"))
-        if key in errors
-    ]
-    return (
-        ["MASE at rolling origins: " + ", ".join(f"{name} {value:.3f}" for name, value in pairs) + "."] if pairs else []
-    )
 
 
 def _lags(own: Any, panel: Panel) -> Iterator[Part]:
@@ -259,9 +224,8 @@ def _lags(own: Any, panel: Panel) -> Iterator[Part]:
     read = min(rows, max(own.lookback_, 2 * own.season_))
     if own.covariates or read < 2:
         return
-    edges = np.unique(np.linspace(0, read, min(read, _BLOCKS) + 1).astype(int))
-    blocks = list(zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True))
-    copies = [values, *(without_lags(values, low, high) for low, high in blocks)]
+    blocks = draw.blocks_of(read, _BLOCKS)
+    copies = [values, *(draw.without_lags(values, low, high) for low, high in blocks)]
     for place in range(min(len(own.columns_), _BLOCKS)):
         copies.append(values.copy())
         copies[-1][:, place] = values[:, place].mean()
@@ -278,20 +242,20 @@ def _lags(own: Any, panel: Panel) -> Iterator[Part]:
     names = [f"lag {low + 1}" if high == low + 1 else f"lags {low + 1} to {high}" for low, high in blocks]
     where = "" if panel.ids == (None,) else f" of {panel.ids[0]}"
     step = "" if panel.freq is None else f" One lag is a step of {panel.freq}."
-    yield text_part(
+    yield draw.text(
         f"Mean change of the forecast{where}, in standard deviations, if these lags are replaced by a straight line. "
         f"Lag 1 is the last row.{step}"
     )
-    yield bars_part(list(zip(names, change[: len(blocks)].mean(1).tolist(), strict=True)))
+    yield draw.bars(list(zip(names, change[: len(blocks)].mean(1).tolist(), strict=True)))
     if len(own.columns_) > 1:
         others = change[len(blocks) :].copy()
-        others[np.arange(len(others)), np.arange(len(others))] = 0.0
+        np.fill_diagonal(others, 0.0)
         if others.max() < 1e-9:
-            yield text_part("Each column is forecast from its own past: no column changes the forecast of another.")
+            yield draw.text("Each column is forecast from its own past: no column changes the forecast of another.")
             return
-        yield text_part("Mean change of the forecasts of the other columns if a column is replaced by its mean.")
+        yield draw.text("Mean change of the forecasts of the other columns if a column is replaced by its mean.")
         means = others.sum(1) / (len(own.columns_) - 1)
-        yield bars_part(list(zip(own.columns_, means.tolist(), strict=False)))
+        yield draw.bars(list(zip(own.columns_, means.tolist(), strict=False)))
 
 
 def _event_parts(
@@ -304,12 +268,12 @@ def _event_parts(
 ) -> list[Part]:
     """The chart of score and channels, and the table of events."""
     table = event_columns(panel, ranked, own.columns_)
-    shown = list(dict.fromkeys([*(index for index, _ in ranked), *range(len(panel))]))[:SERIES]
-    points = max(1_000, VALUES // (len(shown) * (len(channels) + 1)))
+    shown = list(dict.fromkeys([*(index for index, _ in ranked), *range(len(panel))]))[: draw.SERIES]
+    points = max(1_000, draw.VALUES // (len(shown) * (len(channels) + 1)))
     series, axes = [], {}
     for index in shown:
         rows = panel.lengths[index]
-        axis = axes[index] = axis_of(None if panel.times is None else panel.times[index], rows)
+        axis = axes[index] = draw.axis(None if panel.times is None else panel.times[index], rows)
         spans = [
             [axis[event.start], axis[event.stop - 1], f"event {number}: {table['why'][number - 1]}", "event"]
             for number, (owner, event) in enumerate(ranked, 1)
@@ -324,37 +288,31 @@ def _event_parts(
         columns |= {own.columns_[channel]: panel.values[index][:, channel] for channel in channels}
         size = -(-2 * rows // points)
         panels: list[Part] = [
-            {"name": name, "lines": [line_of("value", "past", 0, _outline(values, size))], "spans": spans}
+            {"name": name, "lines": [draw.line("value", "past", 0, _outline(values, size))], "spans": spans}
             for name, values in columns.items()
         ]
         panels[0]["level"] = {"name": "threshold", "value": own.threshold_}
-        x = (
-            axis
-            if size <= 2
-            else [axis[at] for start in range(0, rows, size) for at in (start, min(start + size // 2, rows - 1))]
-        )
-        series.append({"name": series_name(panel.ids[index]), "x": x, "panels": panels})
-    names = [str(own.columns_[channel]) for channel in channels[COLUMNS_ON - 1 :]]
-    chart = [chart_part(series, panel, names)]
+        x = axis
+        if size > 2:
+            x = [axis[at] for start in range(0, rows, size) for at in (start, min(start + size // 2, rows - 1))]
+        series.append({"name": draw.series_name(panel.ids[index]), "x": x, "panels": panels})
+    names = [str(own.columns_[channel]) for channel in channels[draw.COLUMNS_ON - 1 :]]
+    chart = [draw.chart(series, panel, names)]
     size = -(-2 * max(panel.lengths[index] for index in shown) // points)
     if size > 2:
-        chart.append(text_part(f"Of up to {size} rows the chart shows the lowest and the highest value."))
+        chart.append(draw.text(f"Of up to {size} rows the chart shows the lowest and the highest value."))
     if not ranked:
-        return [*chart, text_part("No row has a score above the threshold.")]
-    jumps = [
-        _around(axes[index], event, own.window_, shown.index(index)) if index in axes else None
-        for index, event in ranked[:_EVENTS]
-    ]
+        return [*chart, draw.text("No row has a score above the threshold.")]
+    # per event its series in the chart, and its ends with some rows around it
+    jumps: list[list[int] | None] = []
+    for index, event in ranked[:_EVENTS]:
+        axis, margin = axes.get(index, []), max(own.window_, event.stop - event.start)
+        low, high = max(0, event.start - margin), min(len(axis) - 1, event.stop - 1 + margin)
+        jumps.append([shown.index(index), axis[low], axis[high]] if axis else None)
     head = [name for name in table if name != "channel"]
     table["severity"] = [f"{value:.3g}" for value in table["severity"]]
     rows_of = [[str(table[name][row]) for name in head] for row in range(min(len(ranked), _EVENTS))]
-    return [*chart, {**table_part([head, *rows_of], "Events, the most severe first", len(head)), "jumps": jumps}]
-
-
-def _around(axis: Sequence[int], event: Event, window: int, place: int) -> list[int]:
-    """Place of a series in the chart, and the ends of an event with some rows around it."""
-    margin = max(window, event.stop - event.start)
-    return [place, axis[max(0, event.start - margin)], axis[min(len(axis) - 1, event.stop - 1 + margin)]]
+    return [*chart, {**draw.table([head, *rows_of], "Events, the most severe first", len(head)), "jumps": jumps}]
 
 
 def _outline(values: np.ndarray, size: int) -> np.ndarray:
@@ -367,38 +325,29 @@ def _outline(values: np.ndarray, size: int) -> np.ndarray:
 
 def _method_parts(own: Any, panel: Panel, parts: Sequence[np.ndarray], labels: np.ndarray | None) -> list[Part]:
     """Which methods the score is the mean of, and how well each finds injected and known anomalies."""
-    weights = {own.model: 1.0} if own.choice_ is None else own.choice_.weights
     injected = {} if own.choice_ is None else own.choice_.precision
     columns = {"average precision on injected anomalies": injected} if injected else {}
     found = []
     reason = None if labels is None else undefined(labels)
     if reason is not None:
-        found.append(text_part(f"Not evaluated: {reason}."))
+        found.append(draw.text(f"Not evaluated: {reason}."))
     elif labels is not None:
         from sklearn.metrics import average_precision_score
 
-        real = [rows >= 0 for rows in panel.rows]
-        known = np.concatenate([labels[rows[kept]] for rows, kept in zip(panel.rows, real, strict=True)])
-        score = np.concatenate([part.sum(1)[kept] for part, kept in zip(parts, real, strict=True)])
-        flags = np.concatenate(
-            [own._flag(part.sum(1))["anomaly"][kept] for part, kept in zip(parts, real, strict=True)]
-        )
-        metrics = {name: value for name, value in point_metrics(known, flags == 1).items() if value is not None}
-        found.append(
-            text_part("Against the labels: " + ", ".join(f"{name} {x:.3f}" for name, x in metrics.items()) + ".")
-        )
-        precision = {"combination": float(average_precision_score(known, score))}
+        table = columns_by_row(panel, [own._flag(part.sum(1)) for part in parts])
+        metrics = point_metrics(labels, table["anomaly"] == 1)
+        shown = ", ".join(f"{name} {value:.3f}" for name, value in metrics.items() if value is not None)
+        found.append(draw.text(f"Against the labels: {shown}."))
         members = own.member_scores(panel)
-        precision |= {str(name): float(average_precision_score(labels, members[name])) for name in own.scorers_}
-        columns["average precision on known anomalies"] = precision
-    methods = list(dict.fromkeys(name for column in (*columns.values(), weights) for name in column))
-    rows = [["method", "weight", *columns]]
-    for name in methods:
-        cells = [f"{column[name]:.3f}" if name in column else "" for column in columns.values()]
-        rows.append([name, f"{weights[name]:.2f}" if name in weights else "", *cells])
-    return [*found, table_part(rows, "Methods")]
+        scores = {"combination": table["score"]} | {name: members[name] for name in own.scorers_}
+        columns["average precision on known anomalies"] = {
+            name: float(average_precision_score(labels, score)) for name, score in scores.items()
+        }
+    return [*found, draw.methods_table(own.weights_, columns)]
 
 
-def _shares(names: Sequence[str], shares: np.ndarray) -> Part:
-    order = np.argsort(-shares, kind="stable")[:_CHANNELS]
-    return bars_part([(names[index], 100.0 * float(shares[index])) for index in order], "{:.1f} %")
+def _shares(names: Sequence[str], shares: np.ndarray, events: int) -> Iterator[Part]:
+    if events:
+        order = np.argsort(-shares, kind="stable")[:_CHANNELS]
+        yield draw.text("Mean share of each channel in the score of the events.")
+        yield draw.bars([(names[index], 100.0 * float(shares[index]) / events) for index in order], "{:.1f} %")
