@@ -276,6 +276,7 @@ def main(words: list[str] | None = None) -> int:
             console.print(f"measuring {name} …")
             rows.append({"name": name} | measure(case, args))
     settings = {key: str(value) if isinstance(value, Path) else value for key, value in vars(args).items()}
+    settings["peer"] = "CHECKOUT"
     record = {"task": "training_step", "settings": settings, "rows": rows, "stood_in": missing_packages()}
     show(record, console)
     save(record, args, command_line(__file__, words), console)

@@ -20,7 +20,7 @@ from toa.experiments.paper import ROWS, StepRun
 from toa.experiments.records import Record, config_hash, provenance, write_record
 from toa.tasks.distributed import numerics, resolve_device
 from toa.tasks.forecast import FORECASTING, ForecastRun
-from toa_bench.peer import PEER_MODELS, PeerSystem, check_peer, missing_packages
+from toa_bench.peer import PEER_MODELS, PeerSystem, check_peer, hide_checkouts, missing_packages
 from toa_bench.step_cost import MIN_CUDA_STEPS, OwnSystem, StepCost, step_config
 from toa_bench.worker import Worker, answering
 
@@ -130,11 +130,11 @@ def run_efficiency(
     record = {
         "task": "efficiency",
         "data_checksum": data.checksum,
-        "settings": asdict(run) | {"steps": steps, "warmup": warmup},
+        "settings": asdict(run) | {"steps": steps, "warmup": warmup, "peer": run.peer and "CHECKOUT"},
         "rows": found,
         "peer": peers,
         "peer_stand_ins": missing_packages() if peers else [],
-        **provenance(resolve_device(run.device), command),
+        **provenance(resolve_device(run.device), hide_checkouts(command)),
     }
     write_record(out, record)
     return record

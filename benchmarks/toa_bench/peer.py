@@ -4,6 +4,7 @@ Import it only in a process that runs nothing else. Packages that the peer impor
 by stand-ins if they are not installed; records list them.
 """
 
+import re
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -61,6 +62,12 @@ def check_peer(path: Path) -> None:
             f"peer must be a checkout of Time-Series-Library, with run.py and models/PatchTST.py, got {path}; "
             "clone github.com/thuml/Time-Series-Library."
         )
+
+
+def hide_checkouts(command: Sequence[str]) -> list[str]:
+    """A command line with CHECKOUT in place of each folder after --peer."""
+    words = [re.sub(r"^--peer=.*", "--peer=CHECKOUT", word) for word in command]
+    return ["CHECKOUT" if before == "--peer" else word for before, word in zip(("", *words), words, strict=False)]
 
 
 def missing_packages() -> list[str]:

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from toa.experiments.records import Record, provenance, write_record
 from toa.tasks.distributed import resolve_device
+from toa_bench.peer import hide_checkouts
 
 
 def make_parser(doc: str | None, out: str) -> argparse.ArgumentParser:
@@ -36,8 +37,8 @@ def exit_on_error() -> Iterator[None]:
 
 
 def command_line(script: str, words: list[str] | None) -> list[str]:
-    """The command line of a script, for its record."""
-    return [Path(sys.executable).name, *(sys.argv if words is None else [script, *words])]
+    """The command line of a script, for its record: without the folder of a peer."""
+    return hide_checkouts([Path(sys.executable).name, *(sys.argv if words is None else [script, *words])])
 
 
 def save(record: Record, args: argparse.Namespace, command: list[str], console: Console) -> None:

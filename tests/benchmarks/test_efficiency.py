@@ -112,6 +112,8 @@ def test_the_peer_is_measured_once_per_backbone(csv, peer, tmp_path, monkeypatch
     assert asked == [("iTransformer of the peer", 2), ("itransformer/softmax", None), ("itransformer/toa-relu", None)]
     assert "itransformer/toa-relu 2.00 - 3 12.92 2.00 1.00" in text
     assert json.loads(out.read_text())["peer"]["itransformer"]["parameters"] == 3
+    # the folder of the peer is this machine's
+    assert json.loads(out.read_text())["settings"]["peer"] == "CHECKOUT"
 
 
 @pytest.mark.slow

@@ -107,6 +107,31 @@ def efficiency(
         console.print(f"record: {out}; one record per row, for `toa report`: {rows_file}", soft_wrap=True)
 
 
+@bench_app.command(name="agreement", cls=ChoicesCommand)
+def agreement(
+    peer: Annotated[
+        list[Path],
+        typer.Option(help="Checkout of Time-Series-Library, PatchTST or DUET, by their authors. Repeatable."),
+    ],
+    out: Annotated[Path, typer.Option(help="File of the records.")] = Path("runs/agreement.jsonl"),
+) -> None:
+    """Compare our backbones with their authors' code: same weights, same input, outputs and gradients."""
+    with clear_errors():
+        from toa._files import check_writable
+        from toa.experiments.records import write_records
+        from toa_bench.agreement import run_agreement
+
+        check_writable(out.parent)
+        console = make_console()
+        with console.status("comparing"):
+            records = run_agreement(peer, ["toa", *sys.argv[1:]])
+        rows: list[tuple[str, ...]] = [("backbone", "authors' code", "dtype", "output", "gradient")]
+        rows += [(r["backbone"], r["peer"], r["dtype"], f"{r['output']:.1e}", f"{r['gradient']:.1e}") for r in records]
+        console.print(make_table(rows, left=3))
+        write_records(out, records)
+        console.print(f"records: {out}", soft_wrap=True)
+
+
 @bench_app.command(name="ops", cls=ChoicesCommand)
 def bench_ops(
     tokens: Annotated[list[int] | None, typer.Option(help="Length N. Repeatable; default: 16, 64 and 256.")] = None,
