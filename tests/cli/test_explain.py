@@ -171,6 +171,9 @@ def test_saved_estimators_are_explained(tmp_path):
         assert code == 0, text
         assert f"Sample: window or case 1 of {data}." in text
         assert (out / "layer1-mixing.png").exists()
+        assert (out / "importance.png").exists()
+        for part in ("A token is ", "by lag: ", "by column: ", "by integrated gradients"):
+            assert part in text
         assert not (out / "layer2-mixing.png").exists()
         page = (out / "index.html").read_text()
         assert type(estimator).__name__ in page
@@ -179,7 +182,7 @@ def test_saved_estimators_are_explained(tmp_path):
     code, text = call("explain", tmp_path / "without.toa")
     assert code == 2
     assert "must have a network to explain, got a" in text
-    assert "AnomalyDetector without" in text
+    assert "AnomalyDetector without, in which these decide: 1.00 pca; train it" in text
     made["detector"][0].save_pretrained(tmp_path / "hub")
     code, text = call("explain", tmp_path / "hub")
     assert code == 0, text

@@ -41,6 +41,9 @@ def test_the_page_of_a_forecast_holds_what_the_forecaster_returns(forecast_page,
     assert float(rows[1][1]) == pytest.approx(tested.comparison["model"].overall["mae"], rel=1e-3)
     assert {"model", "seasonal naive", "drift", "theta"} <= {row[0] for row in rows}
     assert part_of(page, "What the forecast depends on", "operators")["models"][0]["pictures"]
+    texts = [part["text"] for part in page["sections"][2]["parts"] if part["kind"] == "text"]
+    (looked,) = [text for text in texts if text.startswith("What the network looked at")]
+    assert re.search(r"A token is \d+ rows? of one column, \d+ hour", looked)
     assert part_of(page, "Repeat", "code")["text"] == "toa forecast 'a b.csv'"
 
 
@@ -119,10 +122,13 @@ def test_the_page_of_a_classifier_holds_the_cases_behind_each_cell(case_page):
     assert part["chart"]["series"][at]["name"] == name == "6"
     drawn = part["chart"]["series"][at]["panels"][1]["lines"][0]["y"]
     np.testing.assert_allclose(drawn, cases[5, 1], rtol=1e-4)
-    channels, steps = [one for one in page["sections"][2]["parts"] if one["kind"] == "bars"]
+    channels, steps, lags, columns = [one for one in page["sections"][2]["parts"] if one["kind"] == "bars"]
     # the classes differ in the first channel
     assert max(channels["rows"], key=lambda row: row[1])[0] == "0"
     assert len(steps["rows"]) == 8
+    assert columns["rows"][0][0] == "0"
+    found = model.explain(cases)
+    assert [row[2] for row in lags["rows"]] == [f"{share:.1%}" for share in found.blocks(16).values()]
 
 
 def test_cases_without_labels_are_listed(case_page, tmp_path):
@@ -137,6 +143,7 @@ def test_lags_that_a_forecast_repeats_change_it_most(tmp_path):
     page = read_page(model.page(tmp_path / "page.html", rows))
     section = next(one for one in page["sections"] if one["title"] == "What the forecast depends on")
     *_, bars = (part for part in section["parts"] if part["kind"] == "bars")
+    assert section["parts"][-1]["text"].startswith("No network decides here, only: ")
     assert max(bars["rows"], key=lambda row: row[1])[0].startswith("lag")
     # a random walk is forecast from its last value
     assert bars["rows"][0][1] == 1.0

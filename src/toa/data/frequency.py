@@ -116,6 +116,18 @@ def time_marks(dates: pd.DatetimeIndex, freq: str = "h") -> Float64[np.ndarray, 
     return np.stack(columns, axis=1)  # (T, F)
 
 
+def describe_steps(freq: Frequency, steps: int) -> str:
+    """The time of some steps in words: "36 hours"; "3 steps of MS" if steps differ in length."""
+    step = None if isinstance(freq, int) else _fixed_step(freq)
+    if step is None:
+        return f"{steps} step{'s' * (steps > 1)} of {freq}"
+    sizes = {"day": 86_400, "hour": 3_600, "minute": 60}
+    seconds = steps * step / 10**9
+    name = next((name for name, size in sizes.items() if seconds % size == 0), "second")
+    count = seconds / sizes.get(name, 1)
+    return f"{count:g} {name}{'s' * (count != 1)}"
+
+
 def season_of(freq: Frequency | None) -> int | None:
     """Steps of the usual season: a day of hours or minutes, a week of days, a year of months or quarters.
 

@@ -38,10 +38,11 @@ from toa._checks import check_choice, check_count, check_positive, check_seed
 from toa._files import CHECKSUM, parse_json, seal, unseal, write_atomically
 from toa._limits import shorten
 from toa.data.panel import Missing
+from toa.estimators.importance import Importance
 from toa.estimators.sizes import DEFAULT_ATTENTION
 from toa.nn import AttentionSpec
 from toa.ops.dropout import initial_weights
-from toa.tasks.base import Task, TaskData, check_sample
+from toa.tasks.base import Task, TaskData
 from toa.tasks.checkpoint import UNREADABLE, Checkpoint, check_weights, load_checkpoint, model_with, save_checkpoint
 from toa.tasks.distributed import make_fabric, resolve_device, seeded
 from toa.tasks.optimization import TrainingConfig
@@ -128,6 +129,13 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         Args:
             data: A pandas frame like the one of `fit`, or a list of cases. Of several series, the first is used.
             index: First row of the window, or index of the case.
+        """
+
+    @abstractmethod
+    def explain(self, data: Any, index: int | None = None) -> Importance:
+        """Parts of lags and columns in the result of the network for one window or case, by integrated gradients.
+
+        `index` is as in `run_sample`; None takes the last window, for detectors that with the largest error.
         """
 
     def save(self, path: str | Path) -> None:
@@ -400,13 +408,6 @@ def attention_spec(attention: str | Mapping[str, Any]) -> AttentionSpec:
     if isinstance(attention, str):
         return AttentionSpec(name=attention, **_NORMS.get(attention, {}))  # type: ignore[arg-type]
     return AttentionSpec(**attention)
-
-
-def sample_rows(data: Any, id: str | None, index: int, length: int) -> Any:
-    """`length` rows of the first series of a pandas frame, from row `index` on."""
-    rows = data if id is None else data[data[id] == data[id].iloc[0]]
-    check_sample(index, max(0, len(rows) - length + 1))
-    return rows.iloc[index : index + length]
 
 
 def named(tensors: Mapping[str, Tensor], start: str) -> dict[str, Tensor]:

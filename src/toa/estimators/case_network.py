@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import torch
 from jaxtyping import Int64
+from torch import Tensor
 
 from toa._checks import check_finite
 from toa.data.classification import Cases, pad_cases
@@ -18,6 +19,7 @@ from toa.data.panel import Panel, Values
 from toa.data.splits import check_standardised
 from toa.estimators import sizes
 from toa.estimators.base import Estimator, TimeLimit
+from toa.estimators.importance import Importance, in_float64, integrated_gradients
 from toa.estimators.stack import Codes, Probabilities, accuracy, choose_factor, log_loss, softmax, stratified_folds
 from toa.tasks.base import TASKS, TaskData
 from toa.tasks.classify import classify, validation_logits
@@ -131,6 +133,27 @@ class CaseNetwork(Estimator):
         logits = classify(self.model_, cases)
         check_finite("logits", logits)
         return softmax(self.factor_ * logits.double().cpu().numpy())
+
+    def _explain_case(self, panel: Panel) -> Importance:
+        """Parts of the steps and channels of the first case in the logarithm of the probability of its class."""
+        cases = self._to_cases(panel, [0] * len(panel))
+        series = cases.series[:1].cpu().double()
+        mask = None if cases.mask is None else cases.mask[:1].cpu()
+        model, known = in_float64(self.model_), int(self._network_probabilities(panel)[0].argmax())
+
+        def chance(rows: Tensor) -> Tensor:
+            given = None if mask is None else mask.expand(len(rows), -1)
+            return model(rows, given).log_softmax(-1)[:, known, None]
+
+        (shares,), change = integrated_gradients(chance, [series], [torch.zeros_like(series)])
+        return Importance(
+            what="the logarithm of the probability by the network, compared with a case at the mean of fit",
+            outputs=(str(self.classes_[known]),),
+            columns=self.columns_,
+            shares=shares.reshape(1, -1, len(self.columns_))[:, : panel.lengths[0]],
+            ahead=np.zeros((1, len(self.columns_))),
+            change=change,
+        )
 
     def _scaled(self, panel: Panel) -> list[Values]:
         """The cases, standardised."""

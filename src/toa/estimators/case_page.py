@@ -60,7 +60,11 @@ class CasesPage:
         sections = {
             "Cases": [_cases_part(panel, names, true, guess, proba)],
             "Methods": _stack_parts(own),
-            "What the classes depend on": [*_occluded_cases(own, panel, guess), *draw.operator_parts(own)],
+            "What the classes depend on": [
+                *_occluded_cases(own, panel, guess),
+                *draw.importance_parts(own, [panel.values[0].T]),
+                *draw.operator_parts(own),
+            ],
         }
         notes = draw.describe_data(panel, X, own, left_out)
         return draw.write_page(own, path, lead, sections, title=title, command=command, notes=notes)

@@ -22,6 +22,7 @@ from toa.data.splits import StandardScaler
 from toa.estimators.base import NETWORK, TimeLimit, named
 from toa.estimators.case_network import CaseNetwork
 from toa.estimators.case_page import CasesPage
+from toa.estimators.importance import Importance
 from toa.estimators.kernels import FEATURES, Features, KernelFeatures, Series, align_cases, compile_kernels
 from toa.estimators.stack import (
     SHARES,
@@ -186,13 +187,22 @@ class Classifier(ClassifierMixin, CasesPage, CaseNetwork):  # type: ignore[misc]
     def run_sample(self, data: Any, index: int = 0) -> None:
         """Classify one case of a pandas frame or a list, see `Estimator.run_sample`."""
         self._check_has_network()
+        self._network_probabilities(self._case(data, index))
+
+    def explain(self, data: Any, index: int | None = None) -> Importance:
+        """Parts of steps and channels in the class that the network gives one case, see `Estimator.explain`."""
+        self._check_has_network()
+        return self._explain_case(self._case(data, index or 0))
+
+    def _case(self, data: Any, index: int) -> Panel:
+        """One case of a pandas frame or a list."""
         ids = data[self.id].unique() if isinstance(data, pd.DataFrame) and self.id is not None else None
         check_sample(index, len(data if ids is None else ids))
         if ids is not None:
             case = data[data[self.id] == ids[index]]
         else:
             case = data.iloc[[index]] if isinstance(data, pd.DataFrame) else [data[index]]
-        self._network_probabilities(self._read_fitted(case))
+        return self._read_fitted(case)
 
     def _read(self, data: Any) -> Panel:
         return read_cases(data, values=self.values, label=self.label, **self._table)

@@ -78,10 +78,16 @@ class Covariates:
         return (*self.covariates, *self.static, *self.past_covariates)
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """Of each feature the column that it is made of, or "calendar" or "holidays"."""
+        marks = 0 if self.calendar is None else len(mark_names(self.calendar))
+        own = (name for name in self.columns for _ in range(self._width(name)))
+        return (*["calendar"] * marks, *["holidays"] * (self.holidays is not None), *own)
+
+    @property
     def count(self) -> int:
         """Number of features F."""
-        marks = 0 if self.calendar is None else len(mark_names(self.calendar))
-        return marks + (self.holidays is not None) + sum(map(self._width, self.columns))
+        return len(self.names)
 
     @property
     def past_count(self) -> int:

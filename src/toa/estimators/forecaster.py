@@ -21,10 +21,11 @@ from toa.data.frequency import season_of
 from toa.data.panel import Panel, warn_of_late_columns
 from toa.data.windows import window_starts
 from toa.estimators.backtest import Backtest, first_tested, forecast_names, measure, write_forecast
-from toa.estimators.base import NETWORK, TimeLimit, named, sample_rows
+from toa.estimators.base import NETWORK, TimeLimit, named
 from toa.estimators.baselines import BASELINES, align_histories, find_season
 from toa.estimators.covariates import Covariates
 from toa.estimators.ensemble import Choice, RollingOrigins, history_rows, series_scale, validate_methods
+from toa.estimators.importance import Importance, sample_rows
 from toa.estimators.intervals import Prediction, check_finite
 from toa.estimators.network import ForecastNetwork
 from toa.estimators.pages import ForecastPage
@@ -290,6 +291,20 @@ class Forecaster(ForecastPage, ForecastNetwork):
         # the covariates of the forecast steps come from the window
         panel = self._read_fitted(sample_rows(data, self.id, index, self.lookback_ + self.horizon))
         self._network_at(panel, torch.tensor([0]), torch.tensor([self.lookback_]))
+
+    def explain(self, data: Any, index: int | None = None) -> Importance:
+        """Parts of lags and columns in the forecast of the network, see `Estimator.explain`.
+
+        With covariates or a calendar, the last window is that before the last horizon of data.
+        """
+        self._check_has_network()
+        rows = data if index is None else sample_rows(data, self.id, index, self.lookback_ + self.horizon)
+        panel = self._read_fitted(rows)
+        wider = self._with_new_series(panel, panel.lengths)
+        ahead = self.horizon if index is not None or self.known_.count else 0
+        if panel.lengths[0] <= ahead:
+            raise ValueError(f"{panel.label(0)} must have more than {ahead} rows, got {panel.lengths[0]}; add rows.")
+        return wider._explain_network(panel, panel.lengths[0] - ahead)
 
     def _check_parameters(self) -> None:
         super()._check_parameters()

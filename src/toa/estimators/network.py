@@ -23,6 +23,7 @@ from toa.estimators import sizes
 from toa.estimators.base import Estimator, attention_spec
 from toa.estimators.covariates import Covariates
 from toa.estimators.ensemble import series_scale
+from toa.estimators.importance import OUTPUTS, Importance, in_float64, integrated_gradients
 from toa.estimators.intervals import Prediction, UnitsModel, conformal_width, spread
 from toa.models import BACKBONES, backbone_names
 from toa.tasks.distributed import resolve_device
@@ -219,6 +220,44 @@ class ForecastNetwork(Estimator):
                 yield x, indices[piece], m, n
 
         return self._units.predict(batches())
+
+    def _explain_network(self, panel: Panel, stop: int) -> Importance:
+        """Parts of the look-back before the row `stop` of the first series in the mean forecast of each column."""
+        first = max(0, stop - self.lookback_)
+        pad = [self.lookback_ - (stop - first)]
+        own, outputs = self._owners(panel)[0], self.columns_[:OUTPUTS]
+        values = _pad_start([panel.take(self.columns_)[0][first:stop]], pad)[0]
+        mean, std = self.scaler_["mean"][own], self.scaler_["std"][own]
+        inputs = [((torch.from_numpy(values) - mean) / std)[None]]  # (1, L, C)
+        features = self.known_.past(panel)
+        if features is not None:
+            past = _pad_start([features[0][first:stop]], pad)[0]
+            inputs += [torch.from_numpy(part)[None] for part in (past, features[0][stop : stop + self.horizon])]
+        # features are compared with their mean in the look-back
+        means = [part.mean(1, keepdim=True) for part in (*inputs[:2], *inputs[1:2])]
+        bases = [base.expand_as(part) for base, part in zip(means, inputs, strict=True)]
+        model = in_float64(self.model_)
+
+        def mean_forecast(*parts: Tensor) -> Tensor:
+            levels = model(*parts).sort(2).values[:, :, self._point]  # (B, P, C)
+            return levels.mean(1)[:, : len(outputs)] * std[: len(outputs)]
+
+        (shares, *others), change = integrated_gradients(mean_forecast, inputs, bases)
+        groups = dict.fromkeys(self.known_.names)
+        ahead = [np.zeros((len(outputs), len(self.columns_)))]
+        for name in groups:
+            which = [place for place, one in enumerate(self.known_.names) if one == name]
+            shares = np.concatenate([shares, others[0][:, :, which].sum(2, keepdims=True)], axis=2)
+            ahead.append(others[1][:, :, which].sum((1, 2))[:, None])
+        return Importance(
+            what=f"the mean forecast of {self.horizon} steps, compared with a look-back that is flat at its mean",
+            outputs=outputs,
+            columns=(*self.columns_, *groups),
+            shares=shares,
+            ahead=np.concatenate(ahead, axis=1),
+            change=change,
+            freq=self.freq_,
+        )
 
     def _owners(self, panel: Panel) -> Tensor:
         """Index of each series in `ids_`."""

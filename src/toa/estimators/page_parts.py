@@ -24,6 +24,8 @@ from toa.data.panel import Panel
 
 # most series and values on a page, and columns that are on at first
 SERIES, VALUES, COLUMNS_ON = 40, 200_000, 6
+# most blocks of lags, and columns, in bars
+_BLOCKS = 16
 # fitted attributes on the card of a model, those that an estimator has
 _FITTED = {"look-back": "lookback_", "season": "season_", "window": "window_", "threshold": "threshold_"}
 _FITTED |= {"longest case": "length_", "validation": "validation_"}
@@ -143,6 +145,23 @@ def operator_parts(own: Any) -> Iterator[Part]:
             "the largest M of each layer. Point at an entry, or move with the arrow keys; click for the gain of a row."
         )
         yield {"kind": "operators", "models": [found]}
+
+
+def importance_parts(own: Any, data: Any) -> Iterator[Part]:
+    """What the network looked at, if it has a weight; else which methods decide."""
+    weights = getattr(own, "weights_", {})
+    if not own._has_network or (weights and "toa" not in weights):
+        names = ", ".join(sorted(weights, key=lambda name: -weights[name]))
+        yield text(f"No network decides here, only: {names}." if names else "No network decides here.")
+        return
+    found = own.explain(data)
+    network = getattr(own.model_, "models", [own.model_])[0]
+    tokens = toa.report.operators.describe_tokens(network, found.freq, getattr(own, "_patch", 1))
+    yield text(f"What the network looked at: {found.describe()} {tokens}")
+    yield bars(list(found.blocks(_BLOCKS).items()), "{:.1%}")
+    if len(found.columns) > 1:
+        yield text("The same by column.")
+        yield bars(list(found.by_column().items())[:_BLOCKS], "{:.1%}")
 
 
 def without_lags(values: np.ndarray, low: int, high: int) -> np.ndarray:

@@ -75,6 +75,7 @@ class ForecastPage:
             "What the forecast depends on": [
                 *draw.weights_parts(own.weights_),
                 *_lags(own, panel),
+                *draw.importance_parts(own, panel),
                 *draw.operator_parts(own),
             ],
         }
@@ -121,7 +122,11 @@ class EventsPage:
         sections = {
             "Events": _event_parts(own, panel, parts, ranked, labels, np.argsort(-shares, kind="stable")[:_CHANNELS]),
             "Methods": _method_parts(own, panel, parts, labels),
-            "What the events depend on": [*_shares(own.columns_, shares, len(ranked)), *draw.operator_parts(own)],
+            "What the events depend on": [
+                *_shares(own.columns_, shares, len(ranked)),
+                *draw.importance_parts(own, panel),
+                *draw.operator_parts(own),
+            ],
         }
         lead = (
             f"{flagged} of {sum(whole.lengths)} rows{_series(whole)} have scores above {own.threshold_:.4g}, in "

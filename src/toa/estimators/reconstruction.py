@@ -18,7 +18,8 @@ from toa.data.panel import Id, Panel, Values
 from toa.data.splits import StandardScaler, check_standardised
 from toa.data.windows import SeriesWindows
 from toa.estimators import sizes
-from toa.estimators.base import Estimator, sample_rows
+from toa.estimators.base import Estimator
+from toa.estimators.importance import Importance, in_float64, integrated_gradients, sample_rows
 from toa.ops.dropout import initial_weights
 from toa.tasks.anomaly import channel_errors, score_ends
 from toa.tasks.base import TASKS
@@ -103,6 +104,33 @@ class ReconstructionNetwork(Estimator):
         """Score one window of a pandas frame, see `Estimator.run_sample`."""
         self._check_has_network()
         self.scores(sample_rows(data, self.id, index, self.window_))
+
+    def explain(self, data: Any, index: int | None = None) -> Importance:
+        """Parts of rows and columns in the error of the network, see `Estimator.explain`."""
+        self._check_has_network()
+        panel = self._read_fitted(data if index is None else sample_rows(data, self.id, index, self.window_))
+        series = self._scaled(panel)
+        errors = [self._network_rows(one).sum(1) for one in series]
+        which = int(np.argmax([error.max() for error in errors]))
+        # the row with the largest error is the last row of the window, if there are enough rows before it
+        stop = max(self.window_, int(errors[which].argmax()) + 1)
+        window = series[which][stop - self.window_ : stop].cpu().double()[None]  # (1, L, C)
+        model = in_float64(self.model_)
+
+        def error(rows: Tensor) -> Tensor:
+            return (model(rows) - rows).square().mean((1, 2))[:, None]
+
+        (shares,), change = integrated_gradients(error, [window], [torch.zeros_like(window)])
+        when = "" if panel.times is None else f" that ends at {panel.times[which][stop - 1]}"
+        return Importance(
+            what=f"the error of the network in the window{when}, compared with rows at the mean of fit",
+            outputs=("score",),
+            columns=self.columns_,
+            shares=shares,
+            ahead=np.zeros((1, len(self.columns_))),
+            change=change,
+            freq=self.freq_,
+        )
 
     def _read(self, data: Any, **options: Any) -> Panel:
         return read_panel(data, values=self.values, **self._table | {"freq": self.freq} | options)

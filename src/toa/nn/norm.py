@@ -29,8 +29,8 @@ class ReversibleInstanceNorm(Layer):
 
     Args:
         affine_channels: Number of channels C for a learnable scale and shift after normalising; None for none.
-        detach_std: Whether to detach the standard deviation, as the mean always is. It only affects gradients with
-            respect to the series.
+        detach_std: Whether to detach the standard deviation, as the mean is by default. It only affects gradients with
+            respect to the series; `detach_mean` is the same for the mean.
     """
 
     shown = ("affine_channels", "eps", "detach_std")
@@ -41,6 +41,7 @@ class ReversibleInstanceNorm(Layer):
         if affine_channels is not None:
             check_at_least("affine_channels", affine_channels, 1)
         self.affine_channels, self.eps, self.detach_std = affine_channels, eps, detach_std
+        self.detach_mean = True
         self.weight = None if affine_channels is None else nn.Parameter(torch.ones(affine_channels))
         self.bias = None if affine_channels is None else nn.Parameter(torch.zeros(affine_channels))
 
@@ -56,13 +57,13 @@ class ReversibleInstanceNorm(Layer):
             series, mean, std = series_norm(series, self.eps)
             return self._scaled(series), Statistics(mean, std)
         if mask is None:
-            mean = series.mean(1, keepdim=True).detach()  # (B, 1, C)
+            mean = self._fixed(series.mean(1, keepdim=True))  # (B, 1, C)
             var = series.var(1, correction=0, keepdim=True)
         else:
             check_shape("mask", mask, "(B, L)", (series.shape[0], series.shape[1]))
             padding = ~mask.unsqueeze(-1)  # (B, L, 1)
             count = mask.sum(1).view(-1, 1, 1)
-            mean = (series.masked_fill(padding, 0.0).sum(1, keepdim=True) / count).detach()  # (B, 1, C)
+            mean = self._fixed(series.masked_fill(padding, 0.0).sum(1, keepdim=True) / count)  # (B, 1, C)
             # padding set to the mean adds nothing to the variance and becomes zero
             series = torch.where(padding, mean, series)
             var = (series - mean).square().sum(1, keepdim=True) / count
@@ -70,6 +71,9 @@ class ReversibleInstanceNorm(Layer):
         if self.detach_std:
             std = std.detach()
         return self._scaled((series - mean) / std), Statistics(mean, std)
+
+    def _fixed(self, mean: Tensor) -> Tensor:
+        return mean.detach() if self.detach_mean else mean
 
     def _scaled(self, series: Tensor) -> Tensor:
         return series if self.weight is None or self.bias is None else series * self.weight + self.bias

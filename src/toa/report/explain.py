@@ -1,6 +1,6 @@
 """Figures and a page that show what the operators of a model have learned."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -105,6 +105,19 @@ def draw_mixing(mixing: Tensor, title: str) -> Figure:
     return figure
 
 
+def draw_importance(parts: Mapping[str, Mapping[str, float]], title: str) -> Figure:
+    """Bars of shares, one panel per title."""
+    most = max(map(len, parts.values()))
+    figure = plt.figure(figsize=(5.5 * len(parts), 1.2 + 0.24 * most), layout="constrained")
+    for axis, (name, rows) in zip(figure.subplots(1, len(parts), squeeze=False)[0], parts.items(), strict=True):
+        axis.barh(range(len(rows)), list(rows.values()), color=BLUE)
+        axis.set_yticks(range(len(rows)), list(rows), fontsize=7)
+        axis.invert_yaxis()
+        _label(axis, name, "share")
+    figure.suptitle(title, fontsize=10)
+    return figure
+
+
 def _grid(rows: int, columns: int, side: float) -> tuple[Figure, np.ndarray]:
     """A figure and its axes; a fixed layout is many times faster than matplotlib's layout engines."""
     width, height = (side + 0.7) * columns, (side + 0.3) * rows + 0.5
@@ -141,18 +154,25 @@ def write_explanation(
     sample: str = "",
     ordered: bool = True,
     facts: Rows = (),
+    importance: tuple[str, Mapping[str, Mapping[str, float]]] | None = None,
 ) -> list[Path]:
     """Draw every layer and write a page with the pictures; returns the files, the page last.
 
     Args:
         sample: Description of the sample, or why there is none.
         ordered: Whether tokens are ordered in time.
+        importance: What the network looked at: a description, and shares by title and name.
     """
     unordered = "" if ordered else " Tokens are channels here, in no order, so there are no frequencies."
     mixed = f" {MIXING_READING}" if any(layer.mixing is not None for layer in layers) else ""
-    reading = f"{READING}{unordered}{mixed}"
+    reading = f"{READING}{unordered}{mixed}" if layers else ""
     about = Section(lead=f"{lead} {sample}", reading=reading, details=facts, details_title="About the model")
-    sections = [_layer_section(number, layer, folder, ordered) for number, layer in enumerate(layers, 1)]
+    sections = []
+    if importance is not None:
+        text, parts = importance
+        drawn = save_figure(draw_importance(parts, "what the network looked at"), folder / "importance.png")
+        sections.append(Section(title="What the network looked at", lead=text, pictures=[(drawn, "shares of lags")]))
+    sections += [_layer_section(number, layer, folder, ordered) for number, layer in enumerate(layers, 1)]
     page = write_sections(heading, [about, *sections], folder / "index.html")
     return [*(path for section in sections for path, _ in section.pictures), page]
 

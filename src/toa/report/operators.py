@@ -29,8 +29,17 @@ from torch import Tensor, nn
 
 from toa import ops
 from toa._files import parse_json, write_atomically
+from toa.data.frequency import Frequency, describe_steps
 from toa.experiments.records import Record
-from toa.nn import Attended, Attention, ChannelDropout, ChannelMask, SequenceOperator, VariateEmbedding
+from toa.nn import (
+    Attended,
+    Attention,
+    ChannelDropout,
+    ChannelMask,
+    PatchEmbedding,
+    SequenceOperator,
+    VariateEmbedding,
+)
 from toa.tasks.checkpoint import load_checkpoint
 from toa.tasks.diagnostics import intercepted
 from toa.tasks.metrics import evaluating
@@ -100,6 +109,31 @@ class LayerView:
 def tokens_have_order(model: nn.Module) -> bool:
     """Whether tokens are ordered in time; those of iTransformer, DUET and two-axis are channels."""
     return not any(isinstance(module, (VariateEmbedding, ChannelMask, ChannelDropout)) for module in model.modules())
+
+
+def describe_tokens(model: nn.Module, freq: Frequency | None = None, patch: int = 1) -> str:
+    """What a token of a model is, in words; empty for a model without attention.
+
+    Args:
+        freq: Frequency of the rows, if it is known.
+        patch: Rows in each row of the inputs.
+    """
+    embeddings = [one for one in model.modules() if isinstance(one, PatchEmbedding | VariateEmbedding)]
+    if not any(isinstance(layer, Attention) for layer in model.modules()):
+        return ""
+    if embeddings and isinstance(embeddings[0], PatchEmbedding):
+        rows, every = embeddings[0].patch_len, embeddings[0].stride
+    elif embeddings or not tokens_have_order(model):
+        return "A token is one column with its whole look-back."
+    else:
+        rows = every = patch
+    span = "" if freq is None else f", {describe_steps(freq, rows)}"
+    later = "" if every == rows else f"; the next begins {every} row{'s' * (every > 1)} later"
+    return (
+        f"A token is {rows} row{'s' * (rows > 1)} of one column{span}{later}."
+        if embeddings
+        else (f"A token is {rows} row{'s' * (rows > 1)}{span}.")
+    )
 
 
 @torch.no_grad()
