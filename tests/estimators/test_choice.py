@@ -142,6 +142,7 @@ def test_a_network_without_time_for_all_rows_keeps_its_own_scalers(monkeypatch, 
     model = auto(epochs=4)
     monkeypatch.setattr("toa.estimators.ensemble.BASELINES", {})
     monkeypatch.setattr("toa.estimators.ensemble.linear_lookbacks", lambda *_: ())
+    monkeypatch.setattr("toa.estimators.ensemble._TREE_STEPS", 0)
     if stop is None:
         model.fit(wide())
     else:
@@ -173,6 +174,7 @@ def test_the_last_training_has_as_many_epochs_as_the_best(monkeypatch) -> None:
     monkeypatch.setattr(type(Forecaster._task), "fit", fit)
     monkeypatch.setattr("toa.estimators.ensemble.BASELINES", {})
     monkeypatch.setattr("toa.estimators.ensemble.linear_lookbacks", lambda *_: ())
+    monkeypatch.setattr("toa.estimators.ensemble._TREE_STEPS", 0)
     auto(epochs=20, patience=1).fit(wide(600, noise=1.0))
     assert [epochs for last, epochs, _ in seen if last] == [done for last, _, done in seen if last] != []
 

@@ -60,6 +60,18 @@ def test_opposite_errors_are_averaged_and_windows_without_scale_left_out():
     assert errors == {"high": 1.0, "low": 1.0, "worse": 3.0, "ensemble": 0.0}
 
 
+def test_the_best_baseline_has_more_weight_the_fewer_windows_there_are_and_the_closer_it_is():
+    actual = np.zeros((4, 3))
+    for error, windows, share in ((0.5, 2.0, 0.75 / 4), (0.5, 18.0, 0.25 / 4), (0.5, 1e3, 0.0), (0.0, 2.0, 0.0)):
+        forecasts = {"linear 8": actual + error, "theta": actual + 1.0, "drift": actual + 2.0}
+        weights, errors = choose_weights(forecasts, actual, np.ones(4), windows)
+        assert weights.get("theta", 0.0) == pytest.approx(share)
+        assert weights["linear 8"] == pytest.approx(1.0 - share)
+        assert errors["ensemble"] == pytest.approx(error + (1.0 - error) * share)
+    origins = RollingOrigins.choose([100, 40], horizon=10, share=0.5)
+    assert origins.independent == pytest.approx(5 + 2)
+
+
 def test_an_ensemble_takes_another_model_that_is_better():
     series = [seasonal_series(seed, 80 + seed) for seed in range(6)]
     origins = RollingOrigins.choose([len(one) for one in series], horizon=6, share=0.2)

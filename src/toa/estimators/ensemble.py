@@ -7,7 +7,8 @@
     chosen.predict(series, others={"toa": forecasts})    # (N, P)
 
 The weights are chosen for all series together, by errors that are divided by the seasonal error of their series, as
-MASE does. `Choice` adds the intervals and quantiles of a forecaster.
+MASE does. With little data the best baseline gets a part of the weight. `Choice` adds the intervals and quantiles of a
+forecaster.
 
 Alphabet: N series of one column, S series of C columns, P horizon, Q levels, W windows, one per series and origin.
 """
@@ -25,8 +26,9 @@ from torch import Tensor
 
 from toa._checks import check_shape, check_shares
 from toa.data.panel import Panel
-from toa.estimators.base import NETWORK, TimeLimit, greedy_weights, weighted_mean
+from toa.estimators.base import NETWORK, TimeLimit, greedy_weights, named, weighted_mean
 from toa.estimators.baselines import BASELINES, LinearModel, align_histories
+from toa.estimators.boosting import MOST_LAGS, BoostedTrees
 from toa.estimators.intervals import Prediction, conformal_width
 from toa.tasks.metrics import seasonal_error
 
@@ -40,8 +42,12 @@ _MOST_WINDOWS, _LEAST_WINDOWS = 4_000, 40
 _MOST_SERIES = 4_000
 # rows that methods of a single series read, at least and at most, and values that one method reads in all
 _LOCAL_ROWS, _MOST_ROWS, _LINEAR_VALUES = 512, 4_320, 30_000_000
-# longest look-back of a linear model, and how the second kind is named
-_LOOKBACK, _BY_LEVEL = 720, " by level"
+# how the second kind of linear models is named, and the boosted trees
+_BY_LEVEL, TREES = " by level", "boosting"
+# longest horizon that trees forecast, one step after another
+_TREE_STEPS = 60
+# windows that the best baseline counts as in the weights, and windows from which on it does not
+_PRIOR_WINDOWS, _MANY_WINDOWS = 6.0, 200.0
 # quantiles of fewer windows are taken over all steps and columns
 _FEW_WINDOWS = 40
 # arrays of a choice in a file
@@ -86,6 +92,11 @@ class RollingOrigins:
     def __len__(self) -> int:
         return len(self.series)
 
+    @property
+    def independent(self) -> float:
+        """Number of windows that do not overlap and would fill the validated rows."""
+        return float(self.held[np.unique(self.series)].sum() / self.horizon)
+
     def per_column(self, columns: int) -> "RollingOrigins":
         """The same windows of each of C columns; column c of series s is the series s * C + c."""
         series = (self.series[:, None] * columns + np.arange(columns)).ravel()
@@ -111,6 +122,7 @@ class Ensemble:
         weights: Weight per method; they sum to 1.
         errors: Mean scaled error at the origins, of each method and of the "ensemble".
         linear: The linear models with a weight.
+        trees: The boosted trees if they have a weight.
     """
 
     season: int
@@ -118,6 +130,7 @@ class Ensemble:
     weights: Mapping[str, float]
     errors: Mapping[str, float]
     linear: Mapping[str, LinearModel] = field(default_factory=dict)
+    trees: BoostedTrees | None = None
 
     @classmethod
     def fit(
@@ -143,11 +156,13 @@ class Ensemble:
         if not len(origins):
             return cls(season=season, horizon=horizon, weights={"seasonal naive": 1.0}, errors={}), None
         scale = series_scale(series, season)[origins.series]
-        weights, errors = choose_weights(forecasts, origins.actual(series), scale)
+        weights, errors = choose_weights(forecasts, origins.actual(series), scale, origins.independent)
         rows, sizes = _aligned(series), {"season": season, "horizon": horizon}
         fitted = {name: _fit_linear(rows, name, seed=seed, **sizes) for name in weights if name.startswith("linear")}
         linear = {name: model for name, model in fitted.items() if model is not None}
-        return cls(weights=weights, errors=errors, linear=linear, **sizes), weighted_mean(weights, forecasts)
+        trees = fit_trees(rows, season, horizon, seed=seed) if TREES in weights else None
+        mixed = weighted_mean(weights, forecasts)
+        return cls(weights=weights, errors=errors, linear=linear, trees=trees, **sizes), mixed
 
     def predict(
         self, series: Series, others: Mapping[str, Float64[np.ndarray, "n p"]] | None = None
@@ -165,6 +180,8 @@ class Ensemble:
             elif name in self.linear:
                 model = self.linear[name]
                 found[name] = model.predict(align_histories(series, len(model.weights) - 1))
+            elif name == TREES and self.trees is not None:
+                found[name] = self.trees.predict(align_histories(series, MOST_LAGS), self.horizon)
         return found
 
 
@@ -172,17 +189,31 @@ def choose_weights(
     forecasts: Mapping[str, Float64[np.ndarray, "w p"]],
     actual: Float64[np.ndarray, "w p"],
     scale: Float64[np.ndarray, " w"],
+    independent: float = np.inf,
 ) -> tuple[dict[str, float], dict[str, float]]:
-    """Weights that lower the mean of |error| / scale, and that mean per forecast and for the "ensemble"."""
+    """Weights that lower the mean of |error| / scale, and that mean per forecast and for the "ensemble".
+
+    The best baseline has the more weight, the fewer independent windows there are and the closer its error is.
+    """
     usable = np.isfinite(scale) & (scale > 0)
     if not usable.any():
         usable, scale = np.ones(len(scale), dtype=bool), np.ones(len(scale))
     unit = scale[usable, None]
     target = actual[usable] / unit
     members = {name: forecast[usable] / unit for name, forecast in forecasts.items()}
-    errors = {name: float(np.nanmean(np.abs(member - target))) for name, member in members.items()}
-    weights, best = greedy_weights(members, lambda mean: float(np.nanmean(np.abs(mean - target))))
-    return weights, errors | {"ensemble": best}
+
+    def loss(mean: np.ndarray) -> float:
+        return float(np.nanmean(np.abs(mean - target)))
+
+    errors = {name: loss(member) for name, member in members.items()}
+    weights, best = greedy_weights(members, loss)
+    local = [name for name in members if name in BASELINES]
+    if local and independent < _MANY_WINDOWS and best > 0:
+        name = min(local, key=errors.__getitem__)
+        share = _PRIOR_WINDOWS / (_PRIOR_WINDOWS + independent) * (best / errors[name]) ** 2
+        weights = {one: (1.0 - share) * weight for one, weight in weights.items()}
+        weights[name] = weights.get(name, 0.0) + share
+    return weights, errors | {"ensemble": loss(weighted_mean(weights, members))}
 
 
 def series_scale(series: Series, season: int) -> Float64[np.ndarray, " n"]:
@@ -198,7 +229,7 @@ def linear_lookbacks(season: int, horizon: int) -> tuple[int, ...]:
     """Look-backs of the linear models: two, three and many seasons, at least the horizon, at most 720 rows."""
     many = 4 * season if season in (4, 12) else min(max(14 * season, 104), 720)
     wanted = max(2 * season, horizon, 4), max(3 * season, 2 * horizon), max(many, horizon)
-    return tuple(sorted({min(rows, _LOOKBACK) for rows in wanted}))
+    return tuple(sorted({min(rows, MOST_LAGS) for rows in wanted}))
 
 
 def history_rows(season: int, horizon: int) -> int:
@@ -225,12 +256,17 @@ def validate_methods(
     found: dict[str, np.ndarray] = {}
     for name in (*BASELINES, *linear):
         if found and limit is not None and limit.left <= 0:
-            break
+            return found
         if name in BASELINES:
             method = partial(BASELINES[name], season=season, horizon=horizon)
             found[name] = _in_blocks(method, histories, _local_rows(season))
         elif model := _fit_linear(past, name, season=season, horizon=horizon, seed=seed):
             found[name] = _in_blocks(model.predict, histories, len(model.weights) - 1)
+    # trees take long: they begin in the first half of the time
+    if horizon <= _TREE_STEPS and (limit is None or limit.left > limit.passed):
+        trees = fit_trees(past, season, horizon, seed=seed)
+        if trees is not None:
+            found[TREES] = _in_blocks(partial(trees.predict, horizon=horizon), histories, MOST_LAGS)
     return found
 
 
@@ -246,6 +282,11 @@ def _in_blocks(
 def _fit_linear(history: np.ndarray, name: str, **options: int) -> LinearModel | None:
     """Fit a linear model by its name, "linear 336" or "linear 336 by level"."""
     return LinearModel.fit(history, lookback=int(name.split()[1]), by_season=not name.endswith(_BY_LEVEL), **options)
+
+
+def fit_trees(history: np.ndarray, season: int, horizon: int, *, seed: int = 2024) -> BoostedTrees | None:
+    """Trees on the longest look-back of the linear models; None if no series is long enough."""
+    return BoostedTrees.fit(history, season=season, lookback=linear_lookbacks(season, horizon)[-1], seed=seed)
 
 
 def _aligned(series: Series) -> np.ndarray:
@@ -358,6 +399,9 @@ class Choice:
         tensors |= {n: torch.from_numpy(np.ascontiguousarray(part)) for n, part in arrays.items() if part is not None}
         linear = {n: {"season": model.season, "by_season": model.by_season} for n, model in own.linear.items()}
         facts = {"season": own.season, "horizon": own.horizon, "weights": dict(own.weights), "errors": dict(own.errors)}
+        if own.trees is not None:
+            parts, facts["trees"] = own.trees.state()
+            tensors |= {f"trees.{name}": part for name, part in parts.items()}
         return tensors, facts | {"linear": linear}
 
     @classmethod
@@ -368,7 +412,10 @@ class Choice:
             for name, state in facts["linear"].items()
         }
         parts: dict[str, Any] = {n: tensors[n].cpu().numpy() if n in tensors else None for n in _ARRAYS}
-        return cls(ensemble=Ensemble(**{**facts, "linear": linear}), **parts)
+        trees = None
+        if "trees" in facts:
+            trees = BoostedTrees.from_state(named(tensors, "trees."), facts["trees"], facts["season"])
+        return cls(ensemble=Ensemble(**{**facts, "linear": linear, "trees": trees}), **parts)
 
 
 def _to_rows(parts: Float64[np.ndarray, "w p c"]) -> Float64[np.ndarray, "rows p"]:

@@ -26,12 +26,11 @@ from toa._checks import check_choice
 from toa.data import COLLECTIONS, DATASETS, load_collection, locate, read_dataset
 from toa.estimators import Forecaster
 from toa.estimators.baselines import BASELINES, align_histories
-from toa.estimators.ensemble import history_rows
-from toa.integrations.boosting import forecast_boosting
+from toa.estimators.ensemble import TREES, fit_trees, history_rows
 from toa.tasks.metrics import pinball_error, score_forecasts, seasonal_error
 
 LEVELS = tuple(round(0.1 * place, 1) for place in range(1, 10))
-METHODS = ("toa", "toa-network", "boosting", *BASELINES)
+METHODS = ("toa", "toa-network", TREES, *BASELINES)
 # columns of the leaderboard's all_results.csv
 SCORES = {"MSE[mean]": "mse", "MSE[0.5]": "mse", "MAE[0.5]": "mae", "MASE[0.5]": "mase", "MAPE[0.5]": "mape"}
 SCORES |= {"sMAPE[0.5]": "smape", "MSIS": "msis", "RMSE[mean]": "rmse", "NRMSE[mean]": "nrmse", "ND[0.5]": "wape"}
@@ -103,7 +102,7 @@ def evaluate(config: Config, method: str, *, data_dir: str | Path | None = None,
     """Forecast all windows of a configuration, and score them.
 
     Args:
-        method: "toa", the default forecaster; "toa-network", its network alone; "boosting", or a baseline.
+        method: "toa", the default forecaster; "toa-network" or "boosting", its network or trees alone; or a baseline.
 
     Returns:
         "metrics", "cpu_seconds" and wall time "fit_seconds" and "predict_seconds"; for "toa" also "weights". Boosting
@@ -117,12 +116,15 @@ def evaluate(config: Config, method: str, *, data_dir: str | Path | None = None,
     weights: dict[str, float] = {}
     quantiles: Any = None
     tested = config.windows * config.horizon
-    if method in BASELINES or method == "boosting":
+    if method in BASELINES or method == TREES:
         histories = [column for values, origin in windows for column in values[:origin].T]
         rows = align_histories(histories, history_rows(config.season, config.horizon))
-        if method == "boosting":
+        if method == TREES:
             past = align_histories([column for values in series for column in values[:-tested].T])
-            point = forecast_boosting(past, rows, season=config.season, horizon=config.horizon)
+            trees = fit_trees(past, config.season, config.horizon)
+            if trees is None:
+                raise ValueError(f"boosting needs a series of at least 3 rows before the windows of {config.name}.")
+            point = trees.predict(rows, config.horizon)
         else:
             point = BASELINES[method](rows, config.season, config.horizon)
         point = point.reshape(len(windows), -1, config.horizon).transpose(0, 2, 1)  # (N * K, P, C)

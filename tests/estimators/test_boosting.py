@@ -1,0 +1,101 @@
+import numpy as np
+import pytest
+import torch
+
+from tests.estimators.signals import PERIOD, wave
+from tests.support import message
+from toa.estimators import Forecaster
+from toa.estimators.baselines import BASELINES, align_histories
+from toa.estimators.boosting import BoostedTrees, _scaled
+from toa.estimators.ensemble import RollingOrigins, validate_methods
+
+
+def histories(count: int = 12) -> np.ndarray:
+    return align_histories([wave(90 + one, level=10.0 * one, seed=one) for one in range(count)])
+
+
+@pytest.fixture(scope="module")
+def model() -> BoostedTrees:
+    found = BoostedTrees.fit(histories(), season=PERIOD, lookback=3 * PERIOD)
+    assert found is not None
+    return found
+
+
+def test_the_arrays_are_the_trees_of_scikit_learn(monkeypatch):
+    import sklearn.ensemble
+
+    made = []
+
+    regressor = sklearn.ensemble.HistGradientBoostingRegressor
+
+    def make(**options):
+        made.append(regressor(**options))
+        return made[-1]
+
+    monkeypatch.setattr(sklearn.ensemble, "HistGradientBoostingRegressor", make)
+    found = BoostedTrees.fit(histories(), season=PERIOD, lookback=3 * PERIOD)
+    assert found is not None
+    inputs = np.random.default_rng(0).normal(size=(200, found.lags))
+    inputs[::3, :5] = np.nan
+    np.testing.assert_allclose(found._sum(inputs), made[0].predict(inputs), atol=1e-12)
+
+
+def test_forecasts_follow_level_and_unit_and_beat_the_baselines_on_a_pattern(model):
+    past = histories()[:, :-6]
+    forecast = model.predict(past, 6)
+    # a factor of 4 is exact; a shift rounds, so that a value may pass another threshold
+    np.testing.assert_allclose(model.predict(4.0 * past, 6), 4.0 * forecast)
+    np.testing.assert_allclose(model.predict(past + 7.0, 6), forecast + 7.0, atol=0.05)
+    actual = histories()[:, -6:]
+    assert np.abs(forecast - actual).mean() < np.abs(BASELINES["drift"](past, PERIOD, 6) - actual).mean()
+    # a horizon beyond the lags, and series that are shorter than the season or never change
+    assert np.isfinite(model.predict(past[:, -2:], 3 * model.lags)).all()
+    np.testing.assert_allclose(model.predict(np.full((1, 40), 5.0), 3), 5.0, atol=5.0)
+    inputs, before, scale = _scaled(past[:, -2:], PERIOD)
+    assert np.isfinite(before).all()
+    assert (scale > 0).all()
+    assert inputs.shape == (12, 2)
+
+
+def test_short_series_have_fewer_lags_or_no_model():
+    short = align_histories([wave(9, seed=one) for one in range(5)])
+    found = BoostedTrees.fit(short, season=1, lookback=104)
+    assert found is not None
+    assert found.lags < 9
+    assert np.isfinite(found.predict(short, 4)).all()
+    assert BoostedTrees.fit(short[:, -2:], season=1, lookback=4) is None
+
+
+def test_a_forecaster_with_trees_is_the_same_after_saving(tmp_path, monkeypatch):
+    # trees alone, so that they have a weight
+    only = {"boosting": 1.0}, {"boosting": 0.5, "ensemble": 0.5}
+    monkeypatch.setattr("toa.estimators.ensemble.choose_weights", lambda *_: only)
+    series = [wave(80, seed=one) for one in range(4)]
+    fitted = Forecaster(6, season=PERIOD, time_limit=5.0, backbone="dlinear", epochs=1).fit(series)
+    assert fitted.weights_ == {"boosting": 1.0}
+    fitted.save(tmp_path / "model.toa")
+    loaded = Forecaster.load(tmp_path / "model.toa")
+    for one, other in zip(fitted.predict(), loaded.predict(series), strict=True):
+        np.testing.assert_allclose(one, other)
+
+
+def test_long_horizons_are_left_to_other_methods():
+    series = [wave(400)]
+    for horizon, expected in ((60, True), (61, False)):
+        origins = RollingOrigins.choose([400], horizon=horizon, share=0.1)
+        assert ("boosting" in validate_methods(series, origins, PERIOD, 0)) is expected
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "complaint"),
+    [("left", 10**6, "must lie in"), ("lag", -1, "must lie in"), ("roots", -1, "must lie in")],
+)
+def test_damaged_trees_are_refused(model, name, value, complaint):
+    tensors, facts = model.state()
+    damaged = tensors | {name: torch.full_like(tensors[name], value)}
+    with pytest.raises(ValueError, match=message(f"trees.{name} {complaint}", "damaged")):
+        BoostedTrees.from_state(damaged, facts, PERIOD)
+    with pytest.raises(ValueError, match=message("trees.lag must have shape")):
+        BoostedTrees.from_state(tensors | {"lag": tensors["lag"][:3]}, facts, PERIOD)
+    with pytest.raises(ValueError, match="at most 720"):
+        BoostedTrees.from_state(tensors, facts | {"lags": 10**9}, PERIOD)
