@@ -166,3 +166,34 @@ def complete_run(record: Record) -> Table:
             cells += [number(run[key]), number(ratios.get(key), 3)]
         table.append([*cells, number(run["mse"], 4)])
     return table
+
+
+def ops_rows(record: Record) -> list[tuple[str, ...]]:
+    """A row per length and activation, a column per backend."""
+    systems = record["settings"]["systems"]
+    times = {
+        (row["tokens"], row["activation"], row["system"]): row["cost"] and row["cost"]["milliseconds"]
+        for row in record["rows"]
+    }
+    rows: list[tuple[str, ...]] = [("N", "activation", "auto", "sdpa", *systems)]
+    for row in record["rows"]:
+        if row["system"] == systems[0]:
+            tokens, activation = row["tokens"], row["activation"]
+            found = [times[tokens, "softmax", "sdpa"], *(times[tokens, activation, system] for system in systems)]
+            cells = ["-" if value is None else f"{value:.3f}" for value in found]
+            rows.append((str(tokens), activation, row["auto"], *cells))
+    return rows
+
+
+def efficiency_rows(record: Record) -> list[tuple[str, ...]]:
+    """A row per system of the efficiency table."""
+    titles = ("system", "ms", "MiB", "parameters", "paper ms")
+    rows: list[tuple[str, ...]] = [(*titles, "peer ms", "ms / peer") if record["peer"] else titles]
+    for row in record["rows"]:
+        memory = "-" if row["peak_memory"] is None else f"{row['peak_memory'] / 2**20:.0f}"
+        cells = [f"{row['milliseconds']:.2f}", memory, f"{row['parameters']:,}", f"{row['published_ms']:.2f}"]
+        if record["peer"]:
+            other = record["peer"][row["config"]["backbone"]]["milliseconds"]
+            cells += [f"{other:.2f}", f"{row['milliseconds'] / other:.2f}"]
+        rows.append((row["name"], *cells))
+    return rows

@@ -1,26 +1,18 @@
 """The command `toa bench`: measure training steps and attention backends, and run public benchmarks."""
 
-import csv
-import itertools
-import json
 import sys
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from toa._checks import check_choice
 from toa._console import make_console, make_table
-from toa.cli import terminal
-from toa.cli.terminal import ChoicesCommand, DeviceOption, clear_errors
+from toa.cli.terminal import ChoicesCommand, DeviceOption, check_destinations, clear_errors
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from toa.experiments.records import Record
-    from toa.integrations.gift_eval import Config
 
 MethodOption = Annotated[
     list[str] | None,
@@ -69,6 +61,7 @@ def efficiency(
     with clear_errors():
         from toa.experiments.records import write_records
         from toa_bench.efficiency import EfficiencyRun, row_records, run_efficiency
+        from toa_bench.tables import efficiency_rows
 
         run = EfficiencyRun(
             rows=tuple(rows or EfficiencyRun().rows),
@@ -90,7 +83,7 @@ def efficiency(
                     console.print(f"{name}: {cost['milliseconds']:.2f} ms")
 
             record = run_efficiency(run, out, command=["toa", *sys.argv[1:]], watch=watch)
-        console.print(make_table(_efficiency_rows(record)))
+        console.print(make_table(efficiency_rows(record)))
         settings = record["settings"]
         console.print(
             f"ms, MiB: median time and peak memory of a training step on {Path(settings['dataset']).stem}, horizon 96, "
@@ -149,6 +142,7 @@ def bench_ops(
     with clear_errors():
         from toa.ops import ACTIVATIONS
         from toa_bench.op_run import OpRun, refusals, run_ops
+        from toa_bench.tables import ops_rows
 
         run = OpRun(
             tokens=tuple(tokens or OpRun().tokens),
@@ -166,7 +160,7 @@ def bench_ops(
             record = run_ops(
                 run, out, command=["toa", *sys.argv[1:]], watch=lambda name: status.update(f"measured {name}")
             )
-        console.print(make_table(_ops_rows(record), left=3))
+        console.print(make_table(ops_rows(record), left=3))
         console.print(
             f"ms, forward and backward, B={batch} H={heads} D={width}, {record['settings']['dtype']}, "
             f"{record['device']}; sdpa is scaled_dot_product_attention without operators."
@@ -191,11 +185,13 @@ def gift_eval(
     """Run configurations of GIFT-Eval whose data are in a data folder: MASE and weighted quantile loss."""
     with clear_errors():
         from toa.integrations.gift_eval import CONFIGS, submission_row
+        from toa_bench.leaderboards import run_leaderboard
 
+        check_destinations(out, submission)
         for name in configs or ():
             check_choice("configuration", name, CONFIGS)
         chosen = [CONFIGS[name] for name in configs or CONFIGS]
-        _run_leaderboard("gift-eval", chosen, methods, time_limit, data_dir, out, (submission, submission_row))
+        run_leaderboard("gift-eval", chosen, methods, time_limit, data_dir, out, (submission, submission_row))
 
 
 @bench_app.command(name="fev", cls=ChoicesCommand)
@@ -209,8 +205,10 @@ def fev(
     """Run the task ETT_1H of fev-bench: MASE and weighted quantile loss."""
     with clear_errors():
         from toa.integrations.fev import CONFIG, submission_row
+        from toa_bench.leaderboards import run_leaderboard
 
-        _run_leaderboard("fev", [CONFIG], methods, time_limit, data_dir, out, (submission, submission_row))
+        check_destinations(out, submission)
+        run_leaderboard("fev", [CONFIG], methods, time_limit, data_dir, out, (submission, submission_row))
 
 
 @bench_app.command(name="m3", cls=ChoicesCommand)
@@ -223,8 +221,10 @@ def m3(
     """Run the monthly, quarterly and yearly series of the M3 competition: MASE and weighted quantile loss."""
     with clear_errors():
         from toa.integrations.gift_eval import M3
+        from toa_bench.leaderboards import run_leaderboard
 
-        _run_leaderboard("m3", M3, methods, time_limit, data_dir, out)
+        check_destinations(out)
+        run_leaderboard("m3", M3, methods, time_limit, data_dir, out)
 
 
 @bench_app.command(name="uea", cls=ChoicesCommand)
@@ -245,6 +245,7 @@ def uea(
     with clear_errors():
         from toa.data import CLASSIFICATION_SETS
         from toa.integrations.uea import METHODS, SETS, evaluate
+        from toa_bench.leaderboards import run_pairs
 
         for dataset in datasets or ():
             check_choice("dataset", dataset, CLASSIFICATION_SETS)
@@ -253,7 +254,7 @@ def uea(
         titles = {"accuracy": "accuracy", "validation": "cross-validated"}
         run = partial(evaluate, data_dir=data_dir)
         limited = {method: time_limit for method in METHODS if method != "multirocket-hydra"}
-        _run_pairs("uea", run, datasets or SETS, methods or METHODS, limited, titles, out)
+        run_pairs("uea", run, datasets or SETS, methods or METHODS, limited, titles, out)
 
 
 @bench_app.command(name="anomaly", cls=ChoicesCommand)
@@ -273,6 +274,7 @@ def anomaly(
     with clear_errors():
         from toa.data import ANOMALY_SETS
         from toa.integrations.tsb_ad import METHODS, SETS, evaluate
+        from toa_bench.leaderboards import run_pairs
 
         for dataset in datasets or ():
             check_choice("dataset", dataset, ANOMALY_SETS)
@@ -281,134 +283,4 @@ def anomaly(
         limited = {method: time_limit for method in METHODS if method.startswith("toa")}
         titles = {"vus_pr": "VUS-PR", "vus_roc": "VUS-ROC"}
         run = partial(evaluate, data_dir=data_dir)
-        _run_pairs("anomaly", run, datasets or SETS, methods or METHODS, limited, titles, out)
-
-
-def read_lines(path: Path) -> "list[Record]":
-    """The records of an earlier call; none if there is no file."""
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.is_file() else []
-
-
-def _run_pairs(
-    benchmark: str,
-    evaluate: "Callable[..., dict[str, Any]]",
-    names: Sequence[str],
-    methods: Sequence[str],
-    limited: "Mapping[str, float]",
-    titles: "Mapping[str, str]",
-    out: Path,
-    *,
-    key: str = "dataset",
-    digits: int = 3,
-    again: bool = False,
-) -> None:
-    """Evaluate every method on every set or configuration; a record is written after each.
-
-    Args:
-        limited: Time limits of the methods that have one.
-        titles: Scores to print, by name.
-        key: Field of the records for a name.
-        digits: Decimals of the scores.
-        again: Whether to repeat those that have a record.
-    """
-    import torch
-
-    from toa.experiments.records import provenance, write_records
-
-    records = {(record[key], record["method"]): record for record in read_lines(out)}
-    for name, method in () if again else itertools.product(names, set(methods) & set(limited)):
-        stored = records.get((name, method), {}).get("time_limit")
-        if stored not in (None, limited[method]):
-            raise ValueError(
-                f"--time-limit must be {stored:g} as in the records of {out} ({name}, {method}), got "
-                f"{limited[method]:g}; give that limit, or another file as --out."
-            )
-    console = make_console()
-    where = provenance(torch.device("cpu"), ["toa", *sys.argv[1:]])
-    rows: list[tuple[str, ...]] = [(key, "method", *titles.values(), "CPU s")]
-    for name, method in itertools.product(names, methods):
-        if again or (name, method) not in records:
-            options = {"time_limit": limited[method]} if method in limited else {}
-            with console.status(f"{name}: {method}"):
-                found = evaluate(name, method, **options)
-            records[name, method] = {"benchmark": benchmark, key: name, "method": method, **options, **where, **found}
-            write_records(out, records.values())
-        record = records[name, method]
-        scores = [record.get("metrics", record).get(score) for score in titles]
-        seconds = record["cpu_seconds"] if "cpu_seconds" in record else record["cpu_s"]
-        rows.append(
-            (name, method, *("" if score is None else f"{score:.{digits}f}" for score in scores), f"{seconds:.1f}")
-        )
-    console.print(make_table(rows, left=2))
-    console.print(f"records: {out}", soft_wrap=True)
-
-
-def _run_leaderboard(
-    benchmark: str,
-    configs: "Sequence[Config]",
-    methods: Sequence[str] | None,
-    time_limit: float,
-    data_dir: Path | None,
-    out: Path,
-    submission: "tuple[Path | None, Callable[[Record], Record]] | None" = None,
-) -> None:
-    """Run configurations; `submission` is a file in the leaderboard's format, and the row of a record in it."""
-    from toa.integrations.gift_eval import METHODS, evaluate
-
-    by_name = {config.name: config for config in configs}
-    chosen = list(methods or ("toa", "seasonal naive"))
-    for method in chosen:
-        check_choice("method", method, METHODS)
-    table, submit = submission or (None, None)
-    terminal.check_destinations(out, table)
-    for record in read_lines(out) if table is not None else ():
-        again = record["config"] in by_name or record["method"] not in chosen
-        if not again and "sql" not in record["metrics"]:
-            raise ValueError(
-                f"--submission needs records with all scores, got none for {record['config']} and {record['method']} "
-                f"in {out}, by an older version; run this configuration again, or give another file as --out."
-            )
-
-    def run(name: str, method: str, **options: float) -> dict[str, Any]:
-        found = evaluate(by_name[name], method, data_dir=data_dir, **options)
-        return {name.replace("_seconds", "_s"): value for name, value in found.items()}
-
-    titles, shown = {"mase": "MASE", "wql": "WQL"}, {"key": "config", "digits": 4, "again": True}
-    _run_pairs(benchmark, run, list(by_name), chosen, {"toa": time_limit}, titles, out, **shown)  # type: ignore[arg-type]
-    if table is not None and submit is not None:
-        submitted = [submit(record) for record in read_lines(out) if record["method"] in chosen]
-        with table.open("w", encoding="utf-8", newline="") as file:
-            writer = csv.DictWriter(file, list(submitted[0]))
-            writer.writeheader()
-            writer.writerows(submitted)
-        make_console().print(f"rows of the leaderboard: {table}", soft_wrap=True)
-
-
-def _ops_rows(record: "Record") -> list[tuple[str, ...]]:
-    """A row per length and activation, a column per backend."""
-    systems = record["settings"]["systems"]
-    times = {
-        (row["tokens"], row["activation"], row["system"]): row["cost"] and row["cost"]["milliseconds"]
-        for row in record["rows"]
-    }
-    rows: list[tuple[str, ...]] = [("N", "activation", "auto", "sdpa", *systems)]
-    for row in record["rows"]:
-        if row["system"] == systems[0]:
-            tokens, activation = row["tokens"], row["activation"]
-            found = [times[tokens, "softmax", "sdpa"], *(times[tokens, activation, system] for system in systems)]
-            cells = ["-" if value is None else f"{value:.3f}" for value in found]
-            rows.append((str(tokens), activation, row["auto"], *cells))
-    return rows
-
-
-def _efficiency_rows(record: "Record") -> list[tuple[str, ...]]:
-    titles = ("system", "ms", "MiB", "parameters", "paper ms")
-    rows: list[tuple[str, ...]] = [(*titles, "peer ms", "ms / peer") if record["peer"] else titles]
-    for row in record["rows"]:
-        memory = "-" if row["peak_memory"] is None else f"{row['peak_memory'] / 2**20:.0f}"
-        cells = [f"{row['milliseconds']:.2f}", memory, f"{row['parameters']:,}", f"{row['published_ms']:.2f}"]
-        if record["peer"]:
-            other = record["peer"][row["config"]["backbone"]]["milliseconds"]
-            cells += [f"{other:.2f}", f"{row['milliseconds'] / other:.2f}"]
-        rows.append((row["name"], *cells))
-    return rows
+        run_pairs("anomaly", run, datasets or SETS, methods or METHODS, limited, titles, out)

@@ -1,0 +1,109 @@
+"""Public benchmarks: evaluate methods on sets or configurations, keep a record of each, print a table."""
+
+import csv
+import itertools
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from toa._checks import check_choice
+from toa._console import make_console, make_table
+from toa.experiments.records import Record, provenance, write_records
+from toa.integrations import gift_eval
+
+
+def read_lines(path: Path) -> list[Record]:
+    """The records of an earlier call; none if there is no file."""
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.is_file() else []
+
+
+def run_pairs(
+    benchmark: str,
+    evaluate: Callable[..., dict[str, Any]],
+    names: Sequence[str],
+    methods: Sequence[str],
+    limited: Mapping[str, float],
+    titles: Mapping[str, str],
+    out: Path,
+    *,
+    key: str = "dataset",
+    digits: int = 3,
+    again: bool = False,
+) -> None:
+    """Evaluate every method on every set or configuration; a record is written after each.
+
+    Args:
+        limited: Time limits of the methods that have one.
+        titles: Scores to print, by name.
+        key: Field of the records for a name.
+        digits: Decimals of the scores.
+        again: Whether to repeat those that have a record.
+    """
+    records = {(record[key], record["method"]): record for record in read_lines(out)}
+    for name, method in () if again else itertools.product(names, set(methods) & set(limited)):
+        stored = records.get((name, method), {}).get("time_limit")
+        if stored not in (None, limited[method]):
+            raise ValueError(
+                f"--time-limit must be {stored:g} as in the records of {out} ({name}, {method}), got "
+                f"{limited[method]:g}; give that limit, or another file as --out."
+            )
+    console = make_console()
+    where = provenance(torch.device("cpu"), ["toa", *sys.argv[1:]])
+    rows: list[tuple[str, ...]] = [(key, "method", *titles.values(), "CPU s")]
+    for name, method in itertools.product(names, methods):
+        if again or (name, method) not in records:
+            options = {"time_limit": limited[method]} if method in limited else {}
+            with console.status(f"{name}: {method}"):
+                found = evaluate(name, method, **options)
+            records[name, method] = {"benchmark": benchmark, key: name, "method": method, **options, **where, **found}
+            write_records(out, records.values())
+        record = records[name, method]
+        scores = [record.get("metrics", record).get(score) for score in titles]
+        seconds = record["cpu_seconds"] if "cpu_seconds" in record else record["cpu_s"]
+        rows.append(
+            (name, method, *("" if score is None else f"{score:.{digits}f}" for score in scores), f"{seconds:.1f}")
+        )
+    console.print(make_table(rows, left=2))
+    console.print(f"records: {out}", soft_wrap=True)
+
+
+def run_leaderboard(
+    benchmark: str,
+    configs: Sequence[gift_eval.Config],
+    methods: Sequence[str] | None,
+    time_limit: float,
+    data_dir: Path | None,
+    out: Path,
+    submission: tuple[Path | None, Callable[[Record], Record]] | None = None,
+) -> None:
+    """Run configurations; `submission` is a file in the leaderboard's format, and the row of a record in it."""
+    by_name = {config.name: config for config in configs}
+    chosen = list(methods or ("toa", "seasonal naive"))
+    for method in chosen:
+        check_choice("method", method, gift_eval.METHODS)
+    table, submit = submission or (None, None)
+    for record in read_lines(out) if table is not None else ():
+        again = record["config"] in by_name or record["method"] not in chosen
+        if not again and "sql" not in record["metrics"]:
+            raise ValueError(
+                f"--submission needs records with all scores, got none for {record['config']} and {record['method']} "
+                f"in {out}, by an older version; run this configuration again, or give another file as --out."
+            )
+
+    def run(name: str, method: str, **options: float) -> dict[str, Any]:
+        found = gift_eval.evaluate(by_name[name], method, data_dir=data_dir, **options)
+        return {name.replace("_seconds", "_s"): value for name, value in found.items()}
+
+    titles, shown = {"mase": "MASE", "wql": "WQL"}, {"key": "config", "digits": 4, "again": True}
+    run_pairs(benchmark, run, list(by_name), chosen, {"toa": time_limit}, titles, out, **shown)  # type: ignore[arg-type]
+    if table is not None and submit is not None:
+        submitted = [submit(record) for record in read_lines(out) if record["method"] in chosen]
+        with table.open("w", encoding="utf-8", newline="") as file:
+            writer = csv.DictWriter(file, list(submitted[0]))
+            writer.writeheader()
+            writer.writerows(submitted)
+        make_console().print(f"rows of the leaderboard: {table}", soft_wrap=True)
