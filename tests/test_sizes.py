@@ -18,14 +18,14 @@ AIMS = {"lines": 22_500, "files": 150, "file_lines": 450, "function_lines": 60}
 # lines and files allowed in each folder until the aim is reached ("." holds the files of the package itself)
 CEILINGS = {
     ".": (506, 7),
-    "cli": (2_812, 12),
+    "cli": (2_684, 12),
     "data": (3_891, 16),
     "estimators": (6_422, 25),
     "experiments": (1_937, 9),
     "integrations": (2_130, 12),
     "models": (1_790, 11),
     "nn": (2_560, 14),
-    "ops": (4_070, 19),
+    "ops": (4_054, 19),
     "report": (3_354, 14),
     "tasks": (3_677, 15),
     "theory": (653, 4),

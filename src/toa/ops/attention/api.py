@@ -244,7 +244,10 @@ def operator_attention(
         kept = cache.extended({name: tokens[name] for name in by_token if name in tokens}, by_token)
         tokens |= kept[0] | kept[1]
         operators = dict.fromkeys(operators)
-    dtype = _autocast_dtype(q)
+    # meta tensors have no autocast; torch.amp.is_autocast_available, which tells, cannot be traced by a compiler
+    in_autocast = q.device.type != "meta" and torch.is_autocast_enabled(q.device.type)
+    # like PyTorch's own functions, autocast leaves float64 unchanged
+    dtype = torch.get_autocast_dtype(q.device.type) if in_autocast and q.dtype != torch.float64 else q.dtype
     inputs = AttentionInputs(
         **(tokens if dtype == q.dtype else {name: x.to(dtype) for name, x in tokens.items()}),
         **operators,
@@ -267,21 +270,11 @@ def operator_attention(
         width=max(x.shape[3] for x in tokens.values()),
         pair_mask=pair_mask is not None,
     )
-    with torch.autocast(q.device.type, enabled=False) if _in_autocast(q) else nullcontext():
+    with torch.autocast(q.device.type, enabled=False) if in_autocast else nullcontext():
         out = BACKENDS[name].run(inputs)
     if cache is not None:
         cache.keep(kept)
     return out
-
-
-def _autocast_dtype(q: Tensor) -> torch.dtype:
-    """The dtype that autocast gives q; like PyTorch's own functions it leaves float64 unchanged."""
-    return torch.get_autocast_dtype(q.device.type) if _in_autocast(q) and q.dtype != torch.float64 else q.dtype
-
-
-def _in_autocast(q: Tensor) -> bool:
-    # meta tensors have no autocast; torch.amp.is_autocast_available, which tells, cannot be traced by a compiler
-    return q.device.type != "meta" and torch.is_autocast_enabled(q.device.type)
 
 
 def _check_qkv(q: Tensor, k: Tensor, v: Tensor) -> None:

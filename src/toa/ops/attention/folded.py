@@ -54,7 +54,7 @@ def softmax_attention(x: AttentionInputs) -> Float[Tensor, "b m h e"]:
     by_formula = x.dropout_p > 0.0 and on_cpu
     factors = normalise_queries(x, fold(x, scale=x.scale))
     # on a CPU, PyTorch's function reads any strides as fast
-    q, k, v, _, _ = factors.map(_heads_first if by_formula or not on_cpu else _heads_first_view)
+    q, k, v, _, _ = factors.map(_heads_first if by_formula or not on_cpu else lambda x: x.transpose(1, 2))
     # PyTorch's function has a causal mask of its own
     is_causal = x.band == Band(highest=0) and x.key_padding_mask is None and not by_formula
     outputs = []
@@ -82,27 +82,26 @@ def _softmax_by_formula(q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None,
 
 def unblocked_attention(x: AttentionInputs) -> Float[Tensor, "b m h e"]:
     """ReLU and gated attention with all weights at once, by differentiable functions."""
-    norms = _norms_of_formed_scores(x)
-    factors = normalise_queries(x, fold(x, scale=x.scale, features_first=_trains_exactly(x)), later=norms)
-    weights = attention_weights(factors.map(_heads_first).map(_transposed), norms, x.band)
+    factors, norms = _factors_and_norms(x)
+    weights = attention_weights(factors.map(_heads_first).map(lambda x: x.mT), norms, x.band)
     return (dropout(weights, x.dropout_p) @ _heads_first(factors.v)).transpose(1, 2)
 
 
 def blocked_attention(x: AttentionInputs) -> Float[Tensor, "b m h e"]:
     """ReLU and gated attention, one block of weights at a time."""
-    norms = _norms_of_formed_scores(x)
-    factors = normalise_queries(x, fold(x, scale=x.scale, features_first=_trains_exactly(x)), later=norms)
+    factors, norms = _factors_and_norms(x)
     return attend_in_blocks(factors, norms, x.band, dropout_p=x.dropout_p)
 
 
-def _norms_of_formed_scores(x: AttentionInputs) -> RowNorms:
-    """Normalisers that are computed from the scores themselves, which loses digits in 16 bits."""
-    return x.row_norms if x.unmasked and x.q.dtype in _EXACT else RowNorms()
+def _factors_and_norms(x: AttentionInputs) -> tuple[Factors, RowNorms]:
+    """Mixed factors, and normalisers that are computed from the scores themselves, which loses digits in 16 bits.
 
-
-def _trains_exactly(x: AttentionInputs) -> bool:
-    """Whether mixing features first pays: in training on full precision; a compiler does better without."""
-    return x.q.dtype in _EXACT and torch.is_grad_enabled() and not torch.compiler.is_compiling()
+    Mixing features first pays in training on full precision; a compiler does better without.
+    """
+    exact = x.q.dtype in _EXACT
+    features_first = exact and torch.is_grad_enabled() and not torch.compiler.is_compiling()
+    norms = x.row_norms if x.unmasked and exact else RowNorms()
+    return normalise_queries(x, fold(x, scale=x.scale, features_first=features_first), later=norms), norms
 
 
 def fold(x: AttentionInputs, *, scale: float = 1.0, features_first: bool = False) -> Factors:
@@ -201,13 +200,5 @@ def _squared_row_norms(
     return torch.cat(found, -1).transpose(1, 2).unsqueeze(-1)
 
 
-def _heads_first_view(x: Float[Tensor, "b n h d"]) -> Float[Tensor, "b h n d"]:
-    return x.transpose(1, 2)
-
-
 def _heads_first(x: Float[Tensor, "b n h d"]) -> Float[Tensor, "b h n d"]:
     return x.transpose(1, 2).contiguous()
-
-
-def _transposed(x: Float[Tensor, "b h n d"]) -> Float[Tensor, "b h d n"]:
-    return x.mT
