@@ -580,7 +580,7 @@ def all_tables() -> dict[str, Callable[[], str]]:
     patchtst = {"backbone": "patchtst", "horizon": 96}
     itransformer = {"backbone": "itransformer", "horizon": 96}
     found["recipe-patchtst"] = partial(first_search, datasets=SETS[:3], **patchtst)
-    found |= {"reliability": reliability_table, "commits": commit_table}
+    found |= {"reliability": reliability_table, "commits": commit_table, "agreement": agreement_table}
     found["recipe-patchtst-ETTm1"] = partial(first_search, datasets=("ETTm1",), **patchtst)
     found["recipe-itransformer"] = partial(first_search, datasets=SETS, device="NVIDIA", **itransformer)
     found["recipe-itransformer-cpu"] = partial(first_search, datasets=SETS[:3], device="cpu", **itransformer)
@@ -622,6 +622,23 @@ def commit_table() -> str:
     """Files with records that name a dirty commit or none."""
     rows = [[f"`{file}`", *map(str, counts.values())] for file, counts in unclean_commits().items()]
     return table(["file", "records", "dirty commit", "no commit"], rows) if rows else "None."
+
+
+def agreement_table() -> str:
+    """Differences between our backbones and their authors' code, and the command."""
+    records = read_records("agreement/agreement.jsonl")
+    rows = [
+        [
+            r["backbone"],
+            f"{r['peer']} at {r['peer_commit'][:12]}",
+            r["dtype"],
+            f"{r['output']:.0e}",
+            f"{r['gradient']:.0e}",
+        ]
+        for r in records
+    ]
+    titles = ["backbone", "authors' code", "dtype", "output", "gradient of the weights"]
+    return f"{table(titles, rows, left=3)}\n\nCommit {records[0]['commit']}: `{records[0]['command']}`"
 
 
 def rendered(page: str) -> str:

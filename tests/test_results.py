@@ -14,6 +14,7 @@ import page_tables
 from page_tables import accuracies, demixing_errors, forecast_errors, published, published_mse, read_records, variant_of
 from tests.support import ROOT
 from toa.data import DATASETS, load_forecast
+from toa.models import BACKBONES
 from toa.nn import ReversibleInstanceNorm
 
 
@@ -40,6 +41,20 @@ def test_no_new_record_names_a_dirty_commit_or_none():
     found = {file: one["dirty"] + one["unknown"] for file, one in page_tables.unclean_commits().items()}
     assert {file: count for file, count in found.items() if count > UNCLEAN.get(file, 0)} == {}
     assert found.keys() == UNCLEAN.keys(), "remove what is clean now"
+
+
+# agreement with the authors' code
+
+
+def test_every_backbone_with_public_code_agrees_with_it():
+    records = read_records("agreement/agreement.jsonl")
+    assert {r["backbone"] for r in records} == set(BACKBONES) - {"two-axis"}
+    for record in records:
+        bound = 1e-5 if record["dtype"] == "float32" else 1e-6 if record["peer"] == "yuqinie98/PatchTST" else 1e-12
+        assert max(record["output"], record["gradient"]) <= bound, record["backbone"]
+        assert re.fullmatch("[0-9a-f]{40}", record["peer_commit"])
+        assert "--peer CHECKOUT" in record["command"]
+        assert all(re.fullmatch("[0-9a-f]{64}", value) for value in record["peer_files"].values())
 
 
 # demixing
