@@ -4,7 +4,7 @@ import pytest
 
 from tests.data.files import make_spec
 from tests.support import message
-from toa.data import DATASETS
+from toa.data import ANOMALY_SETS, DATASETS
 
 BENCHMARKS = (
     "Weather Solar ECL ETTh1 ETTh2 ETTm1 ETTm2 Exchange Traffic PEMS03 PEMS04 PEMS07 PEMS08 ILI "
@@ -60,8 +60,14 @@ def test_entries_are_frozen():
         ({"path": "/etc/passwd"}, ("path must be relative", "/etc/passwd")),
         ({"path": "a/../../b.csv"}, ("path must be relative",)),
         ({"sha256": "abc"}, ("sha256 must be 64", "'abc'")),
+        ({"git_id": "abc"}, ("git_id must be 40", "'abc'")),
     ],
 )
 def test_an_invalid_entry_raises(change, parts):
     with pytest.raises(ValueError, match=message(*parts)):
         make_spec(**change)
+
+
+def test_every_file_that_is_served_has_a_checksum():
+    served = [*DATASETS.values(), *(file for one in ANOMALY_SETS.values() for file in one.served or ())]
+    assert [file.path for file in served if file.url and not (file.sha256 or file.git_id)] == []

@@ -1,4 +1,5 @@
 import hashlib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,17 @@ def test_a_changed_byte_fails_verification(home):
     assert verify(path, spec) == spec.sha256
     path.write_bytes(path.read_bytes()[:-2] + b"9\n")
     with pytest.raises(ChecksumError, match=message("'Small' must have sha256", spec.sha256, checksum(path), path)):
+        verify(path, spec)
+
+
+def test_a_changed_byte_fails_verification_by_the_id_in_git(home):
+    path = home / "small.csv"
+    path.write_bytes(b"hello\n")
+    # as `git hash-object` prints it
+    spec = replace(SPEC, git_id="ce013625030ba8dba906f756967f9e9ca394464a")
+    assert verify(path, spec) == hashlib.sha256(b"hello\n").hexdigest()
+    path.write_bytes(b"hellO\n")
+    with pytest.raises(ChecksumError, match=message("'Small' must have git id", spec.git_id, path)):
         verify(path, spec)
 
 

@@ -149,7 +149,7 @@ def _verified(spec: Any, paths: Sequence[Path], data_dir: Path | None) -> str:
     else:
         files, paths = locate_anomaly(spec, data_dir)
         sums = [verify(path, file) for path, file in zip(paths, files, strict=True)]
-        path, known = paths[0].parent, [file.sha256 for file in files]
+        path, known = paths[0].parent, [file.sha256 or file.git_id for file in files]
         series = read_anomaly(spec, files, paths)
         shape = f"{len(series.train)} + {len(series.test)} x {series.train.shape[1]}"
     status = "as recorded" if None not in known else status

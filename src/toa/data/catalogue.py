@@ -28,6 +28,8 @@ class FileSpec:
     Args:
         path: Path below a data folder, in the layout of the Time-Series-Library and iTransformer data packs.
         url: Address of the file, or None if no official server has it in this layout.
+        sha256: Checksum of the unpacked content.
+        git_id: The id that git gives the content, a SHA-1, for a file whose sha256 is not known.
         note: Hint for users who miss the file.
     """
 
@@ -36,6 +38,7 @@ class FileSpec:
     path: str
     url: str | None = None
     sha256: str | None = None
+    git_id: str | None = None
     note: str = ""
 
     def __post_init__(self) -> None:
@@ -44,6 +47,8 @@ class FileSpec:
             raise ValueError(f"path must be relative to a data folder and stay inside it, got {self.path!r}.")
         if self.sha256 is not None and not re.fullmatch("[0-9a-f]{64}", self.sha256):
             raise ValueError(f"sha256 must be 64 lowercase hexadecimal digits, got {self.sha256!r}.")
+        if self.git_id is not None and not re.fullmatch("[0-9a-f]{40}", self.git_id):
+            raise ValueError(f"git_id must be 40 lowercase hexadecimal digits, got {self.git_id!r}.")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -171,17 +176,23 @@ def read_entries(task: str) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def _anomaly_spec(entry: Mapping[str, Any]) -> AnomalySpec:
     fields = dict(entry)
-    layouts, url, sha256 = fields.pop("layouts"), fields.pop("url", None), fields.pop("sha256", None)
+    layouts, url = fields.pop("layouts"), fields.pop("url", None)
+    sha256, served = fields.pop("sha256", None), fields.pop("served", None)
     part = fields["name"].removeprefix(f"{fields.get('subset_of')}-")
     about = {name: fields.get(name, "") for name in ("name", "source", "note")}
     made = []
     for number, files in enumerate(layouts):
         paths = [path.format(part=part) for path in files]
-        sums = sha256 if sha256 and number == 0 else [None] * len(paths)
         base = url if number == len(layouts) - 1 else None
+        sums = (sha256 if number == 0 else served) or [None] * len(paths)
         made.append(
             tuple(
-                FileSpec(**about, path=path, sha256=known, url=None if base is None else f"{base}/{path}")
+                FileSpec(
+                    **about,
+                    path=path,
+                    **({"git_id": known} if known and len(known) == 40 else {"sha256": known}),
+                    url=None if base is None else f"{base}/{path}",
+                )
                 for path, known in zip(paths, sums, strict=True)
             )
         )

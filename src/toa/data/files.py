@@ -86,14 +86,24 @@ def _checksum_of(path: Path, stamp: object) -> str:
     return checksum(path)
 
 
+def git_id(path: Path) -> str:
+    """The id that git gives the unpacked content of a file."""
+    with open_unpacked(path) as file:
+        content = file.read()
+    return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
+
+
 def verify(path: str | Path, spec: FileSpec) -> str:
-    """The checksum of a file; raises ChecksumError if the catalogue has another one."""
+    """The sha256 of a file; raises ChecksumError if the catalogue has another checksum for it."""
     found = checksum(path)
-    if spec.sha256 is not None and found != spec.sha256:
+    kind, known, own = "sha256", spec.sha256, found
+    if known is None and spec.git_id is not None:
+        kind, known, own = "git id", spec.git_id, git_id(Path(path))
+    if known not in (None, own):
         remedy = f"run `toa data fetch {spec.name}`" if spec.url is not None else f"get it from {spec.source}"
         raise ChecksumError(
-            f"dataset {spec.name!r} must have sha256 {spec.sha256}, got {found} in {path}; delete the file and "
-            f"{remedy}, or load your own file by its path."
+            f"dataset {spec.name!r} must have {kind} {known}, got {own} in {path}; delete the file and {remedy}, or "
+            "load your own file by its path."
         )
     return found
 
@@ -159,13 +169,12 @@ def _download(
 ) -> Path:
     assert spec.url is not None
     _Resuming(spec, part, progress, attempts).receive(spec.url)
-    found = pooch.file_hash(str(part))
-    if spec.sha256 not in (None, found):
+    try:
+        verify(part, spec)
+    except ChecksumError as error:
         os.truncate(part, 0)
-        raise ChecksumError(
-            f"dataset {spec.name!r} must have sha256 {spec.sha256}, got other bytes from {spec.url}, {found}; "
-            f"try again later, or see {spec.source}."
-        )
+        problem = str(error).split(f" in {part}")[0]
+        raise ChecksumError(f"{problem} from {spec.url}; try again later, or see {spec.source}.") from None
     os.replace(part, target)
     if spec.sha256 is None and read is not None:
         try:
