@@ -19,8 +19,8 @@ AIMS = {"lines": 22_500, "files": 150, "file_lines": 450, "function_lines": 60}
 CEILINGS = {
     ".": (506, 7),
     "cli": (2_684, 12),
-    "data": (3_891, 16),
-    "estimators": (6_422, 25),
+    "data": (3_914, 16),
+    "estimators": (6_425, 25),
     "experiments": (1_937, 9),
     "integrations": (2_130, 12),
     "models": (1_790, 11),

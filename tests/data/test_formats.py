@@ -71,6 +71,12 @@ def test_a_comma_that_may_be_either_is_asked_for(tmp_path) -> None:
     assert read_frame(path, decimal=".")["y"].tolist() == [1234, 2500]
 
 
+def test_integers_with_too_many_digits_are_no_decimals(tmp_path) -> None:
+    path = tmp_path / "own.csv"
+    path.write_text(f"day,y\n2024-01-01,1\n2024-01-02,{'2' * 50}\n")
+    assert int(read_frame(path)["y"].tolist()[1]) == int("2" * 50)
+
+
 # tables with a point that may be between thousands, what is said about it, and the column y with a decimal comma
 POINTS = {
     "in one column": (

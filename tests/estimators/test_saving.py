@@ -1,6 +1,7 @@
 import json
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file as load_tensors
@@ -8,7 +9,9 @@ from safetensors.torch import save_file as save_tensors
 
 import toa
 from tests.support import message
+from toa.estimators import Forecaster
 from toa.estimators import base as saving
+from toa.tasks.checkpoint import load_checkpoint, save_checkpoint
 
 TENSORS = {"w": torch.arange(6.0).reshape(2, 3), "half": torch.ones(3, dtype=torch.bfloat16), "scalar": torch.tensor(2)}
 FACTS: dict[str, Any] = {"ids": ["a", 1, None], "size": 2.5}
@@ -68,6 +71,18 @@ def test_edited_settings_or_weights_are_rejected(tmp_path) -> None:
     save_tensors(weights | {"w": weights["w"] + 1}, tmp_path / "model.safetensors", {"toa": "{}"})
     with pytest.raises(ValueError, match="edited or damaged"):
         saving.load_file(tmp_path, "guess", folder=True)
+
+
+@pytest.mark.parametrize("name", ["values", "covariates", "past_covariates", "static"])
+def test_a_forged_list_of_columns_is_rejected(tmp_path, name) -> None:
+    path = tmp_path / "m.toa"
+    Forecaster(2, lookback=8, epochs=1, backbone="dlinear", model="toa").fit(np.arange(60.0)).save(path)
+    saved = load_checkpoint(path)
+    facts: Any = saved.facts
+    facts["facts"]["parameters"][name] = 3
+    save_checkpoint(path, saved.tensors, facts)
+    with pytest.raises(ValueError, match=message("m.toa", f"{name} must be a list of columns, got 3")):
+        Forecaster.load(path)
 
 
 def test_another_version_of_the_format_is_rejected(tmp_path) -> None:

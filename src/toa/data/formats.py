@@ -151,11 +151,14 @@ def _read_decimals(frame: pd.DataFrame, path: Path, separator: str, decimal: str
 
 
 def _number_cells(column: "pd.Series[str]") -> "pd.Series[str] | None":
-    """The cells of a text column if all are numbers with commas, else None."""
+    """The cells of a text column if all are numbers, and some have commas or points; else None."""
     if pd.api.types.is_numeric_dtype(column) or not column.notna().any():
         return None
     cells = column.astype("string").str.strip()
     given = cells.dropna()
+    if not given.str.contains("[.,]").any():
+        # integers with too many digits
+        return None
     if not (given.str.fullmatch(_COMMA.pattern).all() or given.str.fullmatch(_POINT.pattern).all()):
         return None
     return cells
@@ -167,12 +170,12 @@ def _decimal_mark(cells: "pd.Series[str]", column: str, name: str, separator: st
     # a file has semicolons because its commas are decimal marks
     if comma and (not point or separator == ";"):
         return ","
-    if point and not comma:
+    commas = given[given.str.contains(",")]
+    if (point and not comma) or not len(commas):
         return "."
     raise ValueError(
-        f"column {column!r} of {name} must show which mark is decimal, got "
-        f"{given[given.str.contains(',')].iloc[0]!r}, which may have a decimal comma or thousands; give decimal=',' or "
-        "decimal='.'."
+        f"column {column!r} of {name} must show which mark is decimal, got {commas.iloc[0]!r}, which may have a "
+        "decimal comma or thousands; give decimal=',' or decimal='.'."
     )
 
 

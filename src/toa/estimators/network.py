@@ -306,6 +306,9 @@ class ForecastNetwork(Estimator):
     def _check_parameters(self) -> None:
         super()._check_parameters()
         check_choice("loss", self.loss, FORECAST_METRICS)
+        for name in ("covariates", "past_covariates", "static"):
+            if not isinstance(found := getattr(self, name), Sequence) or isinstance(found, str):
+                raise ValueError(f"{name} must be a list of columns, got {found!r}.")
         shares = {"validation_share": self.validation_share}
         shares |= {} if self.interval is None else {"interval": self.interval}
         shares |= {f"quantiles[{index}]": level for index, level in enumerate(self.quantiles)}
