@@ -18,13 +18,13 @@ AIMS = {"lines": 22_500, "files": 150, "file_lines": 450, "function_lines": 60}
 # lines and files allowed in each folder until the aim is reached ("." holds the files of the package itself)
 CEILINGS = {
     ".": (506, 7),
-    "cli": (2_684, 12),
+    "cli": (2_672, 11),
     "data": (3_914, 16),
     "estimators": (6_425, 25),
     "experiments": (1_937, 9),
     "integrations": (2_130, 12),
     "models": (1_790, 11),
-    "nn": (2_560, 14),
+    "nn": (2_551, 13),
     "ops": (4_054, 19),
     "report": (3_354, 14),
     "tasks": (3_677, 15),

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from tests.support import assert_near, message, scatter_parameters
 from toa.nn import AutoCorrelation
-from toa.nn.auto_correlation import aggregate_delays, delay_correlation, delay_count, delay_weights, fit_length
+from toa.nn.informer_autoformer import aggregate_delays, delay_correlation, delay_count, delay_weights, fit_length
 
 LENGTHS = (1, 2, 7, 8, 25)
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from tests.support import assert_near, message, scatter_parameters
 from toa.nn import ProbSparseAttention, SoftmaxAttention
-from toa.nn.prob_sparse import draw_keys, fixed_keys, prob_sparse_attention, sparse_count, top_queries
+from toa.nn.informer_autoformer import draw_keys, fixed_keys, prob_sparse_attention, sparse_count, top_queries
 
 
 def problem(queries: int, keys: int, width: int = 4, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:

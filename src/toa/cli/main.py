@@ -15,9 +15,8 @@ from toa.cli.classify import classify
 from toa.cli.data import data_app
 from toa.cli.detect import detect
 from toa.cli.doctor import doctor
-from toa.cli.explain import explain
 from toa.cli.forecast import forecast
-from toa.cli.report import compare, report, watch
+from toa.cli.report import compare, explain, report, watch
 from toa.cli.run import reproduce, run
 from toa.cli.terminal import ChoicesCommand, DeviceOption, clear_errors
 

@@ -1,7 +1,6 @@
 """Layers: learnable sequence operators, their regularization, attentions, blocks, embeddings, norms and heads."""
 
 from toa.nn.attention import Attended, Attention, ScoreFactors, SoftmaxAttention
-from toa.nn.auto_correlation import AutoCorrelation
 from toa.nn.baseline_attention import HyperGLUAttention
 from toa.nn.block import ChannelBlock, Decoded, DecoderBlock, EncoderBlock, EncoderStack, FeedForward
 from toa.nn.clustering import ChannelMask, Gating, LinearExperts, NoisyTopKGate
@@ -14,6 +13,7 @@ from toa.nn.embedding import (
     count_patches,
     sinusoidal_positions,
 )
+from toa.nn.informer_autoformer import AutoCorrelation, ProbSparseAttention
 from toa.nn.layers import ChannelDropout, Dropout, FlattenHead, Linear, SeriesDecomposition, check_kernel
 from toa.nn.norm import LayerNorm, ReversibleInstanceNorm, Statistics, TokenBatchNorm, make_norm, normalise_tokens
 from toa.nn.operator import (
@@ -27,7 +27,6 @@ from toa.nn.operator import (
     make_operator,
 )
 from toa.nn.operator_attention import TemporalOperatorAttention, Variant
-from toa.nn.prob_sparse import ProbSparseAttention
 from toa.nn.registry import ATTENTIONS, AttentionSpec, build_attention
 from toa.nn.regularization import (
     Sharing,
