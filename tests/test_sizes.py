@@ -18,7 +18,7 @@ AIMS = {"lines": 22_500, "files": 150, "file_lines": 450, "function_lines": 60}
 # lines and files allowed in each folder until the aim is reached ("." holds the files of the package itself)
 CEILINGS = {
     ".": (506, 7),
-    "cli": (2_672, 11),
+    "cli": (2_690, 11),
     "data": (3_914, 16),
     "estimators": (6_425, 25),
     "experiments": (1_937, 9),

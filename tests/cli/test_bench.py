@@ -113,3 +113,15 @@ def test_sets_of_the_archive_are_run_once_and_resumed(tmp_path, monkeypatch) -> 
         code, text = call("uea", *words, "--out", out)
         assert code == 2
         assert complaint in text
+
+
+def test_a_generated_panel_is_forecast_and_its_speed_and_memory_recorded(tmp_path) -> None:
+    out = tmp_path / "scale.jsonl"
+    for count in (30, 40):
+        code, text = call("scale", "--series", count, "--time-limit", 1e-9, "--out", out)
+        assert code == 0, text
+        assert "series s series / s MiB per process" in text
+    records = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [(record["series"], record["rows"]) for record in records] == [(30, 3_000), (40, 4_000)]
+    assert {"peak_bytes", "seconds", "commit", "weights", "executor"} <= records[0].keys()
+    assert "series must be at least 1" in call("scale", "--series", 0)[1]

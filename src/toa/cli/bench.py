@@ -227,6 +227,24 @@ def m3(
         run_leaderboard("m3", M3, methods, time_limit, data_dir, out)
 
 
+@bench_app.command(name="scale", cls=ChoicesCommand)
+def scale(
+    series: Annotated[
+        list[int] | None, typer.Option(help="Number of series. Repeatable; default: 10000 and 100000.")
+    ] = None,
+    executor: Annotated[str, typer.Option(help="process, pool or ray, as for `toa forecast` of a folder.")] = "process",
+    workers: Annotated[int | None, typer.Option(help="Number of processes of pool and ray.")] = None,
+    time_limit: LimitOption = 60.0,
+    out: RecordsOption = Path("runs/scale.jsonl"),
+) -> None:
+    """Forecast generated panels of 100 steps from parquet files: series per second, and memory per process."""
+    with clear_errors():
+        from toa_bench.scale import run_scale
+
+        check_destinations(out)
+        run_scale(series or [10_000, 100_000], executor=executor, workers=workers, time_limit=time_limit, out=out)
+
+
 @bench_app.command(name="uea", cls=ChoicesCommand)
 def uea(
     datasets: Annotated[
