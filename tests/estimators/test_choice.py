@@ -257,3 +257,15 @@ def test_a_time_limit_shortens_the_schedule_or_leaves_the_network_out() -> None:
     assert limit_schedule(schedule, 0.1, 60.0) == schedule | {"epochs": 7, "steps": 64}
     assert limit_schedule(schedule, 0.5, 60.0) == schedule | {"epochs": 3, "steps": 30}
     assert limit_schedule(schedule, 5.0, 60.0) is None
+
+
+def test_mase_of_a_periodic_series_is_undefined_and_not_huge() -> None:
+    rows = 3.3 * np.sin(np.arange(288) * 2 * np.pi / 24) + 7.1
+    model = auto(season=24, time_limit=1e-9).fit(rows)
+    assert model.choice_.ensemble.errors == {}
+    tested = model.backtest(rows, test_size=0.2)
+    assert tested.table()["mase"].isna().all()
+    head, first, *_ = tested.rows("method")
+    assert dict(zip(head, first, strict=True))["MASE"] == "-"
+    # the drift is still known to be worse
+    assert "drift" not in model.weights_

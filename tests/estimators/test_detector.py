@@ -8,6 +8,7 @@ from sklearn.exceptions import NotFittedError
 import toa
 from tests.support import message
 from toa.data import SeriesWindows
+from toa.estimators.combination import inject_anomalies
 from toa.estimators.detector import MODELS, AnomalyDetector
 from toa.estimators.scorers import SCORERS
 from toa.estimators.sizes import choose_stride
@@ -442,3 +443,28 @@ def test_an_alarm_of_a_stream_needs_the_minimum_length():
     found = pd.concat([detector.detect(values[i : i + 1]) for i in range(60)])["anomaly"]
     assert np.flatnonzero(found).tolist() == [42, 43, 44]
     assert np.flatnonzero(detector.predict(values)).tolist() == [40, 41, 42, 43, 44]
+
+
+@pytest.mark.parametrize("model", ["auto", "toa"])
+def test_rows_equal_to_those_of_a_constant_table_are_not_flagged(model, tmp_path):
+    rows = np.full((80, 2), 0.1)
+    made = make(model=model, epochs=1).fit(rows)
+    made.save(tmp_path / "m.toa")
+    for detector in (made, AnomalyDetector.load(tmp_path / "m.toa", device="cpu")):
+        assert not detector.predict(rows).any()
+        assert not detector.predict(rows[:33]).any()
+        assert not detector.detect(rows[:20])["anomaly"].any()
+        assert detector.predict(rows + np.arange(80)[:, None] // 40)[45:].all()
+
+
+def test_each_series_gets_other_anomalies(monkeypatch):
+    labels = []
+
+    def inject(values, window, seed):
+        found = inject_anomalies(values, window, seed)
+        labels.append(found[1])
+        return found
+
+    monkeypatch.setattr("toa.estimators.detector.inject_anomalies", inject)
+    make(model="auto", epochs=1).fit([waves(120), waves(120)])
+    assert (labels[0] != labels[1]).any()

@@ -244,9 +244,14 @@ def test_the_default_model_is_fitted_to_few_rows(rows, horizon) -> None:
     assert model.predict().shape == (horizon, 1)
 
 
-def test_a_constant_column_has_a_constant_forecast() -> None:
-    forecast = quick(interval=0.8).fit(wide().assign(heat=7.0)).predict()
-    np.testing.assert_allclose(forecast["heat"], 7.0, atol=0.2)
+@pytest.mark.parametrize("model", ["toa", "auto"])
+def test_a_constant_column_has_a_constant_forecast(model) -> None:
+    noise = np.random.default_rng(0).normal(size=300)
+    rows = np.stack([3.0 * np.sin(np.arange(300) * 2 * np.pi / 24) + noise, np.full(300, 7.1)], 1)
+    fitted = Forecaster(4, model=model, season=24, epochs=1, device="cpu").fit(rows)
+    assert fitted.predict()[:, 1].tolist() == [7.1] * 4
+    assert fitted.predict(rows - [0.0, 9.0])[:, 1].tolist() == pytest.approx([-1.9] * 4, rel=1e-12)
+    assert len(np.unique(fitted.predict()[:, 0])) > 1
 
 
 def test_a_model_of_the_hub_is_looked_for_by_name(fitted, tmp_path, monkeypatch) -> None:

@@ -61,11 +61,15 @@ class Backtest:
         return pd.DataFrame({name: found.overall for name, found in self.comparison.items()}).T
 
     def rows(self, first: str) -> list[tuple[str, ...]]:
-        """The table as text; `first` is the title of the methods."""
+        """The table as text; `first` is the title of the methods. Scores that are not defined are "-".
+
+        MASE leaves out windows whose seasonal naive forecast has no error within the history.
+        """
         table = self.table()
         names = [name for name in TITLES if name in table]
         head = (first, *(TITLES[name] for name in names))
-        return [head, *((str(one), *(f"{scores[name]:.4g}" for name in names)) for one, scores in table.iterrows())]
+        lines = [(str(one), *(f"{scores[name]:.4g}" for name in names)) for one, scores in table.iterrows()]
+        return [head, *(tuple("-" if cell == "nan" else cell for cell in line) for line in lines)]
 
     def verdicts(self) -> list[str]:
         """In words, per baseline: where the model has the larger MAE."""

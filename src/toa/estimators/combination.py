@@ -199,7 +199,7 @@ def _fit_tails(scores: Sequence[Score], window: int, rows: Sequence[slice] | Non
     return score_tail, mean_tail
 
 
-def inject_anomalies(values: Rows, window: int, seed: int) -> tuple[Rows, Bool[np.ndarray, " t"]]:
+def inject_anomalies(values: Rows, window: int, seed: int | np.random.Generator) -> tuple[Rows, Bool[np.ndarray, " t"]]:
     """Standardised rows with spikes, shifts, noise, frozen or swapped values and drifts in some channels, and which."""
     rng = np.random.default_rng(seed)
     changed, labels = values.copy(), np.zeros(len(values), dtype=bool)

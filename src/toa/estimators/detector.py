@@ -33,6 +33,8 @@ RESULTS = ("score", "anomaly", "event", "start", "end", "peak", "rows", "severit
 MODELS = ("auto", NETWORK, *SCORERS, f"mahalanobis{MEAN}")
 # share of the time limit for the training of the network; the rest is for scoring
 _NETWORK_TIME = 0.7
+# a channel whose standardised values are all smaller is constant
+_ROUNDING = 1e-9
 
 # scores of rows of a table, and scores of rows of a stream
 _Scores = tuple[list[np.ndarray], list[np.ndarray]]
@@ -286,7 +288,7 @@ class AnomalyDetector(EventsPage, ReconstructionNetwork):
 
         def score(name: str) -> Rows:
             if name == NETWORK:
-                return self._network_ends(series) if ends else self._network_rows(series)
+                return self._network_rows(series, ends=ends)
             scorer = self.scorers_[name]
             return scorer.ends(values, self.window_) if ends else scorer.rows(values)
 
@@ -323,6 +325,8 @@ class AnomalyDetector(EventsPage, ReconstructionNetwork):
         self._check_network()
         self._fit_scalers(panel)
         series = self._scaled(panel)
+        moves = torch.stack([one.abs().amax(0) for one in series]).amax(0) > _ROUNDING
+        self.constant_ = tuple(np.flatnonzero(~moves.cpu().numpy()).tolist())
         held = self._fit_methods(series, limit)
         alarms_per_row = self.alarms_per_day * (days or 0.0) / sum(panel.lengths)
 
@@ -361,7 +365,8 @@ class AnomalyDetector(EventsPage, ReconstructionNetwork):
         choices: Sequence[Combination | None] = [None]
         if self.model == "auto":
             held = held or train
-            changed = [inject_anomalies(one.double().cpu().numpy(), self.window_, self.seed) for one in held]
+            random = np.random.default_rng(self.seed)
+            changed = [inject_anomalies(one.double().cpu().numpy(), self.window_, random) for one in held]
             injected = [torch.from_numpy(values.astype(np.float32)).to(held[0].device) for values, _ in changed]
             found = [
                 {name: [self._member(one)(name).sum(1) for one in part] for name in names} for part in (held, injected)
@@ -397,7 +402,7 @@ class AnomalyDetector(EventsPage, ReconstructionNetwork):
         scalers = [scaler.state() for scaler in self.scalers_.values()]
         tensors = {f"scaler.{name}": torch.stack([one[name] for one in scalers]) for name in ("mean", "std")}
         facts: dict[str, Any] = {"columns_": list(self.columns_), "ids": list(self.scalers_)}
-        facts["scorers"] = list(self.scorers_)
+        facts |= {"scorers": list(self.scorers_), "constant": list(self.constant_)}
         for name, scorer in self.scorers_.items():
             tensors |= {f"scorer.{name}.{key}": value.contiguous() for key, value in scorer.state().items()}
         if self.choice_ is not None:
@@ -406,7 +411,7 @@ class AnomalyDetector(EventsPage, ReconstructionNetwork):
         return tensors, facts
 
     def _restore(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
-        self.columns_ = tuple(facts["columns_"])
+        self.columns_, self.constant_ = tuple(facts["columns_"]), tuple(facts.get("constant", ()))
         check_at_least("window_", self.window_, 2)
         check_unpacked("window_", self._context * len(self.columns_), tensors)
         statistics = zip(facts["ids"], tensors["scaler.mean"], tensors["scaler.std"], strict=True)

@@ -48,6 +48,8 @@ _BY_LEVEL, TREES = " by level", "boosting"
 _TREE_STEPS = 60
 # windows that the best baseline counts as in the weights, and windows from which on it does not
 _PRIOR_WINDOWS, _MANY_WINDOWS = 6.0, 200.0
+# a seasonal error below this share of the largest value is rounding
+_ROUNDING = 1e-12
 # quantiles of fewer windows are taken over all steps and columns
 _FEW_WINDOWS = 40
 # arrays of a choice in a file
@@ -120,7 +122,8 @@ class Ensemble:
 
     Attributes:
         weights: Weight per method; they sum to 1.
-        errors: Mean scaled error at the origins, of each method and of the "ensemble".
+        errors: Mean scaled error (MASE) at the origins, of each method and of the "ensemble"; empty if it is undefined,
+            because the seasonal naive forecast has no error in any series.
         linear: The linear models with a weight.
         trees: The boosted trees if they have a weight.
     """
@@ -194,9 +197,12 @@ def choose_weights(
     """Weights that lower the mean of |error| / scale, and that mean per forecast and for the "ensemble".
 
     The best baseline has the more weight, the fewer independent windows there are and the closer its error is.
+    Windows whose scale is 0 or NaN are left out. If all are, errors count in the units of the data, and no mean is
+    returned.
     """
     usable = np.isfinite(scale) & (scale > 0)
-    if not usable.any():
+    scaled = bool(usable.any())
+    if not scaled:
         usable, scale = np.ones(len(scale), dtype=bool), np.ones(len(scale))
     unit = scale[usable, None]
     target = actual[usable] / unit
@@ -213,16 +219,17 @@ def choose_weights(
         share = _PRIOR_WINDOWS / (_PRIOR_WINDOWS + independent) * (best / errors[name]) ** 2
         weights = {one: (1.0 - share) * weight for one, weight in weights.items()}
         weights[name] = weights.get(name, 0.0) + share
-    return weights, errors | {"ensemble": loss(weighted_mean(weights, members))}
+    return weights, errors | {"ensemble": loss(weighted_mean(weights, members))} if scaled else {}
 
 
 def series_scale(series: Series, season: int) -> Float64[np.ndarray, " n"]:
-    """Seasonal error of each series; of its steps, if it has less than two seasons."""
+    """Seasonal error of each series; of its steps, if it has less than two seasons; 0 if it is only rounding."""
     history = _aligned(series)
     if history.shape[1] < 2:
         return np.full(len(series), np.nan)
     found = seasonal_error(history, season) if season < history.shape[1] else np.full(len(series), np.nan)
-    return np.where(np.isnan(found), seasonal_error(history, 1), found)
+    found = np.where(np.isnan(found), seasonal_error(history, 1), found)
+    return np.where(found <= _ROUNDING * np.nanmax(np.abs(history), axis=1), 0.0, found)
 
 
 def linear_lookbacks(season: int, horizon: int) -> tuple[int, ...]:
@@ -361,7 +368,11 @@ class Choice:
     ) -> Prediction:
         """Forecasts after histories, one per window and column; `owners` are the series of the windows."""
         others = {} if network is None else {NETWORK: _to_rows(network)}
-        point = _to_columns(self.ensemble.predict(histories, others), len(self.counts))
+        found = self.ensemble.predict(histories, others)
+        # a column that never changed stays as it is
+        flat = [index for index, history in enumerate(histories) if len(history) > 1 and np.ptp(history) == 0]
+        found[flat] = np.array([histories[index][-1] for index in flat])[:, None]
+        point = _to_columns(found, len(self.counts))
         scale = self.scale[owners.numpy()][:, None]  # (W, 1, C)
         parts: dict[str, np.ndarray] = {"forecast": point}
         if self.offsets is not None:

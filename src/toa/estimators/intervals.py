@@ -81,10 +81,15 @@ class UnitsModel(nn.Module):
         """
         indices = slice(0, 1) if which is None else which
         mean, std = self.mean[indices].unsqueeze(1), self.std[indices].unsqueeze(1)  # (B, 1, C)
-        scaled = ((series - mean) / std).float()
+        exact = (series - mean) / std
+        scaled = exact.float()
         levels = self.model(scaled, marks, future_marks).double()  # (B, P, Q, C)
         if levels.shape[2] > 1:
             levels = levels.sort(2).values
+        if series.shape[1] > 1:
+            # a column that never changed in fit, whose std is 1, stays as it is while it does not change
+            flat = (std == 1.0) & ((series - series[:, :1]).abs().amax(1, keepdim=True) == 0.0)  # (B, 1, C)
+            levels = torch.where(flat.unsqueeze(1), exact[:, -1:].unsqueeze(1), levels)
         forecast = levels[:, :, self.point]  # (B, P, C)
         found: tuple[Tensor, ...] = (forecast * std + mean,)
         if self.shown:

@@ -73,14 +73,19 @@ class ReconstructionNetwork(Estimator):
         with seeded(self.seed, torch.device("cpu")), initial_weights():
             self._task.build(self._config(epochs=self.epochs or 1), self._data())
 
-    def _network_rows(self, series: Tensor) -> Float64[np.ndarray, "t c"]:
-        """Squared error of each channel, divided by C."""
-        windows = SeriesWindows(series, self.window_, stride=self._stride, whole=True)
-        return channel_errors(self.model_, windows) / series.shape[1]
+    def _network_rows(self, series: Tensor, *, ends: bool = False) -> Float64[np.ndarray, "t c"]:
+        """Squared error of each channel, divided by C; of a channel that was constant in fit, the squared distance.
 
-    def _network_ends(self, series: Tensor) -> Float64[np.ndarray, "t c"]:
-        """The same for the last row of each window, from the rows of the window alone."""
-        return score_ends(self.model_, SeriesWindows(series, self.window_)) / series.shape[1]
+        With `ends`, that of the last row of each window, from the rows of the window alone.
+        """
+        if ends:
+            errors = score_ends(self.model_, SeriesWindows(series, self.window_))
+        else:
+            windows = SeriesWindows(series, self.window_, stride=self._stride, whole=True)
+            errors = channel_errors(self.model_, windows)
+        constant = list(self.constant_)
+        errors[:, constant] = series[-len(errors) :, constant].double().square().cpu().numpy()
+        return errors / series.shape[1]
 
     def _split(self, series: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
         """Parts to train on and held-out ends; a series that is too short for both parts only trains."""
