@@ -164,23 +164,20 @@ def measure(
     )
 
 
-def forecast_names(name: str, levels: Sequence[float], interval: bool) -> list[str]:
-    """Result columns of a forecast column: "a", "a_q0.1", "a_lower", "a_upper"."""
-    ends = ("lower", "upper") if interval else ()
-    return [name, *(f"{name}_q{level:g}" for level in levels), *(f"{name}_{end}" for end in ends)]
+def forecast_names(columns: Sequence[str], levels: Sequence[float], interval: bool) -> list[str]:
+    """Result columns of forecast columns: "a", "a_q0.1", "a_lower", "a_upper"."""
+    ends = ["", *(f"_q{level:g}" for level in levels), *(("_lower", "_upper") if interval else ())]
+    return [f"{name}{end}" for name in columns for end in ends]
 
 
 def forecast_columns(
     found: Mapping[str, np.ndarray], columns: Sequence[str], levels: Sequence[float]
 ) -> dict[str, np.ndarray]:
     """Arrays (N, P, C) and (N, P, Q, C) as columns of a table, see `forecast_names`."""
-    table: dict[str, np.ndarray] = {}
-    for index, name in enumerate(columns):
-        parts = [found["forecast"], *(found["quantiles"][:, :, number] for number in range(len(levels)))]
-        parts += [found[end] for end in ("lower", "upper") if end in found]
-        names = forecast_names(name, levels, "lower" in found)
-        table |= {label: part[:, :, index].ravel() for label, part in zip(names, parts, strict=True)}
-    return table
+    parts = [found["forecast"], *(found["quantiles"][:, :, number] for number in range(len(levels)))]
+    parts += [found[end] for end in ("lower", "upper") if end in found]
+    values = [part[:, :, index].ravel() for index in range(len(columns)) for part in parts]
+    return dict(zip(forecast_names(columns, levels, "lower" in found), values, strict=True))
 
 
 def write_forecast(

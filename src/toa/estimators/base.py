@@ -34,7 +34,7 @@ from sklearn.exceptions import NotFittedError
 from torch import Tensor, nn
 
 import toa
-from toa._checks import check_choice, check_count, check_positive, check_seed
+from toa._checks import check_choice, check_count, check_fraction, check_positive, check_seed
 from toa._files import CHECKSUM, parse_json, seal, unseal, write_atomically
 from toa._limits import shorten
 from toa.data.panel import Missing
@@ -208,6 +208,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         check_choice("model", self.model, self._models)
         check_positive("time_limit", self.time_limit)
         check_seed(self.seed)
+        check_fraction("validation_share", self.validation_share)
         for name in ("epochs", "batch_size", "patience", *self._counts):
             if getattr(self, name) is not None:
                 check_count(name, getattr(self, name), 1)

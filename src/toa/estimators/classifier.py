@@ -13,7 +13,7 @@ import torch
 from sklearn.base import ClassifierMixin
 from torch import Tensor
 
-from toa._checks import check_at_least, check_finite, check_fraction, check_shape
+from toa._checks import check_at_least, check_finite, check_shape
 from toa._limits import check_unpacked
 from toa.data.classification import fit_scaler
 from toa.data.frames import check_results, read_cases, to_native, with_labels
@@ -123,7 +123,6 @@ class Classifier(ClassifierMixin, CasesPage, CaseNetwork):  # type: ignore[misc]
             ValueError: If the data cannot be read, or have only one class.
         """
         self._check_parameters()
-        check_fraction("validation_share", self.validation_share)
         panel = self._read(X)
         labels = _labels(panel, y)
         self.classes_, codes = np.unique(labels, return_inverse=True)

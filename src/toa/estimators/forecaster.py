@@ -5,7 +5,7 @@ Alphabet: B batch, L look-back, P horizon, C columns, Q levels, S series, T rows
 
 import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -111,11 +111,6 @@ class Forecaster(ForecastPage, ForecastNetwork):
         choice_: The chosen weights and what intervals need; None for "toa".
     """
 
-    _kind = "forecaster"
-
-    _: KW_ONLY
-    season: int | None = None
-
     def fit(self, data: Any, y: Any = None) -> "Forecaster":
         """Train on data.
 
@@ -132,7 +127,7 @@ class Forecaster(ForecastPage, ForecastNetwork):
         self.columns_ = tuple(column for column in panel.columns if column not in self._inputs)
         if not self.columns_:
             raise ValueError("data must have a column to forecast, got only covariates; name fewer covariates.")
-        names = [name for column in self.columns_ for name in self._result_names(column)]
+        names = forecast_names(self.columns_, self.quantiles, self.interval is not None)
         check_results(panel, names if panel.time_column else ["step", *names])
         self.ids_, self.freq_, self.time_ = panel.ids, panel.freq, panel.time_column
         self.day_first_ = panel.day_first
@@ -238,7 +233,8 @@ class Forecaster(ForecastPage, ForecastNetwork):
         self._check_fitted("backtested")
         check_at_least("stride", stride, 1)
         panel = self._read_fitted(data)
-        names = [name for column in self.columns_ for name in (f"{column}_actual", *self._result_names(column))]
+        names = forecast_names(self.columns_, self.quantiles, self.interval is not None)
+        names += [f"{column}_actual" for column in self.columns_]
         check_results(panel, [*(() if panel.time_column else ("row",)), "origin", "step", *names])
         # only the network alone needs its whole look-back
         least = self.lookback_ if self.choice_ is None or test_size is None else 1
@@ -305,11 +301,6 @@ class Forecaster(ForecastPage, ForecastNetwork):
         if panel.lengths[0] <= ahead:
             raise ValueError(f"{panel.label(0)} must have more than {ahead} rows, got {panel.lengths[0]}; add rows.")
         return wider._explain_network(panel, panel.lengths[0] - ahead)
-
-    def _check_parameters(self) -> None:
-        super()._check_parameters()
-        if self.season is not None:
-            check_at_least("season", self.season, 1)
 
     def _borders(self, panel: Panel) -> list[int]:
         """Per series the first row that is held out to stop training."""
@@ -384,9 +375,6 @@ class Forecaster(ForecastPage, ForecastNetwork):
         fields = zip(*parts, strict=True)
         joined: Any = (None if found[0] is None else torch.cat(found) for found in fields)
         return Prediction(*joined)
-
-    def _result_names(self, column: str) -> list[str]:
-        return forecast_names(column, self.quantiles, self.interval is not None)
 
     def _with_new_series(self, panel: Panel, stops: Sequence[int]) -> "Forecaster":
         """This forecaster, or a copy with the scales of series that fit has not seen, by their rows before `stops`."""

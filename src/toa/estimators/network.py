@@ -44,7 +44,7 @@ class ForecastNetwork(Estimator):
     _task = HorizonForecasting()
     _training: ClassVar[Mapping[str, Any]] = {"schedule": "onecycle", "weight_decay": 0.01, "clip_norm": 4.0}
     _rise = 0.3
-    _counts = ("horizon", "lookback")
+    _counts = ("horizon", "lookback", "season")
     _facts = ("lookback_", "freq_", "time_", "validation_", "architecture_", "schedule_")
 
     horizon: int
@@ -54,6 +54,7 @@ class ForecastNetwork(Estimator):
     attention: str | Mapping[str, Any] | None = None
     quantiles: Sequence[float] = ()
     interval: float | None = None
+    season: int | None = None
     calendar: bool = False
     covariates: Sequence[str] = ()
     past_covariates: Sequence[str] = ()

@@ -12,7 +12,6 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from toa._checks import check_fraction
 from toa.data.frames import match_panel, read_panel
 from toa.data.panel import Id, Panel, Values
 from toa.data.splits import StandardScaler, check_standardised
@@ -62,10 +61,6 @@ class ReconstructionNetwork(Estimator):
             data = self._data(SeriesWindows(train, self.window_, stride=fewer), data.val)
         self.validation_ = self._fit_model(data, limited)
         return True
-
-    def _check_parameters(self) -> None:
-        super()._check_parameters()
-        check_fraction("validation_share", self.validation_share)
 
     def _check_network(self) -> None:
         """Raise ValueError for a network that cannot be built, before anything is fitted."""
