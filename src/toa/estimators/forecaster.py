@@ -277,7 +277,7 @@ class Forecaster(ForecastPage, ForecastNetwork):
             torch.zeros(2, self.lookback_, features) if features else None,
             torch.zeros(2, self.horizon, features) if features else None,
         )
-        model = self._add_units(copy.deepcopy(self.model_).cpu()).eval()
+        model = self._add_units(copy.deepcopy(self.model_).cpu())
         # loaded on use: `toa.integrations` builds on the estimators
         toa.integrations.export_onnx(model, path, example, output=model.outputs)
 
@@ -340,7 +340,6 @@ class Forecaster(ForecastPage, ForecastNetwork):
             # a copy, so that a fit that is stopped leaves the network as it was
             again = copy.copy(self)
             again._fit_network(complete, self._borders(complete), season=self.season_, seconds=limit.left, refit=True)
-            self.__dict__.pop("_units", None)
             self.__dict__.update(again.__dict__)
 
     def _validate_network(self, panel: Panel, origins: RollingOrigins, seconds: float) -> np.ndarray | None:
@@ -387,7 +386,6 @@ class Forecaster(ForecastPage, ForecastNetwork):
         season = self.season_ if "deviation" in self.scaler_ else None
         found = self._fit_scaler(parts, list(map(len, parts)), season)
         wider = copy.copy(self)
-        wider.__dict__.pop("_units", None)
         wider.ids_ = (*self.ids_, *(panel.ids[index] for index in new))
         wider.scaler_ = {name: torch.cat([part, found[name]]) for name, part in self.scaler_.items()}
         if self.choice_ is not None:

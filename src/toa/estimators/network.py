@@ -6,7 +6,6 @@ Alphabet: B batch, L look-back, P horizon, C columns, F features, S series, T ro
 import copy
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
-from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -97,7 +96,6 @@ class ForecastNetwork(Estimator):
                 return None
         else:
             self._choose_lookback(panel, borders, season)
-        self.__dict__.pop("_units", None)
         self.known_ = self._fit_covariates(panel, borders)
         train, held = self._scale_and_split(panel, borders, season, everything=refit)
         if not refit:
@@ -157,7 +155,7 @@ class ForecastNetwork(Estimator):
         device = resolve_device(self.device)
         values = place_series(np.concatenate(_pad_start(scaled, pads)), device=device)
         past = self.known_.past(panel)
-        marks = None if past is None else _join(_pad_start(past, pads)).float().to(device)
+        marks = None if past is None else torch.from_numpy(np.concatenate(_pad_start(past, pads))).float().to(device)
         size = self.lookback_, self.horizon
         lengths = [rows + pad for rows, pad in zip(panel.lengths, pads, strict=True)]
         ends = [stop + pad for stop, pad in zip(stops, pads, strict=True)]
@@ -202,7 +200,7 @@ class ForecastNetwork(Estimator):
             """All rows, and the first row of each window in them."""
             ends = np.cumsum([len(part) + pad for part, pad in zip(parts, pads, strict=True)])
             begins = torch.from_numpy(ends - [len(part) for part in parts])
-            return _join(_pad_start(parts, pads)), begins[owners] + origins - self.lookback_
+            return torch.from_numpy(np.concatenate(_pad_start(parts, pads))), begins[owners] + origins - self.lookback_
 
         values, starts = windows(panel.take(self.columns_))
         past = self.known_.past(panel)
@@ -220,7 +218,7 @@ class ForecastNetwork(Estimator):
                 x = values[starts[piece].view(-1, 1) + torch.arange(self.lookback_)]  # (B, L, C)
                 yield x, indices[piece], m, n
 
-        return self._units.predict(batches())
+        return self._add_units(self.model_).predict(batches())
 
     def _explain_network(self, panel: Panel, stop: int) -> Importance:
         """Parts of the look-back before the row `stop` of the first series in the mean forecast of each column."""
@@ -360,20 +358,12 @@ class ForecastNetwork(Estimator):
             scores.append(((forecast - y).abs() / spread(x)).cpu())
         return conformal_width(torch.cat(scores), level).double()
 
-    @cached_property
-    def _units(self) -> UnitsModel:
-        return self._add_units(self.model_).to(next(self.model_.parameters()).device).eval()
-
     def _add_units(self, model: nn.Module) -> UnitsModel:
         assert isinstance(model, HorizonModel)
-        return UnitsModel(
-            model,
-            self.scaler_["mean"],
-            self.scaler_["std"],
-            point=self._point,
-            shown=tuple(self._levels.index(float(level)) for level in self.quantiles),
-            width=self.width_,
-        )
+        shown = tuple(self._levels.index(float(level)) for level in self.quantiles)
+        scaler = self.scaler_["mean"], self.scaler_["std"]
+        found = UnitsModel(model, *scaler, point=self._point, shown=shown, width=self.width_)
+        return found.to(next(model.parameters()).device).eval()
 
 
 def _pad_start(parts: Sequence[np.ndarray], pads: Sequence[int]) -> list[np.ndarray]:
@@ -381,7 +371,3 @@ def _pad_start(parts: Sequence[np.ndarray], pads: Sequence[int]) -> list[np.ndar
     return [
         np.pad(part, ((pad, 0), (0, 0)), mode="edge") if pad else part for part, pad in zip(parts, pads, strict=True)
     ]
-
-
-def _join(parts: Sequence[np.ndarray]) -> Tensor:
-    return torch.from_numpy(np.concatenate(parts))
