@@ -369,7 +369,7 @@ class Choice:
         """Forecasts after histories, one per window and column; `owners` are the series of the windows."""
         others = {} if network is None else {NETWORK: _to_rows(network)}
         found = self.ensemble.predict(histories, others)
-        # a column that never changed stays as it is
+        # a column that never changed keeps its value
         flat = [index for index, history in enumerate(histories) if len(history) > 1 and np.ptp(history) == 0]
         found[flat] = np.array([histories[index][-1] for index in flat])[:, None]
         point = _to_columns(found, len(self.counts))

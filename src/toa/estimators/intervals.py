@@ -87,7 +87,7 @@ class UnitsModel(nn.Module):
         if levels.shape[2] > 1:
             levels = levels.sort(2).values
         if series.shape[1] > 1:
-            # a column that never changed in fit, whose std is 1, stays as it is while it does not change
+            # a column that never changed in fit, whose std is 1, keeps the value of a flat look-back
             flat = (std == 1.0) & ((series - series[:, :1]).abs().amax(1, keepdim=True) == 0.0)  # (B, 1, C)
             levels = torch.where(flat.unsqueeze(1), exact[:, -1:].unsqueeze(1), levels)
         forecast = levels[:, :, self.point]  # (B, P, C)
