@@ -552,6 +552,8 @@ def leaderboard_weights() -> str:
 
 def all_tables() -> dict[str, Callable[[], str]]:
     """Every table by name."""
+    from page_values import against_paper, sor_pairs
+
     found: dict[str, Callable[[], str]] = {name: partial(performance_table, name) for name in PERFORMANCE}
     found |= {"speed-summary": speed_summary, "forecast-summary": forecast_summary, "without-sor": sor_table}
     found |= {"window-ranges": window_ranges, "demixing": demixing_table, "accuracy": accuracy_table}
@@ -581,6 +583,7 @@ def all_tables() -> dict[str, Callable[[], str]]:
     itransformer = {"backbone": "itransformer", "horizon": 96}
     found["recipe-patchtst"] = partial(first_search, datasets=SETS[:3], **patchtst)
     found |= {"reliability": reliability_table, "commits": commit_table, "agreement": agreement_table}
+    found |= {"against-paper": against_paper, "sor-pairs": sor_pairs}
     found["recipe-patchtst-ETTm1"] = partial(first_search, datasets=("ETTm1",), **patchtst)
     found["recipe-itransformer"] = partial(first_search, datasets=SETS, device="NVIDIA", **itransformer)
     found["recipe-itransformer-cpu"] = partial(first_search, datasets=SETS[:3], device="cpu", **itransformer)

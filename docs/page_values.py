@@ -2,11 +2,12 @@
 
 import statistics
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import page_tables as tables
 from performance_tables import read
+from toa.report.evidence import read_evidence
 
 HORIZONS = (96, 192, 336, 720)
 LARGE = ("ETTm1", "ETTm2", "Weather")
@@ -52,6 +53,33 @@ def uea_softmax(extreme: Callable[..., float]) -> str:
     return f"{100 * extreme(statistics.mean(values) - theirs[name] for name, values in ours.items()):+.1f}"
 
 
+def trials(backbone: str, task: str = "forecast") -> str:
+    """Trials of the search for each of softmax and TOA."""
+    counts = read_evidence([tables.RESULTS / "search"]).trials[task, backbone]
+    return " and ".join(dict.fromkeys(str(counts[name]) for name in ("softmax", "toa")))
+
+
+@cache
+def whole_counts() -> dict[str, int]:
+    """Sets on which a published accuracy is a whole number of test cases, within its four digits, by variant."""
+    from toa.data import CLASSIFICATION_SETS
+
+    found = dict.fromkeys(tables.VARIANTS, 0)
+    for (dataset, _, _, variant, _), value in tables.published("classification").items():
+        size = CLASSIFICATION_SETS[dataset].test
+        found[variant] += abs(value * size - round(value * size)) <= 0.51e-4 * size
+    return found
+
+
+def whole_cases() -> str:
+    """That count in three columns, and in the others."""
+    whole, others = (
+        max(whole_counts().values()),
+        [n for n in whole_counts().values() if n < max(whole_counts().values())],
+    )
+    return f"{whole} sets; in the other four columns, in {min(others)} to {max(others)} of {whole}"
+
+
 def latest_epoch() -> str:
     """The latest best epoch of PatchTST in the first search."""
     records = tables.read_records("forecasting/search.jsonl")
@@ -83,12 +111,71 @@ def run_seconds(name: str) -> str:
     return f"{read('training_run.json')['runs'][name]['run_s']:.1f}"
 
 
+def against_paper() -> str:
+    """Our forecasts beside the published ones: where they are more than 0.005 above, and what TOA gains."""
+    ours = tables.forecast_errors("horizon-96", "horizons")
+    softmax = ours.pop("softmax")
+    chosen = {cell: min(errors[cell] for errors in ours.values())[1] for cell in softmax}
+    published = {cell: min(tables.published_mse(name, *cell) for name in ours) for cell in softmax}
+    plain = {cell: errors[1] for cell, errors in softmax.items()}
+    pairs = {
+        "softmax is at most 0.005 above the published number": (
+            plain,
+            {cell: tables.published_mse("softmax", *cell) for cell in softmax},
+        ),
+        "the TOA variant with the lowest validation error is at most 0.005 above the best published variant": (
+            chosen,
+            published,
+        ),
+    }
+    lines = []
+    for words, (found, theirs) in pairs.items():
+        late = [cell for cell in found if found[cell] > theirs[cell] + 0.005]
+        others = [
+            f"{tables.BACKBONES[backbone]} on {dataset} at {horizon} ({found[cell]:.3f} against {theirs[cell]:.3f})"
+            for cell in late
+            for dataset, backbone, horizon in [cell]
+        ]
+        rest = f"; the others: {', '.join(others)}" if others else ""
+        lines.append(f"- {words} in {len(found) - len(late)} of {len(found)} cells{rest};")
+    gains = [plain[cell] - chosen[cell] for cell in plain]
+    ahead = f"{sum(gain > 0 for gain in gains)} of {len(gains)}"
+    lines.append(f"- that variant is ahead of softmax in {ahead} cells, by {statistics.mean(gains):.4f} on average.")
+    return "\n".join(lines)
+
+
+def sor_pairs() -> str:
+    """What SOR changes in pairs of runs of the paper's ablation, and in the paper."""
+
+    def key(record: tables.Record) -> tuple[Any, ...]:
+        config = record["config"]
+        return config["dataset"], config["horizon"], config["attention"]["name"], record["seed"]
+
+    runs = tables.read_records("forecasting/horizon-96.jsonl") + tables.read_records("forecasting/horizons.jsonl")
+    kept = {key(run): run["metrics"]["mse"] for run in runs if run["config"]["backbone"] == "patchtst"}
+    left = {key(run): run["metrics"]["mse"] for run in tables.read_records("forecasting/no-sor.jsonl")}
+    costs = [error - kept[one] for one, error in left.items()]
+    paper = tables.published("sor-ablation-full")
+    theirs = [
+        paper[dataset, horizon, backbone, f"{variant}-nosor", "mse"] - value
+        for (dataset, horizon, backbone, variant, metric), value in paper.items()
+        if metric == "mse" and not variant.endswith("-nosor") and dataset in {one[0] for one in left}
+    ]
+    return (
+        f"Of {len(costs)} pairs of runs, {sum(cost > 0 for cost in costs)} are better with SOR; without it the error "
+        f"is {statistics.mean(costs):+.4f} in the mean and {max(costs):+.3f} at most. The paper has "
+        f"{statistics.mean(theirs):+.3f} in the mean and {max(theirs):+.3f} at most on the same sets."
+    )
+
+
 def all_values() -> dict[str, Callable[[], str]]:
     """Every value by name."""
     found: dict[str, Callable[[], str]] = {"toa-better-sets": better_sets, "latest-best-epoch": latest_epoch}
     for backbone in ("itransformer", "duet"):
         found[f"toa-better-{backbone}"] = partial(wins, backbone, tables.RECIPE_SETS)
         found[f"sor-better-{backbone}"] = partial(sor_wins, backbone)
+        found[f"trials-{backbone}"] = partial(trials, backbone)
+    found |= {"trials-classify": partial(trials, "patchtst", "classify"), "whole-cases": whole_cases}
     found["toa-better-duet-large"] = partial(wins, "duet", LARGE)
     found["uea-sets"] = lambda: str(len(tables.uea_accuracies()))
     found |= {f"uea-{name.lower()}": partial(uea_mean, name) for name in ("toa", "ROCKET", "HC2")}

@@ -52,6 +52,15 @@ def cases(record: Record) -> Table:
     return table
 
 
+def sweeps(record: Record) -> Table:
+    """Time of many tiny runs by each executor."""
+    table: Table = [["executor", "seconds", "s per 100 runs", "records before the kill", "runs repeated"]]
+    for name, case in record["cases"].items():
+        times = [number(case[key], 1) for key in ("seconds", "per_100_runs")]
+        table.append([name, *times, *(str(case.get(key, "")) for key in ("records_before", "repeated"))])
+    return table
+
+
 # each table of the page: the function that makes it, and its record
 TABLES: dict[str, tuple[Callable[[Record], Table], str]] = {
     "primitive": (primitive, "operator_attention.json"),
@@ -68,6 +77,7 @@ TABLES: dict[str, tuple[Callable[[Record], Table], str]] = {
     "growth-channels-cpu": (growth, "growth_channels_cpu.json"),
     "growth-batch": (growth, "growth_batch.json"),
     "run": (complete_run, "training_run.json"),
+    "sweeps": (sweeps, "sweep_scale.json"),
 }
 
 

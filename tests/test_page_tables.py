@@ -114,7 +114,11 @@ def test_a_row_of_the_papers_table_stands_beside_the_peers_model(tmp_path):
 
 # numbers in sentences
 
-TEXTS = ("README.md", *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md")))
+TEXTS = (
+    "README.md",
+    *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md")),
+    *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "results").rglob("README.md")),
+)
 
 # phrases of pages with constants of the code: the phrase, a file, and what the file must contain
 CHECKED = (
@@ -149,6 +153,7 @@ CHECKED = (
     ("a matrix of rank 16", "src/toa/nn/operator.py", "rank: int = 16"),
     ("reads them times 0.1", "src/toa/models/heads.py", "_TOKEN_SCALE = 0.1, 0.1"),
     ("16 and 16 by default", "src/toa/models/two_axis.py", "patch_len: int = 16\n    stride: int = 16"),
+    ("a buffer of 100 rows", "src/toa/integrations/tsb_ad.py", "BUFFER = 100"),
     ("fewer than 300,000 weights", "tests/models/test_two_axis.py", "< 300_000"),
 )
 # phrases with numbers that nothing measured: names, examples, arithmetic of the sentence itself
@@ -158,7 +163,8 @@ NAMES = {
     "example": (r"01/02/2015", r"1\.234 beside 1,5", r"at most 12 rows", r"About 80 %", "log 1000"),
     "the paper's setting": (r"ratio 0\.2",),
     "counted on the page": (r"^\| (?:softmax|ReLU|Gated) .*(?:W V|S1, S2).*$", r"8 d²", r"6 d²", r"8 / 6"),
-    "arithmetic": (r"ten times as large", r"a thousand times"),
+    "arithmetic": (r"ten times as large", r"a thousand times", r"0\.25 · 6 / 672 = 0\.00223"),
+    "name of a data set or a model": (r"SMD(?:-machine-| )1-6", r"TimesFM-2\.5"),
     "another library's own statement": (r"limits its header to 100 MB",),
 }
 WORDS = "two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|sixteen|twenty"
@@ -211,9 +217,13 @@ def test_every_constant_is_on_a_page_and_in_the_code():
     assert f"{names[len(list(BACKBONES)) - 2]} backbones" in text
 
 
+def test_every_page_with_a_marker_is_made():
+    marked = {page for page in TEXTS if "<!-- end -->" in (ROOT / page).read_text(encoding="utf-8")}
+    assert marked == set(page_tables.PAGES)
+
+
 def test_every_value_is_on_a_page():
-    text = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "results").rglob("README.md"))
-    text += "\n".join((ROOT / page).read_text(encoding="utf-8") for page in TEXTS)
+    text = "\n".join((ROOT / page).read_text(encoding="utf-8") for page in TEXTS)
     assert {name for name in page_values.all_values() if f"<!-- value: {name} -->" not in text} == set()
 
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import page_tables
+import page_values
 from page_tables import accuracies, demixing_errors, forecast_errors, published, published_mse, read_records, variant_of
 from tests.support import ROOT
 from toa.data import DATASETS, load_forecast
@@ -57,6 +58,16 @@ def test_every_backbone_with_public_code_agrees_with_it():
         assert all(re.fullmatch("[0-9a-f]{64}", value) for value in record["peer_files"].values())
 
 
+# sweeps
+
+
+def test_a_killed_sweep_of_two_nodes_repeated_no_run_and_changed_no_metric():
+    record = json.loads((ROOT / "results" / "performance" / "sweep_scale.json").read_text(encoding="utf-8"))
+    case = record["cases"]["ray, two nodes, killed and resumed"]
+    assert (case["repeated"], record["same_metrics"]) == (0, True)
+    assert 0 < case["records_before"] < record["runs"]
+
+
 # demixing
 
 
@@ -100,26 +111,6 @@ def test_every_forecast_cell_has_its_seeds_of_one_device():
     for name in ("other-protocols", "subsets"):
         parts = [record["subset_of"] is not None for record in read_records(f"forecasting/{name}.jsonl")]
         assert set(parts) == {name == "subsets"}
-
-
-def run_of(record):
-    config = record["config"]
-    return config["dataset"], config["backbone"], config["horizon"], config["attention"]["name"], record["seed"]
-
-
-def test_the_page_of_forecasts_sums_up_its_runs():
-    text = page("results/forecasting/README.md")
-    ours = forecast_errors("horizon-96", "horizons")
-    softmax = {key: test for key, (_, test) in ours.pop("softmax").items() if key[1] != "duet"}
-    gains = [error - min(cells[key] for cells in ours.values())[1] for key, error in softmax.items()]
-    ahead = sum(gain > 0 for gain in gains)
-    assert f"is ahead of softmax in {ahead} cells, by {statistics.mean(gains):.4f} on average" in text
-    records = read_records("forecasting/horizon-96.jsonl") + read_records("forecasting/horizons.jsonl")
-    kept = {run_of(record): record["metrics"]["mse"] for record in records}
-    costs = [r["metrics"]["mse"] - kept[run_of(r)] for r in read_records("forecasting/no-sor.jsonl")]
-    better = f"Of {len(costs)} pairs of runs, {sum(cost > 0 for cost in costs)} are better with SOR"
-    mean, largest = statistics.mean(costs), max(costs)
-    assert f"{better}; the mean difference is {mean:.4f} in its favour, the largest {largest:.3f}" in text
 
 
 def test_forecasts_reach_the_published_errors():
@@ -276,22 +267,6 @@ def test_softmax_is_at_most_three_points_below_the_paper():
     assert statistics.mean(statistics.mean(values) - theirs[name] for name, values in ours.items()) > -0.03
 
 
-def whole_cases(variant: str) -> int:
-    """Number of sets on which a published accuracy is a whole number of test cases, within its four digits."""
-    from toa.data import CLASSIFICATION_SETS
-
-    count = 0
-    for name, value in published_accuracies()[variant].items():
-        cases = value * CLASSIFICATION_SETS[name].test
-        count += abs(cases - round(cases)) <= 0.51e-4 * CLASSIFICATION_SETS[name].test
-    return count
-
-
 def test_three_published_columns_are_whole_numbers_of_cases():
-    found = {variant: whole_cases(variant) for variant in page_tables.VARIANTS}
-    single = {variant for variant, count in found.items() if count == 28}
-    assert single == {"toa-relu", "toa-relu-nosor", "toa-gated"}
-    others = [count for variant, count in found.items() if variant not in single]
-    shown = re.search(r"in the other four columns,? in (\d+) to (\d+) of 28", page("results/classification/README.md"))
-    assert shown is not None
-    assert (min(others), max(others)) == tuple(map(int, shown.groups()))
+    counts = page_values.whole_counts()
+    assert {variant for variant, count in counts.items() if count == 28} == {"toa-relu", "toa-relu-nosor", "toa-gated"}
