@@ -4,6 +4,7 @@ Alphabet: B batch, M queries, N keys, E embedding, H heads, D head width.
 """
 
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Generator, Tensor, nn
@@ -41,7 +42,7 @@ class TemporalOperatorAttention(Attention):
             `toa.nn.operator.initial_taps`. S1 starts as the identity.
         generator: Random generator of SOR, on the layer's device; the one of this thread or device if None.
 
-    The other arguments are those of `Attention`. If `causal`, the operators do not mix later tokens in either.
+    `options` are the other arguments of `Attention`. If `causal`, the operators do not mix later tokens in either.
     """
 
     shown = (*Attention.shown, "variant", "score_norm")
@@ -65,34 +66,13 @@ class TemporalOperatorAttention(Attention):
         sor_max_rate: float = 1.0,
         bandwidth: int | None = None,
         operator_init: OperatorInit = "identity",
-        qk_dim: int | None = None,
-        kdim: int | None = None,
-        vdim: int | None = None,
-        bias: bool = True,
-        dropout: float = 0.0,
-        causal: bool = False,
-        num_kv_heads: int | None = None,
-        window: int | None = None,
-        backend: str = "auto",
         generator: Generator | None = None,
+        **options: Any,
     ) -> None:
         _check_norms(variant, score_norm, gate_norm)
         self.variant = self.activation = variant
         self._qk_groups = 2 if ops.ACTIVATIONS[variant].gated else 1
-        super().__init__(
-            embed_dim,
-            num_heads,
-            num_tokens,
-            qk_dim=qk_dim,
-            kdim=kdim,
-            vdim=vdim,
-            bias=bias,
-            dropout=dropout,
-            causal=causal,
-            num_kv_heads=num_kv_heads,
-            window=window,
-            backend=backend,
-        )
+        super().__init__(embed_dim, num_heads, num_tokens, **options)
         heads = self.num_kv_heads
         self.score_norm, self.gate_norm = score_norm, gate_norm
         self.scale = self.qk_dim**-0.5 if scale is None else scale

@@ -24,7 +24,7 @@ from toa.tasks.diagnostics import branch_sizes, contributions, describe_operator
 from toa.tasks.distributed import make_fabric, numerics, resolve_device, seeded
 from toa.tasks.optimization import TrainingConfig
 from toa.tasks.step import Batches, ShuffledBatches
-from toa.tasks.training import Observer, TrainingState, train
+from toa.tasks.training import TrainingState, train
 
 if TYPE_CHECKING:
     from lightning.fabric import Fabric
@@ -280,13 +280,10 @@ class Task(ABC):
         data: Any,
         fabric: "Fabric",
         *,
-        key: str,
-        data_checksum: str | None = None,
-        checkpoint: Path | None = None,
-        observe: Observer | None = None,
         diagnose: bool = False,
+        **options: Any,
     ) -> tuple[nn.Module, TrainingState, Mapping[str, Mapping[str, float]]]:
-        """Build a model from the config's seed and train it; an existing checkpoint is resumed.
+        """Build a model from the config's seed and train it; `options` are those of `toa.tasks.train`.
 
         Returns:
             The model, with its best weights if the task validates; what training recorded; and, with `diagnose`, the
@@ -298,12 +295,11 @@ class Task(ABC):
             if config.share_drop_rate:
                 share_drop_rate(model)
             batches, loss = self.batches(config, data, fabric.device), self.loss(config, fabric)
-            how: dict[str, Any] = {"data_checksum": data_checksum, "checkpoint": checkpoint, "observe": observe}
-            how["validate"] = self.validate(config, data)
+            options["validate"] = self.validate(config, data)
             sizes = {}
             if diagnose:
                 sizes["start"] = branch_sizes(model, lambda: loss(model, *batches.at(0, 0)))
-            state = train(model, batches, loss, config.training, fabric=fabric, key=key, **how)
+            state = train(model, batches, loss, config.training, fabric=fabric, **options)
             if diagnose:
                 sizes["end"] = branch_sizes(model, lambda: loss(model, *batches.at(0, 0)))
             return model, state, sizes

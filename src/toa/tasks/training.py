@@ -77,51 +77,24 @@ def train(
     config: TrainingConfig,
     *,
     fabric: "Fabric",
-    key: str,
-    data_checksum: str | None = None,
-    validate: Callable[[nn.Module], float] | None = None,
-    checkpoint: Path | None = None,
-    save_every: int = 500,
-    save_share: float = 0.1,
-    observe: Observer | None = None,
-    observe_every: int = 10,
     cuda_graph: bool = True,
+    **options: Any,
 ) -> TrainingState:
     """Train a model in place; with validation, it ends with its best weights.
 
     Args:
         loss_of: The loss, a function of the model and the tensors of a batch.
         fabric: Device and precision; see `toa.tasks.distributed.make_fabric`.
-        key: Identifies the run; a checkpoint with another key raises an error.
-        data_checksum: Checksum of the data; a checkpoint of other data raises an error.
-        validate: Validation loss, computed after each epoch in evaluation mode without gradients.
-        checkpoint: File of the run's state; an existing one is resumed. None keeps nothing.
-        save_every: Steps between two checkpoints within an epoch; each epoch also ends with one.
-        save_share: Largest share of the time for checkpoints; if epochs are too short, some checkpoints are skipped.
-            The first, the last and the one of a stopped run are always written.
-        observe: Called with the progress every `observe_every` steps and after each epoch.
-        observe_every: Steps between two observations. Each one synchronises with the device and all ranks.
         cuda_graph: Capture a step as one CUDA graph, if there is one CUDA device.
+        options: Arguments of `TrainingRun`, from `key` on.
 
     Raises:
         TrainingStopped: After SIGINT or SIGTERM; the checkpoint, if any, is up to date.
         ValueError: If the checkpoint belongs to another run or to other data.
         FloatingPointError: If a loss is not finite.
     """
-    if not 0.0 < save_share <= 1.0:
-        raise ValueError(f"save_share must be above 0 and at most 1, got {save_share}.")
     step = TrainingStep(model, batches, loss_of, config, fabric)
-    run = _Run(
-        step=step,
-        key=key,
-        data_checksum=data_checksum,
-        validate=validate,
-        checkpoint=checkpoint,
-        save_every=save_every,
-        save_share=save_share,
-        observe=observe,
-        observe_every=observe_every,
-    )
+    run = TrainingRun(step=step, **options)
     run.resume()
     statistics = nullcontext() if step.ranks.alone else joint_statistics(model, step.ranks)
     with _current(fabric.device), statistics, _stop_signals() as stop:
@@ -172,20 +145,34 @@ def synchronized_time(device: torch.device) -> float:
 
 
 @dataclass(kw_only=True)
-class _Run:
-    """State of one call of `train`."""
+class TrainingRun:
+    """One call of `train`.
+
+    Args:
+        key: Identifies the run; a checkpoint with another key raises an error.
+        data_checksum: Checksum of the data; a checkpoint of other data raises an error.
+        validate: Validation loss, computed after each epoch in evaluation mode without gradients.
+        checkpoint: File of the run's state; an existing one is resumed. None keeps nothing.
+        save_every: Steps between two checkpoints within an epoch; each epoch also ends with one.
+        save_share: Largest share of the time for checkpoints; if epochs are too short, some checkpoints are skipped.
+            The first, the last and the one of a stopped run are always written.
+        observe: Called with the progress every `observe_every` steps and after each epoch.
+        observe_every: Steps between two observations. Each one synchronises with the device and all ranks.
+    """
 
     step: TrainingStep
     key: str
-    data_checksum: str | None
-    validate: Callable[[nn.Module], float] | None
-    checkpoint: Path | None
-    save_every: int
-    save_share: float
-    observe: Observer | None
-    observe_every: int
+    data_checksum: str | None = None
+    validate: Callable[[nn.Module], float] | None = None
+    checkpoint: Path | None = None
+    save_every: int = 500
+    save_share: float = 0.1
+    observe: Observer | None = None
+    observe_every: int = 10
 
     def __post_init__(self) -> None:
+        if not 0.0 < self.save_share <= 1.0:
+            raise ValueError(f"save_share must be above 0 and at most 1, got {self.save_share}.")
         self.model, self.config = self.step.model, self.step.config
         self.fabric, self.ranks = self.step.fabric, self.step.ranks
         self.total = self.config.epochs * self.step.per_epoch
