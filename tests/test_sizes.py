@@ -17,9 +17,9 @@ PACKAGE = ROOT / "src" / "toa"
 AIMS = {"lines": 22_500, "files": 150, "file_lines": 450, "function_lines": 60}
 # lines and files allowed in each folder until the aim is reached ("." holds the files of the package itself)
 CEILINGS = {
-    ".": (506, 7),
-    "cli": (2_690, 11),
-    "data": (3_914, 16),
+    ".": (532, 7),
+    "cli": (2_701, 11),
+    "data": (3_890, 16),
     "estimators": (6_420, 25),
     "experiments": (1_937, 9),
     "integrations": (2_130, 12),

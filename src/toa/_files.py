@@ -16,6 +16,7 @@ import tempfile
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 
 
 CHECKSUM = "checksum"
+# endings of tables that can be written, and those that need a package
+_PACKAGES = dict.fromkeys((".parquet", ".pq", ".feather", ".arrow"), "pyarrow") | {".xlsx": "openpyxl"}
+_TABLES = (".csv", ".tsv", ".txt", "", ".jsonl", ".ndjson", ".json", *_PACKAGES)
 # longer integers are no counts, seeds or sizes, and break conversions to floats
 _DIGITS = 40
 
@@ -74,6 +78,28 @@ def check_writable(folder: Path) -> None:
         tempfile.TemporaryFile(dir=folder).close()
     except OSError as error:
         raise ValueError(f"{folder} must be a folder that can be written to, got: {error}; choose another.") from None
+
+
+def ending_of(path: Path) -> str:
+    """The ending of a file in lower case, that before .gz if it is packed."""
+    return (path.with_suffix("").suffix if path.suffix == ".gz" else path.suffix).lower()
+
+
+def check_ending(path: Path) -> None:
+    """Raise ValueError for a file whose ending is no format of tables, and ImportError for a missing package."""
+    ending = ending_of(path)
+    binary = ending in _PACKAGES
+    if ending not in _TABLES or (binary and path.suffix == ".gz"):
+        known = ", ".join(one for one in _TABLES if one)
+        raise ValueError(f"a table must be written to a file that ends in {known}, got {path.name!r}.")
+    if binary and find_spec(_PACKAGES[ending]) is None:
+        raise missing_package(path, "write")
+
+
+def missing_package(path: Path, what: str) -> ImportError:
+    """The error for a file that a package of the extra `files` reads or writes."""
+    package = "openpyxl" if ending_of(path).startswith(".xls") else "pyarrow"
+    return ImportError(f"{package} must be installed to {what} {path.name}; install toa[files].")
 
 
 def parse_json(text: str | bytes, where: str) -> Any:

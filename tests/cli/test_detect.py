@@ -334,12 +334,29 @@ def test_a_stopped_classifier_leaves_its_best_model(tmp_path, monkeypatch):
     assert Classifier.load(model).score(cases(40)) >= 0.5
 
 
-@pytest.mark.parametrize("command", ["forecast", "detect", "classify"])
-def test_a_missing_file_is_reported_before_heavy_imports(command, tmp_path):
+# command lines that need no data to be refused, and the first words of their error
+AT_ONCE = {
+    "forecast none.csv --save x.toa": "No such file: none.csv.",
+    "detect none.csv --save x.toa": "No such file: none.csv.",
+    "classify none.csv --save x.toa": "No such file: none.csv.",
+    "explain none.toa": "No such file: none.toa.",
+    "forecast own.csv --horizon 3 --interval 80": "--interval must lie in (0, 1), got 80",
+    "forecast own.csv --horizon 3 --covariate promo": "--future must have the covariate 'promo'",
+    "forecast own.csv --horizon 3 --out x.xls": "--out: a table must be written to a file that ends in .csv",
+    "detect own.csv --events x.pkl": "--events: a table must be written to a file that ends in .csv",
+    "detect own.csv --contamination 5": "--contamination must lie in (0, 1), got 5",
+    "classify own.csv --save x.toa --picture x.gif": "--picture must end in .png",
+}
+
+
+@pytest.mark.parametrize("line", AT_ONCE)
+def test_what_needs_no_data_is_refused_before_heavy_imports(line, tmp_path):
+    (tmp_path / "own.csv").write_text("a,b\n1,2\n")
     code = (
         "import sys; from toa.cli import app\n"
-        f"try: app(['{command}', 'none.csv', '--save', 'x.toa'])\n"
+        f"try: app({line.split()})\n"
         "except SystemExit as end: sys.exit(end.code if not {'torch', 'pandas'} & set(sys.modules) else 9)"
     )
     result = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
-    assert (result.returncode, result.stderr) == (2, "error: No such file: none.csv.\n")
+    assert (result.returncode, result.stderr.count("\n")) == (2, 1)
+    assert result.stderr.startswith(f"error: {AT_ONCE[line]}")

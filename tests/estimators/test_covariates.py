@@ -80,7 +80,7 @@ def test_holidays_of_a_country_are_a_feature() -> None:
     with pytest.raises(ValueError, match=message("holidays must be the code of a country", "'XX'")):
         quick(HORIZON, holidays="XX").fit(pd.DataFrame({"day": days, "y": 1.0}))
     months = pd.date_range("2010-01-01", periods=90, freq="MS")
-    with pytest.raises(ValueError, match=message("holidays must be None for steps longer than a day")):
+    with pytest.raises(ValueError, match=message("holidays must be left out for steps longer than a day")):
         quick(HORIZON, holidays="DE").fit(pd.DataFrame({"day": months, "y": np.arange(90.0)}))
 
 

@@ -94,7 +94,7 @@ def test_another_version_of_the_format_is_rejected(tmp_path) -> None:
 
 def test_other_files_are_rejected(tmp_path) -> None:
     saving.save_file(tmp_path / "m.toa", "guess", TENSORS, FACTS)
-    with pytest.raises(ValueError, match=message("must be a saved forecaster, got a guess")):
+    with pytest.raises(ValueError, match=message("must be a saved forecaster, got the kind 'guess'")):
         saving.load_file(tmp_path / "m.toa", "forecaster")
     save_tensors(TENSORS, tmp_path / "plain.safetensors")
     with pytest.raises(ValueError, match="must be a guess saved by toa"):

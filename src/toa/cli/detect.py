@@ -84,9 +84,9 @@ def detect(
         if model is not None and train is not None:
             raise ValueError("--train cannot be combined with --model, which is trained already; leave one out.")
         terminal.check_files(data, model, train)
+        terminal.check_share("--contamination", contamination)
         events = events or out.with_name(re.sub(r"((\.\w+)?(\.gz)?)$", r"-events\1", out.name, count=1))
         picture = terminal.check_results({"--out": out, "--events": events}, picture, page, save)
-        terminal.check_share("--contamination", contamination)
 
         from toa.data.formats import write_frame
         from toa.estimators import AnomalyDetector

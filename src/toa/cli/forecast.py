@@ -121,13 +121,8 @@ def forecast(
             return
         _refuse_folder_options(options)
         terminal.check_files(data, model, future)
+        _check_options(options)
         picture = terminal.check_results({"--out": out}, picture, page, save)
-        for option, share in (("--interval", interval or None), ("--test", test)):
-            terminal.check_share(option, share)
-        for level in quantiles or ():
-            terminal.check_share("--quantile", level)
-        if model is None and horizon is None:
-            raise ValueError("--horizon must be given to train, got nothing; for example --horizon 96.")
 
         from toa.data.formats import write_frame
         from toa.estimators import Forecaster
@@ -136,8 +131,8 @@ def forecast(
         given = frame = terminal.read_frame(data, options)
         covariate_table = None if future is None else terminal.read_frame(future, options)
         for name in (covariates or ()) if model is None else ():
-            if covariate_table is None or name not in covariate_table:
-                found = "no such table" if covariate_table is None else f"no such column in {future}"
+            if name not in (covariate_table if covariate_table is not None else ()):
+                found = f"no such column in {future}"
                 raise ValueError(f"--future must have the covariate {name!r} of the forecast steps, got {found}.")
         if model is None:
             options["interval"] = _INTERVAL if interval is None else interval or None
@@ -219,6 +214,19 @@ def _forecast_folder(options: "Mapping[str, Any]") -> None:
         soft_wrap=True,
     )
     console.print(f"tables:  {out}", soft_wrap=True)
+
+
+def _check_options(given: dict[str, Any]) -> None:
+    """Raise ValueError for options that are wrong for any data."""
+    for option, share in (("--interval", given["interval"] or None), ("--test", given["test"])):
+        terminal.check_share(option, share)
+    for level in given["quantiles"] or ():
+        terminal.check_share("--quantile", level)
+    if given["model"] is None and given["horizon"] is None:
+        raise ValueError("--horizon must be given to train, got nothing; for example --horizon 96.")
+    names = given["covariates"]
+    if given["model"] is None and names and given["future"] is None:
+        raise ValueError(f"--future must have the covariate {names[0]!r} of the forecast steps, got no table.")
 
 
 def _summary(forecaster: "Forecaster", frame: "pd.DataFrame", found: "pd.DataFrame", *, trained: bool) -> list[str]:

@@ -11,7 +11,7 @@ import typer
 
 from toa._checks import check_positive
 from toa._console import duration, make_console, make_table, show_controls
-from toa.cli.terminal import clear_errors, read_cases_file
+from toa.cli.terminal import check_files, clear_errors, read_cases_file
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -192,6 +192,8 @@ def explain(
     toa explain sensors.toa --data sensors.csv
     """
     with clear_errors():
+        check_files(None if model.is_dir() else model, data)
+
         from toa.report.explain import write_explanation
         from toa.report.operators import tokens_have_order, view_layers
 
@@ -294,8 +296,9 @@ def _of_estimator(path: Path, index: int, data: Path | None) -> _Subject:
     members = ", ".join(f"{weights[name]:.2f} {name}" for name in sorted(weights, key=lambda name: -weights[name]))
     if backbone is None:
         raise ValueError(
-            f"{path} must have a network to explain, got a {kind} without, in which these decide: {members}; train it "
-            "with --network-only, or see what they depend on with --page."
+            f"{path} must have a network to explain, got a model without, in which these decide: {members}; train it "
+            f"with {'--method toa' if kind == 'AnomalyDetector' else '--network-only'}, or see what they depend on "
+            "with --page."
         )
     if weights and "toa" not in weights:
         typer.echo(f"warning: the network has no weight in this model; these decide: {members}.", err=True)

@@ -174,7 +174,7 @@ def check_results(tables: Mapping[str, Path], picture: Path | None, page: Path |
         ValueError: For an ending that is no format of its kind, or a file that cannot be written.
         ImportError: For a format without its package.
     """
-    from toa.data.formats import check_ending
+    from toa._files import check_ending
 
     for option, path in tables.items():
         try:

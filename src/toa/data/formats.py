@@ -14,13 +14,12 @@ import re
 import warnings
 import zipfile
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
-from toa._files import write_atomically
+from toa._files import check_ending, ending_of, missing_package, write_atomically
 from toa._limits import shorten, unpacked_limit
 from toa.data.tables import read_content, read_table
 
@@ -41,7 +40,7 @@ def read_frame(path: Path, *, decimal: str | None = None, sheet: str | None = No
     """
     if decimal not in (None, ".", ","):
         raise ValueError(f"decimal must be '.' or ',', got {decimal!r}.")
-    reader = _READERS.get(_ending(path))
+    reader = _READERS.get(ending_of(path))
     if sheet is not None and reader is not _read_excel:
         raise ValueError(f"sheet must be left out for a file that is no Excel workbook, got {sheet!r} for {path.name}.")
     if reader is None:
@@ -49,14 +48,14 @@ def read_frame(path: Path, *, decimal: str | None = None, sheet: str | None = No
     try:
         return _read_excel(path, sheet) if reader is _read_excel else reader(path)
     except ImportError as error:
-        raise _missing_package(path, "read") from error
+        raise missing_package(path, "read") from error
 
 
 def write_frame(frame: pd.DataFrame, path: Path) -> Path:
-    """Write a table in the format of the file's ending, see `check_ending`."""
+    """Write a table in the format of the file's ending, see `toa._files.check_ending`."""
     check_ending(path)
     frame = frame.set_axis([str(name) for name in frame], axis=1)
-    ending, content = _ending(path), io.BytesIO()
+    ending, content = ending_of(path), io.BytesIO()
     if ending in (".parquet", ".pq"):
         frame.to_parquet(content, index=False)
     elif ending in (".feather", ".arrow"):
@@ -73,26 +72,6 @@ def write_frame(frame: pd.DataFrame, path: Path) -> Path:
     packed = gzip.compress(content.getvalue(), mtime=0) if path.suffix == ".gz" else content.getvalue()
     write_atomically(path, packed)
     return path
-
-
-def check_ending(path: Path) -> None:
-    """Raise ValueError for a file whose ending `write_frame` does not know, and ImportError for a missing package."""
-    binary = _ending(path) in _PACKAGES
-    if _ending(path) not in _WRITTEN or (binary and path.suffix == ".gz"):
-        known = ", ".join(one for one in _WRITTEN if one)
-        raise ValueError(f"a table must be written to a file that ends in {known}, got {path.name!r}.")
-    if binary and find_spec(_PACKAGES[_ending(path)]) is None:
-        raise _missing_package(path, "write")
-
-
-def _ending(path: Path) -> str:
-    return (path.with_suffix("").suffix if path.suffix == ".gz" else path.suffix).lower()
-
-
-def _missing_package(path: Path, what: str) -> ImportError:
-    return ImportError(
-        f"{_PACKAGES.get(_ending(path), 'pyarrow')} must be installed to {what} {path.name}; install toa[files]."
-    )
 
 
 def _read_text(path: Path, decimal: str | None) -> pd.DataFrame:
@@ -268,6 +247,3 @@ _READERS: dict[str, Callable[..., pd.DataFrame]] = {
     **dict.fromkeys((".xlsx", ".xlsm"), _read_excel),
     **dict.fromkeys((".jsonl", ".ndjson", ".json"), _read_json),
 }
-# endings that need a package, and all that can be written
-_PACKAGES = dict.fromkeys((".parquet", ".pq", ".feather", ".arrow"), "pyarrow") | {".xlsx": "openpyxl"}
-_WRITTEN = (".csv", ".tsv", ".txt", "", ".jsonl", ".ndjson", ".json", *_PACKAGES)

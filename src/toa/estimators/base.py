@@ -399,7 +399,7 @@ def load_file(path: Path, kind: str, *, folder: bool = False) -> Checkpoint:
         )
     if header["kind"] != kind:
         raise ValueError(
-            f"{path} must be a saved {kind}, got a {header['kind']}; load it with the class of that estimator."
+            f"{path} must be a saved {kind}, got the kind {header['kind']!r}; use it with its own class or command."
         )
     return Checkpoint(tensors=saved.tensors, facts=unseal(header, str(path), saved.tensors)[0]["facts"], verified=True)
 

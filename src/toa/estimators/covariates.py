@@ -61,7 +61,7 @@ class Covariates:
             rows = [values[:border] for values, border in zip(panel.take(numbers), borders, strict=True)]
             scaler = StandardScaler.fit(np.concatenate(rows), columns=numbers, allow_constant=True)
         if holidays is not None and calendar_of(panel.freq) == "W":
-            raise ValueError(f"holidays must be None for steps longer than a day, got {holidays!r}; leave it out.")
+            raise ValueError(f"holidays must be left out for steps longer than a day, got {holidays!r}.")
         return cls(
             calendar=calendar_of(panel.freq) if calendar else None,
             covariates=tuple(covariates),
