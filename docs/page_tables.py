@@ -583,7 +583,7 @@ def all_tables() -> dict[str, Callable[[], str]]:
     itransformer = {"backbone": "itransformer", "horizon": 96}
     found["recipe-patchtst"] = partial(first_search, datasets=SETS[:3], **patchtst)
     found |= {"reliability": reliability_table, "commits": commit_table, "agreement": agreement_table}
-    found |= {"against-paper": against_paper, "sor-pairs": sor_pairs}
+    found |= {"against-paper": against_paper, "sor-pairs": sor_pairs, "promises": promise_table}
     found["recipe-patchtst-ETTm1"] = partial(first_search, datasets=("ETTm1",), **patchtst)
     found["recipe-itransformer"] = partial(first_search, datasets=SETS, device="NVIDIA", **itransformer)
     found["recipe-itransformer-cpu"] = partial(first_search, datasets=SETS[:3], device="cpu", **itransformer)
@@ -591,11 +591,48 @@ def all_tables() -> dict[str, Callable[[], str]]:
     return found
 
 
+# promise, parts of the campaign that test it, how, and what others say of it: scikit-learn, NeuralForecast, safetensors
+PROMISES = (
+    (
+        *("No damaged file is accepted, none is executed, none ends in a traceback", ("fuzz",)),
+        *("damaged and forged files", "pickle may execute code", "safetensors and JSON", "no code; no checksum"),
+    ),
+    ("Killed work loses nothing", ("kill",), "signals at each step of writing", "-", "-", "-"),
+    ("A failing disk is an error in one line", ("disk",), "faults at each step of writing", "-", "-", "-"),
+    ("Any name works or is refused", ("names",), "names of columns and files", "-", "-", "-"),
+    ("No answer is NaN or infinite", ("numbers",), "hostile numbers", "inputs are checked", "-", "-"),
+    (
+        *("Threads and processes change no answer", ("load threads on one estimator", "load processes on one folder")),
+        *("many at a time", "-", "-", "-"),
+    ),
+    ("A stream takes constant memory", ("load rows of a stream",), "rows one after another", "-", "-", "-"),
+    ("A sweep takes as long per run, however long", ("load runs of a sweep",), "four sizes", "-", "-", "-"),
+    ("Memory is bounded", ("load memory",), "long and wide tables", "-", "-", "header of 100 MB"),
+)
+
+
+@functools.cache
+def campaign() -> dict[str, Any]:
+    """The parts of the stored campaign."""
+    found: dict[str, Any] = json.loads((RESULTS / "reliability" / "campaign.json").read_text(encoding="utf-8"))["parts"]
+    return found
+
+
+def promise_table() -> str:
+    """Promises, how each is tested, how often that was tried, and what others promise."""
+    rows = []
+    for promise, prefixes, how, *others in PROMISES:
+        own = [part for name, part in campaign().items() if name.startswith(prefixes)]
+        bad = sum(len(part["failures"]) for part in own)
+        rows.append((promise, how, str(sum(part["tried"] for part in own)), str(bad), *others))
+    heads = ("promise", "tested by", "tried", "bad", "scikit-learn", "NeuralForecast", "safetensors")
+    return table(heads, rows)
+
+
 def reliability_table() -> str:
     """Damaged files and kills of the stored campaign, with the number that broke a promise."""
-    parts = json.loads((RESULTS / "reliability" / "campaign.json").read_text(encoding="utf-8"))["parts"]
     rows = []
-    for name, part in sorted(parts.items()):
+    for name, part in sorted(campaign().items()):
         counts = ", ".join(f"{key}: {value}" for key, value in sorted(part["counts"].items()) if key != "kills")
         rows.append((name, str(part["tried"]), str(len(part["failures"])), counts, str(part["seed"]), part["commit"]))
     return table(("part", "tried", "bad", "counts", "seed", "commit"), rows)

@@ -1,14 +1,14 @@
 """Memory: batches are chosen so that their activations fit a budget, which users can set."""
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
+import torch
 
 from toa._limits import memory_budget, most_windows, unpacked_limit
+from toa.data.classification import Cases
 from toa.estimators import Forecaster
-from toa.estimators.sizes import choose_batch, choose_schedule
+from toa.estimators.sizes import choose_batch, choose_schedule, classifier_schedule
+from toa.tasks.classify import classify
 
 
 def test_the_budget_is_a_variable(monkeypatch):
@@ -31,6 +31,30 @@ def test_batches_become_smaller_with_more_columns():
     assert [choose_batch(None, "patchtst", 7), choose_batch(32, "itransformer", 1000)] == [64, 32]
 
 
+def test_batches_of_cases_become_smaller_with_more_channels():
+    def size(channels, backbone, batch_size=None):
+        return classifier_schedule(800, channels, backbone, copies=5, batch_size=batch_size, epochs=None)["batch_size"]
+
+    assert [size(channels, "transformer") for channels in (3, 1000)] == [64, 64]
+    assert [size(channels, "patchtst") for channels in (3, 20, 1000)] == [64, 10, 1]
+    assert [size(20, "itransformer"), size(1000, "itransformer", 32)] == [10, 32]
+
+
+def test_cases_are_classified_in_batches_that_fit_the_budget(monkeypatch):
+    seen = []
+
+    class Model(torch.nn.Module):
+        def forward(self, series, mask):
+            seen.append(len(series))
+            return series[:, 0]
+
+    cases = Cases(series=torch.zeros(40, 100, 100), labels=torch.zeros(40, dtype=torch.long))
+    for budget in ("1", "0.1"):
+        monkeypatch.setenv("TOA_MEMORY", budget)
+        classify(Model(), cases)
+    assert seen == [26, 14, *[2] * 20]
+
+
 def test_forecasts_do_not_depend_on_the_budget(monkeypatch):
     data = np.random.default_rng(0).normal(size=(120, 3)).cumsum(0)
     model = Forecaster(4, lookback=16, epochs=1).fit(data)
@@ -43,16 +67,3 @@ def test_forecasts_do_not_depend_on_the_budget(monkeypatch):
 def test_packed_files_may_grow_a_hundredfold():
     assert unpacked_limit(1) == 256 << 20
     assert unpacked_limit(1 << 30) == 100 << 30
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("rows", "columns", "most_gb"), [(5_000, 1_000, 2.5), (2_000_000, 5, 1.5)])
-def test_a_large_table_fits_into_memory(rows, columns, most_gb):
-    code = (
-        "import numpy as np, resource, toa\n"
-        f"x = np.random.default_rng(0).normal(size=({rows}, {columns})).cumsum(0)\n"
-        "toa.Forecaster(24, epochs=1).fit(x).predict()\n"
-        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9)\n"
-    )
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert float(found.stdout) <= most_gb

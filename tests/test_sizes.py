@@ -20,14 +20,14 @@ CEILINGS = {
     ".": (532, 7),
     "cli": (2_701, 11),
     "data": (3_890, 16),
-    "estimators": (6_420, 25),
+    "estimators": (6_437, 25),
     "experiments": (1_937, 9),
     "integrations": (2_130, 12),
     "models": (1_790, 11),
     "nn": (2_521, 13),
     "ops": (4_054, 19),
     "report": (3_354, 14),
-    "tasks": (3_660, 15),
+    "tasks": (3_659, 15),
     "theory": (653, 4),
 }
 # functions above the aim, docstring not counted; remove a line when the function is short enough

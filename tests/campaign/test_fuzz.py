@@ -5,7 +5,7 @@ from tests.campaign.loaders import LOADERS
 from toa._files import seal, unseal
 
 # loaders that take long: fewer files in the quick tests
-SLOW = [kind for kind in LOADERS if kind.startswith(("detector", "classifier", "folder", "ensemble"))]
+SLOW = [kind for kind in LOADERS if kind.startswith("classifier")]
 
 
 def check(kind, folder, count):

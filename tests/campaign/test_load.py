@@ -1,14 +1,14 @@
 import pytest
 
 from tests.campaign import hostile, load
+from tests.campaign.memory import CASES
 
 SIZES = {
     "threads on one estimator": 16,
     "processes on one folder": 3,
     "rows of a stream": 200_000,
     "runs of a sweep": 500,
-    # the first case
-    "memory": 1,
+    "memory": len(CASES),
 }
 
 

@@ -133,7 +133,8 @@ def _arrays(model: Any) -> dict[str, np.ndarray]:
     return {
         "roots": roots,
         "lag": np.where(leaf, 0, nodes["feature_idx"]).astype(np.int64),
-        "threshold": nodes["num_threshold"].astype(np.float64),
+        # a node that only asks whether a lag is missing has an infinite one, which no file may hold
+        "threshold": np.nan_to_num(np.where(leaf, 0.0, nodes["num_threshold"])),
         "missing": nodes["missing_go_to_left"].astype(bool),
         "left": np.where(leaf, own, nodes["left"] + offset),
         "right": np.where(leaf, own, nodes["right"] + offset),

@@ -109,7 +109,14 @@ class CaseNetwork(Estimator):
         data = self._data(cases)
         if folds is not None:
             data = replace(data, val=cases, folds=torch.from_numpy(folds).to(cases.labels.device))
-        schedule = sizes.classifier_schedule(len(codes), batch_size=self.batch_size, epochs=self.epochs)
+        schedule = sizes.classifier_schedule(
+            len(codes),
+            len(self.columns_),
+            self.architecture_["backbone"],
+            copies=max(1, self.folds_),
+            batch_size=self.batch_size,
+            epochs=self.epochs,
+        )
         per_step = self._seconds_per_step(data, schedule["batch_size"])
         limited = sizes.limit_schedule(schedule, per_step, seconds, whole=True)
         assert limited is not None

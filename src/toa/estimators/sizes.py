@@ -63,6 +63,8 @@ _CASE_STEPS = 150
 _CASE_EPOCHS = (5, 40)
 # classifier: bounds on the batch size, an eighth of the cases
 _CASE_BATCH = (8, 64)
+# classifier: activations of a case, in those of a window of a forecaster
+_CASE_FACTOR = 10
 _CLASSIFIER_SIZES: dict[str, Any] = {"embed_dim": 64, "num_heads": 4, "num_layers": 2, "ff_dim": 128, "dropout": 0.1}
 
 
@@ -153,10 +155,17 @@ def detector_schedule(
     return _schedule(windows, choose_batch(batch_size, backbone, channels), epochs, _STEPS, _EPOCHS)
 
 
-def classifier_schedule(cases: int, *, batch_size: int | None, epochs: int | None) -> dict[str, Any]:
-    """The same for a classifier."""
+def classifier_schedule(
+    cases: int, channels: int, backbone: str, *, copies: int, batch_size: int | None, epochs: int | None
+) -> dict[str, Any]:
+    """The same for a classifier of which `copies` are trained together."""
     least, most = _CASE_BATCH
     size = max(least, min(most, cases // 8)) if batch_size is None else batch_size
+    if batch_size is None:
+        # a transformer reads all channels as one sequence
+        apart = 1 if backbone == "transformer" else channels
+        fit = most_windows(apart, training=True, mixed=backbone != "patchtst") // (_CASE_FACTOR * copies)
+        size = max(1, min(size, fit))
     return _schedule(cases, size, epochs, _CASE_STEPS, _CASE_EPOCHS)
 
 

@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from toa._checks import check_choice
+from toa._limits import memory_budget
 from toa.data import CLASSIFICATION_SETS, ClassificationData, load_classification, locate_classification
 from toa.data.classification import EVALUATIONS, Cases, FoldCases, fold_rows, own_pair
 from toa.data.classification import Evaluation as Split
@@ -31,9 +32,8 @@ from toa.tasks.step import ShuffledBatches
 
 Loaded = ClassificationData | TaskData
 
-# values per batch without gradients, and bounds on its number of cases
-_EVALUATION_VALUES = 1 << 18
-_EVALUATION_CASES = (16, 512)
+# without gradients: activations per value, and the largest number of cases per batch
+_EVALUATION_BYTES, _EVALUATION_CASES = 1 << 12, 512
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -216,9 +216,8 @@ def classification_loss(model: nn.Module, series: Tensor, labels: Tensor, mask: 
 def classify(model: nn.Module, cases: Cases | FoldCases, *, batch_size: int | None = None) -> Tensor:
     """Logits (n, K) of all cases in order, (n, F, K) of folds; `batch_size` affects only speed and memory."""
     if batch_size is None:
-        least, most = _EVALUATION_CASES
         values = cases.batch(torch.zeros(1, dtype=torch.long)).series.numel()
-        batch_size = min(most, max(least, _EVALUATION_VALUES // values))
+        batch_size = min(_EVALUATION_CASES, max(1, memory_budget() // (_EVALUATION_BYTES * values)))
     with evaluating(model):
         batches = map(cases.batch, torch.arange(len(cases)).split(batch_size))
         return torch.cat([model(batch.series, batch.mask) for batch in batches])
