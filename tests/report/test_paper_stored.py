@@ -3,6 +3,7 @@
 import csv
 import hashlib
 import json
+import re
 from importlib.resources import files
 from statistics import fmean, stdev
 
@@ -10,8 +11,10 @@ import pytest
 
 from tests.report.paper_cases import read_page
 from tests.support import ROOT
-from toa.report.cells import paper_entries
+from toa.report.cells import paper_entries, recipe_cells
 from toa.report.evidence import read_evidence
+from toa.report.findings import found_parts
+from toa.report.paper import PaperReport, contests
 from toa.report.paper_text import cell_text, our_text
 
 RESULTS = ROOT / "results"
@@ -26,9 +29,14 @@ def page():
 
 
 @pytest.fixture(scope="module")
-def measured():
+def evidence():
+    return read_evidence([RESULTS])
+
+
+@pytest.fixture(scope="module")
+def measured(evidence):
     """What the records say now."""
-    return [line for line in paper_entries(read_evidence([RESULTS])) if line.values]
+    return [line for line in paper_entries(evidence) if line.values]
 
 
 def published_rows():
@@ -88,6 +96,20 @@ def test_the_report_uses_all_records(page, measured):
     said = f"{sum(line.own for line in measured):,} of 1,616 published numbers are measured here"
     assert page["headline"].startswith(said)
     assert said in (FOLDER / "summary.md").read_text(encoding="utf-8")
+
+
+def test_the_findings_are_those_of_the_records(page, evidence, measured):
+    report = PaperReport(
+        evidence=evidence,
+        entries=tuple(measured),
+        recipes=tuple(recipe_cells(evidence)),
+        contests=tuple(contests(measured)),
+        ranks=(),
+        operators=(),
+        remarks=(),
+    )
+    now = {title: [re.sub(r"\*\*|`", "", line) for line in lines] for title, lines in found_parts(report).items()}
+    assert page["found"] == now
 
 
 def test_the_text_shows_the_same_numbers(measured):

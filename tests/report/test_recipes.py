@@ -13,7 +13,9 @@ from toa.experiments.paper.tables import protocol_job
 from toa.experiments.run import Job
 from toa.report.cells import recipe_cells
 from toa.report.evidence import read_evidence
-from toa.report.paper_text import ablation_table, recipe_notes, recipe_table
+from toa.report.findings import found_parts
+from toa.report.paper import make_report
+from toa.report.paper_text import ablation_table, progress_line, recipe_table
 
 # test and validation error of each protocol and variant
 ERRORS = {
@@ -59,10 +61,20 @@ def test_the_ablation_shows_sor_and_the_operators(cells):
     _, row = ablation_table(cells)
     # 2 and 3 % in the two seeds
     assert row == ("itransformer", "ETTm1 96", "TOA-Softmax", "0.2000", "+5.0 %", "+2.5 %", "+2.5 %")
-    assert recipe_notes(cells) == [
-        "itransformer, forecast: TOA is better than softmax in 1 of 1 cells, -20.0 % in the mean, "
-        "-20.0 % in the worst. With SOR it is better than without in 1 of 1 cells."
-    ]
+
+
+def test_the_summary_says_how_many_cells_reach_the_paper_and_are_better_with_sor(tmp_path):
+    report = make_report([write_lines(tmp_path / "runs.jsonl", records())], tables=["forecast-full"])
+    claims = found_parts(report)["Claims of the paper"]
+    assert any(
+        line.endswith("Under `toa` it is better with SOR than without in 1 of 1 cells of itransformer.")
+        for line in claims
+    )
+    # published: 0.347 and 0.333; validation chooses TOA-Softmax, 0.27
+    assert "worse than published: 1 of 1 cells of softmax, 1 of 1 cells of the best TOA." in progress_line(report)
+    worse = [{**one, "metrics": {**one["metrics"], "mse": one["metrics"]["mse"] + 0.1}} for one in records()]
+    report = make_report([write_lines(tmp_path / "worse.jsonl", worse)], tables=["forecast-full"])
+    assert "worse than published: 0 of 1 cells of softmax, 0 of 1 cells of the best TOA." in progress_line(report)
 
 
 def test_a_run_with_other_settings_is_not_in_a_cell(tmp_path):

@@ -183,7 +183,7 @@ def claims(report: PaperReport, found: Sequence[Finding]) -> list[str]:
     ):
         own = [one for one in found if one.contest.table == table and one.contest.protocol.startswith(PAPER)]
         own = [one for one in own if "strict" not in one.contest.protocol]
-        lines.append(f"{claim}: {_holds([one.verdict for one in own])}.")
+        lines.append(f"{claim}: {_holds([one.verdict for one in own])}.{_sor(report) if 'SOR' in claim else ''}")
     errors = {entry.number.variant: entry.mean for entry in _own(report, "demixing") if entry.mean is not None}
     if {"toa-gated", "toa-relu", "softmax"} <= errors.keys():
         holds = errors["toa-gated"] < errors["toa-relu"] < errors["softmax"]
@@ -201,6 +201,16 @@ def claims(report: PaperReport, found: Sequence[Finding]) -> list[str]:
                 f"A step of TOA-Gated costs {theirs:.2f} times one of softmax under {backbone}: {ours:.2f} times here."
             )
     return lines
+
+
+def _sor(report: PaperReport) -> str:
+    """In how many cells of our recipe the chosen TOA is better with SOR than without; "" if none was run."""
+    counts: dict[str, list[bool]] = {}
+    for cell in report.recipes:
+        if (change := cell.without_sor()) is not None:
+            counts.setdefault(cell.backbone, []).append((change > 0) is lower_is_better(cell.metric))
+    shown = ", ".join(f"{sum(found)} of {len(found)} cells of {name}" for name, found in counts.items())
+    return f" Under `{RECIPE}` it is better with SOR than without in {shown}." if shown else ""
 
 
 def _holds(verdicts: Sequence[str]) -> str:

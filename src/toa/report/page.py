@@ -29,7 +29,6 @@ from toa.report.paper_text import (
     left_out,
     our_text,
     progress_line,
-    recipe_notes,
     recipe_table,
     status_table,
     summary,
@@ -152,7 +151,6 @@ def page_data(report: PaperReport, out: Path) -> Data:
         },
         "summary": status_table(report),
         "recipes": [recipe_table(report.recipes), ablation_table(report.recipes)] if report.recipes else [],
-        "gains": recipe_notes(report.recipes),
         "ranks": [asdict(row) for row in report.ranks],
         "contests": [
             {

@@ -155,7 +155,6 @@ unpack($("data").textContent).then((data) => {
     make("ul", {}, ...lines.map((words) => make("li", {}, words)))]));
   $("headline").textContent = data.headline;
   plain($("summary-table"), data.summary, "Status of each table");
-  $("gains").replaceChildren(...data.gains.map((words) => make("li", {}, words)));
   if (data.recipes.length) {
     plain($("recipes-table"), data.recipes[0], "Recipes side by side", 2);
     plain($("ablation-table"), data.recipes[1], "SOR and operators under toa", 3);
