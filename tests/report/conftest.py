@@ -6,22 +6,25 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tests.report.paper_cases import cell_of, etth1_records, hide_data, keep_model, record_of, write_lines
+from tests.report.paper_cases import cell_of, etth1_records, hide_data, record_of, small_layer, write_lines
 from toa.estimators import AnomalyDetector, Classifier, Forecaster
 from toa.experiments.records import write_record
+from toa.report.operators import OPERATORS_FILE, model_label, model_pictures, write_pictures
 from toa.report.page import write_report
 from toa.report.paper import PaperReport, make_report
 
 
 @pytest.fixture(scope="session")
 def paper_results(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Records of iTransformer on ETTh1, and a PatchTST that left its model."""
+    """Records of iTransformer on ETTh1, and a PatchTST with pictures of operators."""
     folder = tmp_path_factory.mktemp("paper-results")
     write_lines(folder / "main.jsonl", etth1_records())
     job = cell_of("forecast-full", dataset="ETTh1", horizon="96", backbone="patchtst", variant="toa-gated").jobs[0]
-    write_record(folder / "run" / "record.json", record_of(job, {"mse": 0.37, "mae": 0.4}))
+    record = record_of(job, {"mse": 0.37, "mae": 0.4})
+    write_record(folder / "run" / "record.json", record)
     # odd, so that the middle of the picture is the middle of an entry
-    keep_model(folder / "run", 13)
+    model = model_pictures(small_layer(13), model_label(record))
+    write_pictures([{"config_hash": record["config_hash"], **(model or {})}], folder / OPERATORS_FILE)
     (folder / "broken.jsonl").write_text('{"task": "forec')
     return folder
 

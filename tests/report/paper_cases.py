@@ -9,15 +9,13 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
 from toa.experiments.paper.tables import FIRST_SEED, Cell, select, table_cells
 from toa.experiments.records import hashed_values
 from toa.experiments.run import Job
-from toa.nn import make_operator
-from toa.tasks.checkpoint import save_checkpoint
+from toa.nn import Structure, TemporalOperatorAttention
 
 ATTENTIONS = ("softmax", "toa-gated", "toa-relu", "toa-softmax")
 
@@ -74,19 +72,15 @@ def etth1_records(seeds: int = 3, datasets: Iterable[str] = ("ETTh1",)) -> list[
     return records
 
 
-def keep_model(folder: Path, tokens: int, structure: str = "dense", heads: int = 2) -> np.ndarray:
-    """A model of one layer with operators of a structure, head 2 the larger; gives back the dense S2."""
+def small_layer(tokens: int, structure: Structure = "dense", heads: int = 2) -> TemporalOperatorAttention:
+    """A layer with operators of a structure, of which head 2 is the largest."""
     torch.manual_seed(0)
-    tensors: dict[str, torch.Tensor] = {}
-    operators = {part: make_operator(structure, heads, tokens, init_std=0.1) for part in ("s1", "s2")}
-    for part, operator in operators.items():
-        with torch.no_grad():
+    layer = TemporalOperatorAttention(2 * heads, heads, tokens, "relu", structure=structure, operator_std=0.1)
+    with torch.no_grad():
+        for operator in (layer.s1, layer.s2):
             for parameter in operator.parameters():
                 parameter[0].mul_(0.5)
-        tensors |= {f"model.blocks.0.attention.{part}.{name}": p for name, p in operator.named_parameters()}
-    save_checkpoint(folder / "model.safetensors", tensors, {"config": {}})
-    found: np.ndarray = operators["s2"].dense(tokens).detach().double().numpy()
-    return found
+    return layer
 
 
 def read_page(path: Path) -> dict[str, Any]:

@@ -16,7 +16,6 @@ Alphabet: B batch, N tokens, M queries, H heads.
 
 import base64
 import json
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,10 +26,10 @@ import torch
 from jaxtyping import Complex, Float
 from torch import Tensor, nn
 
-from toa import ops
 from toa._files import parse_json, write_atomically
 from toa.data.frequency import Frequency, describe_steps
-from toa.experiments.records import Record
+from toa.experiments.records import RECORD, Record
+from toa.experiments.run import load_run
 from toa.nn import (
     Attended,
     Attention,
@@ -40,7 +39,7 @@ from toa.nn import (
     SequenceOperator,
     VariateEmbedding,
 )
-from toa.tasks.checkpoint import load_checkpoint
+from toa.tasks import TASKS
 from toa.tasks.diagnostics import intercepted
 from toa.tasks.metrics import evaluating
 from toa.theory import simplex_distance
@@ -52,7 +51,6 @@ _PICTURE_KEYS = {"layer", "head", "part", "tokens", "block", "scale", "values", 
 # longer operators are shown in blocks
 _SHOWN = 96
 _PARTS = {"s1": "S1", "s2": "S2", "gate_s1": "S1 of the gate"}
-_NAME = re.compile(r"model\.(?P<layer>.+)\.(?P<part>gate_s1|s1|s2)\.(?P<parameter>offset|taps|diagonal)")
 
 # pictures of one model
 Pictures = dict[str, Any]
@@ -194,19 +192,10 @@ def model_label(record: Record) -> str:
 
 def pictures_of(record: Record, folder: Path) -> Pictures | None:
     """Operators of the model in the folder of a run; None without a model or operators."""
-    path = folder / "model.safetensors"
-    if not path.exists() and record["task"] == "demixing":
-        # a task without validation has its last weights only in the checkpoint
-        path = folder / "checkpoint.safetensors"
-    if not path.exists():
+    if not (folder / RECORD).is_file() or not (folder / TASKS[record["task"]].model_file).is_file():
         return None
-    tensors = load_checkpoint(path).tensors
-    found = [match for match in map(_NAME.fullmatch, tensors) if match is not None]
-    layers = {name: number for number, name in enumerate(sorted({match["layer"] for match in found}, key=_natural), 1)}
-    found.sort(key=lambda match: (layers[match["layer"]], list(_PARTS).index(match["part"])))
-    pictures = [_picture(_view(tensors, match), layers[match["layer"]]) for match in found]
-    hashed = {"config_hash": record["config_hash"], "label": model_label(record)}
-    return {**hashed, "pictures": pictures} if pictures else None
+    found = model_pictures(load_run(folder).model, model_label(record))
+    return None if found is None else {"config_hash": record["config_hash"], **found}
 
 
 @torch.no_grad()
@@ -248,22 +237,6 @@ def picture_offset(picture: Mapping[str, Any]) -> Float[np.ndarray, "n n"]:
     entries = np.frombuffer(base64.b64decode(picture["values"]), dtype=np.int8)
     side = -(-picture["tokens"] // picture["block"])
     return entries.reshape(side, side) * (picture["scale"] / 127)
-
-
-def _natural(name: str) -> list[int | str]:
-    return [int(word) if word.isdecimal() else word for word in name.split(".")]
-
-
-def _view(tensors: Mapping[str, Tensor], match: re.Match[str]) -> OperatorView:
-    prefix = match[0].removesuffix(match["parameter"])
-    operator: ops.Operator
-    if match["parameter"] == "offset":
-        operator = ops.Dense(tensors[f"{prefix}offset"])
-    elif match["parameter"] == "taps":
-        operator = ops.Toeplitz(tensors[f"{prefix}taps"])
-    else:
-        operator = ops.DiagonalLowRank(*(tensors[f"{prefix}{name}"] for name in ("diagonal", "left", "right")))
-    return OperatorView(name=match["part"], matrix=operator.dense(operator.num_tokens).double())
 
 
 def _picture(view: OperatorView, layer: int) -> dict[str, Any]:

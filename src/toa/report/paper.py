@@ -247,7 +247,7 @@ def _operators(paths: Iterable[Path], evidence: Evidence) -> tuple[list[Pictures
             try:
                 if (model := pictures_of(run.record, run.path.parent)) is not None:
                     found[model["config_hash"]] = model
-            except ValueError as error:
+            except (ValueError, OSError) as error:
                 remarks.append(str(error))
     taken, left = [], _MAX_CHARACTERS
     for model in found.values():
