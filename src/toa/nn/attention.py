@@ -117,15 +117,6 @@ class Attention(Layer, ABC):
         self.vdim = embed_dim if vdim is None else vdim
         self.dropout, self.causal, self.backend, self.window = dropout, causal, backend, window
         self.num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
-        self._check_options()
-        shared = num_heads // self.num_kv_heads
-        qk_width = self._qk_groups * num_heads * self.qk_dim
-        self.q_proj: nn.Linear = Linear(embed_dim, qk_width, bias=bias)
-        self.k_proj: nn.Linear = Linear(self.kdim, qk_width // shared, bias=bias)
-        self.v_proj: nn.Linear = Linear(self.vdim, embed_dim // shared, bias=bias)
-        self.out_proj: nn.Linear = Linear(embed_dim, embed_dim, bias=bias)
-
-    def _check_options(self) -> None:
         check_divisible("num_heads", self.num_heads, "num_kv_heads", self.num_kv_heads)
         if self.window is not None:
             check_at_least("window", self.window, 1)
@@ -133,6 +124,12 @@ class Attention(Layer, ABC):
         for name, value in (given | {"window": self.window}).items():
             if value is not None and not self._is_one_call:
                 raise ValueError(f"{name} must be None for {type(self).__name__}, got {value}; use a TOA layer.")
+        shared = num_heads // self.num_kv_heads
+        qk_width = self._qk_groups * num_heads * self.qk_dim
+        self.q_proj: nn.Linear = Linear(embed_dim, qk_width, bias=bias)
+        self.k_proj: nn.Linear = Linear(self.kdim, qk_width // shared, bias=bias)
+        self.v_proj: nn.Linear = Linear(self.vdim, embed_dim // shared, bias=bias)
+        self.out_proj: nn.Linear = Linear(embed_dim, embed_dim, bias=bias)
 
     def chosen_backend(self) -> str:
         """Return the name of the backend that a call would use on the current device and dtype."""

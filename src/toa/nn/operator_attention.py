@@ -69,7 +69,11 @@ class TemporalOperatorAttention(Attention):
         generator: Generator | None = None,
         **options: Any,
     ) -> None:
-        _check_norms(variant, score_norm, gate_norm)
+        check_choice("variant", variant, ops.ACTIVATIONS)
+        check_choice("score_norm", score_norm, ops.SCORE_NORMS)
+        check_choice("gate_norm", gate_norm, ops.GATE_NORMS)
+        if gate_norm != "none" and not ops.ACTIVATIONS[variant].gated:
+            raise ValueError(f"gate_norm requires variant='gated', got variant={variant!r}; leave gate_norm out.")
         self.variant = self.activation = variant
         self._qk_groups = 2 if ops.ACTIVATIONS[variant].gated else 1
         super().__init__(embed_dim, num_heads, num_tokens, **options)
@@ -129,14 +133,6 @@ class TemporalOperatorAttention(Attention):
         groups = (x.permute(2, 0, 1).unflatten(0, (2, n, -1)).unbind() for x, n in zip((q, k), heads, strict=True))
         (q, gate_q), (k, gate_k) = ((x.permute(2, 3, 0, 1) for x in group) for group in groups)
         return ScoreFactors(q, k, gate_q, gate_k)
-
-
-def _check_norms(variant: Variant, score_norm: ops.ScoreNorm, gate_norm: ops.GateNorm) -> None:
-    check_choice("variant", variant, ops.ACTIVATIONS)
-    check_choice("score_norm", score_norm, ops.SCORE_NORMS)
-    check_choice("gate_norm", gate_norm, ops.GATE_NORMS)
-    if gate_norm != "none" and not ops.ACTIVATIONS[variant].gated:
-        raise ValueError(f"gate_norm requires variant='gated', got variant={variant!r}; leave gate_norm out.")
 
 
 def _features_first_linear(x: Tensor, layer: nn.Linear) -> Tensor:

@@ -100,7 +100,7 @@ class _BlockedAttention(torch.autograd.Function):
         out: Tensor | None = None
         blocks: list[Tensor | None] = []
         for heads, queries, keys in _blocks(q, k, band):
-            block = _form_block(factors, bits, (heads, queries, keys), band, dropout_p, norms)
+            block = ScoreBlock.form(factors, bits, (heads, queries, keys), band, dropout_p, norms)
             part = block.attend(v[heads, :, keys])
             if part.shape == shape:
                 # one block: nothing to join
@@ -134,7 +134,7 @@ class _BlockedAttention(torch.autograd.Function):
             if kept and not torch.is_grad_enabled():
                 block = ScoreBlock(*kept[index * size : (index + 1) * size])
             else:
-                block = _form_block(factors, bits, (heads, queries, keys), *ctx.settings)
+                block = ScoreBlock.form(factors, bits, (heads, queries, keys), *ctx.settings)
             part = factors.block(heads, queries, keys)
             found = block.gradients(part, out[heads, :, queries], grad_out[heads, :, queries], ctx.settings[2])
             # whether no other block of these heads follows
@@ -183,23 +183,6 @@ def _blocks(q: Tensor, k: Tensor, band: Band) -> Iterator[tuple[slice, slice, sl
             yield slice(head, min(head + head_step, heads)), queries, band.seen_keys(queries, n)
 
 
-def _form_block(
-    factors: Factors,
-    bits: Tensor | None,
-    place: tuple[slice, slice, slice],
-    band: Band,
-    dropout_p: float,
-    norms: RowNorms,
-) -> "ScoreBlock":
-    keep = kept_factor = None
-    if bits is not None:
-        keep = keep_factors(bits[place], dropout_p, factors.q.dtype)
-        # the factor of a kept score: the smallest number is always kept
-        kept_factor = keep_factors(bits.new_full((1, 1, 1), -(2**15)), dropout_p, factors.q.dtype)
-    _, queries, keys = place
-    return ScoreBlock.form(factors.block(*place), keep, kept_factor, band.block(queries.start, keys.start), norms)
-
-
 class ScoreBlock(NamedTuple):
     """The scores of a block of queries, in few passes over them; its weights are scores ⊙ slope, times `factor`.
 
@@ -216,14 +199,22 @@ class ScoreBlock(NamedTuple):
 
     @classmethod
     def form(
-        cls, factors: Factors, keep: Tensor | None, kept_factor: Tensor | None, band: Band, norms: RowNorms
+        cls,
+        factors: Factors,
+        bits: Tensor | None,
+        place: tuple[slice, slice, slice],
+        band: Band,
+        dropout_p: float,
+        norms: RowNorms,
     ) -> "ScoreBlock":
-        """Form the scores of a block from its factors.
-
-        `keep` has the dropout factor of each score, `kept_factor` is that of a kept one; None without dropout.
-        `band` is that of the block's queries.
-        """
-        scores = band.cut(factors.q.mT @ factors.k)
+        """Form the scores of a block: the heads, queries and keys of `place`; `bits` are those of dropout, if any."""
+        keep = kept_factor = None
+        if bits is not None:
+            keep = keep_factors(bits[place], dropout_p, factors.q.dtype)
+            # the factor of a kept score: the smallest number is always kept
+            kept_factor = keep_factors(bits.new_full((1, 1, 1), -(2**15)), dropout_p, factors.q.dtype)
+        factors = factors.block(*place)
+        scores = band.block(place[1].start, place[2].start).cut(factors.q.mT @ factors.k)
         gate_scores = gate_factor = None
         slope = keep
         if factors.gate_q is not None and factors.gate_k is not None:
