@@ -174,7 +174,8 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         tensors, facts = self._state()
         tensors |= {f"model.{name}": value for name, value in self.model_.state_dict().items()}
         facts |= {name: getattr(self, name) for name in self._facts}
-        return tensors, {"parameters": _to_json(self.get_params(deep=False)), "fitted": facts}
+        parameters = json.loads(json.dumps(self.get_params(deep=False), default=_to_json))
+        return tensors, {"parameters": parameters, "fitted": facts}
 
     @classmethod
     def _loaded(cls, saved: Checkpoint, device: str | None, where: str | Path) -> Self:
@@ -430,15 +431,11 @@ def _download(name: str, revision: str | None) -> Path:
 
 
 def _to_json(value: Any) -> Any:
-    """Parameters as JSON values."""
+    """A parameter that JSON does not know, as one that it knows."""
     if isinstance(value, Mapping):
-        return {str(key): _to_json(entry) for key, entry in value.items()}
-    if isinstance(value, tuple | list):
-        return [_to_json(entry) for entry in value]
-    if isinstance(value, str | int | float | bool | None):
-        return value
+        return dict(value)
     if isinstance(value, np.ndarray | np.generic):
-        return _to_json(value.tolist())
+        return value.tolist()
     raise ValueError(f"parameters must be text, numbers, lists or mappings to be saved, got {value!r}.")
 
 

@@ -78,21 +78,14 @@ def theta(history: History, season: int, horizon: int) -> Forecast:
     """The Theta method: exponential smoothing plus half of the linear trend, of the series without its season."""
 
     def forecast(values: History) -> Forecast:
-        count = _count(values)
-        error, level = np.zeros((len(values), len(_LEVELS))), np.full((len(values), len(_LEVELS)), np.nan)
-        for step in range(values.shape[1]):
-            now = values[:, step : step + 1]
-            missed = np.nan_to_num(now - level)
-            error += missed**2
-            level = np.where(np.isnan(level), now, level + _LEVELS * missed)
-        best = error.argmin(1)
+        count, none = _count(values), np.zeros_like(_LEVELS)
+        best, chosen, _ = _smooth(values, _LEVELS, none, none, np.zeros(len(values)))
         weight = _LEVELS[best]
         # positions are counted from the middle of the series, so that their mean is zero
         place = np.arange(values.shape[1]) - (values.shape[1] - (count[:, None] + 1) / 2)
         place = np.where(np.isnan(values), 0.0, place)
         slope = (place * np.nan_to_num(values)).sum(1) / np.maximum((place**2).sum(1), 1e-12)
         offset = (1.0 - (1.0 - weight) ** count) / weight
-        chosen = level[np.arange(len(values)), best]
         return chosen[:, None] + 0.5 * slope[:, None] * (np.arange(horizon) + offset[:, None])
 
     return _without_season(history, season, horizon, forecast)
@@ -104,25 +97,31 @@ def damped_trend(history: History, season: int, horizon: int) -> Forecast:
     alpha, beta, phi = (np.array(part) for part in zip(*_LEVEL_TREND_DAMPING, strict=True))
 
     def forecast(values: History) -> Forecast:
-        count, rows = len(values), np.arange(len(values))
-        first = values.shape[1] - _count(values)
+        rows, first = np.arange(len(values)), values.shape[1] - _count(values)
         second = np.minimum(first + 4, values.shape[1] - 1)
         start = (values[rows, second] - values[rows, first]) / np.maximum(second - first, 1)
-        level, trend = np.full((count, len(alpha)), np.nan), np.repeat(start[:, None], len(alpha), 1)
-        error = np.zeros_like(level)
-        for step in range(values.shape[1]):
-            now = values[:, step : step + 1]
-            begun = ~np.isnan(level[:, :1])
-            expected = level + phi * trend
-            missed = np.nan_to_num(now - expected)
-            error += missed**2
-            level = np.where(begun, expected + alpha * missed, now)
-            trend = np.where(begun, phi * trend + beta * missed, trend)
-        best = error.argmin(1)
+        best, level, trend = _smooth(values, alpha, beta, phi, start)
         growth = np.cumsum(phi[best][:, None] ** np.arange(1, horizon + 1), 1)
-        return level[rows, best][:, None] + growth * trend[rows, best][:, None]
+        return level[:, None] + growth * trend[:, None]
 
     return _without_season(history, season, horizon, forecast)
+
+
+def _smooth(
+    values: History, alpha: np.ndarray, beta: np.ndarray, phi: np.ndarray, start: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Exponential smoothing with damped trends from `start` on: the best entry of a grid, its last level and trend."""
+    level, trend = np.full((len(values), len(alpha)), np.nan), np.repeat(start[:, None], len(alpha), 1)
+    error = np.zeros_like(level)
+    for now in np.split(values, values.shape[1], axis=1):
+        begun = ~np.isnan(level[:, :1])
+        expected = level + phi * trend
+        missed = np.nan_to_num(now - expected)
+        error += missed**2
+        level = np.where(begun, expected + alpha * missed, now)
+        trend = np.where(begun, phi * trend + beta * missed, trend)
+    best = error.argmin(1)[:, None]
+    return best[:, 0], *(np.take_along_axis(part, best, 1)[:, 0] for part in (level, trend))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -19,14 +19,13 @@ from toa.data.frames import check_results, columns_by_row, to_native
 from toa.data.panel import MissingValuesError, Panel
 from toa.data.splits import StandardScaler
 from toa.estimators import alarms
-from toa.estimators.alarms import Event
+from toa.estimators.alarms import Event, Streams
 from toa.estimators.base import NETWORK, TimeLimit, named
 from toa.estimators.combination import MEAN, Combination, inject_anomalies
 from toa.estimators.pages import EventsPage
 from toa.estimators.reconstruction import ReconstructionNetwork
 from toa.estimators.scorers import SCORERS, Rows, Scorer, window_mean
 from toa.estimators.sizes import choose_window
-from toa.estimators.streams import Streams, as_rows, held_parts, spread_pieces
 
 # columns of the results of `alarms`
 RESULTS = ("score", "anomaly", "event", "start", "end", "peak", "rows", "severity", "channel", "why")
@@ -221,7 +220,7 @@ class AnomalyDetector(EventsPage, ReconstructionNetwork):
         """
         self._check_fitted("applied to rows")
         # the frequency cannot be inferred from one row
-        rows = as_rows(rows, len(self.columns_))
+        rows = alarms.as_rows(rows, len(self.columns_))
         try:
             panel = self._check_fitted_panel(self._read(rows, freq=self.freq_, missing="error"))
         except MissingValuesError as error:
@@ -348,7 +347,7 @@ class AnomalyDetector(EventsPage, ReconstructionNetwork):
 
     def _normal_scores(self, series: Sequence[Tensor]) -> _Scores:
         scores = [self._combine(self._member(one)).sum(1) for one in series]
-        ends = [self._score_ends(part)[self.window_ // 2 :] for part in spread_pieces(series, self._context)]
+        ends = [self._score_ends(part)[self.window_ // 2 :] for part in alarms.spread_pieces(series, self._context)]
         return scores, ends
 
     def _fit_methods(self, series: Sequence[Tensor], limit: TimeLimit) -> _Scores:
@@ -387,7 +386,7 @@ class AnomalyDetector(EventsPage, ReconstructionNetwork):
         """Scores of the rows of series after those of `train`: as many parts of them as there are combinations."""
         final, scores, ends = self.choice_, [], []
         for number, self.choice_ in enumerate(choices):
-            parts, counts = held_parts(series, train, self._context, number, len(choices))
+            parts, counts = alarms.held_parts(series, train, self._context, number, len(choices))
             found = self._normal_scores(parts)
             scores += [own[-count:] for own, count in zip(found[0], counts, strict=True)]
             ends += found[1]

@@ -155,6 +155,7 @@ class IsolationForest(Scorer):
     @classmethod
     def fit(cls, series: Sequence[Rows], *, window: int, seed: int) -> Self:
         from sklearn.ensemble import IsolationForest as Forest
+        from sklearn.ensemble._iforest import _average_path_length
 
         values = _join(series)
         rows = min(_TREE_ROWS, len(values))
@@ -171,12 +172,10 @@ class IsolationForest(Scorer):
             right[index, nodes] = np.where(inner, tree.children_right, nodes)
             feature[index, nodes] = np.where(inner, tree.feature, 0)
             threshold[index, nodes] = tree.threshold
-            # children come after their parents
-            for node in np.flatnonzero(inner):
-                depth[index, [tree.children_left[node], tree.children_right[node]]] = depth[index, node] + 1
-            depth[index, nodes] += _usual_depth(tree.n_node_samples)
+            # rows that share a leaf would be separated by further splits
+            depth[index, nodes] = tree.compute_node_depths() - 1 + _average_path_length(tree.n_node_samples)
         # in units of the usual depth of a row
-        depth /= max(_usual_depth(np.array([rows]))[0], 1.0)
+        depth /= max(_average_path_length([rows])[0], 1.0)
         return cls(feature=feature, threshold=threshold, left=left, right=right, depth=depth)
 
     def _fits(self, channels: int) -> bool:
@@ -318,10 +317,3 @@ def _components(centred: Rows) -> Float64[np.ndarray, "c k"]:
     count = min(int(np.searchsorted(share, _EXPLAINED * share[-1])) + 1, len(variance) - 1)
     # contiguous as in a saved file, so that products round in the same way
     return np.ascontiguousarray(vectors[:, ::-1][:, :count])
-
-
-def _usual_depth(rows: np.ndarray) -> np.ndarray:
-    """Mean depth of an unsuccessful search in a binary tree of this number of rows."""
-    count = np.maximum(rows.astype(np.float64), 2.0)
-    found = 2.0 * (np.log(count - 1.0) + np.euler_gamma) - 2.0 * (count - 1.0) / count
-    return np.where(rows <= 1, 0.0, np.where(rows == 2, 1.0, found))
