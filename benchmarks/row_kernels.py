@@ -5,8 +5,8 @@
 
 Needs a CUDA device. Every round times all settings of a case once, after each other, each in a new model and CUDA
 graph. A gain is the median over the rounds of the time without the kernels divided by the time with all kernels in the
-same round, minus 1. Memory is the peak of the setting's first block. "row kernels" are layer_norm, add_norm
-and series_norm: they stay as a group if switching all of them off costs at least 3 %.
+same round, minus 1. Memory is the peak of the setting's first block. "row kernels" are layer_norm and
+add_norm: they stay as a group if switching all of them off costs at least 3 %.
 """
 
 import argparse
@@ -32,7 +32,7 @@ from training_step import ATTENTIONS, CASES, StepCase, random_batches
 
 ALL_ON = "nothing"
 # switched off one by one they gain little, together more
-ROW_KERNELS = ("layer_norm", "add_norm", "series_norm")
+ROW_KERNELS = ("layer_norm", "add_norm")
 LEAST_GAIN = 0.03
 # the case of width 512 has 862 channels: a second name for it
 MEASURED = {name: CASES[name] for name in ("patchtst-128", "itransformer-256", "itransformer-512")}

@@ -9,12 +9,11 @@ from torch import Tensor
 
 from tests.ops.triton_cases import DEVICE, _poisoned  # noqa: F401
 from tests.support import FUSED, assert_registered
-from toa.nn import EncoderBlock, ReversibleInstanceNorm, TemporalOperatorAttention
-from toa.nn import norm as norm_module
+from toa.nn import EncoderBlock, TemporalOperatorAttention
 from toa.ops import Dense, EntryDrop, operator_attention
 from toa.ops import row_functions as rows_module
 from toa.ops.mixing import drop_entries
-from toa.ops.row_functions import MAX_LENGTH, add_norm, takes_series
+from toa.ops.row_functions import add_norm
 
 
 @pytest.fixture(autouse=True)
@@ -24,48 +23,6 @@ def _kernels(monkeypatch) -> None:
 
 def normal(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(DEVICE)
-
-
-@pytest.mark.parametrize(
-    ("batch", "length", "channels", "affine"),
-    [(1, 1, 1, False), (2, 5, 3, True), (3, 96, 17, False), (1, 336, 7, True)],
-)
-def test_a_series_is_normalised_as_in_float64(monkeypatch, batch, length, channels, affine):
-    # a part of a longer window, as in batches
-    series = (normal(batch, length + 3, channels) * 5 + 100)[:, :length]
-    assert takes_series(series)
-    layer = ReversibleInstanceNorm(channels if affine else None).to(DEVICE)
-    for parameter in layer.parameters():
-        torch.nn.init.uniform_(parameter, 0.5, 1.5)
-    found, statistics = layer.normalise(series)
-    monkeypatch.setenv("TOA_BACKEND", "folded")
-    expected, wanted = layer.double().normalise(series.double())
-    assert found.shape == expected.shape
-    torch.testing.assert_close(statistics.mean, wanted.mean.float(), rtol=1e-6, atol=1e-6)
-    torch.testing.assert_close(statistics.std, wanted.std.float(), rtol=1e-5, atol=1e-6)
-    # around a level of 100, float32 resolves 1e-5, divided by a scale of 5 or by sqrt(eps)
-    torch.testing.assert_close(found, expected.float(), rtol=1e-4, atol=1e-5 if length > 1 else 0.01)
-    back = layer.float().denormalise(found, statistics)
-    torch.testing.assert_close(back, series, rtol=1e-5, atol=1e-4)
-
-
-def test_values_of_a_channel_are_side_by_side_in_a_normalised_series():
-    found, _ = ReversibleInstanceNorm().normalise(normal(2, 8, 3))
-    assert found.mT.is_contiguous()
-
-
-def test_series_norm_falls_back_to_pytorch(monkeypatch):
-    def fail(*args: object) -> None:
-        raise AssertionError("the kernel was called")
-
-    monkeypatch.setattr(norm_module, "series_norm", fail)
-    layer = ReversibleInstanceNorm()
-    layer.normalise(normal(2, 8, 3).requires_grad_())
-    layer.normalise(normal(2, 8, 3).double())
-    layer.normalise(normal(1, MAX_LENGTH + 1, 1))
-    layer.normalise(normal(2, 8, 3), torch.ones(2, 8, dtype=torch.bool, device=DEVICE))
-    with pytest.raises(AssertionError, match="was called"):
-        layer.normalise(normal(2, 8, 3))
 
 
 def dropped(*numbers: float | None) -> list[EntryDrop | None]:

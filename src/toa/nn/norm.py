@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from toa._checks import check_at_least, check_choice, check_positive, check_shape
 from toa.nn.layers import Dropout, Layer
 from toa.ops import runs_kernels
-from toa.ops.row_functions import add_norm, layer_norm, series_norm, takes_series
+from toa.ops.row_functions import add_norm, layer_norm
 
 Norm = Literal["layer", "batch"]
 NORMS = ("layer", "batch")
@@ -53,9 +53,6 @@ class ReversibleInstanceNorm(Layer):
                 series needs at least one valid step. None if all steps are valid.
         """
         check_shape("series", series, "(B, L, C)", (None, None, self.affine_channels))
-        if mask is None and takes_series(series):
-            series, mean, std = series_norm(series, self.eps)
-            return self._scaled(series), Statistics(mean, std)
         if mask is None:
             mean = self._fixed(series.mean(1, keepdim=True))  # (B, 1, C)
             var = series.var(1, correction=0, keepdim=True)
@@ -70,13 +67,13 @@ class ReversibleInstanceNorm(Layer):
         std = (var + self.eps).sqrt()  # (B, 1, C)
         if self.detach_std:
             std = std.detach()
-        return self._scaled((series - mean) / std), Statistics(mean, std)
+        series = (series - mean) / std
+        if self.weight is not None and self.bias is not None:
+            series = series * self.weight + self.bias
+        return series, Statistics(mean, std)
 
     def _fixed(self, mean: Tensor) -> Tensor:
         return mean.detach() if self.detach_mean else mean
-
-    def _scaled(self, series: Tensor) -> Tensor:
-        return series if self.weight is None or self.bias is None else series * self.weight + self.bias
 
     def denormalise(self, series: Tensor, statistics: Statistics) -> Tensor:
         """Return a series (B, P, C) of any length in the units of the statistics."""

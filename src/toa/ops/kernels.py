@@ -1,4 +1,4 @@
-"""Triton kernels beside the attention: rows of a matrix (layer norm, sums, RevIN), dense operators.
+"""Triton kernels beside the attention: rows of a matrix (layer norm, sums), dense operators.
 
 A program owns blocks of rows, or of rows and columns, and writes each result once. There are no atomic sums, so results
 are deterministic.
@@ -129,27 +129,6 @@ def column_sum_kernel(
         total += _load_rows(x, rows, limit, stride, columns, width)
     place = out + part * width + columns
     tl.store(place, tl.sum(total, 0).to(out.dtype.element_ty), mask=columns < width)
-
-
-@triton.jit
-def series_norm_kernel(
-    series, out, mean, std,
-    stride_b, stride_l, stride_c, L, C, eps,
-    LENGTH: tl.constexpr, COLUMNS: tl.constexpr,
-):  # fmt: skip
-    """Channels of a series (L, C) minus their mean, divided by their standard deviation, as (C, L)."""
-    b = tl.program_id(0).to(tl.int64)
-    steps = tl.arange(0, LENGTH)
-    columns = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
-    inside = (steps[:, None] < L) & (columns[None, :] < C)
-    start = series + b * stride_b
-    x = tl.load(start + steps[:, None] * stride_l + columns[None, :] * stride_c, mask=inside, other=0.0)
-    level = tl.sum(x, 0) / L
-    centred = tl.where(inside, x - level[None, :], 0.0)
-    spread = tl.sqrt(tl.sum(centred * centred, 0) / L + eps)
-    tl.store(mean + b * C + columns, level, mask=columns < C)
-    tl.store(std + b * C + columns, spread, mask=columns < C)
-    tl.store(out + b * C * L + columns[None, :] * L + steps[:, None], centred / spread[None, :], mask=inside)
 
 
 @triton.jit

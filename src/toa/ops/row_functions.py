@@ -1,10 +1,10 @@
-"""Functions of the rows of a matrix that have fused kernels on a GPU: linear maps, layer norm, RevIN.
+"""Functions of the rows of a matrix that have fused kernels on a GPU: linear maps and layer norm.
 
 Elsewhere each is the PyTorch function of the same meaning. A kernel stays only if it gains at least 3 % of a training
 step, which `benchmarks/row_kernels.py` measures. Of 7.5 ms of a step of PatchTST on an H200, PyTorch's layer norm took
 1.44, and its sums of 22 bias gradients 0.6.
 
-Alphabet: B batch, L length, C channels, W width of a row.
+W is the width of a row.
 """
 
 from typing import Any
@@ -25,10 +25,6 @@ _WARP_SHARE = 512
 _SUM_TILE = 2048
 _SUM_PROGRAMS = 528
 _FEW_ROWS = 512
-
-# RevIN: longest series that a program holds, and its number of channels
-MAX_LENGTH = 1024
-_SERIES_COLUMNS = 16
 
 
 def as_rows(x: Tensor) -> Tensor:
@@ -260,49 +256,3 @@ def _most_programs(device: torch.device) -> int:
     """Programs that a device runs at once: two per multiprocessor."""
     on_chip = torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
     return 2 * on_chip
-
-
-# ---- normalisation of a series over time
-
-
-def takes_series(series: Tensor) -> bool:
-    """Whether `series_norm` takes a series (B, L, C): kernels run on it, and it needs no gradient."""
-    fits = series.dtype == torch.float32 and 0 < series.shape[1] <= MAX_LENGTH and series.numel() > 0
-    return fits and runs_kernels(series, "series_norm") and not (series.requires_grad and torch.is_grad_enabled())
-
-
-def series_norm(series: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
-    """(x - mean) / sqrt(var + eps) over time, with mean and standard deviation, each (B, 1, C).
-
-    The result (B, L, C) has the values of a channel side by side in memory, as the models read them.
-    """
-    out, mean, std = _series_norm(series, eps)
-    return out.mT, mean, std
-
-
-@kernel_op("series_norm")
-def _series_norm(series: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
-    import triton
-
-    from toa.ops import kernels
-
-    batch, length, channels = series.shape
-    results = _empty_series(series)
-    columns = min(_SERIES_COLUMNS, triton.next_power_of_2(channels))
-    with torch.cuda.device_of(series):
-        kernels.series_norm_kernel[(batch, triton.cdiv(channels, columns))](
-            *(series, *results, *series.stride(), length, channels, eps),
-            LENGTH=triton.next_power_of_2(length),
-            COLUMNS=columns,
-            num_warps=4,
-        )
-    return results
-
-
-def _empty_series(series: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    batch, length, channels = series.shape
-    mean, std = (series.new_empty(batch, 1, channels) for _ in range(2))
-    return series.new_empty(batch, channels, length), mean, std
-
-
-_series_norm.register_fake(lambda series, eps: _empty_series(series))
