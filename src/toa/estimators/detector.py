@@ -229,7 +229,7 @@ class AnomalyDetector(EventsPage, ReconstructionNetwork):
         first = self._streams.rows
         parts = self._streams.advance(
             panel,
-            lambda one, values: self._score_ends(self._scale(one, values)),
+            lambda one, values: self._score(self._scale(one, values), ends=True),
             context=self._context,
             threshold=self.stream_threshold_,
             min_length=self.min_length,
@@ -264,14 +264,15 @@ class AnomalyDetector(EventsPage, ReconstructionNetwork):
         return arrays[0] if panel.ids == (None,) else arrays
 
     def _scores(self, panel: Panel) -> list[Float64[np.ndarray, " t"]]:
-        return [part.sum(1) for part in self._parts(panel)]
+        return [self._score(one) for one in self._scaled(panel)]
 
     def _parts(self, panel: Panel) -> list[Rows]:
         return [self._combine(self._member(one)) for one in self._scaled(panel)]
 
-    def _score_ends(self, series: Tensor) -> Float64[np.ndarray, " t"]:
-        """Scores of the rows after the first window, each from the rows up to it."""
-        return self._combine(self._member(series, ends=True), later=False).sum(1)
+    def _score(self, series: Tensor, *, ends: bool = False) -> Float64[np.ndarray, " t"]:
+        """Scores of rows, without the parts of the channels, which would take much memory; `ends` as in `_member`."""
+        member = self._member(series, ends=ends)
+        return self._combine(lambda name: member(name).sum(1, keepdims=True), later=not ends)[:, 0]
 
     @property
     def _methods(self) -> tuple[str, ...]:
@@ -346,8 +347,10 @@ class AnomalyDetector(EventsPage, ReconstructionNetwork):
         self.reset_stream()
 
     def _normal_scores(self, series: Sequence[Tensor]) -> _Scores:
-        scores = [self._combine(self._member(one)).sum(1) for one in series]
-        ends = [self._score_ends(part)[self.window_ // 2 :] for part in alarms.spread_pieces(series, self._context)]
+        scores = [self._score(one) for one in series]
+        ends = [
+            self._score(part, ends=True)[self.window_ // 2 :] for part in alarms.spread_pieces(series, self._context)
+        ]
         return scores, ends
 
     def _fit_methods(self, series: Sequence[Tensor], limit: TimeLimit) -> _Scores:
@@ -434,8 +437,8 @@ class AnomalyDetector(EventsPage, ReconstructionNetwork):
         member = self._member(series)
         if any(member(name).shape != series.shape for name in self._methods):
             raise ValueError("a method has scores of other channels")
-        self._flag(self._combine(member).sum(1))
-        self._score_ends(series)
+        self._flag(self._score(series))
+        self._score(series, ends=True)
 
 
 def _frame(panel: Panel, columns: Mapping[str, Any], *, index: bool = True) -> Any:
