@@ -220,6 +220,8 @@ def test_every_constant_is_on_a_page_and_in_the_code():
 def test_every_page_with_a_marker_is_made():
     marked = {page for page in TEXTS if "<!-- end -->" in (ROOT / page).read_text(encoding="utf-8")}
     assert marked == set(page_tables.PAGES)
+    # a line that begins with a comment would end its paragraph
+    assert not any(re.search(r"^\s*<!-- value", (ROOT / page).read_text(encoding="utf-8"), re.M) for page in marked)
 
 
 def test_every_value_is_on_a_page():
