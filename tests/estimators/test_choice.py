@@ -103,15 +103,15 @@ def test_a_short_series_does_not_shorten_the_look_back_of_long_ones() -> None:
     assert np.isfinite(model.predict(long(z=4)[["id", "day", "y"]])["y"]).all()
 
 
-def test_covariates_reach_the_network() -> None:
+def test_covariates_reach_the_network_and_methods_beside_it() -> None:
     model = auto(id="id", covariates=("promo",)).fit(long())
-    # the baselines cannot use them
-    assert model.weights_ == {"toa": 1.0}
+    assert model.choice_ is not None
+    assert {"toa", "seasonal naive", "damped trend + covariates"} <= model.choice_.ensemble.errors.keys()
     with pytest.raises(ValueError, match=message("future must have the covariates 'promo'")):
         model.predict()
 
 
-def test_covariates_without_a_network_are_checked_and_not_used() -> None:
+def test_covariates_without_a_network_are_checked() -> None:
     model = auto(id="id", covariates=("promo",), time_limit=1e-9).fit(long(x=40))
     with pytest.raises(ValueError, match=message("future must have the covariates 'promo'")):
         model.predict()

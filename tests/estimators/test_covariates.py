@@ -38,6 +38,33 @@ def test_a_text_covariate_is_a_category(tmp_path) -> None:
         loaded.predict(seen, future=after.assign(event="party"))
 
 
+def test_without_a_network_a_regression_uses_covariates(tmp_path) -> None:
+    """The trend and the weekly season are no effect of the promotion."""
+    promo = (np.random.default_rng(4).random(ROWS) < 0.3).astype(float)
+    usual = 0.05 * np.arange(ROWS) + 2 * np.sin(2 * np.pi * np.arange(ROWS) / 7) + NOISE
+    table = pd.DataFrame({"day": DAYS, "y": usual + 8 * promo, "promo": promo})
+    model = Forecaster(HORIZON, covariates=["promo"], time_limit=1e-3, interval=0.8, device="cpu")
+    model.fit(table[: ROWS - 60])
+    tested = model.backtest(table, test_size=60)
+    scores = tested.table()["mae"]
+    assert "toa" not in model.weights_
+    assert scores["model"] < 0.1 * scores["seasonal naive"]
+    assert scores["model"] < 1.1 * scores.min()
+    assert "beats theta on every column" in tested.verdicts()
+    assert model.choice_ is not None
+    assert model.effect_ is not None
+    step = model.known_.features(None, np.array([[0.0], [1.0]])) @ model.effect_ * model.choice_.scale
+    np.testing.assert_allclose(step[1] - step[0], 8.0, rtol=0.05)
+    # the file has the effect, and rows after the origin are not read
+    model.save(tmp_path / "m.toa")
+    seen, after = table[: ROWS - 60], table[["day", "promo"]][ROWS - 60 : ROWS - 54]
+    found = model.predict(seen, future=after)
+    pd.testing.assert_frame_equal(Forecaster.load(tmp_path / "m.toa").predict(seen, future=after), found)
+    np.testing.assert_allclose(found["y"], tested.forecast[0, :, 0])
+    later = table.assign(y=table["y"].where(table.index < ROWS - 60, 0.0))
+    np.testing.assert_array_equal(model.backtest(later, test_size=60).forecast[0], tested.forecast[0])
+
+
 def test_a_past_covariate_is_used_without_future_values() -> None:
     """y follows the covariate eight days later; the forecast of six days can see that."""
     lead = np.random.default_rng(2).standard_normal(ROWS + 8)

@@ -3,7 +3,7 @@
 Alphabet: N windows, P horizon, C columns, Q levels.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -121,8 +121,12 @@ def measure(
     columns: tuple[str, ...],
     season: int,
     linear: Mapping[str, LinearModel],
+    others: Callable[[Panel, list[tuple[int, int]]], dict[str, np.ndarray]],
 ) -> Backtest:
-    """Compare forecasts with actual values; dividing by `std` (N or 1, 1, C) standardises errors."""
+    """Compare forecasts with actual values; dividing by `std` (N or 1, 1, C) standardises errors.
+
+    `others` returns forecasts of further methods at places: series and first row.
+    """
     error = (found.forecast - actual) / std  # (N, P, C)
     metrics = {"mse": float(error.square().mean()), "mae": float(error.abs().mean())}
     by_column = {
@@ -147,8 +151,9 @@ def measure(
     parts = {name: part[chosen.numpy()] for name, part in arrays.items() if part is not None}
     scores = {"model": score_forecasts(actual=truth, columns=columns, scale=scale, levels=levels, **parts)}
     ensemble = Ensemble(season=season, horizon=actual.shape[1], weights={}, errors={}, linear=linear)
-    for name, rows in ensemble.members(histories, [*BASELINES, *linear]).items():
-        forecast = rows.reshape(*shape, -1).transpose(0, 2, 1)
+    rows = ensemble.members(histories, [*BASELINES, *linear])
+    forecasts = {name: part.reshape(*shape, -1).transpose(0, 2, 1) for name, part in rows.items()}
+    for name, forecast in (forecasts | others(panel, places)).items():
         scores[name] = score_forecasts(forecast, truth, columns=columns, scale=scale)
     return Backtest(
         metrics=metrics,

@@ -23,6 +23,8 @@ Forecast = Float64[np.ndarray, "n p"]
 Baseline = Callable[..., np.ndarray]
 
 BASELINES: Registry[Baseline] = Registry("baseline")
+# methods that see covariates, each with the baseline that continues what the covariates do not explain
+REGRESSIONS = {f"{name} + covariates": name for name in ("seasonal naive", "theta", "damped trend")}
 
 # series that are smoothed together: bounds the memory of a grid
 _BLOCK = 2048

@@ -4,7 +4,7 @@ Alphabet: T rows, K covariates, F features, P horizon, S series.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,11 @@ from toa.data.frames import read_panel
 from toa.data.frequency import calendar_of, mark_names, time_marks
 from toa.data.panel import Panel
 from toa.data.splits import StandardScaler, check_standardised
+from toa.estimators.baselines import BASELINES, REGRESSIONS, align_histories
+from toa.estimators.ensemble import history_rows
+
+# strength of the ridge of the effect, per row
+_RIDGE = 1e-3
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -180,6 +185,61 @@ class Covariates:
                         f"{table.times[own][wrong[0]]} at its row {wrong[0] + 1}."
                     )
             found.append(rows[:steps])
+        return found
+
+    def fit_effect(
+        self, panel: Panel, columns: Sequence[str], stops: Sequence[int], scale: Float64[np.ndarray, "s c"], season: int
+    ) -> Float64[np.ndarray, "f c"]:
+        """Linear effect of the features on the columns, in scales, by the rows of each series before its stop.
+
+        Differences over a season are regressed, so that trend and season are no effect.
+        """
+        x, y = [np.zeros((0, self.count))], [np.zeros((0, len(columns)))]
+        for features, values, stop, unit in zip(self.past(panel) or (), panel.take(columns), stops, scale, strict=True):
+            rows = slice(season, max(season, stop)), slice(0, max(0, stop - season))
+            x.append(features[rows[0]] - features[rows[1]])
+            y.append((values[rows[0]] - values[rows[1]]) / unit)
+        left, right = np.concatenate(x), np.concatenate(y)
+        # the model does not know the last features in advance
+        left[:, self.count - self.past_count :] = 0.0
+        ridge = max(1.0, _RIDGE * len(left)) * np.eye(self.count)
+        effect: np.ndarray = np.linalg.solve(left.T @ left + ridge, left.T @ right)
+        return effect
+
+    def regressions(
+        self,
+        panel: Panel,
+        columns: Sequence[str],
+        places: Sequence[tuple[int, int]],
+        effect: Float64[np.ndarray, "f c"],
+        scale: Float64[np.ndarray, "s c"],
+        season: int,
+        horizon: int,
+        ahead: Sequence[np.ndarray] | None = None,
+    ) -> dict[str, Float64[np.ndarray, "w p c"]]:
+        """Forecasts by baselines of the columns without the effect of the features, which is added again.
+
+        Args:
+            places: Windows: index of the series, and first row to forecast.
+            scale: Scale of each series of the panel.
+            ahead: Features (P, F) of the forecast steps of each window; None takes those of the panel.
+        """
+        features = self.past(panel) or []
+        effects = [rows @ effect * unit for rows, unit in zip(features, scale, strict=True)]
+        plain = tuple(values - own for values, own in zip(panel.take(columns), effects, strict=True))
+        begins = None
+        if panel.begins is not None:
+            begins = tuple(own[[panel.columns.index(name) for name in columns]] for own in panel.begins)
+        without = replace(panel, values=plain, columns=tuple(columns), begins=begins)
+        history = align_histories(without.histories(columns, places, history_rows(season, horizon)))
+        if ahead is None:
+            later = np.stack([effects[one][stop : stop + horizon] for one, stop in places])
+        else:
+            later = np.stack([rows @ effect * scale[one] for rows, (one, _) in zip(ahead, places, strict=True)])
+        found = {}
+        for title, name in REGRESSIONS.items():
+            rows = BASELINES[name](history, season, horizon)  # (W * C, P)
+            found[title] = rows.reshape(len(places), len(columns), horizon).transpose(0, 2, 1) + later
         return found
 
     def state(self) -> dict[str, Any]:

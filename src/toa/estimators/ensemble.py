@@ -27,7 +27,7 @@ from torch import Tensor
 from toa._checks import check_shape, check_shares
 from toa.data.panel import Panel
 from toa.estimators.base import NETWORK, TimeLimit, greedy_weights, named, weighted_mean
-from toa.estimators.baselines import BASELINES, LinearModel, align_histories
+from toa.estimators.baselines import BASELINES, REGRESSIONS, LinearModel, align_histories
 from toa.estimators.boosting import MOST_LAGS, BoostedTrees
 from toa.estimators.intervals import Prediction, conformal_width
 from toa.tasks.metrics import seasonal_error
@@ -326,20 +326,19 @@ class Choice:
         *,
         season: int,
         forecasts: Mapping[str, Float64[np.ndarray, "rows p"]],
-        network: Float64[np.ndarray, "w p c"] | None,
+        others: Mapping[str, Float64[np.ndarray, "w p c"]],
         interval: float | None,
         levels: Sequence[float],
         seed: int,
     ) -> "Choice":
         """Choose weights at the origins of the series, and calibrate the interval there.
 
-        `forecasts` has those of the baselines at the origins, column by column, and `network` those of the network;
-        None if there is none.
+        `forecasts` has those of the baselines at the origins, column by column, and `others` those of other models.
         """
         series = panel.histories(columns)
         each = origins.per_column(len(columns))
-        own = {} if network is None else {NETWORK: _to_rows(network)}
-        ensemble, found = Ensemble.fit(series, each, {**forecasts, **own}, season=season, seed=seed)
+        rows = {name: _to_rows(part) for name, part in others.items()}
+        ensemble, found = Ensemble.fit(series, each, {**forecasts, **rows}, season=season, seed=seed)
         scale = np.nan_to_num(series_scale(series, season))
         # a series that never changes has the smallest scale of the others
         least = scale[scale > 0].min() if (scale > 0).any() else 1.0
@@ -363,12 +362,11 @@ class Choice:
     def combine(
         self,
         histories: Sequence[Float64[np.ndarray, " _"]],
-        network: Float64[np.ndarray, "w p c"] | None,
+        others: Mapping[str, Float64[np.ndarray, "w p c"]],
         owners: Tensor,
     ) -> Prediction:
         """Forecasts after histories, one per window and column; `owners` are the series of the windows."""
-        others = {} if network is None else {NETWORK: _to_rows(network)}
-        found = self.ensemble.predict(histories, others)
+        found = self.ensemble.predict(histories, {name: _to_rows(part) for name, part in others.items()})
         # a column that never changed keeps its value
         flat = [index for index, history in enumerate(histories) if len(history) > 1 and np.ptp(history) == 0]
         found[flat] = np.array([histories[index][-1] for index in flat])[:, None]
@@ -399,7 +397,8 @@ class Choice:
         got = self.ensemble.horizon, self.ensemble.season
         if got != (horizon, season):
             raise ValueError(f"choice must have horizon and season {horizon, season}, got {got}")
-        found = self.combine([np.zeros(2)] * columns, np.zeros((1, horizon, columns)), torch.tensor([0])).forecast
+        others = dict.fromkeys((NETWORK, *REGRESSIONS), np.zeros((1, horizon, columns)))
+        found = self.combine([np.zeros(2)] * columns, others, torch.tensor([0])).forecast
         check_shape("forecast", found, "(W, P, C)", (1, horizon, columns))
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -22,7 +22,7 @@ from toa.data.panel import Panel, warn_of_late_columns
 from toa.data.windows import window_starts
 from toa.estimators.backtest import Backtest, first_tested, forecast_names, measure, write_forecast
 from toa.estimators.base import NETWORK, TimeLimit, named
-from toa.estimators.baselines import BASELINES, align_histories, find_season
+from toa.estimators.baselines import BASELINES, REGRESSIONS, align_histories, find_season
 from toa.estimators.covariates import Covariates
 from toa.estimators.ensemble import Choice, RollingOrigins, history_rows, series_scale, validate_methods
 from toa.estimators.importance import Importance, sample_rows
@@ -71,8 +71,8 @@ class Forecaster(ForecastPage, ForecastNetwork):
         interval: Probability, such as 0.8, of a split-conformal interval around each forecast, calibrated per step and
             column; None for no interval. Too few windows raise ValueError for "toa" and warn for "auto".
         calendar: Whether to use calendar features such as the hour and the day.
-        covariates: Columns that are known in advance: not forecast, but passed to `predict` as `future`. The baselines
-            cannot use them, so "auto" then is the network alone. Text becomes categories.
+        covariates: Columns that are known in advance: not forecast, but passed to `predict` as `future`. With them and
+            holidays, "auto" also has baselines of what their linear effect leaves. Text becomes categories.
         past_covariates: Columns that are known only in the past, such as a measured temperature.
         static: Columns that are constant in each series, such as a region.
         holidays: Country whose holidays are a feature, such as "DE" or "US-CA"; needs the extra `toa[holidays]`.
@@ -138,8 +138,8 @@ class Forecaster(ForecastPage, ForecastNetwork):
                 f"{self.season}; give a shorter season or more rows."
             )
         self.season_ = self.season or season_of(panel.freq) or find_season(panel.histories(self.columns_))
-        # the baselines cannot use covariates
-        if self.model == "auto" and not self.covariates:
+        self.effect_: np.ndarray | None = None
+        if self.model == "auto":
             self._fit_choice(panel)
         else:
             self.choice_: Choice | None = None
@@ -200,8 +200,9 @@ class Forecaster(ForecastPage, ForecastNetwork):
         if NETWORK in self.weights_:
             found = self._network_at(last, torch.arange(len(last)), torch.tensor(last.lengths), ahead)
         if self.choice_ is not None:
-            network = None if found is None else found.forecast.numpy()
-            found = self.choice_.combine(panel.histories(self.columns_), network, self._owners(panel))
+            others = {} if found is None else {NETWORK: found.forecast.numpy()}
+            others |= self._regressions(panel, list(enumerate(panel.lengths)), ahead)
+            found = self.choice_.combine(panel.histories(self.columns_), others, self._owners(panel))
         assert found is not None
         check_finite(found, self.columns_)
         parts = {name: part[:, :steps].numpy() for name, part in found._asdict().items() if part is not None}
@@ -255,7 +256,7 @@ class Forecaster(ForecastPage, ForecastNetwork):
         levels = tuple(map(float, self.quantiles))
         linear = None if self.choice_ is None else self.choice_.ensemble.linear
         where = owners, origins, panel, self.columns_
-        return measure(found, actual, std, levels, *where, self.season_, linear or {})
+        return measure(found, actual, std, levels, *where, self.season_, linear or {}, self._regressions)
 
     def export(self, path: str | Path) -> None:
         """Write the model as an ONNX file that maps rows to forecasts in the units of the data.
@@ -325,13 +326,15 @@ class Forecaster(ForecastPage, ForecastNetwork):
         left = limit.left - limit.passed
         self.width_ = None
         network = self._validate_network(complete, origins, _VALIDATION_TIME * left)
+        others = self._validate_regressions(complete, origins, self.season_)
+        others |= {} if network is None else {NETWORK: network}
         self.choice_ = Choice.fit(
             panel,
             self.columns_,
             origins,
             season=self.season_,
             forecasts=forecasts,
-            network=network,
+            others=others,
             interval=self.interval,
             levels=tuple(map(float, self.quantiles)),
             seed=self.seed,
@@ -341,6 +344,19 @@ class Forecaster(ForecastPage, ForecastNetwork):
             again = copy.copy(self)
             again._fit_network(complete, self._borders(complete), season=self.season_, seconds=limit.left, refit=True)
             self.__dict__.update(again.__dict__)
+        if others.keys() & REGRESSIONS.keys():
+            rows = complete, self.columns_, complete.lengths
+            self.effect_ = self.known_.fit_effect(*rows, self.choice_.scale, self.season_)
+
+    def _regressions(
+        self, panel: Panel, places: Sequence[tuple[int, int]], ahead: Sequence[np.ndarray] | None = None
+    ) -> dict[str, np.ndarray]:
+        """Forecasts (W, P, C) of the methods that see covariates; none without covariates."""
+        if self.effect_ is None or self.choice_ is None:
+            return {}
+        scale = self.choice_.scale[self._owners(panel).numpy()]
+        where = panel, self.columns_, places
+        return self.known_.regressions(*where, self.effect_, scale, self.season_, self.horizon, ahead)
 
     def _validate_network(self, panel: Panel, origins: RollingOrigins, seconds: float) -> np.ndarray | None:
         """Train the network on the rows before the first origins; its forecasts (W, P, C), or None without time."""
@@ -369,8 +385,9 @@ class Forecaster(ForecastPage, ForecastNetwork):
         for piece in torch.arange(len(owners)).split(_WINDOWS):
             places = list(zip(owners[piece].tolist(), origins[piece].tolist(), strict=True))
             histories = panel.histories(self.columns_, places, most)
-            own = None if network is None else network.forecast[piece].numpy()
-            parts.append(self.choice_.combine(histories, own, which[piece]))
+            others = {} if network is None else {NETWORK: network.forecast[piece].numpy()}
+            others |= self._regressions(panel, places)
+            parts.append(self.choice_.combine(histories, others, which[piece]))
         fields = zip(*parts, strict=True)
         joined: Any = (None if found[0] is None else torch.cat(found) for found in fields)
         return Prediction(*joined)
@@ -398,6 +415,7 @@ class Forecaster(ForecastPage, ForecastNetwork):
         if self.width_ is not None:
             tensors["width"] = self.width_
         facts = {"columns": list(self.columns_), "ids": list(self.ids_), "known": self.known_.state()}
+        tensors |= {} if self.effect_ is None else {"effect": torch.from_numpy(self.effect_)}
         facts |= {"season": self.season_, "day_first": self.day_first_}
         if self.choice_ is not None:
             own, facts["choice"] = self.choice_.state()
@@ -415,6 +433,10 @@ class Forecaster(ForecastPage, ForecastNetwork):
             check_shape(f"scaler.{name}", self.scaler_[name], "(S, C)", sizes)
         if self.width_ is not None:
             check_shape("width", self.width_, "(P, C)", (self.horizon, sizes[1]))
+        self.effect_ = None
+        if "effect" in tensors:
+            check_shape("effect", tensors["effect"], "(F, C)", (self.known_.count, sizes[1]))
+            self.effect_ = tensors["effect"].cpu().numpy()
         self.day_first_ = facts.get("day_first")
         # older files hold the network alone
         self.season_ = facts["season"] if "season" in facts else season_of(self.freq_) or 1

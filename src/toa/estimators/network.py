@@ -21,7 +21,7 @@ from toa.data.windows import Windows, place_series, window_starts
 from toa.estimators import sizes
 from toa.estimators.base import Estimator, attention_spec
 from toa.estimators.covariates import Covariates
-from toa.estimators.ensemble import series_scale
+from toa.estimators.ensemble import RollingOrigins, series_scale
 from toa.estimators.importance import OUTPUTS, Importance, in_float64, integrated_gradients
 from toa.estimators.intervals import Prediction, UnitsModel, conformal_width, spread
 from toa.models import BACKBONES, backbone_names
@@ -219,6 +219,18 @@ class ForecastNetwork(Estimator):
                 yield x, indices[piece], m, n
 
         return self._add_units(self.model_).predict(batches())
+
+    def _validate_regressions(self, panel: Panel, origins: RollingOrigins, season: int) -> dict[str, np.ndarray]:
+        """Forecasts of the methods that see covariates at the origins, by the rows before the first of them."""
+        if not (self.covariates or self.holidays) or not len(origins):
+            return {}
+        known, stops = self._fit_covariates(panel, panel.lengths), origins.held.tolist()
+        scale = series_scale(panel.before(stops).histories(self.columns_), season).reshape(len(panel), -1)
+        scale = np.where(np.nan_to_num(scale) > 0, scale, 1.0)
+        effect = known.fit_effect(panel, self.columns_, stops, scale, season)
+        firsts = np.asarray(panel.lengths)[origins.series] - origins.back
+        places = list(zip(origins.series.tolist(), firsts.tolist(), strict=True))
+        return known.regressions(panel, self.columns_, places, effect, scale, season, self.horizon)
 
     def _explain_network(self, panel: Panel, stop: int) -> Importance:
         """Parts of the look-back before the row `stop` of the first series in the mean forecast of each column."""
