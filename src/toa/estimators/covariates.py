@@ -35,28 +35,17 @@ class Covariates:
         holidays: Country, with or without a region: "DE", "US-CA"; None for no holidays.
     """
 
-    calendar: str | None
-    covariates: tuple[str, ...]
-    scaler: StandardScaler | None
+    calendar: str | None = None
+    covariates: tuple[str, ...] = ()
+    scaler: StandardScaler | None = None
     static: tuple[str, ...] = ()
     past_covariates: tuple[str, ...] = ()
     categories: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     holidays: str | None = None
 
-    @classmethod
-    def fit(
-        cls,
-        panel: Panel,
-        *,
-        calendar: bool,
-        covariates: Sequence[str],
-        static: Sequence[str],
-        past_covariates: Sequence[str],
-        holidays: str | None,
-        borders: Sequence[int],
-    ) -> "Covariates":
-        """Fit the scaler to the rows of all series before their borders."""
-        names = (*covariates, *static, *past_covariates)
+    def fit(self, panel: Panel, borders: Sequence[int], *, calendar: bool) -> "Covariates":
+        """The same with the scaler of the rows of all series before their borders, and with or without a calendar."""
+        names = self.columns
         if len(set(names)) < len(names):
             twice = next(name for name in names if names.count(name) > 1)
             raise ValueError(f"a covariate must have one kind, got {twice!r} twice; name it once.")
@@ -65,17 +54,10 @@ class Covariates:
         if numbers:
             rows = [values[:border] for values, border in zip(panel.take(numbers), borders, strict=True)]
             scaler = StandardScaler.fit(np.concatenate(rows), columns=numbers, allow_constant=True)
-        if holidays is not None and calendar_of(panel.freq) == "W":
-            raise ValueError(f"holidays must be left out for steps longer than a day, got {holidays!r}.")
-        return cls(
-            calendar=calendar_of(panel.freq) if calendar else None,
-            covariates=tuple(covariates),
-            scaler=scaler,
-            static=tuple(static),
-            past_covariates=tuple(past_covariates),
-            categories=dict(panel.categories),
-            holidays=holidays,
-        )
+        if self.holidays is not None and calendar_of(panel.freq) == "W":
+            raise ValueError(f"holidays must be left out for steps longer than a day, got {self.holidays!r}.")
+        marks = calendar_of(panel.freq) if calendar else None
+        return replace(self, calendar=marks, scaler=scaler, categories=dict(panel.categories))
 
     @property
     def columns(self) -> tuple[str, ...]:

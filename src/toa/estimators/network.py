@@ -281,8 +281,8 @@ class ForecastNetwork(Estimator):
         return (*self.covariates, *self.static, *self.past_covariates)
 
     def _fit_covariates(self, panel: Panel, borders: Sequence[int]) -> Covariates:
-        names = "calendar", "covariates", "static", "past_covariates", "holidays"
-        return Covariates.fit(panel, borders=borders, **{name: getattr(self, name) for name in names})
+        kinds: dict[str, Any] = {n: tuple(getattr(self, n)) for n in ("covariates", "static", "past_covariates")}
+        return Covariates(**kinds, holidays=self.holidays).fit(panel, borders, calendar=self.calendar)
 
     def _read(self, data: Any, freq: str | int | None, known: Covariates | None = None) -> Panel:
         values = None if self.values is None else [*self.values, *self._inputs]
