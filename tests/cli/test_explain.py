@@ -198,7 +198,7 @@ def test_a_path_that_is_not_a_model_prints_an_error(tmp_path, forecast):
     assert "error: No such file: " in text
     code, text = call("explain", run_of(forecast / "toa-gated") / "model.safetensors")
     assert code == 2
-    assert "unknown kind of estimator" in text
+    assert "must be a model saved by toa" in text
     code, text = call("explain", run_of(forecast / "toa-gated"), "--data", forecast / "own.csv")
     assert code == 2
     assert "--data must be left out for a run" in text

@@ -335,19 +335,10 @@ def weighted_mean(weights: Mapping[str, float], members: Mapping[str, np.ndarray
 def load_estimator(path: str | Path, *, device: str | None = None) -> Estimator:
     """Load an estimator of any kind from a file of `save` or a folder of `save_pretrained`."""
     path = Path(path)
-    header: Any
-    if path.is_dir():
-        if not (path / CONFIG).is_file():
-            raise FileNotFoundError(f"{path} must hold {CONFIG} of a saved estimator, got none.")
-        header = parse_json((path / CONFIG).read_bytes(), str(path / CONFIG))
-    elif path.is_file():
-        header = load_checkpoint(path).facts
-    else:
+    if not path.exists():
         raise FileNotFoundError(f"{path} must be a saved estimator, got no such file.")
-    kind = header.get("kind") if isinstance(header, dict) else None
-    check_choice(f"kind of estimator in {path}", kind, Estimator._kinds)
-    estimator = Estimator._kinds[str(kind)]
-    return estimator.from_pretrained(path, device=device) if path.is_dir() else estimator.load(path, device=device)
+    saved = load_file(path, folder=path.is_dir())
+    return Estimator._kinds[str(saved.facts["kind"])]._loaded(saved, device, path)
 
 
 def save_file(
@@ -366,9 +357,10 @@ def save_file(
         save_checkpoint(path, tensors, header)
 
 
-def load_file(path: Path, kind: str, *, folder: bool = False) -> Checkpoint:
-    """Read what `save_file` wrote."""
+def load_file(path: Path, wanted: str | None = None, *, folder: bool = False) -> Checkpoint:
+    """Read what `save_file` wrote, of the wanted or of any kind; the facts have the kind too."""
     header: Any = None
+    kind = wanted or "model"
     if folder:
         for name in (CONFIG, WEIGHTS):
             if not (path / name).is_file():
@@ -398,11 +390,14 @@ def load_file(path: Path, kind: str, *, folder: bool = False) -> Checkpoint:
             f"{path} must have format {FORMAT}, which toa {toa.__version__} reads, got format "
             f"{header['format']!r}{by}; use that version of toa, or fit and save again."
         )
-    if header["kind"] != kind:
+    if wanted is None:
+        check_choice(f"kind of estimator in {path}", header["kind"], Estimator._kinds)
+    elif header["kind"] != wanted:
         raise ValueError(
-            f"{path} must be a saved {kind}, got the kind {header['kind']!r}; use it with its own class or command."
+            f"{path} must be a saved {wanted}, got the kind {header['kind']!r}; use it with its own class or command."
         )
-    return Checkpoint(tensors=saved.tensors, facts=unseal(header, str(path), saved.tensors)[0]["facts"], verified=True)
+    facts = unseal(header, str(path), saved.tensors)[0]["facts"]
+    return Checkpoint(tensors=saved.tensors, facts={**facts, "kind": header["kind"]}, verified=True)
 
 
 def attention_spec(attention: str | Mapping[str, Any]) -> AttentionSpec:
