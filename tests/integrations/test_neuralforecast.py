@@ -254,24 +254,26 @@ def test_ray_finds_arguments_and_keeps_the_best_model(kind, local_ray, tmp_path)
     pd.testing.assert_frame_equal(again.predict(), forecaster.predict())
 
 
+@pytest.mark.parametrize("kind", [TOA, TOAMultivariate])
 @pytest.mark.parametrize("lists", [("futr", "hist", "stat"), ("futr",), ("hist",), ("stat",)])
-def test_exogenous_columns_of_each_kind_change_the_forecast(lists) -> None:
+def test_exogenous_columns_of_each_kind_change_the_forecast(lists, kind) -> None:
     """Both features start without effect, so a trained model must differ from one without them."""
     rng = np.random.default_rng(0)
     frame = PANEL.assign(promo=rng.random(len(PANEL)), lead=rng.random(len(PANEL)))
     static = pd.DataFrame({"unique_id": IDS, "region": [0.0, 1.0]})
     names = {"futr": ["promo"], "hist": ["lead"], "stat": ["region"]}
-    options: dict[str, Any] = {f"{kind}_exog_list": names[kind] for kind in lists}
-    nf = NeuralForecast(models=[make(**options), make(alias="plain")], freq="ME")
+    options: dict[str, Any] = {f"{one}_exog_list": names[one] for one in lists}
+    nf = NeuralForecast(models=[make(kind, **options), make(kind, alias="plain")], freq="ME")
     nf.fit(frame, static_df=static)
+    name = kind.__name__
     last = frame.groupby("unique_id")["ds"].max()
     ahead = pd.concat(
         pd.DataFrame({"unique_id": one, "ds": pd.date_range(end, periods=H + 1, freq="ME")[1:], "promo": 0.9})
         for one, end in last.items()
     )
     found = nf.predict(futr_df=ahead)
-    assert np.isfinite(found["TOA"]).all()
+    assert np.isfinite(found[name]).all()
     if lists != ("stat",):
-        assert (found["TOA"] - found["plain"]).abs().max() > 0
+        assert (found[name] - found["plain"]).abs().max() > 0
     other = nf.predict(futr_df=ahead.assign(promo=0.1))
-    assert ((found["TOA"] - other["TOA"]).abs().max() > 0) == ("futr" in lists)
+    assert ((found[name] - other[name]).abs().max() > 0) == ("futr" in lists)

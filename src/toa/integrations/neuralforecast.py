@@ -94,10 +94,10 @@ class TOA(BaseModel):  # type: ignore[misc]
             attention=AttentionSpec(**attention) if isinstance(attention, Mapping) else attention,
             settings=settings,
         )
-        past = self.hist_exog_size
-        features = self.futr_exog_size + self.stat_exog_size + past
+        past = self.hist_exog_size * self.n_series
+        features = (self.futr_exog_size + self.stat_exog_size) * self.n_series + past
         if features:
-            sizes = {"features": features, "past_features": past, "channels": 1}
+            sizes = {"features": features, "past_features": past, "channels": self.n_series}
             self.model = HorizonModel(self.model, levels=outputs, **sizes)
         self._penalty: Tensor | None = None
 
@@ -110,19 +110,28 @@ class TOA(BaseModel):  # type: ignore[misc]
             forecast, self._penalty = with_penalty(series, *marks)
         else:
             forecast = self.model(series, *marks)
-        if marks:
-            return forecast.flatten(2)  # (B, P, outputs, 1) to (B, P, outputs)
-        return forecast.unflatten(1, (self.h, -1)).mT.flatten(2)  # (B, P, outputs, C) to (B, P, C*outputs)
+        levels = forecast if marks else forecast.unflatten(1, (self.h, -1))  # (B, P, outputs, C)
+        return levels.mT.flatten(2)  # (B, P, C*outputs)
 
     def _features(self, batch: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
-        """Features (B, L, F) of the look-back and (B, P, F) of the forecast steps, past ones last and there 0."""
+        """Features (B, L, F) of the look-back and (B, P, F) of the forecast steps, past ones last and there 0.
+
+        A multivariate model has the features of all series side by side.
+        """
         size, steps = len(batch["insample_y"]), self.input_size + self.h
-        known = [batch["futr_exog"]] if self.futr_exog_size else []
+        known = [self._per_step(batch["futr_exog"])] if self.futr_exog_size else []
         if self.stat_exog_size:
-            known.append(batch["stat_exog"].unsqueeze(1).expand(-1, steps, -1))
-        past = batch["hist_exog"] if self.hist_exog_size else batch["insample_y"].new_zeros(size, self.input_size, 0)
+            # (B, F), or (C, F) for the series of a multivariate model
+            static = batch["stat_exog"].flatten().expand(size, -1) if self.MULTIVARIATE else batch["stat_exog"]
+            known.append(static.unsqueeze(1).expand(-1, steps, -1))
+        past = batch["insample_y"].new_zeros(size, self.input_size, 0)
+        past = self._per_step(batch["hist_exog"]) if self.hist_exog_size else past
         whole = torch.cat([*known, nn.functional.pad(past, (0, 0, 0, self.h))], dim=2)  # (B, L + P, F)
         return whole[:, : self.input_size], whole[:, self.input_size :]
+
+    def _per_step(self, features: Tensor) -> Tensor:
+        """Features (B, T, F), from (B, F, T, C) for a multivariate model."""
+        return features.transpose(1, 2).flatten(2) if self.MULTIVARIATE else features
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         """The loss, plus the auxiliary loss of a model that has one."""
@@ -133,16 +142,13 @@ class TOA(BaseModel):  # type: ignore[misc]
 
 
 class TOAMultivariate(TOA):
-    """A model of `toa` that forecasts all `n_series` series together, without exogenous features.
+    """A model of `toa` that forecasts all `n_series` series together; exogenous columns of each affect all.
 
     The series must end at the same time.
 
     Other arguments are those of `TOA`. A window holds all series, so the default batch has 32 windows.
     """
 
-    EXOGENOUS_FUTR: ClassVar[bool] = False
-    EXOGENOUS_HIST: ClassVar[bool] = False
-    EXOGENOUS_STAT: ClassVar[bool] = False
     MULTIVARIATE: ClassVar[bool] = True
 
     def __init__(
