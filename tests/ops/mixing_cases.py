@@ -11,7 +11,7 @@ from tests.support import assert_registered, poison_buffers
 from toa import ops
 from toa.nn import TemporalOperatorAttention
 from toa.ops import mixing
-from toa.ops.mixing import EntryDrop, drop_entries, mix_tokens
+from toa.ops.mixing import EntryDrop, drop_op
 
 ON_GPU = torch.cuda.is_available()
 DEVICE = "cuda" if ON_GPU else "cpu"
@@ -21,6 +21,14 @@ DEVICE = "cuda" if ON_GPU else "cpu"
 def _poisoned(monkeypatch) -> None:
     poison_buffers(monkeypatch)
     monkeypatch.setenv("TOA_BACKEND", "triton")
+
+
+def mix_tokens(x: Tensor, weight: Tensor, drop: EntryDrop | None = None, **options: bool) -> Tensor:
+    return ops.Dense(weight, options.pop("residual", True), drop).mix(x, **options)
+
+
+def drop_entries(matrix: Tensor, drop: EntryDrop) -> Tensor:
+    return drop_op(matrix, *drop)
 
 
 def make_drop(rate: float | list[float], seed: int = 5) -> EntryDrop:
@@ -171,7 +179,7 @@ def test_mixing_is_registered_correctly(dropped) -> None:
         assert_registered(mixing.mix_op, (x, block, *drop, True, True, heads_first))
     assert_registered(mixing.outer_op, (x, x, *drop, torch.float32))
     if dropped:
-        assert_registered(mixing._drop, (block, *drop))
+        assert_registered(drop_op, (block, *drop))
 
 
 def kept_bytes(layer: torch.nn.Module, x: Tensor) -> int:

@@ -12,7 +12,7 @@ from tests.support import FUSED, assert_registered
 from toa.nn import EncoderBlock, TemporalOperatorAttention
 from toa.ops import Dense, EntryDrop, operator_attention
 from toa.ops import row_functions as rows_module
-from toa.ops.mixing import drop_entries
+from toa.ops.mixing import drop_op
 from toa.ops.row_functions import add_norm
 
 
@@ -59,7 +59,7 @@ def test_operators_dropped_in_the_kernel_are_those_dropped_beforehand(activation
 
     drops = dropped(*rates)
     found = attend([Dense(weight, drop=drop) for weight, drop in zip(weights, drops, strict=True)])
-    before = [w if drop is None else drop_entries(w, drop) for w, drop in zip(weights, drops, strict=True)]
+    before = [w if drop is None else drop_op(w, *drop) for w, drop in zip(weights, drops, strict=True)]
     for one, other in zip(found, attend([Dense(weight) for weight in before]), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
 

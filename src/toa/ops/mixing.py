@@ -10,7 +10,6 @@ Alphabet: B batch, N tokens, H heads, D width.
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
 from toa.ops._backend import kernel_op
@@ -34,26 +33,9 @@ class EntryDrop(NamedTuple):
     rate: Tensor
 
 
-def drop_entries(matrix: Float[Tensor, "h n n"], drop: EntryDrop) -> Float[Tensor, "h n n"]:
-    """The matrices of all heads with entries dropped."""
-    return _drop(matrix, drop.seed, drop.rate)
-
-
-def mix_tokens(
-    x: Float[Tensor, "b n h d"],
-    weight: Float[Tensor, "h n n"],
-    drop: EntryDrop | None = None,
-    *,
-    transpose: bool = False,
-    residual: bool = True,
-) -> Float[Tensor, "b n h d"]:
-    """W x, or Wᵀ x with `transpose`, plus x if `residual`; entries of W are dropped first."""
-    seed, rate = (None, None) if drop is None else drop
-    return mix_op(x, weight, seed, rate, transpose, residual, True)
-
-
 @kernel_op("drop_entries")
-def _drop(matrix: Tensor, seed: Tensor, rate: Tensor) -> Tensor:
+def drop_op(matrix: Tensor, seed: Tensor, rate: Tensor) -> Tensor:
+    """The matrices (H, N, N) of all heads with entries dropped."""
     return _copied(matrix, matrix.new_empty(matrix.shape), seed, rate)
 
 
@@ -61,8 +43,10 @@ def _drop_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     ctx.save_for_backward(*inputs[1:])
 
 
-_drop.register_fake(lambda matrix, seed, rate: matrix.new_empty(matrix.shape))
-_drop.register_autograd(lambda ctx, grad: (_drop(grad, *ctx.saved_tensors), None, None), setup_context=_drop_context)
+drop_op.register_fake(lambda matrix, seed, rate: matrix.new_empty(matrix.shape))
+drop_op.register_autograd(
+    lambda ctx, grad: (drop_op(grad, *ctx.saved_tensors), None, None), setup_context=_drop_context
+)
 
 
 def _copied(matrix: Tensor, out: Tensor, seed: Tensor | None, rate: Tensor | None) -> Tensor:
@@ -100,7 +84,10 @@ def mix_op(
     residual: bool,
     heads_first: bool,
 ) -> Tensor:
-    """Mixed tokens, in memory as (H, N, B, D), the layout that products write and read, or as (B, N, H, D)."""
+    """W x of tokens (B, N, H, D), or Wᵀ x with `transpose`, plus x if `residual`; entries of W are dropped first.
+
+    The result lies in memory as (H, N, B, D), the layout that products write and read, or as (B, N, H, D).
+    """
     b, n, h, d = x.shape
     size, matrix = _aligned(n, x), weight
     if seed is not None or size != n or weight.dtype != x.dtype or weight.stride(1) != _aligned(weight.stride(1), x):

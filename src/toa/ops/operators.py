@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from toa.ops._backend import runs_kernels
-from toa.ops.mixing import EntryDrop, drop_entries, mix_tokens
+from toa.ops.mixing import EntryDrop, drop_op, mix_op
 
 
 class Operator(ABC):
@@ -69,7 +69,7 @@ class Dense(Operator):
     @property
     def offset(self) -> Float[Tensor, "h n n"]:
         """The weight, with entries dropped."""
-        return self.weight if self.drop is None else drop_entries(self.weight, self.drop)
+        return self.weight if self.drop is None else drop_op(self.weight, *self.drop)
 
     def mix(
         self, x: Float[Tensor, "b n h d"], *, transpose: bool = False, causal: bool = False
@@ -77,7 +77,8 @@ class Dense(Operator):
         """S x, by one matrix product per head over all batch entries and features."""
         n = x.shape[1]
         if not causal and runs_kernels(x):
-            return mix_tokens(x, self.weight[:, :n, :n], self.drop, transpose=transpose, residual=self.residual)
+            drop = self.drop or (None, None)
+            return mix_op(x, self.weight[:, :n, :n], *drop, transpose, self.residual, True)
         weight = self.offset[:, :n, :n]
         weight = weight.mT if transpose else weight
         weight = weight.tril() if causal else weight
