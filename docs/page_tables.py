@@ -512,17 +512,33 @@ def signed_table() -> str:
     return table(["backbone", "attention", "trials", *plan.datasets, "mean"], rows, left=2) if rows else NOT_RUN
 
 
-LEADERBOARDS = ("gift-eval",)
 RIVALS = ("AutoTheta", "AutoETS", "DLinear", "PatchTST", "iTransformer", "N-BEATS", "Chronos-2", "TimesFM-2.5")
+PRETRAINED = ("Chronos", "TimesFM", "TiRex", "Toto", "Moirai", "Sundial", "TabPFN", "CITRAS", "FlowState", "TS-ICL")
+# methods in the records that are neither a baseline nor the default
+ALONE = ("toa-network", "boosting")
+M3_BASELINES = ("seasonal naive", "drift", "theta", "damped trend")
 
 
-def leaderboard_records() -> dict[str, dict[str, Record]]:
-    """Records by configuration and method."""
+def leaderboard_records(*names: str) -> dict[str, dict[str, Record]]:
+    """Records of benchmarks by configuration and method."""
     found: dict[str, dict[str, Record]] = {}
-    for name in LEADERBOARDS:
-        for record in read_records(f"leaderboards/{name}.jsonl"):
-            found.setdefault(record["config"], {})[record["method"]] = record
+    for name in names:
+        if (RESULTS / "leaderboards" / f"{name}.jsonl").exists():
+            for record in read_records(f"leaderboards/{name}.jsonl"):
+                found.setdefault(record["config"], {})[record["method"]] = record
     return found
+
+
+def best_baseline(records: dict[str, Record], score: str) -> float:
+    """The smallest score of a baseline."""
+    own = ("toa", *ALONE)
+    return float(min(record["metrics"][score] for method, record in records.items() if method not in own))
+
+
+def own_cells(records: dict[str, Record], score: str) -> list[str]:
+    """Our score, that of boosting alone, and that of the best baseline; empty if not run."""
+    found = [records[method]["metrics"][score] if method in records else None for method in ("toa", "boosting")]
+    return ["" if value is None else f"{value:.4f}" for value in (*found, best_baseline(records, score))]
 
 
 def leaderboard_table(score: str) -> str:
@@ -530,19 +546,53 @@ def leaderboard_table(score: str) -> str:
     with (RESULTS / "leaderboards" / "published.csv").open(encoding="utf-8") as file:
         known = {(row["config"], row["model"]): float(row[score]) for row in csv.DictReader(file)}
     rows = []
-    for config, records in leaderboard_records().items():
-        ours = {method: record["metrics"][score] for method, record in records.items()}
-        best = min(value for method, value in ours.items() if not method.startswith("toa"))
-        cells = [f"{ours['toa']:.4f}" if "toa" in ours else "", f"{best:.4f}"]
+    for config, records in leaderboard_records("gift-eval").items():
         others = [known.get((config, name)) for name in ("seasonal naive", *RIVALS)]
-        rows.append([config, *cells, *("" if value is None else f"{value:.4g}" for value in others)])
-    return table(["configuration", "toa", "baseline", "seasonal naive", *RIVALS], rows, left=1)
+        cells = ["" if value is None else f"{value:.4g}" for value in others]
+        rows.append([config, *own_cells(records, score), *cells])
+    return table(["configuration", "toa", "boosting", "baseline", "seasonal naive", *RIVALS], rows, left=1)
+
+
+def fev_table() -> str:
+    """Ours among the published figures of ETT_1H, the best first."""
+    (ours,) = leaderboard_records("fev").values() or [{}]
+    scores = ("mase", "sql", "wql", "wape")
+    rows: list[list[str]] = []
+    with (RESULTS / "leaderboards" / "published-fev.csv").open(encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            name = f"{row['model']} (pretrained)" if row["model"].startswith(PRETRAINED) else row["model"]
+            rows.append([name, *(f"{float(row[score]):.4f}" for score in scores)])
+    own = {method: ours[method]["metrics"] for method in ("toa", "boosting") if method in ours}
+    rows += [[f"**{name}, here**", *(f"{found[score]:.4f}" for score in scores)] for name, found in own.items()]
+    rows.sort(key=lambda cells: cells[1])
+    return table(["model", "MASE", "SQL", "WQL", "WAPE"], rows, left=1)
+
+
+def m3_table() -> str:
+    """Ours, boosting alone and the baselines on the M3 competition."""
+    rows = []
+    for config, records in leaderboard_records("m3").items():
+        shown = [*own_cells(records, "mase")[:2], *(f"{records[name]['metrics']['mase']:.4f}" for name in M3_BASELINES)]
+        rows.append([config, *shown, f"{records['toa']['metrics']['wql']:.4f}"])
+    return table(["MASE", "toa", "boosting", *M3_BASELINES, "toa, WQL"], rows, left=1)
+
+
+def scale_table() -> str:
+    """Throughput and memory of forecasts of panels in parquet files."""
+    rows = []
+    for record in read_records("leaderboards/scale.jsonl"):
+        count, seconds = record["series"], record["seconds"]
+        cells = [f"{count:,}", f"{record['rows']:,}", f"{record['parquet_bytes'] / 2**20:,.0f}", f"{seconds:.0f}"]
+        peak = f"{record['peak_bytes'] / 2**20:.0f}"
+        rows.append([record["executor"], str(record["workers"] or 1), *cells, f"{count / seconds:,.0f}", peak])
+    titles = ["executor", "processes", "series", "rows", "parquet, MiB", "s", "series / s", "MiB per process"]
+    return table(titles, rows, left=1)
 
 
 def leaderboard_weights() -> str:
     """What the forecaster chose, and its CPU time."""
     rows = []
-    for config, records in leaderboard_records().items():
+    for config, records in leaderboard_records("gift-eval", "fev", "m3").items():
         if "toa" in records:
             record = records["toa"]
             mixed = ", ".join(f"{weight:.2f} {name}" for name, weight in record["weights"].items())
@@ -561,7 +611,7 @@ def all_tables() -> dict[str, Callable[[], str]]:
     found |= {"uea": uea_table, "uea-choices": uea_choices}
     found["signed"] = signed_table
     found |= {f"leaderboard-{score}": partial(leaderboard_table, score) for score in ("mase", "wql")}
-    found |= {"leaderboard-weights": leaderboard_weights}
+    found |= {"leaderboard-weights": leaderboard_weights, "fev": fev_table, "m3": m3_table, "scale": scale_table}
     found |= {"detectors": detector_table, "detector-choices": detector_choices}
     for name in ("search", "search-classify"):
         found |= {f"{name}-choice": partial(search_choice, name), f"{name}-trials": partial(search_trials, name)}

@@ -1,6 +1,7 @@
 """What the pages state about the stored records holds. Their tables are compared in test_page_tables.py."""
 
 import collections
+import csv
 import itertools
 import json
 import os
@@ -15,6 +16,7 @@ import page_values
 from page_tables import accuracies, demixing_errors, forecast_errors, published, published_mse, read_records, variant_of
 from tests.support import ROOT
 from toa.data import DATASETS, load_forecast
+from toa.integrations import fev, gift_eval
 from toa.models import BACKBONES
 from toa.nn import ReversibleInstanceNorm
 
@@ -270,3 +272,15 @@ def test_softmax_is_at_most_three_points_below_the_paper():
 def test_three_published_columns_are_whole_numbers_of_cases():
     counts = page_values.whole_counts()
     assert {variant for variant, count in counts.items() if count == 28} == {"toa-relu", "toa-relu-nosor", "toa-gated"}
+
+
+@pytest.mark.parametrize(
+    ("benchmark", "table", "row"),
+    [("gift-eval", "all_results", gift_eval.submission_row), ("fev", "fev", fev.submission_row)],
+)
+def test_the_tables_in_the_format_of_leaderboards_are_the_records(benchmark, table, row):
+    records = [record for record in read_records(f"leaderboards/{benchmark}.jsonl") if record["method"] == "toa"]
+    # older records lack some scores
+    rows = [{name: str(cell) for name, cell in row(record).items()} for record in records if "sql" in record["metrics"]]
+    with (page_tables.RESULTS / "leaderboards" / f"{table}.csv").open(encoding="utf-8", newline="") as file:
+        assert list(csv.DictReader(file)) == rows
