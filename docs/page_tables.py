@@ -632,7 +632,12 @@ def all_tables() -> dict[str, Callable[[], str]]:
     patchtst = {"backbone": "patchtst", "horizon": 96}
     itransformer = {"backbone": "itransformer", "horizon": 96}
     found["recipe-patchtst"] = partial(first_search, datasets=SETS[:3], **patchtst)
-    found |= {"reliability": reliability_table, "commits": commit_table, "agreement": agreement_table}
+    found |= {
+        "reliability": reliability_table,
+        "commits": commit_table,
+        "agreement": agreement_table,
+        "findings": findings,
+    }
     found |= {"against-paper": against_paper, "sor-pairs": sor_pairs, "promises": promise_table}
     found["recipe-patchtst-ETTm1"] = partial(first_search, datasets=("ETTm1",), **patchtst)
     found["recipe-itransformer"] = partial(first_search, datasets=SETS, device="NVIDIA", **itransformer)
@@ -729,6 +734,12 @@ def agreement_table() -> str:
     ]
     titles = ["backbone", "authors' code", "dtype", "output", "gradient of the weights"]
     return f"{table(titles, rows, left=3)}\n\nCommit {records[0]['commit']}: `{records[0]['command']}`"
+
+
+def findings() -> str:
+    """What the report's summary says first."""
+    text = (RESULTS / "report" / "summary.md").read_text(encoding="utf-8")
+    return text.split("## What was found")[1].split("##")[0].strip()
 
 
 def rendered(page: str) -> str:
