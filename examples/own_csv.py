@@ -43,6 +43,7 @@ print(forecast.head(3).to_string(index=False, float_format="%.1f"))
 # %%
 # How accurate is it? `backtest` forecasts from every hour of the last week. `metrics` are on standardised values, as in
 # benchmarks; `by_column` is in the units of each column. `table` compares with the baselines, `verdicts` in words.
+# The model has not seen that week; `refit=24` would fit it again before each day of it.
 
 result = model.backtest(table, test_size=7 * 24)
 print({name: round(value, 3) for name, value in result.metrics.items()})

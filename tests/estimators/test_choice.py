@@ -269,3 +269,17 @@ def test_mase_of_a_periodic_series_is_undefined_and_not_huge() -> None:
     assert dict(zip(head, first, strict=True))["MASE"] == "-"
     # the drift is still known to be worse
     assert "drift" not in model.weights_
+
+
+def test_a_backtest_with_refits_has_the_forecasts_of_models_fitted_before_each_block() -> None:
+    """The level rises at the end; a model that is fitted again has seen it."""
+    rows = np.r_[np.zeros(60), np.full(12, 50.0)] + np.random.default_rng(0).normal(size=72)
+    model = auto(2, time_limit=1e-9, season=1).fit(rows[:60])
+    found = model.backtest(rows, test_size=12, stride=2, refit=4)
+    assert found.origins.tolist() == [60, 62, 64, 66, 68, 70]
+    for place, origin in enumerate((60, 62, 64, 66, 68, 70)):
+        seen = 60 + (origin - 60) // 4 * 4
+        again = auto(2, time_limit=1e-9, season=1).fit(rows[:seen])
+        np.testing.assert_allclose(found.forecast[place], again.predict(rows[:origin]))
+    with pytest.raises(ValueError, match=message("refit must be at least 1, got 0")):
+        model.backtest(rows, test_size=12, refit=0)

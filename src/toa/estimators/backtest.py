@@ -11,8 +11,10 @@ import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Float64, Int64
+from sklearn.base import clone
 from torch import Tensor
 
+from toa._checks import check_at_least
 from toa.data.frames import id_column, to_native
 from toa.data.panel import Panel
 from toa.estimators.baselines import BASELINES, LinearModel
@@ -167,6 +169,33 @@ def measure(
         compared=len(chosen),
         **arrays,
     )
+
+
+def forecast_with_refits(
+    own: Any, panel: Panel, owners: Tensor, origins: Tensor, firsts: Sequence[int], every: int | None
+) -> Prediction:
+    """Forecasts of windows, of the series `owners` from the rows `origins` on, by copies that are fitted again.
+
+    Each copy is fitted to the rows before the first tested row of each series, `firsts`, and a multiple of `every`;
+    None does not fit again.
+    """
+    if every is None:
+        found: Prediction = own._forecast_at(panel, owners, origins)
+        return found
+    check_at_least("refit", every, 1)
+    blocks = (origins - torch.tensor(firsts)[owners]).div(every, rounding_mode="floor")
+    order, parts = [], []
+    for block in blocks.unique().tolist():
+        last = [max(0, rows - first - every * block) for first, rows in zip(firsts, panel.lengths, strict=True)]
+        fitted = clone(own).fit(panel.before(last))
+        chosen = (blocks == block).nonzero()[:, 0]
+        order.append(chosen)
+        parts.append(fitted._forecast_at(panel, owners[chosen], origins[chosen]))
+    back = torch.cat(order).argsort()
+    fields = zip(*parts, strict=True)
+    # without enough rows for an interval, no copy has one
+    joined: Any = (None if any(one is None for one in found) else torch.cat(found)[back] for found in fields)
+    return Prediction(*joined)
 
 
 def forecast_names(columns: Sequence[str], levels: Sequence[float], interval: bool) -> list[str]:

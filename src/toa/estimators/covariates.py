@@ -170,17 +170,16 @@ class Covariates:
         return found
 
     def fit_effect(
-        self, panel: Panel, columns: Sequence[str], stops: Sequence[int], scale: Float64[np.ndarray, "s c"], season: int
+        self, panel: Panel, columns: Sequence[str], scale: Float64[np.ndarray, "s c"], season: int
     ) -> Float64[np.ndarray, "f c"]:
-        """Linear effect of the features on the columns, in scales, by the rows of each series before its stop.
+        """Linear effect of the features on the columns, in scales.
 
         Differences over a season are regressed, so that trend and season are no effect.
         """
         x, y = [np.zeros((0, self.count))], [np.zeros((0, len(columns)))]
-        for features, values, stop, unit in zip(self.past(panel) or (), panel.take(columns), stops, scale, strict=True):
-            rows = slice(season, max(season, stop)), slice(0, max(0, stop - season))
-            x.append(features[rows[0]] - features[rows[1]])
-            y.append((values[rows[0]] - values[rows[1]]) / unit)
+        for features, values, unit in zip(self.past(panel) or (), panel.take(columns), scale, strict=True):
+            x.append(features[season:] - features[:-season])
+            y.append((values[season:] - values[:-season]) / unit)
         left, right = np.concatenate(x), np.concatenate(y)
         # the model does not know the last features in advance
         left[:, self.count - self.past_count :] = 0.0

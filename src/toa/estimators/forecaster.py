@@ -20,7 +20,14 @@ from toa.data.frames import check_results
 from toa.data.frequency import season_of
 from toa.data.panel import Panel, warn_of_late_columns
 from toa.data.windows import window_starts
-from toa.estimators.backtest import Backtest, first_tested, forecast_names, measure, write_forecast
+from toa.estimators.backtest import (
+    Backtest,
+    first_tested,
+    forecast_names,
+    forecast_with_refits,
+    measure,
+    write_forecast,
+)
 from toa.estimators.base import NETWORK, TimeLimit, named
 from toa.estimators.baselines import BASELINES, REGRESSIONS, align_histories, find_season
 from toa.estimators.covariates import Covariates
@@ -222,14 +229,17 @@ class Forecaster(ForecastPage, ForecastNetwork):
         """Minus the mean squared error of standardised values over all windows of data: higher is better."""
         return -self.backtest(data).metrics["mse"]
 
-    def backtest(self, data: Any, *, test_size: float | int | None = None, stride: int = 1) -> Backtest:
-        """Forecast from rolling origins in data, without fitting again, and compare with the actual values.
+    def backtest(
+        self, data: Any, *, test_size: float | int | None = None, stride: int = 1, refit: int | None = None
+    ) -> Backtest:
+        """Forecast from rolling origins in data and compare with the actual values.
 
         Args:
             data: Rows to test on, with a look-back before them.
             test_size: Tested part at the end of each series, a share or a number of rows; None for all rows but the
                 first look-back. For an unbiased estimate, test rows that `fit` has not used.
             stride: Rows between two origins.
+            refit: Rows after which a copy is fitted again, to all rows before them; None does not fit again.
         """
         self._check_fitted("backtested")
         check_at_least("stride", stride, 1)
@@ -242,12 +252,12 @@ class Forecaster(ForecastPage, ForecastNetwork):
         sizes = least, self.horizon
         targets = [(first_tested(panel, index, test_size, *sizes), rows) for index, rows in enumerate(panel.lengths)]
         if (wider := self._with_new_series(panel, [first for first, _ in targets])) is not self:
-            return wider.backtest(panel, test_size=test_size, stride=stride)
+            return wider.backtest(panel, test_size=test_size, stride=stride, refit=refit)
         starts, owners = window_starts(panel.lengths, targets, *sizes, stride=stride)
         begins = torch.tensor(np.cumsum([0, *panel.lengths])[:-1])
         origins = starts - begins[owners] + least
         self._check_range(panel)
-        found = self._forecast_at(panel, owners, origins)
+        found = forecast_with_refits(self, panel, owners, origins, [first for first, _ in targets], refit)
         check_finite(found, self.columns_)
         actual = torch.from_numpy(np.concatenate(panel.take(self.columns_)))[
             (starts + least).view(-1, 1) + torch.arange(self.horizon)
@@ -345,18 +355,7 @@ class Forecaster(ForecastPage, ForecastNetwork):
             again._fit_network(complete, self._borders(complete), season=self.season_, seconds=limit.left, refit=True)
             self.__dict__.update(again.__dict__)
         if others.keys() & REGRESSIONS.keys():
-            rows = complete, self.columns_, complete.lengths
-            self.effect_ = self.known_.fit_effect(*rows, self.choice_.scale, self.season_)
-
-    def _regressions(
-        self, panel: Panel, places: Sequence[tuple[int, int]], ahead: Sequence[np.ndarray] | None = None
-    ) -> dict[str, np.ndarray]:
-        """Forecasts (W, P, C) of the methods that see covariates; none without covariates."""
-        if self.effect_ is None or self.choice_ is None:
-            return {}
-        scale = self.choice_.scale[self._owners(panel).numpy()]
-        where = panel, self.columns_, places
-        return self.known_.regressions(*where, self.effect_, scale, self.season_, self.horizon, ahead)
+            self.effect_ = self.known_.fit_effect(complete, self.columns_, self.choice_.scale, self.season_)
 
     def _validate_network(self, panel: Panel, origins: RollingOrigins, seconds: float) -> np.ndarray | None:
         """Train the network on the rows before the first origins; its forecasts (W, P, C), or None without time."""

@@ -224,13 +224,24 @@ class ForecastNetwork(Estimator):
         """Forecasts of the methods that see covariates at the origins, by the rows before the first of them."""
         if not (self.covariates or self.holidays) or not len(origins):
             return {}
-        known, stops = self._fit_covariates(panel, panel.lengths), origins.held.tolist()
-        scale = series_scale(panel.before(stops).histories(self.columns_), season).reshape(len(panel), -1)
+        known, earlier = self._fit_covariates(panel, panel.lengths), panel.before(origins.held.tolist())
+        scale = series_scale(earlier.histories(self.columns_), season).reshape(len(panel), -1)
         scale = np.where(np.nan_to_num(scale) > 0, scale, 1.0)
-        effect = known.fit_effect(panel, self.columns_, stops, scale, season)
+        effect = known.fit_effect(earlier, self.columns_, scale, season)
         firsts = np.asarray(panel.lengths)[origins.series] - origins.back
         places = list(zip(origins.series.tolist(), firsts.tolist(), strict=True))
         return known.regressions(panel, self.columns_, places, effect, scale, season, self.horizon)
+
+    def _regressions(
+        self, panel: Panel, places: Sequence[tuple[int, int]], ahead: Sequence[np.ndarray] | None = None
+    ) -> dict[str, np.ndarray]:
+        """Forecasts (W, P, C) of the methods that see covariates; none without covariates."""
+        own: Any = self
+        if own.effect_ is None or own.choice_ is None:
+            return {}
+        scale = own.choice_.scale[self._owners(panel).numpy()]
+        where = panel, self.columns_, places
+        return self.known_.regressions(*where, own.effect_, scale, own.season_, self.horizon, ahead)
 
     def _explain_network(self, panel: Panel, stop: int) -> Importance:
         """Parts of the look-back before the row `stop` of the first series in the mean forecast of each column."""
