@@ -22,13 +22,13 @@ from toa.estimators import AnomalyDetector, Classifier, Forecaster
 
 # estimator, rows (cases for the classifier) and columns, and the most MB (1e6 bytes) that it may take
 CASES = (
-    ("forecaster", 5_000, 1_000, 2_500),
     ("network forecaster", 5_000, 1_000, 2_500),
-    ("detector", 5_000, 1_000, 2_500),
-    ("network detector", 5_000, 1_000, 2_500),
     ("forecaster", 2_000_000, 5, 1_500),
     ("detector", 2_000_000, 5, 1_500),
+    ("forecaster", 5_000, 1_000, 2_500),
+    ("detector", 5_000, 1_000, 2_500),
     ("classifier", 200, 500, 2_500),
+    ("network detector", 5_000, 1_000, 2_500),
 )
 # steps of a case
 _STEPS = 200
