@@ -240,11 +240,11 @@ def _summary(forecaster: "Forecaster", frame: "pd.DataFrame", found: "pd.DataFra
     if forecaster.choice_ is not None:
         shares = sorted(forecaster.weights_.items(), key=lambda pair: -pair[1])
         mixed = ", ".join(f"{weight:.2f} {name}" for name, weight in shares)
-        errors = forecaster.choice_.ensemble.errors
+        errors, measure = forecaster.choice_.ensemble.errors, forecaster.choice_.ensemble.measure
         shown = ", ".join(
             f"{name} {errors[name]:.3f}" for name in ("ensemble", "toa", "seasonal naive") if name in errors
         )
-        lines.append(f"season {forecaster.season_}; weights: {mixed}; MASE at rolling origins: {shown or 'none'}.")
+        lines.append(f"season {forecaster.season_}; weights: {mixed}; {measure} at rolling origins: {shown or 'none'}.")
     parts = forecaster.architecture_
     if parts["backbone"] is None:
         return [*lines, "no network: too few rows or too little time; add rows, or raise --time-limit."]

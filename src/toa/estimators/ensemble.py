@@ -122,8 +122,9 @@ class Ensemble:
 
     Attributes:
         weights: Weight per method; they sum to 1.
-        errors: Mean scaled error (MASE) at the origins, of each method and of the "ensemble"; empty if it is undefined,
-            because the seasonal naive forecast has no error in any series.
+        errors: Mean error at the origins, of each method and of the "ensemble".
+        measure: "MASE", or "MAE" in the units of the data if MASE is undefined, because the seasonal naive forecast has
+            no error in any series.
         linear: The linear models with a weight.
         trees: The boosted trees if they have a weight.
     """
@@ -134,6 +135,7 @@ class Ensemble:
     errors: Mapping[str, float]
     linear: Mapping[str, LinearModel] = field(default_factory=dict)
     trees: BoostedTrees | None = None
+    measure: str = "MASE"
 
     @classmethod
     def fit(
@@ -164,8 +166,8 @@ class Ensemble:
         fitted = {name: _fit_linear(rows, name, seed=seed, **sizes) for name in weights if name.startswith("linear")}
         linear = {name: model for name, model in fitted.items() if model is not None}
         trees = fit_trees(rows, season, horizon, seed=seed) if TREES in weights else None
-        mixed = weighted_mean(weights, forecasts)
-        return cls(weights=weights, errors=errors, linear=linear, trees=trees, **sizes), mixed
+        mixed, measure = weighted_mean(weights, forecasts), "MASE" if (scale > 0).any() else "MAE"
+        return cls(weights=weights, errors=errors, linear=linear, trees=trees, measure=measure, **sizes), mixed
 
     def predict(
         self, series: Series, others: Mapping[str, Float64[np.ndarray, "n p"]] | None = None
@@ -197,12 +199,10 @@ def choose_weights(
     """Weights that lower the mean of |error| / scale, and that mean per forecast and for the "ensemble".
 
     The best baseline has the more weight, the fewer independent windows there are and the closer its error is.
-    Windows whose scale is 0 or NaN are left out. If all are, errors count in the units of the data, and no mean is
-    returned.
+    Windows whose scale is 0 or NaN are left out. If all are, errors count in the units of the data.
     """
     usable = np.isfinite(scale) & (scale > 0)
-    scaled = bool(usable.any())
-    if not scaled:
+    if not usable.any():
         usable, scale = np.ones(len(scale), dtype=bool), np.ones(len(scale))
     unit = scale[usable, None]
     target = actual[usable] / unit
@@ -219,7 +219,7 @@ def choose_weights(
         share = _PRIOR_WINDOWS / (_PRIOR_WINDOWS + independent) * (best / errors[name]) ** 2
         weights = {one: (1.0 - share) * weight for one, weight in weights.items()}
         weights[name] = weights.get(name, 0.0) + share
-    return weights, errors | {"ensemble": loss(weighted_mean(weights, members))} if scaled else {}
+    return weights, errors | {"ensemble": loss(weighted_mean(weights, members))}
 
 
 def series_scale(series: Series, season: int) -> Float64[np.ndarray, " n"]:
@@ -409,6 +409,7 @@ class Choice:
         tensors |= {n: torch.from_numpy(np.ascontiguousarray(part)) for n, part in arrays.items() if part is not None}
         linear = {n: {"season": model.season, "by_season": model.by_season} for n, model in own.linear.items()}
         facts = {"season": own.season, "horizon": own.horizon, "weights": dict(own.weights), "errors": dict(own.errors)}
+        facts["measure"] = own.measure
         if own.trees is not None:
             parts, facts["trees"] = own.trees.state()
             tensors |= {f"trees.{name}": part for name, part in parts.items()}

@@ -85,7 +85,7 @@ class ForecastPage:
         errors = {} if own.choice_ is None else own.choice_.ensemble.errors
         shown = {"forecast": "ensemble", "seasonal naive": "seasonal naive"}
         if found_errors := [f"{name} {errors[key]:.3f}" for name, key in shown.items() if key in errors]:
-            lead.append(f"MASE at rolling origins: {', '.join(found_errors)}.")
+            lead.append(f"{own.choice_.ensemble.measure} at rolling origins: {', '.join(found_errors)}.")
         return draw.write_page(own, path, lead, sections, title=title, command=command, notes=notes)
 
 
@@ -204,7 +204,7 @@ def _errors(own: Any) -> list[Part]:
     order = sorted(errors, key=errors.__getitem__)
     found = {"forecast" if name == "ensemble" else name: errors[name] for name in order}
     text = "At rolling origins at the end of the rows of fit, which also chose the weights. Lower is better."
-    return [draw.text(text), draw.methods_table(own.weights_, {"MASE": found})] if found else []
+    return [draw.text(text), draw.methods_table(own.weights_, {own.choice_.ensemble.measure: found})] if found else []
 
 
 def _backtest(tested: Backtest) -> list[Part]:
