@@ -271,7 +271,7 @@ class Forecaster(ForecastPage, ForecastNetwork):
     def export(self, path: str | Path) -> None:
         """Write the model as an ONNX file that maps rows to forecasts in the units of the data.
 
-        Inputs, for any number of windows B: `series` (B, L, C) in float64; with several ids `which` (B,), the index of
+        Inputs, for any number of windows B: `series` (B, L, C) in float32; with several ids `which` (B,), the index of
         each in `ids_`; with calendar features or covariates `marks` (B, L, F) and `future_marks` (B, P, F), which
         `known_.features` computes. Outputs: "forecast", and "quantiles", "lower" and "upper" if fitted with them. It
         needs the extra `toa[onnx]`.
@@ -282,7 +282,7 @@ class Forecaster(ForecastPage, ForecastNetwork):
             raise ValueError(f"an exported forecaster must be the network alone, got {parts}; fit with model='toa'.")
         features = self.known_.count
         example = (
-            self.scaler_["mean"][:1].unsqueeze(1).repeat(2, self.lookback_, 1)
+            self.scaler_["mean"][:1].float().unsqueeze(1).repeat(2, self.lookback_, 1)
             + torch.arange(self.lookback_).view(1, -1, 1) / self.lookback_,
             torch.tensor([0, 1]) if len(self.ids_) > 1 else None,
             torch.zeros(2, self.lookback_, features) if features else None,

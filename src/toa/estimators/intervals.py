@@ -74,7 +74,7 @@ class UnitsModel(nn.Module):
         """The fields that `outputs` names.
 
         Args:
-            series: Look-backs (B, L, C) in float64.
+            series: Look-backs (B, L, C) in float64, or in float32, as the results then are.
             which: Index of the series (B,) of each look-back; None for one series.
             marks: Features of the look-back (B, L, F) in float32.
             future_marks: Features of the forecast steps (B, P, F).
@@ -97,7 +97,7 @@ class UnitsModel(nn.Module):
         if self.width is not None:
             half = self.width * spread(scaled).double()  # (B, P, C)
             found += ((forecast - half) * std + mean, (forecast + half) * std + mean)
-        return found
+        return tuple(part.to(series.dtype) for part in found)
 
     @torch.no_grad()
     def predict(self, batches: Iterable[tuple[Tensor | None, ...]]) -> Prediction:

@@ -7,6 +7,7 @@ by `toa.convert` if it is called without masks. A model on a GPU, in training mo
 
 import inspect
 import logging
+import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -83,10 +84,21 @@ def export_onnx(
             program, dynamo=True, verbose=False, output_names=names, custom_translation_table=_translations()
         )
     assert onnx is not None
-    content = onnx.model_proto.SerializeToString()
+    content = _with_names(onnx.model_proto).SerializeToString()
     for size in (1, _batch_size(example) + 1):
         _check_agreement(model, content, _repeated(example, size), tolerance)
     write_atomically(Path(path), content)
+
+
+def _with_names(proto: Any) -> Any:
+    """The graph with the axis "batch", which the exporter names like "s90"."""
+    graph = proto.graph
+    own = {axis.dim_param for value in graph.input for axis in value.type.tensor_type.shape.dim if axis.dim_param}
+    for value in (*graph.input, *graph.output, *graph.value_info):
+        for axis in value.type.tensor_type.shape.dim:
+            if axis.dim_param:
+                axis.dim_param = re.sub(r"\w+", lambda word: "batch" if word[0] in own else word[0], axis.dim_param)
+    return proto
 
 
 def _check_exportable(model: nn.Module, example: Inputs) -> None:
