@@ -131,7 +131,7 @@ def test_the_command_trains_on_a_sample_and_forecasts_the_folder(folder, tmp_pat
     assert len(read(tmp_path / "two")) == 30 * 2
     for more, complaint in (
         (["--page", "a.html", "--horizon", 6], "--page goes with a single table"),
-        ([], "--horizon and --id must be given"),
+        ([], "--horizon must be given to train on the folder"),
         (["--horizon", 6, "--out", "a.csv"], "--out must be a folder"),
     ):
         code, text = call(*words, "--out", tmp_path / "x", *more)

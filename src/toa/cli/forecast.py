@@ -183,14 +183,16 @@ def _forecast_folder(options: "Mapping[str, Any]") -> None:
     import tempfile
 
     from toa.estimators import Forecaster
-    from toa.integrations.ray import forecast_parts, sample_series
+    from toa.integrations.ray import forecast_parts, part_files, sample_series
 
     data, out, model, save = (options[name] for name in ("data", "out", "model", "save"))
     for name in ("picture", "page", "test", "future"):
         if options[name] is not None:
             raise ValueError(f"--{name} goes with a single table, got it for the folder {data}; leave it out.")
-    if model is None and (options["horizon"] is None or options["id"] is None):
-        raise ValueError("--horizon and --id must be given to train on a folder, got none; for example --id shop.")
+    part_files(data)
+    for name in ("horizon", "id"):
+        if model is None and options[name] is None:
+            raise ValueError(f"--{name} must be given to train on the folder {data}, got nothing.")
     if out.suffix:
         raise ValueError(f"--out must be a folder for forecasts of the folder {data}, got {str(out)!r}.")
     terminal.check_destinations(save)

@@ -154,7 +154,7 @@ def part_files(source: Path) -> list[Path]:
     """The parquet files below a folder, in order of their names."""
     files = sorted(file for file in source.rglob("*.parquet") if not file.name.startswith((".", "_")))
     if not files:
-        raise ValueError(f"data must be a folder with parquet files, got none below {source}.")
+        raise ValueError(f"data must be a table or a folder with parquet files, got none below {source}; name a file.")
     return files
 
 
