@@ -18,13 +18,13 @@ AIMS = {"lines": 22_500, "files": 150, "file_lines": 450, "function_lines": 60}
 # lines and files allowed in each folder until the aim is reached ("." holds the files of the package itself)
 CEILINGS = {
     ".": (532, 7),
-    "cli": (2_701, 11),
+    "cli": (2_703, 11),
     "data": (3_890, 16),
     "estimators": (6_530, 24),
     "experiments": (1_937, 9),
     "integrations": (2_157, 12),
     "models": (1_790, 11),
-    "nn": (2_511, 13),
+    "nn": (2_541, 13),
     "ops": (3_962, 19),
     "report": (3_349, 14),
     "tasks": (3_659, 15),

@@ -157,7 +157,7 @@ def test_operator_is_initially_the_named_filter() -> None:
     for structure in ("dense", "toeplitz", "banded"):
         for name, values in expected.items():
             if (structure, name) != ("banded", "centering"):
-                operator = make_operator(structure, 4, 4, init_std=0.0, init=name)
+                operator = make_operator(structure, 4, 4, init_std=0.0, init=name)  # type: ignore[arg-type]
                 assert operator(x)[0, :, 0, 0].tolist() == pytest.approx(values, abs=1e-5)
     bank = make_operator("dense", 4, 4, init_std=0.0, init="filters")
     assert bank(x)[0, :, :, 0].T.tolist() == [pytest.approx(values, abs=1e-5) for values in expected.values()]

@@ -269,17 +269,27 @@ class BandedOperator(SequenceOperator):
         super()._load_from_state_dict(state_dict, prefix, *args)
 
 
-def make_operator(structure: str, num_heads: int, num_tokens: int, **options: Any) -> SequenceOperator:
+def make_operator(
+    structure: str,
+    num_heads: int,
+    num_tokens: int,
+    *,
+    init_std: float = 1e-3,
+    init: OperatorInit = "identity",
+    rank: int | None = None,
+    bandwidth: int | None = None,
+) -> SequenceOperator:
     """Build an operator by the name of its structure in `OPERATORS`; None is the default of that structure."""
     kind = OPERATORS[structure]
-    options = {name: value for name, value in options.items() if value not in (None, "identity")}
+    given = {"init": None if init == "identity" else init, "rank": rank, "bandwidth": bandwidth}
+    options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     for name, value in options.items():
         if name not in inspect.signature(kind).parameters:
             owners = " or ".join(s for s in OPERATORS if name in inspect.signature(OPERATORS[s]).parameters)
             raise ValueError(
                 f"{name} requires structure {owners}, got structure={structure!r}; leave out {name}={value!r}."
             )
-    return kind(num_heads, num_tokens, **options)
+    return kind(num_heads, num_tokens, init_std=init_std, **options)
 
 
 def _resample(x: Tensor, size: tuple[int, ...]) -> Tensor:

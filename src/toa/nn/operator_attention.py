@@ -4,7 +4,6 @@ Alphabet: B batch, M queries, N keys, E embedding, H heads, D head width.
 """
 
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Generator, Tensor, nn
@@ -42,7 +41,7 @@ class TemporalOperatorAttention(Attention):
             `toa.nn.operator.initial_taps`. S1 starts as the identity.
         generator: Random generator of SOR, on the layer's device; the one of this thread or device if None.
 
-    `options` are the other arguments of `Attention`. If `causal`, the operators do not mix later tokens in either.
+    The other arguments are those of `Attention`. If `causal`, the operators do not mix later tokens in either.
     """
 
     shown = (*Attention.shown, "variant", "score_norm")
@@ -66,8 +65,16 @@ class TemporalOperatorAttention(Attention):
         sor_max_rate: float = 1.0,
         bandwidth: int | None = None,
         operator_init: OperatorInit = "identity",
+        qk_dim: int | None = None,
+        kdim: int | None = None,
+        vdim: int | None = None,
+        bias: bool = True,
+        dropout: float = 0.0,
+        causal: bool = False,
+        num_kv_heads: int | None = None,
+        window: int | None = None,
+        backend: str = "auto",
         generator: Generator | None = None,
-        **options: Any,
     ) -> None:
         check_choice("variant", variant, ops.ACTIVATIONS)
         check_choice("score_norm", score_norm, ops.SCORE_NORMS)
@@ -76,7 +83,20 @@ class TemporalOperatorAttention(Attention):
             raise ValueError(f"gate_norm requires variant='gated', got variant={variant!r}; leave gate_norm out.")
         self.variant = self.activation = variant
         self._qk_groups = 2 if ops.ACTIVATIONS[variant].gated else 1
-        super().__init__(embed_dim, num_heads, num_tokens, **options)
+        super().__init__(
+            embed_dim,
+            num_heads,
+            num_tokens,
+            qk_dim=qk_dim,
+            kdim=kdim,
+            vdim=vdim,
+            bias=bias,
+            dropout=dropout,
+            causal=causal,
+            num_kv_heads=num_kv_heads,
+            window=window,
+            backend=backend,
+        )
         heads = self.num_kv_heads
         self.score_norm, self.gate_norm = score_norm, gate_norm
         self.scale = self.qk_dim**-0.5 if scale is None else scale
