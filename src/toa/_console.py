@@ -78,7 +78,7 @@ def show_epochs(description: str = "") -> Iterator[Callable[..., None]]:
         # a bar starts with the first step, so that an early error is printed alone
         progress.start()
         if title not in bars:
-            bars[title] = progress.add_task(title, total=None, losses="-")
+            bars[title] = progress.add_task(show_controls(title), total=None, losses="-")
         losses = f"{loss:.4f}" + ("" if validation is None else f", validation {validation:.4f}")
         progress.update(bars[title], completed=done, total=total, losses=losses)
 

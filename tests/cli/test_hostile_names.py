@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from toa._console import make_console, make_table, show_controls
+from toa._console import make_console, make_table, show_controls, show_epochs
 from toa.cli import app
 from toa.report.tables import escape_markdown
 
@@ -42,6 +42,12 @@ def test_classes_may_have_any_name(tmp_path):
     result = call("classify", path, "--label", "kind", "--epochs", 1, "--test", path, "--out", tmp_path / "c_out.csv")
     assert result.exit_code == 0, result.output
     assert "\x1b" not in result.output
+
+
+def test_a_progress_bar_shows_escape_sequences_of_a_name(capsys):
+    with show_epochs("\x1b[31mred") as observe:
+        observe(1, 2, 0.5, None)
+    assert r"\x1b[31mred" in capsys.readouterr().out.replace("\n", "")
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from toa._checks import check_at_least, check_choice
-from toa._console import duration, is_first, make_console, make_table, show_epochs
+from toa._console import duration, is_first, make_console, make_table, show_controls, show_epochs
 from toa.cli.terminal import DeviceOption, clear_errors
 
 if TYPE_CHECKING:
@@ -397,7 +397,7 @@ class _Board:
         """Show an event."""
         if event.kind == "begin" and event.key not in self._bars:
             label = self._jobs[event.key].label[:_LABEL_WIDTH]
-            self._bars[event.key] = self._progress.add_task(f"  {label}", total=None)
+            self._bars[event.key] = self._progress.add_task(show_controls(f"  {label}"), total=None)
         elif event.kind == "step" and event.key in self._bars:
             self._progress.update(self._bars[event.key], completed=event.step, total=event.total)
             self._fractions[event.key] = event.step / event.total
