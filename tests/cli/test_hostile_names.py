@@ -70,8 +70,9 @@ def test_markdown_shows_names_as_they_are():
 def test_destinations_are_checked_before_training(tmp_path, option, monkeypatch):
     monkeypatch.setattr("toa.estimators.Forecaster.fit", lambda *_: pytest.fail("trained"))
     path = write(tmp_path / "a.csv", "x")
-    for wrong in (tmp_path / "folder.png", path / "f.png"):
-        (tmp_path / "folder.png").mkdir(exist_ok=True)
+    ending = "csv" if option == "--out" else "png"
+    for wrong in (tmp_path / f"folder.{ending}", path / f"f.{ending}"):
+        (tmp_path / f"folder.{ending}").mkdir(exist_ok=True)
         result = call("forecast", path, "--horizon", 2, option, wrong)
         assert result.exit_code == 2
         assert "must be a f" in result.output
@@ -81,7 +82,7 @@ def test_a_failed_table_keeps_the_model(tmp_path, monkeypatch):
     def fail(*_: object) -> None:
         raise OSError("no space")
 
-    monkeypatch.setattr("toa.cli.terminal.write_table", fail)
+    monkeypatch.setattr("toa.data.formats.write_frame", fail)
     path, model = write(tmp_path / "a.csv", "x"), tmp_path / "m.toa"
     result = call("forecast", path, "--horizon", 2, "--lookback", 4, "--epochs", 1, "--save", model)
     assert result.exit_code == 2

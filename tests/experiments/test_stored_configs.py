@@ -9,9 +9,13 @@ from toa.experiments import config_hash, run_folder
 from toa.experiments.records import hashed_values
 from toa.tasks import TASKS
 
-# trials of the search keep only what a choice may use, and scores of a leaderboard belong to no run
-OTHERS = ("trials.jsonl", "gift-eval.jsonl", "uea.jsonl", "detectors.jsonl")
-FILES = [path for path in sorted((ROOT / "results").rglob("*.jsonl")) if not path.name.endswith(OTHERS)]
+# trials of the search keep only what a choice may use; the others have scores that belong to no run
+OTHERS = ("trials.jsonl", "detectors.jsonl", "agreement.jsonl")
+FILES = [
+    path
+    for path in sorted((ROOT / "results").rglob("*.jsonl"))
+    if not path.name.endswith(OTHERS) and path.parent.name != "leaderboards"
+]
 
 
 def restrict(table, like):

@@ -397,6 +397,8 @@ def load_file(path: Path, wanted: str | None = None, *, folder: bool = False) ->
             f"{path} must be a saved {wanted}, got the kind {header['kind']!r}; use it with its own class or command."
         )
     facts = unseal(header, str(path), saved.tensors)[0]["facts"]
+    if not isinstance(facts, dict):
+        raise ValueError(f"facts in {path} must be a mapping, got {type(facts).__name__}; save it again.")
     return Checkpoint(tensors=saved.tensors, facts={**facts, "kind": header["kind"]}, verified=True)
 
 
