@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -9,6 +10,7 @@ from tests.support import message
 from toa.data.frequency import season_of
 from toa.estimators import Forecaster
 from toa.estimators.baselines import find_season
+from toa.estimators.ensemble import fit_trees
 from toa.estimators.sizes import choose_lookback, choose_settings, limit_schedule
 
 
@@ -76,6 +78,17 @@ def test_a_backtest_has_the_forecasts_of_predict_and_stands_beside_baselines(fit
     assert table.loc["seasonal naive", "mae"] == pytest.approx(np.mean(error))
     assert table.loc["model", "coverage"] == pytest.approx(found.metrics["coverage"])
     assert "beats drift on every column" in found.verdicts()
+
+
+def test_a_backtest_compares_with_the_trees_and_says_what_is_equal() -> None:
+    fitted = auto(epochs=1).fit(wide(300)[:240])
+    trees = fit_trees(np.asarray(wave(240))[None], PERIOD, 6)
+    assert trees is not None
+    weights = {"seasonal naive": 1.0}
+    fitted.choice_ = replace(fitted.choice_, ensemble=replace(fitted.choice_.ensemble, trees=trees, weights=weights))
+    found = fitted.backtest(wide(300), test_size=60, stride=6)
+    assert "boosting" in found.table().index
+    assert "equals seasonal naive on every column" in found.verdicts()
 
 
 def test_losses_are_stated_in_words() -> None:

@@ -17,8 +17,8 @@ from torch import Tensor
 from toa._checks import check_at_least
 from toa.data.frames import id_column, to_native
 from toa.data.panel import Panel
-from toa.estimators.baselines import BASELINES, LinearModel
-from toa.estimators.ensemble import Ensemble, history_rows, series_scale
+from toa.estimators.baselines import BASELINES
+from toa.estimators.ensemble import TREES, Ensemble, history_rows, series_scale
 from toa.estimators.intervals import Prediction
 from toa.tasks.metrics import Scores, pinball_error, score_forecasts
 
@@ -74,13 +74,15 @@ class Backtest:
         return [head, *(tuple("-" if cell == "nan" else cell for cell in line) for line in lines)]
 
     def verdicts(self) -> list[str]:
-        """In words, per baseline: where the model has the larger MAE."""
+        """In words, per baseline: where the model has the larger MAE, or that all are equal."""
         own, lines = self.comparison["model"], []
         for name, other in self.comparison.items():
             if name == "model":
                 continue
             lost = [column for column in own.by_column if own.by_column[column]["mae"] > other.by_column[column]["mae"]]
-            if not lost:
+            if all(own.by_column[column]["mae"] == other.by_column[column]["mae"] for column in own.by_column):
+                lines.append(f"equals {name} on every column")
+            elif not lost:
                 lines.append(f"beats {name} on every column")
             elif len(lost) == len(own.by_column):
                 lines.append(f"loses to {name} on every column" if len(lost) > 1 else f"loses to {name} on {lost[0]}")
@@ -122,12 +124,13 @@ def measure(
     panel: Panel,
     columns: tuple[str, ...],
     season: int,
-    linear: Mapping[str, LinearModel],
+    fitted: Ensemble | None,
     others: Callable[[Panel, list[tuple[int, int]]], dict[str, np.ndarray]],
 ) -> Backtest:
     """Compare forecasts with actual values; dividing by `std` (N or 1, 1, C) standardises errors.
 
-    `others` returns forecasts of further methods at places: series and first row.
+    The linear models and trees of `fitted` are compared too. `others` returns forecasts of further methods at places:
+    series and first row.
     """
     error = (found.forecast - actual) / std  # (N, P, C)
     metrics = {"mse": float(error.square().mean()), "mae": float(error.abs().mean())}
@@ -152,8 +155,9 @@ def measure(
     # a tensor with one place would be a number to numpy
     parts = {name: part[chosen.numpy()] for name, part in arrays.items() if part is not None}
     scores = {"model": score_forecasts(actual=truth, columns=columns, scale=scale, levels=levels, **parts)}
-    ensemble = Ensemble(season=season, horizon=actual.shape[1], weights={}, errors={}, linear=linear)
-    rows = ensemble.members(histories, [*BASELINES, *linear])
+    linear, trees = ({}, None) if fitted is None else (fitted.linear, fitted.trees)
+    ensemble = Ensemble(season=season, horizon=actual.shape[1], weights={}, errors={}, linear=linear, trees=trees)
+    rows = ensemble.members(histories, [*BASELINES, *linear, *([] if trees is None else [TREES])])
     forecasts = {name: part.reshape(*shape, -1).transpose(0, 2, 1) for name, part in rows.items()}
     for name, forecast in (forecasts | others(panel, places)).items():
         scores[name] = score_forecasts(forecast, truth, columns=columns, scale=scale)

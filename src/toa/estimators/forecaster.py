@@ -264,9 +264,9 @@ class Forecaster(ForecastPage, ForecastNetwork):
         ]
         std = self.scaler_.get("deviation", self.scaler_["std"])[self._owners(panel)[owners]].unsqueeze(1)
         levels = tuple(map(float, self.quantiles))
-        linear = None if self.choice_ is None else self.choice_.ensemble.linear
+        fitted = None if self.choice_ is None else self.choice_.ensemble
         where = owners, origins, panel, self.columns_
-        return measure(found, actual, std, levels, *where, self.season_, linear or {}, self._regressions)
+        return measure(found, actual, std, levels, *where, self.season_, fitted, self._regressions)
 
     def export(self, path: str | Path) -> None:
         """Write the model as an ONNX file that maps rows to forecasts in the units of the data.
