@@ -2,6 +2,7 @@ from dataclasses import replace
 
 import numpy as np
 import pandas as pd
+import polars
 import pytest
 import torch
 
@@ -56,6 +57,8 @@ def test_parts_of_a_forecast_sum_to_its_change(backbone, attention):
     flat = table()[:24].assign(**table()[["a", "b"]][:24].mean().to_dict())
     change = (model.predict(table()[:24]) - model.predict(flat))[["a", "b"]].mean()
     np.testing.assert_allclose(model.explain(table()[:28], 0).change, change, atol=2e-4)
+    same = model.explain(polars.from_pandas(table()), 7)
+    np.testing.assert_array_equal(same.shares, model.explain(table(), 7).shares)
 
 
 def test_covariates_have_a_share_and_what_is_known_in_advance_has_no_lag():

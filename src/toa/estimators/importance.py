@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
+import narwhals as nw
 import numpy as np
 import pandas as pd
 import torch
@@ -121,10 +122,12 @@ def integrated_gradients(
 
 
 def sample_rows(data: Any, id: str | None, index: int, length: int) -> Any:
-    """`length` rows of the first series of a pandas frame, from row `index` on."""
-    rows = data if id is None else data[data[id] == data[id].iloc[0]]
+    """`length` rows of the first series of a frame or array, from row `index` on."""
+    rows = nw.from_native(data, eager_only=True, pass_through=True)
+    if id is not None:
+        rows = rows.filter(nw.col(id) == rows[id][0])
     check_sample(index, max(0, len(rows) - length + 1))
-    return rows.iloc[index : index + length]
+    return nw.to_native(rows[index : index + length], pass_through=True)
 
 
 def in_float64(model: nn.Module) -> nn.Module:
