@@ -68,6 +68,11 @@ def test_ray_data_forecasts_the_same(folder, model, tmp_path):
     found = forecast_parts(model, folder, tmp_path / "ray", executor="ray", workers=2, horizon=6)
     assert found.series == 30
     pd.testing.assert_frame_equal(read(tmp_path / "ray"), read(tmp_path / "here"))
+    wrong = tmp_path / "wrong"
+    wrong.mkdir()
+    parquet.write_table(arrow.Table.from_pandas(panel(0, 1).assign(sales=np.nan)), wrong / "a.parquet")
+    with pytest.raises(ValueError, match=r"a\.parquet, rows 1 to 60 as data: series 's0'"):
+        forecast_parts(model, wrong, tmp_path / "none", executor="ray", workers=1)
 
 
 def test_batches_hold_whole_series_however_small_they_are(folder):
@@ -100,11 +105,55 @@ def test_a_series_in_several_places_is_refused(folder, model, tmp_path):
     assert not list((tmp_path / "mixed").rglob("*.*"))
     for name in ("a.parquet", "b.parquet"):
         parquet.write_table(arrow.Table.from_pandas(panel(0, 2)), source / name)
-    with pytest.raises(ValueError, match="got 2 ids in several places; sort"):
+    found = message("got 2 ids in several places, such as 's", "' in a.parquet and b.parquet; sort")
+    with pytest.raises(ValueError, match=found):
         forecast_parts(model, source, tmp_path / "files")
+    # found before a forecast is made
+    assert not list((tmp_path / "files").iterdir())
 
 
-def test_wrong_folders_and_models_are_refused_before_work(folder, model, tmp_path):
+def test_a_repeated_call_keeps_finished_files_and_names_the_wrong_one(model, tmp_path):
+    source, out = tmp_path / "source", tmp_path / "out"
+    source.mkdir()
+    parquet.write_table(arrow.Table.from_pandas(panel(0, 3)), source / "a.parquet")
+    wrong = panel(3, 3)
+    wrong.loc[70, "sales"] = np.nan
+    parquet.write_table(arrow.Table.from_pandas(wrong), source / "b.parquet")
+    parquet.write_table(arrow.Table.from_pandas(panel(6, 1)[:0]), source / "empty.parquet")
+    words = ("b.parquet, rows 58 to 113 as data: series 's4'", "out has the forecasts of 1 of 3 files")
+    with pytest.raises(ValueError, match=message(*words)):
+        forecast_parts(model, source, out, batch_rows=60)
+    before = (out / "a.parquet").stat().st_mtime_ns
+    # a killed worker leaves such a file
+    (out / f"b.parquet.{'0' * 32}.partial").touch()
+    parquet.write_table(arrow.Table.from_pandas(panel(3, 3)), source / "b.parquet")
+    found = forecast_parts(model, source, out)
+    assert (found.series, found.kept) == (3, 1)
+    assert (out / "a.parquet").stat().st_mtime_ns == before
+    # a file without rows has no forecasts
+    assert sorted(file.name for file in out.iterdir()) == ["a.parquet", "b.parquet"]
+    pd.testing.assert_frame_equal(read(out), toa.Forecaster.load(model).predict(panel(0, 6)), check_dtype=False)
+    assert forecast_parts(model, source, out, executor="ray")[1:3] == (0, 0)
+    with pytest.raises(ValueError, match=message("the same model and horizon", "a.parquet; choose another")):
+        forecast_parts(model, source, out, horizon=2)
+    parquet.write_table(arrow.Table.from_pandas(panel(0, 4)), source / "a.parquet")
+    with pytest.raises(ValueError, match=message("of the same files", "a.parquet; choose another")):
+        forecast_parts(model, source, out)
+
+
+def test_a_model_that_was_written_again_is_read_again(folder, model, tmp_path):
+    file = tmp_path / "model.toa"
+    file.write_bytes(model.read_bytes())
+    forecast_parts(file, folder, tmp_path / "first")
+    other = toa.Forecaster(6, id="shop", time="day", season=1, time_limit=1e-9, interval=0.5).fit(panel(0, 12))
+    other.save(file)
+    forecast_parts(file, folder, tmp_path / "second")
+    expected = other.predict(panel(0, 30)).sort_values(["shop", "day"]).reset_index(drop=True)
+    pd.testing.assert_frame_equal(read(tmp_path / "second"), expected, check_dtype=False)
+    assert not read(tmp_path / "first")["sales"].equals(expected["sales"])
+
+
+def test_wrong_folders_and_models_are_refused_before_work(folder, model, tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="got none below"):
         forecast_parts(model, tmp_path, tmp_path / "out")
     with pytest.raises(ValueError, match=message("a new or empty folder", "choose another")):
@@ -115,8 +164,11 @@ def test_wrong_folders_and_models_are_refused_before_work(folder, model, tmp_pat
         forecast_parts(model, folder, tmp_path / "out", workers=2)
     alone = tmp_path / "alone.toa"
     toa.Forecaster(6, season=PERIOD, time_limit=1e-9).fit(np.asarray(wave(60))).save(alone)
+    monkeypatch.setattr("toa.integrations.ray._mapped", None)
     with pytest.raises(ValueError, match=message("a forecaster with an id column", "got id=None")):
         forecast_parts(alone, folder, tmp_path / "out")
+    with pytest.raises(ValueError, match="horizon must be from 1 to 6, the horizon of fit, got 7"):
+        forecast_parts(model, folder, tmp_path / "out", horizon=7)
 
 
 def test_the_command_trains_on_a_sample_and_forecasts_the_folder(folder, tmp_path):
@@ -126,6 +178,9 @@ def test_the_command_trains_on_a_sample_and_forecasts_the_folder(folder, tmp_pat
     assert "trained on 30 series" in text
     assert "30 series, 1715 rows in 3 files" in text
     assert len(read(tmp_path / "out")) == 30 * 6
+    code, text = call("forecast", folder, "--model", tmp_path / "m.toa", "--out", tmp_path / "out")
+    assert code == 0, text
+    assert "3 files were finished before and are kept" in text
     code, text = call("forecast", folder, "--model", tmp_path / "m.toa", "--horizon", 2, "--out", tmp_path / "two")
     assert code == 0, text
     assert len(read(tmp_path / "two")) == 30 * 2
@@ -133,6 +188,7 @@ def test_the_command_trains_on_a_sample_and_forecasts_the_folder(folder, tmp_pat
         (["--page", "a.html", "--horizon", 6], "--page goes with a single table"),
         ([], "--horizon must be given to train on the folder"),
         (["--horizon", 6, "--out", "a.csv"], "--out must be a folder"),
+        (["--horizon", 6, "--out", tmp_path / "out"], "must be a new or empty folder to train on"),
     ):
         code, text = call(*words, "--out", tmp_path / "x", *more)
         assert code == 2

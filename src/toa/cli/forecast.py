@@ -195,6 +195,11 @@ def _forecast_folder(options: "Mapping[str, Any]") -> None:
             raise ValueError(f"--{name} must be given to train on the folder {data}, got nothing.")
     if out.suffix:
         raise ValueError(f"--out must be a folder for forecasts of the folder {data}, got {str(out)!r}.")
+    if model is None and out.is_dir() and any(out.iterdir()):
+        raise ValueError(
+            f"--out must be a new or empty folder to train on {data}, got {out} with files; choose another, or give "
+            "the --model that wrote them to forecast the rest."
+        )
     terminal.check_destinations(save)
     console = make_console()
     with tempfile.TemporaryDirectory() as folder:
@@ -210,6 +215,8 @@ def _forecast_folder(options: "Mapping[str, Any]") -> None:
         run = {name: options[name] for name in ("workers", "address")}
         horizon = None if model is None else options["horizon"]
         found = forecast_parts(file, data, out, executor=options["executor"] or "process", horizon=horizon, **run)
+    if found.kept:
+        console.print(f"{found.kept} files were finished before and are kept.", soft_wrap=True)
     console.print(
         f"{found.series} series, {found.rows} rows in {found.files} files: {found.seconds:.0f} s, "
         f"{found.series / found.seconds:.0f} series per second, at most {found.peak_bytes / 2**20:.0f} MiB a process.",

@@ -5,17 +5,22 @@
     found = forecast_parts("model.toa", "sales/", "forecasts/", executor="ray", workers=8)   # one file per file
 
 The rows of a series must follow each other in one file; hive folders such as `region=de/` are columns. A worker holds
-one batch at a time. "process" works in this process and "pool" in several on this machine; "ray" maps the files as
-batches of Ray Data, here or in a cluster whose machines all see the folders, and needs the extra `toa[ray]`.
+one batch at a time. A call that failed can be repeated with the same model and folders: finished files are kept.
+"process" works in this process and "pool" in several on this machine; "ray" maps the files as batches of Ray Data, here
+or in a cluster whose machines all see the folders, and needs the extra `toa[ray]`.
 """
 
+import hashlib
+import json
 import os
+import re
 import resource
 import sys
 import time
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
@@ -32,16 +37,22 @@ from toa.experiments.sweep_ray import connected
 EXECUTORS = ("process", "pool", "ray")
 # rows of a batch, and series and rows to fit to
 _ROWS, _SERIES = 200_000, 2_000
+# field of a file of forecasts that names the model and the file that it was made from
+_MADE_FROM = b"toa_made_from"
 
 
 class Forecasts(NamedTuple):
-    """What `forecast_parts` did: numbers of files, series and rows, seconds, and the largest memory of a worker."""
+    """What `forecast_parts` did: numbers of files, series and rows, seconds, and the largest memory of a worker.
+
+    `kept` is the number of further files that an earlier call had finished.
+    """
 
     files: int
     series: int
     rows: int
     seconds: float
     peak_bytes: int
+    kept: int = 0
 
 
 def forecast_parts(
@@ -59,7 +70,8 @@ def forecast_parts(
 
     Args:
         model: File of a fitted `toa.Forecaster` with an id column.
-        out: New or empty folder; each file of `source` has one of the same name there.
+        out: New or empty folder, or that of an earlier call with the same model, horizon and files, whose finished
+            files are kept; each file of `source` with rows has one of the same name there.
         executor: "process", "pool" or "ray".
         workers: Number of processes; None for one per core.
         address: HOST:PORT of a running Ray, or auto; None starts one here.
@@ -76,57 +88,67 @@ def forecast_parts(
     if executor == "process" and workers not in (None, 1):
         raise ValueError(f"workers goes with the executor pool or ray, got {workers} for process; leave it out.")
     source, out = Path(source).absolute(), Path(out).absolute()
-    files = part_files(source)
+    files = [str(file.relative_to(source)) for file in part_files(source)]
     check_writable(out)
-    if out.exists() and any(out.iterdir()):
-        raise ValueError(f"out must be a new or empty folder, got {out} with files; choose another.")
     begin = time.monotonic()
-    count = min(workers or os.cpu_count() or 1, len(files))
-    # its file names a clear error before workers start
-    Forecaster.load(model, device="cpu")
-    task = partial(
-        forecast_part, str(Path(model).absolute()), str(source), str(out), horizon=horizon, batch_rows=batch_rows
-    )
-    names = [str(file.relative_to(source)) for file in files]
-    seen, found = _SeenIds(), []
-    for part in _mapped(task, names, executor, count, address):
-        seen.add(part.pop("hashes"))
-        found.append(part)
-    series, rows = (sum(part[name] for part in found) for name in ("series", "rows"))
-    peak = max(part["peak_bytes"] for part in found)
-    return Forecasts(len(files), series, rows, time.monotonic() - begin, peak)
+    # the model, all ids and the folder of results are checked before workers start
+    digest = _digest(Path(model))
+    forecaster = _loaded(str(model), digest)
+    if horizon is not None and not 1 <= horizon <= forecaster.horizon:
+        raise ValueError(f"horizon must be from 1 to {forecaster.horizon}, the horizon of fit, got {horizon}.")
+    work = {"model": digest, "horizon": horizon or forecaster.horizon}
+    kept = _finished(out, source, files, work)
+    series = _count_series(source, files, forecaster)
+    names = [name for name in files if series[name] and name not in kept]
+    task = partial(forecast_part, str(Path(model).absolute()), str(source), str(out), work=work, batch_rows=batch_rows)
+    count = min(workers or os.cpu_count() or 1, len(names))
+    try:
+        found = list(_mapped(task, names, executor, count, address)) if names else []
+    except ValueError as error:
+        done = sum((out / name).exists() for name in files)
+        raise ValueError(
+            f"{error} {out} has the forecasts of {done} of {len(files)} files; a call with the same model and horizon "
+            "keeps them and forecasts the rest."
+        ) from error
+    peak = max((part["peak_bytes"] for part in found), default=_peak_bytes())
+    rows = sum(part["rows"] for part in found)
+    total = sum(series[name] for name in names)
+    return Forecasts(len(files) - len(kept), total, rows, time.monotonic() - begin, peak, len(kept))
 
 
 def forecast_part(
-    model: str, source: str, out: str, name: str, *, horizon: int | None = None, batch_rows: int = _ROWS
-) -> dict[str, Any]:
+    model: str, source: str, out: str, name: str, *, work: Mapping[str, Any], batch_rows: int = _ROWS
+) -> dict[str, int]:
     """Forecast the series of one file below `source` into the file of the same name below `out`.
 
+    Args:
+        work: The sha256 of the file of the "model", and the "horizon".
+
     Returns:
-        Numbers of "series" and "rows", "peak_bytes" of this process, and "hashes" of the ids.
+        Number of "rows", and "peak_bytes" of this process.
     """
     import pyarrow.parquet as parquet
 
-    forecaster = _loaded(model)
-    wanted = [forecaster.id, forecaster.time_, *forecaster.columns_, *forecaster._inputs]
-    columns = [column for column in wanted if column is not None]
+    forecaster = _loaded(model, work["model"])
     target = Path(out) / name
     target.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = target.with_name(f"{target.name}.partial")
-    seen, rows = _SeenIds(), 0
+    # two calls must not write to one file
+    unfinished = target.with_name(f"{target.name}.{uuid.uuid4().hex}.partial")
+    made_from, rows = _made_from(Path(source), name, work), 0
     with ExitStack() as stack:
         stack.callback(unfinished.unlink, missing_ok=True)
         writer = None
-        for table in whole_series(Path(source), name, forecaster.id, columns, batch_rows):
-            seen.add_rows(table[forecaster.id])
-            found = forecaster.predict(table, horizon=horizon)
-            writer = writer or stack.enter_context(parquet.ParquetWriter(unfinished, found.schema))
+        for table in whole_series(Path(source), name, forecaster.id, _columns(forecaster), batch_rows):
+            with _named(f"{Path(source) / name}, rows {rows + 1} to {rows + table.num_rows} as data"):
+                found = forecaster.predict(table, horizon=work["horizon"])
+            schema = found.schema.with_metadata({**(found.schema.metadata or {}), _MADE_FROM: made_from})
+            writer = writer or stack.enter_context(parquet.ParquetWriter(unfinished, schema))
             writer.write_table(found)
             rows += table.num_rows
         if writer is not None:
             writer.close()
             unfinished.replace(target)
-    return {"series": len(seen.hashes), "rows": rows, "peak_bytes": _peak_bytes(), "hashes": seen.hashes}
+    return {"rows": rows, "peak_bytes": _peak_bytes()}
 
 
 def sample_series(source: str | Path, id: str, series: int = _SERIES, rows: int = 2 * _ROWS) -> Any:
@@ -163,12 +185,8 @@ def whole_series(
 ) -> Iterator[Any]:
     """Arrow tables of one file, of about this many rows, none of which ends within a series."""
     import pyarrow as arrow
-    import pyarrow.dataset as datasets
 
-    data = datasets.dataset(source / name, format="parquet", partitioning="hive", partition_base_dir=str(source))
-    for column in (id, *(columns or ())):
-        if column not in data.schema.names:
-            raise ValueError(f"{source / name} must have a column {column!r}, got {', '.join(data.schema.names)}.")
+    data = _opened(source, name, (id, *(columns or ())))
     kept: list[Any] = []
     read = {"columns": columns, "batch_size": batch_rows, "batch_readahead": 1, "fragment_readahead": 1}
     for batch in data.to_batches(**read, use_threads=False):
@@ -184,29 +202,88 @@ def whole_series(
         yield arrow.Table.from_batches(kept)
 
 
-class _SeenIds:
-    """Ids that have been forecast, 8 bytes each: the rows of a series must not lie in several places."""
+def _opened(source: Path, name: str, columns: Sequence[str | None]) -> Any:
+    """The data of one file, which must have these columns."""
+    import pyarrow.dataset as datasets
 
-    def __init__(self) -> None:
-        self.hashes = np.empty(0, dtype=np.uint64)
+    data = datasets.dataset(source / name, format="parquet", partitioning="hive", partition_base_dir=str(source))
+    for column in columns:
+        if column not in data.schema.names:
+            raise ValueError(f"{source / name} must have a column {column!r}, got {', '.join(data.schema.names)}.")
+    return data
 
-    def add_rows(self, ids: Any) -> None:
-        """Add the ids of the rows of a batch."""
-        ids = _plain(ids)
-        names = ids.take(np.concatenate([[0], _changes(ids)])).to_pandas()
-        self.add(pd.util.hash_pandas_object(names, index=False).to_numpy(), names)
 
-    def add(self, hashes: np.ndarray, names: "pd.Series | None" = None) -> None:
-        """Add ids by their hashes."""
-        joined = np.concatenate([self.hashes, hashes])
-        self.hashes, count = np.unique(joined, return_counts=True)
-        if len(self.hashes) < len(joined):
-            twice = self.hashes[count > 1]
-            shown = "" if names is None else f", such as {names[np.isin(hashes, twice)].iloc[0]!r}"
+def _columns(forecaster: Forecaster) -> list[str]:
+    """Columns that a forecaster reads."""
+    wanted = [forecaster.id, forecaster.time_, *forecaster.columns_, *forecaster._inputs]
+    return [column for column in wanted if column is not None]
+
+
+def _count_series(source: Path, files: Sequence[str], forecaster: Forecaster) -> dict[str, int]:
+    """Number of series of each file, by the ids alone; the rows of a series must not lie in several places."""
+    hashes = []
+    for name in files:
+        with _named(str(source / name)):
+            _opened(source, name, _columns(forecaster))
+            found = [pd.util.hash_pandas_object(ids, index=False) for ids in _ids(source, name, forecaster.id)]
+        hashes.append(np.concatenate([np.empty(0, dtype=np.uint64), *found]))
+    counts = {name: len(found) for name, found in zip(files, hashes, strict=True)}
+    values, times = np.unique(np.concatenate(hashes), return_counts=True)
+    if len(twice := values[times > 1]):
+        places = [name for name, found in zip(files, hashes, strict=True) if twice[0] in found]
+        ids = pd.concat(list(_ids(source, places[0], forecaster.id)))
+        shown = ids[(pd.util.hash_pandas_object(ids, index=False) == twice[0]).to_numpy()].iloc[0]
+        raise ValueError(
+            f"the rows of each series must follow each other in one file, got {len(twice)} ids in several places, such "
+            f"as {shown!r} in {' and '.join(places[:4])}; sort each file by id, and write an id to one file only."
+        )
+    return counts
+
+
+def _ids(source: Path, name: str, id: str | None) -> "Iterator[pd.Series[Any]]":
+    """Ids of the series of one file, in parts."""
+    for table in whole_series(source, name, id, [str(id)], _ROWS):
+        ids = _plain(table[id])
+        yield ids.take(np.concatenate([[0], _changes(ids)])).to_pandas()
+
+
+def _finished(out: Path, source: Path, files: Sequence[str], work: Mapping[str, Any]) -> set[str]:
+    """Files that an earlier call has forecast; raises ValueError for others, and removes what killed workers left."""
+    import pyarrow.parquet as parquet
+
+    known, done = set(files), set()
+    for file in sorted(file for file in out.rglob("*") if not file.is_dir()):
+        name = str(file.relative_to(out))
+        unfinished = re.sub(r"\.[0-9a-f]{32}\.partial$", "", name)
+        if unfinished != name and unfinished in known:
+            file.unlink()
+            continue
+        made_from = None
+        if name in known:
+            with _named(str(file)):
+                made_from = (parquet.read_schema(file).metadata or {}).get(_MADE_FROM)
+        if made_from is None or made_from != _made_from(source, name, work):
             raise ValueError(
-                f"the rows of each series must follow each other in one file, got {len(twice)} ids in several "
-                f"places{shown}; sort each file by id, and write all rows of an id to one file."
+                f"out must be a new or empty folder, or have forecasts by the same model and horizon of the same "
+                f"files, got {file}; choose another."
             )
+        done.add(name)
+    return done
+
+
+def _made_from(source: Path, name: str, work: Mapping[str, Any]) -> bytes:
+    """What a file of forecasts was made from: the model, the horizon, and size and time of the file of data."""
+    found = (source / name).stat()
+    return json.dumps({**work, "bytes": found.st_size, "changed_ns": found.st_mtime_ns}, sort_keys=True).encode()
+
+
+@contextmanager
+def _named(where: str) -> Iterator[None]:
+    """Begin the message of an error with the file."""
+    try:
+        yield
+    except (ValueError, OSError) as error:
+        raise ValueError(f"{where}: {error}") from error
 
 
 def _plain(column: Any) -> Any:
@@ -237,23 +314,31 @@ def _peak_bytes() -> int:
 _CACHE: dict[str, Forecaster] = {}
 
 
-def _loaded(model: str) -> Forecaster:
-    """The model of a file, read once per process."""
-    if model not in _CACHE:
+def _digest(model: Path) -> str:
+    """The sha256 of a file."""
+    with model.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _loaded(model: str, digest: str) -> Forecaster:
+    """The model of a file with this sha256, read once per process."""
+    if digest not in _CACHE:
         found = Forecaster.load(model, device="cpu")
         if found.id is None or found.covariates:
             raise ValueError(
                 f"{model} must be a forecaster with an id column and without covariates, got id={found.id!r} and "
                 f"covariates={list(found.covariates)}; fit another."
             )
+        if _digest(Path(model)) != digest:
+            raise ValueError(f"{model} must stay as it is during a call, got another file; call again.")
         _CACHE.clear()
-        _CACHE[model] = found
-    return _CACHE[model]
+        _CACHE[digest] = found
+    return _CACHE[digest]
 
 
 def _mapped(
-    task: partial[dict[str, Any]], names: Sequence[str], executor: str, workers: int, address: str | None
-) -> Iterator[dict[str, Any]]:
+    task: partial[dict[str, int]], names: Sequence[str], executor: str, workers: int, address: str | None
+) -> Iterator[dict[str, int]]:
     """Results of the task for each file, in any order."""
     if executor == "process":
         yield from map(task, names)
@@ -266,11 +351,16 @@ def _mapped(
             items = ray.data.from_items([{"name": name} for name in names], override_num_blocks=len(names))
             done = items.map_batches(partial(_ray_batch, task), batch_size=1, num_cpus=1)
             for row in done.iter_rows():
-                yield {**row, "hashes": np.frombuffer(row["hashes"], dtype=np.uint64)}
+                if row["error"]:
+                    raise ValueError(row["error"])
+                yield row
 
 
-def _ray_batch(task: partial[dict[str, Any]], batch: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """Files of a batch of Ray Data, forecast."""
-    found = [task(str(name)) for name in batch["name"]]
-    rows = [{**part, "hashes": part["hashes"].tobytes()} for part in found]
-    return {name: [row[name] for row in rows] for name in rows[0]}
+def _ray_batch(task: partial[dict[str, int]], batch: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """A batch of Ray Data, one file, forecast; an error is a result, because Ray would put its own around it."""
+    (name,) = batch["name"]
+    try:
+        found = task(str(name)) | {"error": ""}
+    except ValueError as error:
+        found = {"rows": 0, "peak_bytes": 0, "error": str(error)}
+    return {key: [value] for key, value in found.items()}
