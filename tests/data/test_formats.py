@@ -135,6 +135,18 @@ def test_dates_in_a_time_zone_are_text_in_excel(tmp_path) -> None:
     assert read_frame(write_frame(frame, tmp_path / "a.xlsx"))["date"][0] == "2024-01-01 00:00:00+01:00"
 
 
+def test_text_that_looks_like_a_formula_stays_text_in_excel(tmp_path) -> None:
+    frame = pd.DataFrame({"=1+1": ['=HYPERLINK("http://x","a")', "#REF!", "a"], "y": [1.5, 2.5, 3.5]})
+    pd.testing.assert_frame_equal(read_frame(write_frame(frame, tmp_path / "a.xlsx")), frame, check_dtype=False)
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.json"])
+def test_small_numbers_keep_all_digits_in_json(name, tmp_path) -> None:
+    frame = pd.DataFrame({"s": ["é/", "b"], "y": [1.2345678901234567e-12, np.nan], "n": [2**60, 1], "z": [5e-300, 0.1]})
+    found = read_frame(write_frame(frame, tmp_path / name))
+    pd.testing.assert_frame_equal(found, frame, check_dtype=False, check_exact=True)
+
+
 def test_a_first_column_of_row_numbers_is_left_out_with_a_warning(tmp_path) -> None:
     load().to_csv(tmp_path / "own.csv")
     with pytest.warns(UserWarning, match="the first column has no name and counts the rows; it is left out"):

@@ -10,6 +10,7 @@ pandas, pyarrow and openpyxl read and write the formats. Nothing is ever unpickl
 import csv
 import gzip
 import io
+import json
 import re
 import warnings
 import zipfile
@@ -63,15 +64,27 @@ def write_frame(frame: pd.DataFrame, path: Path) -> Path:
     elif ending == ".xlsx":
         # Excel has no time zones
         zoned = {name: frame[name].astype(str) for name in frame if isinstance(frame[name].dtype, pd.DatetimeTZDtype)}
-        frame.assign(**zoned).to_excel(content, index=False, engine="openpyxl")
+        with pd.ExcelWriter(content, engine="openpyxl") as book:
+            frame.assign(**zoned).to_excel(book, index=False)
+            for cell in (cell for row in book.book.active.iter_rows() for cell in row if cell.data_type in "fe"):
+                # text such as =1+1 or #REF! is no formula and no error, also after an edit
+                cell.data_type, cell.quotePrefix = "s", True
     elif ending in (".jsonl", ".ndjson", ".json"):
-        lines = ending != ".json"
-        frame.to_json(content, orient="records", lines=lines, date_format="iso", double_precision=15)
+        content.write(_json_of(frame, lines=ending != ".json").encode())
     else:
         content.write(frame.to_csv(index=False, sep="\t" if ending == ".tsv" else ",").encode())
     packed = gzip.compress(content.getvalue(), mtime=0) if path.suffix == ".gz" else content.getvalue()
     write_atomically(path, packed)
     return path
+
+
+def _json_of(frame: pd.DataFrame, *, lines: bool) -> str:
+    """Records; pandas would round numbers to 15 decimals."""
+    records = json.loads(frame.to_json(orient="records", date_format="iso"))
+    for name in frame.select_dtypes("floating"):
+        for record, value in zip(records, frame[name], strict=True):
+            record[name] = float(value) if pd.notna(value) and np.isfinite(value) else None
+    return "".join(f"{json.dumps(record)}\n" for record in records) if lines else json.dumps(records)
 
 
 def _read_text(path: Path, decimal: str | None) -> pd.DataFrame:
