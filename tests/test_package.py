@@ -1,4 +1,5 @@
 import ast
+import importlib
 import importlib.metadata
 import inspect
 import json
@@ -7,6 +8,7 @@ import subprocess
 import sys
 import tomllib
 from importlib.resources import files
+from typing import Any
 
 import pytest
 
@@ -59,6 +61,31 @@ def test_every_supported_python_is_named_and_tested() -> None:
     workflow = (ROOT / ".github" / "workflows" / "test.yml").read_text()
     assert f"python: {json.dumps(versions)}" in workflow
     assert "(3, 11) <= v <= (3, 14)" in (ROOT / "Makefile").read_text()
+
+
+def test_calls_in_the_examples_of_modules_have_arguments_that_exist() -> None:
+    checked, wrong = 0, []
+    # without integrations, whose packages take long to import
+    for path in (path for path in SOURCES if path.parent.name != "integrations"):
+        documented = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+        for line in re.findall(r"^ {4,}(\w.*\(.*)$", documented, re.MULTILINE):
+            try:
+                calls = [node for node in ast.walk(ast.parse(line)) if isinstance(node, ast.Call)]
+            except SyntaxError:
+                continue
+            module = importlib.import_module(".".join(path.relative_to(ROOT / "src").with_suffix("").parts))
+            for call in calls:
+                thing: Any = module
+                for name in ast.unparse(call.func).split("."):
+                    thing = getattr(thing, name, None)
+                if inspect.isfunction(thing) or inspect.ismethod(thing) or inspect.isclass(thing):
+                    names = {one.arg for one in call.keywords} - {None}
+                    known = inspect.signature(thing).parameters
+                    free = any(one.kind is one.VAR_KEYWORD for one in known.values())
+                    wrong += [] if free or names <= set(known) else [f"{path.name}: {line}"]
+                    checked += 1
+    assert wrong == []
+    assert checked > 30
 
 
 @pytest.mark.parametrize("package", [toa.ops, toa.nn], ids=lambda package: package.__name__)

@@ -1,7 +1,7 @@
 """Gradient boosting on lags: trees that forecast one step after another, one model for all series.
 
-    model = BoostedTrees.fit(history, season=24, horizon=48)   # history (N, T), NaN before each series begins
-    model.predict(history, horizon=48)                         # (N, P)
+    model = BoostedTrees.fit(history, season=24, lookback=96)   # history (N, T), NaN before each series begins
+    model.predict(history, horizon=48)                          # (N, P)
 
 The trees are scikit-learn's; they are kept and saved as arrays, and evaluated without it.
 
