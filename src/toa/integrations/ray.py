@@ -330,7 +330,7 @@ def _loaded(model: str, digest: str) -> Forecaster:
                 f"covariates={list(found.covariates)}; fit another."
             )
         if _digest(Path(model)) != digest:
-            raise ValueError(f"{model} must stay as it is during a call, got another file; call again.")
+            raise ValueError(f"{model} must not change during a call, got another file; call again.")
         _CACHE.clear()
         _CACHE[digest] = found
     return _CACHE[digest]
