@@ -141,6 +141,20 @@ def test_a_repeated_call_keeps_finished_files_and_names_the_wrong_one(model, tmp
         forecast_parts(model, source, out)
 
 
+def test_ids_that_are_names_of_folders_are_text(tmp_path):
+    for number, name in enumerate(("007", "12", "abc")):
+        file = tmp_path / "in" / f"shop={name}" / "year=2024" / "a.parquet"
+        file.parent.mkdir(parents=True)
+        parquet.write_table(arrow.Table.from_pandas(panel(number, 1).drop(columns="shop")), file)
+    sample = sample_series(tmp_path / "in", "shop")
+    assert sample["year"].to_pylist()[0] == 2024
+    options = {"id": "shop", "time": "day", "values": ["sales"], "time_limit": 1e-9}
+    toa.Forecaster(6, **options).fit(sample).save(tmp_path / "m.toa")
+    assert forecast_parts(tmp_path / "m.toa", tmp_path / "in", tmp_path / "out").series == 3
+    found = [parquet.ParquetFile(file).read()["shop"][0].as_py() for file in part_files(tmp_path / "out")]
+    assert found == ["007", "12", "abc"]
+
+
 def test_a_model_that_was_written_again_is_read_again(folder, model, tmp_path):
     file = tmp_path / "model.toa"
     file.write_bytes(model.read_bytes())

@@ -72,7 +72,7 @@ def forecast_parts(
         model: File of a fitted `toa.Forecaster` with an id column.
         out: New or empty folder, or that of an earlier call with the same model, horizon and files, whose finished
             files are kept; each file of `source` with rows has one of the same name there.
-        executor: "process", "pool" or "ray".
+        executor: "process", "pool" or "ray"; a script must call "pool" below `if __name__ == "__main__":`.
         workers: Number of processes; None for one per core.
         address: HOST:PORT of a running Ray, or auto; None starts one here.
         horizon: Number of steps, at most the horizon of `fit`; None for all.
@@ -203,10 +203,17 @@ def whole_series(
 
 
 def _opened(source: Path, name: str, columns: Sequence[str | None]) -> Any:
-    """The data of one file, which must have these columns."""
+    """The data of one file, which must have these columns, the id first."""
+    import pyarrow as arrow
     import pyarrow.dataset as datasets
 
-    data = datasets.dataset(source / name, format="parquet", partitioning="hive", partition_base_dir=str(source))
+    read = partial(datasets.dataset, source / name, format="parquet", partition_base_dir=str(source))
+    data = read(partitioning="hive")
+    folders = [part.partition("=")[0] for part in Path(name).parent.parts if "=" in part]
+    if columns[0] in folders:
+        # an id is text: 007 is not 7, and other folders may have letters
+        types = {folder: data.schema.field(folder).type for folder in folders} | {columns[0]: arrow.string()}
+        data = read(partitioning=datasets.partitioning(arrow.schema(list(types.items())), flavor="hive"))
     for column in columns:
         if column not in data.schema.names:
             raise ValueError(f"{source / name} must have a column {column!r}, got {', '.join(data.schema.names)}.")
