@@ -9,7 +9,6 @@ import page_tables as tables
 from performance_tables import read
 from toa.report.evidence import read_evidence
 
-HORIZONS = (96, 192, 336, 720)
 LARGE = ("ETTm1", "ETTm2", "Weather")
 
 
@@ -23,14 +22,9 @@ def wins(backbone: str, sets: tuple[str, ...]) -> str:
 
 
 def better_sets() -> str:
-    """Sets on which the mean over horizons is lower with TOA-Softmax under iTransformer."""
-    found = tables.recipe_records("itransformer")
-
-    def error(name: str, dataset: str) -> float:
-        return statistics.fmean(tables.mean_of(found[name,][dataset, horizon], "mse") for horizon in HORIZONS)
-
-    better = [name for name in tables.RECIPE_SETS if error("toa-softmax", name) < error("softmax", name)]
-    return f"{len(better)} of {len(tables.RECIPE_SETS)}"
+    """Sets on which TOA-Softmax has a gain under iTransformer."""
+    gains = tables.recipe_gains("itransformer").values()
+    return f"{sum(gain > 0 for gain in gains)} of {len(gains)}"
 
 
 def sor_wins(backbone: str) -> str:
@@ -44,6 +38,18 @@ def sor_wins(backbone: str) -> str:
 def uea_mean(name: str) -> str:
     """Mean accuracy over the sets of the leaderboard, in percent."""
     return f"{100 * statistics.fmean(own[name] for own in tables.uea_accuracies().values()):.1f}"
+
+
+def uea_network() -> str:
+    """Sets of the leaderboard on which the network has a weight in `toa.Classifier()`."""
+    records = [record for record in tables.read_records("leaderboards/uea.jsonl") if record["method"] == "toa"]
+    return f"{sum(record['weights'].get('toa', 0.0) > 0 for record in records)} of the {len(records)}"
+
+
+def uea_commit() -> str:
+    """Commits of those records."""
+    records = [record for record in tables.read_records("leaderboards/uea.jsonl") if record["method"] == "toa"]
+    return ", ".join(sorted({record["commit"][:7] for record in records}))
 
 
 def uea_softmax(extreme: Callable[..., float]) -> str:
@@ -179,6 +185,7 @@ def all_values() -> dict[str, Callable[[], str]]:
     found["toa-better-duet-large"] = partial(wins, "duet", LARGE)
     found["uea-sets"] = lambda: str(len(tables.uea_accuracies()))
     found |= {f"uea-{name.lower()}": partial(uea_mean, name) for name in ("toa", "ROCKET", "HC2")}
+    found |= {"uea-network": uea_network, "uea-commit": uea_commit}
     extremes: dict[str, Any] = {"mean": statistics.fmean, "least": min, "most": max}
     found |= {f"uea-softmax-{name}": partial(uea_softmax, one) for name, one in extremes.items()}
     found |= {"primitive-sizes": primitive_sizes, "step-count": steps_measured}

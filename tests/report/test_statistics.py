@@ -1,5 +1,6 @@
 import copy
 import json
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -8,16 +9,15 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import wilcoxon
+from scipy.stats import ttest_1samp, wilcoxon
 
 from tests.support import message
 from toa.report.evidence import read_records
+from toa.report.gains import detectable_gain, fewest_sets, holm, least_p, lower_is_better
 from toa.report.statistics import (
     collect,
     compare,
     draw_critical_difference,
-    holm,
-    lower_is_better,
     no_diagram,
     notes,
     system_name,
@@ -112,8 +112,15 @@ def test_a_data_set_counts_once_with_the_mean_over_its_horizons():
             records.append(one | {"metrics": {"mse": 1.0 + shift - one["metrics"]["accuracy"]}})
     scores = collect(records, "mse")
     assert scores.datasets == ("set0", "set1", "set2")
-    assert scores.values == pytest.approx(1.1 - VALUES[:3])
-    assert "with the mean over its horizons (set0, set1, set2: 96, 720)." in notes(scores, "softmax")[0]
+    assert scores.values == pytest.approx(np.sqrt((1.0 - VALUES[:3]) * (1.2 - VALUES[:3])))
+    # 20 % less at one horizon and 25 % more at the other are no gain, whatever the sizes
+    level = []
+    for dataset, (horizon, values) in product("abc", ((96, (0.1, 0.08)), (720, (1.0, 1.25)))):
+        for system, value in zip(SYSTEMS, values, strict=False):
+            level.append(record(dataset, system, 0.0) | {"metrics": {"mse": value}})
+            level[-1]["config"] |= {"horizon": horizon}
+    assert {row.gain for row in compare(collect(level, "mse"))} == {None, 0.0}
+    assert "with the geometric mean over its horizons (set0, set1, set2: 96, 720)." in notes(scores, "softmax")[0]
 
 
 def test_gains_have_an_interval_over_data_sets_and_a_least_detectable_size():
@@ -123,14 +130,30 @@ def test_gains_have_an_interval_over_data_sets_and_a_least_detectable_size():
     assert relu.gain == pytest.approx(2.5)
     assert relu.interval is not None
     assert 1.0 < relu.interval[0] < 2.5 < relu.interval[1] < 4.0
-    # (t(0.975) + t(0.8)) s / sqrt(n) with 3 degrees of freedom
-    assert relu.detectable == pytest.approx((3.1824 + 0.9785) * np.std([1, 2, 3, 4], ddof=1) / 2, rel=1e-4)
-    assert (gated.gain, gated.interval, gated.detectable) == (0.0, (0.0, 0.0), 0.0)
+    # t(1 - 0.05 / 2 / 2) s / sqrt(n) with 3 degrees of freedom: two systems are tested
+    half = 4.17653 * np.std([1, 2, 3, 4], ddof=1) / 2
+    assert relu.t_interval == pytest.approx((2.5 - half, 2.5 + half), rel=1e-4)
+    # four data sets are too few for a test, so no gain is detectable
+    assert (gated.gain, gated.interval, gated.t_interval, gated.detectable) == (0.0, (0.0, 0.0), (0.0, 0.0), None)
     # an error counts in percent of the baseline's
     errors = {row.system: row for row in compare(collect(grid(values), "mse"))}
     assert errors["patchtst/toa-relu"].gain == pytest.approx(100 * np.mean([0.01 / 0.5, 0.02 / 0.4, 0.1, 0.2]))
     few = {row.system: row for row in compare(collect(grid(values[:2]), "accuracy"))}
-    assert (few["patchtst/toa-relu"].interval, few["patchtst/toa-relu"].detectable) == (None, None)
+    assert (few["patchtst/toa-relu"].interval, few["patchtst/toa-relu"].t_interval) == (None, None)
+
+
+def test_a_detectable_gain_is_found_with_probability_0_8_by_the_corrected_t_test():
+    normal = np.random.default_rng(0).normal(size=(20_000, 6))
+    gain = detectable_gain(np.array([-1.0, 1.0] * 3), tested=4) / np.std([-1.0, 1.0] * 3, ddof=1)
+    p = ttest_1samp(normal + gain, 0.0, axis=1).pvalue
+    assert np.mean(p <= 0.05 / 4) == pytest.approx(0.8, abs=0.01)
+
+
+@pytest.mark.parametrize("tested", [1, 2, 6])
+def test_the_fewest_sets_are_those_of_which_a_corrected_p_can_pass(tested):
+    fewest = fewest_sets(tested)
+    assert tested * least_p(fewest) <= 0.05 < tested * least_p(fewest - 1)
+    assert fewest == {1: 6, 2: 7, 6: 8}[tested]
 
 
 def test_holm_by_hand():

@@ -88,7 +88,7 @@ def compare(
         # a terminal is too narrow for all columns
         table = system_table(scores, rows)
         console.print(make_table([(*row[:5], *row[-2:]) for row in table]))
-        console.print(make_table([(row[0], *row[4:7]) for row in table]))
+        console.print(make_table([(row[0], *row[4:8]) for row in table]))
         for note in notes(scores, baseline):
             console.print(note)
         for path in [] if out is None else write_comparison(scores, rows, baseline, out):

@@ -17,7 +17,8 @@ from toa.experiments.paper import PublishedNumber, published_numbers
 from toa.experiments.paper.tables import TABLES, Cell, missing_data, protocol_job, table_cells
 from toa.experiments.run import Job
 from toa.report.evidence import Evidence, Run, Setting, setting_of
-from toa.report.statistics import lower_is_better, rank_scores
+from toa.report.gains import lower_is_better
+from toa.report.statistics import rank_scores
 
 Status = Literal["measured", "partial", "failed", "not run", "no data", "no settings"]
 STATUSES: tuple[Status, ...] = ("measured", "partial", "failed", "not run", "no data", "no settings")

@@ -21,6 +21,7 @@ from toa._files import write_atomically
 from toa.report.cells import Entry, contribution, decimals
 from toa.report.evidence import Run
 from toa.report.findings import found_parts
+from toa.report.gains import lower_is_better
 from toa.report.operators import model_label
 from toa.report.paper import PaperReport
 from toa.report.paper_text import (
@@ -33,7 +34,6 @@ from toa.report.paper_text import (
     status_table,
     summary,
 )
-from toa.report.statistics import lower_is_better
 from toa.report.tables import Rows, html_table
 from toa.tasks.diagnostics import describe_operators
 

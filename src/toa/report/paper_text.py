@@ -9,8 +9,8 @@ from toa.experiments.paper.tables import TABLES
 from toa.report.cells import PAPER, RECIPE, STATUSES, Entry, RecipeCell, decimals, departure, is_toa
 from toa.report.figures import system_title
 from toa.report.findings import found_parts
+from toa.report.gains import lower_is_better
 from toa.report.paper import PaperReport, RankRow
-from toa.report.statistics import lower_is_better
 from toa.report.tables import Table, markdown_table
 
 _READING = (

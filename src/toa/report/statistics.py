@@ -1,10 +1,10 @@
 """Compare systems over many data sets: ranks, wins and losses, gains, significance tests, tables and diagrams.
 
-A data set is one observation: horizons of one set are not independent, so its score is the mean over them.
+A data set is one observation: horizons of one set are not independent, so its score is the mean over them; of errors
+the geometric mean, because errors of different horizons have different sizes.
 Alphabet: n data sets, k systems.
 """
 
-import re
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,22 +20,25 @@ from toa._checks import check_choice
 from toa._files import write_atomically
 from toa.experiments.records import Record
 from toa.report.figures import save_figure
+from toa.report.gains import (
+    ALPHA,
+    POWER,
+    detectable_gain,
+    excludes_zero,
+    fewest_sets,
+    gain_interval,
+    holm,
+    least_p,
+    lower_is_better,
+    mean_over_horizons,
+    percent_gain,
+    t_interval,
+)
 from toa.report.tables import Rows, Table, escape_markdown, markdown_table
 
-ALPHA = 0.05
-# probability with which a detectable gain is found
-POWER = 0.8
-_RESAMPLES = 9_999
 # scores equal to this many decimals tie: means over seeds have rounding errors
 TIE_DIGITS = 9
 _SCALE_INCHES = 5.0
-# last word of the metrics that are errors, ranks or times
-_LOWER_IS_BETTER = ("mse", "mae", "rank", "ms")
-
-
-def lower_is_better(metric: str) -> bool:
-    """Whether a smaller value of a metric is better."""
-    return re.split("[/_]", metric)[-1] in _LOWER_IS_BETTER
 
 
 def rank_scores(
@@ -58,9 +61,11 @@ def rank_scores(
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Scores:
-    """One score per data set and system, the mean over seeds and horizons.
+    """One score per data set and system, from the means over seeds.
 
     Args:
+        values: `mean_over_horizons` of the cells of each data set.
+        cells: Means over seeds by data set, one row per horizon; one row for a task without.
         seeds: Seeds of each data set and horizon.
         horizons: Those of each data set; none for a task without.
         left_out: Data sets on which the systems have different runs, each with the reason.
@@ -72,6 +77,7 @@ class Scores:
     datasets: tuple[str, ...]
     systems: tuple[str, ...]
     values: Float64[np.ndarray, "n k"]
+    cells: Mapping[str, Float64[np.ndarray, "horizons k"]]
     seeds: Mapping[str, tuple[int, ...]]
     horizons: Mapping[str, tuple[int, ...]]
     left_out: Mapping[str, str]
@@ -136,13 +142,15 @@ def collect(records: Sequence[Record], metric: str) -> Scores:
     if not values:
         reasons = "; ".join(f"{dataset}: {reason}" for dataset, reason in list(left_out.items())[:4])
         raise ValueError(f"a comparison needs a data set with the same runs of every system, got none ({reasons}).")
+    tables = {name: np.array(rows, dtype=np.float64) for name, rows in values.items()}
     return Scores(
         task=task,
         protocol=protocol,
         metric=metric,
         datasets=tuple(values),
         systems=tuple(systems),
-        values=np.array([np.mean(rows, axis=0) for rows in values.values()], dtype=np.float64),
+        values=np.array([mean_over_horizons(rows, metric) for rows in tables.values()]),
+        cells=tables,
         seeds=seeds,
         horizons=horizons,
         left_out=left_out,
@@ -207,8 +215,12 @@ class Row:
         rank: Average rank; 1 is best, ties share the mean of their ranks.
         wins, ties, losses: Numbers of data sets, against the baseline; None for the baseline.
         gain: Mean gain over the baseline, positive is better: in percent of an error, else in points.
-        interval: 95 % bootstrap interval of the gain, data sets resampled; None for fewer than three.
-        detectable: Mean gain that a t test over these data sets finds with probability 0.8; None likewise.
+        interval: 95 % bootstrap interval of the gain, data sets resampled; None for fewer than three. Of few sets it is
+            too narrow.
+        t_interval: t interval of the gain at level 1 - 0.05 / m, with m tested systems (Bonferroni); None likewise.
+        detectable: Mean gain that the t test at level 0.05 / m finds with probability 0.8; None if the data sets are
+            too few for a test.
+        rests_on: The one data set, or data set and horizon, without which the t interval contains zero; "" if none.
         p: Two-sided Wilcoxon signed-rank test against the baseline; None if it was not made.
         p_holm: The same with Holm's correction for all tested systems.
     """
@@ -221,20 +233,17 @@ class Row:
     losses: int | None = None
     gain: float | None = None
     interval: tuple[float, float] | None = None
+    t_interval: tuple[float, float] | None = None
     detectable: float | None = None
+    rests_on: str = ""
     p: float | None = None
     p_holm: float | None = None
-
-
-def least_p(count: int) -> float:
-    """The smallest two-sided p of a signed-rank test over `count` data sets: 2^(1 - n)."""
-    return 2.0 ** (1 - count)
 
 
 def compare(scores: Scores, baseline: str = "softmax") -> list[Row]:
     """One row per system, best rank first.
 
-    There is no p if the data sets are too few for any p below 0.05, or if no score differs.
+    There is no p if the data sets are too few for any corrected p below 0.05, or if no score differs.
 
     Args:
         baseline: A system, or the end of its name: "softmax" for "patchtst/softmax" if no other name ends so.
@@ -242,74 +251,68 @@ def compare(scores: Scores, baseline: str = "softmax") -> list[Row]:
     from scipy.stats import wilcoxon
 
     base = scores.find(baseline)
+    tested = len(scores.systems) - 1
     ranks = rank_scores(scores.values, scores.metric)  # (n, k)
-    plain = scores.values[:, [base]]
-    gains = scores.values - plain  # (n, k)
-    gains[np.abs(gains) <= 10.0**-TIE_DIGITS] = 0.0
-    # errors of different sets have different sizes
-    gains *= -100.0 / np.where(plain > 0, plain, 1.0) if lower_is_better(scores.metric) else 100.0
+    gains = _gains(scores.values, base, scores.metric)  # (n, k)
+    enough = len(gains) >= fewest_sets(max(tested, 1))
     rows: list[dict[str, Any]] = []
     for place, system in enumerate(scores.systems):
         gain = gains[:, place]
         row = {"system": system, "mean": float(scores.values[:, place].mean()), "rank": float(ranks[:, place].mean())}
         if place != base:
             row |= {"wins": int((gain > 0).sum()), "ties": int((gain == 0).sum()), "losses": int((gain < 0).sum())}
-            row |= {"gain": float(gain.mean()), "interval": gain_interval(gain), "detectable": detectable_gain(gain)}
-            if least_p(len(gain)) <= ALPHA and gain.any():
+            row |= {"gain": float(gain.mean()), "interval": gain_interval(gain), "t_interval": t_interval(gain, tested)}
+            if enough:
+                row |= {"detectable": detectable_gain(gain, tested), "rests_on": _rests_on(scores, base, place)}
+            if enough and gain.any():
                 row["p"] = float(wilcoxon(gain).pvalue)
         rows.append(row)
-    tested = [row for row in rows if "p" in row]
-    for row, corrected in zip(tested, holm([row["p"] for row in tested]), strict=True):
+    with_p = [row for row in rows if "p" in row]
+    for row, corrected in zip(with_p, holm([row["p"] for row in with_p]), strict=True):
         row["p_holm"] = corrected
     return sorted((Row(**row) for row in rows), key=lambda row: row.rank)
 
 
-def gain_interval(gains: Float64[np.ndarray, " n"]) -> tuple[float, float] | None:
-    """95 % percentile bootstrap interval of the mean, the same at each call; None for fewer than three values."""
-    from scipy.stats import bootstrap
-
-    if len(gains) < 3:
-        return None
-    options = {"n_resamples": _RESAMPLES, "confidence_level": 1 - ALPHA, "method": "percentile"}
-    found = bootstrap((gains,), np.mean, rng=np.random.default_rng(0), **options).confidence_interval
-    return float(found.low), float(found.high)
+def _gains(values: Float64[np.ndarray, "n k"], base: int, metric: str) -> Float64[np.ndarray, "n k"]:
+    """Gains over one column; differences that are rounding errors are none."""
+    plain = values[:, [base]]
+    same = np.abs(values - plain) <= 10.0**-TIE_DIGITS
+    return np.where(same, 0.0, percent_gain(values, plain, metric))
 
 
-def detectable_gain(gains: Float64[np.ndarray, " n"]) -> float | None:
-    """The mean gain that a two-sided t test at level 0.05 finds with probability 0.8: (t(0.975) + t(0.8)) s / sqrt(n).
+def _rests_on(scores: Scores, base: int, place: int) -> str:
+    """The cell without which an interval that excludes zero is the furthest from doing so; "" if it always does."""
 
-    None for fewer than three values.
-    """
-    from scipy.stats import t
+    def interval(values: Float64[np.ndarray, "n k"]) -> tuple[float, float]:
+        return t_interval(_gains(values, base, scores.metric)[:, place], len(scores.systems) - 1) or (0.0, 0.0)
 
-    count = len(gains)
-    if count < 3:
-        return None
-    quantiles = t.ppf(1 - ALPHA / 2, count - 1) + t.ppf(POWER, count - 1)
-    return float(quantiles * np.std(gains, ddof=1) / np.sqrt(count))
-
-
-def holm(values: Sequence[float]) -> list[float]:
-    """Holm's correction: the i-th smallest of m values times m - i + 1, not decreasing, at most 1."""
-    corrected = [0.0] * len(values)
-    highest = 0.0
-    for done, place in enumerate(sorted(range(len(values)), key=lambda i: values[i])):
-        highest = max(highest, min(1.0, values[place] * (len(values) - done)))
-        corrected[place] = highest
-    return corrected
+    sign = excludes_zero(interval(scores.values))
+    found = {}
+    for number, (name, rows) in enumerate(scores.cells.items()):
+        for left in range(len(rows)) if sign else ():
+            values = np.delete(scores.values, number, axis=0)
+            if len(rows) > 1:
+                kept = mean_over_horizons(np.delete(rows, left, axis=0), scores.metric)
+                values = np.insert(values, number, kept, axis=0)
+            label = f"{name} at {scores.horizons[name][left]}" if scores.horizons[name] else name
+            found[label] = min(sign * bound for bound in interval(values))
+    cell = min(found, key=found.__getitem__, default="")
+    return cell if cell and found[cell] <= 0 else ""
 
 
 def system_table(scores: Scores, rows: Sequence[Row]) -> Table:
     """One row per system."""
     unit = "%" if lower_is_better(scores.metric) else "points"
-    head = ("system", f"mean {scores.metric}", "average rank", "W/T/L", f"gain, {unit}", "95 % interval")
-    table: Table = [(*head, "detectable", "p", "p (Holm)")]
+    head = ("system", f"mean {scores.metric}", "average rank", "W/T/L", f"gain, {unit}", "bootstrap interval")
+    table: Table = [(*head, "t interval", "detectable", "p", "p (Holm)")]
     for row in rows:
         against = "-" if row.wins is None else f"{row.wins}/{row.ties}/{row.losses}"
         gain = "-" if row.gain is None else f"{row.gain:+.2f}"
-        interval = "-" if row.interval is None else f"{row.interval[0]:+.2f} to {row.interval[1]:+.2f}"
+        intervals = (
+            "-" if one is None else f"{one[0]:+.2f} to {one[1]:+.2f}" for one in (row.interval, row.t_interval)
+        )
         found = "-" if row.detectable is None else f"{row.detectable:.2f}"
-        cells = (f"{row.mean:.4f}", f"{row.rank:.2f}", against, gain, interval, found, _p(row.p), _p(row.p_holm))
+        cells = (f"{row.mean:.4f}", f"{row.rank:.2f}", against, gain, *intervals, found, _p(row.p), _p(row.p_holm))
         table.append((row.system, *cells))
     return table
 
@@ -321,7 +324,7 @@ def _p(value: float | None) -> str:
 
 
 def dataset_table(scores: Scores, rows: Sequence[Row]) -> Table:
-    """One row per data set with the means over seeds and horizons, one column per system, ordered by rank."""
+    """One row per data set with its scores, one column per system, ordered by rank."""
     order = [scores.systems.index(row.system) for row in rows]
     table: Table = [("data set", *(scores.systems[place] for place in order))]
     for dataset, values in zip(scores.datasets, scores.values, strict=True):
@@ -331,7 +334,7 @@ def dataset_table(scores: Scores, rows: Sequence[Row]) -> Table:
 
 def notes(scores: Scores, baseline: str) -> list[str]:
     """Sentences that explain the numbers."""
-    count = len(scores.datasets)
+    count, tested = len(scores.datasets), max(len(scores.systems) - 1, 1)
     different = set(scores.seeds.values())
     seeds = ", ".join(map(str, next(iter(different)))) if len(different) == 1 else "that differ between data sets"
     better = "lower" if lower_is_better(scores.metric) else "higher"
@@ -339,18 +342,19 @@ def notes(scores: Scores, baseline: str) -> list[str]:
         f"Task {scores.task}, protocol {scores.protocol}; {scores.metric} over {count} data sets, {better} is better; "
         f"means over seeds {seeds}.{_horizon_note(scores)}",
         f"W/T/L and gain are against {scores.systems[scores.find(baseline)]}: mean over data sets, positive is better, "
-        "with a 95 % bootstrap interval over data sets. Detectable: gain that a t test over as many sets of this "
-        f"spread finds with probability {POWER}; smaller true gains could have stayed unseen.",
+        "with a 95 % bootstrap interval over data sets, which is too narrow for few sets, and a t interval at level "
+        f"1 - {ALPHA} / {tested}, which covers the {tested} tested systems together. Detectable: gain that the t test "
+        f"of this level finds with probability {POWER}; smaller true gains could have stayed unseen.",
     ]
-    if least_p(count) <= ALPHA:
+    if count >= fewest_sets(tested):
         lines.append(
             f"p: two-sided Wilcoxon signed-rank test against {scores.systems[scores.find(baseline)]} over data sets; "
             "Holm's correction covers all tested systems."
         )
     else:
         lines.append(
-            f"No test is made: over {count} data sets p cannot be below {least_p(count):.3g}; p below {ALPHA} needs at "
-            "least 6 data sets."
+            f"No test is made: over {count} data sets a corrected p cannot be below {tested * least_p(count):.3g}; p "
+            f"below {ALPHA} needs at least {fewest_sets(tested)} data sets."
         )
     lines += [f"{dataset} is left out: {reason}." for dataset, reason in scores.left_out.items()]
     if reason := no_diagram(scores):
@@ -364,7 +368,8 @@ def _horizon_note(scores: Scores) -> str:
     for name, found in scores.horizons.items():
         groups.setdefault(tuple(sorted(found)), []).append(name)
     parts = [f"{', '.join(names)}: {', '.join(map(str, found))}" for found, names in groups.items() if found]
-    return f" A data set counts once, with the mean over its horizons ({'; '.join(parts)})." if parts else ""
+    kind = "geometric mean" if lower_is_better(scores.metric) else "mean"
+    return f" A data set counts once, with the {kind} over its horizons ({'; '.join(parts)})." if parts else ""
 
 
 def no_diagram(scores: Scores) -> str:
