@@ -71,7 +71,8 @@ def forecast_parts(
     Args:
         model: File of a fitted `toa.Forecaster` with an id column.
         out: New or empty folder, or that of an earlier call with the same model, horizon and files, whose finished
-            files are kept; each file of `source` with rows has one of the same name there.
+            files are kept; each file of `source` with rows has one of the same name there. The id is a column of each:
+            if folders such as `shop=007/` name ids, read all with `pandas.read_parquet(out, partitioning=None)`.
         executor: "process", "pool" or "ray"; a script must call "pool" below `if __name__ == "__main__":`.
         workers: Number of processes; None for one per core.
         address: HOST:PORT of a running Ray, or auto; None starts one here.
