@@ -96,7 +96,8 @@ def try_names(name: str, folder: Path, *, seed: int, numbers: Iterable[int]) -> 
         problem = None
         if "Traceback" in child.output:
             problem = f"a traceback that ends in {lines[-1][:200]}"
-        elif child.status not in (0, 2):
+        # a sweep ends with 1 if one of its runs was refused
+        elif child.status not in ((0, 1, 2) if name in ("reproduce", "watch") else (0, 2)):
             problem = f"status {child.status}"
         elif name in COMMANDS and ("\x1b]" in child.output or "\x1b[31mred" in child.output):
             problem = "an escape sequence is printed"
