@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from toa._limits import peak_bytes
 from toa.experiments.protocols import resolve
 from toa.nn import Attention
 from toa.tasks.base import TaskData
@@ -113,29 +114,23 @@ class PeakMemory:
             torch.cuda.init()
             torch.cuda.reset_peak_memory_stats(device)
         else:
-            self._before = _reset_high_water()
+            self._before = _reset_peak()
 
     def peak(self) -> int | None:
         """Bytes; None if the operating system does not report them."""
         if self._device.type == "cuda":
             return torch.cuda.max_memory_allocated(self._device)
-        return None if self._before is None else _high_water() - self._before
+        return None if self._before is None else peak_bytes() - self._before
 
 
 # Linux only
-_STATUS = Path("/proc/self/status")
 _CLEAR = Path("/proc/self/clear_refs")
 
 
-def _reset_high_water() -> int | None:
+def _reset_peak() -> int | None:
     """Reset the high-water mark of the process and return its new value in bytes; None off Linux."""
     try:
         _CLEAR.write_text("5", encoding="ascii")
-        return _high_water()
+        return peak_bytes()
     except OSError:
         return None
-
-
-def _high_water() -> int:
-    lines = _STATUS.read_text(encoding="ascii").splitlines()
-    return next(1024 * int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))

@@ -1,7 +1,9 @@
 """Limits on what a file, a download or a batch may take, so that no input exhausts memory, disk or time."""
 
 import os
+import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 # a download; the largest file of the catalogue has 0.6 GB
@@ -72,3 +74,15 @@ def check_sizes(settings: Mapping[str, Any], tensors: Mapping[str, Any], where: 
                 f"{where} must have settings that fit its {len(tensors)} weights, got {name}={value}; the file is "
                 "damaged or was edited: fit and save again."
             )
+
+
+def peak_bytes() -> int:
+    """Largest memory of this process so far."""
+    status = Path("/proc/self/status")
+    if status.exists():
+        # what getrusage has on Linux began as the memory of the process that started this one
+        lines = status.read_text(encoding="utf-8").splitlines()
+        return next(1024 * int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
+    import resource  # not on Windows
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)

@@ -10,12 +10,9 @@ one batch at a time. A call that failed can be repeated with the same model and 
 or in a cluster whose machines all see the folders, and needs the extra `toa[ray]`.
 """
 
-import hashlib
 import json
 import os
 import re
-import resource
-import sys
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,6 +28,8 @@ import pandas as pd
 
 from toa._checks import check_at_least, check_choice
 from toa._files import check_writable
+from toa._limits import peak_bytes
+from toa.data.files import checksum
 from toa.estimators import Forecaster
 from toa.experiments.sweep_ray import connected
 
@@ -93,7 +92,7 @@ def forecast_parts(
     check_writable(out)
     begin = time.monotonic()
     # the model, all ids and the folder of results are checked before workers start
-    digest = _digest(Path(model))
+    digest = checksum(Path(model))
     forecaster = _loaded(str(model), digest)
     if horizon is not None and not 1 <= horizon <= forecaster.horizon:
         raise ValueError(f"horizon must be from 1 to {forecaster.horizon}, the horizon of fit, got {horizon}.")
@@ -111,7 +110,7 @@ def forecast_parts(
             f"{error} {out} has the forecasts of {done} of {len(files)} files; a call with the same model and horizon "
             "keeps them and forecasts the rest."
         ) from error
-    peak = max((part["peak_bytes"] for part in found), default=_peak_bytes())
+    peak = max((part["peak_bytes"] for part in found), default=peak_bytes())
     rows = sum(part["rows"] for part in found)
     total = sum(series[name] for name in names)
     return Forecasts(len(files) - len(kept), total, rows, time.monotonic() - begin, peak, len(kept))
@@ -149,7 +148,7 @@ def forecast_part(
         if writer is not None:
             writer.close()
             unfinished.replace(target)
-    return {"rows": rows, "peak_bytes": _peak_bytes()}
+    return {"rows": rows, "peak_bytes": peak_bytes()}
 
 
 def sample_series(source: str | Path, id: str, series: int = _SERIES, rows: int = 2 * _ROWS) -> Any:
@@ -309,23 +308,7 @@ def _changes(ids: Any) -> np.ndarray:
     return np.flatnonzero(compute.not_equal(ids[1:], ids[:-1]).to_numpy(False)) + 1
 
 
-def _peak_bytes() -> int:
-    """Largest memory of this process so far."""
-    status = Path("/proc/self/status")
-    if status.exists():
-        # what getrusage has on Linux began as the memory of the process that started this one
-        lines = status.read_text(encoding="utf-8").splitlines()
-        return next(1024 * int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-
-
 _CACHE: dict[str, Forecaster] = {}
-
-
-def _digest(model: Path) -> str:
-    """The sha256 of a file."""
-    with model.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _loaded(model: str, digest: str) -> Forecaster:
@@ -337,7 +320,7 @@ def _loaded(model: str, digest: str) -> Forecaster:
                 f"{model} must be a forecaster with an id column and without covariates, got id={found.id!r} and "
                 f"covariates={list(found.covariates)}; fit another."
             )
-        if _digest(Path(model)) != digest:
+        if checksum(Path(model)) != digest:
             raise ValueError(f"{model} must not change during a call, got another file; call again.")
         _CACHE.clear()
         _CACHE[digest] = found
