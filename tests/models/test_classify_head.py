@@ -1,3 +1,4 @@
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from toa.models import (
     backbone_names,
     build_classifier,
 )
-from toa.nn import AttentionSpec
+from toa.nn import AttentionSpec, mixing_operators
 
 SIZES = {"embed_dim": 8, "num_heads": 2, "num_layers": 1, "ff_dim": 8}
 
@@ -90,7 +91,8 @@ def test_operators_act_between_real_tokens_only():
     for name in ("patchtst", "transformer"):
         backbone: Any = scatter_parameters(build(name, attention="toa-gated").eval(), 0.3).backbone
         mask = torch.arange(32).expand(2, 32) < 9
-        _, operators = backbone.encode(torch.randn(2, 32, 3), need_weights=True, mask=mask)
+        found = mixing_operators(backbone, partial(backbone, torch.randn(2, 32, 3), mask=mask))
+        operators = list(found.values())
         padding = ~backbone.valid_tokens(mask)[0]
         assert padding.any()
         assert all((operator[..., padding] == 0).all() for operator in operators)

@@ -79,13 +79,13 @@ def test_the_mask_decides_which_channels_a_forecast_sees(name):
     model = scattered(name, num_layers=1, mask_sampling="never")
     series = torch.randn(2, LOOKBACK, CHANNELS, dtype=torch.float64)
     masks = []
-    encode = model.blocks.encode
+    forward = model.blocks.forward
 
     def recorded(tokens: Tensor, *, pair_mask: Tensor) -> Any:
         masks.append(pair_mask)
-        return encode(tokens, pair_mask=pair_mask)
+        return forward(tokens, pair_mask=pair_mask)
 
-    model.blocks.encode = recorded
+    model.blocks.forward = recorded
     out = model(series)
     assert_near(masks[0], model.mask(series))
     model.mask.forward = lambda _: torch.ones(1, CHANNELS, CHANNELS, dtype=torch.float64)

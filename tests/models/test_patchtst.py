@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from tests.support import assert_near, message, scatter_parameters
 from toa.models import PatchTST, PatchTSTConfig
-from toa.nn import ATTENTIONS, AttentionSpec, TokenBatchNorm
+from toa.nn import ATTENTIONS, AttentionSpec, TokenBatchNorm, mixing_operators
 
 
 def config(name: str = "softmax", **settings: Any) -> PatchTSTConfig:
@@ -89,8 +89,9 @@ def test_channels_are_independent_and_their_number_is_free(name):
 
 
 def test_mixing_operators_are_returned_per_layer_and_channel():
-    _, operators = PatchTST(config("toa-gated")).encode(torch.randn(2, 32, 5), need_weights=True)
-    assert [tuple(o.shape) for o in operators] == [(2, 5, 2, 8, 8)] * 3
+    model = PatchTST(config("toa-gated"))
+    operators = mixing_operators(model, lambda: model(torch.randn(2, 32, 5)))
+    assert [tuple(o.shape) for o in operators.values()] == [(2 * 5, 2, 8, 8)] * 3
 
 
 BAD: list[tuple[dict[str, Any], str]] = [

@@ -33,11 +33,6 @@ def test_shorter_series_are_accepted():
     assert build()(torch.randn(2, 7, 1)).shape == (2, 7, 1)
 
 
-def test_mixing_operators_are_returned_per_layer():
-    _, operators = build(num_layers=3, num_heads=2).encode(torch.randn(2, 12, 1), need_weights=True)
-    assert [tuple(o.shape) for o in operators] == [(2, 2, 12, 12)] * 3
-
-
 def test_mapping_is_blocks_between_embedding_and_head():
     model = build(values="conv", positions="sinusoidal", norm_first=False).eval()
     series = torch.randn(2, 12, 1)

@@ -63,10 +63,8 @@ class Mean(Backbone):
         super().__init__(lookback=config.lookback, embed_dim=config.embed_dim, num_tokens=1)
         self.embed = nn.Linear(1, config.embed_dim)
 
-    def _encode(
-        self, series: Tensor, marks: Tensor | None, need_weights: bool, padding: Tensor | None
-    ) -> tuple[Tensor, list[Tensor]]:
-        return self.embed(series.mean(1)[..., None, None]), []
+    def _encode(self, series: Tensor, marks: Tensor | None, padding: Tensor | None) -> Tensor:
+        return self.embed(series.mean(1)[..., None, None])
 
 
 def test_one_decorator_makes_a_backbone_serve_every_task(monkeypatch):

@@ -6,7 +6,7 @@ from torch import nn
 
 from tests.support import assert_near, message, scatter_parameters
 from toa.models import BackboneForecaster, build_forecaster, build_reconstructor
-from toa.nn import ATTENTIONS, AttentionSpec, DenseOperator, DiagonalLowRankOperator, SequenceOperator
+from toa.nn import ATTENTIONS, AttentionSpec, DenseOperator, DiagonalLowRankOperator, SequenceOperator, mixing_operators
 
 SIZES = {"embed_dim": 8, "num_heads": 2, "num_layers": 2, "ff_dim": 12, "patch_len": 8, "stride": 8}
 
@@ -91,9 +91,10 @@ def test_permuted_channels_with_permuted_operators_have_permuted_forecasts(atten
 
 def test_one_matrix_per_window_and_head_mixes_the_channels_at_all_positions():
     backbone = started(build("toa-relu")).backbone
-    tokens, operators = backbone.encode(torch.randn(3, 32, 4, dtype=torch.float64), need_weights=True)
-    assert tokens.shape == (3, 4, 5, 8)
-    assert [tuple(operator.shape) for operator in operators] == [(3, 2, 4, 4)] * 2
+    series = torch.randn(3, 32, 4, dtype=torch.float64)
+    assert backbone(series).shape == (3, 4, 5, 8)
+    found = mixing_operators(backbone, lambda: backbone(series))
+    assert [tuple(found[f"channel_blocks.{i}.attention"].shape) for i in range(2)] == [(3, 2, 4, 4)] * 2
 
 
 @pytest.mark.parametrize(

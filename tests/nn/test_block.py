@@ -1,3 +1,4 @@
+from functools import partial
 from typing import Any
 
 import pytest
@@ -5,7 +6,15 @@ import torch
 from torch import nn
 
 from tests.support import assert_near, message
-from toa.nn import ATTENTIONS, DecoderBlock, EncoderBlock, EncoderStack, TokenBatchNorm, build_attention
+from toa.nn import (
+    ATTENTIONS,
+    DecoderBlock,
+    EncoderBlock,
+    EncoderStack,
+    TokenBatchNorm,
+    build_attention,
+    mixing_operators,
+)
 from toa.nn.norm import NORMS
 
 
@@ -57,21 +66,18 @@ def test_stack_passes_scores_on_only_with_residual_scores(name, residual):
     x = expected = tokens()
     factors = None
     for layer in blocks:
-        attended = layer.encode(expected, previous=factors if residual else None)
-        expected, factors = attended.output, attended.factors
-    got, operators = EncoderStack(blocks, residual_scores=residual).encode(x)
-    assert_near(got, expected)
-    assert operators == []
+        expected, factors = layer.encode(expected, previous=factors if residual else None)
+    assert_near(EncoderStack(blocks, residual_scores=residual)(x), expected)
 
 
 def test_residual_scores_reach_every_later_block():
     blocks = [block().eval() for _ in range(3)]
     x = torch.randn(3, 6, 8)
     plain, residual = EncoderStack(blocks), EncoderStack(blocks, residual_scores=True)
-    (_, alone), (_, summed) = plain.encode(x, need_weights=True), residual.encode(x, need_weights=True)
-    assert torch.equal(alone[0], summed[0])
-    assert not torch.allclose(alone[1], summed[1])
-    assert [tuple(w.shape) for w in summed] == [(3, 2, 6, 6)] * 3
+    alone, summed = (mixing_operators(stack, partial(stack, x)) for stack in (plain, residual))
+    assert torch.equal(alone["0.attention"], summed["0.attention"])
+    assert not torch.allclose(alone["1.attention"], summed["1.attention"])
+    assert [tuple(w.shape) for w in summed.values()] == [(3, 2, 6, 6)] * 3
 
 
 def test_stack_has_the_state_dict_of_a_module_list():
@@ -119,14 +125,11 @@ def test_decoder_block_applies_self_attention_then_cross_attention(name, norm_fi
     assert_near(layer(x, encoded), y)
 
 
-def test_decoder_block_returns_its_operators_on_request():
-    x, encoded = tokens(), torch.randn(3, 9, 8, dtype=torch.float64)
-    assert decoder().decode(x, encoded)[1:] == (None, None)
-    output, own, cross = decoder("toa-gated").eval().decode(x, encoded, need_weights=True)
-    assert own is not None
-    assert cross is not None
-    assert (output.shape, own.shape, cross.shape) == ((3, 6, 8), (3, 2, 6, 6), (3, 2, 6, 9))
-    assert (own.triu(1) == 0).all()
+def test_mixing_operators_of_a_decoder_block_are_those_of_both_attentions():
+    layer = decoder("toa-gated").eval()
+    found = mixing_operators(layer, lambda: layer(tokens(), torch.randn(3, 9, 8, dtype=torch.float64)))
+    assert {name: tuple(w.shape) for name, w in found.items()} == {"own": (3, 2, 6, 6), "cross": (3, 2, 6, 9)}
+    assert (found["own"].triu(1) == 0).all()
 
 
 def test_decoder_block_applies_dropout_to_attention_outputs():

@@ -69,8 +69,8 @@ def test_stack_applies_the_mask_in_every_block(name) -> None:
     x, mask = torch.randn(2, N, E, dtype=torch.float64), random_mask(1)
     expected = x
     for block in blocks:
-        expected = block.encode(expected, pair_mask=mask).output
-    assert_near(EncoderStack(blocks).encode(x, pair_mask=mask)[0], expected)
+        expected, _ = block.encode(expected, pair_mask=mask)
+    assert_near(EncoderStack(blocks)(x, pair_mask=mask), expected)
     assert not torch.allclose(expected, EncoderStack(blocks)(x))
 
 

@@ -3,12 +3,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from toa.nn import Attention, DenseOperator, EncoderBlock, build_attention
+from toa.nn import Attention, DenseOperator, EncoderBlock, build_attention, intercepted
 from toa.tasks.diagnostics import (
     average_attention,
     branch_sizes,
     contributions,
-    intercepted,
     operator_norms,
     without_operators,
 )

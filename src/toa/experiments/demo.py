@@ -25,6 +25,7 @@ from toa.experiments.protocols import load_protocol, protocol_names, resolve
 from toa.experiments.records import Record
 from toa.experiments.run import load_run, run_folder, run_task
 from toa.models import PointEncoder
+from toa.nn import mixing_operators
 from toa.tasks import AnomalyRun, ClassifyRun
 from toa.tasks.demixing import DEMIXING, demix, frequency_response, held_out_signals, oracle_estimates, regime_errors
 
@@ -190,18 +191,18 @@ def _result(
 def _view(name: str, model: PointEncoder, mse: float, batch: DemixingBatch, shown: int) -> VariantView:
     few = batch.noisy[:512]
     device = next(model.parameters()).device
-    model.eval()
-    estimate, operators = model.encode(batch.noisy[shown : shown + 1, :, None].to(device), need_weights=True)
-    heads = torch.cat(operators).flatten(0, 1)  # (layers * H, L, L), one signal
+    signal = batch.noisy[shown : shown + 1]
+    operators = mixing_operators(model.eval(), lambda: model(signal.unsqueeze(-1).to(device)))
+    heads = torch.cat(list(operators.values())).flatten(0, 1)  # (layers * H, L, L), one signal
     # share of negative weight; softmax has none, so its first head is shown
     subtracts = heads.clamp(max=0.0).abs().sum((1, 2)) / heads.abs().sum((1, 2))
     best = int(subtracts.argmax())
-    layer, head = divmod(best, operators[0].shape[1])
+    layer, head = divmod(best, len(heads) // len(operators))
     return VariantView(
         name=name,
         operator=heads[best].cpu(),
         place=(layer + 1, head + 1),
-        estimate=estimate[0, :, 0].cpu(),
+        estimate=demix(model, signal)[0],
         response=frequency_response(few, demix(model, few)),
         mse=mse,
     )

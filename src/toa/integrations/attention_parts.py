@@ -277,7 +277,7 @@ class MultiheadAdapter(nn.Module):
             padding = None if padding is None else padding.unsqueeze(0)
         elif not self.batch_first:
             query, key, value = _map_once(lambda x: x.transpose(0, 1), query, key, value)
-        out, weights, _ = self.attention.attend(query, key, value, padding, need_weights, causal=causal)
+        out, weights, _ = self.attention.attend(query, key, value, padding, need_weights=need_weights, causal=causal)
         if weights is not None and average_attn_weights:
             weights = weights.mean(1)  # (B, M, N)
         if not batched:
@@ -344,7 +344,9 @@ class ProjectionAdapter(nn.Module):
         padding, causal = None, self.attention.causal
         if isinstance(mask, Tensor):
             padding, causal = _split_attention_mask(mask, tokens.shape[0], tokens.shape[1])
-        out, weights, _ = self.attention.attend(tokens, source, source, padding, need_weights, causal=causal)
+        out, weights, _ = self.attention.attend(
+            tokens, source, source, padding, need_weights=need_weights, causal=causal
+        )
         if self.num_results == 0:
             return out
         return (out, weights, *(None,) * self.num_results)[: self.num_results]

@@ -105,13 +105,7 @@ class Backbone(SeriesModel, ABC):
         self.num_tokens = num_tokens
 
     def forward(self, series: Tensor, marks: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
-        """Tokens per channel; arguments as in `encode`."""
-        return self.encode(series, marks, mask=mask)[0]
-
-    def encode(
-        self, series: Tensor, marks: Tensor | None = None, need_weights: bool = False, mask: Tensor | None = None
-    ) -> tuple[Tensor, list[Tensor]]:
-        """Tokens per channel and, with `need_weights`, the mixing operators (..., H, tokens, tokens) of each layer.
+        """Tokens per channel.
 
         Args:
             mask: (B, L), True where a step is real; padding follows the real steps. None means no padding. Values in
@@ -120,16 +114,14 @@ class Backbone(SeriesModel, ABC):
         self.check_series(series)
         self._check_marks("marks", marks, "(B, L, F)", (series.shape[0], self.lookback))
         if mask is None:
-            return self._encode(series, marks, need_weights, None)
+            return self._encode(series, marks, None)
         check_mask(mask, series)
         valid = self.valid_tokens(mask)
-        return self._encode(self._fill(series, mask), marks, need_weights, None if valid is None else ~valid)
+        return self._encode(self._fill(series, mask), marks, None if valid is None else ~valid)
 
     @abstractmethod
-    def _encode(
-        self, series: Tensor, marks: Tensor | None, need_weights: bool, padding: Tensor | None
-    ) -> tuple[Tensor, list[Tensor]]:
-        """`encode` of checked inputs with filled padding; `padding` (B, N) is True where a token holds only padding."""
+    def _encode(self, series: Tensor, marks: Tensor | None, padding: Tensor | None) -> Tensor:
+        """Tokens of checked inputs with filled padding; `padding` (B, N) is True where a token holds only padding."""
 
     def valid_tokens(self, mask: Tensor) -> Tensor | None:
         """Which tokens (B, N) hold a real step; None if every token always does."""

@@ -121,6 +121,6 @@ class DUET(ForecastModel):
         normalised, statistics = self.norm.normalise(series)
         tokens = self.experts(normalised, gates)  # (B, C, E)
         if self.mask is not None:
-            tokens, _ = self.blocks.encode(tokens, pair_mask=self.mask(series))
+            tokens = self.blocks(tokens, pair_mask=self.mask(series))
         forecast = self.head(self.token_norm(tokens).unsqueeze(2))  # (B, P, C)
         return self.norm.denormalise(forecast, statistics), penalty

@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -113,6 +113,14 @@ class EncoderDecoder(ForecastModel, Generic[ConfigT]):
         both = None if marks is None or future_marks is None else self._after_label(marks, future_marks)
         return self.decoder_embed(self._after_label(series, zeros), both)
 
+    def _decode(self, series: Tensor, encoded: Tensor, marks: Tensor | None, future_marks: Tensor | None) -> Tensor:
+        """Forecast (B, P, C) from the tokens of the encoder (B, N, E)."""
+        encoded = self.encoder_norm(encoded)
+        x = self._decoder_input(series, marks, future_marks)  # (B, label_len + P, E)
+        for block in self.decoder_blocks:
+            x = block(x, encoded)
+        return self.projection(self.decoder_norm(x[:, -self.horizon :]))
+
     def _after_label(self, past: Tensor, rest: Tensor) -> Tensor:
         """The last label_len steps of (B, L, C), followed by (B, P, C): shape (B, label_len + P, C)."""
         return torch.cat((past[:, past.shape[1] - self.config.label_len :], rest), 1)
@@ -162,39 +170,11 @@ class Transformer(EncoderDecoder[TransformerConfig]):
         return DecoderBlock(own, cross, config.ff_dim, dropout=config.dropout, norm_first=False)
 
     def _forecast(self, series: Tensor, marks: Tensor | None, future_marks: Tensor | None) -> Tensor:
-        if self.norm is None:
-            return self._decode(series, marks, future_marks, need_weights=False)[0]
-        series, statistics = self.norm.normalise(series)
-        forecast, _ = self._decode(series, marks, future_marks, need_weights=False)
-        return self.norm.denormalise(forecast, statistics)
-
-    def operators(
-        self, series: Tensor, marks: Tensor | None = None, future_marks: Tensor | None = None
-    ) -> dict[str, list[Tensor]]:
-        """Mixing operators of each layer: "encoder" (B, H, L, L), "decoder" (B, H, T, T) and "cross" (B, H, T, L).
-
-        T = label_len + P. The arguments are those of `forward`.
-        """
-        self.check_inputs(series, marks, future_marks)
+        statistics: Any = None
         if self.norm is not None:
-            series, _ = self.norm.normalise(series)
-        return self._decode(series, marks, future_marks, need_weights=True)[1]
-
-    def _decode(
-        self, series: Tensor, marks: Tensor | None, future_marks: Tensor | None, need_weights: bool
-    ) -> tuple[Tensor, dict[str, list[Tensor]]]:
-        encoded, operators = self.blocks.encode(self.embed(series, marks), need_weights=need_weights)
-        encoded = self.encoder_norm(encoded)  # (B, L, E)
-        found: dict[str, list[Tensor]] = {"encoder": operators, "decoder": [], "cross": []}
-        x = self._decoder_input(series, marks, future_marks)  # (B, T, E)
-        for block in self.decoder_blocks:
-            assert isinstance(block, DecoderBlock)
-            x, own, cross = block.decode(x, encoded, need_weights)
-            if own is not None and cross is not None:
-                found["decoder"].append(own)
-                found["cross"].append(cross)
-        x = self.decoder_norm(x[:, -self.horizon :])  # (B, P, E)
-        return self.projection(x), found
+            series, statistics = self.norm.normalise(series)
+        forecast = self._decode(series, self.blocks(self.embed(series, marks)), marks, future_marks)
+        return forecast if self.norm is None else self.norm.denormalise(forecast, statistics)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -285,11 +265,7 @@ class Informer(EncoderDecoder[InformerConfig]):
         encoded = self.blocks[0](self.embed(series, marks))  # (B, L, E)
         for shorten, block in zip(self.shorten, self.blocks[1:], strict=True):
             encoded = block(shorten(encoded))  # (B, N, E)
-        encoded = self.encoder_norm(encoded)
-        x = self._decoder_input(series, marks, future_marks)  # (B, label_len + P, E)
-        for block in self.decoder_blocks:
-            x = block(x, encoded)
-        return self.projection(self.decoder_norm(x[:, -self.horizon :]))  # (B, P, C)
+        return self._decode(series, encoded, marks, future_marks)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

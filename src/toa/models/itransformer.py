@@ -53,10 +53,7 @@ class ITransformer(Backbone):
         self.blocks = encoder_stack(config, config.channels + config.num_marks)
         self.norm = LayerNorm(config.embed_dim)
 
-    def _encode(
-        self, series: Tensor, marks: Tensor | None, need_weights: bool, padding: Tensor | None
-    ) -> tuple[Tensor, list[Tensor]]:
+    def _encode(self, series: Tensor, marks: Tensor | None, padding: Tensor | None) -> Tensor:
         # a token is a whole variate, so no token holds only padding
-        x = self.embed(series, marks)  # (B, C + F, E)
-        x, operators = self.blocks.encode(x, need_weights=need_weights)
-        return self.norm(x)[:, : series.shape[2]].unsqueeze(2), operators  # (B, C, 1, E)
+        x = self.blocks(self.embed(series, marks))  # (B, C + F, E)
+        return self.norm(x)[:, : series.shape[2]].unsqueeze(2)  # (B, C, 1, E)

@@ -120,13 +120,10 @@ class PatchTST(PatchBackbone):
         )
         self.norm = nn.Identity() if official else TokenBatchNorm(width)
 
-    def _encode(
-        self, series: Tensor, marks: Tensor | None, need_weights: bool, padding: Tensor | None
-    ) -> tuple[Tensor, list[Tensor]]:
+    def _encode(self, series: Tensor, marks: Tensor | None, padding: Tensor | None) -> Tensor:
         split = (series.shape[0], series.shape[2])
         if padding is not None:
             padding = padding.repeat_interleave(series.shape[2], 0)  # (B*C, N)
         x = self.embed(series)  # (B, C, N, E)
-        x, operators = self.blocks.encode(x.flatten(0, 1), padding, need_weights)  # (B*C, N, E)
-        x = normalise_tokens(self.norm, x, padding).unflatten(0, split)  # (B, C, N, E)
-        return x, [operator.unflatten(0, split) for operator in operators]  # each (B, C, H, N, N)
+        x = self.blocks(x.flatten(0, 1), padding)  # (B*C, N, E)
+        return normalise_tokens(self.norm, x, padding).unflatten(0, split)  # (B, C, N, E)

@@ -44,12 +44,7 @@ class PointEncoder(SeriesModel):
 
     def forward(self, series: Tensor) -> Tensor:
         """Map a series to a series of the same length."""
-        return self.encode(series)[0]
-
-    def encode(self, series: Tensor, need_weights: bool = False) -> tuple[Tensor, list[Tensor]]:
-        """Map a series and, with `need_weights`, return the mixing operators (B, H, L, L) of each layer."""
-        x, operators = self.blocks.encode(self.embed(series), need_weights=need_weights)  # (B, L, E)
-        return self.head(self.norm(x)), operators
+        return self.head(self.norm(self.blocks(self.embed(series))))
 
 
 @register_backbone(
@@ -77,11 +72,8 @@ class PointBackbone(Backbone):
         """A token is a step."""
         return mask
 
-    def _encode(
-        self, series: Tensor, marks: Tensor | None, need_weights: bool, padding: Tensor | None
-    ) -> tuple[Tensor, list[Tensor]]:
-        x, operators = self.blocks.encode(self.embed(series), padding, need_weights)  # (B, L, E)
-        return self.norm(x).unsqueeze(1), operators  # (B, 1, L, E)
+    def _encode(self, series: Tensor, marks: Tensor | None, padding: Tensor | None) -> Tensor:
+        return self.norm(self.blocks(self.embed(series), padding)).unsqueeze(1)  # (B, 1, L, E)
 
 
 def _embedding(config: PointEncoderConfig) -> PointEmbedding:

@@ -1,7 +1,6 @@
 """Two-axis Transformer: patches of a channel attend to each other along time, and channels to each other."""
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 from torch import Tensor, nn
 
@@ -124,21 +123,13 @@ class TwoAxis(PatchBackbone):
         )
         self.norm = LayerNorm(width)
 
-    def _encode(
-        self, series: Tensor, marks: Tensor | None, need_weights: bool, padding: Tensor | None
-    ) -> tuple[Tensor, list[Tensor]]:
+    def _encode(self, series: Tensor, marks: Tensor | None, padding: Tensor | None) -> Tensor:
         split = (series.shape[0], series.shape[2])
         hidden = None if padding is None else padding.repeat_interleave(split[1], 0)  # (B*C, N)
-        mixes = self.config.mix_channels
         x = self.embed(series)  # (B, C, N, E)
-        operators: list[Tensor] = []
-        block: Any
         for layer in range(self.config.num_layers):
             for block in self.time_blocks[layer : layer + 1]:
-                x, operator, _ = block.encode(x.flatten(0, 1), hidden, need_weights and not mixes)  # (B*C, N, E)
-                x = x.unflatten(0, split)  # (B, C, N, E)
-                operators += [] if operator is None else [operator.unflatten(0, split)]  # (B, C, H, N, N)
+                x = block(x.flatten(0, 1), hidden).unflatten(0, split)
             for block in self.channel_blocks[layer : layer + 1]:
-                x, operator, _ = block.encode(x, padding, need_weights)
-                operators += [] if operator is None else [operator]  # (B, H, C, C)
-        return self.norm(x), operators
+                x = block(x, padding)
+        return self.norm(x)

@@ -1,8 +1,8 @@
 """Layers: learnable sequence operators, their regularization, attentions, blocks, embeddings, norms and heads."""
 
-from toa.nn.attention import Attended, Attention, ScoreFactors, SoftmaxAttention
+from toa.nn.attention import Attended, Attention, ScoreFactors, SoftmaxAttention, intercepted, mixing_operators
 from toa.nn.baseline_attention import HyperGLUAttention
-from toa.nn.block import ChannelBlock, Decoded, DecoderBlock, EncoderBlock, EncoderStack, FeedForward
+from toa.nn.block import ChannelBlock, DecoderBlock, EncoderBlock, EncoderStack, FeedForward
 from toa.nn.clustering import ChannelMask, Gating, LinearExperts, NoisyTopKGate
 from toa.nn.embedding import (
     PatchEmbedding,
@@ -47,7 +47,6 @@ __all__ = [
     "ChannelBlock",
     "ChannelDropout",
     "ChannelMask",
-    "Decoded",
     "DecoderBlock",
     "DenseOperator",
     "DiagonalLowRankOperator",
@@ -85,8 +84,10 @@ __all__ = [
     "check_kernel",
     "count_patches",
     "drop_offset",
+    "intercepted",
     "make_norm",
     "make_operator",
+    "mixing_operators",
     "normalise_tokens",
     "own_generators",
     "share_drop_rate",

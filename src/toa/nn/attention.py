@@ -4,7 +4,8 @@ Alphabet: B batch, M queries, N keys, E embedding, H heads, D head width.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -158,7 +159,7 @@ class Attention(Layer, ABC):
         """Return the output (B, M, E), and W_mix (B, H, M, N) or None; arguments as in `attend`."""
         if query.is_nested or key.is_nested:
             return self._attend_nested(query, key, value, need_weights, key_padding_mask=key_padding_mask, cache=cache)
-        attended = self.attend(query, key, value, key_padding_mask, need_weights, cache=cache)
+        attended = self.attend(query, key, value, key_padding_mask, need_weights=need_weights, cache=cache)
         return attended.output, attended.mixing
 
     def _attend_nested(
@@ -173,7 +174,7 @@ class Attention(Layer, ABC):
         q, k, v = (one.pad(packed) for one, (packed, _) in zip(lengths, parts, strict=True))
         if query is key and key is value:
             k = v = q  # one product projects it
-        output, mixing, _ = self.attend(q, k, v, lengths[1].padding, need_weights)
+        output, mixing, _ = self.attend(q, k, v, lengths[1].padding, need_weights=need_weights)
         output = torch.nested.nested_tensor_from_jagged(lengths[0].pack(output), parts[0][1])
         return output, None if mixing is None else mixing.masked_fill(lengths[0].padding[:, None, :, None], 0.0)
 
@@ -323,3 +324,40 @@ class SoftmaxAttention(Attention):
 
     def _mixing(self, query: Tensor, factors: ScoreFactors, masks: Masks) -> Mixing:
         return self._operator_attention(factors, masks, score_norm=self._score_norm, scale=self.qk_dim**-0.5)
+
+
+@contextmanager
+def intercepted(
+    model: nn.Module, change: Callable[[str, Tensor, Attended], Attended], **options: Any
+) -> Iterator[None]:
+    """Apply `change` to the name, the query and the result of every attention layer inside the context.
+
+    `options` are further arguments of every call of `Attention.attend`.
+    """
+
+    def changed(name: str, attend: Callable[..., Attended]) -> Any:
+        return lambda query, *inputs, **given: change(name, query, attend(query, *inputs, **given | options))
+
+    layers = {name: module for name, module in model.named_modules() if isinstance(module, Attention)}
+    try:
+        for name, layer in layers.items():
+            layer.attend = changed(name, layer.attend)  # type: ignore[method-assign]
+        yield
+    finally:
+        for layer in layers.values():
+            # removes the instance attribute, so that the method of the class is used again
+            del layer.attend
+
+
+def mixing_operators(model: nn.Module, run: Callable[[], object]) -> dict[str, Tensor]:
+    """W_mix (B, H, M, N) of every attention layer by name, from its last call inside `run`, which calls the model."""
+    found: dict[str, Tensor] = {}
+
+    def keep(name: str, query: Tensor, attended: Attended) -> Attended:
+        assert attended.mixing is not None
+        found[name] = attended.mixing
+        return attended
+
+    with intercepted(model, keep, need_weights=True):
+        run()
+    return found

@@ -1,7 +1,7 @@
 """Encoder and decoder blocks around any attention of the library."""
 
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -64,37 +64,22 @@ class EncoderBlock(nn.Module):
 
     def forward(self, x: Tensor, key_padding_mask: Tensor | None = None) -> Tensor:
         """Encode tokens (B, N, E)."""
-        return self.encode(x, key_padding_mask).output
+        return self.encode(x, key_padding_mask)[0]
 
-    def encode(
-        self,
-        x: Tensor,
-        key_padding_mask: Tensor | None = None,
-        need_weights: bool = False,
-        previous: ScoreFactors | None = None,
-        pair_mask: Tensor | None = None,
-    ) -> Attended:
-        """Encode tokens (B, N, E), with the other results of the attention; arguments as in `Attention.attend`."""
+    def encode(self, x: Tensor, key_padding_mask: Tensor | None = None, **options: Any) -> tuple[Tensor, ScoreFactors]:
+        """Encode tokens (B, N, E), with the factors of the scores; `options` are those of `Attention.attend`."""
         h = normalise_tokens(self.attention_norm, x, key_padding_mask) if self.norm_first else x
-        attended = self._attend(h, key_padding_mask, need_weights, previous, pair_mask)
+        attended, _, factors = self._attend(h, key_padding_mask, **options)
         if self.norm_first:
-            x = x + self.attention_dropout(attended.output)
+            x = x + self.attention_dropout(attended)
             x = x + self.ff(normalise_tokens(self.ff_norm, x, key_padding_mask))
         else:
-            added, dropout = attended.output, self.attention_dropout
-            x = add_and_normalise(self.attention_norm, x, added, dropout, key_padding_mask)
+            x = add_and_normalise(self.attention_norm, x, attended, self.attention_dropout, key_padding_mask)
             x = add_and_normalise(self.ff_norm, x, self.ff.before_dropout(x), self.ff[-1], key_padding_mask)
-        return attended._replace(output=x)
+        return x, factors
 
-    def _attend(
-        self,
-        h: Tensor,
-        key_padding_mask: Tensor | None,
-        need_weights: bool,
-        previous: ScoreFactors | None,
-        pair_mask: Tensor | None,
-    ) -> Attended:
-        return self.attention.attend(h, h, h, key_padding_mask, need_weights, previous, pair_mask)
+    def _attend(self, h: Tensor, padding: Tensor | None, **options: Any) -> Attended:
+        return self.attention.attend(h, h, h, padding, **options)
 
 
 class ChannelBlock(EncoderBlock):
@@ -114,14 +99,14 @@ class ChannelBlock(EncoderBlock):
         super().__init__(attention, ff_dim, dropout=dropout)
         self.attention_dropout = nn.Sequential(Dropout(dropout), ChannelDropout(channel_dropout))
 
-    def _attend(self, h: Tensor, padding: Tensor | None, need_weights: bool, *options: object) -> Attended:
+    def _attend(self, h: Tensor, padding: Tensor | None, **options: Any) -> Attended:
         """Attend; `padding` (B, G) is True at positions that hold only padding."""
         if padding is None:
             mean = h.mean(2)  # (B, C, E)
         else:
             shares = (~padding).to(h.dtype) / (~padding).sum(1, keepdim=True)
             mean = torch.einsum("bcge,bg->bce", h, shares)
-        return self.attention.attend(mean, mean, h, None, need_weights)
+        return self.attention.attend(mean, mean, h)
 
 
 class EncoderStack(nn.ModuleList):
@@ -136,35 +121,14 @@ class EncoderStack(nn.ModuleList):
         super().__init__(blocks)
         self.residual_scores = residual_scores
 
-    def forward(self, x: Tensor, key_padding_mask: Tensor | None = None) -> Tensor:
-        """Encode tokens (B, N, E)."""
-        return self.encode(x, key_padding_mask)[0]
-
-    def encode(
-        self,
-        x: Tensor,
-        key_padding_mask: Tensor | None = None,
-        need_weights: bool = False,
-        pair_mask: Tensor | None = None,
-    ) -> tuple[Tensor, list[Tensor]]:
-        """Encode tokens; with `need_weights`, also return the mixing operator (B, H, N, N) of each block."""
-        operators = []
+    def forward(self, x: Tensor, key_padding_mask: Tensor | None = None, pair_mask: Tensor | None = None) -> Tensor:
+        """Encode tokens (B, N, E); arguments as in `Attention.attend`."""
         factors: ScoreFactors | None = None
         for block in self:
             assert isinstance(block, EncoderBlock)
-            x, operator, scores = block.encode(x, key_padding_mask, need_weights, factors, pair_mask)
+            x, scores = block.encode(x, key_padding_mask, previous=factors, pair_mask=pair_mask)
             factors = scores if self.residual_scores else None
-            if operator is not None:
-                operators.append(operator)
-        return x, operators
-
-
-class Decoded(NamedTuple):
-    """Result of `DecoderBlock.decode`: tokens (B, M, E), and W_mix of both attentions if requested."""
-
-    output: Tensor
-    own: Tensor | None  # (B, H, M, M)
-    cross: Tensor | None  # (B, H, M, N)
+        return x
 
 
 class DecoderBlock(nn.Module):
@@ -197,21 +161,9 @@ class DecoderBlock(nn.Module):
 
     def forward(self, x: Tensor, encoded: Tensor) -> Tensor:
         """Decode tokens (B, M, E) that attend to encoded tokens (B, N, E)."""
-        return self.decode(x, encoded).output
-
-    def decode(self, x: Tensor, encoded: Tensor, need_weights: bool = False) -> Decoded:
-        """Decode tokens; with `need_weights`, also return the mixing operators."""
-        operators: list[Tensor | None] = []
-
-        def attend(attention: Attention, query: Tensor, key: Tensor) -> Tensor:
-            output, operator = attention(query, key, key, need_weights=need_weights)
-            operators.append(operator)
-            return self.dropout(output)
-
-        x = self._residual(x, self.own_norm, lambda h: attend(self.own, h, h))
-        x = self._residual(x, self.cross_norm, lambda h: attend(self.cross, h, encoded))
-        x = self._residual(x, self.ff_norm, self.ff)
-        return Decoded(x, *operators)
+        x = self._residual(x, self.own_norm, lambda h: self.dropout(self.own(h, h, h)[0]))
+        x = self._residual(x, self.cross_norm, lambda h: self.dropout(self.cross(h, encoded, encoded)[0]))
+        return self._residual(x, self.ff_norm, self.ff)
 
     def _residual(self, x: Tensor, norm: nn.Module, layer: Callable[[Tensor], Tensor]) -> Tensor:
         return x + layer(norm(x)) if self.norm_first else norm(x + layer(x))

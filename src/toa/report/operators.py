@@ -31,16 +31,15 @@ from toa.data.frequency import Frequency, describe_steps
 from toa.experiments.records import RECORD, Record
 from toa.experiments.run import load_run
 from toa.nn import (
-    Attended,
     Attention,
     ChannelDropout,
     ChannelMask,
     PatchEmbedding,
     SequenceOperator,
     VariateEmbedding,
+    mixing_operators,
 )
 from toa.tasks import TASKS
-from toa.tasks.diagnostics import intercepted
 from toa.tasks.metrics import evaluating
 from toa.theory import simplex_distance
 
@@ -144,17 +143,18 @@ def view_layers(model: nn.Module, sample: Sample | None = None) -> list[LayerVie
     layers = {name: module for name, module in model.named_modules() if isinstance(module, Attention)}
     views = {name: _operators(layer) for name, layer in layers.items()}
     if not any(views.values()):
-        found = sorted({type(layer).__name__ for layer in layers.values()})
+        kinds = sorted({type(layer).__name__ for layer in layers.values()})
         raise ValueError(
-            f"the model must have operators to explain, got {', '.join(found) or 'no attention'} in "
+            f"the model must have operators to explain, got {', '.join(kinds) or 'no attention'} in "
             f"{type(model).__name__}; train one with attention toa-gated, toa-relu, toa-softmax or hyperglu."
         )
-    mixing = {} if sample is None else _mixing(model, sample)
-    return [
-        LayerView(name=name, operators=operators, mixing=mixing.get(name))
-        for name, operators in views.items()
-        if operators
-    ]
+    mixing = {}
+    if sample is not None:
+        with evaluating(model):
+            found = mixing_operators(model, sample if callable(sample) else lambda: model(*sample))
+        # the last call of a layer, for the first element of its batch
+        mixing = {name: matrix[0].double().cpu() for name, matrix in found.items()}
+    return [LayerView(name=name, operators=own, mixing=mixing.get(name)) for name, own in views.items() if own]
 
 
 def _operators(layer: Attention) -> list[OperatorView]:
@@ -163,23 +163,6 @@ def _operators(layer: Attention) -> list[OperatorView]:
         for name, module in layer.named_modules()
         if isinstance(module, SequenceOperator)
     ]
-
-
-def _mixing(model: nn.Module, sample: Sample) -> dict[str, Tensor]:
-    """W_mix of the last call of each layer, for the first element of its batch."""
-    seen: dict[str, Tensor] = {}
-
-    def record(name: str, query: Tensor, attended: Attended) -> Attended:
-        assert attended.mixing is not None
-        seen[name] = attended.mixing[0].double().cpu()
-        return attended
-
-    with evaluating(model), intercepted(model, record, mixing=True):
-        if callable(sample):
-            sample()
-        else:
-            model(*sample)
-    return seen
 
 
 def model_label(record: Record) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from toa.nn import Attended, Attention, SequenceOperator
+from toa.nn import Attended, Attention, SequenceOperator, intercepted
 from toa.ops.dropout import kept_random_state
 from toa.tasks.metrics import evaluating
 
@@ -97,38 +97,3 @@ def describe_operators(record: Mapping[str, Any]) -> list[str]:
             f"{100 * rise:+.2f} %); raise training.operator_rate, or use softmax."
         ]
     return [f"without the operators (M = 0) the validation error is {100 * rise:.1f} % higher."]
-
-
-@contextmanager
-def intercepted(
-    model: nn.Module, change: Callable[[str, Tensor, Attended], Attended], *, mixing: bool = False
-) -> Iterator[None]:
-    """Apply `change` to the name, the query and the result of every attention layer inside the context.
-
-    With `mixing`, every result has its mixing operator.
-    """
-
-    def changed(name: str, attend: Callable[..., Attended]) -> Any:
-        def attend_and_change(
-            query: Tensor,
-            key: Tensor,
-            value: Tensor,
-            key_padding_mask: Tensor | None = None,
-            need_weights: bool = False,
-            *rest: Any,
-            **options: Any,
-        ) -> Attended:
-            found = attend(query, key, value, key_padding_mask, need_weights or mixing, *rest, **options)
-            return change(name, query, found)
-
-        return attend_and_change
-
-    layers = {name: module for name, module in model.named_modules() if isinstance(module, Attention)}
-    try:
-        for name, layer in layers.items():
-            layer.attend = changed(name, layer.attend)  # type: ignore[method-assign]
-        yield
-    finally:
-        for layer in layers.values():
-            # removes the instance attribute, so that the method of the class is used again
-            del layer.attend
