@@ -39,7 +39,7 @@ class Plan:
         confirm: Further horizons and seeds at which the best trials run.
         confirm_best: Number of best trials per family and size that run there.
         reuse: Files with trials of other searches that this one may use.
-        dropped: Settings that gained nothing and were removed; their trials are stored, and cannot run again.
+        dropped: Settings, or values of them, that gained nothing and were removed; their trials are stored, and cannot run again.
     """
 
     datasets: list[str]
@@ -58,7 +58,8 @@ class Plan:
 
     def can_run(self, trial: str) -> bool:
         """Whether this version has all settings of a trial."""
-        return not any(setting.partition("=")[0] in self.dropped for setting in trial.split())
+        settings = trial.split()
+        return not {*settings, *(setting.partition("=")[0] for setting in settings)} & set(self.dropped)
 
     @property
     def confirmed(self) -> list[tuple[int, int]]:

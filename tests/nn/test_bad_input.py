@@ -40,7 +40,7 @@ def test_query_width_below_one_raises() -> None:
 
 CHOICES = {
     "variant": "unknown variant 'x'; known: softmax, relu, gated.",
-    "score_norm": "unknown score_norm 'x'; known: none, l2, mean, rms, bounded.",
+    "score_norm": "unknown score_norm 'x'; known: none, l2, mean, rms.",
     "gate_norm": "unknown gate_norm 'x'; known: none, l2, rms.",
     "structure": "unknown structure 'x'; known: dense, dplr, toeplitz, banded.",
     "sor_sharing": "unknown sharing 'x'; known: pass, operator.",

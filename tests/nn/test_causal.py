@@ -19,7 +19,6 @@ SPECS = [
         for norm in ops.SCORE_NORMS
         if norm != "none"
     ),
-    AttentionSpec(name="toa-relu", score_norm="bounded"),
     AttentionSpec(name="toa-gated", gate_norm="l2"),
 ]
 

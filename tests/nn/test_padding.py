@@ -15,7 +15,7 @@ SPECS = [
     AttentionSpec(name="toa-gated", gate_norm="l2", structure="dplr", rank=2),
     AttentionSpec(name="toa-gated", score_norm="l2", structure="toeplitz"),
     AttentionSpec(name="toa-softmax", structure="toeplitz"),
-    AttentionSpec(name="toa-relu", score_norm="bounded"),
+    AttentionSpec(name="toa-relu", score_norm="rms"),
 ]
 BY_SPEC = pytest.mark.parametrize("spec", SPECS, ids=lambda s: "-".join(map(str, (s.name, *s.options().values()))))
 

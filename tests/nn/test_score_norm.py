@@ -11,8 +11,8 @@ from toa.nn import TemporalOperatorAttention
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("variant", ["relu", "gated"])
-def test_bounded_divides_by_the_root_mean_square_over_visible_keys(variant, padded, causal):
-    layer = TemporalOperatorAttention(4, 1, 6, variant, score_norm="bounded", operator_std=0.3, causal=causal)
+def test_rms_divides_by_the_count_and_the_root_mean_square_over_visible_keys(variant, padded, causal):
+    layer = TemporalOperatorAttention(4, 1, 6, variant, score_norm="rms", operator_std=0.3, causal=causal)
     layer.double().eval()
     x = 3.0 * torch.randn(2, 6, 4, dtype=torch.float64)
     mask = torch.arange(6) >= torch.tensor([[6], [4]]) if padded else None
@@ -29,7 +29,7 @@ def test_bounded_divides_by_the_root_mean_square_over_visible_keys(variant, padd
 
     row = scores(slice(4), layer.s1)
     count = visible.sum(-1, keepdim=True)
-    weights = (row / (1.0 + row.square().sum(-1, keepdim=True) / count).sqrt()).relu()
+    weights = (row / count / (1.0 + row.square().sum(-1, keepdim=True) / count).sqrt()).relu()
     if variant == "gated":
         weights = weights * torch.nn.functional.softplus(scores(slice(4, 8), layer.gate_s1))
     s2 = layer.s2.dense()[0].tril() if causal else layer.s2.dense()[0]

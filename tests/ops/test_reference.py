@@ -37,7 +37,6 @@ def by_hand(problem: Problem) -> torch.Tensor:
         squared, count = sum(x * x for x in scores), max(1, sum(seen))
         sizes = {"none": 1.0, "l2": math.sqrt(squared + 1e-6), "mean": count}
         sizes["rms"] = (count if share else 1) * math.sqrt(1.0 + squared / count)
-        sizes["bounded"] = math.sqrt(1.0 + squared / count)
         size = sizes[norm]
         return [x / size for x in scores], seen
 

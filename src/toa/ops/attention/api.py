@@ -192,7 +192,7 @@ def operator_attention(
         scale: Multiplies the scores of both branches. The paper's formula has 1; 1/sqrt(D) is customary.
         score_norm: A name of `SCORE_NORMS`. "none" leaves the scores unchanged; "l2" divides each row of scores by its
             L2 norm; "mean" by the number n of keys that the query sees; "rms" by n sqrt(1 + ‖row‖² / n), which equals
-            "mean" for small scores and stays bounded for large ones; "bounded" by sqrt(1 + ‖row‖² / n) only.
+            "mean" for small scores and stays bounded for large ones.
         gate_norm: A name of `GATE_NORMS`, for the gate's scores before softplus: "none", "l2", or "rms", which divides
             by sqrt(1 + ‖row‖² / n).
         key_padding_mask: (B, N), True where a key is padding. Padding never changes the other outputs.

@@ -20,7 +20,7 @@ from torch import Tensor
 from toa.ops.operators import Operator
 
 Activation = str
-ScoreNorm = Literal["none", "l2", "mean", "rms", "bounded"]
+ScoreNorm = Literal["none", "l2", "mean", "rms"]
 GateNorm = Literal["none", "l2", "rms"]
 
 # added to a row's squared L2 norm: a row of zeros stays zero, and no gradient grows more than a thousandfold
@@ -127,7 +127,6 @@ SCORE_NORMS: Mapping[str, Normaliser] = {
     "l2": _L2,
     "mean": Normaliser(formula="n", per_key=True),
     "rms": replace(_RMS, formula="n sqrt(1 + ‖row‖² / n)", per_key=True),
-    "bounded": _RMS,
 }
 GATE_NORMS: Mapping[str, Normaliser] = {"none": _NONE, "l2": _L2, "rms": _RMS}
 
