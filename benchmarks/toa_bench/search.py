@@ -39,7 +39,7 @@ class Plan:
         confirm: Further horizons and seeds at which the best trials run.
         confirm_best: Number of best trials per family and size that run there.
         reuse: Files with trials of other searches that this one may use.
-        dropped: Settings, or values of them, that gained nothing and were removed; their trials are stored, and cannot run again.
+        dropped: Settings or values that gained nothing and were removed; their trials are stored, and cannot run again.
     """
 
     datasets: list[str]

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -29,9 +29,6 @@ from toa.nn import Attention
 from toa.nn.registry import ADDED_LATER
 from toa.tasks.base import Evaluation
 from toa.tasks.base import Record as Record
-
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
 
 # files of the record and of the claim in the folder of a run
 RECORD, CLAIM = "record.json", "claim.json"
@@ -45,8 +42,8 @@ def hashed_values(value: Any) -> Any:
     return {f.name: hashed_values(v) for f, v in pairs if not (f.metadata == ADDED_LATER and v == f.default)}
 
 
-def config_hash(config: "DataclassInstance") -> str:
-    """The first 16 hexadecimal digits of the SHA-256 of a config as canonical JSON.
+def config_hash(config: Any) -> str:
+    """The first 16 hexadecimal digits of the SHA-256 of a config, or of its plain values, as canonical JSON.
 
     Fields that were added later are left out at their default: a config from before keeps its hash.
     """

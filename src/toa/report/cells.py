@@ -73,6 +73,12 @@ class Entry:
         return stdev(self.values.values()) if len(self.values) > 1 else None
 
     @property
+    def validation(self) -> dict[int | None, float]:
+        """The validation metric by seed, of the runs that have one."""
+        name = f"val_{self.metric}"
+        return {run.seed: run.record["metrics"][name] for run in self.runs if name in run.record["metrics"]}
+
+    @property
     def difference(self) -> float | None:
         """Ours minus the published number."""
         return None if self.mean is None or not self.comparable else self.mean - self.number.value
@@ -133,9 +139,8 @@ class _Finder:
         ]
         is_rank = cell.combine == "rank"
         # a mean over settings needs a seed that all of them have
-        seeds = (
-            sorted(set.intersection(*map(set, found)), key=lambda seed: -1 if seed is None else seed) if found else []
-        )
+        shared = set.intersection(*map(set, found)) if found else set()
+        seeds = sorted(shared, key=lambda seed: -1 if seed is None else seed)
         values = {seed: cell.factor * fmean(one[seed].record["metrics"][metric] for one in found) for seed in seeds}
         values = _mean_rank(cell, found) if is_rank else values
         # a mean rank uses the runs of all seeds
@@ -216,13 +221,17 @@ def decimals(text: str) -> int:
 def protocol_setting(run: Run) -> Setting | None:
     """The setting that a run of this data set, model and attention has in its protocol; None if it has no such run."""
     config = run.record["config"]
-    attention = config.get("attention") or {}
-    variant = f"{attention.get('name', '')}{'-nosor' if attention.get('sor') is False else ''}"
     names = config.get("dataset"), config.get("horizon"), config.get("backbone")
     try:
-        return _job_setting(protocol_job(run.record["task"], config["protocol"], *names, variant))
+        return _job_setting(protocol_job(run.record["task"], config["protocol"], *names, _variant(config)))
     except (ValueError, KeyError):
         return None
+
+
+def _variant(config: Mapping[str, Any]) -> str:
+    """The attention of a config, as the tables name it."""
+    attention = config.get("attention") or {}
+    return f"{attention.get('name', '')}{'-nosor' if attention.get('sor') is False else ''}"
 
 
 def departure(run: Run) -> str:
@@ -295,10 +304,6 @@ class RecipeCell:
         name = self.chosen(RECIPE)
         return self.change(self.mean(RECIPE, f"{name}-nosor"), self.mean(RECIPE, name))
 
-    def contribution(self, variant: str) -> float | None:
-        """Rise of the validation error with M = 0 under `toa`, in percent."""
-        return contribution(self.runs.get((RECIPE, variant), ()))
-
 
 def contribution(runs: Iterable[Run]) -> float | None:
     """Mean rise of the validation error with M = 0, in percent; None if no record states it."""
@@ -314,11 +319,8 @@ def recipe_cells(evidence: Evidence) -> list[RecipeCell]:
         task, config = run.record["task"], run.record["config"]
         protocol = config.get("protocol")
         if task in _RECIPE_TASKS and protocol in (PAPER, RECIPE) and protocol_setting(run) == run.setting:
-            attention = config["attention"]
-            off = attention["name"].startswith("toa-") and attention["sor"] is False
-            variant = f"{attention['name']}{'-nosor' if off else ''}"
             key = (task, config["backbone"], config["dataset"], config.get("horizon") or 0)
-            found.setdefault(key, {}).setdefault((protocol, variant), []).append(run)
+            found.setdefault(key, {}).setdefault((protocol, _variant(config)), []).append(run)
     cells = []
     for (task, backbone, dataset, horizon), runs in sorted(found.items()):
         if any(protocol == RECIPE for protocol, _ in runs):

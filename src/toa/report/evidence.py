@@ -1,6 +1,5 @@
 """Read records: strictly, or with a list of everything that does not count."""
 
-import hashlib
 import json
 import math
 import re
@@ -8,11 +7,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from toa._checks import check_choice
 from toa._files import CHECKSUM, parse_json
-from toa.experiments.records import CLAIM, RECORD, Record, check_record, hashed_values, read_record
+from toa.experiments.records import CLAIM, RECORD, Record, check_record, config_hash, hashed_values, read_record
 from toa.experiments.run import ERROR
 from toa.report.operators import OPERATORS_FILE
 from toa.tasks import TASKS
@@ -53,8 +52,7 @@ class Run:
         return _where(self.path, self.line)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Skipped:
+class Skipped(NamedTuple):
     """Something that was read and does not count."""
 
     where: str
@@ -302,8 +300,7 @@ def _checked_config(record: Record) -> tuple[Any, tuple[str, ...]]:
     check_choice("task", task, TASKS)
     if not isinstance(values, Mapping):
         raise ValueError(f"its config must be a mapping, got {values!r}.")
-    found = hashlib.sha256(_canonical(values).encode()).hexdigest()[:16]
-    if found != record["config_hash"]:
+    if (found := config_hash(values)) != record["config_hash"]:
         raise ValueError(f"its config must have the hash {record['config_hash']}, got {found}: the record was altered.")
     try:
         config = TASKS[task].config_from(values)

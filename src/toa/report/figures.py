@@ -153,15 +153,8 @@ def draw_alarms(
     """Draw the channels of the most severe events of up to four series, and the score; returns the number of series.
 
     Args:
-        frame: The table that was searched.
-        rows: Scores and events of its rows, from `toa.AnomalyDetector.alarms`.
-        events: The events.
-        columns: Channels.
-        threshold: Threshold of the score.
-        id: Column of series ids, if there are several series.
-        time: Column of times, if there is one.
+        rows: Scores and events of the rows of `frame`, from `toa.AnomalyDetector.alarms`.
         labels: Whether each row is known to be an anomaly; these ranges are grey.
-        title: Title of the figure.
     """
     ids = [None] if id is None else list(pd.unique(rows[id]))
     shown = []

@@ -128,7 +128,7 @@ def findings(report: PaperReport) -> list[Finding]:
             if entry.values and (entry.number.table, entry.number.backbone, entry.protocol, entry.metric) == names
         ]
         published = _gains(contest, best, entries, lambda entry: {None: entry.number.value} if entry.comparable else {})
-        validation = _gains(contest, best, entries, _validation)
+        validation = _gains(contest, best, entries, lambda entry: entry.validation)
         runs = [run for entry in entries if entry.number.variant == _variant(best) for run in entry.runs]
         found.append(
             Finding(
@@ -143,12 +143,6 @@ def findings(report: PaperReport) -> list[Finding]:
             )
         )
     return found
-
-
-def _validation(entry: Entry) -> dict[int | None, float]:
-    """The validation metric by seed; empty if no record has it."""
-    name = f"val_{entry.metric}"
-    return {run.seed: run.record["metrics"][name] for run in entry.runs if name in run.record["metrics"]}
 
 
 def _variant(row: Row) -> str:

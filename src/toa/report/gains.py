@@ -87,9 +87,7 @@ def detectable_gain(gains: Float64[np.ndarray, " n"], tested: int = 1) -> float:
 
 def holm(values: Sequence[float]) -> list[float]:
     """Holm's correction: the i-th smallest of m values times m - i + 1, not decreasing, at most 1."""
-    corrected = [0.0] * len(values)
-    highest = 0.0
-    for done, place in enumerate(sorted(range(len(values)), key=lambda i: values[i])):
-        highest = max(highest, min(1.0, values[place] * (len(values) - done)))
-        corrected[place] = highest
-    return corrected
+    order = np.argsort(values)
+    products = np.asarray(values)[order] * np.arange(len(values), 0, -1)
+    found: list[float] = np.minimum(np.maximum.accumulate(products), 1.0)[np.argsort(order)].tolist()
+    return found

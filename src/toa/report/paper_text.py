@@ -6,7 +6,7 @@ from itertools import groupby
 from statistics import fmean, median
 
 from toa.experiments.paper.tables import TABLES
-from toa.report.cells import PAPER, RECIPE, STATUSES, Entry, RecipeCell, decimals, departure, is_toa
+from toa.report.cells import PAPER, RECIPE, STATUSES, Entry, RecipeCell, contribution, decimals, departure, is_toa
 from toa.report.figures import system_title
 from toa.report.findings import found_parts
 from toa.report.gains import lower_is_better
@@ -74,7 +74,7 @@ def _reached(entries: Iterable[Entry]) -> str:
     for (*_, metric), cell in cells.items():
         best = min if lower_is_better(metric) else max
         known = [name for name in cell if is_toa(name)]
-        checked = {name: fmean(found) for name in known if (found := _validated(cell[name]))}
+        checked = {name: fmean(found.values()) for name in known if (found := cell[name].validation)}
         pairs = {"softmax": (cell["softmax"].mean, cell["softmax"].number.value)} if "softmax" in cell else {}
         if known and len(checked) == len(known):
             chosen = best(checked, key=checked.__getitem__)
@@ -84,12 +84,6 @@ def _reached(entries: Iterable[Entry]) -> str:
             reached[name].append(worse <= _TOLERANCES[metric])
     parts = [f"{sum(found)} of {len(found)} cells of {name}" for name, found in reached.items() if found]
     return f"At most 0.005 (MSE) or 1.5 points (accuracy) worse than published: {', '.join(parts)}. " if parts else ""
-
-
-def _validated(entry: Entry) -> list[float]:
-    """The validation metric of each run that has one."""
-    metrics = (run.record["metrics"] for run in entry.runs)
-    return [one[f"val_{entry.metric}"] for one in metrics if f"val_{entry.metric}" in one]
 
 
 def _gaps(entries: Sequence[Entry]) -> str:
@@ -252,7 +246,8 @@ def ablation_table(cells: Iterable[RecipeCell]) -> Table:
     table: Table = [("backbone", "data", "attention", "TOA", "without SOR", "M = 0", "M = 0, without SOR")]
     for cell in cells:
         if name := cell.chosen(RECIPE):
-            rises = [_signed(cell.contribution(variant), "%") for variant in (name, f"{name}-nosor")]
+            runs = (cell.runs.get((RECIPE, variant), ()) for variant in (name, f"{name}-nosor"))
+            rises = [_signed(contribution(group), "%") for group in runs]
             without = _change(cell.without_sor(), cell)
             table.append(
                 (cell.backbone, cell.data, system_title(name), _number(cell.mean(RECIPE, name)), without, *rises)

@@ -2,16 +2,16 @@
 
 import statistics
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from toa.experiments.records import RECORD, Record, holder, read_record
 from toa.experiments.run import ERROR, Estimates, Job, outcome, read_error, read_plans
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RunningRun:
+class RunningRun(NamedTuple):
     """A run in progress: its process, its seconds so far, and the estimated total; None if there is no estimate."""
 
     label: str
@@ -78,19 +78,19 @@ def read_progress(out: Path, now: float | None = None) -> Progress:
         except ValueError as problem:
             unreadable.append(f"{folder}: {problem}")
     done.sort(key=lambda found: found[0])
-    times = _Times({folder: record for _, folder, record in done}, jobs)
+    estimate = _estimator({folder: record for _, folder, record in done}, jobs)
     running = [
         RunningRun(
             label=_label(folder, jobs),
             # a new claim is empty for a moment
             holder=f"process {claim['pid']} on {claim['host']}" if "pid" in claim else "a process",
             seconds=max(0.0, now - float(claim.get("since", now))),
-            estimate=times.seconds(folder),
+            estimate=estimate(folder),
         )
         for folder, claim in held
     ]
     left = [None if run.estimate is None else max(0.0, run.estimate - run.seconds) for run in running]
-    left += [times.seconds(folder) for folder in waiting]
+    left += map(estimate, waiting)
     known = [seconds for seconds in left if seconds is not None]
     return Progress(
         done=tuple(f"{_label(folder, jobs)}  {_result(record)}" for _, folder, record in done),
@@ -103,23 +103,23 @@ def read_progress(out: Path, now: float | None = None) -> Progress:
     )
 
 
-class _Times:
-    """Estimated times of runs, from finished ones (oldest first) on the device of the latest."""
+def _estimator(done: Mapping[Path, Record], jobs: Mapping[Path, Job]) -> Callable[[Path], float | None]:
+    """Estimates the seconds of a run, from finished ones (oldest first) on the device of the latest.
 
-    def __init__(self, done: Mapping[Path, Record], jobs: Mapping[Path, Job]) -> None:
-        timed = {folder: record for folder, record in done.items() if "wall_s" in record and "device" in record}
-        on_cpu = any(str(record["device"]).startswith("cpu") for record in list(timed.values())[-1:])
-        self._estimates = Estimates(timed.values(), on_cpu=on_cpu)
-        self._seconds = {folder: float(record["wall_s"]) for folder, record in timed.items()}
-        self._jobs = jobs
+    It is the median of similar runs, else of runs that differ only in the seed, else of all runs.
+    """
+    timed = {folder: record for folder, record in done.items() if "wall_s" in record and "device" in record}
+    on_cpu = any(str(record["device"]).startswith("cpu") for record in list(timed.values())[-1:])
+    estimates = Estimates(timed.values(), on_cpu=on_cpu)
+    seconds = {folder: float(record["wall_s"]) for folder, record in timed.items()}
 
-    def seconds(self, folder: Path) -> float | None:
-        """Return the median of similar runs, else of runs that differ only in the seed, else of all runs."""
-        if folder in self._jobs and (similar := self._estimates.seconds(self._jobs[folder])) is not None:
+    def estimate(folder: Path) -> float | None:
+        if folder in jobs and (similar := estimates.seconds(jobs[folder])) is not None:
             return similar
-        same = [seconds for done, seconds in self._seconds.items() if _stem(done) == _stem(folder)]
-        times = same or list(self._seconds.values())
+        times = [found for done, found in seconds.items() if _stem(done) == _stem(folder)] or list(seconds.values())
         return statistics.median(times) if times else None
+
+    return estimate
 
 
 def _stem(folder: Path) -> str:
