@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from toa._checks import check_at_least, check_divisible, check_fraction, check_shape
-from toa.nn import EncoderBlock, EncoderStack, PatchEmbedding, build_attention
+from toa.nn import EncoderBlock, EncoderStack, PatchEmbedding
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -192,7 +192,7 @@ def encoder_stack(config: Any, tokens: int, *, num_layers: int | None = None, no
     p = config.dropout
     return EncoderStack(
         EncoderBlock(
-            build_attention(config.attention, config.embed_dim, config.num_heads, tokens, dropout=p),
+            config.attention.build(config.embed_dim, config.num_heads, tokens, dropout=p),
             config.ff_dim,
             dropout=p,
             norm_first=norm_first,

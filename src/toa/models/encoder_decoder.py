@@ -24,7 +24,6 @@ from toa.nn import (
     ProbSparseAttention,
     ReversibleInstanceNorm,
     SeriesDecomposition,
-    build_attention,
     check_kernel,
 )
 
@@ -157,9 +156,7 @@ class Transformer(EncoderDecoder[TransformerConfig]):
 
     def _attention(self, tokens: int, causal: bool = False) -> Attention:
         config = self.config
-        return build_attention(
-            config.attention, config.embed_dim, config.num_heads, tokens, dropout=config.dropout, causal=causal
-        )
+        return config.attention.build(config.embed_dim, config.num_heads, tokens, dropout=config.dropout, causal=causal)
 
     def _add_encoder(self) -> None:
         self.blocks = encoder_stack(self.config, self.config.lookback)

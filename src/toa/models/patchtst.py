@@ -14,7 +14,6 @@ from toa.nn import (
     EncoderStack,
     PatchEmbedding,
     TokenBatchNorm,
-    build_attention,
     count_patches,
     normalise_tokens,
 )
@@ -106,7 +105,7 @@ class PatchTST(PatchBackbone):
         self.blocks = EncoderStack(
             (
                 EncoderBlock(
-                    build_attention(config.attention, width, config.num_heads, patches, dropout=0.0 if official else p),
+                    config.attention.build(width, config.num_heads, patches, dropout=0.0 if official else p),
                     config.ff_dim,
                     dropout=p,
                     # equal to two dropouts of rate p in a row

@@ -14,7 +14,6 @@ from toa.nn import (
     EncoderBlock,
     LayerNorm,
     PatchEmbedding,
-    build_attention,
     count_patches,
 )
 
@@ -107,13 +106,13 @@ class TwoAxis(PatchBackbone):
         width, heads, p = config.embed_dim, config.num_heads, config.dropout
         time, layers = config.time_spec, range(config.num_layers)
         self.time_blocks = nn.ModuleList(
-            EncoderBlock(build_attention(time, width, heads, patches, dropout=p), config.ff_dim, dropout=p)
+            EncoderBlock(time.build(width, heads, patches, dropout=p), config.ff_dim, dropout=p)
             for _ in layers
             if time is not None
         )
         self.channel_blocks = nn.ModuleList(
             ChannelBlock(
-                build_attention(config.channel_spec, width, heads, config.channels, dropout=p),
+                config.channel_spec.build(width, heads, config.channels, dropout=p),
                 config.ff_dim,
                 dropout=p,
                 channel_dropout=config.channel_dropout,

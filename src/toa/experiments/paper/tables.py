@@ -1,12 +1,14 @@
 """Every table of the paper as data: for each published number the runs that reproduce it, or why there are none.
 
-`TABLES` describes the tables; their cells follow from the description and the rows of `published.csv`.
+`tables.toml` describes the tables; their cells follow from it and the rows of `published.csv`.
 """
 
 import itertools
-from collections.abc import Iterable, Mapping
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import cache
+from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,10 +18,10 @@ from toa.experiments.paper import PublishedNumber, published_numbers
 from toa.experiments.protocols import load_protocol
 from toa.experiments.run import Job
 from toa.tasks import TASKS, Protocol
+from toa.tasks.config import build_config
 
 FIRST_SEED = 2024
 _PAPER = "toa-paper"
-_LONG, _SHORT = (96, 192, 336, 720), (12, 24, 48, 96)
 # names that differ in the paper
 _DATASETS = {"SWAT": "SWaT"}
 _ATTENTIONS = {"hyperglu-dplr": "hyperglu", "auto-correlation": None, "probsparse": None}
@@ -28,70 +30,20 @@ _NO_SOR = "-nosor"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Table:
-    """One table of the paper.
-
-    Attributes:
-        metrics: Metric of the records per published metric.
-        protocols: Protocol of the runs per backbone. One without settings of attention uses those of toa-paper.
-        horizons: Horizons that "avg" is the mean over.
-        groups: Datasets of the table that are the mean over several.
-        seeds: Number of seeds in the paper, or for a comparison.
-    """
+    """One table of the paper; `tables.toml` explains the fields."""
 
     about: str
     task: str
     metrics: Mapping[str, str]
     protocols: Mapping[str, str] = field(default_factory=dict)
     horizons: tuple[int, ...] = ()
-    groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    groups: Mapping[str, Sequence[str]] = field(default_factory=dict)
     seeds: int = 1
 
 
-# the published softmax column of DUET is that of its authors' script
-_LONG_TERM = dict.fromkeys(("patchtst", "itransformer", "duet"), _PAPER)
-_PEMS = {"patchtst": _PAPER, "itransformer": "itransformer-pems"}
-_UEA, CLASSIFIERS = (
-    tuple(dict.fromkeys(getattr(row, name) for row in published_numbers() if row.table == "classification"))
-    for name in ("dataset", "variant")
-)
-_ETT = ("ETTh1", "ETTh2", "ETTm1", "ETTm2")
-
-_forecasting = partial(Table, task="forecast", metrics={"mse": "mse", "mae": "mae"})
-_long_term = partial(_forecasting, protocols=_LONG_TERM, horizons=_LONG)
-_pems = partial(_forecasting, protocols=_PEMS, horizons=_SHORT)
-_classification = partial(Table, task="classify", protocols={"patchtst": _PAPER}, seeds=3)
-_sor = partial(_forecasting, protocols={"patchtst": _PAPER}, horizons=_LONG)
-
-TABLES = {
-    "demixing": Table(
-        about="harmonic demixing, one layer's primitive alone",
-        task="demixing",
-        metrics={"mse": "mse"},
-        protocols={"transformer-2x2": "paper"},
-        seeds=3,
-    ),
-    "forecast-full": _long_term(about="long-term forecasting"),
-    "forecast-average": _long_term(about="the same, mean over horizons", groups={"ETT": _ETT}),
-    "pems-full": _pems(about="short-term forecasting of traffic"),
-    "pems-average": _pems(about="the same, mean over horizons"),
-    "classification": _classification(about="28 sets of the UEA archive", metrics={"accuracy": "accuracy"}),
-    "classification-summary": _classification(
-        about="the same, mean accuracy and mean rank",
-        metrics={"accuracy_pct": "accuracy", "avg_rank": "accuracy"},
-        groups={"UEA-28": _UEA},
-    ),
-    "anomaly": Table(
-        about="anomaly detection, point-adjusted F1",
-        task="anomaly",
-        metrics={"f1_pa": "tslib-pa/pa_f1"},
-        protocols=dict.fromkeys(("patchtst", "itransformer", "transformer"), _PAPER),
-    ),
-    "sor-ablation-full": _sor(about="with and without stochastic operator regularization"),
-    "sor-ablation-average": _sor(about="the same, mean over horizons"),
-    "efficiency": Table(
-        about="time of a training step on ETTh1", task="efficiency", metrics={"train_step_ms": "train_step_ms"}
-    ),
-}
+_CONTENT = tomllib.loads((files("toa.experiments.paper") / "tables.toml").read_text(encoding="utf-8"))
+TABLES = {name: build_config(Table, values, f"table {name!r}") for name, values in _CONTENT.items()}
+CLASSIFIERS = tuple(dict.fromkeys(row.variant for row in published_numbers() if row.table == "classification"))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -165,7 +117,7 @@ def missing_data(cell: Cell, data_dir: Path | None = None) -> list[Missing]:
 def _cell(table: Table, row: PublishedNumber) -> Cell:
     ranked = row.metric == "avg_rank"
     variants = CLASSIFIERS if ranked else (row.variant,)
-    datasets = table.groups.get(row.dataset, (_DATASETS.get(row.dataset, row.dataset),))
+    datasets = tuple(table.groups.get(row.dataset, (_DATASETS.get(row.dataset, row.dataset),)))
     horizons: tuple[int | None, ...] = (int(row.horizon) if row.horizon.isdecimal() else None,)
     protocol, jobs, reason = table.protocols.get(row.backbone, ""), tuple[Job, ...](), ""
     try:
