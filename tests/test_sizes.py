@@ -17,12 +17,12 @@ PACKAGE = ROOT / "src" / "toa"
 AIMS = {"lines": 22_500, "files": 150, "file_lines": 450, "function_lines": 60}
 # lines and files allowed in each folder until the aim is reached ("." holds the files of the package itself)
 CEILINGS = {
-    ".": (546, 7),
+    ".": (553, 7),
     "cli": (2_710, 11),
     "data": (3_903, 16),
-    "estimators": (6_539, 24),
+    "estimators": (6_559, 24),
     "experiments": (1_887, 9),
-    "integrations": (2_240, 12),
+    "integrations": (2_235, 12),
     "models": (1_730, 11),
     "nn": (2_532, 13),
     "ops": (3_961, 19),

@@ -13,9 +13,9 @@ import json
 import logging
 import os
 import tempfile
-import threading
-from collections.abc import Mapping
-from contextlib import suppress
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -34,12 +34,20 @@ _DIGITS = 40
 
 def write_atomically(path: Path, content: bytes) -> None:
     """Replace a file; a crash leaves either the old content or the new, never a part."""
+    with replacing(path) as file:
+        file.write(content)
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """A file to write to that replaces the one at `path` after the block; an error or a crash leaves the old one."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f"{path.name}.{os.getpid()}-{threading.get_ident()}.partial")
+    partial = path.with_name(f"{path.name}.{uuid.uuid4().hex}.partial")
     try:
-        _remove_partials(path)
+        for other in path.parent.glob(f"{glob.escape(path.name)}.*.partial"):
+            remove_partial(other)
         with _open_locked(partial) as file:
-            file.write(content)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         os.replace(partial, path)
@@ -62,12 +70,11 @@ def _open_locked(partial: Path) -> BinaryIO:
         file.close()
 
 
-def _remove_partials(path: Path) -> None:
-    """Remove what killed processes have left of earlier writes of this file."""
-    for other in path.parent.glob(f"{glob.escape(path.name)}.*.partial"):
-        with suppress(OSError), other.open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            other.unlink()
+def remove_partial(partial: Path) -> None:
+    """Remove what a killed process has left of a write, but not what another one is writing."""
+    with suppress(OSError), partial.open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        partial.unlink()
 
 
 def check_writable(folder: Path) -> None:

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import torch
 
-from tests.campaign import disk, hostile, load
+from tests.campaign import disk, hostile, load, mends
 from tests.campaign.fuzz import Outcome, fuzz
 from tests.campaign.kills import WORKS, kill, kill_sweeps
 from tests.campaign.loaders import LOADERS
@@ -90,6 +90,7 @@ def parts(files: int, kills: int, faults: int) -> Iterator[tuple[str, int, int, 
     for name, (attempt, count) in load.PARTS.items():
         # a case of memory is a program of minutes
         yield f"load {name}", count, 1 if name == "memory" else count, attempt
+    yield "mends taken out", len(mends.MENDS), 5, mends.take_out
 
 
 def _numbered(attempt: Any, kind: str, folder: Path, first: int, count: int, *, seed: int) -> Outcome:

@@ -2,7 +2,7 @@ import pytest
 
 from tests.campaign.fuzz import fuzz
 from tests.campaign.loaders import LOADERS
-from toa._files import seal, unseal
+from toa._files import parse_json, seal, unseal
 
 # loaders that take long: fewer files in the quick tests
 SLOW = [kind for kind in LOADERS if kind.startswith("classifier")]
@@ -34,3 +34,9 @@ def test_damage_in_the_name_of_the_checksum_and_in_the_content_is_noticed():
     with pytest.raises(ValueError, match="must have the content that its checksum states"):
         unseal(damaged | {"metrics": {"mse": 0.1}}, "x")
     assert not unseal({"metrics": {}, "data_checksum": "0" * 64}, "x")[1]
+
+
+def test_an_integer_of_many_digits_is_refused():
+    """No conversion of it to a float is tried, which would raise OverflowError."""
+    with pytest.raises(ValueError, match="x must be valid JSON, got: an integer of 400 digits"):
+        parse_json('{"seed": ' + "9" * 400 + "}", "x")

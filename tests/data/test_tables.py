@@ -268,6 +268,14 @@ def test_forged_headers_of_arrays_are_refused(tmp_path, header):
         read_values(path)
 
 
+def test_the_size_in_a_header_is_compared_before_memory_is_allocated(tmp_path):
+    np.save(tmp_path / "x.npy", np.zeros(3))
+    content = (tmp_path / "x.npy").read_bytes()
+    (tmp_path / "x.npy").write_bytes(content.replace(b"(3,), }        ", b"(99999999,), } "))
+    with pytest.raises(ValueError, match="states 799999992 bytes, but only 24 follow"):
+        read_values(tmp_path / "x.npy")
+
+
 @pytest.mark.parametrize("rows", [("0", "9" * 400, "1"), ("x", "9" * 400, "1e5")])
 def test_an_integer_beyond_float_is_refused_by_name(tmp_path, rows):
     path = tmp_path / "x.txt"

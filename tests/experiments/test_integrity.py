@@ -5,12 +5,14 @@ import os
 import shutil
 import signal
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 from tests.support import message
 from toa.experiments import records, resolve, run_folder, run_task
@@ -139,6 +141,19 @@ def test_a_plan_that_was_edited_is_named(csv, tmp_path):
     jobs, unreadable = read_plans(tmp_path)
     assert (jobs, len(unreadable)) == ({}, 1)
     assert "its checksum states" in unreadable[0]
+
+
+def test_the_record_names_the_threads_of_the_run(csv, tmp_path):
+    """A deterministic run uses one, whatever the process uses before and after it."""
+    config = config_of(csv)
+    config = replace(config, deterministic=True, training=replace(config.training, epochs=1))
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        record = run_task(config, tmp_path / "runs", device="cpu")
+    finally:
+        torch.set_num_threads(before)
+    assert record["device"].endswith(", 1 threads)")
 
 
 def test_the_commit_of_another_project_is_not_recorded(tmp_path, monkeypatch):

@@ -275,6 +275,15 @@ def test_tables_and_diagram_are_written(tmp_path):
     assert page.count("| set") == 8
 
 
+def test_names_of_a_comparison_are_no_markdown(tmp_path):
+    records = [r | {"name": f"{r['name']}|<b>"} for r in grid(np.random.default_rng(1).uniform(0.3, 0.9, (3, 3)))]
+    scores = collect(records, "accuracy")
+    baseline = scores.systems[0]
+    page = write_comparison(scores, compare(scores, baseline), baseline, tmp_path)[0].read_text()
+    assert r"\|&lt;b&gt;" in page
+    assert "|<b>" not in page
+
+
 def test_long_names_do_not_shrink_the_scale_of_the_diagram():
     values = np.random.default_rng(1).uniform(0.3, 0.9, (8, 3))
     records = [r | {"name": f"{r['name']}-with-a-name-that-goes-on"} for r in grid(values)]

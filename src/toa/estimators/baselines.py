@@ -10,7 +10,7 @@ Alphabet: N series, T rows, P horizon, L look-back, M steps of a season, K windo
 """
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,7 +26,7 @@ BASELINES: Registry[Baseline] = Registry("baseline")
 # methods that see covariates, each with the baseline that continues what the covariates do not explain
 REGRESSIONS = {f"{name} + covariates": name for name in ("seasonal naive", "theta", "damped trend")}
 
-# series that are smoothed together: bounds the memory of a grid
+# series or windows that are computed together: bounds the memory of a grid, or of steps on the way
 _BLOCK = 2048
 # a season is used if the autocorrelation at its lag is significant at 90 % and there are three seasons
 _SIGNIFICANCE, _SEASONS = 1.645, 3
@@ -154,9 +154,12 @@ class LinearModel:
         inputs, centre, scale = model._inputs(found[0])
         target = (found[1] - centre) / scale - model._naive(inputs)
         target = np.clip(target, -_LARGEST, _LARGEST)
-        weight = 1.0 / np.maximum(np.abs(inputs).mean(1), 1.0)
+        # all windows take much memory: two arrays of them at a time, the values of the first in place of others
+        del found
+        weighted = np.abs(inputs)
+        weight = 1.0 / np.maximum(weighted.mean(1), 1.0)
         for _ in range(_ROUNDS + 1):
-            weighted = inputs * weight[:, None]
+            np.multiply(inputs, weight[:, None], out=weighted)
             gram = weighted.T @ inputs
             ridge = np.full(len(gram), _RIDGE * np.trace(gram) / len(gram))
             ridge[-1] = 1e-9
@@ -173,18 +176,21 @@ class LinearModel:
 
     def _inputs(self, window: Float64[np.ndarray, "n l"]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Scaled lags and a constant (N, L + 1), centre and scale (N, 1)."""
-        with warnings.catch_warnings():
-            # the mean of nothing is NaN: a window shorter than a season
-            warnings.simplefilter("ignore", RuntimeWarning)
-            centre = np.nanmean(window[:, -self.season if self.season > 1 else 0 :], 1, keepdims=True)
-            level = np.nanmean(np.abs(window - centre), 1, keepdims=True)
-            scale = level
-            if self.by_season:
-                changes = np.abs(window[:, self.season :] - window[:, : -self.season])
-                scale = np.fmax(np.nanmean(changes, 1, keepdims=True), _LEAST_SCALE * level)
-        scale = np.where(scale > 0, scale, 1.0)
-        lags = np.nan_to_num((window - centre) / scale)
-        return np.concatenate([lags, np.ones((len(lags), 1))], 1), centre, scale
+        inputs, centre, scale = np.ones((len(window), window.shape[1] + 1)), *np.empty((2, len(window), 1))
+        # in blocks, because steps on the way are as large as the windows
+        for block in row_blocks(window):
+            part = window[block]
+            with warnings.catch_warnings():
+                # the mean of nothing is NaN: a window shorter than a season
+                warnings.simplefilter("ignore", RuntimeWarning)
+                centre[block] = np.nanmean(part[:, -self.season if self.season > 1 else 0 :], 1, keepdims=True)
+                found = level = np.nanmean(np.abs(part - centre[block]), 1, keepdims=True)
+                if self.by_season:
+                    changes = np.abs(part[:, self.season :] - part[:, : -self.season])
+                    found = np.fmax(np.nanmean(changes, 1, keepdims=True), _LEAST_SCALE * level)
+            scale[block] = np.where(found > 0, found, 1.0)
+            inputs[block, :-1] = np.nan_to_num((part - centre[block]) / scale[block])
+        return inputs, centre, scale
 
     def _naive(self, inputs: np.ndarray) -> np.ndarray:
         """The seasonal naive forecast (N, P) of scaled lags; the centre without a season."""
@@ -228,8 +234,15 @@ def sample_windows(
     series = np.searchsorted(ends, chosen, side="right")
     start = (first[series] + chosen - (ends - windows)[series])[:, None]
     column = start + np.arange(-lookback, horizon)
-    found = np.where(column < 0, np.nan, history[series[:, None], np.maximum(column, 0)])
+    before = column < 0
+    found = history[series[:, None], np.maximum(column, 0, out=column)]
+    found[before] = np.nan
     return found[:, :lookback], found[:, lookback:]
+
+
+def row_blocks(rows: np.ndarray) -> Iterator[slice]:
+    """Slices of rows that are computed together."""
+    return (slice(start, start + _BLOCK) for start in range(0, len(rows), _BLOCK))
 
 
 def _without_season(

@@ -19,7 +19,7 @@ from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
 from toa._checks import check_shape
-from toa.estimators.baselines import Forecast, History, sample_windows
+from toa.estimators.baselines import Forecast, History, row_blocks, sample_windows
 
 # trees, their depth, and the share of the lags that a split may choose from
 _TREES, _DEPTH, _FEATURES = 200, 6, 0.3
@@ -65,6 +65,9 @@ class BoostedTrees:
         if found is None:
             return None
         inputs, before, scale = _scaled(found[0], season)
+        target = (found[1][:, 0] - before) / scale
+        # as large as the inputs
+        del found
         # no window has the oldest lags if all series are short
         lags = max(1, int(np.isfinite(inputs).any(0).sum()))
         model = HistGradientBoostingRegressor(
@@ -75,7 +78,7 @@ class BoostedTrees:
             early_stopping=False,
             random_state=seed,
         )
-        model.fit(inputs[:, -lags:], (found[1][:, 0] - before) / scale)
+        model.fit(inputs[:, -lags:], target)
         return cls(season=season, lags=lags, start=float(model._baseline_prediction.item()), **_arrays(model))
 
     def predict(self, history: History, horizon: int) -> Forecast:
@@ -146,11 +149,15 @@ def _scaled(window: History, season: int) -> tuple[np.ndarray, np.ndarray, np.nd
     """Lags (N, L) from which the values a season before the next step are subtracted, these values and scales (N,)."""
     before = window[:, -season] if season <= window.shape[1] else window[:, -1]
     before = np.where(np.isfinite(before), before, window[:, -1])
-    with warnings.catch_warnings():
-        # the mean of nothing is NaN: a window shorter than a season
-        warnings.simplefilter("ignore", RuntimeWarning)
-        scale = np.nanmean(np.abs(window[:, season:] - window[:, :-season]), 1)
-        level = np.nanmean(np.abs(window - before[:, None]), 1)
-    scale = np.fmax(scale, _LEAST_SCALE * level)
-    scale = np.where(scale > 0, scale, 1.0)
-    return (window - before[:, None]) / scale[:, None], before, scale
+    lags, scale = np.empty(window.shape), np.empty(len(window))
+    # in blocks, because steps on the way are as large as the windows
+    for block in row_blocks(window):
+        part, level = window[block], before[block, None]
+        with warnings.catch_warnings():
+            # the mean of nothing is NaN: a window shorter than a season
+            warnings.simplefilter("ignore", RuntimeWarning)
+            found = np.nanmean(np.abs(part[:, season:] - part[:, :-season]), 1)
+            found = np.fmax(found, _LEAST_SCALE * np.nanmean(np.abs(part - level), 1))
+        scale[block] = np.where(found > 0, found, 1.0)
+        lags[block] = (part - level) / scale[block, None]
+    return lags, before, scale

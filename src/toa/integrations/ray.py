@@ -14,7 +14,6 @@ import json
 import os
 import re
 import time
-import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -27,7 +26,7 @@ import numpy as np
 import pandas as pd
 
 from toa._checks import check_at_least, check_choice
-from toa._files import check_writable
+from toa._files import check_writable, remove_partial, replacing
 from toa._limits import peak_bytes
 from toa.data.files import checksum
 from toa.estimators import Forecaster
@@ -130,24 +129,17 @@ def forecast_part(
     import pyarrow.parquet as parquet
 
     forecaster = _loaded(model, work["model"])
-    target = Path(out) / name
-    target.parent.mkdir(parents=True, exist_ok=True)
-    # two calls must not write to one file
-    unfinished = target.with_name(f"{target.name}.{uuid.uuid4().hex}.partial")
-    made_from, rows = _made_from(Path(source), name, work), 0
-    with ExitStack() as stack:
-        stack.callback(unfinished.unlink, missing_ok=True)
-        writer = None
+    made_from, rows, writer = _made_from(Path(source), name, work), 0, None
+    with replacing(Path(out) / name) as file, ExitStack() as stack:
         for table in whole_series(Path(source), name, forecaster.id, _columns(forecaster), batch_rows):
             with _named(f"{Path(source) / name}, rows {rows + 1} to {rows + table.num_rows} as data"):
                 found = forecaster.predict(table, horizon=work["horizon"])
             schema = found.schema.with_metadata({**(found.schema.metadata or {}), _MADE_FROM: made_from})
-            writer = writer or stack.enter_context(parquet.ParquetWriter(unfinished, schema))
+            writer = writer or stack.enter_context(parquet.ParquetWriter(file, schema))
             writer.write_table(found)
             rows += table.num_rows
-        if writer is not None:
-            writer.close()
-            unfinished.replace(target)
+        if writer is None or _made_from(Path(source), name, work) != made_from:
+            raise ValueError(f"{Path(source) / name} must not change during a call, got other rows; call again.")
     return {"rows": rows, "peak_bytes": peak_bytes()}
 
 
@@ -174,7 +166,9 @@ def sample_series(source: str | Path, id: str, series: int = _SERIES, rows: int 
 
 def part_files(source: Path) -> list[Path]:
     """The parquet files below a folder, in order of their names."""
-    files = sorted(file for file in source.rglob("*.parquet") if not file.name.startswith((".", "_")))
+    files = sorted(
+        file for file in source.rglob("*.parquet") if file.is_file() and not file.name.startswith((".", "_"))
+    )
     if not files:
         raise ValueError(f"data must be a table or a folder with parquet files, got none below {source}; name a file.")
     return files
@@ -263,7 +257,8 @@ def _finished(out: Path, source: Path, files: Sequence[str], work: Mapping[str, 
         name = str(file.relative_to(out))
         unfinished = re.sub(r"\.[0-9a-f]{32}\.partial$", "", name)
         if unfinished != name and unfinished in known:
-            file.unlink()
+            # another call may be writing it
+            remove_partial(file)
             continue
         made_from = None
         if name in known:
