@@ -7,6 +7,7 @@ import torch
 from toa._limits import memory_budget, most_windows, unpacked_limit
 from toa.data.classification import Cases
 from toa.estimators import Forecaster
+from toa.estimators.ensemble import Choice
 from toa.estimators.sizes import choose_batch, choose_schedule, classifier_schedule
 from toa.tasks.classify import classify
 
@@ -62,6 +63,21 @@ def test_forecasts_do_not_depend_on_the_budget(monkeypatch):
     monkeypatch.setenv("TOA_MEMORY", "0.0003")
     assert most_windows(3, training=False) == 2
     np.testing.assert_allclose(model.backtest(data).forecast, expected, rtol=1e-5)
+
+
+def test_histories_of_a_wide_table_are_combined_in_parts(monkeypatch):
+    data = np.random.default_rng(0).normal(size=(120, 3)).cumsum(0)
+    model = Forecaster(4, epochs=1, time_limit=1e-9).fit(data)
+    expected, combine, seen = model.backtest(data).forecast, Choice.combine, []
+    monkeypatch.setattr("toa.estimators.forecaster._HISTORIES", 7)
+
+    def watched(self, histories, *more):
+        seen.append(len(histories))
+        return combine(self, histories, *more)
+
+    monkeypatch.setattr(Choice, "combine", watched)
+    np.testing.assert_allclose(model.backtest(data).forecast, expected)
+    assert max(seen) == 6
 
 
 def test_packed_files_may_grow_a_hundredfold():

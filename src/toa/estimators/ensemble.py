@@ -42,6 +42,8 @@ _MOST_WINDOWS, _LEAST_WINDOWS = 4_000, 40
 _MOST_SERIES = 4_000
 # rows that methods of a single series read, at least and at most, and values that one method reads in all
 _LOCAL_ROWS, _MOST_ROWS, _LINEAR_VALUES = 512, 4_320, 30_000_000
+# values that trees forecast after at a time: each step copies them several times
+_TREE_VALUES = 4_000_000
 # how the second kind of linear models is named, and the boosted trees
 _BY_LEVEL, TREES = " by level", "boosting"
 # longest horizon that trees forecast, one step after another
@@ -273,7 +275,7 @@ def validate_methods(
     if horizon <= _TREE_STEPS and (limit is None or limit.left > limit.passed):
         trees = fit_trees(past, season, horizon, seed=seed)
         if trees is not None:
-            found[TREES] = _in_blocks(partial(trees.predict, horizon=horizon), histories, MOST_LAGS)
+            found[TREES] = _in_blocks(partial(trees.predict, horizon=horizon), histories, MOST_LAGS, _TREE_VALUES)
     return found
 
 

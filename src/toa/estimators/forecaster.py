@@ -37,8 +37,8 @@ from toa.estimators.intervals import Prediction, check_finite
 from toa.estimators.network import ForecastNetwork
 from toa.estimators.pages import ForecastPage
 
-# windows that are combined together: bounds the memory of their histories
-_WINDOWS = 2_000
+# windows that are combined together, and windows times columns: bounds the memory of their histories
+_WINDOWS, _HISTORIES = 2_000, 40_000
 # share of the time for the network that its validation may take; the rest is for training it again on all rows
 # and seconds that the validation of the baselines always has
 _VALIDATION_TIME, _LEAST_SECONDS = 0.5, 1.0
@@ -381,7 +381,7 @@ class Forecaster(ForecastPage, ForecastNetwork):
             assert network is not None
             return network
         most, which, parts = history_rows(self.season_, self.horizon), self._owners(panel)[owners], []
-        for piece in torch.arange(len(owners)).split(_WINDOWS):
+        for piece in torch.arange(len(owners)).split(min(_WINDOWS, max(1, _HISTORIES // len(self.columns_)))):
             places = list(zip(owners[piece].tolist(), origins[piece].tolist(), strict=True))
             histories = panel.histories(self.columns_, places, most)
             others = {} if network is None else {NETWORK: network.forecast[piece].numpy()}
