@@ -16,9 +16,9 @@ import page_values
 from page_tables import accuracies, demixing_errors, forecast_errors, published, published_mse, read_records, variant_of
 from tests.support import ROOT
 from toa.data import DATASETS, load_forecast
-from toa.integrations import fev, gift_eval
 from toa.models import BACKBONES
 from toa.nn import ReversibleInstanceNorm
+from toa_bench import gift_eval
 
 
 def page(name: str) -> str:
@@ -276,7 +276,7 @@ def test_three_published_columns_are_whole_numbers_of_cases():
 
 @pytest.mark.parametrize(
     ("benchmark", "table", "row"),
-    [("gift-eval", "all_results", gift_eval.submission_row), ("fev", "fev", fev.submission_row)],
+    [("gift-eval", "all_results", gift_eval.gift_eval_row), ("fev", "fev", gift_eval.fev_row)],
 )
 def test_the_tables_in_the_format_of_leaderboards_are_the_records(benchmark, table, row):
     records = [record for record in read_records(f"leaderboards/{benchmark}.jsonl") if record["method"] == "toa"]

@@ -13,7 +13,7 @@ import torch
 from toa._checks import check_choice
 from toa._console import make_console, make_table
 from toa.experiments.records import Record, provenance, write_records
-from toa.integrations import gift_eval
+from toa_bench import gift_eval
 
 
 def read_lines(path: Path) -> list[Record]:

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 from typer.testing import CliRunner
 
-from tests.integrations.test_leaderboards import small
+from tests.benchmarks.test_leaderboards import small
 from toa.cli import app
-from toa.integrations import fev, gift_eval, tsb_ad
+from toa_bench import gift_eval, tsb_ad
 
 
 def call(*words: object):
@@ -18,7 +18,7 @@ def call(*words: object):
 @pytest.fixture(autouse=True)
 def few(monkeypatch):
     monkeypatch.setattr(gift_eval, "CONFIGS", {"small/H/short": replace(small(), name="small/H/short")})
-    monkeypatch.setattr(fev, "CONFIG", replace(small(), name="ETT_1H"))
+    monkeypatch.setattr(gift_eval, "ETT_1H", replace(small(), name="ETT_1H"))
 
 
 def test_every_configuration_and_method_has_a_record_and_others_are_kept(tmp_path) -> None:
@@ -96,7 +96,7 @@ def test_sets_of_the_archive_are_run_once_and_resumed(tmp_path, monkeypatch) -> 
         seen.append((dataset, method))
         return {"accuracy": 0.5, "cpu_seconds": 1.0, **({"validation": 0.75} if method == "toa" else {})}
 
-    monkeypatch.setattr("toa.integrations.uea.evaluate", evaluate)
+    monkeypatch.setattr("toa_bench.uea.evaluate", evaluate)
     out = tmp_path / "uea.jsonl"
     for _ in range(2):
         code, text = call("uea", "--dataset", "ERing", "--method", "toa", "--method", "multirocket-hydra", "--out", out)

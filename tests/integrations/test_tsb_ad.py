@@ -3,7 +3,8 @@ import pytest
 
 from tests.support import message
 from toa.data import DatasetNotFoundError
-from toa.integrations.tsb_ad import METHODS, TSBDetector, evaluate
+from toa.integrations.tsb_ad import TSBDetector
+from toa_bench.tsb_ad import METHODS, evaluate
 
 
 def series(rows: int = 300) -> tuple[np.ndarray, np.ndarray]:

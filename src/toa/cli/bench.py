@@ -184,14 +184,14 @@ def gift_eval(
 ) -> None:
     """Run configurations of GIFT-Eval whose data are in a data folder: MASE and weighted quantile loss."""
     with clear_errors():
-        from toa.integrations.gift_eval import CONFIGS, submission_row
+        from toa_bench.gift_eval import CONFIGS, gift_eval_row
         from toa_bench.leaderboards import run_leaderboard
 
         check_destinations(out, submission)
         for name in configs or ():
             check_choice("configuration", name, CONFIGS)
         chosen = [CONFIGS[name] for name in configs or CONFIGS]
-        run_leaderboard("gift-eval", chosen, methods, time_limit, data_dir, out, (submission, submission_row))
+        run_leaderboard("gift-eval", chosen, methods, time_limit, data_dir, out, (submission, gift_eval_row))
 
 
 @bench_app.command(name="fev", cls=ChoicesCommand)
@@ -204,11 +204,11 @@ def fev(
 ) -> None:
     """Run the task ETT_1H of fev-bench: MASE and weighted quantile loss."""
     with clear_errors():
-        from toa.integrations.fev import CONFIG, submission_row
+        from toa_bench.gift_eval import ETT_1H, fev_row
         from toa_bench.leaderboards import run_leaderboard
 
         check_destinations(out, submission)
-        run_leaderboard("fev", [CONFIG], methods, time_limit, data_dir, out, (submission, submission_row))
+        run_leaderboard("fev", [ETT_1H], methods, time_limit, data_dir, out, (submission, fev_row))
 
 
 @bench_app.command(name="m3", cls=ChoicesCommand)
@@ -220,7 +220,7 @@ def m3(
 ) -> None:
     """Run the monthly, quarterly and yearly series of the M3 competition: MASE and weighted quantile loss."""
     with clear_errors():
-        from toa.integrations.gift_eval import M3
+        from toa_bench.gift_eval import M3
         from toa_bench.leaderboards import run_leaderboard
 
         check_destinations(out)
@@ -262,8 +262,8 @@ def uea(
     """Accuracy of the classifier, of its network alone and of MultiRocketHydra on sets of the UEA archive."""
     with clear_errors():
         from toa.data import CLASSIFICATION_SETS
-        from toa.integrations.uea import METHODS, SETS, evaluate
         from toa_bench.leaderboards import run_pairs
+        from toa_bench.uea import METHODS, SETS, evaluate
 
         for dataset in datasets or ():
             check_choice("dataset", dataset, CLASSIFICATION_SETS)
@@ -291,8 +291,8 @@ def anomaly(
     """VUS-PR of the detector, of its network alone and of baselines, by the rules of TSB-AD."""
     with clear_errors():
         from toa.data import ANOMALY_SETS
-        from toa.integrations.tsb_ad import METHODS, SETS, evaluate
         from toa_bench.leaderboards import run_pairs
+        from toa_bench.tsb_ad import METHODS, SETS, evaluate
 
         for dataset in datasets or ():
             check_choice("dataset", dataset, ANOMALY_SETS)

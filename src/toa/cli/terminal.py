@@ -113,7 +113,7 @@ CHOICES = {
     "tables": "toa.experiments.paper.tables:TABLES",
     "missing": "toa.data.panel:Missing.__args__",
     "detectors": "toa.estimators.detector:MODELS",
-    "detection_methods": "toa.integrations.tsb_ad:METHODS",
+    "detection_methods": "toa_bench.tsb_ad:METHODS",
     "threshold_rules": "toa.estimators.alarms:RULES",
     "activations": "toa.ops:ACTIVATIONS",
     "dtypes": "toa_bench.op_cost:DTYPES",

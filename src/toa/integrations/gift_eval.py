@@ -1,194 +1,21 @@
-"""GIFT-Eval: its configurations whose data a data folder has, its scores, and a predictor with its interface.
+"""GIFT-Eval: a predictor with the interface that it evaluates; `toa bench gift-eval` measures it.
 
-    config = CONFIGS["m4_weekly/W/short"]
-    evaluate(config, "toa")["metrics"]                # MASE and other scores, as the leaderboard has them
     GiftEvalPredictor(horizon=48, season=24).predict(entries)   # entries with "target", as GluonTS test data have
 
-ETT data of all frequencies are means of the 15-minute file, without an incomplete last step. Windows lie at the end of
-the series and do not overlap; a model is fitted once, to the rows before the first of them. The MASE of a window is
-scaled by the history before it.
-
-Alphabet: N series, K windows, P horizon, C columns, T rows, Q levels.
+Alphabet: P horizon, T rows.
 """
 
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from jaxtyping import Float64
 
 from toa._checks import check_choice
-from toa.data import COLLECTIONS, DATASETS, load_collection, locate, read_dataset
 from toa.estimators import Forecaster
-from toa.estimators.baselines import BASELINES, align_histories
-from toa.estimators.ensemble import TREES, fit_trees, history_rows
-from toa.tasks.metrics import pinball_error, score_forecasts, seasonal_error
 
 LEVELS = tuple(round(0.1 * place, 1) for place in range(1, 10))
-METHODS = ("toa", "toa-network", TREES, *BASELINES)
-# columns of the leaderboard's all_results.csv
-SCORES = {"MSE[mean]": "mse", "MSE[0.5]": "mse", "MAE[0.5]": "mae", "MASE[0.5]": "mase", "MAPE[0.5]": "mape"}
-SCORES |= {"sMAPE[0.5]": "smape", "MSIS": "msis", "RMSE[mean]": "rmse", "NRMSE[mean]": "nrmse", "ND[0.5]": "wape"}
-SCORES |= {"mean_weighted_sum_quantile_loss": "wql"}
-DOMAINS = {"ett1": ("Energy", 7), "hospital": ("Healthcare", 1)}
-# probability outside the interval of MSIS
-_OUTSIDE = 0.05
-Table = Float64[np.ndarray, "t c"]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Config:
-    """A configuration of a leaderboard.
-
-    Attributes:
-        season: Steps of a season of MASE.
-        windows: Number of windows K per series.
-        load: Reads the series (T, C) from a data folder, None for the usual ones.
-        by_window: Whether WAPE and the weighted quantile loss are means over windows and columns, each divided by its
-            own mean value, at least 1; or else over all values at once.
-    """
-
-    name: str
-    horizon: int
-    season: int
-    windows: int
-    load: Callable[[str | Path | None], list[Table]]
-    by_window: bool = False
-
-
-def _ett(rows: int, data_dir: str | Path | None) -> list[Table]:
-    """The first ETT station, each step the mean of `rows` rows of 15 minutes."""
-    spec = DATASETS["ETTm1"]
-    values = read_dataset(spec, locate(spec, data_dir)).values[0]
-    whole = len(values) // rows * rows
-    return [values[:whole].reshape(-1, rows, values.shape[1]).mean(1)]
-
-
-def _collection(name: str, data_dir: str | Path | None) -> list[Table]:
-    return list(load_collection(name, data_dir).joined().values)
-
-
-def _configs() -> Iterator[Config]:
-    spans = {"15T": (1, 96, {"short": (48, 20), "medium": (480, 15), "long": (720, 10)})}
-    spans["H"] = (4, 24, {"short": (48, 20), "medium": (480, 4), "long": (720, 3)})
-    spans["D"] = (96, 1, {"short": (30, 3)})
-    spans["W"] = (672, 1, {"short": (8, 2)})
-    for freq, (rows, season, terms) in spans.items():
-        for term, (horizon, windows) in terms.items():
-            name = f"ett1/{freq}/{term}"
-            yield Config(name=name, horizon=horizon, season=season, windows=windows, load=partial(_ett, rows))
-    sets = {f"m4_{name.lower()}/{name[0]}": f"M4-{name}" for name in ("Hourly", "Weekly", "Monthly", "Quarterly")}
-    for name, collection in (sets | {"m4_yearly/A": "M4-Yearly", "hospital/M": "Hospital"}).items():
-        yield _collection_config(f"{name}/short", collection)
-
-
-def _collection_config(name: str, collection: str) -> Config:
-    spec = COLLECTIONS[collection]
-    load = partial(_collection, collection)
-    return Config(name=name, horizon=spec.horizon, season=spec.season, windows=1, load=load)
-
-
-CONFIGS: Mapping[str, Config] = {config.name: config for config in _configs()}
-# the M3 competition is no part of GIFT-Eval, and is measured by the same rules
-M3 = tuple(_collection_config(name, name) for name in ("M3-Monthly", "M3-Quarterly", "M3-Yearly"))
-
-
-def evaluate(config: Config, method: str, *, data_dir: str | Path | None = None, **options: Any) -> dict[str, Any]:
-    """Forecast all windows of a configuration, and score them.
-
-    Args:
-        method: "toa", the default forecaster; "toa-network" or "boosting", its network or trees alone; or a baseline.
-
-    Returns:
-        "metrics", "cpu_seconds" and wall time "fit_seconds" and "predict_seconds"; for "toa" also "weights". Boosting
-        and baselines have no quantiles, so their "wql" is that of the point forecast at every level.
-    """
-    check_choice("method", method, METHODS)
-    series = config.load(data_dir)
-    windows = [(values, origin) for values in series for origin in _origins(config, len(values))]
-    cpu, begin = time.process_time(), time.monotonic()
-    fitted = begin
-    weights: dict[str, float] = {}
-    quantiles: Any = None
-    tested = config.windows * config.horizon
-    if method in BASELINES or method == TREES:
-        histories = [column for values, origin in windows for column in values[:origin].T]
-        rows = align_histories(histories, history_rows(config.season, config.horizon))
-        if method == TREES:
-            past = align_histories([column for values in series for column in values[:-tested].T])
-            trees = fit_trees(past, config.season, config.horizon)
-            if trees is None:
-                raise ValueError(f"boosting needs a series of at least 3 rows before the windows of {config.name}.")
-            point = trees.predict(rows, config.horizon)
-        else:
-            point = BASELINES[method](rows, config.season, config.horizon)
-        point = point.reshape(len(windows), -1, config.horizon).transpose(0, 2, 1)  # (N * K, P, C)
-    else:
-        fixed = {"model": "auto" if method == "toa" else "toa", "season": config.season, "quantiles": LEVELS}
-        model = Forecaster(config.horizon, **{**fixed, **options}).fit([values[:-tested] for values in series])
-        fitted = time.monotonic()
-        found = model.backtest(list(series), test_size=tested, stride=config.horizon)
-        point, quantiles, weights = found.forecast, found.quantiles, model.weights_
-    times = {"cpu_seconds": time.process_time() - cpu, "fit_seconds": fitted - begin}
-    times["predict_seconds"] = time.monotonic() - fitted
-    if quantiles is None:
-        quantiles = np.repeat(point[:, :, None], len(LEVELS), axis=2)
-    actual = np.stack([values[origin : origin + config.horizon] for values, origin in windows])  # (N * K, P, C)
-    scale = np.stack([seasonal_error(values[:origin].T, config.season) for values, origin in windows])
-    metrics = _scores(config, point, quantiles, actual, scale)
-    shown = {name: round(value, 1) for name, value in times.items()}
-    return {"metrics": metrics, **shown} | ({"weights": weights} if weights else {})
-
-
-def submission_row(record: Mapping[str, Any]) -> dict[str, Any]:
-    """A record of `toa bench gift-eval` as a row of the leaderboard's all_results.csv."""
-    metrics = record["metrics"]
-    domain, variates = DOMAINS.get(record["config"].split("/")[0], ("Econ/Fin", 1))
-    scores = {f"eval_metrics/{column}": metrics[name] for column, name in SCORES.items()}
-    return {
-        "dataset": record["config"],
-        "model": record["method"],
-        **scores,
-        "domain": domain,
-        "num_variates": variates,
-    }
-
-
-def _scores(
-    config: Config, point: np.ndarray, quantiles: np.ndarray, actual: np.ndarray, scale: np.ndarray
-) -> dict[str, float]:
-    """Scores of forecasts (N * K, P, C) and quantiles (N * K, P, Q, C), as the leaderboards define them."""
-    columns = tuple(map(str, range(actual.shape[2])))
-    found = score_forecasts(point, actual, columns=columns, scale=scale, quantiles=quantiles, levels=LEVELS).overall
-    scores = {name: found[name] for name in ("mase", "wql", "mae", "rmse", "wape", "smape")}
-    error, size = np.abs(point - actual), np.abs(actual)
-    unit = np.broadcast_to(np.where(scale > 0, scale, np.nan)[:, None], actual.shape)
-    low, high = quantiles[:, :, :2], quantiles[:, :, -2:]
-    # the bounds lie outside of the levels: the tails continue exponentially through the last two levels
-    beyond = np.log(_OUTSIDE / 2 / LEVELS[0]) / np.log(LEVELS[1] / LEVELS[0])
-    lower = low[:, :, 0] + beyond * (low[:, :, 1] - low[:, :, 0])
-    upper = high[:, :, 1] - beyond * (high[:, :, 1] - high[:, :, 0])
-    missed = np.maximum(lower - actual, 0) + np.maximum(actual - upper, 0)
-    levels = torch.tensor(LEVELS, dtype=torch.float64)
-    loss = 2 * pinball_error(torch.from_numpy(quantiles), torch.from_numpy(actual), levels).mean(2).numpy()
-    scores |= {"mse": scores["rmse"] ** 2, "nrmse": scores["rmse"] / float(size.mean())}
-    scores["mape"] = float(np.nanmean(error / np.where(size > 0, size, np.nan)))
-    scores["msis"] = float(np.nanmean((upper - lower + 2 / _OUTSIDE * missed) / unit))
-    scores["sql"] = float(np.nanmean(loss / unit))
-    if config.by_window:
-        mean = partial(_mean_by_window, config.windows)
-        least = np.maximum(mean(size), 1.0)
-        scores |= {"wape": float((mean(error) / least).mean()), "wql": float((mean(loss) / least).mean())}
-    return scores
-
-
-def _mean_by_window(windows: int, values: Float64[np.ndarray, "nk p c"]) -> Float64[np.ndarray, "k c"]:
-    return values.reshape(-1, windows, *values.shape[1:]).mean((0, 2))
 
 
 class GiftEvalPredictor:
@@ -228,7 +55,3 @@ class QuantileForecast:
         at = round(float(level), 1)
         check_choice("level", str(at), [str(one) for one in self.quantiles])
         return self.quantiles[at]
-
-
-def _origins(config: Config, rows: int) -> range:
-    return range(rows - config.windows * config.horizon, rows, config.horizon)

@@ -4,7 +4,7 @@ import pytest
 
 from tests.support import ROOT
 from toa.data import CLASSIFICATION_SETS
-from toa.integrations.uea import SETS, evaluate
+from toa_bench.uea import SETS, evaluate
 
 # the files of BasicMotions come with aeon
 SET = "BasicMotions"
