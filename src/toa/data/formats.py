@@ -14,7 +14,6 @@ import json
 import re
 import warnings
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -32,6 +31,15 @@ _COMMA = re.compile(r"[+-]?(\d+|[1-9]\d{0,2}(\.\d{3})+)(,\d+)?([eE][+-]?\d+)?")
 _POINT = re.compile(r"[+-]?(\d+|[1-9]\d{0,2}(,\d{3})+)(\.\d+)?([eE][+-]?\d+)?")
 
 
+# formats other than text, by ending
+_KINDS = {
+    **dict.fromkeys((".parquet", ".pq"), "parquet"),
+    **dict.fromkeys((".feather", ".arrow"), "feather"),
+    **dict.fromkeys((".xlsx", ".xlsm"), "Excel"),
+    **dict.fromkeys((".jsonl", ".ndjson", ".json"), "JSON lines"),
+}
+
+
 def read_frame(path: Path, *, decimal: str | None = None, sheet: str | None = None) -> pd.DataFrame:
     """Read the table in a file by its ending; an unknown ending is text.
 
@@ -41,15 +49,46 @@ def read_frame(path: Path, *, decimal: str | None = None, sheet: str | None = No
     """
     if decimal not in (None, ".", ","):
         raise ValueError(f"decimal must be '.' or ',', got {decimal!r}.")
-    reader = _READERS.get(ending_of(path))
-    if sheet is not None and reader is not _read_excel:
+    kind = _KINDS.get(ending_of(path))
+    if sheet is not None and kind != "Excel":
         raise ValueError(f"sheet must be left out for a file that is no Excel workbook, got {sheet!r} for {path.name}.")
-    if reader is None:
+    if kind is None:
         return _read_text(path, decimal)
+    content = read_content(path, "a table") if kind == "JSON lines" else b""
     try:
-        return _read_excel(path, sheet) if reader is _read_excel else reader(path)
+        if kind == "Excel":
+            sheets = _read_sheets(path)
+        elif kind == "JSON lines":
+            lines = not content.lstrip().startswith(b"[")
+            # dates and ids stay text: they are read like those of other files
+            frame = pd.read_json(
+                io.BytesIO(content), orient="records", lines=lines, convert_dates=False, dtype=False, precise_float=True
+            )
+        else:
+            frame = pd.read_parquet(path) if kind == "parquet" else pd.read_feather(path)
     except ImportError as error:
         raise missing_package(path, "read") from error
+    except (ValueError, KeyError, OSError, zipfile.BadZipFile) as error:
+        line = " ".join(str(error).split())[:200]
+        raise ValueError(f"{path} must be a complete {kind} file, got: {line}; write it again.") from error
+    if kind == "Excel":
+        if sheet not in sheets and (sheet is not None or len(sheets) != 1):
+            wanted = "one sheet with rows" if sheet is None else f"rows in sheet {sheet!r}"
+            found = ", ".join(map(repr, sheets)) or "none"
+            raise ValueError(f"{path} must have {wanted}, got {found}; name one of its sheets with sheet.")
+        return sheets[sheet or next(iter(sheets))]
+    # dates in the index stay there
+    return frame if isinstance(frame.index, pd.RangeIndex) else frame.reset_index()
+
+
+def _read_sheets(path: Path) -> dict[str, pd.DataFrame]:
+    """The sheets of an Excel workbook that have rows."""
+    with zipfile.ZipFile(path) as archive:
+        size, limit = sum(one.file_size for one in archive.infolist()), unpacked_limit(path.stat().st_size)
+    if size > limit:
+        raise ValueError(f"one that unpacks to {size} bytes, more than {limit}")
+    sheets = pd.read_excel(path, sheet_name=None, engine="openpyxl")
+    return {name: rows for name, rows in sheets.items() if len(rows)}
 
 
 def write_frame(frame: pd.DataFrame, path: Path) -> Path:
@@ -120,8 +159,13 @@ def _find_separator(path: Path) -> str:
 
 def _read_decimals(frame: pd.DataFrame, path: Path, separator: str, decimal: str | None) -> pd.DataFrame:
     """Numbers with a decimal comma or marks between thousands, which pandas leaves as text or reads as 1.234."""
-    text = {column: cells for column in frame if (cells := _number_cells(frame[column])) is not None}
-    marks = {column: decimal or _decimal_mark(text[column], column, path.name, separator) for column in text}
+    text, marks = {}, {}
+    for column in frame:
+        if not pd.api.types.is_numeric_dtype(frame[column]) and frame[column].notna().any():
+            cells = frame[column].astype("string").str.strip()
+            mark = _decimal_mark(cells.dropna(), column, path.name, separator, decimal)
+            if mark is not None:
+                text[column], marks[column] = cells, mark
     commas = [column for column, mark in marks.items() if mark == ","]
     if decimal == "," or (decimal is None and (commas or separator == ";")):
         # pandas has read 1.234 as a number, which may be 1234
@@ -142,28 +186,17 @@ def _read_decimals(frame: pd.DataFrame, path: Path, separator: str, decimal: str
     return frame
 
 
-def _number_cells(column: "pd.Series[str]") -> "pd.Series[str] | None":
-    """The cells of a text column if all are numbers, and some have commas or points; else None."""
-    if pd.api.types.is_numeric_dtype(column) or not column.notna().any():
-        return None
-    cells = column.astype("string").str.strip()
-    given = cells.dropna()
-    if not given.str.contains("[.,]").any():
-        # integers with too many digits
-        return None
-    if not (given.str.fullmatch(_COMMA.pattern).all() or given.str.fullmatch(_POINT.pattern).all()):
-        return None
-    return cells
-
-
-def _decimal_mark(cells: "pd.Series[str]", column: str, name: str, separator: str) -> str:
-    given = cells.dropna()
+def _decimal_mark(given: "pd.Series[str]", column: str, name: str, separator: str, decimal: str | None) -> str | None:
+    """The decimal mark of a column of text; None if not all cells are numbers, or none has a comma or a point."""
     comma, point = (bool(given.str.fullmatch(one.pattern).all()) for one in (_COMMA, _POINT))
+    # integers with too many digits have neither
+    if not (comma or point) or not given.str.contains("[.,]").any():
+        return None
     # a file has semicolons because its commas are decimal marks
-    if comma and (not point or separator == ";"):
-        return ","
+    if decimal is not None or (comma and (not point or separator == ";")):
+        return decimal or ","
     commas = given[given.str.contains(",")]
-    if (point and not comma) or not len(commas):
+    if not comma or not len(commas):
         return "."
     raise ValueError(
         f"column {column!r} of {name} must show which mark is decimal, got {commas.iloc[0]!r}, which may have a "
@@ -200,63 +233,3 @@ def _to_numbers(cells: "pd.Series[str]", mark: str, column: str, name: str) -> "
     drop, point = (".", ",") if mark == "," else (",", ".")
     plain = cells.str.replace(drop, "", regex=False).str.replace(point, ".", regex=False)
     return pd.to_numeric(plain)
-
-
-def _read_parquet(path: Path) -> pd.DataFrame:
-    return _wrapped(path, "parquet", pd.read_parquet)
-
-
-def _read_feather(path: Path) -> pd.DataFrame:
-    return _wrapped(path, "feather", pd.read_feather)
-
-
-def _wrapped(path: Path, what: str, reader: Callable[[Path], pd.DataFrame]) -> pd.DataFrame:
-    try:
-        frame = reader(path)
-    except (ValueError, OSError) as error:
-        line = " ".join(str(error).split())[:200]
-        raise ValueError(f"{path} must be a complete {what} file, got: {line}; write it again.") from error
-    # dates in the index stay there
-    return frame if isinstance(frame.index, pd.RangeIndex) else frame.reset_index()
-
-
-def _read_json(path: Path) -> pd.DataFrame:
-    content = read_content(path, "a table")
-
-    def parse(_: Path) -> pd.DataFrame:
-        lines = not content.lstrip().startswith(b"[")
-        # dates and ids stay text: they are read like those of other files
-        return pd.read_json(
-            io.BytesIO(content), orient="records", lines=lines, convert_dates=False, dtype=False, precise_float=True
-        )
-
-    return _wrapped(path, "JSON lines", parse)
-
-
-def _read_excel(path: Path, sheet: str | None = None) -> pd.DataFrame:
-    if not zipfile.is_zipfile(path):
-        raise ValueError(f"{path} must be an Excel workbook (.xlsx), got another file; save it as .xlsx.")
-    with zipfile.ZipFile(path) as archive:
-        size = sum(one.file_size for one in archive.infolist())
-    limit = unpacked_limit(path.stat().st_size)
-    if size > limit:
-        raise ValueError(f"{path} must unpack to at most {limit} bytes, got {size}; save it as CSV.")
-    try:
-        sheets = pd.read_excel(path, sheet_name=None, engine="openpyxl")
-    except (ValueError, KeyError, OSError, zipfile.BadZipFile) as error:
-        line = " ".join(str(error).split())[:200]
-        raise ValueError(f"{path} must be a complete Excel workbook, got: {line}; save it again.") from error
-    filled = {name: rows for name, rows in sheets.items() if len(rows) and sheet in (None, name)}
-    if len(filled) != 1:
-        wanted = "one sheet with rows" if sheet is None else f"rows in sheet {sheet!r}"
-        found = ", ".join(repr(name) for name, rows in sheets.items() if len(rows)) or "none"
-        raise ValueError(f"{path} must have {wanted}, got {found}; name one of its sheets with sheet.")
-    return next(iter(filled.values()))
-
-
-_READERS: dict[str, Callable[..., pd.DataFrame]] = {
-    **dict.fromkeys((".parquet", ".pq"), _read_parquet),
-    **dict.fromkeys((".feather", ".arrow"), _read_feather),
-    **dict.fromkeys((".xlsx", ".xlsm"), _read_excel),
-    **dict.fromkeys((".jsonl", ".ndjson", ".json"), _read_json),
-}
