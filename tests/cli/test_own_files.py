@@ -46,7 +46,7 @@ def test_an_order_that_is_not_known_is_asked_for_by_its_options(tmp_path) -> Non
     table(MONTHS[:10]).assign(when=MONTHS[:10].strftime("%d/%m/%Y")).to_csv(path, index=False)
     code, text = call(path)
     assert code == 2
-    assert "error: column 'when' of data must show whether the day or the month comes first, got '01/02/2012'" in text
+    assert "error: column 'when' of data must show if the day or the month comes first, got '01/02/2012'" in text
     assert "give --day-first or --month-first." in text
     for option, first in (("--day-first", "2012-11-01"), ("--month-first", "2012-01-11")):
         assert call(path, option)[0] == 0

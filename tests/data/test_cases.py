@@ -76,7 +76,7 @@ def test_gaps_are_closed_by_lines_and_the_nearest_value():
 
 
 def test_a_channel_without_values_or_with_infinite_ones_is_rejected():
-    with pytest.raises(ValueError, match=message("case 7 must have a value in each channel, got none in channel 2;")):
+    with pytest.raises(ValueError, match=message("case 7 must have values in every channel, got none in channel 2;")):
         interpolate_missing(np.array([[1.0, np.nan]]), "case 7")
     with pytest.raises(ValueError, match=message("case 7 must be finite, got 1 infinite values")):
         interpolate_missing(np.array([[1.0, np.inf]]), "case 7")

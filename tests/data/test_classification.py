@@ -207,7 +207,7 @@ BAD: list[tuple[str, str, tuple[str, ...]]] = [
     (TRAIN, "1:a\n", ("TRAIN and TEST of toy must have as many channels, got 2 and 1",)),
     ("1:2:a\n3:4:a\n", "1:2:a\n", ("TRAIN of toy must have at least two classes, got only 'a'.",)),
     ("1:2:a\n3:4:b\n", "1:2:a\n", ("a class with two cases", "got 2 cases of 2 classes")),
-    (TRAIN, "?,?:1,2:a\n", ("case 1 of TEST of toy must have a value in each channel, got none in channel 1",)),
+    (TRAIN, "?,?:1,2:a\n", ("case 1 of TEST of toy must have values in every channel, got none in channel 1",)),
 ]
 
 

@@ -44,7 +44,7 @@ def test_a_tsf_file_without_dates_has_none(tmp_path):
     ("text", "parts"),
     [
         ("@attribute series_name string\n@data\n", ("must hold series below @data",)),
-        ("@attribute series_name string\n@data\nA:x:1\n", ("1 attributes per series, got 2", "line 3")),
+        ("@attribute series_name string\n@data\nA:x:1\n", ("1 attributes, got 2", "line 3")),
         ("@attribute series_name string\n@data\nA:1,two\n", ("must hold numbers", "'two'", "line 3")),
     ],
 )

@@ -37,9 +37,9 @@ def test_channels_of_different_lengths_are_missing_at_the_end(tmp_path):
 BAD = [
     ("", "must hold a header and cases, got an empty file; is the download complete?"),
     ("\n\n", "must hold a header and cases, got an empty file"),
-    ("<html>nothing here</html>\n", "must have a header of lines that start with @", "got '<html>nothing here</html>'"),
+    ("<html>nothing here</html>\n", "must begin with @ lines", "got '<html>nothing here</html>'"),
     ("@problemName x\n@classLabel true a b\n", "must have a line @data between header and cases, got none"),
-    ("@problemName x\n1,2:a\n", "got '1,2:a' in line 2 before @data; is it a .ts file?"),
+    ("@problemName x\n1,2:a\n", "got '1,2:a' in line 2; is it a .ts file?"),
     ("@classLabel false\n@data\n1,2\n", "must name its classes", "got 'false'; only files for classification"),
     ("@problemName x\n@data\n1,2:a\n", "must name its classes", "got 'no such line'"),
     ("@timestamps true\n@classLabel true a b\n@data\n(1,2):a\n", "without time stamps", "'true'"),

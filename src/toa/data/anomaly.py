@@ -113,8 +113,7 @@ def load_anomaly(
     for part, values in (("train", series.train), ("test", series.test)):
         if len(values) < length:
             raise ValueError(
-                f"{part} series of {name} must have at least one window of {length} rows, got {len(values)}; shorten "
-                "the window."
+                f"{part} series of {name} must have a window of {length} rows, got {len(values)}; shorten it."
             )
     scaler = StandardScaler.fit(series.train, allow_constant=allow_constant, name=name)
     train, test = (
@@ -161,9 +160,7 @@ def _read(paths: list[Path], name: str, *, fill: str | None, index_column: bool,
     )
     labels = read_labels(paths[-1], index_column=index_column, label_column=label_column)
     if train.shape[1] != test.shape[1]:
-        raise ValueError(
-            f"test series of {name} must have as many channels as train, {train.shape[1]}, got {test.shape[1]}."
-        )
+        raise ValueError(f"test series of {name} must have {train.shape[1]} channels, as train, got {test.shape[1]}.")
     if len(labels) != len(test):
         raise ValueError(f"labels of {name} must be one for each of the {len(test)} test rows, got {len(labels)}.")
     return LabelledSeries(train=train, test=test, labels=labels)

@@ -393,9 +393,7 @@ def interpolate_missing(case: Values, name: str) -> Values:
         return case
     if missing.all(0).any():
         channel = int(missing.all(0).argmax())
-        raise ValueError(
-            f"{name} must have a value in each channel, got none in channel {channel + 1}; drop the case or channel."
-        )
+        raise ValueError(f"{name} must have values in every channel, got none in channel {channel + 1}; drop it.")
     filled = pd.DataFrame(case).interpolate("linear", limit_direction="both")
     return filled.to_numpy(dtype=np.float64)
 

@@ -140,9 +140,7 @@ def read_tsf(path: str | Path) -> Panel:
             continue
         *fields, series = line.split(":")
         if len(fields) != len(attributes):
-            raise ValueError(
-                f"{path} must have {len(attributes)} attributes per series, got {len(fields)} in line {number}."
-            )
+            raise ValueError(f"{path} must have {len(attributes)} attributes, got {len(fields)} in line {number}.")
         known = dict(zip(attributes, fields, strict=True))
         names.append(known.get("series_name", str(len(values))))
         if "start_timestamp" in known:
@@ -151,7 +149,7 @@ def read_tsf(path: str | Path) -> Panel:
             except ValueError:
                 found = shorten(known["start_timestamp"])
                 raise ValueError(
-                    f"{path} must have start times such as 2020-01-31 00-00-00, got {found} in line {number}."
+                    f"{path} must have times as 2020-01-31 00-00-00, got {found} in line {number}."
                 ) from None
         values.append(_numbers(series.replace("?", "nan").split(","), path, number))
     if not values:

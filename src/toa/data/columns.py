@@ -139,13 +139,10 @@ def find_order(
     regular = [order for order in (True, False) if is_regular(parse_dates(text, name, day_first=order, offsets=True))]
     if len(regular) != 1:
         why = "in both orders the rows are regular" if regular else "in neither order the rows are regular"
-        raise ValueError(
-            f"{name} must show whether the day or the month comes first, got {shown!r}, and {why}; {remedy}."
-        )
+        raise ValueError(f"{name} must show if the day or the month comes first, got {shown!r}, and {why}; {remedy}.")
     which = "day" if regular[0] else "month"
-    warnings.warn(
-        f"{name}: {shown!r} is read with the {which} first, because only then are the rows regular.", stacklevel=4
-    )
+    found = f"{name}: {shown!r} is read with the {which} first, because only then are the rows regular."
+    warnings.warn(found, stacklevel=4)
     return regular[0]
 
 
@@ -196,8 +193,7 @@ def categories_of(column: Any, known: Sequence[str] | None) -> tuple[str, ...] |
     """The texts of a column, sorted, or those that are known; None for a column of numbers."""
     if column.dtype.is_numeric() or (known is None and column.dtype.is_temporal()):
         return None
-    texts = {str(cell) for cell in column.drop_nulls().unique().to_list()} if known is None else known
-    return tuple(sorted(texts) if known is None else texts)
+    return tuple(sorted({str(cell) for cell in column.drop_nulls().unique().to_list()}) if known is None else known)
 
 
 def to_codes(column: Any, known: Sequence[str], name: str) -> np.ndarray:
@@ -216,27 +212,17 @@ def to_codes(column: Any, known: Sequence[str], name: str) -> np.ndarray:
 
 def without_text(frame: Any, columns: Sequence[Any], kept_text: Collection[str], ids: Any, name: str) -> list[Any]:
     """The columns but those of text that are constant in each series; a warning names these."""
-    kept: list[Any] = []
     left: list[Any] = []
     for column in columns:
         cells = frame.get_column(column)
-        constant = False
-        named = str(column) in kept_text
-        if (
-            not named
-            and cells.dtype in (nw.String, nw.Object, nw.Categorical)
-            and len(cells)
-            and isinstance(cells[0], str)
-        ):
+        text = cells.dtype in (nw.String, nw.Object, nw.Categorical) and len(cells) and isinstance(cells[0], str)
+        # text that begins like a number, such as '12 MW', should have been one
+        if text and str(column) not in kept_text and cells[0].strip()[:1] not in "+-.0123456789":
             found = pd.DataFrame({"id": 0 if ids is None else ids, "cell": cells.to_numpy()})
-            # text that begins like a number, such as '12 MW', should have been one
-            constant = (
-                cells[0].strip()[:1] not in "+-.0123456789" and len(found.drop_duplicates()) == found["id"].nunique()
-            )
-        (left if constant else kept).append(column)
+            if len(found.drop_duplicates()) == found["id"].nunique():
+                left.append(column)
     if left:
         shown = ", ".join(map(repr, left))
-        warnings.warn(
-            f"columns of {name} with the same text in all rows of a series are left out: {shown}.", stacklevel=4
-        )
-    return kept
+        text = f"columns of {name} with the same text in all rows of a series are left out: {shown}."
+        warnings.warn(text, stacklevel=4)
+    return [column for column in columns if column not in left]

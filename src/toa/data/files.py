@@ -167,8 +167,23 @@ def _download(
     attempts: int,
     read: Callable[[Path], object] | None,
 ) -> Path:
-    assert spec.url is not None
-    _Resuming(spec, part, progress, attempts).receive(spec.url)
+    """Fill the part file in several attempts, verify it, and rename it to the target."""
+    import requests
+
+    end = time.monotonic() + DOWNLOAD_SECONDS
+    for attempt in range(1, attempts + 1):
+        try:
+            _receive(str(spec.url), part, progress, end)
+            break
+        except (requests.RequestException, ValueError, TimeoutError) as error:
+            # if the server refused, or a limit is reached, another attempt would not help
+            final = isinstance(error, requests.HTTPError) or not isinstance(error, requests.RequestException)
+            if final or attempt == attempts:
+                done = part.stat().st_size if part.exists() else 0
+                kept = f"; {done} bytes are kept; repeat the command to resume" if done else ""
+                raise ConnectionError(
+                    f"dataset {spec.name!r} could not be fetched from {spec.url}: {error}{kept}; see {spec.source}."
+                ) from error
     try:
         verify(part, spec)
     except ChecksumError as error:
@@ -206,72 +221,40 @@ def _held(part: Path) -> Iterator[bool]:
         os.close(descriptor)
 
 
-class _Resuming:
-    """A download that keeps received bytes in a .part file and requests only the rest."""
+def _receive(url: str, part: Path, progress: Progress | None, end: float) -> None:
+    """Request the bytes that a part file lacks, and append them, until this time."""
+    import requests
 
-    def __init__(self, spec: FileSpec, part: Path, progress: Progress | None, attempts: int) -> None:
-        self.spec, self.part, self.progress, self.attempts = spec, part, progress, attempts
-        self.begin = time.monotonic()
-
-    def receive(self, url: str) -> None:
-        """Fill the .part file, in several attempts."""
-        import requests
-
-        for attempt in range(1, self.attempts + 1):
-            try:
-                self._receive(url)
-                break
-            except requests.HTTPError as error:
-                # the server refused: another attempt would not help
-                raise self._failed(url, error) from error
-            except requests.RequestException as error:
-                if attempt == self.attempts:
-                    raise self._failed(url, error) from error
-
-    def _receive(self, url: str) -> None:
-        import requests
-
-        done = self.part.stat().st_size if self.part.exists() else 0
-        # identity: ranges count bytes as sent, which must be the bytes of the file
-        headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={done}-"} if done else {})
-        with requests.get(url, headers=headers, stream=True, timeout=_TIMEOUT) as response:
-            code, received = response.status_code, response.headers.get("Content-Range", "")
-            beyond = code == requests.codes.requested_range_not_satisfiable
-            elsewhere = code == requests.codes.partial_content and not received.startswith(f"bytes {done}-")
-            if done and (beyond or elsewhere):
-                # the part cannot be resumed: start again
-                os.truncate(self.part, 0)
-                return self._receive(url)
-            response.raise_for_status()
-            if code != requests.codes.partial_content:
-                # the server ignores ranges and sends the file from its beginning
-                done = 0
-            length = response.headers.get("Content-Length")
-            total = done + int(length) if length is not None else None
-            with self.part.open("r+b") as file:
-                file.seek(done)
-                file.truncate()
-                for piece in response.iter_content(_CHUNK):
-                    done += len(piece)
-                    self._check_limits(url, max(done, total or 0))
-                    file.write(piece)
-                    if self.progress is not None:
-                        self.progress(done, total)
-        if total is not None and done != total:
-            raise requests.ConnectionError(f"the connection ended after {done} of {total} bytes")
-        return None
-
-    def _check_limits(self, url: str, size: int) -> None:
-        """Raise ConnectionError for a file that is too large, or takes too long."""
-        if size > DOWNLOAD_BYTES:
-            os.truncate(self.part, 0)
-            raise self._failed(url, ValueError(f"it must have at most {DOWNLOAD_BYTES} bytes, got at least {size}"))
-        if time.monotonic() - self.begin > DOWNLOAD_SECONDS:
-            raise self._failed(url, TimeoutError(f"it must take at most {DOWNLOAD_SECONDS:.0f} s"))
-
-    def _failed(self, url: str, error: Exception) -> ConnectionError:
-        done = self.part.stat().st_size if self.part.exists() else 0
-        kept = f"; {done} bytes are kept; repeat the command to resume" if done else ""
-        return ConnectionError(
-            f"dataset {self.spec.name!r} could not be fetched from {url}: {error}{kept}; see {self.spec.source}."
-        )
+    done = part.stat().st_size if part.exists() else 0
+    # identity: ranges count bytes as sent, which must be the bytes of the file
+    headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={done}-"} if done else {})
+    with requests.get(url, headers=headers, stream=True, timeout=_TIMEOUT) as response:
+        code, received = response.status_code, response.headers.get("Content-Range", "")
+        beyond = code == requests.codes.requested_range_not_satisfiable
+        elsewhere = code == requests.codes.partial_content and not received.startswith(f"bytes {done}-")
+        if done and (beyond or elsewhere):
+            # the part cannot be resumed: start again
+            os.truncate(part, 0)
+            return _receive(url, part, progress, end)
+        response.raise_for_status()
+        if code != requests.codes.partial_content:
+            # the server ignores ranges and sends the file from its beginning
+            done = 0
+        length = response.headers.get("Content-Length")
+        total = done + int(length) if length is not None else None
+        with part.open("r+b") as file:
+            file.seek(done)
+            file.truncate()
+            for piece in response.iter_content(_CHUNK):
+                done += len(piece)
+                if (size := max(done, total or 0)) > DOWNLOAD_BYTES:
+                    file.truncate(0)
+                    raise ValueError(f"it must have at most {DOWNLOAD_BYTES} bytes, got at least {size}")
+                if time.monotonic() > end:
+                    raise TimeoutError(f"it must take at most {DOWNLOAD_SECONDS:.0f} s")
+                file.write(piece)
+                if progress is not None:
+                    progress(done, total)
+    if total is not None and done != total:
+        raise requests.ConnectionError(f"the connection ended after {done} of {total} bytes")
+    return None

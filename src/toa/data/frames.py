@@ -63,7 +63,8 @@ def read_panel(
         return _read_arrays(data, missing, name)
     values = None if values is None else list(values)
     frame, time, in_index = _open_series(data, time, (id, *(values or ())), name)
-    ids = None if id is None else _ids(frame, id, name)
+    ids = None if id is None else frame.get_column(_column(frame, id, name)).to_native()
+    ids = ids if ids is None or isinstance(ids, pd.Series) else np.asarray(ids)
     columns = [column for column in frame.columns if column not in (id, time)]
     kinds = dict(categories or {})
     if values is None:
@@ -147,7 +148,7 @@ def read_cases(
         empty = np.flatnonzero(frame.get_column(label).is_null().to_numpy())
         if len(empty):
             raise ValueError(
-                f"{name} must have a label in every row, got none in column {label!r} at data row {empty[0] + 1}."
+                f"{label!r} of {name} must have a label in every row, got none at data row {empty[0] + 1}."
             )
         frame = frame.drop(label)
     if id is None:
@@ -277,8 +278,6 @@ def id_column(panel: Panel, indices: np.ndarray) -> dict[str, Any]:
 
 def _numbers(arrays: Sequence[np.ndarray], names: Sequence[str], name: str) -> Values:
     """Columns as one array (T, C)."""
-    if any(np.iscomplexobj(array) for array in arrays):
-        raise ValueError(f"{name} must be real, got complex numbers. Complex data not supported.")
     if arrays and all(array.dtype.kind in "fiu" for array in arrays) and len(arrays[0]):
         values = np.stack(arrays, axis=1, dtype=np.float64)
         if not np.isinf(values).any():
@@ -338,11 +337,6 @@ def _find_time(frame: Any, taken: Sequence[str | None], name: str) -> Any:
     return found[0] if found else None
 
 
-def _ids(frame: Any, id: str, name: str) -> Any:
-    ids = frame.get_column(_column(frame, id, name)).to_native()
-    return ids if isinstance(ids, pd.Series) else np.asarray(ids)
-
-
 def _column(frame: Any, wanted: str, name: str) -> Any:
     """The column with this name, which may be a number in pandas."""
     known = {str(column): column for column in frame.columns}
@@ -396,9 +390,7 @@ def _read_case_arrays(data: Any, labels: np.ndarray | None, missing: Missing, na
             values = fill_missing(to_numbers(frame, what), list(frame.columns), what, missing)
         cases.append(values)
         if values.shape[1] != cases[0].shape[1]:
-            raise ValueError(
-                f"{what} must have {cases[0].shape[1]} channels, as the first case has, got {values.shape[1]}."
-            )
+            raise ValueError(f"{what} must have {cases[0].shape[1]} channels, as the first, got {values.shape[1]}.")
     columns = _names(cases[0].shape[1])
     return Panel(values=tuple(cases), columns=columns, ids=tuple(range(len(cases))), labels=labels)
 

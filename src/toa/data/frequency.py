@@ -46,9 +46,7 @@ def find_grid(
         rows: Source row of each stamp, counted from 0.
     """
     if freq is None and not inner.any():
-        raise ValueError(
-            f"{name} must have a series with two rows to infer the frequency from, got one row each; give freq."
-        )
+        raise ValueError(f"{name} must have a series of two rows to infer freq from, got one row each; give freq.")
     for candidate in _candidates(times, inner) if freq is None else [_check_frequency(freq)]:
         dated = isinstance(times, pd.DatetimeIndex)
         if isinstance(candidate, int) == dated:
@@ -159,9 +157,7 @@ def _check_frequency(freq: object) -> Frequency:
             return str(to_offset(freq).freqstr)
     except (ValueError, AttributeError):
         pass
-    raise ValueError(
-        f"freq must be a pandas frequency, such as 'h', '15min', 'D' or 'MS', or the step of integers, got {freq!r}."
-    )
+    raise ValueError(f"freq must be a pandas frequency, such as 'h' or '15min', or a step of integers, got {freq!r}.")
 
 
 def _candidates(times: pd.Index, inner: Bool[np.ndarray, " p"]) -> Iterator[Frequency]:

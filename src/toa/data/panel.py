@@ -71,7 +71,7 @@ class Panel:
 
     def label(self, place: int, name: str = "data") -> str:
         """Name of a series in error messages."""
-        return _label(self.ids[place], name)
+        return name if self.ids[place] is None else f"series {self.ids[place]!r} of {name}"
 
     def check_rows(self, least: int, what: str, remedy: str) -> None:
         """Raise ValueError if a series has fewer rows than `least`."""
@@ -232,7 +232,7 @@ def make_panel(
                 # a column without values stays NaN
                 before = np.arange(len(part))[:, None] < begin
                 part = np.where(before, part[begin, np.arange(len(columns))], part)
-            part = fill_missing(part, columns, _label(one, name), missing)
+            part = fill_missing(part, columns, name if one is None else f"series {one!r} of {name}", missing)
         parts.append((part, rows, when, begin))
     return Panel(
         values=tuple(part for part, *_ in parts),
@@ -367,10 +367,6 @@ def _group_rows(ids: Any, column: str | None, count: int, name: str) -> _Groups:
     order = np.argsort(codes, kind="stable")
     codes = codes[order]
     return _Groups(names, order, np.searchsorted(codes, np.arange(len(names) + 1)), np.diff(codes) == 0)
-
-
-def _label(one: Id, name: str) -> str:
-    return name if one is None else f"series {one!r} of {name}"
 
 
 def describe_columns(columns: Any, most: int = 12) -> str:

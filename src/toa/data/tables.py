@@ -56,10 +56,7 @@ class _BoundedGzip(gzip.GzipFile):
         """One byte more than is allowed, so that reading it shows that there is more."""
         left = self._limit + 1 - self.tell()
         if left <= 0:
-            raise ValueError(
-                f"{self._path} must unpack to at most {self._limit} bytes, {self._limit // 2**20} MiB, got more; if it "
-                "is right, unpack it and load the unpacked file."
-            )
+            raise ValueError(f"{self._path} must unpack to at most {self._limit} bytes, got more; unpack it first.")
         return left
 
 
@@ -71,9 +68,7 @@ def open_unpacked(path: Path) -> Iterator[io.BufferedReader]:
         with opened(path, "rb") as file:
             yield file
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise ValueError(
-            f"{path} must be complete gzip data, got damaged data ({error}); delete the file and get it again."
-        ) from error
+        raise ValueError(f"{path} must be complete gzip data, got damaged data ({error}); get it again.") from error
 
 
 def read_csv_series(
@@ -156,8 +151,7 @@ def read_labels(path: str | Path, *, index_column: bool = False, label_column: b
         frame = frame.iloc[:, -1:]
     if frame.shape[1] != 1:
         raise ValueError(
-            f"{path} must have one label column, got {frame.shape[1]} columns; give index_column=True if the first of "
-            "two is an index, or drop the others."
+            f"{path} must have one label column, got {frame.shape[1]}; drop the others, or give index_column."
         )
     column = frame.iloc[:, 0]
     if column.dtype == bool:
@@ -166,10 +160,7 @@ def read_labels(path: str | Path, *, index_column: bool = False, label_column: b
     values = _series(frame, str(path), None).values[0][:, 0]
     bad = np.flatnonzero((values != 0) & (values != 1))
     if len(bad):
-        raise ValueError(
-            f"{path} must have only the labels 0 and 1, got {values[bad[0]]:g} at data row {bad[0] + 1} ({len(bad)} "
-            "such rows)."
-        )
+        raise ValueError(f"{path} must have only the labels 0 and 1, got {values[bad[0]]:g} at data row {bad[0] + 1}.")
     return values == 1
 
 
@@ -271,10 +262,7 @@ def _read_ts_header(path: Path, lines: Iterator[tuple[int, str]]) -> bool:
     for number, line in lines:
         line = line.lower()
         if not line.startswith("@"):
-            raise ValueError(
-                f"{path} must have a header of lines that start with @ and end with @data, got {line[:40]!r} in line "
-                f"{number} before @data; is it a .ts file?"
-            )
+            raise ValueError(f"{path} must begin with @ lines, got {line[:40]!r} in line {number}; is it a .ts file?")
         tag, _, value = line.partition(" ")
         tags[tag] = value.strip()
         if tag == "@data":
@@ -298,9 +286,7 @@ def _read_ts_header(path: Path, lines: Iterator[tuple[int, str]]) -> bool:
 def _read_columns(path: Path, *, index_column: bool) -> pd.DataFrame:
     kind = path.with_suffix("").suffix if path.suffix == ".gz" else path.suffix
     if kind not in _ARRAY_SUFFIXES:
-        raise ValueError(
-            f"{path} must end in {', '.join(_ARRAY_SUFFIXES)} or one of these with .gz, got {path.name!r}."
-        )
+        raise ValueError(f"{path} must end in {', '.join(_ARRAY_SUFFIXES)}, or these with .gz, got {path.name!r}.")
     if not path.is_file():
         raise FileNotFoundError(f"No such file: {path}.")
     if kind == ".npy":

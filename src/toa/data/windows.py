@@ -140,9 +140,7 @@ class SeriesWindows(Windows):
         for part in parts:
             last = len(part) - length
             if last < 0:
-                raise ValueError(
-                    f"series must have at least one window of {length} rows, got {len(part)}; shorten the window."
-                )
+                raise ValueError(f"series must have a window of {length} rows, got {len(part)}; shorten the window.")
             starts += range(begin, begin + last + 1, stride)
             if whole and last % stride:
                 ends.append(begin + last)
