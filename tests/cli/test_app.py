@@ -172,7 +172,7 @@ def test_dry_run_prints_the_settings_of_anomaly_detection():
         (("run", "--dataset", "ETTh1", "--horizon", "96", "--task", "sort"), ("unknown task 'sort'", "forecast")),
         (("run", "--task", "anomaly", "--dataset", "MSL", "--horizon", "9"), ("--horizon must be left out", "got 9")),
         (("run", "--task", "anomaly", "--dataset", "ETTh1"), ("unknown dataset 'ETTh1'", "MSL")),
-        (("run", "--task", "anomaly", "--dataset", "x.npy"), ("test_file must be given", "x.npy")),
+        (("run", "--task", "anomaly", "--dataset", "x.npy"), ("--test-file must be given", "x.npy")),
         (
             ("run", "--dataset", "ETTh1", "--horizon", "96", "--test-file", "x.npy"),
             ("--test-file must be left out for task 'forecast'", "got x.npy"),

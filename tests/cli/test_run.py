@@ -45,7 +45,7 @@ def test_impossible_devices_raise_an_error(tmp_path, monkeypatch):
     monkeypatch.delenv("MASTER_ADDR", raising=False)
     code, text = call(*words(write_series(tmp_path), tmp_path), "--num-nodes", "2")
     assert code == 2
-    assert "MASTER_ADDR and NODE_RANK must be set on each of num_nodes=2 machines" in text
+    assert "MASTER_ADDR and NODE_RANK must be set on each of --num-nodes 2 machines" in text
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ import typer
 
 from toa._checks import check_choice
 from toa._console import make_console, make_table
-from toa.cli.terminal import ChoicesCommand, DeviceOption, check_destinations, clear_errors
+from toa.cli.terminal import Command, DeviceOption, check_destinations
 
 if TYPE_CHECKING:
     from toa.experiments.records import Record
@@ -35,7 +35,7 @@ bench_app = typer.Typer(
 )
 
 
-@bench_app.command(cls=ChoicesCommand)
+@bench_app.command(cls=Command)
 def efficiency(
     rows: Annotated[
         list[str] | None,
@@ -58,49 +58,48 @@ def efficiency(
     ] = Path("runs/efficiency.json"),
 ) -> None:
     """Time and peak memory of a training step of the paper's ten systems, and their parameters."""
-    with clear_errors():
-        from toa.experiments.records import write_records
-        from toa_bench.efficiency import EfficiencyRun, row_records, run_efficiency
-        from toa_bench.tables import efficiency_rows
+    from toa.experiments.records import write_records
+    from toa_bench.efficiency import EfficiencyRun, row_records, run_efficiency
+    from toa_bench.tables import efficiency_rows
 
-        run = EfficiencyRun(
-            rows=tuple(rows or EfficiencyRun().rows),
-            dataset=dataset,
-            device=device,
-            steps=steps,
-            warmup=warmup,
-            tf32=tf32,
-            peer=None if peer is None else str(peer.resolve()),
-            data_dir=None if data_dir is None else str(data_dir),
-        )
-        console = make_console()
-        with console.status("starting") as status:
+    run = EfficiencyRun(
+        rows=tuple(rows or EfficiencyRun().rows),
+        dataset=dataset,
+        device=device,
+        steps=steps,
+        warmup=warmup,
+        tf32=tf32,
+        peer=None if peer is None else str(peer.resolve()),
+        data_dir=None if data_dir is None else str(data_dir),
+    )
+    console = make_console()
+    with console.status("starting") as status:
 
-            def watch(name: str, cost: "Record | None") -> None:
-                if cost is None:
-                    status.update(f"measuring {name}")
-                else:
-                    console.print(f"{name}: {cost['milliseconds']:.2f} ms")
+        def watch(name: str, cost: "Record | None") -> None:
+            if cost is None:
+                status.update(f"measuring {name}")
+            else:
+                console.print(f"{name}: {cost['milliseconds']:.2f} ms")
 
-            record = run_efficiency(run, out, command=["toa", *sys.argv[1:]], watch=watch)
-        console.print(make_table(efficiency_rows(record)))
-        settings = record["settings"]
+        record = run_efficiency(run, out, command=["toa", *sys.argv[1:]], watch=watch)
+    console.print(make_table(efficiency_rows(record)))
+    settings = record["settings"]
+    console.print(
+        f"ms, MiB: median time and peak memory of a training step on {Path(settings['dataset']).stem}, horizon 96, "
+        f"{settings['steps']} steps after {settings['warmup']}, {record['device']}. Paper: ETTh1, one H200."
+    )
+    if record["peer"]:
+        missing = ", ".join(record["peer_stand_ins"]) or "none"
         console.print(
-            f"ms, MiB: median time and peak memory of a training step on {Path(settings['dataset']).stem}, horizon 96, "
-            f"{settings['steps']} steps after {settings['warmup']}, {record['device']}. Paper: ETTh1, one H200."
+            "Peer: the same backbone with softmax attention in Time-Series-Library, eager, without its data "
+            f"loader. Packages that it does not need here, replaced by stand-ins: {missing}."
         )
-        if record["peer"]:
-            missing = ", ".join(record["peer_stand_ins"]) or "none"
-            console.print(
-                "Peer: the same backbone with softmax attention in Time-Series-Library, eager, without its data "
-                f"loader. Packages that it does not need here, replaced by stand-ins: {missing}."
-            )
-        rows_file = out.with_name(f"{out.stem}-rows.jsonl")
-        write_records(rows_file, row_records(run, record))
-        console.print(f"record: {out}; one record per row, for `toa report`: {rows_file}", soft_wrap=True)
+    rows_file = out.with_name(f"{out.stem}-rows.jsonl")
+    write_records(rows_file, row_records(run, record))
+    console.print(f"record: {out}; one record per row, for `toa report`: {rows_file}", soft_wrap=True)
 
 
-@bench_app.command(name="agreement", cls=ChoicesCommand)
+@bench_app.command(name="agreement", cls=Command)
 def agreement(
     peer: Annotated[
         list[Path],
@@ -109,23 +108,22 @@ def agreement(
     out: Annotated[Path, typer.Option(help="File of the records.")] = Path("runs/agreement.jsonl"),
 ) -> None:
     """Compare our backbones with their authors' code: same weights, same input, outputs and gradients."""
-    with clear_errors():
-        from toa._files import check_writable
-        from toa.experiments.records import write_records
-        from toa_bench.agreement import run_agreement
+    from toa._files import check_writable
+    from toa.experiments.records import write_records
+    from toa_bench.agreement import run_agreement
 
-        check_writable(out.parent)
-        console = make_console()
-        with console.status("comparing"):
-            records = run_agreement(peer, ["toa", *sys.argv[1:]])
-        rows: list[tuple[str, ...]] = [("backbone", "authors' code", "dtype", "output", "gradient")]
-        rows += [(r["backbone"], r["peer"], r["dtype"], f"{r['output']:.1e}", f"{r['gradient']:.1e}") for r in records]
-        console.print(make_table(rows, left=3))
-        write_records(out, records)
-        console.print(f"records: {out}", soft_wrap=True)
+    check_writable(out.parent)
+    console = make_console()
+    with console.status("comparing"):
+        records = run_agreement(peer, ["toa", *sys.argv[1:]])
+    rows: list[tuple[str, ...]] = [("backbone", "authors' code", "dtype", "output", "gradient")]
+    rows += [(r["backbone"], r["peer"], r["dtype"], f"{r['output']:.1e}", f"{r['gradient']:.1e}") for r in records]
+    console.print(make_table(rows, left=3))
+    write_records(out, records)
+    console.print(f"records: {out}", soft_wrap=True)
 
 
-@bench_app.command(name="ops", cls=ChoicesCommand)
+@bench_app.command(name="ops", cls=Command)
 def bench_ops(
     tokens: Annotated[list[int] | None, typer.Option(help="Length N. Repeatable; default: 16, 64 and 256.")] = None,
     activation: Annotated[list[str] | None, typer.Option(help="{activations}. Repeatable; default: all.")] = None,
@@ -139,38 +137,35 @@ def bench_ops(
     out: Annotated[Path, typer.Option(help="File of the record.")] = Path("runs/ops.json"),
 ) -> None:
     """Show which attention backend `auto` selects here, and the time of each backend, forward and backward."""
-    with clear_errors():
-        from toa.ops import ACTIVATIONS
-        from toa_bench.op_run import OpRun, refusals, run_ops
-        from toa_bench.tables import ops_rows
+    from toa.ops import ACTIVATIONS
+    from toa_bench.op_run import OpRun, refusals, run_ops
+    from toa_bench.tables import ops_rows
 
-        run = OpRun(
-            tokens=tuple(tokens or OpRun().tokens),
-            activations=tuple(activation or ACTIVATIONS),
-            width=width,
-            heads=heads,
-            batch=batch,
-            dtype=dtype,
-            tf32=tf32,
-            seconds=seconds,
-            device=device,
-        )
-        console = make_console()
-        with console.status("starting") as status:
-            record = run_ops(
-                run, out, command=["toa", *sys.argv[1:]], watch=lambda name: status.update(f"measured {name}")
-            )
-        console.print(make_table(ops_rows(record), left=3))
-        console.print(
-            f"ms, forward and backward, B={batch} H={heads} D={width}, {record['settings']['dtype']}, "
-            f"{record['device']}; sdpa is scaled_dot_product_attention without operators."
-        )
-        for reason, names in refusals(record).items():
-            console.print(f"{', '.join(names)}: {reason}", soft_wrap=True)
-        console.print(f"record: {out}", soft_wrap=True)
+    run = OpRun(
+        tokens=tuple(tokens or OpRun().tokens),
+        activations=tuple(activation or ACTIVATIONS),
+        width=width,
+        heads=heads,
+        batch=batch,
+        dtype=dtype,
+        tf32=tf32,
+        seconds=seconds,
+        device=device,
+    )
+    console = make_console()
+    with console.status("starting") as status:
+        record = run_ops(run, out, command=["toa", *sys.argv[1:]], watch=lambda name: status.update(f"measured {name}"))
+    console.print(make_table(ops_rows(record), left=3))
+    console.print(
+        f"ms, forward and backward, B={batch} H={heads} D={width}, {record['settings']['dtype']}, "
+        f"{record['device']}; sdpa is scaled_dot_product_attention without operators."
+    )
+    for reason, names in refusals(record).items():
+        console.print(f"{', '.join(names)}: {reason}", soft_wrap=True)
+    console.print(f"record: {out}", soft_wrap=True)
 
 
-@bench_app.command(name="gift-eval", cls=ChoicesCommand)
+@bench_app.command(name="gift-eval", cls=Command)
 def gift_eval(
     configs: Annotated[
         list[str] | None,
@@ -183,18 +178,17 @@ def gift_eval(
     submission: SubmissionOption = None,
 ) -> None:
     """Run configurations of GIFT-Eval whose data are in a data folder: MASE and weighted quantile loss."""
-    with clear_errors():
-        from toa_bench.gift_eval import CONFIGS, gift_eval_row
-        from toa_bench.leaderboards import run_leaderboard
+    from toa_bench.gift_eval import CONFIGS, gift_eval_row
+    from toa_bench.leaderboards import run_leaderboard
 
-        check_destinations(out, submission)
-        for name in configs or ():
-            check_choice("configuration", name, CONFIGS)
-        chosen = [CONFIGS[name] for name in configs or CONFIGS]
-        run_leaderboard("gift-eval", chosen, methods, time_limit, data_dir, out, (submission, gift_eval_row))
+    check_destinations(out, submission)
+    for name in configs or ():
+        check_choice("configuration", name, CONFIGS)
+    chosen = [CONFIGS[name] for name in configs or CONFIGS]
+    run_leaderboard("gift-eval", chosen, methods, time_limit, data_dir, out, (submission, gift_eval_row))
 
 
-@bench_app.command(name="fev", cls=ChoicesCommand)
+@bench_app.command(name="fev", cls=Command)
 def fev(
     methods: MethodOption = None,
     time_limit: LimitOption = 60.0,
@@ -203,15 +197,14 @@ def fev(
     submission: SubmissionOption = None,
 ) -> None:
     """Run the task ETT_1H of fev-bench: MASE and weighted quantile loss."""
-    with clear_errors():
-        from toa_bench.gift_eval import ETT_1H, fev_row
-        from toa_bench.leaderboards import run_leaderboard
+    from toa_bench.gift_eval import ETT_1H, fev_row
+    from toa_bench.leaderboards import run_leaderboard
 
-        check_destinations(out, submission)
-        run_leaderboard("fev", [ETT_1H], methods, time_limit, data_dir, out, (submission, fev_row))
+    check_destinations(out, submission)
+    run_leaderboard("fev", [ETT_1H], methods, time_limit, data_dir, out, (submission, fev_row))
 
 
-@bench_app.command(name="m3", cls=ChoicesCommand)
+@bench_app.command(name="m3", cls=Command)
 def m3(
     methods: MethodOption = None,
     time_limit: LimitOption = 60.0,
@@ -219,15 +212,14 @@ def m3(
     out: RecordsOption = Path("runs/m3.jsonl"),
 ) -> None:
     """Run the monthly, quarterly and yearly series of the M3 competition: MASE and weighted quantile loss."""
-    with clear_errors():
-        from toa_bench.gift_eval import M3
-        from toa_bench.leaderboards import run_leaderboard
+    from toa_bench.gift_eval import M3
+    from toa_bench.leaderboards import run_leaderboard
 
-        check_destinations(out)
-        run_leaderboard("m3", M3, methods, time_limit, data_dir, out)
+    check_destinations(out)
+    run_leaderboard("m3", M3, methods, time_limit, data_dir, out)
 
 
-@bench_app.command(name="scale", cls=ChoicesCommand)
+@bench_app.command(name="scale", cls=Command)
 def scale(
     series: Annotated[
         list[int] | None, typer.Option(help="Number of series. Repeatable; default: 10000 and 100000.")
@@ -238,14 +230,13 @@ def scale(
     out: RecordsOption = Path("runs/scale.jsonl"),
 ) -> None:
     """Forecast generated panels of 100 steps from parquet files: series per second, and memory per process."""
-    with clear_errors():
-        from toa_bench.scale import run_scale
+    from toa_bench.scale import run_scale
 
-        check_destinations(out)
-        run_scale(series or [10_000, 100_000], executor=executor, workers=workers, time_limit=time_limit, out=out)
+    check_destinations(out)
+    run_scale(series or [10_000, 100_000], executor=executor, workers=workers, time_limit=time_limit, out=out)
 
 
-@bench_app.command(name="uea", cls=ChoicesCommand)
+@bench_app.command(name="uea", cls=Command)
 def uea(
     datasets: Annotated[
         list[str] | None,
@@ -260,22 +251,21 @@ def uea(
     out: UnfinishedOption = Path("runs/uea.jsonl"),
 ) -> None:
     """Accuracy of the classifier, of its network alone and of MultiRocketHydra on sets of the UEA archive."""
-    with clear_errors():
-        from toa.data import CLASSIFICATION_SETS
-        from toa_bench.leaderboards import run_pairs
-        from toa_bench.uea import METHODS, SETS, evaluate
+    from toa.data import CLASSIFICATION_SETS
+    from toa_bench.leaderboards import run_pairs
+    from toa_bench.uea import METHODS, SETS, evaluate
 
-        for dataset in datasets or ():
-            check_choice("dataset", dataset, CLASSIFICATION_SETS)
-        for method in methods or ():
-            check_choice("method", method, METHODS)
-        titles = {"accuracy": "accuracy", "validation": "cross-validated"}
-        run = partial(evaluate, data_dir=data_dir)
-        limited = {method: time_limit for method in METHODS if method != "multirocket-hydra"}
-        run_pairs("uea", run, datasets or SETS, methods or METHODS, limited, titles, out)
+    for dataset in datasets or ():
+        check_choice("dataset", dataset, CLASSIFICATION_SETS)
+    for method in methods or ():
+        check_choice("method", method, METHODS)
+    titles = {"accuracy": "accuracy", "validation": "cross-validated"}
+    run = partial(evaluate, data_dir=data_dir)
+    limited = {method: time_limit for method in METHODS if method != "multirocket-hydra"}
+    run_pairs("uea", run, datasets or SETS, methods or METHODS, limited, titles, out)
 
 
-@bench_app.command(name="anomaly", cls=ChoicesCommand)
+@bench_app.command(name="anomaly", cls=Command)
 def anomaly(
     datasets: Annotated[
         list[str] | None,
@@ -289,16 +279,15 @@ def anomaly(
     out: UnfinishedOption = Path("runs/anomaly.jsonl"),
 ) -> None:
     """VUS-PR of the detector, of its network alone and of baselines, by the rules of TSB-AD."""
-    with clear_errors():
-        from toa.data import ANOMALY_SETS
-        from toa_bench.leaderboards import run_pairs
-        from toa_bench.tsb_ad import METHODS, SETS, evaluate
+    from toa.data import ANOMALY_SETS
+    from toa_bench.leaderboards import run_pairs
+    from toa_bench.tsb_ad import METHODS, SETS, evaluate
 
-        for dataset in datasets or ():
-            check_choice("dataset", dataset, ANOMALY_SETS)
-        for method in methods or ():
-            check_choice("method", method, METHODS)
-        limited = {method: time_limit for method in METHODS if method.startswith("toa")}
-        titles = {"vus_pr": "VUS-PR", "vus_roc": "VUS-ROC"}
-        run = partial(evaluate, data_dir=data_dir)
-        run_pairs("anomaly", run, datasets or SETS, methods or METHODS, limited, titles, out)
+    for dataset in datasets or ():
+        check_choice("dataset", dataset, ANOMALY_SETS)
+    for method in methods or ():
+        check_choice("method", method, METHODS)
+    limited = {method: time_limit for method in METHODS if method.startswith("toa")}
+    titles = {"vus_pr": "VUS-PR", "vus_roc": "VUS-ROC"}
+    run = partial(evaluate, data_dir=data_dir)
+    run_pairs("anomaly", run, datasets or SETS, methods or METHODS, limited, titles, out)

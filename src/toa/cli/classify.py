@@ -8,7 +8,7 @@ import typer
 
 from toa._console import make_console, make_table
 from toa.cli import terminal
-from toa.cli.terminal import DeviceOption, clear_errors
+from toa.cli.terminal import DeviceOption
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -64,43 +64,42 @@ def classify(
     """
     # by name; `fitted` uses those that the estimator has
     options = dict(locals())
-    with clear_errors(classify):
-        if model is not None and test is not None:
-            raise ValueError("--test cannot be combined with --model, which classifies DATA; leave one out.")
-        if model is None and test is None and save is None:
-            raise ValueError("--test or --save must be given to train, got neither.")
-        terminal.check_files(data, model, test)
-        picture = terminal.check_results({"--out": out}, picture, page, save)
-        if page is not None and model is None and test is None:
-            raise ValueError("--page shows classified cases and must come with --test or --model, got neither.")
+    if model is not None and test is not None:
+        raise ValueError("--test cannot be combined with --model, which classifies DATA; leave one out.")
+    if model is None and test is None and save is None:
+        raise ValueError("--test or --save must be given to train, got neither.")
+    terminal.check_files(data, model, test)
+    picture = terminal.check_results({"--out": out}, picture, page, save)
+    if page is not None and model is None and test is None:
+        raise ValueError("--page shows classified cases and must come with --test or --model, got neither.")
 
-        from toa.estimators import Classifier
+    from toa.estimators import Classifier
 
-        cases, labels = terminal.read_cases_file(data, options)
-        if model is None and labels is None and label not in cases:
-            text = [name for name in cases if name not in (id, time) and cases[name].dtype.kind not in "biufM"]
-            raise ValueError(
-                f"--label must name the column of the classes in {data}, got {label or 'nothing'}; for example --label "
-                f"{text[0] if text else cases.columns[-1]}."
-            )
-        tested, known = (cases, labels) if test is None else terminal.read_cases_file(test, options)
-        if test is not None:
-            # before training: the file is checked, and its longest case can be classified
-            reader = Classifier(id=id, time=time, values=values, label=label, missing=missing or "error")  # type: ignore[arg-type]
-            options["length"] = max(reader.longest(cases), _longest_test_case(reader, tested, cases))
-        classifier = terminal.fitted(Classifier, options, model=model, device=device, data=cases, labels=labels)
-        if save is not None:
-            # first, because later steps may fail
-            classifier.save(save)
-        console = make_console()
-        if model is None:
-            _print_validation(console, classifier)
-        if test is not None or model is not None:
-            name = (test or data).name
-            _write(console, classifier, tested, known, name, out, picture)
-            terminal.write_page(page, classifier, tested, y=known, title=f"{name}: classes")
-        if save is not None:
-            console.print(f"model:   {save}", soft_wrap=True)
+    cases, labels = terminal.read_cases_file(data, options)
+    if model is None and labels is None and label not in cases:
+        text = [name for name in cases if name not in (id, time) and cases[name].dtype.kind not in "biufM"]
+        raise ValueError(
+            f"--label must name the column of the classes in {data}, got {label or 'nothing'}; for example --label "
+            f"{text[0] if text else cases.columns[-1]}."
+        )
+    tested, known = (cases, labels) if test is None else terminal.read_cases_file(test, options)
+    if test is not None:
+        # before training: the file is checked, and its longest case can be classified
+        reader = Classifier(id=id, time=time, values=values, label=label, missing=missing or "error")  # type: ignore[arg-type]
+        options["length"] = max(reader.longest(cases), _longest_test_case(reader, tested, cases))
+    classifier = terminal.fitted(Classifier, options, model=model, device=device, data=cases, labels=labels)
+    if save is not None:
+        # first, because later steps may fail
+        classifier.save(save)
+    console = make_console()
+    if model is None:
+        _print_validation(console, classifier)
+    if test is not None or model is not None:
+        name = (test or data).name
+        _write(console, classifier, tested, known, name, out, picture)
+        terminal.write_page(page, classifier, tested, y=known, title=f"{name}: classes")
+    if save is not None:
+        console.print(f"model:   {save}", soft_wrap=True)
 
 
 def _longest_test_case(reader: "Classifier", tested: Any, cases: Any) -> int:

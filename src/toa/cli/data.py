@@ -9,7 +9,7 @@ import typer
 
 from toa._checks import check_choice
 from toa._console import make_console, make_table
-from toa.cli.terminal import clear_errors
+from toa.cli.terminal import Command, ResumableCommand
 
 if TYPE_CHECKING:
     from toa.tasks import Task
@@ -24,79 +24,75 @@ FolderOption = Annotated[
 ]
 
 
-@data_app.command("list")
+@data_app.command("list", cls=Command)
 def list_(data_dir: FolderOption = None) -> None:
     """List all datasets, one table per task: shape, licence, and whether the files are here."""
-    with clear_errors():
-        from toa.data import ANOMALY_SETS, CLASSIFICATION_SETS, DATASETS
+    from toa.data import ANOMALY_SETS, CLASSIFICATION_SETS, DATASETS
 
-        here = {name: "yes" if found else "no" for name, found in find_datasets(data_dir).items()}
-        forecasting = [("name", "shape", "frequency", "split", "licence", "here")]
-        for spec in DATASETS.values():
-            name = spec.name if spec.subset_of is None else f"{spec.name} (subset)"
-            shape = f"{spec.rows} x {spec.channels}"
-            forecasting.append((name, shape, spec.frequency, spec.split, spec.licence, here[spec.name]))
-        anomaly = [("name", "shape", "anomalous", "licence", "here")]
-        for entry in ANOMALY_SETS.values():
-            shape = f"{entry.train_rows} + {entry.test_rows} x {entry.channels}"
-            anomaly.append((entry.name, shape, f"{entry.label_ratio:.2%}", entry.licence, here[entry.name]))
-        classification = [("name", "shape", "classes", "here")]
-        for uea in CLASSIFICATION_SETS.values():
-            longest = f"{'up to ' if uea.variable else ''}{uea.length}"
-            shape = f"{uea.train} + {uea.test} x {longest} x {uea.channels}"
-            classification.append((uea.name, shape, str(uea.classes), here[uea.name]))
-        console = make_console()
-        console.print(make_table(forecasting, left=6, title="forecasting"))
-        console.print(make_table(anomaly, left=5, title="anomaly detection"))
-        console.print(make_table(classification, left=4, title="classification (UEA archive)"))
+    here = {name: "yes" if found else "no" for name, found in find_datasets(data_dir).items()}
+    forecasting = [("name", "shape", "frequency", "split", "licence", "here")]
+    for spec in DATASETS.values():
+        name = spec.name if spec.subset_of is None else f"{spec.name} (subset)"
+        shape = f"{spec.rows} x {spec.channels}"
+        forecasting.append((name, shape, spec.frequency, spec.split, spec.licence, here[spec.name]))
+    anomaly = [("name", "shape", "anomalous", "licence", "here")]
+    for entry in ANOMALY_SETS.values():
+        shape = f"{entry.train_rows} + {entry.test_rows} x {entry.channels}"
+        anomaly.append((entry.name, shape, f"{entry.label_ratio:.2%}", entry.licence, here[entry.name]))
+    classification = [("name", "shape", "classes", "here")]
+    for uea in CLASSIFICATION_SETS.values():
+        longest = f"{'up to ' if uea.variable else ''}{uea.length}"
+        shape = f"{uea.train} + {uea.test} x {longest} x {uea.channels}"
+        classification.append((uea.name, shape, str(uea.classes), here[uea.name]))
+    console = make_console()
+    console.print(make_table(forecasting, left=6, title="forecasting"))
+    console.print(make_table(anomaly, left=5, title="anomaly detection"))
+    console.print(make_table(classification, left=4, title="classification (UEA archive)"))
 
 
-@data_app.command()
+@data_app.command(cls=Command)
 def where(name: NameArgument, data_dir: FolderOption = None) -> None:
     """Print the path of each file of a dataset, or the folders that were searched."""
-    with clear_errors():
-        for path in _entry(name)[0].locate(name, data_dir):
-            typer.echo(path)
+    for path in _entry(name)[0].locate(name, data_dir):
+        typer.echo(path)
 
 
-@data_app.command("fetch")
+@data_app.command("fetch", cls=ResumableCommand)
 def fetch_(name: NameArgument, data_dir: FolderOption = None) -> None:
     """Download a dataset from its maker. Repeat the command to resume an interrupted download."""
-    with clear_errors(resumes=True):
-        from toa.data import ClassificationSpec, DatasetSpec, fetch, fetch_classification, read_values
+    from toa.data import ClassificationSpec, DatasetSpec, fetch, fetch_classification, read_values
 
-        _, spec = _entry(name)
-        if isinstance(spec, ClassificationSpec):
-            for path in fetch_classification(spec, data_dir):
-                typer.echo(path)
-            return
-        single = isinstance(spec, DatasetSpec)
-        for file in [spec] if isinstance(spec, DatasetSpec) else spec.served or spec.layouts[0]:
-            with _bar(name if single else file.path) as progress:
-                typer.echo(fetch(file, data_dir, progress=progress, read=None if single else read_values))
+    _, spec = _entry(name)
+    if isinstance(spec, ClassificationSpec):
+        for path in fetch_classification(spec, data_dir):
+            typer.echo(path)
+        return
+    single = isinstance(spec, DatasetSpec)
+    for file in [spec] if isinstance(spec, DatasetSpec) else spec.served or spec.layouts[0]:
+        with _bar(name if single else file.path) as progress:
+            typer.echo(fetch(file, data_dir, progress=progress, read=None if single else read_values))
 
 
-@data_app.command("verify")
+@data_app.command("verify", cls=Command)
 def verify_(
     names: Annotated[list[str] | None, typer.Argument(help="Names; by default every dataset that is here.")] = None,
     data_dir: FolderOption = None,
 ) -> None:
     """Check that files exist, match the recorded checksum and have the right shape."""
-    with clear_errors():
-        from toa.data import DatasetNotFoundError
+    from toa.data import DatasetNotFoundError
 
-        wrong = 0
-        for name, (task, spec) in {name: _entry(name) for name in names or tasks_by_dataset()}.items():
-            try:
-                typer.echo(f"{name}: {_verified(spec, task.locate(name, data_dir), data_dir)}")
-            except DatasetNotFoundError as error:
-                typer.echo(f"{name}: {error if names else 'not here'}", err=bool(names))
-                wrong += bool(names)
-            except (ValueError, FloatingPointError, OSError) as error:
-                typer.echo(f"{name}: {error}", err=True)
-                wrong += 1
-        if wrong:
-            raise ValueError(f"{wrong} datasets failed; see the messages above.")
+    wrong = 0
+    for name, (task, spec) in {name: _entry(name) for name in names or tasks_by_dataset()}.items():
+        try:
+            typer.echo(f"{name}: {_verified(spec, task.locate(name, data_dir), data_dir)}")
+        except DatasetNotFoundError as error:
+            typer.echo(f"{name}: {error if names else 'not here'}", err=bool(names))
+            wrong += bool(names)
+        except (ValueError, FloatingPointError, OSError) as error:
+            typer.echo(f"{name}: {error}", err=True)
+            wrong += 1
+    if wrong:
+        raise ValueError(f"{wrong} datasets failed; see the messages above.")
 
 
 def tasks_by_dataset() -> "dict[str, Task]":

@@ -8,7 +8,7 @@ import typer
 
 from toa._console import make_console, make_table
 from toa.cli import terminal
-from toa.cli.terminal import DeviceOption, clear_errors
+from toa.cli.terminal import DeviceOption
 
 if TYPE_CHECKING:
     import numpy as np
@@ -80,60 +80,59 @@ def detect(
     """
     # by name; `fitted` uses those that the estimator has
     options = dict(locals())
-    with clear_errors(detect):
-        if model is not None and train is not None:
-            raise ValueError("--train cannot be combined with --model, which is trained already; leave one out.")
-        terminal.check_files(data, model, train)
-        terminal.check_share("--contamination", contamination)
-        events = events or out.with_name(re.sub(r"((\.\w+)?(\.gz)?)$", r"-events\1", out.name, count=1))
-        picture = terminal.check_results({"--out": out, "--events": events}, picture, page, save)
+    if model is not None and train is not None:
+        raise ValueError("--train cannot be combined with --model, which is trained already; leave one out.")
+    terminal.check_files(data, model, train)
+    terminal.check_share("--contamination", contamination)
+    events = events or out.with_name(re.sub(r"((\.\w+)?(\.gz)?)$", r"-events\1", out.name, count=1))
+    picture = terminal.check_results({"--out": out, "--events": events}, picture, page, save)
 
-        from toa.data.formats import write_frame
-        from toa.estimators import AnomalyDetector
-        from toa.report.figures import draw_alarms, save_figure
+    from toa.data.formats import write_frame
+    from toa.estimators import AnomalyDetector
+    from toa.report.figures import draw_alarms, save_figure
 
-        frame = terminal.read_frame(data, options)
-        labels = _take_labels(frame, label, data)
-        given = frame
-        _check_names(frame, (id, time), data)
-        normal = None if model is not None else frame if train is None else terminal.read_frame(train, options)
-        if normal is not None and train is not None and label in normal.columns:
-            normal = normal.drop(columns=label)
-        if normal is not None and train is not None:
-            _check_rows(frame, normal, options)
-        detector = terminal.fitted(AnomalyDetector, options, model=model, device=device, data=normal)
-        if save is not None:
-            # first, because later steps may fail
-            detector.save(save)
-        if model is not None:
-            frame = terminal.without_extra_columns(frame, detector)
-        rows, found = detector.alarms(frame)
-        console = make_console()
-        for line in _summary(rows, found, detector):
-            console.print(line, soft_wrap=True)
-        if len(found):
-            console.print(make_table(_event_rows(found, detector.id), left=9))
-        if labels is not None:
-            _print_evaluation(console, detector, frame, rows, labels)
-        console.print(f"table:   {write_frame(rows, out)}", soft_wrap=True)
-        console.print(f"events:  {write_frame(found, events)}", soft_wrap=True)
-        results = ("score", "anomaly", "event", "why", detector.id)
-        figure, series = draw_alarms(
-            frame,
-            rows,
-            found,
-            detector.columns_,
-            threshold=detector.threshold_,
-            id=detector.id,
-            time=next((name for name in rows if name not in results), None),
-            labels=labels,
-            title=f"{data.name}: events in red" + ("" if labels is None else ", known anomalies in grey"),
-        )
-        more = f" (4 of {series} series)" if series > 4 else ""
-        console.print(f"picture: {save_figure(figure, picture)}{more}", soft_wrap=True)
-        terminal.write_page(page, detector, frame, y=labels, given=given, title=f"{data.name}: events")
-        if save is not None:
-            console.print(f"model:   {save}", soft_wrap=True)
+    frame = terminal.read_frame(data, options)
+    labels = _take_labels(frame, label, data)
+    given = frame
+    _check_names(frame, (id, time), data)
+    normal = None if model is not None else frame if train is None else terminal.read_frame(train, options)
+    if normal is not None and train is not None and label in normal.columns:
+        normal = normal.drop(columns=label)
+    if normal is not None and train is not None:
+        _check_rows(frame, normal, options)
+    detector = terminal.fitted(AnomalyDetector, options, model=model, device=device, data=normal)
+    if save is not None:
+        # first, because later steps may fail
+        detector.save(save)
+    if model is not None:
+        frame = terminal.without_extra_columns(frame, detector)
+    rows, found = detector.alarms(frame)
+    console = make_console()
+    for line in _summary(rows, found, detector):
+        console.print(line, soft_wrap=True)
+    if len(found):
+        console.print(make_table(_event_rows(found, detector.id), left=9))
+    if labels is not None:
+        _print_evaluation(console, detector, frame, rows, labels)
+    console.print(f"table:   {write_frame(rows, out)}", soft_wrap=True)
+    console.print(f"events:  {write_frame(found, events)}", soft_wrap=True)
+    results = ("score", "anomaly", "event", "why", detector.id)
+    figure, series = draw_alarms(
+        frame,
+        rows,
+        found,
+        detector.columns_,
+        threshold=detector.threshold_,
+        id=detector.id,
+        time=next((name for name in rows if name not in results), None),
+        labels=labels,
+        title=f"{data.name}: events in red" + ("" if labels is None else ", known anomalies in grey"),
+    )
+    more = f" (4 of {series} series)" if series > 4 else ""
+    console.print(f"picture: {save_figure(figure, picture)}{more}", soft_wrap=True)
+    terminal.write_page(page, detector, frame, y=labels, given=given, title=f"{data.name}: events")
+    if save is not None:
+        console.print(f"model:   {save}", soft_wrap=True)
 
 
 def _take_labels(frame: "pd.DataFrame", label: str | None, path: Path) -> "np.ndarray | None":

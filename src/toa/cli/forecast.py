@@ -7,7 +7,7 @@ import typer
 
 from toa._console import make_console, make_table
 from toa.cli import terminal
-from toa.cli.terminal import DeviceOption, clear_errors
+from toa.cli.terminal import DeviceOption
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -115,59 +115,58 @@ def forecast(
     """
     # by name; `fitted` uses those that the estimator has
     options = dict(locals())
-    with clear_errors(forecast):
-        if data.is_dir():
-            _forecast_folder(options)
-            return
-        _refuse_folder_options(options)
-        terminal.check_files(data, model, future)
-        _check_options(options)
-        picture = terminal.check_results({"--out": out}, picture, page, save)
+    if data.is_dir():
+        _forecast_folder(options)
+        return
+    _refuse_folder_options(options)
+    terminal.check_files(data, model, future)
+    _check_options(options)
+    picture = terminal.check_results({"--out": out}, picture, page, save)
 
-        from toa.data.formats import write_frame
-        from toa.estimators import Forecaster
-        from toa.estimators.backtest import without_last
+    from toa.data.formats import write_frame
+    from toa.estimators import Forecaster
+    from toa.estimators.backtest import without_last
 
-        given = frame = terminal.read_frame(data, options)
-        covariate_table = None if future is None else terminal.read_frame(future, options)
-        for name in (covariates or ()) if model is None else ():
-            if name not in (covariate_table if covariate_table is not None else ()):
-                found = f"no such column in {future}"
-                raise ValueError(f"--future must have the covariate {name!r} of the forecast steps, got {found}.")
-        if model is None:
-            options["interval"] = _INTERVAL if interval is None else interval or None
-        else:
-            # it may also shorten the forecast of a trained model
-            del options["horizon"]
-        tested = None
-        if test is not None and model is None:
-            seen = without_last(frame, test, id)
-            trial = terminal.fitted(Forecaster, options, model=None, device=device, data=seen)
-            tested = trial.backtest(frame, test_size=test)
-        forecaster = terminal.fitted(Forecaster, options, model=model, device=device, data=frame)
-        if save is not None:
-            # first, because later steps may fail
-            forecaster.save(save)
-        if model is not None:
-            frame = terminal.without_extra_columns(frame, forecaster, *forecaster._inputs)
-        # fit has just read this frame and kept its end
-        again = None if model is None else frame
-        found = forecaster.predict(again, future=covariate_table, horizon=horizon)
-        naive = forecaster.predict_baseline("seasonal naive", again, horizon=horizon)
-        console = make_console()
-        for line in _summary(forecaster, frame, found, trained=model is None):
-            console.print(line, soft_wrap=True)
-        if test is not None:
-            tested = tested or forecaster.backtest(frame, test_size=test)
-            _print_evaluation(console, forecaster, tested, test)
-        console.print(f"table:   {write_frame(found, out)}", soft_wrap=True)
-        title = f"{data.name}: forecast"
-        _draw(console, forecaster, frame, found, naive, title=title, picture=picture)
-        terminal.write_page(
-            page, forecaster, frame, given=given, title=title, future=covariate_table, horizon=horizon, tested=tested
-        )
-        if save is not None:
-            console.print(f"model:   {save}", soft_wrap=True)
+    given = frame = terminal.read_frame(data, options)
+    covariate_table = None if future is None else terminal.read_frame(future, options)
+    for name in (covariates or ()) if model is None else ():
+        if name not in (covariate_table if covariate_table is not None else ()):
+            found = f"no such column in {future}"
+            raise ValueError(f"--future must have the covariate {name!r} of the forecast steps, got {found}.")
+    if model is None:
+        options["interval"] = _INTERVAL if interval is None else interval or None
+    else:
+        # it may also shorten the forecast of a trained model
+        del options["horizon"]
+    tested = None
+    if test is not None and model is None:
+        seen = without_last(frame, test, id)
+        trial = terminal.fitted(Forecaster, options, model=None, device=device, data=seen)
+        tested = trial.backtest(frame, test_size=test)
+    forecaster = terminal.fitted(Forecaster, options, model=model, device=device, data=frame)
+    if save is not None:
+        # first, because later steps may fail
+        forecaster.save(save)
+    if model is not None:
+        frame = terminal.without_extra_columns(frame, forecaster, *forecaster._inputs)
+    # fit has just read this frame and kept its end
+    again = None if model is None else frame
+    found = forecaster.predict(again, future=covariate_table, horizon=horizon)
+    naive = forecaster.predict_baseline("seasonal naive", again, horizon=horizon)
+    console = make_console()
+    for line in _summary(forecaster, frame, found, trained=model is None):
+        console.print(line, soft_wrap=True)
+    if test is not None:
+        tested = tested or forecaster.backtest(frame, test_size=test)
+        _print_evaluation(console, forecaster, tested, test)
+    console.print(f"table:   {write_frame(found, out)}", soft_wrap=True)
+    title = f"{data.name}: forecast"
+    _draw(console, forecaster, frame, found, naive, title=title, picture=picture)
+    terminal.write_page(
+        page, forecaster, frame, given=given, title=title, future=covariate_table, horizon=horizon, tested=tested
+    )
+    if save is not None:
+        console.print(f"model:   {save}", soft_wrap=True)
 
 
 def _refuse_folder_options(options: "Mapping[str, Any]") -> None:

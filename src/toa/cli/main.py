@@ -18,7 +18,7 @@ from toa.cli.doctor import doctor
 from toa.cli.forecast import forecast
 from toa.cli.report import compare, explain, report, watch
 from toa.cli.run import reproduce, run
-from toa.cli.terminal import ChoicesCommand, DeviceOption, clear_errors
+from toa.cli.terminal import Command, DeviceOption, ResumableCommand
 
 if TYPE_CHECKING:
     from toa.report.page import Section
@@ -33,16 +33,10 @@ app = typer.Typer(
 
 app.add_typer(data_app, name="data")
 app.add_typer(bench_app, name="bench")
-app.command(cls=ChoicesCommand)(run)
-app.command(cls=ChoicesCommand)(reproduce)
-app.command()(compare)
-app.command()(report)
-app.command()(watch)
-app.command(cls=ChoicesCommand)(forecast)
-app.command(cls=ChoicesCommand)(detect)
-app.command(cls=ChoicesCommand)(classify)
-app.command()(doctor)
-app.command()(explain)
+for _command in (run, reproduce):
+    app.command(cls=ResumableCommand)(_command)
+for _command in (compare, report, watch, forecast, detect, classify, doctor, explain):
+    app.command(cls=Command)(_command)
 
 
 def _version(asked: bool) -> None:
@@ -60,7 +54,7 @@ def main(
     """Operator attention on time series."""
 
 
-@app.command()
+@app.command(cls=ResumableCommand)
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for pictures, the page and the records.")] = Path("runs/demo"),
     device: DeviceOption = "auto",
@@ -73,29 +67,28 @@ def demo(
 
     The tasks are demixing, classification and anomaly detection.
     """
-    with clear_errors(resumes=True):
-        from toa.experiments.demo import PARTS, run_demixing, run_part
-        from toa.report.demo import HEADING, SECTIONS, TITLES, demixing_section, demixing_table
-        from toa.report.figures import draw_demixing, save_figure
-        from toa.report.page import write_sections
+    from toa.experiments.demo import PARTS, run_demixing, run_part
+    from toa.report.demo import HEADING, SECTIONS, TITLES, demixing_section, demixing_table
+    from toa.report.figures import draw_demixing, save_figure
+    from toa.report.page import write_sections
 
-        console = make_console()
-        options: dict[str, Any] = {"steps": steps, "device": device, "command": ["toa", *sys.argv[1:]]}
-        forecast = _forecast_part(out, steps, device)
-        console.print(make_table(forecast.table, title=forecast.title))
-        console.print(forecast.reading)
+    console = make_console()
+    options: dict[str, Any] = {"steps": steps, "device": device, "command": ["toa", *sys.argv[1:]]}
+    forecast = _forecast_part(out, steps, device)
+    console.print(make_table(forecast.table, title=forecast.title))
+    console.print(forecast.reading)
+    with show_epochs() as observe:
+        demixing = run_demixing("demo", out / "demixing", **options, observe=observe)
+    console.print(make_table(demixing_table(demixing, published=False), title=TITLES["demixing"]))
+    figure = save_figure(draw_demixing(demixing), out / "demixing.png")
+    sections = [forecast, demixing_section(demixing, figure, title=TITLES["demixing"])]
+    for part in PARTS:
         with show_epochs() as observe:
-            demixing = run_demixing("demo", out / "demixing", **options, observe=observe)
-        console.print(make_table(demixing_table(demixing, published=False), title=TITLES["demixing"]))
-        figure = save_figure(draw_demixing(demixing), out / "demixing.png")
-        sections = [forecast, demixing_section(demixing, figure, title=TITLES["demixing"])]
-        for part in PARTS:
-            with show_epochs() as observe:
-                runs = run_part(part, out / part, **options, observe=observe)
-            sections.append(SECTIONS[part](runs))
-            console.print(make_table(sections[-1].table, title=sections[-1].title))
-        page = write_sections(HEADING, sections, out / "index.html")
-        console.print(f"figure: {out / 'forecast.png'}\nfigure: {figure}\npage:   {page}", soft_wrap=True)
+            runs = run_part(part, out / part, **options, observe=observe)
+        sections.append(SECTIONS[part](runs))
+        console.print(make_table(sections[-1].table, title=sections[-1].title))
+    page = write_sections(HEADING, sections, out / "index.html")
+    console.print(f"figure: {out / 'forecast.png'}\nfigure: {figure}\npage:   {page}", soft_wrap=True)
 
 
 def _forecast_part(out: Path, steps: int | None, device: str) -> "Section":
@@ -130,7 +123,7 @@ def _forecast_part(out: Path, steps: int | None, device: str) -> "Section":
     return forecast_section(file, model.weights_, rows, tested.verdicts(), save_figure(figure, out / "forecast.png"))
 
 
-@app.command()
+@app.command(cls=ResumableCommand)
 def demix(
     preset: Annotated[
         str, typer.Option(help="Size: 'paper' (length 672, three seeds; needs a GPU) or 'demo'.")
@@ -151,54 +144,52 @@ def demix(
     device: DeviceOption = "auto",
 ) -> None:
     """Run the demixing experiment. Interrupted runs resume; finished ones are only loaded."""
-    with clear_errors(resumes=True):
-        from toa.experiments.demo import run_demixing
-        from toa.report.demo import demixing_section, demixing_table
-        from toa.report.figures import draw_demixing, save_figure
-        from toa.report.page import write_sections
+    from toa.experiments.demo import run_demixing
+    from toa.report.demo import demixing_section, demixing_table
+    from toa.report.figures import draw_demixing, save_figure
+    from toa.report.page import write_sections
 
-        folder = Path(f"runs/demix-{preset}") if out is None else out
-        chosen: dict[str, Any] = {"steps": steps, "learning_rate": learning_rate, "sor": sor, "tf32": tf32}
-        chosen |= {"attentions": attention, "seeds": seed, "device": device, "command": ["toa", *sys.argv[1:]]}
-        with show_epochs() as observe:
-            result = run_demixing(preset, folder, **chosen, observe=observe)
-        heading, published = f"Harmonic demixing, preset {preset!r}", preset == "paper"
-        console = make_console()
-        console.print(make_table(demixing_table(result, published=published), title=heading))
-        figure = save_figure(draw_demixing(result), folder / "demixing.png")
-        section = demixing_section(result, figure, published=published)
-        page = write_sections(heading, [section], folder / "index.html")
-        console.print(f"figure: {figure}\npage:   {page}", soft_wrap=True)
+    folder = Path(f"runs/demix-{preset}") if out is None else out
+    chosen: dict[str, Any] = {"steps": steps, "learning_rate": learning_rate, "sor": sor, "tf32": tf32}
+    chosen |= {"attentions": attention, "seeds": seed, "device": device, "command": ["toa", *sys.argv[1:]]}
+    with show_epochs() as observe:
+        result = run_demixing(preset, folder, **chosen, observe=observe)
+    heading, published = f"Harmonic demixing, preset {preset!r}", preset == "paper"
+    console = make_console()
+    console.print(make_table(demixing_table(result, published=published), title=heading))
+    figure = save_figure(draw_demixing(result), folder / "demixing.png")
+    section = demixing_section(result, figure, published=published)
+    page = write_sections(heading, [section], folder / "index.html")
+    console.print(f"figure: {figure}\npage:   {page}", soft_wrap=True)
 
 
-@app.command()
+@app.command(cls=Command)
 def theory(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
     """Proposition 1 and its cases: optimal operators, their distance from softmax, and TOA layers that realise them."""
-    with clear_errors():
-        from toa.theory import theory_table
+    from toa.theory import theory_table
 
-        rows = theory_table()
-        if as_json:
-            typer.echo(json.dumps([asdict(row) | {"facts": dict(row.facts)} for row in rows], indent=2))
-            return
-        table = [("case", "operator", "size", "|sum|", "min", "neg.", "1 head", "heads", "TOA")]
-        for row in rows:
-            size = f"{row.shape[0]}x{row.shape[1]}" + (f"\nx {row.regimes}" if row.regimes > 1 else "")
-            largest, least = f"{row.max_abs_row_sum:.2f}", f"{row.min_entry:.2f}"
-            distances = f"{row.simplex_distance:.3f}", f"{row.multihead_distance:.3f}"
-            error = max(row.relu_error, row.gated_error, row.softmax_error)
-            shown = (size, largest, least, f"{row.negative_share:.0%}", *distances, f"{error:.0e}")
-            table.append((row.name, row.title, *shown))
-        console = make_console()
-        console.print(make_table(table, left=2))
-        console.print(
-            "|sum|, min, neg.: largest |row sum|, smallest entry, share of negative entries; a softmax head has 1, 0, "
-            "0%. 1 head, heads: Frobenius distance to the nearest operator that one softmax head (rows in the "
-            "simplex), or any number of heads under a signed output projection, can make. TOA: error of complete "
-            "TOA-ReLU, TOA-Gated and TOA-Softmax layers with explicit weights, the worst, in float32, relative to the "
-            "largest output."
-        )
-        failed = [f"{row.name}: {claim}" for row in rows for claim, holds in row.facts.items() if not holds]
-        console.print(f"claims of the lemmas that fail: {'; '.join(failed) or 'none'}")
+    rows = theory_table()
+    if as_json:
+        typer.echo(json.dumps([asdict(row) | {"facts": dict(row.facts)} for row in rows], indent=2))
+        return
+    table = [("case", "operator", "size", "|sum|", "min", "neg.", "1 head", "heads", "TOA")]
+    for row in rows:
+        size = f"{row.shape[0]}x{row.shape[1]}" + (f"\nx {row.regimes}" if row.regimes > 1 else "")
+        largest, least = f"{row.max_abs_row_sum:.2f}", f"{row.min_entry:.2f}"
+        distances = f"{row.simplex_distance:.3f}", f"{row.multihead_distance:.3f}"
+        error = max(row.relu_error, row.gated_error, row.softmax_error)
+        shown = (size, largest, least, f"{row.negative_share:.0%}", *distances, f"{error:.0e}")
+        table.append((row.name, row.title, *shown))
+    console = make_console()
+    console.print(make_table(table, left=2))
+    console.print(
+        "|sum|, min, neg.: largest |row sum|, smallest entry, share of negative entries; a softmax head has 1, 0, "
+        "0%. 1 head, heads: Frobenius distance to the nearest operator that one softmax head (rows in the "
+        "simplex), or any number of heads under a signed output projection, can make. TOA: error of complete "
+        "TOA-ReLU, TOA-Gated and TOA-Softmax layers with explicit weights, the worst, in float32, relative to the "
+        "largest output."
+    )
+    failed = [f"{row.name}: {claim}" for row in rows for claim, holds in row.facts.items() if not holds]
+    console.print(f"claims of the lemmas that fail: {'; '.join(failed) or 'none'}")

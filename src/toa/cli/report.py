@@ -11,7 +11,7 @@ import typer
 
 from toa._checks import check_positive
 from toa._console import duration, make_console, make_table, show_controls
-from toa.cli.terminal import check_files, clear_errors, read_cases_file
+from toa.cli.terminal import check_files, read_cases_file
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -47,25 +47,24 @@ def report(
     ] = None,
 ) -> None:
     """Compare your records with the paper: tables, ranks, tests, operators, and the records of each number."""
-    with clear_errors():
-        from toa.report.operators import OPERATORS_FILE, write_pictures
-        from toa.report.page import write_report
-        from toa.report.paper import make_report
-        from toa.report.paper_text import left_out, status_table
+    from toa.report.operators import OPERATORS_FILE, write_pictures
+    from toa.report.page import write_report
+    from toa.report.paper import make_report
+    from toa.report.paper_text import left_out, status_table
 
-        if save_operators is not None and save_operators.name != OPERATORS_FILE:
-            raise ValueError(f"--save-operators must be a file called {OPERATORS_FILE}, got {save_operators}.")
-        console = make_console()
-        made = make_report(results, tables=table, data_dir=data_dir)
-        # a terminal is too narrow for all columns
-        console.print(make_table([(*row[:3], *row[-2:]) for row in status_table(made)]))
-        for line in left_out(made, most=2):
-            console.print(line, soft_wrap=True, highlight=False)
-        written = write_report(made, out)
-        if save_operators is not None:
-            written.append(write_pictures(made.operators, save_operators))
-        for path in written:
-            console.print(f"written: {path}", soft_wrap=True)
+    if save_operators is not None and save_operators.name != OPERATORS_FILE:
+        raise ValueError(f"--save-operators must be a file called {OPERATORS_FILE}, got {save_operators}.")
+    console = make_console()
+    made = make_report(results, tables=table, data_dir=data_dir)
+    # a terminal is too narrow for all columns
+    console.print(make_table([(*row[:3], *row[-2:]) for row in status_table(made)]))
+    for line in left_out(made, most=2):
+        console.print(line, soft_wrap=True, highlight=False)
+    written = write_report(made, out)
+    if save_operators is not None:
+        written.append(write_pictures(made.operators, save_operators))
+    for path in written:
+        console.print(f"written: {path}", soft_wrap=True)
 
 
 def compare(
@@ -77,22 +76,21 @@ def compare(
     out: Annotated[Path | None, typer.Option(help="Folder for the tables in Markdown and the diagram.")] = None,
 ) -> None:
     """Compare systems over data sets: mean, average rank, wins and losses, Wilcoxon tests, critical differences."""
-    with clear_errors():
-        from toa.report.evidence import read_records
-        from toa.report.statistics import collect, notes, system_table, write_comparison
-        from toa.report.statistics import compare as compare_systems
+    from toa.report.evidence import read_records
+    from toa.report.statistics import collect, notes, system_table, write_comparison
+    from toa.report.statistics import compare as compare_systems
 
-        scores = collect(read_records(results), metric)
-        rows = compare_systems(scores, baseline)
-        console = make_console()
-        # a terminal is too narrow for all columns
-        table = system_table(scores, rows)
-        console.print(make_table([(*row[:5], *row[-2:]) for row in table]))
-        console.print(make_table([(row[0], *row[4:8]) for row in table]))
-        for note in notes(scores, baseline):
-            console.print(note)
-        for path in [] if out is None else write_comparison(scores, rows, baseline, out):
-            console.print(f"written: {path}", soft_wrap=True)
+    scores = collect(read_records(results), metric)
+    rows = compare_systems(scores, baseline)
+    console = make_console()
+    # a terminal is too narrow for all columns
+    table = system_table(scores, rows)
+    console.print(make_table([(*row[:5], *row[-2:]) for row in table]))
+    console.print(make_table([(row[0], *row[4:8]) for row in table]))
+    for note in notes(scores, baseline):
+        console.print(note)
+    for path in [] if out is None else write_comparison(scores, rows, baseline, out):
+        console.print(f"written: {path}", soft_wrap=True)
 
 
 def watch(
@@ -101,22 +99,21 @@ def watch(
     every: Annotated[float, typer.Option(help="Seconds between two updates.")] = 2.0,
 ) -> None:
     """Show the progress of a reproduction: finished, running and failed runs, and the time left. Ends with the runs."""
-    with clear_errors():
-        check_positive("every", every)
-        from rich.live import Live
+    check_positive("every", every)
+    from rich.live import Live
 
-        from toa.report.progress import read_progress
+    from toa.report.progress import read_progress
 
-        console = make_console()
-        progress = read_progress(results)
-        if once:
-            console.print(_render(progress))
-            return
-        with Live(_render(progress), console=console, auto_refresh=False) as live:
-            while not progress.over:
-                time.sleep(every)
-                progress = read_progress(results)
-                live.update(_render(progress), refresh=True)
+    console = make_console()
+    progress = read_progress(results)
+    if once:
+        console.print(_render(progress))
+        return
+    with Live(_render(progress), console=console, auto_refresh=False) as live:
+        while not progress.over:
+            time.sleep(every)
+            progress = read_progress(results)
+            live.update(_render(progress), refresh=True)
 
 
 def _text(words: str, style: str = "") -> "Text":
@@ -191,41 +188,40 @@ def explain(
 
     toa explain sensors.toa --data sensors.csv
     """
-    with clear_errors():
-        check_files(None if model.is_dir() else model, data)
+    check_files(None if model.is_dir() else model, data)
 
-        from toa.report.explain import write_explanation
-        from toa.report.operators import tokens_have_order, view_layers
+    from toa.report.explain import write_explanation
+    from toa.report.operators import tokens_have_order, view_layers
 
-        is_run = (model / "record.json").is_file()
-        if is_run and data is not None:
-            raise ValueError(
-                "--data must be left out for a run, which has its own data, got a run; use it with a saved estimator."
-            )
-        subject = _of_run(model, sample, data_dir) if is_run else _of_estimator(model, sample, data)
-        console = make_console()
-        layers: Any = []
-        try:
-            layers = view_layers(subject.model, subject.sample)
-        except ValueError:
-            # without operators there is still what the network looked at
-            if subject.importance is None:
-                raise
-        files = write_explanation(
-            layers,
-            out or (model if model.is_dir() else model.parent) / "explain",
-            heading=f"What {subject.name} has learned",
-            lead=f"{subject.lead}; {len(layers)} layers with operators. {subject.tokens}",
-            sample=subject.caption,
-            ordered=tokens_have_order(subject.model),
-            facts=subject.facts,
-            importance=subject.importance,
+    is_run = (model / "record.json").is_file()
+    if is_run and data is not None:
+        raise ValueError(
+            "--data must be left out for a run, which has its own data, got a run; use it with a saved estimator."
         )
-        for line in (subject.tokens, *_most_important(subject.importance)):
-            console.print(line, soft_wrap=True)
-        for path in files[:-1]:
-            console.print(f"figure: {path}", soft_wrap=True)
-        console.print(f"{subject.caption}\npage:   {files[-1]}", soft_wrap=True)
+    subject = _of_run(model, sample, data_dir) if is_run else _of_estimator(model, sample, data)
+    console = make_console()
+    layers: Any = []
+    try:
+        layers = view_layers(subject.model, subject.sample)
+    except ValueError:
+        # without operators there is still what the network looked at
+        if subject.importance is None:
+            raise
+    files = write_explanation(
+        layers,
+        out or (model if model.is_dir() else model.parent) / "explain",
+        heading=f"What {subject.name} has learned",
+        lead=f"{subject.lead}; {len(layers)} layers with operators. {subject.tokens}",
+        sample=subject.caption,
+        ordered=tokens_have_order(subject.model),
+        facts=subject.facts,
+        importance=subject.importance,
+    )
+    for line in (subject.tokens, *_most_important(subject.importance)):
+        console.print(line, soft_wrap=True)
+    for path in files[:-1]:
+        console.print(f"figure: {path}", soft_wrap=True)
+    console.print(f"{subject.caption}\npage:   {files[-1]}", soft_wrap=True)
 
 
 def _most_important(importance: "Importance | None") -> list[str]:

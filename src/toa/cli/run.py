@@ -18,7 +18,7 @@ import typer
 
 from toa._checks import check_at_least, check_choice
 from toa._console import duration, is_first, make_console, make_table, show_controls, show_epochs
-from toa.cli.terminal import DeviceOption, clear_errors
+from toa.cli.terminal import DeviceOption
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -87,33 +87,32 @@ def run(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the settings as JSON and exit.")] = False,
 ) -> None:
     """Train and measure one model. An interrupted run resumes; a finished one is only loaded."""
-    with clear_errors(resumes=True):
-        from toa.experiments.run import run_folder, run_task
-        from toa.tasks import TASKS
-        from toa.tasks.distributed import resolve_devices
+    from toa.experiments.run import run_folder, run_task
+    from toa.tasks import TASKS
+    from toa.tasks.distributed import resolve_devices
 
-        given: dict[str, Any] = {"horizon": horizon, "test_file": test_file, "label_file": label_file}
-        given |= {"dataset": dataset, "backbone": backbone, "attention": attention, "seed": seed, "change": change}
-        config = config_of({"task": task, "protocol": protocol, **given})
-        if dry_run:
-            typer.echo(json.dumps(asdict(config), indent=2))
-            return
-        runs = Path("runs") / task if out is None else out
-        number, nodes = resolve_devices(devices, num_nodes)
-        folder, kind = run_folder(config, runs), TASKS[task]
-        with _claim(folder):
-            with show_epochs(kind.title(config)) as observe:
-                record = run_task(
-                    config,
-                    runs,
-                    data_dir=data_dir,
-                    device=device,
-                    devices=number,
-                    num_nodes=nodes,
-                    command=["toa", *sys.argv[1:]],
-                    observe=observe,
-                )
-            _show(record, kind.describe(record), folder)
+    given: dict[str, Any] = {"horizon": horizon, "test_file": test_file, "label_file": label_file}
+    given |= {"dataset": dataset, "backbone": backbone, "attention": attention, "seed": seed, "change": change}
+    config = config_of({"task": task, "protocol": protocol, **given})
+    if dry_run:
+        typer.echo(json.dumps(asdict(config), indent=2))
+        return
+    runs = Path("runs") / task if out is None else out
+    number, nodes = resolve_devices(devices, num_nodes)
+    folder, kind = run_folder(config, runs), TASKS[task]
+    with _claim(folder):
+        with show_epochs(kind.title(config)) as observe:
+            record = run_task(
+                config,
+                runs,
+                data_dir=data_dir,
+                device=device,
+                devices=number,
+                num_nodes=nodes,
+                command=["toa", *sys.argv[1:]],
+                observe=observe,
+            )
+        _show(record, kind.describe(record), folder)
 
 
 def config_of(given: Mapping[str, Any]) -> Any:
@@ -216,47 +215,46 @@ def reproduce(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the runs with an estimate of their time.")] = False,
 ) -> None:
     """Run the experiments of the paper. Loads finished runs and resumes interrupted ones; processes can share them."""
-    with clear_errors(resumes=True):
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-        from toa.experiments.run import failure_times
-        from toa.experiments.sweep import RunContext, check_executor, default_workers, sweep
+    from toa.experiments.run import failure_times
+    from toa.experiments.sweep import RunContext, check_executor, default_workers, sweep
 
-        check_executor(executor, workers=workers, address=address)
-        console = make_console()
-        sources = {"TABLE": table, "--list": list_ or None, "--runs": runs}
-        given = [name for name, value in sources.items() if value is not None]
-        if len(given) != 1:
-            raise ValueError(
-                f"exactly one of {', '.join(sources)} must be given, got {' and '.join(given) or 'none'}; "
-                "`toa reproduce --list` prints the tables."
-            )
-        selection = {"dataset": dataset, "backbone": backbone, "attention": attention, "horizon": horizon}
-        if runs is not None:
-            for name, value in {**selection, "seeds": seeds}.items():
-                if value is not None:
-                    raise ValueError(f"--{name} must be left out with --runs, got {value}; put it on the lines.")
-            jobs = read_runs(runs)
-        elif table is not None:
-            selection["variant"] = selection.pop("attention")
-            jobs = _table_jobs(console, table, selection, seeds, data_dir)
-        else:
-            _list_numbers(console, data_dir)
-            return
-        retry_failed = failure_times(jobs, out) if retry else {}
-        context = RunContext(out=out, data_dir=data_dir, device=device, retry_failed=retry_failed)
-        if dry_run:
-            _print_plan(console, jobs, context, default_workers(executor, workers))
-            return
-        title = TextColumn("{task.description}", markup=False)
-        columns = (title, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        with Progress(*columns, console=console, transient=True) as progress:
-            board = _Board(progress, jobs, show_found=runs is not None)
-            outcome = sweep(jobs, context, executor=executor, workers=workers, address=address, watch=board.watch)
-        failed = f"{len(outcome.failures)} failed{'; --retry retries them' * bool(outcome.failures)}"
-        console.print(f"{len(outcome.records)} runs done, {failed}; records: {out}")
-        if outcome.failures:
-            raise typer.Exit(1)
+    check_executor(executor, workers=workers, address=address)
+    console = make_console()
+    sources = {"TABLE": table, "--list": list_ or None, "--runs": runs}
+    given = [name for name, value in sources.items() if value is not None]
+    if len(given) != 1:
+        raise ValueError(
+            f"exactly one of {', '.join(sources)} must be given, got {' and '.join(given) or 'none'}; "
+            "`toa reproduce --list` prints the tables."
+        )
+    selection = {"dataset": dataset, "backbone": backbone, "attention": attention, "horizon": horizon}
+    if runs is not None:
+        for name, value in {**selection, "seeds": seeds}.items():
+            if value is not None:
+                raise ValueError(f"--{name} must be left out with --runs, got {value}; put it on the lines.")
+        jobs = read_runs(runs)
+    elif table is not None:
+        selection["variant"] = selection.pop("attention")
+        jobs = _table_jobs(console, table, selection, seeds, data_dir)
+    else:
+        _list_numbers(console, data_dir)
+        return
+    retry_failed = failure_times(jobs, out) if retry else {}
+    context = RunContext(out=out, data_dir=data_dir, device=device, retry_failed=retry_failed)
+    if dry_run:
+        _print_plan(console, jobs, context, default_workers(executor, workers))
+        return
+    title = TextColumn("{task.description}", markup=False)
+    columns = (title, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        board = _Board(progress, jobs, show_found=runs is not None)
+        outcome = sweep(jobs, context, executor=executor, workers=workers, address=address, watch=board.watch)
+    failed = f"{len(outcome.failures)} failed{'; --retry retries them' * bool(outcome.failures)}"
+    console.print(f"{len(outcome.records)} runs done, {failed}; records: {out}")
+    if outcome.failures:
+        raise typer.Exit(1)
 
 
 def read_runs(path: Path) -> "list[Job]":

@@ -5,13 +5,13 @@ import re
 import shlex
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from inspect import signature
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 from typer.core import TyperCommand
@@ -46,33 +46,30 @@ SeedOption = Annotated[int | None, typer.Option(help="Seed of weights and batche
 
 
 @contextmanager
-def clear_errors(command: Callable[..., None] | None = None, *, resumes: bool = False) -> Iterator[None]:
+def clear_errors(params: Sequence[Any] = (), *, resumes: bool = False) -> Iterator[None]:
     """Print an error in one line and exit with 2; exit with 130 after Ctrl-C; print warnings in one line.
 
     Args:
-        command: The command, if its errors and warnings name arguments of Python that are options of the command.
+        params: Parameters of the command, which replace arguments of Python in errors and warnings.
         resumes: Whether repeating the command resumes its work.
     """
     show = warnings.showwarning
     printed: set[str] = set()
 
     def echo(text: Warning | str, kind: type[Warning], *where: Any, **more: Any) -> None:
-        if kind is UserWarning:
-            # a table is read several times
-            if str(text) not in printed:
-                line = str(text) if command is None else in_shell_words(str(text), command)
-                typer.echo(f"warning: {show_controls(line)}", err=True)
-            printed.add(str(text))
-        else:
+        if kind is not UserWarning:
             show(text, kind, *where, **more)
+        elif str(text) not in printed:
+            # a table is read several times
+            printed.add(str(text))
+            typer.echo(f"warning: {show_controls(in_shell_words(str(text), params))}", err=True)
 
     try:
         with warnings.catch_warnings():
             warnings.showwarning = echo  # type: ignore[assignment]
             yield
     except (ValueError, FloatingPointError, OSError, ImportError) as error:
-        text = str(error) if command is None else in_shell_words(str(error), command)
-        typer.echo(f"error: {show_controls(text)}", err=True)
+        typer.echo(f"error: {show_controls(in_shell_words(str(error), params))}", err=True)
         raise typer.Exit(2) from None
     except KeyboardInterrupt as stopped:
         if is_first():
@@ -80,7 +77,7 @@ def clear_errors(command: Callable[..., None] | None = None, *, resumes: bool = 
         raise typer.Exit(130) from None
 
 
-def in_shell_words(message: str, command: Callable[..., None]) -> str:
+def in_shell_words(message: str, params: Sequence[Any]) -> str:
     """Replace arguments of Python in a message by the options of a command: missing='ffill' by --missing ffill."""
     # remedies that the commands do not have
     message = re.sub(r"raise validation_share, or |, or fit with length=\d+", "", message)
@@ -89,15 +86,11 @@ def in_shell_words(message: str, command: Callable[..., None]) -> str:
     message = message.replace("decimal=','", "--decimal ,")
     # names of a classifier's arguments
     message = re.sub(r"^y(?= must)", "the labels", re.sub(r"(?:^|(?<= of ))X(?= must)", "DATA", message))
-    for name, hint in get_type_hints(command, include_extras=True).items():
-        if name == "return":
-            continue
-        info = hint.__metadata__[0]
-        option = (info.param_decls or [f"--{name.replace('_', '-')}"])[0]
-        option = "DATA" if name == "data" else option
-        message = re.sub(rf"(?<![\w-]){name}=('?)([^\s'=,;]+)\1", rf"{option} \2", message)
-        before = r"(?:^|(?<= with )|(?<= give )|(?<= another )|(?<= shorten )|(?<= or )|(?<= \+ )|(?<= least ))"
-        message = re.sub(rf"{before}{name}(\[\d+\])?(?= must | or | \+ | = |[,.;])", option, message)
+    before = r"(?:^|(?<= with )|(?<= give )|(?<= another )|(?<= shorten )|(?<= or )|(?<= \+ )|(?<= least ))"
+    for param in params:
+        option = param.opts[0] if param.opts[0].startswith("-") else param.name.upper()
+        message = re.sub(rf"(?<![\w-]){param.name}=('?)([^\s'=,;]+)\1", rf"{option} \2", message)
+        message = re.sub(rf"{before}{param.name}(\[\d+\])?(?= must | or | \+ | = |[,.;])", option, message)
     return message
 
 
@@ -128,11 +121,19 @@ def list_choices(name: str) -> list[str]:
     return list(listed(*arguments) if arguments else listed)
 
 
-class ChoicesCommand(TyperCommand):
-    """A command whose help replaces `{name}` by the choices of that name.
+class Command(TyperCommand):
+    """A command that prints errors in one line, and whose help replaces `{name}` by the choices of that name.
 
     Registries import torch, so they are read only when the help of the command is shown.
     """
+
+    # whether repeating the command resumes its work
+    resumes = False
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command."""
+        with clear_errors(self.params, resumes=self.resumes):
+            return super().invoke(ctx)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Fill in the choices, then write the help."""
@@ -140,6 +141,12 @@ class ChoicesCommand(TyperCommand):
             if text := getattr(param, "help", None):
                 param.help = re.sub(r"\{(\w+)\}", lambda match: ", ".join(list_choices(match[1])), text)  # type: ignore[attr-defined]
         super().format_help(ctx, formatter)
+
+
+class ResumableCommand(Command):
+    """A command that resumes its work if it is repeated."""
+
+    resumes = True
 
 
 def check_files(*paths: Path | None) -> None:
