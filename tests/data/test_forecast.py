@@ -179,7 +179,5 @@ def test_dates_with_the_day_first_are_read_as_the_estimators_read_them(home):
     assert panel.times is not None
     assert panel.times[0].tolist() == months.tolist()
     path = write_csv(home / "b.csv", TABLE[:10], dates=months[:10].strftime("%d/%m/%Y"))
-    with pytest.raises(
-        ValueError, match=message("b.csv must show if the day or the month comes first", "2015-02-01")
-    ):
+    with pytest.raises(ValueError, match=message("b.csv must show if the day or the month comes first", "2015-02-01")):
         read_csv_series(path)
