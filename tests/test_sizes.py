@@ -18,11 +18,11 @@ AIMS = {"lines": 22_500, "files": 150, "file_lines": 450, "function_lines": 60}
 # lines and files allowed in each folder until the aim is reached ("." holds the files of the package itself)
 CEILINGS = {
     ".": (553, 7),
-    "cli": (2_710, 11),
-    "data": (3_903, 16),
+    "cli": (2_682, 11),
+    "data": (3_806, 16),
     "estimators": (6_561, 24),
     "experiments": (1_887, 9),
-    "integrations": (2_235, 12),
+    "integrations": (1_885, 11),
     "models": (1_730, 11),
     "nn": (2_532, 13),
     "ops": (3_961, 19),

@@ -33,10 +33,8 @@ app = typer.Typer(
 
 app.add_typer(data_app, name="data")
 app.add_typer(bench_app, name="bench")
-for _command in (run, reproduce):
-    app.command(cls=ResumableCommand)(_command)
-for _command in (compare, report, watch, forecast, detect, classify, doctor, explain):
-    app.command(cls=Command)(_command)
+for _command in (run, reproduce, compare, report, watch, forecast, detect, classify, doctor, explain):
+    app.command(cls=ResumableCommand if _command in (run, reproduce) else Command)(_command)
 
 
 def _version(asked: bool) -> None:

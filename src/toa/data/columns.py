@@ -215,9 +215,9 @@ def without_text(frame: Any, columns: Sequence[Any], kept_text: Collection[str],
     left: list[Any] = []
     for column in columns:
         cells = frame.get_column(column)
-        text = cells.dtype in (nw.String, nw.Object, nw.Categorical) and len(cells) and isinstance(cells[0], str)
+        is_text = cells.dtype in (nw.String, nw.Object, nw.Categorical) and len(cells) and isinstance(cells[0], str)
         # text that begins like a number, such as '12 MW', should have been one
-        if text and str(column) not in kept_text and cells[0].strip()[:1] not in "+-.0123456789":
+        if is_text and str(column) not in kept_text and cells[0].strip()[:1] not in "+-.0123456789":
             found = pd.DataFrame({"id": 0 if ids is None else ids, "cell": cells.to_numpy()})
             if len(found.drop_duplicates()) == found["id"].nunique():
                 left.append(column)
