@@ -153,7 +153,7 @@ CHECKED = (
     ("a matrix of rank 16", "src/toa/nn/operator.py", "rank: int = 16"),
     ("reads them times 0.1", "src/toa/models/heads.py", "_TOKEN_SCALE = 0.1, 0.1"),
     ("16 and 16 by default", "src/toa/models/two_axis.py", "patch_len: int = 16\n    stride: int = 16"),
-    ("a buffer of 100 rows", "src/toa/integrations/tsb_ad.py", "BUFFER = 100"),
+    ("a buffer of 100 rows", "benchmarks/toa_bench/tsb_ad.py", "BUFFER = 100"),
     ("fewer than 300,000 weights", "tests/models/test_two_axis.py", "< 300_000"),
 )
 # phrases with numbers that nothing measured: names, examples, arithmetic of the sentence itself
