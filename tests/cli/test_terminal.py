@@ -6,7 +6,8 @@ import typer
 
 from tests.support import ROOT
 from toa._console import is_first, make_console
-from toa.cli.terminal import CHOICES, clear_errors, list_choices
+from toa.cli import app
+from toa.cli.terminal import CHOICES, HELP, clear_errors, list_choices
 
 
 @pytest.mark.parametrize(
@@ -49,6 +50,19 @@ def test_every_name_in_braces_has_choices(name):
     choices = list_choices(name)
     assert choices
     assert all(isinstance(choice, str) for choice in choices)
+
+
+def test_every_option_has_a_help_text_and_every_text_an_option():
+    used = set()
+    groups = [typer.main.get_command(app)]
+    for name, command in ((name, one) for group in groups for name, one in group.commands.items()):  # type: ignore[attr-defined]
+        if hasattr(command, "commands"):
+            groups.append(command)
+            continue
+        for param in command.params:
+            assert param.help, f"{name}: {param.name}"
+            used.add((name if param.name in HELP.get(name, {}) else "options", param.name))
+    assert used == {(name, option) for name, texts in HELP.items() for option in texts}
 
 
 def test_the_command_line_loads_heavy_packages_only_on_use():

@@ -9,24 +9,10 @@ import typer
 
 from toa._checks import check_choice
 from toa._console import make_console, make_table
-from toa.cli.terminal import Command, DeviceOption, check_destinations
+from toa.cli.terminal import Command, check_destinations
 
 if TYPE_CHECKING:
     from toa.experiments.records import Record
-
-MethodOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--method", help="toa, toa-network, boosting or a baseline. Repeatable; default: toa and seasonal naive."
-    ),
-]
-SubmissionOption = Annotated[
-    Path | None, typer.Option(help="CSV file in the leaderboard's format, of all records of these methods.")
-]
-LimitOption = Annotated[float, typer.Option(help="Seconds for one fit of toa, approximately.")]
-FolderOption = Annotated[Path | None, typer.Option(help="First folder to search for data.")]
-RecordsOption = Annotated[Path, typer.Option(help="File of the records; those of other runs in it are kept.")]
-UnfinishedOption = Annotated[Path, typer.Option(help="File of the records; sets that it has are not run again.")]
 
 bench_app = typer.Typer(
     help="Measure training steps and attention backends; run public benchmarks.",
@@ -37,25 +23,15 @@ bench_app = typer.Typer(
 
 @bench_app.command(cls=Command)
 def efficiency(
-    rows: Annotated[
-        list[str] | None,
-        typer.Option(help="Row to measure: {efficiency_rows}. Repeatable; default: all."),
-    ] = None,
-    dataset: Annotated[str, typer.Option(help="ETTh1, or the path of a CSV file.")] = "ETTh1",
-    device: DeviceOption = "auto",
-    steps: Annotated[
-        int | None, typer.Option(help="Timed steps per row; default: 100 on CUDA (at least 50), else 10.")
-    ] = None,
-    warmup: Annotated[int | None, typer.Option(help="Warm-up steps per row; default: 20 on CUDA, else 2.")] = None,
-    tf32: Annotated[bool, typer.Option(help="Allow TF32 for float32 products on CUDA, in our rows.")] = True,
-    peer: Annotated[
-        Path | None,
-        typer.Option(help="Checkout of Time-Series-Library; its softmax models are timed in the same run."),
-    ] = None,
-    data_dir: Annotated[Path | None, typer.Option(help="First folder to search for data.")] = None,
-    out: Annotated[
-        Path, typer.Option(help="File of the record; NAME-rows.jsonl beside it gets one record per row.")
-    ] = Path("runs/efficiency.json"),
+    rows: list[str] | None = None,
+    dataset: str = "ETTh1",
+    device: str = "auto",
+    steps: int | None = None,
+    warmup: int | None = None,
+    tf32: bool = True,
+    peer: Path | None = None,
+    data_dir: Path | None = None,
+    out: Path = Path("runs/efficiency.json"),
 ) -> None:
     """Time and peak memory of a training step of the paper's ten systems, and their parameters."""
     from toa.experiments.records import write_records
@@ -101,11 +77,8 @@ def efficiency(
 
 @bench_app.command(name="agreement", cls=Command)
 def agreement(
-    peer: Annotated[
-        list[Path],
-        typer.Option(help="Checkout of Time-Series-Library, PatchTST or DUET, by their authors. Repeatable."),
-    ],
-    out: Annotated[Path, typer.Option(help="File of the records.")] = Path("runs/agreement.jsonl"),
+    peer: Annotated[list[Path], typer.Option()],
+    out: Path = Path("runs/agreement.jsonl"),
 ) -> None:
     """Compare our backbones with their authors' code: same weights, same input, outputs and gradients."""
     from toa._files import check_writable
@@ -125,16 +98,16 @@ def agreement(
 
 @bench_app.command(name="ops", cls=Command)
 def bench_ops(
-    tokens: Annotated[list[int] | None, typer.Option(help="Length N. Repeatable; default: 16, 64 and 256.")] = None,
-    activation: Annotated[list[str] | None, typer.Option(help="{activations}. Repeatable; default: all.")] = None,
-    width: Annotated[int, typer.Option(help="Width per head.")] = 64,
-    heads: Annotated[int, typer.Option(help="Number of heads.")] = 8,
-    batch: Annotated[int, typer.Option(help="Number of sequences.")] = 8,
-    dtype: Annotated[str | None, typer.Option(help="{dtypes}; default: bfloat16 on CUDA, else float32.")] = None,
-    tf32: Annotated[bool, typer.Option(help="Allow TF32 for float32 products on CUDA.")] = True,
-    seconds: Annotated[float, typer.Option(help="Approximate time per measurement.")] = 0.1,
-    device: DeviceOption = "auto",
-    out: Annotated[Path, typer.Option(help="File of the record.")] = Path("runs/ops.json"),
+    tokens: list[int] | None = None,
+    activation: list[str] | None = None,
+    width: int = 64,
+    heads: int = 8,
+    batch: int = 8,
+    dtype: str | None = None,
+    tf32: bool = True,
+    seconds: float = 0.1,
+    device: str = "auto",
+    out: Path = Path("runs/ops.json"),
 ) -> None:
     """Show which attention backend `auto` selects here, and the time of each backend, forward and backward."""
     from toa.ops import ACTIVATIONS
@@ -167,15 +140,12 @@ def bench_ops(
 
 @bench_app.command(name="gift-eval", cls=Command)
 def gift_eval(
-    configs: Annotated[
-        list[str] | None,
-        typer.Option("--config", help="Configuration, such as m4_weekly/W/short. Repeatable; default: all."),
-    ] = None,
-    methods: MethodOption = None,
-    time_limit: LimitOption = 60.0,
-    data_dir: FolderOption = None,
-    out: RecordsOption = Path("runs/gift-eval.jsonl"),
-    submission: SubmissionOption = None,
+    configs: Annotated[list[str] | None, typer.Option("--config")] = None,
+    methods: Annotated[list[str] | None, typer.Option("--method")] = None,
+    time_limit: float = 60.0,
+    data_dir: Path | None = None,
+    out: Path = Path("runs/gift-eval.jsonl"),
+    submission: Path | None = None,
 ) -> None:
     """Run configurations of GIFT-Eval whose data are in a data folder: MASE and weighted quantile loss."""
     from toa_bench.gift_eval import CONFIGS, gift_eval_row
@@ -190,11 +160,11 @@ def gift_eval(
 
 @bench_app.command(name="fev", cls=Command)
 def fev(
-    methods: MethodOption = None,
-    time_limit: LimitOption = 60.0,
-    data_dir: FolderOption = None,
-    out: RecordsOption = Path("runs/fev.jsonl"),
-    submission: SubmissionOption = None,
+    methods: Annotated[list[str] | None, typer.Option("--method")] = None,
+    time_limit: float = 60.0,
+    data_dir: Path | None = None,
+    out: Path = Path("runs/fev.jsonl"),
+    submission: Path | None = None,
 ) -> None:
     """Run the task ETT_1H of fev-bench: MASE and weighted quantile loss."""
     from toa_bench.gift_eval import ETT_1H, fev_row
@@ -206,10 +176,10 @@ def fev(
 
 @bench_app.command(name="m3", cls=Command)
 def m3(
-    methods: MethodOption = None,
-    time_limit: LimitOption = 60.0,
-    data_dir: FolderOption = None,
-    out: RecordsOption = Path("runs/m3.jsonl"),
+    methods: Annotated[list[str] | None, typer.Option("--method")] = None,
+    time_limit: float = 60.0,
+    data_dir: Path | None = None,
+    out: Path = Path("runs/m3.jsonl"),
 ) -> None:
     """Run the monthly, quarterly and yearly series of the M3 competition: MASE and weighted quantile loss."""
     from toa_bench.gift_eval import M3
@@ -221,13 +191,11 @@ def m3(
 
 @bench_app.command(name="scale", cls=Command)
 def scale(
-    series: Annotated[
-        list[int] | None, typer.Option(help="Number of series. Repeatable; default: 10000 and 100000.")
-    ] = None,
-    executor: Annotated[str, typer.Option(help="process, pool or ray, as for `toa forecast` of a folder.")] = "process",
-    workers: Annotated[int | None, typer.Option(help="Number of processes of pool and ray.")] = None,
-    time_limit: LimitOption = 60.0,
-    out: RecordsOption = Path("runs/scale.jsonl"),
+    series: list[int] | None = None,
+    executor: str = "process",
+    workers: int | None = None,
+    time_limit: float = 60.0,
+    out: Path = Path("runs/scale.jsonl"),
 ) -> None:
     """Forecast generated panels of 100 steps from parquet files: series per second, and memory per process."""
     from toa_bench.scale import run_scale
@@ -238,17 +206,11 @@ def scale(
 
 @bench_app.command(name="uea", cls=Command)
 def uea(
-    datasets: Annotated[
-        list[str] | None,
-        typer.Option("--dataset", help="Set of the UEA archive. Repeatable; default: the 17 with published figures."),
-    ] = None,
-    methods: Annotated[
-        list[str] | None,
-        typer.Option("--method", help="toa, toa-network or multirocket-hydra. Repeatable; default: all."),
-    ] = None,
-    time_limit: LimitOption = 60.0,
-    data_dir: FolderOption = None,
-    out: UnfinishedOption = Path("runs/uea.jsonl"),
+    datasets: Annotated[list[str] | None, typer.Option("--dataset")] = None,
+    methods: Annotated[list[str] | None, typer.Option("--method")] = None,
+    time_limit: float = 60.0,
+    data_dir: Path | None = None,
+    out: Path = Path("runs/uea.jsonl"),
 ) -> None:
     """Accuracy of the classifier, of its network alone and of MultiRocketHydra on sets of the UEA archive."""
     from toa.data import CLASSIFICATION_SETS
@@ -267,16 +229,11 @@ def uea(
 
 @bench_app.command(name="anomaly", cls=Command)
 def anomaly(
-    datasets: Annotated[
-        list[str] | None,
-        typer.Option("--dataset", help="Set of the catalogue. Repeatable; default: two machines of SMD, MSL and SMAP."),
-    ] = None,
-    methods: Annotated[
-        list[str] | None, typer.Option("--method", help="{detection_methods}. Repeatable; default: all.")
-    ] = None,
-    time_limit: LimitOption = 60.0,
-    data_dir: FolderOption = None,
-    out: UnfinishedOption = Path("runs/anomaly.jsonl"),
+    datasets: Annotated[list[str] | None, typer.Option("--dataset")] = None,
+    methods: Annotated[list[str] | None, typer.Option("--method")] = None,
+    time_limit: float = 60.0,
+    data_dir: Path | None = None,
+    out: Path = Path("runs/anomaly.jsonl"),
 ) -> None:
     """VUS-PR of the detector, of its network alone and of baselines, by the rules of TSB-AD."""
     from toa.data import ANOMALY_SETS

@@ -8,7 +8,6 @@ import typer
 
 from toa._console import make_console, make_table
 from toa.cli import terminal
-from toa.cli.terminal import DeviceOption
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -17,37 +16,29 @@ if TYPE_CHECKING:
 
 
 def classify(
-    data: Annotated[
-        Path,
-        typer.Argument(
-            help="Labelled cases to train on, or with --model the cases to classify: a .ts file, or a CSV file with a "
-            "header, one row per case, or with --id one row per time step."
-        ),
-    ],
-    test: Annotated[Path | None, typer.Option(help="Cases to classify after training, in the same format.")] = None,
-    model: terminal.ModelOption = None,
-    save: terminal.SaveOption = None,
-    out: Annotated[Path, typer.Option(help="File of predictions; its ending is the format.")] = Path("predictions.csv"),
-    picture: Annotated[Path | None, typer.Option(help="Figure of the predictions; default: beside the table.")] = None,
-    page: terminal.PageOption = None,
-    label: Annotated[str | None, typer.Option(help="Column of the class, in a CSV file.")] = None,
-    id: Annotated[str | None, typer.Option(help="Column of case ids, in a CSV file with one row per step.")] = None,
-    time: terminal.TimeOption = None,
-    values: terminal.ValuesOption = None,
-    missing: terminal.MissingOption = None,
-    day_first: terminal.DayFirstOption = None,
-    time_zone: terminal.TimeZoneOption = None,
-    decimal: terminal.DecimalOption = None,
-    sheet: terminal.SheetOption = None,
-    time_limit: Annotated[float | None, typer.Option(help="Seconds for the fit, approximately; default: 60.")] = None,
-    network_only: Annotated[
-        bool, typer.Option("--network-only", help="Use the network alone, not weighted with kernels and features.")
-    ] = False,
-    backbone: Annotated[str | None, typer.Option(help="{classifiers}; default: transformer.")] = None,
-    attention: Annotated[str | None, typer.Option(help="{attentions}; default: toa-softmax.")] = None,
-    epochs: terminal.EpochsOption = None,
-    seed: terminal.SeedOption = None,
-    device: DeviceOption = "auto",
+    data: Path,
+    test: Path | None = None,
+    model: Path | None = None,
+    save: Path | None = None,
+    out: Path = Path("predictions.csv"),
+    picture: Path | None = None,
+    page: Path | None = None,
+    label: str | None = None,
+    id: str | None = None,
+    time: str | None = None,
+    values: list[str] | None = None,
+    missing: str | None = None,
+    day_first: Annotated[bool | None, typer.Option("--day-first/--month-first")] = None,
+    time_zone: str | None = None,
+    decimal: str | None = None,
+    sheet: str | None = None,
+    time_limit: float | None = None,
+    network_only: Annotated[bool, typer.Option("--network-only")] = False,
+    backbone: str | None = None,
+    attention: str | None = None,
+    epochs: int | None = None,
+    seed: int | None = None,
+    device: str = "auto",
 ) -> None:
     """Train a classifier on labelled time series, and classify others.
 

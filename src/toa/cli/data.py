@@ -18,14 +18,11 @@ data_app = typer.Typer(
     help="Benchmark data: list, locate, download and verify.", no_args_is_help=True, pretty_exceptions_enable=False
 )
 
-NameArgument = Annotated[str, typer.Argument(help="Name of a dataset, as `toa data list` prints it.")]
-FolderOption = Annotated[
-    Path | None, typer.Option("--data-dir", help="Data folder to search first, before $TOA_DATA and the user's cache.")
-]
-
 
 @data_app.command("list", cls=Command)
-def list_(data_dir: FolderOption = None) -> None:
+def list_(
+    data_dir: Annotated[Path | None, typer.Option("--data-dir")] = None,
+) -> None:
     """List all datasets, one table per task: shape, licence, and whether the files are here."""
     from toa.data import ANOMALY_SETS, CLASSIFICATION_SETS, DATASETS
 
@@ -51,14 +48,20 @@ def list_(data_dir: FolderOption = None) -> None:
 
 
 @data_app.command(cls=Command)
-def where(name: NameArgument, data_dir: FolderOption = None) -> None:
+def where(
+    name: str,
+    data_dir: Annotated[Path | None, typer.Option("--data-dir")] = None,
+) -> None:
     """Print the path of each file of a dataset, or the folders that were searched."""
     for path in _entry(name)[0].locate(name, data_dir):
         typer.echo(path)
 
 
 @data_app.command("fetch", cls=ResumableCommand)
-def fetch_(name: NameArgument, data_dir: FolderOption = None) -> None:
+def fetch_(
+    name: str,
+    data_dir: Annotated[Path | None, typer.Option("--data-dir")] = None,
+) -> None:
     """Download a dataset from its maker. Repeat the command to resume an interrupted download."""
     from toa.data import ClassificationSpec, DatasetSpec, fetch, fetch_classification, read_values
 
@@ -75,8 +78,8 @@ def fetch_(name: NameArgument, data_dir: FolderOption = None) -> None:
 
 @data_app.command("verify", cls=Command)
 def verify_(
-    names: Annotated[list[str] | None, typer.Argument(help="Names; by default every dataset that is here.")] = None,
-    data_dir: FolderOption = None,
+    names: Annotated[list[str] | None, typer.Argument()] = None,
+    data_dir: Annotated[Path | None, typer.Option("--data-dir")] = None,
 ) -> None:
     """Check that files exist, match the recorded checksum and have the right shape."""
     from toa.data import DatasetNotFoundError

@@ -8,7 +8,6 @@ import typer
 
 from toa._console import make_console, make_table
 from toa.cli import terminal
-from toa.cli.terminal import DeviceOption
 
 if TYPE_CHECKING:
     import numpy as np
@@ -19,52 +18,36 @@ _LISTED = 8
 
 
 def detect(
-    data: Annotated[
-        Path, typer.Argument(help="Table to search, one row per time step: CSV, parquet, feather, Excel or JSON lines.")
-    ],
-    train: Annotated[Path | None, typer.Option(help="Table of normal rows to train on; default: DATA.")] = None,
-    model: terminal.ModelOption = None,
-    save: terminal.SaveOption = None,
-    out: Annotated[
-        Path, typer.Option(help="File of scores, flags and events per row; its ending is the format.")
-    ] = Path("detection.csv"),
-    events: Annotated[
-        Path | None, typer.Option(help="File of the events; default: beside the table, NAME-events.")
-    ] = None,
-    picture: Annotated[
-        Path | None, typer.Option(help="Figure of channels, events and score; default: beside the table.")
-    ] = None,
-    page: terminal.PageOption = None,
-    id: Annotated[str | None, typer.Option(help="Column of series ids, if the table has several series.")] = None,
-    time: terminal.TimeOption = None,
-    values: terminal.ValuesOption = None,
-    label: Annotated[
-        str | None, typer.Option(help="Column of DATA with 1 for known anomalies, to evaluate the result.")
-    ] = None,
-    method: Annotated[str | None, typer.Option(help="{detectors}; default: auto, the combination.")] = None,
-    threshold: Annotated[str | None, typer.Option(help="Rule of the threshold: {threshold_rules}.")] = None,
-    contamination: Annotated[
-        float | None, typer.Option(help="Share of new normal rows above the threshold, approximately; default: 0.01.")
-    ] = None,
-    alarms_per_day: Annotated[
-        float | None, typer.Option(help="Events per day, for --threshold budget; default: 1.")
-    ] = None,
-    min_length: Annotated[int | None, typer.Option(help="Fewest rows of an alarm; default: 1.")] = None,
-    cool_down: Annotated[
-        int | None, typer.Option(help="Largest number of rows between two alarms of one event; default: 0.")
-    ] = None,
-    window: Annotated[int | None, typer.Option(help="Number of rows per window; default: by data size.")] = None,
-    missing: terminal.MissingOption = None,
-    day_first: terminal.DayFirstOption = None,
-    time_zone: terminal.TimeZoneOption = None,
-    decimal: terminal.DecimalOption = None,
-    sheet: terminal.SheetOption = None,
-    time_limit: Annotated[float | None, typer.Option(help="Seconds for the fit, approximately; default: 60.")] = None,
-    backbone: Annotated[str | None, typer.Option(help="{reconstructors}; default: by data size.")] = None,
-    attention: Annotated[str | None, typer.Option(help="{attentions}; default: toa-softmax.")] = None,
-    epochs: terminal.EpochsOption = None,
-    seed: terminal.SeedOption = None,
-    device: DeviceOption = "auto",
+    data: Path,
+    train: Path | None = None,
+    model: Path | None = None,
+    save: Path | None = None,
+    out: Path = Path("detection.csv"),
+    events: Path | None = None,
+    picture: Path | None = None,
+    page: Path | None = None,
+    id: str | None = None,
+    time: str | None = None,
+    values: list[str] | None = None,
+    label: str | None = None,
+    method: str | None = None,
+    threshold: str | None = None,
+    contamination: float | None = None,
+    alarms_per_day: float | None = None,
+    min_length: int | None = None,
+    cool_down: int | None = None,
+    window: int | None = None,
+    missing: str | None = None,
+    day_first: Annotated[bool | None, typer.Option("--day-first/--month-first")] = None,
+    time_zone: str | None = None,
+    decimal: str | None = None,
+    sheet: str | None = None,
+    time_limit: float | None = None,
+    backbone: str | None = None,
+    attention: str | None = None,
+    epochs: int | None = None,
+    seed: int | None = None,
+    device: str = "auto",
 ) -> None:
     """Flag unusual rows of a table, and merge them into events with the channels that cause them.
 

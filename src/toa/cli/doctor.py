@@ -38,8 +38,8 @@ _SIZES = (2, 33, 65, 2, 8)
 
 
 def doctor(
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    data_dir: Annotated[Path | None, typer.Option(help="First folder to search for data.")] = None,
+    as_json: Annotated[bool, typer.Option("--json")] = False,
+    data_dir: Path | None = None,
 ) -> None:
     """Print versions, devices, attention backends with a self-test, and data. Include it in bug reports.
 

@@ -7,7 +7,6 @@ import typer
 
 from toa._console import make_console, make_table
 from toa.cli import terminal
-from toa.cli.terminal import DeviceOption
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,79 +23,43 @@ _LISTED = 12
 
 
 def forecast(
-    data: Annotated[
-        Path,
-        typer.Argument(
-            help="Table to forecast, one row per time step: CSV, parquet, feather, Excel or JSON lines; or a folder of "
-            "parquet files that is larger than memory."
-        ),
-    ],
-    horizon: Annotated[
-        int | None, typer.Option(help="Number of steps to forecast; with --model at most those it was trained for.")
-    ] = None,
-    out: Annotated[Path, typer.Option(help="File of the forecast; its ending is the format.")] = Path("forecast.csv"),
-    picture: Annotated[Path | None, typer.Option(help="Figure of the forecast; default: beside the table.")] = None,
-    page: terminal.PageOption = None,
-    model: terminal.ModelOption = None,
-    save: terminal.SaveOption = None,
-    id: Annotated[str | None, typer.Option(help="Column of series ids, if the table has several series.")] = None,
-    time: terminal.TimeOption = None,
-    values: Annotated[
-        list[str] | None,
-        typer.Option("--value", "--values", help="Column to forecast. Repeatable; default: all other columns."),
-    ] = None,
-    interval: Annotated[
-        float | None, typer.Option(help=f"Probability of the interval; default: {_INTERVAL}; 0 for none.")
-    ] = None,
-    quantiles: Annotated[
-        list[float] | None, typer.Option("--quantile", help="Quantile to forecast as well, such as 0.1. Repeatable.")
-    ] = None,
-    covariates: Annotated[
-        list[str] | None,
-        typer.Option("--covariate", help="Column whose future values are known; see --future. Repeatable."),
-    ] = None,
-    past_covariates: Annotated[
-        list[str] | None,
-        typer.Option("--past-covariate", help="Column that is known only in the past. Repeatable."),
-    ] = None,
-    static: Annotated[
-        list[str] | None, typer.Option("--static", help="Column that is constant in each series. Repeatable.")
-    ] = None,
-    holidays: Annotated[
-        str | None, typer.Option(help="Country whose holidays are a covariate, such as DE or US-CA.")
-    ] = None,
-    future: Annotated[Path | None, typer.Option(help="Table of the covariates at the forecast steps.")] = None,
-    calendar: Annotated[bool, typer.Option("--calendar", help="Use hour, weekday and so on as covariates.")] = False,
-    freq: Annotated[str | None, typer.Option(help="Frequency: h, 15min, D, MS, …; default: inferred.")] = None,
-    missing: terminal.MissingOption = None,
-    day_first: terminal.DayFirstOption = None,
-    time_zone: terminal.TimeZoneOption = None,
-    decimal: terminal.DecimalOption = None,
-    sheet: terminal.SheetOption = None,
-    test: Annotated[
-        float | None,
-        typer.Option(help="Share of the rows, at the end, to evaluate on first; the forecast then uses all rows."),
-    ] = None,
-    season: Annotated[int | None, typer.Option(help="Steps per season, such as 24; default: by frequency.")] = None,
-    time_limit: Annotated[float | None, typer.Option(help="Seconds for one fit, approximately; default: 60.")] = None,
-    network_only: Annotated[
-        bool, typer.Option("--network-only", help="Use the network alone, not weighted with baselines.")
-    ] = False,
-    lookback: Annotated[int | None, typer.Option(help="Number of past steps to use; default: by data size.")] = None,
-    backbone: Annotated[str | None, typer.Option(help="{backbones}; default: patchtst.")] = None,
-    attention: Annotated[str | None, typer.Option(help="{attentions}; default: toa-softmax.")] = None,
-    epochs: terminal.EpochsOption = None,
-    seed: terminal.SeedOption = None,
-    device: DeviceOption = "auto",
-    executor: Annotated[
-        str | None, typer.Option(help="For a folder: process (default), pool or ray, which uses several processes.")
-    ] = None,
-    workers: Annotated[
-        int | None, typer.Option(help="Number of processes of pool and ray; default: one per core.")
-    ] = None,
-    address: Annotated[
-        str | None, typer.Option(help="HOST:PORT of a running Ray, or auto; by default Ray is started here.")
-    ] = None,
+    data: Path,
+    horizon: int | None = None,
+    out: Path = Path("forecast.csv"),
+    picture: Path | None = None,
+    page: Path | None = None,
+    model: Path | None = None,
+    save: Path | None = None,
+    id: str | None = None,
+    time: str | None = None,
+    values: Annotated[list[str] | None, typer.Option("--value", "--values")] = None,
+    interval: float | None = None,
+    quantiles: Annotated[list[float] | None, typer.Option("--quantile")] = None,
+    covariates: Annotated[list[str] | None, typer.Option("--covariate")] = None,
+    past_covariates: Annotated[list[str] | None, typer.Option("--past-covariate")] = None,
+    static: Annotated[list[str] | None, typer.Option("--static")] = None,
+    holidays: str | None = None,
+    future: Path | None = None,
+    calendar: Annotated[bool, typer.Option("--calendar")] = False,
+    freq: str | None = None,
+    missing: str | None = None,
+    day_first: Annotated[bool | None, typer.Option("--day-first/--month-first")] = None,
+    time_zone: str | None = None,
+    decimal: str | None = None,
+    sheet: str | None = None,
+    test: float | None = None,
+    season: int | None = None,
+    time_limit: float | None = None,
+    network_only: Annotated[bool, typer.Option("--network-only")] = False,
+    lookback: int | None = None,
+    backbone: str | None = None,
+    attention: str | None = None,
+    epochs: int | None = None,
+    seed: int | None = None,
+    device: str = "auto",
+    executor: str | None = None,
+    workers: int | None = None,
+    address: str | None = None,
 ) -> None:
     """Forecast the next rows of a table, with intervals and a figure.
 

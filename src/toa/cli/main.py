@@ -18,7 +18,7 @@ from toa.cli.doctor import doctor
 from toa.cli.forecast import forecast
 from toa.cli.report import compare, explain, report, watch
 from toa.cli.run import reproduce, run
-from toa.cli.terminal import Command, DeviceOption, ResumableCommand
+from toa.cli.terminal import Command, ResumableCommand
 
 if TYPE_CHECKING:
     from toa.report.page import Section
@@ -54,12 +54,9 @@ def main(
 
 @app.command(cls=ResumableCommand)
 def demo(
-    out: Annotated[Path, typer.Option(help="Folder for pictures, the page and the records.")] = Path("runs/demo"),
-    device: DeviceOption = "auto",
-    steps: Annotated[
-        int | None,
-        typer.Option(help="Training steps per demixing model; the other parts are shortened in proportion."),
-    ] = None,
+    out: Path = Path("runs/demo"),
+    device: str = "auto",
+    steps: int | None = None,
 ) -> None:
     """Forecast a small CSV beside baselines, then train three small models for each of three tasks (a few minutes).
 
@@ -123,23 +120,15 @@ def _forecast_part(out: Path, steps: int | None, device: str) -> "Section":
 
 @app.command(cls=ResumableCommand)
 def demix(
-    preset: Annotated[
-        str, typer.Option(help="Size: 'paper' (length 672, three seeds; needs a GPU) or 'demo'.")
-    ] = "demo",
-    attention: Annotated[
-        list[str] | None,
-        typer.Option(help="Attention to run: toa-gated, toa-relu, softmax; in 'paper' also toa-softmax. Repeatable."),
-    ] = None,
-    seed: Annotated[list[int] | None, typer.Option(help="Seed to run. Repeatable.")] = None,
-    steps: Annotated[int | None, typer.Option(help="Training steps per model.")] = None,
-    learning_rate: Annotated[float | None, typer.Option(help="Highest learning rate of the schedule.")] = None,
-    sor: Annotated[
-        bool | None,
-        typer.Option(help="Stochastic operator regularization of the TOA variants; the preset's if not given."),
-    ] = None,
-    tf32: Annotated[bool, typer.Option(help="Let CUDA round factors of float32 products to TF32.")] = True,
-    out: Annotated[Path | None, typer.Option(help="Folder for results; runs/demix-PRESET if not given.")] = None,
-    device: DeviceOption = "auto",
+    preset: str = "demo",
+    attention: list[str] | None = None,
+    seed: list[int] | None = None,
+    steps: int | None = None,
+    learning_rate: float | None = None,
+    sor: bool | None = None,
+    tf32: bool = True,
+    out: Path | None = None,
+    device: str = "auto",
 ) -> None:
     """Run the demixing experiment. Interrupted runs resume; finished ones are only loaded."""
     from toa.experiments.demo import run_demixing
@@ -163,7 +152,7 @@ def demix(
 
 @app.command(cls=Command)
 def theory(
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    as_json: Annotated[bool, typer.Option("--json")] = False,
 ) -> None:
     """Proposition 1 and its cases: optimal operators, their distance from softmax, and TOA layers that realise them."""
     from toa.theory import theory_table

@@ -28,23 +28,11 @@ _BLOCKS = 16
 
 
 def report(
-    results: Annotated[
-        list[Path], typer.Argument(help="Records: record.json or .jsonl files, or folders that contain them.")
-    ],
-    out: Annotated[Path, typer.Option(help="Folder for index.html, report.md, summary.md and diagrams.")] = Path(
-        "report"
-    ),
-    table: Annotated[
-        list[str] | None,
-        typer.Option(help="Only this table, named as in `toa reproduce --list`. Repeatable."),
-    ] = None,
-    data_dir: Annotated[
-        Path | None, typer.Option(help="First folder to search for data, to explain what cannot run here.")
-    ] = None,
-    save_operators: Annotated[
-        Path | None,
-        typer.Option(help="Write the shown operators to this file, operators.json, for records without models."),
-    ] = None,
+    results: list[Path],
+    out: Path = Path("report"),
+    table: list[str] | None = None,
+    data_dir: Path | None = None,
+    save_operators: Path | None = None,
 ) -> None:
     """Compare your records with the paper: tables, ranks, tests, operators, and the records of each number."""
     from toa.report.operators import OPERATORS_FILE, write_pictures
@@ -68,12 +56,10 @@ def report(
 
 
 def compare(
-    results: Annotated[
-        list[Path], typer.Argument(help="Records: record.json or .jsonl files, or folders that contain them.")
-    ],
-    metric: Annotated[str, typer.Option(help="Metric of the records: accuracy, macro_f1, strict/f1, mse, …")],
-    baseline: Annotated[str, typer.Option(help="System that the others are tested against.")] = "softmax",
-    out: Annotated[Path | None, typer.Option(help="Folder for the tables in Markdown and the diagram.")] = None,
+    results: list[Path],
+    metric: Annotated[str, typer.Option()],
+    baseline: str = "softmax",
+    out: Path | None = None,
 ) -> None:
     """Compare systems over data sets: mean, average rank, wins and losses, Wilcoxon tests, critical differences."""
     from toa.report.evidence import read_records
@@ -94,9 +80,9 @@ def compare(
 
 
 def watch(
-    results: Annotated[Path, typer.Argument(help="Folder of all results (`toa reproduce --out`).")] = Path("runs"),
-    once: Annotated[bool, typer.Option("--once", help="Print the progress once and exit.")] = False,
-    every: Annotated[float, typer.Option(help="Seconds between two updates.")] = 2.0,
+    results: Annotated[Path, typer.Argument()] = Path("runs"),
+    once: Annotated[bool, typer.Option("--once")] = False,
+    every: float = 2.0,
 ) -> None:
     """Show the progress of a reproduction: finished, running and failed runs, and the time left. Ends with the runs."""
     check_positive("every", every)
@@ -161,21 +147,11 @@ def _headline(progress: "Progress") -> str:
 
 
 def explain(
-    model: Annotated[
-        Path,
-        typer.Argument(help="Folder of a finished run of `toa run` or `toa demix`, or a saved estimator."),
-    ],
-    out: Annotated[
-        Path | None, typer.Option(help="Folder for the page and the pictures; MODEL/explain if not given.")
-    ] = None,
-    sample: Annotated[
-        int,
-        typer.Option(
-            help="Index, from 0, of the window or case whose mixing is drawn: in the test data of the run, or in DATA."
-        ),
-    ] = 0,
-    data: Annotated[Path | None, typer.Option(help="Table with the sample for a saved estimator: CSV or .ts.")] = None,
-    data_dir: Annotated[Path | None, typer.Option(help="Folder that is searched first for the data of a run.")] = None,
+    model: Path,
+    out: Path | None = None,
+    sample: int = 0,
+    data: Path | None = None,
+    data_dir: Path | None = None,
 ) -> None:
     """Draw the learned operators of a model and what it looked at: one page, and one PNG file per layer and operator.
 

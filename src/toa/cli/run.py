@@ -18,7 +18,6 @@ import typer
 
 from toa._checks import check_at_least, check_choice
 from toa._console import duration, is_first, make_console, make_table, show_controls, show_epochs
-from toa.cli.terminal import DeviceOption
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -36,55 +35,22 @@ _UsageError: Any = typer.BadParameter.__bases__[0]
 
 
 def run(
-    dataset: Annotated[
-        str,
-        typer.Option(
-            help="Dataset of the catalogue (`toa data list`), or the path of a CSV file (anomaly: a train file; "
-            "classify: a file NAME_TRAIN.ts)."
-        ),
-    ],
-    task: Annotated[str, typer.Option(help="Task: forecast, anomaly or classify.")] = "forecast",
-    horizon: Annotated[int | None, typer.Option(help="Steps to forecast; only for forecast.")] = None,
-    test_file: Annotated[
-        Path | None, typer.Option(help="Test series (npy, csv or txt) that belongs to a train file; only for anomaly.")
-    ] = None,
-    label_file: Annotated[Path | None, typer.Option(help="Its labels, 0 and 1; only for anomaly.")] = None,
-    backbone: Annotated[
-        str, typer.Option(help="Model: {backbones}; for anomaly and classify: {classifiers}.")
-    ] = "patchtst",
-    attention: Annotated[
-        str | None,
-        typer.Option(
-            help="Its attention: {attentions}; the protocol's default if not given. dlinear, tsmixer, informer and "
-            "autoformer have no choice of attention."
-        ),
-    ] = None,
-    protocol: Annotated[
-        str,
-        typer.Option(
-            help="Settings. For forecast: {forecast_protocols}; for anomaly: {anomaly_protocols}; for classify: "
-            "{classify_protocols}."
-        ),
-    ] = "toa-paper",
-    seed: Annotated[int | None, typer.Option(help="Random seed; the protocol's if not given.")] = None,
-    change: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set", help="Change a setting: training.epochs=3, model.dropout=0.1, attention.sor=false, fill=ffill, …"
-        ),
-    ] = None,
-    data_dir: Annotated[Path | None, typer.Option(help="Folder that is searched first for datasets.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder of all runs; runs/TASK if not given.")] = None,
-    device: DeviceOption = "auto",
-    devices: Annotated[
-        int | None,
-        typer.Option(help="Number of devices per node that share the batches of one model; 1 if not given."),
-    ] = None,
-    num_nodes: Annotated[
-        int | None,
-        typer.Option(help="Number of nodes (set automatically under torchrun, like --devices)."),
-    ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the settings as JSON and exit.")] = False,
+    dataset: Annotated[str, typer.Option()],
+    task: str = "forecast",
+    horizon: int | None = None,
+    test_file: Path | None = None,
+    label_file: Path | None = None,
+    backbone: str = "patchtst",
+    attention: str | None = None,
+    protocol: str = "toa-paper",
+    seed: int | None = None,
+    change: Annotated[list[str] | None, typer.Option("--set")] = None,
+    data_dir: Path | None = None,
+    out: Path | None = None,
+    device: str = "auto",
+    devices: int | None = None,
+    num_nodes: int | None = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run")] = False,
 ) -> None:
     """Train and measure one model. An interrupted run resumes; a finished one is only loaded."""
     from toa.experiments.run import run_folder, run_task
@@ -177,42 +143,22 @@ def _show(record: dict[str, Any], lines: list[str], folder: Path) -> None:
 
 
 def reproduce(
-    table: Annotated[str | None, typer.Argument(help="Table of the paper: {tables}.")] = None,
-    list_: Annotated[
-        bool,
-        typer.Option("--list", help="Count the published numbers that can be run here; list what others need."),
-    ] = False,
-    runs: Annotated[
-        Path | None, typer.Option(help="Instead of a table: a file with the options of one `toa run` per line.")
-    ] = None,
-    dataset: Annotated[list[str] | None, typer.Option(help="Only this dataset of the table. Repeatable.")] = None,
-    backbone: Annotated[list[str] | None, typer.Option(help="Only this backbone. Repeatable.")] = None,
-    attention: Annotated[
-        list[str] | None, typer.Option(help="Only this attention, as the table names it. Repeatable.")
-    ] = None,
-    horizon: Annotated[list[str] | None, typer.Option(help="Only this horizon. Repeatable.")] = None,
-    seeds: Annotated[
-        int | None, typer.Option(help="Number of seeds, starting at 2024; defaults to the number of the table.")
-    ] = None,
-    out: Annotated[Path, typer.Option(help="Folder of all results, with one folder per task.")] = Path("runs"),
-    data_dir: Annotated[Path | None, typer.Option(help="Folder that is searched first for data.")] = None,
-    device: DeviceOption = "auto",
-    executor: Annotated[
-        str,
-        typer.Option(
-            help="process: one run at a time in this process; pool: several at a time on this machine, which share its "
-            "devices; ray: several at a time on this machine or in a cluster."
-        ),
-    ] = "process",
-    workers: Annotated[
-        int | None,
-        typer.Option(help="Number of concurrent runs; defaults to 2 for pool, and to the number of devices for ray."),
-    ] = None,
-    address: Annotated[
-        str | None, typer.Option(help="HOST:PORT of a running Ray, or auto; by default Ray is started here.")
-    ] = None,
-    retry: Annotated[bool, typer.Option("--retry", help="Retry runs that failed before.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the runs with an estimate of their time.")] = False,
+    table: Annotated[str | None, typer.Argument()] = None,
+    list_: Annotated[bool, typer.Option("--list")] = False,
+    runs: Path | None = None,
+    dataset: list[str] | None = None,
+    backbone: list[str] | None = None,
+    attention: list[str] | None = None,
+    horizon: list[str] | None = None,
+    seeds: int | None = None,
+    out: Path = Path("runs"),
+    data_dir: Path | None = None,
+    device: str = "auto",
+    executor: str = "process",
+    workers: int | None = None,
+    address: str | None = None,
+    retry: Annotated[bool, typer.Option("--retry")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run")] = False,
 ) -> None:
     """Run the experiments of the paper. Loads finished runs and resumes interrupted ones; processes can share them."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn

@@ -4,6 +4,7 @@ import os
 import re
 import shlex
 import sys
+import tomllib
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -11,7 +12,7 @@ from importlib import import_module
 from inspect import signature
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import typer
 from typer.core import TyperCommand
@@ -25,24 +26,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T", bound="Estimator")
 
-DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
-ModelOption = Annotated[Path | None, typer.Option(help="File of a fitted model to use instead of training.")]
-SaveOption = Annotated[Path | None, typer.Option(help="File to save the fitted model in.")]
-PageOption = Annotated[Path | None, typer.Option(help="Page of the results, one HTML file that needs no other.")]
-TimeOption = Annotated[str | None, typer.Option(help="Time column; found automatically if not given.")]
-ValuesOption = Annotated[list[str] | None, typer.Option(help="Column to read; by default all others. Repeatable.")]
-MissingOption = Annotated[str | None, typer.Option(help="Missing values: {missing}; error is the default.")]
-DayFirstOption = Annotated[
-    bool | None,
-    typer.Option("--day-first/--month-first", help="Order in dates such as 01/02/2015; default: the regular one."),
-]
-TimeZoneOption = Annotated[
-    str | None, typer.Option(help="Time zone of the dates, such as Europe/Rome, if clocks change in the data.")
-]
-DecimalOption = Annotated[str | None, typer.Option(help="Decimal mark of text files, . or ,; default: found.")]
-SheetOption = Annotated[str | None, typer.Option(help="Sheet of an Excel file; default: the only one with rows.")]
-EpochsOption = Annotated[int | None, typer.Option(help="Maximum number of epochs; by default chosen by data size.")]
-SeedOption = Annotated[int | None, typer.Option(help="Seed of weights and batches.")]
+# help of the options, by command; "options" has those of several commands
+HELP = tomllib.loads((Path(__file__).parent / "help.toml").read_text(encoding="utf-8"))
 
 
 @contextmanager
@@ -122,13 +107,18 @@ def list_choices(name: str) -> list[str]:
 
 
 class Command(TyperCommand):
-    """A command that prints errors in one line, and whose help replaces `{name}` by the choices of that name.
+    """A command that prints errors in one line, and whose help is in `HELP`, with `{name}` for the choices of a name.
 
     Registries import torch, so they are read only when the help of the command is shown.
     """
 
     # whether repeating the command resumes its work
     resumes = False
+
+    def __init__(self, name: str, **options: Any) -> None:
+        super().__init__(name, **options)
+        for param in self.params:
+            param.help = HELP.get(name, {}).get(param.name, HELP["options"].get(param.name))  # type: ignore[attr-defined]
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command."""
