@@ -22,13 +22,13 @@ CEILINGS = {
     "data": (3_806, 16),
     "estimators": (6_561, 24),
     "experiments": (1_887, 9),
-    "integrations": (1_885, 11),
+    "integrations": (1_883, 11),
     "models": (1_730, 11),
-    "nn": (2_532, 13),
-    "ops": (3_961, 19),
+    "nn": (2_539, 12),
+    "ops": (3_954, 19),
     "report": (3_444, 15),
-    "tasks": (3_624, 15),
-    "theory": (653, 4),
+    "tasks": (3_592, 15),
+    "theory": (646, 3),
 }
 # functions above the aim, docstring not counted; remove a line when the function is short enough
 LONG_FUNCTIONS: set[str] = set()

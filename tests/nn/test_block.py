@@ -15,7 +15,7 @@ from toa.nn import (
     build_attention,
     mixing_operators,
 )
-from toa.nn.norm import NORMS
+from toa.nn.layers import NORMS
 
 
 def block(name: str = "softmax", **options: Any) -> EncoderBlock:

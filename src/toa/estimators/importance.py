@@ -21,7 +21,7 @@ from jaxtyping import Float64
 from torch import Tensor, nn
 
 from toa.data.frequency import Frequency, describe_steps
-from toa.nn.norm import ReversibleInstanceNorm
+from toa.nn.layers import ReversibleInstanceNorm
 from toa.tasks.base import check_sample
 
 # places on the path: Gauss-Legendre points; and windows times columns that are computed at once

@@ -332,7 +332,7 @@ class ProjectionAdapter(nn.Module):
         sources = [s for name in self.SOURCES if isinstance(s := given.pop(name, None), Tensor)]
         source = sources[0] if sources else tokens
         mask = given.pop("attention_mask", None)
-        need_weights = bool(given.pop("output_attentions", False))
+        asked = bool(given.pop("output_attentions", False))
         # `use_cache` alone changes nothing; a cache itself raises below
         given.pop("use_cache", None)
         for name, value in given.items():
@@ -344,9 +344,7 @@ class ProjectionAdapter(nn.Module):
         padding, causal = None, self.attention.causal
         if isinstance(mask, Tensor):
             padding, causal = _split_attention_mask(mask, tokens.shape[0], tokens.shape[1])
-        out, weights, _ = self.attention.attend(
-            tokens, source, source, padding, need_weights=need_weights, causal=causal
-        )
+        out, weights, _ = self.attention.attend(tokens, source, source, padding, need_weights=asked, causal=causal)
         if self.num_results == 0:
             return out
         return (out, weights, *(None,) * self.num_results)[: self.num_results]

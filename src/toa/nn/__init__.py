@@ -3,7 +3,7 @@
 from toa.nn.attention import Attended, Attention, ScoreFactors, SoftmaxAttention, intercepted, mixing_operators
 from toa.nn.baseline_attention import HyperGLUAttention
 from toa.nn.block import ChannelBlock, DecoderBlock, EncoderBlock, EncoderStack, FeedForward
-from toa.nn.clustering import ChannelMask, Gating, LinearExperts, NoisyTopKGate
+from toa.nn.clustering import ChannelMask, LinearExperts, NoisyTopKGate
 from toa.nn.embedding import (
     PatchEmbedding,
     PointEmbedding,
@@ -14,8 +14,19 @@ from toa.nn.embedding import (
     sinusoidal_positions,
 )
 from toa.nn.informer_autoformer import AutoCorrelation, ProbSparseAttention
-from toa.nn.layers import ChannelDropout, Dropout, FlattenHead, Linear, SeriesDecomposition, check_kernel
-from toa.nn.norm import LayerNorm, ReversibleInstanceNorm, Statistics, TokenBatchNorm, make_norm, normalise_tokens
+from toa.nn.layers import (
+    ChannelDropout,
+    Dropout,
+    FlattenHead,
+    LayerNorm,
+    Linear,
+    ReversibleInstanceNorm,
+    SeriesDecomposition,
+    TokenBatchNorm,
+    check_kernel,
+    make_norm,
+    normalise_tokens,
+)
 from toa.nn.operator import (
     OPERATORS,
     BandedOperator,
@@ -55,7 +66,6 @@ __all__ = [
     "EncoderStack",
     "FeedForward",
     "FlattenHead",
-    "Gating",
     "HyperGLUAttention",
     "LayerNorm",
     "Linear",
@@ -72,7 +82,6 @@ __all__ = [
     "SeriesDecomposition",
     "Sharing",
     "SoftmaxAttention",
-    "Statistics",
     "StochasticOperatorRegularization",
     "Structure",
     "TemporalOperatorAttention",

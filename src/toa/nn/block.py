@@ -8,8 +8,16 @@ from torch import Tensor, nn
 
 from toa._checks import check_at_least, check_fraction
 from toa.nn.attention import Attended, Attention, ScoreFactors
-from toa.nn.layers import ChannelDropout, Dropout, Linear
-from toa.nn.norm import LayerNorm, Norm, add_and_normalise, make_norm, normalise_tokens
+from toa.nn.layers import (
+    ChannelDropout,
+    Dropout,
+    LayerNorm,
+    Linear,
+    Norm,
+    add_and_normalise,
+    make_norm,
+    normalise_tokens,
+)
 
 
 class FeedForward(nn.Sequential):
@@ -38,7 +46,7 @@ class EncoderBlock(nn.Module):
         dropout: Dropout rate inside and after the feed-forward network.
         attention_dropout: Dropout rate on the output of the attention; `dropout` if None. Dropout on the activated
             scores is an option of the attention.
-        norm: "layer" or "batch"; see `toa.nn.norm.make_norm`.
+        norm: "layer" or "batch"; see `toa.nn.make_norm`.
         norm_first: Whether to normalise before each sub-layer (pre-norm) instead of after the addition (post-norm).
     """
 

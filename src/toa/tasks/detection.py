@@ -126,7 +126,6 @@ def vus_metrics(
     They need no threshold. Computed from one sort of the score instead of one pass per threshold and buffer.
 
     Args:
-        labels: Whether a step is anomalous.
         score: Higher for less usual steps.
         max_buffer: Largest width of the buffers around true runs.
         rules: "aeon" equals aeon's `range_pr_vus_score` and `range_roc_vus_score`. "tsb-ad" equals the `get_metrics` of
@@ -233,7 +232,6 @@ class DetectionRules:
     """How scores become flags, and which metric is the headline.
 
     Args:
-        name: Name of the rules.
         threshold_source: Scores whose percentile is the threshold.
         overlaps: Count a step in several windows once per window ("flattened"), or once ("averaged").
         point_adjust: The headline is the F1 after point adjustment.
@@ -262,7 +260,6 @@ class Detection:
     """Flags and metrics under one set of rules.
 
     Args:
-        rules: The rules.
         threshold: Steps with a higher score are flagged.
         flag_rate: Share of flagged steps, counted as the rules do.
         flags: Whether the score of a step, averaged over windows, exceeds the threshold (T,).
@@ -279,24 +276,14 @@ class Detection:
 
 
 def detect(
-    train: Scores,
-    test: Scores,
-    labels: Labels,
-    *,
-    anomaly_ratio: float,
-    random_draws: int = 5,
+    train: Scores, test: Scores, labels: Labels, *, anomaly_ratio: float, random_draws: int = 5
 ) -> list[Detection]:
     """Flag the steps of a test series and compute the metrics, once per set of `RULES`.
 
     Metrics of single steps (f1, pa_f1, pa_k_f1, random_pa_f1, …) count steps as the rules do. Metrics of ranges
     (range_f1, vus_pr, vus_roc) need time order and always use each step once, its score averaged over windows.
 
-    Args:
-        train: Scores of the train series.
-        test: Scores of the test series.
-        labels: True labels of the test steps.
-        anomaly_ratio: Percentage of scores above the threshold, which is the percentile 100 - ratio.
-        random_draws: Number of draws of the random score for comparison.
+    The threshold is the percentile 100 - `anomaly_ratio` of the scores. `random_draws` are those of the random score.
     """
     # needs no threshold, so it is the same under all rules
     surface = vus_metrics(labels, test.steps)

@@ -278,18 +278,13 @@ def _normalise(norm: _BatchNorm, ranks: Ranks, x: Tensor, *padding: Tensor | Non
     centred = wide - mean
     variance = _Sum.apply((centred.square() * kept).sum(axes)) / count
     rows_once = count / ranks.copies
-    _track(norm, mean.detach(), variance.detach() * rows_once / (rows_once - 1.0).clamp(min=1.0))
+    unbiased = variance.detach() * rows_once / (rows_once - 1.0).clamp(min=1.0)
+    if norm.running_mean is not None and norm.running_var is not None and norm.num_batches_tracked is not None:
+        norm.num_batches_tracked += 1
+        share = 1.0 / norm.num_batches_tracked if norm.momentum is None else norm.momentum
+        norm.running_mean.lerp_(mean.detach().to(norm.running_mean.dtype), share)
+        norm.running_var.lerp_(unbiased.to(norm.running_var.dtype), share)
     out = centred * (variance + norm.eps).rsqrt()
     if norm.affine:
         out = out * norm.weight + norm.bias
     return (out if rows is x else out.movedim(-1, 1)).to(x.dtype)
-
-
-def _track(norm: _BatchNorm, mean: Tensor, variance: Tensor) -> None:
-    """Update the running statistics of a batch norm."""
-    if norm.running_mean is None or norm.running_var is None or norm.num_batches_tracked is None:
-        return
-    norm.num_batches_tracked += 1
-    share = 1.0 / norm.num_batches_tracked if norm.momentum is None else norm.momentum
-    norm.running_mean.lerp_(mean.to(norm.running_mean.dtype), share)
-    norm.running_var.lerp_(variance.to(norm.running_var.dtype), share)

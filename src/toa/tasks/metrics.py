@@ -86,20 +86,6 @@ def class_scores(labels: Tensor, predictions: Tensor) -> dict[str, float]:
     }
 
 
-# definitions, for tables and help
-SCORES = {
-    "mae": "mean absolute error",
-    "rmse": "root of the mean squared error",
-    "mase": "mean absolute error divided by that of the seasonal naive forecast within the history",
-    "wape": "sum of absolute errors divided by the sum of absolute values",
-    "smape": "mean of 2 |error| / (|forecast| + |value|)",
-    "pinball": "mean pinball loss over the quantile levels",
-    "crps": "twice the mean pinball loss, an approximation of the continuous ranked probability score",
-    "wql": "twice the sum of pinball losses, averaged over the levels, divided by the sum of absolute values",
-    "coverage": "share of the values inside the interval",
-}
-
-
 class Scores(NamedTuple):
     """Scores by name, over all columns and per column; a score that is not defined for the data is NaN."""
 

@@ -6,10 +6,12 @@ signed W_O reach every operator with equal row sums (`multihead_distance`), incl
 reaches every operator (`realise`).
 """
 
-from toa.theory.cases import CASES, CLAIMS, Case, local_atoms
-from toa.theory.realisation import Realisation, TheoryRow, realisation_error, realise, theory_row, theory_table
-from toa.theory.simplex import (
+from toa.theory.cases import (
+    CASES,
+    CLAIMS,
+    Case,
     in_simplex,
+    local_atoms,
     multihead_distance,
     scaled_outputs,
     simplex_distance,
@@ -17,6 +19,7 @@ from toa.theory.simplex import (
     uniform_distance,
     uniform_gap,
 )
+from toa.theory.realisation import Realisation, TheoryRow, realisation_error, realise, theory_row, theory_table
 
 __all__ = [
     "CASES",

@@ -13,8 +13,7 @@ from torch import Tensor
 
 from toa._checks import check_at_least, check_at_most, check_choice, check_shape
 from toa.nn import DenseOperator, TemporalOperatorAttention, Variant
-from toa.theory.cases import CASES, Case
-from toa.theory.simplex import multihead_distance, simplex_distance, uniform_distance
+from toa.theory.cases import CASES, Case, multihead_distance, simplex_distance, uniform_distance
 
 # e^-120 is zero in float32 and 1e-52 in float64: a score that is lower by this much has no weight
 _SHUT = 120.0
@@ -171,7 +170,7 @@ class TheoryRow:
     """Measurements of a case; over several regimes, distances are the largest ones.
 
     For softmax, `max_abs_row_sum` is 1 and `min_entry` at least 0. Distances are from one softmax head, one without
-    positions (Proposition 1), and any number of heads; see `toa.theory.simplex`. Errors are relative errors of the TOA
+    positions (Proposition 1), and any number of heads; see `toa.theory.cases`. Errors are relative errors of the TOA
     layers that realise the case; see `realisation_error`.
     """
 

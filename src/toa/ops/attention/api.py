@@ -95,14 +95,7 @@ def choose_backend(
 
     Args:
         backend: A name of `BACKENDS`, or "auto".
-        activation: A name of `ACTIVATIONS`.
-        device: Device of the tensors.
-        dtype: Dtype of the tensors.
         width: The largest width of queries, values and gate; 0 if unknown.
-        pair_mask: Whether there is a pair mask.
-
-    Raises:
-        ValueError: If the backend is unknown, or cannot run this problem.
     """
     where = torch.device(device)
     problem = Problem(activation=activation, device=where, dtype=dtype, width=width, pair_mask=pair_mask)
@@ -226,7 +219,7 @@ def operator_attention(
         return attend_lengths(operator_attention, **locals())
     _check_qkv(q, k, v)
     _check_gate(activation, q, k, gate_q, gate_k, gate_s1, gate_norm)
-    _check_positions(q, k, causal, window, query_start)
+    _check_positions(causal, window, query_start)
     length = k.shape[1] + (0 if cache is None else len(cache))
     named = (("s1", s1), ("s2", s2), ("gate_s1", gate_s1))
     operators: dict[str, Any] = {name: _as_operator(name, s, q, k, length) for name, s in named}
@@ -329,7 +322,7 @@ def _check_gate(
     _check_like(q, gate_q=gate_q, gate_k=gate_k)
 
 
-def _check_positions(q: Tensor, k: Tensor, causal: bool, window: int | None, query_start: int) -> None:
+def _check_positions(causal: bool, window: int | None, query_start: int) -> None:
     if window is not None and window < 1:
         raise ValueError(f"window must be at least 1, the query's own position, got {window}; None is no window.")
     if query_start < 0:
