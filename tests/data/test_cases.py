@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support import message
+from toa.data import StandardScaler
 from toa.data.classification import (
-    fit_scaler,
     hold_out,
     interpolate_missing,
     pad_cases,
@@ -84,7 +84,7 @@ def test_a_channel_without_values_or_with_infinite_ones_is_rejected():
 
 def test_scaler_has_the_statistics_of_its_cases_and_leaves_a_constant_channel():
     cases = [np.array([[1.0, 5.0], [3.0, 5.0]]), np.array([[5.0, 5.0]])]
-    scaler = fit_scaler(cases, "train")
+    scaler = StandardScaler.fit(np.concatenate(cases), allow_constant=True)
     assert scaler.mean.tolist() == [3.0, 5.0]
     assert scaler.std == pytest.approx([np.sqrt(8.0 / 3.0), 1.0])
 

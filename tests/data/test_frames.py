@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.support import message
 from toa.data.frames import read_panel, to_native
-from toa.data.frequency import calendar_of, continue_times
+from toa.data.frequency import calendar_of, make_times
 
 
 def wide(rows: int = 30, freq: str = "h", **changes: Any) -> pd.DataFrame:
@@ -85,7 +85,7 @@ def test_arrays_are_read_without_times() -> None:
 def test_integers_may_be_times() -> None:
     panel = read_panel(pd.DataFrame({"step": [10, 15, 20], "a": [1.0, 2.0, 3.0]}), time="step")
     assert panel.freq == 5
-    assert continue_times(20, 5, 2).tolist() == [25, 30]
+    assert make_times(20, 5, 3).tolist() == [20, 25, 30]
 
 
 @pytest.mark.parametrize("freq", ["D", "B", "MS", "ME", "QS", "YE", "15min", "2h", "7D", "W-MON", "s"])
@@ -99,7 +99,7 @@ def test_a_frequency_is_found_through_gaps_and_continued(freq) -> None:
     assert panel.times[0].tolist() == dates[:40].tolist()
     np.testing.assert_allclose(panel.values[0][:, 0], np.arange(40.0))
     assert panel.rows[0][[19, 20, 21, 22]].tolist() == [19, -1, -1, 20]
-    assert continue_times(dates[39], panel.freq, 3).tolist() == dates[40:].tolist()
+    assert make_times(dates[39], panel.freq, 4)[1:].tolist() == dates[40:].tolist()
 
 
 @given(st.sampled_from([1, 5, 15, 60, 180, 1440]), st.sets(st.integers(1, 28)), st.data())

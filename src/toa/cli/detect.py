@@ -206,7 +206,10 @@ def _print_evaluation(
     shown = ", ".join(f"{name} {value:.3f}" for name, value in metrics.items() if value is not None)
     console.print(f"against the labels: {shown}", soft_wrap=True)
     members = detector.member_scores(frame)
-    scores = {"result": rows["score"], **{name: members[name] for name in members if name in _methods(detector)}}
+    scores = {
+        "result": rows["score"],
+        **{name: members[name] for name in members if name in (*detector.scorers_, "toa")},
+    }
     # buffers around anomalies must not reach into another series
     series = [np.arange(len(rows))] if detector.id is None else list(rows.groupby(detector.id).indices.values())
     known = [own for own in series if undefined(labels[own]) is None]
@@ -221,7 +224,3 @@ def _print_evaluation(
         precision = average_precision_score(labels, score)
         table.append((name, f"{np.mean(found):.3f}" if found else "-", f"{precision:.3f}"))
     console.print(make_table(table))
-
-
-def _methods(detector: Any) -> tuple[str, ...]:
-    return (*detector.scorers_, "toa")

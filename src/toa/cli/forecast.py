@@ -81,7 +81,6 @@ def forecast(
     if data.is_dir():
         _forecast_folder(options)
         return
-    _refuse_folder_options(options)
     terminal.check_files(data, model, future)
     _check_options(options)
     picture = terminal.check_results({"--out": out}, picture, page, save)
@@ -132,14 +131,6 @@ def forecast(
         console.print(f"model:   {save}", soft_wrap=True)
 
 
-def _refuse_folder_options(options: "Mapping[str, Any]") -> None:
-    for name in ("executor", "workers", "address"):
-        if options[name] is not None:
-            raise ValueError(
-                f"--{name} goes with a folder of parquet files, got the file {options['data']}; leave it out."
-            )
-
-
 def _forecast_folder(options: "Mapping[str, Any]") -> None:
     """Fit to a sample of the series of a folder, or load a model, and forecast all series file by file."""
     import tempfile
@@ -188,7 +179,10 @@ def _forecast_folder(options: "Mapping[str, Any]") -> None:
 
 
 def _check_options(given: dict[str, Any]) -> None:
-    """Raise ValueError for options that are wrong for any data."""
+    """Raise ValueError for options that are wrong for any file."""
+    for name in ("executor", "workers", "address"):
+        if given[name] is not None:
+            raise ValueError(f"--{name} goes with a folder of parquet files, got {given['data']}; leave it out.")
     for option, share in (("--interval", given["interval"] or None), ("--test", given["test"])):
         terminal.check_share(option, share)
     for level in given["quantiles"] or ():
@@ -248,13 +242,16 @@ def _draw(
     picture: Path,
 ) -> None:
     """Save the picture of the forecast, and print its path."""
-    from toa.data.frames import with_times
+    from toa.data.frames import columns_by_row
     from toa.report.figures import PANELS, draw_forecast, save_figure
 
-    past = with_times(frame, forecaster._read_fitted(frame))
+    panel = forecaster._read_fitted(frame)
+    if panel.times is not None and not panel.time_in_index:
+        # dates in place of their text
+        frame = frame.assign(**columns_by_row(panel, [{}] * len(panel)))
     names = {"id": forecaster.id, "time": forecaster.time_}
     figure, panels = draw_forecast(
-        past,
+        frame,
         found,
         forecaster.columns_,
         title=title,

@@ -53,13 +53,12 @@ def run(
     dry_run: Annotated[bool, typer.Option("--dry-run")] = False,
 ) -> None:
     """Train and measure one model. An interrupted run resumes; a finished one is only loaded."""
+    options = dict(locals())
     from toa.experiments.run import run_folder, run_task
     from toa.tasks import TASKS
     from toa.tasks.distributed import resolve_devices
 
-    given: dict[str, Any] = {"horizon": horizon, "test_file": test_file, "label_file": label_file}
-    given |= {"dataset": dataset, "backbone": backbone, "attention": attention, "seed": seed, "change": change}
-    config = config_of({"task": task, "protocol": protocol, **given})
+    config = config_of(options)
     if dry_run:
         typer.echo(json.dumps(asdict(config), indent=2))
         return
@@ -122,23 +121,19 @@ def _claim(folder: Path) -> Iterator[None]:
 def _show(record: dict[str, Any], lines: list[str], folder: Path) -> None:
     """Print the results of a run, and draw the pictures that its record and files allow."""
     console = make_console()
-    pictures = []
     if "detections" in record:
-        from toa.report.figures import write_detection
         from toa.report.tables import anomaly_table, undefined_notes
 
         console.print(make_table(anomaly_table(record)))
         lines = [*undefined_notes(record), *lines]
-        pictures.append(lambda: write_detection(folder))
-    if "confusion" in record:
-        from toa.report.figures import write_confusion
-
-        pictures.append(lambda: write_confusion(record, folder / "confusion.png"))
     for line in lines:
         console.print(line)
-    if not console.quiet:
-        for draw in pictures:
-            console.print(f"picture: {draw()}", soft_wrap=True)
+    if not console.quiet and ("detections" in record or "confusion" in record):
+        from toa.report.figures import write_confusion, write_detection
+
+        found = "detections" in record
+        picture = write_detection(folder) if found else write_confusion(record, folder / "confusion.png")
+        console.print(f"picture: {picture}", soft_wrap=True)
     console.print(f"record: {folder / 'record.json'}", soft_wrap=True)
 
 

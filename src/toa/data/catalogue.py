@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from toa._checks import check_at_least, check_choice
+from toa._checks import check_choice
 from toa._registry import Registry
 from toa.data.frequency import FREQUENCIES
-from toa.data.panel import FILLS
 from toa.data.splits import SPLIT_RULES
 
 # "ett-csv" keeps the order of the columns, "csv" moves the target to the end, "csv-undated" has a header but no dates
@@ -79,8 +78,6 @@ class DatasetSpec(FileSpec):
 
     def __post_init__(self) -> None:
         FileSpec.__post_init__(self)
-        check_at_least("rows", self.rows, 1)
-        check_at_least("channels", self.channels, 1)
         check_choice("frequency", self.frequency, FREQUENCIES)
         check_choice("split", self.split, SPLIT_RULES)
         check_choice("reader", self.reader, READERS)
@@ -115,12 +112,6 @@ class AnomalySpec:
     note: str = ""
 
     def __post_init__(self) -> None:
-        for name in ("train_rows", "test_rows", "channels"):
-            check_at_least(name, getattr(self, name), 1)
-        if not 0.0 < self.label_ratio < 1.0:
-            raise ValueError(f"label_ratio must lie in (0, 1), got {self.label_ratio}.")
-        if self.fill is not None:
-            check_choice("fill", self.fill, FILLS)
         if not self.layouts or any(len(files) not in (2, 3) for files in self.layouts):
             raise ValueError(f"layouts must name train, test and labels of {self.name}, got {self.layouts}.")
 
@@ -155,11 +146,6 @@ class ClassificationSpec:
     variable: bool = False
     verified: bool = False
     sha256: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        for name in ("train", "test", "length", "channels"):
-            check_at_least(name, getattr(self, name), 1)
-        check_at_least("classes", self.classes, 2)
 
     def files(self) -> tuple[str, str]:
         """Paths of the training and test file below a data folder."""

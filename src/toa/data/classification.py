@@ -182,7 +182,7 @@ def load_classification(
         else:
             kept, held = hold_out(train_labels, VALIDATION_SHARE, seed)
             facts |= {"validation": "held out of TRAIN", "statistics": "of what is trained on", "rule": HOLD_OUT_RULE}
-        scaler = fit_scaler([train[i] for i in kept], name)
+        scaler = StandardScaler.fit(np.concatenate([train[i] for i in kept]), allow_constant=True, name=name)
         train, test = ([scaler.transform(case) for case in part] for part in (train, test))
         split_train, split_val = (
             pad([train[i] for i in chosen], [train_labels[i] for i in chosen]) for chosen in (kept, held)
@@ -396,11 +396,6 @@ def interpolate_missing(case: Values, name: str) -> Values:
         raise ValueError(f"{name} must have values in every channel, got none in channel {channel + 1}; drop it.")
     filled = pd.DataFrame(case).interpolate("linear", limit_direction="both")
     return filled.to_numpy(dtype=np.float64)
-
-
-def fit_scaler(cases: Sequence[Values], name: str) -> StandardScaler:
-    """Mean and population std per channel over all steps; a constant channel stays unscaled."""
-    return StandardScaler.fit(np.concatenate(cases), allow_constant=True, name=name)
 
 
 def standardise_as_peers(cases: Sequence[Values]) -> list[Values]:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from toa._checks import check_at_least, check_choice
+from toa._checks import check_choice
 from toa._limits import shorten
 from toa._registry import Registry
 from toa.data.catalogue import FileSpec, read_entries
@@ -64,8 +64,6 @@ class CollectionSpec:
 
     def __post_init__(self) -> None:
         check_choice("reader", self.reader, READERS)
-        for name in ("series", "horizon", "season"):
-            check_at_least(name, getattr(self, name), 1)
         if len(self.files) != len(self.sha256):
             raise ValueError(f"sha256 must have one checksum per file of {self.name}, got {len(self.sha256)}.")
 

@@ -86,19 +86,15 @@ def _checksum_of(path: Path, stamp: object) -> str:
     return checksum(path)
 
 
-def git_id(path: Path) -> str:
-    """The id that git gives the unpacked content of a file."""
-    with open_unpacked(path) as file:
-        content = file.read()
-    return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
-
-
 def verify(path: str | Path, spec: FileSpec) -> str:
     """The sha256 of a file; raises ChecksumError if the catalogue has another checksum for it."""
     found = checksum(path)
     kind, known, own = "sha256", spec.sha256, found
     if known is None and spec.git_id is not None:
-        kind, known, own = "git id", spec.git_id, git_id(Path(path))
+        with open_unpacked(Path(path)) as file:
+            content = file.read()
+        kind, known = "git id", spec.git_id
+        own = hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
     if known not in (None, own):
         remedy = f"run `toa data fetch {spec.name}`" if spec.url is not None else f"get it from {spec.source}"
         raise ChecksumError(

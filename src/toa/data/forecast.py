@@ -15,6 +15,8 @@ from toa.data.splits import Split, StandardScaler, split_rows
 from toa.data.tables import read_csv_series, read_dataset
 from toa.data.windows import DEFAULT_BUDGET, Windows, place_series
 
+_ENDINGS = (".csv", ".csv.gz")
+
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class ForecastData:
@@ -74,7 +76,14 @@ def load_forecast(
         allow_constant: Leave channels that are constant in the train rows unscaled instead of raising an error.
     """
     check_choice("freq", freq, FREQUENCIES)
-    spec, path = _resolve(dataset, data_dir)
+    path = Path(dataset).expanduser()
+    spec = None
+    # if it is neither, the error of the catalogue lists its names
+    if isinstance(dataset, str) and (dataset in DATASETS or not (path.is_file() or path.name.endswith(_ENDINGS))):
+        spec = DATASETS[dataset]
+        path = locate(spec, data_dir)
+    elif not path.is_file():
+        raise FileNotFoundError(f"dataset must be a file or a name of the catalogue, no such file: {path}.")
     if spec is None:
         name, found = path.name, checksum(path)
         panel = read_csv_series(path, date_column=date_column, fill=fill)
@@ -110,16 +119,3 @@ def load_forecast(
         checksum=found,
         subset=spec is not None and spec.subset_of is not None,
     )
-
-
-def _resolve(dataset: str | Path, data_dir: str | Path | None) -> tuple[DatasetSpec | None, Path]:
-    if isinstance(dataset, str) and dataset in DATASETS:
-        spec = DATASETS[dataset]
-        return spec, locate(spec, data_dir)
-    path = Path(dataset).expanduser()
-    if path.is_file():
-        return None, path
-    if isinstance(dataset, Path) or path.name.endswith((".csv", ".csv.gz")):
-        raise FileNotFoundError(f"dataset must be a file or a name of the catalogue, no such file: {path}.")
-    # neither: the error of the catalogue lists its names
-    return DATASETS[dataset], path

@@ -102,14 +102,6 @@ def read_panel(
     )
 
 
-def with_times(frame: pd.DataFrame, panel: Panel) -> pd.DataFrame:
-    """The frame with the dates of the panel that was read from it."""
-    if panel.times is None or panel.time_in_index:
-        return frame
-    assert panel.time_column is not None
-    return frame.assign(**{panel.time_column: columns_by_row(panel, [{}] * len(panel))[panel.time_column]})
-
-
 def read_cases(
     data: Any,
     *,

@@ -71,11 +71,6 @@ def find_grid(
     )
 
 
-def continue_times(last: object, freq: Frequency, steps: int) -> pd.Index:
-    """The `steps` stamps after the last."""
-    return make_times(last, freq, steps + 1)[1:]
-
-
 def make_times(first: object, freq: Frequency, count: int) -> pd.Index:
     """`count` stamps, beginning with the first."""
     if isinstance(freq, int):

@@ -18,7 +18,7 @@ from jaxtyping import Bool, Float64, Int64
 
 from toa._checks import check_choice
 from toa._limits import shorten
-from toa.data.frequency import Frequency, continue_times, find_grid, make_times
+from toa.data.frequency import Frequency, find_grid, make_times
 
 Missing = Literal["error", "ffill", "interpolate", "zero"]
 FILLS = ("ffill", "interpolate", "zero")
@@ -146,7 +146,7 @@ class Panel:
             return [None] * len(self)
         ends = [times[-1] for times in self.times]
         # most series of a table end at the same time
-        ahead: dict[Any, pd.Index] = {end: continue_times(end, self.freq, steps) for end in dict.fromkeys(ends)}
+        ahead: dict[Any, pd.Index] = {end: make_times(end, self.freq, steps + 1)[1:] for end in dict.fromkeys(ends)}
         return [ahead[end] for end in ends]
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from toa._checks import check_choice, check_count, check_positive
 from toa.data.frames import id_column
-from toa.data.frequency import continue_times
+from toa.data.frequency import make_times
 from toa.data.panel import Id, Panel, Values
 from toa.estimators.scorers import Rows
 from toa.tasks.detection import Runs, point_metrics, undefined
@@ -218,7 +218,7 @@ class Streams:
             past = self._series.get(one)
             if past is not None and times is not None:
                 assert panel.freq is not None
-                expected = continue_times(past.time, panel.freq, 1)[0]
+                expected = make_times(past.time, panel.freq, 2)[1]
                 if times[0] != expected:
                     raise ValueError(
                         f"{panel.label(index, 'rows')} must continue with {expected}, after {past.time}, got "

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from toa._checks import check_at_least, check_finite, check_shape
 from toa._limits import check_unpacked
-from toa.data.classification import fit_scaler
 from toa.data.frames import check_results, read_cases, to_native, with_labels
 from toa.data.panel import Panel
 from toa.data.splits import StandardScaler
@@ -141,7 +140,7 @@ class Classifier(ClassifierMixin, CasesPage, CaseNetwork):  # type: ignore[misc]
             check_at_least("length", self.length, self.length_)
             self.length_ = self.length
         self._check_candidates()
-        self.scaler_ = fit_scaler(panel.values, "X")
+        self.scaler_ = StandardScaler.fit(np.concatenate(panel.values), allow_constant=True, name="X")
         self.heads_: dict[str, RidgeHead] = {}
         self.kernels_: KernelFeatures | None = None
         self.stack_: Stack | None = None
