@@ -18,9 +18,9 @@ AIMS = {"lines": 22_500, "files": 150, "file_lines": 450, "function_lines": 60}
 # lines and files allowed in each folder until the aim is reached ("." holds the files of the package itself)
 CEILINGS = {
     ".": (553, 7),
-    "cli": (2_480, 11),
-    "data": (3_806, 16),
-    "estimators": (6_561, 24),
+    "cli": (2_439, 11),
+    "data": (3_764, 16),
+    "estimators": (6_560, 24),
     "experiments": (1_887, 9),
     "integrations": (1_883, 11),
     "models": (1_730, 11),
