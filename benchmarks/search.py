@@ -17,13 +17,15 @@ from pathlib import Path
 
 from toa._files import write_atomically
 from toa.experiments.records import RECORD, read_record, record_line
-from toa_bench.search import PLAN, ROOT, Plan, read_plan, read_trial, read_trials
+from toa_bench.search import PLAN, ROOT, Plan, read_plan, read_trial, read_trials, reused_trials
 
 
 def collect(plan: Plan, folder: Path, target: Path) -> int:
     """Add the finished trials of a folder to a file, whose other lines stay; a trial run again replaces its line."""
     stored = target.read_text(encoding="utf-8").splitlines(keepends=True) if target.exists() else []
     lines = {json.loads(line)["config_hash"]: line for line in stored}
+    # the file is complete without the search that it reuses
+    lines |= {row["config_hash"]: record_line(row) for row in reused_trials(plan)}
     for path in sorted(folder.rglob(RECORD)):
         row = read_trial(plan, read_record(path), str(path))
         lines[row["config_hash"]] = record_line(row)

@@ -16,6 +16,7 @@ import shlex
 import statistics
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -433,14 +434,16 @@ def demixing_table() -> str:
     return table(["system", *map(str, seeds), "median", "published"], rows)
 
 
+def cell_of(record: Record) -> tuple[str, int]:
+    """Dataset and horizon of a forecasting run."""
+    return record["config"]["dataset"], record["config"]["horizon"]
+
+
 def recipe_records(backbone: str) -> dict[Any, dict[Any, list[Record]]]:
     """Records of protocol `toa` by attention and changed settings, then by dataset and horizon."""
     records = [r for r in read_records("forecasting/toa.jsonl") if r["config"]["backbone"] == backbone]
     lines = grouped(records, lambda record: (record["config"]["attention"]["name"], *changes_of(record)))
-    return {
-        line: grouped(found, lambda record: tuple(record["config"][k] for k in ("dataset", "horizon")))
-        for line, found in lines.items()
-    }
+    return {line: grouped(found, cell_of) for line, found in lines.items()}
 
 
 def recipe_table(backbone: str) -> str:
@@ -463,6 +466,22 @@ def recipe_table(backbone: str) -> str:
     means = (f"{statistics.fmean(found):+.1f} %" for found in zip(*gains, strict=True))
     rows.append(["mean", "", "", "", *means, ""])
     return table(["dataset", "horizon", "softmax", "TOA-Softmax", "change", "in validation", "without SOR"], rows)
+
+
+def dropout_table() -> str:
+    """DUET on small sets: softmax with its own dropout, with TOA's, and TOA-Softmax."""
+    errors = recipe_records("duet")
+    equal = grouped(read_records("forecasting/duet-dropout.jsonl"), cell_of)
+    rows, changes = [], []
+    for cell in sorted(equal):
+        groups = errors["softmax",][cell], equal[cell], errors["toa-softmax",][cell]
+        found = [mean_of(records, "mse") for records in groups]
+        changes.append([100 * (found[2] / other - 1) for other in found[:2]])
+        rows.append([*map(str, cell), *(f"{error:.4f}" for error in found), *(f"{one:+.1f} %" for one in changes[-1])])
+    means = (f"{statistics.fmean(column):+.1f} %" for column in zip(*changes, strict=True))
+    rows.append(["mean", "", "", "", "", *means])
+    head = ["dataset", "horizon", "softmax, dropout 0", "softmax, dropout 0.3", "TOA-Softmax, dropout 0.3"]
+    return table([*head, "TOA's change", "at equal dropout"], rows)
 
 
 # the search
@@ -489,41 +508,34 @@ def search_choice(name: str) -> str:
     return table(titles, rows, left=4) if rows else NOT_RUN
 
 
-def search_trials(name: str) -> str:
-    """Every complete trial, the best first."""
+def search_trials(name: str, datasets: list[str] | None = None, backbones: Sequence[str] = ()) -> str:
+    """Every trial that ran on all sets of the plan, or on the named ones; the best first."""
     plan, found = searched(name)
+    plan = replace(plan, datasets=datasets or plan.datasets)
     parts = []
-    for backbone in plan.backbones():
+    for backbone in backbones or plan.backbones():
         for family in plan.families(backbone):
             rows = []
             for result in rank_trials(plan, found, backbone, family):
-                means = [f"{result.means[size]:.4f}" for size in plan.sizes]
+                sizes = [size for size in plan.sizes if size in result.means]
+                means = [f"{result.means[size]:.4f}" for size in sizes]
                 shown = {name: f"{100 * value:.1f}" for name, value in result.without_operators.items()}
                 rises = ", ".join(shown.get(name, "-") for name in plan.datasets) if shown else ""
                 ratios = [f"{result.ratios[name]:.4f}" for name in plan.datasets]
                 rows.append([f"`{result.trial}`", *means, *ratios, rises])
             if rows:
-                titles = ["trial", *plan.sizes, *plan.datasets, "M = 0, %"]
+                titles = ["trial", *sizes, *plan.datasets, "M = 0, %"]
                 parts.append(f"### {BACKBONES[backbone]}, {family}\n\n{table(titles, rows)}")
     return "\n\n".join(parts) or NOT_RUN
 
 
 def signed_table() -> str:
     """One line per attention: validation error relative to plain softmax, of the trial chosen for the set's size."""
-    plan, found = searched("search-signed")
-    rows = []
-    for backbone in plan.backbones():
-        chosen = choose(plan, found, backbone)
-        for family in plan.families(backbone):
-            if (family, plan.sizes[0]) not in chosen or not any(name == "relu" for name, _ in chosen):
-                continue
-            cells = []
-            for dataset in plan.datasets:
-                windows = found[backbone, "softmax", dataset, plan.horizon, plan.seed]["windows"]
-                cells.append(chosen[family, plan.size(windows)].ratios[dataset])
-            shown = [f"{value:.4f}" for value in (*cells, statistics.fmean(cells))]
-            rows.append([BACKBONES[backbone], family, str(len(plan.trials(backbone, family))), *shown])
-    return table(["backbone", "attention", "trials", *plan.datasets, "mean"], rows, left=2) if rows else NOT_RUN
+    from toa.report.evidence import read_evidence
+    from toa.report.paper_text import signed_table
+
+    head, *rows = signed_table(read_evidence([RESULTS / "search" / "signed-trials.jsonl"]).signed)
+    return table(list(head), [[BACKBONES[row[0]], *row[1:]] for row in rows], left=2)
 
 
 RIVALS = ("AutoTheta", "AutoETS", "DLinear", "PatchTST", "iTransformer", "N-BEATS", "Chronos-2", "TimesFM-2.5")
@@ -620,6 +632,8 @@ def all_tables() -> dict[str, Callable[[], str]]:
 
     found: dict[str, Callable[[], str]] = {name: partial(performance_table, name) for name in PERFORMANCE}
     found |= {"speed-summary": speed_summary, "forecast-summary": forecast_summary, "without-sor": sor_table}
+    found["duet-dropout"] = dropout_table
+    found["search-patchtst"] = partial(search_trials, "search", ["ETTh1", "Exchange"], ["patchtst"])
     found |= {"window-ranges": window_ranges, "demixing": demixing_table, "accuracy": accuracy_table}
     found |= {"classification-search": classification_search, "accuracy-toa": recipe_accuracies}
     found |= {"uea": uea_table, "uea-choices": uea_choices}

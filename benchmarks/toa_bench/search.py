@@ -177,6 +177,19 @@ def read_trials(plan: Plan) -> Trials:
     return {(row["backbone"], row["trial"], row["dataset"], row["horizon"], row["seed"]): row for row in rows}
 
 
+def reused_trials(plan: Plan) -> list[Record]:
+    """Trials of the plan that other searches have run."""
+    rows = [json.loads(line) for name in plan.reuse for line in (ROOT / name).read_text("utf-8").splitlines()]
+    cells = {
+        (backbone, trial, dataset, plan.horizon, plan.seed)
+        for backbone in plan.backbones()
+        for family in plan.families(backbone)
+        for trial in plan.trials(backbone, family)
+        for dataset in plan.datasets
+    }
+    return [row for row in rows if tuple(row[k] for k in ("backbone", "trial", "dataset", "horizon", "seed")) in cells]
+
+
 def rank_trials(plan: Plan, found: Trials, backbone: str, family: str, confirmed: bool = False) -> list[Result]:
     """Trials that ran on every dataset, the best first by the mean over both sizes.
 

@@ -15,7 +15,7 @@ from toa.report.cells import recipe_cells
 from toa.report.evidence import read_evidence
 from toa.report.findings import found_parts
 from toa.report.paper import make_report
-from toa.report.paper_text import ablation_table, progress_line, recipe_table
+from toa.report.paper_text import ablation_table, progress_line, recipe_table, signed_table
 
 # test and validation error of each protocol and variant
 ERRORS = {
@@ -150,3 +150,49 @@ def test_ranks_of_the_stored_report_are_those_of_its_diagrams():
                 assert rank == f"{row['our_rank']:.2f}", (contest["title"], system)
                 compared += 1
     assert compared >= 15
+
+
+# windows of a set, then its validation errors by trial
+TRIALS = {
+    "ETTh1": (8000, {"softmax": 1.0, "softmax a=1": 0.9, "relu": 1.1, "relu a=1": 1.2}),
+    "ETTm1": (30000, {"softmax": 2.0, "softmax a=1": 2.2, "relu": 1.9, "relu a=1": 1.8}),
+}
+
+
+def trial_rows() -> list[dict[str, Any]]:
+    return [
+        {"backbone": "duet", "trial": trial, "dataset": dataset, "windows": windows, "validation": error}
+        for dataset, (windows, errors) in TRIALS.items()
+        for trial, error in errors.items()
+    ]
+
+
+def test_signed_attentions_show_the_best_trial_of_each_size(tmp_path):
+    alone = {**trial_rows()[0], "trial": "cog"}
+    found = read_evidence([write_lines(tmp_path / "signed-trials.jsonl", [*trial_rows(), alone])])
+    head, *rows = signed_table(found.signed)
+    assert head == ("backbone", "attention", "trials", "ETTh1", "ETTm1", "mean")
+    # cog ran on one set only
+    assert rows == [
+        ("duet", "softmax", "2", "0.9000", "1.0000", "0.9500"),
+        ("duet", "relu", "2", "1.1000", "0.9000", "1.0000"),
+    ]
+    # they chose no setting
+    assert not found.trials
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"validation": 0}, {"validation": "inf"}, {"windows": "many"}, {"trial": " "}, {"dataset": None}]
+)
+def test_a_wrong_trial_is_left_out_and_named(tmp_path, wrong):
+    row = {key: value for key, value in (trial_rows()[0] | wrong).items() if value is not None}
+    found = read_evidence([write_lines(tmp_path / "signed-trials.jsonl", [row, *trial_rows()[1:]])])
+    assert len(found.signed) == len(trial_rows()) - 1
+    assert [skipped.where.startswith("line 1 of ") for skipped in found.skipped] == [True]
+
+
+def test_the_stored_report_has_the_table_of_signed_attentions():
+    stored = ROOT / "results" / "search" / "signed-trials.jsonl"
+    rows = [list(row) for row in signed_table(read_evidence([stored]).signed)]
+    assert len(rows) == 21
+    assert read_page(ROOT / "results" / "report" / "index.html")["signed"] == rows

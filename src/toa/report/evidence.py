@@ -22,6 +22,8 @@ SEARCH = "search.jsonl"
 _OTHERS = (CLAIM, OPERATORS_FILE, "efficiency.json")
 # trials of a search have no test error
 _TRIALS = "trials.jsonl"
+# trials that compare attentions and choose no setting
+_SIGNED = "signed-trials.jsonl"
 
 # task and config without the seed
 Setting = tuple[str, str]
@@ -59,6 +61,16 @@ class Skipped(NamedTuple):
     reason: str
 
 
+class Trial(NamedTuple):
+    """A run of a search on one data set; `trial` is an attention and its settings, `error` that of validation."""
+
+    backbone: str
+    trial: str
+    dataset: str
+    windows: int
+    error: float
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Evidence:
     """Everything found in some files.
@@ -69,6 +81,7 @@ class Evidence:
         disputed: Settings whose records contradict each other.
         notes: Remarks on duplicates and defaults.
         trials: Number of trials of a search by task and backbone, then of softmax and of TOA.
+        signed: Trials of the comparison of signed attentions.
     """
 
     runs: tuple[Run, ...]
@@ -77,6 +90,7 @@ class Evidence:
     disputed: frozenset[Setting] = frozenset()
     notes: tuple[str, ...] = ()
     trials: Mapping[tuple[str, str], Counter[str]] = field(default_factory=dict)
+    signed: tuple[Trial, ...] = ()
 
 
 def unclean(record: Mapping[str, Any]) -> str:
@@ -140,6 +154,7 @@ class _Reader:
         self._seen: set[Path] = set()
         self._scores: dict[Path, int] = {}
         self._trials: dict[tuple[str, str], set[str]] = {}
+        self._signed: list[Trial] = []
         self._commits: dict[Path, Counter[str]] = {}
 
     def read(self, path: Path, *, named: bool) -> None:
@@ -153,7 +168,9 @@ class _Reader:
             self._skip(str(path), "it is not a text file")
             return
         lines = [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
-        if path.name.endswith(_TRIALS):
+        if path.name == _SIGNED:
+            self._read_signed(path, lines)
+        elif path.name.endswith(_TRIALS):
             self._count_trials(path, lines)
         elif path.name == SEARCH:
             for number, line in lines:
@@ -208,6 +225,21 @@ class _Reader:
                 # classification has no horizon
                 task = "forecast" if content.get("horizon") else "classify"
                 self._trials.setdefault((task, str(content.get("backbone"))), set()).add(content["trial"])
+
+    def _read_signed(self, path: Path, lines: Iterable[tuple[int, str]]) -> None:
+        for number, line in lines:
+            if (content := self._parse(line, _where(path, number))) is None:
+                continue
+            self._note_commit(content, path)
+            try:
+                backbone, name, dataset = (str(content[key]) for key in ("backbone", "trial", "dataset"))
+                trial = Trial(backbone, name, dataset, int(content["windows"]), float(content["validation"]))
+                if not (trial.trial.strip() and 0 < trial.error < math.inf):
+                    raise ValueError(f"got trial {trial.trial!r} with validation error {trial.error}")
+            except (KeyError, TypeError, ValueError, OverflowError) as error:
+                self._skip(_where(path, number), f"it must be a trial with a validation error above 0 ({error!r})")
+            else:
+                self._signed.append(trial)
 
     def _read_failure(self, text: str, path: Path) -> None:
         if (content := self._parse(text, str(path))) is None:
@@ -282,6 +314,7 @@ class _Reader:
                 key: Counter("toa" if trial.startswith("toa-") else trial.split()[0] for trial in found if trial)
                 for key, found in self._trials.items()
             },
+            signed=tuple(self._signed),
         )
 
 

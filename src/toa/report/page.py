@@ -31,6 +31,7 @@ from toa.report.paper_text import (
     our_text,
     progress_line,
     recipe_table,
+    signed_table,
     status_table,
     summary,
 )
@@ -151,6 +152,7 @@ def page_data(report: PaperReport, out: Path) -> Data:
         },
         "summary": status_table(report),
         "recipes": [recipe_table(report.recipes), ablation_table(report.recipes)] if report.recipes else [],
+        "signed": signed_table(report.evidence.signed) if report.evidence.signed else [],
         "ranks": [asdict(row) for row in report.ranks],
         "contests": [
             {

@@ -160,6 +160,8 @@ unpack($("data").textContent).then((data) => {
     plain($("recipes-table"), data.recipes[0], "Recipes side by side", 2);
     plain($("ablation-table"), data.recipes[1], "SOR and operators under toa", 3);
   } else $("recipes").hidden = true;
+  if (data.signed.length) plain($("signed-table"), data.signed, "Signed attentions", 2);
+  else $("signed").hidden = true;
   ranksTable(data);
   contests(data);
   numbers(data);
