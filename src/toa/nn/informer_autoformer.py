@@ -22,8 +22,6 @@ _HASH = ((16, 0x85EBCA6B), (13, 0xC2B2AE35), (16, 1))
 
 def sparse_count(length: int, factor: int) -> int:
     """Return the number of top queries or sampled keys: factor · ceil(ln length), clipped to 1..length."""
-    check_at_least("length", length, 1)
-    check_at_least("factor", factor, 1)
     return min(length, max(1, factor * math.ceil(math.log(length))))
 
 
@@ -126,8 +124,7 @@ class ProbSparseAttention(Attention):
     ) -> None:
         check_at_least("factor", factor, 1)
         super().__init__(embed_dim, num_heads, num_tokens, bias=bias, dropout=dropout, causal=causal)
-        self.factor = factor
-        self.mix_heads = mix_heads
+        self.factor, self.mix_heads = factor, mix_heads
 
     def chosen_backend(self) -> str:
         """Return "none": the layer uses no backend of `toa.ops`."""
@@ -159,8 +156,6 @@ class ProbSparseAttention(Attention):
 
 def delay_count(length: int, factor: int) -> int:
     """Return the number of delays to keep: floor(factor · ln length), clipped to 1..length."""
-    check_at_least("length", length, 1)
-    check_at_least("factor", factor, 1)
     return min(length, max(1, math.floor(factor * math.log(length))))
 
 
@@ -223,8 +218,7 @@ class AutoCorrelation(Layer):
         super().__init__()
         check_at_least("embed_dim", embed_dim, 1)
         check_at_least("factor", factor, 1)
-        self.embed_dim = embed_dim
-        self.factor = factor
+        self.embed_dim, self.factor = embed_dim, factor
         self.q_proj, self.k_proj, self.v_proj, self.out_proj = (Linear(embed_dim, embed_dim) for _ in range(4))
 
     def forward(self, query: Tensor, source: Tensor) -> Tensor:

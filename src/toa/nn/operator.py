@@ -134,12 +134,9 @@ class DenseOperator(SequenceOperator):
 
     def operator(self, rates: DropRates | None = None) -> ops.Dense:
         """Return S = I + M; SOR drops single entries of M."""
-        if rates is None:
-            return ops.Dense(self.offset)
-        if ops.runs_kernels(self.offset):
+        if rates is not None and ops.runs_kernels(self.offset):
             return ops.Dense(self.offset, drop=rates.drop(self.offset))
-        (offset,) = rates(self.offset)
-        return ops.Dense(offset)
+        return ops.Dense(self.offset if rates is None else rates(self.offset)[0])
 
     def _resized_parameters(self, num_tokens: int) -> dict[str, Tensor]:
         offset = _resample(self.offset, (num_tokens, num_tokens))
@@ -171,9 +168,7 @@ class DiagonalLowRankOperator(SequenceOperator):
 
     def operator(self, rates: DropRates | None = None) -> ops.DiagonalLowRank:
         """Return S = I + diag(d) + L Rᵀ."""
-        if rates is None:
-            return ops.DiagonalLowRank(self.diagonal, self.left, self.right)
-        diagonal, left = rates(self.diagonal, self.left)
+        diagonal, left = (self.diagonal, self.left) if rates is None else rates(self.diagonal, self.left)
         return ops.DiagonalLowRank(diagonal, left, self.right)
 
     def _resized_parameters(self, num_tokens: int) -> dict[str, Tensor]:
@@ -209,10 +204,7 @@ class ToeplitzOperator(SequenceOperator):
 
     def operator(self, rates: DropRates | None = None) -> ops.Toeplitz:
         """Return S = I + T."""
-        if rates is None:
-            return ops.Toeplitz(self.taps)
-        (taps,) = rates(self.taps)
-        return ops.Toeplitz(taps)
+        return ops.Toeplitz(self.taps if rates is None else rates(self.taps)[0])
 
     def _resized_parameters(self, num_tokens: int) -> dict[str, Tensor]:
         taps = _resample(self.taps, (2 * num_tokens - 1,))

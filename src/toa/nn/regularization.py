@@ -96,9 +96,8 @@ class DropRates:
         return ops.EntryDrop(self._seeds.pop(), self._of_operator(offset))
 
     def _of_operator(self, offset: Tensor) -> Tensor:
-        if self._rate is not None:
-            return self._rate
-        return self._regularization.draw((self._num_heads,), offset.device)
+        rate = self._rate
+        return self._regularization.draw((self._num_heads,), offset.device) if rate is None else rate
 
 
 class _SharedRate:
