@@ -19,10 +19,10 @@ AIMS = {"lines": 22_500, "files": 150, "file_lines": 450, "function_lines": 60}
 CEILINGS = {
     ".": (553, 7),
     "cli": (2_439, 11),
-    "data": (3_764, 16),
+    "data": (3_794, 16),
     "estimators": (6_560, 24),
     "experiments": (1_879, 9),
-    "integrations": (1_883, 11),
+    "integrations": (1_884, 11),
     "models": (1_730, 11),
     "nn": (2_524, 12),
     "ops": (3_954, 19),

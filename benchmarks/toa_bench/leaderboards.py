@@ -1,8 +1,10 @@
 """Public benchmarks: evaluate methods on sets or configurations, keep a record of each, print a table."""
 
 import csv
+import fcntl
+import io
 import itertools
-import json
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -12,13 +14,42 @@ import torch
 
 from toa._checks import check_choice
 from toa._console import make_console, make_table
+from toa._files import parse_json, unseal, write_atomically
 from toa.experiments.records import Record, provenance, write_records
 from toa_bench import gift_eval
 
 
-def read_lines(path: Path) -> list[Record]:
-    """The records of an earlier call; none if there is no file."""
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.is_file() else []
+def read_lines(path: Path, *fields: str) -> list[Record]:
+    """The records of earlier calls, each with these fields; none if there is no file.
+
+    Raises:
+        ValueError: If a line is no such record, or was edited.
+    """
+    found = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines() if path.is_file() else (), 1):
+        where = f"line {number} of {path}"
+        content = parse_json(line, where)
+        if not isinstance(content, dict) or not {"benchmark", *fields} <= content.keys():
+            raise ValueError(f"{where} must be a record of this benchmark, got another; give another file as --out.")
+        found.append(unseal(content, where)[0])
+    return found
+
+
+def add_record(path: Path, record: Record, *fields: str) -> None:
+    """Add a record to a file, in place of one with the same values of these fields, if any.
+
+    Other processes that add to files of this folder wait, so that no record is lost.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(path.parent, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        kept = read_lines(path, *fields)
+        same = [i for i, one in enumerate(kept) if fields and all(one[name] == record[name] for name in fields)]
+        kept[slice(same[0], same[0] + 1) if same else slice(len(kept), None)] = [record]
+        write_records(path, kept)
+    finally:
+        os.close(descriptor)
 
 
 def run_pairs(
@@ -43,7 +74,7 @@ def run_pairs(
         digits: Decimals of the scores.
         again: Whether to repeat those that have a record.
     """
-    records = {(record[key], record["method"]): record for record in read_lines(out)}
+    records = {(record[key], record["method"]): record for record in read_lines(out, key, "method")}
     for name, method in () if again else itertools.product(names, set(methods) & set(limited)):
         stored = records.get((name, method), {}).get("time_limit")
         if stored not in (None, limited[method]):
@@ -60,7 +91,7 @@ def run_pairs(
             with console.status(f"{name}: {method}"):
                 found = evaluate(name, method, **options)
             records[name, method] = {"benchmark": benchmark, key: name, "method": method, **options, **where, **found}
-            write_records(out, records.values())
+            add_record(out, records[name, method], key, "method")
         record = records[name, method]
         scores = [record.get("metrics", record).get(score) for score in titles]
         seconds = record["cpu_seconds"] if "cpu_seconds" in record else record["cpu_s"]
@@ -86,7 +117,7 @@ def run_leaderboard(
     for method in chosen:
         check_choice("method", method, gift_eval.METHODS)
     table, submit = submission or (None, None)
-    for record in read_lines(out) if table is not None else ():
+    for record in read_lines(out, "config", "method", "metrics") if table is not None else ():
         again = record["config"] in by_name or record["method"] not in chosen
         if not again and "sql" not in record["metrics"]:
             raise ValueError(
@@ -102,8 +133,9 @@ def run_leaderboard(
     run_pairs(benchmark, run, list(by_name), chosen, {"toa": time_limit}, titles, out, **shown)  # type: ignore[arg-type]
     if table is not None and submit is not None:
         submitted = [submit(record) for record in read_lines(out) if record["method"] in chosen]
-        with table.open("w", encoding="utf-8", newline="") as file:
-            writer = csv.DictWriter(file, list(submitted[0]))
-            writer.writeheader()
-            writer.writerows(submitted)
+        text = io.StringIO(newline="")
+        writer = csv.DictWriter(text, list(submitted[0]))
+        writer.writeheader()
+        writer.writerows(submitted)
+        write_atomically(table, text.getvalue().encode())
         make_console().print(f"rows of the leaderboard: {table}", soft_wrap=True)

@@ -18,9 +18,9 @@ import torch
 from toa._checks import check_at_least
 from toa._console import make_console, make_table
 from toa.estimators import Forecaster
-from toa.experiments.records import provenance, write_records
+from toa.experiments.records import provenance
 from toa.integrations.ray import forecast_parts, sample_series
-from toa_bench.leaderboards import read_lines
+from toa_bench.leaderboards import add_record, read_lines
 
 STEPS, HORIZON, SEASON = 100, 12, 12
 # series of a file
@@ -55,7 +55,8 @@ def run_scale(sizes: Sequence[int], *, executor: str, workers: int | None, time_
     console = make_console()
     where = {"benchmark": "scale", **provenance(torch.device("cpu"), ["toa", *sys.argv[1:]])}
     where |= {"executor": executor, "workers": workers, "steps": STEPS, "horizon": HORIZON}
-    records = read_lines(out)
+    # a wrong file is refused before work
+    read_lines(out)
     rows: list[tuple[str, ...]] = [("series", "s", "series / s", "MiB per process")]
     with tempfile.TemporaryDirectory(prefix="toa-scale-") as name:
         root = Path(name)
@@ -72,8 +73,7 @@ def run_scale(sizes: Sequence[int], *, executor: str, workers: int | None, time_
                 done = forecast_parts(model, panel, root / f"out-{size}", executor=executor, workers=workers)
             shutil.rmtree(panel)
             facts = {"weights": fitted.weights_, "parquet_bytes": size_bytes}
-            records.append({**where, **done._asdict(), **facts})
-            write_records(out, records)
+            add_record(out, {**where, **done._asdict(), **facts})
             cells = size, done.seconds, size / done.seconds, done.peak_bytes / 2**20
             rows.append(tuple(f"{cell:,.0f}" for cell in cells))
     console.print(make_table(rows))

@@ -18,13 +18,17 @@ from toa.cli.run import read_runs
 from toa.cli.terminal import read_frame
 from toa.data import DATASETS, read_csv_series, read_dataset, read_ts, read_values
 from toa.data.collections import read_tsf
+from toa.data.formats import write_frame
 from toa.data.tables import read_labels
 from toa.estimators import AnomalyDetector, Classifier, Forecaster
 from toa.estimators.base import CONFIG, WEIGHTS, load_estimator
+from toa.estimators.boosting import BoostedTrees
+from toa.estimators.ensemble import TREES
 from toa.estimators.stack import Stack
 from toa.experiments import resolve
 from toa.experiments.records import config_hash, hashed_values, read_record, write_record
 from toa.experiments.run import Job, read_error, read_plans, write_failure, write_plan
+from toa.integrations.ray import forecast_parts
 from toa.report.evidence import read_evidence
 from toa.report.operators import read_pictures, write_pictures
 from toa.tasks.distributed import make_fabric
@@ -120,6 +124,15 @@ def _chosen_forecaster(path: Path) -> None:
     Forecaster(2, epochs=1, time_limit=5.0, settings=_SMALL, quantiles=(0.1, 0.9)).fit(_rows(120)).save(path)
 
 
+def _boosted_forecaster(path: Path) -> None:
+    found = Forecaster(2, time_limit=1e-9).fit(_rows(120))
+    assert found.choice_ is not None
+    own = found.choice_.ensemble
+    trees = BoostedTrees.fit(_rows(120).T, season=own.season, lookback=12)
+    found.choice_ = replace(found.choice_, ensemble=replace(own, weights={TREES: 1.0}, trees=trees))
+    found.save(path)
+
+
 def _detector(path: Path) -> None:
     found = AnomalyDetector(window=8, epochs=1, settings=_SMALL).fit(_rows(100))
     assert found.choice_ is not None
@@ -188,6 +201,28 @@ def _write_tsf(path: Path) -> None:
     path.write_text(f"{header}@horizon 2\n@missing false\n@equallength true\n@data\n{rows}")
 
 
+def _write_frame(path: Path) -> None:
+    times = pd.date_range("2024-01-01", periods=15, freq="D")
+    values = {"day": [*times, *times], "id": ["a"] * 15 + ["b"] * 15, "v": np.arange(30.0)}
+    write_frame(pd.DataFrame(values), path)
+
+
+@cache
+def _panel_model(folder: Path) -> Path:
+    _write_frame(folder / "model.csv")
+    frame = pd.read_csv(folder / "model.csv")
+    Forecaster(2, id="id", time="day", time_limit=1e-9).fit(frame).save(folder / "model.toa")
+    return folder / "model.toa"
+
+
+def _forecast_part(path: Path) -> str:
+    """The forecasts of a folder with this file."""
+    out = path.parents[1] / "out"
+    (out / path.name).unlink(missing_ok=True)
+    forecast_parts(_panel_model(path.parents[1]), path.parent, out)
+    return str(pd.read_parquet(out / path.name).to_csv())
+
+
 _PLAN = hashlib.sha256(config_hash(_config()).encode()).hexdigest()[:16]
 _PEMS = replace(DATASETS["PEMS03"], rows=12, channels=2)
 
@@ -232,7 +267,18 @@ LOADERS = {
         structure="packed",
     ),
     "labels": Loader(name="x.txt", write=lambda p: p.write_text("0\n1\n0\n0\n"), read=read_labels, structure="text"),
+    **{
+        ending: Loader(
+            name=f"x.{ending}",
+            write=_write_frame,
+            read=lambda p: read_frame(p).to_csv(),
+            structure="text" if ending == "jsonl" else "bytes",
+        )
+        for ending in ("parquet", "feather", "xlsx", "jsonl")
+    },
+    "file of a panel": Loader(name="panel/x.parquet", write=_write_frame, read=_forecast_part),
     "model": _model(_forecaster, _forecast),
+    "trees": _model(_boosted_forecaster, _forecast),
     "ensemble": _model(_chosen_forecaster, _forecast),
     "detector": _model(_detector, _detect),
     "detector without network": _model(_plain_detector, _detect),

@@ -40,6 +40,9 @@ def take_out(folder: Path, first: int, count: int, *, seed: int) -> Outcome:
     for mend in MENDS[first : first + count]:
         path = source / "toa" / mend.file
         text = path.read_text(encoding="utf-8")
+        if text.count(mend.text) != 1:
+            outcome.failures.append(f"{mend.what}: mends.toml must name text that {mend.file} has once; write it anew")
+            continue
         path.write_text(text.replace(mend.text, mend.without), encoding="utf-8")
         words = [sys.executable, "-m", "pytest", "-qx", "-m", "", "-p", "no:cacheprovider", f"tests/{mend.test}"]
         found = subprocess.run(words, cwd=ROOT, env=own, capture_output=True, text=True)

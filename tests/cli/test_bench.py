@@ -1,5 +1,6 @@
 import csv
 import json
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -8,6 +9,7 @@ from typer.testing import CliRunner
 from tests.benchmarks.test_leaderboards import small
 from toa.cli import app
 from toa_bench import gift_eval, tsb_ad
+from toa_bench.leaderboards import add_record
 
 
 def call(*words: object):
@@ -59,6 +61,7 @@ def test_records_are_written_in_the_format_of_the_leaderboard(tmp_path) -> None:
     assert (row["task_name"], row["initial_cutoff"], row["test_error"]) == ("ETT_1H", "-18", row["SQL"])
     # a record of an older version lacks scores
     record["config"], record["metrics"] = "other/H/short", {"mase": 1.0}
+    del record["checksum"]
     out.write_text(json.dumps(record) + "\n")
     code, text = call("gift-eval", "--method", "seasonal naive", "--out", out, "--submission", table)
     assert code == 2
@@ -125,3 +128,23 @@ def test_a_generated_panel_is_forecast_and_its_speed_and_memory_recorded(tmp_pat
     assert [(record["series"], record["rows"]) for record in records] == [(30, 3_000), (40, 4_000)]
     assert {"peak_bytes", "seconds", "commit", "weights", "executor"} <= records[0].keys()
     assert "series must be at least 1" in call("scale", "--series", 0)[1]
+
+
+def test_edited_records_are_refused_and_those_of_other_calls_kept(tmp_path) -> None:
+    out = tmp_path / "runs.jsonl"
+    # added by a call that began before the first one ended
+    add_record(out, {"benchmark": "gift-eval", "config": "other", "method": "drift"}, "config", "method")
+    assert call("gift-eval", "--method", "drift", "--out", out)[0] == 0
+    assert [json.loads(line)["config"] for line in out.read_text().splitlines()] == ["other", "small/H/short"]
+    for wrong in (out.read_text().replace('"mase":', '"mase":0.'), "[" * 100_000, "{}", "{"):
+        out.write_text(wrong)
+        code, text = call("gift-eval", "--method", "drift", "--out", out)
+        assert (code, "runs.jsonl must" in text) == (2, True), text
+        assert out.read_text() == wrong
+
+
+def test_records_of_calls_at_the_same_time_are_all_kept(tmp_path) -> None:
+    out = tmp_path / "runs.jsonl"
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda n: add_record(out, {"benchmark": "x", "config": n}, "config"), range(40)))
+    assert sorted(json.loads(line)["config"] for line in out.read_text().splitlines()) == list(range(40))

@@ -1,6 +1,8 @@
 import numpy as np
 import pandas as pd
+import pyarrow as arrow
 import pytest
+from pyarrow import feather, parquet
 
 from tests.support import message
 from toa.data.formats import read_frame, write_frame
@@ -170,3 +172,36 @@ def test_two_sheets_and_damaged_files_are_refused(tmp_path) -> None:
         (tmp_path / name).write_bytes(content[: len(content) // 2 + 3])
         with pytest.raises(ValueError, match=f"{name} must be "):
             read_frame(tmp_path / name)
+
+
+@pytest.mark.parametrize("text", ["a\rb", "a\0b", "\x1b[31m", "\ufffe", "x" * 40_000, "NaN", "1.50"])
+@pytest.mark.parametrize("ending", ["csv", "tsv", "xlsx", "parquet", "feather", "jsonl", "json"])
+def test_names_and_ids_are_kept_or_refused(tmp_path, ending, text):
+    path = tmp_path / f"x.{ending}"
+    frame = pd.DataFrame({"id": ["u", f"v{text}"], text: [1.0, 2.5]})
+    controls = text in ("a\rb", "a\0b", "\x1b[31m", "\ufffe") or len(text) > 32_767
+    if ending == "xlsx" and controls:
+        with pytest.raises(ValueError, match="a table in Excel must have text"):
+            write_frame(frame, path)
+        return
+    write_frame(frame, path)
+    if ending in ("csv", "tsv") and "\0" in text:
+        with pytest.raises(ValueError, match="must be comma-separated text"):
+            read_frame(path)
+        return
+    found = read_frame(path)
+    assert [str(name) for name in found] == ["id", text]
+    assert found["id"].tolist() == ["u", f"v{text}"]
+
+
+@pytest.mark.parametrize("ending", ["parquet", "feather"])
+def test_a_file_that_states_far_more_rows_than_its_size_allows_is_refused(tmp_path, ending):
+    path = tmp_path / f"x.{ending}"
+    table = arrow.table({"v": np.zeros(40_000_000)})
+    if ending == "parquet":
+        parquet.write_table(table, path)
+    else:
+        feather.write_feather(table, path, compression="zstd")
+    assert path.stat().st_size < 10**6
+    with pytest.raises(ValueError, match=f"x.{ending} must be a complete {ending} file, got: one that unpacks to"):
+        read_frame(path)

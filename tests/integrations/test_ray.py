@@ -8,6 +8,7 @@ import toa
 from tests.cli import test_app
 from tests.estimators.signals import PERIOD, wave
 from tests.support import message
+from toa._files import replacing
 from toa.integrations.ray import forecast_parts, part_files, sample_series, whole_series
 
 
@@ -209,3 +210,24 @@ def test_the_command_trains_on_a_sample_and_forecasts_the_folder(folder, tmp_pat
         assert complaint in text
     code, text = call("forecast", folder / "a.parquet", "--horizon", 6, "--executor", "ray")
     assert "--executor goes with a folder" in text
+
+
+def test_a_call_leaves_alone_what_another_call_is_writing(folder, model, tmp_path):
+    with replacing(tmp_path / "out" / "a.parquet") as file:
+        file.write(b"first half")
+        forecast_parts(model, folder, tmp_path / "out")
+        assert len(list((tmp_path / "out").glob("a.parquet.*.partial"))) == 1
+    assert (tmp_path / "out" / "a.parquet").read_bytes() == b"first half"
+
+
+def test_a_damaged_column_is_named_by_its_file(folder, model, tmp_path):
+    table = parquet.read_table(folder / "a.parquet")
+    parquet.write_table(table, tmp_path / "a.parquet", compression="none", use_dictionary=False, write_statistics=False)
+    content = bytearray((tmp_path / "a.parquet").read_bytes())
+    # the header of the pages of the last column
+    start = parquet.read_metadata(tmp_path / "a.parquet").row_group(0).column(2).data_page_offset
+    content[start : start + 16] = bytes(16)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "a.parquet").write_bytes(bytes(content))
+    with pytest.raises(ValueError, match=message(tmp_path / "data" / "a.parquet")):
+        forecast_parts(model, tmp_path / "data", tmp_path / "out")

@@ -15,6 +15,7 @@ import re
 import warnings
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -29,8 +30,8 @@ _LINES = 50
 # numbers with a decimal comma and points between thousands, and the other way round
 _COMMA = re.compile(r"[+-]?(\d+|[1-9]\d{0,2}(\.\d{3})+)(,\d+)?([eE][+-]?\d+)?")
 _POINT = re.compile(r"[+-]?(\d+|[1-9]\d{0,2}(,\d{3})+)(\.\d+)?([eE][+-]?\d+)?")
-
-
+# characters that a cell of Excel cannot hold, or changes, and the most that it holds
+_NOT_EXCEL, _EXCEL_LENGTH = re.compile(r"[\x00-\x08\x0b-\x1f\ufffe\uffff]"), 32_767
 # formats other than text, by ending
 _KINDS = {
     **dict.fromkeys((".parquet", ".pq"), "parquet"),
@@ -61,14 +62,15 @@ def read_frame(path: Path, *, decimal: str | None = None, sheet: str | None = No
         elif kind == "JSON lines":
             lines = not content.lstrip().startswith(b"[")
             # dates and ids stay text: they are read like those of other files
-            frame = pd.read_json(
-                io.BytesIO(content), orient="records", lines=lines, convert_dates=False, dtype=False, precise_float=True
-            )
+            as_text: dict[str, Any] = {"convert_dates": False, "convert_axes": False, "dtype": False}
+            frame = pd.read_json(io.BytesIO(content), orient="records", lines=lines, precise_float=True, **as_text)
         else:
+            _check_rows(path, kind)
             frame = pd.read_parquet(path) if kind == "parquet" else pd.read_feather(path)
     except ImportError as error:
         raise missing_package(path, "read") from error
-    except (ValueError, KeyError, OSError, zipfile.BadZipFile) as error:
+    except Exception as error:
+        # the parsers raise errors of any kind for damaged files
         line = " ".join(str(error).split())[:200]
         raise ValueError(f"{path} must be a complete {kind} file, got: {line}; write it again.") from error
     if kind == "Excel":
@@ -79,6 +81,16 @@ def read_frame(path: Path, *, decimal: str | None = None, sheet: str | None = No
         return sheets[sheet or next(iter(sheets))]
     # dates in the index stay there
     return frame if isinstance(frame.index, pd.RangeIndex) else frame.reset_index()
+
+
+def _check_rows(path: Path, kind: str) -> None:
+    """Raise ValueError for a file that states far more rows than its size allows: equal ones take almost no space."""
+    import pyarrow.dataset as datasets
+
+    data = datasets.dataset(path, format=kind)
+    size, limit = 8 * data.count_rows() * len(data.schema), unpacked_limit(path.stat().st_size)
+    if size > limit:
+        raise ValueError(f"one that unpacks to {size} bytes or more, more than {limit}")
 
 
 def _read_sheets(path: Path) -> dict[str, pd.DataFrame]:
@@ -101,6 +113,7 @@ def write_frame(frame: pd.DataFrame, path: Path) -> Path:
     elif ending in (".feather", ".arrow"):
         frame.to_feather(content)
     elif ending == ".xlsx":
+        _check_excel(frame)
         # Excel has no time zones
         zoned = {name: frame[name].astype(str) for name in frame if isinstance(frame[name].dtype, pd.DatetimeTZDtype)}
         with pd.ExcelWriter(content, engine="openpyxl") as book:
@@ -111,15 +124,32 @@ def write_frame(frame: pd.DataFrame, path: Path) -> Path:
     elif ending in (".jsonl", ".ndjson", ".json"):
         content.write(_json_of(frame, lines=ending != ".json").encode())
     else:
-        content.write(frame.to_csv(index=False, sep="\t" if ending == ".tsv" else ",").encode())
+        options: dict[str, Any] = {"index": False, "sep": "\t" if ending == ".tsv" else ","}
+        text = frame.to_csv(**options)
+        # a carriage return ends a row unless it is quoted
+        text = frame.to_csv(**options, quoting=csv.QUOTE_NONNUMERIC) if "\r" in text else text
+        content.write(text.encode())
     packed = gzip.compress(content.getvalue(), mtime=0) if path.suffix == ".gz" else content.getvalue()
     write_atomically(path, packed)
     return path
 
 
+def _check_excel(frame: pd.DataFrame) -> None:
+    """Raise ValueError for text that Excel cannot hold, or would change or cut."""
+    texts = (cell for name in frame.select_dtypes(exclude="number") for cell in frame[name] if isinstance(cell, str))
+    for text in (*frame, *texts):
+        if len(text) > _EXCEL_LENGTH or _NOT_EXCEL.search(text):
+            raise ValueError(
+                f"a table in Excel must have text of at most {_EXCEL_LENGTH} characters without control characters, "
+                f"got {shorten(text)}; choose a file that ends in .csv or .parquet."
+            )
+
+
 def _json_of(frame: pd.DataFrame, *, lines: bool) -> str:
     """Records; pandas would round numbers to 15 decimals."""
-    records = json.loads(frame.to_json(orient="records", date_format="iso"))
+    # without names, which pandas cuts at a zero byte
+    rows = json.loads(frame.to_json(orient="values", date_format="iso"))
+    records = [dict(zip(frame, row, strict=True)) for row in rows]
     for name in frame.select_dtypes("floating"):
         for record, value in zip(records, frame[name], strict=True):
             record[name] = float(value) if pd.notna(value) and np.isfinite(value) else None

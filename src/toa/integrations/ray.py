@@ -180,20 +180,21 @@ def whole_series(
     """Arrow tables of one file, of about this many rows, none of which ends within a series."""
     import pyarrow as arrow
 
-    data = _opened(source, name, (id, *(columns or ())))
-    kept: list[Any] = []
-    read = {"columns": columns, "batch_size": batch_rows, "batch_readahead": 1, "fragment_readahead": 1}
-    for batch in data.to_batches(**read, use_threads=False):
-        kept.append(batch)
-        if sum(part.num_rows for part in kept) < batch_rows:
-            continue
-        table = arrow.Table.from_batches(kept)
-        changes = _changes(_plain(table[id]))
-        if len(changes):
-            yield table.slice(0, changes[-1])
-            kept = table.slice(changes[-1]).to_batches()
-    if any(part.num_rows for part in kept):
-        yield arrow.Table.from_batches(kept)
+    with _named(str(source / name)):
+        data = _opened(source, name, (id, *(columns or ())))
+        kept: list[Any] = []
+        read = {"columns": columns, "batch_size": batch_rows, "batch_readahead": 1, "fragment_readahead": 1}
+        for batch in data.to_batches(**read, use_threads=False):
+            kept.append(batch)
+            if sum(part.num_rows for part in kept) < batch_rows:
+                continue
+            table = arrow.Table.from_batches(kept)
+            changes = _changes(_plain(table[id]))
+            if len(changes):
+                yield table.slice(0, changes[-1])
+                kept = table.slice(changes[-1]).to_batches()
+        if any(part.num_rows for part in kept):
+            yield arrow.Table.from_batches(kept)
 
 
 def _opened(source: Path, name: str, columns: Sequence[str | None]) -> Any:
@@ -281,11 +282,11 @@ def _made_from(source: Path, name: str, work: Mapping[str, Any]) -> bytes:
 
 @contextmanager
 def _named(where: str) -> Iterator[None]:
-    """Begin the message of an error with the file."""
+    """Begin the message of an error with the file, once; damaged files raise errors of many kinds."""
     try:
         yield
-    except (ValueError, OSError) as error:
-        raise ValueError(f"{where}: {error}") from error
+    except (ValueError, OSError, TypeError, KeyError, NotImplementedError, MemoryError) as error:
+        raise ValueError(str(error) if str(error).startswith(where) else f"{where}: {error}") from error
 
 
 def _plain(column: Any) -> Any:
