@@ -24,10 +24,10 @@ CEILINGS = {
     "experiments": (1_879, 9),
     "integrations": (1_884, 11),
     "models": (1_730, 11),
-    "nn": (2_524, 12),
+    "nn": (2_520, 12),
     "ops": (3_954, 19),
     "report": (3_520, 15),
-    "tasks": (3_592, 15),
+    "tasks": (3_589, 15),
     "theory": (646, 3),
 }
 # functions above the aim, docstring not counted; remove a line when the function is short enough

@@ -69,15 +69,6 @@ _register("hyperglu", HyperGLUAttention)
 _TYPES: dict[Any, type] = {bool: bool, int: Integral, float: Real, str: str}
 
 
-def _check_option(name: str, kind: Any, value: object) -> None:
-    """Check a value of a settings file against the annotation of its field: the names of a Literal, or a type."""
-    wanted, *_ = parts = get_args(kind)
-    if choices := [choice for part in parts for choice in get_args(part)]:
-        check_choice(name, value, choices)
-    elif not isinstance(value, _TYPES[wanted]) or isinstance(value, bool) != (wanted is bool):
-        raise ValueError(f"{name} must be of type {wanted.__name__}, got {value!r}; convert it first.")
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AttentionSpec:
     """An attention layer as data, without its sizes: a name and options.
@@ -107,7 +98,12 @@ class AttentionSpec:
         known = ATTENTIONS[self.name].options
         kinds = {f.name: f.type for f in fields(self)}
         for name, value in self.options().items():
-            _check_option(name, kinds[name], value)
+            # a settings file may hold any value: the annotation is a Literal or a type, or None
+            wanted, *_ = parts = get_args(kinds[name])
+            if choices := [choice for part in parts for choice in get_args(part)]:
+                check_choice(name, value, choices)
+            elif not isinstance(value, _TYPES[wanted]) or isinstance(value, bool) != (wanted is bool):
+                raise ValueError(f"{name} must be of type {wanted.__name__}, got {value!r}; convert it first.")
             if name not in known:
                 raise ValueError(
                     f"{name} is not an option of attention {self.name!r}, got {value!r}; "

@@ -172,7 +172,6 @@ class AnomalyDetection(Task):
         thresholds = {one.rules.name: one.threshold for one in found}
         spec = data.source.spec
         return Evaluation(
-            data_checksum=self.checksum(data),
             metrics={"val_mse": validation, **{name: value for name, value in defined.items() if value is not None}},
             facts={
                 "windows": {"train": len(data.train), "val": len(data.val), "test": len(test.starts)},

@@ -36,11 +36,11 @@ Record = dict[str, Any]
 class Evaluation:
     """Test results of a trained model: metrics, further fields of the record, and files to write beside it.
 
-    `Task.measure` adds the device, the seconds of training, the model (None for a task that trains none), and whether
-    this process writes the files: the first one of a distributed run.
+    `Task.measure` adds the checksum of the data, the device, the seconds of training, the model (None for a task that
+    trains none), and whether this process writes the files: the first one of a distributed run.
     """
 
-    data_checksum: str
+    data_checksum: str = ""
     metrics: Mapping[str, float]
     facts: Record = field(default_factory=dict)
     artifacts: Mapping[str, Checkpoint] = field(default_factory=dict)
@@ -313,6 +313,7 @@ class Task(ABC):
             num_nodes=options.num_nodes,
         )
         data = self.load(config, fabric.device, options.data_dir)
+        data_checksum = self.checksum(data)
         check_writable(options.folder)
         if fabric.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(fabric.device)
@@ -323,7 +324,7 @@ class Task(ABC):
                 data,
                 fabric,
                 key=options.key,
-                data_checksum=self.checksum(data),
+                data_checksum=data_checksum,
                 checkpoint=checkpoint,
                 observe=options.observe,
                 diagnose=True,
@@ -339,6 +340,7 @@ class Task(ABC):
         facts = {name: progress[name] for name in self.record_fields} | {"threads": threads, "operators": operators}
         return replace(
             found,
+            data_checksum=data_checksum,
             facts=found.facts | facts,
             device=fabric.device,
             seconds=state.seconds,

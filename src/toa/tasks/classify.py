@@ -160,7 +160,6 @@ class Classification(Task):
             facts["confusion"] = confusion_matrix(data.test.labels, predicted, len(data.classes)).tolist()
         saved = {"classes": list(data.classes), "length": data.length, "folds": _count_folds(data)}
         return Evaluation(
-            data_checksum=self.checksum(data),
             metrics=metrics,
             facts=facts,
             artifacts={self.model_file: model_checkpoint(config, model, data.scaler, **saved)},

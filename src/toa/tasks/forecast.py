@@ -192,7 +192,6 @@ class Forecasting(Task):
         test = evaluate_forecaster(model, data.test) if config.test else {}
         validation = evaluate_forecaster(model, data.val)
         return Evaluation(
-            data_checksum=self.checksum(data),
             metrics=test | {f"val_{name}": value for name, value in validation.items()},
             facts={
                 "windows": {"train": len(data.train), "val": len(data.val), "test": len(data.test)},

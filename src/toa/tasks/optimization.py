@@ -128,23 +128,21 @@ def make_optimizer(model: nn.Module, config: TrainingConfig, device: torch.devic
     settings: dict[str, Any] = {"betas": config.betas, "weight_decay": config.weight_decay, "capturable": on_cuda}
     if config.optimizer != "radam":
         settings["fused"] = device.type in ("cpu", "cuda")
-
-    def rate(value: float) -> Tensor | float:
-        return torch.tensor(value, device=device) if on_cuda else value
-
+    rates = (config.learning_rate, config.learning_rate * config.operator_rate)
+    rate, operator_rate = (torch.tensor(value, device=device) if on_cuda else value for value in rates)
     fused = {"adamw": PiecewiseAdamW, "adam": PiecewiseAdam}
     kind = (OPTIMIZERS | fused if on_cuda else OPTIMIZERS)[config.optimizer]
     offsets = {p for m in model.modules() if isinstance(m, SequenceOperator) for p in m.parameters()}
     if not offsets or (config.operator_rate == 1.0 and config.operator_weight_decay is None):
-        return kind(model.parameters(), lr=rate(config.learning_rate), **settings)
+        return kind(model.parameters(), lr=rate, **settings)
     operators: dict[str, Any] = {
         "params": [p for p in model.parameters() if p in offsets],
-        "lr": rate(config.learning_rate * config.operator_rate),
+        "lr": operator_rate,
         "weight_decay": config.weight_decay if config.operator_weight_decay is None else config.operator_weight_decay,
         _OPERATORS: True,
     }
     others = {"params": [p for p in model.parameters() if p not in offsets]}
-    return kind([group for group in (others, operators) if group["params"]], lr=rate(config.learning_rate), **settings)
+    return kind([group for group in (others, operators) if group["params"]], lr=rate, **settings)
 
 
 def set_rates(optimizer: torch.optim.Optimizer, config: TrainingConfig, step: int, steps_per_epoch: int) -> None:
