@@ -99,20 +99,18 @@ class BackboneForecaster(ForecastModel):
             forecast = self.head(_TOKEN_SCALE * tokens) + self.shortcut(series.mT).mT
         return forecast if self.norm is None else self.norm.denormalise(forecast, statistics)
 
-    @property
-    def starts_fitted(self) -> bool:
-        """Whether the shortcut starts as a ridge regression: `fit_shortcut` is called before training."""
-        return self.config.shortcut and self.config.shortcut_start == "ridge"
-
     @torch.no_grad()
     def fit_shortcut(self, windows: Iterable[tuple[Tensor, Tensor]]) -> None:
         """Set the shortcut to the ridge regression of the horizon on the look-back; the penalty is 0 at the last value.
+
+        Does nothing unless the shortcut starts so.
 
         Args:
             windows: Batches of series (B, L, C) and their next values (B, P, C). Errors are those of the forecasts,
                 after the instance norm is undone.
         """
-        assert self.shortcut is not None
+        if self.shortcut is None or self.config.shortcut_start != "ridge":
+            return
         products: list[Tensor] = []
         for series, target in windows:
             scale = torch.ones_like(series[:, :1])

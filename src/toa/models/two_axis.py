@@ -56,20 +56,6 @@ class TwoAxisConfig(ModelConfig):
                 "otherwise nothing uses the chosen attention."
             )
 
-    @property
-    def channel_spec(self) -> AttentionSpec:
-        """The attention along channels: with low-rank operators for many channels, unless it names a structure."""
-        spec = self.attention
-        dense = self.channels <= MOST_DENSE_CHANNELS or spec.structure is not None
-        return spec if dense or "structure" not in ATTENTIONS[spec.name].options else replace(spec, structure="dplr")
-
-    @property
-    def time_spec(self) -> AttentionSpec | None:
-        """The attention along time."""
-        if self.time_attention == "same":
-            return self.attention
-        return None if self.time_attention == "none" else AttentionSpec(name=self.time_attention)
-
 
 @register_backbone(
     "two-axis", TwoAxisConfig, "forecast", head=lambda config: {"shortcut": True, "shortcut_start": "ridge"}
@@ -104,15 +90,19 @@ class TwoAxis(PatchBackbone):
             dropout=config.dropout,
         )
         width, heads, p = config.embed_dim, config.num_heads, config.dropout
-        time, layers = config.time_spec, range(config.num_layers)
+        layers, across, time = range(config.num_layers), config.attention, config.time_attention
+        along = across if time == "same" else None if time == "none" else AttentionSpec(name=time)
+        many = config.channels > MOST_DENSE_CHANNELS and across.structure is None
+        if many and "structure" in ATTENTIONS[across.name].options:
+            across = replace(across, structure="dplr")
         self.time_blocks = nn.ModuleList(
-            EncoderBlock(time.build(width, heads, patches, dropout=p), config.ff_dim, dropout=p)
+            EncoderBlock(along.build(width, heads, patches, dropout=p), config.ff_dim, dropout=p)
             for _ in layers
-            if time is not None
+            if along is not None
         )
         self.channel_blocks = nn.ModuleList(
             ChannelBlock(
-                config.channel_spec.build(width, heads, config.channels, dropout=p),
+                across.build(width, heads, config.channels, dropout=p),
                 config.ff_dim,
                 dropout=p,
                 channel_dropout=config.channel_dropout,
