@@ -1,3 +1,4 @@
+import copy
 import time
 from dataclasses import replace
 from types import SimpleNamespace
@@ -79,6 +80,18 @@ def test_probabilities_belong_to_the_predictions(fitted):
     assert proba.shape == (24, 2)
     assert np.allclose(proba.sum(1), 1.0)
     assert (fitted.classes_[proba.argmax(1)] == fitted.predict(X)).all()
+
+
+def test_the_accuracy_has_an_interval_that_is_saved(fitted, tmp_path):
+    """Wilson's: the accuracies whose distance from the stated one is at most 1.96 of their standard deviations."""
+    model = copy.copy(fitted)
+    model.validation_ = 0.75
+    low, high = model.validation_interval_
+    for bound in (low, high):
+        deviation = np.sqrt(bound * (1 - bound) / 60)
+        assert abs(0.75 - bound) == pytest.approx(1.96 * deviation, rel=1e-3)
+    model.save(tmp_path / "model.toa")
+    assert Classifier.load(tmp_path / "model.toa").validation_interval_ == (low, high)
 
 
 @pytest.mark.parametrize("labels", [np.array([7, -3]), np.array([2.5, 0.5]), np.array([True, False])])

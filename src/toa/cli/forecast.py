@@ -100,7 +100,7 @@ def forecast(
     else:
         # it may also shorten the forecast of a trained model
         del options["horizon"]
-    tested = None
+    tested = trial = None
     if test is not None and model is None:
         seen = without_last(frame, test, id)
         trial = terminal.fitted(Forecaster, options, model=None, device=device, data=seen)
@@ -120,6 +120,9 @@ def forecast(
         console.print(line, soft_wrap=True)
     if test is not None:
         tested = tested or forecaster.backtest(frame, test_size=test)
+        if trial is not None and trial.weights_ != forecaster.weights_:
+            shown = f"weights of the fit without the tested rows, which is tested: {_weights(trial)}."
+            console.print(shown, soft_wrap=True)
         _print_evaluation(console, forecaster, tested, test)
     console.print(f"table:   {write_frame(found, out)}", soft_wrap=True)
     title = f"{data.name}: forecast"
@@ -203,12 +206,11 @@ def _summary(forecaster: "Forecaster", frame: "pd.DataFrame", found: "pd.DataFra
     if new := [] if forecaster.id is None else [one for one in found[forecaster.id].unique() if one not in known]:
         lines.append(f"{len(new)} series were not in the training, such as {new[0]!r}: their rows give their scale.")
     if forecaster.choice_ is not None:
-        shares = sorted(forecaster.weights_.items(), key=lambda pair: -pair[1])
-        mixed = ", ".join(f"{weight:.2f} {name}" for name, weight in shares)
         errors, measure = forecaster.choice_.ensemble.errors, forecaster.choice_.ensemble.measure
         shown = ", ".join(
             f"{name} {errors[name]:.3f}" for name in ("ensemble", "toa", "seasonal naive") if name in errors
         )
+        mixed = _weights(forecaster)
         lines.append(f"season {forecaster.season_}; weights: {mixed}; {measure} at rolling origins: {shown or 'none'}.")
     parts = forecaster.architecture_
     if parts["backbone"] is None:
@@ -229,6 +231,11 @@ def _summary(forecaster: "Forecaster", frame: "pd.DataFrame", found: "pd.DataFra
             f"{schedule['batch_size']}; {loss} on held-out rows, standardised: {forecaster.validation_:.4f}."
         )
     return lines
+
+
+def _weights(forecaster: "Forecaster") -> str:
+    shares = sorted(forecaster.weights_.items(), key=lambda pair: -pair[1])
+    return ", ".join(f"{weight:.2f} {name}" for name, weight in shares)
 
 
 def _draw(

@@ -104,7 +104,10 @@ def _stack_parts(own: Any) -> list[Part]:
     """Weights and cross-validated accuracies of members and baselines."""
     if own.stack_ is None:
         return [draw.text("Method: the network alone.")]
-    text = "Accuracy by cross-validation on the cases of fit. The stack is what classifies: it "
+    text = "Accuracy by cross-validation on the cases of fit"
+    if (interval := own.validation_interval_) is not None:
+        text += f"; 95 % interval of the stack: {interval[0]:.3f} to {interval[1]:.3f}"
+    text += ". The stack is what classifies: it "
     table = draw.methods_table(own.weights_, {"accuracy": own.stack_.accuracies})
     return [draw.text(f"{text}{'; '.join(own.stack_.verdicts())}."), table]
 

@@ -101,6 +101,7 @@ class Classifier(ClassifierMixin, CasesPage, CaseNetwork):  # type: ignore[misc]
         weights_: The weights of the members.
         validation_: Cross-validated accuracy; None without any held-out case. With a network it is a little too high
             for few cases, because its epochs are chosen on all of them.
+        cases_: Number of training cases.
         no_network_: Why "auto" has no network: "too few cases", "no errors to mend" or "no time"; None if it has one.
             It is not saved.
     """
@@ -146,6 +147,7 @@ class Classifier(ClassifierMixin, CasesPage, CaseNetwork):  # type: ignore[misc]
         self.stack_: Stack | None = None
         self.factor_, self.validation_, self.folds_ = 1.0, None, 0
         self.no_network_: str | None = None
+        self.cases_ = len(codes)
         if self.model == NETWORK:
             self._fit_network(panel, codes, self.time_limit)
         else:
@@ -258,6 +260,17 @@ class Classifier(ClassifierMixin, CasesPage, CaseNetwork):  # type: ignore[misc]
         return FEATURES if self.kernels_ is None else {KERNELS: self.kernels_.transform, **FEATURES}
 
     @property
+    def validation_interval_(self) -> tuple[float, float] | None:
+        """Interval of 95 % of `validation_`, by Wilson's formula, as if the cases were independent; None without it."""
+        if self.validation_ is None or not self.cases_:
+            return None
+        # loaded on use: scipy's statistics take long to import
+        from scipy.stats import binomtest
+
+        found = binomtest(round(self.validation_ * self.cases_), self.cases_).proportion_ci(method="wilson")
+        return float(found.low), float(found.high)
+
+    @property
     def weights_(self) -> Mapping[str, float]:
         """Weight of each member."""
         return {NETWORK: 1.0} if self.stack_ is None else self.stack_.weights
@@ -288,7 +301,7 @@ class Classifier(ClassifierMixin, CasesPage, CaseNetwork):  # type: ignore[misc]
         kind = "object" if self.classes_.dtype == object else self.classes_.dtype.str
         tensors = {f"scaler.{name}": value for name, value in self.scaler_.state().items()}
         facts: dict[str, Any] = {"columns": list(self.columns_), "classes": labels, "label_type": kind}
-        facts |= {"folds": self.folds_, "factor": self.factor_}
+        facts |= {"folds": self.folds_, "factor": self.factor_, "cases": self.cases_}
         parts: dict[str, Any] = {f"head.{name}": head for name, head in self.heads_.items() if name in self.weights_}
         if KERNELS in self.weights_:
             parts["kernels"] = self.kernels_
@@ -306,6 +319,7 @@ class Classifier(ClassifierMixin, CasesPage, CaseNetwork):  # type: ignore[misc]
         check_shape("scaler.mean", self.scaler_.state()["mean"], "(C,)", (len(self.columns_),))
         # older files hold one network alone
         self.folds_, self.factor_ = facts.get("folds", 0), facts.get("factor", 1.0)
+        self.cases_ = int(facts.get("cases", 0))
         models = {name.split(".")[2] for name in tensors if name.startswith("model.models.")}
         if len(models) != self.folds_ or self._patch < 1:
             raise ValueError(f"{self.folds_!r} networks of {self._patch} steps per token, but weights of {len(models)}")

@@ -14,7 +14,7 @@ Alphabet: N series of one column, S series of C columns, P horizon, Q levels, W 
 """
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -50,10 +50,8 @@ _BY_LEVEL, TREES = " by level", "boosting"
 _TREE_STEPS = 60
 # windows that the best baseline counts as in the weights, and windows from which on it does not
 _PRIOR_WINDOWS, _MANY_WINDOWS = 6.0, 200.0
-# how often the last origin counts
-_LAST_ORIGIN = 2.0
-# baselines that are members from the start, how often each, and their error at most, in least errors
-_FIRST, _SEATS, _CLOSE = 3, 2, 1.15
+# how often the last origin counts; baselines that are members from the start, how often, and their error in least ones
+_LAST_ORIGIN, _FIRST, _SEATS, _CLOSE = 2.0, 3, 2, 1.15
 # a seasonal error below this share of the largest value is rounding
 _ROUNDING = 1e-12
 # quantiles of fewer windows are taken over all steps and columns
@@ -117,9 +115,8 @@ class RollingOrigins:
 
     def actual(self, series: Series) -> Float64[np.ndarray, "w p"]:
         """Values (W, P) after the origins."""
-        ends = [len(series[one]) - back for one, back in zip(self.series, self.back, strict=True)]
-        found = [series[one][end : end + self.horizon] for one, end in zip(self.series, ends, strict=True)]
-        return np.stack(found).astype(np.float64)
+        ends = zip(self.histories(series), self.series, strict=True)
+        return np.stack([series[one][len(past) :][: self.horizon] for past, one in ends]).astype(np.float64)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -181,9 +178,9 @@ class Ensemble:
         self, series: Series, others: Mapping[str, Float64[np.ndarray, "n p"]] | None = None
     ) -> Float64[np.ndarray, "n p"]:
         """Forecast after the end of each series; `others` has the forecasts of other models with a weight."""
-        return weighted_mean(self.weights, self.members(series, tuple(self.weights)) | dict(others or {}))
+        return weighted_mean(self.weights, self.members(series, self.weights) | dict(others or {}))
 
-    def members(self, series: Series, names: Sequence[str]) -> dict[str, np.ndarray]:
+    def members(self, series: Series, names: Iterable[str]) -> dict[str, np.ndarray]:
         """Forecasts (N, P) of some methods, but not of other models."""
         found = {}
         local = align_histories(series, _local_rows(self.season))
@@ -348,8 +345,7 @@ class Choice:
 
         `forecasts` has those of the baselines at the origins, column by column, and `others` those of other models.
         """
-        series = panel.histories(columns)
-        each = origins.per_column(len(columns))
+        series, each = panel.histories(columns), origins.per_column(len(columns))
         rows = {name: _to_rows(part) for name, part in others.items()}
         ensemble, found = Ensemble.fit(series, each, {**forecasts, **rows}, season=season, seed=seed)
         scale = np.nan_to_num(series_scale(series, season))
@@ -362,7 +358,10 @@ class Choice:
         if found is not None:
             unit = scale[origins.series][:, None]
             error = _to_columns(each.actual(series) - found, len(columns)) / unit  # (W, P, C)
-            offsets = _offsets(error, levels) if len(levels) else None
+            if len(levels):
+                over = (0, 1, 2) if len(error) < _FEW_WINDOWS else 0
+                offsets = np.quantile(error, levels, axis=over, keepdims=True)[:, 0]  # (Q, 1 or P, 1 or C)
+                offsets = np.broadcast_to(offsets, (len(levels), *error.shape[1:])).swapaxes(0, 1)  # (P, Q, C)
         if interval is not None:
             try:
                 if found is None:
@@ -420,13 +419,13 @@ class Choice:
         tensors = {f"linear.{name}": torch.from_numpy(model.weights) for name, model in own.linear.items()}
         arrays = {name: getattr(self, name) for name in _ARRAYS}
         tensors |= {n: torch.from_numpy(np.ascontiguousarray(part)) for n, part in arrays.items() if part is not None}
-        linear = {n: {"season": model.season, "by_season": model.by_season} for n, model in own.linear.items()}
-        facts = {"season": own.season, "horizon": own.horizon, "weights": dict(own.weights), "errors": dict(own.errors)}
-        facts["measure"] = own.measure
+        facts = {name: getattr(own, name) for name in ("season", "horizon", "measure")}
+        facts |= {"weights": dict(own.weights), "errors": dict(own.errors)}
+        facts["linear"] = {n: {"season": model.season, "by_season": model.by_season} for n, model in own.linear.items()}
         if own.trees is not None:
             parts, facts["trees"] = own.trees.state()
             tensors |= {f"trees.{name}": part for name, part in parts.items()}
-        return tensors, facts | {"linear": linear}
+        return tensors, facts
 
     @classmethod
     def from_state(cls, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> "Choice":
@@ -448,10 +447,3 @@ def _to_rows(parts: Float64[np.ndarray, "w p c"]) -> Float64[np.ndarray, "rows p
 
 def _to_columns(rows: Float64[np.ndarray, "rows p"], columns: int) -> Float64[np.ndarray, "w p c"]:
     return rows.reshape(-1, columns, rows.shape[1]).transpose(0, 2, 1)
-
-
-def _offsets(error: Float64[np.ndarray, "w p c"], levels: Sequence[float]) -> np.ndarray:
-    if len(error) < _FEW_WINDOWS:
-        pooled = np.quantile(error, levels)[None, :, None]
-        return np.broadcast_to(pooled, (error.shape[1], len(levels), error.shape[2]))
-    return np.quantile(error, levels, axis=0).transpose(1, 0, 2)  # (P, Q, C)
