@@ -7,6 +7,7 @@ import itertools
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +101,24 @@ def run_pairs(
         )
     console.print(make_table(rows, left=2))
     console.print(f"records: {out}", soft_wrap=True)
+
+
+def run_sets(
+    benchmark: str,
+    module: Any,
+    datasets: Sequence[str] | None,
+    methods: Sequence[str] | None,
+    time_limit: float,
+    data_dir: Path | None,
+    out: Path,
+) -> None:
+    """Run methods of `toa_bench.uea` or `toa_bench.tsb_ad` on sets; those that have a record are not run again."""
+    for dataset in datasets or ():
+        check_choice("dataset", dataset, module.KNOWN)
+    for method in methods or ():
+        check_choice("method", method, module.METHODS)
+    run, limited = partial(module.evaluate, data_dir=data_dir), dict.fromkeys(module.LIMITED, time_limit)
+    run_pairs(benchmark, run, datasets or module.SETS, methods or module.METHODS, limited, module.TITLES, out)
 
 
 def run_leaderboard(

@@ -10,12 +10,16 @@ from typing import Any
 import numpy as np
 
 from toa._checks import check_choice
-from toa.data import ANOMALY_SETS, load_anomaly
+from toa.data import ANOMALY_SETS as KNOWN
+from toa.data import load_anomaly
 from toa.estimators import AnomalyDetector
 from toa.estimators.detector import MODELS
 from toa.tasks.detection import undefined, vus_metrics
 
 METHODS = ("toa", "toa-network", *MODELS[2:])
+# methods with a time limit, and scores to print
+LIMITED = METHODS[:2]
+TITLES = {"vus_pr": "VUS-PR", "vus_roc": "VUS-ROC"}
 SETS = ("SMD-machine-1-6", "SMD-machine-2-1", "MSL", "SMAP")
 # rows of the buffer around anomalies, the default of TSB-AD's `get_metrics`
 BUFFER = 100
@@ -34,7 +38,7 @@ def evaluate(dataset: str, method: str, *, data_dir: str | Path | None = None, *
         "vus_pr" and "vus_roc" by the rules of TSB-AD, "checksum" of the data, "fit_seconds", "score_seconds",
         "cpu_seconds", and for "toa" the "weights" and the "precision" on injected anomalies.
     """
-    check_choice("dataset", dataset, ANOMALY_SETS)
+    check_choice("dataset", dataset, KNOWN)
     check_choice("method", method, METHODS)
     model = {"toa": "auto", "toa-network": "toa"}.get(method, method)
     data = load_anomaly(dataset, length=1, data_dir=data_dir, allow_constant=True)

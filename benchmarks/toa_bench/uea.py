@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from toa._checks import check_choice
-from toa.data import CLASSIFICATION_SETS, locate_classification, read_ts
+from toa.data import CLASSIFICATION_SETS as KNOWN
+from toa.data import locate_classification, read_ts
 from toa.data.panel import Panel
 from toa.estimators import Classifier
 from toa.estimators.kernels import align_cases, compile_kernels
@@ -22,6 +23,9 @@ SETS = (
     *("SelfRegulationSCP2", "SelfRegulationSCP1", "Cricket", "LSST", "PenDigits"),
 )
 METHODS = ("toa", "toa-network", "multirocket-hydra")
+# methods with a time limit, and scores to print
+LIMITED = METHODS[:2]
+TITLES = {"accuracy": "accuracy", "validation": "cross-validated"}
 
 
 def evaluate(
@@ -37,9 +41,9 @@ def evaluate(
         "accuracy", "cpu_seconds" of fit and prediction and, for ours, "validation", the cross-validated accuracy on
         TRAIN, and for "toa" also "weights" and the cross-validated "accuracies".
     """
-    check_choice("dataset", dataset, CLASSIFICATION_SETS)
+    check_choice("dataset", dataset, KNOWN)
     check_choice("method", method, METHODS)
-    train, test = map(read_ts, locate_classification(CLASSIFICATION_SETS[dataset], data_dir))
+    train, test = map(read_ts, locate_classification(KNOWN[dataset], data_dir))
     assert train.labels is not None
     assert test.labels is not None
     # compiled before the clock starts

@@ -1,7 +1,6 @@
 """The command `toa bench`: measure training steps and attention backends, and run public benchmarks."""
 
 import sys
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -205,7 +204,7 @@ def scale(
 
 
 @bench_app.command(name="uea", cls=Command)
-def uea(
+def bench_uea(
     datasets: Annotated[list[str] | None, typer.Option("--dataset")] = None,
     methods: Annotated[list[str] | None, typer.Option("--method")] = None,
     time_limit: float = 60.0,
@@ -213,18 +212,10 @@ def uea(
     out: Path = Path("runs/uea.jsonl"),
 ) -> None:
     """Accuracy of the classifier, of its network alone and of MultiRocketHydra on sets of the UEA archive."""
-    from toa.data import CLASSIFICATION_SETS
-    from toa_bench.leaderboards import run_pairs
-    from toa_bench.uea import METHODS, SETS, evaluate
+    from toa_bench import uea
+    from toa_bench.leaderboards import run_sets
 
-    for dataset in datasets or ():
-        check_choice("dataset", dataset, CLASSIFICATION_SETS)
-    for method in methods or ():
-        check_choice("method", method, METHODS)
-    titles = {"accuracy": "accuracy", "validation": "cross-validated"}
-    run = partial(evaluate, data_dir=data_dir)
-    limited = {method: time_limit for method in METHODS if method != "multirocket-hydra"}
-    run_pairs("uea", run, datasets or SETS, methods or METHODS, limited, titles, out)
+    run_sets("uea", uea, datasets, methods, time_limit, data_dir, out)
 
 
 @bench_app.command(name="anomaly", cls=Command)
@@ -236,15 +227,7 @@ def anomaly(
     out: Path = Path("runs/anomaly.jsonl"),
 ) -> None:
     """VUS-PR of the detector, of its network alone and of baselines, by the rules of TSB-AD."""
-    from toa.data import ANOMALY_SETS
-    from toa_bench.leaderboards import run_pairs
-    from toa_bench.tsb_ad import METHODS, SETS, evaluate
+    from toa_bench import tsb_ad
+    from toa_bench.leaderboards import run_sets
 
-    for dataset in datasets or ():
-        check_choice("dataset", dataset, ANOMALY_SETS)
-    for method in methods or ():
-        check_choice("method", method, METHODS)
-    limited = {method: time_limit for method in METHODS if method.startswith("toa")}
-    titles = {"vus_pr": "VUS-PR", "vus_roc": "VUS-ROC"}
-    run = partial(evaluate, data_dir=data_dir)
-    run_pairs("anomaly", run, datasets or SETS, methods or METHODS, limited, titles, out)
+    run_sets("anomaly", tsb_ad, datasets, methods, time_limit, data_dir, out)

@@ -267,20 +267,18 @@ def _read_ts_header(path: Path, lines: Iterator[tuple[int, str]]) -> bool:
         tags[tag] = value.strip()
         if tag == "@data":
             break
-    if not tags:
-        raise ValueError(f"{path} must hold a header and cases, got an empty file; is the download complete?")
-    if "@data" not in tags:
-        raise ValueError(f"{path} must have a line @data between header and cases, got none; is the file complete?")
-    if not tags.get("@classlabel", "").startswith("true "):
-        raise ValueError(
-            f"{path} must name its classes in a line '@classLabel true A B ...', got "
-            f"{tags.get('@classlabel', 'no such line')!r}; only files for classification can be read."
-        )
-    if tags.get("@timestamps", "false") != "false":
-        raise ValueError(f"{path} must have values without time stamps, got @timestamps {tags['@timestamps']!r}.")
-    if tags.get("@equallength", "true") not in ("true", "false"):
-        raise ValueError(f"{path} must have true or false after @equalLength, got {tags['@equallength']!r}.")
-    return tags.get("@equallength") != "false"
+    classes, equal = tags.get("@classlabel", "no such line"), tags.get("@equallength", "true")
+    stamps, only = tags.get("@timestamps", "false"), "only files for classification can be read"
+    for holds, rule, found in (
+        (tags, "hold a header and cases", "an empty file; is the download complete?"),
+        ("@data" in tags, "have a line @data between header and cases", "none; is the file complete?"),
+        (classes.startswith("true "), "name its classes in a line '@classLabel true A B ...'", f"{classes!r}; {only}."),
+        (stamps == "false", "have values without time stamps", f"@timestamps {stamps!r}."),
+        (equal in ("true", "false"), "have true or false after @equalLength", f"{equal!r}."),
+    ):
+        if not holds:
+            raise ValueError(f"{path} must {rule}, got {found}")
+    return equal != "false"
 
 
 def _read_columns(path: Path, *, index_column: bool) -> pd.DataFrame:
