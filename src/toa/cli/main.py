@@ -37,19 +37,12 @@ for _command in (run, reproduce, compare, report, watch, forecast, detect, class
     app.command(cls=ResumableCommand if _command in (run, reproduce) else Command)(_command)
 
 
-def _version(asked: bool) -> None:
-    if asked:
+@app.callback(invoke_without_command=True)
+def main(version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False) -> None:
+    """Operator attention on time series."""
+    if version:
         typer.echo(f"toa {toa.__version__}")
         raise typer.Exit
-
-
-@app.callback()
-def main(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
-    ] = False,
-) -> None:
-    """Operator attention on time series."""
 
 
 @app.command(cls=ResumableCommand)

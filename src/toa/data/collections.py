@@ -169,7 +169,10 @@ def _read(spec: CollectionSpec, paths: Sequence[Path]) -> list[Panel]:
         columns = [frame[name].to_numpy(dtype=np.float64)[:, None] for name in frame.columns]
         return [_panel(list(frame.columns), columns, spec.freq)]
     if spec.reader == "m3":
-        return [_read_m3(spec, paths[0])]
+        rows = [(number, line.split(",")) for number, line in text_lines(paths[0])]
+        kept = [(number, row[0], row[-1].split()) for number, row in rows[1:] if row[1] == spec.part]
+        values = [_numbers(series, paths[0], number) for number, _, series in kept]
+        return [_panel([name for _, name, _ in kept], values, spec.freq)]
     # the rows of a collection in two files: an id, unless the rows are only numbered, and values
     separators = {"m4": (",", ","), "hospital": (",", ";")}[spec.reader]
     panels = []
@@ -186,17 +189,6 @@ def _read(spec: CollectionSpec, paths: Sequence[Path]) -> list[Panel]:
     if panels[0].ids != panels[1].ids:
         raise ValueError(f"{paths[1]} must have the series of {paths[0]} in the same order, got others.")
     return panels
-
-
-def _read_m3(spec: CollectionSpec, path: Path) -> Panel:
-    ids: list[Id] = []
-    values = []
-    for number, line in list(text_lines(path))[1:]:
-        name, period, _, _, _, series = line.split(",")
-        if period == spec.part:
-            ids.append(name)
-            values.append(_numbers(series.split(), path, number))
-    return _panel(ids, values, spec.freq)
 
 
 def _panel(ids: Sequence[Id], values: Sequence[Values], freq: str | None, times: Any = None) -> Panel:
