@@ -132,7 +132,7 @@ def read_cases(
     if not isinstance(data, list | tuple) and hasattr(data, "__array__") and not hasattr(data, "columns"):
         data = np.asarray(data)
     if isinstance(data, np.ndarray | list | tuple):
-        return _read_case_arrays(data, None, missing, name)
+        return _read_case_arrays(data, missing, name)
     frame = _open(data, name)
     labels: Any = None
     if label is not None and label in frame.columns:
@@ -140,14 +140,14 @@ def read_cases(
         empty = np.flatnonzero(frame.get_column(label).is_null().to_numpy())
         if len(empty):
             raise ValueError(
-                f"{label!r} of {name} must have a label in every row, got none at data row {empty[0] + 1}."
+                f"{name} must have a label in every row, got none in column {label!r} at data row {empty[0] + 1}."
             )
         frame = frame.drop(label)
     if id is None:
         columns = frame.columns if values is None else [_column(frame, wanted, name) for wanted in values]
         table = pd.DataFrame({str(column): frame.get_column(column).to_numpy() for column in columns})
-        labels = None if labels is None else _label_array(labels, name)
-        return _read_case_arrays(to_numbers(table, name), labels, missing, name)
+        panel = _read_case_arrays(to_numbers(table, name), missing, name)
+        return panel if labels is None else with_labels(panel, labels, name)
     dates: Any = {"day_first": day_first, "time_zone": time_zone}
     panel = read_panel(frame.to_native(), id=id, time=time, values=values, missing=missing, name=name, **dates)
     if labels is None:
@@ -169,10 +169,21 @@ def with_labels(panel: Panel, y: Any, name: str = "y") -> Panel:
             if one not in y:
                 raise ValueError(f"{name} must have a label for each case, got none for case {one!r}; add it.")
         y = [y[one] for one in panel.ids]
-    labels = _label_array(y, name)
+    labels = np.asarray(y)
+    if labels.dtype == object or not hasattr(y, "dtype"):
+        # numpy turns numbers beside text into text
+        found = [label for label in np.asarray(y, dtype=object).ravel() if not pd.isna(label)]
+        text = [label for label in found if isinstance(label, str)]
+        if text and len(text) < len(found):
+            raise ValueError(
+                f"{name} must have labels of one type, got text such as {text[0]!r} beside other values; "
+                "convert all labels to text, or all to numbers."
+            )
+    if np.iscomplexobj(labels):
+        raise ValueError(f"{name} must have labels that are text, booleans or real numbers, got {labels.dtype}.")
     if labels.ndim == 2 and labels.shape[1] == 1:
-        text = f"A column-vector {name} was passed when a 1d array was expected; its only column is used."
-        warnings.warn(text, DataConversionWarning, stacklevel=4)
+        vector = f"A column-vector {name} was passed when a 1d array was expected; its only column is used."
+        warnings.warn(vector, DataConversionWarning, stacklevel=4)
         labels = labels[:, 0]
     if labels.ndim != 1:
         raise ValueError(f"{name} must have one label per case, got shape {labels.shape}.")
@@ -182,22 +193,6 @@ def with_labels(panel: Panel, y: Any, name: str = "y") -> Panel:
     if len(labels) != len(panel):
         raise ValueError(f"{name} must have a label for each of the {len(panel)} cases, got {len(labels)}.")
     return replace(panel, labels=labels)
-
-
-def _label_array(labels: Any, name: str) -> np.ndarray:
-    """Labels as an array; raises ValueError for text beside other types, which numpy would turn into text."""
-    made = np.asarray(labels)
-    if made.dtype == object or not hasattr(labels, "dtype"):
-        found = [label for label in np.asarray(labels, dtype=object).ravel() if not pd.isna(label)]
-        text = [label for label in found if isinstance(label, str)]
-        if text and len(text) < len(found):
-            raise ValueError(
-                f"{name} must have labels of one type, got text such as {text[0]!r} beside other values; "
-                "convert all labels to text, or all to numbers."
-            )
-    if np.iscomplexobj(made):
-        raise ValueError(f"{name} must have labels that are text, booleans or real numbers, got {made.dtype}.")
-    return made
 
 
 def match_panel(panel: Panel, columns: Sequence[str], ids: Collection[Id] | None) -> Panel:
@@ -354,7 +349,7 @@ def _read_arrays(data: Any, missing: Missing, name: str) -> Panel:
     return make_panel(values, _names(values.shape[1]), ids=ids, missing=missing, name=name)
 
 
-def _read_case_arrays(data: Any, labels: np.ndarray | None, missing: Missing, name: str) -> Panel:
+def _read_case_arrays(data: Any, missing: Missing, name: str) -> Panel:
     if isinstance(data, np.ndarray) and data.dtype != object:
         if data.ndim == 2:
             data = data[:, None]  # (n, 1, L)
@@ -384,7 +379,7 @@ def _read_case_arrays(data: Any, labels: np.ndarray | None, missing: Missing, na
         if values.shape[1] != cases[0].shape[1]:
             raise ValueError(f"{what} must have {cases[0].shape[1]} channels, as the first, got {values.shape[1]}.")
     columns = _names(cases[0].shape[1])
-    return Panel(values=tuple(cases), columns=columns, ids=tuple(range(len(cases))), labels=labels)
+    return Panel(values=tuple(cases), columns=columns, ids=tuple(range(len(cases))))
 
 
 def _names(count: int) -> tuple[str, ...]:
