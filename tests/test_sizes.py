@@ -18,8 +18,8 @@ AIMS = {"lines": 22_500, "files": 150, "file_lines": 450, "function_lines": 60}
 # lines and files allowed in each folder until the aim is reached ("." holds the files of the package itself)
 CEILINGS = {
     ".": (553, 7),
-    "cli": (2_449, 11),
-    "data": (3_794, 16),
+    "cli": (2_425, 11),
+    "data": (3_779, 16),
     "estimators": (6_631, 24),
     "experiments": (1_879, 9),
     "integrations": (1_884, 11),

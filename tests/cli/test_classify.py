@@ -53,7 +53,7 @@ def test_runs_are_compared(tmp_path):
 def test_wrong_input_exits_with_one_line(tmp_path):
     code, text = call("compare", str(tmp_path), "--metric", "accuracy")
     assert code == 2
-    assert text.startswith("error: results must contain records, got none in")
+    assert text.startswith("error: RESULTS must contain records, got none in")
     code, text = call("run", "--task", "classify", "--dataset", "BasicMotions", "--horizon", "3")
     assert code == 2
     assert "--horizon must be left out for task 'classify'" in text

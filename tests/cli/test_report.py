@@ -34,7 +34,7 @@ def test_report_writes_page_and_texts_and_prints_skipped_records(tmp_path, monke
 def test_wrong_input_exits_with_one_line(tmp_path):
     path = write_lines(tmp_path / "a.jsonl", etth1_records(1))
     cases = {
-        (str(tmp_path / "nowhere"),): "error: results must be files or folders, got ",
+        (str(tmp_path / "nowhere"),): "error: RESULTS must be files or folders, got ",
         (str(path), "--table", "table-9"): "error: unknown table 'table-9'; known: demixing, ",
         (str(path), "--save-operators", "x.json"): "error: --save-operators must be a file called operators.json, got",
     }

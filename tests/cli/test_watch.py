@@ -58,8 +58,8 @@ def test_without_finished_runs_there_is_no_time_left(tmp_path, jobs):  # noqa: F
 @pytest.mark.parametrize(
     ("words", "parts"),
     [
-        (("nowhere",), ("error: results must be a folder", "nowhere")),
-        ((".", "--every", "0"), ("error: every must be positive", "got 0.0")),
+        (("nowhere",), ("error: RESULTS must be a folder", "nowhere")),
+        ((".", "--every", "0"), ("error: --every must be positive", "got 0.0")),
     ],
 )
 def test_wrong_input_is_reported_in_one_line(words, parts):
