@@ -1,3 +1,5 @@
+from dataclasses import asdict
+
 import numpy as np
 import pytest
 import torch
@@ -108,9 +110,9 @@ def test_weights_lower_the_log_loss_below_that_of_every_member():
     assert chosen.verdicts() == ["beats a, b, noise, most frequent class"]
     lost = Stack(weights={"a": 1.0}, factor=1.0, accuracies={"stack": 0.5, "a": 0.5, "b": 0.5, "c": 0.6})
     assert lost.verdicts() == ["equals b", "loses to c"]
-    assert Stack.from_state(chosen.state(), ("a", "b", "class shares")) == chosen
+    assert Stack.from_state(asdict(chosen), ("a", "b", "class shares")) == chosen
     with pytest.raises(ValueError, match="member"):
-        Stack.from_state(chosen.state(), ("a", "c", "class shares"))
+        Stack.from_state(asdict(chosen), ("a", "c", "class shares"))
 
 
 def test_the_accuracy_of_a_stack_of_noise_is_that_of_chance():

@@ -148,8 +148,8 @@ def event_columns(panel: Panel, ranked: Sequence[tuple[int, Event]], columns: Se
     found: dict[str, Any] = {"event": np.arange(1, len(ranked) + 1), **id_column(panel, owners)}
     if panel.backend is None and len(panel) > 1:
         found["series"] = owners
-    for name, place in (("start", lambda e: e.start), ("end", lambda e: e.stop - 1), ("peak", lambda e: e.peak)):
-        rows = [place(event) for _, event in ranked]
+    places = np.array([(event.start, event.stop - 1, event.peak) for _, event in ranked], dtype=np.int64)
+    for name, rows in zip(("start", "end", "peak"), places.reshape(-1, 3).T.tolist(), strict=True):
         if panel.times is None:
             found[name] = np.array(rows, dtype=np.int64)
         else:
@@ -157,8 +157,7 @@ def event_columns(panel: Panel, ranked: Sequence[tuple[int, Event]], columns: Se
             found[name] = type(panel.times[0])(times, dtype=panel.times[0].dtype)
     found["rows"] = np.array([event.stop - event.start for _, event in ranked], dtype=np.int64)
     found["severity"] = np.array([event.severity for _, event in ranked], dtype=np.float64)
-    main = [columns[int(event.shares.argmax())] for _, event in ranked]
-    found["channel"] = np.array(main, dtype=object)
+    found["channel"] = np.array([columns[int(event.shares.argmax())] for _, event in ranked], dtype=object)
     found["why"] = np.array([describe_channels(event.shares, columns) for _, event in ranked], dtype=object)
     return found
 

@@ -195,10 +195,9 @@ def forecast_with_refits(
         chosen = (blocks == block).nonzero()[:, 0]
         order.append(chosen)
         parts.append(fitted._forecast_at(panel, owners[chosen], origins[chosen]))
-    back = torch.cat(order).argsort()
-    fields = zip(*parts, strict=True)
     # without enough rows for an interval, no copy has one
-    joined: Any = (None if any(one is None for one in found) else torch.cat(found)[back] for found in fields)
+    back = torch.cat(order).argsort()
+    joined: Any = (None if part is None else part[back] for part in Prediction.join(parts))
     return Prediction(*joined)
 
 

@@ -14,6 +14,7 @@ import torch
 from toa.data.frames import with_labels
 from toa.data.panel import Panel
 from toa.estimators import page_parts as draw
+from toa.estimators.importance import blocks_of
 from toa.estimators.page_parts import Part
 from toa.tasks.metrics import class_scores, confusion_matrix
 
@@ -40,9 +41,7 @@ class CasesPage:
             path: File to write.
             X: Cases as for `predict`, not those of `fit`, whose classes are known.
             y: One label per case; None takes those of the frame, and without them all cases are listed.
-            title: Title of the page.
-            command: What repeats the page; by default Python code.
-            left_out: Columns of the table that were removed from X.
+            title, command, left_out: As in `toa.Forecaster.page`.
         """
         own: Any = self
         panel, proba = own._probabilities(X)
@@ -115,7 +114,7 @@ def _stack_parts(own: Any) -> list[Part]:
 def _occluded_cases(own: Any, panel: Panel, guess: np.ndarray) -> Iterator[Part]:
     """How much the probability of the predicted class changes if a channel or some steps are replaced."""
     channels = panel.columns[:_CHANNELS]
-    blocks = draw.blocks_of(min(panel.lengths), _BLOCKS)
+    blocks = blocks_of(min(panel.lengths), _BLOCKS)
     count = 1 + len(channels) + len(blocks)
     chosen = min(len(panel), _CASES, max(1, 5 * draw.VALUES // (count * max(panel.lengths) * len(panel.columns))))
     means = np.concatenate(panel.values).mean(0)

@@ -4,7 +4,7 @@ Alphabet: n cases, L longest length, l length of a case, C channels, K classes.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -86,12 +86,8 @@ class Classifier(ClassifierMixin, CasesPage, CaseNetwork):  # type: ignore[misc]
         time: In a frame, the column of times or steps.
         values: In a frame, the channels; None for all other columns.
         label: In a frame, the column of classes.
-        missing: Missing values: "error", "ffill", "interpolate" or "zero".
-        day_first: Whether the day comes first in dates such as 01/02/2015; None finds it.
-        time_zone: Time zone of the dates, such as "Europe/Rome"; None leaves them as they are.
+        missing, day_first, time_zone, device, progress: As in `toa.Forecaster`.
         seed: Seed of the kernels, folds, weights, batches, dropout and SOR.
-        device: "auto", "cpu", "cuda" or "cuda:N".
-        progress: Whether to show a progress bar.
 
     Attributes:
         model_: The trained network.
@@ -133,8 +129,8 @@ class Classifier(ClassifierMixin, CasesPage, CaseNetwork):  # type: ignore[misc]
                 f"y must have a class with at least two cases, got {len(labels)} cases of as many classes; is it "
                 "continuous, a number to predict?"
             )
-        check_results(replace(panel, time_column=None), list(map(str, self.classes_)))
-        check_results(replace(panel, time_column=None), ("prediction",))
+        for names in (map(str, self.classes_), ("prediction",)):
+            check_results(replace(panel, time_column=None), list(names))
         self.columns_ = panel.columns
         self.length_ = max(panel.lengths)
         if self.length is not None:
@@ -306,7 +302,7 @@ class Classifier(ClassifierMixin, CasesPage, CaseNetwork):  # type: ignore[misc]
         if KERNELS in self.weights_:
             parts["kernels"] = self.kernels_
         if self.stack_ is not None:
-            facts["stack"] = self.stack_.state()
+            facts["stack"] = asdict(self.stack_)
         for name, part in parts.items():
             own, facts[name] = part.state()
             tensors |= {f"{name}.{key}": value for key, value in own.items()}

@@ -79,15 +79,8 @@ class AnomalyDetector(EventsPage, ReconstructionNetwork):
         learning_rate: Initial learning rate; it decays to zero.
         patience: Epochs without a better validation loss before training stops.
         validation_share: Share held out at the end of each series, to select the epoch and to compare the methods.
-        id: Id column of a frame with several series.
-        time: Time column; None finds it.
         values: Columns to read; None for all others.
-        freq: Frequency of the times; None infers it.
-        missing: Missing values and rows: "error", "ffill", "interpolate" or "zero".
-        day_first, time_zone: How to read dates, see `toa.Forecaster`.
-        seed: Seed of weights, batches, dropout and SOR.
-        device: "auto", "cpu", "cuda" or "cuda:N".
-        progress: Whether to show a progress bar.
+        id, time, freq, missing, day_first, time_zone, seed, device, progress: As in `toa.Forecaster`.
 
     Attributes:
         model_: The trained network; an identity if there is none.

@@ -387,9 +387,7 @@ class Forecaster(ForecastPage, ForecastNetwork):
             others = {} if network is None else {NETWORK: network.forecast[piece].numpy()}
             others |= self._regressions(panel, places)
             parts.append(self.choice_.combine(histories, others, which[piece]))
-        fields = zip(*parts, strict=True)
-        joined: Any = (None if found[0] is None else torch.cat(found) for found in fields)
-        return Prediction(*joined)
+        return Prediction.join(parts)
 
     def _with_new_series(self, panel: Panel, stops: Sequence[int]) -> "Forecaster":
         """This forecaster, or a copy with the scales of series that fit has not seen, by their rows before `stops`."""

@@ -72,9 +72,8 @@ class Importance:
     def blocks(self, most: int) -> dict[str, float]:
         """`by_lag` in at most `most` blocks of neighbours, by their names, such as "lags 1 to 4 (4 hours)"."""
         lags = self.by_lag()
-        edges = np.unique(np.linspace(0, len(lags), min(len(lags), most) + 1).astype(int)).tolist()
         found = {}
-        for low, high in pairwise(edges):
+        for low, high in blocks_of(len(lags), most):
             name = f"lag {high}" if high == low + 1 else f"lags {low + 1} to {high}"
             span = "" if self.freq is None else f", up to {describe_steps(self.freq, high)}"
             found[f"{name}{span}"] = float(lags[low:high].sum())
@@ -90,6 +89,11 @@ class Importance:
     @property
     def _total(self) -> float:
         return float(np.abs(self.shares).sum() + np.abs(self.ahead).sum()) or 1.0
+
+
+def blocks_of(rows: int, most: int) -> list[tuple[int, int]]:
+    """First row and end of up to `most` blocks of rows."""
+    return list(pairwise(np.unique(np.linspace(0, rows, min(rows, most) + 1).astype(int)).tolist()))
 
 
 def integrated_gradients(

@@ -4,7 +4,7 @@ Alphabet: B batch, L look-back, P horizon, C channels, F features, Q levels, S s
 """
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +22,13 @@ class Prediction(NamedTuple):
     quantiles: Tensor | None = None
     lower: Tensor | None = None
     upper: Tensor | None = None
+
+    @classmethod
+    def join(cls, parts: Sequence["Prediction"]) -> "Prediction":
+        """Predictions of several batches as one; a field that a part lacks is None."""
+        fields: Any = zip(*parts, strict=True)
+        joined: Any = (None if any(one is None for one in found) else torch.cat(found) for found in fields)
+        return cls(*joined)
 
 
 class UnitsModel(nn.Module):
@@ -106,9 +113,8 @@ class UnitsModel(nn.Module):
         parts = []
         for inputs in batches:
             found = self(*(None if x is None else x.to(device) for x in inputs))
-            parts.append([part.cpu() for part in found])
-        joined = (found[0] if len(found) == 1 else torch.cat(found) for found in zip(*parts, strict=True))
-        return Prediction(**dict(zip(self.outputs, joined, strict=True)))
+            parts.append(Prediction(**{name: part.cpu() for name, part in zip(self.outputs, found, strict=True)}))
+        return parts[0] if len(parts) == 1 else Prediction.join(parts)
 
 
 def spread(series: Tensor) -> Tensor:

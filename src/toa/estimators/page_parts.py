@@ -12,7 +12,6 @@ Names and values of users stay text on the page, never markup. Numbers are round
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
 
@@ -119,12 +118,6 @@ def methods_table(weights: Mapping[str, float], columns: Mapping[str, Mapping[st
         cells = [f"{column[name]:.3f}" if name in column else "" for column in columns.values()]
         rows.append([name, f"{weights[name]:.2f}" if name in weights else "", *cells])
     return table(rows, "Methods")
-
-
-def blocks_of(rows: int, most: int) -> list[tuple[int, int]]:
-    """First row and end of up to `most` blocks of rows."""
-    edges = np.unique(np.linspace(0, rows, min(rows, most) + 1).astype(int)).tolist()
-    return list(pairwise(edges))
 
 
 def weights_parts(weights: Mapping[str, float]) -> list[Part]:

@@ -17,6 +17,7 @@ from toa.estimators.alarms import Event, event_columns
 from toa.estimators.backtest import Backtest
 from toa.estimators.baselines import BASELINES
 from toa.estimators.ensemble import history_rows
+from toa.estimators.importance import blocks_of
 from toa.estimators.page_parts import Part
 from toa.tasks.detection import Runs, point_metrics, undefined
 
@@ -108,9 +109,7 @@ class EventsPage:
             path: File to write.
             data: Rows as for `predict`.
             y: For each row whether it is known to be an anomaly, in the order of the table.
-            title: Title of the page.
-            command: What repeats the page; by default Python code.
-            left_out: Columns of the table that were removed from data.
+            title, command, left_out: As in `toa.Forecaster.page`.
         """
         own: Any = self
         whole = own._read_fitted(data)
@@ -229,7 +228,7 @@ def _lags(own: Any, panel: Panel) -> Iterator[Part]:
     read = min(rows, max(own.lookback_, 2 * own.season_))
     if own.covariates or read < 2:
         return
-    blocks = draw.blocks_of(read, _BLOCKS)
+    blocks = blocks_of(read, _BLOCKS)
     copies = [values, *(draw.without_lags(values, low, high) for low, high in blocks)]
     for place in range(min(len(own.columns_), _BLOCKS)):
         copies.append(values.copy())

@@ -14,7 +14,7 @@ Alphabet: n cases, P features, K classes, F folds.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -237,7 +237,9 @@ class Stack:
         for fold in range(folds.max() + 1):
             own = folds == fold
             entry = {name: part[fold] for name, part in members.items()}
-            for name, part in {"stack": cls._fit(entry, codes, ~own)._mean(entry, cases), **entry}.items():
+            fitted = cls._fit(entry, codes, ~own)
+            mean = weighted_mean(fitted.weights, fitted._with_shares(entry, cases))
+            for name, part in {"stack": mean, **entry}.items():
                 found[name][own] = part[own]
         accuracies = {name: accuracy(part, codes) for name, part in found.items()}
         made = cls._fit({name: part[-1] for name, part in members.items()}, codes, np.ones(cases, dtype=bool))
@@ -257,20 +259,13 @@ class Stack:
     def _with_shares(self, members: Mapping[str, Probabilities], cases: int) -> dict[str, Probabilities]:
         return {**members, SHARES: np.tile(np.asarray(self.shares, dtype=np.float64), (cases, 1))}
 
-    def _mean(self, members: Mapping[str, Probabilities], cases: int) -> Probabilities:
-        return weighted_mean(self.weights, self._with_shares(members, cases))
-
     def combine(self, members: Mapping[str, Probabilities], cases: int) -> Probabilities:
         """Calibrated probabilities of this number of new cases."""
-        return softmax(self.factor * _logarithm(self._mean(members, cases)))
-
-    def state(self) -> dict[str, Any]:
-        """JSON values to save."""
-        return asdict(self)
+        return softmax(self.factor * _logarithm(weighted_mean(self.weights, self._with_shares(members, cases))))
 
     @classmethod
     def from_state(cls, facts: Mapping[str, Any], members: Sequence[str]) -> "Stack":
-        """From the result of `state`; the weights must be those of `members`."""
+        """From the fields; the weights must be those of `members`."""
         made = cls(**facts)
         for name in made.weights:
             check_choice("member", name, members)
