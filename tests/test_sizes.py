@@ -19,10 +19,10 @@ AIMS = {"lines": 22_500, "files": 150, "file_lines": 450, "function_lines": 60}
 CEILINGS = {
     ".": (553, 7),
     "cli": (2_425, 11),
-    "data": (3_779, 16),
-    "estimators": (6_612, 24),
+    "data": (3_785, 16),
+    "estimators": (6_618, 24),
     "experiments": (1_879, 9),
-    "integrations": (1_884, 11),
+    "integrations": (1_886, 11),
     "models": (1_718, 11),
     "nn": (2_520, 12),
     "ops": (3_954, 19),

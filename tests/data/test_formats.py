@@ -195,6 +195,15 @@ def test_names_and_ids_are_kept_or_refused(tmp_path, ending, text):
 
 
 @pytest.mark.parametrize("ending", ["parquet", "feather"])
+def test_bytes_that_are_no_text_are_refused_on_reading(tmp_path, ending):
+    path = tmp_path / f"x.{ending}"
+    write_frame(pd.DataFrame({"id": ["abcdefgh"] * 3, "v": [1.0, 2.0, 3.0]}), path)
+    path.write_bytes(path.read_bytes().replace(b"abcdefgh", b"abcd\xff\xfegh"))
+    with pytest.raises(ValueError, match=f"x.{ending} must be a complete {ending} file"):
+        read_frame(path)
+
+
+@pytest.mark.parametrize("ending", ["parquet", "feather"])
 def test_a_file_that_states_far_more_rows_than_its_size_allows_is_refused(tmp_path, ending):
     path = tmp_path / f"x.{ending}"
     table = arrow.table({"v": np.zeros(40_000_000)})

@@ -211,6 +211,23 @@ def test_forged_detectors_are_refused_before_they_are_used(tmp_path, detectors, 
         AnomalyDetector.load(tmp_path / "model.toa")
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [{"lookback_": "x"}, {"lookback_": 0}, {"freq_": 3}, {"time_": ["a"]}, {"known": {"past_covariates": None}}],
+)
+def test_a_forged_forecaster_without_a_network_is_refused(tmp_path, changes):
+    path = tmp_path / "model.toa"
+    Forecaster(2, lookback=16, epochs=1, time_limit=0.01).fit(columns("a")).save(path)
+
+    def change(facts):
+        known = facts["fitted"]["known"] | changes.get("known", {})
+        facts["fitted"] |= changes | {"known": known}
+
+    forged(path, change)
+    with pytest.raises(ValueError, match=r"model\.toa must"):
+        Forecaster.load(path)
+
+
 @pytest.mark.parametrize("changes", [{"choice": {"season": 10**9}}, {"season": 10**9}, {"choice": {"horizon": 10**9}}])
 def test_a_forged_season_takes_no_memory(tmp_path, changes):
     path = tmp_path / "model.toa"

@@ -65,8 +65,14 @@ def read_frame(path: Path, *, decimal: str | None = None, sheet: str | None = No
             as_text: dict[str, Any] = {"convert_dates": False, "convert_axes": False, "dtype": False}
             frame = pd.read_json(io.BytesIO(content), orient="records", lines=lines, precise_float=True, **as_text)
         else:
+            import pyarrow
+
             _check_rows(path, kind)
             frame = pd.read_parquet(path) if kind == "parquet" else pd.read_feather(path)
+            for name in frame:
+                if isinstance(frame[name].dtype, pd.StringDtype):
+                    # otherwise bytes that are no text are noticed only on use
+                    pyarrow.array(frame[name]).validate(full=True)
     except ImportError as error:
         raise missing_package(path, "read") from error
     except Exception as error:

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float64
 
+from toa._limits import shorten
 from toa.data.frames import read_panel
 from toa.data.frequency import calendar_of, mark_names, time_marks
 from toa.data.panel import Panel
@@ -239,7 +240,10 @@ class Covariates:
         known |= {name: tuple(value) if isinstance(value, list) else value for name, value in state.items()}
         known["categories"] = {name: tuple(texts) for name, texts in state.get("categories", {}).items()}
         known["scaler"] = None if state["scaler"] is None else StandardScaler.from_state(state["scaler"])
-        return cls(**known)
+        made = cls(**known)
+        if not all(isinstance(name, str) for name in made.names):
+            raise ValueError(f"covariates must be names of columns, got {shorten(made.columns)}")
+        return made
 
 
 def _holiday_marks(times: pd.DatetimeIndex, country: str) -> Float64[np.ndarray, "t 1"]:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 import toa
-from toa._checks import check_at_least, check_shape
+from toa._checks import check_at_least, check_count, check_shape
 from toa._limits import check_unpacked
 from toa.data.frames import check_results
 from toa.data.frequency import season_of
@@ -423,6 +423,8 @@ class Forecaster(ForecastPage, ForecastNetwork):
         self._check_parameters()
         self.columns_, self.ids_ = tuple(facts["columns"]), tuple(facts["ids"])
         self.known_ = Covariates.from_state(facts["known"])
+        check_count("lookback", self.lookback_, 1)
+        assert all(isinstance(name, str | None) for name in (self.freq_, self.time_)), "a name that is none"
         self.scaler_ = named(tensors, "scaler.")
         self.width_ = tensors.get("width")
         sizes = len(self.ids_), len(self.columns_)

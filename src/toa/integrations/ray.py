@@ -185,6 +185,8 @@ def whole_series(
         kept: list[Any] = []
         read = {"columns": columns, "batch_size": batch_rows, "batch_readahead": 1, "fragment_readahead": 1}
         for batch in data.to_batches(**read, use_threads=False):
+            # bytes that are no text are otherwise noticed only on use
+            batch.validate(full=True)
             kept.append(batch)
             if sum(part.num_rows for part in kept) < batch_rows:
                 continue
