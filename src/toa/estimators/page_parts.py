@@ -120,11 +120,6 @@ def methods_table(weights: Mapping[str, float], columns: Mapping[str, Mapping[st
     return table(rows, "Methods")
 
 
-def weights_parts(weights: Mapping[str, float]) -> list[Part]:
-    """Bars of the weights of methods."""
-    return [text("Weights of the methods."), bars(sorted(weights.items(), key=lambda pair: -pair[1]))]
-
-
 def operator_parts(own: Any) -> Iterator[Part]:
     """Pictures of the operators of the network, if it has a weight."""
     if own.architecture_["backbone"] is None or "toa" not in getattr(own, "weights_", ("toa",)):

@@ -74,7 +74,8 @@ class ForecastPage:
             "Forecast": [_forecast_chart(own, _first(past, most), found, baselines, steps)],
             "Errors": _errors(own) if tested is None else _backtest(tested),
             "What the forecast depends on": [
-                *draw.weights_parts(own.weights_),
+                draw.text("Weights of the methods."),
+                draw.bars(sorted(own.weights_.items(), key=lambda pair: -pair[1])),
                 *_lags(own, panel),
                 *draw.importance_parts(own, panel),
                 *draw.operator_parts(own),
@@ -117,12 +118,21 @@ class EventsPage:
         parts, ranked = own._events(panel)
         labels = None if y is None else np.asarray(y).ravel().astype(bool)
         shares = sum((event.shares for _, event in ranked), np.zeros(len(own.columns_)))
+        first = np.argsort(-shares, kind="stable")[:_CHANNELS]
+        by_channel = (
+            []
+            if not ranked
+            else [
+                draw.text("Mean share of each channel in the score of the events."),
+                draw.bars([(own.columns_[at], 100.0 * float(shares[at]) / len(ranked)) for at in first], "{:.1f} %"),
+            ]
+        )
         flagged = sum(int(own._flag(part.sum(1))["anomaly"].sum()) for part in parts)
         sections = {
-            "Events": _event_parts(own, panel, parts, ranked, labels, np.argsort(-shares, kind="stable")[:_CHANNELS]),
+            "Events": _event_parts(own, panel, parts, ranked, labels, first),
             "Methods": _method_parts(own, panel, parts, labels),
             "What the events depend on": [
-                *_shares(own.columns_, shares, len(ranked)),
+                *by_channel,
                 *draw.importance_parts(own, panel),
                 *draw.operator_parts(own),
             ],
@@ -348,10 +358,3 @@ def _method_parts(own: Any, panel: Panel, parts: Sequence[np.ndarray], labels: n
             name: float(average_precision_score(labels, score)) for name, score in scores.items()
         }
     return [*found, draw.methods_table(own.weights_, columns)]
-
-
-def _shares(names: Sequence[str], shares: np.ndarray, events: int) -> Iterator[Part]:
-    if events:
-        order = np.argsort(-shares, kind="stable")[:_CHANNELS]
-        yield draw.text("Mean share of each channel in the score of the events.")
-        yield draw.bars([(names[index], 100.0 * float(shares[index]) / events) for index in order], "{:.1f} %")

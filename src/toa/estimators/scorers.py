@@ -103,7 +103,13 @@ class PCA(Scorer):
     def fit(cls, series: Sequence[Rows], *, window: int, seed: int) -> Self:
         values = _join(series)
         mean = values.mean(0)
-        return cls(mean=mean, basis=_components(values - mean))
+        centred = values - mean
+        variance, vectors = np.linalg.eigh(centred.T @ centred)
+        share = np.cumsum(variance[::-1])
+        # not all directions, which would leave no error
+        count = min(int(np.searchsorted(share, _EXPLAINED * share[-1])) + 1, len(variance) - 1)
+        # contiguous as in a saved file, so that products round in the same way
+        return cls(mean=mean, basis=np.ascontiguousarray(vectors[:, ::-1][:, :count]))
 
     def rows(self, values: Rows) -> Rows:
         return _by_block(self._errors, values, values.shape[1])
@@ -211,7 +217,9 @@ class SubsequencePCA(Scorer):
     def fit(cls, series: Sequence[Rows], *, window: int, seed: int) -> Self:
         views = [_windows(part, window) for part in series if len(part) >= window]
         counts = [len(view) for view in views]
-        chosen = _sample(sum(counts), _MOST_WINDOWS, seed)
+        chosen = np.arange(sum(counts))
+        if len(chosen) > _MOST_WINDOWS:
+            chosen = np.sort(np.random.default_rng(seed).choice(len(chosen), _MOST_WINDOWS, replace=False))
         # the starts in each series
         places = np.split(chosen, np.searchsorted(chosen, np.cumsum(counts)[:-1]))
         starts = [own - first for own, first in zip(places, np.cumsum([0, *counts[:-1]]), strict=True)]
@@ -301,19 +309,3 @@ def _blocks(rows: np.ndarray, width: int) -> list[np.ndarray]:
     """Parts of which each needs several arrays of `width` numbers per row, and which fit the memory budget."""
     size = max(1, min(_BLOCK, memory_budget() // (_ARRAYS * 8 * width)))
     return np.split(rows, range(size, len(rows), size))
-
-
-def _sample(count: int, most: int, seed: int) -> Int64[np.ndarray, " n"]:
-    """Some of the numbers below `count`, sorted; all, unless they are more than `most`."""
-    if count <= most:
-        return np.arange(count)
-    return np.sort(np.random.default_rng(seed).choice(count, most, replace=False))
-
-
-def _components(centred: Rows) -> Float64[np.ndarray, "c k"]:
-    """The directions with most of the variance; not all of them, which would leave no error."""
-    variance, vectors = np.linalg.eigh(centred.T @ centred)
-    share = np.cumsum(variance[::-1])
-    count = min(int(np.searchsorted(share, _EXPLAINED * share[-1])) + 1, len(variance) - 1)
-    # contiguous as in a saved file, so that products round in the same way
-    return np.ascontiguousarray(vectors[:, ::-1][:, :count])
