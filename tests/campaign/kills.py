@@ -35,6 +35,7 @@ from toa.data.files import fetch
 from toa.estimators import AnomalyDetector, Forecaster
 from toa.estimators.base import load_estimator
 from toa.experiments.records import RECORD, read_record
+from toa.integrations.ray import forecast_parts
 
 _SIZES = ("lookback=8", "batch_size=16", "training.epochs=4", "model.num_layers=1", "model.embed_dim=8")
 SETTINGS = [word for size in (*_SIZES, "model.num_heads=2", "model.ff_dim=8") for word in ("--set", size)]
@@ -110,6 +111,21 @@ def _fit(table: Path) -> Work:
     return Work(action=action, result=result)
 
 
+def _panel(table: Path) -> Work:
+    """The forecasts of a folder of two files."""
+    source, model = table.parent / "panel", table.parent / "panel.toa"
+    source.mkdir(exist_ok=True)
+    frame = pd.read_csv(table, parse_dates=["date"])
+    for name in ("u", "v"):
+        frame.assign(id=name).to_parquet(source / f"{name}.parquet", index=False)
+    Forecaster(2, id="id", time_limit=1e-9).fit(frame.assign(id="u")).save(model)
+
+    def result(out: Path) -> object:
+        return {file.name: file.read_bytes() for file in out.iterdir()}
+
+    return Work(action=lambda out: lambda: forecast_parts(model, source, out), result=result)
+
+
 class _Quiet(http.server.SimpleHTTPRequestHandler):
     def log_message(self, *_: Any) -> None:
         pass
@@ -142,13 +158,13 @@ def _download(table: Path, address: str) -> Work:
     return Work(action=lambda out: lambda: fetch(spec, out), result=result)
 
 
-WORKS = ("run", "forecast", "save", "fit", "download")
+WORKS = ("run", "forecast", "panel", "save", "fit", "download")
 
 
 def _work(name: str, table: Path, address: str) -> Work:
     if name == "download":
         return _download(table, address)
-    return {"run": _run, "forecast": _forecast, "save": _save, "fit": _fit}[name](table)
+    return {"run": _run, "forecast": _forecast, "panel": _panel, "save": _save, "fit": _fit}[name](table)
 
 
 def kill(name: str, folder: Path, *, seed: int, kills: int) -> Outcome:
