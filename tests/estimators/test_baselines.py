@@ -76,6 +76,16 @@ def test_the_optimised_theta_equals_its_definition():
     np.testing.assert_allclose(found, follow(best[0], best[1], 4)[1])
 
 
+@pytest.mark.parametrize("values", [[10.0], [10.0, 1000.0], [10.0, 1000.0, 1010.0]])
+def test_the_optimised_theta_of_series_without_a_counted_error_is_theta(values):
+    history = align_histories([np.arange(31.0), np.array(values)])
+    found = BASELINES["optimised theta"](history, 1, 3)
+    np.testing.assert_array_equal(found[1], BASELINES["theta"](history, 1, 3)[1])
+    # about the last value, and not the first
+    assert (found[1] >= values[-1]).all()
+    np.testing.assert_allclose(found[0], [31, 32, 33], rtol=0.05)
+
+
 @pytest.mark.parametrize("name", ["theta", "damped trend", "optimised theta"])
 @pytest.mark.parametrize("level", [0.0, -50.0], ids=["factors", "shifts"])
 def test_smoothing_follows_a_season(name, level):

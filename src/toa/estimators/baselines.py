@@ -115,7 +115,10 @@ def damped_trend(history: History, season: int, horizon: int) -> Forecast:
 
 @BASELINES.register("optimised theta")
 def optimised_theta(history: History, season: int, horizon: int) -> Forecast:
-    """The dynamic optimised Theta method: Theta by the trend up to each step, with the share of it that fits best."""
+    """The dynamic optimised Theta method: Theta by the trend up to each step, with the share of it that fits best.
+
+    Series of at most three values have the forecast of Theta.
+    """
     alpha, share = (np.array(part) for part in zip(*_LEVEL_SHARE, strict=True))
 
     def forecast(values: History) -> Forecast:
@@ -133,7 +136,10 @@ def optimised_theta(history: History, season: int, horizon: int) -> Forecast:
             line = line.add(steps[-1], alpha[best])
         return np.concatenate(steps, 1)
 
-    return _without_season(history, season, horizon, forecast)
+    found, short = _without_season(history, season, horizon, forecast), _count(history) <= _UNCOUNTED
+    # no error counts: there is nothing to choose by
+    found[short] = theta(history[short], season, horizon)
+    return found
 
 
 class _Line(NamedTuple):
