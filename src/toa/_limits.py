@@ -35,7 +35,7 @@ def check_unpacked(name: str, count: int, tensors: Mapping[str, Any]) -> None:
 
 
 def memory_budget() -> int:
-    """Bytes that the activations of a batch may take: $TOA_MEMORY in GiB, 1 unless set.
+    """Bytes that the activations of a batch, or a packed table, may take: $TOA_MEMORY in GiB, 1 unless set.
 
     Raises:
         ValueError: If the variable is not a positive number.

@@ -5,6 +5,7 @@ import pytest
 from pyarrow import feather, parquet
 
 from tests.support import message
+from toa.data import formats
 from toa.data.formats import read_frame, write_frame
 
 
@@ -204,7 +205,7 @@ def test_bytes_that_are_no_text_are_refused_on_reading(tmp_path, ending):
 
 
 @pytest.mark.parametrize("ending", ["parquet", "feather"])
-def test_a_file_that_states_far_more_rows_than_its_size_allows_is_refused(tmp_path, ending):
+def test_a_table_that_unpacks_to_more_than_the_memory_budget_is_refused(tmp_path, ending, monkeypatch):
     path = tmp_path / f"x.{ending}"
     table = arrow.table({"v": np.zeros(40_000_000)})
     if ending == "parquet":
@@ -212,5 +213,30 @@ def test_a_file_that_states_far_more_rows_than_its_size_allows_is_refused(tmp_pa
     else:
         feather.write_feather(table, path, compression="zstd")
     assert path.stat().st_size < 10**6
-    with pytest.raises(ValueError, match=f"x.{ending} must be a complete {ending} file, got: one that unpacks to"):
+    monkeypatch.setenv("TOA_MEMORY", "0.1")
+    said = message(f"x.{ending} must unpack to at most 268435456 bytes, got 320000000", "TOA_MEMORY to 1 (GiB)")
+    with pytest.raises(ValueError, match=said):
         read_frame(path)
+    # the remedy helps
+    monkeypatch.setenv("TOA_MEMORY", "1")
+    assert len(read_frame(path)) == 40_000_000
+
+
+def test_a_workbook_that_unpacks_to_too_much_or_is_none_has_its_own_remedy(tmp_path, monkeypatch):
+    path = write_frame(load(), tmp_path / "a.xlsx")
+    monkeypatch.setattr(formats, "unpacked_limit", lambda size: 100)
+    with pytest.raises(ValueError, match=message("a.xlsx must unpack to at most 100 bytes, got", "; save it as CSV.")):
+        read_frame(path)
+    path.write_text("day,y\n2024-01-01,1\n")
+    with pytest.raises(ValueError, match=message("a.xlsx must be an Excel workbook (.xlsx)", "; save it as .xlsx.")):
+        read_frame(path)
+
+
+def test_a_long_reason_is_cut_at_a_word(tmp_path):
+    path = tmp_path / ("x" * 100) / "a.parquet"
+    path.parent.mkdir()
+    path.write_text("no parquet " * 20)
+    with pytest.raises(ValueError, match=r"got: .*( …|parquet file); write it again\.$") as caught:
+        read_frame(path)
+    reason = str(caught.value).partition("got: ")[2].removesuffix("; write it again.")
+    assert set(reason.split()) - {"…"} <= set(str(caught.value.__cause__).replace("file.", "file").split())

@@ -12,6 +12,7 @@ import gzip
 import io
 import json
 import re
+import textwrap
 import warnings
 import zipfile
 from pathlib import Path
@@ -21,7 +22,7 @@ import numpy as np
 import pandas as pd
 
 from toa._files import check_ending, ending_of, missing_package, write_atomically
-from toa._limits import shorten, unpacked_limit
+from toa._limits import memory_budget, shorten, unpacked_limit
 from toa.data.tables import read_content, read_table
 
 _SEPARATORS = (",", ";", "\t", "|")
@@ -41,6 +42,10 @@ _KINDS = {
 }
 
 
+class _TooLargeError(ValueError):
+    """A complete file that unpacks to more than is allowed."""
+
+
 def read_frame(path: Path, *, decimal: str | None = None, sheet: str | None = None) -> pd.DataFrame:
     """Read the table in a file by its ending; an unknown ending is text.
 
@@ -55,6 +60,8 @@ def read_frame(path: Path, *, decimal: str | None = None, sheet: str | None = No
         raise ValueError(f"sheet must be left out for a file that is no Excel workbook, got {sheet!r} for {path.name}.")
     if kind is None:
         return _read_text(path, decimal)
+    if kind == "Excel" and path.is_file() and not zipfile.is_zipfile(path):
+        raise ValueError(f"{path} must be an Excel workbook (.xlsx), got another file or a part; save it as .xlsx.")
     content = read_content(path, "a table") if kind == "JSON lines" else b""
     try:
         if kind == "Excel":
@@ -75,9 +82,11 @@ def read_frame(path: Path, *, decimal: str | None = None, sheet: str | None = No
                     pyarrow.array(frame[name]).validate(full=True)
     except ImportError as error:
         raise missing_package(path, "read") from error
+    except _TooLargeError:
+        raise
     except Exception as error:
         # the parsers raise errors of any kind for damaged files
-        line = " ".join(str(error).split())[:200]
+        line = textwrap.shorten(str(error), 200, placeholder=" …", break_on_hyphens=False).rstrip(".")
         raise ValueError(f"{path} must be a complete {kind} file, got: {line}; write it again.") from error
     if kind == "Excel":
         if sheet not in sheets and (sheet is not None or len(sheets) != 1):
@@ -94,9 +103,13 @@ def _check_rows(path: Path, kind: str) -> None:
     import pyarrow.dataset as datasets
 
     data = datasets.dataset(path, format=kind)
-    size, limit = 8 * data.count_rows() * len(data.schema), unpacked_limit(path.stat().st_size)
+    size = 8 * data.count_rows() * len(data.schema)
+    limit = max(memory_budget(), unpacked_limit(path.stat().st_size))
     if size > limit:
-        raise ValueError(f"one that unpacks to {size} bytes or more, more than {limit}")
+        raise _TooLargeError(
+            f"{path} must unpack to at most {limit} bytes, got {size} or more; if this is right, set the environment "
+            f"variable TOA_MEMORY to {(size >> 30) + 1} (GiB)."
+        )
 
 
 def _read_sheets(path: Path) -> dict[str, pd.DataFrame]:
@@ -104,7 +117,7 @@ def _read_sheets(path: Path) -> dict[str, pd.DataFrame]:
     with zipfile.ZipFile(path) as archive:
         size, limit = sum(one.file_size for one in archive.infolist()), unpacked_limit(path.stat().st_size)
     if size > limit:
-        raise ValueError(f"one that unpacks to {size} bytes, more than {limit}")
+        raise _TooLargeError(f"{path} must unpack to at most {limit} bytes, got {size}; save it as CSV.")
     sheets = pd.read_excel(path, sheet_name=None, engine="openpyxl")
     return {name: rows for name, rows in sheets.items() if len(rows)}
 
