@@ -5,6 +5,7 @@ from email.message import Message
 from types import SimpleNamespace
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 import toa
@@ -47,7 +48,7 @@ def test_a_backend_that_is_wrong_or_broken_fails_the_self_test(monkeypatch):
     replace_backend(monkeypatch, lambda inputs: reference_attention(inputs) + 1e-3)
     wrong = doctor.try_backends()["cpu"]["tests"]["folded"]
     assert wrong["status"] == "failed"
-    assert "output at N=65: error 1.00e-03, allowed" in wrong["detail"]
+    assert "allowed 1e-04" in wrong["detail"]
 
     def broken(inputs):
         raise OSError("libcuda.so:\n not found")
@@ -62,6 +63,22 @@ def test_a_backend_that_is_wrong_or_broken_fails_the_self_test(monkeypatch):
     assert "self-tests: 1 failed (folded on cpu: OSError: libcuda.so: not found)" in result.output
 
 
+@pytest.mark.parametrize("broken", ["nan", "rounded", "square only"])
+def test_a_reference_that_is_broken_in_float32_fails_its_own_test(monkeypatch, broken):
+    def run(inputs):
+        out = reference_attention(inputs)
+        if inputs.q.dtype == torch.float64:
+            return out
+        if broken == "square only":
+            return out if inputs.q.shape == inputs.k.shape else out.flip(1)
+        return out * float("nan") if broken == "nan" else out + (out.detach().bfloat16().float() - out.detach())
+
+    monkeypatch.setitem(BACKENDS, "reference", AttentionBackend(run=run))
+    tests = doctor.try_backends()["cpu"]["tests"]
+    assert (tests["reference"]["status"], tests["folded"]["status"]) == ("failed", "ok")
+    assert "allowed 1e-04" in tests["reference"]["detail"]
+
+
 def test_a_wrong_gradient_alone_fails_the_self_test(monkeypatch):
     def detached(inputs):
         return reference_attention(replace(inputs, q=inputs.q.detach() + 0.0 * inputs.q))
@@ -73,7 +90,7 @@ def test_a_wrong_gradient_alone_fails_the_self_test(monkeypatch):
 def test_command_prints_text_and_json():
     plain = call()
     assert plain.exit_code == 0
-    assert "folded: ok (output and gradients in float32)" in plain.output
+    assert "folded: ok (largest error" in plain.output
     assert plain.output.endswith("self-tests: none failed\n")
     printed = json.loads(call("--json").output)
     assert printed["backends"]["cpu"]["tests"]["reference"]["status"] == "ok"
