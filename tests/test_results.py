@@ -46,6 +46,16 @@ def test_no_new_record_names_a_dirty_commit_or_none():
     assert found.keys() == UNCLEAN.keys(), "remove what is clean now"
 
 
+def test_no_stored_command_holds_a_path_of_a_machine():
+    commands = 0
+    for path in sorted((ROOT / "results").rglob("*.json*")):
+        # escaped quotes are part of the text
+        for found in re.finditer(r'"command": ?"((?:[^"\\]|\\.)*)"', path.read_text(encoding="utf-8")):
+            commands += 1
+            assert not re.search(r"(?<![^\s='\"])(/|~|\.\./)", json.loads(f'"{found[1]}"')), path
+    assert commands > 1000
+
+
 # agreement with the authors' code
 
 

@@ -18,10 +18,10 @@ AIMS = {"lines": 22_500, "files": 150, "file_lines": 450, "function_lines": 60}
 # lines and files allowed in each folder until the aim is reached ("." holds the files of the package itself)
 CEILINGS = {
     ".": (553, 7),
-    "cli": (2_425, 11),
+    "cli": (2_458, 11),
     "data": (3_798, 16),
     "estimators": (6_614, 24),
-    "experiments": (1_879, 9),
+    "experiments": (1_891, 9),
     "integrations": (1_886, 11),
     "models": (1_718, 11),
     "nn": (2_520, 12),

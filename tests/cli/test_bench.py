@@ -36,6 +36,15 @@ def test_every_configuration_and_method_has_a_record_and_others_are_kept(tmp_pat
     assert {"commit", "versions", "device", "cpu_s"} <= records[1].keys()
 
 
+def test_the_command_in_a_record_names_the_file_but_no_folder_of_the_machine(tmp_path, monkeypatch) -> None:
+    out = tmp_path / "runs.jsonl"
+    for given, recorded in (([f"--out={out}"], "--out=runs.jsonl"), (["--out", str(out)], "--out runs.jsonl")):
+        words = ["gift-eval", "--method", "drift", *given]
+        monkeypatch.setattr("sys.argv", ["toa", "bench", *words])
+        assert call(*words)[0] == 0
+        assert json.loads(out.read_text())["command"] == f"toa bench gift-eval --method drift {recorded}"
+
+
 def test_fev_has_a_record_with_weights(tmp_path) -> None:
     code, text = call("fev", "--method", "toa", "--time-limit", 1e-9, "--out", tmp_path / "fev.jsonl")
     assert code == 0, text

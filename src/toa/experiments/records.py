@@ -78,14 +78,26 @@ def make_record(config: Any, result: Evaluation, command: Sequence[str]) -> Reco
 
 
 def provenance(device: torch.device, command: Sequence[str], threads: int | None = None) -> Record:
-    """Device, versions, commit and command; `threads` is the number that a run used, None for the current one."""
+    """Device, versions, commit and command; `threads` is the number that a run used, None for the current one.
+
+    Of an absolute path after --out only the file name is recorded: folders of one machine tell others nothing.
+    """
     name = f"{device.type} ({platform.machine()}, {threads or torch.get_num_threads()} threads)"
     return {
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else name,
         "versions": {"toa": toa.__version__, "torch": torch.__version__, "python": platform.python_version()},
         "commit": _commit(),
-        "command": shlex.join(command),
+        "command": shlex.join(_without_folders(command)),
     }
+
+
+def _without_folders(command: Sequence[str]) -> list[str]:
+    found: list[str] = []
+    for word in command:
+        option, mark, path = word.partition("=") if word.startswith("--out=") else ("", "", word)
+        own = mark or found[-1:] == ["--out"]
+        found.append(f"{option}{mark}{Path(path).name}" if own and Path(path).is_absolute() else word)
+    return found
 
 
 def write_record(path: Path, record: Record) -> None:
