@@ -82,13 +82,30 @@ def test_the_mean_begins_with_close_baselines():
         assert weights["linear 8"] > 0.5
 
 
-def test_windows_count_as_often_as_they_are_said_to():
-    actual, counts = np.zeros((2, 1)), np.array([2.0, 1.0])
-    forecasts = {"first": np.array([[0.0], [1.5]]), "second": np.array([[1.0], [0.0]])}
-    weights, errors = choose_weights(forecasts, actual, np.ones(2), counts=counts)
-    assert errors["first"] == pytest.approx(0.5)
-    assert errors["second"] == pytest.approx(2 / 3)
-    assert weights == {"first": 1.0}
+def test_close_baselines_cost_at_most_six_of_twenty_members_with_an_error_15_percent_above_the_least():
+    """1.045 = (6 * 1.15 + 14) / 20, which baselines with errors of the same sign reach."""
+    actual, local = np.zeros((4, 3)), ("theta", "drift", "damped trend", "optimised theta")
+    for error, expected in ((1.1499, (6 * 1.1499 + 14) / 20), (1.1501, 1.0)):
+        forecasts = {"linear 8": actual + 1.0} | dict.fromkeys(local, actual + error)
+        _, errors = choose_weights(forecasts, actual, np.ones(4))
+        assert errors["ensemble"] == pytest.approx(expected)
+        assert errors["ensemble"] <= 1.045
+
+
+def test_the_last_origin_counts_twice_in_the_choice_and_once_in_the_errors():
+    series, owners = [np.arange(20.0)], np.zeros(2, dtype=np.int64)
+    origins = RollingOrigins(series=owners, back=np.array([1, 2]), held=np.array([2]), horizon=1)
+    actual = origins.actual(series)
+    forecasts = {"late": actual + np.array([[0.0], [1.5]]), "early": actual + np.array([[1.0], [0.0]])}
+    chosen, _ = Ensemble.fit(series, origins, forecasts, season=1)
+    assert chosen.weights == {"late": 1.0}
+    assert chosen.errors == pytest.approx({"late": 0.75, "early": 0.5, "ensemble": 0.75})
+
+
+def test_missing_actual_values_do_not_change_the_mean_of_the_others():
+    actual, counts = np.array([[np.nan, np.nan], [0.0, np.nan], [0.0, 0.0]]), np.array([2.0, 1.0, 1.0])
+    _, errors = choose_weights({"a": np.ones((3, 2))}, actual, np.ones(3), counts=counts)
+    assert errors == {"a": 1.0, "ensemble": 1.0}
 
 
 def test_an_ensemble_takes_another_model_that_is_better():

@@ -121,7 +121,7 @@ def forecast(
     if test is not None:
         tested = tested or forecaster.backtest(frame, test_size=test)
         if trial is not None and trial.weights_ != forecaster.weights_:
-            shown = f"weights of the fit without the tested rows, which is tested: {_weights(trial)}."
+            shown = f"weights in the test, fitted without its rows: {_weights(trial)}."
             console.print(shown, soft_wrap=True)
         _print_evaluation(console, forecaster, tested, test)
     console.print(f"table:   {write_frame(found, out)}", soft_wrap=True)

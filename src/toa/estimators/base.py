@@ -309,14 +309,14 @@ class TimeLimit:
 
 
 def greedy_weights(
-    members: Mapping[str, np.ndarray], loss: Callable[[np.ndarray], float], first: Sequence[str] = ()
+    members: Mapping[str, np.ndarray], loss: Callable[[np.ndarray], float], first: Sequence[str] = (), times: int = 1
 ) -> tuple[dict[str, float], float]:
     """Weights of a mean with a low loss, and that loss.
 
     Members are added one by one, each time the one that lowers the loss of the mean most; the mean of those up to the
-    lowest loss is kept. It begins with the members `first`.
+    lowest loss is kept. It begins with the members `first`, each added `times` times.
     """
-    chosen, best = list(first), (np.inf, list[str]())
+    chosen, best = times * list(first), (np.inf, list[str]())
     total = np.sum([np.zeros_like(next(iter(members.values()))), *(members[name] for name in chosen)], axis=0)
     if chosen:
         best = loss(total / len(chosen)), chosen.copy()

@@ -50,8 +50,10 @@ _BY_LEVEL, TREES = " by level", "boosting"
 _TREE_STEPS = 60
 # windows that the best baseline counts as in the weights, and windows from which on it does not
 _PRIOR_WINDOWS, _MANY_WINDOWS = 6.0, 200.0
-# how often the last origin counts; baselines that are members from the start, how often, and their error in least ones
-_LAST_ORIGIN, _FIRST, _SEATS, _CLOSE = 2.0, 3, 2, 1.15
+# how often the last origin counts in the choice of weights
+_LAST_ORIGIN = 2.0
+# baselines that the mean begins with: how many, how often each counts, and their largest error, in least errors
+_FIRST, _TIMES, _CLOSE = 3, 2, 1.15
 # a seasonal error below this share of the largest value is rounding
 _ROUNDING = 1e-12
 # quantiles of fewer windows are taken over all steps and columns
@@ -125,9 +127,8 @@ class Ensemble:
 
     Attributes:
         weights: Weight per method; they sum to 1.
-        errors: Mean error at the origins, of each method and of the "ensemble".
-        measure: "MASE", or "MAE" in the units of the data if MASE is undefined, because the seasonal naive forecast has
-            no error in any series.
+        errors: Mean error at the origins, of each method and of the "ensemble"; all origins count the same.
+        measure: "MASE"; "MAE" in the units of the data if the seasonal naive forecast has no error in any series.
         linear: The linear models with a weight.
         trees: The boosted trees if they have a weight.
     """
@@ -206,8 +207,8 @@ def choose_weights(
 
     The mean begins with the best baselines, if their errors are close to the least: the errors of models that learn
     from all series depend more on the time in which they are measured. The best baseline has the more weight, the fewer
-    independent windows there are and the closer its error is. Windows count as `counts` has it; those whose scale is 0
-    or NaN are left out. If all are, errors count in the units of the data.
+    independent windows there are and the closer its error is. For the weights, windows count as `counts` has it; in
+    the returned means, once. Those whose scale is 0 or NaN are left out; if all are, the units of the data are used.
     """
     usable = np.isfinite(scale) & (scale > 0)
     if not usable.any():
@@ -217,19 +218,19 @@ def choose_weights(
     each = np.ones((len(target), 1)) if counts is None else counts[usable, None] / counts[usable].mean()
     members = {name: forecast[usable] / unit for name, forecast in forecasts.items()}
 
-    def loss(mean: np.ndarray) -> float:
-        return float(np.nanmean(np.abs(mean - target) * each))
+    def loss(mean: np.ndarray, times: np.ndarray | float = each) -> float:
+        return float(np.nanmean(np.abs(mean - target) * times))
 
     errors = {name: loss(member) for name, member in members.items()}
     local = sorted((name for name in members if name in BASELINES), key=errors.__getitem__)
     first = [name for name in local[:_FIRST] if errors[name] <= _CLOSE * min(errors.values())]
-    weights, best = greedy_weights(members, loss, _SEATS * first)
+    weights, best = greedy_weights(members, loss, first, _TIMES)
     if local and independent < _MANY_WINDOWS and best > 0:
-        name = local[0]
-        share = _PRIOR_WINDOWS / (_PRIOR_WINDOWS + independent) * (best / errors[name]) ** 2
+        share = _PRIOR_WINDOWS / (_PRIOR_WINDOWS + independent) * (best / errors[local[0]]) ** 2
         weights = {one: (1.0 - share) * weight for one, weight in weights.items()}
-        weights[name] = weights.get(name, 0.0) + share
-    return weights, errors | {"ensemble": loss(weighted_mean(weights, members))}
+        weights[local[0]] = weights.get(local[0], 0.0) + share
+    members["ensemble"] = weighted_mean(weights, members)
+    return weights, {name: loss(member, 1.0) for name, member in members.items()}
 
 
 def series_scale(series: Series, season: int) -> Float64[np.ndarray, " n"]:

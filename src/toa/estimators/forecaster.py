@@ -57,10 +57,10 @@ class Forecaster(ForecastPage, ForecastNetwork):
     A wide frame is one series with several columns. With `id`, the rows of each id are a series of any length. The
     forecast is a weighted mean of the network and of baselines: seasonal naive, drift, Theta, optimised Theta, damped
     trend, linear models on lags and, up to 60 steps, boosted trees on lags. The weights, the same for all series, are
-    chosen by the errors from rolling origins at the end of each series, in rows that the methods have not seen. Then
-    all methods with a weight are fitted again to all rows; the network stays as it was if no time is left for that.
-    Intervals and quantiles come from the errors at these origins. A column that holds only 0, 1, 2, … has forecasts and
-    bounds of at least 0.
+    chosen by the errors from rolling origins at the end of each series, in rows that the methods have not seen. There,
+    the last origin counts twice. Then all methods with a weight are fitted again to all rows; the network stays as it
+    was if no time is left for that. Intervals and quantiles come from the errors at these origins. A column that holds
+    only 0, 1, 2, … has forecasts and bounds of at least 0.
 
     Args:
         horizon: Steps P to forecast.

@@ -212,7 +212,10 @@ def _errors(own: Any) -> list[Part]:
     errors = {} if own.choice_ is None else own.choice_.ensemble.errors
     order = sorted(errors, key=errors.__getitem__)
     found = {"forecast" if name == "ensemble" else name: errors[name] for name in order}
-    text = "At rolling origins at the end of the rows of fit, which also chose the weights. Lower is better."
+    text = (
+        "Mean over rolling origins at the end of the rows of fit. They also chose the weights; there, the last origin "
+        "counted twice. Lower is better."
+    )
     return [draw.text(text), draw.methods_table(own.weights_, {own.choice_.ensemble.measure: found})] if found else []
 
 
