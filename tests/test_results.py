@@ -294,3 +294,18 @@ def test_the_tables_in_the_format_of_leaderboards_are_the_records(benchmark, tab
     rows = [{name: str(cell) for name, cell in row(record).items()} for record in records if "sql" in record["metrics"]]
     with (page_tables.RESULTS / "leaderboards" / f"{table}.csv").open(encoding="utf-8", newline="") as file:
         assert list(csv.DictReader(file)) == rows
+
+
+def test_the_misses_on_the_page_of_leaderboards_are_those_of_the_records():
+    found: dict[str, dict[str, float]] = collections.defaultdict(dict)
+    for file in ("gift-eval", "m3"):
+        for record in read_records(f"leaderboards/{file}.jsonl"):
+            found[record["config"]][record["method"]] = record["metrics"]["mase"]
+    own, trees = {"toa", "boosting"}, found["M3-Yearly"]["boosting"]
+    assert all(trees > mase for method, mase in found["M3-Yearly"].items() if method != "boosting")
+    better = {
+        name: {method for method, mase in scores.items() if method not in own and mase < scores["toa"]}
+        for name, scores in found.items()
+    }
+    assert better["M3-Yearly"] == {"drift", "optimised theta"}
+    assert {name for name, methods in better.items() if methods} == {"M3-Yearly", "ett1/W/short"}
