@@ -19,7 +19,7 @@ AIMS = {"lines": 22_500, "files": 150, "file_lines": 450, "function_lines": 60}
 CEILINGS = {
     ".": (553, 7),
     "cli": (2_458, 11),
-    "data": (3_798, 16),
+    "data": (3_801, 16),
     "estimators": (6_618, 24),
     "experiments": (1_891, 9),
     "integrations": (1_886, 11),

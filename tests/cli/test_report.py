@@ -31,6 +31,10 @@ def test_report_writes_page_and_texts_and_prints_skipped_records(tmp_path, monke
     assert read_pictures(kept) == []
 
 
+def test_the_help_says_what_report_needs_data_for():
+    assert "for data, to explain what cannot run here." in runner.invoke(app, ["report", "--help"]).output
+
+
 def test_wrong_input_exits_with_one_line(tmp_path):
     path = write_lines(tmp_path / "a.jsonl", etth1_records(1))
     cases = {

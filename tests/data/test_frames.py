@@ -169,7 +169,11 @@ BAD: dict[str, tuple[Any, dict[str, Any], tuple[str, ...]]] = {
     "no values": (wide()[["date"]], {}, ("at least one column of values",)),
     "no rows": (wide()[:0], {}, ("at least one row",)),
     "one row": (wide(1), {}, ("two rows", "give freq")),
-    "frequency": (wide(), {"freq": "hourly"}, ("freq must be a pandas frequency", "'hourly'")),
+    "frequency": (
+        wide(),
+        {"freq": "hourly"},
+        ("freq must be a pandas frequency, such as 'h', '15min', 'D' or 'MS'", "'hourly'"),
+    ),
     "other frequency": (wide(), {"freq": "2h"}, ("data must have one frequency, '2h'", "data row 2")),
     "frequency alone": (
         wide()[["a"]],

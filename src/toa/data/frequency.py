@@ -152,7 +152,9 @@ def _check_frequency(freq: object) -> Frequency:
             return str(to_offset(freq).freqstr)
     except (ValueError, AttributeError):
         pass
-    raise ValueError(f"freq must be a pandas frequency, such as 'h' or '15min', or a step of integers, got {freq!r}.")
+    raise ValueError(
+        f"freq must be a pandas frequency, such as 'h', '15min', 'D' or 'MS', or a step of integers, got {freq!r}."
+    )
 
 
 def _candidates(times: pd.Index, inner: Bool[np.ndarray, " p"]) -> Iterator[Frequency]:

@@ -268,16 +268,17 @@ def _read_ts_header(path: Path, lines: Iterator[tuple[int, str]]) -> bool:
         if tag == "@data":
             break
     classes, equal = tags.get("@classlabel", "no such line"), tags.get("@equallength", "true")
-    stamps, only = tags.get("@timestamps", "false"), "only files for classification can be read"
-    for holds, rule, found in (
-        (tags, "hold a header and cases", "an empty file; is the download complete?"),
-        ("@data" in tags, "have a line @data between header and cases", "none; is the file complete?"),
-        (classes.startswith("true "), "name its classes in a line '@classLabel true A B ...'", f"{classes!r}; {only}."),
-        (stamps == "false", "have values without time stamps", f"@timestamps {stamps!r}."),
-        (equal in ("true", "false"), "have true or false after @equalLength", f"{equal!r}."),
+    stamps, named = tags.get("@timestamps", "false"), classes.startswith("true ")
+    only = "only files for classification can be read."
+    for holds, rule, found, remedy in (
+        (tags, "hold a header and cases", "an empty file", "is the download complete?"),
+        ("@data" in tags, "have a line @data between header and cases", "none", "is the file complete?"),
+        (named, "name its classes in a line '@classLabel true A B ...'", repr(classes), only),
+        (stamps == "false", "have values without time stamps", f"@timestamps {stamps!r}", "remove the time stamps."),
+        (equal in ("true", "false"), "have true or false after @equalLength", repr(equal), "write one of them."),
     ):
         if not holds:
-            raise ValueError(f"{path} must {rule}, got {found}")
+            raise ValueError(f"{path} must {rule}, got {found}; {remedy}")
     return equal != "false"
 
 
