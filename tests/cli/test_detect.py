@@ -214,6 +214,7 @@ def test_classify_trains_on_rows_and_classifies_others(tmp_path):
     assert code == 0, text
     assert "6 cases of test.csv: accuracy" in text
     assert "classes, no network (too few cases), cross-validated accuracy" in text
+    assert "only for new cases of the same source; 8 cases are too few to rely on it)." in text
     assert "1-NN" in text
     assert re.search("the stack beats [^;]*most frequent class", text)
     found = pd.read_csv(out)

@@ -16,6 +16,7 @@ from tests.support import message
 from toa.data.frames import read_cases
 from toa.estimators import kernels
 from toa.estimators.base import save_file
+from toa.estimators.case_page import interval_text
 from toa.estimators.classifier import Classifier
 from toa.estimators.kernels import FEATURES
 from toa.tasks.training import TrainingStopped
@@ -92,6 +93,34 @@ def test_the_accuracy_has_an_interval_that_is_saved(fitted, tmp_path):
         assert abs(0.75 - bound) == pytest.approx(1.96 * deviation, rel=1e-3)
     model.save(tmp_path / "model.toa")
     assert Classifier.load(tmp_path / "model.toa").validation_interval_ == (low, high)
+
+
+def test_the_interval_says_what_it_does_not_cover(fitted):
+    model = copy.copy(fitted)
+    model.validation_ = 0.75
+    assert interval_text(model) == "95 % interval 0.628 to 0.842, only for new cases of the same source"
+    model.cases_ = 12
+    assert interval_text(model).endswith("of the same source; 12 cases are too few to rely on it")
+    model.validation_ = None
+    assert not interval_text(model)
+
+
+@pytest.mark.parametrize("cases", [-3, 2.5, "60", None, True, 61, 10**12])
+def test_a_file_with_a_wrong_number_of_cases_is_refused(fitted, tmp_path, cases):
+    model = copy.copy(fitted)
+    model.validation_, model.cases_ = 0.75, cases
+    model.save(tmp_path / "model.toa")
+    with pytest.raises(ValueError, match=message("model.toa must hold a complete classifier", "cases must be")):
+        Classifier.load(tmp_path / "model.toa")
+
+
+@pytest.mark.parametrize("share", [-0.5, 1.5, float("nan")])
+def test_a_file_with_an_accuracy_that_is_no_share_is_refused(fitted, tmp_path, share):
+    model = copy.copy(fitted)
+    model.validation_ = share
+    model.save(tmp_path / "model.toa")
+    with pytest.raises(ValueError, match=message("model.toa must hold a complete classifier", "accuracy")):
+        Classifier.load(tmp_path / "model.toa")
 
 
 @pytest.mark.parametrize("labels", [np.array([7, -3]), np.array([2.5, 0.5]), np.array([True, False])])

@@ -103,12 +103,13 @@ def _longest_test_case(reader: "Classifier", tested: Any, cases: Any) -> int:
 
 def _print_validation(console: "Console", classifier: "Classifier") -> None:
     """Cross-validated accuracies of the members and the baselines, with the weights."""
+    from toa.estimators.case_page import interval_text
+
     own = classifier.validation_
     network = classifier.architecture_["backbone"] or f"no network ({classifier.no_network_})"
     shown = "not cross-validated: too few cases" if own is None else f"cross-validated accuracy {own:.3f}"
-    if own is not None and classifier.validation_interval_ is not None:
-        low, high = classifier.validation_interval_
-        shown += f" (95 % interval {low:.3f} to {high:.3f})"
+    if interval := interval_text(classifier):
+        shown += f" ({interval})"
     console.print(f"{len(classifier.classes_)} classes, {network}, {shown}.")
     if classifier.stack_ is None:
         return

@@ -20,6 +20,8 @@ from toa.tasks.metrics import class_scores, confusion_matrix
 
 # most channels, blocks of steps and cases that are replaced
 _CHANNELS, _BLOCKS, _CASES = 12, 8, 20
+# an interval of the accuracy of fewer cases is not reliable
+_RELIABLE = 30
 
 
 class CasesPage:
@@ -99,13 +101,21 @@ def _cases_part(
     return {**part, "kind": "matrix", "counts": counts.tolist()}
 
 
+def interval_text(own: Any) -> str:
+    """The interval of the accuracy of a classifier, and what it does not cover; empty without one."""
+    if (interval := own.validation_interval_) is None:
+        return ""
+    few = f"; {own.cases_} cases are too few to rely on it" if own.cases_ < _RELIABLE else ""
+    return f"95 % interval {interval[0]:.3f} to {interval[1]:.3f}, only for new cases of the same source{few}"
+
+
 def _stack_parts(own: Any) -> list[Part]:
     """Weights and cross-validated accuracies of members and baselines."""
     if own.stack_ is None:
         return [draw.text("Method: the network alone.")]
     text = "Accuracy by cross-validation on the cases of fit"
-    if (interval := own.validation_interval_) is not None:
-        text += f"; 95 % interval of the stack: {interval[0]:.3f} to {interval[1]:.3f}"
+    if shown := interval_text(own):
+        text += f"; the stack: {shown}"
     text += ". The stack is what classifies: it "
     table = draw.methods_table(own.weights_, {"accuracy": own.stack_.accuracies})
     return [draw.text(f"{text}{'; '.join(own.stack_.verdicts())}."), table]

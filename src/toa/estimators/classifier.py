@@ -13,7 +13,7 @@ import torch
 from sklearn.base import ClassifierMixin
 from torch import Tensor
 
-from toa._checks import check_at_least, check_finite, check_shape
+from toa._checks import check_at_least, check_count, check_finite, check_shape
 from toa._limits import check_unpacked
 from toa.data.frames import check_results, read_cases, to_native, with_labels
 from toa.data.panel import Panel
@@ -41,6 +41,8 @@ KERNELS = "kernels"
 _KERNEL_TIME = 0.5
 # folds of the cases that measure the accuracy
 _FOLDS = 5
+# cases that a file may state
+_MOST_CASES = 10**9
 
 
 @dataclass(eq=False, repr=False)
@@ -257,7 +259,12 @@ class Classifier(ClassifierMixin, CasesPage, CaseNetwork):  # type: ignore[misc]
 
     @property
     def validation_interval_(self) -> tuple[float, float] | None:
-        """Interval of 95 % of `validation_`, by Wilson's formula, as if the cases were independent; None without it."""
+        """Interval of 95 % of `validation_`, by Wilson's formula; None without it.
+
+        It holds for independent cases of the same source as those of fit. It does not cover other sources, such as
+        other people or devices, nor that each case was predicted by members fitted to fewer cases, which matters below
+        about 30 cases.
+        """
         if self.validation_ is None or not self.cases_:
             return None
         # loaded on use: scipy's statistics take long to import
@@ -315,7 +322,8 @@ class Classifier(ClassifierMixin, CasesPage, CaseNetwork):  # type: ignore[misc]
         check_shape("scaler.mean", self.scaler_.state()["mean"], "(C,)", (len(self.columns_),))
         # older files hold one network alone
         self.folds_, self.factor_ = facts.get("folds", 0), facts.get("factor", 1.0)
-        self.cases_ = int(facts.get("cases", 0))
+        self.cases_ = facts.get("cases", 0)
+        _check_cases(self.cases_, self.validation_)
         models = {name.split(".")[2] for name in tensors if name.startswith("model.models.")}
         if len(models) != self.folds_ or self._patch < 1:
             raise ValueError(f"{self.folds_!r} networks of {self._patch} steps per token, but weights of {len(models)}")
@@ -352,6 +360,15 @@ def _select_channels(panel: Panel, columns: Sequence[str]) -> Panel:
             "channels."
         )
     return panel
+
+
+def _check_cases(cases: Any, share: float | None) -> None:
+    """Raise ValueError if a file has a number of cases of which this accuracy cannot be the share."""
+    check_count("cases", cases, 0)
+    right = 0.0 if share is None else share * cases
+    if cases > _MOST_CASES or not (0.0 <= right <= cases and abs(right - round(right)) <= 1e-3):
+        rule = f"at most {_MOST_CASES}, of which the accuracy {share} is a whole number"
+        raise ValueError(f"cases must be {rule}, got {cases}; fit and save again.")
 
 
 def _labels(panel: Panel, y: Any) -> np.ndarray:
