@@ -7,6 +7,7 @@ import json
 import os
 import re
 import statistics
+from typing import Any
 
 import pytest
 import torch
@@ -18,6 +19,7 @@ from tests.support import ROOT
 from toa.data import DATASETS, load_forecast
 from toa.models import BACKBONES
 from toa.nn import ReversibleInstanceNorm
+from toa.report.evidence import unclean
 from toa_bench import gift_eval
 
 
@@ -36,6 +38,8 @@ UNCLEAN = {
     "operators/demixing-toa-gated.json": 1,
     "operators/demixing-toa-relu.json": 1,
     "performance/training_step_cpu_compiled.json": 1,
+    # trials of the first search, which this comparison reuses
+    "search/signed-trials.jsonl": 16,
     "search/trials.jsonl": 208,
 }
 
@@ -44,6 +48,13 @@ def test_no_new_record_names_a_dirty_commit_or_none():
     found = {file: one["dirty"] + one["unknown"] for file, one in page_tables.unclean_commits().items()}
     assert {file: count for file, count in found.items() if count > UNCLEAN.get(file, 0)} == {}
     assert found.keys() == UNCLEAN.keys(), "remove what is clean now"
+
+    def trials(name: str) -> list[Any]:
+        rows = map(json.loads, (ROOT / "results" / "search" / name).read_text(encoding="utf-8").splitlines())
+        return [{key: value for key, value in row.items() if key != "checksum"} for row in rows]
+
+    known = trials("trials.jsonl")
+    assert all(row in known for row in trials("signed-trials.jsonl") if unclean(row))
 
 
 def test_no_stored_command_holds_a_path_of_a_machine():

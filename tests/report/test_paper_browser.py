@@ -43,7 +43,7 @@ def test_the_page_makes_no_request_and_logs_no_error(browser, paper_out):
     page.wait_for_selector("body[data-ready=yes]")
     assert {url.split(":")[0] for url in requests} <= {"file", "data"}
     assert complaints == []
-    assert page.evaluate("document.querySelectorAll('main section[id]').length") == 7
+    assert page.evaluate("document.querySelectorAll('main section[id]').length") == 8
 
 
 def test_a_column_sorts_by_mouse_and_keyboard(page):
