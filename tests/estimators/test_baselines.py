@@ -53,7 +53,30 @@ def test_theta_equals_its_definition():
     np.testing.assert_allclose(found, level + slope / 2 * steps)
 
 
-@pytest.mark.parametrize("name", ["theta", "damped trend"])
+def test_the_optimised_theta_equals_its_definition():
+    """One value after the other, with the line through the values so far by least squares."""
+    values = 2.0 * np.arange(30) + 9.0 * np.random.default_rng(3).normal(size=30)
+
+    def follow(alpha, share, steps):
+        known, level, error = list(values[:1]), values[0], 0.0
+        for place in range(1, len(values) + steps):
+            slope, first = np.polyfit(np.arange(1, place + 1), known, 1) if place > 1 else (0.0, known[0])
+            kept = (1 - alpha) ** place
+            expected = level + share * (kept * first + (1 - kept * (1 - alpha)) / alpha * slope)
+            now = values[place] if place < len(values) else expected
+            error += (now - expected) ** 2 if place > 2 else 0.0
+            level = alpha * now + (1 - alpha) * level
+            known.append(now)
+        return error, known[len(values) :]
+
+    grid = [(alpha, share) for share in (0.0, 0.25, 0.5, 0.75, 1.0) for alpha in (0.05, *np.arange(1, 10) / 10, 0.99)]
+    best = min(grid, key=lambda pair: follow(pair[0], pair[1], 0)[0])
+    assert best[1] > 0
+    found = BASELINES["optimised theta"](align_histories([np.ones(50), values]), 1, 4)[1]
+    np.testing.assert_allclose(found, follow(best[0], best[1], 4)[1])
+
+
+@pytest.mark.parametrize("name", ["theta", "damped trend", "optimised theta"])
 @pytest.mark.parametrize("level", [0.0, -50.0], ids=["factors", "shifts"])
 def test_smoothing_follows_a_season(name, level):
     season = np.array([0.0, 8.0, -3.0, 4.0, -9.0, 0.0])

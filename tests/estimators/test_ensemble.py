@@ -72,6 +72,25 @@ def test_the_best_baseline_has_more_weight_the_fewer_windows_there_are_and_the_c
     assert origins.independent == pytest.approx(5 + 2)
 
 
+def test_the_mean_begins_with_close_baselines():
+    """A model that is a little better does not replace them; one that is far better does."""
+    actual = np.zeros((4, 3))
+    for error, kept in ((0.95, True), (0.5, False)):
+        forecasts = {"linear 8": actual + error, "theta": actual + 1.0, "drift": actual + 1.0}
+        weights, _ = choose_weights(forecasts, actual, np.ones(4))
+        assert (weights.keys() == forecasts.keys()) == kept
+        assert weights["linear 8"] > 0.5
+
+
+def test_windows_count_as_often_as_they_are_said_to():
+    actual, counts = np.zeros((2, 1)), np.array([2.0, 1.0])
+    forecasts = {"first": np.array([[0.0], [1.5]]), "second": np.array([[1.0], [0.0]])}
+    weights, errors = choose_weights(forecasts, actual, np.ones(2), counts=counts)
+    assert errors["first"] == pytest.approx(0.5)
+    assert errors["second"] == pytest.approx(2 / 3)
+    assert weights == {"first": 1.0}
+
+
 def test_an_ensemble_takes_another_model_that_is_better():
     series = [seasonal_series(seed, 80 + seed) for seed in range(6)]
     origins = RollingOrigins.choose([len(one) for one in series], horizon=6, share=0.2)

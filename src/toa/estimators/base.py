@@ -309,22 +309,24 @@ class TimeLimit:
 
 
 def greedy_weights(
-    members: Mapping[str, np.ndarray], loss: Callable[[np.ndarray], float]
+    members: Mapping[str, np.ndarray], loss: Callable[[np.ndarray], float], first: Sequence[str] = ()
 ) -> tuple[dict[str, float], float]:
     """Weights of a mean with a low loss, and that loss.
 
     Members are added one by one, each time the one that lowers the loss of the mean most; the mean of those up to the
-    lowest loss is kept.
+    lowest loss is kept. It begins with the members `first`.
     """
-    total, counts = np.zeros_like(next(iter(members.values()))), dict.fromkeys(members, 0)
-    best: tuple[float, dict[str, float]] = np.inf, {}
-    for count in range(1, _MEMBERS + 1):
-        losses = {name: loss((total + part) / count) for name, part in members.items()}
+    chosen, best = list(first), (np.inf, list[str]())
+    total = np.sum([np.zeros_like(next(iter(members.values()))), *(members[name] for name in chosen)], axis=0)
+    if chosen:
+        best = loss(total / len(chosen)), chosen.copy()
+    while len(chosen) < _MEMBERS:
+        losses = {name: loss((total + part) / (len(chosen) + 1)) for name, part in members.items()}
         name = min(losses, key=losses.__getitem__)
-        total, counts[name] = total + members[name], counts[name] + 1
+        total, chosen = total + members[name], [*chosen, name]
         if not best[1] or losses[name] < best[0]:
-            best = losses[name], {one: number / count for one, number in counts.items() if number}
-    return best[1], best[0]
+            best = losses[name], chosen
+    return {name: best[1].count(name) / len(best[1]) for name in members if name in best[1]}, best[0]
 
 
 def weighted_mean(weights: Mapping[str, float], members: Mapping[str, np.ndarray]) -> np.ndarray:

@@ -12,6 +12,7 @@ Alphabet: N series, T rows, P horizon, L look-back, M steps of a season, K windo
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float64
@@ -39,6 +40,9 @@ _LEVEL_TREND_DAMPING = [
     for share in (0.0, 0.05, 0.1, 0.2, 0.35)
     for damping in (0.8, 0.9, 0.95, 0.98)
 ]
+# optimised Theta: level and share of the trend, and values before errors count
+_LEVEL_SHARE = [(level, share) for share in (0.0, 0.25, 0.5, 0.75, 1.0) for level in (0.05, *_LEVELS[2::2])]
+_UNCOUNTED = 3
 # linear model: windows to fit to and their values, rounds of weights against outliers, and strength of the ridge
 _WINDOWS, _VALUES, _ROUNDS, _RIDGE = 40_000, 15_000_000, 2, 1e-3
 # linear model: smallest scale of a window and largest target, in mean deviations and in scales
@@ -107,6 +111,51 @@ def damped_trend(history: History, season: int, horizon: int) -> Forecast:
         return level[:, None] + growth * trend[:, None]
 
     return _without_season(history, season, horizon, forecast)
+
+
+@BASELINES.register("optimised theta")
+def optimised_theta(history: History, season: int, horizon: int) -> Forecast:
+    """The dynamic optimised Theta method: Theta by the trend up to each step, with the share of it that fits best."""
+    alpha, share = (np.array(part) for part in zip(*_LEVEL_SHARE, strict=True))
+
+    def forecast(values: History) -> Forecast:
+        line = _Line(*np.zeros((4, len(values), 1)))
+        error = np.zeros((len(values), len(alpha)))
+        for now in np.split(values, values.shape[1], axis=1):
+            error += np.where(line.rows >= _UNCOUNTED, now - line.next(alpha, share), 0.0) ** 2
+            begun, after = ~np.isnan(now), line.add(now, alpha)
+            line = _Line(*(np.where(begun, new, old) for new, old in zip(after, line, strict=True)))
+        best = error.argmin(1)[:, None]
+        line = line._replace(level=np.take_along_axis(line.level, best, 1))
+        steps = []
+        for _ in range(horizon):
+            steps.append(line.next(alpha[best], share[best]))
+            line = line.add(steps[-1], alpha[best])
+        return np.concatenate(steps, 1)
+
+    return _without_season(history, season, horizon, forecast)
+
+
+class _Line(NamedTuple):
+    """Level of series, and mean and slope of the straight line through their values so far."""
+
+    level: np.ndarray
+    rows: np.ndarray
+    mean: np.ndarray
+    slope: np.ndarray
+
+    def next(self, alpha: np.ndarray, share: np.ndarray) -> np.ndarray:
+        """The expected next value."""
+        kept = (1.0 - alpha) ** self.rows
+        first = self.mean - self.slope * (self.rows + 1) / 2
+        return self.level + share * (kept * first + (1.0 - kept * (1.0 - alpha)) / alpha * self.slope)
+
+    def add(self, now: np.ndarray, alpha: np.ndarray) -> "_Line":
+        """With one more value."""
+        level, rows, mean, slope = self
+        steeper = np.where(rows > 0, ((rows - 1) * slope + 6 * (now - mean) / (rows + 1)) / (rows + 2), 0.0)
+        level = np.where(rows > 0, alpha * now + (1.0 - alpha) * level, now)
+        return _Line(level, rows + 1, (rows * mean + now) / (rows + 1), steeper)
 
 
 def _smooth(

@@ -48,6 +48,10 @@ _BY_LEVEL, TREES = " by level", "boosting"
 _TREE_STEPS = 60
 # windows that the best baseline counts as in the weights, and windows from which on it does not
 _PRIOR_WINDOWS, _MANY_WINDOWS = 6.0, 200.0
+# how often the last origin counts
+_LAST_ORIGIN = 2.0
+# baselines that are members from the start, how often each, and their error at most, in least errors
+_FIRST, _SEATS, _CLOSE = 3, 2, 1.15
 # a seasonal error below this share of the largest value is rounding
 _ROUNDING = 1e-12
 # quantiles of fewer windows are taken over all steps and columns
@@ -161,7 +165,9 @@ class Ensemble:
         if not len(origins):
             return cls(season=season, horizon=horizon, weights={"seasonal naive": 1.0}, errors={}), None
         scale = series_scale(series, season)[origins.series]
-        weights, errors = choose_weights(forecasts, origins.actual(series), scale, origins.independent)
+        # the last origin is most like the forecasts to come
+        counts = np.where(origins.back == origins.back.min(), _LAST_ORIGIN, 1.0)
+        weights, errors = choose_weights(forecasts, origins.actual(series), scale, origins.independent, counts)
         rows, sizes = _aligned(series), {"season": season, "horizon": horizon}
         fitted = {name: _fit_linear(rows, name, seed=seed, **sizes) for name in weights if name.startswith("linear")}
         linear = {name: model for name, model in fitted.items() if model is not None}
@@ -195,27 +201,32 @@ def choose_weights(
     actual: Float64[np.ndarray, "w p"],
     scale: Float64[np.ndarray, " w"],
     independent: float = np.inf,
+    counts: Float64[np.ndarray, " w"] | None = None,
 ) -> tuple[dict[str, float], dict[str, float]]:
     """Weights that lower the mean of |error| / scale, and that mean per forecast and for the "ensemble".
 
-    The best baseline has the more weight, the fewer independent windows there are and the closer its error is.
-    Windows whose scale is 0 or NaN are left out. If all are, errors count in the units of the data.
+    The mean begins with the best baselines, if their errors are close to the least: the errors of models that learn
+    from all series depend more on the time in which they are measured. The best baseline has the more weight, the fewer
+    independent windows there are and the closer its error is. Windows count as `counts` has it; those whose scale is 0
+    or NaN are left out. If all are, errors count in the units of the data.
     """
     usable = np.isfinite(scale) & (scale > 0)
     if not usable.any():
         usable, scale = np.ones(len(scale), dtype=bool), np.ones(len(scale))
     unit = scale[usable, None]
     target = actual[usable] / unit
+    each = np.ones((len(target), 1)) if counts is None else counts[usable, None] / counts[usable].mean()
     members = {name: forecast[usable] / unit for name, forecast in forecasts.items()}
 
     def loss(mean: np.ndarray) -> float:
-        return float(np.nanmean(np.abs(mean - target)))
+        return float(np.nanmean(np.abs(mean - target) * each))
 
     errors = {name: loss(member) for name, member in members.items()}
-    weights, best = greedy_weights(members, loss)
-    local = [name for name in members if name in BASELINES]
+    local = sorted((name for name in members if name in BASELINES), key=errors.__getitem__)
+    first = [name for name in local[:_FIRST] if errors[name] <= _CLOSE * min(errors.values())]
+    weights, best = greedy_weights(members, loss, _SEATS * first)
     if local and independent < _MANY_WINDOWS and best > 0:
-        name = min(local, key=errors.__getitem__)
+        name = local[0]
         share = _PRIOR_WINDOWS / (_PRIOR_WINDOWS + independent) * (best / errors[name]) ** 2
         weights = {one: (1.0 - share) * weight for one, weight in weights.items()}
         weights[name] = weights.get(name, 0.0) + share

@@ -55,10 +55,10 @@ class Forecaster(ForecastPage, ForecastNetwork):
         model.save("model.toa"); toa.Forecaster.load("model.toa")
 
     A wide frame is one series with several columns. With `id`, the rows of each id are a series of any length. The
-    forecast is a weighted mean of the network and of baselines: seasonal naive, drift, Theta, damped trend, linear
-    models on lags and, up to 60 steps, boosted trees on lags. The weights, the same for all series, are chosen by the
-    errors from rolling origins at the end of each series, in rows that the methods have not seen. Then all methods with
-    a weight are fitted again to all rows; the network stays as it was if no time is left for that.
+    forecast is a weighted mean of the network and of baselines: seasonal naive, drift, Theta, optimised Theta, damped
+    trend, linear models on lags and, up to 60 steps, boosted trees on lags. The weights, the same for all series, are
+    chosen by the errors from rolling origins at the end of each series, in rows that the methods have not seen. Then
+    all methods with a weight are fitted again to all rows; the network stays as it was if no time is left for that.
     Intervals and quantiles come from the errors at these origins. A column that holds only 0, 1, 2, … has forecasts and
     bounds of at least 0.
 
