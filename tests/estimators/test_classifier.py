@@ -12,6 +12,8 @@ from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import cross_val_score
 
 import toa
+from tests.report.paper_cases import read_page
+from tests.report.test_result_pages import part_of
 from tests.support import message
 from toa.data.frames import read_cases
 from toa.estimators import kernels
@@ -364,6 +366,12 @@ def test_the_stack_classifies_cases_of_unequal_length():
     assert np.allclose(alone, model.predict_proba(cut)[:6], atol=1e-5)
     with pytest.raises(ValueError, match=message("case 1 of X must have at most 16 steps", "got 17")):
         model.predict([np.ones((2, 17))])
+
+
+def test_the_page_of_a_stack_says_what_its_interval_does_not_cover(stacked, tmp_path):
+    page = read_page(stacked.page(tmp_path / "cases.html", signals(4)[0]))
+    shown = part_of(page, "Methods", "text")["text"]
+    assert f"cases of fit; the stack: {interval_text(stacked)}. The stack" in shown
 
 
 def test_a_stack_whose_file_was_changed_is_refused(stacked, tmp_path):

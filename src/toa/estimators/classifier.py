@@ -261,9 +261,9 @@ class Classifier(ClassifierMixin, CasesPage, CaseNetwork):  # type: ignore[misc]
     def validation_interval_(self) -> tuple[float, float] | None:
         """Interval of 95 % of `validation_`, by Wilson's formula; None without it.
 
-        It holds for independent cases of the same source as those of fit. It does not cover other sources, such as
-        other people or devices, nor that each case was predicted by members fitted to fewer cases, which matters below
-        about 30 cases.
+        It is for the accuracy over many independent cases of the same source as those of fit; that of a small test set
+        varies more. It does not cover other sources, such as other people or devices, nor that each case was predicted
+        by members fitted to fewer cases, which matters below about 30 cases.
         """
         if self.validation_ is None or not self.cases_:
             return None
