@@ -41,6 +41,14 @@ def test_without_instance_norm_the_series_is_not_changed():
     assert torch.equal(model(series), model.head(model.backbone(series)))
 
 
+def test_a_pooled_head_reads_the_mean_of_the_tokens():
+    model = build(pooled=True, instance_norm=False).double().eval()
+    series = torch.randn(2, 32, 3, dtype=torch.float64)
+    assert model.head.weight.shape == (5, 8)
+    mean = model.backbone(series).mean(2)  # (B, C, E)
+    assert_near(model(series), (mean @ model.head.weight.T + model.head.bias).mT)
+
+
 def test_affine_and_individual_parts_have_one_entry_per_channel():
     model = build(affine=True, individual=True)
     shapes = {name: tuple(p.shape) for name, p in model.named_parameters() if not name.startswith("backbone")}

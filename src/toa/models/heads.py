@@ -31,6 +31,8 @@ class ForecastHeadConfig(ModelConfig):
         detach_std: Whether gradients to the series stop at its standard deviation.
         individual: Whether each channel has its own linear map.
         head_dropout: Dropout on the forecasts, before the instance norm is undone.
+        pooled: Whether the linear map reads the mean of a channel's tokens instead of all of them; then only the
+            backbone mixes its tokens.
         shortcut: Whether to add a linear map of the (normalised) look-back, shared by channels. The map of the tokens
             then starts at zero: the model starts as a linear one. It reads tokens times 0.1, so that its first steps
             do not undo this start.
@@ -45,6 +47,7 @@ class ForecastHeadConfig(ModelConfig):
     detach_std: bool = True
     individual: bool = False
     head_dropout: float = 0.0
+    pooled: bool = False
     shortcut: bool = False
     shortcut_start: Start = "mean"
 
@@ -75,7 +78,7 @@ class BackboneForecaster(ForecastModel):
         )
         self.backbone = backbone
         self.head = FlattenHead(
-            backbone.num_tokens,
+            1 if config.pooled else backbone.num_tokens,
             backbone.embed_dim,
             config.horizon,
             individual_channels=config.channels if config.individual else None,
@@ -93,6 +96,8 @@ class BackboneForecaster(ForecastModel):
         if self.norm is not None:
             series, statistics = self.norm.normalise(series)
         tokens = self.backbone(series, marks)
+        if self.config.pooled:
+            tokens = tokens.mean(2, keepdim=True)
         if self.shortcut is None:
             forecast = self.head(tokens)  # (B, P, C)
         else:
