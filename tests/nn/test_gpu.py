@@ -6,8 +6,13 @@ import torch
 from torch import Tensor
 
 from tests.support import assert_near, message, scatter_parameters
-from toa.nn import ATTENTIONS, AttentionSpec, TemporalOperatorAttention, build_attention
-from toa.nn.regularization import DropRates
+from toa.nn import (
+    ATTENTIONS,
+    AttentionSpec,
+    StochasticOperatorRegularization,
+    TemporalOperatorAttention,
+    build_attention,
+)
 
 pytestmark = [
     pytest.mark.gpu,
@@ -49,13 +54,13 @@ def test_replays_of_a_captured_forward_draw_different_rates(monkeypatch, sharing
     x = torch.randn(B, N, E, device="cuda")
     mask = (torch.arange(N, device="cuda") >= N - 5).expand(B, N) if masked else None
     rates: list[Tensor] = []
-    plain = DropRates._of_operator
+    plain = StochasticOperatorRegularization.draw
 
-    def recorded(self: DropRates, offset: Tensor) -> Tensor:
-        rates.append(plain(self, offset))
+    def recorded(self: StochasticOperatorRegularization, shape: tuple[int, ...], device: torch.device) -> Tensor:
+        rates.append(plain(self, shape, device))
         return rates[-1]
 
-    monkeypatch.setattr(DropRates, "_of_operator", recorded)
+    monkeypatch.setattr(StochasticOperatorRegularization, "draw", recorded)
     graph, out = captured(lambda: layer(x, x, x, key_padding_mask=mask)[0])
     # the last one was recorded during capture: each replay overwrites it
     p = rates[-1]

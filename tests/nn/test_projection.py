@@ -26,14 +26,16 @@ def test_features_first_layout_changes_no_result_on_a_cpu(monkeypatch, variant, 
     scatter_parameters(layer)
     x = torch.randn(3, 5, 8, dtype=torch.float64, requires_grad=True)
     other = torch.randn(3, 4, 8, dtype=torch.float64, requires_grad=True)
-    parts = layer._project(x, x, x)
-    assert all(part.permute(2, 0, 1).is_contiguous() for part in parts)
+    factors, values = layer._project(x, x, x, None)
+    parts = [part for part in (*factors, values) if part is not None]
+    assert all(part.permute(2, 3, 0, 1).is_contiguous() for part in parts)
     results = []
     for _ in range(2):
         out = torch.cat((layer(x, x, x)[0], layer(x, other, other)[0]))
         results.append([out, *torch.autograd.grad(out.square().sum(), [x, other, *layer.parameters()])])
         monkeypatch.setattr(layer, "_features_first", lambda _: False)
-    assert all(part.is_contiguous() for part in layer._project(x, x.clone(), x.clone()))
+    factors, values = layer._project(x, x.clone(), x.clone(), None)
+    assert all(part.stride(-1) == 1 for part in (*factors, values) if part is not None)
     for first, last in zip(*results, strict=True):
         assert_near(first, last)
 

@@ -8,7 +8,7 @@ from torch import nn
 from toa._checks import check_at_least
 from toa.integrations.attention_parts import AttentionParts, UnsuitableError, read_parts
 from toa.nn import ATTENTIONS, Attention, AttentionSpec, SoftmaxAttention, TemporalOperatorAttention
-from toa.nn.layers import is_plain
+from toa.nn.layers import PLAIN
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -172,7 +172,7 @@ def _make_layer(parts: AttentionParts, spec: AttentionSpec, num_tokens: int) -> 
 @torch.no_grad()
 def _copy_into(wide: nn.Linear, narrow: nn.Linear) -> None:
     """Copy a projection into the first half of one that also has the gate's half, which keeps its random start."""
-    if not is_plain(narrow):
+    if type(narrow) not in PLAIN:
         raise UnsuitableError(f"a gate cannot be added to a projection of type {type(narrow).__name__}")
     wide.weight[: narrow.out_features] = narrow.weight
     if _has_bias(wide):

@@ -47,23 +47,28 @@ class SeriesModel(nn.Module):
         num_marks: Number of time features F per step, passed together with the series as (B, L, F).
     """
 
-    # whether the network can be built with time marks
+    # whether the network can be built with time marks, and whether forecasts need those of the forecast steps
     uses_marks: bool = False
+    uses_future_marks: bool = False
 
-    def __init__(self, *, lookback: int, channels: int | None = None, num_marks: int = 0) -> None:
+    def __init__(
+        self, *, lookback: int, channels: int | None = None, num_marks: int = 0, horizon: int | None = None
+    ) -> None:
         super().__init__()
         self.lookback = lookback
         self.channels = channels
         self.num_marks = num_marks
+        if horizon is not None:
+            self.horizon = horizon
 
-    def check_series(self, series: Tensor) -> None:
-        """Raise ValueError if the network was not built for this length or number of channels."""
+    def check_inputs(self, series: Tensor, marks: Tensor | None = None, future_marks: Tensor | None = None) -> None:
+        """Raise ValueError if the network was not built for this length, number of channels, or these marks."""
         check_shape("series", series, "(B, L, C)", (None, None, None))
-        _, steps, channels = series.shape
-        if steps != self.lookback:
+        _, length, channels = series.shape
+        if length != self.lookback:
             raise ValueError(
-                f"series must have lookback={self.lookback} steps, got {steps}: shape {tuple(series.shape)}; "
-                f"pass its last {self.lookback}, or build the model with lookback={steps}."
+                f"series must have lookback={self.lookback} steps, got {length}: shape {tuple(series.shape)}; "
+                f"pass its last {self.lookback}, or build the model with lookback={length}."
             )
         if self.channels is not None and channels != self.channels:
             raise ValueError(
@@ -71,22 +76,23 @@ class SeriesModel(nn.Module):
                 f"build the model with channels={channels}."
             )
 
-    def _check_marks(self, name: str, marks: Tensor | None, axes: str, sizes: tuple[int, int]) -> None:
-        count = self.num_marks
-        if marks is None:
-            if count:
+        count, given = self.num_marks, [("marks", marks, "(B, L, F)", self.lookback)]
+        if future_marks is not None or self.uses_future_marks:
+            given.append(("future_marks", future_marks, "(B, P, F)", self.horizon))
+        for name, found, axes, steps in given:
+            if found is None and count:
                 raise ValueError(
                     f"{name} must be given to a model with num_marks={count}, got None; "
                     f"pass them as {axes.replace('F', str(count))}, or build the model with num_marks=0."
                 )
-        elif not count:
-            or_build = f", or build the model with num_marks={marks.shape[-1]}" if self.uses_marks else ""
-            raise ValueError(
-                f"{name} must be None for a model with num_marks=0, got shape {tuple(marks.shape)}; "
-                f"leave them out{or_build}."
-            )
-        else:
-            check_shape(name, marks, axes, (*sizes, count))
+            if found is not None and not count:
+                or_build = f", or build the model with num_marks={found.shape[-1]}" if self.uses_marks else ""
+                raise ValueError(
+                    f"{name} must be None for a model with num_marks=0, got shape {tuple(found.shape)}; "
+                    f"leave them out{or_build}."
+                )
+            if found is not None:
+                check_shape(name, found, axes, (series.shape[0], steps, count))
 
 
 class Backbone(SeriesModel, ABC):
@@ -111,8 +117,7 @@ class Backbone(SeriesModel, ABC):
             mask: (B, L), True where a step is real; padding follows the real steps. None means no padding. Values in
                 the padding are never read, and tokens that hold only padding are hidden from the others.
         """
-        self.check_series(series)
-        self._check_marks("marks", marks, "(B, L, F)", (series.shape[0], self.lookback))
+        self.check_inputs(series, marks)
         if mask is None:
             return self._encode(series, marks, None)
         check_mask(mask, series)
@@ -157,12 +162,7 @@ class ForecastModel(SeriesModel, ABC):
     the forecast and a scalar that training adds to the loss.
     """
 
-    # whether forecasts need the marks of the forecast steps
-    uses_future_marks: bool = False
-
-    def __init__(self, *, lookback: int, horizon: int, channels: int | None = None, num_marks: int = 0) -> None:
-        super().__init__(lookback=lookback, channels=channels, num_marks=num_marks)
-        self.horizon = horizon
+    horizon: int
 
     def forward(self, series: Tensor, marks: Tensor | None = None, future_marks: Tensor | None = None) -> Tensor:
         """Forecast.
@@ -177,14 +177,6 @@ class ForecastModel(SeriesModel, ABC):
     @abstractmethod
     def _forecast(self, series: Tensor, marks: Tensor | None, future_marks: Tensor | None) -> Tensor:
         """`forward` of checked inputs."""
-
-    def check_inputs(self, series: Tensor, marks: Tensor | None, future_marks: Tensor | None) -> None:
-        """Raise ValueError if the model was not built for this series or these marks."""
-        self.check_series(series)
-        batch = series.shape[0]
-        self._check_marks("marks", marks, "(B, L, F)", (batch, self.lookback))
-        if future_marks is not None or self.uses_future_marks:
-            self._check_marks("future_marks", future_marks, "(B, P, F)", (batch, self.horizon))
 
 
 def encoder_stack(config: Any, tokens: int, *, num_layers: int | None = None, norm_first: bool = False) -> EncoderStack:

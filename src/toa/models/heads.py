@@ -153,7 +153,7 @@ class ReconstructModel(SeriesModel):
 
     def forward(self, series: Tensor) -> Tensor:
         """Reconstruct a series."""
-        self.check_series(series)
+        self.check_inputs(series)
         return self.body(series)
 
 
@@ -206,7 +206,7 @@ class ClassifyModel(SeriesModel):
             series: (B, L, C), finite at its real steps.
             mask: (B, L), True where a step is real, at least once per series; None means no padding.
         """
-        self.check_series(series)
+        self.check_inputs(series)
         if mask is not None:
             check_mask(mask, series)
         if self.norm is not None:

@@ -54,14 +54,13 @@ class BackboneEntry:
     @property
     def takes_attention(self) -> bool:
         """Whether its attention can be chosen."""
-        return all("attention" in _field_names(entry.config) for entry in self.tasks.values())
+        return all("attention" in entry.config.__dataclass_fields__ for entry in self.tasks.values())
 
     def settings(self, task: Task) -> tuple[str, ...]:
         """Names of all settings for a task: fields of the config and, for a `Backbone`, of the head's config."""
         entry = self.tasks[task]
-        names = _field_names(entry.config)
-        if issubclass(entry.network, Backbone):
-            names += _field_names(_HEADS[task])
+        configs = (entry.config, _HEADS[task]) if issubclass(entry.network, Backbone) else (entry.config,)
+        names = (name for config in configs for name in config.__dataclass_fields__)
         return tuple(dict.fromkeys(name for name in names if name not in _GIVEN))
 
 
@@ -191,12 +190,8 @@ def _build(
         chosen = attention if isinstance(attention, str) else attention.name
         raise ValueError(f"attention must be None for model {name!r}, got {chosen!r}; leave it out.")
     spec = AttentionSpec(name=attention) if isinstance(attention, str) else attention
-    own = _field_names(entry.config)
+    own = entry.config.__dataclass_fields__
     values = {**sizes, "attention": spec, **entry.settings, **settings}
     config = entry.config(**{key: value for key, value in values.items() if key in own})
     head = {**entry.head(config), **{key: value for key, value in settings.items() if key not in own}}
     return entry.network(config), head
-
-
-def _field_names(config: type[Any]) -> tuple[str, ...]:
-    return tuple(field.name for field in fields(config))

@@ -6,6 +6,7 @@ Alphabet: B batch, M queries, N keys, E embedding, H heads, D head width.
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 
 from toa import ops
 from toa._checks import check_at_least, check_choice, check_divisible, check_fraction, check_shape, check_tokens
-from toa.nn.layers import Layer, Linear, is_plain
+from toa.nn.layers import PLAIN, Layer, Linear
 from toa.nn.operator import SequenceOperator
 from toa.ops.attention.sequences import Lengths, nested_parts
 from toa.ops.row_functions import linear
@@ -64,7 +65,7 @@ class Attended(NamedTuple):
 class Attention(Layer, ABC):
     """Base class of attention layers; called like `nn.MultiheadAttention` with `batch_first=True`.
 
-    A subclass implements `_mixing`. It may override other steps of `attend`: `_sources`, `_factors`, `_output`.
+    A subclass implements `_mixing`. It may override other steps of `attend`: `_project`, `_output`.
 
     Args:
         embed_dim: Width E of queries and outputs.
@@ -218,14 +219,11 @@ class Attention(Layer, ABC):
         check_tokens(type(self).__name__, self.num_tokens, key.shape[1] + (0 if cache is None else len(cache)))
         if cache is not None:
             self._check_cache(cache, need_weights)
-        key, value = self._sources(key, value, key_padding_mask)
-        q, k, v = self._project(query, key, value)
-        factors = self._factors(query, q, k)
+        factors, values = self._project(query, key, value, key_padding_mask)
         if previous is not None:
             factors = factors.plus(previous)
         masks = Masks(key_padding_mask, pair_mask, self.causal if causal is None else causal, cache)
         mix = self._mixing(query, factors, masks)
-        values = self._heads(v, self.num_kv_heads)
         if several:
             values = values.transpose(2, 3).flatten(3)  # (B, N, H, G*D)
         mixed = mix(values, self.dropout if self.training else 0.0)
@@ -244,59 +242,52 @@ class Attention(Layer, ABC):
         self.num_tokens = num_tokens
         return self
 
-    def _sources(self, key: Tensor, value: Tensor, key_padding_mask: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Return the inputs of the key and value projections."""
-        return key, value
+    def _project(
+        self, query: Tensor, key: Tensor, value: Tensor, padding: Tensor | None
+    ) -> tuple[ScoreFactors, Tensor]:
+        """Return the score factors and the values (B, N, H, D), or (B, N, G, H, D), split into heads.
 
-    def _project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Project queries, keys and values; self-attention uses one product, which reads the tokens once."""
+        Self-attention uses one product for queries, keys and values, which reads the tokens once.
+        """
         layers = (self.q_proj, self.k_proj, self.v_proj)
         # a projection that the user replaced must be called: its weight may not be all it does
-        same_form = len({(is_plain(layer), layer.bias is None) for layer in layers}) == 1
-        if query is not key or key is not value or not same_form or not is_plain(self.q_proj):
-            return self.q_proj(query), self.k_proj(key), self.v_proj(value)
-        weight = torch.cat([layer.weight for layer in layers])
-        bias = None if self.q_proj.bias is None else torch.cat([layer.bias for layer in layers])
-        q, k, v = linear(query, weight, bias).split([layer.out_features for layer in layers], -1)
-        return q, k, v
+        same_form = len({(type(layer) in PLAIN, layer.bias is None) for layer in layers}) == 1
+        if query is not key or key is not value or not same_form or type(self.q_proj) not in PLAIN:
+            q, k, v = self.q_proj(query), self.k_proj(key), self.v_proj(value)
+        else:
+            weight = torch.cat([layer.weight for layer in layers])
+            bias = None if self.q_proj.bias is None else torch.cat([layer.bias for layer in layers])
+            q, k, v = linear(query, weight, bias).split([layer.out_features for layer in layers], -1)
+        # the second group belongs to the gate
+        parts = zip(q.chunk(self._qk_groups, -1), k.chunk(self._qk_groups, -1), strict=True)
+        heads = (self.num_heads, self.num_kv_heads)
+        split = [x.unflatten(-1, (n, -1)) for pair in parts for x, n in zip(pair, heads, strict=True)]
+        return ScoreFactors(*split), v.unflatten(-1, (self.num_kv_heads, -1))
 
-    def _factors(self, query: Tensor, q: Tensor, k: Tensor) -> ScoreFactors:
-        """Split this layer's queries and keys into heads, and into scores and gate if there are two groups."""
-        shared = self.num_kv_heads
-        if self._qk_groups == 1:
-            return ScoreFactors(self._heads(q), self._heads(k, shared))
-        (q, gate_q), (k, gate_k) = (x.chunk(2, -1) for x in (q, k))
-        return ScoreFactors(*(self._heads(x, n) for x, n in ((q, None), (k, shared), (gate_q, None), (gate_k, shared))))
-
-    def _operator_attention(self, factors: ScoreFactors, masks: Masks, **options: Any) -> Mixing:
-        """Return `toa.ops.operator_attention` with everything bound but the values and the dropout rate."""
-
-        def mix(values: Tensor, dropout_p: float) -> Tensor:
-            return ops.operator_attention(
-                factors.q,
-                factors.k,
-                values,
-                activation=self.activation,
-                gate_q=factors.gate_q,
-                gate_k=factors.gate_k,
-                key_padding_mask=masks.padding,
-                pair_mask=masks.pair,
-                causal=masks.causal,
-                window=self.window,
-                cache=masks.cache,
-                dropout_p=dropout_p,
-                backend=self.backend,
-                **options,
-            )
-
-        return mix
+    def _operator_attention(
+        self, factors: ScoreFactors, masks: Masks, values: Tensor, dropout_p: float, **options: Any
+    ) -> Tensor:
+        """Mix the values by `toa.ops.operator_attention`; with the first two arguments bound it is a `Mixing`."""
+        return ops.operator_attention(
+            factors.q,
+            factors.k,
+            values,
+            activation=self.activation,
+            gate_q=factors.gate_q,
+            gate_k=factors.gate_k,
+            key_padding_mask=masks.padding,
+            pair_mask=masks.pair,
+            causal=masks.causal,
+            window=self.window,
+            cache=masks.cache,
+            dropout_p=dropout_p,
+            backend=self.backend,
+            **options,
+        )
 
     def _output(self, query: Tensor, mixed: Tensor) -> Tensor:
         """Return the layer's output from the concatenated heads."""
         return self.out_proj(mixed)
-
-    def _heads(self, x: Tensor, count: int | None = None) -> Tensor:
-        return x.unflatten(-1, (self.num_heads if count is None else count, -1))  # (B, N, H, D)
 
     def _check_cache(self, cache: ops.AttentionCache, need_weights: bool) -> None:
         if not self._is_one_call:
@@ -323,7 +314,8 @@ class SoftmaxAttention(Attention):
     _is_one_call = True
 
     def _mixing(self, query: Tensor, factors: ScoreFactors, masks: Masks) -> Mixing:
-        return self._operator_attention(factors, masks, score_norm=self._score_norm, scale=self.qk_dim**-0.5)
+        options = {"score_norm": self._score_norm, "scale": self.qk_dim**-0.5}
+        return partial(self._operator_attention, factors, masks, **options)
 
 
 @contextmanager

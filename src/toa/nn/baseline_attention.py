@@ -4,6 +4,7 @@ Alphabet: B batch, M queries, N keys, E embedding, H heads, D head width, R rank
 """
 
 from abc import abstractmethod
+from functools import partial
 from typing import Any
 
 import torch
@@ -71,7 +72,7 @@ class DifferentialAttention(SoftmaxAttention):
         return mix
 
     def _output(self, query: Tensor, mixed: Tensor) -> Tensor:
-        heads = self._heads(mixed)
+        heads = mixed.unflatten(-1, (self.num_heads, -1))
         heads = F.rms_norm(heads, heads.shape[-1:], eps=1e-5) * self.head_gain.to(heads.dtype)
         return self.out_proj(heads.flatten(-2) * (1.0 - self._FIRST_LAMBDA))
 
@@ -178,11 +179,18 @@ class HyperGLUAttention(Attention):
         )
         self.rank_gates = Linear(embed_dim, 3 * num_heads * rank, bias=bias)
 
-    def _sources(self, key: Tensor, value: Tensor, key_padding_mask: Tensor | None) -> tuple[Tensor, Tensor]:
-        if key_padding_mask is not None:
-            check_padding_mask(key_padding_mask, (key.shape[0], key.shape[1]))
-        convolved = self._convolve(key, key_padding_mask)
-        return convolved, convolved if value is key else self._convolve(value, key_padding_mask)
+    def _project(
+        self, query: Tensor, key: Tensor, value: Tensor, padding: Tensor | None
+    ) -> tuple[ScoreFactors, Tensor]:
+        if padding is not None:
+            check_padding_mask(padding, (key.shape[0], key.shape[1]))
+        convolved = self._convolve(key, padding)
+        source = convolved if value is key else self._convolve(value, padding)
+        (q, k, gate_q, gate_k), values = super()._project(query, convolved, source, padding)
+        assert gate_q is not None
+        gates = self.q_gate(query).sigmoid().chunk(2, -1)
+        gate, gate_of_gate = (x.unflatten(-1, (self.num_heads, -1)) for x in gates)
+        return ScoreFactors(q * gate, k, gate_q * gate_of_gate, gate_k), values
 
     def _convolve(self, x: Tensor, key_padding_mask: Tensor | None) -> Tensor:
         if x.dim() == 4:
@@ -195,22 +203,18 @@ class HyperGLUAttention(Attention):
     def _output(self, query: Tensor, mixed: Tensor) -> Tensor:
         return self.out_proj(mixed * self.out_gate(query).sigmoid())
 
-    def _factors(self, query: Tensor, q: Tensor, k: Tensor) -> ScoreFactors:
-        q, k, gate_q, gate_k = super()._factors(query, q, k)
-        assert gate_q is not None
-        gate, gate_of_gate = (self._heads(x) for x in self.q_gate(query).sigmoid().chunk(2, -1))
-        return ScoreFactors(q * gate, k, gate_q * gate_of_gate, gate_k)
-
     def _mixing(self, query: Tensor, factors: ScoreFactors, masks: Masks) -> Mixing:
         _check_not_causal(masks.causal)
         padding = masks.padding
         assert factors.gate_q is not None
         assert factors.gate_k is not None
         switches = self.rank_gates(query).sigmoid().chunk(3, -1)
-        score_switch, gate_switch, value_switch = (self._heads(s) for s in switches)  # (B, M, H, R)
+        heads = (self.num_heads, self.rank)
+        score_switch, gate_switch, value_switch = (s.unflatten(-1, heads) for s in switches)  # (B, M, H, R)
         q, k = _widen(self.score_mixer, factors.q, factors.k, score_switch, padding)
         gate_q, gate_k = _widen(self.gate_mixer, factors.gate_q, factors.gate_k, gate_switch, padding)
-        attend = self._operator_attention(ScoreFactors(q, k, gate_q, gate_k), masks, score_norm="l2")
+        factors = ScoreFactors(q, k, gate_q, gate_k)
+        attend = partial(self._operator_attention, factors, masks, score_norm="l2")
         diagonal, left, right = _parts(self.value_mixer, k.shape[1], q.dtype)
 
         def mix(values: Tensor, dropout_p: float) -> Tensor:

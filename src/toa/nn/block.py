@@ -14,7 +14,6 @@ from toa.nn.layers import (
     LayerNorm,
     Linear,
     Norm,
-    add_and_normalise,
     make_norm,
     normalise_tokens,
 )
@@ -28,11 +27,6 @@ class FeedForward(nn.Sequential):
         check_fraction("dropout", dropout)
         layers = (Linear(embed_dim, ff_dim), nn.GELU(), Dropout(dropout), Linear(ff_dim, embed_dim), Dropout(dropout))
         super().__init__(*layers)
-
-    def before_dropout(self, x: Tensor) -> Tensor:
-        """Return the input of the last dropout."""
-        first, gelu, dropout, second, _ = self
-        return second(dropout(gelu(first(x))))
 
 
 class EncoderBlock(nn.Module):
@@ -82,8 +76,11 @@ class EncoderBlock(nn.Module):
             x = x + self.attention_dropout(attended)
             x = x + self.ff(normalise_tokens(self.ff_norm, x, key_padding_mask))
         else:
-            x = add_and_normalise(self.attention_norm, x, attended, self.attention_dropout, key_padding_mask)
-            x = add_and_normalise(self.ff_norm, x, self.ff.before_dropout(x), self.ff[-1], key_padding_mask)
+            added = (attended, self.attention_dropout)
+            x = normalise_tokens(self.attention_norm, x, key_padding_mask, add=added)
+            first, gelu, dropout, second, last = self.ff
+            added = (second(dropout(gelu(first(x)))), last)
+            x = normalise_tokens(self.ff_norm, x, key_padding_mask, add=added)
         return x, factors
 
     def _attend(self, h: Tensor, padding: Tensor | None, **options: Any) -> Attended:

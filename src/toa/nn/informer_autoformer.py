@@ -150,7 +150,8 @@ class ProbSparseAttention(Attention):
 
     def _output(self, query: Tensor, mixed: Tensor) -> Tensor:
         if self.mix_heads:
-            mixed = self._heads(mixed).transpose(1, 2).reshape(mixed.shape)  # (B, H, M, D) reshaped to (B, M, E)
+            heads = mixed.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)  # (B, H, M, D)
+            mixed = heads.reshape(mixed.shape)  # (B, M, E)
         return self.out_proj(mixed)
 
 

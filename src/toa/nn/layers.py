@@ -32,9 +32,8 @@ class Linear(nn.Linear):
         return linear(x, self.weight, self.bias)
 
 
-def is_plain(layer: nn.Module) -> bool:
-    """Whether a layer only computes x Wᵀ + b, so that its weight and bias can be used directly."""
-    return type(layer) in (nn.Linear, Linear)
+# layers that only compute x Wᵀ + b, so that their weight and bias can be used directly; a subclass may do more
+PLAIN = (nn.Linear, Linear)
 
 
 class Dropout(nn.Dropout):
@@ -42,12 +41,7 @@ class Dropout(nn.Dropout):
 
     def forward(self, x: Tensor) -> Tensor:
         """Drop entries in training."""
-        return dropout(x, self.rate)
-
-    @property
-    def rate(self) -> float:
-        """Current drop rate: zero in evaluation."""
-        return self.p if self.training else 0.0
+        return dropout(x, self.p if self.training else 0.0)
 
 
 class ChannelDropout(Dropout):
@@ -55,7 +49,9 @@ class ChannelDropout(Dropout):
 
     def forward(self, x: Tensor) -> Tensor:
         """Drop channels in training."""
-        return x * super().forward(x.new_ones(*x.shape[:2], *(1,) * (x.dim() - 2))) if self.rate else x
+        if not self.training or not self.p:
+            return x
+        return x * super().forward(x.new_ones(*x.shape[:2], *(1,) * (x.dim() - 2)))
 
 
 class SeriesDecomposition(Layer):
@@ -189,13 +185,15 @@ class ReversibleInstanceNorm(Layer):
         """
         check_shape("series", series, "(B, L, C)", (None, None, self.affine_channels))
         if mask is None:
-            mean = self._fixed(series.mean(1, keepdim=True))  # (B, 1, C)
+            mean = series.mean(1, keepdim=True)  # (B, 1, C)
+            mean = mean.detach() if self.detach_mean else mean
             var = series.var(1, correction=0, keepdim=True)
         else:
             check_shape("mask", mask, "(B, L)", (series.shape[0], series.shape[1]))
             padding = ~mask.unsqueeze(-1)  # (B, L, 1)
             count = mask.sum(1).view(-1, 1, 1)
-            mean = self._fixed(series.masked_fill(padding, 0.0).sum(1, keepdim=True) / count)  # (B, 1, C)
+            mean = series.masked_fill(padding, 0.0).sum(1, keepdim=True) / count  # (B, 1, C)
+            mean = mean.detach() if self.detach_mean else mean
             # padding set to the mean adds nothing to the variance and becomes zero
             series = torch.where(padding, mean, series)
             var = (series - mean).square().sum(1, keepdim=True) / count
@@ -206,9 +204,6 @@ class ReversibleInstanceNorm(Layer):
         if self.weight is not None and self.bias is not None:
             series = series * self.weight + self.bias
         return series, Statistics(mean, std)
-
-    def _fixed(self, mean: Tensor) -> Tensor:
-        return mean.detach() if self.detach_mean else mean
 
     def denormalise(self, series: Tensor, statistics: Statistics) -> Tensor:
         """Return a series (B, P, C) of any length in the units of the statistics."""
@@ -255,17 +250,21 @@ class TokenBatchNorm(nn.BatchNorm1d):
         return ((wide - mean) / (var + self.eps).sqrt() * self.weight + self.bias).to(x.dtype)
 
 
-def normalise_tokens(norm: nn.Module, x: Tensor, padding: Tensor | None) -> Tensor:
-    """Apply a norm of `make_norm`; only batch norm uses padding (B, N)."""
+def normalise_tokens(
+    norm: nn.Module, x: Tensor, padding: Tensor | None, *, add: tuple[Tensor, nn.Module] | None = None
+) -> Tensor:
+    """Apply a norm of `make_norm`; only batch norm uses padding (B, N).
+
+    `add` = (y, dropout) returns norm(x + dropout(y)), in one kernel where possible.
+    """
+    if add is not None:
+        y, dropout = add
+        # modules that the user replaced must be called
+        if type(norm) is LayerNorm and type(dropout) is Dropout and norm.has_kernel and runs_kernels(x):
+            rate = dropout.p if dropout.training else 0.0
+            return add_norm(x, y, norm.weight, norm.bias, p=rate, eps=norm.eps)
+        x = x + dropout(y)
     return norm(x, padding) if isinstance(norm, TokenBatchNorm) else norm(x)
-
-
-def add_and_normalise(norm: nn.Module, x: Tensor, y: Tensor, dropout: nn.Module, padding: Tensor | None) -> Tensor:
-    """Return norm(x + dropout(y)), in one kernel where possible."""
-    # modules that the user replaced must be called
-    if type(norm) is not LayerNorm or type(dropout) is not Dropout or not (norm.has_kernel and runs_kernels(x)):
-        return normalise_tokens(norm, x + dropout(y), padding)
-    return add_norm(x, y, norm.weight, norm.bias, p=dropout.rate, eps=norm.eps)
 
 
 def make_norm(norm: Norm, embed_dim: int) -> nn.Module:

@@ -6,12 +6,12 @@ Alphabet: B batch, M queries, N keys, E embedding, H heads, D head width.
 from functools import partial
 
 import torch
-from torch import Generator, Tensor, nn
+from torch import Generator, Tensor
 
 from toa import ops
 from toa._checks import check_choice
 from toa.nn.attention import Attention, Masks, Mixing, ScoreFactors
-from toa.nn.layers import is_plain
+from toa.nn.layers import PLAIN
 from toa.nn.operator import OperatorInit, Structure, make_operator
 from toa.nn.regularization import Sharing, StochasticOperatorRegularization
 
@@ -113,7 +113,8 @@ class TemporalOperatorAttention(Attention):
 
     def _mixing(self, query: Tensor, factors: ScoreFactors, masks: Masks) -> Mixing:
         rates = self.sor.rates(self.num_kv_heads, query.device) if self.sor is not None and self.training else None
-        return self._operator_attention(
+        return partial(
+            self._operator_attention,
             factors,
             masks,
             s1=self.s1.operator(rates),
@@ -130,33 +131,26 @@ class TemporalOperatorAttention(Attention):
             return False
         if x.device.type != "cpu" or x.dim() != 3 or ops.runs_kernels(x):
             return False
-        return all(is_plain(layer) for layer in (self.q_proj, self.k_proj, self.v_proj))
+        return all(type(layer) in PLAIN for layer in (self.q_proj, self.k_proj, self.v_proj))
 
-    def _project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _project(
+        self, query: Tensor, key: Tensor, value: Tensor, padding: Tensor | None
+    ) -> tuple[ScoreFactors, Tensor]:
         if not self._features_first(query):
-            return super()._project(query, key, value)
-        pairs = ((query, self.q_proj), (key, self.k_proj), (value, self.v_proj))
-        q, k, v = (_features_first_linear(x, layer) if x.dim() == 3 else layer(x) for x, layer in pairs)
-        return q, k, v
-
-    def _heads(self, x: Tensor, count: int | None = None) -> Tensor:
-        if not self._features_first(x):
-            return super()._heads(x, count)
-        # through (E, B, N), so that the gradients of the heads are joined in that layout too
-        heads = self.num_heads if count is None else count
-        return x.permute(2, 0, 1).unflatten(0, (heads, -1)).permute(2, 3, 0, 1)  # (B, N, H, D)
-
-    def _factors(self, query: Tensor, q: Tensor, k: Tensor) -> ScoreFactors:
-        if self._qk_groups == 1 or not self._features_first(query):
-            return super()._factors(query, q, k)
-        heads = (self.num_heads, self.num_kv_heads)
-        groups = (x.permute(2, 0, 1).unflatten(0, (2, n, -1)).unbind() for x, n in zip((q, k), heads, strict=True))
-        (q, gate_q), (k, gate_k) = ((x.permute(2, 3, 0, 1) for x in group) for group in groups)
-        return ScoreFactors(q, k, gate_q, gate_k)
-
-
-def _features_first_linear(x: Tensor, layer: nn.Linear) -> Tensor:
-    """Apply a linear layer to tokens (B, N, E); the result (B, N, W) lies in memory as (W, B, N)."""
-    tokens = x.flatten(0, 1).mT  # (E, B*N)
-    out = layer.weight @ tokens if layer.bias is None else torch.addmm(layer.bias.unsqueeze(1), layer.weight, tokens)
-    return out.unflatten(1, x.shape[:2]).permute(1, 2, 0)  # (B, N, W)
+            return super()._project(query, key, value, padding)
+        found: list[list[Tensor]] = []
+        groups, shared = self._qk_groups, self.num_kv_heads
+        sources = ((query, self.q_proj, groups, self.num_heads), (key, self.k_proj, groups, shared))
+        for x, layer, parts, heads in (*sources, (value, self.v_proj, 1, shared)):
+            if x.dim() == 4:
+                found.append([layer(x).unflatten(-1, (heads, -1))])  # (B, N, G, H, D)
+                continue
+            # through (W, B, N), so that the gradients of the heads are joined in that layout too
+            tokens = x.flatten(0, 1).mT  # (E, B*N)
+            bias = layer.bias
+            out = layer.weight @ tokens if bias is None else torch.addmm(bias.unsqueeze(1), layer.weight, tokens)
+            out = out.unflatten(1, x.shape[:2])  # (W, B, N)
+            split = [out.unflatten(0, (heads, -1))] if parts == 1 else out.unflatten(0, (2, heads, -1)).unbind()
+            found.append([part.permute(2, 3, 0, 1) for part in split])  # (B, N, H, D)
+        q, k, v = found
+        return ScoreFactors(*(x for pair in zip(q, k, strict=True) for x in pair)), v[0]

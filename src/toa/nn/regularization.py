@@ -85,19 +85,18 @@ class DropRates:
 
     def __call__(self, *offsets: Tensor) -> tuple[Tensor, ...]:
         """Regularize the offsets of one operator with the same p and independent masks."""
-        rate = self._of_operator(offsets[0])
-        return tuple(drop_offset(o, rate, generator=self._regularization.generator) for o in offsets)
+        sor = self._regularization
+        rate = sor.draw((self._num_heads,), offsets[0].device) if self._rate is None else self._rate
+        return tuple(drop_offset(offset, rate, generator=sor.generator) for offset in offsets)
 
     def drop(self, offset: Tensor) -> ops.EntryDrop:
         """Return a seed and rate from which a kernel drops entries of the offset of one operator."""
+        sor = self._regularization
         if not self._seeds:
             # one draw for all operators of the layer
-            self._seeds = list(draw_seeds(offset, _MAX_OPERATORS, self._regularization.generator).split(1))
-        return ops.EntryDrop(self._seeds.pop(), self._of_operator(offset))
-
-    def _of_operator(self, offset: Tensor) -> Tensor:
-        rate = self._rate
-        return self._regularization.draw((self._num_heads,), offset.device) if rate is None else rate
+            self._seeds = list(draw_seeds(offset, _MAX_OPERATORS, sor.generator).split(1))
+        rate = sor.draw((self._num_heads,), offset.device) if self._rate is None else self._rate
+        return ops.EntryDrop(self._seeds.pop(), rate)
 
 
 class _SharedRate:
