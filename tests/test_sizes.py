@@ -21,13 +21,13 @@ CEILINGS = {
     "cli": (2_459, 11),
     "data": (3_801, 16),
     "estimators": (6_645, 24),
-    "experiments": (1_891, 9),
+    "experiments": (1_887, 9),
     "integrations": (1_886, 11),
-    "models": (1_723, 11),
-    "nn": (2_520, 12),
+    "models": (1_710, 11),
+    "nn": (2_506, 12),
     "ops": (3_954, 19),
     "report": (3_520, 15),
-    "tasks": (3_589, 15),
+    "tasks": (3_568, 15),
     "theory": (646, 3),
 }
 # functions above the aim, docstring not counted; remove a line when the function is short enough

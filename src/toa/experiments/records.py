@@ -83,21 +83,17 @@ def provenance(device: torch.device, command: Sequence[str], threads: int | None
     Of an absolute path after --out only the file name is recorded: folders of one machine tell others nothing.
     """
     name = f"{device.type} ({platform.machine()}, {threads or torch.get_num_threads()} threads)"
+    words: list[str] = []
+    for word in command:
+        option, mark, path = word.partition("=") if word.startswith("--out=") else ("", "", word)
+        own = mark or words[-1:] == ["--out"]
+        words.append(f"{option}{mark}{Path(path).name}" if own and Path(path).is_absolute() else word)
     return {
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else name,
         "versions": {"toa": toa.__version__, "torch": torch.__version__, "python": platform.python_version()},
         "commit": _commit(),
-        "command": shlex.join(_without_folders(command)),
+        "command": shlex.join(words),
     }
-
-
-def _without_folders(command: Sequence[str]) -> list[str]:
-    found: list[str] = []
-    for word in command:
-        option, mark, path = word.partition("=") if word.startswith("--out=") else ("", "", word)
-        own = mark or found[-1:] == ["--out"]
-        found.append(f"{option}{mark}{Path(path).name}" if own and Path(path).is_absolute() else word)
-    return found
 
 
 def write_record(path: Path, record: Record) -> None:

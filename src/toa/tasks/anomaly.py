@@ -17,7 +17,7 @@ from toa._checks import check_at_least, check_choice, check_finite
 from toa._limits import most_windows
 from toa.data import ANOMALY_SETS, SeriesWindows, check_own_files, load_anomaly, locate_anomaly
 from toa.data.anomaly import own_files
-from toa.models import backbone_names, build_reconstructor
+from toa.models import build_reconstructor
 from toa.tasks.base import TASKS, Evaluation, Record, Task, TaskData, check_sample, model_checkpoint
 from toa.tasks.checkpoint import Checkpoint
 from toa.tasks.config import Protocol, RunConfig, Settings, merge
@@ -89,9 +89,7 @@ class AnomalyDetection(Task):
     options: Mapping[str, str | None] = {"test_file": None, "label_file": None}
     summary_metrics: Mapping[str, str] = {"val_mse": "val", "tslib-pa/pa_f1": "PA-F1", "strict/f1": "strict F1"}
     catalogue = ANOMALY_SETS
-
-    def backbones(self) -> Mapping[str, bool]:
-        return dict.fromkeys(backbone_names("reconstruct"), True)
+    model_kind = "reconstruct"
 
     def dataset_settings(self, protocol: Protocol, table: Settings, dataset: str, **names: Any) -> Settings:
         if not self.check_dataset(dataset):

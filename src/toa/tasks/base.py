@@ -16,6 +16,8 @@ from toa._checks import check_at_least, check_choice
 from toa._files import check_writable
 from toa._registry import Registry
 from toa.data import StandardScaler, current_checksum
+from toa.models import BACKBONES, backbone_names
+from toa.models.registry import Task as ModelKind
 from toa.nn import ATTENTIONS, AttentionSpec, share_drop_rate
 from toa.ops.dropout import initial_weights
 from toa.tasks.checkpoint import Checkpoint
@@ -86,6 +88,7 @@ class Task(ABC):
         record_fields: Fields that every record of this task has, beside those of all records.
         catalogue: Datasets by name; None if the task has no dataset.
         model_file: File of the trained weights in a run's folder; "" if no model is kept.
+        model_kind: The task in `toa.models.BACKBONES` whose backbones it uses.
     """
 
     config: type[Any]
@@ -98,6 +101,7 @@ class Task(ABC):
     record_fields: tuple[str, ...] = ("devices", "best_epoch", "history")
     catalogue: Registry[Any] | None = None
     model_file: str = "model.safetensors"
+    model_kind: ModelKind = "forecast"
 
     # configs
 
@@ -122,7 +126,8 @@ class Task(ABC):
             changes: Settings to change, as "key=value" with dots for nested keys: "training.epochs=3".
         """
         assert protocol is not None
-        backbones = self.backbones()
+        # whether each model has a choice of attention
+        backbones = {name: BACKBONES[name].takes_attention for name in backbone_names(self.model_kind)}
         check_choice("backbone", backbone, backbones)
         covered = [name for name in protocol.tables if name in backbones]
         check_choice(f"backbone of protocol {protocol.name!r}", backbone, covered)
@@ -154,10 +159,6 @@ class Task(ABC):
                 f"{attention or ', '.join(options)!r} in {where}."
             )
         return build_config(self.config, {**settings, "attention": None}, where)
-
-    def backbones(self) -> Mapping[str, bool]:
-        """Models of this task, and whether each has a choice of attention."""
-        return {}
 
     def dataset_settings(self, protocol: Protocol, table: Settings, dataset: str, **names: Any) -> Settings:
         """Settings of a backbone for one dataset."""

@@ -22,7 +22,7 @@ from toa._limits import memory_budget
 from toa.data import CLASSIFICATION_SETS, ClassificationData, load_classification, locate_classification
 from toa.data.classification import EVALUATIONS, Cases, FoldCases, fold_rows, own_pair
 from toa.data.classification import Evaluation as Split
-from toa.models import BACKBONES, backbone_names, build_classifier
+from toa.models import BACKBONES, build_classifier
 from toa.nn.registry import ADDED_LATER
 from toa.tasks.base import TASKS, Evaluation, Record, Task, TaskData, check_sample, model_checkpoint
 from toa.tasks.checkpoint import Checkpoint
@@ -65,11 +65,9 @@ class Classification(Task):
 
     config = ClassifyRun
     unit = "case"
+    model_kind = "classify"
     summary_metrics: Mapping[str, str] = {"val_accuracy": "val", "accuracy": "test"}
     catalogue = CLASSIFICATION_SETS
-
-    def backbones(self) -> Mapping[str, bool]:
-        return dict.fromkeys(backbone_names("classify"), True)
 
     def folder_name(self, config: ClassifyRun) -> str:
         dataset = Path(config.dataset).name.split("_TRAIN.ts")[0]

@@ -18,7 +18,7 @@ from toa._checks import check_at_least, check_choice
 from toa._limits import most_windows
 from toa.data import DATASETS, ForecastData, load_forecast, locate, mark_names, split_rows
 from toa.data.windows import Windows
-from toa.models import BACKBONES, BackboneForecaster, ForecastModel, backbone_names, build_forecaster
+from toa.models import BackboneForecaster, ForecastModel, build_forecaster
 from toa.nn.registry import ADDED_LATER
 from toa.tasks.base import TASKS, Evaluation, Task, TaskData, check_sample, model_checkpoint
 from toa.tasks.checkpoint import Checkpoint
@@ -86,9 +86,6 @@ class Forecasting(Task):
     options: Mapping[str, str | None] = {"horizon": "96"}
     summary_metrics: Mapping[str, str] = {"val_mse": "val", "mse": "test", "mae": "mae"}
     catalogue = DATASETS
-
-    def backbones(self) -> Mapping[str, bool]:
-        return {name: BACKBONES[name].takes_attention for name in backbone_names("forecast")}
 
     def dataset_settings(self, protocol: Protocol, table: Settings, dataset: str, **names: Any) -> Settings:
         """Settings for one dataset and horizon: `horizons` lists those covered, `horizon.N` overrides for one."""
@@ -294,8 +291,7 @@ class HorizonModel(nn.Module):
 
     def forward(self, series: Tensor, marks: Tensor | None = None, future_marks: Tensor | None = None) -> Tensor:
         """Forecast at all levels."""
-        plain = self._without_effect(series, marks)
-        return self._split_levels(self.model(plain), plain, marks, future_marks)
+        return self._forecast(self.model, series, marks, future_marks)[0]
 
     def forecast_and_penalty(
         self, series: Tensor, marks: Tensor | None = None, future_marks: Tensor | None = None
@@ -304,27 +300,25 @@ class HorizonModel(nn.Module):
         inner = getattr(self.model, "forecast_and_penalty", None)
         if inner is None:
             return self(series, marks, future_marks), series.new_zeros(())
-        plain = self._without_effect(series, marks)
-        forecast, penalty = inner(plain)
-        return self._split_levels(forecast, plain, marks, future_marks), penalty
+        return self._forecast(inner, series, marks, future_marks)
 
-    def _without_effect(self, series: Tensor, marks: Tensor | None) -> Tensor:
-        if self.effect is None or marks is None:
-            return series
-        return series - self.effect(marks[..., : self.known])
-
-    def _split_levels(
-        self, forecast: Tensor, series: Tensor, marks: Tensor | None, future_marks: Tensor | None
-    ) -> Tensor:
-        split = forecast.unflatten(1, (-1, self.levels))  # (B, P, Q, C)
+    def _forecast(
+        self, inner: Callable[..., Any], series: Tensor, marks: Tensor | None, future_marks: Tensor | None
+    ) -> tuple[Tensor, Any]:
+        """Forecast at all levels from the outputs of `inner`, and its second output, None if it has one output."""
+        if self.effect is not None and marks is not None:
+            series = series - self.effect(marks[..., : self.known])
+        found = inner(series)
+        forecast, penalty = (found, None) if isinstance(found, Tensor) else found
+        split: Tensor = forecast.unflatten(1, (-1, self.levels))  # (B, P, Q, C)
         if self.season:
             split = split + _last_season(series, self.season, split.shape[1]).unsqueeze(2)
         if self.lagged is not None and marks is not None:
             added = self.lagged(marks[..., self.known :].flatten(1)).unflatten(1, (split.shape[1], -1))  # (B, P, C)
             split = split + added.unsqueeze(2)
-        if self.effect is None or future_marks is None:
-            return split
-        return split + self.effect(future_marks[..., : self.known]).unsqueeze(2)
+        if self.effect is not None and future_marks is not None:
+            split = split + self.effect(future_marks[..., : self.known]).unsqueeze(2)
+        return split, penalty
 
 
 def _last_season(series: Tensor, season: int, horizon: int) -> Tensor:
@@ -368,7 +362,7 @@ class HorizonForecasting(Forecasting):
 
     def batches(self, config: Any, data: Any, device: torch.device) -> ShuffledBatches:
         """Training batches, as many per epoch as the config has steps."""
-        batches = super().batches(config, data, device)
+        batches = ShuffledBatches(data.train, config.batch_size, seed=config.seed, drop_last=config.drop_last)
         batches.steps_per_epoch = config.steps
         return batches
 

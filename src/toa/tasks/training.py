@@ -94,9 +94,15 @@ def train(
         FloatingPointError: If a loss is not finite.
     """
     step = TrainingStep(model, batches, loss_of, config, fabric)
-    run = TrainingRun(step=step, **options)
-    run.resume()
-    statistics = nullcontext() if step.ranks.alone else joint_statistics(model, step.ranks)
+    run, ranks = TrainingRun(step=step, **options), step.ranks
+    # the checkpoint may be of another number of ranks
+    if run.checkpoint is not None and run.checkpoint.exists():
+        run.resume(run.checkpoint)
+    elif not ranks.first:
+        ranks.separate_seeds(step.generators, 0)
+    if not ranks.alone:
+        ranks.check_same(run.state.step, run.checkpoint)
+    statistics = nullcontext() if ranks.alone else joint_statistics(model, ranks)
     with _current(fabric.device), statistics, _stop_signals() as stop:
         if cuda_graph:
             step.use_graph()
@@ -184,7 +190,7 @@ class TrainingRun:
 
     def loop(self, stop: threading.Event) -> None:
         """Train to the end, or until `stop` is set."""
-        begin = time.perf_counter() - self.state.seconds
+        begin, per_epoch = time.perf_counter() - self.state.seconds, self.step.per_epoch
         self.step.wrapped.train()
         if self.config.validate_start and self.validate is not None and self.state.best is None:
             self._validate(self.validate)
@@ -192,12 +198,20 @@ class TrainingRun:
             loss = self.step.run(self.state.step)
             self.state.step += 1
             self.state.seconds = time.perf_counter() - begin
-            ends, observed = (self.state.step % every == 0 for every in (self.step.per_epoch, self.observe_every))
+            ends, observed = (self.state.step % every == 0 for every in (per_epoch, self.observe_every))
+            if ends or observed:
+                value = float(self.ranks.mean(self.step.loss_sum)) / per_epoch if ends else float(self.ranks.mean(loss))
+                self._check_finite("training", value)
             if ends:
-                self._end_epoch()
+                self.step.loss_sum.zero_()
+                entry = {"train": value, "rate": self.config.rate(self.state.step - per_epoch, per_epoch)}
+                if self.validate is not None:
+                    entry["validation"] = self._validate(self.validate)
+                self.state.history.append(entry)
                 self.state.seconds = time.perf_counter() - begin
-            elif observed:
-                self._report(float(self.ranks.mean(loss)))
+            if (ends or observed) and self.observe is not None:
+                last = self.state.history[-1] if self.state.history else {}
+                self.observe(self.state.step, self.total, value, last.get("validation"))
             halt = self.ranks.agree(stop.is_set(), ask=ends or observed)
             due = ends or self.state.step % self.save_every == 0
             # checkpoints have used less than their share of the time, by the clock of the first rank
@@ -222,17 +236,6 @@ class TrainingRun:
         idle = len(self.state.history) - self.state.best_epoch
         return self.state.step >= self.total or (patience is not None and idle >= patience)
 
-    def _end_epoch(self) -> None:
-        per_epoch = self.step.per_epoch
-        mean = float(self.ranks.mean(self.step.loss_sum)) / per_epoch
-        self.step.loss_sum.zero_()
-        self._check_finite("training", mean)
-        entry = {"train": mean, "rate": self.config.rate(self.state.step - per_epoch, per_epoch)}
-        if self.validate is not None:
-            entry["validation"] = self._validate(self.validate)
-        self.state.history.append(entry)
-        self._report(mean)
-
     def _validate(self, validate: Callable[[nn.Module], float]) -> float:
         """Return the validation loss, and keep the weights if it is the lowest so far."""
         self.step.wrapped.eval()
@@ -247,13 +250,6 @@ class TrainingRun:
             self.state.best, self.state.best_epoch = loss, self.state.step // self.step.per_epoch
             self.best_weights = {name: value.detach().clone() for name, value in self.model.state_dict().items()}
         return loss
-
-    def _report(self, loss: float) -> None:
-        """Check the training loss, and call the observer."""
-        self._check_finite("training", loss)
-        if self.observe is not None:
-            last = self.state.history[-1] if self.state.history else {}
-            self.observe(self.state.step, self.total, loss, last.get("validation"))
 
     def _check_finite(self, name: str, loss: float) -> None:
         if not math.isfinite(loss):
@@ -290,16 +286,8 @@ class TrainingRun:
         now = time.perf_counter()
         self.save_from = now + (now - begin) * (1.0 / self.save_share - 1.0)
 
-    def resume(self) -> None:
-        """Resume from the checkpoint if there is one, possibly of another number of ranks."""
-        if self.checkpoint is not None and self.checkpoint.exists():
-            self._load(self.checkpoint)
-        elif not self.ranks.first:
-            self.ranks.separate_seeds(self.step.generators, 0)
-        if not self.ranks.alone:
-            self.ranks.check_same(self.state.step, self.checkpoint)
-
-    def _load(self, path: Path) -> None:
+    def resume(self, path: Path) -> None:
+        """Resume from a checkpoint."""
         saved = load_checkpoint(path)
         if saved.facts.get("key") != self.key:
             raise ValueError(
