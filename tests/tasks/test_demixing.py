@@ -1,3 +1,7 @@
+import json
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -78,3 +82,12 @@ def test_signals_that_are_not_finite_raise_an_error(bad):
     noisy[3, 5] = bad
     with pytest.raises(ValueError, match=message("noisy must be finite", "NaN", "infinite", "fill or drop")):
         demix(train_demixer(config)[0], noisy)
+
+
+@pytest.mark.gpu
+def test_a_run_starts_cuda_itself(tmp_path):
+    # in a new process, which has not used the device; its signals are made in memory
+    command = [sys.executable, "-m", "toa", "demix", "--attention", "softmax", "--seed", "1", "--steps", "5"]
+    subprocess.run([*command, "--device", "cuda", "--out", str(tmp_path)], check=True)
+    record = json.loads(next(tmp_path.rglob("record.json")).read_text())
+    assert record["peak_memory"] > 0

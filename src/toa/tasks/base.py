@@ -317,6 +317,7 @@ class Task(ABC):
         data_checksum = self.checksum(data)
         check_writable(options.folder)
         if fabric.device.type == "cuda":
+            torch.cuda.init()  # data that lie in memory have not started CUDA, and the next line does not start it
             torch.cuda.reset_peak_memory_stats(fabric.device)
         with numerics(fabric.device, tf32=config.tf32, deterministic=config.deterministic):
             checkpoint = options.folder / "checkpoint.safetensors"
