@@ -19,15 +19,15 @@ AIMS = {"lines": 22_500, "files": 150, "file_lines": 450, "function_lines": 60}
 CEILINGS = {
     ".": (553, 7),
     "cli": (2_459, 11),
-    "data": (3_801, 16),
-    "estimators": (6_645, 24),
+    "data": (3_793, 16),
+    "estimators": (6_628, 24),
     "experiments": (1_887, 9),
     "integrations": (1_886, 11),
     "models": (1_710, 11),
     "nn": (2_506, 12),
     "ops": (3_954, 19),
     "report": (3_520, 15),
-    "tasks": (3_569, 15),
+    "tasks": (3_577, 15),
     "theory": (646, 3),
 }
 # functions above the aim, docstring not counted; remove a line when the function is short enough

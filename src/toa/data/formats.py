@@ -59,7 +59,14 @@ def read_frame(path: Path, *, decimal: str | None = None, sheet: str | None = No
     if sheet is not None and kind != "Excel":
         raise ValueError(f"sheet must be left out for a file that is no Excel workbook, got {sheet!r} for {path.name}.")
     if kind is None:
-        return _read_text(path, decimal)
+        separator = _find_separator(path)
+        frame = read_table(path, separator=separator)
+        first = frame.columns[0]
+        if first == "Unnamed: 0" and len(frame.columns) > 1 and np.array_equal(frame[first], np.arange(len(frame))):
+            shown = f"{path.name}: the first column has no name and counts the rows; it is left out."
+            warnings.warn(shown, stacklevel=3)
+            frame = frame.drop(columns=first)
+        return _read_decimals(frame, path, separator, decimal)
     if kind == "Excel" and path.is_file() and not zipfile.is_zipfile(path):
         raise ValueError(f"{path} must be an Excel workbook (.xlsx), got another file or a part; save it as .xlsx.")
     content = read_content(path, "a table") if kind == "JSON lines" else b""
@@ -175,16 +182,6 @@ def _json_of(frame: pd.DataFrame, *, lines: bool) -> str:
     return "".join(f"{json.dumps(record)}\n" for record in records) if lines else json.dumps(records)
 
 
-def _read_text(path: Path, decimal: str | None) -> pd.DataFrame:
-    separator = _find_separator(path)
-    frame = read_table(path, separator=separator)
-    first = frame.columns[0]
-    if first == "Unnamed: 0" and len(frame.columns) > 1 and np.array_equal(frame[first], np.arange(len(frame))):
-        warnings.warn(f"{path.name}: the first column has no name and counts the rows; it is left out.", stacklevel=4)
-        frame = frame.drop(columns=first)
-    return _read_decimals(frame, path, separator, decimal)
-
-
 def _find_separator(path: Path) -> str:
     """The separator that splits the first lines into the same number of cells; a comma if none does."""
     content = read_content(path, "a table")
@@ -231,7 +228,7 @@ def _read_decimals(frame: pd.DataFrame, path: Path, separator: str, decimal: str
     for what, columns in (("a decimal comma", commas), ("commas between thousands", thousands)):
         if columns and decimal is None:
             shown = ", ".join(shorten(str(column)) for column in columns[:4]) + " …" * (len(columns) > 4)
-            warnings.warn(f"{path.name}: numbers are read with {what} in {shown}.", stacklevel=5)
+            warnings.warn(f"{path.name}: numbers are read with {what} in {shown}.", stacklevel=4)
     return frame
 
 

@@ -303,11 +303,9 @@ def _open_series(data: Any, time: str | None, taken: Sequence[str | None], name:
         if isinstance(data.index, pd.DatetimeIndex) and time in (None, data.index.name):
             time = data.index.name or "time"
             return nw.from_native(data.rename_axis(time).reset_index(), eager_only=True), time, True
-    return frame, _find_time(frame, taken, name) if time is None else time, False
-
-
-def _find_time(frame: Any, taken: Sequence[str | None], name: str) -> Any:
-    """The only date column, or else the only column whose first cell is text and not a number."""
+    if time is not None:
+        return frame, time, False
+    # the only date column, or else the only column whose first cell is text and not a number
     free = {column: kind for column, kind in frame.schema.items() if column not in taken}
     found = [column for column, kind in free.items() if kind.is_temporal()]
     if not found and len(frame):
@@ -321,7 +319,7 @@ def _find_time(frame: Any, taken: Sequence[str | None], name: str) -> Any:
             f"{name} must have one time column, got {', '.join(map(repr, found))}; name it with time, an id column "
             "with id, and the columns to read with values."
         )
-    return found[0] if found else None
+    return frame, found[0] if found else None, False
 
 
 def _column(frame: Any, wanted: str, name: str) -> Any:

@@ -107,15 +107,17 @@ class Panel:
         return self._cut([slice(rows - cut) for rows, cut in zip(self.lengths, last, strict=True)])
 
     def _cut(self, slices: Sequence[slice]) -> "Panel":
-        def cut(parts: Sequence[Any]) -> tuple[Any, ...]:
-            return tuple(part[one] for part, one in zip(parts, slices, strict=True))
-
-        times, rows = None if self.times is None else cut(self.times), cut(self.rows) if self.rows else ()
+        fields: dict[str, Any] = {"values": self.values, "times": self.times, "rows": self.rows}
+        cut: dict[str, Any] = {
+            name: tuple(part[one] for part, one in zip(parts, slices, strict=True))
+            for name, parts in fields.items()
+            if parts
+        }
         begins = None
         if self.begins is not None:
             firsts = [one.indices(rows)[0] for one, rows in zip(slices, self.lengths, strict=True)]
             begins = tuple(np.maximum(0, own - first) for own, first in zip(self.begins, firsts, strict=True))
-        return replace(self, values=cut(self.values), times=times, rows=rows, begins=begins)
+        return replace(self, **cut, begins=begins)
 
     def complete(self) -> "Panel":
         """Each series from the row on at which all its columns have begun."""

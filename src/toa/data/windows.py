@@ -77,13 +77,17 @@ class Windows:
         if marks is not None and len(marks) != rows:
             raise ValueError(f"marks must have a row for each of the {rows} rows of the series, got {len(marks)}.")
         self.channels = int(series.shape[1])
-        self._values = self._view(place_series(series, device=self.device, budget_bytes=budget_bytes))
+        tables = [place_series(series, device=self.device, budget_bytes=budget_bytes)]
         # where the values are, so that one index fits both
-        self._marks = None if marks is None else self._view(torch.as_tensor(marks).to(self._values))
+        tables += [] if marks is None else [torch.as_tensor(marks).to(tables[0])]
+        # all windows at stride 1 as one view (N, (L + P) * C): each is a contiguous piece of memory
+        flat = ((table[self.segment.start : self.segment.stop].contiguous(), table.shape[1]) for table in tables)
+        views = [rows.view(-1).unfold(0, (lookback + horizon) * width, width) for rows, width in flat]
+        self._values, self._marks = views[0], views[1] if len(views) > 1 else None
         self._starts = None if starts is None else starts.to(self._values.device)
 
     def __len__(self) -> int:
-        return self.segment.windows(self.lookback, self.horizon) if self._starts is None else len(self._starts)
+        return len(self._values if self._starts is None else self._starts)
 
     def batch(self, index: Int[Tensor, " b"]) -> WindowBatch:
         """The windows with these indices. An index on the CPU is checked; one on a GPU is not, to avoid waiting."""
@@ -97,28 +101,19 @@ class Windows:
         index = index.to(self._values.device)
         if self._starts is not None:
             index = self._starts[index]
-        values = self._gather(self._values, index)  # (B, L + P, C)
-        x, y = values[:, : self.lookback], values[:, self.lookback :]
-        if self._marks is None:
-            return WindowBatch(x, y, None, None)
-        marks = self._gather(self._marks, index)  # (B, L + P, F)
-        return WindowBatch(x, y, marks[:, : self.lookback], marks[:, self.lookback :])
+        length, parts = self.lookback + self.horizon, list[Tensor]()
+        for windows in (self._values,) if self._marks is None else (self._values, self._marks):
+            picked = windows.index_select(0, index).view(len(index), length, windows.shape[1] // length)
+            if picked.device.type == "cpu" and self.device.type == "cuda":
+                picked = picked.pin_memory()
+            picked = picked.to(self.device, non_blocking=True)  # (B, L + P, C or F)
+            parts += [picked[:, : self.lookback], picked[:, self.lookback :]]
+        marks: Sequence[Tensor | None] = parts[2:] or (None, None)
+        return WindowBatch(*parts[:2], *marks)
 
     def epoch_order(self, seed: int, epoch: int) -> Int[Tensor, " n"]:
         """The random order of an epoch; see `toa.data.windows.epoch_order`."""
         return epoch_order(len(self), seed, epoch).to(self._values.device)
-
-    def _view(self, table: Tensor) -> Tensor:
-        """All windows at stride 1 as one view (N, (L + P) * C): each is a contiguous piece of memory."""
-        size = (self.lookback + self.horizon) * table.shape[1]
-        return table[self.segment.start : self.segment.stop].contiguous().view(-1).unfold(0, size, table.shape[1])
-
-    def _gather(self, windows: Tensor, index: Tensor) -> Tensor:
-        length = self.lookback + self.horizon
-        picked = windows.index_select(0, index).view(len(index), length, windows.shape[1] // length)
-        if picked.device.type == "cpu" and self.device.type == "cuda":
-            picked = picked.pin_memory()
-        return picked.to(self.device, non_blocking=True)
 
 
 class SeriesWindows(Windows):

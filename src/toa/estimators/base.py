@@ -41,12 +41,10 @@ from toa.data.panel import Missing
 from toa.estimators.importance import Importance
 from toa.estimators.sizes import DEFAULT_ATTENTION
 from toa.nn import AttentionSpec
-from toa.ops.dropout import initial_weights
 from toa.tasks.base import Task, TaskData
 from toa.tasks.checkpoint import UNREADABLE, Checkpoint, check_weights, load_checkpoint, model_with, save_checkpoint
-from toa.tasks.distributed import make_fabric, resolve_device, seeded
+from toa.tasks.distributed import make_fabric, resolve_device
 from toa.tasks.optimization import TrainingConfig
-from toa.tasks.training import time_steps
 
 # increased when older files can no longer be read
 FORMAT = 1
@@ -109,7 +107,11 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
     @property
     def _table(self) -> dict[str, Any]:
         """Arguments of `toa.data.read_panel` that hold for all tables."""
-        return {name: getattr(self, name) for name in ("id", "time", "missing", "day_first", "time_zone")}
+        found = {name: getattr(self, name) for name in ("id", "time", "missing", "day_first", "time_zone")}
+        if found["day_first"] is None:
+            # a later table has the order of the dates of fit
+            found["day_first"] = getattr(self, "day_first_", None)
+        return found
 
     @abstractmethod
     def _state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -266,8 +268,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
     def _fit_model(self, data: TaskData, schedule: Mapping[str, Any], title: str = "") -> float | None:
         """Train `model_` by the task, without changing the global random state; the best validation loss, if any."""
         config = self._config(epochs=schedule["epochs"], batch_size=schedule["batch_size"])
-        fabric = make_fabric(resolve_device(self.device))
-        title = title or self._kind
+        fabric, title = make_fabric(self.device), title or self._kind
         if self.progress:
             from toa._console import show_epochs
         with show_epochs(title) if self.progress else nullcontext() as observe:
@@ -275,16 +276,6 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         self.model_ = model.eval()
         self._best_epoch = state.best_epoch
         return state.best
-
-    def _seconds_per_step(self, data: TaskData, batch_size: int) -> float:
-        """Time of a training step, measured with a model that is thrown away."""
-        config = self._config(batch_size=batch_size)
-        fabric = make_fabric(resolve_device(self.device))
-        with seeded(self.seed, fabric.device):
-            with initial_weights():
-                model = self._task.build(config, data).to(fabric.device)
-            batches, loss = self._task.batches(config, data, fabric.device), self._task.loss(config, fabric)
-            return min(time_steps(model, batches, loss, config.training, fabric=fabric, steps=3, warmup=1))
 
     def _check_fitted(self, done: str) -> None:
         if not hasattr(self, "model_"):

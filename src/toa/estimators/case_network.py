@@ -117,7 +117,8 @@ class CaseNetwork(Estimator):
             batch_size=self.batch_size,
             epochs=self.epochs,
         )
-        per_step = self._seconds_per_step(data, schedule["batch_size"])
+        config = self._config(batch_size=schedule["batch_size"])
+        per_step = self._task.seconds_per_step(config, data, self.device)
         limited = sizes.limit_schedule(schedule, per_step, seconds, whole=True)
         assert limited is not None
         stopped = None

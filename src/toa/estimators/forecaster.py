@@ -313,10 +313,6 @@ class Forecaster(ForecastPage, ForecastNetwork):
             raise ValueError(f"{panel.label(0)} must have more than {ahead} rows, got {panel.lengths[0]}; add rows.")
         return wider._explain_network(panel, panel.lengths[0] - ahead)
 
-    def _borders(self, panel: Panel) -> list[int]:
-        """Per series the first row that is held out to stop training."""
-        return [max(1, rows - max(self.horizon, int(rows * self.validation_share))) for rows in panel.lengths]
-
     def _fit_choice(self, panel: Panel) -> None:
         """Weight the network and the baselines."""
         limit = TimeLimit(self.time_limit)
@@ -335,7 +331,7 @@ class Forecaster(ForecastPage, ForecastNetwork):
         # the last fit of the baselines takes as long as their validation
         left = limit.left - limit.passed
         self.width_ = None
-        network = self._validate_network(complete, origins, _VALIDATION_TIME * left)
+        network = self._validate_network(complete, origins, self.season_, _VALIDATION_TIME * left)
         others = self._validate_regressions(complete, origins, self.season_)
         others |= {} if network is None else {NETWORK: network}
         self.choice_ = Choice.fit(
@@ -356,23 +352,6 @@ class Forecaster(ForecastPage, ForecastNetwork):
             self.__dict__.update(again.__dict__)
         if others.keys() & REGRESSIONS.keys():
             self.effect_ = self.known_.fit_effect(complete, self.columns_, self.choice_.scale, self.season_)
-
-    def _validate_network(self, panel: Panel, origins: RollingOrigins, seconds: float) -> np.ndarray | None:
-        """Train the network on the rows before the first origins; its forecasts (W, P, C), or None without time."""
-        earlier = panel.before(origins.held.tolist())
-        borders = self._borders(earlier)
-        if len(origins) and max(borders) >= self.horizon + 2 and seconds > 0:
-            limit = TimeLimit(seconds)
-            if self._fit_network(earlier, borders, season=self.season_, seconds=seconds) is not None:
-                self._fit_plain(earlier, borders, season=self.season_, seconds=limit.left)
-                rows = torch.tensor(np.asarray(panel.lengths)[origins.series] - origins.back)
-                return self._network_at(panel, torch.from_numpy(origins.series), rows).forecast.numpy()
-        self._leave_out_network()
-        self.lookback_ = min(max(panel.lengths), max(2 * self.season_, self.horizon))
-        self.schedule_ = {}
-        self.known_ = self._fit_covariates(panel, panel.lengths)
-        self.scaler_ = self._fit_scaler(panel.take(self.columns_), panel.lengths, self.season_)
-        return None
 
     def _forecast_at(self, panel: Panel, owners: Tensor, origins: Tensor) -> Prediction:
         """Forecasts of windows: of the series `owners`, from the rows `origins` on."""

@@ -19,7 +19,7 @@ from toa.data.panel import Panel
 from toa.data.splits import StandardScaler, check_standardised
 from toa.data.windows import Windows, place_series, window_starts
 from toa.estimators import sizes
-from toa.estimators.base import Estimator, attention_spec
+from toa.estimators.base import Estimator, TimeLimit, attention_spec
 from toa.estimators.covariates import Covariates
 from toa.estimators.ensemble import RollingOrigins, series_scale
 from toa.estimators.importance import OUTPUTS, Importance, in_float64, integrated_gradients
@@ -95,7 +95,19 @@ class ForecastNetwork(Estimator):
             if limited is None:
                 return None
         else:
-            self._choose_lookback(panel, borders, season)
+            usual = int(np.median(borders))
+            self.lookback_ = int(self.lookback or sizes.choose_lookback(usual, self.horizon, season))
+            need = self.lookback_ + self.horizon
+            # a given look-back is needed of every series; a chosen one of the longest, and shorter ones are padded
+            least = min(borders) if self.lookback is not None else max(borders)
+            if least < need:
+                index = list(borders).index(least)
+                rows = panel.lengths[index]
+                raise ValueError(
+                    f"{panel.label(index)} must have at least lookback + horizon = {need} rows to train on besides the "
+                    f"{rows - borders[index]} held out, got {rows} rows in all; shorten lookback or horizon, or add "
+                    "rows."
+                )
         self.known_ = self._fit_covariates(panel, borders)
         train, held = self._scale_and_split(panel, borders, season, everything=refit)
         if not refit:
@@ -105,7 +117,8 @@ class ForecastNetwork(Estimator):
             limited["operator_rate"] = rate if self.operator_rate is None else self.operator_rate
             self.schedule_: dict[str, Any] = limited
             if seconds is not None:
-                self._step_seconds: float = self._seconds_per_step(self._data(train, held), limited["batch_size"])
+                config, timed = self._config(batch_size=limited["batch_size"]), self._data(train, held)
+                self._step_seconds: float = self._task.seconds_per_step(config, timed, self.device)
                 limited = sizes.limit_schedule(limited, self._step_seconds, seconds)
                 if limited is None:
                     return None
@@ -118,29 +131,36 @@ class ForecastNetwork(Estimator):
         self.validation_ = best
         return held
 
-    def _fit_plain(self, panel: Panel, borders: Sequence[int], *, season: int, seconds: float) -> None:
-        """Train the network also on the values themselves, if there is time for all steps, and keep the better one."""
-        enough = sizes.limit_schedule(self.schedule_, self._step_seconds, seconds) == self.schedule_
-        if self.architecture_["season"] and enough:
-            other = copy.copy(self)
-            held = other._fit_network(panel, borders, season=season, seconds=seconds, plain=True)
-            if held is not None and (other.validation_ or 0.0) < (self.validation_ or 0.0):
-                self.__dict__.update(other.__dict__)
+    def _borders(self, panel: Panel) -> list[int]:
+        """Per series the first row that is held out to stop training."""
+        return [max(1, rows - max(self.horizon, int(rows * self.validation_share))) for rows in panel.lengths]
 
-    def _choose_lookback(self, panel: Panel, borders: Sequence[int], season: int | None) -> None:
-        """Set `lookback_`; a chosen one suits most series, and shorter ones are padded."""
-        usual = int(np.median(borders))
-        self.lookback_ = int(self.lookback or sizes.choose_lookback(usual, self.horizon, season))
-        need = self.lookback_ + self.horizon
-        # a given look-back is needed of every series, a chosen one of the longest
-        least = min(borders) if self.lookback is not None else max(borders)
-        if least < need:
-            index = list(borders).index(least)
-            rows = panel.lengths[index]
-            raise ValueError(
-                f"{panel.label(index)} must have at least lookback + horizon = {need} rows to train on besides the "
-                f"{rows - borders[index]} held out, got {rows} rows in all; shorten lookback or horizon, or add rows."
-            )
+    def _validate_network(
+        self, panel: Panel, origins: RollingOrigins, season: int, seconds: float
+    ) -> np.ndarray | None:
+        """Train the network on the rows before the first origins; its forecasts (W, P, C), or None without time.
+
+        The network is trained also on the values themselves, if there is time for all steps; the better one is kept.
+        """
+        earlier = panel.before(origins.held.tolist())
+        borders, limit = self._borders(earlier), TimeLimit(seconds)
+        usable = len(origins) and max(borders) >= self.horizon + 2 and seconds > 0
+        if usable and self._fit_network(earlier, borders, season=season, seconds=seconds) is not None:
+            left = limit.left
+            enough = sizes.limit_schedule(self.schedule_, self._step_seconds, left) == self.schedule_
+            if self.architecture_["season"] and enough:
+                other = copy.copy(self)
+                held = other._fit_network(earlier, borders, season=season, seconds=left, plain=True)
+                if held is not None and (other.validation_ or 0.0) < (self.validation_ or 0.0):
+                    self.__dict__.update(other.__dict__)
+            rows = torch.tensor(np.asarray(panel.lengths)[origins.series] - origins.back)
+            return self._network_at(panel, torch.from_numpy(origins.series), rows).forecast.numpy()
+        self._leave_out_network()
+        self.lookback_ = min(max(panel.lengths), max(2 * season, self.horizon))
+        self.schedule_ = {}
+        self.known_ = self._fit_covariates(panel, panel.lengths)
+        self.scaler_ = self._fit_scaler(panel.take(self.columns_), panel.lengths, season)
+        return None
 
     def _scale_and_split(
         self, panel: Panel, borders: Sequence[int], season: int | None, *, everything: bool
@@ -151,7 +171,9 @@ class ForecastNetwork(Estimator):
         self.scaler_ = self._fit_scaler(targets, stops, season)
         means, stds = self.scaler_["mean"].numpy(), self.scaler_["std"].numpy()
         scaled = [(values - mean) / std for values, mean, std in zip(targets, means, stds, strict=True)]
-        pads = [self._pad(stop) for stop in stops]
+        # a series that is too short for a window gets rows before it: up to a horizon of windows, if it has values
+        need, most = self.lookback_ + self.horizon, self.horizon
+        pads = [need - stop + max(0, min(most, stop - most - 2)) if stop < need else 0 for stop in stops]
         device = resolve_device(self.device)
         values = place_series(np.concatenate(_pad_start(scaled, pads)), device=device)
         past = self.known_.past(panel)
@@ -179,12 +201,6 @@ class ForecastNetwork(Estimator):
             found["std"] = scale.view_as(found["std"]).nan_to_num(0.0).maximum(0.01 * found["std"])
         return found
 
-    def _pad(self, rows: int) -> int:
-        """Rows to put before a series that is too short for a window: up to a horizon of windows, if it has values."""
-        if rows >= self.lookback_ + self.horizon:
-            return 0
-        return self.lookback_ + self.horizon - rows + max(0, min(self.horizon, rows - self.horizon - 2))
-
     def _network_at(
         self, panel: Panel, owners: Tensor, origins: Tensor, ahead: Sequence[np.ndarray] | None = None
     ) -> Prediction:
@@ -196,25 +212,25 @@ class ForecastNetwork(Estimator):
         np.minimum.at(first, owners.numpy(), origins.numpy())
         pads = np.maximum(0, self.lookback_ - first).tolist()
 
-        def windows(parts: Sequence[np.ndarray]) -> tuple[Tensor, Tensor]:
-            """All rows, and the first row of each window in them."""
+        tables, past = [panel.take(self.columns_)], self.known_.past(panel)
+        if past is not None:
+            tables.append(past if ahead is None else [np.concatenate(pair) for pair in zip(past, ahead, strict=True)])
+        # all rows, and the first row of each window in them; features may be longer than the values
+        found = []
+        for parts in tables:
             ends = np.cumsum([len(part) + pad for part, pad in zip(parts, pads, strict=True)])
             begins = torch.from_numpy(ends - [len(part) for part in parts])
-            return torch.from_numpy(np.concatenate(_pad_start(parts, pads))), begins[owners] + origins - self.lookback_
-
-        values, starts = windows(panel.take(self.columns_))
-        past = self.known_.past(panel)
-        if past is not None:
-            both = past if ahead is None else [np.concatenate(pair) for pair in zip(past, ahead, strict=True)]
-            marks, mark_starts = windows(both)
+            rows = torch.from_numpy(np.concatenate(_pad_start(parts, pads)))
+            found.append((rows, begins[owners] + origins - self.lookback_))
+        (values, starts), *features = found
         indices = self._owners(panel)[owners]
 
         def batches() -> Iterator[tuple[Tensor | None, ...]]:
             for piece in torch.arange(len(starts)).split(min(_BATCH, most_windows(values.shape[1], training=False))):
                 m = n = None
-                if past is not None:
-                    rows = mark_starts[piece].view(-1, 1) + torch.arange(self.lookback_ + self.horizon)  # (B, L + P)
-                    m, n = marks[rows].float().tensor_split([self.lookback_], 1)
+                for marks, firsts in features:
+                    steps = firsts[piece].view(-1, 1) + torch.arange(self.lookback_ + self.horizon)  # (B, L + P)
+                    m, n = marks[steps].float().tensor_split([self.lookback_], 1)
                 x = values[starts[piece].view(-1, 1) + torch.arange(self.lookback_)]  # (B, L, C)
                 yield x, indices[piece], m, n
 
@@ -313,11 +329,6 @@ class ForecastNetwork(Estimator):
             panel = replace(panel, columns=wanted)
         # series of other ids can be forecast, but not a table without ids by a model with ids, nor the other way
         return match_panel(panel, wanted, self.ids_ if None in (*self.ids_, *panel.ids) else None)
-
-    @property
-    def _table(self) -> dict[str, Any]:
-        order = getattr(self, "day_first_", None) if self.day_first is None else self.day_first
-        return super()._table | {"day_first": order}
 
     def _check_range(self, panel: Panel) -> None:
         """Raise ValueError for values that are too far from those of fit."""

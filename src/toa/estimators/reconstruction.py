@@ -50,7 +50,8 @@ class ReconstructionNetwork(Estimator):
         schedule = sizes.detector_schedule(len(windows), channels, self.architecture_["backbone"], **given)
         # validation needs a window: a table whose series are all too short for two parts validates on its windows
         data = self._data(windows, SeriesWindows(held or train, self.window_, stride=self._stride))
-        per_step = self._seconds_per_step(data, schedule["batch_size"])
+        config = self._config(batch_size=schedule["batch_size"])
+        per_step = self._task.seconds_per_step(config, data, self.device)
         limited = sizes.limit_schedule(schedule, per_step, seconds)
         if limited is None and not needed:
             self._leave_out_network()

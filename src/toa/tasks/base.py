@@ -23,10 +23,10 @@ from toa.ops.dropout import initial_weights
 from toa.tasks.checkpoint import Checkpoint
 from toa.tasks.config import Protocol, RunOptions, Settings, build_config, change, merge
 from toa.tasks.diagnostics import branch_sizes, contributions, describe_operators, operator_norms
-from toa.tasks.distributed import make_fabric, numerics, resolve_device, seeded
+from toa.tasks.distributed import make_fabric, numerics, seeded
 from toa.tasks.optimization import TrainingConfig
 from toa.tasks.step import Batches, ShuffledBatches
-from toa.tasks.training import TrainingState, train
+from toa.tasks.training import TrainingState, time_steps, train
 
 if TYPE_CHECKING:
     from lightning.fabric import Fabric
@@ -305,14 +305,19 @@ class Task(ABC):
                 sizes["end"] = branch_sizes(model, lambda: loss(model, *batches.at(0, 0)))
             return model, state, sizes
 
+    def seconds_per_step(self, config: Any, data: Any, device: str) -> float:
+        """Time of a training step, measured with a model that is thrown away."""
+        fabric = make_fabric(device)
+        with seeded(config.seed, fabric.device):
+            with initial_weights():
+                model = self.build(config, data).to(fabric.device)
+            batches, loss = self.batches(config, data, fabric.device), self.loss(config, fabric)
+            return min(time_steps(model, batches, loss, config.training, fabric=fabric, steps=3, warmup=1))
+
     def measure(self, config: Any, options: RunOptions) -> Evaluation:
         """Load the data, train and test one config. A task that trains no model overrides this method."""
-        fabric = make_fabric(
-            resolve_device(options.device),
-            precision=config.precision,
-            devices=options.devices,
-            num_nodes=options.num_nodes,
-        )
+        among: Any = {"devices": options.devices, "num_nodes": options.num_nodes}
+        fabric = make_fabric(options.device, precision=config.precision, **among)
         data = self.load(config, fabric.device, options.data_dir)
         data_checksum = self.checksum(data)
         check_writable(options.folder)

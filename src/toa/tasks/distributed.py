@@ -118,16 +118,19 @@ def resolve_devices(devices: int | None, num_nodes: int | None) -> tuple[int, in
     return started["devices"], started["num_nodes"]
 
 
-def make_fabric(device: torch.device, *, precision: str = "32-true", devices: int = 1, num_nodes: int = 1) -> "Fabric":
+def make_fabric(
+    device: torch.device | str, *, precision: str = "32-true", devices: int = 1, num_nodes: int = 1
+) -> "Fabric":
     """Set up Lightning Fabric: device, precision and, for several devices, one process each.
 
     Args:
-        device: The device; without an index if several train together.
+        device: The device, or a name of `resolve_device`; without an index if several train together.
         devices: Devices per node; see `resolve_devices`.
     """
     from lightning.fabric import Fabric
     from lightning.fabric.strategies.ddp import DDPStrategy
 
+    device = resolve_device(device) if isinstance(device, str) else device
     index: int | None = device.index
     if devices * num_nodes == 1:
         chosen: Any = 1 if device.type != "cuda" or index is None else [index]
