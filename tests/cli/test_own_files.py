@@ -111,7 +111,12 @@ def test_series_of_very_different_lengths_and_ids_that_were_not_trained(tmp_path
     limit = (*QUICK[:2], "--time-limit", "20", "--backbone", "dlinear", "--epochs", "1", "--device", "cpu")
     code, text = call(tmp_path / "a.csv", "--id", "shop", "--save", tmp_path / "m.toa", options=limit)
     assert code == 0, text
-    assert pd.read_csv(tmp_path / "next.csv")["shop"].value_counts().to_dict() == dict.fromkeys(lengths, 3)
+    found = pd.read_csv(tmp_path / "next.csv")
+    assert found["shop"].value_counts().to_dict() == dict.fromkeys(lengths, 3)
+    # the wave rises by 1 a day; one row has no trend
+    ends = {shop: table(days[:rows])["y"].iloc[-1] for shop, rows in lengths.items()}
+    assert ((found["y"] - found["shop"].map(ends)).abs() < 15).all()
+    assert found["y"][found["shop"] == "d"].between(99, 104).all()
     frame.assign(shop=frame["shop"] + "2", y=frame["y"] * 1000).to_csv(tmp_path / "new.csv", index=False)
     code, text = call(tmp_path / "new.csv", "--model", tmp_path / "m.toa", options=())
     assert code == 0, text
@@ -126,6 +131,25 @@ def test_gaps_are_filled_as_asked(tmp_path) -> None:
     code, text = call(tmp_path / "a.csv", "--missing", "interpolate")
     assert code == 0, text
     assert "37 rows, every MS" in text
+    filled = pd.read_csv(tmp_path / "next.csv")
+    table(MONTHS).to_csv(tmp_path / "a.csv", index=False)
+    assert call(tmp_path / "a.csv")[0] == 0
+    whole = pd.read_csv(tmp_path / "next.csv")
+    assert filled["when"].tolist() == whole["when"].tolist()
+    np.testing.assert_allclose(filled["y"], whole["y"], atol=3)
+
+
+def test_thirty_rows_are_forecast_with_their_trend_and_an_interval(tmp_path) -> None:
+    days = pd.date_range("2024-01-01", periods=33)
+    frame = table(days).assign(y=100.0 + 2.0 * np.arange(33) + np.random.default_rng(0).normal(size=33).round(2))
+    frame[:30].to_csv(tmp_path / "a.csv", index=False)
+    code, text = call(tmp_path / "a.csv")
+    assert code == 0, text
+    found = pd.read_csv(tmp_path / "next.csv")
+    assert found["when"].tolist() == ["2024-01-31", "2024-02-01", "2024-02-02"]
+    np.testing.assert_allclose(found["y"], frame["y"][30:], atol=3)
+    assert (found["y_lower"] < frame["y"].to_numpy()[30:]).all()
+    assert (found["y_upper"] > frame["y"].to_numpy()[30:]).all()
 
 
 def test_past_and_static_covariates_and_holidays(tmp_path) -> None:

@@ -1,11 +1,13 @@
+import io
 import subprocess
 import sys
 
 import pytest
 import typer
+from rich.console import Console
 
 from tests.support import ROOT
-from toa._console import is_first, make_console
+from toa._console import is_first, make_console, show_epochs
 from toa.cli import app
 from toa.cli.terminal import CHOICES, HELP, clear_errors, list_choices
 
@@ -71,3 +73,15 @@ def test_the_command_line_loads_heavy_packages_only_on_use():
     check = "assert not {} & set(sys.modules);"
     code = f"import sys, toa.cli; {check.format(heavy)} import toa.data; {check.format(light)}"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+
+
+def test_a_progress_bar_shows_the_time_left(monkeypatch):
+    """Four of ten epochs took eight seconds, so twelve are left."""
+    now, shown = 0.0, io.StringIO()
+    console = Console(file=shown, width=200, get_time=lambda: now)
+    monkeypatch.setattr("toa._console.make_console", lambda: console)
+    with show_epochs("fit") as observe:
+        for done in range(5):
+            now = 2.0 * done
+            observe(done, 10, 0.5, None)
+    assert "4/10 loss 0.5000 0:00:12" in shown.getvalue()

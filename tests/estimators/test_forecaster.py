@@ -176,6 +176,23 @@ def test_intervals_cover_their_share_of_fresh_rows() -> None:
     assert 0.75 < model.backtest(rows, test_size=400).metrics["coverage"] < 0.85
 
 
+def test_rows_that_calibrate_the_interval_do_not_stop_the_training() -> None:
+    """240 rows, 30 held out: the first half stops the training, the second sets the width."""
+    rows, later = wide(240, noise=0.5), wide(240, noise=0.5)
+    later.loc[225:, "load"] += 5.0
+    first, second = (quick(interval=0.5, epochs=20, patience=1).fit(one) for one in (rows, later))
+    assert first.validation_ == second.validation_
+    assert first.schedule_ == second.schedule_
+    width, wider = first.width_, second.width_
+    assert width is not None
+    assert wider is not None
+    assert (wider[:, 0] != width[:, 0]).all()
+    assert (wider[:, 1] == width[:, 1]).all()
+    # the rows before them do stop it
+    later.loc[210:224, "load"] += 5.0
+    assert quick(interval=0.5, epochs=20, patience=1).fit(later).validation_ != first.validation_
+
+
 def test_quantiles_have_their_share_of_fresh_rows_below() -> None:
     rows = wide(1500, noise=0.5)
     model = quick(quantiles=(0.1, 0.5, 0.9)).fit(rows[:1100])
@@ -451,7 +468,7 @@ BAD_PARAMETERS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         ("data must have at least lookback + horizon = 306 rows to train on", "30 held out", "got 240"),
     ),
     "horizon too long": ({"horizon": 120, "lookback": None}, ("data must have at least lookback + horizon",)),
-    "calibration": ({"interval": 0.99}, ("interval=0.99 must have at least 99 windows", "got 25")),
+    "calibration": ({"interval": 0.99}, ("interval=0.99 must have at least 99 windows", "got 10")),
     "device": ({"device": "tpu"}, ("device must be auto, cpu, cuda or cuda:N, got 'tpu'",)),
 }
 

@@ -1,8 +1,12 @@
 import os
 import signal
+from typing import Any, cast
 
 import pytest
+import torch
 
+from toa.data.synthetic import DemixingBatch
+from toa.experiments import demo
 from toa.experiments.demo import ATTENTIONS, PARTS, SEEDS, anomaly_configs, classification_configs, run_part, ucr_series
 from toa.tasks import TrainingStopped
 
@@ -48,3 +52,17 @@ def test_a_stopped_part_resumes_and_a_finished_one_is_loaded(part, tmp_path, mon
     assert all((run.folder / "record.json").is_file() for run in runs)
     again = run_part(part, tmp_path, steps=1, device="cpu", command=["third"])
     assert [run.record for run in again] == [run.record for run in runs]
+
+
+def test_a_head_of_zeros_is_not_shown(monkeypatch):
+    """It has no share of negative weight: 0 / 0 would be larger than any share."""
+    heads = torch.zeros(1, 3, 5, 5)
+    heads[0, 1] = torch.tensor([1.0, -0.5, 0.0, 0.0, 0.0])
+    heads[0, 2] = torch.tensor([1.0, -0.2, 0.0, 0.0, 0.0])
+    monkeypatch.setattr(demo, "mixing_operators", lambda *_: {"one": heads})
+    monkeypatch.setattr(demo, "demix", lambda _, noisy: noisy)
+    monkeypatch.setattr(demo, "frequency_response", lambda noisy, _: noisy)
+    batch = DemixingBatch(*torch.zeros(len(DemixingBatch._fields), 4, 5))
+    found = demo._view("toa-relu", cast(Any, torch.nn.Linear(1, 1)), 0.1, batch, 0)
+    assert found.place == (1, 2)
+    assert found.operator.equal(heads[0, 1])

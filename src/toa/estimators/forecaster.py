@@ -75,8 +75,9 @@ class Forecaster(ForecastPage, ForecastNetwork):
             models that take an attention.
         settings: Settings of the backbone; unset ones are chosen for a small model.
         quantiles: Levels in (0, 1) to forecast too; the network is trained with the pinball loss.
-        interval: Probability, such as 0.8, of a split-conformal interval around each forecast, calibrated per step and
-            column; None for no interval. Too few windows raise ValueError for "toa" and warn for "auto".
+        interval: Probability, such as 0.8, of an interval around each forecast, per step and column; None for none. For
+            "toa" it is split-conformal: the second half of the held-out rows sets it, the first half stops training.
+            For "auto" it is set by the errors that chose the weights. Too few windows raise ValueError, or warn.
         calendar: Whether to use calendar features such as the hour and the day.
         covariates: Columns that are known in advance: not forecast, but passed to `predict` as `future`. With them and
             holidays, "auto" also has baselines of what their linear effect leaves. Text becomes categories.
@@ -91,7 +92,7 @@ class Forecaster(ForecastPage, ForecastNetwork):
             backbone and data size. An attention given by name, or none, then also starts its operators by that recipe.
         patience: Epochs without a better validation loss before training stops, and three tenths of all epochs more, in
             which the rate rises.
-        validation_share: Share of each series that is held out at its end, at least one horizon.
+        validation_share: Share of each series held out at its end, at least a horizon; four for "toa" with an interval.
         id: Id column of a frame with several series.
         time: Time column; None finds it.
         values: Columns to forecast; None for all others.
@@ -151,7 +152,7 @@ class Forecaster(ForecastPage, ForecastNetwork):
         else:
             self.choice_: Choice | None = None
             complete = panel.complete()
-            held = self._fit_network(complete, self._borders(complete))
+            held = self._fit_network(complete, self._borders(complete), apart=self.interval is not None)
             assert held is not None
             self.width_ = None if self.interval is None else self._calibrate(held, self.interval)
         self._tail = panel.tail(max(self.lookback_, history_rows(self.season_, self.horizon)))

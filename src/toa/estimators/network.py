@@ -19,7 +19,7 @@ from toa.data.panel import Panel
 from toa.data.splits import StandardScaler, check_standardised
 from toa.data.windows import Windows, place_series, window_starts
 from toa.estimators import sizes
-from toa.estimators.base import Estimator, TimeLimit, attention_spec
+from toa.estimators.base import NETWORK, Estimator, TimeLimit, attention_spec
 from toa.estimators.covariates import Covariates
 from toa.estimators.ensemble import RollingOrigins, series_scale
 from toa.estimators.importance import OUTPUTS, Importance, in_float64, integrated_gradients
@@ -74,6 +74,7 @@ class ForecastNetwork(Estimator):
         seconds: float | None = None,
         refit: bool = False,
         plain: bool = False,
+        apart: bool = False,
     ) -> Windows | None:
         """Choose and train the network; returns the held-out windows.
 
@@ -84,9 +85,10 @@ class ForecastNetwork(Estimator):
             refit: Whether to train the chosen network again, on all rows, for the epochs that were best. Without time
                 for that, nothing changes.
             plain: Whether to forecast the values themselves, not their difference from the last season.
+            apart: Whether training stops by the first half of the held-out rows alone.
 
         Returns:
-            The held-out windows; None if there was no time to train, or with `refit`.
+            The held-out windows, with `apart` of the second half; None if there was no time to train, or with `refit`.
         """
         if refit:
             schedule = self.schedule_ | {"epochs": min(self.schedule_["epochs"], self._best_epoch + 1)}
@@ -109,7 +111,7 @@ class ForecastNetwork(Estimator):
                     "rows."
                 )
         self.known_ = self._fit_covariates(panel, borders)
-        train, held = self._scale_and_split(panel, borders, season, everything=refit)
+        train, stop, held = self._scale_and_split(panel, borders, season, everything=refit, apart=apart)
         if not refit:
             rate = self._choose_architecture(len(train), season, plain=plain)
             given = {"batch_size": self.batch_size, "epochs": self.epochs}
@@ -117,14 +119,14 @@ class ForecastNetwork(Estimator):
             limited["operator_rate"] = rate if self.operator_rate is None else self.operator_rate
             self.schedule_: dict[str, Any] = limited
             if seconds is not None:
-                config, timed = self._config(batch_size=limited["batch_size"]), self._data(train, held)
+                config, timed = self._config(batch_size=limited["batch_size"]), self._data(train, stop)
                 self._step_seconds: float = self._task.seconds_per_step(config, timed, self.device)
                 limited = sizes.limit_schedule(limited, self._step_seconds, seconds)
                 if limited is None:
                     return None
         assert limited is not None
         self.schedule_ = limited
-        data = self._data(train, None if refit else held)
+        data = self._data(train, None if refit else stop)
         best = self._fit_model(data, limited, f"forecaster, horizon {self.horizon}")
         if refit:
             return None
@@ -132,8 +134,9 @@ class ForecastNetwork(Estimator):
         return held
 
     def _borders(self, panel: Panel) -> list[int]:
-        """Per series the first row that is held out to stop training."""
-        return [max(1, rows - max(self.horizon, int(rows * self.validation_share))) for rows in panel.lengths]
+        """Per series the first row that is held out to stop training, and for the interval of the network alone."""
+        least = self.horizon * (4 if self.model == NETWORK and self.interval is not None else 1)
+        return [max(1, rows - max(least, int(rows * self.validation_share))) for rows in panel.lengths]
 
     def _validate_network(
         self, panel: Panel, origins: RollingOrigins, season: int, seconds: float
@@ -163,9 +166,12 @@ class ForecastNetwork(Estimator):
         return None
 
     def _scale_and_split(
-        self, panel: Panel, borders: Sequence[int], season: int | None, *, everything: bool
-    ) -> tuple[Windows, Windows]:
-        """Fit the scalers; standardised windows to train on, of all rows if `everything`, and held-out ones."""
+        self, panel: Panel, borders: Sequence[int], season: int | None, *, everything: bool, apart: bool
+    ) -> tuple[Windows, Windows, Windows]:
+        """Fit the scalers; standardised windows to train on, of all rows if `everything`, and held-out ones twice.
+
+        These are the same unless `apart`: then those of the first half of the held-out rows, and of the second.
+        """
         targets = panel.take(self.columns_)
         stops = list(panel.lengths) if everything else list(borders)
         self.scaler_ = self._fit_scaler(targets, stops, season)
@@ -182,12 +188,15 @@ class ForecastNetwork(Estimator):
         lengths = [rows + pad for rows, pad in zip(panel.lengths, pads, strict=True)]
         ends = [stop + pad for stop, pad in zip(stops, pads, strict=True)]
         train, _ = window_starts(lengths, [(0, end) for end in ends], *size)
-        held = train[:1]
+        parts = [train, train[:1], train[:1]]
         if not everything:
-            held, _ = window_starts(lengths, list(zip(ends, lengths, strict=True)), *size)
-            held = held[:: -(-len(held) * len(self.columns_) // _HELD)]
-        parts = [Windows(values, marks, (0, len(values)), *size, starts=own, device=device) for own in (train, held)]
-        return parts[0], parts[1]
+            middles = [(end + rows) // 2 for end, rows in zip(ends, lengths, strict=True)]
+            halves = [(ends, middles), (middles, lengths)] if apart else [(ends, lengths)] * 2
+            for place, (first, last) in enumerate(halves, 1):
+                found, _ = window_starts(lengths, list(zip(first, last, strict=True)), *size)
+                parts[place] = found[:: -(-max(1, len(found)) * len(self.columns_) // _HELD)]
+        whole: Any = (Windows(values, marks, (0, len(values)), *size, starts=own, device=device) for own in parts)
+        return tuple(whole)
 
     def _fit_scaler(self, targets: Sequence[np.ndarray], stops: Sequence[int], season: int | None) -> dict[str, Tensor]:
         """Mean and std (S, C) of the rows before the stops; with a season, std is the seasonal error."""

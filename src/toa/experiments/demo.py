@@ -186,8 +186,9 @@ def _view(name: str, model: PointEncoder, mse: float, batch: DemixingBatch, show
     signal = batch.noisy[shown : shown + 1]
     operators = mixing_operators(model.eval(), lambda: model(signal.unsqueeze(-1).to(device)))
     heads = torch.cat(list(operators.values())).flatten(0, 1)  # (layers * H, L, L), one signal
-    # share of negative weight; softmax has none, so its first head is shown
-    subtracts = heads.clamp(max=0.0).abs().sum((1, 2)) / heads.abs().sum((1, 2))
+    # share of negative weight; softmax has none, so its first head is shown; a head of zeros has no share
+    whole = heads.abs().sum((1, 2))
+    subtracts = torch.where(whole > 0, heads.clamp(max=0.0).abs().sum((1, 2)) / whole, -1.0)
     best = int(subtracts.argmax())
     layer, head = divmod(best, len(heads) // len(operators))
     return VariantView(
