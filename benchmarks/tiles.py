@@ -3,9 +3,10 @@
     python benchmarks/tiles.py [--tokens 4096] [--batch 8] [--heads 8] [--width 64] [--dtype bfloat16] [--norm rms]
         [--activations relu gated] [--kernels forward keys queries] [--tiles 64,64,4,3 …] [--workers N] [--out FILE]
 
-Enter the winners in `_TUNED` of `toa.ops.attention.tiles`; programs do not search at run time. Compiling takes longest,
-so several processes compile into Triton's cache. Timed is a CUDA graph of the forward kernel, or of forward and both
-backward kernels with one of them varied. Tiles with wrong results, or that do not fit the chip, are listed as unusable.
+Enter the winners in `_TUNED` of `toa.ops.attention.tile_kernels`; programs do not search at run time. Compiling takes
+longest, so several processes compile into Triton's cache. Timed is a CUDA graph of the forward kernel, or of forward
+and both backward kernels with one of them varied. Tiles with wrong results, or that do not fit the chip, are listed as
+unusable.
 """
 
 import argparse
@@ -21,10 +22,10 @@ import torch
 from torch import Tensor
 
 from toa import ops
-from toa.ops.attention import tiles
+from toa.ops.attention import tile_kernels, tiles
 from toa.ops.attention.blocked import Factors
 from toa.ops.attention.definitions import GATE_NORMS, SCORE_NORMS, RowNorms
-from toa.ops.attention.tiles import Blocks
+from toa.ops.attention.tile_kernels import Blocks
 from toa.tasks.distributed import numerics
 from toa_bench.op_cost import DTYPES, graph_times
 from toa_bench.script import command_line, make_console, make_parser, save
@@ -37,7 +38,7 @@ GRID = tuple(itertools.starmap(Blocks, itertools.product(SIDES, SIDES, WARPS, ST
 TOLERANCE = 0.02
 # time per tile
 SECONDS = 0.05
-_present = tiles.choose_blocks
+_present = tile_kernels.choose_blocks
 
 
 class Problem:
@@ -78,7 +79,7 @@ def take(kernel: str, blocks: Blocks | None) -> None:
     def choose(which: Any, *words: Any, **options: Any) -> Blocks:
         return blocks if blocks is not None and which == kernel else _present(which, *words, **options)
 
-    tiles.choose_blocks = choose  # type: ignore[assignment]
+    tile_kernels.choose_blocks = choose  # type: ignore[assignment]
 
 
 def compile_share(args: argparse.Namespace, jobs: list[tuple[str, str, Blocks]]) -> None:

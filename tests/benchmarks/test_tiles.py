@@ -15,18 +15,20 @@ def script():
 
 def test_the_grid_contains_every_tuned_tile(script):
     assert len(set(script.GRID)) == len(script.GRID)
-    assert set(script.tiles._TUNED.values()) <= set(script.GRID)
+    assert set(script.tile_kernels._TUNED.values()) <= set(script.GRID)
 
 
 def test_a_tile_is_set_for_one_kernel_only(script, monkeypatch):
-    present = script.tiles.choose_blocks
-    monkeypatch.setattr(script.tiles, "choose_blocks", present)
+    present = script.tile_kernels.choose_blocks
+    monkeypatch.setattr(script.tile_kernels, "choose_blocks", present)
     tile, problem = script.GRID[0], (4096, 4096, 64, torch.bfloat16)
     script.take("keys", tile)
-    assert script.tiles.choose_blocks("keys", *problem, gated=True) == tile
-    assert script.tiles.choose_blocks("queries", *problem, gated=True) == present("queries", *problem, gated=True)
+    assert script.tile_kernels.choose_blocks("keys", *problem, gated=True) == tile
+    assert script.tile_kernels.choose_blocks("queries", *problem, gated=True) == present(
+        "queries", *problem, gated=True
+    )
     script.take("keys", None)
-    assert script.tiles.choose_blocks("keys", *problem, gated=True) == present("keys", *problem, gated=True)
+    assert script.tile_kernels.choose_blocks("keys", *problem, gated=True) == present("keys", *problem, gated=True)
 
 
 def test_tiles_are_parsed(script, capsys):

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from tests.support import BLOCKED, FUSED, Problem, assert_registered, make_problem, message, poison_buffers
 from toa import ops
 from toa.ops import triton_helpers
-from toa.ops.attention import api, short_sequences, tiles
+from toa.ops.attention import api, short_sequences, tile_kernels, tiles
 from toa.ops.attention.blocked import Factors
 from toa.ops.attention.definitions import GATE_NORMS, SCORE_NORMS, AttentionInputs, RowNorms
-from toa.ops.attention.tiles import Blocks, attend_tiles, choose_blocks, kernel_settings
+from toa.ops.attention.tile_kernels import Blocks, choose_blocks
+from toa.ops.attention.tiles import attend_tiles, kernel_settings
 from toa.ops.triton_helpers import padded
 from toa_bench.op_cost import share_past_zero, unit_of_rounding
 
@@ -30,6 +31,7 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16) if ON_GPU else (torch.fl
 @pytest.fixture(autouse=True)
 def _poisoned(monkeypatch) -> None:
     poison_buffers(monkeypatch)
+    monkeypatch.setattr(api, "_PLANS", {})
 
 
 def assert_kernels_are_as_accurate_as_the_reference(dtype=torch.float32, **options) -> None:
@@ -398,7 +400,7 @@ def test_blocks_are_powers_of_two_that_tensor_cores_take(width, dtype, kernel, g
     ],
 )
 def test_tiles_need_not_be_square(monkeypatch, activation, blocks) -> None:
-    monkeypatch.setattr(tiles, "choose_blocks", lambda *sizes, **options: blocks)
+    monkeypatch.setattr(tile_kernels, "choose_blocks", lambda *sizes, **options: blocks)
     assert_kernels_are_as_accurate_as_the_reference(keys=70, queries=65, batch=1, activation=activation, causal=True)
 
 
@@ -413,7 +415,7 @@ def test_tiles_need_not_be_square(monkeypatch, activation, blocks) -> None:
     ids=str,
 )
 def test_windows_skip_tiles(monkeypatch, activation, options) -> None:
-    monkeypatch.setattr(tiles, "choose_blocks", lambda *sizes, **settings: Blocks(16, 32, 1, 1))
+    monkeypatch.setattr(tile_kernels, "choose_blocks", lambda *sizes, **settings: Blocks(16, 32, 1, 1))
     assert_kernels_are_as_accurate_as_the_reference(keys=70, queries=65, batch=1, activation=activation, **options)
 
 

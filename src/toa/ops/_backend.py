@@ -121,7 +121,8 @@ class KernelOp:
         self._apply = type(self._name, (torch.autograd.Function,), methods).apply  # type: ignore[attr-defined]
 
     def __call__(self, *inputs: Any) -> Any:
-        if torch.compiler.is_compiling() or not _are_plain(inputs):
+        others = [x for x in inputs if isinstance(x, Tensor) and type(x) not in PLAIN]
+        if others or torch.compiler.is_compiling() or is_observed():
             return self.op(*inputs)
         if not torch.is_grad_enabled():
             return self.run(*inputs)
@@ -129,15 +130,15 @@ class KernelOp:
         return self.op(*inputs) if self._apply is None else self._apply(*inputs)
 
 
-_PLAIN = (Tensor, nn.Parameter)
+# types of tensors that nothing but autograd observes
+PLAIN = (Tensor, nn.Parameter)
 
 
-def _are_plain(inputs: tuple[Any, ...]) -> bool:
-    """Whether nothing but autograd observes calls on these tensors."""
+def is_observed() -> bool:
+    """Whether more than autograd observes the operators that this thread calls: modes, transforms, a tracer."""
     if torch._C._len_torch_dispatch_stack() or torch._C._are_functorch_transforms_active():
-        return False
-    others = [x for x in inputs if isinstance(x, Tensor) and type(x) not in _PLAIN]
-    return not others and not torch._C._get_tracing_state()
+        return True
+    return torch._C._get_tracing_state() is not None
 
 
 def kernel_op(name: str, schema: str | None = None) -> Callable[[Callable[..., Any]], KernelOp]:

@@ -5,7 +5,7 @@ Importing this file imports Triton.
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -40,9 +40,57 @@ def strides_of(axes: int, *tensors: Tensor | None) -> list[int]:
     return [stride for x in tensors for stride in ((0,) * axes if x is None else x.stride()[:axes])]
 
 
-# compiled kernels by what Triton specialises them on; 3.2 launches them with other arguments
-_compiled: dict[tuple[Any, ...], Any] = {}
-_MOST_COMPILED = 4096 if tuple(int(part) for part in triton.__version__.split(".")[:2]) >= (3, 3) else 0
+# 3.2 launches a compiled kernel with other arguments
+_REUSES = tuple(int(part) for part in triton.__version__.split(".")[:2]) >= (3, 3)
+
+
+class Launch:
+    """Launches of a kernel on tensors whose dtypes, strides and device stay the same.
+
+    Triton examines every argument of a launch, and asks the driver about every pointer. From the second launch of
+    aligned tensors on, the compiled kernel is launched without both: with pointers as integers.
+
+    Args:
+        sizes, settings, constants: Integers, floats and constants, the kernel's arguments after its tensors.
+        options: The numbers of warps and stages.
+    """
+
+    __slots__ = ("_first", "_numbers", "_run")
+
+    def __init__(
+        self,
+        kernel: Any,
+        grid: tuple[int, ...],
+        sizes: Iterable[int],
+        settings: Sequence[float],
+        constants: dict[str, Any],
+        options: dict[str, int],
+    ) -> None:
+        assert kernel.arg_names[-len(constants) :] == list(constants)
+        self._numbers = (*sizes, *settings, *constants.values())
+        self._first = (kernel, grid, options)
+        self._run: Callable[..., None] | None = None
+
+    def __call__(self, *tensors: Any) -> None:
+        """Launch on the device of the first tensor; Triton would take the current one."""
+        pointers, bits = [], 0
+        for x in tensors:
+            pointers.append(None if x is None else x.data_ptr())
+            bits |= pointers[-1] or 0
+        aligned = bits % 16 == 0
+        with torch.cuda.device_of(tensors[0]):
+            if aligned and self._run is not None:
+                self._run(*pointers, *self._numbers)
+                return
+            kernel, grid, options = self._first
+            found = kernel[grid](*tensors, *self._numbers, **options)
+        # the interpreter compiles nothing
+        if aligned and found is not None and _REUSES:
+            self._run = found[(*grid, 1, 1)[:3]]
+
+
+_launches: dict[tuple[Any, ...], Launch] = {}
+_MOST_LAUNCHES = 4096
 
 
 def launch(
@@ -54,30 +102,17 @@ def launch(
     constants: dict[str, Any],
     options: dict[str, int],
 ) -> None:
-    """Launch a kernel whose arguments are tensors, integers, floats and constants, in this order.
-
-    Triton examines every argument of a launch, and asks the driver about every pointer. If dtypes, alignments, integers
-    and constants are those of an earlier launch, its compiled kernel is launched without both: with pointers as
-    integers. `options` are the numbers of warps and stages.
-    """
+    """Launch as an earlier `Launch` of the same arguments did, if there is one."""
     first = tensors[0]
     assert first is not None
-    sizes, values = tuple(sizes), tuple(constants.values())
-    dtypes = tuple([None if x is None else x.dtype for x in tensors])
-    pointers = [None if x is None else x.data_ptr() for x in tensors]
-    aligned = tuple([not (pointer or 0) % 16 for pointer in pointers])
-    key = (id(kernel), first.get_device(), dtypes, aligned, sizes, values, *options.values())
-    found = _compiled.get(key)
-    assert found is not None or kernel.arg_names[-len(constants) :] == list(constants)
-    # Triton launches on the current device, wherever the tensors are
-    with torch.cuda.device_of(first):
-        if found is not None:
-            found[(*grid, 1, 1)[:3]](*pointers, *sizes, *settings, *values)
-            return
-        found = kernel[grid](*tensors, *sizes, *settings, **constants, **options)
-    # the interpreter compiles nothing
-    if found is not None and len(_compiled) < _MOST_COMPILED:
-        _compiled[key] = found
+    sizes, dtypes = tuple(sizes), tuple([None if x is None else x.dtype for x in tensors])
+    numbers = (*sizes, *settings, *constants.values(), *options.values())
+    key = (id(kernel), first.get_device(), grid, dtypes, numbers)
+    if key not in _launches:
+        if len(_launches) == _MOST_LAUNCHES:
+            _launches.clear()
+        _launches[key] = Launch(kernel, grid, sizes, settings, constants, options)
+    _launches[key](*tensors)
 
 
 @triton.jit

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from toa._checks import check_choice, check_fraction, check_padding_mask, check_shape, check_tokens
 from toa._registry import Registry
-from toa.ops._backend import Problem, kernel_objection
+from toa.ops._backend import PLAIN, Problem, is_observed, kernel_objection
 from toa.ops.attention.definitions import (
     ACTIVATIONS,
     GATE_NORMS,
@@ -141,6 +141,53 @@ def _warn_of_slower_choice(problem: Problem, chosen: str) -> None:
             warnings.warn(text, RuntimeWarning, stacklevel=4)
 
 
+# plans of checked calls, by `_call_key`
+_PLANS: dict[Any, Any] = {}
+_MOST_PLANS = 1024
+# types of options that tell calls apart: others may change while they compare as equal
+_SIMPLE = frozenset({type(None), bool, int, float, str})
+
+
+def _call_key(tokens: tuple[Any, ...], operators: tuple[Any, ...], options: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    """What decides how a call runs, beside the numbers in its tensors; None if every such call is checked.
+
+    Such are calls in autocast, calls that more than autograd observes, and other operators than tensors and `Dense`.
+    """
+    q = tokens[0]
+    # meta tensors have no autocast
+    if is_observed() or q.is_meta or torch.is_autocast_enabled(q.device.type):
+        return None
+    if not _SIMPLE.issuperset(map(type, options)):
+        return None
+    key: list[Any] = [options, os.environ.get("TOA_BACKEND"), torch.get_float32_matmul_precision()]
+    for s in operators:
+        if type(s) is Dense:
+            key.append(s.residual)
+            tokens += (s.weight, *(s.drop or ()))
+        else:
+            tokens += (s,)
+    for x in tokens:
+        if x is None:
+            key.append(None)
+        elif type(x) in PLAIN and x.layout is torch.strided:
+            key += (x.shape, x.stride(), x.dtype, x.device)
+        else:
+            return None
+    return tuple(key)
+
+
+def _make_plan(key: Any, x: AttentionInputs) -> bool:
+    """Whether calls like this one need no more checks, because there now is a plan of them."""
+    from toa.ops.attention import short_sequences, tiles
+
+    plan = None if short_sequences.fits(x) else tiles.TilePlan.of(x)
+    if plan is not None:
+        if len(_PLANS) == _MOST_PLANS:
+            _PLANS.clear()
+        _PLANS[key] = plan
+    return plan is not None
+
+
 def operator_attention(
     q: Tensor,
     k: Tensor,
@@ -217,17 +264,22 @@ def operator_attention(
     check_fraction("dropout_p", dropout_p)
     if q.is_nested or k.is_nested or cu_seqlens is not None or cu_seqlens_k is not None:
         return attend_lengths(operator_attention, **locals())
+    call = ((q, k, v, gate_q, gate_k), (s1, s2, gate_s1))
+    options: dict[str, Any] = {"activation": activation, "scale": scale, "score_norm": score_norm}
+    options |= {"gate_norm": gate_norm, "causal": causal, "window": window, "dropout_p": dropout_p}
+    masked = key_padding_mask is not None or pair_mask is not None or cache is not None
+    key = None
+    if not masked and not torch.compiler.is_compiling():
+        key = _call_key(*call, (backend, query_start, *options.values()))
+    if key is not None and key in _PLANS:
+        return _PLANS[key].attend(*call)
     _check_qkv(q, k, v)
     _check_gate(activation, q, k, gate_q, gate_k, gate_s1, gate_norm)
     _check_positions(causal, window, query_start)
     length = k.shape[1] + (0 if cache is None else len(cache))
     named = (("s1", s1), ("s2", s2), ("gate_s1", gate_s1))
     operators: dict[str, Any] = {name: _as_operator(name, s, q, k, length) for name, s in named}
-    if key_padding_mask is not None:
-        check_padding_mask(key_padding_mask, (k.shape[0], k.shape[1]))
-    if pair_mask is not None:
-        _check_pair_mask(pair_mask, q, k)
-
+    _check_masks(key_padding_mask, pair_mask, q, k)
     tokens: dict[str, Any] = {"q": q, "k": k, "v": v}
     tokens |= {} if gate_q is None else {"gate_q": gate_q, "gate_k": gate_k}
     if cache is not None:
@@ -244,16 +296,10 @@ def operator_attention(
     inputs = AttentionInputs(
         **(tokens if dtype == q.dtype else {name: x.to(dtype) for name, x in tokens.items()}),
         **operators,
-        activation=activation,
-        scale=scale,
-        score_norm=score_norm,
-        gate_norm=gate_norm,
+        **options,
         key_padding_mask=key_padding_mask,
         pair_mask=pair_mask,
-        causal=causal,
-        window=window,
         query_start=query_start,
-        dropout_p=dropout_p,
     )
     name = choose_backend(
         backend,
@@ -263,6 +309,8 @@ def operator_attention(
         width=max(x.shape[3] for x in tokens.values()),
         pair_mask=pair_mask is not None,
     )
+    if key is not None and name == "triton" and _make_plan(key, inputs):
+        return _PLANS[key].attend(*call)
     with torch.autocast(q.device.type, enabled=False) if in_autocast else nullcontext():
         out = BACKENDS[name].run(inputs)
     if cache is not None:
@@ -346,7 +394,11 @@ def _check_cached(
             raise ValueError(f"{name} must be None with a cache, got shape {tuple(mask.shape)}; decode without it.")
 
 
-def _check_pair_mask(pair_mask: Tensor, q: Tensor, k: Tensor) -> None:
+def _check_masks(key_padding_mask: Tensor | None, pair_mask: Tensor | None, q: Tensor, k: Tensor) -> None:
+    if key_padding_mask is not None:
+        check_padding_mask(key_padding_mask, (k.shape[0], k.shape[1]))
+    if pair_mask is None:
+        return
     batch = None if pair_mask.dim() == 3 and pair_mask.shape[0] == 1 else q.shape[0]
     check_shape("pair_mask", pair_mask, "(B or 1, M, N)", (batch, q.shape[1], k.shape[1]))
     _check_device("pair_mask", pair_mask.device, q.device)

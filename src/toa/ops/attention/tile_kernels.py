@@ -21,10 +21,73 @@ padded to a power of two.
 # kernels have many arguments: pointers, three strides per tensor, sizes, block sizes
 # mypy: ignore-errors
 
+import functools
+from typing import Literal, NamedTuple
+
+import torch
 import triton
 import triton.language as tl
 
-from toa.ops.triton_helpers import dropout_factors, load_tile, softplus, store_tile
+from toa.ops.triton_helpers import SMALLEST, dropout_factors, load_tile, padded, softplus, store_tile
+
+# bytes of shared memory that tiles may fill; Hopper has 227 KiB, Ampere 163
+_SHARED_MEMORY = 128 * 1024
+
+Kernel = Literal["forward", "keys", "queries"]
+
+
+class Blocks(NamedTuple):
+    """Tile of a kernel, and its numbers of warps and pipeline stages."""
+
+    queries: int
+    keys: int
+    warps: int
+    stages: int
+
+
+# fastest of the tiles timed on an H200 with 4,096 tokens in bfloat16 and 866 in TF32; `benchmarks/tiles.py` times them
+# keys: kernel, bytes per number, width, whether gated
+_TUNED: dict[tuple[Kernel, int, int, bool], Blocks] = {
+    ("forward", 2, 64, False): Blocks(128, 64, 4, 3),
+    ("forward", 2, 64, True): Blocks(128, 64, 4, 3),
+    ("keys", 2, 64, False): Blocks(32, 128, 4, 3),
+    ("keys", 2, 64, True): Blocks(64, 64, 4, 3),
+    ("queries", 2, 64, False): Blocks(128, 64, 4, 3),
+    ("queries", 2, 64, True): Blocks(128, 64, 8, 3),
+    ("forward", 4, 64, False): Blocks(128, 64, 8, 1),
+    ("forward", 4, 64, True): Blocks(128, 64, 8, 3),
+    ("keys", 4, 64, False): Blocks(64, 128, 8, 2),
+    ("queries", 4, 64, False): Blocks(128, 32, 4, 2),
+    ("keys", 4, 64, True): Blocks(32, 128, 8, 1),
+    ("queries", 4, 64, True): Blocks(128, 32, 8, 1),
+}
+
+
+@functools.cache
+def choose_blocks(
+    kernel: Kernel, m: int, n: int, width: int, dtype: torch.dtype, *, gated: bool, exact: bool = False
+) -> Blocks:
+    """The tile for a problem with m queries, n keys and heads of at most `width`.
+
+    `exact` means that float32 products may not be rounded, so tensor cores cannot be used.
+    """
+    tuned = None if exact else _TUNED.get((kernel, dtype.itemsize, padded(width), gated))
+    if tuned is not None and m >= tuned.queries and n >= tuned.keys:
+        return tuned
+    side = 128 if dtype.itemsize == 2 and width <= 64 and kernel == "forward" else 64
+    stages = 2
+    row = padded(width) * dtype.itemsize
+    while side > SMALLEST:
+        # a program holds queries, or keys and values, of its own block, and both of the blocks it loops over
+        own = (1 if kernel == "forward" else 2) + gated
+        if row * (own * side + (2 + gated) * stages * min(side, 64)) <= _SHARED_MEMORY:
+            break
+        side, stages = (side, 1) if stages > 1 else (side // 2, 2)
+    queries = min(side, padded(m))
+    keys = min(64, side, padded(n))
+    warps = {16: 1, 32: 2, 64: 4, 128: 8}[max(queries, keys)]
+    return Blocks(queries, keys, warps, stages)
+
 
 # numbers of heads, queries and keys, and the band: one compiled kernel serves all problems that take the same tile
 SIZES = ["H", "M", "N", "low", "high"]

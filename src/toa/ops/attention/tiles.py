@@ -6,9 +6,9 @@ keep it, and an eager call costs the host little. Importing this file imports Tr
 Alphabet: B batch, M queries, N keys, H heads, D query and key width, E value width, G gate width.
 """
 
-import functools
-from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple
+from collections.abc import Iterator, Sequence
+from itertools import repeat
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -22,66 +22,7 @@ from toa.ops.attention.folded import fold, normalise_queries
 from toa.ops.dropout import draw_seeds
 from toa.ops.mixing import empty_mixed, mix_op, outer_op
 from toa.ops.operators import Dense, Operator
-from toa.ops.triton_helpers import SMALLEST, launch, needs_exact_products, padded, strides_of, unit_stride
-
-# bytes of shared memory that tiles may fill; Hopper has 227 KiB, Ampere 163
-_SHARED_MEMORY = 128 * 1024
-
-Kernel = Literal["forward", "keys", "queries"]
-
-
-class Blocks(NamedTuple):
-    """Tile of a kernel, and its numbers of warps and pipeline stages."""
-
-    queries: int
-    keys: int
-    warps: int
-    stages: int
-
-
-# fastest of the tiles timed on an H200 with 4,096 tokens in bfloat16 and 866 in TF32; `benchmarks/tiles.py` times them
-# keys: kernel, bytes per number, width, whether gated
-_TUNED: dict[tuple[Kernel, int, int, bool], Blocks] = {
-    ("forward", 2, 64, False): Blocks(128, 64, 4, 3),
-    ("forward", 2, 64, True): Blocks(128, 64, 4, 3),
-    ("keys", 2, 64, False): Blocks(32, 128, 4, 3),
-    ("keys", 2, 64, True): Blocks(64, 64, 4, 3),
-    ("queries", 2, 64, False): Blocks(128, 64, 4, 3),
-    ("queries", 2, 64, True): Blocks(128, 64, 8, 3),
-    ("forward", 4, 64, False): Blocks(128, 64, 8, 1),
-    ("forward", 4, 64, True): Blocks(128, 64, 8, 3),
-    ("keys", 4, 64, False): Blocks(64, 128, 8, 2),
-    ("queries", 4, 64, False): Blocks(128, 32, 4, 2),
-    ("keys", 4, 64, True): Blocks(32, 128, 8, 1),
-    ("queries", 4, 64, True): Blocks(128, 32, 8, 1),
-}
-
-
-@functools.cache
-def choose_blocks(
-    kernel: Kernel, m: int, n: int, width: int, dtype: torch.dtype, *, gated: bool, exact: bool = False
-) -> Blocks:
-    """The tile for a problem with m queries, n keys and heads of at most `width`.
-
-    `exact` means that float32 products may not be rounded, so tensor cores cannot be used.
-    """
-    tuned = None if exact else _TUNED.get((kernel, dtype.itemsize, padded(width), gated))
-    if tuned is not None and m >= tuned.queries and n >= tuned.keys:
-        return tuned
-    side = 128 if dtype.itemsize == 2 and width <= 64 and kernel == "forward" else 64
-    stages = 2
-    row = padded(width) * dtype.itemsize
-    while side > SMALLEST:
-        # a program holds queries, or keys and values, of its own block, and both of the blocks it loops over
-        own = (1 if kernel == "forward" else 2) + gated
-        if row * (own * side + (2 + gated) * stages * min(side, 64)) <= _SHARED_MEMORY:
-            break
-        side, stages = (side, 1) if stages > 1 else (side // 2, 2)
-    queries = min(side, padded(m))
-    keys = min(64, side, padded(n))
-    warps = {16: 1, 32: 2, 64: 4, 128: 8}[max(queries, keys)]
-    return Blocks(queries, keys, warps, stages)
-
+from toa.ops.triton_helpers import SMALLEST, Launch, needs_exact_products, padded, strides_of, unit_stride
 
 _PLAIN = RowNorms()
 _NO_BAND = Band()
@@ -186,73 +127,70 @@ _SETTINGS = "float[] settings, bool[] flags, int[] band"
 
 @kernel_op("tiled_attention", f"({ARGUMENTS}, {_SETTINGS}) -> (Tensor, Tensor, Tensor, Tensor, Tensor)")
 def _forward(*arguments: Any) -> tuple[Tensor, ...]:
-    """The output, the factors of normalised rows, (0 to 2, B, H, M), and mixed keys, values and keys of the gate.
+    """As `_attend`; what is absent is empty, because None is not a result."""
+    return _present(arguments[0], _attend({}, *arguments))
 
-    Factors are those of the scores, of the gate's or of both. Tokens that are not mixed are empty.
+
+def _present(q: Tensor, found: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
+    return tuple([q.new_empty(0) if x is None else x for x in found])
+
+
+def _attend(launches: dict[Any, Any], *arguments: Any) -> tuple[Any, ...]:
+    """The output, the factors of normalised rows, (1 or 2, B, H, M), and mixed keys, values and keys of the gate.
+
+    Factors are those of the scores, of the gate's or of both. What is absent is None. `launches` are those of earlier
+    calls with the same shapes, strides, dtypes, device and options.
     """
     q, k, v, gate_q, gate_k = tokens = arguments[:5]
     seed, drop_seeds, drop_rates, settings, flags, band = arguments[8:]
     out, row_factors = _empty_results(q, v, flags)
-    operators = _operators(arguments[5:8], drop_seeds, drop_rates, flags)
-    mixed = [
-        q.new_empty(0) if s is None else mix_op.run(x, *s.mixing, s.transposed, s.residual, True)
-        for x, s in zip((k, v, gate_k), operators, strict=True)
-    ]
+    mixed: list[Any] = [None, None, None]
+    drops = _drops(drop_seeds, drop_rates)
+    for index, (x, matrix) in enumerate(zip((k, v, gate_k), arguments[5:8], strict=True)):
+        if matrix is not None:
+            mixed[index] = mix_op.run(x, matrix, *next(drops), index != 1, flags[2 + index], True)
     if out.numel():
         inputs = _inputs(tokens, mixed)
-        constants, options = _constants("forward", q, k, v, gate_q, seed, flags, band)
-        launch(
-            tile_kernels.forward_kernel,
-            (q.shape[0] * q.shape[2], -(-q.shape[1] // constants["BLOCK_M"])),
-            (*inputs, out, *_by_branch(row_factors, flags), seed),
-            (*strides_of(3, *inputs, out), *_sizes(q, k, v, gate_q), *band[1:]),
-            *(settings, constants, options),
-        )
+        if "forward" not in launches:
+            constants, options = _constants("forward", q, k, v, gate_q, seed, flags, band)
+            launches["forward"] = Launch(
+                tile_kernels.forward_kernel,
+                (q.shape[0] * q.shape[2], -(-q.shape[1] // constants["BLOCK_M"])),
+                (*strides_of(3, *inputs, out), *_sizes(q, k, v, gate_q), *band[1:]),
+                *(settings, constants, options),
+            )
+        launches["forward"](*inputs, out, *_by_branch(row_factors, flags), seed)
     return out, row_factors, *mixed
 
 
-class _Mixing(NamedTuple):
-    """An operator of a call: matrix, seed and rate, whether it is transposed, and whether the identity is added."""
-
-    mixing: tuple[Tensor, Tensor | None, Tensor | None]
-    transposed: bool
-    residual: bool
+def _drops(seeds: Sequence[Tensor], rates: Sequence[Tensor]) -> Iterator[Any]:
+    """Seed and rate of each operator, Nones if no entries are dropped."""
+    return zip(seeds, rates, strict=True) if seeds else repeat((None, None))
 
 
-def _operators(
-    matrices: Sequence[Tensor | None], seeds: Sequence[Tensor], rates: Sequence[Tensor], flags: Sequence[bool]
-) -> list[_Mixing | None]:
-    """The operators of keys, values and keys of the gate."""
-    drops = iter(zip(seeds, rates, strict=True))
-    return [
-        None if matrix is None else _Mixing((matrix, *(next(drops) if seeds else (None, None))), index != 1, residual)
-        for index, (matrix, residual) in enumerate(zip(matrices, flags[2:], strict=True))
-    ]
-
-
-def _inputs(tokens: Sequence[Any], mixed: Sequence[Tensor]) -> tuple[Any, ...]:
+def _inputs(tokens: Sequence[Any], mixed: Sequence[Tensor | None]) -> tuple[Any, ...]:
     """Queries, keys and values as the kernels read them: mixed where an operator mixes them."""
     q, k, v, gate_q, gate_k = tokens
-    k, v, gate_k = (x if y.dim() == 1 else y for x, y in zip((k, v, gate_k), mixed, strict=True))
+    k, v, gate_k = (x if y is None else y for x, y in zip((k, v, gate_k), mixed, strict=True))
     return tuple([unit_stride(x) for x in (q, k, v, gate_q, gate_k)])
 
 
-def _empty_results(q: Tensor, v: Tensor, flags: list[bool]) -> tuple[Tensor, Tensor]:
+def _empty_results(q: Tensor, v: Tensor, flags: list[bool]) -> tuple[Tensor, Tensor | None]:
     b, m, h, _ = q.shape
-    row_factors = q.new_empty((sum(flags[:2]), b, h, m), dtype=torch.float32)
-    return v.new_empty(b, m, h, v.shape[3]), row_factors
+    norms = flags[0] + flags[1]
+    return v.new_empty(b, m, h, v.shape[3]), q.new_empty((norms, b, h, m), dtype=torch.float32) if norms else None
 
 
 @_forward.register_fake
 def _(q: Tensor, k: Tensor, v: Tensor, gate_q: Any, gate_k: Any, *rest: Any) -> tuple[Tensor, ...]:
     pairs = zip((k, v, gate_k), rest[:3], strict=True)
-    mixed = (q.new_empty(0) if matrix is None else empty_mixed(x, True) for x, matrix in pairs)
-    return *_empty_results(q, v, rest[-2]), *mixed
+    mixed = (None if matrix is None else empty_mixed(x, True) for x, matrix in pairs)
+    return _present(q, (*_empty_results(q, v, rest[-2]), *mixed))
 
 
-def _by_branch(rows: Tensor, flags: list[bool]) -> tuple[Tensor | None, Tensor | None]:
+def _by_branch(rows: Tensor | None, flags: list[bool]) -> tuple[Tensor | None, Tensor | None]:
     """One number per row for the scores and for the gate's scores; None for one that is not normalised."""
-    return rows[0] if flags[0] else None, rows[-1] if flags[1] else None
+    return (None, None) if rows is None else (rows[0] if flags[0] else None, rows[-1] if flags[1] else None)
 
 
 def _sizes(q: Tensor, k: Tensor, v: Tensor, gate_q: Tensor | None) -> tuple[int, ...]:
@@ -261,7 +199,7 @@ def _sizes(q: Tensor, k: Tensor, v: Tensor, gate_q: Tensor | None) -> tuple[int,
 
 
 def _constants(
-    kernel: Kernel,
+    kernel: tile_kernels.Kernel,
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -273,7 +211,7 @@ def _constants(
     """Compile-time constants of a kernel, in the order of its arguments, and its numbers of warps and stages."""
     _, m, n, d, e, g = _sizes(q, k, v, gate_q)
     exact, gated = needs_exact_products(q.dtype), gate_q is not None
-    blocks = choose_blocks(kernel, m, n, max(d, e, g), q.dtype, gated=gated, exact=exact)
+    blocks = tile_kernels.choose_blocks(kernel, m, n, max(d, e, g), q.dtype, gated=gated, exact=exact)
     constants = {
         "D": padded(d),
         "E": padded(e),
@@ -298,96 +236,111 @@ def _constants(
 def _backward(
     grad: Tensor, mixed: list[Tensor], out: Tensor, row_factors: Tensor, *arguments: Any
 ) -> tuple[Tensor, ...]:
-    """Gradients of queries, keys, values, gate and operators; absent ones are empty, because None is not a result.
+    """As `_differentiate`; what is absent is empty, because None is not a result."""
+    *given, factors = (None if x.numel() == 0 else x for x in (*mixed, row_factors))
+    mixed.clear()
+    return _present(arguments[0], _differentiate({}, grad, given, out, factors, *arguments))
+
+
+def _differentiate(
+    launches: dict[Any, Any], grad: Tensor, mixed: list[Any], out: Tensor, row_factors: Tensor | None, *arguments: Any
+) -> Sequence[Tensor | None]:
+    """Gradients of queries, keys, values, gate and operators, None for absent ones.
 
     Mixed tokens are dropped from the list `mixed` as soon as they are not needed: backward then needs less memory.
     """
     q, k, v, gate_q, gate_k = arguments[:5]
     seed, drop_seeds, drop_rates, settings, flags, band = arguments[8:]
     if grad.numel() == 0:
-        return tuple(x.zero_() for x in _empty_gradients(*arguments[:8]))
+        return [None if x is None else x.zero_() for x in _empty_gradients(*arguments[:8])]
     inputs = (*_inputs(arguments[:5], mixed), unit_stride(grad))
-    grads: list[Any] = [None if x is None else _empty_like(x) for x in inputs[:5]]
-    _launch_backward(inputs, grads, (q, k, v, gate_q), out, row_factors, seed, settings, flags, band)
+    found: list[Any] = [None if x is None else _empty_like(x) for x in inputs[:5]]
+    key = inputs[5].stride()
+    if key not in launches:
+        tokens = (q, k, v, gate_q)
+        launches[key] = _backward_launches(inputs, found, tokens, out, seed, settings, flags, band)
+    of_queries, of_keys = launches[key]
+    sums = None if row_factors is None else torch.empty_like(row_factors)
+    rows = (*_by_branch(row_factors, flags), *_by_branch(sums, flags))
+    # the sums of normalised rows are written by one kernel and read by the other
+    if of_queries is not None:
+        of_queries(*inputs, out, *rows, seed, found[0], found[3])
+    of_keys(*inputs, *rows, seed, *found)
     del inputs
     mixed.clear()
-    of_matrices: list[Tensor | None] = []
-    operators = _operators(arguments[5:8], drop_seeds, drop_rates, flags)
-    for index, x, s in zip((1, 2, 4), (k, v, gate_k), operators, strict=True):
-        if s is None or x is None:
-            of_matrices.append(None)
+    drops = _drops(drop_seeds, drop_rates)
+    for index, x, matrix in zip((1, 2, 4), (k, v, gate_k), arguments[5:8], strict=True):
+        if matrix is None:
+            found.append(None)
             continue
-        found = grads[index]
-        grads[index] = mix_op.run(found, *s.mixing, not s.transposed, s.residual, False)
-        left, right = (x, found) if s.transposed else (found, x)
-        of_matrices.append(outer_op.run(left, right, *s.mixing[1:], s.mixing[0].dtype))
-    return tuple([q.new_empty(0) if x is None else x for x in (*grads, *of_matrices)])
+        transposed, residual, drop, of_mixed = index != 2, flags[1 + len(found) - 4], next(drops), found[index]
+        found[index] = mix_op.run(of_mixed, matrix, *drop, not transposed, residual, False)
+        left, right = (x, of_mixed) if transposed else (of_mixed, x)
+        found.append(outer_op.run(left, right, *drop, matrix.dtype))
+    return found
 
 
-def _launch_backward(
+def _backward_launches(
     inputs: Sequence[Any],
     grads: Sequence[Any],
     tokens: tuple[Tensor, Tensor, Tensor, Tensor | None],
     out: Tensor,
-    row_factors: Tensor,
     seed: Tensor | None,
     settings: list[float],
     flags: list[bool],
     band: list[int],
-) -> None:
-    """Write the gradients of queries, mixed keys and mixed values; `inputs` ends with the gradient of the output."""
+) -> tuple[Launch | None, Launch]:
+    """The kernels of queries, None if one tile holds all pairs, and of keys; `inputs` end with `out`'s gradient."""
     (b, m, h, _), n = tokens[0].shape, tokens[1].shape[1]
-    out = unit_stride(out)
     (of_keys, keys_options), (of_queries, options) = (
         _constants(kernel, *tokens, seed, flags, band) for kernel in ("keys", "queries")
     )
-    # the sums of normalised rows are written by one kernel and read by the other
     one_tile = m <= of_keys["BLOCK_M"] and n <= of_keys["BLOCK_N"] and not any(flags[:2])
-    rows = (*_by_branch(row_factors, flags), *_by_branch(torch.empty_like(row_factors), flags))
     sizes = (*_sizes(*tokens), *band[1:])
-    if not one_tile:
-        launch(
-            tile_kernels.backward_queries_kernel,
-            (b * h, -(-m // of_queries["BLOCK_M"])),
-            (*inputs, out, *rows, seed, grads[0], grads[3]),
-            (*strides_of(3, *inputs, out, grads[0], grads[3]), *sizes),
-            *(settings, of_queries, options),
-        )
-    launch(
+    queries = Launch(
+        tile_kernels.backward_queries_kernel,
+        (b * h, -(-m // of_queries["BLOCK_M"])),
+        (*strides_of(3, *inputs, out, grads[0], grads[3]), *sizes),
+        *(settings, of_queries, options),
+    )
+    keys = Launch(
         tile_kernels.backward_keys_kernel,
         (b * h, -(-n // of_keys["BLOCK_N"])),
-        (*inputs, *rows, seed, *grads),
         (*strides_of(3, *inputs, *grads), *sizes),
         *(settings, of_keys | {"ONE_TILE": one_tile}, keys_options),
     )
+    return None if one_tile else queries, keys
 
 
 def _empty_like(x: Tensor) -> Tensor:
     return torch.empty_like(x) if x.stride(-1) == 1 else x.new_empty(x.shape)
 
 
-def _empty_gradients(*inputs: Tensor | None) -> tuple[Tensor, ...]:
-    """A buffer like the gradient of each of the first eight inputs."""
-    q, n = inputs[0], inputs[1].shape[1]  # type: ignore[union-attr]
+def _empty_gradients(*inputs: Tensor | None) -> list[Any]:
+    """A buffer like the gradient of each of the first eight inputs, None for absent ones."""
+    n = inputs[1].shape[1]  # type: ignore[union-attr]
     mixed = (None, inputs[5], inputs[6], None, inputs[7])
-    assert q is not None
     tokens = (
-        q.new_empty(0) if x is None else _empty_like(x) if s is None else x.new_empty(x.shape)
+        None if x is None else _empty_like(x) if s is None else x.new_empty(x.shape)
         for x, s in zip(inputs[:5], mixed, strict=True)
     )
-    return *tokens, *(q.new_empty(0) if s is None else s.new_empty(len(s), n, n) for s in inputs[5:8])
+    return [*tokens, *(None if s is None else s.new_empty(len(s), n, n) for s in inputs[5:8])]
 
 
-_backward.register_fake(lambda *inputs: _empty_gradients(*inputs[4:12]))
+_backward.register_fake(lambda *inputs: _present(inputs[4], _empty_gradients(*inputs[4:12])))
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    tensors, (seeds, rates) = inputs[:9], inputs[9:11]
+    seeds, rates = inputs[9:11]
     ctx.mark_non_differentiable(*output[1:])
-    # no zeros in place of their gradients
+    _keep(ctx, None, (*output, *inputs[:9], *seeds, *rates), len(seeds), inputs[11:])
+
+
+def _keep(ctx: Any, launches: dict[Any, Any] | None, tensors: Sequence[Any], drops: int, settings: Any) -> None:
+    # no zeros in place of gradients that are None
     ctx.set_materialize_grads(False)
-    ctx.save_for_backward(*output, *tensors, *seeds, *rates)
-    ctx.settings, ctx.drops = inputs[11:], len(seeds)
+    ctx.save_for_backward(*tensors)
+    ctx.launches, ctx.drops, ctx.settings = launches, drops, settings
 
 
 def _gradients(ctx: Any, grad: Tensor | None, *_: None) -> tuple[Any, ...]:
@@ -397,12 +350,75 @@ def _gradients(ctx: Any, grad: Tensor | None, *_: None) -> tuple[Any, ...]:
     tensors = list(ctx.saved_tensors)
     # unless the graph is kept: the only references are then those of this function
     ctx.maybe_clear_saved_tensors()
-    mixed = tensors[2:5]
-    del tensors[2:5]
-    seeds, rates = tensors[11 : 11 + ctx.drops], tensors[11 + ctx.drops :]
-    grads = _backward(grad, mixed, *tensors[:11], seeds, rates, *ctx.settings)
-    given = (x if like is not None else None for x, like in zip(grads, tensors[2:10], strict=True))
-    return (*given, None, nothing, nothing, None, None, None)
+    (out, factors), mixed, given = tensors[:2], tensors[2:5], tensors[5:14]
+    arguments = (*given, tensors[14 : 14 + ctx.drops], tensors[14 + ctx.drops :], *ctx.settings)
+    del tensors
+    if ctx.launches is not None and not torch.is_grad_enabled():
+        grads = _differentiate(ctx.launches, grad, mixed, out, factors, *arguments)
+    else:
+        *mixed, factors = _present(grad, (*mixed, factors))
+        found = _backward(grad, mixed, out, factors, *arguments)
+        grads = [x if like is not None else None for x, like in zip(found, given, strict=False)]
+    return (*grads, None, nothing, nothing, None, None, None)
 
 
 _forward.register_autograd(_gradients, setup_context=_setup_context)
+
+
+class TilePlan:
+    """Attention of plain eager tensors like those of an earlier call: nothing is checked or prepared again."""
+
+    __slots__ = ("_dropout_p", "_launches", "_settings")
+
+    def __init__(self, x: AttentionInputs, offsets: Offsets) -> None:
+        numbers, normalised = kernel_settings(x.scales, x.row_norms)
+        self._settings = ([float(x.dropout_p), *numbers], [*normalised, *offsets.residual], [0, 0, 0])
+        self._launches: dict[Any, Any] = {}
+        self._dropout_p = x.dropout_p
+
+    @classmethod
+    def of(cls, x: AttentionInputs) -> "TilePlan | None":
+        """The plan of a call; None if it is masked, or needs more than products with dense operators."""
+        if not x.unmasked or x.softmax or min(x.scales) <= 0.0:
+            return None
+        offsets = Offsets.of(x)
+        drops = [s.drop for s in (x.s1, x.s2, x.gate_s1) if isinstance(s, Dense) and s.drop is not None]
+        return None if offsets is None or len(drops) != len(offsets.seeds) else cls(x, offsets)
+
+    def attend(self, tokens: Sequence[Tensor | None], operators: Sequence[Any]) -> Tensor:
+        """Attention of queries, keys, values and gate, and of S1, S2 and the gate's S1 as the caller gave them."""
+        q, n = tokens[0], tokens[1].shape[1]  # type: ignore[union-attr]
+        assert q is not None
+        matrices, drops = [], []
+        for s in operators:
+            matrix = s
+            if type(s) is Dense:
+                matrix = s.weight
+                drops += [] if s.drop is None else [s.drop]
+            matrices.append(matrix if matrix is None or matrix.shape[1] == n else matrix[:, :n, :n])
+        seeds, rates = [drop.seed for drop in drops], [drop.rate for drop in drops]
+        tensors = (*tokens, *matrices, draw_seeds(q) if self._dropout_p else None, *seeds, *rates)
+        if torch.is_grad_enabled():
+            return _apply(self, *tensors)
+        return self.run(tensors)[0]
+
+    def run(self, tensors: Sequence[Any]) -> tuple[Any, ...]:
+        """`_attend` of all tensors of a call, seeds and rates of dropped entries at the end."""
+        drops = (len(tensors) - 9) // 2
+        return _attend(self._launches, *tensors[:9], tensors[9 : 9 + drops], tensors[9 + drops :], *self._settings)
+
+
+class _PlannedAttention(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, plan: TilePlan, *tensors: Any) -> Tensor:
+        found = plan.run(tensors)
+        _keep(ctx, plan._launches, (*found, *tensors), (len(tensors) - 9) // 2, plan._settings)
+        return found[0]
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor | None) -> tuple[Any, ...]:
+        return (None, *_gradients(ctx, grad)[:9], *[None] * (2 * ctx.drops))
+
+
+# without the part of PyTorch's own `apply` that serves transforms: a plan never runs inside one
+_apply: Any = super(torch.autograd.Function, _PlannedAttention).apply
