@@ -18,7 +18,7 @@ AIMS = {"lines": 22_500, "files": 150, "file_lines": 450, "function_lines": 60}
 # lines and files allowed in each folder until the aim is reached ("." holds the files of the package itself)
 CEILINGS = {
     ".": (553, 7),
-    "cli": (2_459, 11),
+    "cli": (2_461, 11),
     "data": (3_793, 16),
     "estimators": (6_638, 24),
     "experiments": (1_888, 9),

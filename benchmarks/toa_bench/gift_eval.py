@@ -11,10 +11,12 @@ Alphabet: N series, K windows, P horizon, C columns, T rows, Q levels.
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
@@ -28,7 +30,9 @@ from toa.estimators.ensemble import TREES, fit_trees, history_rows
 from toa.integrations.gift_eval import LEVELS
 from toa.tasks.metrics import pinball_error, score_forecasts, seasonal_error
 
-METHODS = ("toa", "toa-network", TREES, *BASELINES)
+# the default forecaster, and the same without its trees
+FORECASTERS = ("toa", "toa-without-trees")
+METHODS = ("toa", "toa-network", TREES, *BASELINES, FORECASTERS[1])
 # columns of the leaderboard's all_results.csv
 SCORES = {"MSE[mean]": "mse", "MSE[0.5]": "mse", "MAE[0.5]": "mae", "MASE[0.5]": "mase", "MAPE[0.5]": "mape"}
 SCORES |= {"sMAPE[0.5]": "smape", "MSIS": "msis", "RMSE[mean]": "rmse", "NRMSE[mean]": "nrmse", "ND[0.5]": "wape"}
@@ -57,6 +61,18 @@ class Config:
     windows: int
     load: Callable[[str | Path | None], list[Table]]
     by_window: bool = False
+
+    def before_test(self, times: int) -> "Config":
+        """The same with windows that end before the tested ones: the last `times` tested parts are left out.
+
+        Settings may be chosen by them. Series without as many rows before these windows as in them are left out.
+        """
+        tested = self.windows * self.horizon
+
+        def load(data_dir: str | Path | None) -> list[Table]:
+            return [values[: -times * tested] for values in self.load(data_dir) if len(values) > (times + 2) * tested]
+
+        return replace(self, name=f"{self.name}, {times} earlier", load=load)
 
 
 def _ett(rows: int, data_dir: str | Path | None) -> list[Table]:
@@ -106,11 +122,12 @@ def evaluate(config: Config, method: str, *, data_dir: str | Path | None = None,
     """Forecast all windows of a configuration, and score them.
 
     Args:
-        method: "toa", the default forecaster; "toa-network" or "boosting", its network or trees alone; or a baseline.
+        method: "toa", the default forecaster; "toa-without-trees"; "toa-network" or "boosting", its network or trees
+            alone; or a baseline.
 
     Returns:
-        "metrics", "cpu_seconds" and wall time "fit_seconds" and "predict_seconds"; for "toa" also "weights". Boosting
-        and baselines have no quantiles, so their "wql" is that of the point forecast at every level.
+        "metrics", "cpu_seconds" and wall time "fit_seconds" and "predict_seconds"; for forecasters also "weights".
+        Boosting and baselines have no quantiles, so their "wql" is that of the point forecast at every level.
     """
     check_choice("method", method, METHODS)
     series = config.load(data_dir)
@@ -135,8 +152,11 @@ def evaluate(config: Config, method: str, *, data_dir: str | Path | None = None,
             point = BASELINES[method](rows, config.season, config.horizon)
         point = point.reshape(len(windows), -1, config.horizon).transpose(0, 2, 1)  # (N * K, P, C)
     else:
-        fixed = {"model": "auto" if method == "toa" else "toa", "season": config.season, "quantiles": LEVELS}
-        model = Forecaster(config.horizon, **{**fixed, **options}).fit([values[:-tested] for values in series])
+        kind = "auto" if method in FORECASTERS else "toa"
+        fixed = {"model": kind, "season": config.season, "quantiles": LEVELS}
+        leave_out = mock.patch("toa.estimators.ensemble._TREE_STEPS", 0) if method == FORECASTERS[1] else nullcontext()
+        with leave_out:
+            model = Forecaster(config.horizon, **{**fixed, **options}).fit([values[:-tested] for values in series])
         fitted = time.monotonic()
         found = model.backtest(list(series), test_size=tested, stride=config.horizon)
         point, quantiles, weights = found.forecast, found.quantiles, model.weights_

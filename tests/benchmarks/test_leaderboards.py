@@ -6,10 +6,11 @@ import pytest
 from tests.estimators.signals import PERIOD, wave
 from tests.support import message
 from toa.data import DatasetNotFoundError
+from toa.estimators import ensemble
 from toa.integrations import fev
 from toa.integrations.gift_eval import LEVELS, GiftEvalPredictor
 from toa_bench import gift_eval
-from toa_bench.gift_eval import CONFIGS, ETT_1H, Config, evaluate
+from toa_bench.gift_eval import CONFIGS, ETT_1H, FORECASTERS, Config, evaluate
 
 # the published MASE of the seasonal naive forecast
 PUBLISHED = {
@@ -138,3 +139,20 @@ def test_configurations_are_those_of_the_leaderboard():
     assert set(PUBLISHED) <= set(CONFIGS)
     assert gift_eval.METHODS[:2] == ("toa", "toa-network")
     assert [(one.horizon, one.season) for one in gift_eval.M3] == [(18, 12), (8, 4), (6, 1)]
+
+
+def test_earlier_windows_end_before_the_tested_ones():
+    config = small(windows=2)
+    earlier = config.before_test(2)
+    assert earlier.name == "small, 2 earlier"
+    for values, whole in zip(earlier.load(None), config.load(None), strict=True):
+        np.testing.assert_array_equal(values, whole[:-24])
+    # the second series has 110 rows: four parts of 24 are left out, and 14 are not more than two parts
+    assert [len(values) for values in config.before_test(8).load(None)] == [54]
+
+
+def test_a_forecaster_without_trees_has_no_weight_of_them():
+    with_trees, without = (evaluate(small(), name, backbone="dlinear", epochs=1) for name in FORECASTERS)
+    assert "boosting" not in without["weights"]
+    assert ensemble._TREE_STEPS > 0
+    assert with_trees["weights"].keys() != without["weights"].keys()

@@ -36,6 +36,18 @@ def test_every_configuration_and_method_has_a_record_and_others_are_kept(tmp_pat
     assert {"commit", "versions", "device", "cpu_s"} <= records[1].keys()
 
 
+def test_earlier_windows_have_records_of_their_own_and_no_submission(tmp_path) -> None:
+    out = tmp_path / "runs.jsonl"
+    for more in ((), ("--earlier", 1)):
+        assert call("gift-eval", "--method", "drift", "--out", out, *more)[0] == 0
+    found = {one["config"]: one["metrics"]["mase"] for one in map(json.loads, out.read_text().splitlines())}
+    assert list(found) == ["small/H/short", "small/H/short, 1 earlier"]
+    assert found["small/H/short, 1 earlier"] == gift_eval.evaluate(small().before_test(1), "drift")["metrics"]["mase"]
+    code, text = call("gift-eval", "--out", out, "--earlier", 1, "--submission", tmp_path / "a.csv")
+    assert code == 2
+    assert "--submission needs the windows of the leaderboard, got --earlier" in text
+
+
 def test_the_command_in_a_record_names_the_file_but_no_folder_of_the_machine(tmp_path, monkeypatch) -> None:
     out = tmp_path / "runs.jsonl"
     for given, recorded in (([f"--out={out}"], "--out=runs.jsonl"), (["--out", str(out)], "--out runs.jsonl")):

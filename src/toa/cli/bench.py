@@ -142,6 +142,7 @@ def gift_eval(
     configs: Annotated[list[str] | None, typer.Option("--config")] = None,
     methods: Annotated[list[str] | None, typer.Option("--method")] = None,
     time_limit: float = 60.0,
+    earlier: int = 0,
     data_dir: Path | None = None,
     out: Path = Path("runs/gift-eval.jsonl"),
     submission: Path | None = None,
@@ -154,7 +155,7 @@ def gift_eval(
     for name in configs or ():
         check_choice("configuration", name, CONFIGS)
     chosen = [CONFIGS[name] for name in configs or CONFIGS]
-    run_leaderboard("gift-eval", chosen, methods, time_limit, data_dir, out, (submission, gift_eval_row))
+    run_leaderboard("gift-eval", chosen, methods, time_limit, data_dir, out, (submission, gift_eval_row), earlier)
 
 
 @bench_app.command(name="fev", cls=Command)
@@ -177,6 +178,7 @@ def fev(
 def m3(
     methods: Annotated[list[str] | None, typer.Option("--method")] = None,
     time_limit: float = 60.0,
+    earlier: int = 0,
     data_dir: Path | None = None,
     out: Path = Path("runs/m3.jsonl"),
 ) -> None:
@@ -185,7 +187,7 @@ def m3(
     from toa_bench.leaderboards import run_leaderboard
 
     check_destinations(out)
-    run_leaderboard("m3", M3, methods, time_limit, data_dir, out)
+    run_leaderboard("m3", M3, methods, time_limit, data_dir, out, earlier=earlier)
 
 
 @bench_app.command(name="scale", cls=Command)
