@@ -17,17 +17,17 @@ PACKAGE = ROOT / "src" / "toa"
 AIMS = {"lines": 22_500, "files": 150, "file_lines": 450, "function_lines": 60}
 # lines and files allowed in each folder until the aim is reached ("." holds the files of the package itself)
 CEILINGS = {
-    ".": (553, 7),
+    ".": (550, 7),
     "cli": (2_461, 11),
-    "data": (3_793, 16),
-    "estimators": (6_638, 24),
-    "experiments": (1_888, 9),
+    "data": (3_796, 16),
+    "estimators": (6_639, 24),
+    "experiments": (1_890, 9),
     "integrations": (1_886, 11),
     "models": (1_710, 11),
     "nn": (2_506, 12),
     "ops": (4_121, 19),
     "report": (3_520, 15),
-    "tasks": (3_577, 15),
+    "tasks": (3_549, 15),
     "theory": (646, 3),
 }
 # functions above the aim, docstring not counted; remove a line when the function is short enough

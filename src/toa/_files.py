@@ -46,7 +46,16 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     try:
         for other in path.parent.glob(f"{glob.escape(path.name)}.*.partial"):
             remove_partial(other)
-        with _open_locked(partial) as file:
+        # held, so that others see that it is in use; the kernel ends the lock
+        while True:
+            file = partial.open("wb")
+            fcntl.flock(file, fcntl.LOCK_EX)
+            with suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(file.fileno()), partial.stat()):
+                    break
+            # another process removed it before it was locked
+            file.close()
+        with file:
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -56,18 +65,6 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         raise OSError(error.errno, f"{error.strerror}; the file was not written", str(path)) from error
     finally:
         partial.unlink(missing_ok=True)
-
-
-def _open_locked(partial: Path) -> BinaryIO:
-    """Open a file for writing and hold it, so that others see that it is in use; the kernel ends the lock."""
-    while True:
-        file = partial.open("wb")
-        fcntl.flock(file, fcntl.LOCK_EX)
-        with suppress(FileNotFoundError):
-            if os.path.samestat(os.fstat(file.fileno()), partial.stat()):
-                return file
-        # another process removed it before it was locked
-        file.close()
 
 
 def remove_partial(partial: Path) -> None:

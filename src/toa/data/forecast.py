@@ -31,6 +31,7 @@ class ForecastData:
     spec: DatasetSpec | None
     path: Path
     columns: tuple[str, ...]
+    channels: int
     split: str | tuple[float, float, float]
     segments: Split
     train: Windows
@@ -39,11 +40,6 @@ class ForecastData:
     scaler: StandardScaler
     checksum: str
     subset: bool
-
-    @property
-    def channels(self) -> int:
-        """Number of channels."""
-        return len(self.columns)
 
 
 def load_forecast(
@@ -110,6 +106,7 @@ def load_forecast(
         spec=spec,
         path=path,
         columns=panel.columns,
+        channels=len(panel.columns),
         split=rule,
         segments=segments,
         train=train,

@@ -6,6 +6,7 @@ stationary τ_0(t) = t, vibrato τ_1(t) = t + 20 sin(4πt/L), chirp τ_2(t) = t 
 Alphabet: B batch, L length, K harmonics, Z = 3 regimes.
 """
 
+import hashlib
 import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -25,6 +26,11 @@ class DemixingBatch(NamedTuple):
     noisy: Tensor
     clean: Tensor
     regime: Tensor
+
+    @property
+    def checksum(self) -> str:
+        """SHA-256 of the signals."""
+        return hashlib.sha256(b"".join(tensor.cpu().numpy().tobytes() for tensor in self)).hexdigest()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

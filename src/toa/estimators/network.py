@@ -202,7 +202,7 @@ class ForecastNetwork(Estimator):
         """Mean and std (S, C) of the rows before the stops; with a season, std is the seasonal error."""
         parts = [values[:stop] for values, stop in zip(targets, stops, strict=True)]
         scalers = [StandardScaler.fit(part, columns=self.columns_, allow_constant=True) for part in parts]
-        found = {name: torch.stack([scaler.state()[name] for scaler in scalers]) for name in ("mean", "std")}
+        found = {name: torch.from_numpy(np.stack([getattr(one, name) for one in scalers])) for name in ("mean", "std")}
         if season is not None:
             found["deviation"] = found["std"]
             scale = torch.from_numpy(series_scale([column for part in parts for column in part.T], season))
@@ -375,7 +375,8 @@ class ForecastNetwork(Estimator):
                 facts["operator_init"] = recipe["operator_init"]
         # the network forecasts the difference from the last season, if the look-back has two
         own = {} if season is None else {"season": season if 1 < season <= self.lookback_ // 2 and not plain else 0}
-        self._choose(self.backbone, settings, attention=facts, **own)
+        settings |= self.settings or {}
+        self.architecture_ = {"backbone": self.backbone, "attention": facts, **own, "settings": settings}
         return float(recipe.get("operator_rate", 1.0))
 
     @property

@@ -134,20 +134,22 @@ def check_record(content: object, where: str) -> Record:
 
 def _commit() -> str | None:
     """Commit of the checkout of toa, with a mark if it has changes; None outside of one."""
-    folder = Path(__file__).parent
+    found = []
+    for words in (
+        ("ls-files", "--full-name", "--error-unmatch", __file__),
+        ("describe", "--always", "--dirty", "--abbrev=12"),
+    ):
+        command, folder = ["git", *words], Path(__file__).parent
+        try:
+            done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=10)
+        except (OSError, subprocess.TimeoutExpired):
+            return None
+        found.append(done.stdout.strip())
+    own, commit = found
     # installed inside another project, git would describe that project
-    own = _git(folder, "ls-files", "--full-name", "--error-unmatch", __file__)
     if own != f"src/toa/experiments/{Path(__file__).name}":
         return None
-    return _git(folder, "describe", "--always", "--dirty", "--abbrev=12")
-
-
-def _git(folder: Path, *words: str) -> str | None:
-    try:
-        result = subprocess.run(["git", *words], cwd=folder, capture_output=True, text=True, timeout=10)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return result.stdout.strip() or None
+    return commit or None
 
 
 @contextmanager

@@ -111,9 +111,6 @@ class AnomalyDetection(Task):
     def own_files(self, config: AnomalyRun) -> Sequence[Path]:
         return own_files(config.dataset, config.test_file, config.label_file, label_column=config.label_column)
 
-    def checksum(self, data: TaskData) -> str:
-        return str(data.source.checksum)
-
     def load(self, config: AnomalyRun, device: torch.device, data_dir: Path | None = None) -> TaskData:
         names = ("fill", "index_column", "label_column", "allow_constant")
         how = {name: getattr(config, name) for name in names}
@@ -129,7 +126,7 @@ class AnomalyDetection(Task):
                     f"{len(part)} of {len(data.train)}; shorten the window, or change validation_share."
                 )
             windows[name] = SeriesWindows(part, config.lookback, stride=config.window_stride)
-        return TaskData(channels=data.train.shape[1], source=data, **windows)
+        return TaskData(channels=data.train.shape[1], source=data, checksum=data.checksum, **windows)
 
     def sample(self, config: AnomalyRun, index: int, data_dir: Path | None = None) -> tuple[Tensor | None, ...]:
         series = self.load(config, torch.device("cpu"), data_dir).source.test

@@ -69,6 +69,7 @@ class TaskData:
     length: int = 0
     classes: Sequence[Any] = ()
     folds: Any = None
+    checksum: str = ""
 
 
 class Task(ABC):
@@ -237,12 +238,8 @@ class Task(ABC):
         except FileNotFoundError:
             return None
 
-    def checksum(self, data: Any) -> str:
-        """Checksum of the data that `load` returned."""
-        return str(data.checksum)
-
     def load(self, config: Any, device: torch.device, data_dir: Path | None = None) -> Any:
-        """Load the data of a run; errors in them are raised before anything is written."""
+        """Load the data of a run, with their `checksum`; errors in them are raised before anything is written."""
         raise NotImplementedError
 
     def sample(self, config: Any, index: int, data_dir: Path | None = None) -> tuple[Tensor | None, ...]:
@@ -319,7 +316,6 @@ class Task(ABC):
         among: Any = {"devices": options.devices, "num_nodes": options.num_nodes}
         fabric = make_fabric(options.device, precision=config.precision, **among)
         data = self.load(config, fabric.device, options.data_dir)
-        data_checksum = self.checksum(data)
         check_writable(options.folder)
         if fabric.device.type == "cuda":
             torch.cuda.init()  # data that lie in memory have not started CUDA, and the next line does not start it
@@ -331,7 +327,7 @@ class Task(ABC):
                 data,
                 fabric,
                 key=options.key,
-                data_checksum=data_checksum,
+                data_checksum=data.checksum,
                 checkpoint=checkpoint,
                 observe=options.observe,
                 diagnose=True,
@@ -347,7 +343,7 @@ class Task(ABC):
         facts = {name: progress[name] for name in self.record_fields} | {"threads": threads, "operators": operators}
         return replace(
             found,
-            data_checksum=data_checksum,
+            data_checksum=data.checksum,
             facts=found.facts | facts,
             device=fabric.device,
             seconds=state.seconds,

@@ -3,7 +3,6 @@
 Alphabet: B batch, L length, H heads.
 """
 
-import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -153,9 +152,6 @@ class Demixing(Task):
     def loss(self, config: DemixingConfig, fabric: Any) -> Callable[..., Tensor]:
         return demixing_loss
 
-    def checksum(self, data: DemixingBatch) -> str:
-        return checksum(data)
-
     def evaluate(self, config: DemixingConfig, model: nn.Module, data: DemixingBatch) -> Evaluation:
         return Evaluation(metrics=regime_errors(demix(model, data.noisy), data))
 
@@ -167,14 +163,6 @@ TASKS.register("demixing")(DEMIXING)
 def held_out_signals(config: DemixingConfig) -> DemixingBatch:
     """Test signals, the same for every seed and variant; drawn on the CPU, so the same for every device."""
     return config.signals.sample(config.test_signals, generator=torch.Generator().manual_seed(_TEST_SEED))
-
-
-def checksum(batch: DemixingBatch) -> str:
-    """SHA-256 of the signals."""
-    digest = hashlib.sha256()
-    for tensor in batch:
-        digest.update(tensor.cpu().numpy().tobytes())
-    return digest.hexdigest()
 
 
 class FreshSignals:

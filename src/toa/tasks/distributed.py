@@ -10,7 +10,7 @@ Dropout and SOR draw separately on each rank, so a step has one SOR rate and mas
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from inspect import signature
@@ -188,20 +188,6 @@ class Ranks:
         first, last = self._rank * rows // self._count, (self._rank + 1) * rows // self._count
         part = tuple(tensor[first:last] for tensor in batch)
         return Share(part, (last - first) * self._count / rows, 1)
-
-    def mean(self, value: Tensor) -> Tensor:
-        """The mean over ranks."""
-        return value if self.alone else _total(value) / self._count
-
-    def agree(self, flag: bool, *, ask: bool) -> bool:
-        """Whether a flag is set on any rank; several ranks exchange flags only if all `ask`."""
-        if self.alone:
-            return flag
-        return ask and bool(_total(torch.tensor(float(flag), device=self._fabric.device)))
-
-    def by_first(self, compute: Callable[[], float]) -> float:
-        """A value computed by the first rank; the others wait for it."""
-        return self._fabric.broadcast(compute() if self.first else 0.0)
 
     def gather(self, tensors: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
         """Collect tensors of equal shapes from every rank, on the CPU."""

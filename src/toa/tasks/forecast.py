@@ -162,7 +162,7 @@ class Forecasting(Task):
         )
         # a model of quantiles has a longer horizon than its windows
         fits = data.train is not None and data.train.horizon == config.horizon
-        if isinstance(model, BackboneForecaster) and fits:
+        if isinstance(model, BackboneForecaster) and model.shortcut is not None and fits:
             count = min(len(data.train), max(1, _RIDGE_SERIES // data.channels))
             index = torch.linspace(0, len(data.train) - 1, count).long()
             batches = (data.train.batch(part)[:2] for part in index.split(_EVALUATION_BATCH))

@@ -4,7 +4,7 @@ import contextlib
 import os
 import shutil
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol, cast
 
 import torch
@@ -111,13 +111,21 @@ class TrainingStep:
         self._gathered: ShuffledBatches | None = None
         self._call: Callable[..., Tensor] = self.eager
 
-    def use_graph(self) -> None:
-        """Run the next steps as one CUDA graph, if there is one CUDA device, which must be the current one."""
-        if self.fabric.device.type != "cuda" or not self.ranks.alone:
+    @contextlib.contextmanager
+    def on_device(self, *, graph: bool = True) -> Iterator[None]:
+        """Make a CUDA device the current one, which streams and graphs belong to.
+
+        With `graph`, the steps run as one CUDA graph, if there is one CUDA device.
+        """
+        if self.fabric.device.type != "cuda":
+            yield
             return
-        if isinstance(self._batches, ShuffledBatches) and self._batches.indices(0, 0).device.type == "cuda":
-            self._gathered = self._batches
-        self._call = GraphedStep(self.eager, self.generators)
+        with torch.cuda.device(self.fabric.device):
+            if graph and self.ranks.alone:
+                if isinstance(self._batches, ShuffledBatches) and self._batches.indices(0, 0).device.type == "cuda":
+                    self._gathered = self._batches
+                self._call = GraphedStep(self.eager, self.generators)
+            yield
 
     def run(self, step: int) -> Tensor:
         """Run a step, counted over all epochs; its loss stays on the device."""

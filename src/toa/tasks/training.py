@@ -12,9 +12,8 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -103,9 +102,7 @@ def train(
     if not ranks.alone:
         ranks.check_same(run.state.step, run.checkpoint)
     statistics = nullcontext() if ranks.alone else joint_statistics(model, ranks)
-    with _current(fabric.device), statistics, _stop_signals() as stop:
-        if cuda_graph:
-            step.use_graph()
+    with step.on_device(graph=cuda_graph), statistics, _stop_signals() as stop:
         run.loop(stop)
     return run.state
 
@@ -128,19 +125,13 @@ def time_steps(
     check_at_least("warmup", warmup, 0)
     step = TrainingStep(model, batches, loss_of, config, fabric)
     seconds = []
-    with _current(fabric.device):
-        step.use_graph()
+    with step.on_device():
         step.wrapped.train()
         for number in range(warmup + steps):
             begin = synchronized_time(fabric.device)
             step.run(number)
             seconds.append(synchronized_time(fabric.device) - begin)
     return seconds[warmup:]
-
-
-def _current(device: torch.device) -> AbstractContextManager[object]:
-    """Make a CUDA device the current one, which streams and graphs belong to."""
-    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
 def synchronized_time(device: torch.device) -> float:
@@ -200,7 +191,9 @@ class TrainingRun:
             self.state.seconds = time.perf_counter() - begin
             ends, observed = (self.state.step % every == 0 for every in (per_epoch, self.observe_every))
             if ends or observed:
-                value = float(self.ranks.mean(self.step.loss_sum)) / per_epoch if ends else float(self.ranks.mean(loss))
+                # a copy, because the mean over ranks replaces its argument
+                mean: Any = self.fabric.all_reduce((self.step.loss_sum if ends else loss).clone(), reduce_op="mean")
+                value = float(mean) / (per_epoch if ends else 1)
                 self._check_finite("training", value)
             if ends:
                 self.step.loss_sum.zero_()
@@ -212,10 +205,13 @@ class TrainingRun:
             if (ends or observed) and self.observe is not None:
                 last = self.state.history[-1] if self.state.history else {}
                 self.observe(self.state.step, self.total, value, last.get("validation"))
-            halt = self.ranks.agree(stop.is_set(), ask=ends or observed)
+            halt = stop.is_set()
+            if not self.ranks.alone:
+                # a signal to any rank stops all; they exchange it only here
+                halt = (ends or observed) and bool(self.fabric.all_reduce(float(halt), reduce_op="sum"))  # type: ignore[arg-type]
             due = ends or self.state.step % self.save_every == 0
             # checkpoints have used less than their share of the time, by the clock of the first rank
-            if halt or self._done() or (due and self.ranks.by_first(lambda: time.perf_counter() >= self.save_from)):
+            if halt or self._done() or (due and self.fabric.broadcast(time.perf_counter() >= self.save_from)):
                 self._save()
             if halt:
                 self.fabric.barrier()
@@ -242,7 +238,8 @@ class TrainingRun:
         # not worth compiling again for evaluation mode and other batch sizes
         stance = torch.compiler.set_stance("force_eager") if self.config.compile else nullcontext()
         with torch.no_grad(), stance:
-            loss: float = self.ranks.by_first(partial(validate, self.step.wrapped))
+            # the others wait for the first rank
+            loss = self.fabric.broadcast(validate(self.step.wrapped) if self.ranks.first else 0.0)
         self.step.wrapped.train()
         self._check_finite("validation", loss)
         # a tie counts as an improvement, as in the peer libraries
@@ -267,7 +264,7 @@ class TrainingRun:
             random["cuda"] = torch.cuda.get_rng_state(self.fabric.device)
         random |= {f"own.{i}": generator.get_state() for i, generator in enumerate(self.step.generators)}
         states = self.ranks.gather(random)
-        loss_sum = self.ranks.mean(self.step.loss_sum)
+        loss_sum: Any = self.fabric.all_reduce(self.step.loss_sum.clone(), reduce_op="mean")
         if not self.ranks.first:
             return
         tensors = {f"model.{name}": value for name, value in self.model.state_dict().items()}
