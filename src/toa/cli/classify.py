@@ -88,7 +88,8 @@ def classify(
     if test is not None or model is not None:
         name = (test or data).name
         _write(console, classifier, tested, known, name, out, picture)
-        terminal.write_page(page, classifier, tested, y=known, title=f"{name}: classes")
+        if page is not None:
+            terminal.write_page(page, classifier, tested, y=known, title=f"{name}: classes")
     if save is not None:
         console.print(f"model:   {save}", soft_wrap=True)
 

@@ -113,7 +113,8 @@ def detect(
     )
     more = f" (4 of {series} series)" if series > 4 else ""
     console.print(f"picture: {save_figure(figure, picture)}{more}", soft_wrap=True)
-    terminal.write_page(page, detector, frame, y=labels, given=given, title=f"{data.name}: events")
+    if page is not None:
+        terminal.write_page(page, detector, frame, y=labels, given=given, title=f"{data.name}: events")
     if save is not None:
         console.print(f"model:   {save}", soft_wrap=True)
 

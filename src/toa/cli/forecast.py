@@ -127,9 +127,9 @@ def forecast(
     console.print(f"table:   {write_frame(found, out)}", soft_wrap=True)
     title = f"{data.name}: forecast"
     _draw(console, forecaster, frame, found, naive, title=title, picture=picture)
-    terminal.write_page(
-        page, forecaster, frame, given=given, title=title, future=covariate_table, horizon=horizon, tested=tested
-    )
+    if page is not None:
+        how: Any = {"future": covariate_table, "horizon": horizon, "tested": tested}
+        terminal.write_page(page, forecaster, frame, given=given, title=title, **how)
     if save is not None:
         console.print(f"model:   {save}", soft_wrap=True)
 
@@ -249,14 +249,17 @@ def _draw(
     picture: Path,
 ) -> None:
     """Save the picture of the forecast, and print its path."""
-    from toa.data.frames import columns_by_row
+    import narwhals as nw
+
+    from toa.data.columns import read_times
     from toa.report.figures import PANELS, draw_forecast, save_figure
 
-    panel = forecaster._read_fitted(frame)
-    if panel.times is not None and not panel.time_in_index:
+    id, time = forecaster.id, forecaster.time_
+    if time in frame.columns:
         # dates in place of their text
-        frame = frame.assign(**columns_by_row(panel, [{}] * len(panel)))
-    names = {"id": forecaster.id, "time": forecaster.time_}
+        column, ids = nw.from_native(frame[time], series_only=True), None if id is None else frame[id]
+        how: Any = {"day_first": forecaster.day_first_, "time_zone": forecaster.time_zone, "freq": forecaster.freq_}
+        frame = frame.assign(**{str(time): read_times(column, ids, "data", **how)[0]})
     figure, panels = draw_forecast(
         frame,
         found,
@@ -264,7 +267,8 @@ def _draw(
         title=title,
         baselines={"seasonal naive": naive},
         interval=forecaster.interval,
-        **names,
+        id=id,
+        time=time,
     )
     drawn = save_figure(figure, picture)
     more = f" ({PANELS} of {panels} series and columns)" if panels > PANELS else ""

@@ -277,14 +277,13 @@ def without_extra_columns(frame: "pd.DataFrame", estimator: Any, *used: str | No
     return frame.drop(columns=extra)
 
 
-def write_page(path: Path | None, estimator: Any, data: Any, *, given: Any = None, **options: Any) -> None:
-    """Write the page of an estimator's results, and print its path; None is none.
+def write_page(path: Path, estimator: Any, data: Any, *, given: Any = None, **options: Any) -> None:
+    """Write the page of an estimator's results, and print its path.
 
     Args:
         given: The table before columns were removed from `data`.
         options: Further arguments of the estimator's `page`.
     """
-    if path is not None:
-        left_out = [] if given is None else [str(name) for name in given if name not in data]
-        estimator.page(path, data, command=shlex.join(["toa", *sys.argv[1:]]), left_out=left_out, **options)
-        make_console().print(f"page:    {path}", soft_wrap=True)
+    left_out = [] if given is None else [str(name) for name in given if name not in data]
+    estimator.page(path, data, command=shlex.join(["toa", *sys.argv[1:]]), left_out=left_out, **options)
+    make_console().print(f"page:    {path}", soft_wrap=True)

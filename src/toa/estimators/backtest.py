@@ -1,9 +1,9 @@
-"""Forecasts as tables, and forecasts from rolling origins compared with the actual values.
+"""Forecasts from rolling origins, compared with the actual values.
 
 Alphabet: N windows, P horizon, C columns, Q levels.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ from sklearn.base import clone
 from torch import Tensor
 
 from toa._checks import check_at_least
-from toa.data.frames import id_column, to_native
+from toa.data.frames import forecast_columns, id_column, to_native
 from toa.data.panel import Panel
 from toa.estimators.baselines import BASELINES
 from toa.estimators.ensemble import TREES, Ensemble, history_rows, series_scale
@@ -199,39 +199,6 @@ def forecast_with_refits(
     back = torch.cat(order).argsort()
     joined: Any = (None if part is None else part[back] for part in Prediction.join(parts))
     return Prediction(*joined)
-
-
-def forecast_names(columns: Sequence[str], levels: Sequence[float], interval: bool) -> list[str]:
-    """Result columns of forecast columns: "a", "a_q0.1", "a_lower", "a_upper"."""
-    ends = ["", *(f"_q{level:g}" for level in levels), *(("_lower", "_upper") if interval else ())]
-    return [f"{name}{end}" for name in columns for end in ends]
-
-
-def forecast_columns(
-    found: Mapping[str, np.ndarray], columns: Sequence[str], levels: Sequence[float]
-) -> dict[str, np.ndarray]:
-    """Arrays (N, P, C) and (N, P, Q, C) as columns of a table, see `forecast_names`."""
-    parts = [found["forecast"], *(found["quantiles"][:, :, number] for number in range(len(levels)))]
-    parts += [found[end] for end in ("lower", "upper") if end in found]
-    values = [part[:, :, index].ravel() for index in range(len(columns)) for part in parts]
-    return dict(zip(forecast_names(columns, levels, "lower" in found), values, strict=True))
-
-
-def write_forecast(
-    panel: Panel, parts: Mapping[str, np.ndarray], steps: int, columns: Sequence[str], levels: Sequence[float]
-) -> Any:
-    """Forecasts (S, P, ·) of all series as a frame, or as arrays if the data were arrays."""
-    if panel.backend is None:
-        arrays = [{name: part[index] for name, part in parts.items()} for index in range(len(panel))]
-        results = [one if len(one) > 1 else one["forecast"] for one in arrays]
-        return results[0] if panel.ids == (None,) else results
-    table = id_column(panel, np.repeat(np.arange(len(panel)), steps))
-    if panel.time_column is not None:
-        first, *others = (times for times in panel.next_times(steps) if times is not None)
-        table[panel.time_column] = first.append(others)
-    else:
-        table["step"] = np.tile(np.arange(1, steps + 1), len(panel))
-    return to_native(panel, table | forecast_columns(parts, columns, levels))
 
 
 def first_tested(panel: Panel, index: int, test_size: float | int | None, lookback: int, horizon: int) -> int:

@@ -16,17 +16,15 @@ from torch import Tensor
 import toa
 from toa._checks import check_at_least, check_count, check_shape
 from toa._limits import check_unpacked
-from toa.data.frames import check_results
+from toa.data.frames import check_results, forecast_names, write_forecast
 from toa.data.frequency import season_of
 from toa.data.panel import Panel, warn_of_late_columns
 from toa.data.windows import window_starts
 from toa.estimators.backtest import (
     Backtest,
     first_tested,
-    forecast_names,
     forecast_with_refits,
     measure,
-    write_forecast,
 )
 from toa.estimators.base import NETWORK, TimeLimit, named
 from toa.estimators.baselines import BASELINES, REGRESSIONS, align_histories, find_season
@@ -333,7 +331,8 @@ class Forecaster(ForecastPage, ForecastNetwork):
         left = limit.left - limit.passed
         self.width_ = None
         network = self._validate_network(complete, origins, self.season_, _VALIDATION_TIME * left)
-        others = self._validate_regressions(complete, origins, self.season_)
+        covered = len(origins) and (self.covariates or self.holidays)
+        others = self._validate_regressions(complete, origins, self.season_) if covered else {}
         others |= {} if network is None else {NETWORK: network}
         self.choice_ = Choice.fit(
             panel,

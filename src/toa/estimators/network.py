@@ -247,8 +247,6 @@ class ForecastNetwork(Estimator):
 
     def _validate_regressions(self, panel: Panel, origins: RollingOrigins, season: int) -> dict[str, np.ndarray]:
         """Forecasts of the methods that see covariates at the origins, by the rows before the first of them."""
-        if not (self.covariates or self.holidays) or not len(origins):
-            return {}
         known, earlier = self._fit_covariates(panel, panel.lengths), panel.before(origins.held.tolist())
         scale = series_scale(earlier.histories(self.columns_), season).reshape(len(panel), -1)
         scale = np.where(np.nan_to_num(scale) > 0, scale, 1.0)
