@@ -63,6 +63,16 @@ def test_every_supported_python_is_named_and_tested() -> None:
     assert "(3, 11) <= v <= (3, 14)" in (ROOT / "Makefile").read_text()
 
 
+def test_every_dependency_is_bounded_and_every_extra_has_a_reason() -> None:
+    text = (ROOT / "pyproject.toml").read_text()
+    project = tomllib.loads(text)["project"]
+    extras = project["optional-dependencies"]
+    for line in (*project["dependencies"], *(line for lines in extras.values() for line in lines)):
+        assert re.fullmatch(r"[\w-]+(\[\w+\])?>=[\d.]+,<[\d.]+(; .+)?", line), line
+    for name in extras.keys() - {"dev"}:
+        assert re.search(rf"(?m)^# .+\n{name} = \[", text), f"the extra {name} needs a comment with its reason above it"
+
+
 def test_calls_in_the_examples_of_modules_have_arguments_that_exist() -> None:
     checked, wrong = 0, []
     # without integrations, whose packages take long to import
