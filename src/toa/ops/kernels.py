@@ -13,7 +13,7 @@ Alphabet: B batch, N tokens, H heads, D width.
 import triton
 import triton.language as tl
 
-from toa.ops.triton_helpers import dropout_factors, load_tile
+from toa.ops.triton_helpers import dropout_factors, load_tile, pick
 
 
 @triton.jit
@@ -161,16 +161,83 @@ def drop_kernel(
 
 
 @triton.jit
+def _mixed_tile(
+    matrix, x, m_n, x_n, rows, N, place, inside,
+    TRANSPOSED: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    """Rows of a matrix, or of its transpose, times the columns of tokens at `place`."""
+    total = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    for first in range(0, N, BLOCK_K):
+        steps = first + tl.arange(0, BLOCK_K)
+        tokens = tl.load(
+            x + steps[:, None] * x_n + place[None, :], mask=(steps[:, None] < N) & inside[None, :], other=0.0
+        )
+        if TRANSPOSED:
+            known = (steps[:, None] < N) & (rows[None, :] < N)
+            found = tl.load(matrix + steps[:, None] * m_n + rows[None, :], mask=known, other=0.0)
+            found = tl.trans(found.to(tokens.dtype))
+        else:
+            known = (rows[:, None] < N) & (steps[None, :] < N)
+            found = tl.load(matrix + rows[:, None] * m_n + steps[None, :], mask=known, other=0.0).to(tokens.dtype)
+        total += tl.dot(found, tokens)
+    return total
+
+
+@triton.jit
+def mix_kernel(
+    x_0, x_1, x_2, matrix_0, matrix_1, matrix_2, out_0, out_1, out_2,
+    x0_b, x0_n, x0_h, x1_b, x1_n, x1_h, x2_b, x2_n, x2_h, m0_h, m0_n, m1_h, m1_n, m2_h, m2_n,
+    o0_b, o0_n, o0_h, o1_b, o1_n, o1_h, o2_b, o2_n, o2_h, B, N, d0, d1, d2, residual_0, residual_1, residual_2,
+    plain_0, plain_1, plain_2,
+    WIDTH: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    """A block of tokens of several batch entries of a head, mixed by one of up to three operators.
+
+    `plain` tells which matrices are not transposed, `residual` to which the identity is added. A block of columns
+    holds the padded widths of its entries, one after the other.
+    """
+    h, which = tl.program_id(1), tl.program_id(2)
+    blocks = tl.cdiv(N, BLOCK_M)
+    rows = tl.program_id(0) % blocks * BLOCK_M + tl.arange(0, BLOCK_M)
+    columns = tl.program_id(0) // blocks * BLOCK_N + tl.arange(0, BLOCK_N)
+    entries, within = (columns // WIDTH).to(tl.int64), columns % WIDTH
+    inside = (entries < B) & (within < pick(which, d0, d1, d2))
+    x_n, m_n, head = pick(which, x0_n, x1_n, x2_n), pick(which, m0_n, m1_n, m2_n), h.to(tl.int64)
+    x = pick(which, x_0, x_1, x_2) + head * pick(which, x0_h, x1_h, x2_h)
+    matrix = pick(which, matrix_0, matrix_1, matrix_2) + head * pick(which, m0_h, m1_h, m2_h)
+    place = entries * pick(which, x0_b, x1_b, x2_b) + within
+    if pick(which, plain_0, plain_1, plain_2) != 0:
+        total = _mixed_tile(matrix, x, m_n, x_n, rows, N, place, inside, False, BLOCK_M, BLOCK_N, BLOCK_K)
+    else:
+        total = _mixed_tile(matrix, x, m_n, x_n, rows, N, place, inside, True, BLOCK_M, BLOCK_N, BLOCK_K)
+    known = (rows[:, None] < N) & inside[None, :]
+    own = tl.load(x + rows[:, None] * x_n + place[None, :], mask=known, other=0.0).to(tl.float32)
+    total += own * pick(which, residual_0, residual_1, residual_2)
+    out = pick(which, out_0, out_1, out_2) + head * pick(which, o0_h, o1_h, o2_h)
+    place = entries * pick(which, o0_b, o1_b, o2_b) + within
+    places = rows[:, None] * pick(which, o0_n, o1_n, o2_n) + place[None, :]
+    tl.store(out + places, total.to(out_0.dtype.element_ty), mask=known)
+
+
+@triton.jit
 def outer_kernel(
-    left, right, out, seed, rate,
-    l_b, l_n, l_h, r_b, r_n, r_h, rate_h, B, N, d,
+    left_0, left_1, left_2, right_0, right_1, right_2, out_0, out_1, out_2, seed, rate,
+    l0_b, l0_n, l0_h, l1_b, l1_n, l1_h, l2_b, l2_n, l2_h, r0_b, r0_n, r0_h, r1_b, r1_n, r1_h, r2_b, r2_n, r2_h,
+    rate_h, B, N, d0, d1, d2,
     DROP: tl.constexpr, PRECISION: tl.constexpr, BLOCK: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """A tile of the sum over the batch of a head's left rightᵀ, with DROP some entries set to zero.
+    """A tile of the sum over the batch of a head's left rightᵀ, of up to three pairs; with DROP some entries are zero.
 
     Exact products are summed per batch entry first: one chain of B d float32 additions has several times the error.
     """
-    h = tl.program_id(1)
+    h, which = tl.program_id(1), tl.program_id(2)
+    left, right, d = (
+        pick(which, left_0, left_1, left_2),
+        pick(which, right_0, right_1, right_2),
+        pick(which, d0, d1, d2),
+    )
+    l_b, l_n, l_h = pick(which, l0_b, l1_b, l2_b), pick(which, l0_n, l1_n, l2_n), pick(which, l0_h, l1_h, l2_h)
+    r_b, r_n, r_h = pick(which, r0_b, r1_b, r2_b), pick(which, r0_n, r1_n, r2_n), pick(which, r0_h, r1_h, r2_h)
     blocks = tl.cdiv(N, BLOCK)
     rows = tl.program_id(0) // blocks * BLOCK + tl.arange(0, BLOCK)
     columns = tl.program_id(0) % blocks * BLOCK + tl.arange(0, BLOCK)
@@ -188,5 +255,5 @@ def outer_kernel(
     if DROP:
         total *= _kept(seed, rate, h, rate_h, rows, columns)
     inside = (rows[:, None] < N) & (columns[None, :] < N)
-    place = out + h.to(tl.int64) * N * N + rows.to(tl.int64)[:, None] * N + columns[None, :]
-    tl.store(place, total.to(out.dtype.element_ty), mask=inside)
+    out = pick(which, out_0, out_1, out_2) + h.to(tl.int64) * N * N
+    tl.store(out + rows.to(tl.int64)[:, None] * N + columns[None, :], total.to(out_0.dtype.element_ty), mask=inside)

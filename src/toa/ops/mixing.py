@@ -7,6 +7,8 @@ the derivative of the other, so second derivatives work.
 Alphabet: B batch, N tokens, H heads, D width.
 """
 
+from collections.abc import Sequence
+from itertools import repeat
 from typing import Any, NamedTuple
 
 import torch
@@ -20,6 +22,10 @@ _ALIGNMENT = 32
 # side of a tile of a matrix, and entries that are summed at a time
 _BLOCK = 128
 _BLOCK_K = 32
+_BLOCK_K_MIX = 64
+
+# longest sequences that `_fit_one_kernel` allows
+MOST_TOKENS = 1024
 
 
 class EntryDrop(NamedTuple):
@@ -124,7 +130,10 @@ def _by_head(x: Tensor, size: int) -> Tensor:
 def empty_mixed(x: Tensor, heads_first: bool) -> Tensor:
     """A buffer in the layout of mixed tokens."""
     b, n, h, d = x.shape
-    return x.new_empty(h, _aligned(n, x), b, d)[:, :n].permute(2, 1, 0, 3) if heads_first else x.new_empty(x.shape)
+    if not heads_first:
+        return x.new_empty(x.shape)
+    found = x.new_empty(h, _aligned(n, x), b, d)
+    return (found if found.shape[1] == n else found[:, :n]).permute(2, 1, 0, 3)
 
 
 mix_op.register_fake(lambda x, weight, seed, rate, transpose, residual, heads_first: empty_mixed(x, heads_first))
@@ -152,25 +161,140 @@ mix_op.register_autograd(_mix_gradients, setup_context=_mix_context)
 @kernel_op("outer_tokens")
 def outer_op(left: Tensor, right: Tensor, seed: Tensor | None, rate: Tensor | None, dtype: torch.dtype) -> Tensor:
     """The sum over the batch of left rightᵀ per head, with entries dropped, (H, N, N)."""
-    b, n, h, d = left.shape
+    n = left.shape[1]
     if seed is None and _aligned(n, left) == n and left.dtype == dtype:
         return torch.bmm(_by_head(left, n), _by_head(right, n).mT)
-    from toa.ops import kernels
-    from toa.ops.triton_helpers import launch, needs_exact_products, padded, strides_of, unit_stride
+    from toa.ops.triton_helpers import launch, unit_stride
 
-    out = left.new_empty(h, n, n, dtype=dtype)
-    left, right = unit_stride(left), unit_stride(right)
-    side = min(_BLOCK, padded(n))
-    precision = "ieee" if needs_exact_products(left.dtype) else "tf32"
-    launch(
+    left, right, out = unit_stride(left), unit_stride(right), left.new_empty(left.shape[2], n, n, dtype=dtype)
+    kernel, grid, *numbers = _outer_arguments([left], [right], seed, rate)
+    launch(kernel, grid, (*three([left]), *three([right]), *three([out]), seed, rate), *numbers)
+    return out
+
+
+def _outer_arguments(
+    left: Sequence[Tensor], right: Sequence[Tensor], seed: Tensor | None = None, rate: Tensor | None = None
+) -> tuple[Any, ...]:
+    """The kernel of left rightᵀ of up to three pairs, with all arguments of its launch but the tensors."""
+    from toa.ops import kernels
+    from toa.ops.triton_helpers import needs_exact_products, padded, strides_of
+
+    b, n, h, _ = left[0].shape
+    side, widths, exact = min(_BLOCK, padded(n)), [x.shape[3] for x in left], needs_exact_products(left[0].dtype)
+    share = min(_BLOCK_K if left[0].itemsize > 2 or seed is not None else _BLOCK_K_MIX, padded(max(widths)))
+    return (
         kernels.outer_kernel,
-        ((-(-n // side)) ** 2, h),
-        (left, right, out, seed, rate),
-        (*strides_of(3, left, right), _rate_stride(rate), b, n, d),
+        ((-(-n // side)) ** 2, h, len(left)),
+        (*strides_of(3, *three(left), *three(right)), _rate_stride(rate), b, n, *three(widths)),
         (),
-        {"DROP": seed is not None, "PRECISION": precision, "BLOCK": side, "BLOCK_K": min(_BLOCK_K, padded(d))},
+        {"DROP": seed is not None, "PRECISION": "ieee" if exact else "tf32", "BLOCK": side, "BLOCK_K": share},
         {"num_warps": 8 if side == _BLOCK else 4, "num_stages": 3},
     )
+
+
+def three(found: Sequence[Any]) -> Sequence[Any]:
+    """Pads to three operators by repeating the first, for kernels of up to three."""
+    return found if len(found) == 3 else (*found, *[found[0]] * (3 - len(found)))
+
+
+class Mixing(NamedTuple):
+    """Tokens (B, N, H, D), the matrices that mix them, and how, as in `mix_op`."""
+
+    x: Tensor
+    weight: Tensor
+    transpose: bool
+    residual: bool
+
+
+def mix_all(
+    launches: dict[Any, Any], given: Sequence[Mixing], seeds: Sequence[Tensor], rates: Sequence[Tensor]
+) -> list[Tensor]:
+    """Mixed tokens of up to three operators; there are seeds and rates of all or of none.
+
+    `launches` are those of earlier calls with tensors like these.
+    """
+    if _fit_one_kernel(launches, given, seeds):
+        return _mix_together(launches, given, True)
+    drops = zip(seeds, rates, strict=True) if seeds else repeat((None, None))
+    return [mix_op.run(*one[:2], *next(drops), *one[2:], True) for one in given]
+
+
+def mix_all_backward(
+    launches: dict[Any, Any],
+    given: Sequence[Mixing],
+    grads: list[Any],
+    seeds: Sequence[Tensor],
+    rates: Sequence[Tensor],
+) -> list[tuple[Tensor, Tensor]]:
+    """Gradients of tokens and matrix of each operator, from those of mixed tokens, which are dropped from the list."""
+    if _fit_one_kernel(launches, given, seeds):
+        of_weights = _outer_together(launches, given, grads)
+        back = [Mixing(y, one.weight, not one.transpose, one.residual) for one, y in zip(given, grads, strict=True)]
+        return list(zip(_mix_together(launches, back, False), of_weights, strict=True))
+    drops = zip(seeds, rates, strict=True) if seeds else repeat((None, None))
+    found = []
+    for x, weight, transpose, residual in given:
+        y, drop = grads.pop(0), next(drops)
+        of_x = mix_op.run(y, weight, *drop, not transpose, residual, False)
+        found.append((of_x, outer_op.run(*((x, y) if transpose else (y, x)), *drop, weight.dtype)))
+    return found
+
+
+def _fit_one_kernel(launches: dict[Any, Any], given: Sequence[Mixing], seeds: Sequence[Tensor]) -> bool:
+    """Whether one kernel mixes all tokens: it launches faster than products of PyTorch, which are faster if large."""
+    if "together" not in launches:
+        launches["together"] = bool(
+            given
+            and not seeds
+            and given[0].x.shape[1] <= MOST_TOKENS
+            and given[0].x.dtype in (torch.float16, torch.bfloat16)
+            and len({one.weight.dtype for one in given}) == 1
+            and all(one.x.stride(3) == 1 and one.x.shape[3] <= _BLOCK and one.x.numel() for one in given)
+            and all(one.weight.stride(2) == 1 for one in given)
+        )
+    return launches["together"]
+
+
+def _outer_together(launches: dict[Any, Any], given: Sequence[Mixing], grads: Sequence[Tensor]) -> list[Tensor]:
+    """Gradients of all matrices."""
+    sides = [(one.x, y) if one.transpose else (y, one.x) for one, y in zip(given, grads, strict=True)]
+    left, right = zip(*sides, strict=True)
+    (_, n, h, _), dtype = left[0].shape, given[0].weight.dtype
+    out = [left[0].new_empty(h, n, n, dtype=dtype) for _ in given]
+    tensors = (*three(left), *three(right), *three(out), None, None)
+    if "outer" not in launches:
+        from toa.ops.triton_helpers import prepare
+
+        kernel, grid, *numbers = _outer_arguments(left, right)
+        launches["outer"] = prepare(kernel, grid, tensors, *numbers)
+    launches["outer"](*tensors)
+    return out
+
+
+def _mix_together(launches: dict[Any, Any], given: Sequence[Mixing], heads_first: bool) -> list[Tensor]:
+    """Mixed tokens, rounded once with the identity added."""
+    x, weights, transpose, residual = zip(*given, strict=True)
+    out = [empty_mixed(one, heads_first) for one in x]
+    name, tensors = "mix" if heads_first else "mix back", (*three(x), *three(weights), *three(out))
+    if name not in launches:
+        from toa.ops import kernels
+        from toa.ops.triton_helpers import padded, prepare, strides_of
+
+        (b, n, h, _), widths = x[0].shape, [one.shape[3] for one in x]
+        width = padded(max(widths))
+        rows, columns = min(_BLOCK, padded(n)), max(width, min(_BLOCK, width * padded(b)))
+        strides = strides_of(3, *three(x)) + strides_of(2, *three(weights)) + strides_of(3, *three(out))
+        flags = [int(one) for one in (*three(residual), *(not one for one in three(transpose)))]
+        launches[name] = prepare(
+            kernels.mix_kernel,
+            (-(-n // rows) * -(-b * width // columns), h, len(x)),
+            tensors,
+            (*strides, b, n, *three(widths), *flags),
+            (),
+            {"WIDTH": width, "BLOCK_M": rows, "BLOCK_N": columns, "BLOCK_K": min(_BLOCK_K_MIX, padded(n))},
+            {"num_warps": 8 if rows * columns == _BLOCK**2 else 4, "num_stages": 3},
+        )
+    launches[name](*tensors)
     return out
 
 

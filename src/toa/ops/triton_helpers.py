@@ -73,27 +73,35 @@ class Launch:
 
     def __call__(self, *tensors: Any) -> None:
         """Launch on the device of the first tensor; Triton would take the current one."""
-        pointers, bits = [], 0
-        for x in tensors:
-            pointers.append(None if x is None else x.data_ptr())
-            bits |= pointers[-1] or 0
+        index = tensors[0].get_device()
+        if index >= 0 and index != torch.cuda.current_device():
+            with torch.cuda.device(index):
+                return self(*tensors)
+        pointers = [None if x is None else x.data_ptr() for x in tensors]
+        bits = 0
+        for pointer in pointers:
+            bits |= pointer or 0
         aligned = bits % 16 == 0
-        with torch.cuda.device_of(tensors[0]):
-            if aligned and self._run is not None:
-                self._run(*pointers, *self._numbers)
-                return
-            kernel, grid, options = self._first
-            found = kernel[grid](*tensors, *self._numbers, **options)
+        if aligned and self._run is not None:
+            return self._run(*pointers, *self._numbers)
+        kernel, grid, options = self._first
+        found = kernel[grid](*tensors, *self._numbers, **options)
         # the interpreter compiles nothing
         if aligned and found is not None and _REUSES:
             self._run = found[(*grid, 1, 1)[:3]]
+        return None
 
 
 _launches: dict[tuple[Any, ...], Launch] = {}
 _MOST_LAUNCHES = 4096
 
 
-def launch(
+def launch(kernel: Any, grid: tuple[int, ...], tensors: Sequence[Tensor | None], *numbers: Any) -> None:
+    """Launch a kernel on tensors; `numbers` are the other arguments of `prepare`."""
+    prepare(kernel, grid, tensors, *numbers)(*tensors)
+
+
+def prepare(
     kernel: Any,
     grid: tuple[int, ...],
     tensors: Sequence[Tensor | None],
@@ -101,8 +109,8 @@ def launch(
     settings: Sequence[float],
     constants: dict[str, Any],
     options: dict[str, int],
-) -> None:
-    """Launch as an earlier `Launch` of the same arguments did, if there is one."""
+) -> Launch:
+    """The `Launch` of earlier calls with the same arguments, or a new one."""
     first = tensors[0]
     assert first is not None
     sizes, dtypes = tuple(sizes), tuple([None if x is None else x.dtype for x in tensors])
@@ -112,7 +120,13 @@ def launch(
         if len(_launches) == _MOST_LAUNCHES:
             _launches.clear()
         _launches[key] = Launch(kernel, grid, sizes, settings, constants, options)
-    _launches[key](*tensors)
+    return _launches[key]
+
+
+@triton.jit
+def pick(place, a, b, c):
+    """The number or pointer at an index below three."""
+    return tl.where(place == 0, a, tl.where(place == 1, b, c))
 
 
 @triton.jit

@@ -20,7 +20,7 @@ Alphabet: M queries, N keys, D query and key width, E value width, G gate width;
 import triton
 import triton.language as tl
 
-from toa.ops.triton_helpers import dropout_factors, load_tile, softplus, store_tile
+from toa.ops.triton_helpers import dropout_factors, load_tile, pick, softplus, store_tile
 
 
 @triton.jit
@@ -175,12 +175,6 @@ def backward_kernel(
 
 
 @triton.jit
-def _pick(place, a, b, c):
-    """The number or pointer at an index below three."""
-    return tl.where(place == 0, a, tl.where(place == 1, b, c))
-
-
-@triton.jit
 def operators_backward_kernel(
     plain_0, plain_1, plain_2, mixed_0, mixed_1, mixed_2, matrix_0, matrix_1, matrix_2, grad_0, grad_1, grad_2, out,
     p0_b, p0_n, p0_h, p1_b, p1_n, p1_h, p2_b, p2_n, p2_h, g0_b, g0_n, g0_h, g1_b, g1_n, g1_h, g2_b, g2_n, g2_h,
@@ -196,11 +190,11 @@ def operators_backward_kernel(
     part, h, place = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     columns = tl.arange(0, BLOCK_N)
     inside = (columns[:, None] < N) & (columns[None, :] < N)
-    plain, mixed = _pick(place, plain_0, plain_1, plain_2), _pick(place, mixed_0, mixed_1, mixed_2)
-    matrix, grad = _pick(place, matrix_0, matrix_1, matrix_2), _pick(place, grad_0, grad_1, grad_2)
-    p_b, p_n, p_h = _pick(place, p0_b, p1_b, p2_b), _pick(place, p0_n, p1_n, p2_n), _pick(place, p0_h, p1_h, p2_h)
-    g_b, g_n, g_h = _pick(place, g0_b, g1_b, g2_b), _pick(place, g0_n, g1_n, g2_n), _pick(place, g0_h, g1_h, g2_h)
-    m_h, m_n, d = _pick(place, m0_h, m1_h, m2_h), _pick(place, m0_n, m1_n, m2_n), _pick(place, d0, d1, d2)
+    plain, mixed = pick(place, plain_0, plain_1, plain_2), pick(place, mixed_0, mixed_1, mixed_2)
+    matrix, grad = pick(place, matrix_0, matrix_1, matrix_2), pick(place, grad_0, grad_1, grad_2)
+    p_b, p_n, p_h = pick(place, p0_b, p1_b, p2_b), pick(place, p0_n, p1_n, p2_n), pick(place, p0_h, p1_h, p2_h)
+    g_b, g_n, g_h = pick(place, g0_b, g1_b, g2_b), pick(place, g0_n, g1_n, g2_n), pick(place, g0_h, g1_h, g2_h)
+    m_h, m_n, d = pick(place, m0_h, m1_h, m2_h), pick(place, m0_n, m1_n, m2_n), pick(place, d0, d1, d2)
     down, right = tl.where(place == values, 1, m_n), tl.where(place == values, m_n, 1)
     places = columns[:, None] * down + columns[None, :] * right
     offset = tl.load(matrix + h.to(tl.int64) * m_h + places, mask=inside, other=0.0).to(tl.float32)
@@ -226,8 +220,8 @@ def drop_sum_kernel(
     h, place = tl.program_id(1), tl.program_id(2)
     entries = tl.program_id(0) * ENTRIES + tl.arange(0, ENTRIES)
     rows, columns = entries // N, entries % N
-    x = _pick(place, x_0, x_1, x_2) + h.to(tl.int64) * _pick(place, x0_h, x1_h, x2_h)
-    x_p, x_n = _pick(place, x0_p, x1_p, x2_p), _pick(place, x0_n, x1_n, x2_n)
+    x = pick(place, x_0, x_1, x_2) + h.to(tl.int64) * pick(place, x0_h, x1_h, x2_h)
+    x_p, x_n = pick(place, x0_p, x1_p, x2_p), pick(place, x0_n, x1_n, x2_n)
     total = tl.zeros((ENTRIES,), tl.float32)
     for first in range(0, parts, PARTS):
         some = (first + tl.arange(0, PARTS)).to(tl.int64)
@@ -235,7 +229,7 @@ def drop_sum_kernel(
         found = tl.load(x + some[:, None] * x_p + (rows * x_n + columns)[None, :], mask=inside, other=0.0)
         total += tl.sum(found.to(tl.float32), 0)
     if DROP:
-        rate = tl.load(_pick(place, rate_0, rate_1, rate_2) + h * _pick(place, r0_h, r1_h, r2_h))
-        total *= dropout_factors(tl.load(_pick(place, seed_0, seed_1, seed_2)), h, rows, columns, rate)
+        rate = tl.load(pick(place, rate_0, rate_1, rate_2) + h * pick(place, r0_h, r1_h, r2_h))
+        total *= dropout_factors(tl.load(pick(place, seed_0, seed_1, seed_2)), h, rows, columns, rate)
     place_out = out + (place * H + h).to(tl.int64) * N * N + entries
     tl.store(place_out, total.to(out.dtype.element_ty), mask=rows < N)

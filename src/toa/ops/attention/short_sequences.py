@@ -16,6 +16,7 @@ from toa.ops.attention import short_sequence_kernels
 from toa.ops.attention.definitions import AttentionInputs
 from toa.ops.attention.tiles import ARGUMENTS, Offsets, kernel_settings
 from toa.ops.dropout import draw_seeds
+from toa.ops.mixing import three
 from toa.ops.operators import Dense
 from toa.ops.triton_helpers import SMALLEST, launch, needs_exact_products, padded, strides_of, unit_stride
 
@@ -141,22 +142,17 @@ def _drop_sum(parts: list[Tensor], out: Tensor, seeds: list[Tensor], rates: list
     if not seeds:
         seeds = rates = [None] * count  # type: ignore[list-item]
     entries = min(_ENTRIES, padded(n * n))
-    strides_of_rates = (0 if x is None or x.dim() == 0 else x.stride(0) for x in _three(rates))
+    strides_of_rates = (0 if x is None or x.dim() == 0 else x.stride(0) for x in three(rates))
     summed = min(_PARTS, padded(len(parts[0]))) if len(parts[0]) > 1 else 1
     launch(
         short_sequence_kernels.drop_sum_kernel,
         (-(-n * n // entries), h, count),
-        (*_three(parts), out, *_three(seeds), *_three(rates)),
-        (*strides_of(3, *_three(parts)), *strides_of_rates, h, n, len(parts[0])),
+        (*three(parts), out, *three(seeds), *three(rates)),
+        (*strides_of(3, *three(parts)), *strides_of_rates, h, n, len(parts[0])),
         (),
         {"DROP": seeds[0] is not None, "PARTS": summed, "ENTRIES": entries},
         {"num_warps": _OPTIONS["num_warps"]},
     )
-
-
-def _three(found: Sequence[Any]) -> tuple[Any, ...]:
-    """Pads to three operators by repeating the first; the kernels ignore the padding."""
-    return (*found, *(found[0] for _ in range(3 - len(found))))
 
 
 @kernel_op("short_sequence_attention_backward", f"(Tensor grad, Tensor dropped, {ARGUMENTS}, {_SETTINGS}) -> Tensor[]")
@@ -208,12 +204,12 @@ def _through_operators(
     count = len(tokens)
     parts = min(b, max(1, _PROGRAMS // (h * count)))
     sums: Tensor = tokens[0].new_empty((parts, count, h, n, n), dtype=torch.float32)
-    strides = strides_of(3, *_three(tokens), *_three(of_plain)) + strides_of(2, *_three(matrices))
+    strides = strides_of(3, *three(tokens), *three(of_plain)) + strides_of(2, *three(matrices))
     launch(
         short_sequence_kernels.operators_backward_kernel,
         (parts, h, count),
-        (*_three(tokens), *_three(of_mixed), *_three(matrices), *_three(of_plain), sums),
-        (*strides, b, h, n, *(x.shape[3] for x in _three(tokens)), parts, values),
+        (*three(tokens), *three(of_mixed), *three(matrices), *three(of_plain), sums),
+        (*strides, b, h, n, *(x.shape[3] for x in three(tokens)), parts, values),
         (),
         {"D": max(padded(x.shape[3]) for x in tokens)} | {key: constants[key] for key in ("PRECISION", "BLOCK_N")},
         _OPTIONS,

@@ -6,8 +6,7 @@ keep it, and an eager call costs the host little. Importing this file imports Tr
 Alphabet: B batch, M queries, N keys, H heads, D query and key width, E value width, G gate width.
 """
 
-from collections.abc import Iterator, Sequence
-from itertools import repeat
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -20,9 +19,9 @@ from toa.ops.attention.blocked import Factors
 from toa.ops.attention.definitions import AttentionInputs, Band, RowNorm, RowNorms
 from toa.ops.attention.folded import fold, normalise_queries
 from toa.ops.dropout import draw_seeds
-from toa.ops.mixing import empty_mixed, mix_op, outer_op
+from toa.ops.mixing import Mixing, empty_mixed, mix_all, mix_all_backward
 from toa.ops.operators import Dense, Operator
-from toa.ops.triton_helpers import SMALLEST, Launch, needs_exact_products, padded, strides_of, unit_stride
+from toa.ops.triton_helpers import SMALLEST, Launch, needs_exact_products, padded, prepare, strides_of, unit_stride
 
 _PLAIN = RowNorms()
 _NO_BAND = Band()
@@ -141,31 +140,34 @@ def _attend(launches: dict[Any, Any], *arguments: Any) -> tuple[Any, ...]:
     Factors are those of the scores, of the gate's or of both. What is absent is None. `launches` are those of earlier
     calls with the same shapes, strides, dtypes, device and options.
     """
-    q, k, v, gate_q, gate_k = tokens = arguments[:5]
+    q, k, v, gate_q, _ = tokens = arguments[:5]
     seed, drop_seeds, drop_rates, settings, flags, band = arguments[8:]
     out, row_factors = _empty_results(q, v, flags)
     mixed: list[Any] = [None, None, None]
-    drops = _drops(drop_seeds, drop_rates)
-    for index, (x, matrix) in enumerate(zip((k, v, gate_k), arguments[5:8], strict=True)):
-        if matrix is not None:
-            mixed[index] = mix_op.run(x, matrix, *next(drops), index != 1, flags[2 + index], True)
+    indices, mixings = _mixings(arguments)
+    for index, x in zip(indices, mix_all(launches, mixings, drop_seeds, drop_rates), strict=True):
+        mixed[index] = x
     if out.numel():
         inputs = _inputs(tokens, mixed)
+        tensors = (*inputs, out, *_by_branch(row_factors, flags), seed)
         if "forward" not in launches:
             constants, options = _constants("forward", q, k, v, gate_q, seed, flags, band)
-            launches["forward"] = Launch(
+            launches["forward"] = prepare(
                 tile_kernels.forward_kernel,
                 (q.shape[0] * q.shape[2], -(-q.shape[1] // constants["BLOCK_M"])),
+                tensors,
                 (*strides_of(3, *inputs, out), *_sizes(q, k, v, gate_q), *band[1:]),
                 *(settings, constants, options),
             )
-        launches["forward"](*inputs, out, *_by_branch(row_factors, flags), seed)
+        launches["forward"](*tensors)
     return out, row_factors, *mixed
 
 
-def _drops(seeds: Sequence[Tensor], rates: Sequence[Tensor]) -> Iterator[Any]:
-    """Seed and rate of each operator, Nones if no entries are dropped."""
-    return zip(seeds, rates, strict=True) if seeds else repeat((None, None))
+def _mixings(arguments: Sequence[Any]) -> tuple[list[int], list[Mixing]]:
+    """Which of keys, values and keys of the gate are mixed, and how."""
+    tokens, matrices, residual = (arguments[1], arguments[2], arguments[4]), arguments[5:8], arguments[12][2:]
+    indices = [index for index in range(3) if matrices[index] is not None]
+    return indices, [Mixing(tokens[index], matrices[index], index != 1, residual[index]) for index in indices]
 
 
 def _inputs(tokens: Sequence[Any], mixed: Sequence[Tensor | None]) -> tuple[Any, ...]:
@@ -249,67 +251,69 @@ def _differentiate(
 
     Mixed tokens are dropped from the list `mixed` as soon as they are not needed: backward then needs less memory.
     """
-    q, k, v, gate_q, gate_k = arguments[:5]
+    q, k, v, gate_q = arguments[:4]
     seed, drop_seeds, drop_rates, settings, flags, band = arguments[8:]
     if grad.numel() == 0:
         return [None if x is None else x.zero_() for x in _empty_gradients(*arguments[:8])]
     inputs = (*_inputs(arguments[:5], mixed), unit_stride(grad))
     found: list[Any] = [None if x is None else _empty_like(x) for x in inputs[:5]]
+    sums = None if row_factors is None else torch.empty_like(row_factors)
+    # the sums of normalised rows are written by one kernel and read by the other
+    rows = (*_by_branch(row_factors, flags), *_by_branch(sums, flags), seed)
+    for_queries, for_keys = (*inputs, unit_stride(out), *rows, found[0], found[3]), (*inputs, *rows, *found)
     key = inputs[5].stride()
     if key not in launches:
-        tokens = (q, k, v, gate_q)
-        launches[key] = _backward_launches(inputs, found, tokens, out, seed, settings, flags, band)
+        launches[key] = _backward_launches(for_queries, for_keys, (q, k, v, gate_q), seed, settings, flags, band)
     of_queries, of_keys = launches[key]
-    sums = None if row_factors is None else torch.empty_like(row_factors)
-    rows = (*_by_branch(row_factors, flags), *_by_branch(sums, flags))
-    # the sums of normalised rows are written by one kernel and read by the other
     if of_queries is not None:
-        of_queries(*inputs, out, *rows, seed, found[0], found[3])
-    of_keys(*inputs, *rows, seed, *found)
-    del inputs
+        of_queries(*for_queries)
+    of_keys(*for_keys)
+    del inputs, for_queries, for_keys
     mixed.clear()
-    drops = _drops(drop_seeds, drop_rates)
-    for index, x, matrix in zip((1, 2, 4), (k, v, gate_k), arguments[5:8], strict=True):
-        if matrix is None:
-            found.append(None)
-            continue
-        transposed, residual, drop, of_mixed = index != 2, flags[1 + len(found) - 4], next(drops), found[index]
-        found[index] = mix_op.run(of_mixed, matrix, *drop, not transposed, residual, False)
-        left, right = (x, of_mixed) if transposed else (of_mixed, x)
-        found.append(outer_op.run(left, right, *drop, matrix.dtype))
+    indices, mixings = _mixings(arguments)
+    places = [(1, 2, 4)[index] for index in indices]
+    of_mixed = [found[place] for place in places]
+    # the list has the only references
+    found = [None if place in places else x for place, x in enumerate((*found, None, None, None))]
+    of_all = mix_all_backward(launches, mixings, of_mixed, drop_seeds, drop_rates)
+    for index, place, (of_tokens, of_matrix) in zip(indices, places, of_all, strict=True):
+        found[place], found[5 + index] = of_tokens, of_matrix
     return found
 
 
 def _backward_launches(
-    inputs: Sequence[Any],
-    grads: Sequence[Any],
+    for_queries: Sequence[Any],
+    for_keys: Sequence[Any],
     tokens: tuple[Tensor, Tensor, Tensor, Tensor | None],
-    out: Tensor,
     seed: Tensor | None,
     settings: list[float],
     flags: list[bool],
     band: list[int],
 ) -> tuple[Launch | None, Launch]:
-    """The kernels of queries, None if one tile holds all pairs, and of keys; `inputs` end with `out`'s gradient."""
+    """The kernels of queries, None if one tile holds all pairs, and of keys, for the tensors of each."""
     (b, m, h, _), n = tokens[0].shape, tokens[1].shape[1]
     (of_keys, keys_options), (of_queries, options) = (
         _constants(kernel, *tokens, seed, flags, band) for kernel in ("keys", "queries")
     )
     one_tile = m <= of_keys["BLOCK_M"] and n <= of_keys["BLOCK_N"] and not any(flags[:2])
     sizes = (*_sizes(*tokens), *band[1:])
-    queries = Launch(
-        tile_kernels.backward_queries_kernel,
-        (b * h, -(-m // of_queries["BLOCK_M"])),
-        (*strides_of(3, *inputs, out, grads[0], grads[3]), *sizes),
-        *(settings, of_queries, options),
-    )
-    keys = Launch(
+    keys = prepare(
         tile_kernels.backward_keys_kernel,
         (b * h, -(-n // of_keys["BLOCK_N"])),
-        (*strides_of(3, *inputs, *grads), *sizes),
+        for_keys,
+        (*strides_of(3, *for_keys[:6], *for_keys[-5:]), *sizes),
         *(settings, of_keys | {"ONE_TILE": one_tile}, keys_options),
     )
-    return None if one_tile else queries, keys
+    if one_tile:
+        return None, keys
+    queries = prepare(
+        tile_kernels.backward_queries_kernel,
+        (b * h, -(-m // of_queries["BLOCK_M"])),
+        for_queries,
+        (*strides_of(3, *for_queries[:7], *for_queries[-2:]), *sizes),
+        *(settings, of_queries, options),
+    )
+    return queries, keys
 
 
 def _empty_like(x: Tensor) -> Tensor:
