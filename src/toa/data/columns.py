@@ -62,14 +62,6 @@ def is_regular(
     return True
 
 
-def is_date(text: str) -> bool:
-    """Whether a cell of text is a date."""
-    try:
-        return len(parse_dates(pd.Series([text]), "a cell")) == 1
-    except ValueError:
-        return False
-
-
 def parse_dates(
     text: "pd.Series[str]", name: str, *, day_first: bool = False, offsets: bool = False
 ) -> pd.DatetimeIndex:

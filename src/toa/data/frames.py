@@ -12,6 +12,7 @@ Alphabet: n cases, C columns or channels, T rows, l steps of a case, S series, P
 
 import warnings
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -21,7 +22,7 @@ import pandas as pd
 from sklearn.exceptions import DataConversionWarning
 
 from toa._checks import check_choice
-from toa.data.columns import categories_of, is_date, read_times, to_codes, without_text
+from toa.data.columns import categories_of, parse_dates, read_times, to_codes, without_text
 from toa.data.frequency import Frequency
 from toa.data.panel import MISSING, Id, Missing, Panel, Values, fill_missing, is_number, make_panel, to_numbers
 
@@ -345,7 +346,11 @@ def _open_series(data: Any, time: str | None, taken: Sequence[str | None], name:
         text = (nw.String, nw.Object, nw.Categorical, nw.Unknown)
         first = {column: frame.get_column(column)[0] for column, kind in free.items() if kind in text}
         found = [column for column, cell in first.items() if isinstance(cell, str) and not is_number(cell)]
-        dated = [column for column in found if is_date(first[column])]
+        dated = []
+        for column in found:
+            with suppress(ValueError):
+                parse_dates(pd.Series([first[column]]), "a cell")
+                dated.append(column)
         found = dated if len(dated) == 1 else found
     if len(found) > 1:
         raise ValueError(

@@ -23,7 +23,7 @@ import time
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -282,16 +282,17 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
             raise NotFittedError(f"a {self._kind} must be fitted before it is {done}, got an unfitted one; call fit.")
 
 
+@dataclass(slots=True)
 class TimeLimit:
     """Seconds that have passed since it was made, and those that are left."""
 
-    def __init__(self, seconds: float) -> None:
-        self.seconds, self._begin = seconds, time.monotonic()
+    seconds: float
+    begin: float = field(default_factory=time.monotonic)
 
     @property
     def passed(self) -> float:
         """Seconds since the begin."""
-        return time.monotonic() - self._begin
+        return time.monotonic() - self.begin
 
     @property
     def left(self) -> float:

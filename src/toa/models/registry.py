@@ -47,14 +47,10 @@ class TaskEntry:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BackboneEntry:
-    """A named backbone and the tasks that it supports."""
+    """A named backbone, whether its attention can be chosen, and the tasks that it supports."""
 
+    takes_attention: bool
     tasks: dict[str, TaskEntry] = field(default_factory=dict)
-
-    @property
-    def takes_attention(self) -> bool:
-        """Whether its attention can be chosen."""
-        return all("attention" in entry.config.__dataclass_fields__ for entry in self.tasks.values())
 
     def settings(self, task: Task) -> tuple[str, ...]:
         """Names of all settings for a task: fields of the config and, for a `Backbone`, of the head's config."""
@@ -93,7 +89,7 @@ def register_backbone(
 
     def register(network: Network) -> Network:
         if name not in BACKBONES:
-            BACKBONES.register(name)(BackboneEntry())
+            BACKBONES.register(name)(BackboneEntry(takes_attention="attention" in config.__dataclass_fields__))
         entries = BACKBONES[name].tasks
         for task in tasks:
             check_choice("task", task, _HEADS)

@@ -32,38 +32,14 @@ ADDED_LATER = {"added_later": True}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AttentionEntry:
-    """A named attention: its class, the arguments that the name fixes, and the options that it does not use."""
+    """A named attention: its class, the arguments that the name fixes, and its options with their defaults."""
 
     layer: type[Attention]
     fixed: Mapping[str, str]
-    unused: tuple[str, ...]
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """Options of the attention and their defaults: the fields of `AttentionSpec` among the layer's arguments."""
-        arguments = dict(inspect.signature(self.layer).parameters)
-        if any(argument.kind is argument.VAR_KEYWORD for argument in arguments.values()):
-            arguments = {**inspect.signature(Attention).parameters, **arguments}
-        names = [f.name for f in fields(AttentionSpec) if f.name in arguments and f.name not in self.unused]
-        return {name: arguments[name].default for name in names}
+    options: Mapping[str, Any]
 
 
 ATTENTIONS: Registry[AttentionEntry] = Registry("attention")
-
-
-def _register(name: str, layer: type[Attention], *, unused: tuple[str, ...] = (), **fixed: str) -> None:
-    ATTENTIONS.register(name)(AttentionEntry(layer=layer, fixed=fixed, unused=unused))
-
-
-_register("softmax", SoftmaxAttention)
-for _name, _entry in ops.ACTIVATIONS.items():
-    _register(f"toa-{_name}", TemporalOperatorAttention, variant=_name, unused=() if _entry.gated else ("gate_norm",))
-_register("relu", ReLUAttention)
-_register("output-gated", OutputGatedAttention)
-_register("differential", DifferentialAttention)
-_register("sigmoid", SigmoidAttention, unused=("backend",))
-_register("cog", CogAttention, unused=("backend",))
-_register("hyperglu", HyperGLUAttention)
 
 
 _TYPES: dict[Any, type] = {bool: bool, int: Integral, float: Real, str: str}
@@ -127,6 +103,27 @@ class AttentionSpec:
         entry = ATTENTIONS[self.name]
         options: dict[str, Any] = {"dropout": dropout, "causal": causal, **entry.fixed, **self.options()}
         return entry.layer(embed_dim, num_heads, num_tokens, **options)
+
+
+def _register(name: str, layer: type[Attention], *, unused: tuple[str, ...] = (), **fixed: str) -> None:
+    """Register an attention; its options are the fields of `AttentionSpec` that the layer has, but not `unused`."""
+    arguments = dict(inspect.signature(layer).parameters)
+    if any(argument.kind is argument.VAR_KEYWORD for argument in arguments.values()):
+        arguments = {**inspect.signature(Attention).parameters, **arguments}
+    names = [f.name for f in fields(AttentionSpec) if f.name in arguments and f.name not in unused]
+    options = {name: arguments[name].default for name in names}
+    ATTENTIONS.register(name)(AttentionEntry(layer=layer, fixed=fixed, options=options))
+
+
+_register("softmax", SoftmaxAttention)
+for _name, _entry in ops.ACTIVATIONS.items():
+    _register(f"toa-{_name}", TemporalOperatorAttention, variant=_name, unused=() if _entry.gated else ("gate_norm",))
+_register("relu", ReLUAttention)
+_register("output-gated", OutputGatedAttention)
+_register("differential", DifferentialAttention)
+_register("sigmoid", SigmoidAttention, unused=("backend",))
+_register("cog", CogAttention, unused=("backend",))
+_register("hyperglu", HyperGLUAttention)
 
 
 def build_attention(attention: str | AttentionSpec, *sizes: int, **options: Any) -> Attention:

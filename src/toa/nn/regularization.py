@@ -6,6 +6,7 @@ All draws happen on the offset's device without synchronisation, so a step can b
 operators on a GPU a seed is drawn instead of B; the kernels compute B from it.
 """
 
+from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
@@ -76,27 +77,29 @@ class StochasticOperatorRegularization(Layer):
         return rate.clamp(max=_LARGEST_RATE)
 
 
+@dataclass(slots=True)
 class DropRates:
     """The drop rates of one pass through one layer; call it to regularize the offsets of one operator."""
 
-    def __init__(self, regularization: StochasticOperatorRegularization, rate: Tensor | None, num_heads: int) -> None:
-        self._regularization, self._rate, self._num_heads = regularization, rate, num_heads
-        self._seeds: list[Tensor] = []
+    regularization: StochasticOperatorRegularization
+    rate: Tensor | None
+    num_heads: int
+    seeds: list[Tensor] = field(default_factory=list)
 
     def __call__(self, *offsets: Tensor) -> tuple[Tensor, ...]:
         """Regularize the offsets of one operator with the same p and independent masks."""
-        sor = self._regularization
-        rate = sor.draw((self._num_heads,), offsets[0].device) if self._rate is None else self._rate
+        sor = self.regularization
+        rate = sor.draw((self.num_heads,), offsets[0].device) if self.rate is None else self.rate
         return tuple(drop_offset(offset, rate, generator=sor.generator) for offset in offsets)
 
     def drop(self, offset: Tensor) -> ops.EntryDrop:
         """Return a seed and rate from which a kernel drops entries of the offset of one operator."""
-        sor = self._regularization
-        if not self._seeds:
+        sor = self.regularization
+        if not self.seeds:
             # one draw for all operators of the layer
-            self._seeds = list(draw_seeds(offset, _MAX_OPERATORS, sor.generator).split(1))
-        rate = sor.draw((self._num_heads,), offset.device) if self._rate is None else self._rate
-        return ops.EntryDrop(self._seeds.pop(), rate)
+            self.seeds = list(draw_seeds(offset, _MAX_OPERATORS, sor.generator).split(1))
+        rate = sor.draw((self.num_heads,), offset.device) if self.rate is None else self.rate
+        return ops.EntryDrop(self.seeds.pop(), rate)
 
 
 class _SharedRate:
