@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tests.support import assert_near
-from toa.data.windows import Windows, window_starts
+from toa.data.windows import Windows
 from toa.estimators.intervals import UnitsModel, spread
+from toa.estimators.network import window_starts
 from toa.models import ForecastModel, build_forecaster
 from toa.tasks.distributed import make_fabric
 from toa.tasks.forecast import HorizonForecasting, HorizonModel

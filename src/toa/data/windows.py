@@ -150,25 +150,6 @@ class SeriesWindows(Windows):
         return super().batch(index).x
 
 
-def window_starts(
-    lengths: Sequence[int], targets: Sequence[tuple[int, int]], lookback: int, horizon: int, *, stride: int = 1
-) -> tuple[Tensor, Tensor]:
-    """First row of each window in the table of all series joined along time, and the index of its series.
-
-    `lengths` are the rows of each series, `targets` the rows [first, stop) that windows of each series may forecast.
-    """
-    starts, owners = [], []
-    begin = 0
-    for index, (length, (first, stop)) in enumerate(zip(lengths, targets, strict=True)):
-        low, high = max(0, first - lookback), stop - lookback - horizon + 1
-        # a short series may have no window
-        own = torch.arange(begin + low, begin + max(low, high), stride)
-        starts.append(own)
-        owners.append(torch.full_like(own, index))
-        begin += length
-    return torch.cat(starts), torch.cat(owners)
-
-
 def place_series(
     values: Float[Tensor, "t c"] | Float[np.ndarray, "t c"],
     *,

@@ -19,7 +19,6 @@ from toa._limits import check_unpacked
 from toa.data.frames import check_results, forecast_names, write_forecast
 from toa.data.frequency import season_of
 from toa.data.panel import Panel, warn_of_late_columns
-from toa.data.windows import window_starts
 from toa.estimators.backtest import (
     Backtest,
     first_tested,
@@ -32,7 +31,7 @@ from toa.estimators.covariates import Covariates
 from toa.estimators.ensemble import Choice, RollingOrigins, history_rows, series_scale, validate_methods
 from toa.estimators.importance import Importance, sample_rows
 from toa.estimators.intervals import Prediction, check_finite
-from toa.estimators.network import ForecastNetwork
+from toa.estimators.network import ForecastNetwork, window_starts
 from toa.estimators.pages import ForecastPage
 
 # windows that are combined together, and windows times columns: bounds the memory of their histories
@@ -137,7 +136,8 @@ class Forecaster(ForecastPage, ForecastNetwork):
         check_results(panel, names if panel.time_column else ["step", *names])
         self.ids_, self.freq_, self.time_ = panel.ids, panel.freq, panel.time_column
         self.day_first_ = panel.day_first
-        warn_of_late_columns(panel)
+        if panel.begins is not None:
+            warn_of_late_columns(panel)
         if self.season is not None and self.season > max(panel.lengths) // 2:
             raise ValueError(
                 f"season must be at most half of the rows of the longest series, {max(panel.lengths) // 2}, got "

@@ -17,7 +17,7 @@ from toa._limits import most_windows
 from toa.data.frames import match_panel, read_panel
 from toa.data.panel import Panel
 from toa.data.splits import StandardScaler, check_standardised
-from toa.data.windows import Windows, place_series, window_starts
+from toa.data.windows import Windows, place_series
 from toa.estimators import sizes
 from toa.estimators.base import NETWORK, Estimator, TimeLimit, attention_spec
 from toa.estimators.covariates import Covariates
@@ -406,6 +406,25 @@ class ForecastNetwork(Estimator):
         scaler = self.scaler_["mean"], self.scaler_["std"]
         found = UnitsModel(model, *scaler, point=self._point, shown=shown, width=self.width_)
         return found.to(next(model.parameters()).device).eval()
+
+
+def window_starts(
+    lengths: Sequence[int], targets: Sequence[tuple[int, int]], lookback: int, horizon: int, *, stride: int = 1
+) -> tuple[Tensor, Tensor]:
+    """First row of each window in the table of all series joined along time, and the index of its series.
+
+    `lengths` are the rows of each series, `targets` the rows [first, stop) that windows of each series may forecast.
+    """
+    starts, owners = [], []
+    begin = 0
+    for index, (length, (first, stop)) in enumerate(zip(lengths, targets, strict=True)):
+        low, high = max(0, first - lookback), stop - lookback - horizon + 1
+        # a short series may have no window
+        own = torch.arange(begin + low, begin + max(low, high), stride)
+        starts.append(own)
+        owners.append(torch.full_like(own, index))
+        begin += length
+    return torch.cat(starts), torch.cat(owners)
 
 
 def _pad_start(parts: Sequence[np.ndarray], pads: Sequence[int]) -> list[np.ndarray]:

@@ -8,15 +8,7 @@ from torch import Tensor, nn
 from toa._checks import check_choice
 from toa.models.base import ModelConfig, PatchBackbone
 from toa.models.registry import register_backbone
-from toa.nn import (
-    AttentionSpec,
-    EncoderBlock,
-    EncoderStack,
-    PatchEmbedding,
-    TokenBatchNorm,
-    count_patches,
-    normalise_tokens,
-)
+from toa.nn import AttentionSpec, EncoderBlock, EncoderStack, PatchEmbedding, TokenBatchNorm, count_patches
 
 Style = Literal["official", "tslib"]
 STYLES = ("official", "tslib")
@@ -125,4 +117,5 @@ class PatchTST(PatchBackbone):
             padding = padding.repeat_interleave(series.shape[2], 0)  # (B*C, N)
         x = self.embed(series)  # (B, C, N, E)
         x = self.blocks(x.flatten(0, 1), padding)  # (B*C, N, E)
-        return normalise_tokens(self.norm, x, padding).unflatten(0, split)  # (B, C, N, E)
+        x = self.norm(x, padding) if isinstance(self.norm, TokenBatchNorm) else self.norm(x)
+        return x.unflatten(0, split)  # (B, C, N, E)

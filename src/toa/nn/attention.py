@@ -258,10 +258,10 @@ class Attention(Layer, ABC):
             weight = torch.cat([layer.weight for layer in layers])
             bias = None if self.q_proj.bias is None else torch.cat([layer.bias for layer in layers])
             q, k, v = linear(query, weight, bias).split([layer.out_features for layer in layers], -1)
-        # the second group belongs to the gate
-        parts = zip(q.chunk(self._qk_groups, -1), k.chunk(self._qk_groups, -1), strict=True)
+        # the second group belongs to the gate; a group alone is not cut, which would copy its gradient
+        pairs = [(q, k)] if self._qk_groups == 1 else zip(q.chunk(2, -1), k.chunk(2, -1), strict=True)
         heads = (self.num_heads, self.num_kv_heads)
-        split = [x.unflatten(-1, (n, -1)) for pair in parts for x, n in zip(pair, heads, strict=True)]
+        split = [x.unflatten(-1, (n, -1)) for pair in pairs for x, n in zip(pair, heads, strict=True)]
         return ScoreFactors(*split), v.unflatten(-1, (self.num_kv_heads, -1))
 
     def _operator_attention(
