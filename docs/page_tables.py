@@ -541,7 +541,11 @@ def signed_table() -> str:
 RIVALS = ("AutoTheta", "AutoETS", "DLinear", "PatchTST", "iTransformer", "N-BEATS", "Chronos-2", "TimesFM-2.5")
 PRETRAINED = ("Chronos", "TimesFM", "TiRex", "Toto", "Moirai", "Sundial", "TabPFN", "CITRAS", "FlowState", "TS-ICL")
 # methods in the records that are neither a baseline nor the default
-ALONE = ("toa-network", "boosting")
+ALONE = ("toa-network", "toa-without-trees", "boosting")
+# the least MASE that a method trained on the series alone had published, or less
+AIMS = {"m4_hourly/H/short": 0.85, "m4_weekly/W/short": 2.10, "m4_monthly/M/short": 0.95, "m4_quarterly/Q/short": 1.16}
+AIMS |= {"m4_yearly/A/short": 3.08, "hospital/M/short": 0.755, "ett1/H/short": 0.85}
+AIMS |= {"M3-Monthly": 0.86, "M3-Quarterly": 1.13, "M3-Yearly": 2.62}
 M3_BASELINES = ("seasonal naive", "drift", "theta", "damped trend", "optimised theta")
 
 
@@ -604,6 +608,25 @@ def m3_table() -> str:
     return table(["MASE", "toa", "boosting", *M3_BASELINES, "toa, WQL"], rows, left=1)
 
 
+def earlier_table() -> str:
+    """MASE on windows before the tested ones, with and without trees."""
+    rows = []
+    for config, records in sorted(leaderboard_records("earlier").items()):
+        without, (own, *others) = records["toa-without-trees"]["metrics"]["mase"], own_cells(records, "mase")
+        rows.append([config, own, f"{without:.4f}", *others])
+    return table(["MASE", "toa", "toa without trees", "boosting", "best baseline"], rows, left=1)
+
+
+def aims_table() -> str:
+    """MASE of the forecaster beside the least that a method trained on the series alone had published."""
+    found = leaderboard_records("gift-eval", "m3")
+    rows = []
+    for config, aim in AIMS.items():
+        own = found[config]["toa"]["metrics"]["mase"]
+        rows.append([config, f"{aim:g}", f"{own:.4f}", f"{100 * (own / aim - 1):+.1f}"])
+    return table(["MASE", "aim", "toa", "%"], rows, left=1)
+
+
 def scale_table() -> str:
     """Throughput and memory of forecasts of panels in parquet files."""
     rows = []
@@ -641,6 +664,7 @@ def all_tables() -> dict[str, Callable[[], str]]:
     found["signed"] = signed_table
     found |= {f"leaderboard-{score}": partial(leaderboard_table, score) for score in ("mase", "wql")}
     found |= {"leaderboard-weights": leaderboard_weights, "fev": fev_table, "m3": m3_table, "scale": scale_table}
+    found |= {"earlier": earlier_table, "aims": aims_table}
     found |= {"detectors": detector_table, "detector-choices": detector_choices}
     for name in ("search", "search-classify"):
         found |= {f"{name}-choice": partial(search_choice, name), f"{name}-trials": partial(search_trials, name)}
