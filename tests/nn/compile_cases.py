@@ -52,7 +52,7 @@ def assert_compiled_matches(layer: Attention, batch: dict[str, Tensor], backend:
 
 
 @pytest.mark.parametrize("training", [True, pytest.param(False, marks=pytest.mark.slow)])
-@every_attention("hyperglu")
+@every_attention()
 def test_compiled_layer_matches_eager(name, training) -> None:
     layer = AttentionSpec(name=name).build(8, 2, 6)
     # training with padding, evaluation without
@@ -119,7 +119,7 @@ def test_compiled_model_shares_one_drop_rate() -> None:
 def test_compiled_layer_accepts_many_lengths(name) -> None:
     layer = build_attention(name, 8, 2, 40).eval()
     compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
-    for length in (5, 9, 17, 30):
+    for length in (5, 9, 17):
         x = torch.randn(2, length, 8)
         padding = torch.arange(length).expand(2, length) >= 4
         assert_near(compiled(x, x, x, padding)[0], layer(x, x, x, padding)[0], 1e-5)

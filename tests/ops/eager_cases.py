@@ -1,4 +1,4 @@
-"""What an eager call of the kernels costs the host; run on a GPU, or by test_kernels.py under Triton's interpreter."""
+"""What an eager call of the kernels costs the host; run on a GPU, or by test_compile.py under Triton's interpreter."""
 
 import sys
 import weakref

@@ -1,4 +1,4 @@
-"""Tests of mixing by kernels; run on a GPU, or by test_kernels.py under Triton's interpreter."""
+"""Tests of mixing by kernels; run on a GPU, or by test_compile.py under Triton's interpreter."""
 
 import itertools
 from typing import Any
@@ -42,18 +42,17 @@ def normal(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
     return made.to(DEVICE, dtype).requires_grad_()
 
 
-# each size with drops, each surplus, and each direction; all other combinations are slow tests
-DIFFERENT = [(1, 1, True, True), (17, 1, False, True), (17, 8, False, False), (63, 1, True, False)]
-DIFFERENT += [(64, 0, False, True), (65, 1, True, True)]
+# each size with drops, each surplus, each direction, and each with and without the residual; others are slow tests
+DIFFERENT = [(1, 1, True, True, True), (17, 1, False, True, True), (17, 8, False, False, False)]
+DIFFERENT += [(63, 1, True, False, False), (64, 0, False, True, False), (65, 1, True, True, True)]
 COMBINATIONS = [
     pytest.param(*case, marks=() if case in DIFFERENT else pytest.mark.slow)
-    for case in itertools.product((1, 17, 63, 64, 65, 130), (0, 1, 8), (True, False), (True, False))
+    for case in itertools.product((1, 17, 63, 64, 65, 130), (0, 1, 8), (True, False), (True, False), (True, False))
     if case[1] == 1 or not case[2]
 ]
 
 
-@pytest.mark.parametrize(("n", "surplus", "dropped", "transpose"), COMBINATIONS)
-@pytest.mark.parametrize("residual", [True, False])
+@pytest.mark.parametrize(("n", "surplus", "dropped", "transpose", "residual"), COMBINATIONS)
 def test_mixing_and_its_gradients_are_those_of_the_dropped_matrix(n, surplus, dropped, transpose, residual) -> None:
     x, weight = normal(3, n, 2, 5), normal(2, n + surplus, n + surplus)
     block, drop = weight[:, :n, :n], make_drop([0.3, 0.6]) if dropped else None
@@ -148,7 +147,8 @@ def test_a_dropped_operator_is_the_same_matrix_in_mix_dense_and_offset() -> None
 
 
 @pytest.mark.parametrize(
-    ("tokens", "sharing"), [(9, "pass"), (9, "operator"), pytest.param(70, "operator", marks=pytest.mark.slow)]
+    ("tokens", "sharing"),
+    [(9, "operator"), *(pytest.param(*case, marks=pytest.mark.slow) for case in ((9, "pass"), (70, "operator")))],
 )
 def test_generator_makes_a_training_pass_reproducible(tokens, sharing) -> None:
     x = torch.randn(1, tokens, 8, device=DEVICE)

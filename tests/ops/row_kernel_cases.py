@@ -1,4 +1,4 @@
-"""Tests of layer norm, column sums and linear maps by kernels; run on a GPU, or by test_kernels.py."""
+"""Tests of layer norm, column sums and linear maps by kernels; run on a GPU, or by test_compile.py."""
 
 from collections.abc import Callable
 

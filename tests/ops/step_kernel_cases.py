@@ -1,4 +1,4 @@
-"""Tests of the kernels that save launches in a training step; run on a GPU, or by test_kernels.py."""
+"""Tests of the kernels that save launches in a training step; run on a GPU, or by test_compile.py."""
 
 from collections.abc import Iterator
 from typing import Any

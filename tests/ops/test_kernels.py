@@ -5,15 +5,15 @@ import torch
 
 from tests.support import run_without_shape_checks
 
-# tests that need kernels, in one process: importing PyTorch, its compiler and Triton takes seconds
+# tests that need kernels; tests/test_compile.py runs the quick ones
 FILES = sorted(Path(__file__).parent.glob("*_cases.py"))
 INTERPRETER = {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
 
 
-@pytest.mark.parametrize("cases", ["not slow", pytest.param("slow", marks=pytest.mark.slow)])
-def test_kernels_under_the_interpreter(cases) -> None:
+@pytest.mark.slow
+def test_more_kernels_under_the_interpreter() -> None:
     pytest.importorskip("triton", reason="needs Triton: pip install 'toa[triton]'")
-    run_without_shape_checks(*FILES, "-m", cases, **INTERPRETER)
+    run_without_shape_checks(*FILES, "-m", "slow", **INTERPRETER)
 
 
 @pytest.mark.gpu

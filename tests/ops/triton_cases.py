@@ -1,5 +1,6 @@
-"""Tests of the attention kernels; run on a GPU, or by test_kernels.py under Triton's interpreter."""
+"""Tests of the attention kernels; run on a GPU, or by test_compile.py under Triton's interpreter."""
 
+import itertools
 from collections.abc import Iterator
 from contextlib import nullcontext
 from typing import Any
@@ -85,21 +86,19 @@ def form(request, monkeypatch) -> Iterator[str]:
     torch.set_float32_matmul_precision("highest")
 
 
-def differs(dtype: torch.dtype, width: int) -> bool:
-    """Whether the interpreter runs code that no other size runs; all others are slow tests."""
-    return width == 24 or (dtype == torch.float32 and width == 256)
+def differs(activation: str, dtype: torch.dtype, width: int) -> bool:
+    """Whether the interpreter runs code that no other case runs; all others are slow tests."""
+    return width == 24 or (dtype == torch.float32 and width == 256 and activation == "relu")
 
 
 SIZES = [
-    pytest.param(dtype, width, marks=() if differs(dtype, width) else pytest.mark.slow, id=f"{dtype}-{width}")
-    for dtype in DTYPES
-    for width in WIDTHS
+    pytest.param(*case, marks=() if differs(*case) else pytest.mark.slow, id="-".join(map(str, case)))
+    for case in itertools.product(FUSED, DTYPES, WIDTHS)
 ]
 
 
 # lengths in one test: on a GPU, only the first of those that take the same tile compiles it
-@pytest.mark.parametrize(("dtype", "width"), SIZES)
-@pytest.mark.parametrize("activation", FUSED)
+@pytest.mark.parametrize(("activation", "dtype", "width"), SIZES)
 def test_outputs_and_gradients(form, activation, dtype, width) -> None:
     all_lengths = ON_GPU or (dtype, width) == (torch.float32, 24)
     given = LENGTHS if all_lengths else (65 if form == "tiles" else 17,)
@@ -175,13 +174,14 @@ def test_drawn_problems(form, data) -> None:
     )
 
 
-@pytest.mark.parametrize("activation", BLOCKED)
+QUICK_SCALES = [("relu", torch.float32, 0.2), ("gated", torch.float16, -0.5)]
+
+
 @pytest.mark.parametrize(
-    ("dtype", "scale"),
+    ("activation", "dtype", "scale"),
     [
-        pytest.param(dtype, scale, marks=pytest.mark.slow if (dtype == torch.float32) == (scale < 0) else ())
-        for dtype in DTYPES
-        for scale in (0.2, -0.5)
+        pytest.param(*case, marks=() if case in QUICK_SCALES else pytest.mark.slow)
+        for case in itertools.product(BLOCKED, DTYPES, (0.2, -0.5))
     ],
 )
 def test_scores_are_scaled_without_a_norm(dtype, activation, scale) -> None:
