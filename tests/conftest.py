@@ -38,9 +38,9 @@ hypothesis.settings.register_profile("toa", derandomize=True, deadline=None, max
 hypothesis.settings.load_profile("toa")
 
 
-# first, the longest before the others, so that all workers end at about the same time: tests that start a process, and
-# those whose first call lets numba compile for half a minute, which the others then find done
-LONGEST = ("tests/test_compile.py", "estimators/test_stack.py", "test_docs.py", "test_sweep.py")
+# first: tests whose first call lets numba compile for half a minute, before the other worker needs the same kernels;
+# then the longest before the others, so that all workers end at about the same time: tests that start a process
+LONGEST = ("estimators/test_stack.py", "tests/test_compile.py", "test_docs.py", "test_sweep.py")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

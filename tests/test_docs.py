@@ -1,4 +1,5 @@
 import contextlib
+import functools
 import io
 import json
 import pkgutil
@@ -95,8 +96,9 @@ CHECKS = {
     "detecting": check_detecting,
     "classifying": check_classifying,
 }
-# they train longest; `toa.convert`, the detector and the quickstart have tests of their own
-LONG = ("converting", "detecting", "own_csv")
+# they train longest; `make docs` runs them too. `toa.convert`, `toa explain`, both estimators and the quickstart have
+# tests of their own
+LONG = ("classifying", "converting", "detecting", "own_csv", "reading_operators")
 
 
 @pytest.mark.parametrize(
@@ -165,9 +167,22 @@ def test_the_names_page_has_every_registered_name() -> None:
     assert {"patchtst", "dlinear", "toa-gated", "hyperglu", "rms", "toa-paper", "strict", "ETTh1", "triton"} <= named
 
 
-@pytest.mark.parametrize("page", sorted(path.stem for path in (ROOT / "docs" / "howto").glob("*.md")))
-def test_the_code_of_a_how_to_runs(page, tmp_path, monkeypatch) -> None:
+HOW_TOS = sorted(path.stem for path in (ROOT / "docs" / "howto").glob("*.md"))
+# they train a network for long; in the quick tests there is no time for it
+TRAINING = ("covariates", "intervals")
+
+
+@pytest.mark.parametrize(
+    ("page", "limit"),
+    [
+        *((page, {"time_limit": 1e-3} if page in TRAINING else {}) for page in HOW_TOS),
+        *(pytest.param(page, {}, marks=pytest.mark.slow) for page in TRAINING),
+    ],
+)
+def test_the_code_of_a_how_to_runs(page, limit, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
+    if limit:
+        monkeypatch.setattr(toa, "Forecaster", functools.partial(toa.Forecaster, **limit))
     text = (ROOT / "docs" / "howto" / f"{page}.md").read_text(encoding="utf-8")
     assert f"\nhowto/{page}\n" in (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
     names: dict[str, Any] = {}

@@ -73,8 +73,10 @@ def test_data_commands_list_the_archive(tmp_path):
     assert "BasicMotions: 40 + 40 x 100 x 6, sha256" in text
 
 
-def test_compare_never_cuts_a_name_short():
-    records = ROOT / "results" / "classification" / "toa-paper.jsonl"
+def test_compare_never_cuts_a_name_short(tmp_path):
+    stored = (ROOT / "results" / "classification" / "toa-paper.jsonl").read_text().splitlines()
+    records = tmp_path / "few.jsonl"
+    records.write_text("".join(f"{line}\n" for line in stored if '"dataset": "ERing"' in line))
     code, text = call("compare", str(records), "--metric", "accuracy", columns=80)
     assert code == 0
     assert "patchtst/toa-relu-no-sor" in text

@@ -39,6 +39,17 @@ def with_one_attention(cases: list[Any]) -> list[Any]:
     ]
 
 
+def with_two_attentions(cases: list[Any]) -> list[Any]:
+    """All cases as parameters; quick ones are every model with two attentions, and one model with every attention."""
+    quick = (None, "softmax", "toa-gated")
+    return [
+        pytest.param(
+            case, marks=() if case.attention in quick or case.model == "patchtst" else pytest.mark.slow, id=str(case)
+        )
+        for case in cases
+    ]
+
+
 Inputs = tuple[Tensor, Tensor | None, Tensor | None]
 
 

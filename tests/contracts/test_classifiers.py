@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.contracts.cases import with_one_attention
+from tests.contracts.cases import with_one_attention, with_two_attentions
 from tests.support import assert_near, message, scatter_parameters
 from toa.models import ClassifyModel, backbone_names, build_classifier
 from toa.nn import ATTENTIONS, AttentionSpec
@@ -40,6 +40,7 @@ CASES = [Case(model, name, STYLES.get(model, {})) for model in backbone_names("c
 # batch norm in the blocks, which has to leave padding out
 CASES.append(Case("patchtst", "toa-gated", {**PATCHES, "style": "official"}))
 every_classifier = pytest.mark.parametrize("case", CASES, ids=str)
+most_classifiers = pytest.mark.parametrize("case", with_two_attentions(CASES))
 every_style = pytest.mark.parametrize("case", with_one_attention(CASES))
 
 
@@ -80,7 +81,7 @@ def test_values_in_the_padding_change_neither_prediction_nor_gradient(case: Case
             assert_near(two, one, 1e-9)
 
 
-@every_classifier
+@most_classifiers
 def test_batch_size_and_order_never_change_a_prediction(case: Case):
     model = scatter_parameters(case.build().double(), 0.3).eval()
     series, mask = inputs(torch.float64)
@@ -91,14 +92,14 @@ def test_batch_size_and_order_never_change_a_prediction(case: Case):
         assert_near(model(series[row : row + 1], mask[row : row + 1]), out[row : row + 1])
 
 
-@every_classifier
+@most_classifiers
 def test_a_mask_without_padding_changes_nothing(case: Case):
     model = scatter_parameters(case.build().double(), 0.3).eval()
     series, _ = inputs(torch.float64)
     assert_near(model(series, torch.ones(len(LENGTHS), LENGTH, dtype=torch.bool)), model(series))
 
 
-@every_classifier
+@most_classifiers
 def test_real_steps_are_all_read(case: Case):
     model = scatter_parameters(case.build().double(), 0.3).eval()
     series, mask = inputs(torch.float64)
@@ -125,7 +126,7 @@ def test_state_and_copies_contain_the_complete_model(case: Case):
     assert torch.equal(model(series, mask), expected)
 
 
-@every_classifier
+@most_classifiers
 def test_training_differs_from_evaluation_by_dropout_sor_and_batch_statistics_alone(case: Case):
     model = case.build(sor=False, dropout=0.0).double().train()
     series, mask = inputs(torch.float64)

@@ -248,7 +248,7 @@ def compare(scores: Scores, baseline: str = "softmax") -> list[Row]:
     Args:
         baseline: A system, or the end of its name: "softmax" for "patchtst/softmax" if no other name ends so.
     """
-    from scipy.stats import wilcoxon
+    from scipy.stats import wilcoxon  # of zeros, which do not count, it tries all signs if there are at most 13 numbers
 
     base = scores.find(baseline)
     tested = len(scores.systems) - 1
@@ -265,7 +265,7 @@ def compare(scores: Scores, baseline: str = "softmax") -> list[Row]:
             if enough:
                 row |= {"detectable": detectable_gain(gain, tested), "rests_on": _rests_on(scores, base, place)}
             if enough and gain.any():
-                row["p"] = float(wilcoxon(gain).pvalue)
+                row["p"] = float(wilcoxon(gain[gain != 0] if len(gain) <= 13 else gain).pvalue)
         rows.append(row)
     with_p = [row for row in rows if "p" in row]
     for row, corrected in zip(with_p, holm([row["p"] for row in with_p]), strict=True):
