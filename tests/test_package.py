@@ -126,6 +126,27 @@ def test_public_names_are_listed_once_and_in_order(package) -> None:
     assert package.__all__ == sorted(constants) + sorted(classes) + sorted(functions)
 
 
+def test_a_public_name_belongs_to_one_package_and_no_other_module_defines_it() -> None:
+    trees = {path.relative_to(ROOT / "src"): ast.parse(path.read_text(encoding="utf-8")) for path in SOURCES}
+    public: dict[str, list[str]] = {}
+    defined: dict[str, list[str]] = {}
+    for path, tree in trees.items():
+        for node in tree.body:
+            targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+            names = [target.id for target in targets if isinstance(target, ast.Name)]
+            if path.name == "__init__.py" and len(path.parts) > 2 and names == ["__all__"]:
+                for name in ast.literal_eval(node.value):  # type: ignore[attr-defined]
+                    public.setdefault(name, []).append(str(path.parent))
+            # functions of the commands have the names of the commands
+            if path.parts[1] != "cli" or isinstance(node, ast.ClassDef):
+                names += [node.name] if isinstance(node, ast.ClassDef | ast.FunctionDef) else []
+            for name in names:
+                defined.setdefault(name, []).append(str(path))
+    assert len(public) > 200
+    assert {name: places for name, places in public.items() if len(places) > 1} == {}
+    assert {name: defined[name] for name in public if len(set(defined.get(name, []))) > 1} == {}
+
+
 def test_nothing_pickles() -> None:
     assert SOURCES
     found = []

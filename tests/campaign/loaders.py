@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from toa.cli.run import read_runs
-from toa.cli.terminal import read_frame
+from toa.cli.terminal import read_data
 from toa.data import DATASETS, read_csv_series, read_dataset, read_ts, read_values
 from toa.data.collections import read_tsf
 from toa.data.formats import write_frame
@@ -263,7 +263,7 @@ LOADERS = {
     "csv.gz": Loader(
         name="x.csv.gz",
         write=lambda p: p.write_bytes(gzip.compress(b"date,a\n2020-01-01,1\n2020-01-02,2\n")),
-        read=lambda p: read_frame(p).to_csv(),
+        read=lambda p: read_data(p).to_csv(),
         structure="packed",
     ),
     "labels": Loader(name="x.txt", write=lambda p: p.write_text("0\n1\n0\n0\n"), read=read_labels, structure="text"),
@@ -271,7 +271,7 @@ LOADERS = {
         ending: Loader(
             name=f"x.{ending}",
             write=_write_frame,
-            read=lambda p: read_frame(p).to_csv(),
+            read=lambda p: read_data(p).to_csv(),
             structure="text" if ending == "jsonl" else "bytes",
         )
         for ending in ("parquet", "feather", "xlsx", "jsonl")

@@ -7,7 +7,7 @@ import torch
 
 from toa.data.synthetic import DemixingBatch
 from toa.experiments import demo
-from toa.experiments.demo import ATTENTIONS, PARTS, SEEDS, anomaly_configs, classification_configs, run_part, ucr_series
+from toa.experiments.demo import COMPARED, PARTS, SEEDS, anomaly_configs, classification_configs, run_part, ucr_series
 from toa.tasks import TrainingStopped
 
 
@@ -19,7 +19,7 @@ def _own_data(monkeypatch):
 def test_both_parts_run_every_attention_with_every_seed():
     for configs in (classification_configs(), anomaly_configs()):
         cells = {(config.attention.name, config.seed) for config in configs if config.attention}
-        assert cells == {(name, seed) for name in ATTENTIONS for seed in SEEDS}
+        assert cells == {(name, seed) for name in COMPARED for seed in SEEDS}
         assert len(configs) == len(cells)
     assert {config.evaluation for config in classification_configs()} == {"strict"}
 
@@ -38,7 +38,7 @@ def test_the_series_is_inside_aeon():
 
 @pytest.mark.parametrize("part", PARTS)
 def test_a_stopped_part_resumes_and_a_finished_one_is_loaded(part, tmp_path, monkeypatch):
-    monkeypatch.setattr("toa.experiments.demo.ATTENTIONS", ("toa-relu", "softmax"))
+    monkeypatch.setattr("toa.experiments.demo.COMPARED", ("toa-relu", "softmax"))
     monkeypatch.setattr("toa.experiments.demo.SEEDS", (1,))
 
     def stop(done: int, steps: int, loss: float, validation: float | None, title: str) -> None:

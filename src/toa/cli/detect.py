@@ -74,11 +74,11 @@ def detect(
     from toa.estimators import AnomalyDetector
     from toa.report.figures import draw_alarms, save_figure
 
-    frame = terminal.read_frame(data, options)
+    frame = terminal.read_data(data, options)
     labels = _take_labels(frame, label, data)
     given = frame
     _check_names(frame, (id, time), data)
-    normal = None if model is not None else frame if train is None else terminal.read_frame(train, options)
+    normal = None if model is not None else frame if train is None else terminal.read_data(train, options)
     if normal is not None and train is not None and label in normal.columns:
         normal = normal.drop(columns=label)
     if normal is not None and train is not None:

@@ -89,8 +89,8 @@ def forecast(
     from toa.estimators import Forecaster
     from toa.estimators.backtest import without_last
 
-    given = frame = terminal.read_frame(data, options)
-    covariate_table = None if future is None else terminal.read_frame(future, options)
+    given = frame = terminal.read_data(data, options)
+    covariate_table = None if future is None else terminal.read_data(future, options)
     for name in (covariates or ()) if model is None else ():
         if name not in (covariate_table if covariate_table is not None else ()):
             found = f"no such column in {future}"

@@ -195,26 +195,26 @@ def check_share(option: str, value: float | None) -> None:
         raise ValueError(f"{option} must lie in (0, 1), got {value:g}{hint}.")
 
 
-def read_frame(path: Path, options: Mapping[str, Any] | None = None) -> "pd.DataFrame":
+def read_data(path: Path, options: Mapping[str, Any] | None = None) -> "pd.DataFrame":
     """Read a table with a header: text, parquet, feather, Excel or JSON lines, see `toa.data.formats`.
 
     Args:
         options: Options of the command; --decimal and --sheet are used, the latter for Excel files only.
     """
-    from toa.data.formats import read_frame as read
+    from toa.data.formats import read_frame
 
     check_files(path)
     given = options or {}
     # another file of the command may be the workbook
     data = given.get("data")
     sheet = given.get("sheet") if path == data or path.suffix.lower() in (".xlsx", ".xlsm") else None
-    return read(path, decimal=given.get("decimal"), sheet=sheet)
+    return read_frame(path, decimal=given.get("decimal"), sheet=sheet)
 
 
 def read_cases_file(path: Path, options: Mapping[str, Any] | None = None) -> tuple[Any, list[str] | None]:
-    """Cases (C, l) and labels of a .ts file, or the frame of any other file and None; see `read_frame`."""
+    """Cases (C, l) and labels of a .ts file, or the frame of any other file and None; see `read_data`."""
     if not path.name.endswith((".ts", ".ts.gz")):
-        return read_frame(path, options), None
+        return read_data(path, options), None
     from toa.data import read_ts
 
     check_files(path)

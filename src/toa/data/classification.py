@@ -28,7 +28,7 @@ from toa.data.splits import StandardScaler
 from toa.data.tables import read_ts
 from toa.data.windows import epoch_order
 
-Evaluation = Literal["strict", "folds", "tslib-uea"]
+EvaluationSplit = Literal["strict", "folds", "tslib-uea"]
 EVALUATIONS = ("strict", "folds", "tslib-uea")
 VALIDATION_SHARE = 0.2
 # "folds": training cases below which a set is validated by folds, and the number of folds
@@ -121,7 +121,7 @@ class ClassificationData:
 def load_classification(
     dataset: str | Path,
     *,
-    evaluation: Evaluation = "strict",
+    evaluation: EvaluationSplit = "strict",
     seed: int = 0,
     min_length: int = 1,
     data_dir: str | Path | None = None,

@@ -29,7 +29,7 @@ from toa.nn import mixing_operators
 from toa.tasks import AnomalyRun, ClassifyRun
 from toa.tasks.demixing import DEMIXING, demix, frequency_response, held_out_signals, oracle_estimates, regime_errors
 
-ATTENTIONS = ("toa-gated", "toa-relu", "softmax")
+COMPARED = ("toa-gated", "toa-relu", "softmax")
 SEEDS = (2024, 2025, 2026)
 
 # the table to forecast: its rows, those that are kept for the test, the horizon, and seconds for the fit
@@ -287,7 +287,7 @@ def run_part(
 
 
 def _configs(task: str, protocol: str, **names: Any) -> list[Any]:
-    return [resolve(task, protocol, attention=name, seed=seed, **names) for seed in SEEDS for name in ATTENTIONS]
+    return [resolve(task, protocol, attention=name, seed=seed, **names) for seed in SEEDS for name in COMPARED]
 
 
 def _epochs(full: int, steps: int | None) -> int:

@@ -15,7 +15,7 @@ from toa.models.base import Backbone, ForecastModel
 from toa.models.heads import BackboneForecaster, ClassifyHeadConfig, ClassifyModel, ForecastHeadConfig, ReconstructModel
 from toa.nn import ATTENTIONS, AttentionSpec
 
-Task = Literal["forecast", "reconstruct", "classify"]
+ModelKind = Literal["forecast", "reconstruct", "classify"]
 Settings = Mapping[str, object]
 Network = TypeVar("Network", bound=type[nn.Module])
 
@@ -52,7 +52,7 @@ class BackboneEntry:
     takes_attention: bool
     tasks: dict[str, TaskEntry] = field(default_factory=dict)
 
-    def settings(self, task: Task) -> tuple[str, ...]:
+    def settings(self, task: ModelKind) -> tuple[str, ...]:
         """Names of all settings for a task: fields of the config and, for a `Backbone`, of the head's config."""
         entry = self.tasks[task]
         configs = (entry.config, _HEADS[task]) if issubclass(entry.network, Backbone) else (entry.config,)
@@ -63,7 +63,7 @@ class BackboneEntry:
 BACKBONES: Registry[BackboneEntry] = Registry("backbone")
 
 
-def backbone_names(task: Task) -> tuple[str, ...]:
+def backbone_names(task: ModelKind) -> tuple[str, ...]:
     """Names of the backbones that support a task, sorted."""
     return tuple(sorted(name for name in BACKBONES if task in BACKBONES[name].tasks))
 
@@ -71,7 +71,7 @@ def backbone_names(task: Task) -> tuple[str, ...]:
 def register_backbone(
     name: str,
     config: type[Any],
-    *tasks: Task,
+    *tasks: ModelKind,
     settings: Settings | None = None,
     head: Callable[[Any], Settings] = lambda config: {},
 ) -> Callable[[Network], Network]:
@@ -165,7 +165,7 @@ def build_classifier(
 
 
 def _build(
-    name: str, task: Task, attention: str | AttentionSpec | None, settings: Settings | None, sizes: Mapping[str, int]
+    name: str, task: ModelKind, attention: str | AttentionSpec | None, settings: Settings | None, sizes: dict[str, int]
 ) -> tuple[Any, dict[str, Any]]:
     """The network of a backbone, and the settings of its head."""
     check_choice("backbone", name, backbone_names(task))

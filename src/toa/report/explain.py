@@ -17,7 +17,7 @@ from toa.report.tables import Rows, Table
 from toa.theory import simplex_distance
 
 # titles of operators by their names in a layer
-OPERATORS = {
+OPERATOR_TITLES = {
     "s1": "S1, on the scores",
     "s2": "S2, on the values",
     "gate_s1": "S1 of the gate",
@@ -180,7 +180,7 @@ def write_explanation(
 def _layer_section(number: int, layer: LayerView, folder: Path, ordered: bool) -> Section:
     pictures = []
     for operator in layer.operators:
-        title = OPERATORS.get(operator.name, operator.name)
+        title = OPERATOR_TITLES.get(operator.name, operator.name)
         figure = draw_operator(operator, f"layer {number}: {title}", ordered=ordered)
         pictures.append((save_figure(figure, folder / f"layer{number}-{operator.name}.png"), f"operator {title}"))
     if layer.mixing is not None:

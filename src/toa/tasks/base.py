@@ -17,7 +17,7 @@ from toa._files import check_writable
 from toa._registry import Registry
 from toa.data import StandardScaler, current_checksum
 from toa.models import BACKBONES, backbone_names
-from toa.models.registry import Task as ModelKind
+from toa.models.registry import ModelKind
 from toa.nn import ATTENTIONS, AttentionSpec, share_drop_rate
 from toa.ops.dropout import initial_weights
 from toa.tasks.checkpoint import Checkpoint

@@ -20,8 +20,7 @@ from torch import Tensor, nn
 from toa._checks import check_choice
 from toa._limits import memory_budget
 from toa.data import CLASSIFICATION_SETS, ClassificationData, load_classification, locate_classification
-from toa.data.classification import EVALUATIONS, Cases, FoldCases, fold_rows, own_pair
-from toa.data.classification import Evaluation as Split
+from toa.data.classification import EVALUATIONS, Cases, EvaluationSplit, FoldCases, fold_rows, own_pair
 from toa.models import BACKBONES, build_classifier
 from toa.nn.registry import ADDED_LATER
 from toa.tasks.base import TASKS, Evaluation, Record, Task, TaskData, check_sample, model_checkpoint
@@ -47,7 +46,7 @@ class ClassifyRun(RunConfig):
 
     task: ClassVar[str] = "classify"
 
-    evaluation: Split
+    evaluation: EvaluationSplit
     test: bool = field(default=True, metadata=ADDED_LATER)
 
     def __post_init__(self) -> None:
