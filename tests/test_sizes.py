@@ -18,7 +18,7 @@ AIMS = {"lines": 22_500, "files": 150, "file_lines": 450, "function_lines": 60}
 # lines and files allowed in each folder until the aim is reached ("." holds the files of the package itself)
 CEILINGS = {
     ".": (550, 7),
-    "cli": (2_466, 11),
+    "cli": (2_457, 11),
     "data": (3_807, 16),
     "estimators": (6_623, 24),
     "experiments": (1_890, 9),
@@ -27,7 +27,7 @@ CEILINGS = {
     "nn": (2_506, 12),
     "ops": (4_320, 19),
     "report": (3_520, 15),
-    "tasks": (3_548, 15),
+    "tasks": (3_542, 15),
     "theory": (646, 3),
 }
 # functions above the aim, docstring not counted; remove a line when the function is short enough

@@ -151,10 +151,10 @@ def regrouped(size: int, folder: Path) -> object:
 
 def shares(size: int, folder: Path) -> object:
     """Shares of each rank of batches of seven rows and of one."""
-    from toa.tasks.distributed import Ranks
+    from toa.tasks.distributed import share_batch
 
-    ranks = Ranks(make_fabric(torch.device("cpu"), devices=size))
-    parts = [ranks.share((torch.arange(rows), torch.arange(rows))) for rows in (7, 4, 1)]
+    fabric = make_fabric(torch.device("cpu"), devices=size)
+    parts = [share_batch(fabric, (torch.arange(rows), torch.arange(rows))) for rows in (7, 4, 1)]
     return [[*(tensor.tolist() for tensor in part.tensors), part.weight, part.copies] for part in parts]
 
 

@@ -7,8 +7,8 @@ import json
 import shlex
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import asdict
 from functools import wraps
 from pathlib import Path
@@ -54,6 +54,7 @@ def run(
 ) -> None:
     """Train and measure one model. An interrupted run resumes; a finished one is only loaded."""
     options = dict(locals())
+    from toa.experiments.records import RECORD, claimed, holder
     from toa.experiments.run import run_folder, run_task
     from toa.tasks import TASKS
     from toa.tasks.distributed import resolve_devices
@@ -65,7 +66,15 @@ def run(
     runs = Path("runs") / task if out is None else out
     number, nodes = resolve_devices(devices, num_nodes)
     folder, kind = run_folder(config, runs), TASKS[task]
-    with _claim(folder):
+    with ExitStack() as held:
+        # of a distributed run, the first process holds the folder
+        unfinished = is_first() and not (folder / RECORD).exists()
+        if unfinished and not held.enter_context(claimed(folder)):
+            found = holder(folder) or {}
+            raise ValueError(
+                f"{folder} must be free for this run, got one under way in process {found.get('pid', '?')} on "
+                f"{found.get('host', 'another machine')}; wait for it, or choose another --out."
+            )
         with show_epochs(kind.title(config)) as observe:
             record = run_task(
                 config,
@@ -98,24 +107,6 @@ def config_of(given: Mapping[str, Any]) -> Any:
             own[name] = str(value) if isinstance(value, Path) else value
     own |= {name: given[name] for name in ("dataset", "backbone", "attention", "seed")}
     return TASKS[task].resolve(load_protocol(task, given["protocol"]), changes=given["change"] or (), **own)
-
-
-@contextmanager
-def _claim(folder: Path) -> Iterator[None]:
-    """Hold the folder of a run, so that no other process runs it; the first process of a distributed run does."""
-    from toa.experiments.records import RECORD, claimed, holder
-
-    if (folder / RECORD).exists() or not is_first():
-        yield
-        return
-    with claimed(folder) as mine:
-        if not mine:
-            found = holder(folder) or {}
-            raise ValueError(
-                f"{folder} must be free for this run, got one under way in process {found.get('pid', '?')} on "
-                f"{found.get('host', 'another machine')}; wait for it, or choose another --out."
-            )
-        yield
 
 
 def _show(record: dict[str, Any], lines: list[str], folder: Path) -> None:

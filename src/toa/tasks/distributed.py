@@ -10,7 +10,7 @@ Dropout and SOR draw separately on each rank, so a step has one SOR rate and mas
 
 import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from inspect import signature
@@ -166,67 +166,56 @@ class Share(NamedTuple):
     copies: int
 
 
-class Ranks:
-    """The ranks of a fabric, seen from one of them. With a single rank, every method is the identity.
+def share_batch(fabric: "Fabric", batch: Batch) -> Share:
+    """This rank's part of a batch; a batch with fewer rows than ranks is copied to each."""
+    rows, rank, count = len(batch[0]), fabric.global_rank, fabric.world_size
+    if count == 1 or rows < count:
+        return Share(batch, 1.0, count)
+    first, last = rank * rows // count, (rank + 1) * rows // count
+    return Share(tuple(tensor[first:last] for tensor in batch), (last - first) * count / rows, 1)
 
-    Attributes:
-        copies: Number of ranks that compute on the same rows now.
-    """
 
-    def __init__(self, fabric: "Fabric") -> None:
-        self._fabric = fabric
-        self._rank, self._count = fabric.global_rank, fabric.world_size
-        self.alone = self._count == 1
-        self.first = self._rank == 0
-        self.copies = 1
+def gather(fabric: "Fabric", tensors: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
+    """Collect tensors of equal shapes from every rank, on the CPU."""
+    found: list[dict[str, Tensor]] = [{} for _ in range(fabric.world_size)]
+    for name, value in tensors.items():
+        here = value.to(fabric.device)
+        parts = [torch.empty_like(here) for _ in found]
+        torch.distributed.all_gather(parts, here)
+        for one, part in zip(found, parts, strict=True):
+            one[name] = part.cpu()
+    return found
 
-    def share(self, batch: Batch) -> Share:
-        """This rank's part of a batch; a batch with fewer rows than ranks is copied to each."""
-        rows = len(batch[0])
-        if self.alone or rows < self._count:
-            return Share(batch, 1.0, self._count)
-        first, last = self._rank * rows // self._count, (self._rank + 1) * rows // self._count
-        part = tuple(tensor[first:last] for tensor in batch)
-        return Share(part, (last - first) * self._count / rows, 1)
 
-    def gather(self, tensors: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
-        """Collect tensors of equal shapes from every rank, on the CPU."""
-        if self.alone:
-            return [dict(tensors)]
-        found: list[dict[str, Tensor]] = [{} for _ in range(self._count)]
-        for name, value in tensors.items():
-            here = value.to(self._fabric.device)
-            parts = [torch.empty_like(here) for _ in found]
-            torch.distributed.all_gather(parts, here)
-            for one, part in zip(found, parts, strict=True):
-                one[name] = part.cpu()
-        return found
+def check_same(fabric: "Fabric", step: int, where: object) -> None:
+    """Raise ValueError if ranks are at different steps."""
+    found = [int(one["step"]) for one in gather(fabric, {"step": torch.tensor(step)})]
+    if len(set(found)) > 1:
+        raise ValueError(
+            f"{where} must be the same file for all ranks, got steps {', '.join(map(str, found))}; choose an "
+            "output folder that all machines share."
+        )
 
-    def check_same(self, step: int, where: object) -> None:
-        """Raise ValueError if ranks are at different steps."""
-        found = [int(one["step"]) for one in self.gather({"step": torch.tensor(step)})]
-        if len(set(found)) > 1:
-            raise ValueError(
-                f"{where} must be the same file for all ranks, got steps {', '.join(map(str, found))}; choose an "
-                "output folder that all machines share."
-            )
 
-    def separate_seeds(self, generators: Sequence[Generator], step: int) -> None:
-        """Give a rank other than the first its own random numbers."""
-        shift = self._rank * _SEED_STEP + step
-        own = thread_generator(self._fabric.device)
-        if own is None:
-            torch.manual_seed((torch.initial_seed() + shift) % 2**63)
-        for generator in (*generators, *(() if own is None else (own,))):
-            generator.manual_seed((generator.initial_seed() + shift) % 2**63)
+def separate_seeds(fabric: "Fabric", generators: Sequence[Generator], step: int) -> None:
+    """Give a rank other than the first its own random numbers."""
+    shift = fabric.global_rank * _SEED_STEP + step
+    own = thread_generator(fabric.device)
+    if own is None:
+        torch.manual_seed((torch.initial_seed() + shift) % 2**63)
+    for generator in (*generators, *(() if own is None else (own,))):
+        generator.manual_seed((generator.initial_seed() + shift) % 2**63)
 
 
 @contextmanager
-def joint_statistics(model: nn.Module, ranks: Ranks) -> Iterator[None]:
-    """Let batch norms in training use the statistics of all ranks, inside the context."""
+def joint_statistics(model: nn.Module, copies: Callable[[], int]) -> Iterator[None]:
+    """Let batch norms in training use the statistics of all ranks, inside the context.
+
+    `copies` returns the number of ranks that compute on the same rows now.
+    """
     norms = [module for module in model.modules() if isinstance(module, _BatchNorm)]
     for norm in norms:
-        norm.forward = partial(_normalise, norm, ranks)  # type: ignore[method-assign]
+        norm.forward = partial(_normalise, norm, copies)  # type: ignore[method-assign]
     try:
         yield
     finally:
@@ -252,7 +241,7 @@ def _total(value: Tensor) -> Tensor:
     return total
 
 
-def _normalise(norm: _BatchNorm, ranks: Ranks, x: Tensor, *padding: Tensor | None) -> Tensor:
+def _normalise(norm: _BatchNorm, copies: Callable[[], int], x: Tensor, *padding: Tensor | None) -> Tensor:
     """Forward pass of a batch norm, with mean and variance over all ranks."""
     if not norm.training:
         return type(norm).forward(norm, x, *padding)
@@ -266,7 +255,7 @@ def _normalise(norm: _BatchNorm, ranks: Ranks, x: Tensor, *padding: Tensor | Non
     mean = sums[:-1] / count
     centred = wide - mean
     variance = _Sum.apply((centred.square() * kept).sum(axes)) / count
-    rows_once = count / ranks.copies
+    rows_once = count / copies()
     unbiased = variance.detach() * rows_once / (rows_once - 1.0).clamp(min=1.0)
     if norm.running_mean is not None and norm.running_var is not None and norm.num_batches_tracked is not None:
         norm.num_batches_tracked += 1

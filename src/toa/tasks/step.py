@@ -14,7 +14,7 @@ from toa._checks import check_at_least
 from toa.data.classification import Cases, FoldCases
 from toa.data.windows import SeriesWindows, Windows
 from toa.nn import own_generators
-from toa.tasks.distributed import Batch, Ranks
+from toa.tasks.distributed import Batch, share_batch
 from toa.tasks.optimization import TrainingConfig, make_optimizer, set_rates
 
 if TYPE_CHECKING:
@@ -84,6 +84,8 @@ class TrainingStep:
         wrapped: The model as Fabric runs it, compiled if the config asks for it.
         generators: Random generators of the model's layers.
         loss_sum: Sum of the losses of this epoch, on the device.
+        alone: Whether this is the only rank.
+        copies: Number of ranks that compute on the same rows now.
     """
 
     def __init__(
@@ -102,7 +104,7 @@ class TrainingStep:
         # the last step of an epoch may accumulate fewer batches
         self.per_epoch = -(-batches.steps_per_epoch // config.accumulate)
         self.optimizer = make_optimizer(model, config, fabric.device)
-        self.ranks = Ranks(fabric)
+        self.alone, self.copies = fabric.world_size == 1, 1
         self.generators = own_generators(model)
         self.loss_sum = torch.zeros((), device=fabric.device)
         self._one = torch.ones((), device=fabric.device)
@@ -121,7 +123,7 @@ class TrainingStep:
             yield
             return
         with torch.cuda.device(self.fabric.device):
-            if graph and self.ranks.alone:
+            if graph and self.alone:
                 if isinstance(self._batches, ShuffledBatches) and self._batches.indices(0, 0).device.type == "cuda":
                     self._gathered = self._batches
                 self._call = GraphedStep(self.eager, self.generators)
@@ -135,10 +137,13 @@ class TrainingStep:
         if self._gathered is not None:
             self._parts = [(1.0, 1)] * len(indices)
             return self._call(*(self._gathered.indices(epoch, index) for index in indices))
-        shares = [self.ranks.share(self._batches.at(epoch, index)) for index in indices]
-        self._width = len(shares[0].tensors)
-        self._parts = [(share.weight, share.copies) for share in shares]
-        return self._call(*(tensor for share in shares for tensor in share.tensors))
+        batches = [self._batches.at(epoch, index) for index in indices]
+        self._parts = [(1.0, 1)] * len(batches)
+        if not self.alone:
+            shares = [share_batch(self.fabric, batch) for batch in batches]
+            batches, self._parts = [one.tensors for one in shares], [(one.weight, one.copies) for one in shares]
+        self._width = len(batches[0])
+        return self._call(*(tensor for batch in batches for tensor in batch))
 
     def eager(self, *inputs: Tensor) -> Tensor:
         """Gradients of one or more batches, and a step of the optimizer.
@@ -151,9 +156,9 @@ class TrainingStep:
         if self._gathered is not None:
             parts = [self._gathered.tensors(indices) for indices in inputs]
         for number, (part, (weight, copies)) in enumerate(zip(parts, self._parts, strict=True), 1):
-            self.ranks.copies = copies
+            self.copies = copies
             # ranks exchange gradients once, with the last part
-            local = not self.ranks.alone and number < len(parts)
+            local = not self.alone and number < len(parts)
             with self.fabric.no_backward_sync(self.wrapped) if local else contextlib.nullcontext():
                 loss = self._loss_of(self.wrapped, *part)
                 if weight != len(parts):

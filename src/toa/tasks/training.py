@@ -25,7 +25,7 @@ from toa._checks import check_at_least
 from toa._limits import shorten
 from toa.ops.dropout import thread_generator
 from toa.tasks.checkpoint import UNREADABLE, Checkpoint, load_checkpoint, save_checkpoint
-from toa.tasks.distributed import joint_statistics
+from toa.tasks.distributed import check_same, gather, joint_statistics, separate_seeds
 from toa.tasks.optimization import TrainingConfig
 from toa.tasks.step import Batches, TrainingStep
 
@@ -93,15 +93,15 @@ def train(
         FloatingPointError: If a loss is not finite.
     """
     step = TrainingStep(model, batches, loss_of, config, fabric)
-    run, ranks = TrainingRun(step=step, **options), step.ranks
+    run = TrainingRun(step=step, **options)
     # the checkpoint may be of another number of ranks
     if run.checkpoint is not None and run.checkpoint.exists():
         run.resume(run.checkpoint)
-    elif not ranks.first:
-        ranks.separate_seeds(step.generators, 0)
-    if not ranks.alone:
-        ranks.check_same(run.state.step, run.checkpoint)
-    statistics = nullcontext() if ranks.alone else joint_statistics(model, ranks)
+    elif not fabric.is_global_zero:
+        separate_seeds(fabric, step.generators, 0)
+    if not step.alone:
+        check_same(fabric, run.state.step, run.checkpoint)
+    statistics = nullcontext() if step.alone else joint_statistics(model, lambda: step.copies)
     with step.on_device(graph=cuda_graph), statistics, _stop_signals() as stop:
         run.loop(stop)
     return run.state
@@ -171,7 +171,7 @@ class TrainingRun:
         if not 0.0 < self.save_share <= 1.0:
             raise ValueError(f"save_share must be above 0 and at most 1, got {self.save_share}.")
         self.model, self.config = self.step.model, self.step.config
-        self.fabric, self.ranks = self.step.fabric, self.step.ranks
+        self.fabric = self.step.fabric
         self.total = self.config.epochs * self.step.per_epoch
         self.state = TrainingState()
         self.best_weights: dict[str, Tensor] = {}
@@ -206,7 +206,7 @@ class TrainingRun:
                 last = self.state.history[-1] if self.state.history else {}
                 self.observe(self.state.step, self.total, value, last.get("validation"))
             halt = stop.is_set()
-            if not self.ranks.alone:
+            if not self.step.alone:
                 # a signal to any rank stops all; they exchange it only here
                 halt = (ends or observed) and bool(self.fabric.all_reduce(float(halt), reduce_op="sum"))  # type: ignore[arg-type]
             due = ends or self.state.step % self.save_every == 0
@@ -239,7 +239,7 @@ class TrainingRun:
         stance = torch.compiler.set_stance("force_eager") if self.config.compile else nullcontext()
         with torch.no_grad(), stance:
             # the others wait for the first rank
-            loss = self.fabric.broadcast(validate(self.step.wrapped) if self.ranks.first else 0.0)
+            loss = self.fabric.broadcast(validate(self.step.wrapped) if self.fabric.is_global_zero else 0.0)
         self.step.wrapped.train()
         self._check_finite("validation", loss)
         # a tie counts as an improvement, as in the peer libraries
@@ -263,9 +263,9 @@ class TrainingRun:
         if self.fabric.device.type == "cuda":
             random["cuda"] = torch.cuda.get_rng_state(self.fabric.device)
         random |= {f"own.{i}": generator.get_state() for i, generator in enumerate(self.step.generators)}
-        states = self.ranks.gather(random)
+        states = [random] if self.step.alone else gather(self.fabric, random)
         loss_sum: Any = self.fabric.all_reduce(self.step.loss_sum.clone(), reduce_op="mean")
-        if not self.ranks.first:
+        if not self.fabric.is_global_zero:
             return
         tensors = {f"model.{name}": value for name, value in self.model.state_dict().items()}
         tensors |= {f"best.{name}": value for name, value in self.best_weights.items()}
@@ -331,8 +331,8 @@ class TrainingRun:
         rank = self.fabric.global_rank
         own = groups.get(f"random-{rank}" if rank else "random")
         if own is None:
-            if not self.ranks.first:
-                self.ranks.separate_seeds(self.step.generators, self.state.step)
+            if not self.fabric.is_global_zero:
+                separate_seeds(self.fabric, self.step.generators, self.state.step)
             return
         self.generator.set_state(own["cpu"])
         if self.fabric.device.type == "cuda" and "cuda" in own:
