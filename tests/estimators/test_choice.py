@@ -1,4 +1,5 @@
 import json
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -273,6 +274,14 @@ def test_a_time_limit_shortens_the_schedule_or_leaves_the_network_out() -> None:
     assert limit_schedule(schedule, 0.1, 60.0) == schedule | {"epochs": 7, "steps": 64}
     assert limit_schedule(schedule, 0.5, 60.0) == schedule | {"epochs": 3, "steps": 30}
     assert limit_schedule(schedule, 5.0, 60.0) is None
+
+
+@pytest.mark.slow
+def test_the_default_holds_its_time_limit() -> None:
+    """In CPU time on a busy machine, where a method that has begun may wait, or in wall time if several threads run."""
+    begin, busy = time.monotonic(), time.process_time()
+    Forecaster(12, time_limit=8.0, device="cpu").fit(wide(4000, noise=0.5))
+    assert min(time.monotonic() - begin, time.process_time() - busy) < 10.0
 
 
 def test_mase_of_a_periodic_series_is_undefined_and_not_huge() -> None:
