@@ -34,6 +34,7 @@ PAGES = (
     "docs/protocols.md",
     "docs/recipe.md",
     "docs/reliability.md",
+    "docs/two_axis.md",
     "results/README.md",
     *(
         f"results/{n}/README.md"
@@ -53,6 +54,7 @@ Record = dict[str, Any]
 SETS = ("ETTh1", "ETTh2", "Exchange", "ETTm1", "Weather")
 RECIPE_SETS = ("ETTh1", "ETTh2", "ETTm1", "ETTm2", "Weather", "Exchange")
 BACKBONES = {"patchtst": "PatchTST", "itransformer": "iTransformer", "duet": "DUET"}
+NAMES = BACKBONES | {"two-axis": "two-axis"}
 # settings that the first runs set on the command line and the protocol contains today
 IN_PROTOCOL = ("training.patience=10", "training.epochs=20", "attention.score_norm=rms", "attention.gate_norm=rms")
 # a validation error above this is not a forecast any more
@@ -414,23 +416,24 @@ def detector_choices() -> str:
 
 @functools.cache
 def demixing_errors() -> dict[str, dict[int, float]]:
-    """Test MSE by system and seed."""
+    """Test MSE by system and seed; ablations are named by what differs."""
+    texts = [path.read_text(encoding="utf-8") for path in sorted((RESULTS / "demixing").glob("*.json"))]
     found: dict[str, dict[int, float]] = {}
-    for path in sorted((RESULTS / "demixing").glob("*.json")):
-        record = json.loads(path.read_text(encoding="utf-8"))
-        found.setdefault(record["name"], {})[record["seed"]] = record["metrics"]["mse"]
+    for record in [*map(json.loads, texts), *read_records("demixing/ablations.jsonl")]:
+        name = record["name"] + ", backend folded" * (record["backend"] == "folded")
+        found.setdefault(name, {})[record["seed"]] = record["metrics"]["mse"]
     return found
 
 
 def demixing_table() -> str:
     """One column per seed, the median and the paper's number."""
-    found, seeds = demixing_errors(), range(2024, 2030)
+    seeds = range(2024, 2030)
     theirs = {key[3]: value for key, value in published("demixing").items()}
     rows = []
-    for name in ("toa-gated", "toa-relu", "softmax"):
-        errors = found[name]
+    for name, errors in sorted(demixing_errors().items(), key=lambda item: ("gated" not in item[0], item[0])):
         cells = [f"{errors[seed]:.5f}" if seed in errors else "-" for seed in seeds]
-        rows.append([name, *cells, f"{statistics.median(errors.values()):.5f}", f"{theirs[name]:.4f}"])
+        known = f"{theirs[name]:.4f}" if name in theirs else ""
+        rows.append([name, *cells, f"{statistics.median(errors.values()):.5f}", known])
     return table(["system", *map(str, seeds), "median", "published"], rows)
 
 
@@ -503,7 +506,7 @@ def search_choice(name: str) -> str:
     rows = []
     for backbone in plan.backbones():
         for (family, size), result in choose(plan, found, backbone).items():
-            rows.append([BACKBONES[backbone], size, family, f"`{result.trial}`", f"{result.means[size]:.4f}"])
+            rows.append([NAMES[backbone], size, family, f"`{result.trial}`", f"{result.means[size]:.4f}"])
     titles = ["backbone", "datasets", "family", "chosen trial", "validation"]
     return table(titles, rows, left=4) if rows else NOT_RUN
 
@@ -525,7 +528,7 @@ def search_trials(name: str, datasets: list[str] | None = None, backbones: Seque
                 rows.append([f"`{result.trial}`", *means, *ratios, rises])
             if rows:
                 titles = ["trial", *sizes, *plan.datasets, "M = 0, %"]
-                parts.append(f"### {BACKBONES[backbone]}, {family}\n\n{table(titles, rows)}")
+                parts.append(f"### {NAMES[backbone]}, {family}\n\n{table(titles, rows)}")
     return "\n\n".join(parts) or NOT_RUN
 
 
@@ -658,6 +661,7 @@ def all_tables() -> dict[str, Callable[[], str]]:
     found |= {"speed-summary": speed_summary, "forecast-summary": forecast_summary, "without-sor": sor_table}
     found["duet-dropout"] = dropout_table
     found["search-patchtst"] = partial(search_trials, "search", ["ETTh1", "Exchange"], ["patchtst"])
+    found["search-pooled"] = partial(search_trials, "search-pooled", ["ETTh1", "Exchange"])
     found |= {"window-ranges": window_ranges, "demixing": demixing_table, "accuracy": accuracy_table}
     found |= {"classification-search": classification_search, "accuracy-toa": recipe_accuracies}
     found |= {"uea": uea_table, "uea-choices": uea_choices}
@@ -666,7 +670,7 @@ def all_tables() -> dict[str, Callable[[], str]]:
     found |= {"leaderboard-weights": leaderboard_weights, "fev": fev_table, "m3": m3_table, "scale": scale_table}
     found |= {"earlier": earlier_table, "aims": aims_table}
     found |= {"detectors": detector_table, "detector-choices": detector_choices}
-    for name in ("search", "search-classify"):
+    for name in ("search", "search-classify", "search-two-axis"):
         found |= {f"{name}-choice": partial(search_choice, name), f"{name}-trials": partial(search_trials, name)}
     found |= {f"toa-{backbone}": partial(recipe_table, backbone) for backbone in ("itransformer", "duet")}
     for name in ("toa", "toa-unnormalised"):

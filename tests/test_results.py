@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from scipy.stats import mannwhitneyu
 
 import page_tables
 import page_values
@@ -101,6 +102,19 @@ def test_demixing_reaches_the_published_errors():
     assert first["toa-gated"] <= 0.0024
     assert first["toa-relu"] <= 0.0035
     assert statistics.median(found["toa-gated"].values()) <= 0.0028
+
+
+def test_kernels_and_the_folded_form_have_errors_of_one_size():
+    found = demixing_errors()
+    kernels, folded = found["toa-gated"], found["toa-gated, backend folded"]
+    assert kernels.keys() == folded.keys()
+    assert mannwhitneyu([*kernels.values()], [*folded.values()], method="exact").pvalue > 0.05
+
+
+def test_without_regularization_every_seed_of_gated_demixing_is_below_softmax():
+    found = demixing_errors()
+    assert max(found["toa-gated-no-sor"].values()) < min(found["softmax"].values())
+    assert len(found["toa-gated-no-sor"]) == 6
 
 
 def test_demixing_runs_share_their_test_signals_and_name_their_command():

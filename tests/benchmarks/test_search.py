@@ -25,7 +25,9 @@ def test_every_family_gets_the_same_number_of_different_trials(plan):
     for backbone in plan.backbones():
         trials = [trial for family in plan.families(backbone) for trial in plan.trials(backbone, family)]
         assert len(set(trials)) == len(trials)
-        assert "softmax" in trials
+        # errors are relative to plain softmax, of this plan or of the records that it reuses
+        cells = [(backbone, "softmax", name, plan.horizon, plan.seed) for name in plan.datasets]
+        assert "softmax" in trials or any(cell in read_trials(plan) for cell in cells)
 
 
 @pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)

@@ -267,7 +267,7 @@ class _Reader:
             groups.setdefault(run.setting, {}).setdefault(run.seed, []).append(run)
         kept: list[Run] = []
         disputed: set[Setting] = set()
-        duplicates = 0
+        duplicates = other_backends = 0
 
         def dispute(runs: list[Run], rule: str) -> None:
             disputed.add(runs[0].setting)
@@ -276,6 +276,9 @@ class _Reader:
         for seeds in groups.values():
             chosen: list[Run] = []
             for same in seeds.values():
+                fast = _of_kernels(same)
+                other_backends += len(same) - len(fast)
+                same = fast
                 metrics = [run.record["metrics"] for run in same]
                 names = dict.fromkeys(name for one in metrics for name in one)
                 if other := [name for name in names if len({one.get(name) for one in metrics}) > 1]:
@@ -295,6 +298,8 @@ class _Reader:
         ]
         if duplicates:
             notes.append(f"{duplicates} records occur again with the same setting and metrics, and count once.")
+        if other_backends:
+            notes.append(f"{other_backends} records repeat a run of the kernels by another backend, and do not count.")
         notes += [f"{count} scores of `toa bench` in {file} are not compared." for file, count in self._scores.items()]
         for file, found in self._commits.items():
             if bad := found["dirty"] + found["unknown"]:
@@ -316,6 +321,11 @@ class _Reader:
             },
             signed=tuple(self._signed),
         )
+
+
+def _of_kernels(runs: list[Run]) -> list[Run]:
+    """The runs of the Triton kernels, if there are any: backends round differently, and one of them counts."""
+    return [run for run in runs if run.record.get("backend") == "triton"] or runs
 
 
 def _check_exists(path: Path) -> None:
