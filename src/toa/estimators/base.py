@@ -287,7 +287,7 @@ class TimeLimit:
     """Seconds that have passed since it was made, and those that are left."""
 
     seconds: float
-    begin: float = field(default_factory=time.monotonic)
+    begin: float = field(default_factory=lambda: time.monotonic())
 
     @property
     def passed(self) -> float:
