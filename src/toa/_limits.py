@@ -17,7 +17,7 @@ _DEFAULT_MEMORY = 1.0
 # activations of one channel of one window of the default models, in training and in evaluation, and what is added for
 # each other channel if channels are tokens
 _TRAINING_BYTES, _TRAINING_PAIR = 100_000, 100
-_EVALUATION_BYTES, _EVALUATION_PAIR = 40_000, 40
+_EVALUATION_BYTES, _EVALUATION_PAIR = 56_000, 40
 # shown of a value in an error message
 _SHOWN = 80
 

@@ -13,3 +13,9 @@ def test_each_mend_has_a_test_that_fails_without_it(number, tmp_path):
 def test_every_mend_names_text_that_its_file_has_once():
     for mend in MENDS:
         assert (ROOT / "src" / "toa" / mend.file).read_text(encoding="utf-8").count(mend.text) == 1, mend.what
+
+
+def test_every_mend_names_a_test_that_exists():
+    for mend in MENDS:
+        path, name = mend.test.partition("[")[0].split("::")
+        assert f"def {name}(" in (ROOT / "tests" / path).read_text(encoding="utf-8"), mend.what
