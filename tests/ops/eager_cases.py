@@ -289,3 +289,13 @@ def test_a_plan_is_used_for_equal_calls_only(monkeypatch) -> None:
         plan_of(s1=s[:1])
     with pytest.raises(ValueError, match="unknown score_norm"):
         plan_of(score_norm=["l2"])
+
+
+def test_a_plan_knows_which_operator_has_the_identity() -> None:
+    problem = make_problem(keys=16, activation="relu").cast(torch.float32).to(DEVICE)
+    arguments = problem.arguments()
+    first, second = (getattr(arguments[name], "weight", arguments[name]) for name in ("s1", "s2"))
+    for pair in ((ops.Dense(first), second), (first, ops.Dense(second))):
+        given = arguments | dict(zip(("s1", "s2"), pair, strict=True))
+        expected = ops.operator_attention(**given | {"backend": "reference"})
+        torch.testing.assert_close(ops.operator_attention(**given), expected, rtol=1e-3, atol=1e-3)

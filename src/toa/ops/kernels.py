@@ -168,7 +168,7 @@ def _mixed_tile(
     """Rows of a matrix, or of its transpose, times the columns of tokens at `place`."""
     total = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     for first in range(0, N, BLOCK_K):
-        steps = first + tl.arange(0, BLOCK_K)
+        steps = (first + tl.arange(0, BLOCK_K)).to(tl.int64)
         tokens = tl.load(
             x + steps[:, None] * x_n + place[None, :], mask=(steps[:, None] < N) & inside[None, :], other=0.0
         )
@@ -198,7 +198,7 @@ def mix_kernel(
     """
     h, which = tl.program_id(1), tl.program_id(2)
     blocks = tl.cdiv(N, BLOCK_M)
-    rows = tl.program_id(0) % blocks * BLOCK_M + tl.arange(0, BLOCK_M)
+    rows = (tl.program_id(0) % blocks * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)
     columns = tl.program_id(0) // blocks * BLOCK_N + tl.arange(0, BLOCK_N)
     entries, within = (columns // WIDTH).to(tl.int64), columns % WIDTH
     inside = (entries < B) & (within < pick(which, d0, d1, d2))

@@ -161,8 +161,9 @@ def _call_key(tokens: tuple[Any, ...], operators: tuple[Any, ...], options: tupl
         return None
     key: list[Any] = [options, os.environ.get("TOA_BACKEND"), torch.get_float32_matmul_precision()]
     for s in operators:
+        # a tensor and a `Dense` of equal shapes differ, in each place
+        key.append(type(s) is Dense and (s.residual, s.drop is not None))
         if type(s) is Dense:
-            key.append(s.residual)
             tokens += (s.weight, *(s.drop or ()))
         else:
             tokens += (s,)
