@@ -161,7 +161,9 @@ def run_leaderboard(
     titles, shown = {"mase": "MASE", "wql": "WQL"}, {"key": "config", "digits": 4, "again": True}
     run_pairs(benchmark, run, list(by_name), chosen, limited, titles, out, **shown)  # type: ignore[arg-type]
     if table is not None and submit is not None:
-        submitted = [submit(record) for record in read_lines(out) if record["method"] in chosen]
+        # records of `--earlier` may lie in the same file
+        made = [record for record in read_lines(out) if not record["config"].endswith(" earlier")]
+        submitted = [submit(record) for record in made if record["method"] in chosen]
         text = io.StringIO(newline="")
         writer = csv.DictWriter(text, list(submitted[0]))
         writer.writeheader()

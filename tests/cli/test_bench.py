@@ -68,6 +68,7 @@ def test_fev_has_a_record_with_weights(tmp_path) -> None:
 def test_records_are_written_in_the_format_of_the_leaderboard(tmp_path) -> None:
     out, table = tmp_path / "runs.jsonl", tmp_path / "all_results.csv"
     assert call("gift-eval", "--method", "drift", "--out", out)[0] == 0
+    assert call("gift-eval", "--method", "seasonal naive", "--out", out, "--earlier", 1)[0] == 0
     code, text = call("gift-eval", "--method", "seasonal naive", "--out", out, "--submission", table)
     assert code == 0, text
     (row,) = csv.DictReader(table.read_text().splitlines())
@@ -75,7 +76,7 @@ def test_records_are_written_in_the_format_of_the_leaderboard(tmp_path) -> None:
     assert len(row) == 15
     assert list(row)[:3] == ["dataset", "model", "eval_metrics/MSE[mean]"]
     assert (row["dataset"], row["model"], row["domain"]) == ("small/H/short", "seasonal naive", "Econ/Fin")
-    record = json.loads(out.read_text().splitlines()[1])
+    record = json.loads(out.read_text().splitlines()[2])
     assert float(row["eval_metrics/MASE[0.5]"]) == record["metrics"]["mase"]
     assert call("fev", "--method", "drift", "--out", tmp_path / "fev.jsonl", "--submission", table)[0] == 0
     (row,) = csv.DictReader(table.read_text().splitlines())

@@ -480,6 +480,12 @@ def test_bad_parameters_are_rejected_by_name(case) -> None:
         quick(**{"horizon": 6, "epochs": 1} | options).fit(wide())
 
 
+def test_too_few_rows_for_an_interval_name_it_as_a_remedy() -> None:
+    model = Forecaster(6, model="toa", interval=0.8, lookback=6, epochs=1)
+    with pytest.raises(ValueError, match="leave out interval, for which at least 4 horizons are held out"):
+        model.fit(np.random.default_rng(0).normal(size=(30, 2)).cumsum(0))
+
+
 def test_the_error_names_a_short_series_among_long_ones() -> None:
     with pytest.raises(
         ValueError, match=message("series 'y' of data must have at least lookback + horizon = 30", "got 33")

@@ -102,7 +102,7 @@ def test_a_run_repeated_by_another_backend_does_not_count(tmp_path, job):
     runs = [record_of(job, {"mse": mse}) | {"backend": name} for name, mse in (("folded", 0.4), ("triton", 0.41))]
     evidence = read_evidence([write_lines(tmp_path / "a.jsonl", runs)])
     assert [run.record["metrics"]["mse"] for run in evidence.runs] == [0.41]
-    assert "1 records repeat a run of the kernels by another backend, and do not count." in evidence.notes
+    assert "1 records of another backend do not count: the kernels made the same runs." in evidence.notes
 
 
 def test_contradicting_records_are_both_skipped(tmp_path, job):

@@ -89,7 +89,8 @@ class Forecaster(ForecastPage, ForecastNetwork):
             backbone and data size. An attention given by name, or none, then also starts its operators by that recipe.
         patience: Epochs without a better validation loss before training stops, and three tenths of all epochs more, in
             which the rate rises.
-        validation_share: Share of each series held out at its end, at least a horizon; four for "toa" with an interval.
+        validation_share: Share of each series held out at its end, at least one horizon, or four for "toa" with an
+            interval.
         id: Id column of a frame with several series.
         time: Time column; None finds it.
         values: Columns to forecast; None for all others.

@@ -299,7 +299,7 @@ class _Reader:
         if duplicates:
             notes.append(f"{duplicates} records occur again with the same setting and metrics, and count once.")
         if other_backends:
-            notes.append(f"{other_backends} records repeat a run of the kernels by another backend, and do not count.")
+            notes.append(f"{other_backends} records of another backend do not count: the kernels made the same runs.")
         notes += [f"{count} scores of `toa bench` in {file} are not compared." for file, count in self._scores.items()]
         for file, found in self._commits.items():
             if bad := found["dirty"] + found["unknown"]:

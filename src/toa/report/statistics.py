@@ -248,7 +248,7 @@ def compare(scores: Scores, baseline: str = "softmax") -> list[Row]:
     Args:
         baseline: A system, or the end of its name: "softmax" for "patchtst/softmax" if no other name ends so.
     """
-    from scipy.stats import wilcoxon  # of zeros, which do not count, it tries all signs if there are at most 13 numbers
+    from scipy.stats import wilcoxon
 
     base = scores.find(baseline)
     tested = len(scores.systems) - 1
@@ -265,6 +265,7 @@ def compare(scores: Scores, baseline: str = "softmax") -> list[Row]:
             if enough:
                 row |= {"detectable": detectable_gain(gain, tested), "rests_on": _rests_on(scores, base, place)}
             if enough and gain.any():
+                # zeros do not count; of at most 13 numbers scipy would try all their signs, which takes long
                 row["p"] = float(wilcoxon(gain[gain != 0] if len(gain) <= 13 else gain).pvalue)
         rows.append(row)
     with_p = [row for row in rows if "p" in row]
