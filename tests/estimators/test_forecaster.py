@@ -480,9 +480,9 @@ def test_bad_parameters_are_rejected_by_name(case) -> None:
         quick(**{"horizon": 6, "epochs": 1} | options).fit(wide())
 
 
-def test_too_few_rows_for_an_interval_name_it_as_a_remedy() -> None:
+def test_too_few_rows_for_an_interval_name_what_it_holds_out() -> None:
     model = Forecaster(6, model="toa", interval=0.8, lookback=6, epochs=1)
-    with pytest.raises(ValueError, match="leave out interval, for which at least 4 horizons are held out"):
+    with pytest.raises(ValueError, match="an interval holds out at least 4 horizons"):
         model.fit(np.random.default_rng(0).normal(size=(30, 2)).cumsum(0))
 
 

@@ -107,9 +107,8 @@ class ForecastNetwork(Estimator):
                 rows = panel.lengths[index]
                 raise ValueError(
                     f"{panel.label(index)} must have at least lookback + horizon = {need} rows to train on besides the "
-                    f"{rows - borders[index]} held out, got {rows} rows in all; shorten lookback or horizon, "
-                    + ("leave out interval, for which at least 4 horizons are held out, " if apart else "")
-                    + "or add rows."
+                    f"{rows - borders[index]} held out, got {rows} rows in all; shorten lookback or horizon, or add "
+                    + ("rows (an interval holds out at least 4 horizons)." if apart else "rows.")
                 )
         self.known_ = self._fit_covariates(panel, borders)
         train, stop, held = self._scale_and_split(panel, borders, season, everything=refit, apart=apart)
