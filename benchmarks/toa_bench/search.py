@@ -9,7 +9,7 @@ import shlex
 import tomllib
 from collections.abc import Container, Iterator
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from statistics import fmean
 
@@ -103,11 +103,12 @@ class Plan:
                             yield self._line(backbone, trial, dataset, self.horizon, self.seed)
 
     def confirm_lines(self, found: Trials, stored: Container[Cell] = ()) -> Iterator[str]:
-        """The same for the best trials per family and size, and the plain attentions, in the cells of `confirm`."""
-        for dataset in reversed(self.datasets):
-            for backbone in self.backbones():
-                for trial in confirmed_trials(self, found, backbone):
-                    for horizon, seed in self.confirmed[1:]:
+        """The same in the cells of `confirm`, for the trials that are confirmed on the datasets of a size."""
+        for backbone in self.backbones():
+            for size in reversed(self.sizes):
+                trials = confirmed_trials(self, found, backbone, size)
+                for dataset in reversed(sized_datasets(self, found, size)):
+                    for trial, (horizon, seed) in product(trials, self.confirmed[1:]):
                         if (backbone, trial, dataset, horizon, seed) not in stored:
                             yield self._line(backbone, trial, dataset, horizon, seed)
 
@@ -190,17 +191,26 @@ def reused_trials(plan: Plan) -> list[Record]:
     return [row for row in rows if tuple(row[k] for k in ("backbone", "trial", "dataset", "horizon", "seed")) in cells]
 
 
-def rank_trials(plan: Plan, found: Trials, backbone: str, family: str, confirmed: bool = False) -> list[Result]:
-    """Trials that ran on every dataset, the best first by the mean over both sizes.
+def sized_datasets(plan: Plan, found: Trials, size: str | None) -> list[str]:
+    """Search sets of a size that have a trial; all search sets if the size is None."""
+    windows = {name: row["windows"] for (_, _, name, _, _), row in found.items()}
+    return [name for name in plan.datasets if size is None or (name in windows and plan.size(windows[name]) == size)]
+
+
+def rank_trials(
+    plan: Plan, found: Trials, backbone: str, family: str, size: str | None = None, confirmed: bool = False
+) -> list[Result]:
+    """Trials that ran on every dataset of a size, or on all, the best first by the mean over the sizes.
 
     `confirmed` asks for the trials and the means of all cells of the confirmation.
     """
     results = []
-    for trial in plan.trials(backbone, family):
-        ratios: dict[str, list[float]] = {name: [] for name in plan.datasets}
+    datasets = sized_datasets(plan, found, size)
+    cells = [(name, *cell) for name in datasets for cell in plan.confirmed[: None if confirmed else 1]]
+    for trial in plan.trials(backbone, family) if datasets else ():
+        ratios: dict[str, list[float]] = {name: [] for name in datasets}
         sizes: dict[str, list[float]] = {}
         rises: dict[str, list[float]] = {}
-        cells = [(name, *cell) for name in plan.datasets for cell in plan.confirmed[: None if confirmed else 1]]
         if any((backbone, one, *cell) not in found for one in (trial, "softmax") for cell in cells):
             continue
         for name, horizon, seed in cells:
@@ -217,26 +227,25 @@ def rank_trials(plan: Plan, found: Trials, backbone: str, family: str, confirmed
     return sorted(results, key=lambda result: sum(result.means.values()))
 
 
-def confirmed_trials(plan: Plan, found: Trials, backbone: str) -> list[str]:
-    """Trials that run again at further horizons and seeds: the best per family and size, and the plain attentions."""
+def confirmed_trials(plan: Plan, found: Trials, backbone: str, size: str) -> list[str]:
+    """Trials that run again at further horizons and seeds: the best per family for a size, and the plain attentions."""
     trials = ["softmax", "toa-softmax"]
     for family in plan.families(backbone):
-        results = rank_trials(plan, found, backbone, family)
-        for size in plan.sizes:
-            best = sorted(results, key=lambda result: result.means[size])[: plan.confirm_best]
-            trials += [result.trial for result in best]
+        results = rank_trials(plan, found, backbone, family, size)
+        trials += [result.trial for result in results[: plan.confirm_best]]
     return list(dict.fromkeys(trials)) if len(trials) > 2 else []
 
 
 def choose(plan: Plan, found: Trials, backbone: str) -> dict[tuple[str, str], Result]:
-    """The trial with the lowest mean per family and size; empty if a family has no complete trial.
+    """The trial with the lowest mean per family and size, if the family has a complete trial for that size.
 
     Where trials ran in all cells of the confirmation, only these count, by their mean over all of them.
     """
     chosen = {}
     for family in plan.families(backbone):
-        results = rank_trials(plan, found, backbone, family, confirmed=True)
-        results = results or rank_trials(plan, found, backbone, family)
-        for size in plan.sizes if results else ():
-            chosen[family, size] = min(results, key=lambda result: result.means[size])
+        for size in plan.sizes:
+            results = rank_trials(plan, found, backbone, family, size, confirmed=True)
+            results = results or rank_trials(plan, found, backbone, family, size)
+            if results:
+                chosen[family, size] = results[0]
     return chosen
