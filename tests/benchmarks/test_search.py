@@ -55,10 +55,10 @@ def test_every_trial_of_a_plan_resolves(plan):
                 assert config.attention.name == attention
 
 
-@pytest.mark.parametrize("backbone", ["itransformer", "duet"])
-def test_the_protocol_toa_is_the_choice_of_the_search(backbone):
+@pytest.mark.parametrize(("backbone", "sizes"), [("itransformer", 2), ("duet", 2), ("patchtst", 1)])
+def test_the_protocol_toa_is_the_choice_of_the_search(backbone, sizes):
     chosen = choose(PLAN, read_trials(PLAN), backbone)
-    assert len(chosen) == 4
+    assert len(chosen) == 2 * sizes
     for (family, size), result in chosen.items():
         attention, *settings = result.trial.split()
         for dataset in ("ETTh2", "Exchange") if size == "small" else ("ETTm2", "Weather"):

@@ -37,6 +37,7 @@ DEFAULT_ATTENTION = "toa-softmax"
 # from the defaults; a test holds it to the protocol
 _LARGE_FROM = 20_000
 _RECIPES: dict[tuple[str, str], dict[str, Any]] = {
+    ("patchtst", "small"): {"operator_rate": 3.0, "operator_init": "filters"},
     ("itransformer", "large"): {"operator_rate": 2.0, "operator_init": "centering"},
     ("duet", "small"): {"operator_rate": 3.0, "operator_init": "centering", "dropout": 0.3},
     ("duet", "large"): {"operator_rate": 3.0, "operator_init": "centering", "dropout": 0.3},
