@@ -672,7 +672,7 @@ def all_tables() -> dict[str, Callable[[], str]]:
     found |= {"detectors": detector_table, "detector-choices": detector_choices}
     for name in ("search", "search-classify", "search-two-axis"):
         found |= {f"{name}-choice": partial(search_choice, name), f"{name}-trials": partial(search_trials, name)}
-    found |= {f"toa-{backbone}": partial(recipe_table, backbone) for backbone in ("itransformer", "duet")}
+    found |= {f"toa-{backbone}": partial(recipe_table, backbone) for backbone in ("itransformer", "duet", "patchtst")}
     for name in ("toa", "toa-unnormalised"):
         found[f"{name}-96"] = partial(setting_table, name, backbone="itransformer", horizon=96, datasets=RECIPE_SETS)
     found |= {name: partial(other_runs, name) for name in ("other-protocols", "subsets")}

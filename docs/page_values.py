@@ -177,7 +177,7 @@ def sor_pairs() -> str:
 def all_values() -> dict[str, Callable[[], str]]:
     """Every value by name."""
     found: dict[str, Callable[[], str]] = {"toa-better-sets": better_sets, "latest-best-epoch": latest_epoch}
-    for backbone in ("itransformer", "duet"):
+    for backbone in ("itransformer", "duet", "patchtst"):
         found[f"toa-better-{backbone}"] = partial(wins, backbone, tables.RECIPE_SETS)
         found[f"sor-better-{backbone}"] = partial(sor_wins, backbone)
         found[f"trials-{backbone}"] = partial(trials, backbone)
