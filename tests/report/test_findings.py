@@ -37,6 +37,8 @@ def made_up(folder, gains: tuple[Any, ...], *, protocol: str = "toa", seeds: int
     ]
     write_lines(folder / "runs.jsonl", records)
     write_lines(folder / "trials.jsonl", trials)
+    # these chose nothing, and do not count
+    write_lines(folder / "pooled-trials.jsonl", [trials[0] | {"trial": "softmax model.pooled=true"}])
     return make_report([folder], tables=["forecast-full"])
 
 

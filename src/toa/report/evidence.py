@@ -24,6 +24,8 @@ _OTHERS = (CLAIM, OPERATORS_FILE, "efficiency.json")
 _TRIALS = "trials.jsonl"
 # trials that compare attentions and choose no setting
 _SIGNED = "signed-trials.jsonl"
+# trials that test an explanation and choose no setting
+_POOLED = "pooled-trials.jsonl"
 
 # task and config without the seed
 Setting = tuple[str, str]
@@ -221,7 +223,7 @@ class _Reader:
         for number, line in lines:
             content = self._parse(line, _where(path, number))
             self._note_commit(content, path)
-            if isinstance(content, Mapping) and isinstance(content.get("trial"), str):
+            if path.name != _POOLED and isinstance(content, Mapping) and isinstance(content.get("trial"), str):
                 # classification has no horizon
                 task = "forecast" if content.get("horizon") else "classify"
                 self._trials.setdefault((task, str(content.get("backbone"))), set()).add(content["trial"])
