@@ -20,9 +20,9 @@ from toa.data.panel import Panel
 from toa.data.splits import StandardScaler
 from toa.estimators.base import NETWORK, TimeLimit, named
 from toa.estimators.case_network import CaseNetwork
-from toa.estimators.case_page import CasesPage
 from toa.estimators.importance import Importance
 from toa.estimators.kernels import FEATURES, Features, KernelFeatures, Series, align_cases, compile_kernels
+from toa.estimators.pages import cases_page
 from toa.estimators.stack import (
     SHARES,
     Codes,
@@ -46,7 +46,7 @@ _MOST_CASES = 10**9
 
 
 @dataclass(eq=False, repr=False)
-class Classifier(ClassifierMixin, CasesPage, CaseNetwork):  # type: ignore[misc]
+class Classifier(ClassifierMixin, CaseNetwork):  # type: ignore[misc]
     """Classify time series.
 
         model = toa.Classifier().fit(X, y)   # X (n, C, L) or (n, L), or a list of (C, l); y one label per case
@@ -105,6 +105,7 @@ class Classifier(ClassifierMixin, CasesPage, CaseNetwork):  # type: ignore[misc]
     """
 
     _kind = "classifier"
+    page = cases_page
     _facts = ("length_", "validation_", "architecture_")
 
     _: KW_ONLY
