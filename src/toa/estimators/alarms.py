@@ -222,19 +222,6 @@ def as_rows(rows: Any, channels: int) -> Any:
     return rows[None] if isinstance(rows, np.ndarray) and rows.ndim == 1 and len(rows) == channels > 1 else rows
 
 
-def held_parts(
-    series: Sequence[Tensor], train: Sequence[Tensor], context: int, number: int, of: int
-) -> tuple[list[Tensor], list[int]]:
-    """Part `number` of `of` equal ones of the rows after those of `train`, with `context` rows before, and its rows."""
-    parts, counts = [], []
-    for one, border in zip(series, map(len, train), strict=True):
-        start, stop = (border + (len(one) - border) * k // of for k in (number, number + 1))
-        if start < stop:
-            parts.append(one[max(0, start - context) : stop])
-            counts.append(stop - start)
-    return parts, counts
-
-
 def spread_pieces(series: Sequence[Tensor], context: int) -> list[Tensor]:
     """Parts of the series, spread over them, with about as many rows as the threshold of streams needs."""
     share = max(1.0, sum(map(len, series)) / _ROWS)

@@ -377,7 +377,12 @@ class AnomalyDetector(ReconstructionNetwork):
         """Scores of the rows of series after those of `train`: as many parts of them as there are combinations."""
         final, scores, ends = self.choice_, [], []
         for number, self.choice_ in enumerate(choices):
-            parts, counts = alarms.held_parts(series, train, self._context, number, len(choices))
+            parts, counts = [], []
+            for one, border in zip(series, map(len, train), strict=True):
+                start, stop = (border + (len(one) - border) * k // len(choices) for k in (number, number + 1))
+                if start < stop:
+                    parts.append(one[max(0, start - self._context) : stop])
+                    counts.append(stop - start)
             found = self._normal_scores(parts)
             scores += [own[-count:] for own, count in zip(found[0], counts, strict=True)]
             ends += found[1]
