@@ -74,17 +74,10 @@ def choose_threshold(
     min_length: int = 1,
     cool_down: int = 0,
 ) -> float:
-    """Threshold of the scores of normal series.
+    """Threshold of the scores of normal series, one array each, by a rule of `toa.AnomalyDetector`.
 
-    Args:
-        rule: "quantile": a share `contamination` of the scores is higher. "extreme value": the same share, but of the
-            scores that a generalised Pareto distribution of the highest 2 % expects, so that it may be far below 1 / T.
-            "budget": the lowest threshold at which the series have at most `alarms` events.
-        scores: Scores per series.
-        contamination: Probability that a row is flagged.
-        alarms: Number of events.
-        min_length: Fewest rows of an alarm.
-        cool_down: Rows between two alarms that belong to one event.
+    "extreme value" extrapolates the highest 2 %; with a larger `contamination`, or too few scores, it is "quantile".
+    "budget" is the lowest threshold at which the series have at most `alarms` events, see `alarm_runs`.
     """
     joined = np.concatenate(scores)
     if rule == "budget":

@@ -49,16 +49,9 @@ class CaseNetwork(Estimator):
     ) -> None:
         """Train candidates until `seconds` have passed, at least one, and keep the one with the lowest log loss.
 
-        Args:
-            panel: The cases.
-            codes: Their classes.
-            seconds: Largest time, approximately.
-            accept: Called whenever a better network is kept, with calibrated probabilities of each case by the model
-                that was not trained on it. With too few cases to validate on, it is not called: one model is trained on
-                all cases, and its last epoch is kept.
-
-        Raises:
-            TrainingStopped: By a signal; the best network so far is kept.
+        `accept` is called whenever a better network is kept, with calibrated probabilities of each case by the model
+        that was not trained on it. With too few cases to validate on, it is not called: one model is trained on all
+        cases, and its last epoch is kept. A signal raises TrainingStopped; the best network so far is kept.
         """
         folds, limit, longest, best = self._folds(codes), TimeLimit(seconds), 0.0, np.inf
         for candidate in self._candidates() if folds is not None else self._candidates()[:1]:
@@ -170,7 +163,6 @@ class CaseNetwork(Estimator):
         )
 
     def _case(self, data: Any, index: int) -> Panel:
-        """One case of a pandas frame or a list."""
         self._check_has_network()
         framed = isinstance(data, pd.DataFrame)
         ids = data[self.id].unique() if framed and self.id is not None else None

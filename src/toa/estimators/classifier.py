@@ -231,7 +231,6 @@ class Classifier(ClassifierMixin, CaseNetwork):  # type: ignore[misc]
             self._fit_network(panel, codes, left, choose)
 
     def _features(self, name: str, series: Series) -> Features:
-        """Features of a linear member."""
         if name != KERNELS:
             return FEATURES[name](series)
         assert self.kernels_ is not None

@@ -209,7 +209,6 @@ def describe_data(
 
 
 def _card(own: Any) -> Part:
-    """Parameters and what was chosen."""
     rows = [("estimator", type(own).__name__), ("version of toa", toa.__version__)]
     rows.append(("network", own.architecture_["backbone"] or "none"))
     if own.architecture_.get("attention"):

@@ -173,7 +173,6 @@ def cases_page(
 
 
 def _first(panel: Panel, count: int) -> Panel:
-    """The first series of a panel."""
     parts: dict[str, Any] = {name: getattr(panel, name) for name in ("values", "ids", "times", "rows", "begins")}
     parts = {name: part if part is None else part[:count] for name, part in parts.items()}
     return replace(panel, **parts)
@@ -408,7 +407,6 @@ def interval_text(own: Any) -> str:
 
 
 def _stack_parts(own: Any) -> list[Part]:
-    """Weights and cross-validated accuracies of members and baselines."""
     if own.stack_ is None:
         return [draw.text("Method: the network alone.")]
     text = "Accuracy by cross-validation on the cases of fit"

@@ -98,15 +98,7 @@ def choose_factor(scores: Float64[np.ndarray, "n k"], codes: Codes) -> float:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class RidgeHead:
-    """A ridge classifier on standardised features, with calibrated probabilities.
-
-    Attributes:
-        mean: Mean of each feature (P,).
-        scale: Scale of each feature (P,).
-        weight: (P, K).
-        bias: (K,).
-        factor: Factor of the scores before softmax.
-    """
+    """A ridge classifier on features with a mean and a scale; `factor` multiplies its scores before softmax."""
 
     mean: Float32[np.ndarray, " p"]
     scale: Float32[np.ndarray, " p"]
@@ -244,7 +236,6 @@ class Stack:
 
     @classmethod
     def _fit(cls, members: Mapping[str, Probabilities], codes: Codes, kept: Bool[np.ndarray, " n"]) -> "Stack":
-        """Weights by the cases `kept`."""
         # a class without a case is possible
         counts = np.bincount(codes[kept], minlength=next(iter(members.values())).shape[1]) + 1.0
         made = cls(weights={}, factor=1.0, accuracies={}, shares=(counts / counts.sum()).tolist())
