@@ -216,7 +216,7 @@ class AnomalyDetector(ReconstructionNetwork):
         # the frequency cannot be inferred from one row
         rows = alarms.as_rows(rows, len(self.columns_))
         try:
-            panel = self._check_fitted_panel(self._read(rows, freq=self.freq_, missing="error"))
+            panel = self._read_fitted(rows, freq=self.freq_, missing="error")
         except MissingValuesError as error:
             # columns are those of fit, and later rows are not known
             raise ValueError(f"{error.problem}; fill it before the call, such as by the last value.") from None
@@ -309,7 +309,6 @@ class AnomalyDetector(ReconstructionNetwork):
                 f"{panel.label(panel.lengths.index(longest))} must have two windows of {self.window_} rows, one to "
                 f"train on and one to hold out, got {longest} rows; add rows, or choose a smaller window."
             )
-        self._check_lengths(panel)
         self._check_network()
         self._fit_scalers(panel)
         series = self._scaled(panel)
