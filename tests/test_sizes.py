@@ -20,7 +20,7 @@ CEILINGS = {
     ".": (550, 7),
     "cli": (2_457, 11),
     "data": (3_807, 16),
-    "estimators": (6_624, 24),
+    "estimators": (6_427, 23),
     "experiments": (1_890, 9),
     "integrations": (1_886, 11),
     "models": (1_699, 11),
@@ -28,7 +28,7 @@ CEILINGS = {
     "ops": (4_321, 19),
     "report": (3_531, 15),
     "tasks": (3_542, 15),
-    "theory": (646, 3),
+    "theory": (630, 3),
 }
 # functions above the aim, docstring not counted; remove a line when the function is short enough
 LONG_FUNCTIONS: set[str] = set()

@@ -104,7 +104,7 @@ def _longest_test_case(reader: "Classifier", tested: Any, cases: Any) -> int:
 
 def _print_validation(console: "Console", classifier: "Classifier") -> None:
     """Cross-validated accuracies of the members and the baselines, with the weights."""
-    from toa.estimators.case_page import interval_text
+    from toa.estimators.pages import interval_text
 
     own = classifier.validation_
     network = classifier.architecture_["backbone"] or f"no network ({classifier.no_network_})"

@@ -2,24 +2,24 @@
 
     threshold = choose_threshold("extreme value", [scores], contamination=0.001)
     events = find_events(parts, threshold, min_length=2, cool_down=10)       # of one series
-    event_columns(panel, rank_events([events]), columns)
-    Streams().advance(panel, score, …)                                       # rows that arrive one after another
+    event_columns(panel, [(0, event) for event in events], columns)
+    Stream(values).advance(panel, index, scores > threshold, min_length)     # rows that arrive one after another
 
 Alphabet: T rows, C channels, S series.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Bool, Float64
+from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
 from toa._checks import check_choice, check_count, check_positive
 from toa.data.frames import id_column
 from toa.data.frequency import make_times
-from toa.data.panel import Id, Panel, Values
+from toa.data.panel import Panel, Values
 from toa.estimators.scorers import Rows
 from toa.tasks.detection import Runs, point_metrics, undefined
 
@@ -74,17 +74,10 @@ def choose_threshold(
     min_length: int = 1,
     cool_down: int = 0,
 ) -> float:
-    """Threshold of the scores of normal series.
+    """Threshold of the scores of normal series, one array each, by a rule of `toa.AnomalyDetector`.
 
-    Args:
-        rule: "quantile": a share `contamination` of the scores is higher. "extreme value": the same share, but of the
-            scores that a generalised Pareto distribution of the highest 2 % expects, so that it may be far below 1 / T.
-            "budget": the lowest threshold at which the series have at most `alarms` events.
-        scores: Scores per series.
-        contamination: Probability that a row is flagged.
-        alarms: Number of events.
-        min_length: Fewest rows of an alarm.
-        cool_down: Rows between two alarms that belong to one event.
+    "extreme value" extrapolates the highest 2 %; with a larger `contamination`, or too few scores, it is "quantile".
+    "budget" is the lowest threshold at which the series have at most `alarms` events, see `alarm_runs`.
     """
     joined = np.concatenate(scores)
     if rule == "budget":
@@ -136,14 +129,8 @@ def describe_channels(shares: Float64[np.ndarray, " c"], columns: Sequence[str])
     return ", ".join(f"{columns[index]} {100.0 * shares[index]:.0f} %" for index in order if shares[index] >= 0.005)
 
 
-def rank_events(events: Sequence[Sequence[Event]]) -> list[tuple[int, Event]]:
-    """Series index and event, the most severe first; events are numbered from 1 in this order."""
-    pairs = [(index, event) for index, own in enumerate(events) for event in own]
-    return sorted(pairs, key=lambda pair: -pair[1].severity)
-
-
 def event_columns(panel: Panel, ranked: Sequence[tuple[int, Event]], columns: Sequence[str]) -> dict[str, Any]:
-    """Columns of the table of events, see `toa.AnomalyDetector.events`."""
+    """Columns of the table of events, numbered from 1; `ranked` has the index of the series of each."""
     owners = np.array([index for index, _ in ranked], dtype=np.int64)
     found: dict[str, Any] = {"event": np.arange(1, len(ranked) + 1), **id_column(panel, owners)}
     if panel.backend is None and len(panel) > 1:
@@ -175,67 +162,40 @@ def flags_f1(labels: np.ndarray, flags: Bool[np.ndarray, " t"]) -> float:
     return point_metrics(labels.astype(bool), flags)["f1"] or 0.0
 
 
-class _Stream(NamedTuple):
-    """The last rows of a series, the time of the last one, and the number of last rows above the threshold."""
+class Stream(NamedTuple):
+    """The last rows of a series, the time of the last one, rows so far, and last rows above the threshold."""
 
     values: Values
-    time: object
-    run: int
-
-
-class Streams:
-    """The series of a stream, by id."""
-
-    def __init__(self) -> None:
-        self.rows = 0
-        self._series: dict[Id, _Stream] = {}
+    time: object = None
+    seen: int = 0
+    run: int = 0
 
     def advance(
-        self,
-        panel: Panel,
-        score: Callable[[Id, Values], Float64[np.ndarray, " t"]],
-        *,
-        context: int,
-        threshold: float,
-        min_length: int,
-    ) -> list[dict[str, np.ndarray]]:
-        """Columns "score" and "anomaly" of new rows, per series. An error changes no series.
+        self, panel: Panel, index: int, high: Bool[np.ndarray, " t"], min_length: int
+    ) -> tuple[Int64[np.ndarray, " t"], "Stream"]:
+        """Flags of the new rows, those of a series of a panel, and the stream after them.
 
         Args:
-            panel: The new rows.
-            score: Scores of a series from its last rows: at least one for each new row.
-            context: Rows before a row that its score depends on; before the first row, they are copies of it.
-            threshold: Scores above it are unusual.
-            min_length: Rows above the threshold, one after another, of which the last is flagged.
+            high: Which of them are above the threshold; the last of `min_length` such rows is flagged.
 
         Raises:
-            ValueError: If a series does not continue its stream.
+            ValueError: If the rows do not continue the stream.
         """
-        results, changed = [], {}
-        for index, (one, values) in enumerate(zip(panel.ids, panel.values, strict=True)):
-            times = None if panel.times is None else panel.times[index]
-            past = self._series.get(one)
-            if past is not None and times is not None:
-                assert panel.freq is not None
-                expected = make_times(past.time, panel.freq, 2)[1]
-                if times[0] != expected:
-                    raise ValueError(
-                        f"{panel.label(index, 'rows')} must continue with {expected}, after {past.time}, got "
-                        f"{times[0]} at data row {panel.rows[index][0] + 1}; pass each row once and in order, or call "
-                        "reset_stream()."
-                    )
-            seen = np.concatenate((np.repeat(values[:1], context, 0) if past is None else past.values, values))
-            scores = score(one, seen)[-len(values) :]
-            run = 0 if past is None else past.run
-            flags = np.zeros(len(scores), dtype=np.int64)
-            for row, high in enumerate(scores > threshold):
-                run = run + 1 if high else 0
-                flags[row] = run >= min_length
-            results.append({"score": scores, "anomaly": flags})
-            changed[one] = _Stream(seen[len(seen) - context :].copy(), None if times is None else times[-1], run)
-        self._series |= changed
-        self.rows += sum(panel.lengths)
-        return results
+        values, times = panel.values[index], None if panel.times is None else panel.times[index]
+        if times is not None and self.seen:
+            assert panel.freq is not None
+            expected = make_times(self.time, panel.freq, 2)[1]
+            if times[0] != expected:
+                raise ValueError(
+                    f"{panel.label(index, 'rows')} must continue with {expected}, after {self.time}, got {times[0]} at "
+                    f"data row {panel.rows[index][0] + 1}; pass each row once and in order, or call reset_stream()."
+                )
+        run, flags = self.run, np.zeros(len(high), dtype=np.int64)
+        for row, above in enumerate(high):
+            run = run + 1 if above else 0
+            flags[row] = run >= min_length
+        last = np.concatenate((self.values, values))[len(values) :].copy()
+        return flags, Stream(last, None if times is None else times[-1], self.seen + len(values), run)
 
 
 def as_rows(rows: Any, channels: int) -> Any:
@@ -253,19 +213,6 @@ def as_rows(rows: Any, channels: int) -> Any:
             raise ValueError(f"rows must be lists of {channels} numbers, got lists of different lengths.")
         rows = np.asarray(rows)
     return rows[None] if isinstance(rows, np.ndarray) and rows.ndim == 1 and len(rows) == channels > 1 else rows
-
-
-def held_parts(
-    series: Sequence[Tensor], train: Sequence[Tensor], context: int, number: int, of: int
-) -> tuple[list[Tensor], list[int]]:
-    """Part `number` of `of` equal ones of the rows after those of `train`, with `context` rows before, and its rows."""
-    parts, counts = [], []
-    for one, border in zip(series, map(len, train), strict=True):
-        start, stop = (border + (len(one) - border) * k // of for k in (number, number + 1))
-        if start < stop:
-            parts.append(one[max(0, start - context) : stop])
-            counts.append(stop - start)
-    return parts, counts
 
 
 def spread_pieces(series: Sequence[Tensor], context: int) -> list[Tensor]:

@@ -9,6 +9,7 @@ from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
+import pandas as pd
 import torch
 from jaxtyping import Int64
 from torch import Tensor
@@ -21,7 +22,7 @@ from toa.estimators import sizes
 from toa.estimators.base import Estimator, TimeLimit
 from toa.estimators.importance import Importance, in_float64, integrated_gradients
 from toa.estimators.stack import Codes, Probabilities, accuracy, choose_factor, log_loss, softmax, stratified_folds
-from toa.tasks.base import TASKS, TaskData
+from toa.tasks.base import TASKS, TaskData, check_sample
 from toa.tasks.classify import classify, validation_logits
 from toa.tasks.distributed import resolve_device
 from toa.tasks.training import TrainingStopped
@@ -48,16 +49,9 @@ class CaseNetwork(Estimator):
     ) -> None:
         """Train candidates until `seconds` have passed, at least one, and keep the one with the lowest log loss.
 
-        Args:
-            panel: The cases.
-            codes: Their classes.
-            seconds: Largest time, approximately.
-            accept: Called whenever a better network is kept, with calibrated probabilities of each case by the model
-                that was not trained on it. With too few cases to validate on, it is not called: one model is trained on
-                all cases, and its last epoch is kept.
-
-        Raises:
-            TrainingStopped: By a signal; the best network so far is kept.
+        `accept` is called whenever a better network is kept, with calibrated probabilities of each case by the model
+        that was not trained on it. With too few cases to validate on, it is not called: one model is trained on all
+        cases, and its last epoch is kept. A signal raises TrainingStopped; the best network so far is kept.
         """
         folds, limit, longest, best = self._folds(codes), TimeLimit(seconds), 0.0, np.inf
         for candidate in self._candidates() if folds is not None else self._candidates()[:1]:
@@ -142,8 +136,13 @@ class CaseNetwork(Estimator):
         check_finite("logits", logits)
         return softmax(self.factor_ * logits.double().cpu().numpy())
 
-    def _explain_case(self, panel: Panel) -> Importance:
-        """Parts of the steps and channels of the first case in the logarithm of the probability of its class."""
+    def run_sample(self, data: Any, index: int = 0) -> None:
+        """Classify one case of a pandas frame or a list, see `Estimator.run_sample`."""
+        self._network_probabilities(self._case(data, index))
+
+    def explain(self, data: Any, index: int | None = None) -> Importance:
+        """Parts of steps and channels in the class that the network gives one case, see `Estimator.explain`."""
+        panel = self._case(data, index or 0)
         cases = self._to_cases(panel, [0] * len(panel))
         series = cases.series[:1].cpu().double()
         mask = None if cases.mask is None else cases.mask[:1].cpu()
@@ -163,8 +162,16 @@ class CaseNetwork(Estimator):
             change=change,
         )
 
+    def _case(self, data: Any, index: int) -> Panel:
+        self._check_has_network()
+        framed = isinstance(data, pd.DataFrame)
+        ids = data[self.id].unique() if framed and self.id is not None else None
+        check_sample(index, len(data if ids is None else ids))
+        if ids is not None:
+            return self._read_fitted(data[data[self.id] == ids[index]])
+        return self._read_fitted(data.iloc[[index]] if framed else [data[index]])
+
     def _scaled(self, panel: Panel) -> list[Values]:
-        """The cases, standardised."""
         return [
             check_standardised(self.scaler_.transform(values), self.columns_, f"case {index + 1} of X")
             for index, values in enumerate(panel.values)
@@ -172,8 +179,11 @@ class CaseNetwork(Estimator):
 
     def _to_cases(self, panel: Panel, codes: Sequence[int] | Codes) -> Cases:
         """The cases, standardised, in tokens of several steps and padded, on the device."""
-        chosen = [_in_patches(case, self._patch) for case in self._scaled(panel)]
-        length = -(-self.length_ // self._patch)
+        patch, chosen = self._patch, self._scaled(panel)
+        # (l, C) as (l / patch, patch * C); the last step fills the last token
+        chosen = [np.pad(case, ((0, -len(case) % patch), (0, 0)), mode="edge") for case in chosen]
+        chosen = [case.reshape(-1, patch * case.shape[1]) for case in chosen]
+        length = -(-self.length_ // patch)
         masked = any(len(case) != length for case in chosen)
         return pad_cases(chosen, list(map(int, codes)), length, masked=masked, device=resolve_device(self.device))
 
@@ -189,11 +199,3 @@ class CaseNetwork(Estimator):
         shape: dict[str, Any] = {"length": -(-self.length_ // self._patch), "classes": self.classes_}
         folds = torch.from_numpy(np.arange(self.folds_)) if self.folds_ else None
         return TaskData(channels=len(self.columns_) * self._patch, train=train, val=val, folds=folds, **shape)
-
-
-def _in_patches(case: Values, patch: int) -> Values:
-    """A case (l, C) as tokens (l / patch, patch * C); the last step fills the last token."""
-    if patch == 1:
-        return case
-    missing = -len(case) % patch
-    return np.pad(case, ((0, missing), (0, 0)), mode="edge").reshape(-1, patch * case.shape[1])

@@ -3,12 +3,11 @@
 Alphabet: n cases, L longest length, l length of a case, C channels, K classes.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import torch
 from sklearn.base import ClassifierMixin
 from torch import Tensor
@@ -20,9 +19,8 @@ from toa.data.panel import Panel
 from toa.data.splits import StandardScaler
 from toa.estimators.base import NETWORK, TimeLimit, named
 from toa.estimators.case_network import CaseNetwork
-from toa.estimators.case_page import CasesPage
-from toa.estimators.importance import Importance
 from toa.estimators.kernels import FEATURES, Features, KernelFeatures, Series, align_cases, compile_kernels
+from toa.estimators.pages import cases_page
 from toa.estimators.stack import (
     SHARES,
     Codes,
@@ -34,7 +32,6 @@ from toa.estimators.stack import (
     baseline_accuracies,
     stratified_folds,
 )
-from toa.tasks.base import check_sample
 
 KERNELS = "kernels"
 # share of the time limit that all kernels may take; fewer are used if they would take longer
@@ -46,7 +43,7 @@ _MOST_CASES = 10**9
 
 
 @dataclass(eq=False, repr=False)
-class Classifier(ClassifierMixin, CasesPage, CaseNetwork):  # type: ignore[misc]
+class Classifier(ClassifierMixin, CaseNetwork):  # type: ignore[misc]
     """Classify time series.
 
         model = toa.Classifier().fit(X, y)   # X (n, C, L) or (n, L), or a list of (C, l); y one label per case
@@ -105,6 +102,7 @@ class Classifier(ClassifierMixin, CasesPage, CaseNetwork):  # type: ignore[misc]
     """
 
     _kind = "classifier"
+    page = cases_page
     _facts = ("length_", "validation_", "architecture_")
 
     _: KW_ONLY
@@ -182,26 +180,6 @@ class Classifier(ClassifierMixin, CasesPage, CaseNetwork):  # type: ignore[misc]
             _select_channels(panel, self._read(like).columns)
         return max(panel.lengths)
 
-    def run_sample(self, data: Any, index: int = 0) -> None:
-        """Classify one case of a pandas frame or a list, see `Estimator.run_sample`."""
-        self._check_has_network()
-        self._network_probabilities(self._case(data, index))
-
-    def explain(self, data: Any, index: int | None = None) -> Importance:
-        """Parts of steps and channels in the class that the network gives one case, see `Estimator.explain`."""
-        self._check_has_network()
-        return self._explain_case(self._case(data, index or 0))
-
-    def _case(self, data: Any, index: int) -> Panel:
-        """One case of a pandas frame or a list."""
-        ids = data[self.id].unique() if isinstance(data, pd.DataFrame) and self.id is not None else None
-        check_sample(index, len(data if ids is None else ids))
-        if ids is not None:
-            case = data[data[self.id] == ids[index]]
-        else:
-            case = data.iloc[[index]] if isinstance(data, pd.DataFrame) else [data[index]]
-        return self._read_fitted(case)
-
     def _read(self, data: Any) -> Panel:
         return read_cases(data, values=self.values, label=self.label, **self._table)
 
@@ -252,10 +230,11 @@ class Classifier(ClassifierMixin, CasesPage, CaseNetwork):  # type: ignore[misc]
         else:
             self._fit_network(panel, codes, left, choose)
 
-    @property
-    def _computes(self) -> Mapping[str, Callable[[Series], Features]]:
-        """What computes the features of each linear member."""
-        return FEATURES if self.kernels_ is None else {KERNELS: self.kernels_.transform, **FEATURES}
+    def _features(self, name: str, series: Series) -> Features:
+        if name != KERNELS:
+            return FEATURES[name](series)
+        assert self.kernels_ is not None
+        return self.kernels_.transform(series)
 
     @property
     def validation_interval_(self) -> tuple[float, float] | None:
@@ -285,15 +264,13 @@ class Classifier(ClassifierMixin, CasesPage, CaseNetwork):  # type: ignore[misc]
         return panel, found
 
     def _combine(self, panel: Panel) -> Probabilities:
-        members: dict[str, Probabilities] = {}
-        if NETWORK in self.weights_:
-            members[NETWORK] = self._network_probabilities(panel)
+        members = {NETWORK: self._network_probabilities(panel)} if NETWORK in self.weights_ else {}
         if self.stack_ is None:
             return members[NETWORK]
         series = align_cases(self._scaled(panel), self.length_)
-        for name, compute in self._computes.items():
+        for name, head in self.heads_.items():
             if name in self.weights_:
-                members[name] = self.heads_[name].predict(compute(series))
+                members[name] = head.predict(self._features(name, series))
         return self.stack_.combine(members, len(panel))
 
     def _state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -337,10 +314,10 @@ class Classifier(ClassifierMixin, CasesPage, CaseNetwork):  # type: ignore[misc]
         if KERNELS in self.weights_:
             shape = sample.shape[1:]
             self.kernels_ = KernelFeatures.from_state(named(tensors, "kernels."), facts["kernels"], *shape)
-        for name, compute in self._computes.items():
+        for name in (KERNELS, *FEATURES):
             if name in self.weights_:
-                own = named(tensors, f"head.{name}.")
-                check_shape(f"head.{name}.weight", own["weight"], "(P, K)", (compute(sample).shape[1], None))
+                own, count = named(tensors, f"head.{name}."), self._features(name, sample).shape[1]
+                check_shape(f"head.{name}.weight", own["weight"], "(P, K)", (count, None))
                 self.heads_[name] = RidgeHead.from_state(own, facts[f"head.{name}"], classes=len(self.classes_))
 
     def _try(self) -> None:

@@ -16,13 +16,13 @@ from torch import Tensor
 from toa._checks import check_at_least, check_finite
 from toa._limits import check_unpacked
 from toa.data.frames import check_results, columns_by_row, to_native
-from toa.data.panel import MissingValuesError, Panel
+from toa.data.panel import Id, MissingValuesError, Panel
 from toa.data.splits import StandardScaler
 from toa.estimators import alarms
-from toa.estimators.alarms import Event, Streams
+from toa.estimators.alarms import Event, Stream
 from toa.estimators.base import NETWORK, TimeLimit, named
 from toa.estimators.combination import MEAN, Combination, inject_anomalies
-from toa.estimators.pages import EventsPage
+from toa.estimators.pages import events_page
 from toa.estimators.reconstruction import ReconstructionNetwork
 from toa.estimators.scorers import SCORERS, Rows, Scorer, window_mean
 from toa.estimators.sizes import choose_window
@@ -40,7 +40,7 @@ _Scores = tuple[list[np.ndarray], list[np.ndarray]]
 
 
 @dataclass(eq=False, repr=False)
-class AnomalyDetector(EventsPage, ReconstructionNetwork):
+class AnomalyDetector(ReconstructionNetwork):
     """Flag rows of time series that differ from the rows of `fit`.
 
         detector = toa.AnomalyDetector().fit(normal)   # a frame or an array; most of its rows should be normal
@@ -94,6 +94,7 @@ class AnomalyDetector(EventsPage, ReconstructionNetwork):
     """
 
     _models = MODELS
+    page = events_page
 
     _: KW_ONLY
     threshold: str = "quantile"
@@ -141,7 +142,7 @@ class AnomalyDetector(EventsPage, ReconstructionNetwork):
         """The part of each channel in the score of each row, a column per channel; they sum to `scores`."""
         panel = self._read_fitted(data)
         check_results(panel, self.columns_)
-        parts = [dict(zip(self.columns_, part.T, strict=True)) for part in self._parts(panel)]
+        parts = [dict(zip(self.columns_, part.T, strict=True)) for part in map(self._parts, self._scaled(panel))]
         return _frame(panel, columns_by_row(panel, parts))
 
     def member_scores(self, data: Any) -> Any:
@@ -149,7 +150,7 @@ class AnomalyDetector(EventsPage, ReconstructionNetwork):
         panel = self._read_fitted(data)
         names = self._methods
         check_results(panel, names)
-        members = [{name: self._member(one)(name).sum(1) for name in names} for one in self._scaled(panel)]
+        members = [{name: self._member(name, one).sum(1) for name in names} for one in self._scaled(panel)]
         return _frame(panel, columns_by_row(panel, members))
 
     def events(self, data: Any) -> Any:
@@ -188,7 +189,7 @@ class AnomalyDetector(EventsPage, ReconstructionNetwork):
             ValueError: If there is not one label per row, or all labels are equal, so that F1 is undefined.
         """
         panel = self._read_fitted(data)
-        flags = columns_by_row(panel, [self._flag(one) for one in self._scores(panel)])["anomaly"]
+        flags = columns_by_row(panel, [self._flag(self._score(one)) for one in self._scaled(panel)])["anomaly"]
         labels = np.concatenate([np.asarray(one) for one in y]) if len(panel) > 1 and panel.backend is None else y
         return alarms.flags_f1(np.asarray(labels), flags == 1)
 
@@ -215,18 +216,19 @@ class AnomalyDetector(EventsPage, ReconstructionNetwork):
         # the frequency cannot be inferred from one row
         rows = alarms.as_rows(rows, len(self.columns_))
         try:
-            panel = self._check_fitted_panel(self._read(rows, freq=self.freq_, missing="error"))
+            panel = self._read_fitted(rows, freq=self.freq_, missing="error")
         except MissingValuesError as error:
             # columns are those of fit, and later rows are not known
             raise ValueError(f"{error.problem}; fill it before the call, such as by the last value.") from None
-        first = self._streams.rows
-        parts = self._streams.advance(
-            panel,
-            lambda one, values: self._score(self._scale(one, values), ends=True),
-            context=self._context,
-            threshold=self.stream_threshold_,
-            min_length=self.min_length,
-        )
+        # an error changes no stream
+        first, parts, changed = sum(one.seen for one in self._streams.values()), [], {}
+        for index, (one, values) in enumerate(zip(panel.ids, panel.values, strict=True)):
+            past = self._streams.get(one) or Stream(np.repeat(values[:1], self._context, 0))
+            series = self._scale(one, np.concatenate((past.values, values)))
+            scores = self._score(series, ends=True)[-len(values) :]
+            flags, changed[one] = past.advance(panel, index, scores > self.stream_threshold_, self.min_length)
+            parts.append({"score": scores, "anomaly": flags})
+        self._streams |= changed
         found = _frame(panel, columns_by_row(panel, parts))
         if panel.times is None and isinstance(found, pd.DataFrame):
             found.index = pd.RangeIndex(first, first + len(found))
@@ -234,12 +236,17 @@ class AnomalyDetector(EventsPage, ReconstructionNetwork):
 
     def reset_stream(self) -> None:
         """Forget the rows that `detect` has seen."""
-        self._streams = Streams()
+        self._streams: dict[Id, Stream] = {}
 
     def _events(self, panel: Panel) -> tuple[list[Rows], list[tuple[int, Event]]]:
         """Parts of the channels in the scores, and the events with their series, the most severe first."""
-        parts, rule = self._parts(panel), {"min_length": self.min_length, "cool_down": self.cool_down}
-        return parts, alarms.rank_events([alarms.find_events(part, self.threshold_, **rule) for part in parts])
+        parts = [self._parts(one) for one in self._scaled(panel)]
+        events = [
+            (index, event)
+            for index, part in enumerate(parts)
+            for event in alarms.find_events(part, self.threshold_, min_length=self.min_length, cool_down=self.cool_down)
+        ]
+        return parts, sorted(events, key=lambda pair: -pair[1].severity)
 
     def _flag(self, score: np.ndarray) -> dict[str, np.ndarray]:
         flags = np.zeros(len(score), dtype=np.int64)
@@ -250,50 +257,38 @@ class AnomalyDetector(EventsPage, ReconstructionNetwork):
 
     def _per_row(self, panel: Panel, columns: Callable[[np.ndarray], dict[str, np.ndarray]]) -> Any:
         """Result columns of each row: a frame, or the last column as arrays if the data were arrays."""
-        parts = [columns(found) for found in self._scores(panel)]
+        parts = [columns(self._score(one)) for one in self._scaled(panel)]
         if panel.backend is not None:
             return to_native(panel, columns_by_row(panel, parts))
         arrays = [part.popitem()[1] for part in parts]
         return arrays[0] if panel.ids == (None,) else arrays
-
-    def _scores(self, panel: Panel) -> list[Float64[np.ndarray, " t"]]:
-        return [self._score(one) for one in self._scaled(panel)]
-
-    def _parts(self, panel: Panel) -> list[Rows]:
-        return [self._combine(self._member(one)) for one in self._scaled(panel)]
-
-    def _score(self, series: Tensor, *, ends: bool = False) -> Float64[np.ndarray, " t"]:
-        """Scores of rows, without the parts of the channels, which would take much memory; `ends` as in `_member`."""
-        member = self._member(series, ends=ends)
-        return self._combine(lambda name: member(name).sum(1, keepdims=True), later=not ends)[:, 0]
 
     @property
     def _methods(self) -> tuple[str, ...]:
         """Methods that were fitted."""
         return (*self.scorers_, *([NETWORK] if self._has_network else []))
 
-    def _member(self, series: Tensor, *, ends: bool = False) -> Callable[[str], Rows]:
-        """Parts of the channels in the score of a method, by its name.
+    def _member(self, name: str, series: Tensor, *, ends: bool = False) -> Rows:
+        """Parts of the channels in the score of a method; `ends` scores rows after the first window by earlier ones."""
+        if name == NETWORK:
+            return self._network_rows(series, ends=ends)
+        scorer, values = self.scorers_[name], series.double().cpu().numpy()
+        return scorer.ends(values, self.window_) if ends else scorer.rows(values)
 
-        With `ends`, the score of each row after the first window is from the rows up to it.
-        """
-        values = series.double().cpu().numpy()
+    def _parts(self, series: Tensor, *, ends: bool = False, channels: bool = True) -> Rows:
+        """Parts of the channels in the score, or without `channels` one column, which takes less memory."""
 
-        def score(name: str) -> Rows:
-            if name == NETWORK:
-                return self._network_rows(series, ends=ends)
-            scorer = self.scorers_[name]
-            return scorer.ends(values, self.window_) if ends else scorer.rows(values)
+        def member(name: str) -> Rows:
+            part = self._member(name, series, ends=ends)
+            return part if channels else part.sum(1, keepdims=True)
 
-        return score
-
-    def _combine(self, member: Callable[[str], Rows], *, later: bool = True) -> Rows:
-        """Parts of the channels in the score; `later` allows the means over a window to use later rows."""
         if self.choice_ is not None:
-            return self.choice_.parts(member, self.window_, later=later)
-        part = member(self.model.removesuffix(MEAN))
-        half = self.window_ // 2
-        return window_mean(part, half, half if later else 0) if self.model.endswith(MEAN) else part
+            return self.choice_.parts(member, self.window_, later=not ends)
+        part, half = member(self.model.removesuffix(MEAN)), self.window_ // 2
+        return window_mean(part, half, 0 if ends else half) if self.model.endswith(MEAN) else part
+
+    def _score(self, series: Tensor, *, ends: bool = False) -> Float64[np.ndarray, " t"]:
+        return self._parts(series, ends=ends, channels=False)[:, 0]
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
@@ -314,7 +309,6 @@ class AnomalyDetector(EventsPage, ReconstructionNetwork):
                 f"{panel.label(panel.lengths.index(longest))} must have two windows of {self.window_} rows, one to "
                 f"train on and one to hold out, got {longest} rows; add rows, or choose a smaller window."
             )
-        self._check_lengths(panel)
         self._check_network()
         self._fit_scalers(panel)
         series = self._scaled(panel)
@@ -364,7 +358,7 @@ class AnomalyDetector(EventsPage, ReconstructionNetwork):
             changed = [inject_anomalies(one.double().cpu().numpy(), self.window_, random) for one in held]
             injected = [torch.from_numpy(values.astype(np.float32)).to(held[0].device) for values, _ in changed]
             found = [
-                {name: [self._member(one)(name).sum(1) for one in part] for name in names} for part in (held, injected)
+                {name: [self._member(name, one).sum(1) for one in part] for name in names} for part in (held, injected)
             ]
             # the baselines are fitted again to all rows, and score them
             if self._fit_network(train, held, limit.left - 2 * (begin - limit.left), needed=False):
@@ -382,7 +376,12 @@ class AnomalyDetector(EventsPage, ReconstructionNetwork):
         """Scores of the rows of series after those of `train`: as many parts of them as there are combinations."""
         final, scores, ends = self.choice_, [], []
         for number, self.choice_ in enumerate(choices):
-            parts, counts = alarms.held_parts(series, train, self._context, number, len(choices))
+            parts, counts = [], []
+            for one, border in zip(series, map(len, train), strict=True):
+                start, stop = (border + (len(one) - border) * k // len(choices) for k in (number, number + 1))
+                if start < stop:
+                    parts.append(one[max(0, start - self._context) : stop])
+                    counts.append(stop - start)
             found = self._normal_scores(parts)
             scores += [own[-count:] for own, count in zip(found[0], counts, strict=True)]
             ends += found[1]
@@ -427,8 +426,7 @@ class AnomalyDetector(EventsPage, ReconstructionNetwork):
     def _try(self) -> None:
         check_finite("thresholds", torch.tensor((self.threshold_, self.stream_threshold_)))
         series = self._scale(next(iter(self.scalers_)), np.zeros((self._context + 1, len(self.columns_))))
-        member = self._member(series)
-        if any(member(name).shape != series.shape for name in self._methods):
+        if any(self._member(name, series).shape != series.shape for name in self._methods):
             raise ValueError("a method has scores of other channels")
         self._flag(self._score(series))
         self._score(series, ends=True)

@@ -32,7 +32,7 @@ from toa.estimators.ensemble import Choice, RollingOrigins, history_rows, series
 from toa.estimators.importance import Importance, sample_rows
 from toa.estimators.intervals import Prediction, check_finite
 from toa.estimators.network import ForecastNetwork, window_starts
-from toa.estimators.pages import ForecastPage
+from toa.estimators.pages import forecast_page
 
 # windows that are combined together, and windows times columns: bounds the memory of their histories
 _WINDOWS, _HISTORIES = 2_000, 40_000
@@ -42,7 +42,7 @@ _VALIDATION_TIME, _LEAST_SECONDS = 0.5, 1.0
 
 
 @dataclass(eq=False, repr=False)
-class Forecaster(ForecastPage, ForecastNetwork):
+class Forecaster(ForecastNetwork):
     """Forecast time series.
 
         model = toa.Forecaster(horizon=24, interval=0.8).fit(frame)  # pandas, polars or arrow; or an array (T, C)
@@ -116,6 +116,8 @@ class Forecaster(ForecastPage, ForecastNetwork):
         season_: Steps of the season.
         choice_: The chosen weights and what intervals need; None for "toa".
     """
+
+    page = forecast_page
 
     def fit(self, data: Any, y: Any = None) -> "Forecaster":
         """Train on data.

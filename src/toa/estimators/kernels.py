@@ -115,41 +115,44 @@ class KernelFeatures:
         shape: Channels C and steps L.
         sizes: Kernels of MultiRocket and groups of Hydra.
         seed: Seed of the kernels.
-        biases: Biases of MultiRocket for the series and for its differences.
-        transforms: MultiRocket and Hydra of aeon.
+        rocket, hydra: The transforms of aeon.
     """
 
     shape: tuple[int, int]
     sizes: tuple[int, int]
     seed: int
-    biases: tuple[np.ndarray, np.ndarray]
-    transforms: tuple[Any, Any]
+    rocket: Any
+    hydra: Any
 
     @classmethod
     def fit(cls, series: Series, *, seed: int, seconds: float = np.inf) -> tuple["KernelFeatures", Features]:
         """Draw kernels, and return their features of these series too; fewer kernels if all would take longer."""
         sizes = _FULL if len(series) <= _FEW_CASES else _REDUCED
         compile_kernels()
+        # the measured time has no waiting for other threads
         with _own_state():
-            transforms = _draw(series, sizes, seed)
+            drawn = _draw(series, sizes, seed)
             begin = time.perf_counter()
-            _apply(transforms, series[:_TIMED])
+            drawn.transform(series[:_TIMED])
             expected = (time.perf_counter() - begin) / min(_TIMED, len(series)) * len(series)
             if expected > seconds and sizes != _REDUCED:
-                sizes, transforms = _REDUCED, _draw(series, _REDUCED, seed)
-            features = _apply(transforms, series)
-        biases = transforms[0].parameter[-1], transforms[0].parameter1[-1]
-        return cls(shape=series.shape[1:], sizes=sizes, seed=seed, biases=biases, transforms=transforms), features
+                drawn = _draw(series, _REDUCED, seed)
+            return drawn, drawn.transform(series)
 
     def transform(self, series: Series) -> Features:
-        """Features (n, P)."""
+        """Features (n, P), block by block."""
+        blocks = []
         with _own_state():
-            return _apply(self.transforms, series)
+            for start in range(0, len(series), _BLOCK):
+                block = _several_channels(series[start : start + _BLOCK])
+                counts = np.sqrt(np.maximum(self.hydra.transform(block), 0.0))
+                blocks.append(np.concatenate((self.rocket.transform(block), counts), axis=1).astype(np.float32))
+        return np.concatenate(blocks)
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Tensors and JSON values to save."""
-        arrays = {"digest": _digest(self.transforms, self.shape)}
-        arrays |= {"biases.series": self.biases[0], "biases.differences": self.biases[1]}
+        arrays = {"digest": self._digest(), "biases.series": self.rocket.parameter[-1]}
+        arrays["biases.differences"] = self.rocket.parameter1[-1]
         tensors = {name: torch.from_numpy(np.ascontiguousarray(value)) for name, value in arrays.items()}
         return tensors, {"shape": list(self.shape), "sizes": list(self.sizes), "seed": self.seed}
 
@@ -162,79 +165,54 @@ class KernelFeatures:
         Raises:
             ValueError: If the state is one of another shape, or this version of aeon draws other kernels.
         """
-        sizes, seed = tuple(facts["sizes"]), facts["seed"]
+        sizes = tuple(facts["sizes"])
         if sizes not in (_FULL, _REDUCED) or facts["shape"] != [channels, steps]:
             raise ValueError(
                 f"kernels must have sizes {_FULL} or {_REDUCED} for {channels} channels and {steps} steps, got {sizes} "
                 f"for {facts['shape']}"
             )
-        with _own_state():
-            transforms = _draw(np.zeros((2, channels, steps), dtype=np.float32), sizes, seed)
-            rocket = transforms[0]
-            drawn = rocket.parameter, rocket.parameter1
-            biases = tuple(tensors[f"biases.{name}"] for name in ("series", "differences"))
-            for own, stored in zip(drawn, biases, strict=True):
-                check_shape("biases", stored, "(B,)", own[-1].shape)
-            kept = [stored.numpy().astype(np.float32) for stored in biases]
-            rocket.parameter, rocket.parameter1 = (
-                (*own[:-1], bias.astype(own[-1].dtype)) for own, bias in zip(drawn, kept, strict=True)
-            )
-            digest = _digest(transforms, (channels, steps))
+        drawn = _draw(np.zeros((2, channels, steps), dtype=np.float32), sizes, facts["seed"])
+        for name, attribute in (("series", "parameter"), ("differences", "parameter1")):
+            stored, (*others, biases) = tensors[f"biases.{name}"], getattr(drawn.rocket, attribute)
+            check_shape("biases", stored, "(B,)", biases.shape)
+            setattr(drawn.rocket, attribute, (*others, stored.numpy().astype(biases.dtype)))
+        digest = drawn._digest()
         check_shape("digest", tensors["digest"], "(D,)", digest.shape)
         if not np.allclose(digest, tensors["digest"].numpy(), rtol=_ROUNDING, atol=_ROUNDING):
             raise ValueError("its kernels differ from those that this version of aeon draws")
-        return cls(
-            shape=(channels, steps),
-            sizes=sizes,
-            seed=seed,
-            biases=(kept[0], kept[1]),
-            transforms=transforms,
-        )
+        return drawn
+
+    def _digest(self) -> Float32[np.ndarray, " d"]:
+        """Means of groups of features of two sine waves."""
+        channels, steps = self.shape
+        phase = np.arange(channels)[:, None] + np.linspace(0.0, 20.0, steps)
+        features = self.transform(np.sin(np.stack((phase, 2.5 * phase))).astype(np.float32))
+        scaled = features / (1.0 + np.abs(features))
+        return np.stack([part.mean() for part in np.array_split(scaled.ravel(), _DIGEST)]).astype(np.float32)
 
 
 @cache
 def compile_kernels() -> None:
     """Compile the kernels, which takes a minute when the machine first uses them; later calls return at once."""
     zeros = np.zeros((2, 2, _LEAST_STEPS), dtype=np.float32)
-    with _own_state():
-        _apply(_draw(zeros, _REDUCED, 0), zeros)
+    _draw(zeros, _REDUCED, 0).transform(zeros)
 
 
-def _draw(series: Series, sizes: tuple[int, int], seed: int) -> tuple[Any, Any]:
-    """MultiRocket and Hydra with kernels from the seed; only the biases of MultiRocket depend on the series."""
+def _draw(series: Series, sizes: tuple[int, int], seed: int) -> KernelFeatures:
+    """Kernels from the seed; only the biases of MultiRocket depend on the series."""
     # imported on use: aeon takes seconds to import
     from aeon.transformations.collection.convolution_based import HydraTransformer, MultiRocket
 
-    jobs, seed, series = torch.get_num_threads(), seed % 2**31, _several_channels(series)
-    rocket = MultiRocket(n_kernels=sizes[0], n_jobs=jobs, random_state=seed).fit(series)
-    hydra = HydraTransformer(n_groups=sizes[1], n_jobs=jobs, random_state=seed, output_type="numpy").fit(series)
-    return rocket, hydra
-
-
-def _apply(transforms: tuple[Any, Any], series: Series) -> Features:
-    """Features of both, block by block."""
-    rocket, hydra = transforms
-    blocks = []
-    for start in range(0, len(series), _BLOCK):
-        block = _several_channels(series[start : start + _BLOCK])
-        counts = np.sqrt(np.maximum(hydra.transform(block), 0.0))
-        blocks.append(np.concatenate((rocket.transform(block), counts), axis=1).astype(np.float32))
-    return np.concatenate(blocks)
+    with _own_state():
+        options, cases = {"n_jobs": torch.get_num_threads(), "random_state": seed % 2**31}, _several_channels(series)
+        rocket = MultiRocket(n_kernels=sizes[0], **options).fit(cases)
+        hydra = HydraTransformer(n_groups=sizes[1], output_type="numpy", **options).fit(cases)
+    return KernelFeatures(shape=series.shape[1:], sizes=sizes, seed=seed, rocket=rocket, hydra=hydra)
 
 
 def _several_channels(series: Series) -> Series:
     """A single channel twice: aeon has other functions for one channel, which would have to be compiled too."""
     return np.repeat(series, 2, axis=1) if series.shape[1] == 1 else series
-
-
-def _digest(transforms: tuple[Any, Any], shape: tuple[int, int]) -> Float32[np.ndarray, " d"]:
-    """Means of groups of features of two sine waves."""
-    channels, steps = shape
-    phase = np.arange(channels)[:, None] + np.linspace(0.0, 20.0, steps)
-    with _own_state():
-        features = _apply(transforms, np.sin(np.stack((phase, 2.5 * phase))).astype(np.float32))
-    scaled = features / (1.0 + np.abs(features))
-    return np.stack([part.mean() for part in np.array_split(scaled.ravel(), _DIGEST)]).astype(np.float32)
 
 
 @contextmanager

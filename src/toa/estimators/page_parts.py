@@ -11,7 +11,7 @@
 Names and values of users stay text on the page, never markup. Numbers are rounded to six digits.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -95,6 +95,14 @@ def line(name: str, kind: str, start: int, values: np.ndarray) -> Part:
     return {"name": name, "kind": kind, "start": start, "y": to_numbers(values)}
 
 
+def outline(values: np.ndarray, size: int) -> np.ndarray:
+    """The lowest and the highest of each `size` rows, if there are too many rows."""
+    if size <= 2:
+        return values
+    starts = np.arange(0, len(values), size)
+    return np.stack((np.minimum.reduceat(values, starts), np.maximum.reduceat(values, starts)), 1).ravel()
+
+
 def table(rows: Sequence[Sequence[str]], caption: str, left: int = 1) -> Part:
     """A table with a header; the first `left` columns are aligned left."""
     return {"kind": "table", "rows": [list(map(str, row)) for row in rows], "caption": caption, "left": left}
@@ -105,10 +113,12 @@ def text(text: str) -> Part:
     return {"kind": "text", "text": text}
 
 
-def bars(rows: Sequence[tuple[str, float]], form: str = "{:.3g}") -> Part:
-    """Bars of names and values."""
+def bars(about: str, values: Iterable[tuple[str, float]], form: str = "{:.3g}") -> list[Part]:
+    """A paragraph, and bars of names and values."""
+    rows = list(values)
     most = max((value for _, value in rows), default=0.0) or 1.0
-    return {"kind": "bars", "rows": [[name, value / most, form.format(value)] for name, value in rows]}
+    found = [[name, value / most, form.format(value)] for name, value in rows]
+    return [text(about), {"kind": "bars", "rows": found}]
 
 
 def methods_table(weights: Mapping[str, float], columns: Mapping[str, Mapping[str, float]]) -> Part:
@@ -120,47 +130,43 @@ def methods_table(weights: Mapping[str, float], columns: Mapping[str, Mapping[st
     return table(rows, "Methods")
 
 
-def operator_parts(own: Any) -> Iterator[Part]:
-    """Pictures of the operators of the network, if it has a weight."""
-    if own.architecture_["backbone"] is None or "toa" not in getattr(own, "weights_", ("toa",)):
+def network_parts(own: Any, data: Any) -> Iterator[Part]:
+    """What the network looked at, and pictures of its operators, if it has a weight; else which methods decide."""
+    if not own._has_network or "toa" not in own.weights_:
+        names = ", ".join(sorted(own.weights_, key=lambda name: -own.weights_[name]))
+        yield text(f"No network decides here, only: {names}.")
         return
+    found = own.explain(data)
     # a classifier has one network per fold
     network = getattr(own.model_, "models", [own.model_])[0]
-    found = toa.report.operators.model_pictures(network, own.architecture_["backbone"])
-    if found is not None:
+    tokens = toa.report.operators.describe_tokens(network, found.freq, getattr(own, "_patch", 1))
+    about = f"What the network looked at: {found.describe()} {tokens}"
+    yield from bars(about, found.blocks(_BLOCKS).items(), "{:.1%}")
+    if len(found.columns) > 1:
+        yield from bars("The same by column.", list(found.by_column().items())[:_BLOCKS], "{:.1%}")
+    pictures = toa.report.operators.model_pictures(network, own.architecture_["backbone"])
+    if pictures is not None:
         yield text(
             "The network mixes tokens by signed matrices S = I + M. Red adds, blue subtracts. Shown is the head with "
             "the largest M of each layer. Point at an entry, or move with the arrow keys; click for the gain of a row."
         )
-        yield {"kind": "operators", "models": [found]}
+        yield {"kind": "operators", "models": [pictures]}
 
 
-def importance_parts(own: Any, data: Any) -> Iterator[Part]:
-    """What the network looked at, if it has a weight; else which methods decide."""
-    weights = getattr(own, "weights_", {})
-    if not own._has_network or (weights and "toa" not in weights):
-        names = ", ".join(sorted(weights, key=lambda name: -weights[name]))
-        yield text(f"No network decides here, only: {names}." if names else "No network decides here.")
-        return
-    found = own.explain(data)
-    network = getattr(own.model_, "models", [own.model_])[0]
-    tokens = toa.report.operators.describe_tokens(network, found.freq, getattr(own, "_patch", 1))
-    yield text(f"What the network looked at: {found.describe()} {tokens}")
-    yield bars(list(found.blocks(_BLOCKS).items()), "{:.1%}")
-    if len(found.columns) > 1:
-        yield text("The same by column.")
-        yield bars(list(found.by_column().items())[:_BLOCKS], "{:.1%}")
+def occluded(values: np.ndarray, blocks: Sequence[tuple[int, int]], means: np.ndarray) -> list[np.ndarray]:
+    """The rows, copies with a block of them on a line between its neighbours, and copies with a column at its mean.
 
-
-def without_lags(values: np.ndarray, low: int, high: int) -> np.ndarray:
-    """Rows with lags low + 1 to high replaced by a line between their neighbours; the last rows by the one before."""
-    copy, last = values.copy(), len(values)
-    start, stop = last - high, last - low
-    before = values[start - 1] if start > 0 else values[min(stop, last - 1)]
-    after = values[stop] if stop < last else before
-    share = np.linspace(0.0, 1.0, stop - start + 2)[1:-1, None]
-    copy[start:stop] = before + (after - before) * share
-    return copy
+    The first rows are replaced by the one after them, the last rows by the one before.
+    """
+    copies = [values, *(values.copy() for _ in (*blocks, *means))]
+    for copy, (start, stop) in zip(copies[1:], blocks, strict=False):
+        before = values[start - 1] if start > 0 else values[min(stop, len(values) - 1)]
+        after = values[stop] if stop < len(values) else before
+        share = np.linspace(0.0, 1.0, stop - start + 2)[1:-1, None]
+        copy[start:stop] = before + (after - before) * share
+    for place, mean in enumerate(means):
+        copies[1 + len(blocks) + place][:, place] = mean
+    return copies
 
 
 def describe_data(
@@ -203,7 +209,6 @@ def describe_data(
 
 
 def _card(own: Any) -> Part:
-    """Parameters and what was chosen."""
     rows = [("estimator", type(own).__name__), ("version of toa", toa.__version__)]
     rows.append(("network", own.architecture_["backbone"] or "none"))
     if own.architecture_.get("attention"):

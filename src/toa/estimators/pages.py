@@ -1,6 +1,6 @@
-"""`.page()` of the forecaster and the detector: one HTML file that needs no other; see `toa.estimators.page_parts`.
+"""`.page()` of the estimators: one HTML file that needs no other; see `toa.estimators.page_parts`.
 
-Alphabet: S series, T rows, C columns or channels, P horizon.
+Alphabet: S series, T rows, C columns or channels, P horizon, n cases, K classes.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
-from toa.data.frames import columns_by_row
+from toa.data.frames import columns_by_row, with_labels
 from toa.data.panel import Panel
 from toa.estimators import page_parts as draw
 from toa.estimators.alarms import Event, event_columns
@@ -20,6 +21,7 @@ from toa.estimators.ensemble import history_rows
 from toa.estimators.importance import blocks_of
 from toa.estimators.page_parts import Part
 from toa.tasks.detection import Runs, point_metrics, undefined
+from toa.tasks.metrics import class_scores, confusion_matrix
 
 # blocks of lags that are replaced
 _BLOCKS = 16
@@ -29,132 +31,151 @@ _PAST, _LEAST_PAST = 5, 60
 _PANELS = 400
 # most channels in a chart, and events in a table
 _CHANNELS, _EVENTS = 12, 500
+# most blocks of steps, and cases, that are replaced
+_STEP_BLOCKS, _CASES = 8, 20
+# an interval of the accuracy of fewer cases is not reliable
+_RELIABLE = 30
 
 
-class ForecastPage:
-    """The page of a forecaster."""
+def forecast_page(
+    own: Any,
+    path: str | Path,
+    data: Any,
+    *,
+    future: Any = None,
+    horizon: int | None = None,
+    tested: Backtest | None = None,
+    title: str = "Forecast",
+    command: str = "",
+    left_out: Sequence[str] = (),
+) -> Path:
+    """Write one HTML file: series with forecast and baselines, errors, what the forecast depends on, the model.
 
-    def page(
-        self,
-        path: str | Path,
-        data: Any,
-        *,
-        future: Any = None,
-        horizon: int | None = None,
-        tested: Backtest | None = None,
-        title: str = "Forecast",
-        command: str = "",
-        left_out: Sequence[str] = (),
-    ) -> Path:
-        """Write one HTML file: series with forecast and baselines, errors, what the forecast depends on, the model.
-
-        Args:
-            path: File to write.
-            data: Rows to forecast after, as for `predict`.
-            future: Covariates of the forecast steps, as for `predict`.
-            horizon: Number of steps; None for all.
-            tested: Result of `backtest` to show; None shows the errors at the rolling origins of `fit`.
-            title: Title of the page.
-            command: What repeats the page; by default Python code.
-            left_out: Columns of the table that were removed from data.
-        """
-        own: Any = self
-        steps = own.horizon if horizon is None else horizon
-        whole = own._read_fitted(data)
-        most = max(1, min(draw.SERIES, _PANELS // len(own.columns_)))
-        # covariates of other ids would not match
-        panel = replace(whole if own.covariates else _first(whole, most), backend=None)
-        found = _by_series(panel, own.predict(panel, future=future, horizon=steps))
-        baselines = {name: _by_series(panel, own.predict_baseline(name, panel, horizon=steps)) for name in BASELINES}
-        past = panel.tail(max(_LEAST_PAST, draw.VALUES // (min(len(panel), most) * len(panel.columns))))
-        notes = draw.describe_data(whole, data, own, left_out, shown=most)
-        if max(past.lengths) < max(panel.lengths):
-            notes.append(f"The chart shows the last {max(past.lengths)} rows of each series.")
-        sections = {
-            "Forecast": [_forecast_chart(own, _first(past, most), found, baselines, steps)],
-            "Errors": _errors(own) if tested is None else _backtest(tested),
-            "What the forecast depends on": [
-                draw.text("Weights of the methods."),
-                draw.bars(sorted(own.weights_.items(), key=lambda pair: -pair[1])),
-                *_lags(own, panel),
-                *draw.importance_parts(own, panel),
-                *draw.operator_parts(own),
-            ],
-        }
-        freq = "" if panel.freq is None else f", every {panel.freq}"
-        names = ", ".join(own.columns_[:8]) + f" and {len(own.columns_) - 8} more" * (len(own.columns_) > 8)
-        lead = [f"{steps} step{'s' * (steps > 1)} of {names} after {sum(whole.lengths)} rows{_series(whole)}{freq}."]
-        errors = {} if own.choice_ is None else own.choice_.ensemble.errors
-        shown = {"forecast": "ensemble", "seasonal naive": "seasonal naive"}
-        if found_errors := [f"{name} {errors[key]:.3f}" for name, key in shown.items() if key in errors]:
-            lead.append(f"{own.choice_.ensemble.measure} at rolling origins: {', '.join(found_errors)}.")
-        return draw.write_page(own, path, lead, sections, title=title, command=command, notes=notes)
+    Args:
+        path: File to write.
+        data: Rows to forecast after, as for `predict`.
+        future: Covariates of the forecast steps, as for `predict`.
+        horizon: Number of steps; None for all.
+        tested: Result of `backtest` to show; None shows the errors at the rolling origins of `fit`.
+        title: Title of the page.
+        command: What repeats the page; by default Python code.
+        left_out: Columns of the table that were removed from data.
+    """
+    steps = own.horizon if horizon is None else horizon
+    whole = own._read_fitted(data)
+    most = max(1, min(draw.SERIES, _PANELS // len(own.columns_)))
+    # covariates of other ids would not match
+    panel = replace(whole if own.covariates else _first(whole, most), backend=None)
+    found = _by_series(panel, own.predict(panel, future=future, horizon=steps))
+    baselines = {name: _by_series(panel, own.predict_baseline(name, panel, horizon=steps)) for name in BASELINES}
+    past = panel.tail(max(_LEAST_PAST, draw.VALUES // (min(len(panel), most) * len(panel.columns))))
+    notes = draw.describe_data(whole, data, own, left_out, shown=most)
+    if max(past.lengths) < max(panel.lengths):
+        notes.append(f"The chart shows the last {max(past.lengths)} rows of each series.")
+    sections = {
+        "Forecast": [_forecast_chart(own, _first(past, most), found, baselines, steps)],
+        "Errors": _errors(own) if tested is None else _backtest(tested),
+        "What the forecast depends on": [
+            *draw.bars("Weights of the methods.", sorted(own.weights_.items(), key=lambda pair: -pair[1])),
+            *_lags(own, panel),
+            *draw.network_parts(own, panel),
+        ],
+    }
+    freq = "" if panel.freq is None else f", every {panel.freq}"
+    names = ", ".join(own.columns_[:8]) + f" and {len(own.columns_) - 8} more" * (len(own.columns_) > 8)
+    lead = [f"{steps} step{'s' * (steps > 1)} of {names} after {sum(whole.lengths)} rows{_series(whole)}{freq}."]
+    errors = {} if own.choice_ is None else own.choice_.ensemble.errors
+    shown = {"forecast": "ensemble", "seasonal naive": "seasonal naive"}
+    if found_errors := [f"{name} {errors[key]:.3f}" for name, key in shown.items() if key in errors]:
+        lead.append(f"{own.choice_.ensemble.measure} at rolling origins: {', '.join(found_errors)}.")
+    return draw.write_page(own, path, lead, sections, title=title, command=command, notes=notes)
 
 
-class EventsPage:
-    """The page of an anomaly detector."""
+def events_page(
+    own: Any,
+    path: str | Path,
+    data: Any,
+    y: Any = None,
+    *,
+    title: str = "Events",
+    command: str = "",
+    left_out: Sequence[str] = (),
+) -> Path:
+    """Write one HTML file: score and channels with the events, their channels, the methods, the model.
 
-    def page(
-        self,
-        path: str | Path,
-        data: Any,
-        y: Any = None,
-        *,
-        title: str = "Events",
-        command: str = "",
-        left_out: Sequence[str] = (),
-    ) -> Path:
-        """Write one HTML file: score and channels with the events, their channels, the methods, the model.
+    Args:
+        path: File to write.
+        data: Rows as for `predict`.
+        y: For each row whether it is known to be an anomaly, in the order of the table.
+        title, command, left_out: As in `toa.Forecaster.page`.
+    """
+    whole = own._read_fitted(data)
+    panel = replace(whole, backend=None)
+    parts, ranked = own._events(panel)
+    labels = None if y is None else np.asarray(y).ravel().astype(bool)
+    shares = sum((event.shares for _, event in ranked), np.zeros(len(own.columns_)))
+    first = np.argsort(-shares, kind="stable")[:_CHANNELS]
+    by_channel = []
+    if ranked:
+        means = [(own.columns_[at], 100.0 * float(shares[at]) / len(ranked)) for at in first]
+        by_channel = draw.bars("Mean share of each channel in the score of the events.", means, "{:.1f} %")
+    sections = {
+        "Events": _event_parts(own, panel, parts, ranked, labels, first),
+        "Methods": _method_parts(own, panel, parts, labels),
+        "What the events depend on": [*by_channel, *draw.network_parts(own, panel)],
+    }
+    flagged = sum(int(own._flag(part.sum(1))["anomaly"].sum()) for part in parts)
+    lead = (
+        f"{flagged} of {sum(whole.lengths)} rows{_series(whole)} have scores above {own.threshold_:.4g}, in "
+        f"{len(ranked)} event{'s' * (len(ranked) != 1)}."
+    )
+    notes = draw.describe_data(whole, data, own, left_out, shown=draw.SERIES)
+    return draw.write_page(own, path, [lead], sections, title=title, command=command, notes=notes)
 
-        Args:
-            path: File to write.
-            data: Rows as for `predict`.
-            y: For each row whether it is known to be an anomaly, in the order of the table.
-            title, command, left_out: As in `toa.Forecaster.page`.
-        """
-        own: Any = self
-        whole = own._read_fitted(data)
-        panel = replace(whole, backend=None)
-        parts, ranked = own._events(panel)
-        labels = None if y is None else np.asarray(y).ravel().astype(bool)
-        shares = sum((event.shares for _, event in ranked), np.zeros(len(own.columns_)))
-        first = np.argsort(-shares, kind="stable")[:_CHANNELS]
-        by_channel = (
-            []
-            if not ranked
-            else [
-                draw.text("Mean share of each channel in the score of the events."),
-                draw.bars([(own.columns_[at], 100.0 * float(shares[at]) / len(ranked)) for at in first], "{:.1f} %"),
-            ]
-        )
-        flagged = sum(int(own._flag(part.sum(1))["anomaly"].sum()) for part in parts)
-        sections = {
-            "Events": _event_parts(own, panel, parts, ranked, labels, first),
-            "Methods": _method_parts(own, panel, parts, labels),
-            "What the events depend on": [
-                *by_channel,
-                *draw.importance_parts(own, panel),
-                *draw.operator_parts(own),
-            ],
-        }
-        lead = (
-            f"{flagged} of {sum(whole.lengths)} rows{_series(whole)} have scores above {own.threshold_:.4g}, in "
-            f"{len(ranked)} event{'s' * (len(ranked) != 1)}."
-        )
-        notes = draw.describe_data(whole, data, own, left_out, shown=draw.SERIES)
-        return draw.write_page(own, path, [lead], sections, title=title, command=command, notes=notes)
+
+def cases_page(
+    own: Any,
+    path: str | Path,
+    X: Any,
+    y: Any = None,
+    *,
+    title: str = "Classes",
+    command: str = "",
+    left_out: Sequence[str] = (),
+) -> Path:
+    """Write one HTML file: the confusion matrix with the cases behind it, the methods, the model.
+
+    Args:
+        path: File to write.
+        X: Cases as for `predict`, not those of `fit`, whose classes are known.
+        y: One label per case; None takes those of the frame, and without them all cases are listed.
+        title, command, left_out: As in `toa.Forecaster.page`.
+    """
+    panel, proba = own._probabilities(X)
+    labels = panel.labels if y is None else with_labels(panel, y).labels
+    names, guess = list(map(str, own.classes_)), proba.argmax(1)
+    true = None
+    lead = [f"{len(panel)} cases, {len(names)} classes."]
+    if labels is not None and np.isin(labels, own.classes_).all():
+        true = np.searchsorted(own.classes_, labels)
+        scores = class_scores(torch.from_numpy(true), torch.from_numpy(guess))
+        shown = ", ".join(f"{name.replace('_', ' ')} {value:.3f}" for name, value in scores.items())
+        lead.append(f"On these cases: {shown}.")
+    elif labels is not None:
+        lead.append("Not evaluated, because some labels are not classes of the model.")
+    sections = {
+        "Cases": [_cases_part(panel, names, true, guess, proba)],
+        "Methods": _stack_parts(own),
+        "What the classes depend on": [*_occluded(own, panel, guess), *draw.network_parts(own, [panel.values[0].T])],
+    }
+    notes = draw.describe_data(panel, X, own, left_out)
+    return draw.write_page(own, path, lead, sections, title=title, command=command, notes=notes)
 
 
 def _first(panel: Panel, count: int) -> Panel:
-    """The first series of a panel."""
-    return replace(
-        panel,
-        values=panel.values[:count],
-        ids=panel.ids[:count],
-        times=None if panel.times is None else panel.times[:count],
-        rows=panel.rows[:count],
-        begins=None if panel.begins is None else panel.begins[:count],
-    )
+    parts: dict[str, Any] = {name: getattr(panel, name) for name in ("values", "ids", "times", "rows", "begins")}
+    parts = {name: part if part is None else part[:count] for name, part in parts.items()}
+    return replace(panel, **parts)
 
 
 def _by_series(panel: Panel, found: Any) -> list[Mapping[str, np.ndarray]]:
@@ -242,37 +263,30 @@ def _lags(own: Any, panel: Panel) -> Iterator[Part]:
     if own.covariates or read < 2:
         return
     blocks = blocks_of(read, _BLOCKS)
-    copies = [values, *(draw.without_lags(values, low, high) for low, high in blocks)]
-    for place in range(min(len(own.columns_), _BLOCKS)):
-        copies.append(values.copy())
-        copies[-1][:, place] = values[:, place].mean()
-    many = replace(
-        panel,
-        values=tuple(copies),
-        ids=(panel.ids[0],) * len(copies),
-        times=None if panel.times is None else (panel.times[0],) * len(copies),
-        rows=(),
-    )
+    ends = [(rows - high, rows - low) for low, high in blocks]
+    copies = draw.occluded(values, ends, values.mean(0)[:_BLOCKS])
+    times = None if panel.times is None else panel.times[:1] * len(copies)
+    many = replace(panel, values=tuple(copies), ids=panel.ids[:1] * len(copies), times=times, rows=())
     forecasts = np.stack([one["forecast"] for one in _by_series(many, own.predict(many))])  # (copies, P, C)
     spread = np.where(values.std(0) > 0, values.std(0), 1.0)
     change = (np.abs(forecasts[1:] - forecasts[0]) / spread).mean(1)  # (copies - 1, C)
     names = [f"lag {low + 1}" if high == low + 1 else f"lags {low + 1} to {high}" for low, high in blocks]
     where = "" if panel.ids == (None,) else f" of {panel.ids[0]}"
     step = "" if panel.freq is None else f" One lag is a step of {panel.freq}."
-    yield draw.text(
+    yield from draw.bars(
         f"Mean change of the forecast{where}, in standard deviations, if these lags are replaced by a straight line. "
-        f"Lag 1 is the last row.{step}"
+        f"Lag 1 is the last row.{step}",
+        zip(names, change[: len(blocks)].mean(1).tolist(), strict=True),
     )
-    yield draw.bars(list(zip(names, change[: len(blocks)].mean(1).tolist(), strict=True)))
     if len(own.columns_) > 1:
         others = change[len(blocks) :].copy()
         np.fill_diagonal(others, 0.0)
         if others.max() < 1e-9:
             yield draw.text("Each column is forecast from its own past: no column changes the forecast of another.")
             return
-        yield draw.text("Mean change of the forecasts of the other columns if a column is replaced by its mean.")
         means = others.sum(1) / (len(own.columns_) - 1)
-        yield draw.bars(list(zip(own.columns_, means.tolist(), strict=False)))
+        about = "Mean change of the forecasts of the other columns if a column is replaced by its mean."
+        yield from draw.bars(about, zip(own.columns_, means.tolist(), strict=False))
 
 
 def _event_parts(
@@ -297,15 +311,14 @@ def _event_parts(
             if owner == index
         ]
         if labels is not None:
-            known = np.where(panel.rows[index] < 0, False, labels[panel.rows[index]])
-            runs = Runs.of(known)
+            runs = Runs.of(np.where(panel.rows[index] < 0, False, labels[panel.rows[index]]))
             ends = zip(runs.starts.tolist(), runs.stops.tolist(), strict=True)
             spans = [[axis[start], axis[stop - 1], "known anomaly", "known"] for start, stop in ends] + spans
         columns = {"score": parts[index].sum(1)}
         columns |= {own.columns_[channel]: panel.values[index][:, channel] for channel in channels}
         size = -(-2 * rows // points)
         panels: list[Part] = [
-            {"name": name, "lines": [draw.line("value", "past", 0, _outline(values, size))], "spans": spans}
+            {"name": name, "lines": [draw.line("value", "past", 0, draw.outline(values, size))], "spans": spans}
             for name, values in columns.items()
         ]
         panels[0]["level"] = {"name": "threshold", "value": own.threshold_}
@@ -332,14 +345,6 @@ def _event_parts(
     return [*chart, {**draw.table([head, *rows_of], "Events, the most severe first", len(head)), "jumps": jumps}]
 
 
-def _outline(values: np.ndarray, size: int) -> np.ndarray:
-    """The lowest and the highest of each `size` rows, if there are too many rows."""
-    if size <= 2:
-        return values
-    starts = np.arange(0, len(values), size)
-    return np.stack((np.minimum.reduceat(values, starts), np.maximum.reduceat(values, starts)), 1).ravel()
-
-
 def _method_parts(own: Any, panel: Panel, parts: Sequence[np.ndarray], labels: np.ndarray | None) -> list[Part]:
     """Which methods the score is the mean of, and how well each finds injected and known anomalies."""
     injected = {} if own.choice_ is None else own.choice_.precision
@@ -361,3 +366,74 @@ def _method_parts(own: Any, panel: Panel, parts: Sequence[np.ndarray], labels: n
             name: float(average_precision_score(labels, score)) for name, score in scores.items()
         }
     return [*found, draw.methods_table(own.weights_, columns)]
+
+
+def _cases_part(
+    panel: Panel, names: Sequence[str], true: np.ndarray | None, guess: np.ndarray, proba: np.ndarray
+) -> Part:
+    """The confusion matrix, or without labels the list of cases; the cases that were wrong are drawn first."""
+    order = np.arange(len(panel)) if true is None else np.argsort(true == guess, kind="stable")
+    most = max(1, draw.VALUES // (max(panel.lengths) * len(panel.columns)))
+    drawn = {int(index): place for place, index in enumerate(order[:most])}
+    series, cases = [], []
+    for index in range(len(panel)):
+        name = str(index + 1 if panel.backend is None else panel.ids[index])
+        kind = None if true is None else int(true[index])
+        cases.append(
+            [name, kind, int(guess[index]), draw.to_numbers(proba[index].max(keepdims=True))[0], drawn.get(index)]
+        )
+    for index in drawn:
+        values = panel.values[index]
+        panels = [
+            {"name": f"channel {column}", "lines": [draw.line("value", "past", 0, values[:, place])]}
+            for place, column in enumerate(panel.columns)
+        ]
+        series.append({"name": cases[index][0], "x": draw.axis(None, len(values)), "panels": panels})
+    off = [f"channel {column}" for column in panel.columns[draw.COLUMNS_ON :]]
+    chart = draw.chart(series, replace(panel, times=None), off)
+    part: Part = {"kind": "cases", "of": "case", "names": list(names), "cases": cases, "chart": chart}
+    if true is None:
+        return part
+    counts = confusion_matrix(torch.from_numpy(true), torch.from_numpy(guess), len(names))
+    return {**part, "kind": "matrix", "counts": counts.tolist()}
+
+
+def interval_text(own: Any) -> str:
+    """The interval of the accuracy of a classifier, and what it does not cover; empty without one."""
+    if (interval := own.validation_interval_) is None:
+        return ""
+    few = f"; {own.cases_} cases are too few to rely on it" if own.cases_ < _RELIABLE else ""
+    return f"95 % interval {interval[0]:.3f} to {interval[1]:.3f}, only for new cases of the same source{few}"
+
+
+def _stack_parts(own: Any) -> list[Part]:
+    if own.stack_ is None:
+        return [draw.text("Method: the network alone.")]
+    text = "Accuracy by cross-validation on the cases of fit"
+    if shown := interval_text(own):
+        text += f"; the stack: {shown}"
+    text += ". The stack is what classifies: it "
+    table = draw.methods_table(own.weights_, {"accuracy": own.stack_.accuracies})
+    return [draw.text(f"{text}{'; '.join(own.stack_.verdicts())}."), table]
+
+
+def _occluded(own: Any, panel: Panel, guess: np.ndarray) -> Iterator[Part]:
+    """How much the probability of the predicted class changes if a channel or some steps are replaced."""
+    channels = panel.columns[:_CHANNELS]
+    blocks = blocks_of(min(panel.lengths), _STEP_BLOCKS)
+    count = 1 + len(blocks) + len(channels)
+    chosen = min(len(panel), _CASES, max(1, 5 * draw.VALUES // (count * max(panel.lengths) * len(panel.columns))))
+    means = np.concatenate(panel.values).mean(0)[:_CHANNELS]
+    copies = [copy for values in panel.values[:chosen] for copy in draw.occluded(values, blocks, means)]
+    ids = tuple(range(len(copies)))
+    many = replace(panel, values=tuple(copies), ids=ids, times=None, rows=(), labels=None, backend=None)
+    proba = own._probabilities(many)[1].reshape(chosen, count, -1)
+    own_class = np.take_along_axis(proba, guess[:chosen, None, None], 2)[..., 0]  # (n, copies)
+    change = np.abs(own_class[:, 1:] - own_class[:, :1]).mean(0).tolist()
+    about = f"Mean change of the probability of the predicted class, over {chosen} cases, if"
+    if len(channels) > 1:
+        by_channel = zip(channels, change[len(blocks) :], strict=True)
+        yield from draw.bars(f"{about} a channel is replaced by its mean over all cases.", by_channel)
+    names = [f"steps {low + 1} to {high}" for low, high in blocks]
+    by_step = zip(names, change[: len(blocks)], strict=True)
+    yield from draw.bars(f"{about} these steps are replaced by a straight line.", by_step)

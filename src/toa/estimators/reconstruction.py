@@ -136,20 +136,14 @@ class ReconstructionNetwork(Estimator):
     def _read(self, data: Any, **options: Any) -> Panel:
         return read_panel(data, values=self.values, **self._table | {"freq": self.freq} | options)
 
-    def _read_fitted(self, data: Any) -> Panel:
-        self._check_fitted("applied to rows")
-        return self._check_fitted_panel(self._read(data))
-
-    def _check_fitted_panel(self, panel: Panel) -> Panel:
+    def _read_fitted(self, data: Any, **options: Any) -> Panel:
         """The panel with the columns of fit; raises ValueError for other columns, ids or another frequency."""
-        panel = match_panel(panel, self.columns_, None if None in self.scalers_ else self.scalers_)
+        self._check_fitted("applied to rows")
+        known = None if None in self.scalers_ else self.scalers_
+        panel = match_panel(self._read(data, **options), self.columns_, known)
         if None not in (panel.freq, self.freq_) and panel.freq != self.freq_:
             raise ValueError(f"data must have the frequency of fit, {self.freq_!r}, got {panel.freq!r}; resample it.")
         return panel
-
-    def _check_lengths(self, panel: Panel) -> None:
-        what = f"one window of {self.window_} rows"
-        panel.check_rows(self.window_, what, "pass more of its rows, or fit with a smaller window")
 
     def _scale(self, one: Id, values: Values) -> Tensor:
         scaler = self.scalers_[None] if None in self.scalers_ else self.scalers_[one]
@@ -163,7 +157,8 @@ class ReconstructionNetwork(Estimator):
         return self.window_ - 1 + self.window_ // 2
 
     def _scaled(self, panel: Panel) -> list[Tensor]:
-        self._check_lengths(panel)
+        what = f"one window of {self.window_} rows"
+        panel.check_rows(self.window_, what, "pass more of its rows, or fit with a smaller window")
         return [self._scale(one, values) for one, values in zip(panel.ids, panel.values, strict=True)]
 
     def _fit_scalers(self, panel: Panel) -> None:

@@ -9,8 +9,7 @@ A score that depends on the rows around a row is also defined at the ends of a s
 Alphabet: T rows, C channels, L window length, K components, N nodes of a tree, M trees.
 """
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Self
 
@@ -41,17 +40,24 @@ _LARGE = 4_000_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Scorer(ABC):
-    """A fitted method; its fields are arrays, so that it can be saved."""
+class Scorer:
+    """A fitted method; its fields are arrays, so that it can be saved.
+
+    A method that scores each row alone defines `_fit`, from all rows, and `_parts`, for some rows at a time.
+    """
 
     @classmethod
-    @abstractmethod
     def fit(cls, series: Sequence[Rows], *, window: int, seed: int) -> Self:
         """Fit to standardised series of normal rows."""
+        return cls._fit(series[0] if len(series) == 1 else np.concatenate(series), seed)
 
-    @abstractmethod
     def rows(self, values: Rows) -> Rows:
         """Parts of the channels in the score of each row; they sum to the score."""
+        found, first = np.empty_like(values), 0
+        for block in _blocks(values, max(values.shape[1], _TREES)):
+            found[first : first + len(block)] = self._parts(block)
+            first += len(block)
+        return found
 
     def ends(self, values: Rows, window: int) -> Rows:
         """The same for the rows from the end of the first window on, without the rows after each."""
@@ -69,6 +75,13 @@ class Scorer(ABC):
             raise ValueError(f"{cls.__name__} must belong to {channels} channels, got one of others")
         return made
 
+    @classmethod
+    def _fit(cls, values: Rows, seed: int) -> Self:
+        raise NotImplementedError
+
+    def _parts(self, values: Rows) -> Rows:
+        raise NotImplementedError
+
     def _fits(self, channels: int) -> bool:
         return all(len(getattr(self, field.name)) == channels for field in fields(self))
 
@@ -82,12 +95,11 @@ class ZScore(Scorer):
     std: Float64[np.ndarray, " c"]
 
     @classmethod
-    def fit(cls, series: Sequence[Rows], *, window: int, seed: int) -> Self:
-        values = _join(series)
+    def _fit(cls, values: Rows, seed: int) -> Self:
         std = values.std(0)
         return cls(mean=values.mean(0), std=np.where(std > 0, std, 1.0))
 
-    def rows(self, values: Rows) -> Rows:
+    def _parts(self, values: Rows) -> Rows:
         return ((values - self.mean) / self.std) ** 2
 
 
@@ -100,8 +112,7 @@ class PCA(Scorer):
     basis: Float64[np.ndarray, "c k"]
 
     @classmethod
-    def fit(cls, series: Sequence[Rows], *, window: int, seed: int) -> Self:
-        values = _join(series)
+    def _fit(cls, values: Rows, seed: int) -> Self:
         mean = values.mean(0)
         centred = values - mean
         variance, vectors = np.linalg.eigh(centred.T @ centred)
@@ -111,10 +122,7 @@ class PCA(Scorer):
         # contiguous as in a saved file, so that products round in the same way
         return cls(mean=mean, basis=np.ascontiguousarray(vectors[:, ::-1][:, :count]))
 
-    def rows(self, values: Rows) -> Rows:
-        return _by_block(self._errors, values, values.shape[1])
-
-    def _errors(self, values: Rows) -> Rows:
+    def _parts(self, values: Rows) -> Rows:
         centred = values - self.mean
         return (centred - centred @ self.basis @ self.basis.T) ** 2
 
@@ -128,17 +136,13 @@ class Mahalanobis(Scorer):
     precision: Float64[np.ndarray, "c c"]
 
     @classmethod
-    def fit(cls, series: Sequence[Rows], *, window: int, seed: int) -> Self:
-        values = _join(series)
+    def _fit(cls, values: Rows, seed: int) -> Self:
         mean = values.mean(0)
         centred = values - mean
         covariance = centred.T @ centred / len(values)
         return cls(mean=mean, precision=np.linalg.inv(covariance + _RIDGE * np.eye(len(mean))))
 
-    def rows(self, values: Rows) -> Rows:
-        return _by_block(self._distances, values, values.shape[1])
-
-    def _distances(self, values: Rows) -> Rows:
+    def _parts(self, values: Rows) -> Rows:
         centred = values - self.mean
         # a part may be negative; their sum is not
         return centred * (centred @ self.precision)
@@ -159,11 +163,10 @@ class IsolationForest(Scorer):
     depth: Float64[np.ndarray, "m n"]
 
     @classmethod
-    def fit(cls, series: Sequence[Rows], *, window: int, seed: int) -> Self:
+    def _fit(cls, values: Rows, seed: int) -> Self:
         from sklearn.ensemble import IsolationForest as Forest
         from sklearn.ensemble._iforest import _average_path_length
 
-        values = _join(series)
         rows = min(_TREE_ROWS, len(values))
         forest = Forest(n_estimators=_TREES, max_samples=rows, random_state=seed % 2**32)
         trees = [tree.tree_ for tree in forest.fit(values).estimators_]
@@ -189,10 +192,7 @@ class IsolationForest(Scorer):
         sizes = (self.feature, channels), (self.left, size), (self.right, size)
         return all(part.shape == self.depth.shape and ((part >= 0) & (part < most)).all() for part, most in sizes)
 
-    def rows(self, values: Rows) -> Rows:
-        return _by_block(self._scores, values, len(self.feature))
-
-    def _scores(self, values: Rows) -> Rows:
+    def _parts(self, values: Rows) -> Rows:
         # trees compare numbers in float32
         at, place = values.astype(np.float32), np.arange(len(values))[:, None]
         tree = np.arange(len(self.feature))
@@ -289,20 +289,6 @@ def window_max(values: Float64[np.ndarray, " t"], before: int, after: int) -> Fl
 
 def _windows(values: Rows, window: int) -> Float64[np.ndarray, "n c l"]:
     return np.lib.stride_tricks.sliding_window_view(values, window, axis=0)
-
-
-def _join(series: Sequence[Rows]) -> Rows:
-    """All rows; those of one series are not copied."""
-    return series[0] if len(series) == 1 else np.concatenate(series)
-
-
-def _by_block(score: Callable[[Rows], Rows], values: Rows, width: int) -> Rows:
-    """Scores that need no other rows, for some rows at a time; each needs several arrays of `width` numbers per row."""
-    found, first = np.empty_like(values), 0
-    for block in _blocks(values, width):
-        found[first : first + len(block)] = score(block)
-        first += len(block)
-    return found
 
 
 def _blocks(rows: np.ndarray, width: int) -> list[np.ndarray]:

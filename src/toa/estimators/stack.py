@@ -41,6 +41,8 @@ _FACTORS, _TOLERANCE = (-3.0, 5.0), 0.02
 _MOST_NESTED = 1_000
 # cases of which the nearest other case is searched
 _NEIGHBOURS = 2_000
+# arrays of a ridge head in a file
+_AXES = {"mean": "(P,)", "scale": "(P,)", "weight": "(P, K)", "bias": "(K,)"}
 # the member that gives each class its share of the cases
 SHARES = "class shares"
 
@@ -96,15 +98,7 @@ def choose_factor(scores: Float64[np.ndarray, "n k"], codes: Codes) -> float:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class RidgeHead:
-    """A ridge classifier on standardised features, with calibrated probabilities.
-
-    Attributes:
-        mean: Mean of each feature (P,).
-        scale: Scale of each feature (P,).
-        weight: (P, K).
-        bias: (K,).
-        factor: Factor of the scores before softmax.
-    """
+    """A ridge classifier on features with a mean and a scale; `factor` multiplies its scores before softmax."""
 
     mean: Float32[np.ndarray, " p"]
     scale: Float32[np.ndarray, " p"]
@@ -135,8 +129,11 @@ class RidgeHead:
             for fold in range(folds.max() + 1):
                 _, own_factor, own_scores = _solve(rotated, target, codes, folds != fold, x.shape[1])
                 held_out[fold] = softmax(own_factor * own_scores)
+        # the weights are x.T @ errors / penalty, by the errors of a ridge regression
         bias = target.mean(0)
-        weight = (x.T @ _residual(rotated, target - bias, penalty).float()) / penalty
+        values, vectors = torch.linalg.eigh(rotated.T @ rotated)
+        inverse = (vectors.T @ (rotated.T @ (target - bias))) / (values.clamp(min=0.0) + penalty)[:, None]
+        weight = (x.T @ (target - bias - rotated @ (vectors @ inverse)).float()) / penalty
         return cls(mean=mean, scale=scale, weight=weight.numpy(), bias=bias.numpy(), factor=factor), held_out
 
     def predict(self, features: Features) -> Probabilities:
@@ -145,20 +142,16 @@ class RidgeHead:
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Tensors and JSON values to save."""
-        tensors = {name: torch.from_numpy(getattr(self, name)) for name in ("mean", "scale", "weight", "bias")}
-        return tensors, {"factor": self.factor}
+        return {name: torch.from_numpy(getattr(self, name)) for name in _AXES}, {"factor": self.factor}
 
     @classmethod
     def from_state(cls, tensors: Mapping[str, Tensor], facts: Mapping[str, Any], *, classes: int) -> "RidgeHead":
         """From the result of `state`."""
         count = len(tensors["weight"])
-        for name in ("mean", "scale"):
-            check_shape(name, tensors[name], "(P,)", (count,))
-        check_shape("weight", tensors["weight"], "(P, K)", (count, classes))
-        check_shape("bias", tensors["bias"], "(K,)", (classes,))
-        return cls(
-            **{name: tensors[name].numpy() for name in ("mean", "scale", "weight", "bias")}, factor=facts["factor"]
-        )
+        shapes = {"(P,)": (count,), "(P, K)": (count, classes), "(K,)": (classes,)}
+        for name, axes in _AXES.items():
+            check_shape(name, tensors[name], axes, shapes[axes])
+        return cls(**{name: tensors[name].numpy() for name in _AXES}, factor=facts["factor"])
 
 
 def _rotate(x: Tensor) -> Tensor:
@@ -170,12 +163,6 @@ def _rotate(x: Tensor) -> Tensor:
         gram += (part @ part.T).double()
     values, vectors = torch.linalg.eigh(gram)
     return vectors * values.clamp(min=0.0).sqrt()
-
-
-def _residual(x: Tensor, target: Tensor, penalty: float) -> Tensor:
-    """Errors of a ridge regression of centred features; the weights are x.T @ errors / penalty."""
-    values, vectors = torch.linalg.eigh(x.T @ x)
-    return target - x @ (vectors @ ((vectors.T @ (x.T @ target)) / (values.clamp(min=0.0) + penalty)[:, None]))
 
 
 def _solve(
@@ -249,7 +236,6 @@ class Stack:
 
     @classmethod
     def _fit(cls, members: Mapping[str, Probabilities], codes: Codes, kept: Bool[np.ndarray, " n"]) -> "Stack":
-        """Weights by the cases `kept`."""
         # a class without a case is possible
         counts = np.bincount(codes[kept], minlength=next(iter(members.values())).shape[1]) + 1.0
         made = cls(weights={}, factor=1.0, accuracies={}, shares=(counts / counts.sum()).tolist())

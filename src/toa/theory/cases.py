@@ -10,6 +10,7 @@ Alphabet: Z regimes, T output positions or horizon, L or N input positions, C ch
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from jaxtyping import Bool, Float
@@ -22,6 +23,7 @@ from toa.data import HarmonicDemixing
 
 # float64 leaves errors of about 1e-15 in the sums below
 _TOLERANCE = 1e-9
+_eye, _steps = partial(torch.eye, dtype=torch.float64), partial(torch.arange, dtype=torch.float64)
 
 
 def simplex_projection(rows: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
@@ -208,7 +210,7 @@ def harmonic_continuation(*, length: int = 48, horizon: int = 24, periods: Seque
         check_divisible("length", length, "period", period)
     if not periods or len(set(periods)) < len(periods):
         raise ValueError(f"periods must be distinct and at least one, got {tuple(periods)}; drop the repeated ones.")
-    basis = _quadrature(torch.outer(_frequencies(periods), _steps(length + horizon)))  # (L+T, 2K)
+    basis = _waves(periods, _steps(length + horizon))  # (L+T, 2K)
     operators = (basis[length:] @ torch.linalg.pinv(basis[:length])).unsqueeze(0)
     claims = ("every row sums to zero", "every row leaves the simplex")
     return Case(name="A", title="harmonic continuation", operators=operators, features=1, claims=claims)
@@ -270,9 +272,7 @@ def time_warping(*, length: int = 96, phase: float = 0.0) -> Case:
     """
     check_at_least("length", length, 84)
     signals = HarmonicDemixing().scaled(length)
-    frequencies = _frequencies(signals.periods)
-    bases = [_quadrature(torch.outer(frequencies, warp) + phase) for warp in signals.warps()]
-    operators = torch.stack([_projector(basis) for basis in bases])
+    operators = torch.stack([_projector(_waves(signals.periods, warp, phase)) for warp in signals.warps()])
     claims = ("orthogonal projectors", "every row has a negative entry", "every row leaves the simplex")
     return Case(name="D", title="phase drift and time warping", operators=operators, features=1, claims=claims)
 
@@ -368,20 +368,9 @@ def local_atoms(
     return atoms
 
 
-def _eye(size: int) -> Tensor:
-    return torch.eye(size, dtype=torch.float64)
-
-
-def _steps(length: int) -> Tensor:
-    return torch.arange(length, dtype=torch.float64)
-
-
-def _frequencies(periods: Sequence[float]) -> Tensor:
-    return 2.0 * math.pi / torch.tensor(periods, dtype=torch.float64)
-
-
-def _quadrature(angles: Float[Tensor, "k t"]) -> Float[Tensor, "t _columns"]:
-    """One column of cosines and one of sines per row of angles."""
+def _waves(periods: Sequence[float], times: Float[Tensor, " t"], phase: float = 0.0) -> Float[Tensor, "t _columns"]:
+    """One column of cosines and one of sines per period."""
+    angles = torch.outer(2.0 * math.pi / torch.tensor(periods, dtype=torch.float64), times) + phase
     return torch.cat([angles.cos(), angles.sin()]).mT
 
 

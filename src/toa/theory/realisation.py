@@ -123,23 +123,18 @@ def _write_projections(layer: TemporalOperatorAttention, case: Case) -> None:
     b_k = layer.k_proj.bias.unflatten(0, groups)
     w_v = layer.v_proj.weight.unflatten(0, (heads, -1))  # (H, D, E)
     w_o = layer.out_proj.weight.unflatten(1, (heads, -1))  # (E, H, D)
-    for head in range(heads):
-        w_v[head, :f, :f].fill_diagonal_(1.0)
-        w_o[:f, head, :f].fill_diagonal_(1.0 / _GAIN)
-        w_k[0, head, :n, position].fill_diagonal_(1.0)
-        if head == z:
-            # the last head of softmax: its queries attend by regime, not by position
-            w_q[0, head, :z, code].fill_diagonal_(sharpness)
-            continue
-        w_q[0, head, :n, position].fill_diagonal_(sharpness)
-        # the extra coordinate of the queries is 1[regime ≠ head], times a factor that turns the head off
-        other = w_q[-1, head, n, code]
-        other.fill_(_OFF[layer.variant])
-        other[head] = 0.0
-        if layer.variant == "softmax":
-            w_k[0, head, n, f] = 1.0  # other regimes attend to the first position
-        else:
-            b_k[-1, head, n] = -1.0
+    w_v[:, :f, :f] = torch.eye(f)
+    w_o[:f, :, :f] = torch.eye(f)[:, None] / _GAIN
+    w_k[0, :, :n, position] = torch.eye(n)
+    w_q[0, :z, :n, position] = sharpness * torch.eye(n)
+    # the last head of softmax: its queries attend by regime, not by position
+    w_q[0, z:, :z, code] = sharpness * torch.eye(z)
+    # the extra coordinate of the queries is 1[regime ≠ head], times a factor that turns the head off
+    w_q[-1, :z, n, code] = _OFF[layer.variant] * (1.0 - torch.eye(z))
+    if layer.variant == "softmax":
+        w_k[0, :z, n, f] = 1.0  # other regimes attend to the first position
+    else:
+        b_k[-1, :z, n] = -1.0
 
 
 @torch.no_grad()
