@@ -210,7 +210,8 @@ def test_operators_inside_equal_operators_before(monkeypatch, options) -> None:
     leaves, results = [q, k, v, gate_q, gate_k, *weights], []
     for inside in (True, False):
         if not inside:
-            monkeypatch.setattr(tiles.Offsets, "of", lambda x: None)
+            monkeypatch.setattr(tiles, "dense_operators", lambda x: None)
+            monkeypatch.setattr(api, "_PLANS", {})
         gate: dict[str, Any] = {"gate_q": gate_q, "gate_k": gate_k, "gate_s1": operators[2]}
         out = ops.operator_attention(q, k, v, *operators[:2], activation="gated", scale=0.1, **gate)
         results.append([out, *torch.autograd.grad(out.square().sum(), leaves)])

@@ -45,13 +45,10 @@ def drop_op(matrix: Tensor, seed: Tensor, rate: Tensor) -> Tensor:
     return _copied(matrix, matrix.new_empty(matrix.shape), seed, rate)
 
 
-def _drop_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    ctx.save_for_backward(*inputs[1:])
-
-
 drop_op.register_fake(lambda matrix, seed, rate: matrix.new_empty(matrix.shape))
 drop_op.register_autograd(
-    lambda ctx, grad: (drop_op(grad, *ctx.saved_tensors), None, None), setup_context=_drop_context
+    lambda ctx, grad: (drop_op(grad, *ctx.saved_tensors), None, None),
+    setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs[1:]),
 )
 
 
@@ -164,32 +161,56 @@ def outer_op(left: Tensor, right: Tensor, seed: Tensor | None, rate: Tensor | No
     n = left.shape[1]
     if seed is None and _aligned(n, left) == n and left.dtype == dtype:
         return torch.bmm(_by_head(left, n), _by_head(right, n).mT)
-    from toa.ops.triton_helpers import launch, unit_stride
+    from toa.ops.triton_helpers import unit_stride
 
-    left, right, out = unit_stride(left), unit_stride(right), left.new_empty(left.shape[2], n, n, dtype=dtype)
-    kernel, grid, *numbers = _outer_arguments([left], [right], seed, rate)
-    launch(kernel, grid, (*three([left]), *three([right]), *three([out]), seed, rate), *numbers)
+    return _outer_together({}, [(unit_stride(left), unit_stride(right))], dtype, seed, rate)[0]
+
+
+def _outer_together(
+    launches: dict[Any, Any],
+    pairs: Sequence[tuple[Tensor, Tensor]],
+    dtype: torch.dtype,
+    seed: Tensor | None = None,
+    rate: Tensor | None = None,
+) -> list[Tensor]:
+    """`outer_op` of up to three pairs by one kernel."""
+    left, right = zip(*pairs, strict=True)
+    b, n, h, _ = left[0].shape
+    out = [left[0].new_empty(h, n, n, dtype=dtype) for _ in pairs]
+    tensors = (*three(left), *three(right), *three(out), seed, rate)
+    if "outer" not in launches:
+        # importing the kernels imports Triton
+        from toa.ops import kernels
+        from toa.ops.triton_helpers import needs_exact_products, padded, prepare, strides_of
+
+        side, widths, exact = min(_BLOCK, padded(n)), [x.shape[3] for x in left], needs_exact_products(left[0].dtype)
+        share = min(_BLOCK_K if left[0].itemsize > 2 or seed is not None else _BLOCK_K_MIX, padded(max(widths)))
+        launches["outer"] = prepare(
+            kernels.outer_kernel,
+            ((-(-n // side)) ** 2, h, len(left)),
+            tensors,
+            (*strides_of(3, *three(left), *three(right)), _rate_stride(rate), b, n, *three(widths)),
+            (),
+            {"DROP": seed is not None, "PRECISION": "ieee" if exact else "tf32", "BLOCK": side, "BLOCK_K": share},
+            {"num_warps": 8 if side == _BLOCK else 4, "num_stages": 3},
+        )
+    launches["outer"](*tensors)
     return out
 
 
-def _outer_arguments(
-    left: Sequence[Tensor], right: Sequence[Tensor], seed: Tensor | None = None, rate: Tensor | None = None
-) -> tuple[Any, ...]:
-    """The kernel of left rightᵀ of up to three pairs, with all arguments of its launch but the tensors."""
-    from toa.ops import kernels
-    from toa.ops.triton_helpers import needs_exact_products, padded, strides_of
+def _outer_gradients(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    left, right, seed, rate = ctx.saved_tensors
+    grad_left = mix_op(right, grad, seed, rate, False, False, False) if ctx.needs_input_grad[0] else None
+    grad_right = mix_op(left, grad, seed, rate, True, False, False) if ctx.needs_input_grad[1] else None
+    return grad_left, grad_right, None, None, None
 
-    b, n, h, _ = left[0].shape
-    side, widths, exact = min(_BLOCK, padded(n)), [x.shape[3] for x in left], needs_exact_products(left[0].dtype)
-    share = min(_BLOCK_K if left[0].itemsize > 2 or seed is not None else _BLOCK_K_MIX, padded(max(widths)))
-    return (
-        kernels.outer_kernel,
-        ((-(-n // side)) ** 2, h, len(left)),
-        (*strides_of(3, *three(left), *three(right)), _rate_stride(rate), b, n, *three(widths)),
-        (),
-        {"DROP": seed is not None, "PRECISION": "ieee" if exact else "tf32", "BLOCK": side, "BLOCK_K": share},
-        {"num_warps": 8 if side == _BLOCK else 4, "num_stages": 3},
-    )
+
+outer_op.register_fake(
+    lambda left, right, seed, rate, dtype: left.new_empty(left.shape[2], left.shape[1], left.shape[1], dtype=dtype)
+)
+outer_op.register_autograd(
+    _outer_gradients, setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs[:4])
+)
 
 
 def three(found: Sequence[Any]) -> Sequence[Any]:
@@ -228,7 +249,8 @@ def mix_all_backward(
 ) -> list[tuple[Tensor, Tensor]]:
     """Gradients of tokens and matrix of each operator, from those of mixed tokens, which are dropped from the list."""
     if _fit_one_kernel(launches, given, seeds):
-        of_weights = _outer_together(launches, given, grads)
+        pairs = [(one.x, y) if one.transpose else (y, one.x) for one, y in zip(given, grads, strict=True)]
+        of_weights = _outer_together(launches, pairs, given[0].weight.dtype)
         back = [Mixing(y, one.weight, not one.transpose, one.residual) for one, y in zip(given, grads, strict=True)]
         return list(zip(_mix_together(launches, back, False), of_weights, strict=True))
     drops = zip(seeds, rates, strict=True) if seeds else repeat((None, None))
@@ -253,22 +275,6 @@ def _fit_one_kernel(launches: dict[Any, Any], given: Sequence[Mixing], seeds: Se
             and all(one.weight.stride(2) == 1 for one in given)
         )
     return launches["together"]
-
-
-def _outer_together(launches: dict[Any, Any], given: Sequence[Mixing], grads: Sequence[Tensor]) -> list[Tensor]:
-    """Gradients of all matrices."""
-    sides = [(one.x, y) if one.transpose else (y, one.x) for one, y in zip(given, grads, strict=True)]
-    left, right = zip(*sides, strict=True)
-    (_, n, h, _), dtype = left[0].shape, given[0].weight.dtype
-    out = [left[0].new_empty(h, n, n, dtype=dtype) for _ in given]
-    tensors = (*three(left), *three(right), *three(out), None, None)
-    if "outer" not in launches:
-        from toa.ops.triton_helpers import prepare
-
-        kernel, grid, *numbers = _outer_arguments(left, right)
-        launches["outer"] = prepare(kernel, grid, tensors, *numbers)
-    launches["outer"](*tensors)
-    return out
 
 
 def _mix_together(launches: dict[Any, Any], given: Sequence[Mixing], heads_first: bool) -> list[Tensor]:
@@ -296,20 +302,3 @@ def _mix_together(launches: dict[Any, Any], given: Sequence[Mixing], heads_first
         )
     launches[name](*tensors)
     return out
-
-
-def _outer_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    ctx.save_for_backward(*inputs[:4])
-
-
-def _outer_gradients(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    left, right, seed, rate = ctx.saved_tensors
-    grad_left = mix_op(right, grad, seed, rate, False, False, False) if ctx.needs_input_grad[0] else None
-    grad_right = mix_op(left, grad, seed, rate, True, False, False) if ctx.needs_input_grad[1] else None
-    return grad_left, grad_right, None, None, None
-
-
-outer_op.register_fake(
-    lambda left, right, seed, rate, dtype: left.new_empty(left.shape[2], left.shape[1], left.shape[1], dtype=dtype)
-)
-outer_op.register_autograd(_outer_gradients, setup_context=_outer_context)

@@ -6,8 +6,6 @@ README of this folder has the derivation. `folded_attention` chooses between fou
 Alphabet: B batch, M queries, N keys, H heads, D query and key width, E value width.
 """
 
-from typing import TypeGuard
-
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
@@ -113,29 +111,25 @@ def fold(x: AttentionInputs, *, scale: float = 1.0, features_first: bool = False
         features_first: Mix dense operators in the memory layout that `attend_in_blocks` reads.
     """
 
-    def for_operator(tokens: Tensor, s: Operator | None) -> Tensor:
-        """Tokens without padding; an operator with a matrix per query head needs the tokens of each."""
+    def mix(tokens: Tensor, s: Operator | None, *, transpose: bool = False) -> tuple[Tensor, bool]:
+        """Tokens without padding, mixed, and whether the operator was multiplied by `scale`; only Sᵀ is."""
         tokens = x.without_padding(tokens)
-        return tokens if s is None or s.num_heads == tokens.shape[2] else x.per_query_head(tokens)
-
-    def is_features_first(s: Operator | None) -> TypeGuard[Dense]:
-        return features_first and isinstance(s, Dense) and s.weight.dtype == x.q.dtype
+        if s is None:
+            return tokens, False
+        # an operator with a matrix per query head needs the tokens of each
+        tokens = tokens if s.num_heads == tokens.shape[2] else x.per_query_head(tokens)
+        if not (features_first and isinstance(s, Dense) and s.weight.dtype == x.q.dtype):
+            return s.mix(tokens, transpose=transpose, causal=x.causal), False
+        factor = scale if transpose else 1.0
+        return _mix_features_first(s, tokens, transpose=transpose, causal=x.causal, scale=factor), True
 
     def fold_branch(branch: Branch) -> tuple[Tensor, Tensor]:
-        q, k, s = branch.q, for_operator(branch.k, branch.operator), branch.operator
+        k, scaled = mix(branch.k, branch.operator, transpose=True)
         # mixing fills padded keys again; as zeros they add nothing to a row's norm, and ReLU drops them
-        if is_features_first(s):
-            mixed = _mix_features_first(s, k, transpose=True, causal=x.causal, scale=scale)
-            return q, x.per_query_head(x.without_padding(mixed))
-        if s is not None:
-            k = x.without_padding(s.mix(k, transpose=True, causal=x.causal))
-        return q if scale == 1.0 else q * scale, x.per_query_head(k)
+        k = x.per_query_head(k if branch.operator is None else x.without_padding(k))
+        return branch.q if scaled or scale == 1.0 else branch.q * scale, k
 
-    value, s2 = for_operator(x.v, x.s2), x.s2
-    if is_features_first(s2):
-        value = _mix_features_first(s2, value, transpose=False, causal=x.causal)
-    elif s2 is not None:
-        value = s2.mix(value, causal=x.causal)
+    value, _ = mix(x.v, x.s2)
     query, key = fold_branch(x.scores)
     return Factors(query, key, x.per_query_head(value), *((None, None) if x.gate is None else fold_branch(x.gate)))
 

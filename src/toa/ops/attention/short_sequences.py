@@ -14,10 +14,9 @@ from torch import Tensor
 from toa.ops._backend import kernel_op
 from toa.ops.attention import short_sequence_kernels
 from toa.ops.attention.definitions import AttentionInputs
-from toa.ops.attention.tiles import ARGUMENTS, Offsets, kernel_settings
+from toa.ops.attention.tiles import ARGUMENTS, Offsets, dense_operators, keep_call, kept_call, kernel_settings
 from toa.ops.dropout import draw_seeds
 from toa.ops.mixing import three
-from toa.ops.operators import Dense
 from toa.ops.triton_helpers import SMALLEST, launch, needs_exact_products, padded, strides_of, unit_stride
 
 # one program holds a tile of scores, and the queries, keys and values of a head
@@ -48,12 +47,9 @@ def fits(x: AttentionInputs) -> bool:
     if not x.unmasked or (single_on_gpu and (torch.compiler.is_compiling() or needs_exact_products(x.q.dtype))):
         return False
     width = max(tokens.shape[3] for tokens in (x.q, x.v, x.gate_q) if tokens is not None)
-    tokens = max(x.q.shape[1], x.k.shape[1])
+    tokens, operators = max(x.q.shape[1], x.k.shape[1]), dense_operators(x)
     small = tokens <= MAX_TOKENS and padded(tokens) * padded(width) <= MAX_ELEMENTS
-    small = small and all(x.q.shape[2] == shared.shape[2] for shared in (x.k, x.v, x.gate_k) if shared is not None)
-    # a last query sees all keys, but causal operators are triangles
-    kinds = () if x.causal else Dense
-    return small and all(s is None or (isinstance(s, kinds) and s.residual) for s in (x.s1, x.s2, x.gate_s1))
+    return small and operators is not None and all(s is None or s.residual for s in operators)
 
 
 def short_sequence_attention(x: AttentionInputs) -> Tensor:
@@ -181,25 +177,25 @@ def _backward(grad: Tensor, dropped: Tensor, *arguments: Any) -> list[Tensor]:
         *(settings, constants, _OPTIONS),
     )
     if mixed:
-        tokens, of_mixed, of_plain = ([each[index] for index in mixed] for each in (inputs, outputs, grads))
-        values = list(mixed).index(2) if 2 in mixed else -1
-        parts = _through_operators(tokens, of_mixed, of_plain, list(mixed.values()), values, constants)
+        parts = _through_operators(mixed, inputs, outputs, grads, constants)
         _drop_sum(list(parts.unbind(1)), results[-1], drop_seeds, drop_rates)
     return results
 
 
 def _through_operators(
-    tokens: list[Any],
-    of_mixed: list[Any],
-    of_plain: list[Any],
-    matrices: list[Any],
-    values: int,
+    mixed: dict[int, Any],
+    inputs: Sequence[Any],
+    outputs: Sequence[Any],
+    grads: Sequence[Any],
     constants: dict[str, Any],
 ) -> Tensor:
     """Write the gradients of tokens (B, N, H, D); return partial sums (parts, operators, H, N, N) of the operators'.
 
-    K' = S1ᵀ K and V' = S2 V, so dK = S1 dK', dV = S2ᵀ dV', dS1 = K dK'ᵀ and dS2 = dV' Vᵀ. `values` is the index of S2.
+    K' = S1ᵀ K and V' = S2 V, so dK = S1 dK', dV = S2ᵀ dV', dS1 = K dK'ᵀ and dS2 = dV' Vᵀ. `mixed` has the operators by
+    the index of their tokens among the inputs; `outputs` are the gradients of mixed tokens, `grads` those of tokens.
     """
+    tokens, of_mixed, of_plain = ([each[index] for index in mixed] for each in (inputs, outputs, grads))
+    matrices, values = list(mixed.values()), list(mixed).index(2) if 2 in mixed else -1
     b, n, h, _ = tokens[0].shape
     count = len(tokens)
     parts = min(b, max(1, _PROGRAMS // (h * count)))
@@ -234,21 +230,16 @@ def _present(given: Sequence[Any], grads: Sequence[Tensor]) -> list[Tensor | Non
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    tensors, (seeds, rates) = inputs[:9], inputs[9:11]
     ctx.mark_non_differentiable(output[1])
-    # no zeros in place of its gradient
-    ctx.set_materialize_grads(False)
-    ctx.save_for_backward(output[1], *tensors, *seeds, *rates)
-    ctx.settings, ctx.drops = inputs[11:], len(seeds)
+    keep_call(ctx, output[1:], inputs)
 
 
 def _gradients(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Any, ...]:
-    dropped, *tensors = ctx.saved_tensors
-    given, drops = tensors[:9], tensors[9:]
-    *grads, of_operators = _backward(grad, dropped, *given, drops[: ctx.drops], drops[ctx.drops :], *ctx.settings)
+    (dropped,), arguments = kept_call(ctx)
+    *grads, of_operators = _backward(grad, dropped, *arguments)
     nothing = [None] * ctx.drops
-    matrices = _replace_present(given[5:8], of_operators)
-    return (*_present(given, grads), *matrices, None, nothing, nothing, None, None, None)
+    matrices = _replace_present(arguments[5:8], of_operators)
+    return (*_present(arguments, grads), *matrices, None, nothing, nothing, None, None, None)
 
 
 _forward.register_autograd(_gradients, setup_context=_setup_context)

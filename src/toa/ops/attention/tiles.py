@@ -20,7 +20,7 @@ from toa.ops.attention.definitions import AttentionInputs, Band, RowNorm, RowNor
 from toa.ops.attention.folded import fold, normalise_queries
 from toa.ops.dropout import draw_seeds
 from toa.ops.mixing import Mixing, empty_mixed, mix_all, mix_all_backward
-from toa.ops.operators import Dense, Operator
+from toa.ops.operators import Dense
 from toa.ops.triton_helpers import SMALLEST, Launch, needs_exact_products, padded, prepare, strides_of, unit_stride
 
 _PLAIN = RowNorms()
@@ -40,25 +40,29 @@ class Offsets(NamedTuple):
 
     @classmethod
     def of(cls, x: AttentionInputs) -> "Offsets | None":
-        """Those of a call; None unless each operator is dense, with a matrix per head of queries and keys."""
-        operators: list[Operator | None] = [x.s1, x.s2, x.gate_s1]
-        heads, n = x.q.shape[2], x.k.shape[1]
-        # a last query sees all keys, but causal operators are triangles
-        if any(s is not None and (x.causal or not isinstance(s, Dense) or s.num_heads != heads) for s in operators):
+        """Those of a call; None unless `dense_operators` has them."""
+        operators, n = dense_operators(x), x.k.shape[1]
+        if operators is None:
             return None
-        if any(tokens is not None and tokens.shape[2] != heads for tokens in (x.k, x.v, x.gate_k)):
-            return None
-        dense = [s for s in operators if isinstance(s, Dense)]
-        drops = [s.drop for s in dense if s.drop is not None]
-        if len(drops) < len(dense):
-            drops, found = [], iter([s.offset for s in dense])
+        drops = [s.drop for s in operators if s is not None and s.drop is not None]
+        if len(drops) < sum(s is not None for s in operators):
+            drops, matrices = [], [None if s is None else s.offset for s in operators]
         else:
-            found = iter([s.weight for s in dense])
+            matrices = [None if s is None else s.weight for s in operators]
         # a block of all entries would be one more node of the autograd graph
-        matrices = [None if s is None else next(found) for s in operators]
         matrices = [s if s is None or s.shape[1] == n else s[:, :n, :n] for s in matrices]
-        residual = [s.residual if isinstance(s, Dense) else True for s in operators]
+        residual = [s is None or s.residual for s in operators]
         return cls(matrices, [drop.seed for drop in drops], [drop.rate for drop in drops], residual)
+
+
+def dense_operators(x: AttentionInputs) -> list[Any] | None:
+    """S1, S2 and the gate's S1, each `Dense` or None; None unless each has a matrix per head of queries and keys."""
+    operators, heads = [x.s1, x.s2, x.gate_s1], x.q.shape[2]
+    # a last query sees all keys, but causal operators are triangles
+    if any(s is not None and (x.causal or not isinstance(s, Dense) or s.num_heads != heads) for s in operators):
+        return None
+    shared = any(tokens is not None and tokens.shape[2] != heads for tokens in (x.k, x.v, x.gate_k))
+    return None if shared else operators
 
 
 _IDENTITIES = Offsets()
@@ -140,23 +144,23 @@ def _attend(launches: dict[Any, Any], *arguments: Any) -> tuple[Any, ...]:
     Factors are those of the scores, of the gate's or of both. What is absent is None. `launches` are those of earlier
     calls with the same shapes, strides, dtypes, device and options.
     """
-    q, k, v, gate_q, _ = tokens = arguments[:5]
-    seed, drop_seeds, drop_rates, settings, flags, band = arguments[8:]
+    q, _, v = arguments[:3]
+    seed, drop_seeds, drop_rates, settings, flags, _ = arguments[8:]
     out, row_factors = _empty_results(q, v, flags)
     mixed: list[Any] = [None, None, None]
     indices, mixings = _mixings(arguments)
     for index, x in zip(indices, mix_all(launches, mixings, drop_seeds, drop_rates), strict=True):
         mixed[index] = x
     if out.numel():
-        inputs = _inputs(tokens, mixed)
-        tensors = (*inputs, out, *_by_branch(row_factors, flags), seed)
+        inputs = _inputs(arguments[:5], mixed)
+        tensors = (*inputs, out, *_by_branch(flags, row_factors), seed)
         if "forward" not in launches:
-            constants, options = _constants("forward", q, k, v, gate_q, seed, flags, band)
+            constants, options = _constants("forward", arguments)
             launches["forward"] = prepare(
                 tile_kernels.forward_kernel,
                 (q.shape[0] * q.shape[2], -(-q.shape[1] // constants["BLOCK_M"])),
                 tensors,
-                (*strides_of(3, *inputs, out), *_sizes(q, k, v, gate_q), *band[1:]),
+                (*strides_of(3, *inputs, out), *_sizes(arguments)),
                 *(settings, constants, options),
             )
         launches["forward"](*tensors)
@@ -190,30 +194,27 @@ def _(q: Tensor, k: Tensor, v: Tensor, gate_q: Any, gate_k: Any, *rest: Any) -> 
     return _present(q, (*_empty_results(q, v, rest[-2]), *mixed))
 
 
-def _by_branch(rows: Tensor | None, flags: list[bool]) -> tuple[Tensor | None, Tensor | None]:
-    """One number per row for the scores and for the gate's scores; None for one that is not normalised."""
-    return (None, None) if rows is None else (rows[0] if flags[0] else None, rows[-1] if flags[1] else None)
+def _by_branch(flags: list[bool], *rows: Tensor | None) -> list[Tensor | None]:
+    """Of each, one number per row for the scores and for the gate's scores; None for one that is not normalised."""
+    found: list[Tensor | None] = []
+    for x in rows:
+        found += (None, None) if x is None else (x[0] if flags[0] else None, x[-1] if flags[1] else None)
+    return found
 
 
-def _sizes(q: Tensor, k: Tensor, v: Tensor, gate_q: Tensor | None) -> tuple[int, ...]:
+def _sizes(arguments: Sequence[Any]) -> tuple[int, ...]:
+    """Numbers of heads, queries and keys, widths of queries, values and gate, and bounds of the band."""
+    (q, k, v, gate_q), band = arguments[:4], arguments[-1]
     _, m, h, d = q.shape
-    return h, m, k.shape[1], d, v.shape[3], 0 if gate_q is None else gate_q.shape[3]
+    return h, m, k.shape[1], d, v.shape[3], 0 if gate_q is None else gate_q.shape[3], *band[1:]
 
 
-def _constants(
-    kernel: tile_kernels.Kernel,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    gate_q: Tensor | None,
-    seed: Tensor | None,
-    flags: list[bool],
-    band: list[int],
-) -> tuple[dict[str, Any], dict[str, int]]:
+def _constants(kernel: tile_kernels.Kernel, arguments: Sequence[Any]) -> tuple[dict[str, Any], dict[str, int]]:
     """Compile-time constants of a kernel, in the order of its arguments, and its numbers of warps and stages."""
-    _, m, n, d, e, g = _sizes(q, k, v, gate_q)
-    exact, gated = needs_exact_products(q.dtype), gate_q is not None
-    blocks = tile_kernels.choose_blocks(kernel, m, n, max(d, e, g), q.dtype, gated=gated, exact=exact)
+    dtype, gated, seed, (flags, band) = arguments[0].dtype, arguments[3] is not None, arguments[8], arguments[-2:]
+    _, m, n, d, e, g, *_ = _sizes(arguments)
+    exact = needs_exact_products(dtype)
+    blocks = tile_kernels.choose_blocks(kernel, m, n, max(d, e, g), dtype, gated=gated, exact=exact)
     constants = {
         "D": padded(d),
         "E": padded(e),
@@ -251,19 +252,18 @@ def _differentiate(
 
     Mixed tokens are dropped from the list `mixed` as soon as they are not needed: backward then needs less memory.
     """
-    q, k, v, gate_q = arguments[:4]
-    seed, drop_seeds, drop_rates, settings, flags, band = arguments[8:]
+    seed, drop_seeds, drop_rates, _, flags, _ = arguments[8:]
     if grad.numel() == 0:
         return [None if x is None else x.zero_() for x in _empty_gradients(*arguments[:8])]
     inputs = (*_inputs(arguments[:5], mixed), unit_stride(grad))
     found: list[Any] = [None if x is None else _empty_like(x) for x in inputs[:5]]
     sums = None if row_factors is None else torch.empty_like(row_factors)
     # the sums of normalised rows are written by one kernel and read by the other
-    rows = (*_by_branch(row_factors, flags), *_by_branch(sums, flags), seed)
+    rows = (*_by_branch(flags, row_factors, sums), seed)
     for_queries, for_keys = (*inputs, unit_stride(out), *rows, found[0], found[3]), (*inputs, *rows, *found)
     key = inputs[5].stride()
     if key not in launches:
-        launches[key] = _backward_launches(for_queries, for_keys, (q, k, v, gate_q), seed, settings, flags, band)
+        launches[key] = _backward_launches(for_queries, for_keys, arguments)
     of_queries, of_keys = launches[key]
     if of_queries is not None:
         of_queries(*for_queries)
@@ -282,21 +282,13 @@ def _differentiate(
 
 
 def _backward_launches(
-    for_queries: Sequence[Any],
-    for_keys: Sequence[Any],
-    tokens: tuple[Tensor, Tensor, Tensor, Tensor | None],
-    seed: Tensor | None,
-    settings: list[float],
-    flags: list[bool],
-    band: list[int],
+    for_queries: Sequence[Any], for_keys: Sequence[Any], arguments: Sequence[Any]
 ) -> tuple[Launch | None, Launch]:
     """The kernels of queries, None if one tile holds all pairs, and of keys, for the tensors of each."""
-    (b, m, h, _), n = tokens[0].shape, tokens[1].shape[1]
-    (of_keys, keys_options), (of_queries, options) = (
-        _constants(kernel, *tokens, seed, flags, band) for kernel in ("keys", "queries")
-    )
+    (b, m, h, _), n, settings, flags = arguments[0].shape, arguments[1].shape[1], arguments[11], arguments[12]
+    (of_keys, keys_options), (of_queries, options) = (_constants(kernel, arguments) for kernel in ("keys", "queries"))
     one_tile = m <= of_keys["BLOCK_M"] and n <= of_keys["BLOCK_N"] and not any(flags[:2])
-    sizes = (*_sizes(*tokens), *band[1:])
+    sizes = _sizes(arguments)
     keys = prepare(
         tile_kernels.backward_keys_kernel,
         (b * h, -(-n // of_keys["BLOCK_N"])),
@@ -334,35 +326,39 @@ def _empty_gradients(*inputs: Tensor | None) -> list[Any]:
 _backward.register_fake(lambda *inputs: _present(inputs[4], _empty_gradients(*inputs[4:12])))
 
 
-def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    seeds, rates = inputs[9:11]
-    ctx.mark_non_differentiable(*output[1:])
-    _keep(ctx, None, (*output, *inputs[:9], *seeds, *rates), len(seeds), inputs[11:])
-
-
-def _keep(ctx: Any, launches: dict[Any, Any] | None, tensors: Sequence[Any], drops: int, settings: Any) -> None:
+def keep_call(ctx: Any, results: Sequence[Any], arguments: Sequence[Any], launches: Any = None) -> None:
+    """Save results and arguments of a call of an operator for its gradients."""
+    seeds, rates = arguments[9:11]
     # no zeros in place of gradients that are None
     ctx.set_materialize_grads(False)
-    ctx.save_for_backward(*tensors)
-    ctx.launches, ctx.drops, ctx.settings = launches, drops, settings
+    ctx.save_for_backward(*arguments[:9], *seeds, *rates, *results)
+    ctx.launches, ctx.drops, ctx.settings = launches, len(seeds), arguments[11:]
+
+
+def kept_call(ctx: Any) -> tuple[Sequence[Any], Sequence[Any]]:
+    """The results and arguments that `keep_call` has saved."""
+    tensors, seeds_end, end = ctx.saved_tensors, 9 + ctx.drops, 9 + 2 * ctx.drops
+    return tensors[end:], (*tensors[:9], tensors[9:seeds_end], tensors[seeds_end:end], *ctx.settings)
+
+
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    ctx.mark_non_differentiable(*output[1:])
+    keep_call(ctx, output, inputs)
 
 
 def _gradients(ctx: Any, grad: Tensor | None, *_: None) -> tuple[Any, ...]:
     nothing = [None] * ctx.drops
     if grad is None:
         return (*(None,) * 9, nothing, nothing, None, None, None)
-    tensors = list(ctx.saved_tensors)
+    (out, factors, *mixed), arguments = kept_call(ctx)
     # unless the graph is kept: the only references are then those of this function
     ctx.maybe_clear_saved_tensors()
-    (out, factors), mixed, given = tensors[:2], tensors[2:5], tensors[5:14]
-    arguments = (*given, tensors[14 : 14 + ctx.drops], tensors[14 + ctx.drops :], *ctx.settings)
-    del tensors
     if ctx.launches is not None and not torch.is_grad_enabled():
         grads = _differentiate(ctx.launches, grad, mixed, out, factors, *arguments)
     else:
         *mixed, factors = _present(grad, (*mixed, factors))
         found = _backward(grad, mixed, out, factors, *arguments)
-        grads = [x if like is not None else None for x, like in zip(found, given, strict=False)]
+        grads = [x if like is not None else None for x, like in zip(found, arguments, strict=False)]
     return (*grads, None, nothing, nothing, None, None, None)
 
 
@@ -372,22 +368,24 @@ _forward.register_autograd(_gradients, setup_context=_setup_context)
 class TilePlan:
     """Attention of plain eager tensors like those of an earlier call: nothing is checked or prepared again."""
 
-    __slots__ = ("_dropout_p", "_launches", "_settings")
+    __slots__ = ("_dropout_p", "_settings", "launches")
 
-    def __init__(self, x: AttentionInputs, offsets: Offsets) -> None:
+    def __init__(self, x: AttentionInputs, residual: Sequence[bool]) -> None:
         numbers, normalised = kernel_settings(x.scales, x.row_norms)
-        self._settings = ([float(x.dropout_p), *numbers], [*normalised, *offsets.residual], [0, 0, 0])
-        self._launches: dict[Any, Any] = {}
+        self._settings = ([float(x.dropout_p), *numbers], [*normalised, *residual], [0, 0, 0])
+        self.launches: dict[Any, Any] = {}
         self._dropout_p = x.dropout_p
 
     @classmethod
     def of(cls, x: AttentionInputs) -> "TilePlan | None":
         """The plan of a call; None if it is masked, or needs more than products with dense operators."""
-        if not x.unmasked or x.softmax or min(x.scales) <= 0.0:
+        operators = dense_operators(x)
+        if operators is None or not x.unmasked or x.softmax or min(x.scales) <= 0.0:
             return None
-        offsets = Offsets.of(x)
-        drops = [s.drop for s in (x.s1, x.s2, x.gate_s1) if isinstance(s, Dense) and s.drop is not None]
-        return None if offsets is None or len(drops) != len(offsets.seeds) else cls(x, offsets)
+        # entries are dropped from all matrices or from none
+        if len({s.drop is None for s in operators if s is not None}) > 1:
+            return None
+        return cls(x, [s is None or s.residual for s in operators])
 
     def attend(self, tokens: Sequence[Tensor | None], operators: Sequence[Any]) -> Tensor:
         """Attention of queries, keys, values and gate, and of S1, S2 and the gate's S1 as the caller gave them."""
@@ -404,19 +402,20 @@ class TilePlan:
         tensors = (*tokens, *matrices, draw_seeds(q) if self._dropout_p else None, *seeds, *rates)
         if torch.is_grad_enabled():
             return _apply(self, *tensors)
-        return self.run(tensors)[0]
+        return _attend(self.launches, *self.arguments(tensors))[0]
 
-    def run(self, tensors: Sequence[Any]) -> tuple[Any, ...]:
-        """`_attend` of all tensors of a call, seeds and rates of dropped entries at the end."""
+    def arguments(self, tensors: Sequence[Any]) -> tuple[Any, ...]:
+        """Arguments of the operator, from all tensors of a call, seeds and rates of dropped entries at the end."""
         drops = (len(tensors) - 9) // 2
-        return _attend(self._launches, *tensors[:9], tensors[9 : 9 + drops], tensors[9 + drops :], *self._settings)
+        return (*tensors[:9], tensors[9 : 9 + drops], tensors[9 + drops :], *self._settings)
 
 
 class _PlannedAttention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, plan: TilePlan, *tensors: Any) -> Tensor:
-        found = plan.run(tensors)
-        _keep(ctx, plan._launches, (*found, *tensors), (len(tensors) - 9) // 2, plan._settings)
+        arguments = plan.arguments(tensors)
+        found = _attend(plan.launches, *arguments)
+        keep_call(ctx, found, arguments, plan.launches)
         return found[0]
 
     @staticmethod
