@@ -17,7 +17,7 @@ from toa.ops._backend import kernel_op
 from toa.ops.attention import tile_kernels
 from toa.ops.attention.blocked import Factors
 from toa.ops.attention.definitions import AttentionInputs, Band, RowNorm, RowNorms
-from toa.ops.attention.folded import fold, normalise_queries
+from toa.ops.attention.folded import fold
 from toa.ops.dropout import draw_seeds
 from toa.ops.mixing import Mixing, empty_mixed, mix_all, mix_all_backward
 from toa.ops.operators import Dense
@@ -71,9 +71,9 @@ _IDENTITIES = Offsets()
 def tiled_attention(x: AttentionInputs) -> Float[Tensor, "b m h e"]:
     """O = act(Q (S1ᵀ K)ᵀ) (S2 V) for ReLU and gated attention; the kernels scale and normalise if nothing is masked."""
     if not x.unmasked:
-        return attend_tiles(normalise_queries(x, fold(x, scale=x.scale)), band=x.band, dropout_p=x.dropout_p)
+        return attend_tiles(fold(x), band=x.band, dropout_p=x.dropout_p)
     offsets = Offsets.of(x)
-    factors = fold(x) if offsets is None else Factors(x.q, x.k, x.v, x.gate_q, x.gate_k)
+    factors = fold(x, scaled=False) if offsets is None else Factors(x.q, x.k, x.v, x.gate_q, x.gate_k)
     return attend_tiles(factors, offsets or _IDENTITIES, scales=x.scales, norms=x.row_norms, dropout_p=x.dropout_p)
 
 
