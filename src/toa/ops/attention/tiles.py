@@ -41,18 +41,27 @@ class Offsets(NamedTuple):
     @classmethod
     def of(cls, x: AttentionInputs) -> "Offsets | None":
         """Those of a call; None unless `dense_operators` has them."""
-        operators, n = dense_operators(x), x.k.shape[1]
+        operators = dense_operators(x)
         if operators is None:
             return None
-        drops = [s.drop for s in operators if s is not None and s.drop is not None]
-        if len(drops) < sum(s is not None for s in operators):
-            drops, matrices = [], [None if s is None else s.offset for s in operators]
-        else:
-            matrices = [None if s is None else s.weight for s in operators]
+        if len({s.drop is None for s in operators if s is not None}) > 1:
+            operators = [None if s is None else Dense(s.offset, s.residual) for s in operators]
+        return cls(*_split(operators, x.k.shape[1]), [s is None or s.residual for s in operators])
+
+
+def _split(operators: Sequence[Any], n: int) -> tuple[list[Any], list[Tensor], list[Tensor]]:
+    """Leading blocks of operators, each a tensor, `Dense` or None, and seeds and rates of dropped entries."""
+    matrices: list[Any] = []
+    seeds: list[Tensor] = []
+    rates: list[Tensor] = []
+    for s in operators:
+        matrix = s.weight if type(s) is Dense else s
         # a block of all entries would be one more node of the autograd graph
-        matrices = [s if s is None or s.shape[1] == n else s[:, :n, :n] for s in matrices]
-        residual = [s is None or s.residual for s in operators]
-        return cls(matrices, [drop.seed for drop in drops], [drop.rate for drop in drops], residual)
+        matrices.append(matrix if matrix is None or matrix.shape[1] == n else matrix[:, :n, :n])
+        if matrix is not s and s.drop is not None:
+            seeds.append(s.drop.seed)
+            rates.append(s.drop.rate)
+    return matrices, seeds, rates
 
 
 def dense_operators(x: AttentionInputs) -> list[Any] | None:
@@ -391,14 +400,7 @@ class TilePlan:
         """Attention of queries, keys, values and gate, and of S1, S2 and the gate's S1 as the caller gave them."""
         q, n = tokens[0], tokens[1].shape[1]  # type: ignore[union-attr]
         assert q is not None
-        matrices, drops = [], []
-        for s in operators:
-            matrix = s
-            if type(s) is Dense:
-                matrix = s.weight
-                drops += [] if s.drop is None else [s.drop]
-            matrices.append(matrix if matrix is None or matrix.shape[1] == n else matrix[:, :n, :n])
-        seeds, rates = [drop.seed for drop in drops], [drop.rate for drop in drops]
+        matrices, seeds, rates = _split(operators, n)
         tensors = (*tokens, *matrices, draw_seeds(q) if self._dropout_p else None, *seeds, *rates)
         if torch.is_grad_enabled():
             return _apply(self, *tensors)
