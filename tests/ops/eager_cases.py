@@ -179,13 +179,13 @@ def test_one_kernel_mixes_as_products_do(monkeypatch, kinds, weights) -> None:
     grads = [torch.randn(b, n, h, d, device=DEVICE).half() for d in (8, 12, 5)]
     matrices = [torch.randn(h, n + 1, n + 1, device=DEVICE).to(weights)[:, :n, :n] / n**0.5 for _ in range(3)]
     indices = [index for index, kind in enumerate(kinds) if kind != " "]
-    given = [mixing.Mixing(x[index], matrices[index], index != 1, kinds[index] == "+") for index in indices]
+    given = [mixing.Mixing(x[index], matrices[index], None, None, index != 1, kinds[index] == "+") for index in indices]
     results = []
     for most in (0, n):
         monkeypatch.setattr(mixing, "MOST_TOKENS", most)
         launches: dict[Any, Any] = {}
-        found = mixing.mix_all(launches, given, [], [])
-        pairs = mixing.mix_all_backward(launches, given, [grads[index] for index in indices], [], [])
+        found = mixing.mix_all(launches, given)
+        pairs = mixing.mix_all_backward(launches, given, [grads[index] for index in indices])
         assert len(launches) == (4 if most else 1)
         results.append([*found, *(one for pair in pairs for one in pair)])
     for one, other in zip(*results, strict=True):

@@ -8,7 +8,6 @@ Alphabet: B batch, N tokens, H heads, D width.
 """
 
 from collections.abc import Sequence
-from itertools import repeat
 from typing import Any, NamedTuple
 
 import torch
@@ -219,55 +218,47 @@ def three(found: Sequence[Any]) -> Sequence[Any]:
 
 
 class Mixing(NamedTuple):
-    """Tokens (B, N, H, D), the matrices that mix them, and how, as in `mix_op`."""
+    """Tokens (B, N, H, D), the matrices that mix them, and how: the arguments of `mix_op`."""
 
     x: Tensor
     weight: Tensor
+    seed: Tensor | None
+    rate: Tensor | None
     transpose: bool
     residual: bool
 
 
-def mix_all(
-    launches: dict[Any, Any], given: Sequence[Mixing], seeds: Sequence[Tensor], rates: Sequence[Tensor]
-) -> list[Tensor]:
-    """Mixed tokens of up to three operators; there are seeds and rates of all or of none.
-
-    `launches` are those of earlier calls with tensors like these.
-    """
-    if _fit_one_kernel(launches, given, seeds):
+def mix_all(launches: dict[Any, Any], given: Sequence[Mixing]) -> list[Tensor]:
+    """Mixed tokens of up to three operators; `launches` are those of earlier calls with tensors like these."""
+    if _fit_one_kernel(launches, given):
         return _mix_together(launches, given, True)
-    drops = zip(seeds, rates, strict=True) if seeds else repeat((None, None))
-    return [mix_op.run(*one[:2], *next(drops), *one[2:], True) for one in given]
+    return [mix_op.run(*one, True) for one in given]
 
 
 def mix_all_backward(
-    launches: dict[Any, Any],
-    given: Sequence[Mixing],
-    grads: list[Any],
-    seeds: Sequence[Tensor],
-    rates: Sequence[Tensor],
+    launches: dict[Any, Any], given: Sequence[Mixing], grads: list[Any]
 ) -> list[tuple[Tensor, Tensor]]:
     """Gradients of tokens and matrix of each operator, from those of mixed tokens, which are dropped from the list."""
-    if _fit_one_kernel(launches, given, seeds):
+    if _fit_one_kernel(launches, given):
         pairs = [(one.x, y) if one.transpose else (y, one.x) for one, y in zip(given, grads, strict=True)]
         of_weights = _outer_together(launches, pairs, given[0].weight.dtype)
-        back = [Mixing(y, one.weight, not one.transpose, one.residual) for one, y in zip(given, grads, strict=True)]
+        turned = zip(grads, given, strict=True)
+        back = [Mixing(y, one.weight, None, None, not one.transpose, one.residual) for y, one in turned]
         return list(zip(_mix_together(launches, back, False), of_weights, strict=True))
-    drops = zip(seeds, rates, strict=True) if seeds else repeat((None, None))
     found = []
-    for x, weight, transpose, residual in given:
-        y, drop = grads.pop(0), next(drops)
-        of_x = mix_op.run(y, weight, *drop, not transpose, residual, False)
-        found.append((of_x, outer_op.run(*((x, y) if transpose else (y, x)), *drop, weight.dtype)))
+    for x, weight, seed, rate, transpose, residual in given:
+        y = grads.pop(0)
+        of_x = mix_op.run(y, weight, seed, rate, not transpose, residual, False)
+        found.append((of_x, outer_op.run(*((x, y) if transpose else (y, x)), seed, rate, weight.dtype)))
     return found
 
 
-def _fit_one_kernel(launches: dict[Any, Any], given: Sequence[Mixing], seeds: Sequence[Tensor]) -> bool:
+def _fit_one_kernel(launches: dict[Any, Any], given: Sequence[Mixing]) -> bool:
     """Whether one kernel mixes all tokens: it launches faster than products of PyTorch, which are faster if large."""
     if "together" not in launches:
         launches["together"] = bool(
             given
-            and not seeds
+            and given[0].seed is None
             and given[0].x.shape[1] <= MOST_TOKENS
             and given[0].x.dtype in (torch.float16, torch.bfloat16)
             and len({one.weight.dtype for one in given}) == 1
@@ -279,7 +270,7 @@ def _fit_one_kernel(launches: dict[Any, Any], given: Sequence[Mixing], seeds: Se
 
 def _mix_together(launches: dict[Any, Any], given: Sequence[Mixing], heads_first: bool) -> list[Tensor]:
     """Mixed tokens, rounded once with the identity added."""
-    x, weights, transpose, residual = zip(*given, strict=True)
+    x, weights, _, _, transpose, residual = zip(*given, strict=True)
     out = [empty_mixed(one, heads_first) for one in x]
     name, tensors = "mix" if heads_first else "mix back", (*three(x), *three(weights), *three(out))
     if name not in launches:

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from toa.ops._backend import kernel_op
+from toa.ops._backend import PLAIN, kernel_op
 from toa.ops.attention import tile_kernels
 from toa.ops.attention.blocked import Factors
 from toa.ops.attention.definitions import AttentionInputs, Band, RowNorm, RowNorms
@@ -55,7 +55,7 @@ def _split(operators: Sequence[Any], n: int) -> tuple[list[Any], list[Tensor], l
     seeds: list[Tensor] = []
     rates: list[Tensor] = []
     for s in operators:
-        matrix = s.weight if type(s) is Dense else s
+        matrix = s if s is None or type(s) in PLAIN else s.weight
         # a block of all entries would be one more node of the autograd graph
         matrices.append(matrix if matrix is None or matrix.shape[1] == n else matrix[:, :n, :n])
         if matrix is not s and s.drop is not None:
@@ -154,11 +154,11 @@ def _attend(launches: dict[Any, Any], *arguments: Any) -> tuple[Any, ...]:
     calls with the same shapes, strides, dtypes, device and options.
     """
     q, _, v = arguments[:3]
-    seed, drop_seeds, drop_rates, settings, flags, _ = arguments[8:]
+    seed, _, _, settings, flags, _ = arguments[8:]
     out, row_factors = _empty_results(q, v, flags)
     mixed: list[Any] = [None, None, None]
     indices, mixings = _mixings(arguments)
-    for index, x in zip(indices, mix_all(launches, mixings, drop_seeds, drop_rates), strict=True):
+    for index, x in zip(indices, mix_all(launches, mixings), strict=True):
         mixed[index] = x
     if out.numel():
         inputs = _inputs(arguments[:5], mixed)
@@ -180,7 +180,9 @@ def _mixings(arguments: Sequence[Any]) -> tuple[list[int], list[Mixing]]:
     """Which of keys, values and keys of the gate are mixed, and how."""
     tokens, matrices, residual = (arguments[1], arguments[2], arguments[4]), arguments[5:8], arguments[12][2:]
     indices = [index for index in range(3) if matrices[index] is not None]
-    return indices, [Mixing(tokens[index], matrices[index], index != 1, residual[index]) for index in indices]
+    seeds, rates = arguments[9:11] if arguments[9] else ([None] * 3, [None] * 3)
+    given = zip(indices, seeds, rates, strict=False)
+    return indices, [Mixing(tokens[i], matrices[i], seed, rate, i != 1, residual[i]) for i, seed, rate in given]
 
 
 def _inputs(tokens: Sequence[Any], mixed: Sequence[Tensor | None]) -> tuple[Any, ...]:
@@ -261,7 +263,7 @@ def _differentiate(
 
     Mixed tokens are dropped from the list `mixed` as soon as they are not needed: backward then needs less memory.
     """
-    seed, drop_seeds, drop_rates, _, flags, _ = arguments[8:]
+    seed, flags = arguments[8], arguments[12]
     if grad.numel() == 0:
         return [None if x is None else x.zero_() for x in _empty_gradients(*arguments[:8])]
     inputs = (*_inputs(arguments[:5], mixed), unit_stride(grad))
@@ -284,7 +286,7 @@ def _differentiate(
     of_mixed = [found[place] for place in places]
     # the list has the only references
     found = [None if place in places else x for place, x in enumerate((*found, None, None, None))]
-    of_all = mix_all_backward(launches, mixings, of_mixed, drop_seeds, drop_rates)
+    of_all = mix_all_backward(launches, mixings, of_mixed)
     for index, place, (of_tokens, of_matrix) in zip(indices, places, of_all, strict=True):
         found[place], found[5 + index] = of_tokens, of_matrix
     return found
