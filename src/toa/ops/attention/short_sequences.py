@@ -71,23 +71,16 @@ _SETTINGS = "str activation, float[] settings, bool[] norms"
 @kernel_op("short_sequence_attention", f"({ARGUMENTS}, {_SETTINGS}) -> (Tensor, Tensor)")
 def _forward(*arguments: Any) -> tuple[Tensor, Tensor]:
     """The output, and the operators with entries dropped, (operators, H, N, N), if any are."""
-    seed, drop_seeds, drop_rates, activation, settings, norms = arguments[8:]
-    q, v = arguments[0], arguments[2]
-    out, dropped = _empty_results(q, v, drop_seeds)
+    seed, drop_seeds, drop_rates = arguments[8:11]
+    out, dropped = _empty_results(arguments[0], arguments[2], drop_seeds)
     if out.numel() == 0:
         return out, dropped
     inputs, matrices = (tuple(map(unit_stride, some)) for some in (arguments[:5], arguments[5:8]))
     if drop_seeds:
         _drop_sum([x[None] for x in matrices if x is not None], dropped, drop_seeds, drop_rates)
         matrices = _replace_present(matrices, dropped)
-    sizes, constants = _problem(inputs, matrices, seed, activation, norms)
-    launch(
-        short_sequence_kernels.forward_kernel,
-        (q.shape[0] * q.shape[2],),
-        (*inputs, *matrices, out, seed),
-        (*strides_of(3, *inputs, out), *strides_of(2, *matrices), *sizes),
-        *(settings, constants, _OPTIONS),
-    )
+    tensors = (*inputs, *matrices, out, seed)
+    _launch(short_sequence_kernels.forward_kernel, tensors, (*inputs, out), matrices, arguments)
     return out, dropped
 
 
@@ -106,12 +99,12 @@ def _replace_present(matrices: Sequence[Any], found: Tensor) -> tuple[Any, ...]:
     return tuple(None if x is None else next(others) for x in matrices)
 
 
-def _problem(
-    inputs: Sequence[Any], matrices: Sequence[Any], seed: Tensor | None, activation: str, norms: list[bool]
-) -> tuple[tuple[int, ...], dict[str, Any]]:
-    """Sizes, and compile-time constants, of both kernels."""
-    q, k, v, gate_q = inputs[:4]
-    (_, m, h, d), (n, e) = q.shape, (k.shape[1], v.shape[3])
+def _launch(
+    kernel: Any, tensors: Sequence[Any], strided: Sequence[Any], matrices: Sequence[Any], arguments: Sequence[Any]
+) -> None:
+    """Launch one of both kernels on tensors; it takes the strides of some, and those of the matrices."""
+    (q, k, v, gate_q), seed, (activation, settings, norms) = arguments[:4], arguments[8], arguments[11:]
+    (b, m, h, d), (n, e) = q.shape, (k.shape[1], v.shape[3])
     g = 0 if gate_q is None else gate_q.shape[3]
     constants = {
         "D": padded(d),
@@ -124,12 +117,17 @@ def _problem(
         "HAS_M2": matrices[1] is not None,
         "HAS_GATE_M1": matrices[2] is not None,
         "DROPOUT": seed is not None,
-        "PRECISION": "ieee" if needs_exact_products(q.dtype) else "tf32",
+        "PRECISION": _precision(q),
         "BLOCK_M": padded(m),
         "BLOCK_N": padded(n),
         "CHUNK": min(_CHUNK, padded(n)),
     }
-    return (h, m, n, d, e, g), constants
+    sizes = (*strides_of(3, *strided), *strides_of(2, *matrices), h, m, n, d, e, g)
+    launch(kernel, (b * h,), tensors, sizes, settings, constants, _OPTIONS)
+
+
+def _precision(x: Tensor) -> str:
+    return "ieee" if needs_exact_products(x.dtype) else "tf32"
 
 
 def _drop_sum(parts: list[Tensor], out: Tensor, seeds: list[Tensor], rates: list[Tensor]) -> None:
@@ -154,7 +152,7 @@ def _drop_sum(parts: list[Tensor], out: Tensor, seeds: list[Tensor], rates: list
 @kernel_op("short_sequence_attention_backward", f"(Tensor grad, Tensor dropped, {ARGUMENTS}, {_SETTINGS}) -> Tensor[]")
 def _backward(grad: Tensor, dropped: Tensor, *arguments: Any) -> list[Tensor]:
     """Gradients of queries, keys and values, empty for absent ones, and of operators, (operators, H, N, N)."""
-    seed, drop_seeds, drop_rates, activation, settings, norms = arguments[8:]
+    seed, drop_seeds, drop_rates = arguments[8:11]
     results = _empty_gradients(*arguments[:8])
     if grad.numel() == 0:
         return [x.zero_() for x in results]
@@ -168,26 +166,16 @@ def _backward(grad: Tensor, dropped: Tensor, *arguments: Any) -> list[Tensor]:
         x if x is None or index not in mixed else x.new_empty(x.shape, dtype=torch.float32)
         for index, x in enumerate(grads)
     ]
-    sizes, constants = _problem(inputs, matrices, seed, activation, norms)
-    launch(
-        short_sequence_kernels.backward_kernel,
-        (grad.shape[0] * grad.shape[2],),
-        (*inputs[:5], *matrices, inputs[5], seed, *outputs),
-        (*strides_of(3, *inputs, *outputs), *strides_of(2, *matrices), *sizes),
-        *(settings, constants, _OPTIONS),
-    )
+    tensors = (*inputs[:5], *matrices, inputs[5], seed, *outputs)
+    _launch(short_sequence_kernels.backward_kernel, tensors, (*inputs, *outputs), matrices, arguments)
     if mixed:
-        parts = _through_operators(mixed, inputs, outputs, grads, constants)
+        parts = _through_operators(mixed, inputs, outputs, grads)
         _drop_sum(list(parts.unbind(1)), results[-1], drop_seeds, drop_rates)
     return results
 
 
 def _through_operators(
-    mixed: dict[int, Any],
-    inputs: Sequence[Any],
-    outputs: Sequence[Any],
-    grads: Sequence[Any],
-    constants: dict[str, Any],
+    mixed: dict[int, Any], inputs: Sequence[Any], outputs: Sequence[Any], grads: Sequence[Any]
 ) -> Tensor:
     """Write the gradients of tokens (B, N, H, D); return partial sums (parts, operators, H, N, N) of the operators'.
 
@@ -207,7 +195,7 @@ def _through_operators(
         (*three(tokens), *three(of_mixed), *three(matrices), *three(of_plain), sums),
         (*strides, b, h, n, *(x.shape[3] for x in three(tokens)), parts, values),
         (),
-        {"D": max(padded(x.shape[3]) for x in tokens)} | {key: constants[key] for key in ("PRECISION", "BLOCK_N")},
+        {"D": max(padded(x.shape[3]) for x in tokens), "PRECISION": _precision(tokens[0]), "BLOCK_N": padded(n)},
         _OPTIONS,
     )
     return sums

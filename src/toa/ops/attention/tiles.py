@@ -153,8 +153,7 @@ def _attend(launches: dict[Any, Any], *arguments: Any) -> tuple[Any, ...]:
     Factors are those of the scores, of the gate's or of both. What is absent is None. `launches` are those of earlier
     calls with the same shapes, strides, dtypes, device and options.
     """
-    q, _, v = arguments[:3]
-    seed, _, _, settings, flags, _ = arguments[8:]
+    q, v, seed, flags = arguments[0], arguments[2], arguments[8], arguments[12]
     out, row_factors = _empty_results(q, v, flags)
     mixed: list[Any] = [None, None, None]
     indices, mixings = _mixings(arguments)
@@ -164,14 +163,7 @@ def _attend(launches: dict[Any, Any], *arguments: Any) -> tuple[Any, ...]:
         inputs = _inputs(arguments[:5], mixed)
         tensors = (*inputs, out, *_by_branch(flags, row_factors), seed)
         if "forward" not in launches:
-            constants, options = _constants("forward", arguments)
-            launches["forward"] = prepare(
-                tile_kernels.forward_kernel,
-                (q.shape[0] * q.shape[2], -(-q.shape[1] // constants["BLOCK_M"])),
-                tensors,
-                (*strides_of(3, *inputs, out), *_sizes(arguments)),
-                *(settings, constants, options),
-            )
+            launches["forward"], _ = _prepared("forward", tensors, (*inputs, out), arguments)
         launches["forward"](*tensors)
     return out, row_factors, *mixed
 
@@ -213,19 +205,15 @@ def _by_branch(flags: list[bool], *rows: Tensor | None) -> list[Tensor | None]:
     return found
 
 
-def _sizes(arguments: Sequence[Any]) -> tuple[int, ...]:
-    """Numbers of heads, queries and keys, widths of queries, values and gate, and bounds of the band."""
-    (q, k, v, gate_q), band = arguments[:4], arguments[-1]
-    _, m, h, d = q.shape
-    return h, m, k.shape[1], d, v.shape[3], 0 if gate_q is None else gate_q.shape[3], *band[1:]
-
-
-def _constants(kernel: tile_kernels.Kernel, arguments: Sequence[Any]) -> tuple[dict[str, Any], dict[str, int]]:
-    """Compile-time constants of a kernel, in the order of its arguments, and its numbers of warps and stages."""
-    dtype, gated, seed, (flags, band) = arguments[0].dtype, arguments[3] is not None, arguments[8], arguments[-2:]
-    _, m, n, d, e, g, *_ = _sizes(arguments)
-    exact = needs_exact_products(dtype)
-    blocks = tile_kernels.choose_blocks(kernel, m, n, max(d, e, g), dtype, gated=gated, exact=exact)
+def _prepared(
+    kernel: tile_kernels.Kernel, tensors: Sequence[Any], strided: Sequence[Any], arguments: Sequence[Any]
+) -> tuple[Launch, bool]:
+    """The launch of a kernel on tensors, which takes the strides of some, and whether one tile holds all pairs."""
+    (q, k, v, gate_q), seed, (settings, flags, band) = arguments[:4], arguments[8], arguments[11:]
+    (b, m, h, d), n, e = q.shape, k.shape[1], v.shape[3]
+    g = 0 if gate_q is None else gate_q.shape[3]
+    gated, exact = gate_q is not None, needs_exact_products(q.dtype)
+    blocks = tile_kernels.choose_blocks(kernel, m, n, max(d, e, g), q.dtype, gated=gated, exact=exact)
     constants = {
         "D": padded(d),
         "E": padded(e),
@@ -239,7 +227,16 @@ def _constants(kernel: tile_kernels.Kernel, arguments: Sequence[Any]) -> tuple[d
         "BLOCK_M": blocks.queries,
         "BLOCK_N": blocks.keys,
     }
-    return constants, {"num_warps": blocks.warps, "num_stages": blocks.stages}
+    one_tile = m <= blocks.queries and n <= blocks.keys and not any(flags[:2])
+    function, programs = tile_kernels.forward_kernel, -(-m // blocks.queries)
+    if kernel == "keys":
+        function, programs = tile_kernels.backward_keys_kernel, -(-n // blocks.keys)
+        constants["ONE_TILE"] = one_tile
+    elif kernel == "queries":
+        function = tile_kernels.backward_queries_kernel
+    sizes = (*strides_of(3, *strided), h, m, n, d, e, g, *band[1:])
+    options = {"num_warps": blocks.warps, "num_stages": blocks.stages}
+    return prepare(function, (b * h, programs), tensors, sizes, settings, constants, options), one_tile
 
 
 @kernel_op(
@@ -274,7 +271,10 @@ def _differentiate(
     for_queries, for_keys = (*inputs, unit_stride(out), *rows, found[0], found[3]), (*inputs, *rows, *found)
     key = inputs[5].stride()
     if key not in launches:
-        launches[key] = _backward_launches(for_queries, for_keys, arguments)
+        of_keys, one_tile = _prepared("keys", for_keys, for_keys[:6] + for_keys[-5:], arguments)
+        strided = for_queries[:7] + for_queries[-2:]
+        of_queries = None if one_tile else _prepared("queries", for_queries, strided, arguments)[0]
+        launches[key] = of_queries, of_keys
     of_queries, of_keys = launches[key]
     if of_queries is not None:
         of_queries(*for_queries)
@@ -290,33 +290,6 @@ def _differentiate(
     for index, place, (of_tokens, of_matrix) in zip(indices, places, of_all, strict=True):
         found[place], found[5 + index] = of_tokens, of_matrix
     return found
-
-
-def _backward_launches(
-    for_queries: Sequence[Any], for_keys: Sequence[Any], arguments: Sequence[Any]
-) -> tuple[Launch | None, Launch]:
-    """The kernels of queries, None if one tile holds all pairs, and of keys, for the tensors of each."""
-    (b, m, h, _), n, settings, flags = arguments[0].shape, arguments[1].shape[1], arguments[11], arguments[12]
-    (of_keys, keys_options), (of_queries, options) = (_constants(kernel, arguments) for kernel in ("keys", "queries"))
-    one_tile = m <= of_keys["BLOCK_M"] and n <= of_keys["BLOCK_N"] and not any(flags[:2])
-    sizes = _sizes(arguments)
-    keys = prepare(
-        tile_kernels.backward_keys_kernel,
-        (b * h, -(-n // of_keys["BLOCK_N"])),
-        for_keys,
-        (*strides_of(3, *for_keys[:6], *for_keys[-5:]), *sizes),
-        *(settings, of_keys | {"ONE_TILE": one_tile}, keys_options),
-    )
-    if one_tile:
-        return None, keys
-    queries = prepare(
-        tile_kernels.backward_queries_kernel,
-        (b * h, -(-m // of_queries["BLOCK_M"])),
-        for_queries,
-        (*strides_of(3, *for_queries[:7], *for_queries[-2:]), *sizes),
-        *(settings, of_queries, options),
-    )
-    return queries, keys
 
 
 def _empty_like(x: Tensor) -> Tensor:
