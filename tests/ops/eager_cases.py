@@ -243,7 +243,7 @@ def test_a_launch_like_an_earlier_one_reuses_its_kernel() -> None:
 def test_a_known_launch_passes_pointers_to_its_compiled_kernel() -> None:
     launched, first = list[Any](), list[Any]()
     x, kernel = torch.zeros(9), Kernel(["x", "y", "size", "setting", "BLOCK"], launched, first)
-    known = triton_helpers.Launch(kernel, (2,), (3,), (0.5,), {"BLOCK": 7}, {"num_warps": 4})
+    known = triton_helpers.Launch(kernel, (2,), (3, 0.5, 7), {"num_warps": 4})
     for tensor in (x, x, x[1:], x[1:], x):
         known(tensor, None)
     # a kernel compiled for aligned tensors takes no others

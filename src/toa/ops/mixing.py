@@ -65,7 +65,6 @@ def _copied(matrix: Tensor, out: Tensor, seed: Tensor | None, rate: Tensor | Non
             (-(-size // rows) * -(-size // columns), h),
             (matrix, out, seed, rate),
             (*matrix.stride(), *out.stride()[:2], _rate_stride(rate), n, size),
-            (),
             {"DROP": seed is not None, "BLOCK_M": rows, "BLOCK_N": columns},
             {},
         )
@@ -189,7 +188,6 @@ def _outer_together(
             ((-(-n // side)) ** 2, h, len(left)),
             tensors,
             (*strides_of(3, *three(left), *three(right)), _rate_stride(rate), b, n, *three(widths)),
-            (),
             {"DROP": seed is not None, "PRECISION": "ieee" if exact else "tf32", "BLOCK": side, "BLOCK_K": share},
             {"num_warps": 8 if side == _BLOCK else 4, "num_stages": 3},
         )
@@ -287,7 +285,6 @@ def _mix_together(launches: dict[Any, Any], given: Sequence[Mixing], heads_first
             (-(-n // rows) * -(-b * width // columns), h, len(x)),
             tensors,
             (*strides, b, n, *three(widths), *flags),
-            (),
             {"WIDTH": width, "BLOCK_M": rows, "BLOCK_N": columns, "BLOCK_K": min(_BLOCK_K_MIX, padded(n))},
             {"num_warps": 8 if rows * columns == _BLOCK**2 else 4, "num_stages": 3},
         )

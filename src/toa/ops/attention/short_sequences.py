@@ -47,9 +47,11 @@ def fits(x: AttentionInputs) -> bool:
     if not x.unmasked or (single_on_gpu and (torch.compiler.is_compiling() or needs_exact_products(x.q.dtype))):
         return False
     width = max(tokens.shape[3] for tokens in (x.q, x.v, x.gate_q) if tokens is not None)
-    tokens, operators = max(x.q.shape[1], x.k.shape[1]), dense_operators(x)
-    small = tokens <= MAX_TOKENS and padded(tokens) * padded(width) <= MAX_ELEMENTS
-    return small and operators is not None and all(s is None or s.residual for s in operators)
+    tokens = max(x.q.shape[1], x.k.shape[1])
+    if tokens > MAX_TOKENS or padded(tokens) * padded(width) > MAX_ELEMENTS:
+        return False
+    operators = dense_operators(x)
+    return operators is not None and all(s is None or s.residual for s in operators)
 
 
 def short_sequence_attention(x: AttentionInputs) -> Tensor:
@@ -122,8 +124,8 @@ def _launch(
         "BLOCK_N": padded(n),
         "CHUNK": min(_CHUNK, padded(n)),
     }
-    sizes = (*strides_of(3, *strided), *strides_of(2, *matrices), h, m, n, d, e, g)
-    launch(kernel, (b * h,), tensors, sizes, settings, constants, _OPTIONS)
+    numbers = (*strides_of(3, *strided), *strides_of(2, *matrices), h, m, n, d, e, g, *settings)
+    launch(kernel, (b * h,), tensors, numbers, constants, _OPTIONS)
 
 
 def _precision(x: Tensor) -> str:
@@ -143,7 +145,6 @@ def _drop_sum(parts: list[Tensor], out: Tensor, seeds: list[Tensor], rates: list
         (-(-n * n // entries), h, count),
         (*three(parts), out, *three(seeds), *three(rates)),
         (*strides_of(3, *three(parts)), *strides_of_rates, h, n, len(parts[0])),
-        (),
         {"DROP": seeds[0] is not None, "PARTS": summed, "ENTRIES": entries},
         {"num_warps": _OPTIONS["num_warps"]},
     )
@@ -194,7 +195,6 @@ def _through_operators(
         (parts, h, count),
         (*three(tokens), *three(of_mixed), *three(matrices), *three(of_plain), sums),
         (*strides, b, h, n, *(x.shape[3] for x in three(tokens)), parts, values),
-        (),
         {"D": max(padded(x.shape[3]) for x in tokens), "PRECISION": _precision(tokens[0]), "BLOCK_N": padded(n)},
         _OPTIONS,
     )

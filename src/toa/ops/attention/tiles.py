@@ -234,9 +234,9 @@ def _prepared(
         constants["ONE_TILE"] = one_tile
     elif kernel == "queries":
         function = tile_kernels.backward_queries_kernel
-    sizes = (*strides_of(3, *strided), h, m, n, d, e, g, *band[1:])
+    numbers = (*strides_of(3, *strided), h, m, n, d, e, g, *band[1:], *settings)
     options = {"num_warps": blocks.warps, "num_stages": blocks.stages}
-    return prepare(function, (b * h, programs), tensors, sizes, settings, constants, options), one_tile
+    return prepare(function, (b * h, programs), tensors, numbers, constants, options), one_tile
 
 
 @kernel_op(
