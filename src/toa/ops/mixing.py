@@ -64,14 +64,15 @@ def _copied(matrix: Tensor, out: Tensor, seed: Tensor | None, rate: Tensor | Non
             kernels.drop_kernel,
             (-(-size // rows) * -(-size // columns), h),
             (matrix, out, seed, rate),
-            (*matrix.stride(), *out.stride()[:2], _rate_stride(rate), n, size),
+            (*matrix.stride(), *out.stride()[:2], rate_stride(rate), n, size),
             {"DROP": seed is not None, "BLOCK_M": rows, "BLOCK_N": columns},
             {},
         )
     return out
 
 
-def _rate_stride(rate: Tensor | None) -> int:
+def rate_stride(rate: Tensor | None) -> int:
+    """Distance of the rates of two heads, 0 if they share one."""
     return 0 if rate is None or rate.dim() == 0 else rate.stride(0)
 
 
@@ -187,7 +188,7 @@ def _outer_together(
             kernels.outer_kernel,
             ((-(-n // side)) ** 2, h, len(left)),
             tensors,
-            (*strides_of(3, *three(left), *three(right)), _rate_stride(rate), b, n, *three(widths)),
+            (*strides_of(3, *three(left), *three(right)), rate_stride(rate), b, n, *three(widths)),
             {"DROP": seed is not None, "PRECISION": "ieee" if exact else "tf32", "BLOCK": side, "BLOCK_K": share},
             {"num_warps": 8 if side == _BLOCK else 4, "num_stages": 3},
         )

@@ -321,8 +321,9 @@ def _check_tokens(
     if k.shape[1] == 0:
         raise ValueError("k must hold at least one token, got 0; drop empty sequences before attention.")
     if not ACTIVATIONS[activation].gated:
-        gate = {"gate_q": gate_q, "gate_k": gate_k, "gate_s1": gate_s1}
-        given = [name for name, x in gate.items() if x is not None] + ["gate_norm"] * (gate_norm != "none")
+        norm = None if gate_norm == "none" else gate_norm
+        gate = {"gate_q": gate_q, "gate_k": gate_k, "gate_s1": gate_s1, "gate_norm": norm}
+        given = [name for name, x in gate.items() if x is not None]
         if given:
             raise ValueError(f"{given[0]} goes with activation='gated', got activation={activation!r}; drop it.")
     elif gate_q is None or gate_k is None:

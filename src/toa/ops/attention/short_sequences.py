@@ -16,7 +16,7 @@ from toa.ops.attention import short_sequence_kernels
 from toa.ops.attention.definitions import AttentionInputs
 from toa.ops.attention.tiles import ARGUMENTS, Offsets, dense_operators, keep_call, kept_call, kernel_settings
 from toa.ops.dropout import draw_seeds
-from toa.ops.mixing import three
+from toa.ops.mixing import rate_stride, three
 from toa.ops.triton_helpers import SMALLEST, launch, needs_exact_products, padded, strides_of, unit_stride
 
 # one program holds a tile of scores, and the queries, keys and values of a head
@@ -138,13 +138,12 @@ def _drop_sum(parts: list[Tensor], out: Tensor, seeds: list[Tensor], rates: list
     if not seeds:
         seeds = rates = [None] * count  # type: ignore[list-item]
     entries = min(_ENTRIES, padded(n * n))
-    strides_of_rates = (0 if x is None or x.dim() == 0 else x.stride(0) for x in three(rates))
     summed = min(_PARTS, padded(len(parts[0]))) if len(parts[0]) > 1 else 1
     launch(
         short_sequence_kernels.drop_sum_kernel,
         (-(-n * n // entries), h, count),
         (*three(parts), out, *three(seeds), *three(rates)),
-        (*strides_of(3, *three(parts)), *strides_of_rates, h, n, len(parts[0])),
+        (*strides_of(3, *three(parts)), *map(rate_stride, three(rates)), h, n, len(parts[0])),
         {"DROP": seeds[0] is not None, "PARTS": summed, "ENTRIES": entries},
         {"num_warps": _OPTIONS["num_warps"]},
     )
