@@ -22,7 +22,6 @@ from rich.console import Console
 from toa import ops
 from toa._console import make_table
 from toa.experiments.records import Record
-from toa.ops.attention.definitions import describe
 from toa_bench.op_cost import DTYPES, STRUCTURES
 from toa_bench.op_run import OpRun, refusals, run_ops
 from toa_bench.rivals import RIVALS
@@ -55,8 +54,9 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--heads", type=int, default=8)
     parser.add_argument("--width", type=int, default=64, help="per head")
     parser.add_argument("--dtype", choices=list(DTYPES), help="default: bfloat16 on CUDA, else float32")
-    parser.add_argument("--score-norm", default="none", choices=ops.SCORE_NORMS, help=describe(ops.SCORE_NORMS))
-    parser.add_argument("--gate-norm", default="none", choices=ops.GATE_NORMS, help=describe(ops.GATE_NORMS))
+    for option, norms in (("--score-norm", ops.SCORE_NORMS), ("--gate-norm", ops.GATE_NORMS)):
+        formulas = "; ".join(f"{name}: {entry.formula}" for name, entry in norms.items())
+        parser.add_argument(option, default="none", choices=norms, help=formulas)
     parser.add_argument("--causal", action="store_true")
     parser.add_argument("--window", type=int, help="keys further away are hidden; not for sdpa")
     parser.add_argument("--structure", default="dense", choices=STRUCTURES, help="of all operators")

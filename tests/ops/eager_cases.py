@@ -179,13 +179,13 @@ def test_one_kernel_mixes_as_products_do(monkeypatch, kinds, weights) -> None:
     grads = [torch.randn(b, n, h, d, device=DEVICE).half() for d in (8, 12, 5)]
     matrices = [torch.randn(h, n + 1, n + 1, device=DEVICE).to(weights)[:, :n, :n] / n**0.5 for _ in range(3)]
     indices = [index for index, kind in enumerate(kinds) if kind != " "]
-    given = [mixing.Mixing(x[index], matrices[index], index != 1, kinds[index] == "+") for index in indices]
+    given = [mixing.Mixing(x[index], matrices[index], None, None, index != 1, kinds[index] == "+") for index in indices]
     results = []
     for most in (0, n):
         monkeypatch.setattr(mixing, "MOST_TOKENS", most)
         launches: dict[Any, Any] = {}
-        found = mixing.mix_all(launches, given, [], [])
-        pairs = mixing.mix_all_backward(launches, given, [grads[index] for index in indices], [], [])
+        found = mixing.mix_all(launches, given)
+        pairs = mixing.mix_all_backward(launches, given, [grads[index] for index in indices])
         assert len(launches) == (4 if most else 1)
         results.append([*found, *(one for pair in pairs for one in pair)])
     for one, other in zip(*results, strict=True):
@@ -210,7 +210,8 @@ def test_operators_inside_equal_operators_before(monkeypatch, options) -> None:
     leaves, results = [q, k, v, gate_q, gate_k, *weights], []
     for inside in (True, False):
         if not inside:
-            monkeypatch.setattr(tiles.Offsets, "of", lambda x: None)
+            monkeypatch.setattr(tiles, "dense_operators", lambda x: None)
+            monkeypatch.setattr(api, "_PLANS", {})
         gate: dict[str, Any] = {"gate_q": gate_q, "gate_k": gate_k, "gate_s1": operators[2]}
         out = ops.operator_attention(q, k, v, *operators[:2], activation="gated", scale=0.1, **gate)
         results.append([out, *torch.autograd.grad(out.square().sum(), leaves)])
@@ -242,7 +243,7 @@ def test_a_launch_like_an_earlier_one_reuses_its_kernel() -> None:
 def test_a_known_launch_passes_pointers_to_its_compiled_kernel() -> None:
     launched, first = list[Any](), list[Any]()
     x, kernel = torch.zeros(9), Kernel(["x", "y", "size", "setting", "BLOCK"], launched, first)
-    known = triton_helpers.Launch(kernel, (2,), (3,), (0.5,), {"BLOCK": 7}, {"num_warps": 4})
+    known = triton_helpers.Launch(kernel, (2,), (3, 0.5, 7), {"num_warps": 4})
     for tensor in (x, x, x[1:], x[1:], x):
         known(tensor, None)
     # a kernel compiled for aligned tensors takes no others

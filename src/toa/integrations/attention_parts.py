@@ -11,14 +11,13 @@ Alphabet: B batch, M queries, N keys, H heads, E embedding.
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from toa.nn import Attention, SoftmaxAttention, TemporalOperatorAttention
-
-Number = TypeVar("Number", int, float)
 
 # names of the projections of queries, keys, values and of the output; None if a parent module has the last one
 _NAMES = (("q_proj", "k_proj", "v_proj", ("out_proj", "o_proj")), ("query", "key", "value", (None,)))
@@ -42,9 +41,7 @@ class AttentionParts:
         q: Projection of queries; `k`, `v` and `out` are the others. The module's own layers where it has them.
         scale: Factor of the scores; None is 1 / sqrt(head width).
         causal: Whether it is causal without a mask.
-        batch_first: Layout of an `nn.MultiheadAttention`; None for others.
-        arguments: Names of positional arguments, for modules outside PyTorch and `toa`; empty for others.
-        num_results: Length of the tuple that such a module returns; 0 for the output alone.
+        adapt: Gives a layer the call signature of the module that it replaces.
     """
 
     q: nn.Linear
@@ -55,22 +52,12 @@ class AttentionParts:
     dropout: float
     scale: float | None = None
     causal: bool = False
-    batch_first: bool | None = None
-    arguments: tuple[str, ...] = ()
-    num_results: int = 0
+    adapt: Callable[..., nn.Module] = lambda layer: layer
 
     @property
     def embed_dim(self) -> int:
         """Width of queries and outputs."""
         return self.q.in_features
-
-    def adapt(self, layer: Attention) -> nn.Module:
-        """The layer with the call signature of the module that it replaces."""
-        if self.batch_first is not None:
-            return MultiheadAdapter(layer, batch_first=self.batch_first)
-        if self.arguments:
-            return ProjectionAdapter(layer, arguments=self.arguments, num_results=self.num_results)
-        return layer
 
 
 def read_parts(module: nn.Module) -> AttentionParts | None:
@@ -87,7 +74,7 @@ def read_parts(module: nn.Module) -> AttentionParts | None:
     _check_sizes(parts)
     if any((module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)):
         raise UnsuitableError("it has hooks, which a new module would lose")
-    return _probe(module, parts) if parts.arguments else parts
+    return parts if isinstance(module, nn.MultiheadAttention | Attention) else _probe(module, parts)
 
 
 def _read_multihead(module: nn.MultiheadAttention) -> AttentionParts:
@@ -108,9 +95,8 @@ def _read_multihead(module: nn.MultiheadAttention) -> AttentionParts:
     out = _linear(module.out_proj.weight, module.out_proj.bias)
     # the same parameters, because other modules may share them
     out.weight, out.bias = module.out_proj.weight, module.out_proj.bias
-    return AttentionParts(
-        q=q, k=k, v=v, out=out, num_heads=module.num_heads, dropout=module.dropout, batch_first=module.batch_first
-    )
+    adapt = partial(MultiheadAdapter, batch_first=module.batch_first)
+    return AttentionParts(q=q, k=k, v=v, out=out, num_heads=module.num_heads, dropout=module.dropout, adapt=adapt)
 
 
 def _linear(weight: Tensor, bias: Tensor | None, learns: bool = True, bias_learns: bool = True) -> nn.Linear:
@@ -126,15 +112,8 @@ def _read_toa(module: Attention) -> AttentionParts:
         raise UnsuitableError("it is not softmax attention")
     if module.qk_dim != module.embed_dim // module.num_heads:
         raise UnsuitableError(f"its queries have width {module.qk_dim} per head, its values another")
-    return AttentionParts(
-        q=module.q_proj,
-        k=module.k_proj,
-        v=module.v_proj,
-        out=module.out_proj,
-        num_heads=module.num_heads,
-        dropout=module.dropout,
-        causal=module.causal,
-    )
+    layers: dict[str, Any] = {"q": module.q_proj, "k": module.k_proj, "v": module.v_proj, "out": module.out_proj}
+    return AttentionParts(**layers, num_heads=module.num_heads, dropout=module.dropout, causal=module.causal)
 
 
 def _read_projections(module: nn.Module) -> AttentionParts | None:
@@ -155,8 +134,7 @@ def _read_projections(module: nn.Module) -> AttentionParts | None:
         heads = _first_attribute(module, _HEADS, int)
         if heads is None:
             raise UnsuitableError(f"it has no number of heads under any of the names {', '.join(_HEADS)}")
-        rates = (getattr(module, name, None) for name in _DROPOUTS)
-        dropout = next((rate for rate in rates if isinstance(rate, nn.Dropout | float | int)), 0.0)
+        dropout = _first_attribute(module, _DROPOUTS, nn.Dropout | float | int) or 0.0
         positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
         parameters = inspect.signature(module.forward).parameters
         arguments = tuple(name for name, parameter in parameters.items() if parameter.kind in positional)
@@ -170,12 +148,12 @@ def _read_projections(module: nn.Module) -> AttentionParts | None:
             num_heads=heads,
             dropout=dropout.p if isinstance(dropout, nn.Dropout) else float(dropout),
             scale=_first_attribute(module, _SCALES, float),
-            arguments=arguments,
+            adapt=partial(ProjectionAdapter, arguments=arguments),
         )
     return None
 
 
-def _first_attribute(module: nn.Module, names: tuple[str, ...], kind: type[Number]) -> Number | None:
+def _first_attribute(module: nn.Module, names: tuple[str, ...], kind: Any) -> Any:
     values = (getattr(module, name, None) for name in names)
     return next((value for value in values if isinstance(value, kind)), None)
 
@@ -221,7 +199,8 @@ def _probe(module: nn.Module, parts: AttentionParts) -> AttentionParts:
             raise UnsuitableError("its first result does not have the shape of its tokens")
         errors.append(((results[0] - expected).abs().max() / expected.abs().max()).item())
         if errors[-1] <= _TOLERANCE.get(weight.dtype, _TOLERANCE_LOW):
-            return replace(parts, causal=causal, num_results=len(results) if isinstance(result, tuple) else 0)
+            num_results = len(results) if isinstance(result, tuple) else 0
+            return replace(parts, causal=causal, adapt=partial(parts.adapt, num_results=num_results))
     raise UnsuitableError(f"its output differs from softmax attention by {min(errors):.1e}")
 
 
@@ -269,7 +248,15 @@ class MultiheadAdapter(nn.Module):
             average_attn_weights: Whether W_mix is averaged over heads, (B, M, N), or returned per head, (B, H, M, N).
             is_causal: A hint that `attn_mask` is causal. Used only in a compiled graph, where the mask cannot be read.
         """
-        causal = self._is_causal(attn_mask, is_causal)
+        if attn_mask is None and is_causal:
+            raise ValueError(
+                "attn_mask must be given with is_causal=True, got None; "
+                "pass nn.Transformer.generate_square_subsequent_mask(num_tokens)."
+            )
+        causal = is_causal and torch.compiler.is_compiling()
+        if attn_mask is not None and not causal:
+            hidden = _hidden("attn_mask", attn_mask)
+            causal = _hides_future("attn_mask", hidden, torch.zeros_like(hidden))
         padding = None if key_padding_mask is None else _hidden("key_padding_mask", key_padding_mask)
         batched = query.dim() == 3
         if not batched:
@@ -283,23 +270,6 @@ class MultiheadAdapter(nn.Module):
         if not batched:
             return out.squeeze(0), None if weights is None else weights.squeeze(0)
         return (out if self.batch_first else out.transpose(0, 1)), weights
-
-    def _is_causal(self, attn_mask: Tensor | None, hint: bool) -> bool:
-        if attn_mask is None:
-            if hint:
-                raise ValueError(
-                    "attn_mask must be given with is_causal=True, got None; "
-                    "pass nn.Transformer.generate_square_subsequent_mask(num_tokens)."
-                )
-            return False
-        if hint and torch.compiler.is_compiling():
-            return True
-        hidden = _hidden("attn_mask", attn_mask)
-        if not hidden.any():
-            return False
-        if not (hidden == _future(hidden)).all():
-            raise _pairs_error("attn_mask", hidden)
-        return True
 
 
 class ProjectionAdapter(nn.Module):
@@ -386,19 +356,17 @@ def _split_attention_mask(mask: Tensor, batch: int, num_queries: int) -> tuple[T
     hidden = hidden.squeeze(1).expand(batch, -1, -1)  # (B, M, N)
     # causal or not, the last query sees every key that is not padding
     padding = hidden[:, -1]  # (B, N)
-    keys = padding.unsqueeze(1).expand_as(hidden)
+    causal = _hides_future("attention_mask", hidden, padding.unsqueeze(1).expand_as(hidden))
+    return (padding if padding.any() else None), causal
+
+
+def _hides_future(name: str, hidden: Tensor, keys: Tensor) -> bool:
+    """Whether a mask hides the future besides whole keys, both of its shape; raises ValueError for other pairs."""
+    future = torch.ones(hidden.shape[-2:], dtype=torch.bool, device=hidden.device).triu(1)
     for causal in (False, True):
-        if torch.equal(hidden, keys | _future(hidden) if causal else keys):
-            return (padding if padding.any() else None), causal
-    raise _pairs_error("attention_mask", hidden)
-
-
-def _future(hidden: Tensor) -> Tensor:
-    return torch.ones(hidden.shape[-2:], dtype=torch.bool, device=hidden.device).triu(1)
-
-
-def _pairs_error(name: str, hidden: Tensor) -> ValueError:
-    return ValueError(
+        if torch.equal(hidden, keys | future if causal else keys):
+            return causal
+    raise ValueError(
         f"{name} must be the causal mask, or hide whole keys, got another mask, which hides {int(hidden.sum())} of "
         f"{hidden.numel()} pairs; operators mix keys, so leave it out, or do not convert this layer."
     )

@@ -8,16 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from toa.estimators import Forecaster
-from toa.integrations.gift_eval import LEVELS
+from toa.integrations.gift_eval import GiftEvalPredictor
 
 
 def predict(histories: Sequence[np.ndarray], *, horizon: int, season: int | None = None, **options: Any) -> Any:
     """Forecasts after histories (T,): per history a mapping with "predictions" and a quantile per level, (P,) each."""
-    chosen = {"quantiles": LEVELS, "season": season, **options}
-    found = Forecaster(horizon, **chosen).fit([np.asarray(one, dtype=np.float64) for one in histories]).predict()
+    found = GiftEvalPredictor(horizon, season, **options).predict({"target": one} for one in histories)
     return [
-        {"predictions": one["forecast"][:, 0]}
-        | {str(level): one["quantiles"][:, place, 0] for place, level in enumerate(LEVELS)}
-        for one in found
+        {"predictions": one.mean} | {str(level): values for level, values in one.quantiles.items()} for one in found
     ]

@@ -24,6 +24,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+import pyarrow as arrow
+import pyarrow.compute as compute
+import pyarrow.dataset as datasets
+import pyarrow.parquet as parquet
 
 from toa._checks import check_at_least, check_choice
 from toa._files import check_writable, remove_partial, replacing
@@ -126,8 +130,6 @@ def forecast_part(
     Returns:
         Number of "rows", and "peak_bytes" of this process.
     """
-    import pyarrow.parquet as parquet
-
     forecaster = _loaded(model, work["model"])
     made_from, rows, writer = _made_from(Path(source), name, work), 0, None
     with replacing(Path(out) / name) as file, ExitStack() as stack:
@@ -145,9 +147,6 @@ def forecast_part(
 
 def sample_series(source: str | Path, id: str, series: int = _SERIES, rows: int = 2 * _ROWS) -> Any:
     """An arrow table of whole series to fit to, the first ones of each file, at most this many series and rows."""
-    import pyarrow as arrow
-    import pyarrow.compute as compute
-
     files = part_files(Path(source))
     # files at equal distances, if there are more than series
     chosen = files[:: -(-len(files) // series)]
@@ -178,8 +177,6 @@ def whole_series(
     source: Path, name: str, id: str | None, columns: Sequence[str] | None, batch_rows: int
 ) -> Iterator[Any]:
     """Arrow tables of one file, of about this many rows, none of which ends within a series."""
-    import pyarrow as arrow
-
     with _named(str(source / name)):
         data = _opened(source, name, (id, *(columns or ())))
         kept: list[Any] = []
@@ -191,19 +188,16 @@ def whole_series(
             if sum(part.num_rows for part in kept) < batch_rows:
                 continue
             table = arrow.Table.from_batches(kept)
-            changes = _changes(_plain(table[id]))
-            if len(changes):
-                yield table.slice(0, changes[-1])
-                kept = table.slice(changes[-1]).to_batches()
+            _, starts = _starts(table, id)
+            if len(starts) > 1:
+                yield table.slice(0, starts[-1])
+                kept = table.slice(starts[-1]).to_batches()
         if any(part.num_rows for part in kept):
             yield arrow.Table.from_batches(kept)
 
 
 def _opened(source: Path, name: str, columns: Sequence[str | None]) -> Any:
     """The data of one file, which must have these columns, the id first."""
-    import pyarrow as arrow
-    import pyarrow.dataset as datasets
-
     read = partial(datasets.dataset, source / name, format="parquet", partition_base_dir=str(source))
     data = read(partitioning="hive")
     folders = [part.partition("=")[0] for part in Path(name).parent.parts if "=" in part]
@@ -247,14 +241,12 @@ def _count_series(source: Path, files: Sequence[str], forecaster: Forecaster) ->
 def _ids(source: Path, name: str, id: str | None) -> "Iterator[pd.Series[Any]]":
     """Ids of the series of one file, in parts."""
     for table in whole_series(source, name, id, [str(id)], _ROWS):
-        ids = _plain(table[id])
-        yield ids.take(np.concatenate([[0], _changes(ids)])).to_pandas()
+        ids, starts = _starts(table, id)
+        yield ids.take(starts).to_pandas()
 
 
 def _finished(out: Path, source: Path, files: Sequence[str], work: Mapping[str, Any]) -> set[str]:
     """Files that an earlier call has forecast; raises ValueError for others, and removes what killed workers left."""
-    import pyarrow.parquet as parquet
-
     known, done = set(files), set()
     for file in sorted(file for file in out.rglob("*") if not file.is_dir()):
         name = str(file.relative_to(out))
@@ -291,19 +283,13 @@ def _named(where: str) -> Iterator[None]:
         raise ValueError(str(error) if str(error).startswith(where) else f"{where}: {error}") from error
 
 
-def _plain(column: Any) -> Any:
-    """A column of a table as one array; the names of folders are otherwise a dictionary."""
-    import pyarrow as arrow
-
-    array = column.combine_chunks()
-    return array.dictionary_decode() if arrow.types.is_dictionary(array.type) else array
-
-
-def _changes(ids: Any) -> np.ndarray:
-    """Rows whose id differs from the one before."""
-    import pyarrow.compute as compute
-
-    return np.flatnonzero(compute.not_equal(ids[1:], ids[:-1]).to_numpy(False)) + 1
+def _starts(table: Any, id: str | None) -> tuple[Any, np.ndarray]:
+    """The ids of a table as one array, and the first row of each series."""
+    ids = table[id].combine_chunks()
+    # the names of folders are a dictionary
+    ids = ids.dictionary_decode() if arrow.types.is_dictionary(ids.type) else ids
+    changes = compute.not_equal(ids[1:], ids[:-1]).to_numpy(False)
+    return ids, np.concatenate([[0], np.flatnonzero(changes) + 1])
 
 
 _CACHE: dict[str, Forecaster] = {}

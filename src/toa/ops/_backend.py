@@ -12,16 +12,12 @@ from torch import Tensor, nn
 
 from toa._checks import check_choice
 
-
-def _installed(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
-
-
 # looked up once, at import: a compiler that traces a function would trace the look-up
-_TRITON = _installed("triton")
+_TRITON: str | None
+try:
+    _TRITON = version("triton")
+except PackageNotFoundError:
+    _TRITON = None
 _OLDEST_TRITON = (3, 2)
 _OLDEST_GPU = (8, 0)
 
@@ -68,26 +64,16 @@ def kernel_objection(device: torch.device, dtype: torch.dtype) -> str | None:
     """The reason why no Triton kernel can run on tensors of a device and dtype; None if kernels can."""
     if dtype not in (torch.float32, torch.bfloat16, torch.float16):
         return f"its kernels take float32, bfloat16 and float16, not {dtype}"
-    if device.type == "cuda":
-        return _missing_triton() or _old_gpu(device)
-    if device.type == "cpu" and os.environ.get("TRITON_INTERPRET") == "1":
-        return _missing_triton()
-    return f"it needs a CUDA device, got {device}"
-
-
-def _missing_triton() -> str | None:
+    if device.type != "cuda" and (device.type != "cpu" or os.environ.get("TRITON_INTERPRET") != "1"):
+        return f"it needs a CUDA device, got {device}"
     wanted = ".".join(map(str, _OLDEST_TRITON))
     if _TRITON is None:
         return f"it needs Triton {wanted} or newer, which is not installed (pip install 'toa[triton]')"
-    numbers = tuple(int(part) for part in _TRITON.split(".")[:2])
-    return None if numbers >= _OLDEST_TRITON else f"it needs Triton {wanted} or newer, found {_TRITON}"
-
-
-def _old_gpu(device: torch.device) -> str | None:
-    found = torch.cuda.get_device_capability(device)
-    if found >= _OLDEST_GPU:
-        return None
-    return f"it needs a GPU of compute capability {_OLDEST_GPU[0]}.{_OLDEST_GPU[1]}, found {found[0]}.{found[1]}"
+    if tuple(int(part) for part in _TRITON.split(".")[:2]) < _OLDEST_TRITON:
+        return f"it needs Triton {wanted} or newer, found {_TRITON}"
+    if device.type == "cuda" and (found := torch.cuda.get_device_capability(device)) < _OLDEST_GPU:
+        return f"it needs a GPU of compute capability {_OLDEST_GPU[0]}.{_OLDEST_GPU[1]}, found {found[0]}.{found[1]}"
+    return None
 
 
 class KernelOp:

@@ -8,7 +8,6 @@ Alphabet: B batch, N tokens, H heads, D width.
 """
 
 from collections.abc import Sequence
-from itertools import repeat
 from typing import Any, NamedTuple
 
 import torch
@@ -45,13 +44,10 @@ def drop_op(matrix: Tensor, seed: Tensor, rate: Tensor) -> Tensor:
     return _copied(matrix, matrix.new_empty(matrix.shape), seed, rate)
 
 
-def _drop_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    ctx.save_for_backward(*inputs[1:])
-
-
 drop_op.register_fake(lambda matrix, seed, rate: matrix.new_empty(matrix.shape))
 drop_op.register_autograd(
-    lambda ctx, grad: (drop_op(grad, *ctx.saved_tensors), None, None), setup_context=_drop_context
+    lambda ctx, grad: (drop_op(grad, *ctx.saved_tensors), None, None),
+    setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs[1:]),
 )
 
 
@@ -68,15 +64,15 @@ def _copied(matrix: Tensor, out: Tensor, seed: Tensor | None, rate: Tensor | Non
             kernels.drop_kernel,
             (-(-size // rows) * -(-size // columns), h),
             (matrix, out, seed, rate),
-            (*matrix.stride(), *out.stride()[:2], _rate_stride(rate), n, size),
-            (),
+            (*matrix.stride(), *out.stride()[:2], rate_stride(rate), n, size),
             {"DROP": seed is not None, "BLOCK_M": rows, "BLOCK_N": columns},
             {},
         )
     return out
 
 
-def _rate_stride(rate: Tensor | None) -> int:
+def rate_stride(rate: Tensor | None) -> int:
+    """Distance of the rates of two heads, 0 if they share one."""
     return 0 if rate is None or rate.dim() == 0 else rate.stride(0)
 
 
@@ -164,32 +160,55 @@ def outer_op(left: Tensor, right: Tensor, seed: Tensor | None, rate: Tensor | No
     n = left.shape[1]
     if seed is None and _aligned(n, left) == n and left.dtype == dtype:
         return torch.bmm(_by_head(left, n), _by_head(right, n).mT)
-    from toa.ops.triton_helpers import launch, unit_stride
+    from toa.ops.triton_helpers import unit_stride
 
-    left, right, out = unit_stride(left), unit_stride(right), left.new_empty(left.shape[2], n, n, dtype=dtype)
-    kernel, grid, *numbers = _outer_arguments([left], [right], seed, rate)
-    launch(kernel, grid, (*three([left]), *three([right]), *three([out]), seed, rate), *numbers)
+    return _outer_together({}, [(unit_stride(left), unit_stride(right))], dtype, seed, rate)[0]
+
+
+def _outer_together(
+    launches: dict[Any, Any],
+    pairs: Sequence[tuple[Tensor, Tensor]],
+    dtype: torch.dtype,
+    seed: Tensor | None = None,
+    rate: Tensor | None = None,
+) -> list[Tensor]:
+    """`outer_op` of up to three pairs by one kernel."""
+    left, right = zip(*pairs, strict=True)
+    b, n, h, _ = left[0].shape
+    out = [left[0].new_empty(h, n, n, dtype=dtype) for _ in pairs]
+    tensors = (*three(left), *three(right), *three(out), seed, rate)
+    if "outer" not in launches:
+        # importing the kernels imports Triton
+        from toa.ops import kernels
+        from toa.ops.triton_helpers import needs_exact_products, padded, prepare, strides_of
+
+        side, widths, exact = min(_BLOCK, padded(n)), [x.shape[3] for x in left], needs_exact_products(left[0].dtype)
+        share = min(_BLOCK_K if left[0].itemsize > 2 or seed is not None else _BLOCK_K_MIX, padded(max(widths)))
+        launches["outer"] = prepare(
+            kernels.outer_kernel,
+            ((-(-n // side)) ** 2, h, len(left)),
+            tensors,
+            (*strides_of(3, *three(left), *three(right)), rate_stride(rate), b, n, *three(widths)),
+            {"DROP": seed is not None, "PRECISION": "ieee" if exact else "tf32", "BLOCK": side, "BLOCK_K": share},
+            {"num_warps": 8 if side == _BLOCK else 4, "num_stages": 3},
+        )
+    launches["outer"](*tensors)
     return out
 
 
-def _outer_arguments(
-    left: Sequence[Tensor], right: Sequence[Tensor], seed: Tensor | None = None, rate: Tensor | None = None
-) -> tuple[Any, ...]:
-    """The kernel of left rightᵀ of up to three pairs, with all arguments of its launch but the tensors."""
-    from toa.ops import kernels
-    from toa.ops.triton_helpers import needs_exact_products, padded, strides_of
+def _outer_gradients(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    left, right, seed, rate = ctx.saved_tensors
+    grad_left = mix_op(right, grad, seed, rate, False, False, False) if ctx.needs_input_grad[0] else None
+    grad_right = mix_op(left, grad, seed, rate, True, False, False) if ctx.needs_input_grad[1] else None
+    return grad_left, grad_right, None, None, None
 
-    b, n, h, _ = left[0].shape
-    side, widths, exact = min(_BLOCK, padded(n)), [x.shape[3] for x in left], needs_exact_products(left[0].dtype)
-    share = min(_BLOCK_K if left[0].itemsize > 2 or seed is not None else _BLOCK_K_MIX, padded(max(widths)))
-    return (
-        kernels.outer_kernel,
-        ((-(-n // side)) ** 2, h, len(left)),
-        (*strides_of(3, *three(left), *three(right)), _rate_stride(rate), b, n, *three(widths)),
-        (),
-        {"DROP": seed is not None, "PRECISION": "ieee" if exact else "tf32", "BLOCK": side, "BLOCK_K": share},
-        {"num_warps": 8 if side == _BLOCK else 4, "num_stages": 3},
-    )
+
+outer_op.register_fake(
+    lambda left, right, seed, rate, dtype: left.new_empty(left.shape[2], left.shape[1], left.shape[1], dtype=dtype)
+)
+outer_op.register_autograd(
+    _outer_gradients, setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs[:4])
+)
 
 
 def three(found: Sequence[Any]) -> Sequence[Any]:
@@ -198,54 +217,47 @@ def three(found: Sequence[Any]) -> Sequence[Any]:
 
 
 class Mixing(NamedTuple):
-    """Tokens (B, N, H, D), the matrices that mix them, and how, as in `mix_op`."""
+    """Tokens (B, N, H, D), the matrices that mix them, and how: the arguments of `mix_op`."""
 
     x: Tensor
     weight: Tensor
+    seed: Tensor | None
+    rate: Tensor | None
     transpose: bool
     residual: bool
 
 
-def mix_all(
-    launches: dict[Any, Any], given: Sequence[Mixing], seeds: Sequence[Tensor], rates: Sequence[Tensor]
-) -> list[Tensor]:
-    """Mixed tokens of up to three operators; there are seeds and rates of all or of none.
-
-    `launches` are those of earlier calls with tensors like these.
-    """
-    if _fit_one_kernel(launches, given, seeds):
+def mix_all(launches: dict[Any, Any], given: Sequence[Mixing]) -> list[Tensor]:
+    """Mixed tokens of up to three operators; `launches` are those of earlier calls with tensors like these."""
+    if _fit_one_kernel(launches, given):
         return _mix_together(launches, given, True)
-    drops = zip(seeds, rates, strict=True) if seeds else repeat((None, None))
-    return [mix_op.run(*one[:2], *next(drops), *one[2:], True) for one in given]
+    return [mix_op.run(*one, True) for one in given]
 
 
 def mix_all_backward(
-    launches: dict[Any, Any],
-    given: Sequence[Mixing],
-    grads: list[Any],
-    seeds: Sequence[Tensor],
-    rates: Sequence[Tensor],
+    launches: dict[Any, Any], given: Sequence[Mixing], grads: list[Any]
 ) -> list[tuple[Tensor, Tensor]]:
     """Gradients of tokens and matrix of each operator, from those of mixed tokens, which are dropped from the list."""
-    if _fit_one_kernel(launches, given, seeds):
-        of_weights = _outer_together(launches, given, grads)
-        back = [Mixing(y, one.weight, not one.transpose, one.residual) for one, y in zip(given, grads, strict=True)]
+    if _fit_one_kernel(launches, given):
+        pairs = [(one.x, y) if one.transpose else (y, one.x) for one, y in zip(given, grads, strict=True)]
+        of_weights = _outer_together(launches, pairs, given[0].weight.dtype)
+        turned = zip(grads, given, strict=True)
+        back = [Mixing(y, one.weight, None, None, not one.transpose, one.residual) for y, one in turned]
         return list(zip(_mix_together(launches, back, False), of_weights, strict=True))
-    drops = zip(seeds, rates, strict=True) if seeds else repeat((None, None))
     found = []
-    for x, weight, transpose, residual in given:
-        y, drop = grads.pop(0), next(drops)
-        of_x = mix_op.run(y, weight, *drop, not transpose, residual, False)
-        found.append((of_x, outer_op.run(*((x, y) if transpose else (y, x)), *drop, weight.dtype)))
+    for x, weight, seed, rate, transpose, residual in given:
+        y = grads.pop(0)
+        of_x = mix_op.run(y, weight, seed, rate, not transpose, residual, False)
+        found.append((of_x, outer_op.run(*((x, y) if transpose else (y, x)), seed, rate, weight.dtype)))
     return found
 
 
-def _fit_one_kernel(launches: dict[Any, Any], given: Sequence[Mixing], seeds: Sequence[Tensor]) -> bool:
+def _fit_one_kernel(launches: dict[Any, Any], given: Sequence[Mixing]) -> bool:
     """Whether one kernel mixes all tokens: it launches faster than products of PyTorch, which are faster if large."""
     if "together" not in launches:
         launches["together"] = bool(
             given
-            and not seeds
+            and given[0].seed is None
             and given[0].x.shape[1] <= MOST_TOKENS
             and given[0].x.dtype in (torch.float16, torch.bfloat16)
             and len({one.weight.dtype for one in given}) == 1
@@ -255,25 +267,9 @@ def _fit_one_kernel(launches: dict[Any, Any], given: Sequence[Mixing], seeds: Se
     return launches["together"]
 
 
-def _outer_together(launches: dict[Any, Any], given: Sequence[Mixing], grads: Sequence[Tensor]) -> list[Tensor]:
-    """Gradients of all matrices."""
-    sides = [(one.x, y) if one.transpose else (y, one.x) for one, y in zip(given, grads, strict=True)]
-    left, right = zip(*sides, strict=True)
-    (_, n, h, _), dtype = left[0].shape, given[0].weight.dtype
-    out = [left[0].new_empty(h, n, n, dtype=dtype) for _ in given]
-    tensors = (*three(left), *three(right), *three(out), None, None)
-    if "outer" not in launches:
-        from toa.ops.triton_helpers import prepare
-
-        kernel, grid, *numbers = _outer_arguments(left, right)
-        launches["outer"] = prepare(kernel, grid, tensors, *numbers)
-    launches["outer"](*tensors)
-    return out
-
-
 def _mix_together(launches: dict[Any, Any], given: Sequence[Mixing], heads_first: bool) -> list[Tensor]:
     """Mixed tokens, rounded once with the identity added."""
-    x, weights, transpose, residual = zip(*given, strict=True)
+    x, weights, _, _, transpose, residual = zip(*given, strict=True)
     out = [empty_mixed(one, heads_first) for one in x]
     name, tensors = "mix" if heads_first else "mix back", (*three(x), *three(weights), *three(out))
     if name not in launches:
@@ -290,26 +286,8 @@ def _mix_together(launches: dict[Any, Any], given: Sequence[Mixing], heads_first
             (-(-n // rows) * -(-b * width // columns), h, len(x)),
             tensors,
             (*strides, b, n, *three(widths), *flags),
-            (),
             {"WIDTH": width, "BLOCK_M": rows, "BLOCK_N": columns, "BLOCK_K": min(_BLOCK_K_MIX, padded(n))},
             {"num_warps": 8 if rows * columns == _BLOCK**2 else 4, "num_stages": 3},
         )
     launches[name](*tensors)
     return out
-
-
-def _outer_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    ctx.save_for_backward(*inputs[:4])
-
-
-def _outer_gradients(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    left, right, seed, rate = ctx.saved_tensors
-    grad_left = mix_op(right, grad, seed, rate, False, False, False) if ctx.needs_input_grad[0] else None
-    grad_right = mix_op(left, grad, seed, rate, True, False, False) if ctx.needs_input_grad[1] else None
-    return grad_left, grad_right, None, None, None
-
-
-outer_op.register_fake(
-    lambda left, right, seed, rate, dtype: left.new_empty(left.shape[2], left.shape[1], left.shape[1], dtype=dtype)
-)
-outer_op.register_autograd(_outer_gradients, setup_context=_outer_context)

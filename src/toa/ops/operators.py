@@ -18,6 +18,8 @@ from torch import Tensor
 from toa.ops._backend import runs_kernels
 from toa.ops.mixing import EntryDrop, drop_op, mix_op
 
+Tokens = Float[Tensor, "b n h d"]
+
 
 class Operator(ABC):
     """One N x N matrix per head; sizes and device are those of its first tensor, (H, ..., N)."""
@@ -71,9 +73,7 @@ class Dense(Operator):
         """The weight, with entries dropped."""
         return self.weight if self.drop is None else drop_op(self.weight, *self.drop)
 
-    def mix(
-        self, x: Float[Tensor, "b n h d"], *, transpose: bool = False, causal: bool = False
-    ) -> Float[Tensor, "b n h d"]:
+    def mix(self, x: Tokens, *, transpose: bool = False, causal: bool = False) -> Tokens:
         """S x, by one matrix product per head over all batch entries and features."""
         n = x.shape[1]
         if not causal and runs_kernels(x):
@@ -100,9 +100,7 @@ class DiagonalLowRank(Operator):
     left: Float[Tensor, "h n r"]
     right: Float[Tensor, "h n r"]
 
-    def mix(
-        self, x: Float[Tensor, "b n h d"], *, transpose: bool = False, causal: bool = False
-    ) -> Float[Tensor, "b n h d"]:
+    def mix(self, x: Tokens, *, transpose: bool = False, causal: bool = False) -> Tokens:
         """S x, through the rank-R bottleneck."""
         n = x.shape[1]
         if causal:
@@ -136,9 +134,7 @@ class Toeplitz(Operator):
         middle = self.num_tokens - 1
         return self.taps[:, middle - n + 1 : middle + n]
 
-    def mix(
-        self, x: Float[Tensor, "b n h d"], *, transpose: bool = False, causal: bool = False
-    ) -> Float[Tensor, "b n h d"]:
+    def mix(self, x: Tokens, *, transpose: bool = False, causal: bool = False) -> Tokens:
         """S x as one circular convolution of length at least 2 N - 1."""
         n = x.shape[1]
         taps = self._lags(n).to(torch.promote_types(x.dtype, torch.float32))
@@ -175,9 +171,7 @@ class Banded(Operator):
                 f"diagonals must have an odd number 2 w + 1 of lags (H, 2 w + 1, N), got {lags}; pad them."
             )
 
-    def mix(
-        self, x: Float[Tensor, "b n h d"], *, transpose: bool = False, causal: bool = False
-    ) -> Float[Tensor, "b n h d"]:
+    def mix(self, x: Tokens, *, transpose: bool = False, causal: bool = False) -> Tokens:
         """S x, by a product per block of tokens with the tokens around it."""
         n, side = x.shape[1], self.diagonals.shape[1] // 2
         rows = self.diagonals[:, :, :n].mT.to(x.dtype)  # (H, N, 2 w + 1)

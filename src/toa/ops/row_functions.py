@@ -75,13 +75,11 @@ def column_sum(x: Tensor, dtype: torch.dtype) -> Tensor:
     return out
 
 
-column_sum.register_fake(lambda x, dtype: x.new_empty(x.shape[-1], dtype=dtype))
-
-
 def _sum_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     ctx.shape, ctx.dtype = inputs[0].shape, inputs[0].dtype
 
 
+column_sum.register_fake(lambda x, dtype: x.new_empty(x.shape[-1], dtype=dtype))
 column_sum.register_autograd(lambda ctx, grad: (grad.to(ctx.dtype).expand(ctx.shape), None), setup_context=_sum_context)
 
 
@@ -131,15 +129,7 @@ def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float = 1e-5) -> Te
     return F.layer_norm(x, weight.shape, weight, bias, eps)
 
 
-def add_norm(
-    x: Tensor,
-    y: Tensor,
-    weight: Tensor,
-    bias: Tensor,
-    *,
-    p: float = 0.0,
-    eps: float = 1e-5,
-) -> Tensor:
+def add_norm(x: Tensor, y: Tensor, weight: Tensor, bias: Tensor, *, p: float = 0.0, eps: float = 1e-5) -> Tensor:
     """Layer norm of x + dropout(y), both (..., W). Mixed dtypes, and tensors without kernels, go by `layer_norm`."""
     alike = x.dtype == y.dtype == weight.dtype == bias.dtype and x.shape == y.shape and 0.0 <= p < 1.0
     if not alike or not _kernel_norms(x, weight, bias, "add_norm") or torch.is_autocast_enabled(x.device.type):
@@ -156,13 +146,7 @@ def _kernel_norms(x: Tensor, weight: Tensor, bias: Tensor, kernel: str) -> bool:
 
 @kernel_op("layer_norm")
 def _norm(
-    x: Tensor,
-    y: Tensor | None,
-    weight: Tensor,
-    bias: Tensor,
-    seed: Tensor | None,
-    p: float,
-    eps: float,
+    x: Tensor, y: Tensor | None, weight: Tensor, bias: Tensor, seed: Tensor | None, p: float, eps: float
 ) -> tuple[Tensor, Tensor]:
     """The norm, and the sum x + dropout(y), empty without y."""
     from toa.ops import kernels

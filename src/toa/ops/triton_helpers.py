@@ -5,7 +5,7 @@ Importing this file imports Triton.
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -51,23 +51,14 @@ class Launch:
     aligned tensors on, the compiled kernel is launched without both: with pointers as integers.
 
     Args:
-        sizes, settings, constants: Integers, floats and constants, the kernel's arguments after its tensors.
+        numbers: The kernel's arguments after its tensors.
         options: The numbers of warps and stages.
     """
 
     __slots__ = ("_first", "_numbers", "_run")
 
-    def __init__(
-        self,
-        kernel: Any,
-        grid: tuple[int, ...],
-        sizes: Iterable[int],
-        settings: Sequence[float],
-        constants: dict[str, Any],
-        options: dict[str, int],
-    ) -> None:
-        assert kernel.arg_names[-len(constants) :] == list(constants)
-        self._numbers = (*sizes, *settings, *constants.values())
+    def __init__(self, kernel: Any, grid: tuple[int, ...], numbers: tuple[Any, ...], options: dict[str, int]) -> None:
+        self._numbers = numbers
         self._first = (kernel, grid, options)
         self._run: Callable[..., None] | None = None
 
@@ -96,30 +87,30 @@ _launches: dict[tuple[Any, ...], Launch] = {}
 _MOST_LAUNCHES = 4096
 
 
-def launch(kernel: Any, grid: tuple[int, ...], tensors: Sequence[Tensor | None], *numbers: Any) -> None:
-    """Launch a kernel on tensors; `numbers` are the other arguments of `prepare`."""
-    prepare(kernel, grid, tensors, *numbers)(*tensors)
+def launch(kernel: Any, grid: tuple[int, ...], tensors: Sequence[Tensor | None], *others: Any) -> None:
+    """Launch a kernel on tensors; the other arguments are those of `prepare`."""
+    prepare(kernel, grid, tensors, *others)(*tensors)
 
 
 def prepare(
     kernel: Any,
     grid: tuple[int, ...],
     tensors: Sequence[Tensor | None],
-    sizes: Iterable[int],
-    settings: Sequence[float],
+    numbers: Sequence[float],
     constants: dict[str, Any],
     options: dict[str, int],
 ) -> Launch:
-    """The `Launch` of earlier calls with the same arguments, or a new one."""
+    """The `Launch` of earlier calls with the same arguments, or a new one; constants are the last arguments."""
     first = tensors[0]
     assert first is not None
-    sizes, dtypes = tuple(sizes), tuple([None if x is None else x.dtype for x in tensors])
-    numbers = (*sizes, *settings, *constants.values(), *options.values())
-    key = (id(kernel), first.get_device(), grid, dtypes, numbers)
+    dtypes = tuple([None if x is None else x.dtype for x in tensors])
+    arguments = (*numbers, *constants.values())
+    key = (id(kernel), first.get_device(), grid, dtypes, arguments, *options.values())
     if key not in _launches:
+        assert kernel.arg_names[-len(constants) :] == list(constants)
         if len(_launches) == _MOST_LAUNCHES:
             _launches.clear()
-        _launches[key] = Launch(kernel, grid, sizes, settings, constants, options)
+        _launches[key] = Launch(kernel, grid, arguments, options)
     return _launches[key]
 
 

@@ -45,10 +45,6 @@ class AttentionBackend:
     objection: Callable[[Problem], str | None] = lambda problem: None
     automatic: tuple[str, ...] | None = None
 
-    def suits(self, problem: Problem) -> bool:
-        """Whether "auto" may choose it for a problem."""
-        return (self.automatic is None or problem.device.type in self.automatic) and self.objection(problem) is None
-
 
 def _triton_objection(problem: Problem) -> str | None:
     if not ACTIVATIONS[problem.activation].fused:
@@ -76,6 +72,9 @@ BACKENDS.register("triton")(AttentionBackend(run=_triton_attention, objection=_t
 BACKENDS.register("folded")(AttentionBackend(run=folded_attention))
 BACKENDS.register("reference")(AttentionBackend(run=reference_attention, automatic=()))
 
+# reasons given so far why "auto" chose a slower backend: training would repeat them for every layer of every step
+_WARNED: set[str] = set()
+
 
 def choose_backend(
     backend: str = AUTO,
@@ -101,44 +100,28 @@ def choose_backend(
     problem = Problem(activation=activation, device=where, dtype=dtype, width=width, pair_mask=pair_mask)
     if backend == AUTO:
         backend = os.environ.get("TOA_BACKEND") or AUTO
-    if backend == AUTO:
-        chosen = _first_that_suits(problem)
-        _warn_of_slower_choice(problem, chosen)
-        return chosen
-    if backend not in BACKENDS:
-        check_choice("backend", backend, (AUTO, *BACKENDS))
-    objection = BACKENDS[backend].objection(problem)
+    objection = None
+    if backend != AUTO:
+        if backend not in BACKENDS:
+            check_choice("backend", backend, (AUTO, *BACKENDS))
+        objection = BACKENDS[backend].objection(problem)
+        if objection is None:
+            return backend
+    meant = [name for name, entry in BACKENDS.items() if entry.automatic is None or where.type in entry.automatic]
+    chosen = next(name for name in meant if BACKENDS[name].objection(problem) is None)
     if objection is not None:
-        chosen = _first_that_suits(problem)
         raise ValueError(
             f"backend {backend!r} cannot run here: {objection}; use backend='auto', which would choose {chosen!r}."
         )
-    return backend
-
-
-def _first_that_suits(problem: Problem) -> str:
-    return next(name for name in BACKENDS if BACKENDS[name].suits(problem))
-
-
-# reasons given so far: training would repeat them for every layer of every step
-_WARNED: set[str] = set()
-
-
-def _warn_of_slower_choice(problem: Problem, chosen: str) -> None:
-    """Warn, once per reason, if "auto" skips a backend that is meant for the device."""
     # pair masks have no faster backend, and a compiler cannot trace a warning
-    if problem.pair_mask or torch.compiler.is_compiling():
-        return
-    for name in BACKENDS:
-        if name == chosen:
-            return
-        if problem.device.type not in (BACKENDS[name].automatic or ()):
-            continue
-        reason = BACKENDS[name].objection(problem)
-        if reason is not None and reason not in _WARNED:
-            _WARNED.add(reason)
-            text = f"backend {chosen!r} runs instead of {name!r}, which is faster: {reason}."
-            warnings.warn(text, RuntimeWarning, stacklevel=4)
+    if not pair_mask and not torch.compiler.is_compiling():
+        for name in meant[: meant.index(chosen)]:
+            reason = BACKENDS[name].objection(problem)
+            if BACKENDS[name].automatic and reason is not None and reason not in _WARNED:
+                _WARNED.add(reason)
+                text = f"backend {chosen!r} runs instead of {name!r}, which is faster: {reason}."
+                warnings.warn(text, RuntimeWarning, stacklevel=3)
+    return chosen
 
 
 # plans of checked calls, by `_call_key`
@@ -274,17 +257,14 @@ def operator_attention(
         key = _call_key(*call, (backend, query_start, *options.values()))
     if key is not None and key in _PLANS:
         return _PLANS[key].attend(*call)
-    _check_qkv(q, k, v)
-    _check_gate(activation, q, k, gate_q, gate_k, gate_s1, gate_norm)
-    _check_positions(causal, window, query_start)
+    _check_tokens(q, k, v, gate_q, gate_k, gate_s1, gate_norm, activation)
+    _check_masks(q, k, causal, window, query_start, key_padding_mask, pair_mask, cache)
     length = k.shape[1] + (0 if cache is None else len(cache))
     named = (("s1", s1), ("s2", s2), ("gate_s1", gate_s1))
     operators: dict[str, Any] = {name: _as_operator(name, s, q, k, length) for name, s in named}
-    _check_masks(key_padding_mask, pair_mask, q, k)
     tokens: dict[str, Any] = {"q": q, "k": k, "v": v}
     tokens |= {} if gate_q is None else {"gate_q": gate_q, "gate_k": gate_k}
     if cache is not None:
-        _check_cached(q, k, causal, query_start, key_padding_mask, pair_mask)
         query_start = len(cache)
         by_token = {"k": operators["s1"], "v": operators["s2"], "gate_k": operators["gate_s1"]}
         kept = cache.extended({name: tokens[name] for name in by_token if name in tokens}, by_token)
@@ -319,9 +299,18 @@ def operator_attention(
     return out
 
 
-def _check_qkv(q: Tensor, k: Tensor, v: Tensor) -> None:
+def _check_tokens(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    gate_q: Tensor | None,
+    gate_k: Tensor | None,
+    gate_s1: object,
+    gate_norm: str,
+    activation: str,
+) -> None:
     check_shape("q", q, "(B, M, H, D)", (None, None, None, None))
-    b, _, h, d = q.shape
+    b, m, h, d = q.shape
     check_shape("k", k, "(B, N, H, D)", (b, None, None, d))
     check_shape("v", v, "(B, N, H, E)", (b, k.shape[1], k.shape[2], None))
     if k.shape[2] == 0 or h % k.shape[2]:
@@ -331,16 +320,24 @@ def _check_qkv(q: Tensor, k: Tensor, v: Tensor) -> None:
         )
     if k.shape[1] == 0:
         raise ValueError("k must hold at least one token, got 0; drop empty sequences before attention.")
-    _check_like(q, k=k, v=v)
+    if not ACTIVATIONS[activation].gated:
+        norm = None if gate_norm == "none" else gate_norm
+        gate = {"gate_q": gate_q, "gate_k": gate_k, "gate_s1": gate_s1, "gate_norm": norm}
+        given = [name for name, x in gate.items() if x is not None]
+        if given:
+            raise ValueError(f"{given[0]} goes with activation='gated', got activation={activation!r}; drop it.")
+    elif gate_q is None or gate_k is None:
+        raise ValueError(f"activation={activation!r} needs gate_q and gate_k, got None; or use activation='relu'.")
+    else:
+        check_shape("gate_q", gate_q, "(B, M, H, G)", (b, m, h, None))
+        check_shape("gate_k", gate_k, "(B, N, H, G)", (b, k.shape[1], k.shape[2], gate_q.shape[3]))
+    for name, x in (("k", k), ("v", v), ("gate_q", gate_q), ("gate_k", gate_k)):
+        if x is not None:
+            _check_device(name, x.device, q.device)
+        if x is not None and x.dtype != q.dtype:
+            raise ValueError(f"{name} must have the dtype of q, {q.dtype}, got {x.dtype}; cast it with .to(q.dtype).")
     if not q.is_floating_point():
         raise ValueError(f"q, k and v must be floating point, got {q.dtype}; cast them with .float().")
-
-
-def _check_like(q: Tensor, **others: Tensor) -> None:
-    for name, x in others.items():
-        _check_device(name, x.device, q.device)
-        if x.dtype != q.dtype:
-            raise ValueError(f"{name} must have the dtype of q, {q.dtype}, got {x.dtype}; cast it with .to(q.dtype).")
 
 
 def _check_device(name: str, found: torch.device, wanted: torch.device) -> None:
@@ -348,41 +345,35 @@ def _check_device(name: str, found: torch.device, wanted: torch.device) -> None:
         raise ValueError(f"{name} must be on the device of q, {wanted}, got {found}; move it with .to(q.device).")
 
 
-def _check_gate(
-    activation: str,
+def _check_masks(
     q: Tensor,
     k: Tensor,
-    gate_q: Tensor | None,
-    gate_k: Tensor | None,
-    gate_s1: object,
-    gate_norm: str,
+    causal: bool,
+    window: int | None,
+    query_start: int,
+    key_padding_mask: Tensor | None,
+    pair_mask: Tensor | None,
+    cache: AttentionCache | None,
 ) -> None:
-    if not ACTIVATIONS[activation].gated:
-        given = [n for n, x in (("gate_q", gate_q), ("gate_k", gate_k), ("gate_s1", gate_s1)) if x is not None]
-        given += ["gate_norm"] if gate_norm != "none" else []
-        if given:
-            raise ValueError(f"{given[0]} goes with activation='gated', got activation={activation!r}; drop it.")
-        return
-    if gate_q is None or gate_k is None:
-        raise ValueError(f"activation={activation!r} needs gate_q and gate_k, got None; or use activation='relu'.")
-    b, m, h, _ = q.shape
-    check_shape("gate_q", gate_q, "(B, M, H, G)", (b, m, h, None))
-    check_shape("gate_k", gate_k, "(B, N, H, G)", (b, k.shape[1], k.shape[2], gate_q.shape[3]))
-    _check_like(q, gate_q=gate_q, gate_k=gate_k)
-
-
-def _check_positions(causal: bool, window: int | None, query_start: int) -> None:
     if window is not None and window < 1:
         raise ValueError(f"window must be at least 1, the query's own position, got {window}; None is no window.")
     if query_start < 0:
         raise ValueError(f"query_start must be at least 0, got {query_start}; it counts from the first key.")
     if query_start and not causal and window is None:
         raise ValueError(f"query_start requires causal=True or a window, got {query_start}; leave it out.")
-
-
-def _check_cached(
-    q: Tensor, k: Tensor, causal: bool, query_start: int, key_padding_mask: Tensor | None, pair_mask: Tensor | None
-) -> None:
+    if key_padding_mask is not None:
+        check_padding_mask(key_padding_mask, (k.shape[0], k.shape[1]))
+    if pair_mask is not None:
+        batch = None if pair_mask.dim() == 3 and pair_mask.shape[0] == 1 else q.shape[0]
+        check_shape("pair_mask", pair_mask, "(B or 1, M, N)", (batch, q.shape[1], k.shape[1]))
+        _check_device("pair_mask", pair_mask.device, q.device)
+        if not pair_mask.is_floating_point():
+            raise ValueError(
+                f"pair_mask must be floating point, 1 where a pair is kept, got {pair_mask.dtype}; cast it with "
+                ".float()."
+            )
+    if cache is None:
+        return
     if not causal:
         raise ValueError("cache requires causal=True, got False: later tokens would change earlier results.")
     if q.shape[1] != k.shape[1] or query_start:
@@ -393,20 +384,6 @@ def _check_cached(
     for name, mask in (("key_padding_mask", key_padding_mask), ("pair_mask", pair_mask)):
         if mask is not None:
             raise ValueError(f"{name} must be None with a cache, got shape {tuple(mask.shape)}; decode without it.")
-
-
-def _check_masks(key_padding_mask: Tensor | None, pair_mask: Tensor | None, q: Tensor, k: Tensor) -> None:
-    if key_padding_mask is not None:
-        check_padding_mask(key_padding_mask, (k.shape[0], k.shape[1]))
-    if pair_mask is None:
-        return
-    batch = None if pair_mask.dim() == 3 and pair_mask.shape[0] == 1 else q.shape[0]
-    check_shape("pair_mask", pair_mask, "(B or 1, M, N)", (batch, q.shape[1], k.shape[1]))
-    _check_device("pair_mask", pair_mask.device, q.device)
-    if not pair_mask.is_floating_point():
-        raise ValueError(
-            f"pair_mask must be floating point, 1 where a pair is kept, got {pair_mask.dtype}; cast it with .float()."
-        )
 
 
 def _as_operator(name: str, s: Tensor | Operator | None, q: Tensor, k: Tensor, length: int) -> Operator | None:

@@ -83,19 +83,9 @@ class _BlockedAttention(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        gate_q: Tensor | None,
-        gate_k: Tensor | None,
-        bits: Tensor | None,
-        band: Band,
-        dropout_p: float,
-        norms: RowNorms,
-        kept: bool,
-    ) -> tuple[Tensor | None, ...]:
-        factors = Factors(q, k, v, gate_q, gate_k)
+    def forward(*inputs: Any) -> tuple[Tensor | None, ...]:
+        *tensors, bits, band, dropout_p, norms, kept = inputs
+        q, k, v, _, _ = factors = Factors(*tensors)
         shape = (q.shape[0], v.shape[1], q.shape[2])
         out: Tensor | None = None
         blocks: list[Tensor | None] = []
@@ -114,11 +104,10 @@ class _BlockedAttention(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor | None, ...]) -> None:
-        *tensors, band, dropout_p, norms, _ = inputs
-        ctx.save_for_backward(*tensors, *output)
+        ctx.save_for_backward(*inputs[:6], *output)
         ctx.mark_non_differentiable(*(x for x in output[1:] if x is not None))
         ctx.set_materialize_grads(False)
-        ctx.settings = band, dropout_p, norms
+        ctx.settings = inputs[6:9]
 
     @staticmethod
     def backward(ctx: Any, grad_out: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
@@ -151,7 +140,6 @@ class _BlockedAttention(torch.autograd.Function):
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> tuple[Any, Any]:
         """The batch of `torch.vmap` as more heads, which are independent of each other."""
-        *tensors, band, dropout_p, norms, _ = inputs
         size = info.batch_size
 
         def more_heads(x: Tensor | None, dim: int | None) -> Tensor | None:
@@ -159,8 +147,8 @@ class _BlockedAttention(torch.autograd.Function):
                 return None
             return (x.expand(size, *x.shape) if dim is None else x.movedim(dim, 0)).flatten(0, 1)
 
-        flat = [more_heads(x, dim) for x, dim in zip(tensors, in_dims, strict=False)]
-        out, *_ = _BlockedAttention.apply(*flat, band, dropout_p, norms, False)
+        flat = [more_heads(x, dim) for x, dim in zip(inputs[:6], in_dims, strict=False)]
+        out, *_ = _BlockedAttention.apply(*flat, *inputs[6:9], False)
         return (out.unflatten(0, (size, -1)),), (0,)
 
 

@@ -131,11 +131,6 @@ SCORE_NORMS: Mapping[str, Normaliser] = {
 GATE_NORMS: Mapping[str, Normaliser] = {"none": _NONE, "l2": _L2, "rms": _RMS}
 
 
-def describe(entries: Mapping[str, ActivationEntry] | Mapping[str, Normaliser]) -> str:
-    """The names of a table with their formulas, for help texts."""
-    return "; ".join(f"{name}: {entry.formula}" for name, entry in entries.items())
-
-
 # queries of a chunk, if the window is shorter
 _CHUNK = 256
 

@@ -6,15 +6,13 @@ README of this folder has the derivation. `folded_attention` chooses between fou
 Alphabet: B batch, M queries, N keys, H heads, D query and key width, E value width.
 """
 
-from typing import TypeGuard
-
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
 from toa.ops.attention.blocked import Factors, attend_in_blocks, attention_weights
-from toa.ops.attention.definitions import ACTIVATIONS, AttentionInputs, Band, Branch, RowNorms
+from toa.ops.attention.definitions import ACTIVATIONS, AttentionInputs, Band, Branch, RowNorm, RowNorms
 from toa.ops.dropout import dropout
 from toa.ops.operators import Dense, Operator
 
@@ -41,7 +39,7 @@ def folded_attention(x: AttentionInputs) -> Float[Tensor, "b m h e"]:
 
 def formed_attention(x: AttentionInputs) -> Float[Tensor, "b m h e"]:
     """All weights at once by the activation's formula, times the pair mask, which needs a gradient of the same size."""
-    q, k, v, gate_q, gate_k = normalise_queries(x, fold(x, scale=x.scale)).map(_heads_first)
+    q, k, v, gate_q, gate_k = fold(x).map(_heads_first)
     exact = torch.promote_types(q.dtype, torch.float32)
     gate_scores = None if gate_q is None or gate_k is None else (gate_q @ gate_k.mT).to(exact)
     weights = x.weights((q @ k.mT).to(exact), gate_scores, x.visible_keys()).to(v.dtype)
@@ -52,9 +50,8 @@ def softmax_attention(x: AttentionInputs) -> Float[Tensor, "b m h e"]:
     """softmax(Q K'ᵀ) V' by `scaled_dot_product_attention`, or by its formula for dropout on a CPU."""
     on_cpu = x.q.device.type == "cpu"
     by_formula = x.dropout_p > 0.0 and on_cpu
-    factors = normalise_queries(x, fold(x, scale=x.scale))
     # on a CPU, PyTorch's function reads any strides as fast
-    q, k, v, _, _ = factors.map(_heads_first if by_formula or not on_cpu else lambda x: x.transpose(1, 2))
+    q, k, v, _, _ = fold(x).map(_heads_first if by_formula or not on_cpu else lambda x: x.transpose(1, 2))
     # PyTorch's function has a causal mask of its own
     is_causal = x.band == Band(highest=0) and x.key_padding_mask is None and not by_formula
     outputs = []
@@ -101,43 +98,54 @@ def _factors_and_norms(x: AttentionInputs) -> tuple[Factors, RowNorms]:
     exact = x.q.dtype in _EXACT
     features_first = exact and torch.is_grad_enabled() and not torch.compiler.is_compiling()
     norms = x.row_norms if x.unmasked and exact else RowNorms()
-    return normalise_queries(x, fold(x, scale=x.scale, features_first=features_first), later=norms), norms
+    return fold(x, features_first=features_first, later=norms), norms
 
 
-def fold(x: AttentionInputs, *, scale: float = 1.0, features_first: bool = False) -> Factors:
-    """K' = S1ᵀ K, V' = S2 V and the gate's keys likewise; `scale` multiplies the scores of both branches.
+_NONE_LATER = RowNorms()
+
+
+def fold(
+    x: AttentionInputs, *, scaled: bool = True, features_first: bool = False, later: RowNorms = _NONE_LATER
+) -> Factors:
+    """K' = S1ᵀ K, V' = S2 V and the gate's keys likewise.
 
     Args:
         x: The inputs.
-        scale: Applied to the queries, or to the operator where that is cheaper.
+        scaled: Multiply queries, or the operator where that is cheaper, by the scale, and divide queries by the
+            normalisers of their rows: a factor of a row of scores is a factor of its query.
         features_first: Mix dense operators in the memory layout that `attend_in_blocks` reads.
+        later: Normalisers that are left to the function that forms their scores.
     """
+    scale, padded, band = x.scale if scaled else 1.0, x.key_padding_mask is not None, x.band
+    count: Tensor | int = x.k.shape[1]
+    if scaled and (padded or band != Band()):
+        count = x.visible_count().clamp(min=1)[:, :, None, None].to(x.q.dtype)  # (B or 1, M, 1, 1)
 
-    def for_operator(tokens: Tensor, s: Operator | None) -> Tensor:
-        """Tokens without padding; an operator with a matrix per query head needs the tokens of each."""
+    def mix(tokens: Tensor, s: Operator | None, *, transpose: bool = False) -> tuple[Tensor, bool]:
+        """Tokens without padding, mixed, and whether the operator was multiplied by the scale; only Sᵀ is."""
         tokens = x.without_padding(tokens)
-        return tokens if s is None or s.num_heads == tokens.shape[2] else x.per_query_head(tokens)
+        if s is None:
+            return tokens, False
+        # an operator with a matrix per query head needs the tokens of each
+        tokens = tokens if s.num_heads == tokens.shape[2] else x.per_query_head(tokens)
+        if not (features_first and isinstance(s, Dense) and s.weight.dtype == x.q.dtype):
+            return s.mix(tokens, transpose=transpose, causal=x.causal), False
+        factor = scale if transpose else 1.0
+        return _mix_features_first(s, tokens, transpose=transpose, causal=x.causal, scale=factor), True
 
-    def is_features_first(s: Operator | None) -> TypeGuard[Dense]:
-        return features_first and isinstance(s, Dense) and s.weight.dtype == x.q.dtype
-
-    def fold_branch(branch: Branch) -> tuple[Tensor, Tensor]:
-        q, k, s = branch.q, for_operator(branch.k, branch.operator), branch.operator
+    def fold_branch(branch: Branch, norm_later: RowNorm | None) -> tuple[Tensor, Tensor]:
+        k, has_scale = mix(branch.k, branch.operator, transpose=True)
         # mixing fills padded keys again; as zeros they add nothing to a row's norm, and ReLU drops them
-        if is_features_first(s):
-            mixed = _mix_features_first(s, k, transpose=True, causal=x.causal, scale=scale)
-            return q, x.per_query_head(x.without_padding(mixed))
-        if s is not None:
-            k = x.without_padding(s.mix(k, transpose=True, causal=x.causal))
-        return q if scale == 1.0 else q * scale, x.per_query_head(k)
+        k = x.per_query_head(k if branch.operator is None else x.without_padding(k))
+        q = branch.q if has_scale or scale == 1.0 else branch.q * scale
+        if scaled and norm_later is None:
+            return branch.norm.divide(q, lambda: _squared_row_norms(q, k, band, padded), count), k
+        return q, k
 
-    value, s2 = for_operator(x.v, x.s2), x.s2
-    if is_features_first(s2):
-        value = _mix_features_first(s2, value, transpose=False, causal=x.causal)
-    elif s2 is not None:
-        value = s2.mix(value, causal=x.causal)
-    query, key = fold_branch(x.scores)
-    return Factors(query, key, x.per_query_head(value), *((None, None) if x.gate is None else fold_branch(x.gate)))
+    value, _ = mix(x.v, x.s2)
+    query, key = fold_branch(x.scores, later.scores)
+    gate = (None, None) if x.gate is None else fold_branch(x.gate, later.gate)
+    return Factors(query, key, x.per_query_head(value), *gate)
 
 
 def _mix_features_first(
@@ -150,32 +158,6 @@ def _mix_features_first(
     rows = x.permute(2, 0, 3, 1).contiguous().flatten(1, 2)  # (H, B*D, N)
     mixed = rows @ (matrix if scale == 1.0 else matrix * scale).mT
     return mixed.unflatten(1, (x.shape[0], x.shape[3])).permute(1, 3, 0, 2)
-
-
-_NONE_LATER = RowNorms()
-
-
-def normalise_queries(x: AttentionInputs, factors: Factors, *, later: RowNorms = _NONE_LATER) -> Factors:
-    """Divide queries by the normalisers of their rows: a factor of a row of scores is a factor of its query.
-
-    Branches that have an entry in `later` are left to the function that forms their scores.
-    """
-    count: Tensor | int = x.k.shape[1]
-    padded, band = x.key_padding_mask is not None, x.band
-    if padded or band != Band():
-        count = x.visible_count().clamp(min=1)[:, :, None, None].to(x.q.dtype)  # (B or 1, M, 1, 1)
-
-    def normalised(branch: Branch, q: Tensor, k: Tensor) -> Tensor:
-        return branch.norm.divide(q, lambda: _squared_row_norms(q, k, band, padded), count)
-
-    query, gate_query = factors.q, factors.gate_q
-    if later.scores is None:
-        query = normalised(x.scores, query, factors.k)
-    if x.gate is not None and later.gate is None:
-        assert gate_query is not None
-        assert factors.gate_k is not None
-        gate_query = normalised(x.gate, gate_query, factors.gate_k)
-    return factors._replace(q=query, gate_q=gate_query)
 
 
 def _squared_row_norms(

@@ -14,10 +14,9 @@ from torch import Tensor
 from toa.ops._backend import kernel_op
 from toa.ops.attention import short_sequence_kernels
 from toa.ops.attention.definitions import AttentionInputs
-from toa.ops.attention.tiles import ARGUMENTS, Offsets, kernel_settings
+from toa.ops.attention.tiles import ARGUMENTS, Offsets, dense_operators, keep_call, kept_call, kernel_settings
 from toa.ops.dropout import draw_seeds
-from toa.ops.mixing import three
-from toa.ops.operators import Dense
+from toa.ops.mixing import rate_stride, three
 from toa.ops.triton_helpers import SMALLEST, launch, needs_exact_products, padded, strides_of, unit_stride
 
 # one program holds a tile of scores, and the queries, keys and values of a head
@@ -49,11 +48,10 @@ def fits(x: AttentionInputs) -> bool:
         return False
     width = max(tokens.shape[3] for tokens in (x.q, x.v, x.gate_q) if tokens is not None)
     tokens = max(x.q.shape[1], x.k.shape[1])
-    small = tokens <= MAX_TOKENS and padded(tokens) * padded(width) <= MAX_ELEMENTS
-    small = small and all(x.q.shape[2] == shared.shape[2] for shared in (x.k, x.v, x.gate_k) if shared is not None)
-    # a last query sees all keys, but causal operators are triangles
-    kinds = () if x.causal else Dense
-    return small and all(s is None or (isinstance(s, kinds) and s.residual) for s in (x.s1, x.s2, x.gate_s1))
+    if tokens > MAX_TOKENS or padded(tokens) * padded(width) > MAX_ELEMENTS:
+        return False
+    operators = dense_operators(x)
+    return operators is not None and all(s is None or s.residual for s in operators)
 
 
 def short_sequence_attention(x: AttentionInputs) -> Tensor:
@@ -75,23 +73,16 @@ _SETTINGS = "str activation, float[] settings, bool[] norms"
 @kernel_op("short_sequence_attention", f"({ARGUMENTS}, {_SETTINGS}) -> (Tensor, Tensor)")
 def _forward(*arguments: Any) -> tuple[Tensor, Tensor]:
     """The output, and the operators with entries dropped, (operators, H, N, N), if any are."""
-    seed, drop_seeds, drop_rates, activation, settings, norms = arguments[8:]
-    q, v = arguments[0], arguments[2]
-    out, dropped = _empty_results(q, v, drop_seeds)
+    seed, drop_seeds, drop_rates = arguments[8:11]
+    out, dropped = _empty_results(arguments[0], arguments[2], drop_seeds)
     if out.numel() == 0:
         return out, dropped
     inputs, matrices = (tuple(map(unit_stride, some)) for some in (arguments[:5], arguments[5:8]))
     if drop_seeds:
         _drop_sum([x[None] for x in matrices if x is not None], dropped, drop_seeds, drop_rates)
         matrices = _replace_present(matrices, dropped)
-    sizes, constants = _problem(inputs, matrices, seed, activation, norms)
-    launch(
-        short_sequence_kernels.forward_kernel,
-        (q.shape[0] * q.shape[2],),
-        (*inputs, *matrices, out, seed),
-        (*strides_of(3, *inputs, out), *strides_of(2, *matrices), *sizes),
-        *(settings, constants, _OPTIONS),
-    )
+    tensors = (*inputs, *matrices, out, seed)
+    _launch(short_sequence_kernels.forward_kernel, tensors, (*inputs, out), matrices, arguments)
     return out, dropped
 
 
@@ -110,12 +101,12 @@ def _replace_present(matrices: Sequence[Any], found: Tensor) -> tuple[Any, ...]:
     return tuple(None if x is None else next(others) for x in matrices)
 
 
-def _problem(
-    inputs: Sequence[Any], matrices: Sequence[Any], seed: Tensor | None, activation: str, norms: list[bool]
-) -> tuple[tuple[int, ...], dict[str, Any]]:
-    """Sizes, and compile-time constants, of both kernels."""
-    q, k, v, gate_q = inputs[:4]
-    (_, m, h, d), (n, e) = q.shape, (k.shape[1], v.shape[3])
+def _launch(
+    kernel: Any, tensors: Sequence[Any], strided: Sequence[Any], matrices: Sequence[Any], arguments: Sequence[Any]
+) -> None:
+    """Launch one of both kernels on tensors; it takes the strides of some, and those of the matrices."""
+    (q, k, v, gate_q), seed, (activation, settings, norms) = arguments[:4], arguments[8], arguments[11:]
+    (b, m, h, d), (n, e) = q.shape, (k.shape[1], v.shape[3])
     g = 0 if gate_q is None else gate_q.shape[3]
     constants = {
         "D": padded(d),
@@ -128,12 +119,17 @@ def _problem(
         "HAS_M2": matrices[1] is not None,
         "HAS_GATE_M1": matrices[2] is not None,
         "DROPOUT": seed is not None,
-        "PRECISION": "ieee" if needs_exact_products(q.dtype) else "tf32",
+        "PRECISION": _precision(q),
         "BLOCK_M": padded(m),
         "BLOCK_N": padded(n),
         "CHUNK": min(_CHUNK, padded(n)),
     }
-    return (h, m, n, d, e, g), constants
+    numbers = (*strides_of(3, *strided), *strides_of(2, *matrices), h, m, n, d, e, g, *settings)
+    launch(kernel, (b * h,), tensors, numbers, constants, _OPTIONS)
+
+
+def _precision(x: Tensor) -> str:
+    return "ieee" if needs_exact_products(x.dtype) else "tf32"
 
 
 def _drop_sum(parts: list[Tensor], out: Tensor, seeds: list[Tensor], rates: list[Tensor]) -> None:
@@ -142,14 +138,12 @@ def _drop_sum(parts: list[Tensor], out: Tensor, seeds: list[Tensor], rates: list
     if not seeds:
         seeds = rates = [None] * count  # type: ignore[list-item]
     entries = min(_ENTRIES, padded(n * n))
-    strides_of_rates = (0 if x is None or x.dim() == 0 else x.stride(0) for x in three(rates))
     summed = min(_PARTS, padded(len(parts[0]))) if len(parts[0]) > 1 else 1
     launch(
         short_sequence_kernels.drop_sum_kernel,
         (-(-n * n // entries), h, count),
         (*three(parts), out, *three(seeds), *three(rates)),
-        (*strides_of(3, *three(parts)), *strides_of_rates, h, n, len(parts[0])),
-        (),
+        (*strides_of(3, *three(parts)), *map(rate_stride, three(rates)), h, n, len(parts[0])),
         {"DROP": seeds[0] is not None, "PARTS": summed, "ENTRIES": entries},
         {"num_warps": _OPTIONS["num_warps"]},
     )
@@ -158,7 +152,7 @@ def _drop_sum(parts: list[Tensor], out: Tensor, seeds: list[Tensor], rates: list
 @kernel_op("short_sequence_attention_backward", f"(Tensor grad, Tensor dropped, {ARGUMENTS}, {_SETTINGS}) -> Tensor[]")
 def _backward(grad: Tensor, dropped: Tensor, *arguments: Any) -> list[Tensor]:
     """Gradients of queries, keys and values, empty for absent ones, and of operators, (operators, H, N, N)."""
-    seed, drop_seeds, drop_rates, activation, settings, norms = arguments[8:]
+    seed, drop_seeds, drop_rates = arguments[8:11]
     results = _empty_gradients(*arguments[:8])
     if grad.numel() == 0:
         return [x.zero_() for x in results]
@@ -172,34 +166,24 @@ def _backward(grad: Tensor, dropped: Tensor, *arguments: Any) -> list[Tensor]:
         x if x is None or index not in mixed else x.new_empty(x.shape, dtype=torch.float32)
         for index, x in enumerate(grads)
     ]
-    sizes, constants = _problem(inputs, matrices, seed, activation, norms)
-    launch(
-        short_sequence_kernels.backward_kernel,
-        (grad.shape[0] * grad.shape[2],),
-        (*inputs[:5], *matrices, inputs[5], seed, *outputs),
-        (*strides_of(3, *inputs, *outputs), *strides_of(2, *matrices), *sizes),
-        *(settings, constants, _OPTIONS),
-    )
+    tensors = (*inputs[:5], *matrices, inputs[5], seed, *outputs)
+    _launch(short_sequence_kernels.backward_kernel, tensors, (*inputs, *outputs), matrices, arguments)
     if mixed:
-        tokens, of_mixed, of_plain = ([each[index] for index in mixed] for each in (inputs, outputs, grads))
-        values = list(mixed).index(2) if 2 in mixed else -1
-        parts = _through_operators(tokens, of_mixed, of_plain, list(mixed.values()), values, constants)
+        parts = _through_operators(mixed, inputs, outputs, grads)
         _drop_sum(list(parts.unbind(1)), results[-1], drop_seeds, drop_rates)
     return results
 
 
 def _through_operators(
-    tokens: list[Any],
-    of_mixed: list[Any],
-    of_plain: list[Any],
-    matrices: list[Any],
-    values: int,
-    constants: dict[str, Any],
+    mixed: dict[int, Any], inputs: Sequence[Any], outputs: Sequence[Any], grads: Sequence[Any]
 ) -> Tensor:
     """Write the gradients of tokens (B, N, H, D); return partial sums (parts, operators, H, N, N) of the operators'.
 
-    K' = S1ᵀ K and V' = S2 V, so dK = S1 dK', dV = S2ᵀ dV', dS1 = K dK'ᵀ and dS2 = dV' Vᵀ. `values` is the index of S2.
+    K' = S1ᵀ K and V' = S2 V, so dK = S1 dK', dV = S2ᵀ dV', dS1 = K dK'ᵀ and dS2 = dV' Vᵀ. `mixed` has the operators by
+    the index of their tokens among the inputs; `outputs` are the gradients of mixed tokens, `grads` those of tokens.
     """
+    tokens, of_mixed, of_plain = ([each[index] for index in mixed] for each in (inputs, outputs, grads))
+    matrices, values = list(mixed.values()), list(mixed).index(2) if 2 in mixed else -1
     b, n, h, _ = tokens[0].shape
     count = len(tokens)
     parts = min(b, max(1, _PROGRAMS // (h * count)))
@@ -210,8 +194,7 @@ def _through_operators(
         (parts, h, count),
         (*three(tokens), *three(of_mixed), *three(matrices), *three(of_plain), sums),
         (*strides, b, h, n, *(x.shape[3] for x in three(tokens)), parts, values),
-        (),
-        {"D": max(padded(x.shape[3]) for x in tokens)} | {key: constants[key] for key in ("PRECISION", "BLOCK_N")},
+        {"D": max(padded(x.shape[3]) for x in tokens), "PRECISION": _precision(tokens[0]), "BLOCK_N": padded(n)},
         _OPTIONS,
     )
     return sums
@@ -234,21 +217,16 @@ def _present(given: Sequence[Any], grads: Sequence[Tensor]) -> list[Tensor | Non
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    tensors, (seeds, rates) = inputs[:9], inputs[9:11]
     ctx.mark_non_differentiable(output[1])
-    # no zeros in place of its gradient
-    ctx.set_materialize_grads(False)
-    ctx.save_for_backward(output[1], *tensors, *seeds, *rates)
-    ctx.settings, ctx.drops = inputs[11:], len(seeds)
+    keep_call(ctx, output[1:], inputs)
 
 
 def _gradients(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Any, ...]:
-    dropped, *tensors = ctx.saved_tensors
-    given, drops = tensors[:9], tensors[9:]
-    *grads, of_operators = _backward(grad, dropped, *given, drops[: ctx.drops], drops[ctx.drops :], *ctx.settings)
+    (dropped,), arguments = kept_call(ctx)
+    *grads, of_operators = _backward(grad, dropped, *arguments)
     nothing = [None] * ctx.drops
-    matrices = _replace_present(given[5:8], of_operators)
-    return (*_present(given, grads), *matrices, None, nothing, nothing, None, None, None)
+    matrices = _replace_present(arguments[5:8], of_operators)
+    return (*_present(arguments, grads), *matrices, None, nothing, nothing, None, None, None)
 
 
 _forward.register_autograd(_gradients, setup_context=_setup_context)

@@ -13,14 +13,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from toa.ops._backend import kernel_op
+from toa.ops._backend import PLAIN, kernel_op
 from toa.ops.attention import tile_kernels
 from toa.ops.attention.blocked import Factors
 from toa.ops.attention.definitions import AttentionInputs, Band, RowNorm, RowNorms
-from toa.ops.attention.folded import fold, normalise_queries
+from toa.ops.attention.folded import fold
 from toa.ops.dropout import draw_seeds
 from toa.ops.mixing import Mixing, empty_mixed, mix_all, mix_all_backward
-from toa.ops.operators import Dense, Operator
+from toa.ops.operators import Dense
 from toa.ops.triton_helpers import SMALLEST, Launch, needs_exact_products, padded, prepare, strides_of, unit_stride
 
 _PLAIN = RowNorms()
@@ -40,25 +40,38 @@ class Offsets(NamedTuple):
 
     @classmethod
     def of(cls, x: AttentionInputs) -> "Offsets | None":
-        """Those of a call; None unless each operator is dense, with a matrix per head of queries and keys."""
-        operators: list[Operator | None] = [x.s1, x.s2, x.gate_s1]
-        heads, n = x.q.shape[2], x.k.shape[1]
-        # a last query sees all keys, but causal operators are triangles
-        if any(s is not None and (x.causal or not isinstance(s, Dense) or s.num_heads != heads) for s in operators):
+        """Those of a call; None unless `dense_operators` has them."""
+        operators = dense_operators(x)
+        if operators is None:
             return None
-        if any(tokens is not None and tokens.shape[2] != heads for tokens in (x.k, x.v, x.gate_k)):
-            return None
-        dense = [s for s in operators if isinstance(s, Dense)]
-        drops = [s.drop for s in dense if s.drop is not None]
-        if len(drops) < len(dense):
-            drops, found = [], iter([s.offset for s in dense])
-        else:
-            found = iter([s.weight for s in dense])
+        if len({s.drop is None for s in operators if s is not None}) > 1:
+            operators = [None if s is None else Dense(s.offset, s.residual) for s in operators]
+        return cls(*_split(operators, x.k.shape[1]), [s is None or s.residual for s in operators])
+
+
+def _split(operators: Sequence[Any], n: int) -> tuple[list[Any], list[Tensor], list[Tensor]]:
+    """Leading blocks of operators, each a tensor, `Dense` or None, and seeds and rates of dropped entries."""
+    matrices: list[Any] = []
+    seeds: list[Tensor] = []
+    rates: list[Tensor] = []
+    for s in operators:
+        matrix = s if s is None or type(s) in PLAIN else s.weight
         # a block of all entries would be one more node of the autograd graph
-        matrices = [None if s is None else next(found) for s in operators]
-        matrices = [s if s is None or s.shape[1] == n else s[:, :n, :n] for s in matrices]
-        residual = [s.residual if isinstance(s, Dense) else True for s in operators]
-        return cls(matrices, [drop.seed for drop in drops], [drop.rate for drop in drops], residual)
+        matrices.append(matrix if matrix is None or matrix.shape[1] == n else matrix[:, :n, :n])
+        if matrix is not s and s.drop is not None:
+            seeds.append(s.drop.seed)
+            rates.append(s.drop.rate)
+    return matrices, seeds, rates
+
+
+def dense_operators(x: AttentionInputs) -> list[Any] | None:
+    """S1, S2 and the gate's S1, each `Dense` or None; None unless each has a matrix per head of queries and keys."""
+    operators, heads = [x.s1, x.s2, x.gate_s1], x.q.shape[2]
+    # a last query sees all keys, but causal operators are triangles
+    if any(s is not None and (x.causal or not isinstance(s, Dense) or s.num_heads != heads) for s in operators):
+        return None
+    shared = any(tokens is not None and tokens.shape[2] != heads for tokens in (x.k, x.v, x.gate_k))
+    return None if shared else operators
 
 
 _IDENTITIES = Offsets()
@@ -67,9 +80,9 @@ _IDENTITIES = Offsets()
 def tiled_attention(x: AttentionInputs) -> Float[Tensor, "b m h e"]:
     """O = act(Q (S1ᵀ K)ᵀ) (S2 V) for ReLU and gated attention; the kernels scale and normalise if nothing is masked."""
     if not x.unmasked:
-        return attend_tiles(normalise_queries(x, fold(x, scale=x.scale)), band=x.band, dropout_p=x.dropout_p)
+        return attend_tiles(fold(x), band=x.band, dropout_p=x.dropout_p)
     offsets = Offsets.of(x)
-    factors = fold(x) if offsets is None else Factors(x.q, x.k, x.v, x.gate_q, x.gate_k)
+    factors = fold(x, scaled=False) if offsets is None else Factors(x.q, x.k, x.v, x.gate_q, x.gate_k)
     return attend_tiles(factors, offsets or _IDENTITIES, scales=x.scales, norms=x.row_norms, dropout_p=x.dropout_p)
 
 
@@ -140,25 +153,17 @@ def _attend(launches: dict[Any, Any], *arguments: Any) -> tuple[Any, ...]:
     Factors are those of the scores, of the gate's or of both. What is absent is None. `launches` are those of earlier
     calls with the same shapes, strides, dtypes, device and options.
     """
-    q, k, v, gate_q, _ = tokens = arguments[:5]
-    seed, drop_seeds, drop_rates, settings, flags, band = arguments[8:]
+    q, v, seed, flags = arguments[0], arguments[2], arguments[8], arguments[12]
     out, row_factors = _empty_results(q, v, flags)
     mixed: list[Any] = [None, None, None]
     indices, mixings = _mixings(arguments)
-    for index, x in zip(indices, mix_all(launches, mixings, drop_seeds, drop_rates), strict=True):
+    for index, x in zip(indices, mix_all(launches, mixings), strict=True):
         mixed[index] = x
     if out.numel():
-        inputs = _inputs(tokens, mixed)
-        tensors = (*inputs, out, *_by_branch(row_factors, flags), seed)
+        inputs = _inputs(arguments[:5], mixed)
+        tensors = (*inputs, out, *_by_branch(flags, row_factors), seed)
         if "forward" not in launches:
-            constants, options = _constants("forward", q, k, v, gate_q, seed, flags, band)
-            launches["forward"] = prepare(
-                tile_kernels.forward_kernel,
-                (q.shape[0] * q.shape[2], -(-q.shape[1] // constants["BLOCK_M"])),
-                tensors,
-                (*strides_of(3, *inputs, out), *_sizes(q, k, v, gate_q), *band[1:]),
-                *(settings, constants, options),
-            )
+            launches["forward"], _ = _prepared("forward", tensors, (*inputs, out), arguments)
         launches["forward"](*tensors)
     return out, row_factors, *mixed
 
@@ -167,7 +172,9 @@ def _mixings(arguments: Sequence[Any]) -> tuple[list[int], list[Mixing]]:
     """Which of keys, values and keys of the gate are mixed, and how."""
     tokens, matrices, residual = (arguments[1], arguments[2], arguments[4]), arguments[5:8], arguments[12][2:]
     indices = [index for index in range(3) if matrices[index] is not None]
-    return indices, [Mixing(tokens[index], matrices[index], index != 1, residual[index]) for index in indices]
+    seeds, rates = arguments[9:11] if arguments[9] else ([None] * 3, [None] * 3)
+    given = zip(indices, seeds, rates, strict=False)
+    return indices, [Mixing(tokens[i], matrices[i], seed, rate, i != 1, residual[i]) for i, seed, rate in given]
 
 
 def _inputs(tokens: Sequence[Any], mixed: Sequence[Tensor | None]) -> tuple[Any, ...]:
@@ -190,29 +197,22 @@ def _(q: Tensor, k: Tensor, v: Tensor, gate_q: Any, gate_k: Any, *rest: Any) -> 
     return _present(q, (*_empty_results(q, v, rest[-2]), *mixed))
 
 
-def _by_branch(rows: Tensor | None, flags: list[bool]) -> tuple[Tensor | None, Tensor | None]:
-    """One number per row for the scores and for the gate's scores; None for one that is not normalised."""
-    return (None, None) if rows is None else (rows[0] if flags[0] else None, rows[-1] if flags[1] else None)
+def _by_branch(flags: list[bool], *rows: Tensor | None) -> list[Tensor | None]:
+    """Of each, one number per row for the scores and for the gate's scores; None for one that is not normalised."""
+    found: list[Tensor | None] = []
+    for x in rows:
+        found += (None, None) if x is None else (x[0] if flags[0] else None, x[-1] if flags[1] else None)
+    return found
 
 
-def _sizes(q: Tensor, k: Tensor, v: Tensor, gate_q: Tensor | None) -> tuple[int, ...]:
-    _, m, h, d = q.shape
-    return h, m, k.shape[1], d, v.shape[3], 0 if gate_q is None else gate_q.shape[3]
-
-
-def _constants(
-    kernel: tile_kernels.Kernel,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    gate_q: Tensor | None,
-    seed: Tensor | None,
-    flags: list[bool],
-    band: list[int],
-) -> tuple[dict[str, Any], dict[str, int]]:
-    """Compile-time constants of a kernel, in the order of its arguments, and its numbers of warps and stages."""
-    _, m, n, d, e, g = _sizes(q, k, v, gate_q)
-    exact, gated = needs_exact_products(q.dtype), gate_q is not None
+def _prepared(
+    kernel: tile_kernels.Kernel, tensors: Sequence[Any], strided: Sequence[Any], arguments: Sequence[Any]
+) -> tuple[Launch, bool]:
+    """The launch of a kernel on tensors, which takes the strides of some, and whether one tile holds all pairs."""
+    (q, k, v, gate_q), seed, (settings, flags, band) = arguments[:4], arguments[8], arguments[11:]
+    (b, m, h, d), n, e = q.shape, k.shape[1], v.shape[3]
+    g = 0 if gate_q is None else gate_q.shape[3]
+    gated, exact = gate_q is not None, needs_exact_products(q.dtype)
     blocks = tile_kernels.choose_blocks(kernel, m, n, max(d, e, g), q.dtype, gated=gated, exact=exact)
     constants = {
         "D": padded(d),
@@ -227,7 +227,16 @@ def _constants(
         "BLOCK_M": blocks.queries,
         "BLOCK_N": blocks.keys,
     }
-    return constants, {"num_warps": blocks.warps, "num_stages": blocks.stages}
+    one_tile = m <= blocks.queries and n <= blocks.keys and not any(flags[:2])
+    function, programs = tile_kernels.forward_kernel, -(-m // blocks.queries)
+    if kernel == "keys":
+        function, programs = tile_kernels.backward_keys_kernel, -(-n // blocks.keys)
+        constants["ONE_TILE"] = one_tile
+    elif kernel == "queries":
+        function = tile_kernels.backward_queries_kernel
+    numbers = (*strides_of(3, *strided), h, m, n, d, e, g, *band[1:], *settings)
+    options = {"num_warps": blocks.warps, "num_stages": blocks.stages}
+    return prepare(function, (b * h, programs), tensors, numbers, constants, options), one_tile
 
 
 @kernel_op(
@@ -251,19 +260,21 @@ def _differentiate(
 
     Mixed tokens are dropped from the list `mixed` as soon as they are not needed: backward then needs less memory.
     """
-    q, k, v, gate_q = arguments[:4]
-    seed, drop_seeds, drop_rates, settings, flags, band = arguments[8:]
+    seed, flags = arguments[8], arguments[12]
     if grad.numel() == 0:
         return [None if x is None else x.zero_() for x in _empty_gradients(*arguments[:8])]
     inputs = (*_inputs(arguments[:5], mixed), unit_stride(grad))
     found: list[Any] = [None if x is None else _empty_like(x) for x in inputs[:5]]
     sums = None if row_factors is None else torch.empty_like(row_factors)
     # the sums of normalised rows are written by one kernel and read by the other
-    rows = (*_by_branch(row_factors, flags), *_by_branch(sums, flags), seed)
+    rows = (*_by_branch(flags, row_factors, sums), seed)
     for_queries, for_keys = (*inputs, unit_stride(out), *rows, found[0], found[3]), (*inputs, *rows, *found)
     key = inputs[5].stride()
     if key not in launches:
-        launches[key] = _backward_launches(for_queries, for_keys, (q, k, v, gate_q), seed, settings, flags, band)
+        of_keys, one_tile = _prepared("keys", for_keys, for_keys[:6] + for_keys[-5:], arguments)
+        strided = for_queries[:7] + for_queries[-2:]
+        of_queries = None if one_tile else _prepared("queries", for_queries, strided, arguments)[0]
+        launches[key] = of_queries, of_keys
     of_queries, of_keys = launches[key]
     if of_queries is not None:
         of_queries(*for_queries)
@@ -275,45 +286,10 @@ def _differentiate(
     of_mixed = [found[place] for place in places]
     # the list has the only references
     found = [None if place in places else x for place, x in enumerate((*found, None, None, None))]
-    of_all = mix_all_backward(launches, mixings, of_mixed, drop_seeds, drop_rates)
+    of_all = mix_all_backward(launches, mixings, of_mixed)
     for index, place, (of_tokens, of_matrix) in zip(indices, places, of_all, strict=True):
         found[place], found[5 + index] = of_tokens, of_matrix
     return found
-
-
-def _backward_launches(
-    for_queries: Sequence[Any],
-    for_keys: Sequence[Any],
-    tokens: tuple[Tensor, Tensor, Tensor, Tensor | None],
-    seed: Tensor | None,
-    settings: list[float],
-    flags: list[bool],
-    band: list[int],
-) -> tuple[Launch | None, Launch]:
-    """The kernels of queries, None if one tile holds all pairs, and of keys, for the tensors of each."""
-    (b, m, h, _), n = tokens[0].shape, tokens[1].shape[1]
-    (of_keys, keys_options), (of_queries, options) = (
-        _constants(kernel, *tokens, seed, flags, band) for kernel in ("keys", "queries")
-    )
-    one_tile = m <= of_keys["BLOCK_M"] and n <= of_keys["BLOCK_N"] and not any(flags[:2])
-    sizes = (*_sizes(*tokens), *band[1:])
-    keys = prepare(
-        tile_kernels.backward_keys_kernel,
-        (b * h, -(-n // of_keys["BLOCK_N"])),
-        for_keys,
-        (*strides_of(3, *for_keys[:6], *for_keys[-5:]), *sizes),
-        *(settings, of_keys | {"ONE_TILE": one_tile}, keys_options),
-    )
-    if one_tile:
-        return None, keys
-    queries = prepare(
-        tile_kernels.backward_queries_kernel,
-        (b * h, -(-m // of_queries["BLOCK_M"])),
-        for_queries,
-        (*strides_of(3, *for_queries[:7], *for_queries[-2:]), *sizes),
-        *(settings, of_queries, options),
-    )
-    return queries, keys
 
 
 def _empty_like(x: Tensor) -> Tensor:
@@ -334,35 +310,39 @@ def _empty_gradients(*inputs: Tensor | None) -> list[Any]:
 _backward.register_fake(lambda *inputs: _present(inputs[4], _empty_gradients(*inputs[4:12])))
 
 
-def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    seeds, rates = inputs[9:11]
-    ctx.mark_non_differentiable(*output[1:])
-    _keep(ctx, None, (*output, *inputs[:9], *seeds, *rates), len(seeds), inputs[11:])
-
-
-def _keep(ctx: Any, launches: dict[Any, Any] | None, tensors: Sequence[Any], drops: int, settings: Any) -> None:
+def keep_call(ctx: Any, results: Sequence[Any], arguments: Sequence[Any], launches: Any = None) -> None:
+    """Save results and arguments of a call of an operator for its gradients."""
+    seeds, rates = arguments[9:11]
     # no zeros in place of gradients that are None
     ctx.set_materialize_grads(False)
-    ctx.save_for_backward(*tensors)
-    ctx.launches, ctx.drops, ctx.settings = launches, drops, settings
+    ctx.save_for_backward(*arguments[:9], *seeds, *rates, *results)
+    ctx.launches, ctx.drops, ctx.settings = launches, len(seeds), arguments[11:]
+
+
+def kept_call(ctx: Any) -> tuple[Sequence[Any], Sequence[Any]]:
+    """The results and arguments that `keep_call` has saved."""
+    tensors, seeds_end, end = ctx.saved_tensors, 9 + ctx.drops, 9 + 2 * ctx.drops
+    return tensors[end:], (*tensors[:9], tensors[9:seeds_end], tensors[seeds_end:end], *ctx.settings)
+
+
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    ctx.mark_non_differentiable(*output[1:])
+    keep_call(ctx, output, inputs)
 
 
 def _gradients(ctx: Any, grad: Tensor | None, *_: None) -> tuple[Any, ...]:
     nothing = [None] * ctx.drops
     if grad is None:
         return (*(None,) * 9, nothing, nothing, None, None, None)
-    tensors = list(ctx.saved_tensors)
+    (out, factors, *mixed), arguments = kept_call(ctx)
     # unless the graph is kept: the only references are then those of this function
     ctx.maybe_clear_saved_tensors()
-    (out, factors), mixed, given = tensors[:2], tensors[2:5], tensors[5:14]
-    arguments = (*given, tensors[14 : 14 + ctx.drops], tensors[14 + ctx.drops :], *ctx.settings)
-    del tensors
     if ctx.launches is not None and not torch.is_grad_enabled():
         grads = _differentiate(ctx.launches, grad, mixed, out, factors, *arguments)
     else:
         *mixed, factors = _present(grad, (*mixed, factors))
         found = _backward(grad, mixed, out, factors, *arguments)
-        grads = [x if like is not None else None for x, like in zip(found, given, strict=False)]
+        grads = [x if like is not None else None for x, like in zip(found, arguments, strict=False)]
     return (*grads, None, nothing, nothing, None, None, None)
 
 
@@ -372,51 +352,47 @@ _forward.register_autograd(_gradients, setup_context=_setup_context)
 class TilePlan:
     """Attention of plain eager tensors like those of an earlier call: nothing is checked or prepared again."""
 
-    __slots__ = ("_dropout_p", "_launches", "_settings")
+    __slots__ = ("_dropout_p", "_settings", "launches")
 
-    def __init__(self, x: AttentionInputs, offsets: Offsets) -> None:
+    def __init__(self, x: AttentionInputs, residual: Sequence[bool]) -> None:
         numbers, normalised = kernel_settings(x.scales, x.row_norms)
-        self._settings = ([float(x.dropout_p), *numbers], [*normalised, *offsets.residual], [0, 0, 0])
-        self._launches: dict[Any, Any] = {}
+        self._settings = ([float(x.dropout_p), *numbers], [*normalised, *residual], [0, 0, 0])
+        self.launches: dict[Any, Any] = {}
         self._dropout_p = x.dropout_p
 
     @classmethod
     def of(cls, x: AttentionInputs) -> "TilePlan | None":
         """The plan of a call; None if it is masked, or needs more than products with dense operators."""
-        if not x.unmasked or x.softmax or min(x.scales) <= 0.0:
+        operators = dense_operators(x)
+        if operators is None or not x.unmasked or x.softmax or min(x.scales) <= 0.0:
             return None
-        offsets = Offsets.of(x)
-        drops = [s.drop for s in (x.s1, x.s2, x.gate_s1) if isinstance(s, Dense) and s.drop is not None]
-        return None if offsets is None or len(drops) != len(offsets.seeds) else cls(x, offsets)
+        # entries are dropped from all matrices or from none
+        if len({s.drop is None for s in operators if s is not None}) > 1:
+            return None
+        return cls(x, [s is None or s.residual for s in operators])
 
     def attend(self, tokens: Sequence[Tensor | None], operators: Sequence[Any]) -> Tensor:
         """Attention of queries, keys, values and gate, and of S1, S2 and the gate's S1 as the caller gave them."""
         q, n = tokens[0], tokens[1].shape[1]  # type: ignore[union-attr]
         assert q is not None
-        matrices, drops = [], []
-        for s in operators:
-            matrix = s
-            if type(s) is Dense:
-                matrix = s.weight
-                drops += [] if s.drop is None else [s.drop]
-            matrices.append(matrix if matrix is None or matrix.shape[1] == n else matrix[:, :n, :n])
-        seeds, rates = [drop.seed for drop in drops], [drop.rate for drop in drops]
+        matrices, seeds, rates = _split(operators, n)
         tensors = (*tokens, *matrices, draw_seeds(q) if self._dropout_p else None, *seeds, *rates)
         if torch.is_grad_enabled():
             return _apply(self, *tensors)
-        return self.run(tensors)[0]
+        return _attend(self.launches, *self.arguments(tensors))[0]
 
-    def run(self, tensors: Sequence[Any]) -> tuple[Any, ...]:
-        """`_attend` of all tensors of a call, seeds and rates of dropped entries at the end."""
+    def arguments(self, tensors: Sequence[Any]) -> tuple[Any, ...]:
+        """Arguments of the operator, from all tensors of a call, seeds and rates of dropped entries at the end."""
         drops = (len(tensors) - 9) // 2
-        return _attend(self._launches, *tensors[:9], tensors[9 : 9 + drops], tensors[9 + drops :], *self._settings)
+        return (*tensors[:9], tensors[9 : 9 + drops], tensors[9 + drops :], *self._settings)
 
 
 class _PlannedAttention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, plan: TilePlan, *tensors: Any) -> Tensor:
-        found = plan.run(tensors)
-        _keep(ctx, plan._launches, (*found, *tensors), (len(tensors) - 9) // 2, plan._settings)
+        arguments = plan.arguments(tensors)
+        found = _attend(plan.launches, *arguments)
+        keep_call(ctx, found, arguments, plan.launches)
         return found[0]
 
     @staticmethod
