@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 import pandas as pd
@@ -80,7 +80,7 @@ def read_csv_series(
         if target not in frame.columns:
             raise ValueError(f"{path} must have the target column {target!r}, got {describe_columns(frame.columns)}.")
         frame[target] = frame.pop(target)
-    return _series(frame, str(path), fill, dates, allow_duplicate_dates)
+    return _series(frame, str(path), fill, times=dates, allow_duplicates=allow_duplicate_dates)
 
 
 def read_dataset(spec: DatasetSpec, path: str | Path, *, fill: str | None = None) -> Panel:
@@ -142,9 +142,16 @@ def read_labels(path: str | Path, *, index_column: bool = False, label_column: b
     return values == 1
 
 
-def read_table(path: Path, *, header: int | None = 0, text: Sequence[str] = (), separator: str = ",") -> pd.DataFrame:
-    """Read a text file into a frame; the columns `text` stay text."""
-    content = read_content(path, "a table")
+def read_table(
+    path: Path,
+    *,
+    header: int | None = 0,
+    text: Sequence[str] = (),
+    separator: str = ",",
+    content: bytes | None = None,
+) -> pd.DataFrame:
+    """Read a text file, or its `content`, into a frame; the columns `text` stay text."""
+    content = read_content(path, "a table") if content is None else content
     if b"\0" in content:
         raise ValueError(f"{path} must be comma-separated text, got binary data; is it packed or another format?")
     try:
@@ -214,24 +221,11 @@ def text_lines(path: Path) -> Iterator[tuple[int, str]]:
                     raise ValueError(f"{path} must be text in UTF-8, got {error}; save it in UTF-8.") from error
 
 
-def _series(
-    frame: pd.DataFrame,
-    name: str,
-    fill: str | None,
-    dates: pd.DatetimeIndex | None = None,
-    allow_duplicates: bool = False,
-) -> Panel:
+def _series(frame: pd.DataFrame, name: str, fill: str | None, **times: Any) -> Panel:
     if fill is not None:
         check_choice("fill", fill, FILLS)
-    return make_panel(
-        to_numbers(frame, name),
-        tuple(map(str, frame.columns)),
-        times=dates,
-        regular=False,
-        allow_duplicates=allow_duplicates,
-        missing="error" if fill is None else fill,
-        name=name,
-    )
+    values, columns = to_numbers(frame, name), tuple(map(str, frame.columns))
+    return make_panel(values, columns, regular=False, missing=fill or "error", name=name, **times)
 
 
 def _read_ts_header(path: Path, lines: Iterator[tuple[int, str]]) -> bool:
