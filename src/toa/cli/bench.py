@@ -76,10 +76,7 @@ def efficiency(
 
 
 @bench_app.command(name="agreement", cls=Command)
-def agreement(
-    peer: Annotated[list[Path], typer.Option()],
-    out: Path = Path("runs/agreement.jsonl"),
-) -> None:
+def agreement(peer: Annotated[list[Path], typer.Option()], out: Path = Path("runs/agreement.jsonl")) -> None:
     """Compare our backbones with their authors' code: same weights, same input, outputs and gradients."""
     from toa._files import check_writable
     from toa.experiments.records import write_records

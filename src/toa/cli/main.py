@@ -46,11 +46,7 @@ def main(version: Annotated[bool, typer.Option("--version", help="Print the vers
 
 
 @app.command(cls=ResumableCommand)
-def demo(
-    out: Path = Path("runs/demo"),
-    device: str = "auto",
-    steps: int | None = None,
-) -> None:
+def demo(out: Path = Path("runs/demo"), device: str = "auto", steps: int | None = None) -> None:
     """Forecast a small CSV beside baselines, then train three small models for each of three tasks (a few minutes).
 
     The tasks are demixing, classification and anomaly detection.
@@ -144,9 +140,7 @@ def demix(
 
 
 @app.command(cls=Command)
-def theory(
-    as_json: Annotated[bool, typer.Option("--json")] = False,
-) -> None:
+def theory(as_json: Annotated[bool, typer.Option("--json")] = False) -> None:
     """Proposition 1 and its cases: optimal operators, their distance from softmax, and TOA layers that realise them."""
     from toa.theory import theory_table
 

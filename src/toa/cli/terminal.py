@@ -28,6 +28,8 @@ T = TypeVar("T", bound="Estimator")
 
 # help of the options, by command; "options" has those of several commands
 HELP = tomllib.loads((Path(__file__).parent / "help.toml").read_text(encoding="utf-8"))
+# names that a help text may use in braces, each with the registry or the function that lists the choices
+CHOICES = HELP.pop("choices")
 
 
 @contextmanager
@@ -77,26 +79,6 @@ def in_shell_words(message: str, params: Sequence[Any]) -> str:
         message = re.sub(rf"(?<![\w-]){param.name}=('?)([^\s'=,;]+)\1", rf"{option} \2", message)
         message = re.sub(rf"{before}{param.name}(\[\d+\])?(?= must | or | \+ | = |[,.;])", option, message)
     return message
-
-
-# names that a help text may use in braces, each with the registry or the function that lists the choices
-CHOICES = {
-    "backbones": "toa.models:backbone_names:forecast",
-    "reconstructors": "toa.models:backbone_names:reconstruct",
-    "classifiers": "toa.models:backbone_names:classify",
-    "attentions": "toa.nn:ATTENTIONS",
-    "forecast_protocols": "toa.experiments:protocol_names:forecast",
-    "anomaly_protocols": "toa.experiments:protocol_names:anomaly",
-    "classify_protocols": "toa.experiments:protocol_names:classify",
-    "tables": "toa.experiments.paper.tables:TABLES",
-    "missing": "toa.data.panel:Missing.__args__",
-    "detectors": "toa.estimators.detector:MODELS",
-    "detection_methods": "toa_bench.tsb_ad:METHODS",
-    "threshold_rules": "toa.estimators.alarms:RULES",
-    "activations": "toa.ops:ACTIVATIONS",
-    "dtypes": "toa_bench.op_cost:DTYPES",
-    "efficiency_rows": "toa.experiments.paper:ROWS",
-}
 
 
 def list_choices(name: str) -> list[str]:

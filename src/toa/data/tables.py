@@ -143,12 +143,7 @@ def read_labels(path: str | Path, *, index_column: bool = False, label_column: b
 
 
 def read_table(
-    path: Path,
-    *,
-    header: int | None = 0,
-    text: Sequence[str] = (),
-    separator: str = ",",
-    content: bytes | None = None,
+    path: Path, *, header: int | None = 0, text: Sequence[str] = (), separator: str = ",", content: bytes | None = None
 ) -> pd.DataFrame:
     """Read a text file, or its `content`, into a frame; the columns `text` stay text."""
     content = read_content(path, "a table") if content is None else content
