@@ -79,7 +79,7 @@ def _forecast_part(out: Path, steps: int | None, device: str) -> "Section":
     """Write a CSV file, forecast its last rows from the rows before, and draw the forecast beside the baselines."""
     import pandas as pd
 
-    from toa.cli.terminal import read_data
+    from toa.data import read_frame
     from toa.estimators import Forecaster
     from toa.estimators.baselines import BASELINES
     from toa.experiments.demo import FIT_SECONDS, HORIZON, TESTED, demo_share, write_rentals
@@ -87,7 +87,7 @@ def _forecast_part(out: Path, steps: int | None, device: str) -> "Section":
     from toa.report.figures import draw_forecast, save_figure
 
     file = write_rentals(out / "rentals.csv")
-    frame = read_data(file)
+    frame = read_frame(file)
     limit = max(1.0, FIT_SECONDS * demo_share(steps))
     model = Forecaster(horizon=HORIZON, interval=0.8, time_limit=limit, device=device, progress=True)
     model.fit(frame[:-TESTED])

@@ -185,7 +185,6 @@ def read_data(path: Path, options: Mapping[str, Any] | None = None) -> "pd.DataF
     """
     from toa.data.formats import read_frame
 
-    check_files(path)
     given = options or {}
     # another file of the command may be the workbook
     data = given.get("data")
@@ -199,7 +198,6 @@ def read_cases_file(path: Path, options: Mapping[str, Any] | None = None) -> tup
         return read_data(path, options), None
     from toa.data import read_ts
 
-    check_files(path)
     found = read_ts(path)
     assert found.labels is not None
     return [case.T for case in found.values], found.labels.tolist()

@@ -168,7 +168,7 @@ def _anomaly_spec(entry: Mapping[str, Any]) -> AnomalySpec:
 
     def file_spec(path: str, known: str | None, base: str | None) -> FileSpec:
         path = path.format(part=part)
-        sums = {"git_id" if known and len(known) == 40 else "sha256": known}
+        sums: dict[str, Any] = {"git_id" if known and len(known) == 40 else "sha256": known}
         return FileSpec(**about, **sums, path=path, url=None if base is None else f"{base}/{path}")
 
     made = []

@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -34,7 +34,7 @@ _DAMAGES = (
 _ARRAY_SUFFIXES = (".npy", ".csv", ".txt")
 
 
-def open_unpacked(path: Path) -> BinaryIO:
+def open_unpacked(path: Path) -> io.BufferedReader | io.BytesIO:
     """Open a file for reading, unpacked if its name ends in .gz; raises ValueError for damaged or large data."""
     if path.suffix != ".gz":
         return path.open("rb")
