@@ -1,6 +1,7 @@
 """The command `toa bench`: measure training steps and attention backends, and run public benchmarks."""
 
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -75,10 +76,7 @@ def efficiency(
 
 
 @bench_app.command(name="agreement", cls=Command)
-def agreement(
-    peer: Annotated[list[Path], typer.Option()],
-    out: Path = Path("runs/agreement.jsonl"),
-) -> None:
+def agreement(peer: Annotated[list[Path], typer.Option()], out: Path = Path("runs/agreement.jsonl")) -> None:
     """Compare our backbones with their authors' code: same weights, same input, outputs and gradients."""
     from toa._files import check_writable
     from toa.experiments.records import write_records
@@ -205,31 +203,25 @@ def scale(
     run_scale(series or [10_000, 100_000], executor=executor, workers=workers, time_limit=time_limit, out=out)
 
 
-@bench_app.command(name="uea", cls=Command)
-def bench_uea(
-    datasets: Annotated[list[str] | None, typer.Option("--dataset")] = None,
-    methods: Annotated[list[str] | None, typer.Option("--method")] = None,
-    time_limit: float = 60.0,
-    data_dir: Path | None = None,
-    out: Path = Path("runs/uea.jsonl"),
-) -> None:
-    """Accuracy of the classifier, of its network alone and of MultiRocketHydra on sets of the UEA archive."""
-    from toa_bench import uea
-    from toa_bench.leaderboards import run_sets
+def _measure_sets(name: str, module: str, text: str) -> None:
+    """Add the command that measures estimators on the sets of a benchmark."""
 
-    run_sets("uea", uea, datasets, methods, time_limit, data_dir, out)
+    @bench_app.command(name=name, cls=Command, help=text)
+    def measure(
+        datasets: Annotated[list[str] | None, typer.Option("--dataset")] = None,
+        methods: Annotated[list[str] | None, typer.Option("--method")] = None,
+        time_limit: float = 60.0,
+        data_dir: Path | None = None,
+        out: Path = Path(f"runs/{name}.jsonl"),
+    ) -> None:
+        from toa_bench.leaderboards import run_sets
+
+        run_sets(name, import_module(f"toa_bench.{module}"), datasets, methods, time_limit, data_dir, out)
 
 
-@bench_app.command(name="anomaly", cls=Command)
-def anomaly(
-    datasets: Annotated[list[str] | None, typer.Option("--dataset")] = None,
-    methods: Annotated[list[str] | None, typer.Option("--method")] = None,
-    time_limit: float = 60.0,
-    data_dir: Path | None = None,
-    out: Path = Path("runs/anomaly.jsonl"),
-) -> None:
-    """VUS-PR of the detector, of its network alone and of baselines, by the rules of TSB-AD."""
-    from toa_bench import tsb_ad
-    from toa_bench.leaderboards import run_sets
-
-    run_sets("anomaly", tsb_ad, datasets, methods, time_limit, data_dir, out)
+_measure_sets(
+    "uea", "uea", "Accuracy of the classifier, of its network alone and of MultiRocketHydra on sets of the UEA archive."
+)
+_measure_sets(
+    "anomaly", "tsb_ad", "VUS-PR of the detector, of its network alone and of baselines, by the rules of TSB-AD."
+)

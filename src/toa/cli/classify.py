@@ -10,6 +10,7 @@ from toa._console import make_console, make_table
 from toa.cli import terminal
 
 if TYPE_CHECKING:
+    import pandas as pd
     from rich.console import Console
 
     from toa.estimators import Classifier
@@ -60,7 +61,7 @@ def classify(
     if model is None and test is None and save is None:
         raise ValueError("--test or --save must be given to train, got neither.")
     terminal.check_files(data, model, test)
-    picture = terminal.check_results({"--out": out}, picture, page, save)
+    terminal.check_results(options, "out")
     if page is not None and model is None and test is None:
         raise ValueError("--page shows classified cases and must come with --test or --model, got neither.")
 
@@ -78,19 +79,16 @@ def classify(
         # before training: the file is checked, and its longest case can be classified
         reader = Classifier(id=id, time=time, values=values, label=label, missing=missing or "error")  # type: ignore[arg-type]
         options["length"] = max(reader.longest(cases), _longest_test_case(reader, tested, cases))
-    classifier = terminal.fitted(Classifier, options, model=model, device=device, data=cases, labels=labels)
-    if save is not None:
-        # first, because later steps may fail
-        classifier.save(save)
+    classifier = terminal.fitted(Classifier, options, cases, labels)
     console = make_console()
     if model is None:
         _print_validation(console, classifier)
     if test is not None or model is not None:
         name = (test or data).name
-        _write(console, classifier, tested, known, name, out, picture)
-        if page is not None:
-            terminal.write_page(page, classifier, tested, y=known, title=f"{name}: classes")
-    if save is not None:
+        table, figure = _evaluate(console, classifier, tested, known, name)
+        how: Any = {"y": known, "title": f"{name}: classes"}
+        terminal.write_results(options, {"out": table}, lambda: (figure, ""), classifier, tested, **how)
+    elif save is not None:
         console.print(f"model:   {save}", soft_wrap=True)
 
 
@@ -122,15 +120,14 @@ def _print_validation(console: "Console", classifier: "Classifier") -> None:
     console.print(f"cross-validated on the training cases, the stack {'; '.join(classifier.stack_.verdicts())}.")
 
 
-def _write(
-    console: Any, classifier: "Classifier", cases: Any, labels: Any, name: str, out: Path, picture: Path
-) -> None:
-    """Write predictions as a table and a figure, and evaluate them if labels are known."""
+def _evaluate(
+    console: "Console", classifier: "Classifier", cases: Any, labels: Any, name: str
+) -> "tuple[pd.DataFrame, Any]":
+    """Predictions as a table and a figure, evaluated if labels are known."""
     import numpy as np
     import pandas as pd
 
-    from toa.data.formats import write_frame
-    from toa.report.figures import draw_confusion, draw_probabilities, save_figure
+    from toa.report.figures import draw_confusion, draw_probabilities
     from toa.tasks.metrics import class_scores, confusion_matrix
 
     names = [str(one) for one in classifier.classes_]
@@ -156,6 +153,4 @@ def _write(
         why = "" if labels is None else "; not evaluated, because some labels are not classes of the model"
         console.print(f"{len(table)} cases of {name} classified{why}.", soft_wrap=True)
         figure = draw_probabilities(chances, names, name)
-    console.print(f"table:   {write_frame(table, out)}", soft_wrap=True)
-    drawn = save_figure(figure, picture)
-    console.print(f"picture: {drawn}", soft_wrap=True)
+    return table, figure

@@ -20,9 +20,7 @@ data_app = typer.Typer(
 
 
 @data_app.command("list", cls=Command)
-def list_(
-    data_dir: Annotated[Path | None, typer.Option("--data-dir")] = None,
-) -> None:
+def list_(data_dir: Path | None = None) -> None:
     """List all datasets, one table per task: shape, licence, and whether the files are here."""
     from toa.data import ANOMALY_SETS, CLASSIFICATION_SETS, DATASETS
 
@@ -48,20 +46,14 @@ def list_(
 
 
 @data_app.command(cls=Command)
-def where(
-    name: str,
-    data_dir: Annotated[Path | None, typer.Option("--data-dir")] = None,
-) -> None:
+def where(name: str, data_dir: Path | None = None) -> None:
     """Print the path of each file of a dataset, or the folders that were searched."""
     for path in _entry(name)[0].locate(name, data_dir):
         typer.echo(path)
 
 
 @data_app.command("fetch", cls=ResumableCommand)
-def fetch_(
-    name: str,
-    data_dir: Annotated[Path | None, typer.Option("--data-dir")] = None,
-) -> None:
+def fetch_(name: str, data_dir: Path | None = None) -> None:
     """Download a dataset from its maker. Repeat the command to resume an interrupted download."""
     from toa.data import ClassificationSpec, DatasetSpec, fetch, fetch_classification, read_values
 
@@ -77,10 +69,7 @@ def fetch_(
 
 
 @data_app.command("verify", cls=Command)
-def verify_(
-    names: Annotated[list[str] | None, typer.Argument()] = None,
-    data_dir: Annotated[Path | None, typer.Option("--data-dir")] = None,
-) -> None:
+def verify_(names: Annotated[list[str] | None, typer.Argument()] = None, data_dir: Path | None = None) -> None:
     """Check that files exist, match the recorded checksum and have the right shape."""
     from toa.data import DatasetNotFoundError
 

@@ -67,12 +67,11 @@ def detect(
         raise ValueError("--train cannot be combined with --model, which is trained already; leave one out.")
     terminal.check_files(data, model, train)
     terminal.check_share("--contamination", contamination)
-    events = events or out.with_name(re.sub(r"((\.\w+)?(\.gz)?)$", r"-events\1", out.name, count=1))
-    picture = terminal.check_results({"--out": out, "--events": events}, picture, page, save)
+    options["events"] = events or out.with_name(re.sub(r"((\.\w+)?(\.gz)?)$", r"-events\1", out.name, count=1))
+    terminal.check_results(options, "out", "events")
 
-    from toa.data.formats import write_frame
     from toa.estimators import AnomalyDetector
-    from toa.report.figures import draw_alarms, save_figure
+    from toa.report.figures import draw_alarms
 
     frame = terminal.read_data(data, options)
     labels = _take_labels(frame, label, data)
@@ -83,10 +82,7 @@ def detect(
         normal = normal.drop(columns=label)
     if normal is not None and train is not None:
         _check_rows(frame, normal, options)
-    detector = terminal.fitted(AnomalyDetector, options, model=model, device=device, data=normal)
-    if save is not None:
-        # first, because later steps may fail
-        detector.save(save)
+    detector = terminal.fitted(AnomalyDetector, options, normal)
     if model is not None:
         frame = terminal.without_extra_columns(frame, detector)
     rows, found = detector.alarms(frame)
@@ -97,26 +93,24 @@ def detect(
         console.print(make_table(_event_rows(found, detector.id), left=9))
     if labels is not None:
         _print_evaluation(console, detector, frame, rows, labels)
-    console.print(f"table:   {write_frame(rows, out)}", soft_wrap=True)
-    console.print(f"events:  {write_frame(found, events)}", soft_wrap=True)
-    results = ("score", "anomaly", "event", "why", detector.id)
-    figure, series = draw_alarms(
-        frame,
-        rows,
-        found,
-        detector.columns_,
-        threshold=detector.threshold_,
-        id=detector.id,
-        time=next((name for name in rows if name not in results), None),
-        labels=labels,
-        title=f"{data.name}: events in red" + ("" if labels is None else ", known anomalies in grey"),
-    )
-    more = f" (4 of {series} series)" if series > 4 else ""
-    console.print(f"picture: {save_figure(figure, picture)}{more}", soft_wrap=True)
-    if page is not None:
-        terminal.write_page(page, detector, frame, y=labels, given=given, title=f"{data.name}: events")
-    if save is not None:
-        console.print(f"model:   {save}", soft_wrap=True)
+
+    def draw() -> tuple[Any, str]:
+        results = ("score", "anomaly", "event", "why", detector.id)
+        figure, series = draw_alarms(
+            frame,
+            rows,
+            found,
+            detector.columns_,
+            threshold=detector.threshold_,
+            id=detector.id,
+            time=next((name for name in rows if name not in results), None),
+            labels=labels,
+            title=f"{data.name}: events in red" + ("" if labels is None else ", known anomalies in grey"),
+        )
+        return figure, f" (4 of {series} series)" if series > 4 else ""
+
+    tables, title = {"out": rows, "events": found}, f"{data.name}: events"
+    terminal.write_results(options, tables, draw, detector, frame, given=given, y=labels, title=title)
 
 
 def _take_labels(frame: "pd.DataFrame", label: str | None, path: Path) -> "np.ndarray | None":

@@ -37,10 +37,7 @@ _TOLERANCE = 1e-4
 _SIZES = (2, 33, 65, 2, 8)
 
 
-def doctor(
-    as_json: Annotated[bool, typer.Option("--json")] = False,
-    data_dir: Path | None = None,
-) -> None:
+def doctor(as_json: Annotated[bool, typer.Option("--json")] = False, data_dir: Path | None = None) -> None:
     """Print versions, devices, attention backends with a self-test, and data. Include it in bug reports.
 
     The exit status is 1 if a self-test fails, else 0.

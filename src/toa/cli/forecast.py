@@ -1,5 +1,6 @@
 """The command `toa forecast`: forecast the next rows of a table."""
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -78,14 +79,15 @@ def forecast(
     """
     # by name; `fitted` uses those that the estimator has
     options = dict(locals())
+    if model is None:
+        options["interval"] = _INTERVAL if interval is None else interval or None
     if data.is_dir():
         _forecast_folder(options)
         return
     terminal.check_files(data, model, future)
     _check_options(options)
-    picture = terminal.check_results({"--out": out}, picture, page, save)
+    terminal.check_results(options, "out")
 
-    from toa.data.formats import write_frame
     from toa.estimators import Forecaster
     from toa.estimators.backtest import without_last
 
@@ -95,20 +97,14 @@ def forecast(
         if name not in (covariate_table if covariate_table is not None else ()):
             found = f"no such column in {future}"
             raise ValueError(f"--future must have the covariate {name!r} of the forecast steps, got {found}.")
-    if model is None:
-        options["interval"] = _INTERVAL if interval is None else interval or None
-    else:
-        # it may also shorten the forecast of a trained model
-        del options["horizon"]
     tested = trial = None
     if test is not None and model is None:
-        seen = without_last(frame, test, id)
-        trial = terminal.fitted(Forecaster, options, model=None, device=device, data=seen)
+        trial = terminal.fitted(Forecaster, options | {"save": None}, without_last(frame, test, id))
         tested = trial.backtest(frame, test_size=test)
-    forecaster = terminal.fitted(Forecaster, options, model=model, device=device, data=frame)
-    if save is not None:
-        # first, because later steps may fail
-        forecaster.save(save)
+    if model is not None:
+        # it may also shorten the forecast of a trained model
+        del options["horizon"]
+    forecaster = terminal.fitted(Forecaster, options, frame)
     if model is not None:
         frame = terminal.without_extra_columns(frame, forecaster, *forecaster._inputs)
     # fit has just read this frame and kept its end
@@ -124,14 +120,10 @@ def forecast(
             shown = f"weights in the test, fitted without its rows: {_weights(trial)}."
             console.print(shown, soft_wrap=True)
         _print_evaluation(console, forecaster, tested, test)
-    console.print(f"table:   {write_frame(found, out)}", soft_wrap=True)
     title = f"{data.name}: forecast"
-    _draw(console, forecaster, frame, found, naive, title=title, picture=picture)
-    if page is not None:
-        how: Any = {"future": covariate_table, "horizon": horizon, "tested": tested}
-        terminal.write_page(page, forecaster, frame, given=given, title=title, **how)
-    if save is not None:
-        console.print(f"model:   {save}", soft_wrap=True)
+    how: Any = {"future": covariate_table, "horizon": horizon, "tested": tested, "title": title}
+    draw = partial(_draw, forecaster, frame, found, naive, title)
+    terminal.write_results(options, {"out": found}, draw, forecaster, frame, given=given, **how)
 
 
 def _forecast_folder(options: "Mapping[str, Any]") -> None:
@@ -162,11 +154,9 @@ def _forecast_folder(options: "Mapping[str, Any]") -> None:
         file = model or save or Path(folder) / "model.toa"
         if model is None:
             sample = sample_series(data, options["id"])
-            chosen = dict(options) | {
-                "interval": _INTERVAL if options["interval"] is None else options["interval"] or None
-            }
-            forecaster = terminal.fitted(Forecaster, chosen, model=None, device=options["device"], data=sample)
-            forecaster.save(file)
+            forecaster = terminal.fitted(Forecaster, options, sample)
+            if save is None:
+                forecaster.save(file)
             console.print(f"trained on {len(forecaster.ids_)} series, the first of each file.", soft_wrap=True)
         run = {name: options[name] for name in ("workers", "address")}
         horizon = None if model is None else options["horizon"]
@@ -239,20 +229,12 @@ def _weights(forecaster: "Forecaster") -> str:
 
 
 def _draw(
-    console: "Console",
-    forecaster: "Forecaster",
-    frame: "pd.DataFrame",
-    found: "pd.DataFrame",
-    naive: "pd.DataFrame",
-    *,
-    title: str,
-    picture: Path,
-) -> None:
-    """Save the picture of the forecast, and print its path."""
+    forecaster: "Forecaster", frame: "pd.DataFrame", found: "pd.DataFrame", naive: "pd.DataFrame", title: str
+) -> tuple[Any, str]:
     import narwhals as nw
 
     from toa.data.columns import read_times
-    from toa.report.figures import PANELS, draw_forecast, save_figure
+    from toa.report.figures import PANELS, draw_forecast
 
     id, time = forecaster.id, forecaster.time_
     if time in frame.columns:
@@ -270,9 +252,7 @@ def _draw(
         id=id,
         time=time,
     )
-    drawn = save_figure(figure, picture)
-    more = f" ({PANELS} of {panels} series and columns)" if panels > PANELS else ""
-    console.print(f"picture: {drawn}{more}", soft_wrap=True)
+    return figure, f" ({PANELS} of {panels} series and columns)" if panels > PANELS else ""
 
 
 def _print_evaluation(console: "Console", forecaster: "Forecaster", found: "Backtest", test: float) -> None:

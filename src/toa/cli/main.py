@@ -46,11 +46,7 @@ def main(version: Annotated[bool, typer.Option("--version", help="Print the vers
 
 
 @app.command(cls=ResumableCommand)
-def demo(
-    out: Path = Path("runs/demo"),
-    device: str = "auto",
-    steps: int | None = None,
-) -> None:
+def demo(out: Path = Path("runs/demo"), device: str = "auto", steps: int | None = None) -> None:
     """Forecast a small CSV beside baselines, then train three small models for each of three tasks (a few minutes).
 
     The tasks are demixing, classification and anomaly detection.
@@ -83,7 +79,7 @@ def _forecast_part(out: Path, steps: int | None, device: str) -> "Section":
     """Write a CSV file, forecast its last rows from the rows before, and draw the forecast beside the baselines."""
     import pandas as pd
 
-    from toa.cli.terminal import read_data
+    from toa.data import read_frame
     from toa.estimators import Forecaster
     from toa.estimators.baselines import BASELINES
     from toa.experiments.demo import FIT_SECONDS, HORIZON, TESTED, demo_share, write_rentals
@@ -91,7 +87,7 @@ def _forecast_part(out: Path, steps: int | None, device: str) -> "Section":
     from toa.report.figures import draw_forecast, save_figure
 
     file = write_rentals(out / "rentals.csv")
-    frame = read_data(file)
+    frame = read_frame(file)
     limit = max(1.0, FIT_SECONDS * demo_share(steps))
     model = Forecaster(horizon=HORIZON, interval=0.8, time_limit=limit, device=device, progress=True)
     model.fit(frame[:-TESTED])
@@ -144,9 +140,7 @@ def demix(
 
 
 @app.command(cls=Command)
-def theory(
-    as_json: Annotated[bool, typer.Option("--json")] = False,
-) -> None:
+def theory(as_json: Annotated[bool, typer.Option("--json")] = False) -> None:
     """Proposition 1 and its cases: optimal operators, their distance from softmax, and TOA layers that realise them."""
     from toa.theory import theory_table
 

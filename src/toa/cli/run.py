@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import asdict
-from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -217,21 +216,14 @@ def read_runs(path: Path) -> "list[Job]":
 
 def _config(words: list[str]) -> Any:
     """Return the config that `toa run` would use."""
-    calls: list[dict[str, Any]] = []
-
-    @wraps(run)
-    def catch(**given: Any) -> None:
-        calls.append(given)
-
     app = typer.Typer(add_completion=False)
-    app.command()(catch)
+    app.command()(run)
     try:
-        app(words, standalone_mode=False)
+        given = typer.main.get_command(app).make_context("run", [*words]).params
     except _UsageError as error:
         raise ValueError(error.format_message()) from None
-    if not calls:
-        raise ValueError("must be options of a run, got --help; leave it out.")
-    given = calls[0]
+    except typer.Exit:
+        raise ValueError("must be options of a run, got --help; leave it out.") from None
     for name, default in _LIST_OPTIONS.items():
         if given[name] != default:
             option = f"--{name.replace('_', '-')}"

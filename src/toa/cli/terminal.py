@@ -6,7 +6,7 @@ import shlex
 import sys
 import tomllib
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from inspect import signature
@@ -28,6 +28,8 @@ T = TypeVar("T", bound="Estimator")
 
 # help of the options, by command; "options" has those of several commands
 HELP = tomllib.loads((Path(__file__).parent / "help.toml").read_text(encoding="utf-8"))
+# names that a help text may use in braces, each with the registry or the function that lists the choices
+CHOICES = HELP.pop("choices")
 
 
 @contextmanager
@@ -77,26 +79,6 @@ def in_shell_words(message: str, params: Sequence[Any]) -> str:
         message = re.sub(rf"(?<![\w-]){param.name}=('?)([^\s'=,;]+)\1", rf"{option} \2", message)
         message = re.sub(rf"{before}{param.name}(\[\d+\])?(?= must | or | \+ | = |[,.;])", option, message)
     return message
-
-
-# names that a help text may use in braces, each with the registry or the function that lists the choices
-CHOICES = {
-    "backbones": "toa.models:backbone_names:forecast",
-    "reconstructors": "toa.models:backbone_names:reconstruct",
-    "classifiers": "toa.models:backbone_names:classify",
-    "attentions": "toa.nn:ATTENTIONS",
-    "forecast_protocols": "toa.experiments:protocol_names:forecast",
-    "anomaly_protocols": "toa.experiments:protocol_names:anomaly",
-    "classify_protocols": "toa.experiments:protocol_names:classify",
-    "tables": "toa.experiments.paper.tables:TABLES",
-    "missing": "toa.data.panel:Missing.__args__",
-    "detectors": "toa.estimators.detector:MODELS",
-    "detection_methods": "toa_bench.tsb_ad:METHODS",
-    "threshold_rules": "toa.estimators.alarms:RULES",
-    "activations": "toa.ops:ACTIVATIONS",
-    "dtypes": "toa_bench.op_cost:DTYPES",
-    "efficiency_rows": "toa.experiments.paper:ROWS",
-}
 
 
 def list_choices(name: str) -> list[str]:
@@ -161,11 +143,11 @@ def check_destinations(*paths: Path | None) -> None:
                 raise ValueError(f"{path} must be a file that can be written, got one that cannot; choose another.")
 
 
-def check_results(tables: Mapping[str, Path], picture: Path | None, page: Path | None, save: Path | None) -> Path:
-    """Check the files that a command writes, before training; the picture, by default beside the first table.
+def check_results(options: dict[str, Any], *tables: str) -> None:
+    """Check the files that a command writes, before training; the picture is by default beside the first table.
 
     Args:
-        tables: Files of tables by their options.
+        options: Options of the command; `tables` names those of the tables.
 
     Raises:
         ValueError: For an ending that is no format of its kind, or a file that cannot be written.
@@ -173,19 +155,19 @@ def check_results(tables: Mapping[str, Path], picture: Path | None, page: Path |
     """
     from toa._files import check_ending
 
-    for option, path in tables.items():
+    for name in tables:
         try:
-            check_ending(path)
+            check_ending(options[name])
         except ValueError as error:
-            raise ValueError(f"{option}: {error}") from None
-    picture = next(iter(tables.values())).with_suffix(".png") if picture is None else picture
+            raise ValueError(f"--{name}: {error}") from None
+    options["picture"] = options["picture"] or options[tables[0]].with_suffix(".png")
+    picture, page = options["picture"], options["page"]
     formats = (".png", ".pdf", ".svg", ".jpg", ".jpeg", ".webp")
     if picture.suffix.lower() not in formats:
         raise ValueError(f"--picture must end in {', '.join(formats)}, got {picture.name!r}.")
     if page is not None and page.suffix.lower() not in (".html", ".htm"):
         raise ValueError(f"--page must end in .html, got {page.name!r}.")
-    check_destinations(*tables.values(), picture, page, save)
-    return picture
+    check_destinations(*(options[name] for name in tables), picture, page, options["save"])
 
 
 def check_share(option: str, value: float | None) -> None:
@@ -203,7 +185,6 @@ def read_data(path: Path, options: Mapping[str, Any] | None = None) -> "pd.DataF
     """
     from toa.data.formats import read_frame
 
-    check_files(path)
     given = options or {}
     # another file of the command may be the workbook
     data = given.get("data")
@@ -217,31 +198,22 @@ def read_cases_file(path: Path, options: Mapping[str, Any] | None = None) -> tup
         return read_data(path, options), None
     from toa.data import read_ts
 
-    check_files(path)
     found = read_ts(path)
     assert found.labels is not None
     return [case.T for case in found.values], found.labels.tolist()
 
 
-def fitted(
-    kind: type[T],
-    options: Mapping[str, Any],
-    *,
-    model: Path | None,
-    device: str,
-    data: Any,
-    labels: Any = None,
-) -> T:
-    """Load an estimator from its file, or fit one to data.
+def fitted(kind: type[T], options: Mapping[str, Any], data: Any, labels: Any = None) -> T:
+    """Load an estimator from the file --model, or fit one to data, and save it in the file --save, if any.
 
     Args:
         options: Options of the command. Those that are arguments of the constructor are used; unset ones are defaults.
-        model: File of a fitted estimator, which has its own options.
 
     Raises:
-        ValueError: If an option is given together with `model`.
+        ValueError: If an option is given together with --model, whose estimator has its own options.
         KeyboardInterrupt: After Ctrl-C. A classifier has saved its best model so far, if there is a file for it.
     """
+    device, model, save = (options[name] for name in ("device", "model", "save"))
     defaults = {name: one.default for name, one in signature(kind).parameters.items() if name in options}
     chosen = {name: options[name] for name in defaults if name not in ("device", "model")}
     given = {name: value for name, value in chosen.items() if value not in (None, []) and value != defaults[name]}
@@ -250,17 +222,22 @@ def fitted(
         dates = {name: given.pop(name) for name in ("day_first", "time_zone") if name in given}
         for name in (*given, *(name for name in ("network_only", "method") if options.get(name))):
             raise ValueError(f"--{name.replace('_', '-')} goes with training, got it beside --model; leave it out.")
-        return kind.load(model, device=None if device == "auto" else device).set_params(**dates)
-    if options.get("network_only") or options.get("method"):
-        given["model"] = options.get("method") or "toa"
-    made = kind(**given, device=device, progress=True)
-    try:
-        return made.fit(data, labels)
-    except KeyboardInterrupt as stopped:
-        if options["save"] is None or not hasattr(made, "model_"):
-            raise
-        made.save(options["save"])
-        raise KeyboardInterrupt(f"{stopped}; the best model so far is in {options['save']}") from None
+        made = kind.load(model, device=None if device == "auto" else device).set_params(**dates)
+    else:
+        if options.get("network_only") or options.get("method"):
+            given["model"] = options.get("method") or "toa"
+        made = kind(**given, device=device, progress=True)
+        try:
+            made.fit(data, labels)
+        except KeyboardInterrupt as stopped:
+            if save is None or not hasattr(made, "model_"):
+                raise
+            made.save(save)
+            raise KeyboardInterrupt(f"{stopped}; the best model so far is in {save}") from None
+    if save is not None:
+        # first, because later steps of the command may fail
+        made.save(save)
+    return made
 
 
 def without_extra_columns(frame: "pd.DataFrame", estimator: Any, *used: str | None) -> "pd.DataFrame":
@@ -277,13 +254,38 @@ def without_extra_columns(frame: "pd.DataFrame", estimator: Any, *used: str | No
     return frame.drop(columns=extra)
 
 
-def write_page(path: Path, estimator: Any, data: Any, *, given: Any = None, **options: Any) -> None:
-    """Write the page of an estimator's results, and print its path.
+def write_results(
+    options: Mapping[str, Any],
+    tables: "Mapping[str, pd.DataFrame]",
+    draw: Callable[[], tuple[Any, str]],
+    estimator: Any,
+    data: Any,
+    *,
+    given: Any = None,
+    **page: Any,
+) -> None:
+    """Write the tables, the picture and the page of a command, and print their paths and that of the model.
 
     Args:
+        options: Options of the command, with the files of all results.
+        tables: Tables by option.
+        draw: Returns the figure, and what it leaves out.
         given: The table before columns were removed from `data`.
-        options: Further arguments of the estimator's `page`.
+        page: Further arguments of the estimator's `page`.
     """
-    left_out = [] if given is None else [str(name) for name in given if name not in data]
-    estimator.page(path, data, command=shlex.join(["toa", *sys.argv[1:]]), left_out=left_out, **options)
-    make_console().print(f"page:    {path}", soft_wrap=True)
+    from toa.data.formats import write_frame
+    from toa.report.figures import save_figure
+
+    console = make_console()
+    for option, table in tables.items():
+        label = "table:" if option == "out" else f"{option}:"
+        console.print(f"{label:<8} {write_frame(table, options[option])}", soft_wrap=True)
+    figure, more = draw()
+    console.print(f"picture: {save_figure(figure, options['picture'])}{more}", soft_wrap=True)
+    if options["page"] is not None:
+        left_out = [] if given is None else [str(name) for name in given if name not in data]
+        command = shlex.join(["toa", *sys.argv[1:]])
+        estimator.page(options["page"], data, command=command, left_out=left_out, **page)
+        console.print(f"page:    {options['page']}", soft_wrap=True)
+    if options["save"] is not None:
+        console.print(f"model:   {options['save']}", soft_wrap=True)

@@ -162,26 +162,20 @@ def read_entries(task: str) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def _anomaly_spec(entry: Mapping[str, Any]) -> AnomalySpec:
     fields = dict(entry)
-    layouts, url = fields.pop("layouts"), fields.pop("url", None)
-    sha256, served = fields.pop("sha256", None), fields.pop("served", None)
+    layouts, url, sha256, served = (fields.pop(name, None) for name in ("layouts", "url", "sha256", "served"))
     part = fields["name"].removeprefix(f"{fields.get('subset_of')}-")
     about = {name: fields.get(name, "") for name in ("name", "source", "note")}
+
+    def file_spec(path: str, known: str | None, base: str | None) -> FileSpec:
+        path = path.format(part=part)
+        sums: dict[str, Any] = {"git_id" if known and len(known) == 40 else "sha256": known}
+        return FileSpec(**about, **sums, path=path, url=None if base is None else f"{base}/{path}")
+
     made = []
-    for number, files in enumerate(layouts):
-        paths = [path.format(part=part) for path in files]
+    for number, paths in enumerate(layouts):
         base = url if number == len(layouts) - 1 else None
         sums = (sha256 if number == 0 else served) or [None] * len(paths)
-        made.append(
-            tuple(
-                FileSpec(
-                    **about,
-                    path=path,
-                    **({"git_id": known} if known and len(known) == 40 else {"sha256": known}),
-                    url=None if base is None else f"{base}/{path}",
-                )
-                for path, known in zip(paths, sums, strict=True)
-            )
-        )
+        made.append(tuple(file_spec(path, known, base) for path, known in zip(paths, sums, strict=True)))
     return AnomalySpec(**fields, layouts=tuple(made))
 
 

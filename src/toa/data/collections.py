@@ -126,16 +126,16 @@ def read_tsf(path: str | Path) -> Panel:
     names: list[Id] = []
     starts: list[pd.Timestamp] = []
     values: list[Values] = []
-    header = True
-    for number, line in text_lines(path):
-        if header:
-            word, *rest = line.split()
-            if word == "@attribute":
-                attributes.append(rest[0].lower() if rest else "")
-            elif word == "@frequency" and rest:
-                freq = _TSF_FREQUENCIES.get(rest[0].lower())
-            header = word != "@data"
-            continue
+    lines = text_lines(path)
+    for _, line in lines:
+        word, *rest = line.split()
+        if word == "@data":
+            break
+        if word == "@attribute":
+            attributes.append(rest[0].lower() if rest else "")
+        elif word == "@frequency" and rest:
+            freq = _TSF_FREQUENCIES.get(rest[0].lower())
+    for number, line in lines:
         *fields, series = line.split(":")
         if len(fields) != len(attributes):
             raise ValueError(f"{path} must have {len(attributes)} attributes, got {len(fields)} in line {number}.")

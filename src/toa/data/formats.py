@@ -58,18 +58,18 @@ def read_frame(path: Path, *, decimal: str | None = None, sheet: str | None = No
     kind = _KINDS.get(ending_of(path))
     if sheet is not None and kind != "Excel":
         raise ValueError(f"sheet must be left out for a file that is no Excel workbook, got {sheet!r} for {path.name}.")
+    content = read_content(path, "a table") if kind in (None, "JSON lines") else b""
     if kind is None:
-        separator = _find_separator(path)
-        frame = read_table(path, separator=separator)
+        separator = _find_separator(content, path)
+        frame = read_table(path, separator=separator, content=content)
         first = frame.columns[0]
         if first == "Unnamed: 0" and len(frame.columns) > 1 and np.array_equal(frame[first], np.arange(len(frame))):
             shown = f"{path.name}: the first column has no name and counts the rows; it is left out."
             warnings.warn(shown, stacklevel=3)
             frame = frame.drop(columns=first)
-        return _read_decimals(frame, path, separator, decimal)
+        return _read_decimals(frame, content, path, separator, decimal)
     if kind == "Excel" and path.is_file() and not zipfile.is_zipfile(path):
         raise ValueError(f"{path} must be an Excel workbook (.xlsx), got another file or a part; save it as .xlsx.")
-    content = read_content(path, "a table") if kind == "JSON lines" else b""
     try:
         if kind == "Excel":
             sheets = _read_sheets(path)
@@ -182,9 +182,8 @@ def _json_of(frame: pd.DataFrame, *, lines: bool) -> str:
     return "".join(f"{json.dumps(record)}\n" for record in records) if lines else json.dumps(records)
 
 
-def _find_separator(path: Path) -> str:
+def _find_separator(content: bytes, path: Path) -> str:
     """The separator that splits the first lines into the same number of cells; a comma if none does."""
-    content = read_content(path, "a table")
     # bytes that are no text are left to the reader, which names them
     lines = content[: 1 << 20].decode("utf-8-sig", errors="replace").splitlines()
     lines = [line for line in lines if line.strip()][:_LINES]
@@ -203,7 +202,9 @@ def _find_separator(path: Path) -> str:
     return most[0]
 
 
-def _read_decimals(frame: pd.DataFrame, path: Path, separator: str, decimal: str | None) -> pd.DataFrame:
+def _read_decimals(
+    frame: pd.DataFrame, content: bytes, path: Path, separator: str, decimal: str | None
+) -> pd.DataFrame:
     """Numbers with a decimal comma or marks between thousands, which pandas leaves as text or reads as 1.234."""
     text, marks = {}, {}
     for column in frame:
@@ -216,7 +217,7 @@ def _read_decimals(frame: pd.DataFrame, path: Path, separator: str, decimal: str
     if decimal == "," or (decimal is None and (commas or separator == ";")):
         # pandas has read 1.234 as a number, which may be 1234
         read = [name for name in frame if pd.api.types.is_float_dtype(frame[name])]
-        raw = read_table(path, separator=separator, text=read) if read else frame
+        raw = read_table(path, separator=separator, text=read, content=content) if read else frame
         text |= {column: raw[column].str.strip() for column in read}
         for column in [*commas, *read] if decimal is None else ():
             beside = column if column in commas else commas[0] if commas else None

@@ -32,6 +32,7 @@ _FEATURES: dict[str, tuple[Callable[[pd.DatetimeIndex], "pd.Index[int]"], int]] 
     "week-of-year": (lambda dates: dates.isocalendar().week - 1, 52),
 }
 _DAY_MARKS = ("day-of-week", "day-of-month", "day-of-year")
+_MARKS = {"W": ("day-of-month", "week-of-year"), "D": _DAY_MARKS, "h": ("hour-of-day", *_DAY_MARKS)}
 
 
 def find_grid(
@@ -94,12 +95,7 @@ def calendar_of(freq: Frequency | None) -> str:
 def mark_names(freq: str = "h") -> tuple[str, ...]:
     """Names of the marks of a frequency, in order."""
     check_choice("freq", freq, FREQUENCIES)
-    if freq == "W":
-        return ("day-of-month", "week-of-year")
-    if freq == "D":
-        return _DAY_MARKS
-    hourly = ("hour-of-day", *_DAY_MARKS)
-    return hourly if freq == "h" else ("minute-of-hour", *hourly)
+    return _MARKS.get(freq, ("minute-of-hour", *_MARKS["h"]))
 
 
 def time_marks(dates: pd.DatetimeIndex, freq: str = "h") -> Float64[np.ndarray, "t f"]:

@@ -46,8 +46,6 @@ class Split(NamedTuple):
 
 
 SPLIT_RULES = ("ett-hour", "ett-minute", "ratio", "solar", "pems")
-# windows of these rules stay inside their own segment
-_WITHOUT_OVERLAP = ("pems",)
 
 
 def split_rows(
@@ -83,7 +81,8 @@ def split_rows(
         val_stop = test_start = rows - int(rows * last)
     if stop > rows:
         raise ValueError(f"split {rule!r} must have at least {stop} rows, got {rows} in {name}; use split='ratio'.")
-    early = 0 if rule in _WITHOUT_OVERLAP else lookback
+    # windows of "pems" stay inside their own segment
+    early = 0 if rule == "pems" else lookback
     split = Split(train=Segment(0, train), val=Segment(train - early, val_stop), test=Segment(test_start - early, stop))
     longest = min(segment.rows for segment in split) - lookback
     if longest < horizon:

@@ -12,7 +12,6 @@ import warnings
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -35,40 +34,19 @@ _DAMAGES = (
 _ARRAY_SUFFIXES = (".npy", ".csv", ".txt")
 
 
-class _BoundedGzip(gzip.GzipFile):
-    """Gzip data of at most `unpacked_limit` bytes."""
-
-    def __init__(self, path: Path, mode: str) -> None:
-        super().__init__(path, mode)
-        self._path, self._limit = path, unpacked_limit(path.stat().st_size)
-
-    def read(self, size: int | None = -1) -> bytes:
-        content = super().read(self._left() if size is None or size < 0 else size)
-        self._left()
-        return content
-
-    def readline(self, size: int | None = -1) -> bytes:
-        line = super().readline(self._left() if size is None or size < 0 else size)
-        self._left()
-        return line
-
-    def _left(self) -> int:
-        """One byte more than is allowed, so that reading it shows that there is more."""
-        left = self._limit + 1 - self.tell()
-        if left <= 0:
-            raise ValueError(f"{self._path} must unpack to at most {self._limit} bytes, got more; unpack it first.")
-        return left
-
-
-@contextmanager
-def open_unpacked(path: Path) -> Iterator[io.BufferedReader]:
-    """Open a file for reading and unpack it if its name ends in .gz; raises ValueError for damaged or large data."""
-    opened: Any = _BoundedGzip if path.suffix == ".gz" else open
+def open_unpacked(path: Path) -> io.BufferedReader | io.BytesIO:
+    """Open a file for reading, unpacked if its name ends in .gz; raises ValueError for damaged or large data."""
+    if path.suffix != ".gz":
+        return path.open("rb")
+    limit = unpacked_limit(path.stat().st_size)
     try:
-        with opened(path, "rb") as file:
-            yield file
+        with gzip.open(path) as file:
+            content = file.read(limit + 1)
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise ValueError(f"{path} must be complete gzip data, got damaged data ({error}); get it again.") from error
+    if len(content) > limit:
+        raise ValueError(f"{path} must unpack to at most {limit} bytes, got more; unpack it first.")
+    return io.BytesIO(content)
 
 
 def read_csv_series(
@@ -102,7 +80,7 @@ def read_csv_series(
         if target not in frame.columns:
             raise ValueError(f"{path} must have the target column {target!r}, got {describe_columns(frame.columns)}.")
         frame[target] = frame.pop(target)
-    return _series(frame, str(path), fill, dates, allow_duplicate_dates)
+    return _series(frame, str(path), fill, times=dates, allow_duplicates=allow_duplicate_dates)
 
 
 def read_dataset(spec: DatasetSpec, path: str | Path, *, fill: str | None = None) -> Panel:
@@ -164,9 +142,11 @@ def read_labels(path: str | Path, *, index_column: bool = False, label_column: b
     return values == 1
 
 
-def read_table(path: Path, *, header: int | None = 0, text: Sequence[str] = (), separator: str = ",") -> pd.DataFrame:
-    """Read a text file into a frame; the columns `text` stay text."""
-    content = read_content(path, "a table")
+def read_table(
+    path: Path, *, header: int | None = 0, text: Sequence[str] = (), separator: str = ",", content: bytes | None = None
+) -> pd.DataFrame:
+    """Read a text file, or its `content`, into a frame; the columns `text` stay text."""
+    content = read_content(path, "a table") if content is None else content
     if b"\0" in content:
         raise ValueError(f"{path} must be comma-separated text, got binary data; is it packed or another format?")
     try:
@@ -236,24 +216,11 @@ def text_lines(path: Path) -> Iterator[tuple[int, str]]:
                     raise ValueError(f"{path} must be text in UTF-8, got {error}; save it in UTF-8.") from error
 
 
-def _series(
-    frame: pd.DataFrame,
-    name: str,
-    fill: str | None,
-    dates: pd.DatetimeIndex | None = None,
-    allow_duplicates: bool = False,
-) -> Panel:
+def _series(frame: pd.DataFrame, name: str, fill: str | None, **times: Any) -> Panel:
     if fill is not None:
         check_choice("fill", fill, FILLS)
-    return make_panel(
-        to_numbers(frame, name),
-        tuple(map(str, frame.columns)),
-        times=dates,
-        regular=False,
-        allow_duplicates=allow_duplicates,
-        missing="error" if fill is None else fill,
-        name=name,
-    )
+    values, columns = to_numbers(frame, name), tuple(map(str, frame.columns))
+    return make_panel(values, columns, regular=False, missing=fill or "error", name=name, **times)
 
 
 def _read_ts_header(path: Path, lines: Iterator[tuple[int, str]]) -> bool:
