@@ -18,6 +18,7 @@ from string import Template
 from typing import Any
 
 from toa._files import write_atomically
+from toa.experiments.paper.tables import TABLES
 from toa.report.cells import Entry, contribution, decimals
 from toa.report.evidence import Run
 from toa.report.findings import found_parts
@@ -183,7 +184,7 @@ def page_data(report: PaperReport, out: Path) -> Data:
 def _line(entry: Entry, records: list[int]) -> Data:
     number = entry.number
     return {
-        "task": entry.task,
+        "task": TABLES[number.table].task,
         "table": number.table,
         "dataset": number.dataset,
         "data": f"{number.dataset} {number.horizon}".strip(),
