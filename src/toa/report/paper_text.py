@@ -13,37 +13,11 @@ from toa.report.figures import system_title
 from toa.report.findings import found_parts
 from toa.report.gains import lower_is_better
 from toa.report.paper import PaperReport, RankRow
-from toa.report.tables import Table, markdown_table
+from toa.report.tables import TEXTS, Table, markdown_table, number
 
-_READING = (
-    "- A cell is our mean ± standard deviation over seeds (none for one seed), and in brackets the published number "
-    "and our difference from it; `-` is not measured, for the reasons given below each table.",
-    "- A record counts for a cell if its config equals the protocol of the cell except for the seed. The page "
-    "`index.html` beside this file links every number to its records and their commands.",
-    "- Our ranks, and the paper's over the same data, are those of the critical-difference diagrams: ties share the "
-    "mean of their ranks. The paper's ranks over all data are computed as it does: equal printed numbers share the "
-    "best rank, in classification the mean. Each number that is best as printed counts as top-1.",
-    "- Tests, gains and diagrams treat a data set as one observation, the mean over its horizons: horizons of one set "
-    "are not independent. The paper's ranks count each horizon.",
-)
 # tables whose cells are compared with the published ones, and how much worse counts as equal
 _COMPARED = ("forecast-full", "pems-full", "classification")
 _TOLERANCES = {"mse": 0.005, "accuracy": 0.015}
-_SIDE_BY_SIDE = (
-    "The paper, its settings (`toa-paper`) and our recipe (`toa`) side by side, each with its own softmax. Test MSE or "
-    "accuracy, mean over seeds; TOA is the variant with the best validation error. `results/search` has the search "
-    "behind the recipe."
-)
-_ABLATION = (
-    "The chosen TOA under `toa`, and its change when it is trained without SOR. M = 0: rise of the validation error "
-    "when the operators of the trained model are set to the identity; if they start as filters, this includes the "
-    "start."
-)
-
-_SIGNED = (
-    "Validation error relative to plain softmax, one seed, the best attention first. Every attention of a backbone had "
-    "the same number of trials; small and large sets each show the trial with the lowest mean over them."
-)
 
 
 def summary(report: PaperReport) -> list[str]:
@@ -132,8 +106,8 @@ def rank_table(rows: Iterable[RankRow]) -> Table:
     head = ("table", "backbone", "attention", "over", "rank, ours", "rank, paper", "top-1, ours", "top-1, paper")
     table: Table = [(*head, "paper over all: rank, top-1")]
     for row in rows:
-        ranks = ("-" if rank is None else f"{rank:.2f}" for rank in (row.our_rank, row.same_rank))
-        counts = ("-" if count is None else str(count) for count in (row.our_top1, row.same_top1))
+        ranks = (number(rank, ".2f") for rank in (row.our_rank, row.same_rank))
+        counts = (number(count, "d") for count in (row.our_top1, row.same_top1))
         over, published = f"{row.shared} of {row.blocks}", f"{row.published_rank:.2f}, {row.published_top1}"
         table.append((row.table, row.backbone, row.variant, over, *ranks, *counts, published))
     return table
@@ -141,21 +115,15 @@ def rank_table(rows: Iterable[RankRow]) -> Table:
 
 def full_text(report: PaperReport) -> list[str]:
     """The complete comparison."""
-    lines = ["# The paper, reproduced", "", *summary(report), "## Reading", "", *_READING, ""]
+    lines = ["# The paper, reproduced", "", *summary(report), "## Reading", "", TEXTS["paper"]["reading"], ""]
     if ranked := [row for row in report.ranks if row.shared]:
-        lines += [
-            "Average rank and number of first places, over data sets and horizons for which every attention of a "
-            "backbone was measured:",
-            "",
-            *markdown_table(rank_table(ranked)),
-            "",
-        ]
+        lines += [TEXTS["paper"]["ranks"], "", *markdown_table(rank_table(ranked)), ""]
     if report.recipes:
-        lines += ["## Recipes side by side", "", _SIDE_BY_SIDE, ""]
-        lines += [*markdown_table(recipe_table(report.recipes), left=2), "", _ABLATION, ""]
+        lines += ["## Recipes side by side", "", TEXTS["paper"]["recipes"], ""]
+        lines += [*markdown_table(recipe_table(report.recipes), left=2), "", TEXTS["paper"]["ablation"], ""]
         lines += [*markdown_table(ablation_table(report.recipes), left=3), ""]
     if report.evidence.signed:
-        lines += ["## Signed attentions", "", _SIGNED, ""]
+        lines += ["## Signed attentions", "", TEXTS["paper"]["signed"], ""]
         lines += [*markdown_table(signed_table(report.evidence.signed), left=2), ""]
     for name, group in _by_table(report.entries):
         lines += [f"## {name}: {TABLES[name].about}", ""]
@@ -243,9 +211,9 @@ def recipe_table(cells: Iterable[RecipeCell]) -> Table:
     for cell in cells:
         best = min if lower_is_better(cell.metric) else max
         theirs = best((value for name, value in cell.published.items() if is_toa(name)), default=None)
-        row = [_number(cell.published.get("softmax"), 3), _number(theirs, 3)]
+        row = [number(value, ".3f", "") for value in (cell.published.get("softmax"), theirs)]
         for protocol in (PAPER, RECIPE):
-            row += [_number(cell.mean(protocol, name)) for name in ("softmax", cell.chosen(protocol))]
+            row += [number(cell.mean(protocol, name), missing="") for name in ("softmax", cell.chosen(protocol))]
             row.append(_change(cell.gain(protocol), cell))
         table.append((cell.backbone, cell.data, *row))
     return table
@@ -260,13 +228,16 @@ def ablation_table(cells: Iterable[RecipeCell]) -> Table:
             rises = [_signed(contribution(group), "%") for group in runs]
             without = _change(cell.without_sor(), cell)
             table.append(
-                (cell.backbone, cell.data, system_title(name), _number(cell.mean(RECIPE, name)), without, *rises)
+                (
+                    cell.backbone,
+                    cell.data,
+                    system_title(name),
+                    number(cell.mean(RECIPE, name), missing=""),
+                    without,
+                    *rises,
+                )
             )
     return table
-
-
-def _number(value: float | None, digits: int = 4) -> str:
-    return "" if value is None else f"{value:.{digits}f}"
 
 
 def _change(value: float | None, cell: RecipeCell) -> str:

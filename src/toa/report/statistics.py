@@ -34,7 +34,7 @@ from toa.report.gains import (
     percent_gain,
     t_interval,
 )
-from toa.report.tables import Rows, Table, escape_markdown, markdown_table
+from toa.report.tables import Rows, Table, escape_markdown, markdown_table, number
 
 # scores equal to this many decimals tie: means over seeds have rounding errors
 TIE_DIGITS = 9
@@ -59,27 +59,28 @@ def rank_scores(
     return ranks
 
 
+# one row of systems by data set and horizon
+Cells = Mapping[str, Mapping[int | None, Sequence[float]]]
+
+
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Scores:
     """One score per data set and system, from the means over seeds.
 
     Args:
+        cells: Means over seeds by data set, then by horizon, None for a task without.
         values: `mean_over_horizons` of the cells of each data set.
-        cells: Means over seeds by data set, one row per horizon; one row for a task without.
         seeds: Seeds of each data set and horizon.
-        horizons: Those of each data set; none for a task without.
         left_out: Data sets on which the systems have different runs, each with the reason.
     """
 
     task: str
     protocol: str
     metric: str
-    datasets: tuple[str, ...]
     systems: tuple[str, ...]
+    cells: Cells
     values: Float64[np.ndarray, "n k"]
-    cells: Mapping[str, Float64[np.ndarray, "horizons k"]]
     seeds: Mapping[str, tuple[int, ...]]
-    horizons: Mapping[str, tuple[int, ...]]
     left_out: Mapping[str, str]
 
     def find(self, name: str) -> int:
@@ -113,48 +114,46 @@ def collect(records: Sequence[Record], metric: str) -> Scores:
     task = _only("task", (record.get("task") for record in records))
     protocol = _only("protocol", (record["config"].get("protocol", "none") for record in records))
     check_choice("metric", metric, sorted({name for record in records for name in record["metrics"]}))
-    runs: dict[str, dict[str, dict[int, Record]]] = {}
+    runs: dict[tuple[str, int | None], dict[str, dict[int, Record]]] = {}
     for record in records:
         cell = runs.setdefault(_dataset(record), {}).setdefault(system_name(record), {})
         _check_new(record, cell)
         cell[record["seed"]] = record
-    systems = list(dict.fromkeys(system for cells in runs.values() for system in cells))
+    systems = tuple(dict.fromkeys(system for found in runs.values() for system in found))
     seeds, left_out = {}, {}
-    values: dict[str, list[list[float]]] = {}
-    horizons: dict[str, tuple[int, ...]] = {}
-    for dataset, cells in runs.items():
-        sums = sorted({str(run["data_checksum"])[:16] for cell in cells.values() for run in cell.values()})
+    cells: dict[str, dict[int | None, list[float]]] = {}
+    for (name, horizon), found in runs.items():
+        label = _label(name, horizon)
+        sums = sorted({str(run["data_checksum"])[:16] for cell in found.values() for run in cell.values()})
         if len(sums) > 1:
             raise ValueError(
-                f"records of {dataset} must use the same data, got {len(sums)} checksums: {', '.join(sums)}; run them "
+                f"records of {label} must use the same data, got {len(sums)} checksums: {', '.join(sums)}; run them "
                 "again on one file."
             )
-        expected = tuple(sorted({seed for cell in cells.values() for seed in cell}))
-        if reason := _incomplete(cells, systems, expected, metric):
-            left_out[dataset] = reason
+        expected = tuple(sorted({seed for cell in found.values() for seed in cell}))
+        if reason := _incomplete(found, systems, expected, metric):
+            left_out[label] = reason
         else:
-            seeds[dataset] = expected
-            config = next(iter(cells[systems[0]].values()))["config"]
-            name = _dataset_name(config)
-            horizons[name] = (*horizons.get(name, ()), *([config["horizon"]] if "horizon" in config else []))
-            row = [mean(run["metrics"][metric] for run in cells[system].values()) for system in systems]
-            values.setdefault(name, []).append(row)
-    if not values:
-        reasons = "; ".join(f"{dataset}: {reason}" for dataset, reason in list(left_out.items())[:4])
+            seeds[label] = expected
+            means = [mean(run["metrics"][metric] for run in found[system].values()) for system in systems]
+            cells.setdefault(name, {})[horizon] = means
+    if not cells:
+        reasons = "; ".join(f"{label}: {reason}" for label, reason in list(left_out.items())[:4])
         raise ValueError(f"a comparison needs a data set with the same runs of every system, got none ({reasons}).")
-    tables = {name: np.array(rows, dtype=np.float64) for name, rows in values.items()}
     return Scores(
         task=task,
         protocol=protocol,
         metric=metric,
-        datasets=tuple(values),
-        systems=tuple(systems),
-        values=np.array([mean_over_horizons(rows, metric) for rows in tables.values()]),
-        cells=tables,
+        systems=systems,
+        cells=cells,
+        values=_set_scores(cells, metric),
         seeds=seeds,
-        horizons=horizons,
         left_out=left_out,
     )
+
+
+def _set_scores(cells: Cells, metric: str) -> Float64[np.ndarray, "n k"]:
+    return np.array([mean_over_horizons(list(rows.values()), metric) for rows in cells.values() if rows])
 
 
 def _only(what: str, values: Any) -> str:
@@ -164,19 +163,19 @@ def _only(what: str, values: Any) -> str:
     return found[0]
 
 
-def _dataset(record: Record) -> str:
+def _dataset(record: Record) -> tuple[str, int | None]:
     """The data set, and the horizon if there is one."""
-    config, name = record["config"], _dataset_name(record["config"])
-    return f"{name}-{config['horizon']}" if "horizon" in config else name
+    config = record["config"]
+    return Path(str(config["dataset"])).name.split("_TRAIN.ts")[0], config.get("horizon")
 
 
-def _dataset_name(config: Mapping[str, Any]) -> str:
-    return Path(str(config["dataset"])).name.split("_TRAIN.ts")[0]
+def _label(name: str, horizon: int | None) -> str:
+    return name if horizon is None else f"{name}-{horizon}"
 
 
 def _check_new(record: Record, cell: Mapping[int, Record]) -> None:
     """Raise if a run exists already, or differs from those of other seeds in more than the seed."""
-    where = f"{system_name(record)} on {_dataset(record)}"
+    where = f"{system_name(record)} on {_label(*_dataset(record))}"
     if record["seed"] in cell:
         raise ValueError(
             f"records must have one run of {where} with seed {record['seed']}, got two (config hashes "
@@ -289,14 +288,11 @@ def _rests_on(scores: Scores, base: int, place: int) -> str:
 
     sign = excludes_zero(interval(scores.values))
     found = {}
-    for number, (name, rows) in enumerate(scores.cells.items()):
-        for left in range(len(rows)) if sign else ():
-            values = np.delete(scores.values, number, axis=0)
-            if len(rows) > 1:
-                kept = mean_over_horizons(np.delete(rows, left, axis=0), scores.metric)
-                values = np.insert(values, number, kept, axis=0)
-            label = f"{name} at {scores.horizons[name][left]}" if scores.horizons[name] else name
-            found[label] = min(sign * bound for bound in interval(values))
+    for name, rows in scores.cells.items():
+        for left in rows if sign else ():
+            kept = {**scores.cells, name: {horizon: row for horizon, row in rows.items() if horizon != left}}
+            label = name if left is None else f"{name} at {left}"
+            found[label] = min(sign * bound for bound in interval(_set_scores(kept, scores.metric)))
     cell = min(found, key=found.__getitem__, default="")
     return cell if cell and found[cell] <= 0 else ""
 
@@ -308,34 +304,27 @@ def system_table(scores: Scores, rows: Sequence[Row]) -> Table:
     table: Table = [(*head, "t interval", "detectable", "p", "p (Holm)")]
     for row in rows:
         against = "-" if row.wins is None else f"{row.wins}/{row.ties}/{row.losses}"
-        gain = "-" if row.gain is None else f"{row.gain:+.2f}"
         intervals = (
             "-" if one is None else f"{one[0]:+.2f} to {one[1]:+.2f}" for one in (row.interval, row.t_interval)
         )
-        found = "-" if row.detectable is None else f"{row.detectable:.2f}"
-        cells = (f"{row.mean:.4f}", f"{row.rank:.2f}", against, gain, *intervals, found, _p(row.p), _p(row.p_holm))
-        table.append((row.system, *cells))
+        tests = (number(p, ".4f" if p is None or p >= 1e-4 else ".0e") for p in (row.p, row.p_holm))
+        gains = (number(row.gain, "+.2f"), *intervals, number(row.detectable, ".2f"))
+        table.append((row.system, f"{row.mean:.4f}", f"{row.rank:.2f}", against, *gains, *tests))
     return table
-
-
-def _p(value: float | None) -> str:
-    if value is None:
-        return "-"
-    return f"{value:.4f}" if value >= 1e-4 else f"{value:.0e}"
 
 
 def dataset_table(scores: Scores, rows: Sequence[Row]) -> Table:
     """One row per data set with its scores, one column per system, ordered by rank."""
     order = [scores.systems.index(row.system) for row in rows]
     table: Table = [("data set", *(scores.systems[place] for place in order))]
-    for dataset, values in zip(scores.datasets, scores.values, strict=True):
+    for dataset, values in zip(scores.cells, scores.values, strict=True):
         table.append((dataset, *(f"{values[place]:.4f}" for place in order)))
     return table
 
 
 def notes(scores: Scores, baseline: str) -> list[str]:
     """Sentences that explain the numbers."""
-    count, tested = len(scores.datasets), max(len(scores.systems) - 1, 1)
+    count, tested = len(scores.cells), max(len(scores.systems) - 1, 1)
     different = set(scores.seeds.values())
     seeds = ", ".join(map(str, next(iter(different)))) if len(different) == 1 else "that differ between data sets"
     better = "lower" if lower_is_better(scores.metric) else "higher"
@@ -366,8 +355,8 @@ def notes(scores: Scores, baseline: str) -> list[str]:
 def _horizon_note(scores: Scores) -> str:
     """Which horizons the score of a data set is the mean of; "" for a task without."""
     groups: dict[tuple[int, ...], list[str]] = {}
-    for name, found in scores.horizons.items():
-        groups.setdefault(tuple(sorted(found)), []).append(name)
+    for name, rows in scores.cells.items():
+        groups.setdefault(tuple(sorted(horizon for horizon in rows if horizon is not None)), []).append(name)
     parts = [f"{', '.join(names)}: {', '.join(map(str, found))}" for found, names in groups.items() if found]
     kind = "geometric mean" if lower_is_better(scores.metric) else "mean"
     return f" A data set counts once, with the {kind} over its horizons ({'; '.join(parts)})." if parts else ""
@@ -377,8 +366,8 @@ def no_diagram(scores: Scores) -> str:
     """Why there is no critical-difference diagram; "" if there is one."""
     if len(scores.systems) < 3:
         return f"it needs 3 systems, got {len(scores.systems)}"
-    if len(scores.datasets) < 3:
-        return f"it needs 3 data sets, got {len(scores.datasets)}"
+    if len(scores.cells) < 3:
+        return f"it needs 3 data sets, got {len(scores.cells)}"
     if np.ptp(scores.values, axis=1).max() == 0:
         return "all systems have the same score on every data set"
     return ""
@@ -411,7 +400,7 @@ def draw_critical_difference(scores: Scores) -> Figure:
 def write_comparison(scores: Scores, rows: Sequence[Row], baseline: str, out: Path) -> list[Path]:
     """Write comparison.md and, if possible, critical-difference.png; returns their paths."""
     written = [out / "comparison.md"]
-    lines = [f"# {escape_markdown(scores.metric)} over {len(scores.datasets)} data sets", ""]
+    lines = [f"# {escape_markdown(scores.metric)} over {len(scores.cells)} data sets", ""]
     lines += [*markdown_table(_escaped(system_table(scores, rows))), ""]
     lines += [*map(escape_markdown, notes(scores, baseline)), ""]
     if not no_diagram(scores):
