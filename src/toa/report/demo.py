@@ -4,7 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 
-from toa.experiments.demo import HORIZON, HOURS, PUBLISHED, TESTED, DemixingResult, DemoRun
+from toa.experiments.demo import HORIZON, HOURS, TESTED, DemixingResult, DemoRun
+from toa.experiments.paper import published_numbers
 from toa.experiments.records import Record
 from toa.report.figures import system_title, write_confusion, write_detection
 from toa.report.page import Section
@@ -37,11 +38,12 @@ def forecast_section(
 def demixing_table(result: DemixingResult, *, published: bool) -> Table:
     """Per system: median MSE over seeds, ratio to the oracle, and the published MSE if requested."""
     oracle = result.reference["oracle"]
+    paper = {row.variant: row.text for row in published_numbers() if row.table == "demixing"}
     rows: Table = [("system", "seeds", "MSE", "x oracle", "published")]
     for name, mse in result.medians().items():
         seeds = sum(record["name"] == name for record in result.records)
-        paper = f"{PUBLISHED[name]:.4f}" if name in PUBLISHED else "-"
-        rows.append((system_title(name), str(seeds), f"{mse:.5f}", f"{mse / oracle:.2f}", paper))
+        shown = (str(seeds), f"{mse:.5f}", f"{mse / oracle:.2f}", paper.get(name, "-"))
+        rows.append((system_title(name), *shown))
     names = {"oracle": "linear oracle that knows the warp", "filter": "best fixed linear filter"}
     rows += [(names[k], "-", f"{v:.5f}", f"{v / oracle:.2f}", "-") for k, v in result.reference.items()]
     return rows if published else [row[:-1] for row in rows]
