@@ -9,10 +9,10 @@ from statistics import fmean
 
 from toa.report.cells import PAPER, RECIPE, Entry, contribution, is_toa
 from toa.report.figures import system_title
-from toa.report.gains import POWER, excludes_zero, lower_is_better, mean_over_horizons, percent_gain
+from toa.report.gains import POWER, excludes_zero, gain_unit, lower_is_better, mean_over_horizons, percent_gain
 from toa.report.paper import Contest, PaperReport
 from toa.report.statistics import Row
-from toa.report.tables import TEXTS
+from toa.report.tables import TEXTS, signed
 
 _TASKS = {
     "forecast-full": "Forecasting",
@@ -57,11 +57,6 @@ class Finding:
     without_operators: float | None
 
     @property
-    def unit(self) -> str:
-        """Unit of a gain."""
-        return "%" if lower_is_better(self.contest.metric) else "points"
-
-    @property
     def title(self) -> str:
         """What is compared, for a list."""
         task = _TASKS[self.contest.table]
@@ -76,8 +71,8 @@ class Finding:
     @property
     def gains(self) -> str:
         """The gain in test, and in validation."""
-        beside = "" if self.validation is None else f" in test and {_signed(self.validation)} in validation"
-        return f"{_signed(self.row.gain or 0.0)} {self.unit}{beside}"
+        beside = "" if self.validation is None else f" in test and {signed(self.validation)} in validation"
+        return f"{signed(self.row.gain or 0.0)} {gain_unit(self.contest.metric)}{beside}"
 
     def text(self) -> str:
         """The comparison in a few sentences."""
@@ -85,9 +80,9 @@ class Finding:
         best = f", the best of {len(self.verdicts)} variants," if len(self.verdicts) > 1 else ""
         words = f"**{self.title}: {self.verdict}.** {self.variant}{best} gains {self.gains} over {against} on "
         words += f"{len(self.by_set)} data sets"
-        words += f" (t interval {_signed(*row.t_interval)}" if row.t_interval else ""
-        words += f", bootstrap {_signed(*row.interval)})" if row.interval else ""
-        words += "." if self.published is None else f"; published on the same data: {_signed(self.published)}."
+        words += f" (t interval {signed(*row.t_interval)}" if row.t_interval else ""
+        words += f", bootstrap {signed(*row.interval)})" if row.interval else ""
+        words += "." if self.published is None else f"; published on the same data: {signed(self.published)}."
         words += f" Without {row.rests_on} alone the t interval contains zero." if row.rests_on else ""
         hurt = [system_title(name) for name, verdict in self.verdicts.items() if verdict == "hurts"]
         words += f" By the same test {', '.join(hurt) or 'none'} hurts." if best and row.detectable is not None else ""
@@ -96,7 +91,7 @@ class Finding:
             sign = round(min(gains), 1) > 0 or -(round(max(gains), 1) < 0)
             kind = "one seed" if len(gains) == 1 else f"{'better' if sign > 0 else 'worse'} with every seed"
             if sign or len(gains) == 1:
-                groups[kind].append(f"{name} ({_signed(fmean(gains))})")
+                groups[kind].append(f"{name} ({signed(fmean(gains))})")
         shown = "; ".join(
             f"{kind}: {', '.join(names) or 'none'}" for kind, names in groups.items() if names or "every" in kind
         )
@@ -264,7 +259,3 @@ def found_parts(report: PaperReport) -> dict[str, list[str]]:
     parts = {"What was found": lead(found), "Claims of the paper": claims(report, found), "Comparisons": compared}
     parts["Comparisons"] += [budgets(report)] if budgets(report) else []
     return {title: lines for title, lines in parts.items() if lines}
-
-
-def _signed(*values: float) -> str:
-    return " to ".join(f"{round(value, 1) + 0.0:+.1f}" for value in values)

@@ -10,21 +10,11 @@ from typing import Any, Literal
 import numpy as np
 
 from toa.experiments.paper import PublishedNumber
+from toa.report import statistics
 from toa.report.cells import Entry, RecipeCell, decimals, paper_entries, recipe_cells
 from toa.report.evidence import Evidence, Run, read_evidence
 from toa.report.figures import svg_text
 from toa.report.operators import OPERATORS_FILE, Pictures, pictures_of, read_pictures
-from toa.report.statistics import (
-    Row,
-    Scores,
-    collect,
-    compare,
-    draw_critical_difference,
-    no_diagram,
-    notes,
-    rank_scores,
-    system_table,
-)
 from toa.report.tables import Table
 
 # tables with ranks, and the ranked metric
@@ -115,9 +105,10 @@ def _standings(
     if not blocks:
         return []
     digits = [max(decimals(entry.number.text) for entry in block) for block in blocks]
-    firsts = [rank_scores(row, metric, digits=d, ties="min") == 1 for row, d in zip(values, digits, strict=True)]
-    ranks = rank_scores(values, metric, ties=ties).mean(0)
-    return list(zip(ranks.tolist(), np.sum(firsts, axis=0).tolist(), strict=True))
+    printed = [np.round(row, count) for row, count in zip(values, digits, strict=True)]
+    firsts = (statistics.rank_scores(printed, metric, ties="min") == 1).sum(0)
+    ranks = statistics.rank_scores(values, metric, ties=ties).mean(0)
+    return list(zip(ranks.tolist(), firsts.tolist(), strict=True))
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,8 +128,8 @@ class Contest:
     metric: str
     baseline: str
     entries: Sequence[Entry]
-    scores: Scores | None = None
-    rows: tuple[Row, ...] = ()
+    scores: statistics.Scores | None = None
+    rows: tuple[statistics.Row, ...] = ()
     notes: tuple[str, ...] = ()
 
     @property
@@ -154,14 +145,14 @@ class Contest:
     @property
     def results(self) -> Table:
         """A header and one row per system; empty if nothing can be compared."""
-        return [] if self.scores is None else system_table(self.scores, self.rows)
+        return [] if self.scores is None else statistics.system_table(self.scores, self.rows)
 
     @cached_property
     def diagram(self) -> str:
         """The critical-difference diagram as SVG; "" if there is none."""
-        if self.scores is None or no_diagram(self.scores):
+        if self.scores is None or statistics.no_diagram(self.scores):
             return ""
-        return svg_text(draw_critical_difference(self.scores))
+        return svg_text(statistics.draw_critical_difference(self.scores))
 
 
 def contests(entries: Iterable[Entry]) -> list[Contest]:
@@ -177,9 +168,10 @@ def contests(entries: Iterable[Entry]) -> list[Contest]:
         baseline = f"{backbone}/{f'{family}-no-sor' if family else 'softmax'}"
         contest = Contest(table, backbone, protocol, metric, baseline, group)
         try:
-            scores = collect(list({run.where: run.record for entry in group for run in entry.runs}.values()), metric)
-            rows = tuple(compare(scores, baseline))
-            found.append(replace(contest, scores=scores, rows=rows, notes=tuple(notes(scores, baseline))))
+            records = {run.where: run.record for entry in group for run in entry.runs}
+            scores = statistics.collect(list(records.values()), metric)
+            rows = tuple(statistics.compare(scores, baseline))
+            found.append(replace(contest, scores=scores, rows=rows, notes=tuple(statistics.notes(scores, baseline))))
         except ValueError as error:
             found.append(replace(contest, notes=(str(error),)))
     return found

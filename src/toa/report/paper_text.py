@@ -11,9 +11,9 @@ from toa.report.cells import PAPER, RECIPE, STATUSES, Entry, RecipeCell, contrib
 from toa.report.evidence import Trial
 from toa.report.figures import system_title
 from toa.report.findings import found_parts
-from toa.report.gains import lower_is_better
+from toa.report.gains import gain_unit, lower_is_better
 from toa.report.paper import PaperReport, RankRow
-from toa.report.tables import TEXTS, Table, markdown_table, number
+from toa.report.tables import TEXTS, Table, markdown_table, number, signed
 
 # tables whose cells are compared with the published ones, and how much worse counts as equal
 _COMPARED = ("forecast-full", "pems-full", "classification")
@@ -214,7 +214,7 @@ def recipe_table(cells: Iterable[RecipeCell]) -> Table:
         row = [number(value, ".3f", "") for value in (cell.published.get("softmax"), theirs)]
         for protocol in (PAPER, RECIPE):
             row += [number(cell.mean(protocol, name), missing="") for name in ("softmax", cell.chosen(protocol))]
-            row.append(_change(cell.gain(protocol), cell))
+            row.append(_change(cell.gain(protocol), gain_unit(cell.metric)))
         table.append((cell.backbone, cell.data, *row))
     return table
 
@@ -225,28 +225,14 @@ def ablation_table(cells: Iterable[RecipeCell]) -> Table:
     for cell in cells:
         if name := cell.chosen(RECIPE):
             runs = (cell.runs.get((RECIPE, variant), ()) for variant in (name, f"{name}-nosor"))
-            rises = [_signed(contribution(group), "%") for group in runs]
-            without = _change(cell.without_sor(), cell)
-            table.append(
-                (
-                    cell.backbone,
-                    cell.data,
-                    system_title(name),
-                    number(cell.mean(RECIPE, name), missing=""),
-                    without,
-                    *rises,
-                )
-            )
+            cells = [number(cell.mean(RECIPE, name), missing=""), _change(cell.without_sor(), gain_unit(cell.metric))]
+            cells += [_change(contribution(group), "%") for group in runs]
+            table.append((cell.backbone, cell.data, system_title(name), *cells))
     return table
 
 
-def _change(value: float | None, cell: RecipeCell) -> str:
-    return _signed(value, "%" if lower_is_better(cell.metric) else "points")
-
-
-def _signed(value: float | None, unit: str) -> str:
-    # adding zero turns -0.0 into 0.0
-    return "" if value is None else f"{round(value, 1) + 0.0:+.1f} {unit}"
+def _change(value: float | None, unit: str) -> str:
+    return "" if value is None else f"{signed(value)} {unit}"
 
 
 def signed_table(trials: Iterable[Trial]) -> Table:

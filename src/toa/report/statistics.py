@@ -19,22 +19,9 @@ from matplotlib.figure import Figure
 from toa._checks import check_choice
 from toa._files import write_atomically
 from toa.experiments.records import Record
+from toa.report import gains
 from toa.report.figures import save_figure
-from toa.report.gains import (
-    ALPHA,
-    POWER,
-    detectable_gain,
-    excludes_zero,
-    fewest_sets,
-    gain_interval,
-    holm,
-    least_p,
-    lower_is_better,
-    mean_over_horizons,
-    percent_gain,
-    t_interval,
-)
-from toa.report.tables import Rows, Table, escape_markdown, markdown_table, number
+from toa.report.tables import TEXTS, Rows, Table, escape_markdown, markdown_table, number
 
 # scores equal to this many decimals tie: means over seeds have rounding errors
 TIE_DIGITS = 9
@@ -54,7 +41,7 @@ def rank_scores(
 
     rounded = np.round(values, digits)
     ranks: Float64[np.ndarray, "... k"] = rankdata(
-        rounded if lower_is_better(metric) else -rounded, method=ties, axis=-1
+        rounded if gains.lower_is_better(metric) else -rounded, method=ties, axis=-1
     )
     return ranks
 
@@ -153,7 +140,7 @@ def collect(records: Sequence[Record], metric: str) -> Scores:
 
 
 def _set_scores(cells: Cells, metric: str) -> Float64[np.ndarray, "n k"]:
-    return np.array([mean_over_horizons(list(rows.values()), metric) for rows in cells.values() if rows])
+    return np.array([gains.mean_over_horizons(list(rows.values()), metric) for rows in cells.values() if rows])
 
 
 def _only(what: str, values: Any) -> str:
@@ -252,23 +239,24 @@ def compare(scores: Scores, baseline: str = "softmax") -> list[Row]:
     base = scores.find(baseline)
     tested = len(scores.systems) - 1
     ranks = rank_scores(scores.values, scores.metric)  # (n, k)
-    gains = _gains(scores.values, base, scores.metric)  # (n, k)
-    enough = len(gains) >= fewest_sets(max(tested, 1))
+    changes = _gains(scores.values, base, scores.metric)  # (n, k)
+    enough = len(changes) >= gains.fewest_sets(max(tested, 1))
     rows: list[dict[str, Any]] = []
     for place, system in enumerate(scores.systems):
-        gain = gains[:, place]
+        gain = changes[:, place]
         row = {"system": system, "mean": float(scores.values[:, place].mean()), "rank": float(ranks[:, place].mean())}
         if place != base:
             row |= {"wins": int((gain > 0).sum()), "ties": int((gain == 0).sum()), "losses": int((gain < 0).sum())}
-            row |= {"gain": float(gain.mean()), "interval": gain_interval(gain), "t_interval": t_interval(gain, tested)}
+            row |= {"gain": float(gain.mean()), "interval": gains.gain_interval(gain)}
+            row["t_interval"] = gains.t_interval(gain, tested)
             if enough:
-                row |= {"detectable": detectable_gain(gain, tested), "rests_on": _rests_on(scores, base, place)}
+                row |= {"detectable": gains.detectable_gain(gain, tested), "rests_on": _rests_on(scores, base, place)}
             if enough and gain.any():
                 # zeros do not count; of at most 13 numbers scipy would try all their signs, which takes long
                 row["p"] = float(wilcoxon(gain[gain != 0] if len(gain) <= 13 else gain).pvalue)
         rows.append(row)
     with_p = [row for row in rows if "p" in row]
-    for row, corrected in zip(with_p, holm([row["p"] for row in with_p]), strict=True):
+    for row, corrected in zip(with_p, gains.holm([row["p"] for row in with_p]), strict=True):
         row["p_holm"] = corrected
     return sorted((Row(**row) for row in rows), key=lambda row: row.rank)
 
@@ -277,16 +265,16 @@ def _gains(values: Float64[np.ndarray, "n k"], base: int, metric: str) -> Float6
     """Gains over one column; differences that are rounding errors are none."""
     plain = values[:, [base]]
     same = np.abs(values - plain) <= 10.0**-TIE_DIGITS
-    return np.where(same, 0.0, percent_gain(values, plain, metric))
+    return np.where(same, 0.0, gains.percent_gain(values, plain, metric))
 
 
 def _rests_on(scores: Scores, base: int, place: int) -> str:
     """The cell without which an interval that excludes zero is the furthest from doing so; "" if it always does."""
 
     def interval(values: Float64[np.ndarray, "n k"]) -> tuple[float, float]:
-        return t_interval(_gains(values, base, scores.metric)[:, place], len(scores.systems) - 1) or (0.0, 0.0)
+        return gains.t_interval(_gains(values, base, scores.metric)[:, place], len(scores.systems) - 1) or (0.0, 0.0)
 
-    sign = excludes_zero(interval(scores.values))
+    sign = gains.excludes_zero(interval(scores.values))
     found = {}
     for name, rows in scores.cells.items():
         for left in rows if sign else ():
@@ -299,17 +287,16 @@ def _rests_on(scores: Scores, base: int, place: int) -> str:
 
 def system_table(scores: Scores, rows: Sequence[Row]) -> Table:
     """One row per system."""
-    unit = "%" if lower_is_better(scores.metric) else "points"
-    head = ("system", f"mean {scores.metric}", "average rank", "W/T/L", f"gain, {unit}", "bootstrap interval")
-    table: Table = [(*head, "t interval", "detectable", "p", "p (Holm)")]
+    head = ("system", f"mean {scores.metric}", "average rank", "W/T/L", f"gain, {gains.gain_unit(scores.metric)}")
+    table: Table = [(*head, "bootstrap interval", "t interval", "detectable", "p", "p (Holm)")]
     for row in rows:
         against = "-" if row.wins is None else f"{row.wins}/{row.ties}/{row.losses}"
         intervals = (
             "-" if one is None else f"{one[0]:+.2f} to {one[1]:+.2f}" for one in (row.interval, row.t_interval)
         )
         tests = (number(p, ".4f" if p is None or p >= 1e-4 else ".0e") for p in (row.p, row.p_holm))
-        gains = (number(row.gain, "+.2f"), *intervals, number(row.detectable, ".2f"))
-        table.append((row.system, f"{row.mean:.4f}", f"{row.rank:.2f}", against, *gains, *tests))
+        size = (number(row.gain, "+.2f"), *intervals, number(row.detectable, ".2f"))
+        table.append((row.system, f"{row.mean:.4f}", f"{row.rank:.2f}", against, *size, *tests))
     return table
 
 
@@ -327,25 +314,21 @@ def notes(scores: Scores, baseline: str) -> list[str]:
     count, tested = len(scores.cells), max(len(scores.systems) - 1, 1)
     different = set(scores.seeds.values())
     seeds = ", ".join(map(str, next(iter(different)))) if len(different) == 1 else "that differ between data sets"
-    better = "lower" if lower_is_better(scores.metric) else "higher"
-    lines = [
-        f"Task {scores.task}, protocol {scores.protocol}; {scores.metric} over {count} data sets, {better} is better; "
-        f"means over seeds {seeds}.{_horizon_note(scores)}",
-        f"W/T/L and gain are against {scores.systems[scores.find(baseline)]}: mean over data sets, positive is better, "
-        "with a 95 % bootstrap interval over data sets, which is too narrow for few sets, and a t interval at level "
-        f"1 - {ALPHA} / {tested}, which covers the {tested} tested systems together. Detectable: gain that the t test "
-        f"of this level finds with probability {POWER}; smaller true gains could have stayed unseen.",
-    ]
-    if count >= fewest_sets(tested):
-        lines.append(
-            f"p: two-sided Wilcoxon signed-rank test against {scores.systems[scores.find(baseline)]} over data sets; "
-            "Holm's correction covers all tested systems."
-        )
-    else:
-        lines.append(
-            f"No test is made: over {count} data sets a corrected p cannot be below {tested * least_p(count):.3g}; p "
-            f"below {ALPHA} needs at least {fewest_sets(tested)} data sets."
-        )
+    facts = {
+        "scores": scores,
+        "baseline": scores.systems[scores.find(baseline)],
+        "better": "lower" if gains.lower_is_better(scores.metric) else "higher",
+        "seeds": seeds,
+        "horizons": _horizon_note(scores),
+        "count": count,
+        "tested": tested,
+        "least": tested * gains.least_p(count),
+        "fewest": gains.fewest_sets(tested),
+        "alpha": gains.ALPHA,
+        "power": gains.POWER,
+    }
+    parts = ("scores", "gains", "tested" if count >= gains.fewest_sets(tested) else "untested")
+    lines: list[str] = [TEXTS["comparison"][part].format(**facts) for part in parts]
     lines += [f"{dataset} is left out: {reason}." for dataset, reason in scores.left_out.items()]
     if reason := no_diagram(scores):
         lines.append(f"No critical-difference diagram: {reason}.")
@@ -358,7 +341,7 @@ def _horizon_note(scores: Scores) -> str:
     for name, rows in scores.cells.items():
         groups.setdefault(tuple(sorted(horizon for horizon in rows if horizon is not None)), []).append(name)
     parts = [f"{', '.join(names)}: {', '.join(map(str, found))}" for found, names in groups.items() if found]
-    kind = "geometric mean" if lower_is_better(scores.metric) else "mean"
+    kind = "geometric mean" if gains.lower_is_better(scores.metric) else "mean"
     return f" A data set counts once, with the {kind} over its horizons ({'; '.join(parts)})." if parts else ""
 
 
@@ -389,8 +372,8 @@ def draw_critical_difference(scores: Scores) -> Figure:
         figure, _ = plot_critical_difference(
             np.round(scores.values, TIE_DIGITS),
             list(scores.systems),
-            lower_better=lower_is_better(scores.metric),
-            alpha=ALPHA,
+            lower_better=gains.lower_is_better(scores.metric),
+            alpha=gains.ALPHA,
             width=2.0 * margin + _SCALE_INCHES,
             textspace=margin,
         )

@@ -32,6 +32,12 @@ def number(value: float | None, form: str = ".4f", missing: str = "-") -> str:
     return missing if value is None else format(value, form)
 
 
+def signed(*values: float) -> str:
+    """A change, or an interval of changes, with one digit."""
+    # adding zero turns -0.0 into 0.0
+    return " to ".join(f"{round(value, 1) + 0.0:+.1f}" for value in values)
+
+
 def markdown_table(rows: Rows, *, left: int = 1) -> list[str]:
     """Lines of a Markdown table; the first `left` columns are aligned left, the others right."""
     header, *body = rows
