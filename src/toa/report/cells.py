@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -21,8 +21,7 @@ from toa.report.evidence import Evidence, Run, Setting, setting_of
 from toa.report.gains import lower_is_better
 from toa.report.statistics import rank_scores
 
-Status = Literal["measured", "partial", "failed", "not run", "no data", "no settings"]
-STATUSES: tuple[Status, ...] = ("measured", "partial", "failed", "not run", "no data", "no settings")
+STATUSES = ("measured", "partial", "failed", "not run", "no data", "no settings")
 
 # anomaly detection: the same runs under the strict rules
 _STRICT = {"f1_pa": "strict/f1"}
@@ -50,7 +49,7 @@ class Entry:
     own: bool = True
     values: Mapping[int | None, float]
     runs: tuple[Run, ...] = ()
-    status: Status
+    status: str
     reason: str = ""
 
     @property
@@ -103,54 +102,44 @@ def _entries(
     """The entry of a cell, then those of other rules and protocols that have values."""
     number, table = cell.number, TABLES[cell.number.table]
     own = table.protocols.get(number.backbone, "")
-    settings = [_job_setting(job) for job in cell.jobs]
-    others = [(settings, own, _STRICT[number.metric])] if number.metric in _STRICT else []
+    own_settings = [_job_setting(job) for job in cell.jobs]
+    metrics = [cell.metric, *([_STRICT[number.metric]] if number.metric in _STRICT else [])]
+    read = [(own_settings, own, metric) for metric in metrics]
     horizon = int(number.horizon) if number.horizon.isdecimal() else None
     for task, protocol in protocols if len(cell.jobs) == 1 else ():
         # a protocol need not cover the cell
         with suppress(ValueError):
             if task == table.task and protocol != own:
                 job = protocol_job(task, protocol, cell.datasets[0], horizon, number.backbone, number.variant)
-                others.append(([_job_setting(job)], protocol, cell.metric))
-    for place, one in enumerate([(settings, own, cell.metric), *others]):
-        entry = _entry(cell, evidence, data_dir, *one, own=place == 0)
-        if entry.own or entry.values:
-            yield entry
+                read.append(([_job_setting(job)], protocol, cell.metric))
+    for place, (settings, protocol, metric) in enumerate(read):
+        found = [
+            {seed: run for seed, run in evidence.by_setting.get(one, {}).items() if metric in run.record["metrics"]}
+            for one in settings
+        ]
+        values = _mean_rank(cell, found) if cell.combine == "rank" else _mean_values(cell, found, metric)
+        if place and not values:
+            continue
+        status, reason = ("measured", "") if values else _gap(cell, evidence, data_dir, settings, found)
+        rules, slash, _ = metric.partition("/")
+        yield Entry(
+            number=number,
+            protocol=f"{protocol}, {rules}" if slash else protocol,
+            metric=metric,
+            own=place == 0,
+            values=values,
+            # a mean rank, whose seed is None, uses the runs of all seeds
+            runs=tuple(run for one in found for seed, run in one.items() if not values or {seed, None} & values.keys()),
+            status=status,
+            reason=reason,
+        )
 
 
-def _entry(
-    cell: Cell,
-    evidence: Evidence,
-    data_dir: Path | None,
-    settings: Sequence[Setting],
-    protocol: str,
-    metric: str,
-    *,
-    own: bool,
-) -> Entry:
-    found = [
-        {seed: run for seed, run in evidence.by_setting.get(one, {}).items() if metric in run.record["metrics"]}
-        for one in settings
-    ]
-    is_rank = cell.combine == "rank"
-    # a mean over settings needs a seed that all of them have
+def _mean_values(cell: Cell, found: Sequence[Mapping[int | None, Run]], metric: str) -> dict[int | None, float]:
+    """Mean over the runs of a cell by seed, for the seeds that all of them have."""
     shared = set.intersection(*map(set, found)) if found else set()
     seeds = sorted(shared, key=lambda seed: -1 if seed is None else seed)
-    values = {seed: cell.factor * fmean(one[seed].record["metrics"][metric] for one in found) for seed in seeds}
-    values = _mean_rank(cell, found) if is_rank else values
-    status: tuple[Status, str] = ("measured", "") if values else _gap(cell, evidence, data_dir, settings, found)
-    rules, slash, _ = metric.partition("/")
-    return Entry(
-        number=cell.number,
-        protocol=f"{protocol}, {rules}" if slash else protocol,
-        metric=metric,
-        own=own,
-        values=values,
-        # a mean rank uses the runs of all seeds
-        runs=tuple(run for one in found for seed, run in one.items() if not values or seed in values or is_rank),
-        status=status[0],
-        reason=status[1],
-    )
+    return {seed: cell.factor * fmean(one[seed].record["metrics"][metric] for one in found) for seed in seeds}
 
 
 def _gap(
@@ -159,7 +148,7 @@ def _gap(
     data_dir: Path | None,
     settings: Sequence[Setting],
     found: Sequence[Mapping[int | None, Run]],
-) -> tuple[Status, str]:
+) -> tuple[str, str]:
     """Why a cell has no values."""
     if cell.reason:
         return "no settings", cell.reason

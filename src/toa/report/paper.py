@@ -99,7 +99,7 @@ def _rows(table: str, backbone: str, blocks: list[dict[str, Entry]]) -> list[Ran
 
 
 def _standings(
-    metric: str, blocks: Sequence[Sequence[Entry]], values: Sequence[Sequence[float | None]], ties: Ties
+    metric: str, blocks: Sequence[Sequence[Entry]], values: Sequence[Sequence[Any]], ties: Ties
 ) -> list[tuple[Any, Any]]:
     """Average rank and top-1 count of each variant; empty without blocks."""
     if not blocks:

@@ -225,9 +225,9 @@ def ablation_table(cells: Iterable[RecipeCell]) -> Table:
     for cell in cells:
         if name := cell.chosen(RECIPE):
             runs = (cell.runs.get((RECIPE, variant), ()) for variant in (name, f"{name}-nosor"))
-            cells = [number(cell.mean(RECIPE, name), missing=""), _change(cell.without_sor(), gain_unit(cell.metric))]
-            cells += [_change(contribution(group), "%") for group in runs]
-            table.append((cell.backbone, cell.data, system_title(name), *cells))
+            shown = [number(cell.mean(RECIPE, name), missing=""), _change(cell.without_sor(), gain_unit(cell.metric))]
+            shown += [_change(contribution(group), "%") for group in runs]
+            table.append((cell.backbone, cell.data, system_title(name), *shown))
     return table
 
 
