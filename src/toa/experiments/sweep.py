@@ -163,7 +163,7 @@ def _open_workers(
     # raises before a process starts
     resolve_device(context.device)
     if executor == "pool":
-        return closing(LocalWorkers(context, min(default_workers(executor, workers), max(1, jobs))))
+        return closing(_LocalWorkers(context, min(default_workers(executor, workers), max(1, jobs))))
     return nullcontext(_ThisProcess(context))
 
 
@@ -308,7 +308,7 @@ class _Worker:
     ready: bool = False
 
 
-class LocalWorkers:
+class _LocalWorkers:
     """Worker processes on this machine, each with a pipe that takes jobs and returns events.
 
     The process pools of the standard library and of joblib stop all workers when one dies, and do not report which job
@@ -322,7 +322,6 @@ class LocalWorkers:
         self._started = 0
 
     def start(self, job: Job) -> None:
-        """Give a job to an idle worker, or to a new one."""
         worker = self._idle.pop() if self._idle else self._start_worker()
         self._busy[job.key] = worker
         # if the worker is dead, `poll` sees its end
@@ -330,7 +329,6 @@ class LocalWorkers:
             worker.pipe.send(job)
 
     def poll(self, watch: Watcher, timeout_s: float) -> None:
-        """Pass on the events of busy workers."""
         pipes = {worker.pipe: (key, worker) for key, worker in self._busy.items()}
         for pipe in connection.wait(pipes, timeout_s):
             key, worker = pipes[pipe]  # type: ignore[index]

@@ -5,6 +5,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from statistics import fmean, median
 
+import pandas as pd
+
 from toa.experiments.paper.tables import TABLES
 from toa.experiments.protocols import load_protocol
 from toa.report.cells import PAPER, RECIPE, STATUSES, Entry, RecipeCell, contribution, decimals, departure, is_toa
@@ -240,27 +242,19 @@ def signed_table(trials: Iterable[Trial]) -> Table:
 
     Errors are relative to plain softmax. A trial counts if it ran on every set.
     """
-    errors: dict[str, dict[str, dict[str, dict[str, float]]]] = {}
-    sizes: dict[str, bool] = {}
-    limit = load_protocol("forecast", RECIPE).small_below
-    for one in trials:
-        found = errors.setdefault(one.backbone, {}).setdefault(one.trial.split()[0], {})
-        found.setdefault(one.trial, {})[one.dataset] = one.error
-        sizes[one.dataset] = one.windows < limit
+    frame = pd.DataFrame(trials, columns=Trial._fields)
+    small = frame.groupby("dataset")["windows"].last() < load_protocol("forecast", RECIPE).small_below
     # the small sets first
-    sets = sorted(sizes, key=lambda name: (not sizes[name], name))
+    sets = sorted(small.index, key=lambda name: (not small[name], name))
+    same_size = {name: [other for other in sets if small[other] == small[name]] for name in sets}
     table: Table = [("backbone", "attention", "trials", *sets, "mean")]
-    for backbone, attentions in errors.items():
-        plain = attentions.get("softmax", {}).get("softmax", {})
+    errors = frame.pivot_table("error", ["backbone", "trial"], "dataset", "last", sort=False)[sets].dropna()
+    for backbone, runs in errors.groupby("backbone", sort=False):
         rows: Table = []
-        for attention, found in attentions.items() if len(plain) == len(sets) else ():
-            ratios = [{s: run[s] / plain[s] for s in sets} for run in found.values() if len(run) == len(sets)]
-            if not ratios:
-                continue
-            means = {small: [s for s in sets if sizes[s] is small] for small in sizes.values()}
-            best = {small: min(ratios, key=lambda run: fmean(run[s] for s in same)) for small, same in means.items()}
-            cells = [best[sizes[s]][s] for s in sets]
-            shown = (f"{value:.4f}" for value in (*cells, fmean(cells)))
-            rows.append((backbone, attention, str(len(ratios)), *shown))
+        runs = runs.droplevel("backbone")
+        ratios = runs / runs.loc["softmax"] if "softmax" in runs.index else runs[:0]
+        for attention, own in ratios.groupby(lambda trial: trial.split()[0], sort=False):
+            best = [own[name][own[same_size[name]].mean(axis=1).idxmin()] for name in sets]
+            rows.append((backbone, attention, str(len(own)), *(f"{value:.4f}" for value in (*best, fmean(best)))))
         table += sorted(rows, key=lambda row: row[-1])
     return table
