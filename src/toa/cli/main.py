@@ -56,10 +56,9 @@ def demo(
     The tasks are demixing, classification and anomaly detection.
     """
     from toa.experiments.demo import PARTS, run_demixing, run_part
-    from toa.report.demo import SECTIONS, demixing_section, demixing_table
+    from toa.report.demo import HEADING, SECTIONS, TITLES, demixing_section, demixing_table
     from toa.report.figures import draw_demixing, save_figure
     from toa.report.page import write_sections
-    from toa.report.tables import TEXTS
 
     console = make_console()
     options: dict[str, Any] = {"steps": steps, "device": device, "command": ["toa", *sys.argv[1:]]}
@@ -68,15 +67,15 @@ def demo(
     console.print(forecast.reading)
     with show_epochs() as observe:
         demixing = run_demixing("demo", out / "demixing", **options, observe=observe)
-    console.print(make_table(demixing_table(demixing, published=False), title=TEXTS["demixing"]["title"]))
+    console.print(make_table(demixing_table(demixing, published=False), title=TITLES["demixing"]))
     figure = save_figure(draw_demixing(demixing), out / "demixing.png")
-    sections = [forecast, demixing_section(demixing, figure, title=TEXTS["demixing"]["title"])]
+    sections = [forecast, demixing_section(demixing, figure, title=TITLES["demixing"])]
     for part in PARTS:
         with show_epochs() as observe:
             runs = run_part(part, out / part, **options, observe=observe)
         sections.append(SECTIONS[part](runs))
         console.print(make_table(sections[-1].table, title=sections[-1].title))
-    page = write_sections(TEXTS["heading"], sections, out / "index.html")
+    page = write_sections(HEADING, sections, out / "index.html")
     console.print(f"figure: {out / 'forecast.png'}\nfigure: {figure}\npage:   {page}", soft_wrap=True)
 
 

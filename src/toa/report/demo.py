@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 
-from toa.experiments.demo import HORIZON, HOURS, TESTED, DemixingResult, DemoRun
+from toa.experiments.demo import HORIZON, HOURS, PARTS, TESTED, DemixingResult, DemoRun
 from toa.experiments.paper import published_numbers
 from toa.experiments.records import Record
 from toa.report.figures import system_title, write_confusion, write_detection
@@ -14,6 +14,8 @@ from toa.tasks.anomaly import SCORES
 from toa.tasks.checkpoint import load_checkpoint
 from toa.tasks.detection import RULES
 
+HEADING = TEXTS["heading"]
+TITLES = {part: TEXTS[part]["title"] for part in ("forecast", "demixing", *PARTS)}
 # metrics of the anomaly table; records have all
 _SHOWN = ("f1", "pa_f1", "random_pa_f1", "vus_pr")
 # distance to the anomaly that the archive's own score accepts, in steps
@@ -27,7 +29,7 @@ def forecast_section(
     mixed = ", ".join(f"{weight:.2f} {name}" for name, weight in sorted(weights.items(), key=lambda pair: -pair[1]))
     text = TEXTS["forecast"]
     return Section(
-        title=text["title"],
+        title=TITLES["forecast"],
         lead=text["lead"].format(file=file.name, hours=HOURS, tested=TESTED, mixed=mixed),
         table=table,
         pictures=[(figure, "forecast of rented bicycles beside baselines and the actual values")],
@@ -92,7 +94,7 @@ def _classification_section(runs: Sequence[DemoRun]) -> Section:
     config, cases = runs[0].record["config"], runs[0].record["cases"]
     matrices = [(run, write_confusion(run.record, run.folder / "confusion.png")) for run in _first_seed(runs)]
     return Section(
-        title=TEXTS["classification"]["title"],
+        title=TITLES["classification"],
         lead=TEXTS["classification"]["lead"].format(model=config["model"], cases=cases),
         table=classification_table(runs),
         pictures=[(drawn, f"confusion matrix of {system_title(run.attention)}") for run, drawn in matrices],
@@ -105,7 +107,7 @@ def _detection_section(runs: Sequence[DemoRun]) -> Section:
     config, (first, *_) = runs[0].record["config"], _first_seed(runs)
     shown = system_title(first.attention)
     return Section(
-        title=TEXTS["anomaly"]["title"],
+        title=TITLES["anomaly"],
         lead=TEXTS["anomaly"]["lead"].format(**config),
         table=detection_table(runs),
         pictures=[(write_detection(first.folder), f"score and detected ranges of {shown}")],
