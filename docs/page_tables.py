@@ -24,29 +24,18 @@ from typing import Any
 
 from performance_tables import TABLES as PERFORMANCE
 from performance_tables import performance_table, speed_summary, table
+from toa.experiments.paper import published_numbers
+from toa.report.tables import number
 from toa_bench.search import Plan, Trials, choose, rank_trials, read_plan, read_trials
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "results"
 PAGES = (
     "README.md",
-    "docs/performance.md",
-    "docs/protocols.md",
-    "docs/recipe.md",
-    "docs/reliability.md",
-    "docs/two_axis.md",
+    *(f"docs/{name}.md" for name in ("performance", "protocols", "recipe", "reliability", "two_axis")),
     "results/README.md",
-    *(
-        f"results/{n}/README.md"
-        for n in (
-            "anomaly",
-            "classification",
-            "demixing",
-            "forecasting",
-            "leaderboards",
-            "search",
-        )
-    ),
+    *(f"results/{name}/README.md" for name in ("anomaly", "classification", "demixing", "forecasting")),
+    *(f"results/{name}/README.md" for name in ("leaderboards", "search")),
 )
 
 Record = dict[str, Any]
@@ -71,11 +60,14 @@ def read_records(name: str) -> list[Record]:
 @functools.cache
 def published(task: str) -> dict[tuple[str, ...], float]:
     """The paper's numbers of a table by dataset, horizon, backbone, variant and metric."""
-    (path,) = (ROOT / "src" / "toa" / "experiments").rglob("published.csv")
-    with path.open(newline="", encoding="utf-8") as file:
-        rows = [row for row in csv.DictReader(file) if row["table"] == task]
-    names = ("dataset", "horizon", "backbone", "variant", "metric")
-    return {tuple(row[name] for name in names): float(row["value"]) for row in rows}
+    rows = [row for row in published_numbers() if row.table == task]
+    return {(row.dataset, row.horizon, row.backbone, row.variant, row.metric): row.value for row in rows}
+
+
+def read_csv(name: str) -> list[dict[str, str]]:
+    """Rows of a CSV file under results/."""
+    with (RESULTS / name).open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
 
 
 def mean_of(records: Iterable[Record], metric: str) -> float:
@@ -268,8 +260,8 @@ def accuracy_table() -> str:
 def recipe_accuracies() -> str:
     """Protocol `toa` of classification: test accuracy by set in percent, beside published ones."""
     others = ("1NN-DTW-D", "ROCKET", "HC2")
-    with (RESULTS / "classification" / "published.csv").open(encoding="utf-8") as file:
-        theirs = {(row["dataset"], row["classifier"]): float(row["accuracy"]) for row in csv.DictReader(file)}
+    rows_of_others = read_csv("classification/published.csv")
+    theirs = {(row["dataset"], row["classifier"]): float(row["accuracy"]) for row in rows_of_others}
     cells = grouped(
         read_records("classification/toa.jsonl"), lambda record: (record["config"]["dataset"], variant_of(record))
     )
@@ -304,12 +296,10 @@ def classification_search() -> str:
 
     rows = []
     for name, found in sorted(grouped(records, setting).items()):
-        cells = {
-            record["config"][
-                "dataset"
-            ]: f"{record['metrics']['val_accuracy']:.3f} / {record['metrics']['accuracy']:.3f}"
-            for record in found
-        }
+        cells = {}
+        for record in found:
+            shown = [f"{record['metrics'][metric]:.3f}" for metric in ("val_accuracy", "accuracy")]
+            cells[record["config"]["dataset"]] = " / ".join(shown)
         rows.append([name, *(cells.get(dataset, "-") for dataset in datasets)])
     return table(["setting", *datasets], rows, left=1 + len(datasets))
 
@@ -327,10 +317,9 @@ def uea_accuracies() -> dict[str, dict[str, float]]:
         cells[record["method"]] = record["accuracy"]
         if record["method"] == "toa":
             cells["cross-validated"] = record["validation"]
-    with (RESULTS / "classification" / "published.csv").open(encoding="utf-8") as file:
-        for row in csv.DictReader(file):
-            if row["dataset"] in found:
-                found[row["dataset"]][row["classifier"]] = float(row["accuracy"])
+    for row in read_csv("classification/published.csv"):
+        if row["dataset"] in found:
+            found[row["dataset"]][row["classifier"]] = float(row["accuracy"])
     return found
 
 
@@ -340,7 +329,7 @@ def uea_table() -> str:
     names = ("toa", "cross-validated", "toa-network", "multirocket-hydra", *RIVAL_CLASSIFIERS)
 
     def cells(values: Iterable[float | None]) -> list[str]:
-        return ["" if value is None else f"{100 * value:.1f}" for value in values]
+        return [number(value and 100 * value, ".1f", "") for value in values]
 
     rows = [[dataset, *cells(own.get(name) for name in names)] for dataset, own in found.items()]
     whole = [name for name in names if all(name in own for own in found.values())]
@@ -356,7 +345,7 @@ def uea_choices() -> str:
     for dataset in dict.fromkeys(dataset for dataset, _ in records):
         weights = sorted(records[dataset, "toa"]["weights"].items(), key=lambda pair: -pair[1])
         seconds = [records.get((dataset, method), {}).get("cpu_seconds") for method in OUR_CLASSIFIERS]
-        shown = ["" if value is None else f"{value:.0f}" for value in seconds]
+        shown = [number(value, ".0f", "") for value in seconds]
         rows.append([dataset, ", ".join(f"{weight:.2f} {name}" for name, weight in weights), *shown])
     times = [[r["cpu_seconds"] for (_, m), r in records.items() if m == method] for method in OUR_CLASSIFIERS]
     # a sum over a part of the sets would not compare
@@ -379,8 +368,7 @@ def anomaly_table(dataset: str) -> str:
         grouped(records, lambda r: (r["config"]["backbone"], variant_of(r))).items()
     ):
         ours = [f"{mean_of(found, metric):.3f}" for metric in ANOMALY_METRICS]
-        value = theirs.get((dataset, backbone, variant))
-        shown = "-" if value is None else f"{value:.3f}"
+        shown = number(theirs.get((dataset, backbone, variant)), ".3f")
         rows.append([f"{backbone}/{variant}", str(len(found)), ours[0], shown, *ours[1:]])
     titles = ["system", "seeds", "PA-F1", "published", "PA-F1 of a random score", "strict F1", "strict VUS-PR"]
     return table(titles, rows)
@@ -571,18 +559,16 @@ def best_baseline(records: dict[str, Record], score: str) -> float:
 def own_cells(records: dict[str, Record], score: str) -> list[str]:
     """Our score, that of boosting alone, and that of the best baseline; empty if not run."""
     found = [records[method]["metrics"][score] if method in records else None for method in ("toa", "boosting")]
-    return ["" if value is None else f"{value:.4f}" for value in (*found, best_baseline(records, score))]
+    return [number(value, missing="") for value in (*found, best_baseline(records, score))]
 
 
 def leaderboard_table(score: str) -> str:
     """Ours beside the published figures, one row per configuration."""
-    with (RESULTS / "leaderboards" / "published.csv").open(encoding="utf-8") as file:
-        known = {(row["config"], row["model"]): float(row[score]) for row in csv.DictReader(file)}
+    known = {(row["config"], row["model"]): float(row[score]) for row in read_csv("leaderboards/published.csv")}
     rows = []
     for config, records in leaderboard_records("gift-eval").items():
         others = [known.get((config, name)) for name in ("seasonal naive", *RIVALS)]
-        cells = ["" if value is None else f"{value:.4g}" for value in others]
-        rows.append([config, *own_cells(records, score), *cells])
+        rows.append([config, *own_cells(records, score), *(number(value, ".4g", "") for value in others)])
     return table(["configuration", "toa", "boosting", "baseline", "seasonal naive", *RIVALS], rows, left=1)
 
 
@@ -591,10 +577,9 @@ def fev_table() -> str:
     (ours,) = leaderboard_records("fev").values() or [{}]
     scores = ("mase", "sql", "wql", "wape")
     rows: list[list[str]] = []
-    with (RESULTS / "leaderboards" / "published-fev.csv").open(encoding="utf-8") as file:
-        for row in csv.DictReader(file):
-            name = f"{row['model']} (pretrained)" if row["model"].startswith(PRETRAINED) else row["model"]
-            rows.append([name, *(f"{float(row[score]):.4f}" for score in scores)])
+    for row in read_csv("leaderboards/published-fev.csv"):
+        name = f"{row['model']} (pretrained)" if row["model"].startswith(PRETRAINED) else row["model"]
+        rows.append([name, *(f"{float(row[score]):.4f}" for score in scores)])
     own = {method: ours[method]["metrics"] for method in ("toa", "boosting") if method in ours}
     rows += [[f"**{name}, here**", *(f"{found[score]:.4f}" for score in scores)] for name, found in own.items()]
     rows.sort(key=lambda cells: cells[1])
@@ -689,12 +674,8 @@ def all_tables() -> dict[str, Callable[[], str]]:
     patchtst = {"backbone": "patchtst", "horizon": 96}
     itransformer = {"backbone": "itransformer", "horizon": 96}
     found["recipe-patchtst"] = partial(first_search, datasets=SETS[:3], **patchtst)
-    found |= {
-        "reliability": reliability_table,
-        "commits": commit_table,
-        "agreement": agreement_table,
-        "findings": findings,
-    }
+    found |= {"reliability": reliability_table, "commits": commit_table}
+    found |= {"agreement": agreement_table, "findings": findings}
     found |= {"against-paper": against_paper, "sor-pairs": sor_pairs, "promises": promise_table}
     found["recipe-patchtst-ETTm1"] = partial(first_search, datasets=("ETTm1",), **patchtst)
     found["recipe-itransformer"] = partial(first_search, datasets=SETS, device="NVIDIA", **itransformer)
@@ -780,16 +761,10 @@ def commit_table() -> str:
 def agreement_table() -> str:
     """Differences between our backbones and their authors' code, and the command."""
     records = read_records("agreement/agreement.jsonl")
-    rows = [
-        [
-            r["backbone"],
-            f"{r['peer']} at {r['peer_commit'][:12]}",
-            r["dtype"],
-            f"{r['output']:.0e}",
-            f"{r['gradient']:.0e}",
-        ]
-        for r in records
-    ]
+    rows = []
+    for r in records:
+        differences = (f"{r[part]:.0e}" for part in ("output", "gradient"))
+        rows.append([r["backbone"], f"{r['peer']} at {r['peer_commit'][:12]}", r["dtype"], *differences])
     titles = ["backbone", "authors' code", "dtype", "output", "gradient of the weights"]
     return f"{table(titles, rows, left=3)}\n\nCommit {records[0]['commit']}: `{records[0]['command']}`"
 

@@ -112,7 +112,7 @@ def command_page() -> str:
 
 def protocols() -> list[str]:
     """Names of the protocol files of all tasks."""
-    folder = ROOT / "src" / "toa" / "experiments"
+    folder = ROOT / "src" / "toa" / "experiments" / "protocols"
     return sorted({path.stem for path in folder.rglob("*.toml")})
 
 

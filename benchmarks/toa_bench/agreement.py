@@ -24,19 +24,12 @@ from torch import Tensor, nn
 from toa.data import mark_names
 from toa.experiments.records import Record, provenance
 from toa.models import BACKBONES, build_forecaster
-from toa_bench.peer import hide_checkouts, stand_in_for_missing
+from toa_bench.peer import hide_checkouts, peer_arguments, stand_in_for_missing
 
 # sizes of every comparison, under our names
 SIZES = {"lookback": 96, "horizon": 24, "channels": 5}
-_MODEL: dict[str, Any] = {
-    "embed_dim": 32,
-    "num_heads": 4,
-    "num_layers": 2,
-    "ff_dim": 64,
-    "label_len": 48,
-    "decoder_layers": 1,
-}
-_MODEL |= {"dropout": 0.0, "head_dropout": 0.0, "moving_average": 25, "top_k": 2}
+_MODEL: dict[str, Any] = {"embed_dim": 32, "num_heads": 4, "num_layers": 2, "ff_dim": 64, "label_len": 48}
+_MODEL |= {"decoder_layers": 1, "dropout": 0.0, "head_dropout": 0.0, "moving_average": 25, "top_k": 2}
 _BATCH, _SEED = 4, 0
 # Informer draws keys; with this factor it takes all
 _ALL_KEYS = 100
@@ -137,23 +130,8 @@ def _shaken(model: nn.Module) -> nn.Module:
 
 def _arguments(**changes: Any) -> SimpleNamespace:
     """Our sizes under the names of the authors."""
-    sizes: dict[str, Any] = {
-        "task_name": "long_term_forecast",
-        "seq_len": SIZES["lookback"],
-        "pred_len": SIZES["horizon"],
-    }
-    sizes |= dict.fromkeys(("enc_in", "dec_in", "c_out"), SIZES["channels"])
-    sizes |= {"d_model": _MODEL["embed_dim"], "n_heads": _MODEL["num_heads"], "e_layers": _MODEL["num_layers"]}
-    sizes |= {"d_layers": _MODEL["decoder_layers"], "d_ff": _MODEL["ff_dim"], "label_len": _MODEL["label_len"]}
-    sizes |= {"dropout": 0.0, "fc_dropout": 0.0, "moving_avg": _MODEL["moving_average"], "factor": 3}
-    sizes |= {
-        "activation": "gelu",
-        "distil": True,
-        "embed": "timeF",
-        "freq": "h",
-        "output_attention": False,
-        "CI": True,
-    }
+    run: Any = SimpleNamespace(model=_MODEL, **SIZES)
+    sizes = peer_arguments(run, SIZES["channels"]) | {"fc_dropout": 0.0, "output_attention": False, "CI": True}
     sizes |= {"head_dropout": 0.0, "individual": False, "patch_len": 16, "stride": 8, "padding_patch": "end"}
     sizes |= {"revin": 1, "affine": 0, "subtract_last": 0, "decomposition": 0, "kernel_size": 25}
     sizes |= {"k": _MODEL["top_k"], "num_experts": 4, "hidden_size": 256, "noisy_gating": True}

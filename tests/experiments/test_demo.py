@@ -1,5 +1,6 @@
 import os
 import signal
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -7,7 +8,7 @@ import torch
 
 from toa.data.synthetic import DemixingBatch
 from toa.experiments import demo
-from toa.experiments.demo import COMPARED, PARTS, SEEDS, anomaly_configs, classification_configs, run_part, ucr_series
+from toa.experiments.demo import COMPARED, PARTS, SEEDS, part_configs, run_part
 from toa.tasks import TrainingStopped
 
 
@@ -17,23 +18,22 @@ def _own_data(monkeypatch):
 
 
 def test_both_parts_run_every_attention_with_every_seed():
-    for configs in (classification_configs(), anomaly_configs()):
+    for configs in map(part_configs, PARTS):
         cells = {(config.attention.name, config.seed) for config in configs if config.attention}
         assert cells == {(name, seed) for name in COMPARED for seed in SEEDS}
         assert len(configs) == len(cells)
-    assert {config.evaluation for config in classification_configs()} == {"strict"}
+    assert {config.evaluation for config in part_configs("classification")} == {"strict"}
 
 
 def test_fewer_steps_shorten_the_parts_in_proportion():
-    full = [configs()[0].training.epochs for configs in (classification_configs, anomaly_configs)]
-    assert [configs(1000)[0].training.epochs for configs in (classification_configs, anomaly_configs)] == [
-        epochs // 2 for epochs in full
-    ]
-    assert anomaly_configs(1)[0].training.epochs == 1
+    full = [part_configs(part)[0].training.epochs for part in PARTS]
+    assert [part_configs(part, 1000)[0].training.epochs for part in PARTS] == [epochs // 2 for epochs in full]
+    assert part_configs("anomaly", 1)[0].training.epochs == 1
 
 
 def test_the_series_is_inside_aeon():
-    assert all(ucr_series().with_name(f"{ucr_series().name}_{split}.csv").is_file() for split in ("TRAIN", "TEST"))
+    config = part_configs("anomaly")[0]
+    assert all(Path(file).is_file() for file in (config.dataset, config.test_file))
 
 
 @pytest.mark.parametrize("part", PARTS)

@@ -122,7 +122,7 @@ def test_an_edited_record_is_refused_and_does_not_count(csv, tmp_path):
     with pytest.raises(ValueError, match=message("record.json must have the content that its checksum states")):
         run_task(config, out, device="cpu")
     evidence = read_evidence([out])
-    assert evidence.runs == ()
+    assert evidence.runs == []
     assert [str(path)] == [skipped.where for skipped in evidence.skipped]
     assert "edited or damaged" in evidence.skipped[0].reason
     # one letter of the field's own name

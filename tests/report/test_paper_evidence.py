@@ -28,7 +28,7 @@ def test_records_are_read_from_folders_files_and_lines(tmp_path, job):
     evidence = read_evidence([tmp_path / "runs", tmp_path / "runs" / "more.jsonl"])
     assert sorted(run.seed for run in evidence.runs if run.seed) == [2024, 2025, 2026]
     assert len({run.setting for run in evidence.runs}) == 1
-    assert evidence.skipped == ()
+    assert evidence.skipped == []
 
 
 def test_a_truncated_record_is_named_and_the_rest_counts(tmp_path, job):
@@ -54,7 +54,7 @@ def test_a_truncated_record_is_named_and_the_rest_counts(tmp_path, job):
 )
 def test_an_invalid_record_is_skipped_with_a_reason(tmp_path, job, change, said):
     evidence = read_evidence([write_lines(tmp_path / "x.jsonl", [record_of(job, {"mse": 0.4}) | change])])
-    assert evidence.runs == ()
+    assert evidence.runs == []
     assert said in reasons(evidence)[0]
 
 
@@ -88,10 +88,10 @@ def test_an_older_record_counts_with_defaults_and_a_note(tmp_path, job):
     del record["config"]["tf32"], record["config"]["training"]["patience"]
     # the protocol's patience is not the default: the older record is another setting
     evidence = read_evidence([write_lines(tmp_path / "x.jsonl", [rehashed(record)])])
-    assert evidence.notes == (
+    assert evidence.notes == [
         "1 records of task forecast have no training.patience, tf32; the default is used.",
         "1 of 1 records are without checksum: edits are not noticed.",
-    )
+    ]
     del (record := record_of(job, {"mse": 0.4}))["config"]["tf32"]
     evidence = read_evidence([write_lines(tmp_path / "x.jsonl", [rehashed(record)])])
     lines = paper_entries(evidence, tables=["forecast-full"])
@@ -127,14 +127,14 @@ def test_the_same_record_in_two_places_counts_once(tmp_path, job):
         write_lines(tmp_path / f"{name}.jsonl", [record_of(job, {"mse": 0.4})])
     evidence = read_evidence([tmp_path])
     assert len(evidence.runs) == 1
-    assert evidence.skipped == ()
+    assert evidence.skipped == []
     assert evidence.notes[0] == "1 records occur again with the same setting and metrics, and count once."
 
 
 def test_seeds_on_different_data_are_not_averaged(tmp_path, job):
     records = [record_of(job, {"mse": 0.4}, seed=seed, data_checksum=f"{seed}") for seed in (2024, 2025)]
     evidence = read_evidence([write_lines(tmp_path / "x.jsonl", records)])
-    assert evidence.runs == ()
+    assert evidence.runs == []
     assert "records of one setting must use the same data, got 2 checksums" in reasons(evidence)[0]
 
 
@@ -150,7 +150,7 @@ def test_dirty_and_unknown_commits_are_counted_by_file(tmp_path, job):
 def test_a_hyperparameter_search_is_skipped(tmp_path):
     path = write_lines(tmp_path / "search.jsonl", etth1_records(1))
     evidence = read_evidence([tmp_path])
-    assert evidence.runs == ()
+    assert evidence.runs == []
     assert [(one.where, one.reason[:10]) for one in evidence.skipped] == [(str(path), "16 records")]
 
 

@@ -39,7 +39,7 @@ PRINTED = {
 
 @pytest.fixture(scope="module")
 def published():
-    return rank_rows(paper_entries(Evidence(runs=()), tables=RANKED))
+    return rank_rows(paper_entries(Evidence(), tables=RANKED))
 
 
 @pytest.mark.parametrize(("table", "backbone"), PRINTED)

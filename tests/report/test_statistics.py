@@ -111,7 +111,7 @@ def test_a_data_set_counts_once_with_the_mean_over_its_horizons():
             one["config"]["horizon"] = horizon
             records.append(one | {"metrics": {"mse": 1.0 + shift - one["metrics"]["accuracy"]}})
     scores = collect(records, "mse")
-    assert scores.datasets == ("set0", "set1", "set2")
+    assert tuple(scores.cells) == ("set0", "set1", "set2")
     assert scores.values == pytest.approx(np.sqrt((1.0 - VALUES[:3]) * (1.2 - VALUES[:3])))
     # 20 % less at one horizon and 25 % more at the other are no gain, whatever the sizes
     level = []
@@ -175,7 +175,7 @@ def test_a_data_set_with_a_missing_run_is_left_out_with_a_note():
     records = [r for r in records if (r["config"]["dataset"], r["name"], r["seed"]) != ("set2", "patchtst/softmax", 2)]
     del next(r for r in records if r["config"]["dataset"] == "set3")["metrics"]["accuracy"]
     scores = collect(records, "accuracy")
-    assert scores.datasets == ("set0",)
+    assert tuple(scores.cells) == ("set0",)
     assert scores.left_out == {
         "set1": "no run of patchtst/toa-relu",
         "set2": "no run of patchtst/softmax with seed 2",

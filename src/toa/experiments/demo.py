@@ -1,11 +1,11 @@
 """The demixing experiment, and the other parts of the demo.
 
 The first part is a table that the demo writes itself, for a forecast. Demixing runs variants and seeds on the same
-signals, and views the trained models. The other parts are runs small enough for two CPU cores, on datasets inside
-aeon's wheel.
+signals, and views the trained models. `demo.toml` describes the other parts.
 """
 
 import statistics
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -26,7 +26,6 @@ from toa.experiments.records import Record
 from toa.experiments.run import load_run, run_folder, run_task
 from toa.models import PointEncoder
 from toa.nn import mixing_operators
-from toa.tasks import AnomalyRun, ClassifyRun
 from toa.tasks.demixing import DEMIXING, demix, frequency_response, held_out_signals, oracle_estimates, regime_errors
 
 COMPARED = ("toa-gated", "toa-relu", "softmax")
@@ -35,41 +34,8 @@ SEEDS = (2024, 2025, 2026)
 # the table to forecast: its rows, those that are kept for the test, the horizon, and seconds for the fit
 HOURS, TESTED, HORIZON, FIT_SECONDS = 8 * 168, 168, 24, 15.0
 
-# epochs, without early stopping
-_CLASSIFY_EPOCHS = 30
-_ANOMALY_EPOCHS = 10
-
-# 32 training cases: small batches, and a rate that falls to zero
-_CLASSIFY = (
-    "batch_size=8",
-    "model.num_layers=1",
-    "model.embed_dim=32",
-    "model.ff_dim=64",
-    "model.num_heads=4",
-    "training.optimizer=adam",
-    "training.learning_rate=2e-3",
-    "training.schedule=cosine",
-    "training.patience=1000",
-)
-_ANOMALY = (
-    "index_column=true",
-    "label_column=true",
-    "lookback=64",
-    "window_stride=8",
-    "batch_size=16",
-    # a random score rarely hits the one short range, so few draws would give zero
-    "random_draws=200",
-    "model.num_layers=2",
-    "model.embed_dim=32",
-    "model.ff_dim=32",
-    "model.num_heads=4",
-    "training.learning_rate=2e-3",
-    "training.schedule=cosine",
-    "training.patience=1000",
-)
-
-# mean squared errors in section 4 of the paper
-PUBLISHED = {"toa-gated": 0.0028, "toa-relu": 0.0035, "softmax": 0.0972}
+# parts on real data by the name of their folder, in the order of the page
+PARTS: dict[str, Any] = tomllib.loads((files("toa.experiments") / "demo.toml").read_text(encoding="utf-8"))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -235,34 +201,20 @@ def write_rentals(path: Path) -> Path:
     return path
 
 
-def classification_configs(steps: int | None = None) -> list[ClassifyRun]:
-    """Runs of a point-token Transformer on BasicMotions, one per attention and seed.
+def part_configs(part: str, steps: int | None = None) -> list[Any]:
+    """Configs of a part of `PARTS`, one per attention and seed.
 
     Args:
         steps: Steps of the demixing part; epochs change in proportion. None is the full length.
     """
-    changes = (*_CLASSIFY, f"training.epochs={_epochs(_CLASSIFY_EPOCHS, steps)}")
-    return _configs("classify", "strict", dataset="BasicMotions", backbone="transformer", changes=changes)
-
-
-def anomaly_configs(steps: int | None = None) -> list[AnomalyRun]:
-    """Runs of PatchTST on the UCR series; `steps` as for `classification_configs`."""
-    stem = ucr_series()
-    changes = (*_ANOMALY, f"training.epochs={_epochs(_ANOMALY_EPOCHS, steps)}")
-    names = {"dataset": f"{stem}_TRAIN.csv", "test_file": f"{stem}_TEST.csv"}
-    return _configs("anomaly", "toa-paper", backbone="patchtst", changes=changes, **names)
-
-
-def ucr_series() -> Path:
-    """Path of the UCR anomaly series inside aeon, without the ends _TRAIN.csv and _TEST.csv of its two files."""
-    return Path(str(files("aeon"))) / "datasets" / "data" / "KDD-TSAD_135" / "135_UCR_Anomaly_InternalBleeding16"
-
-
-# configs of the parts on real data by the name of their folder, in the order of the page
-PARTS: dict[str, Callable[[int | None], list[Any]]] = {
-    "classification": classification_configs,
-    "anomaly": anomaly_configs,
-}
+    own, aeon = PARTS[part], Path(str(files("aeon"))) / "datasets" / "data"
+    names = {name: value.format(aeon=aeon) for name, value in own["names"].items()}
+    names["changes"] = [*own["changes"], f"training.epochs={max(1, round(own['epochs'] * demo_share(steps)))}"]
+    return [
+        resolve(own["task"], own["protocol"], attention=attention, seed=seed, **names)
+        for seed in SEEDS
+        for attention in COMPARED
+    ]
 
 
 def run_part(
@@ -276,23 +228,14 @@ def run_part(
 ) -> list[DemoRun]:
     """Run a part of `PARTS`. Finished runs are loaded, interrupted runs resume.
 
-    The arguments are those of `classification_configs`, `run_task` and `run_demixing`.
+    The arguments are those of `part_configs`, `run_task` and `run_demixing`.
     """
     runs = []
-    for config in PARTS[part](steps):
+    for config in part_configs(part, steps):
         watch = None if observe is None else partial(observe, title=f"{config.attention.name}, seed {config.seed}")
         record = run_task(config, out, device=device, command=command, observe=watch)
         runs.append(DemoRun(record=record, folder=run_folder(config, out)))
     return runs
-
-
-def _configs(task: str, protocol: str, **names: Any) -> list[Any]:
-    return [resolve(task, protocol, attention=name, seed=seed, **names) for seed in SEEDS for name in COMPARED]
-
-
-def _epochs(full: int, steps: int | None) -> int:
-    """The share of the epochs that `steps` is of the demixing part; at least one."""
-    return max(1, round(full * demo_share(steps)))
 
 
 def demo_share(steps: int | None) -> float:

@@ -6,10 +6,10 @@ of the jobs of a sweep, is stored in the results folder.
 
 import hashlib
 import json
+import math
 import statistics
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -205,30 +205,31 @@ def read_error(path: Path) -> Record | None:
         raise ValueError(f"{path} must be the error of a run, got something else ({error!r}); delete it.") from None
 
 
+def read_state(job: Job, out: Path, data_dir: Path | None = None) -> tuple[Record | None, Record | None]:
+    """Return the record of a finished job, and the error of a failed one.
+
+    A file that cannot be read is an error at time NaN, which is never retried: it is kept for the user to check.
+    """
+    try:
+        record = finished(job, out, data_dir)
+        return record, read_error(job.folder(out) / ERROR) if record is None else None
+    except ValueError as unreadable:
+        return None, {"error": str(unreadable), "time": math.nan}
+
+
 def read_outcome(jobs: Iterable[Job], out: Path, data_dir: Path | None = None) -> Outcome:
     """Read what a results folder holds now. A file that cannot be read counts as a failure of its job."""
-    records, failures = {}, {}
-    for job in jobs:
-        try:
-            record, error = finished(job, out, data_dir), read_error(job.folder(out) / ERROR)
-        except ValueError as unreadable:
-            failures[job.key] = str(unreadable)
-            continue
-        if record is not None:
-            records[job.key] = record
-        elif error is not None:
-            failures[job.key] = error["error"]
-    return Outcome(records=records, failures=failures)
+    states = {job.key: read_state(job, out, data_dir) for job in jobs}
+    return Outcome(
+        records={key: record for key, (record, _) in states.items() if record is not None},
+        failures={key: error["error"] for key, (_, error) in states.items() if error is not None},
+    )
 
 
 def failure_times(jobs: Iterable[Job], out: Path) -> dict[str, float]:
     """Return when each failed job failed, by job key. Skips files that cannot be read."""
-    times = {}
-    for job in jobs:
-        with suppress(ValueError):
-            if (error := read_error(job.folder(out) / ERROR)) is not None:
-                times[job.key] = error["time"]
-    return times
+    states = {job.key: read_state(job, out)[1] for job in jobs}
+    return {key: error["time"] for key, error in states.items() if error and not math.isnan(error["time"])}
 
 
 def write_failure(job: Job, out: Path, error: str, trace: str = "") -> None:

@@ -31,10 +31,9 @@ from toa.experiments.run import (
     ERROR,
     Job,
     Outcome,
-    finished,
     outcome,
-    read_error,
     read_outcome,
+    read_state,
     run_task,
     write_failure,
     write_plan,
@@ -135,7 +134,7 @@ def sweep(
         check_writable(context.out)
         # read by `toa watch`
         write_plan(unique.values(), context.out)
-        _Sweep(jobs=unique, context=context, workers=opened, watch=watch or (lambda event: None)).run()
+        _run_all(unique, context, opened, watch or (lambda event: None))
     return read_outcome(unique.values(), context.out, context.data_dir)
 
 
@@ -164,60 +163,50 @@ def _open_workers(
     # raises before a process starts
     resolve_device(context.device)
     if executor == "pool":
-        return closing(LocalWorkers(context, min(default_workers(executor, workers), max(1, jobs))))
+        return closing(_LocalWorkers(context, min(default_workers(executor, workers), max(1, jobs))))
     return nullcontext(_ThisProcess(context))
 
 
-@dataclass(kw_only=True)
-class _Sweep:
-    """The state of one call of `sweep`."""
-
-    jobs: Mapping[str, Job]
-    context: RunContext
-    workers: Workers
-    watch: Watcher
-    queue: deque[Job] = field(default_factory=deque)
-    running: set[str] = field(default_factory=set)
+def _run_all(jobs: Mapping[str, Job], context: RunContext, workers: Workers, watch: Watcher) -> None:
+    queue, running = deque(jobs.values()), set[str]()
     # jobs that other processes run
-    held: list[Job] = field(default_factory=list)
-    deaths: Counter[str] = field(default_factory=Counter)
+    held: list[Job] = []
+    deaths: Counter[str] = Counter()
 
-    def run(self) -> None:
-        self.queue.extend(self.jobs.values())
-        while self.queue or self.running or self.held:
-            while self.queue and len(self.running) < self.workers.count:
-                job = self.queue.popleft()
-                if (event := find_end(job, self.context)) is not None:
-                    self.watch(event)
-                else:
-                    self.running.add(job.key)
-                    self.workers.start(job)
-            if self.running:
-                self.workers.poll(self._handle, self.context.poll_s)
-            if self.held and not self.queue:
-                time.sleep(self.context.poll_s)
-                self.queue.extend(self.held)
-                self.held.clear()
-
-    def _handle(self, event: Event) -> None:
+    def handle(event: Event) -> None:
         # progress can arrive after the end
-        if event.key not in self.running:
+        if event.key not in running:
             return
         if event.kind not in ("begin", "step"):
-            self.running.remove(event.key)
+            running.remove(event.key)
         if event.kind == "waiting":
-            self.held.append(self.jobs[event.key])
+            held.append(jobs[event.key])
         if event.kind != "died":
-            self.watch(event)
+            watch(event)
             return
-        job = self.jobs[event.key]
-        self.queue.append(job)
-        self.deaths[event.key] += 1
-        if self.deaths[event.key] >= MAX_DEATHS:
-            with claimed(job.folder(self.context.out)) as mine:
-                if mine and find_end(job, self.context) is None:
+        job = jobs[event.key]
+        queue.append(job)
+        deaths[event.key] += 1
+        if deaths[event.key] >= MAX_DEATHS:
+            with claimed(job.folder(context.out)) as mine:
+                if mine and find_end(job, context) is None:
                     message = f"its worker died {MAX_DEATHS} times, the last time with: {event.message}"
-                    write_failure(job, self.context.out, message)
+                    write_failure(job, context.out, message)
+
+    while queue or running or held:
+        while queue and len(running) < workers.count:
+            job = queue.popleft()
+            if (event := find_end(job, context)) is not None:
+                watch(event)
+            else:
+                running.add(job.key)
+                workers.start(job)
+        if running:
+            workers.poll(handle, context.poll_s)
+        if held and not queue:
+            time.sleep(context.poll_s)
+            queue.extend(held)
+            held.clear()
 
 
 def run_job(job: Job, context: RunContext, watch: Watcher) -> Event:
@@ -238,16 +227,12 @@ def run_job(job: Job, context: RunContext, watch: Watcher) -> Event:
 
 def find_end(job: Job, context: RunContext) -> Event | None:
     """Return the end of a job that needs no run; None if it is to be run."""
-    try:
-        if (record := finished(job, context.out, context.data_dir)) is not None:
-            return Event(kind="found", key=job.key, message=outcome(record))
-        failed = read_error(job.folder(context.out) / ERROR)
-    except ValueError as error:
-        # an unreadable file is kept for the user to check
-        return Event(kind="failed", key=job.key, message=str(error))
-    if failed is None or context.retry_failed.get(job.key) == failed["time"]:
+    record, error = read_state(job, context.out, context.data_dir)
+    if record is not None:
+        return Event(kind="found", key=job.key, message=outcome(record))
+    if error is None or context.retry_failed.get(job.key) == error["time"]:
         return None
-    return Event(kind="failed", key=job.key, message=failed["error"])
+    return Event(kind="failed", key=job.key, message=error["error"])
 
 
 def _execute(job: Job, context: RunContext, watch: Watcher) -> Event:
@@ -323,7 +308,7 @@ class _Worker:
     ready: bool = False
 
 
-class LocalWorkers:
+class _LocalWorkers:
     """Worker processes on this machine, each with a pipe that takes jobs and returns events.
 
     The process pools of the standard library and of joblib stop all workers when one dies, and do not report which job
@@ -337,7 +322,6 @@ class LocalWorkers:
         self._started = 0
 
     def start(self, job: Job) -> None:
-        """Give a job to an idle worker, or to a new one."""
         worker = self._idle.pop() if self._idle else self._start_worker()
         self._busy[job.key] = worker
         # if the worker is dead, `poll` sees its end
@@ -345,7 +329,6 @@ class LocalWorkers:
             worker.pipe.send(job)
 
     def poll(self, watch: Watcher, timeout_s: float) -> None:
-        """Pass on the events of busy workers."""
         pipes = {worker.pipe: (key, worker) for key, worker in self._busy.items()}
         for pipe in connection.wait(pipes, timeout_s):
             key, worker = pipes[pipe]  # type: ignore[index]

@@ -10,18 +10,18 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Any, Literal
+from typing import Any
 
-from toa._checks import check_choice
+import numpy as np
+
 from toa.experiments.paper import PublishedNumber, published_numbers
-from toa.experiments.paper.tables import TABLES, Cell, missing_data, protocol_job, table_cells
+from toa.experiments.paper.tables import CLASSIFIERS, TABLES, Cell, missing_data, protocol_job, table_cells
 from toa.experiments.run import Job
 from toa.report.evidence import Evidence, Run, Setting, setting_of
 from toa.report.gains import lower_is_better
 from toa.report.statistics import rank_scores
 
-Status = Literal["measured", "partial", "failed", "not run", "no data", "no settings"]
-STATUSES: tuple[Status, ...] = ("measured", "partial", "failed", "not run", "no data", "no settings")
+STATUSES = ("measured", "partial", "failed", "not run", "no data", "no settings")
 
 # anomaly detection: the same runs under the strict rules
 _STRICT = {"f1_pa": "strict/f1"}
@@ -49,13 +49,8 @@ class Entry:
     own: bool = True
     values: Mapping[int | None, float]
     runs: tuple[Run, ...] = ()
-    status: Status
+    status: str
     reason: str = ""
-
-    @property
-    def task(self) -> str:
-        """Task of the table."""
-        return TABLES[self.number.table].task
 
     @property
     def comparable(self) -> bool:
@@ -91,107 +86,87 @@ def paper_entries(
 
     A record counts for a number if its config equals that of the number's protocol except for the seed.
     """
-    names = list(TABLES) if tables is None else list(tables)
-    for name in names:
-        check_choice("table", name, TABLES)
-    finder = _Finder(evidence, data_dir)
-    return [entry for name in names for cell in table_cells(name) for entry in finder.entries(cell)]
+    named = dict.fromkeys((run.record["task"], run.record["config"].get("protocol")) for run in evidence.runs)
+    protocols = [(task, name) for task, name in named if name is not None]
+    return [
+        entry
+        for table in (TABLES if tables is None else tables)
+        for cell in table_cells(table)
+        for entry in _entries(cell, evidence, protocols, data_dir)
+    ]
 
 
-class _Finder:
-    """Finds the runs of cells."""
-
-    def __init__(self, evidence: Evidence, data_dir: Path | None) -> None:
-        self._evidence, self._data_dir = evidence, data_dir
-        self._index: dict[Setting, dict[int | None, Run]] = {}
-        for run in evidence.runs:
-            self._index.setdefault(run.setting, {})[run.seed] = run
-        self._missing: dict[tuple[str, tuple[str, ...]], str] = {}
-        named = [(run.record["task"], run.record["config"].get("protocol")) for run in evidence.runs]
-        self._protocols = [(task, name) for task, name in dict.fromkeys(named) if name is not None]
-
-    def entries(self, cell: Cell) -> Iterator[Entry]:
-        """The entry of a cell, then those of other rules and protocols that have values."""
-        table = TABLES[cell.number.table]
-        own = table.protocols.get(cell.number.backbone, "paper" if table.task == "demixing" else "")
-        settings = [_job_setting(job) for job in cell.jobs]
-        yield self._entry(cell, settings, own, cell.metric, own=True)
-        others = []
-        if cell.number.metric in _STRICT:
-            others.append((settings, own, _STRICT[cell.number.metric]))
-        names = cell.number.backbone, cell.number.variant
-        horizon = int(cell.number.horizon) if cell.number.horizon.isdecimal() else None
-        for task, protocol in self._protocols if len(cell.jobs) == 1 else ():
-            # a protocol need not cover the cell
-            with suppress(ValueError):
-                if task == table.task and protocol != own:
-                    job = protocol_job(task, protocol, cell.datasets[0], horizon, *names)
-                    others.append(([_job_setting(job)], protocol, cell.metric))
-        for one in others:
-            entry = self._entry(cell, *one, own=False)
-            if entry.values:
-                yield entry
-
-    def _entry(self, cell: Cell, settings: Sequence[Setting], protocol: str, metric: str, *, own: bool) -> Entry:
+def _entries(
+    cell: Cell, evidence: Evidence, protocols: Iterable[tuple[str, str]], data_dir: Path | None
+) -> Iterator[Entry]:
+    """The entry of a cell, then those of other rules and protocols that have values."""
+    number, table = cell.number, TABLES[cell.number.table]
+    own = table.protocols.get(number.backbone, "")
+    own_settings = [_job_setting(job) for job in cell.jobs]
+    metrics = [cell.metric, *([_STRICT[number.metric]] if number.metric in _STRICT else [])]
+    read = [(own_settings, own, metric) for metric in metrics]
+    horizon = int(number.horizon) if number.horizon.isdecimal() else None
+    for task, protocol in protocols if len(cell.jobs) == 1 else ():
+        # a protocol need not cover the cell
+        with suppress(ValueError):
+            if task == table.task and protocol != own:
+                job = protocol_job(task, protocol, cell.datasets[0], horizon, number.backbone, number.variant)
+                read.append(([_job_setting(job)], protocol, cell.metric))
+    for place, (settings, protocol, metric) in enumerate(read):
         found = [
-            {seed: run for seed, run in self._index.get(setting, {}).items() if metric in run.record["metrics"]}
-            for setting in settings
+            {seed: run for seed, run in evidence.by_setting.get(one, {}).items() if metric in run.record["metrics"]}
+            for one in settings
         ]
-        is_rank = cell.combine == "rank"
-        # a mean over settings needs a seed that all of them have
-        shared = set.intersection(*map(set, found)) if found else set()
-        seeds = sorted(shared, key=lambda seed: -1 if seed is None else seed)
-        values = {seed: cell.factor * fmean(one[seed].record["metrics"][metric] for one in found) for seed in seeds}
-        values = _mean_rank(cell, found) if is_rank else values
-        # a mean rank uses the runs of all seeds
-        runs = [run for one in found for seed, run in one.items() if not values or seed in values or is_rank]
-        status, reason = self._status(cell, settings, found, values)
+        values = _mean_rank(cell, found) if cell.combine == "rank" else _mean_values(cell, found, metric)
+        if place and not values:
+            continue
+        status, reason = ("measured", "") if values else _gap(cell, evidence, data_dir, settings, found)
         rules, slash, _ = metric.partition("/")
-        return Entry(
-            number=cell.number,
+        yield Entry(
+            number=number,
             protocol=f"{protocol}, {rules}" if slash else protocol,
             metric=metric,
-            own=own,
+            own=place == 0,
             values=values,
-            runs=tuple(runs),
+            # a mean rank, whose seed is None, uses the runs of all seeds
+            runs=tuple(run for one in found for seed, run in one.items() if not values or {seed, None} & values.keys()),
             status=status,
             reason=reason,
         )
 
-    def _status(
-        self,
-        cell: Cell,
-        settings: Sequence[Setting],
-        found: Sequence[Mapping[int | None, Run]],
-        values: Mapping[int | None, float],
-    ) -> tuple[Status, str]:
-        """Whether a cell has values, or why not."""
-        if values:
-            return "measured", ""
-        if cell.reason:
-            return "no settings", cell.reason
-        for setting, one in zip(settings, found, strict=True):
-            if setting in self._evidence.failed and not one:
-                return "failed", self._evidence.failed[setting]
-        done = sum(bool(one) for one in found)
-        missing = self._missing_files(cell)
-        if done == len(found):
-            return "partial", "no seed has all runs"
-        if done:
-            return "partial", f"{done} of {len(found)} runs are done{'; ' if missing else ''}{missing}"
-        if any(setting in self._evidence.disputed for setting in settings):
-            return "partial", "its records contradict each other; see the records left out"
-        if any(setting in self._index for setting in settings):
-            return "partial", f"{cell.metric} is undefined in its records"
-        return ("no data", missing) if missing else ("not run", "not run yet")
 
-    def _missing_files(self, cell: Cell) -> str:
-        """The data files of a cell that are missing; "" if none is."""
-        key = (TABLES[cell.number.table].task, cell.datasets)
-        if key not in self._missing:
-            files = ", ".join(file for one in missing_data(cell, self._data_dir) for file in one.files)
-            self._missing[key] = f"file missing: {files}" if files else ""
-        return self._missing[key]
+def _mean_values(cell: Cell, found: Sequence[Mapping[int | None, Run]], metric: str) -> dict[int | None, float]:
+    """Mean over the runs of a cell by seed, for the seeds that all of them have."""
+    shared = set.intersection(*map(set, found)) if found else set()
+    seeds = sorted(shared, key=lambda seed: -1 if seed is None else seed)
+    return {seed: cell.factor * fmean(one[seed].record["metrics"][metric] for one in found) for seed in seeds}
+
+
+def _gap(
+    cell: Cell,
+    evidence: Evidence,
+    data_dir: Path | None,
+    settings: Sequence[Setting],
+    found: Sequence[Mapping[int | None, Run]],
+) -> tuple[str, str]:
+    """Why a cell has no values."""
+    if cell.reason:
+        return "no settings", cell.reason
+    for setting, one in zip(settings, found, strict=True):
+        if setting in evidence.failed and not one:
+            return "failed", evidence.failed[setting]
+    done = sum(bool(one) for one in found)
+    if done == len(found):
+        return "partial", "no seed has all runs"
+    files = ", ".join(file for one in missing_data(cell, data_dir) for file in one.files)
+    missing = f"file missing: {files}" if files else ""
+    if done:
+        return "partial", f"{done} of {len(found)} runs are done{'; ' if missing else ''}{missing}"
+    if any(setting in evidence.disputed for setting in settings):
+        return "partial", "its records contradict each other; see the records left out"
+    if any(setting in evidence.by_setting for setting in settings):
+        return "partial", f"{cell.metric} is undefined in its records"
+    return ("no data", missing) if missing else ("not run", "not run yet")
 
 
 @cache
@@ -203,14 +178,11 @@ def _mean_rank(cell: Cell, found: Sequence[Mapping[int | None, Run]]) -> dict[in
     """Mean rank of a variant over the data sets of the classification table."""
     if not found or not all(found):
         return {}
-    numbers = [row for row in published_numbers() if row.table == "classification"]
-    variants = list(dict.fromkeys(row.variant for row in numbers))
+    digits = max(decimals(row.text) for row in published_numbers() if row.table == "classification")
     means = [fmean(run.record["metrics"][cell.metric] for run in one.values()) for one in found]
     # jobs are ordered by data set, then by variant
-    blocks = [means[start : start + len(variants)] for start in range(0, len(means), len(variants))]
-    digits = max(decimals(row.text) for row in numbers)
-    place = variants.index(cell.number.variant)
-    return {None: fmean(rank_scores(block, "accuracy", digits=digits)[place] for block in blocks)}
+    ranks = rank_scores(np.reshape(means, (-1, len(CLASSIFIERS))), "accuracy", digits=digits)
+    return {None: fmean(ranks[:, CLASSIFIERS.index(cell.number.variant)])}
 
 
 def decimals(text: str) -> int:
@@ -253,7 +225,7 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return found
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class RecipeCell:
     """One backbone, data set and horizon that was run under `toa`.
 
@@ -325,14 +297,13 @@ def recipe_cells(evidence: Evidence) -> list[RecipeCell]:
     for (task, backbone, dataset, horizon), runs in sorted(found.items()):
         if any(protocol == RECIPE for protocol, _ in runs):
             table, metric = _RECIPE_TASKS[task]
+            names = (table, dataset, backbone, metric)
             published = {
-                cell.number.variant: cell.number.value
-                for cell in table_cells(table)
-                if cell.datasets == (dataset,) and cell.number.horizon in (str(horizon), "")
-                if (cell.number.backbone, cell.number.metric) == (backbone, metric)
+                row.variant: row.value
+                for row in published_numbers()
+                if (row.table, row.dataset, row.backbone, row.metric) == names and row.horizon in (str(horizon), "")
             }
-            names = {"task": task, "backbone": backbone, "dataset": dataset, "metric": metric}
-            cells.append(RecipeCell(**names, horizon=horizon or None, runs=runs, published=published))
+            cells.append(RecipeCell(task, backbone, dataset, horizon or None, metric, runs, published))
     return cells
 
 

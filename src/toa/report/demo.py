@@ -4,22 +4,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 
-from toa.experiments.demo import HORIZON, HOURS, PUBLISHED, TESTED, DemixingResult, DemoRun
+from toa.experiments.demo import HORIZON, HOURS, PARTS, TESTED, DemixingResult, DemoRun
+from toa.experiments.paper import published_numbers
 from toa.experiments.records import Record
 from toa.report.figures import system_title, write_confusion, write_detection
 from toa.report.page import Section
-from toa.report.tables import ANOMALY_COLUMNS, Table
+from toa.report.tables import ANOMALY_COLUMNS, TEXTS, Table, number
 from toa.tasks.anomaly import SCORES
 from toa.tasks.checkpoint import load_checkpoint
 from toa.tasks.detection import RULES
 
-HEADING = "A forecast of a table, and operator attention on three tasks"
-TITLES = {
-    "forecast": "1. Forecast of a CSV file",
-    "demixing": "2. Harmonic demixing, the small size",
-    "classification": "3. Classification of BasicMotions",
-    "anomaly": "4. The anomaly of a UCR series",
-}
+HEADING = TEXTS["heading"]
+TITLES = {part: TEXTS[part]["title"] for part in ("forecast", "demixing", *PARTS)}
 # metrics of the anomaly table; records have all
 _SHOWN = ("f1", "pa_f1", "random_pa_f1", "vus_pr")
 # distance to the anomaly that the archive's own score accepts, in steps
@@ -31,26 +27,25 @@ def forecast_section(
 ) -> Section:
     """Errors beside the baselines, the verdict and the picture of the forecast of a file."""
     mixed = ", ".join(f"{weight:.2f} {name}" for name, weight in sorted(weights.items(), key=lambda pair: -pair[1]))
+    text = TEXTS["forecast"]
     return Section(
         title=TITLES["forecast"],
-        lead=f"A made-up table, {file.name}: bicycles that are rented per hour, {HOURS} rows. The last {TESTED} rows "
-        "are kept for a test. toa.Forecaster() weights a network (toa) and simple methods by their errors in the rows "
-        f"before: {mixed}.",
+        lead=text["lead"].format(file=file.name, hours=HOURS, tested=TESTED, mixed=mixed),
         table=table,
         pictures=[(figure, "forecast of rented bicycles beside baselines and the actual values")],
-        reading=f"The model {'; '.join(verdicts)}. Picture: the first {HORIZON} hours that were kept for the test, by "
-        f"the model and by the baselines. For your own file: toa forecast {file.name} --horizon {HORIZON} --test 0.2.",
+        reading=text["reading"].format(file=file.name, horizon=HORIZON, verdicts="; ".join(verdicts)),
     )
 
 
 def demixing_table(result: DemixingResult, *, published: bool) -> Table:
     """Per system: median MSE over seeds, ratio to the oracle, and the published MSE if requested."""
     oracle = result.reference["oracle"]
+    paper = {row.variant: row.text for row in published_numbers() if row.table == "demixing"}
     rows: Table = [("system", "seeds", "MSE", "x oracle", "published")]
     for name, mse in result.medians().items():
         seeds = sum(record["name"] == name for record in result.records)
-        paper = f"{PUBLISHED[name]:.4f}" if name in PUBLISHED else "-"
-        rows.append((system_title(name), str(seeds), f"{mse:.5f}", f"{mse / oracle:.2f}", paper))
+        shown = (str(seeds), f"{mse:.5f}", f"{mse / oracle:.2f}", paper.get(name, "-"))
+        rows.append((system_title(name), *shown))
     names = {"oracle": "linear oracle that knows the warp", "filter": "best fixed linear filter"}
     rows += [(names[k], "-", f"{v:.5f}", f"{v / oracle:.2f}", "-") for k, v in result.reference.items()]
     return rows if published else [row[:-1] for row in rows]
@@ -58,17 +53,13 @@ def demixing_table(result: DemixingResult, *, published: bool) -> Table:
 
 def demixing_section(result: DemixingResult, figure: Path, *, title: str = "", published: bool = False) -> Section:
     """Table, figure and runs of demixing."""
-    signals = result.signals
-    periods = ", ".join(f"{p:g}" for p in signals.periods)
+    periods = ", ".join(f"{p:g}" for p in result.signals.periods)
     return Section(
         title=title,
-        lead=f"Recover a sum of harmonics (periods {periods}) of length {signals.length} from noise with standard "
-        f"deviation {signals.noise:g} under an unknown time warp. Two layers, two heads; only the attention differs.",
+        lead=TEXTS["demixing"]["lead"].format(periods=periods, signals=result.signals),
         table=demixing_table(result, published=published),
         pictures=[(figure, "mixing operators, reconstructions and frequency responses of each model")],
-        reading="Top: the mixing operator (layer.head) that subtracts most, for one signal; blue is negative. Softmax "
-        "attention can only average, so its operators have no blue. Middle: the signal, noisy, clean and recovered. "
-        "Bottom: gain per frequency.",
+        reading=TEXTS["demixing"]["reading"],
         details=_run_table([(record["name"], record) for record in result.records], "MSE", "mse", 5),
     )
 
@@ -101,51 +92,26 @@ def detection_table(runs: Sequence[DemoRun]) -> Table:
 
 def _classification_section(runs: Sequence[DemoRun]) -> Section:
     config, cases = runs[0].record["config"], runs[0].record["cases"]
-    model = config["model"]
+    matrices = [(run, write_confusion(run.record, run.folder / "confusion.png")) for run in _first_seed(runs)]
     return Section(
         title=TITLES["classification"],
-        lead="Which of four motions does a watch record, from three axes of acceleration and three of rotation? A "
-        f"Transformer with one token per step (100 steps), {model['num_layers']} layer of width {model['embed_dim']}, "
-        f"{model['num_heads']} heads; only the attention differs. {cases['train']} training cases, {cases['val']} "
-        f"cases held out of TRAIN to choose the epoch, {cases['test']} cases in TEST.",
+        lead=TEXTS["classification"]["lead"].format(model=config["model"], cases=cases),
         table=classification_table(runs),
-        pictures=[
-            (
-                write_confusion(run.record, run.folder / "confusion.png"),
-                f"confusion matrix of {system_title(run.attention)}",
-            )
-            for run in _first_seed(runs)
-        ],
-        reading="Guessing is right in a quarter of the cases, and one case changes accuracy by "
-        f"{1 / cases['test']:.3f}: differences of one or two cases do not rank the attentions. This is not an unbiased "
-        "estimate: model and learning rate were chosen among seven trials by TEST accuracy. Matrices show the model of "
-        "the first seed. PatchTST, which sees each channel alone, is weaker on this set; compare toa run --task "
-        "classify --dataset BasicMotions.",
+        pictures=[(drawn, f"confusion matrix of {system_title(run.attention)}") for run, drawn in matrices],
+        reading=TEXTS["classification"]["reading"].format(step=1 / cases["test"]),
         details=_run_table([(run.attention, run.record) for run in runs], "accuracy", "accuracy"),
     )
 
 
 def _detection_section(runs: Sequence[DemoRun]) -> Section:
-    config = runs[0].record["config"]
-    model, ratio = config["model"], f"{config['anomaly_ratio']:g} %"
-    shown = _first_seed(runs)[0]
+    config, (first, *_) = runs[0].record["config"], _first_seed(runs)
+    shown = system_title(first.attention)
     return Section(
         title=TITLES["anomaly"],
-        lead="A vital sign from the UCR anomaly archive (InternalBleeding16): 1,200 training steps, 7,501 test steps, "
-        f"one anomaly of 12 steps. PatchTST, {model['num_layers']} layers of width {model['embed_dim']}, learns to "
-        f"reconstruct windows of {config['lookback']} steps; a large error suggests an anomaly. Each run is evaluated "
-        "twice. tslib-pa, as in most papers: threshold from train and test scores together, each step counted in every "
-        "window, and point adjustment, where one hit counts as the complete range. strict: threshold from train scores "
-        f"only, each step once, no adjustment. Each threshold has {ratio} of its scores above it.",
+        lead=TEXTS["anomaly"]["lead"].format(**config),
         table=detection_table(runs),
-        pictures=[(write_detection(shown.folder), f"score and detected ranges of {system_title(shown.attention)}")],
-        reading="A star marks the main metric of the rules; random PA-F1 is the score of random flags at the same "
-        "rate. Random flags rarely hit a range of 12 steps; with ranges of hundreds of steps, point adjustment makes "
-        "them competitive. peak: number of runs with the highest score at most 100 steps from the anomaly, which is "
-        "the archive's own score, and number of those on a labelled step. F1 is low because a threshold at "
-        f"{ratio} flags several times more steps than are anomalous. Model and window were chosen among three trials "
-        f"by their scores on this series. Picture: {system_title(shown.attention)}, first seed; score and thresholds "
-        "above, true and flagged ranges below.",
+        pictures=[(write_detection(first.folder), f"score and detected ranges of {shown}")],
+        reading=TEXTS["anomaly"]["reading"].format(**config, shown=shown),
         details=_run_table([(run.attention, run.record) for run in runs], "strict F1", "strict/f1"),
     )
 
@@ -177,8 +143,7 @@ def _run_table(runs: Iterable[tuple[str, Record]], column: str, metric: str, dig
     """One row per name of an attention and record."""
     rows: Table = [("system", "seed", column, "time", "device", "command")]
     for name, record in runs:
-        value = record["metrics"].get(metric)
-        shown = "-" if value is None else f"{value:.{digits}f}"
+        shown = number(record["metrics"].get(metric), f".{digits}f")
         cells = (shown, f"{record['wall_s']:.0f} s", record["device"], record["command"])
         rows.append((system_title(name), str(record["seed"]), *cells))
     return rows

@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -73,7 +74,7 @@ class Trial(NamedTuple):
     error: float
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Evidence:
     """Everything found in some files.
 
@@ -86,13 +87,21 @@ class Evidence:
         signed: Trials of the comparison of signed attentions.
     """
 
-    runs: tuple[Run, ...]
-    failed: Mapping[Setting, str] = field(default_factory=dict)
-    skipped: tuple[Skipped, ...] = ()
-    disputed: frozenset[Setting] = frozenset()
-    notes: tuple[str, ...] = ()
-    trials: Mapping[tuple[str, str], Counter[str]] = field(default_factory=dict)
-    signed: tuple[Trial, ...] = ()
+    runs: list[Run] = field(default_factory=list)
+    failed: dict[Setting, str] = field(default_factory=dict)
+    skipped: list[Skipped] = field(default_factory=list)
+    disputed: set[Setting] = field(default_factory=set)
+    notes: list[str] = field(default_factory=list)
+    trials: dict[tuple[str, str], Counter[str]] = field(default_factory=dict)
+    signed: list[Trial] = field(default_factory=list)
+
+    @cached_property
+    def by_setting(self) -> dict[Setting, dict[int | None, Run]]:
+        """Runs by setting and seed."""
+        found: dict[Setting, dict[int | None, Run]] = {}
+        for run in self.runs:
+            found.setdefault(run.setting, {})[run.seed] = run
+        return found
 
 
 def unclean(record: Mapping[str, Any]) -> str:
@@ -149,14 +158,12 @@ class _Reader:
     """Reads files one after another and collects the results."""
 
     def __init__(self) -> None:
+        self._found = Evidence()
         self._runs: list[Run] = []
         self._unsealed = 0
-        self._failed: dict[Setting, str] = {}
-        self._skipped: list[Skipped] = []
         self._seen: set[Path] = set()
-        self._scores: dict[Path, int] = {}
+        self._scores: Counter[Path] = Counter()
         self._trials: dict[tuple[str, str], set[str]] = {}
-        self._signed: list[Trial] = []
         self._commits: dict[Path, Counter[str]] = {}
 
     def read(self, path: Path, *, named: bool) -> None:
@@ -169,39 +176,57 @@ class _Reader:
         except ValueError:
             self._skip(str(path), "it is not a text file")
             return
-        lines = [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
-        if path.name == _SIGNED:
-            self._read_signed(path, lines)
-        elif path.name.endswith(_TRIALS):
-            self._count_trials(path, lines)
-        elif path.name == SEARCH:
-            for number, line in lines:
-                self._note_commit(self._parse(line, _where(path, number)), path)
+        lines = [(0, text)]
+        if path.suffix == ".jsonl":
+            lines = [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
+        for number, line in lines:
+            try:
+                content = parse_json(line, _where(path, number))
+            except ValueError as error:
+                reason = f"it is not valid JSON ({error}), for example because writing stopped; run it again"
+                self._skip(_where(path, number), reason)
+                continue
+            try:
+                self._take(content, path, number, named)
+            except ValueError as error:
+                self._skip(_where(path, number), str(error))
+        if path.name == SEARCH:
             self._skip(str(path), f"{len(lines)} records of a hyperparameter search, not compared with the paper")
-        elif path.suffix == ".jsonl":
-            for number, line in lines:
-                self._read_record(line, path, number, named=True)
-        elif path.name == ERROR:
-            self._read_failure(text, path)
-        else:
-            self._read_record(text, path, 0, named=named or path.name == RECORD)
 
-    def _read_record(self, text: str, path: Path, line: int, *, named: bool) -> None:
-        content = self._parse(text, _where(path, line))
-        if isinstance(content, Mapping) and "benchmark" in content:
-            self._scores[path] = self._scores.get(path, 0) + 1
+    def _take(self, content: Any, path: Path, line: int, named: bool) -> None:
+        """Take the content of a file or line; the name of the file tells what it is."""
+        trial = path.name.endswith(_TRIALS)
+        if (trial or path.name == SEARCH) and isinstance(content, Mapping):
+            self._note_commit(content, path)
+        if content is None or path.name == SEARCH:
             return
-        is_record = isinstance(content, Mapping) and "config_hash" in content and "metrics" in content
-        if content is None or not (named or is_record):
-            return
-        try:
-            record = check_record(content, _where(path, line))
-            config, added = _checked_config(record)
-            if wrong := [name for name, value in record["metrics"].items() if not math.isfinite(value)]:
-                raise ValueError(f"its metrics must be finite, got other values for {', '.join(wrong)}.")
-        except ValueError as error:
-            self._skip(_where(path, line), str(error))
-            return
+        if path.name == _SIGNED:
+            self._found.signed.append(_signed_trial(content))
+        elif trial:
+            if path.name != _POOLED and isinstance(content, Mapping) and isinstance(content.get("trial"), str):
+                # classification has no horizon
+                task = "forecast" if content.get("horizon") else "classify"
+                self._trials.setdefault((task, str(content.get("backbone"))), set()).add(content["trial"])
+        elif path.name == ERROR:
+            try:
+                setting = setting_of(content["task"], TASKS[content["task"]].config_from(content["config"]))
+                self._found.failed[setting] = f"{content['error']} ({path})"
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                raise ValueError(
+                    f"it must be the error of a run of this version, got something else ({error!r})"
+                ) from None
+        elif isinstance(content, Mapping) and "benchmark" in content:
+            self._scores[path] += 1
+        else:
+            is_record = isinstance(content, Mapping) and "config_hash" in content and "metrics" in content
+            if is_record or named or line or path.name == RECORD:
+                self._take_record(content, path, line)
+
+    def _take_record(self, content: Any, path: Path, line: int) -> None:
+        record = check_record(content, _where(path, line))
+        config, added = _checked_config(record)
+        if wrong := [name for name, value in record["metrics"].items() if not math.isfinite(value)]:
+            raise ValueError(f"its metrics must be finite, got other values for {', '.join(wrong)}.")
         self._unsealed += CHECKSUM not in content
         self._note_commit(record, path)
         self._runs.append(
@@ -215,119 +240,71 @@ class _Reader:
             )
         )
 
-    def _note_commit(self, content: Any, path: Path) -> None:
-        if isinstance(content, Mapping):
-            self._commits.setdefault(path, Counter())[unclean(content)] += 1
-
-    def _count_trials(self, path: Path, lines: Iterable[tuple[int, str]]) -> None:
-        for number, line in lines:
-            content = self._parse(line, _where(path, number))
-            self._note_commit(content, path)
-            if path.name != _POOLED and isinstance(content, Mapping) and isinstance(content.get("trial"), str):
-                # classification has no horizon
-                task = "forecast" if content.get("horizon") else "classify"
-                self._trials.setdefault((task, str(content.get("backbone"))), set()).add(content["trial"])
-
-    def _read_signed(self, path: Path, lines: Iterable[tuple[int, str]]) -> None:
-        for number, line in lines:
-            if (content := self._parse(line, _where(path, number))) is None:
-                continue
-            self._note_commit(content, path)
-            try:
-                backbone, name, dataset = (str(content[key]) for key in ("backbone", "trial", "dataset"))
-                trial = Trial(backbone, name, dataset, int(content["windows"]), float(content["validation"]))
-                if not (trial.trial.strip() and 0 < trial.error < math.inf):
-                    raise ValueError(f"got trial {trial.trial!r} with validation error {trial.error}")
-            except (KeyError, TypeError, ValueError, OverflowError) as error:
-                self._skip(_where(path, number), f"it must be a trial with a validation error above 0 ({error!r})")
-            else:
-                self._signed.append(trial)
-
-    def _read_failure(self, text: str, path: Path) -> None:
-        if (content := self._parse(text, str(path))) is None:
-            return
-        try:
-            setting = setting_of(content["task"], TASKS[content["task"]].config_from(content["config"]))
-            self._failed[setting] = f"{content['error']} ({path})"
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            self._skip(str(path), f"it must be the error of a run of this version, got something else ({error!r})")
-
-    def _parse(self, text: str, where: str) -> Any:
-        try:
-            return parse_json(text, where)
-        except ValueError as error:
-            self._skip(where, f"it is not valid JSON ({error}), for example because writing stopped; run it again")
-            return None
+    def _note_commit(self, content: Mapping[str, Any], path: Path) -> None:
+        self._commits.setdefault(path, Counter())[unclean(content)] += 1
 
     def _skip(self, where: str, reason: str) -> None:
-        self._skipped.append(Skipped(where=where, reason=reason))
+        self._found.skipped.append(Skipped(where=where, reason=reason))
+
+    def _dispute(self, runs: list[Run], rule: str) -> None:
+        self._found.disputed.add(runs[0].setting)
+        self._skip(" and ".join(run.where for run in runs), f"{rule}; remove the wrong ones")
 
     def evidence(self) -> Evidence:
         """Everything that was read, with one run per setting and seed."""
+        found, notes = self._found, self._found.notes
         groups: dict[Setting, dict[int | None, list[Run]]] = {}
         for run in self._runs:
             groups.setdefault(run.setting, {}).setdefault(run.seed, []).append(run)
-        kept: list[Run] = []
-        disputed: set[Setting] = set()
         duplicates = other_backends = 0
-
-        def dispute(runs: list[Run], rule: str) -> None:
-            disputed.add(runs[0].setting)
-            self._skip(" and ".join(run.where for run in runs), f"{rule}; remove the wrong ones")
-
         for seeds in groups.values():
             chosen: list[Run] = []
-            for same in seeds.values():
-                fast = _of_kernels(same)
-                other_backends += len(same) - len(fast)
-                same = fast
+            for runs in seeds.values():
+                # backends round differently: runs of the Triton kernels count, if there are any
+                same = [run for run in runs if run.record.get("backend") == "triton"] or runs
+                other_backends += len(runs) - len(same)
                 metrics = [run.record["metrics"] for run in same]
                 names = dict.fromkeys(name for one in metrics for name in one)
                 if other := [name for name in names if len({one.get(name) for one in metrics}) > 1]:
-                    dispute(same, f"records of one config must agree, got different {', '.join(other)}")
+                    self._dispute(same, f"records of one config must agree, got different {', '.join(other)}")
                 else:
                     chosen.append(same[0])
                     duplicates += len(same) - 1
             checksums = {str(run.record.get("data_checksum")) for run in chosen}
             if len(checksums) > 1:
-                dispute(chosen, f"records of one setting must use the same data, got {len(checksums)} checksums")
+                self._dispute(chosen, f"records of one setting must use the same data, got {len(checksums)} checksums")
             else:
-                kept += chosen
-        lacking = Counter((str(run.record["task"]), run.added) for run in kept if run.added)
-        notes = [
-            f"{count} records of task {task} have no {', '.join(added)}; the default is used."
-            for (task, added), count in lacking.items()
-        ]
+                found.runs.extend(chosen)
+        lacking = Counter((str(run.record["task"]), run.added) for run in found.runs if run.added)
+        for (task, added), count in lacking.items():
+            notes.append(f"{count} records of task {task} have no {', '.join(added)}; the default is used.")
         if duplicates:
             notes.append(f"{duplicates} records occur again with the same setting and metrics, and count once.")
         if other_backends:
             notes.append(f"{other_backends} records of another backend do not count: the kernels made the same runs.")
         notes += [f"{count} scores of `toa bench` in {file} are not compared." for file, count in self._scores.items()]
-        for file, found in self._commits.items():
-            if bad := found["dirty"] + found["unknown"]:
+        for file, counts in self._commits.items():
+            if bad := counts["dirty"] + counts["unknown"]:
                 notes.append(
-                    f"{bad} of {found.total()} records in {file} name no clean commit: {found['dirty']} a dirty one, "
-                    f"{found['unknown']} none."
+                    f"{bad} of {counts.total()} records in {file} name no clean commit: {counts['dirty']} a dirty one, "
+                    f"{counts['unknown']} none."
                 )
         if self._unsealed:
             notes.append(f"{self._unsealed} of {len(self._runs)} records are without checksum: edits are not noticed.")
-        return Evidence(
-            runs=tuple(kept),
-            failed=self._failed,
-            skipped=tuple(self._skipped),
-            disputed=frozenset(disputed),
-            notes=tuple(notes),
-            trials={
-                key: Counter("toa" if trial.startswith("toa-") else trial.split()[0] for trial in found if trial)
-                for key, found in self._trials.items()
-            },
-            signed=tuple(self._signed),
-        )
+        for key, trials in self._trials.items():
+            found.trials[key] = Counter("toa" if one.startswith("toa-") else one.split()[0] for one in trials if one)
+        return found
 
 
-def _of_kernels(runs: list[Run]) -> list[Run]:
-    """The runs of the Triton kernels, if there are any: backends round differently, and one of them counts."""
-    return [run for run in runs if run.record.get("backend") == "triton"] or runs
+def _signed_trial(content: Any) -> Trial:
+    try:
+        backbone, name, dataset = (str(content[key]) for key in ("backbone", "trial", "dataset"))
+        trial = Trial(backbone, name, dataset, int(content["windows"]), float(content["validation"]))
+        if not (trial.trial.strip() and 0 < trial.error < math.inf):
+            raise ValueError(f"got trial {trial.trial!r} with validation error {trial.error}")
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise ValueError(f"it must be a trial with a validation error above 0 ({error!r})") from None
+    return trial
 
 
 def _check_exists(path: Path) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 from toa.report.figures import BLUE, GREEN, RED, draw_matrix, save_figure
 from toa.report.operators import LayerView, OperatorView
 from toa.report.page import Section, write_sections
-from toa.report.tables import Rows, Table
+from toa.report.tables import TEXTS, Rows, Table
 from toa.theory import simplex_distance
 
 # titles of operators by their names in a layer
@@ -27,18 +27,6 @@ OPERATOR_TITLES = {
 }
 # heat maps of W_mix per row
 _COLUMNS = 4
-
-READING = (
-    "Each row of pictures is one head. Heat map: M = S - I, the learned part; red adds, blue subtracts. Row sums: the "
-    "response to a constant, 1 for an average, 0 for a difference. Gain: norm of the response to a wave of norm 1. "
-    "Eigenvalues: 1 for the identity; a pattern outside the circle grows. Distance from the simplex: Frobenius "
-    "distance of S to the nearest averaging operator. Size of M: its Frobenius norm over that of the identity. "
-    "Negative: share of the entries of S below zero."
-)
-MIXING_READING = (
-    "W_mix is the matrix applied to the values for this sample: operators, scores and activation together. Rows are "
-    "queries, columns are keys. Softmax attention has no blue, row sums of 1 and distance 0 from the simplex."
-)
 
 
 def layer_table(layer: LayerView) -> Table:
@@ -163,15 +151,15 @@ def write_explanation(
         ordered: Whether tokens are ordered in time.
         importance: What the network looked at: a description, and shares by title and name.
     """
-    unordered = "" if ordered else " Tokens are channels here, in no order, so there are no frequencies."
-    mixed = f" {MIXING_READING}" if any(layer.mixing is not None for layer in layers) else ""
-    reading = f"{READING}{unordered}{mixed}" if layers else ""
+    text = TEXTS["explain"]
+    mixed = any(layer.mixing is not None for layer in layers)
+    reading = text["operators"] + text["unordered"] * (not ordered) + text["mixing"] * mixed if layers else ""
     about = Section(lead=f"{lead} {sample}", reading=reading, details=facts, details_title="About the model")
     sections = []
     if importance is not None:
-        text, parts = importance
+        words, parts = importance
         drawn = save_figure(draw_importance(parts, "what the network looked at"), folder / "importance.png")
-        sections.append(Section(title="What the network looked at", lead=text, pictures=[(drawn, "shares of lags")]))
+        sections.append(Section(title="What the network looked at", lead=words, pictures=[(drawn, "shares of lags")]))
     sections += [_layer_section(number, layer, folder, ordered) for number, layer in enumerate(layers, 1)]
     page = write_sections(heading, [about, *sections], folder / "index.html")
     return [*(path for section in sections for path, _ in section.pictures), page]

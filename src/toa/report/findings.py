@@ -3,15 +3,16 @@
 Every sentence follows from records by a rule, so the text changes with them.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
 from toa.report.cells import PAPER, RECIPE, Entry, contribution, is_toa
 from toa.report.figures import system_title
-from toa.report.gains import POWER, excludes_zero, lower_is_better, mean_over_horizons, percent_gain
+from toa.report.gains import POWER, excludes_zero, gain_unit, lower_is_better, mean_over_horizons, percent_gain
 from toa.report.paper import Contest, PaperReport
 from toa.report.statistics import Row
+from toa.report.tables import TEXTS, signed
 
 _TASKS = {
     "forecast-full": "Forecasting",
@@ -20,12 +21,6 @@ _TASKS = {
     "anomaly": "Anomaly detection",
     "sor-ablation-full": "SOR",
 }
-_RULE = (
-    "A gain is the mean over data sets of relative gains, plus is better; a data set counts once, errors by their "
-    "geometric mean over horizons. TOA helps or hurts if a t test over data sets shows it, at level 0.05 divided by "
-    "the number of tested systems, also without any one data set and horizon. The t interval has that level. The "
-    "bootstrap interval (95 %) of few data sets is too narrow and decides nothing."
-)
 # variants that a claim of the paper names
 _NAMED = ("toa-relu", "toa-gated")
 # verdict: how the lead names it
@@ -62,11 +57,6 @@ class Finding:
     without_operators: float | None
 
     @property
-    def unit(self) -> str:
-        """Unit of a gain."""
-        return "%" if lower_is_better(self.contest.metric) else "points"
-
-    @property
     def title(self) -> str:
         """What is compared, for a list."""
         task = _TASKS[self.contest.table]
@@ -81,8 +71,8 @@ class Finding:
     @property
     def gains(self) -> str:
         """The gain in test, and in validation."""
-        beside = "" if self.validation is None else f" in test and {_signed(self.validation)} in validation"
-        return f"{_signed(self.row.gain or 0.0)} {self.unit}{beside}"
+        beside = "" if self.validation is None else f" in test and {signed(self.validation)} in validation"
+        return f"{signed(self.row.gain or 0.0)} {gain_unit(self.contest.metric)}{beside}"
 
     def text(self) -> str:
         """The comparison in a few sentences."""
@@ -90,9 +80,9 @@ class Finding:
         best = f", the best of {len(self.verdicts)} variants," if len(self.verdicts) > 1 else ""
         words = f"**{self.title}: {self.verdict}.** {self.variant}{best} gains {self.gains} over {against} on "
         words += f"{len(self.by_set)} data sets"
-        words += f" (t interval {_signed(*row.t_interval)}" if row.t_interval else ""
-        words += f", bootstrap {_signed(*row.interval)})" if row.interval else ""
-        words += "." if self.published is None else f"; published on the same data: {_signed(self.published)}."
+        words += f" (t interval {signed(*row.t_interval)}" if row.t_interval else ""
+        words += f", bootstrap {signed(*row.interval)})" if row.interval else ""
+        words += "." if self.published is None else f"; published on the same data: {signed(self.published)}."
         words += f" Without {row.rests_on} alone the t interval contains zero." if row.rests_on else ""
         hurt = [system_title(name) for name, verdict in self.verdicts.items() if verdict == "hurts"]
         words += f" By the same test {', '.join(hurt) or 'none'} hurts." if best and row.detectable is not None else ""
@@ -101,7 +91,7 @@ class Finding:
             sign = round(min(gains), 1) > 0 or -(round(max(gains), 1) < 0)
             kind = "one seed" if len(gains) == 1 else f"{'better' if sign > 0 else 'worse'} with every seed"
             if sign or len(gains) == 1:
-                groups[kind].append(f"{name} ({_signed(fmean(gains))})")
+                groups[kind].append(f"{name} ({signed(fmean(gains))})")
         shown = "; ".join(
             f"{kind}: {', '.join(names) or 'none'}" for kind, names in groups.items() if names or "every" in kind
         )
@@ -121,15 +111,9 @@ def findings(report: PaperReport) -> list[Finding]:
         if contest.scores is None or not rows:
             continue
         best = max(rows, key=lambda row: row.gain or 0.0)
-        names = (contest.table, contest.backbone, contest.protocol, contest.metric)
-        entries = [
-            entry
-            for entry in report.entries
-            if entry.values and (entry.number.table, entry.number.backbone, entry.protocol, entry.metric) == names
-        ]
-        published = _gains(contest, best, entries, lambda entry: {None: entry.number.value} if entry.comparable else {})
-        validation = _gains(contest, best, entries, lambda entry: entry.validation)
-        runs = [run for entry in entries if entry.number.variant == _variant(best) for run in entry.runs]
+        published = _gains(contest, best, lambda entry: {None: entry.number.value} if entry.comparable else {})
+        validation = _gains(contest, best, lambda entry: entry.validation)
+        runs = [run for entry in contest.entries if entry.number.variant == _variant(best) for run in entry.runs]
         found.append(
             Finding(
                 contest=contest,
@@ -138,7 +122,7 @@ def findings(report: PaperReport) -> list[Finding]:
                 published=fmean(map(fmean, published.values())) if published else None,
                 validation=fmean(map(fmean, validation.values())) if validation else None,
                 verdicts={_variant(row): _verdict(row) for row in rows},
-                by_set=_gains(contest, best, entries, lambda entry: entry.values),
+                by_set=_gains(contest, best, lambda entry: entry.values),
                 without_operators=contribution(runs),
             )
         )
@@ -157,21 +141,19 @@ def _verdict(row: Row) -> str:
     return "no gain shown" if not sign else "rests on one cell" if row.rests_on else "helps" if sign > 0 else "hurts"
 
 
-def _gains(
-    contest: Contest, row: Row, entries: Iterable[Entry], values: Callable[[Entry], Mapping[int | None, float]]
-) -> dict[str, list[float]]:
+def _gains(contest: Contest, row: Row, values: Callable[[Entry], Mapping[int | None, float]]) -> dict[str, list[float]]:
     """Gain of a system over the baseline by data set, one per seed, over the horizons that both have."""
     assert contest.scores is not None
     base = contest.baseline.partition("/")[2].replace("-no-sor", "-nosor")
     cells: dict[tuple[str, int | None], dict[str, dict[str, float]]] = {}
-    for entry in entries:
+    for entry in contest.entries:
         for seed, value in values(entry).items():
             cell = cells.setdefault((entry.number.dataset, seed), {})
             cell.setdefault(entry.number.horizon, {})[entry.number.variant] = value
     found = dict[str, list[float]]()
     for (dataset, _), horizons in cells.items():
         pairs = [(one[_variant(row)], one[base]) for one in horizons.values() if {_variant(row), base} <= one.keys()]
-        if pairs and dataset in contest.scores.datasets:
+        if pairs and dataset in contest.scores.cells:
             ours, plain = mean_over_horizons(pairs, contest.metric)
             found.setdefault(dataset, []).append(float(percent_gain(ours, plain, contest.metric)))
     return found
@@ -273,11 +255,7 @@ def found_parts(report: PaperReport) -> dict[str, list[str]]:
     """Sentences by heading: what was found, the claims of the paper, every comparison with an interval."""
     found = findings(report)
     compared = [one.text() for one in found if one.row.interval is not None]
-    compared = [_RULE, *compared] if compared else []
+    compared = [TEXTS["paper"]["rule"], *compared] if compared else []
     parts = {"What was found": lead(found), "Claims of the paper": claims(report, found), "Comparisons": compared}
     parts["Comparisons"] += [budgets(report)] if budgets(report) else []
     return {title: lines for title, lines in parts.items() if lines}
-
-
-def _signed(*values: float) -> str:
-    return " to ".join(f"{round(value, 1) + 0.0:+.1f}" for value in values)

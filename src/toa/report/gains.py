@@ -21,6 +21,11 @@ def lower_is_better(metric: str) -> bool:
     return re.split("[/_]", metric)[-1] in _LOWER_IS_BETTER
 
 
+def gain_unit(metric: str) -> str:
+    """Unit of a gain: percent of an error, else points."""
+    return "%" if lower_is_better(metric) else "points"
+
+
 def mean_over_horizons(rows: Any, metric: str) -> Float64[np.ndarray, " k"]:
     """Mean over the first axis: of errors the geometric mean, so that each horizon counts by its relative change."""
     from scipy.stats import gmean

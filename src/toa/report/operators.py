@@ -126,11 +126,8 @@ def describe_tokens(model: nn.Module, freq: Frequency | None = None, patch: int 
         rows = every = patch
     span = "" if freq is None else f", {describe_steps(freq, rows)}"
     later = "" if every == rows else f"; the next begins {every} row{'s' * (every > 1)} later"
-    return (
-        f"A token is {rows} row{'s' * (rows > 1)} of one column{span}{later}."
-        if embeddings
-        else (f"A token is {rows} row{'s' * (rows > 1)}{span}.")
-    )
+    column = " of one column" if embeddings else ""
+    return f"A token is {rows} row{'s' * (rows > 1)}{column}{span}{later}."
 
 
 @torch.no_grad()
@@ -243,9 +240,8 @@ def _picture(view: OperatorView, layer: int) -> dict[str, Any]:
 
 def _blocks(matrix: Float[np.ndarray, "n n"], block: int) -> Float[np.ndarray, "m m"]:
     """Per block the entry with the largest absolute value; the last blocks may be smaller."""
-    side = -(-len(matrix) // block)
-    padded = np.zeros((side * block, side * block))
-    padded[: len(matrix), : len(matrix)] = matrix
-    tiles = padded.reshape(side, block, side, block).transpose(0, 2, 1, 3).reshape(side, side, block * block)
-    largest = np.abs(tiles).argmax(axis=2)[..., None]
-    return np.take_along_axis(tiles, largest, axis=2)[..., 0]
+    starts = np.arange(0, len(matrix), block)
+    low, high = (
+        find.reduceat(find.reduceat(matrix, starts, axis=0), starts, axis=1) for find in (np.minimum, np.maximum)
+    )
+    return np.where(-low > high, low, high)

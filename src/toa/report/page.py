@@ -18,23 +18,14 @@ from string import Template
 from typing import Any
 
 from toa._files import write_atomically
+from toa.experiments.paper.tables import TABLES
+from toa.report import paper_text
 from toa.report.cells import Entry, contribution, decimals
 from toa.report.evidence import Run
 from toa.report.findings import found_parts
 from toa.report.gains import lower_is_better
 from toa.report.operators import model_label
 from toa.report.paper import PaperReport
-from toa.report.paper_text import (
-    ablation_table,
-    full_text,
-    left_out,
-    our_text,
-    progress_line,
-    recipe_table,
-    signed_table,
-    status_table,
-    summary,
-)
 from toa.report.tables import Rows, html_table
 from toa.tasks.diagnostics import describe_operators
 
@@ -126,7 +117,7 @@ def write_report(report: PaperReport, out: Path) -> list[Path]:
     body = (files("toa.report") / "paper.html").read_text(encoding="utf-8")
     scripts = ("page.js", "operators.js", "paper.js")
     page = assemble("The paper, reproduced", body, scripts, page_data(report, out))
-    texts = {"report.md": full_text(report), "summary.md": summary(report)}
+    texts = {"report.md": paper_text.full_text(report), "summary.md": paper_text.summary(report)}
     written = {name: ("\n".join(lines).rstrip() + "\n").encode() for name, lines in texts.items()}
     written |= {contest.file: contest.diagram.encode() for contest in report.contests if contest.diagram}
     written = {"index.html": page, **written}
@@ -144,15 +135,16 @@ def page_data(report: PaperReport, out: Path) -> Data:
     runs = list({run.where: run for run in shown}.values())
     places = {run.where: place for place, run in enumerate(runs)}
     paths = list(dict.fromkeys(run.path for run in runs))
+    recipes = paper_text.recipe_table, paper_text.ablation_table
     by_hash = {run.record["config_hash"]: places[run.where] for run in runs}
     return {
-        "headline": progress_line(report),
+        "headline": paper_text.progress_line(report),
         "found": {
             title: [re.sub(r"\*\*|`", "", words) for words in lines] for title, lines in found_parts(report).items()
         },
-        "summary": status_table(report),
-        "recipes": [recipe_table(report.recipes), ablation_table(report.recipes)] if report.recipes else [],
-        "signed": signed_table(report.evidence.signed) if report.evidence.signed else [],
+        "summary": paper_text.status_table(report),
+        "recipes": [make(report.recipes) for make in recipes] if report.recipes else [],
+        "signed": paper_text.signed_table(report.evidence.signed) if report.evidence.signed else [],
         "ranks": [asdict(row) for row in report.ranks],
         "contests": [
             {
@@ -176,14 +168,14 @@ def page_data(report: PaperReport, out: Path) -> Data:
             }
             for model in report.operators
         ],
-        "skipped": [line.removeprefix("- ") for line in left_out(report)],
+        "skipped": [line.removeprefix("- ") for line in paper_text.left_out(report)],
     }
 
 
 def _line(entry: Entry, records: list[int]) -> Data:
     number = entry.number
     return {
-        "task": entry.task,
+        "task": TABLES[number.table].task,
         "table": number.table,
         "dataset": number.dataset,
         "data": f"{number.dataset} {number.horizon}".strip(),
@@ -196,7 +188,7 @@ def _line(entry: Entry, records: list[int]) -> Data:
         "extra": not entry.own,
         "published": number.text if entry.comparable else "",
         "digits": decimals(number.text) + 1,
-        "text": our_text(entry),
+        "text": paper_text.our_text(entry),
         "mean": _rounded(entry.mean),
         "difference": _rounded(entry.difference),
         "values": [[seed, _rounded(value)] for seed, value in entry.values.items()],

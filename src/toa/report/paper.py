@@ -1,30 +1,20 @@
 """The comparison with the paper: our numbers, ranks, significance tests and operators."""
 
 import re
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from statistics import fmean
 from typing import Any, Literal
 
+import numpy as np
+
 from toa.experiments.paper import PublishedNumber
-from toa.experiments.records import Record
+from toa.report import statistics
 from toa.report.cells import Entry, RecipeCell, decimals, paper_entries, recipe_cells
 from toa.report.evidence import Evidence, Run, read_evidence
 from toa.report.figures import svg_text
 from toa.report.operators import OPERATORS_FILE, Pictures, pictures_of, read_pictures
-from toa.report.statistics import (
-    Row,
-    Scores,
-    collect,
-    compare,
-    draw_critical_difference,
-    no_diagram,
-    notes,
-    rank_scores,
-    system_table,
-)
 from toa.report.tables import Table
 
 # tables with ranks, and the ranked metric
@@ -95,13 +85,12 @@ def _rows(table: str, backbone: str, blocks: list[dict[str, Entry]]) -> list[Ran
     variants = list(dict.fromkeys(variant for block in blocks for variant in block))
     complete = [[block[variant] for variant in variants] for block in blocks if len(block) == len(variants)]
     shared = [block for block in complete if all(entry.mean is not None for entry in block)]
-    metric = RANKED[table]
     ties: Ties = "average" if table == "classification" else "min"
-    standings = [
-        _standings(metric, complete, lambda entry: entry.number.value, ties),
-        _standings(metric, shared, lambda entry: entry.number.value, "average"),
-        _standings(metric, shared, lambda entry: entry.mean, "average"),
-    ]
+    standings = (
+        _standings(RANKED[table], complete, [[entry.number.value for entry in block] for block in complete], ties),
+        _standings(RANKED[table], shared, [[entry.number.value for entry in block] for block in shared], "average"),
+        _standings(RANKED[table], shared, [[entry.mean for entry in block] for block in shared], "average"),
+    )
     columns = [found or [(None, None)] * len(variants) for found in standings]
     return [
         RankRow(table, backbone, variant, len(complete), len(shared), *all_blocks, *same, *ours)
@@ -110,27 +99,25 @@ def _rows(table: str, backbone: str, blocks: list[dict[str, Entry]]) -> list[Ran
 
 
 def _standings(
-    metric: str, blocks: Sequence[Sequence[Entry]], value: Callable[[Entry], float | None], ties: Ties
+    metric: str, blocks: Sequence[Sequence[Entry]], values: Sequence[Sequence[Any]], ties: Ties
 ) -> list[tuple[Any, Any]]:
     """Average rank and top-1 count of each variant; empty without blocks."""
-    ranks, firsts = [], []
-    for block in blocks:
-        row = [value(entry) for entry in block]
-        ranks.append(rank_scores(row, metric, ties=ties).tolist())
-        digits = max(decimals(entry.number.text) for entry in block)
-        firsts.append(rank_scores(row, metric, digits=digits, ties="min") == 1)
-    return [
-        (fmean(column), sum(map(bool, first)))
-        for column, first in zip(zip(*ranks, strict=True), zip(*firsts, strict=True), strict=True)
-    ]
+    if not blocks:
+        return []
+    digits = [max(decimals(entry.number.text) for entry in block) for block in blocks]
+    printed = [np.round(row, count) for row, count in zip(values, digits, strict=True)]
+    firsts = (statistics.rank_scores(printed, metric, ties="min") == 1).sum(0)
+    ranks = statistics.rank_scores(values, metric, ties=ties).mean(0)
+    return list(zip(ranks.tolist(), firsts.tolist(), strict=True))
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Contest:
     """Significance tests of the attentions of one backbone under one protocol, over data sets.
 
     Attributes:
         baseline: System that the others are tested against.
+        entries: The measured numbers.
         scores, rows: Scores and results; None and empty if nothing can be compared.
         notes: Explanations, or why there is nothing.
     """
@@ -140,9 +127,10 @@ class Contest:
     protocol: str
     metric: str
     baseline: str
-    scores: Scores | None = None
-    rows: tuple[Row, ...] = ()
-    notes: tuple[str, ...]
+    entries: Sequence[Entry]
+    scores: statistics.Scores | None = None
+    rows: tuple[statistics.Row, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def title(self) -> str:
@@ -157,35 +145,35 @@ class Contest:
     @property
     def results(self) -> Table:
         """A header and one row per system; empty if nothing can be compared."""
-        return [] if self.scores is None else system_table(self.scores, self.rows)
+        return [] if self.scores is None else statistics.system_table(self.scores, self.rows)
 
     @cached_property
     def diagram(self) -> str:
         """The critical-difference diagram as SVG; "" if there is none."""
-        if self.scores is None or no_diagram(self.scores):
+        if self.scores is None or statistics.no_diagram(self.scores):
             return ""
-        return svg_text(draw_critical_difference(self.scores))
+        return svg_text(statistics.draw_critical_difference(self.scores))
 
 
 def contests(entries: Iterable[Entry]) -> list[Contest]:
     """One contest per table, backbone, protocol and metric with a measured number."""
-    groups: dict[tuple[str, str, str, str, str], dict[str, Record]] = {}
+    groups: dict[tuple[str, str, str, str, str], list[Entry]] = {}
     for entry in entries:
         number = entry.number
         if number.table in _TESTED and number.metric == RANKED[number.table] and entry.values:
             key = (number.table, number.backbone, entry.protocol, entry.metric, _family(number))
-            groups.setdefault(key, {}).update({run.where: run.record for run in entry.runs})
+            groups.setdefault(key, []).append(entry)
     found = []
-    for (table, backbone, protocol, metric, family), records in groups.items():
+    for (table, backbone, protocol, metric, family), group in groups.items():
         baseline = f"{backbone}/{f'{family}-no-sor' if family else 'softmax'}"
-        names: dict[str, Any] = {"table": table, "backbone": backbone, "protocol": protocol, "metric": metric}
-        names["baseline"] = baseline
+        contest = Contest(table, backbone, protocol, metric, baseline, group)
         try:
-            scores = collect(list(records.values()), metric)
-            rows = tuple(compare(scores, baseline))
-            found.append(Contest(**names, scores=scores, rows=rows, notes=tuple(notes(scores, baseline))))
+            records = {run.where: run.record for entry in group for run in entry.runs}
+            scores = statistics.collect(list(records.values()), metric)
+            rows = tuple(statistics.compare(scores, baseline))
+            found.append(replace(contest, scores=scores, rows=rows, notes=tuple(statistics.notes(scores, baseline))))
         except ValueError as error:
-            found.append(Contest(**names, notes=(str(error),)))
+            found.append(replace(contest, notes=(str(error),)))
     return found
 
 

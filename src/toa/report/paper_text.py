@@ -5,45 +5,21 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from statistics import fmean, median
 
+import pandas as pd
+
 from toa.experiments.paper.tables import TABLES
 from toa.experiments.protocols import load_protocol
 from toa.report.cells import PAPER, RECIPE, STATUSES, Entry, RecipeCell, contribution, decimals, departure, is_toa
 from toa.report.evidence import Trial
 from toa.report.figures import system_title
 from toa.report.findings import found_parts
-from toa.report.gains import lower_is_better
+from toa.report.gains import gain_unit, lower_is_better
 from toa.report.paper import PaperReport, RankRow
-from toa.report.tables import Table, markdown_table
+from toa.report.tables import TEXTS, Table, markdown_table, number, signed
 
-_READING = (
-    "- A cell is our mean ± standard deviation over seeds (none for one seed), and in brackets the published number "
-    "and our difference from it; `-` is not measured, for the reasons given below each table.",
-    "- A record counts for a cell if its config equals the protocol of the cell except for the seed. The page "
-    "`index.html` beside this file links every number to its records and their commands.",
-    "- Our ranks, and the paper's over the same data, are those of the critical-difference diagrams: ties share the "
-    "mean of their ranks. The paper's ranks over all data are computed as it does: equal printed numbers share the "
-    "best rank, in classification the mean. Each number that is best as printed counts as top-1.",
-    "- Tests, gains and diagrams treat a data set as one observation, the mean over its horizons: horizons of one set "
-    "are not independent. The paper's ranks count each horizon.",
-)
 # tables whose cells are compared with the published ones, and how much worse counts as equal
 _COMPARED = ("forecast-full", "pems-full", "classification")
 _TOLERANCES = {"mse": 0.005, "accuracy": 0.015}
-_SIDE_BY_SIDE = (
-    "The paper, its settings (`toa-paper`) and our recipe (`toa`) side by side, each with its own softmax. Test MSE or "
-    "accuracy, mean over seeds; TOA is the variant with the best validation error. `results/search` has the search "
-    "behind the recipe."
-)
-_ABLATION = (
-    "The chosen TOA under `toa`, and its change when it is trained without SOR. M = 0: rise of the validation error "
-    "when the operators of the trained model are set to the identity; if they start as filters, this includes the "
-    "start."
-)
-
-_SIGNED = (
-    "Validation error relative to plain softmax, one seed, the best attention first. Every attention of a backbone had "
-    "the same number of trials; small and large sets each show the trial with the lowest mean over them."
-)
 
 
 def summary(report: PaperReport) -> list[str]:
@@ -132,8 +108,8 @@ def rank_table(rows: Iterable[RankRow]) -> Table:
     head = ("table", "backbone", "attention", "over", "rank, ours", "rank, paper", "top-1, ours", "top-1, paper")
     table: Table = [(*head, "paper over all: rank, top-1")]
     for row in rows:
-        ranks = ("-" if rank is None else f"{rank:.2f}" for rank in (row.our_rank, row.same_rank))
-        counts = ("-" if count is None else str(count) for count in (row.our_top1, row.same_top1))
+        ranks = (number(rank, ".2f") for rank in (row.our_rank, row.same_rank))
+        counts = (number(count, "d") for count in (row.our_top1, row.same_top1))
         over, published = f"{row.shared} of {row.blocks}", f"{row.published_rank:.2f}, {row.published_top1}"
         table.append((row.table, row.backbone, row.variant, over, *ranks, *counts, published))
     return table
@@ -141,21 +117,15 @@ def rank_table(rows: Iterable[RankRow]) -> Table:
 
 def full_text(report: PaperReport) -> list[str]:
     """The complete comparison."""
-    lines = ["# The paper, reproduced", "", *summary(report), "## Reading", "", *_READING, ""]
+    lines = ["# The paper, reproduced", "", *summary(report), "## Reading", "", TEXTS["paper"]["reading"], ""]
     if ranked := [row for row in report.ranks if row.shared]:
-        lines += [
-            "Average rank and number of first places, over data sets and horizons for which every attention of a "
-            "backbone was measured:",
-            "",
-            *markdown_table(rank_table(ranked)),
-            "",
-        ]
+        lines += [TEXTS["paper"]["ranks"], "", *markdown_table(rank_table(ranked)), ""]
     if report.recipes:
-        lines += ["## Recipes side by side", "", _SIDE_BY_SIDE, ""]
-        lines += [*markdown_table(recipe_table(report.recipes), left=2), "", _ABLATION, ""]
+        lines += ["## Recipes side by side", "", TEXTS["paper"]["recipes"], ""]
+        lines += [*markdown_table(recipe_table(report.recipes), left=2), "", TEXTS["paper"]["ablation"], ""]
         lines += [*markdown_table(ablation_table(report.recipes), left=3), ""]
     if report.evidence.signed:
-        lines += ["## Signed attentions", "", _SIGNED, ""]
+        lines += ["## Signed attentions", "", TEXTS["paper"]["signed"], ""]
         lines += [*markdown_table(signed_table(report.evidence.signed), left=2), ""]
     for name, group in _by_table(report.entries):
         lines += [f"## {name}: {TABLES[name].about}", ""]
@@ -243,10 +213,10 @@ def recipe_table(cells: Iterable[RecipeCell]) -> Table:
     for cell in cells:
         best = min if lower_is_better(cell.metric) else max
         theirs = best((value for name, value in cell.published.items() if is_toa(name)), default=None)
-        row = [_number(cell.published.get("softmax"), 3), _number(theirs, 3)]
+        row = [number(value, ".3f", "") for value in (cell.published.get("softmax"), theirs)]
         for protocol in (PAPER, RECIPE):
-            row += [_number(cell.mean(protocol, name)) for name in ("softmax", cell.chosen(protocol))]
-            row.append(_change(cell.gain(protocol), cell))
+            row += [number(cell.mean(protocol, name), missing="") for name in ("softmax", cell.chosen(protocol))]
+            row.append(_change(cell.gain(protocol), gain_unit(cell.metric)))
         table.append((cell.backbone, cell.data, *row))
     return table
 
@@ -257,25 +227,14 @@ def ablation_table(cells: Iterable[RecipeCell]) -> Table:
     for cell in cells:
         if name := cell.chosen(RECIPE):
             runs = (cell.runs.get((RECIPE, variant), ()) for variant in (name, f"{name}-nosor"))
-            rises = [_signed(contribution(group), "%") for group in runs]
-            without = _change(cell.without_sor(), cell)
-            table.append(
-                (cell.backbone, cell.data, system_title(name), _number(cell.mean(RECIPE, name)), without, *rises)
-            )
+            shown = [number(cell.mean(RECIPE, name), missing=""), _change(cell.without_sor(), gain_unit(cell.metric))]
+            shown += [_change(contribution(group), "%") for group in runs]
+            table.append((cell.backbone, cell.data, system_title(name), *shown))
     return table
 
 
-def _number(value: float | None, digits: int = 4) -> str:
-    return "" if value is None else f"{value:.{digits}f}"
-
-
-def _change(value: float | None, cell: RecipeCell) -> str:
-    return _signed(value, "%" if lower_is_better(cell.metric) else "points")
-
-
-def _signed(value: float | None, unit: str) -> str:
-    # adding zero turns -0.0 into 0.0
-    return "" if value is None else f"{round(value, 1) + 0.0:+.1f} {unit}"
+def _change(value: float | None, unit: str) -> str:
+    return "" if value is None else f"{signed(value)} {unit}"
 
 
 def signed_table(trials: Iterable[Trial]) -> Table:
@@ -283,27 +242,19 @@ def signed_table(trials: Iterable[Trial]) -> Table:
 
     Errors are relative to plain softmax. A trial counts if it ran on every set.
     """
-    errors: dict[str, dict[str, dict[str, dict[str, float]]]] = {}
-    sizes: dict[str, bool] = {}
-    limit = load_protocol("forecast", RECIPE).small_below
-    for one in trials:
-        found = errors.setdefault(one.backbone, {}).setdefault(one.trial.split()[0], {})
-        found.setdefault(one.trial, {})[one.dataset] = one.error
-        sizes[one.dataset] = one.windows < limit
+    frame = pd.DataFrame(trials, columns=Trial._fields)
+    small = frame.groupby("dataset")["windows"].last() < load_protocol("forecast", RECIPE).small_below
     # the small sets first
-    sets = sorted(sizes, key=lambda name: (not sizes[name], name))
+    sets = sorted(small.index, key=lambda name: (not small[name], name))
+    same_size = {name: [other for other in sets if small[other] == small[name]] for name in sets}
     table: Table = [("backbone", "attention", "trials", *sets, "mean")]
-    for backbone, attentions in errors.items():
-        plain = attentions.get("softmax", {}).get("softmax", {})
+    errors = frame.pivot_table("error", ["backbone", "trial"], "dataset", "last", sort=False)[sets].dropna()
+    for backbone, runs in errors.groupby("backbone", sort=False):
         rows: Table = []
-        for attention, found in attentions.items() if len(plain) == len(sets) else ():
-            ratios = [{s: run[s] / plain[s] for s in sets} for run in found.values() if len(run) == len(sets)]
-            if not ratios:
-                continue
-            means = {small: [s for s in sets if sizes[s] is small] for small in sizes.values()}
-            best = {small: min(ratios, key=lambda run: fmean(run[s] for s in same)) for small, same in means.items()}
-            cells = [best[sizes[s]][s] for s in sets]
-            shown = (f"{value:.4f}" for value in (*cells, fmean(cells)))
-            rows.append((backbone, attention, str(len(ratios)), *shown))
+        runs = runs.droplevel("backbone")
+        ratios = runs / runs.loc["softmax"] if "softmax" in runs.index else runs[:0]
+        for attention, own in ratios.groupby(lambda trial: trial.split()[0], sort=False):
+            best = [own[name][own[same_size[name]].mean(axis=1).idxmin()] for name in sets]
+            rows.append((backbone, attention, str(len(own)), *(f"{value:.4f}" for value in (*best, fmean(best)))))
         table += sorted(rows, key=lambda row: row[-1])
     return table

@@ -19,22 +19,9 @@ from matplotlib.figure import Figure
 from toa._checks import check_choice
 from toa._files import write_atomically
 from toa.experiments.records import Record
+from toa.report import gains
 from toa.report.figures import save_figure
-from toa.report.gains import (
-    ALPHA,
-    POWER,
-    detectable_gain,
-    excludes_zero,
-    fewest_sets,
-    gain_interval,
-    holm,
-    least_p,
-    lower_is_better,
-    mean_over_horizons,
-    percent_gain,
-    t_interval,
-)
-from toa.report.tables import Rows, Table, escape_markdown, markdown_table
+from toa.report.tables import TEXTS, Rows, Table, escape_markdown, markdown_table, number
 
 # scores equal to this many decimals tie: means over seeds have rounding errors
 TIE_DIGITS = 9
@@ -54,9 +41,13 @@ def rank_scores(
 
     rounded = np.round(values, digits)
     ranks: Float64[np.ndarray, "... k"] = rankdata(
-        rounded if lower_is_better(metric) else -rounded, method=ties, axis=-1
+        rounded if gains.lower_is_better(metric) else -rounded, method=ties, axis=-1
     )
     return ranks
+
+
+# one row of systems by data set and horizon
+Cells = Mapping[str, Mapping[int | None, Sequence[float]]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -64,22 +55,19 @@ class Scores:
     """One score per data set and system, from the means over seeds.
 
     Args:
+        cells: Means over seeds by data set, then by horizon, None for a task without.
         values: `mean_over_horizons` of the cells of each data set.
-        cells: Means over seeds by data set, one row per horizon; one row for a task without.
         seeds: Seeds of each data set and horizon.
-        horizons: Those of each data set; none for a task without.
         left_out: Data sets on which the systems have different runs, each with the reason.
     """
 
     task: str
     protocol: str
     metric: str
-    datasets: tuple[str, ...]
     systems: tuple[str, ...]
+    cells: Cells
     values: Float64[np.ndarray, "n k"]
-    cells: Mapping[str, Float64[np.ndarray, "horizons k"]]
     seeds: Mapping[str, tuple[int, ...]]
-    horizons: Mapping[str, tuple[int, ...]]
     left_out: Mapping[str, str]
 
     def find(self, name: str) -> int:
@@ -113,48 +101,46 @@ def collect(records: Sequence[Record], metric: str) -> Scores:
     task = _only("task", (record.get("task") for record in records))
     protocol = _only("protocol", (record["config"].get("protocol", "none") for record in records))
     check_choice("metric", metric, sorted({name for record in records for name in record["metrics"]}))
-    runs: dict[str, dict[str, dict[int, Record]]] = {}
+    runs: dict[tuple[str, int | None], dict[str, dict[int, Record]]] = {}
     for record in records:
         cell = runs.setdefault(_dataset(record), {}).setdefault(system_name(record), {})
         _check_new(record, cell)
         cell[record["seed"]] = record
-    systems = list(dict.fromkeys(system for cells in runs.values() for system in cells))
+    systems = tuple(dict.fromkeys(system for found in runs.values() for system in found))
     seeds, left_out = {}, {}
-    values: dict[str, list[list[float]]] = {}
-    horizons: dict[str, tuple[int, ...]] = {}
-    for dataset, cells in runs.items():
-        sums = sorted({str(run["data_checksum"])[:16] for cell in cells.values() for run in cell.values()})
+    cells: dict[str, dict[int | None, list[float]]] = {}
+    for (name, horizon), found in runs.items():
+        label = _label(name, horizon)
+        sums = sorted({str(run["data_checksum"])[:16] for cell in found.values() for run in cell.values()})
         if len(sums) > 1:
             raise ValueError(
-                f"records of {dataset} must use the same data, got {len(sums)} checksums: {', '.join(sums)}; run them "
+                f"records of {label} must use the same data, got {len(sums)} checksums: {', '.join(sums)}; run them "
                 "again on one file."
             )
-        expected = tuple(sorted({seed for cell in cells.values() for seed in cell}))
-        if reason := _incomplete(cells, systems, expected, metric):
-            left_out[dataset] = reason
+        expected = tuple(sorted({seed for cell in found.values() for seed in cell}))
+        if reason := _incomplete(found, systems, expected, metric):
+            left_out[label] = reason
         else:
-            seeds[dataset] = expected
-            config = next(iter(cells[systems[0]].values()))["config"]
-            name = _dataset_name(config)
-            horizons[name] = (*horizons.get(name, ()), *([config["horizon"]] if "horizon" in config else []))
-            row = [mean(run["metrics"][metric] for run in cells[system].values()) for system in systems]
-            values.setdefault(name, []).append(row)
-    if not values:
-        reasons = "; ".join(f"{dataset}: {reason}" for dataset, reason in list(left_out.items())[:4])
+            seeds[label] = expected
+            means = [mean(run["metrics"][metric] for run in found[system].values()) for system in systems]
+            cells.setdefault(name, {})[horizon] = means
+    if not cells:
+        reasons = "; ".join(f"{label}: {reason}" for label, reason in list(left_out.items())[:4])
         raise ValueError(f"a comparison needs a data set with the same runs of every system, got none ({reasons}).")
-    tables = {name: np.array(rows, dtype=np.float64) for name, rows in values.items()}
     return Scores(
         task=task,
         protocol=protocol,
         metric=metric,
-        datasets=tuple(values),
-        systems=tuple(systems),
-        values=np.array([mean_over_horizons(rows, metric) for rows in tables.values()]),
-        cells=tables,
+        systems=systems,
+        cells=cells,
+        values=_set_scores(cells, metric),
         seeds=seeds,
-        horizons=horizons,
         left_out=left_out,
     )
+
+
+def _set_scores(cells: Cells, metric: str) -> Float64[np.ndarray, "n k"]:
+    return np.array([gains.mean_over_horizons(list(rows.values()), metric) for rows in cells.values() if rows])
 
 
 def _only(what: str, values: Any) -> str:
@@ -164,19 +150,19 @@ def _only(what: str, values: Any) -> str:
     return found[0]
 
 
-def _dataset(record: Record) -> str:
+def _dataset(record: Record) -> tuple[str, int | None]:
     """The data set, and the horizon if there is one."""
-    config, name = record["config"], _dataset_name(record["config"])
-    return f"{name}-{config['horizon']}" if "horizon" in config else name
+    config = record["config"]
+    return Path(str(config["dataset"])).name.split("_TRAIN.ts")[0], config.get("horizon")
 
 
-def _dataset_name(config: Mapping[str, Any]) -> str:
-    return Path(str(config["dataset"])).name.split("_TRAIN.ts")[0]
+def _label(name: str, horizon: int | None) -> str:
+    return name if horizon is None else f"{name}-{horizon}"
 
 
 def _check_new(record: Record, cell: Mapping[int, Record]) -> None:
     """Raise if a run exists already, or differs from those of other seeds in more than the seed."""
-    where = f"{system_name(record)} on {_dataset(record)}"
+    where = f"{system_name(record)} on {_label(*_dataset(record))}"
     if record["seed"] in cell:
         raise ValueError(
             f"records must have one run of {where} with seed {record['seed']}, got two (config hashes "
@@ -253,23 +239,24 @@ def compare(scores: Scores, baseline: str = "softmax") -> list[Row]:
     base = scores.find(baseline)
     tested = len(scores.systems) - 1
     ranks = rank_scores(scores.values, scores.metric)  # (n, k)
-    gains = _gains(scores.values, base, scores.metric)  # (n, k)
-    enough = len(gains) >= fewest_sets(max(tested, 1))
+    changes = _gains(scores.values, base, scores.metric)  # (n, k)
+    enough = len(changes) >= gains.fewest_sets(max(tested, 1))
     rows: list[dict[str, Any]] = []
     for place, system in enumerate(scores.systems):
-        gain = gains[:, place]
+        gain = changes[:, place]
         row = {"system": system, "mean": float(scores.values[:, place].mean()), "rank": float(ranks[:, place].mean())}
         if place != base:
             row |= {"wins": int((gain > 0).sum()), "ties": int((gain == 0).sum()), "losses": int((gain < 0).sum())}
-            row |= {"gain": float(gain.mean()), "interval": gain_interval(gain), "t_interval": t_interval(gain, tested)}
+            row |= {"gain": float(gain.mean()), "interval": gains.gain_interval(gain)}
+            row["t_interval"] = gains.t_interval(gain, tested)
             if enough:
-                row |= {"detectable": detectable_gain(gain, tested), "rests_on": _rests_on(scores, base, place)}
+                row |= {"detectable": gains.detectable_gain(gain, tested), "rests_on": _rests_on(scores, base, place)}
             if enough and gain.any():
                 # zeros do not count; of at most 13 numbers scipy would try all their signs, which takes long
                 row["p"] = float(wilcoxon(gain[gain != 0] if len(gain) <= 13 else gain).pvalue)
         rows.append(row)
     with_p = [row for row in rows if "p" in row]
-    for row, corrected in zip(with_p, holm([row["p"] for row in with_p]), strict=True):
+    for row, corrected in zip(with_p, gains.holm([row["p"] for row in with_p]), strict=True):
         row["p_holm"] = corrected
     return sorted((Row(**row) for row in rows), key=lambda row: row.rank)
 
@@ -278,85 +265,70 @@ def _gains(values: Float64[np.ndarray, "n k"], base: int, metric: str) -> Float6
     """Gains over one column; differences that are rounding errors are none."""
     plain = values[:, [base]]
     same = np.abs(values - plain) <= 10.0**-TIE_DIGITS
-    return np.where(same, 0.0, percent_gain(values, plain, metric))
+    return np.where(same, 0.0, gains.percent_gain(values, plain, metric))
 
 
 def _rests_on(scores: Scores, base: int, place: int) -> str:
     """The cell without which an interval that excludes zero is the furthest from doing so; "" if it always does."""
 
     def interval(values: Float64[np.ndarray, "n k"]) -> tuple[float, float]:
-        return t_interval(_gains(values, base, scores.metric)[:, place], len(scores.systems) - 1) or (0.0, 0.0)
+        return gains.t_interval(_gains(values, base, scores.metric)[:, place], len(scores.systems) - 1) or (0.0, 0.0)
 
-    sign = excludes_zero(interval(scores.values))
+    sign = gains.excludes_zero(interval(scores.values))
     found = {}
-    for number, (name, rows) in enumerate(scores.cells.items()):
-        for left in range(len(rows)) if sign else ():
-            values = np.delete(scores.values, number, axis=0)
-            if len(rows) > 1:
-                kept = mean_over_horizons(np.delete(rows, left, axis=0), scores.metric)
-                values = np.insert(values, number, kept, axis=0)
-            label = f"{name} at {scores.horizons[name][left]}" if scores.horizons[name] else name
-            found[label] = min(sign * bound for bound in interval(values))
+    for name, rows in scores.cells.items():
+        for left in rows if sign else ():
+            kept = {**scores.cells, name: {horizon: row for horizon, row in rows.items() if horizon != left}}
+            label = name if left is None else f"{name} at {left}"
+            found[label] = min(sign * bound for bound in interval(_set_scores(kept, scores.metric)))
     cell = min(found, key=found.__getitem__, default="")
     return cell if cell and found[cell] <= 0 else ""
 
 
 def system_table(scores: Scores, rows: Sequence[Row]) -> Table:
     """One row per system."""
-    unit = "%" if lower_is_better(scores.metric) else "points"
-    head = ("system", f"mean {scores.metric}", "average rank", "W/T/L", f"gain, {unit}", "bootstrap interval")
-    table: Table = [(*head, "t interval", "detectable", "p", "p (Holm)")]
+    head = ("system", f"mean {scores.metric}", "average rank", "W/T/L", f"gain, {gains.gain_unit(scores.metric)}")
+    table: Table = [(*head, "bootstrap interval", "t interval", "detectable", "p", "p (Holm)")]
     for row in rows:
         against = "-" if row.wins is None else f"{row.wins}/{row.ties}/{row.losses}"
-        gain = "-" if row.gain is None else f"{row.gain:+.2f}"
         intervals = (
             "-" if one is None else f"{one[0]:+.2f} to {one[1]:+.2f}" for one in (row.interval, row.t_interval)
         )
-        found = "-" if row.detectable is None else f"{row.detectable:.2f}"
-        cells = (f"{row.mean:.4f}", f"{row.rank:.2f}", against, gain, *intervals, found, _p(row.p), _p(row.p_holm))
-        table.append((row.system, *cells))
+        tests = (number(p, ".4f" if p is None or p >= 1e-4 else ".0e") for p in (row.p, row.p_holm))
+        size = (number(row.gain, "+.2f"), *intervals, number(row.detectable, ".2f"))
+        table.append((row.system, f"{row.mean:.4f}", f"{row.rank:.2f}", against, *size, *tests))
     return table
-
-
-def _p(value: float | None) -> str:
-    if value is None:
-        return "-"
-    return f"{value:.4f}" if value >= 1e-4 else f"{value:.0e}"
 
 
 def dataset_table(scores: Scores, rows: Sequence[Row]) -> Table:
     """One row per data set with its scores, one column per system, ordered by rank."""
     order = [scores.systems.index(row.system) for row in rows]
     table: Table = [("data set", *(scores.systems[place] for place in order))]
-    for dataset, values in zip(scores.datasets, scores.values, strict=True):
+    for dataset, values in zip(scores.cells, scores.values, strict=True):
         table.append((dataset, *(f"{values[place]:.4f}" for place in order)))
     return table
 
 
 def notes(scores: Scores, baseline: str) -> list[str]:
     """Sentences that explain the numbers."""
-    count, tested = len(scores.datasets), max(len(scores.systems) - 1, 1)
+    count, tested = len(scores.cells), max(len(scores.systems) - 1, 1)
     different = set(scores.seeds.values())
     seeds = ", ".join(map(str, next(iter(different)))) if len(different) == 1 else "that differ between data sets"
-    better = "lower" if lower_is_better(scores.metric) else "higher"
-    lines = [
-        f"Task {scores.task}, protocol {scores.protocol}; {scores.metric} over {count} data sets, {better} is better; "
-        f"means over seeds {seeds}.{_horizon_note(scores)}",
-        f"W/T/L and gain are against {scores.systems[scores.find(baseline)]}: mean over data sets, positive is better, "
-        "with a 95 % bootstrap interval over data sets, which is too narrow for few sets, and a t interval at level "
-        f"1 - {ALPHA} / {tested}, which covers the {tested} tested systems together. Detectable: gain that the t test "
-        f"of this level finds with probability {POWER}; smaller true gains could have stayed unseen.",
-    ]
-    if count >= fewest_sets(tested):
-        lines.append(
-            f"p: two-sided Wilcoxon signed-rank test against {scores.systems[scores.find(baseline)]} over data sets; "
-            "Holm's correction covers all tested systems."
-        )
-    else:
-        lines.append(
-            f"No test is made: over {count} data sets a corrected p cannot be below {tested * least_p(count):.3g}; p "
-            f"below {ALPHA} needs at least {fewest_sets(tested)} data sets."
-        )
+    facts = {
+        "scores": scores,
+        "baseline": scores.systems[scores.find(baseline)],
+        "better": "lower" if gains.lower_is_better(scores.metric) else "higher",
+        "seeds": seeds,
+        "horizons": _horizon_note(scores),
+        "count": count,
+        "tested": tested,
+        "least": tested * gains.least_p(count),
+        "fewest": gains.fewest_sets(tested),
+        "alpha": gains.ALPHA,
+        "power": gains.POWER,
+    }
+    parts = ("scores", "gains", "tested" if count >= gains.fewest_sets(tested) else "untested")
+    lines: list[str] = [TEXTS["comparison"][part].format(**facts) for part in parts]
     lines += [f"{dataset} is left out: {reason}." for dataset, reason in scores.left_out.items()]
     if reason := no_diagram(scores):
         lines.append(f"No critical-difference diagram: {reason}.")
@@ -366,10 +338,10 @@ def notes(scores: Scores, baseline: str) -> list[str]:
 def _horizon_note(scores: Scores) -> str:
     """Which horizons the score of a data set is the mean of; "" for a task without."""
     groups: dict[tuple[int, ...], list[str]] = {}
-    for name, found in scores.horizons.items():
-        groups.setdefault(tuple(sorted(found)), []).append(name)
+    for name, rows in scores.cells.items():
+        groups.setdefault(tuple(sorted(horizon for horizon in rows if horizon is not None)), []).append(name)
     parts = [f"{', '.join(names)}: {', '.join(map(str, found))}" for found, names in groups.items() if found]
-    kind = "geometric mean" if lower_is_better(scores.metric) else "mean"
+    kind = "geometric mean" if gains.lower_is_better(scores.metric) else "mean"
     return f" A data set counts once, with the {kind} over its horizons ({'; '.join(parts)})." if parts else ""
 
 
@@ -377,8 +349,8 @@ def no_diagram(scores: Scores) -> str:
     """Why there is no critical-difference diagram; "" if there is one."""
     if len(scores.systems) < 3:
         return f"it needs 3 systems, got {len(scores.systems)}"
-    if len(scores.datasets) < 3:
-        return f"it needs 3 data sets, got {len(scores.datasets)}"
+    if len(scores.cells) < 3:
+        return f"it needs 3 data sets, got {len(scores.cells)}"
     if np.ptp(scores.values, axis=1).max() == 0:
         return "all systems have the same score on every data set"
     return ""
@@ -400,8 +372,8 @@ def draw_critical_difference(scores: Scores) -> Figure:
         figure, _ = plot_critical_difference(
             np.round(scores.values, TIE_DIGITS),
             list(scores.systems),
-            lower_better=lower_is_better(scores.metric),
-            alpha=ALPHA,
+            lower_better=gains.lower_is_better(scores.metric),
+            alpha=gains.ALPHA,
             width=2.0 * margin + _SCALE_INCHES,
             textspace=margin,
         )
@@ -411,7 +383,7 @@ def draw_critical_difference(scores: Scores) -> Figure:
 def write_comparison(scores: Scores, rows: Sequence[Row], baseline: str, out: Path) -> list[Path]:
     """Write comparison.md and, if possible, critical-difference.png; returns their paths."""
     written = [out / "comparison.md"]
-    lines = [f"# {escape_markdown(scores.metric)} over {len(scores.datasets)} data sets", ""]
+    lines = [f"# {escape_markdown(scores.metric)} over {len(scores.cells)} data sets", ""]
     lines += [*markdown_table(_escaped(system_table(scores, rows))), ""]
     lines += [*map(escape_markdown, notes(scores, baseline)), ""]
     if not no_diagram(scores):

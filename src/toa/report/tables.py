@@ -1,13 +1,18 @@
-"""Tables as a header and rows of text: written as Markdown or HTML, and made from records."""
+"""Texts of pages, and tables as a header and rows of text: written as Markdown or HTML, and made from records."""
 
 import html
 import re
+import tomllib
 from collections.abc import Sequence
+from importlib.resources import files
+from typing import Any
 
 from toa.experiments.records import Record
 
 Rows = Sequence[Sequence[str]]
 Table = list[tuple[str, ...]]
+
+TEXTS: dict[str, Any] = tomllib.loads((files("toa.report") / "text.toml").read_text(encoding="utf-8"))
 
 ANOMALY_COLUMNS = {
     "precision": "precision",
@@ -20,6 +25,17 @@ ANOMALY_COLUMNS = {
     "vus_pr": "VUS-PR",
     "vus_roc": "VUS-ROC",
 }
+
+
+def number(value: float | None, form: str = ".4f", missing: str = "-") -> str:
+    """A number as text; `missing` if there is none."""
+    return missing if value is None else format(value, form)
+
+
+def signed(*values: float) -> str:
+    """A change, or an interval of changes, with one digit."""
+    # adding zero turns -0.0 into 0.0
+    return " to ".join(f"{round(value, 1) + 0.0:+.1f}" for value in values)
 
 
 def markdown_table(rows: Rows, *, left: int = 1) -> list[str]:
