@@ -12,11 +12,12 @@ from torch import Tensor, nn
 
 from toa._checks import check_at_least, check_divisible, check_fraction, check_shape
 from toa.nn import EncoderBlock, EncoderStack, PatchEmbedding
+from toa.nn.registry import check_literals
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelConfig:
-    """Base class of configs, which checks all numbers and flags.
+    """Base class of configs, which checks all numbers, flags and named choices.
 
     A settings file may hold any type, so types are checked. Integers are sizes, at least 1 (`num_marks` and `label_len`
     at least 0); other numbers are dropout rates in [0, 1); `num_heads` divides `embed_dim`.
@@ -35,6 +36,7 @@ class ModelConfig:
                 check_at_least(name, value, 0 if name in ("num_marks", "label_len") else 1)
             elif kind is float:
                 check_fraction(name, value)
+        check_literals(self)
         if "num_heads" in values:
             check_divisible("embed_dim", values["embed_dim"], "num_heads", values["num_heads"])
 

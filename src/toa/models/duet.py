@@ -5,7 +5,6 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from toa._checks import check_choice
 from toa.models.base import ForecastModel, ModelConfig, encoder_stack
 from toa.models.registry import register_backbone
 from toa.nn import (
@@ -18,7 +17,7 @@ from toa.nn import (
     ReversibleInstanceNorm,
     check_kernel,
 )
-from toa.nn.clustering import SAMPLINGS, Sampling, check_top_k
+from toa.nn.clustering import Sampling, check_top_k
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,7 +57,6 @@ class DUETConfig(ModelConfig):
         ModelConfig.__post_init__(self)
         check_top_k(self.top_k, self.num_experts)
         check_kernel("moving_average", self.moving_average, self.lookback)
-        check_choice("mask_sampling", self.mask_sampling, SAMPLINGS)
 
 
 @register_backbone("duet", DUETConfig, "forecast")

@@ -5,13 +5,11 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from toa._checks import check_choice
 from toa.models.base import ModelConfig, PatchBackbone
 from toa.models.registry import register_backbone
 from toa.nn import AttentionSpec, EncoderBlock, EncoderStack, PatchEmbedding, TokenBatchNorm, count_patches
 
 Style = Literal["official", "tslib"]
-STYLES = ("official", "tslib")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,7 +38,6 @@ class PatchTSTConfig(ModelConfig):
     def __post_init__(self) -> None:
         ModelConfig.__post_init__(self)
         count_patches(self.lookback, self.patch_len, self.stride)
-        check_choice("style", self.style, STYLES)
         if not (self.residual_scores is None or isinstance(self.residual_scores, bool)):
             raise ValueError(f"residual_scores must be True, False or None, got {self.residual_scores!r}.")
 

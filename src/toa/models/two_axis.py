@@ -7,15 +7,7 @@ from torch import Tensor, nn
 from toa._checks import check_choice
 from toa.models.base import ModelConfig, PatchBackbone
 from toa.models.registry import register_backbone
-from toa.nn import (
-    ATTENTIONS,
-    AttentionSpec,
-    ChannelBlock,
-    EncoderBlock,
-    LayerNorm,
-    PatchEmbedding,
-    count_patches,
-)
+from toa.nn import ATTENTIONS, AttentionSpec, ChannelBlock, EncoderBlock, LayerNorm, PatchEmbedding, count_patches
 
 # operators over more channels have low rank, if the attention names no structure
 MOST_DENSE_CHANNELS = 100
@@ -83,11 +75,7 @@ class TwoAxis(PatchBackbone):
         )
         self.config = config
         self.embed = PatchEmbedding(
-            config.lookback,
-            config.embed_dim,
-            patch_len=config.patch_len,
-            stride=config.stride,
-            dropout=config.dropout,
+            config.lookback, config.embed_dim, patch_len=config.patch_len, stride=config.stride, dropout=config.dropout
         )
         width, heads, p = config.embed_dim, config.num_heads, config.dropout
         layers, across, time = range(config.num_layers), config.attention, config.time_attention

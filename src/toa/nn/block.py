@@ -8,15 +8,7 @@ from torch import Tensor, nn
 
 from toa._checks import check_at_least, check_fraction
 from toa.nn.attention import Attended, Attention, ScoreFactors
-from toa.nn.layers import (
-    ChannelDropout,
-    Dropout,
-    LayerNorm,
-    Linear,
-    Norm,
-    make_norm,
-    normalise_tokens,
-)
+from toa.nn.layers import ChannelDropout, Dropout, LayerNorm, Linear, Norm, make_norm, normalise_tokens
 
 
 class FeedForward(nn.Sequential):

@@ -72,8 +72,6 @@ class AnomalyRun(RunConfig):
         for name, most in (("anomaly_ratio", 100.0), ("validation_share", 1.0)):
             if not 0.0 < getattr(self, name) < most:
                 raise ValueError(f"{name} must lie in (0, {most:g}), got {getattr(self, name)}.")
-        if self.fill is not None:
-            check_choice("fill", self.fill, ("ffill", "interpolate", "zero"))
         # no name: the caller has the data in memory
         if self.dataset:
             check_own_files(self.dataset, self.test_file, self.label_file, label_column=self.label_column)
@@ -98,9 +96,6 @@ class AnomalyDetection(Task):
         own = "SMD-machine" if dataset.startswith("SMD-machine-") else dataset
         check_choice(f"dataset of protocol {protocol.name!r}", own, [name for name in table if name != "default"])
         return merge(table["default"], table[own])
-
-    def folder_name(self, config: AnomalyRun) -> str:
-        return f"{Path(config.dataset).stem}-{config.name.replace('/', '-')}-{config.seed}"
 
     def describe_metrics(self, metrics: Mapping[str, float]) -> str:
         return f"validation MSE {metrics['val_mse']:.4f}"

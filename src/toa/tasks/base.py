@@ -3,7 +3,6 @@
 The command line, experiments and reports work on any entry of `TASKS`; none of them has a table keyed by task.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -72,7 +71,7 @@ class TaskData:
     checksum: str = ""
 
 
-class Task(ABC):
+class Task:
     """One kind of run: its config, its data, and how a model is trained and evaluated.
 
     Methods get the config, and most the data that `load` returned; the types are the task's own.
@@ -187,9 +186,9 @@ class Task(ABC):
 
     # names
 
-    @abstractmethod
     def folder_name(self, config: Any) -> str:
         """Readable start of the run's folder name; the config's hash follows it."""
+        return f"{Path(config.dataset).stem}-{config.name.replace('/', '-')}-{config.seed}"
 
     def title(self, config: Any) -> str:
         """Title of the progress bar."""
@@ -273,13 +272,7 @@ class Task(ABC):
         raise NotImplementedError
 
     def fit(
-        self,
-        config: Any,
-        data: Any,
-        fabric: "Fabric",
-        *,
-        diagnose: bool = False,
-        **options: Any,
+        self, config: Any, data: Any, fabric: "Fabric", *, diagnose: bool = False, **options: Any
     ) -> tuple[nn.Module, TrainingState, Mapping[str, Mapping[str, float]]]:
         """Build a model from the config's seed and train it; `options` are those of `toa.tasks.train`.
 

@@ -73,9 +73,6 @@ class ForecastRun(RunConfig):
         RunConfig.__post_init__(self)
         check_at_least("horizon", self.horizon, 1)
         check_at_least("lookback", self.lookback, 1)
-        if self.fill is not None:
-            check_choice("fill", self.fill, ("ffill", "interpolate"))
-        check_choice("loss", self.loss, ("mse", "mae"))
 
 
 class Forecasting(Task):

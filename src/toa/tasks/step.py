@@ -141,7 +141,7 @@ class TrainingStep:
         self._parts = [(1.0, 1)] * len(batches)
         if not self.alone:
             shares = [share_batch(self.fabric, batch) for batch in batches]
-            batches, self._parts = [one.tensors for one in shares], [(one.weight, one.copies) for one in shares]
+            batches, self._parts = [one[0] for one in shares], [one[1:] for one in shares]
         self._width = len(batches[0])
         return self._call(*(tensor for batch in batches for tensor in batch))
 
