@@ -91,9 +91,13 @@ class _ExplicitAttention(Attention):
     def _mixing(self, query: Tensor, factors: ScoreFactors, masks: Masks) -> Mixing:
         scores = torch.einsum("bmhd,bnhd->bhmn", factors.q, factors.k) * self.qk_dim**-0.5
         padding, pair_mask = masks.padding, masks.pair
+        visible = torch.ones(1, 1, *scores.shape[-2:], dtype=torch.bool, device=scores.device)
+        if masks.causal:
+            visible = visible.tril()
         if padding is not None:
             check_padding_mask(padding, (scores.shape[0], scores.shape[-1]))
-        weights = self._weights(scores, masks.visible(factors))
+            visible = visible & ~padding[:, None, None, :]
+        weights = self._weights(scores, visible)
         if pair_mask is not None:
             batch = 1 if pair_mask.shape[0] == 1 else scores.shape[0]
             check_shape("pair_mask", pair_mask, "(B or 1, M, N)", (batch, *scores.shape[-2:]))

@@ -5,6 +5,7 @@ import os
 import shutil
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Protocol, cast
 
 import torch
@@ -186,38 +187,6 @@ def _compiled(model: nn.Module, device: torch.device) -> nn.Module:
     return cast(nn.Module, torch.compile(model))
 
 
-class CudaCapturer:
-    """Streams and graphs of the current device."""
-
-    def __init__(self) -> None:
-        self._stream = torch.cuda.Stream()
-
-    def run(self, step: Step, batch: Batch) -> Tensor:
-        """Run a step eagerly on a side stream, so that a capture may follow."""
-        self._stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self._stream):
-            loss = step(*batch)
-        torch.cuda.current_stream().wait_stream(self._stream)
-        return loss
-
-    def capture(self, step: Step, inputs: Batch, generators: Sequence[Generator]) -> tuple[Callable[[], None], Tensor]:
-        """Return a function that replays the step on these inputs, and the tensor of its loss."""
-        before, pool = torch.cuda.current_stream(), torch.cuda.graph_pool_handle()
-        graph = torch.cuda.CUDAGraph()
-        for generator in generators:
-            graph.register_generator_state(generator)
-        # tens of MiB per stream; the graph has its own, and eager steps allocate theirs again when needed
-        free_workspaces()
-        try:
-            with torch.cuda.graph(graph, pool=pool, stream=self._stream):
-                loss = step(*inputs)
-        except RuntimeError:
-            torch.cuda.set_stream(before)
-            _undo_capture(before.device, pool, generators)
-            raise
-        return graph.replay, loss
-
-
 class GraphedStep:
     """Run a few steps eagerly, and all later steps of the same shapes as one CUDA graph.
 
@@ -236,12 +205,8 @@ class GraphedStep:
     # cuBLAS, autograd and the optimizer allocate on their first calls, which a capture forbids
     _EAGER = 3
 
-    def __init__(
-        self, step: Step, generators: Sequence[Generator] = (), *, capturer: CudaCapturer | None = None
-    ) -> None:
-        self._step = step
-        self._generators = generators
-        self._capturer = CudaCapturer() if capturer is None else capturer
+    def __init__(self, step: Step, generators: Sequence[Generator] = ()) -> None:
+        self._step, self._generators = step, generators
         self._calls = 0
         self._replay: Callable[[], None] | None = None
         self._inputs: Batch = ()
@@ -252,19 +217,19 @@ class GraphedStep:
         """Run one step."""
         if self._replay is None and self.failure is None:
             if self._calls == self._EAGER:
-                self._capture(batch)
+                self._try_capture(batch)
             self._calls += 1
         if self._replay is None or [x.shape for x in batch] != [static.shape for static in self._inputs]:
-            return self._capturer.run(self._step, batch)
+            return self._run(batch)
         for static, tensor in zip(self._inputs, batch, strict=True):
             static.copy_(tensor)
         self._replay()
         return self._loss
 
-    def _capture(self, batch: Batch) -> None:
+    def _try_capture(self, batch: Batch) -> None:
         self._inputs = tuple(tensor.clone() for tensor in batch)
         try:
-            self._replay, self._loss = self._capturer.capture(self._step, self._inputs, self._generators)
+            self._replay, self._loss = self._capture()
         except RuntimeError as error:
             self._inputs = ()
             self.failure = _first_cause(error)
@@ -275,6 +240,35 @@ class GraphedStep:
                 RuntimeWarning,
                 stacklevel=3,
             )
+
+    @cached_property
+    def _stream(self) -> torch.cuda.Stream:
+        return torch.cuda.Stream()
+
+    def _run(self, batch: Batch) -> Tensor:
+        """Run a step eagerly on a side stream, so that a capture may follow."""
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
+            loss = self._step(*batch)
+        torch.cuda.current_stream().wait_stream(self._stream)
+        return loss
+
+    def _capture(self) -> tuple[Callable[[], None], Tensor]:
+        """Return a function that replays the step on `_inputs`, and the tensor of its loss."""
+        before, pool = torch.cuda.current_stream(), torch.cuda.graph_pool_handle()
+        graph = torch.cuda.CUDAGraph()
+        for generator in self._generators:
+            graph.register_generator_state(generator)
+        # tens of MiB per stream; the graph has its own, and eager steps allocate theirs again when needed
+        free_workspaces()
+        try:
+            with torch.cuda.graph(graph, pool=pool, stream=self._stream):
+                loss = self._step(*self._inputs)
+        except RuntimeError:
+            torch.cuda.set_stream(before)
+            _undo_capture(before.device, pool, self._generators)
+            raise
+        return graph.replay, loss
 
 
 def _first_cause(error: BaseException) -> str:
