@@ -253,7 +253,7 @@ class Task:
 
     def rebuild(self, config: Any, saved: Checkpoint) -> nn.Module:
         """Build the model that `model_file` holds the weights of, without its data."""
-        raise NotImplementedError
+        return self.build(config, None)
 
     def batches(self, config: Any, data: Any, device: torch.device) -> Batches:
         """Training batches on a device."""

@@ -144,11 +144,9 @@ class Classification(Task):
         return classification_loss
 
     def validate(self, config: ClassifyRun, data: Loaded) -> Callable[[nn.Module], float] | None:
-        return (
-            None
-            if data.val is None
-            else lambda model: validation_error(validation_logits(model, data), data.val.labels)
-        )
+        if data.val is None:
+            return None
+        return lambda model: validation_error(validation_logits(model, data), data.val.labels)
 
     def evaluate(self, config: ClassifyRun, model: nn.Module, data: ClassificationData) -> Evaluation:
         validation = class_scores(data.val.labels, validation_logits(model, data).argmax(1))

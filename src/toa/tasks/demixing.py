@@ -17,7 +17,6 @@ from toa.data import DemixingBatch, HarmonicDemixing
 from toa.models import PointEncoder, PointEncoderConfig
 from toa.nn import AttentionSpec
 from toa.tasks.base import TASKS, Evaluation, Task, check_sample
-from toa.tasks.checkpoint import Checkpoint
 from toa.tasks.config import Protocol, build_config, change, merge
 from toa.tasks.distributed import make_fabric
 from toa.tasks.optimization import TrainingConfig
@@ -141,9 +140,6 @@ class Demixing(Task):
         return (noisy[check_sample(index, len(noisy)), None, :, None],)  # (1, L, 1)
 
     def build(self, config: DemixingConfig, data: DemixingBatch | None) -> PointEncoder:
-        return PointEncoder(config.model())
-
-    def rebuild(self, config: DemixingConfig, saved: Checkpoint) -> PointEncoder:
         return PointEncoder(config.model())
 
     def batches(self, config: DemixingConfig, data: DemixingBatch | None, device: torch.device) -> "FreshSignals":

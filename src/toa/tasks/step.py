@@ -27,10 +27,7 @@ Step = Callable[..., Tensor]
 class Batches(Protocol):
     """Training batches. A batch depends only on epoch and step, so a resumed run sees the same batches."""
 
-    @property
-    def steps_per_epoch(self) -> int:
-        """Batches per epoch."""
-        ...
+    steps_per_epoch: int
 
     def at(self, epoch: int, step: int) -> tuple[Tensor, ...]:
         """The tensors of a step, on the training device."""
