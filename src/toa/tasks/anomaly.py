@@ -143,7 +143,7 @@ class AnomalyDetection(Task):
         return self.build(config, TaskData(channels=len(saved.tensors["scaler.mean"])))
 
     def loss(self, config: AnomalyRun, fabric: Any) -> Callable[..., Tensor]:
-        return reconstruction_loss
+        return lambda model, x: squared_error(model(x), x).mean()
 
     def validate(self, config: AnomalyRun, data: TaskData) -> Callable[[nn.Module], float]:
         return lambda model: evaluate_reconstruction(model, data.val)
@@ -190,11 +190,6 @@ def _choices(found: Detection, config: AnomalyRun) -> Record:
         "flag_rate": found.flag_rate,
         "undefined": found.undefined,
     }
-
-
-def reconstruction_loss(model: nn.Module, x: Tensor) -> Tensor:
-    """Mean squared error of a reconstruction."""
-    return squared_error(model(x), x).mean()
 
 
 def evaluate_reconstruction(model: nn.Module, windows: SeriesWindows) -> float:

@@ -146,7 +146,7 @@ class Demixing(Task):
         return FreshSignals(config, device)
 
     def loss(self, config: DemixingConfig, fabric: Any) -> Callable[..., Tensor]:
-        return demixing_loss
+        return lambda model, noisy, clean: F.mse_loss(model(noisy.unsqueeze(-1)).squeeze(-1), clean)
 
     def evaluate(self, config: DemixingConfig, model: nn.Module, data: DemixingBatch) -> Evaluation:
         return Evaluation(metrics=regime_errors(demix(model, data.noisy), data))
@@ -176,11 +176,6 @@ class FreshSignals:
         self._generator.manual_seed(self._config.seed * 1_000_003 + step)
         batch = self._config.signals.sample(self._config.batch_size, generator=self._generator, device=self._device)
         return batch.noisy, batch.clean
-
-
-def demixing_loss(model: nn.Module, noisy: Tensor, clean: Tensor) -> Tensor:
-    """Mean squared error of the estimated clean signals."""
-    return F.mse_loss(model(noisy.unsqueeze(-1)).squeeze(-1), clean)
 
 
 def train_demixer(config: DemixingConfig) -> tuple[PointEncoder, TrainingState]:
