@@ -1,6 +1,7 @@
 """One training step: its batches, their gradients, an update of the weights, and all of it as one CUDA graph."""
 
 import contextlib
+import itertools
 import os
 import shutil
 import warnings
@@ -106,7 +107,8 @@ class TrainingStep:
         self.generators = own_generators(model)
         self.loss_sum = torch.zeros((), device=fabric.device)
         self._one = torch.ones((), device=fabric.device)
-        self._width, self._parts = 1, [(1.0, 1)]
+        # per batch of the next step: number of tensors, weight of its loss, number of ranks with the same rows
+        self._parts: list[tuple[int, float, int]] = []
         # batches that the step gathers itself, from indices
         self._gathered: ShuffledBatches | None = None
         self._call: Callable[..., Tensor] = self.eager
@@ -132,16 +134,11 @@ class TrainingStep:
         set_rates(self.optimizer, self.config, step, self.per_epoch)
         epoch, first = step // self.per_epoch, step % self.per_epoch * self.config.accumulate
         indices = range(first, min(first + self.config.accumulate, self._batches.steps_per_epoch))
-        if self._gathered is not None:
-            self._parts = [(1.0, 1)] * len(indices)
-            return self._call(*(self._gathered.indices(epoch, index) for index in indices))
-        batches = [self._batches.at(epoch, index) for index in indices]
-        self._parts = [(1.0, 1)] * len(batches)
-        if not self.alone:
-            shares = [share_batch(self.fabric, batch) for batch in batches]
-            batches, self._parts = [one[0] for one in shares], [one[1:] for one in shares]
-        self._width = len(batches[0])
-        return self._call(*(tensor for batch in batches for tensor in batch))
+        gathered = self._gathered
+        at = self._batches.at if gathered is None else lambda *place: (gathered.indices(*place),)
+        shares = [share_batch(self.fabric, at(epoch, index)) for index in indices]
+        self._parts = [(len(batch), weight, copies) for batch, weight, copies in shares]
+        return self._call(*(tensor for batch, *_ in shares for tensor in batch))
 
     def eager(self, *inputs: Tensor) -> Tensor:
         """Gradients of one or more batches, and a step of the optimizer.
@@ -150,17 +147,16 @@ class TrainingStep:
         """
         # a failed capture leaves gradients behind
         self.optimizer.zero_grad(set_to_none=True)
-        parts, losses = [inputs[i : i + self._width] for i in range(0, len(inputs), self._width)], list[Tensor]()
-        if self._gathered is not None:
-            parts = [self._gathered.tensors(indices) for indices in inputs]
-        for number, (part, (weight, copies)) in enumerate(zip(parts, self._parts, strict=True), 1):
-            self.copies = copies
-            # ranks exchange gradients once, with the last part
-            local = not self.alone and number < len(parts)
-            with self.fabric.no_backward_sync(self.wrapped) if local else contextlib.nullcontext():
-                loss = self._loss_of(self.wrapped, *part)
-                if weight != len(parts):
-                    loss = loss * (weight / len(parts))
+        rest, losses, count = iter(inputs), list[Tensor](), len(self._parts)
+        for number, (width, weight, copies) in enumerate(self._parts, 1):
+            batch, self.copies = tuple(itertools.islice(rest, width)), copies
+            if self._gathered is not None:
+                batch = self._gathered.tensors(*batch)
+            # ranks exchange gradients once, with the last batch
+            with self.fabric.no_backward_sync(self.wrapped, enabled=number < count):
+                loss = self._loss_of(self.wrapped, *batch)
+                if weight != count:
+                    loss = loss * (weight / count)
                 self.fabric.backward(loss, self._one.to(loss.dtype))
             losses.append(loss.detach())
         if self.config.clip_norm is not None:
