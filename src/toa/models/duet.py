@@ -97,10 +97,9 @@ class DUET(ForecastModel):
         with_penalty: bool = False,
     ) -> Any:
         """The forecast (B, P, C) or, with `with_penalty`, the result of `forecast_and_penalty`."""
-        if not with_penalty:
-            return super().forward(series, marks, future_marks)
         self.check_inputs(series, marks, future_marks)
-        return self._forecast_and_penalty(series)
+        forecast, penalty = self._forecast(series, marks, future_marks)
+        return (forecast, penalty) if with_penalty else forecast
 
     def forecast_and_penalty(
         self, series: Tensor, marks: Tensor | None = None, future_marks: Tensor | None = None
@@ -110,10 +109,8 @@ class DUET(ForecastModel):
         forecast, penalty = self(series, marks, future_marks, with_penalty=True)
         return forecast, penalty
 
-    def _forecast(self, series: Tensor, marks: Tensor | None, future_marks: Tensor | None) -> Tensor:
-        return self._forecast_and_penalty(series)[0]
-
-    def _forecast_and_penalty(self, series: Tensor) -> tuple[Tensor, Tensor]:
+    def _forecast(self, series: Tensor, marks: Tensor | None, future_marks: Tensor | None) -> Any:
+        """The forecast and the penalty."""
         patterns = series.mT if self.config.channel_independent else series.mean(2).unsqueeze(1)  # (B, C or 1, L)
         gates, penalty = self.gate(patterns)
         normalised, statistics = self.norm.normalise(series)
