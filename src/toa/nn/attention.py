@@ -37,6 +37,10 @@ class ScoreFactors(NamedTuple):
         return ScoreFactors(*(None if a is None or b is None else torch.cat((a, b), -1) for a, b in pairs))  # type: ignore[arg-type]
 
 
+# the factors, and the values (B, N, H, D) or (B, N, G, H, D), split into heads
+Projected = tuple[ScoreFactors, Tensor]
+
+
 class Masks(NamedTuple):
     """Padding (B, N), pair factors (B or 1, M, N), causality and cache of one call; see `Attention.attend`."""
 
@@ -238,13 +242,8 @@ class Attention(Layer, ABC):
         self.num_tokens = num_tokens
         return self
 
-    def _project(
-        self, query: Tensor, key: Tensor, value: Tensor, padding: Tensor | None
-    ) -> tuple[ScoreFactors, Tensor]:
-        """Return the score factors and the values (B, N, H, D), or (B, N, G, H, D), split into heads.
-
-        Self-attention uses one product for queries, keys and values, which reads the tokens once.
-        """
+    def _project(self, query: Tensor, key: Tensor, value: Tensor, padding: Tensor | None) -> Projected:
+        """Project and split; self-attention uses one product for queries, keys and values, to read the tokens once."""
         layers = (self.q_proj, self.k_proj, self.v_proj)
         # a projection that the user replaced must be called: its weight may not be all it does
         same_form = len({(type(layer) in PLAIN, layer.bias is None) for layer in layers}) == 1

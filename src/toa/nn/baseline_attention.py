@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from toa import ops
 from toa._checks import check_at_least, check_padding_mask, check_shape
-from toa.nn.attention import Attention, Masks, Mixing, ScoreFactors, SoftmaxAttention
+from toa.nn.attention import Attention, Masks, Mixing, Projected, ScoreFactors, SoftmaxAttention
 from toa.nn.layers import Linear
 from toa.nn.operator import DiagonalLowRankOperator
 from toa.ops.dropout import plain_dropout
@@ -183,9 +183,7 @@ class HyperGLUAttention(Attention):
         )
         self.rank_gates = Linear(embed_dim, 3 * num_heads * rank, bias=bias)
 
-    def _project(
-        self, query: Tensor, key: Tensor, value: Tensor, padding: Tensor | None
-    ) -> tuple[ScoreFactors, Tensor]:
+    def _project(self, query: Tensor, key: Tensor, value: Tensor, padding: Tensor | None) -> Projected:
         if padding is not None:
             check_padding_mask(padding, (key.shape[0], key.shape[1]))
         convolved = self._convolve(key, padding)

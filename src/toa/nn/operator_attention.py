@@ -10,7 +10,7 @@ from torch import Generator, Tensor
 
 from toa import ops
 from toa._checks import check_choice
-from toa.nn.attention import Attention, Masks, Mixing, ScoreFactors
+from toa.nn.attention import Attention, Masks, Mixing, Projected, ScoreFactors
 from toa.nn.layers import PLAIN
 from toa.nn.operator import OperatorInit, Structure, make_operator
 from toa.nn.regularization import Sharing, StochasticOperatorRegularization
@@ -133,9 +133,7 @@ class TemporalOperatorAttention(Attention):
             return False
         return all(type(layer) in PLAIN for layer in (self.q_proj, self.k_proj, self.v_proj))
 
-    def _project(
-        self, query: Tensor, key: Tensor, value: Tensor, padding: Tensor | None
-    ) -> tuple[ScoreFactors, Tensor]:
+    def _project(self, query: Tensor, key: Tensor, value: Tensor, padding: Tensor | None) -> Projected:
         if not self._features_first(query):
             return super()._project(query, key, value, padding)
         found: list[list[Tensor]] = []
