@@ -147,18 +147,18 @@ class Task:
         for text in changes:
             change(settings, text)
         where = f"protocol {protocol.name!r} for {backbone} on {dataset}"
-        settings["training"] = build_config(TrainingConfig, settings.get("training", {}), f"training of {where}")
-        options = settings["attention"]
+        settings = {"training": {}, **settings}
+        options = settings.pop("attention")
         if backbones[backbone]:
             check_choice("attention", attention, ATTENTIONS)
-            spec = build_config(AttentionSpec, {"name": attention, **options}, f"attention of {where}").resolved()
-            return build_config(self.config, {**settings, "attention": spec}, where)
+            config = self.config_from({**settings, "attention": {"name": attention, **options}}, where)
+            return replace(config, attention=config.attention.resolved())
         if attention is not None or options:
             raise ValueError(
                 f"attention must be left out for model {backbone!r}, which has no choice of attention, got "
                 f"{attention or ', '.join(options)!r} in {where}."
             )
-        return build_config(self.config, {**settings, "attention": None}, where)
+        return self.config_from({**settings, "attention": None}, where)
 
     def dataset_settings(self, protocol: Protocol, table: Settings, dataset: str, **names: Any) -> Settings:
         """Settings of a backbone for one dataset."""
@@ -176,13 +176,13 @@ class Task:
             check_choice("dataset", dataset, self.catalogue or ())
         return known
 
-    def config_from(self, values: Mapping[str, Any]) -> Any:
-        """Build a config from the plain values that a record holds."""
-        plain = dict(values)
+    def config_from(self, values: Mapping[str, Any], where: str | None = None) -> Any:
+        """Build a config from plain values, such as those of a record; `where` names their source in errors."""
+        plain, where = dict(values), where or f"a {self.config.task} config"
         for name, part in self.parts.items():
             if plain.get(name) is not None:
-                plain[name] = build_config(part, plain[name], f"{name} of a {self.config.task} config")
-        return build_config(self.config, plain, f"a {self.config.task} config")
+                plain[name] = build_config(part, plain[name], f"{name} of {where}")
+        return build_config(self.config, plain, where)
 
     # names
 

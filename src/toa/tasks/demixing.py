@@ -4,7 +4,7 @@ Alphabet: B batch, L length, H heads.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -17,7 +17,7 @@ from toa.data import DemixingBatch, HarmonicDemixing
 from toa.models import PointEncoder, PointEncoderConfig
 from toa.nn import AttentionSpec
 from toa.tasks.base import TASKS, Evaluation, Task, check_sample
-from toa.tasks.config import Protocol, build_config, change, merge
+from toa.tasks.config import Protocol, change, merge
 from toa.tasks.distributed import make_fabric
 from toa.tasks.optimization import TrainingConfig
 from toa.tasks.training import TrainingState
@@ -117,10 +117,9 @@ class Demixing(Task):
             settings["seed"] = seed
         for text in changes:
             change(settings, text)
-        where = f"protocol {protocol.name!r} of demixing"
-        spec = build_config(AttentionSpec, {"name": name, **settings["attention"]}, f"attention of {where}")
-        signals = build_config(HarmonicDemixing, settings.get("signals", {}), f"signals of {where}")
-        return build_config(DemixingConfig, {**settings, "attention": spec.resolved(), "signals": signals}, where)
+        settings["attention"] = {"name": name, **settings["attention"]}
+        config: DemixingConfig = self.config_from(settings, f"protocol {protocol.name!r} of demixing")
+        return replace(config, attention=config.attention.resolved())
 
     def folder_name(self, config: DemixingConfig) -> str:
         return f"{config.name}-{config.seed}"
