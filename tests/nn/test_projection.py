@@ -33,7 +33,8 @@ def test_features_first_layout_changes_no_result_on_a_cpu(monkeypatch, variant, 
     for _ in range(2):
         out = torch.cat((layer(x, x, x)[0], layer(x, other, other)[0]))
         results.append([out, *torch.autograd.grad(out.square().sum(), [x, other, *layer.parameters()])])
-        monkeypatch.setattr(layer, "_features_first", lambda _: False)
+        # as if the projections were the user's own
+        monkeypatch.setattr("toa.nn.operator_attention.PLAIN", ())
     factors, values = layer._project(x, x.clone(), x.clone(), None)
     assert all(part.stride(-1) == 1 for part in (*factors, values) if part is not None)
     for first, last in zip(*results, strict=True):

@@ -155,7 +155,7 @@ def shares(size: int, folder: Path) -> object:
 
     fabric = make_fabric(torch.device("cpu"), devices=size)
     parts = [share_batch(fabric, (torch.arange(rows), torch.arange(rows))) for rows in (7, 4, 1)]
-    return [[*(tensor.tolist() for tensor in part.tensors), part.weight, part.copies] for part in parts]
+    return [[*(tensor.tolist() for tensor in tensors), weight, copies] for tensors, weight, copies in parts]
 
 
 # what is small, and what draws nothing at random, as far as a model lets it

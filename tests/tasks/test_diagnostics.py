@@ -1,16 +1,11 @@
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
 
-from toa.nn import Attention, DenseOperator, EncoderBlock, build_attention, intercepted
-from toa.tasks.diagnostics import (
-    average_attention,
-    branch_sizes,
-    contributions,
-    operator_norms,
-    without_operators,
-)
+from toa.nn import Attention, DenseOperator, EncoderBlock, build_attention
+from toa.tasks.diagnostics import branch_sizes, contributions, operator_norms
 
 
 def make_block(name: str = "toa-relu") -> Any:
@@ -26,24 +21,46 @@ def test_norm_of_an_offset_is_relative_to_the_identity():
     assert operator_norms(nn.Sequential(operator))["0"] == 1.0
 
 
-def test_operators_are_the_identity_inside_the_context_and_restored_after():
+def test_operators_are_the_identity_in_one_measurement_and_restored_after():
     block = make_block()
     with torch.no_grad():
         block.attention.s2.offset.normal_()
     x = torch.randn(3, 5, 8)
-    before = block(x)
-    with without_operators(block):
-        assert all(norm == 0.0 for norm in operator_norms(block).values())
-        assert not torch.equal(block(x), before)
+    before, seen = block(x), []
+
+    def validate() -> float:
+        seen.append((max(operator_norms(block).values()), torch.equal(block(x), before)))
+        return 1.0
+
+    contributions(block, validate)
+    # in full, with M = 0, and with the attention averaged
+    assert [norm == 0.0 for norm, _ in seen] == [False, True, False]
+    assert [same for _, same in seen] == [True, False, False]
+    assert torch.equal(block(x), before)
+
+
+def test_operators_are_restored_after_an_error():
+    block = make_block()
+    x = torch.randn(3, 5, 8)
+    before, errors = block(x), iter((1.0,))
+    with pytest.raises(StopIteration):
+        contributions(block, lambda: next(errors))
     assert torch.equal(block(x), before)
 
 
 def test_mean_attention_gives_every_token_the_same():
     block = make_block("softmax")
     x = torch.randn(3, 5, 8)
-    with intercepted(block, average_attention):
-        output = block.attention.attend(x, x, x).output
-        assert torch.allclose(output, output[:1, :1].expand_as(output))
+    outputs = []
+
+    def validate() -> float:
+        outputs.append(block.attention.attend(x, x, x).output)
+        return 1.0
+
+    contributions(block, validate)
+    full, averaged = outputs
+    assert torch.allclose(averaged, full.mean((0, 1)).expand_as(averaged))
+    assert not torch.allclose(full, averaged)
     assert block.attention.attend.__func__ is Attention.attend
 
 

@@ -5,21 +5,22 @@ import torch
 from torch import Tensor, nn
 
 from tests.support import message
-from toa.tasks.step import CudaCapturer, GraphedStep
+from toa.tasks.step import GraphedStep
 
 
-class FakeCapturer(CudaCapturer):
+class FakeGraphedStep(GraphedStep):
     """Runs and replays a step on a CPU, and fails to capture it if it has a reason to."""
 
-    def __init__(self, reason: str | None = None) -> None:
+    def __init__(self, step, reason: str | None = None) -> None:
+        super().__init__(step)
         self.reason = reason
         self.done: list[str] = []
 
-    def run(self, step, batch):
+    def _run(self, batch):
         self.done.append("run")
-        return step(*batch)
+        return self._step(*batch)
 
-    def capture(self, step, inputs, generators):
+    def _capture(self):
         self.done.append("capture")
         if self.reason is not None:
             try:
@@ -31,7 +32,7 @@ class FakeCapturer(CudaCapturer):
 
         def replay() -> None:
             self.done.append("replay")
-            loss.copy_(step(*inputs))
+            loss.copy_(self._step(*self._inputs))
 
         return replay, loss
 
@@ -41,26 +42,23 @@ def total(x: Tensor) -> Tensor:
 
 
 def test_a_step_is_captured_after_three_and_replayed_on_new_numbers():
-    capturer = FakeCapturer()
-    step = GraphedStep(total, capturer=capturer)
+    step = FakeGraphedStep(total)
     assert [step(torch.full((2,), float(i))).item() for i in range(6)] == [0.0, 2.0, 4.0, 6.0, 8.0, 10.0]
-    assert capturer.done == ["run"] * 3 + ["capture"] + ["replay"] * 3
+    assert step.done == ["run"] * 3 + ["capture"] + ["replay"] * 3
     assert step.failure is None
 
 
 def test_a_batch_of_another_shape_runs_eagerly():
-    capturer = FakeCapturer()
-    step = GraphedStep(total, capturer=capturer)
+    step = FakeGraphedStep(total)
     for _ in range(4):
         step(torch.ones(4))
     assert step(torch.ones(3)).item() == 3.0
     assert step(torch.ones(4)).item() == 4.0
-    assert capturer.done[-3:] == ["replay", "run", "replay"]
+    assert step.done[-3:] == ["replay", "run", "replay"]
 
 
 def test_a_step_that_cannot_be_captured_runs_eagerly_with_one_warning():
-    capturer = FakeCapturer("operation not permitted when stream is capturing")
-    step = GraphedStep(total, capturer=capturer)
+    step = FakeGraphedStep(total, "operation not permitted when stream is capturing")
     for _ in range(3):
         step(torch.ones(2))
     with pytest.warns(RuntimeWarning, match=message("CUDA graph", "not permitted when")) as said:
@@ -71,14 +69,14 @@ def test_a_step_that_cannot_be_captured_runs_eagerly_with_one_warning():
         warnings.simplefilter("error")
         assert step(torch.ones(2)).item() == 2.0
     # the failing capture was tried once, and its batch done once
-    assert capturer.done == ["run"] * 3 + ["capture"] + ["run"] * 2
+    assert step.done == ["run"] * 3 + ["capture"] + ["run"] * 2
 
 
 def test_an_error_of_the_step_itself_is_not_taken_for_a_failed_capture():
     def wrong(x: Tensor) -> Tensor:
         raise ValueError("bad batch")
 
-    step = GraphedStep(wrong, capturer=FakeCapturer())
+    step = FakeGraphedStep(wrong)
     with pytest.raises(ValueError, match="bad batch"):
         step(torch.ones(2))
 

@@ -24,7 +24,6 @@ from toa._files import parse_json, seal, unseal, write_atomically
 from toa.experiments.records import RECORD, Record, config_hash, make_record, read_record, write_record
 from toa.tasks import TASKS, RunOptions, Task
 from toa.tasks.checkpoint import check_weights, load_checkpoint, model_with, save_checkpoint
-from toa.tasks.distributed import resolve_device
 
 ERROR = "error.json"
 _PLANS = "plans"
@@ -55,8 +54,6 @@ def run_task(config: Any, out: Path, **options: Any) -> Record:
     """
     task, key, folder = TASKS[config.task], config_hash(config), run_folder(config, out)
     how = RunOptions(folder=folder, key=key, **options)
-    # an unknown device raises an error even if the run is finished
-    resolve_device(how.device)
     if (folder / RECORD).exists():
         return read_finished(folder / RECORD, key, task.record_fields, data=task.current_checksum(config, how.data_dir))
     result = task.measure(config, how)

@@ -11,12 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from toa._checks import check_at_least, check_divisible, check_fraction, check_shape
-from toa.nn import EncoderBlock, EncoderStack, PatchEmbedding
+from toa.nn import EncoderBlock, EncoderStack, PatchEmbedding, count_patches
+from toa.nn.registry import check_literals
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelConfig:
-    """Base class of configs, which checks all numbers and flags.
+    """Base class of configs, which checks all numbers, flags and named choices.
 
     A settings file may hold any type, so types are checked. Integers are sizes, at least 1 (`num_marks` and `label_len`
     at least 0); other numbers are dropout rates in [0, 1); `num_heads` divides `embed_dim`.
@@ -35,6 +36,7 @@ class ModelConfig:
                 check_at_least(name, value, 0 if name in ("num_marks", "label_len") else 1)
             elif kind is float:
                 check_fraction(name, value)
+        check_literals(self)
         if "num_heads" in values:
             check_divisible("embed_dim", values["embed_dim"], "num_heads", values["num_heads"])
 
@@ -138,9 +140,16 @@ class Backbone(SeriesModel, ABC):
 
 
 class PatchBackbone(Backbone):
-    """A backbone whose tokens are the patches of its `PatchEmbedding`."""
+    """A backbone whose tokens are the patches of its `PatchEmbedding`; `options` are those of the embedding."""
 
-    embed: PatchEmbedding
+    def __init__(self, config: Any, *, channels: int | None = None, **options: Any) -> None:
+        lookback, patch_len, stride = config.lookback, config.patch_len, config.stride
+        patches = count_patches(lookback, patch_len, stride)
+        super().__init__(lookback=lookback, embed_dim=config.embed_dim, num_tokens=patches, channels=channels)
+        self.config = config
+        self.embed = PatchEmbedding(
+            lookback, config.embed_dim, patch_len=patch_len, stride=stride, dropout=config.dropout, **options
+        )
 
     def valid_tokens(self, mask: Tensor) -> Tensor:
         """Patches with a real step; the values appended to a series count as real if its last step does."""
@@ -179,18 +188,32 @@ class ForecastModel(SeriesModel, ABC):
         """`forward` of checked inputs."""
 
 
-def encoder_stack(config: Any, tokens: int, *, num_layers: int | None = None, norm_first: bool = False) -> EncoderStack:
-    """Encoder blocks with the attention and sizes of a config, on sequences of `tokens` tokens."""
-    p = config.dropout
-    return EncoderStack(
+def encoder_stack(
+    config: Any,
+    tokens: int,
+    *,
+    num_layers: int | None = None,
+    score_dropout: float | None = None,
+    residual_scores: bool = False,
+    norm_first: bool = False,
+    **options: Any,
+) -> EncoderStack:
+    """Encoder blocks with the attention and sizes of a config, on sequences of `tokens` tokens.
+
+    `score_dropout` is that on the activated scores, the config's if None; `options` are those of `EncoderBlock`.
+    """
+    p = config.dropout if score_dropout is None else score_dropout
+    blocks = (
         EncoderBlock(
             config.attention.build(config.embed_dim, config.num_heads, tokens, dropout=p),
             config.ff_dim,
-            dropout=p,
+            dropout=config.dropout,
             norm_first=norm_first,
+            **options,
         )
         for _ in range(config.num_layers if num_layers is None else num_layers)
     )
+    return EncoderStack(blocks, residual_scores=residual_scores)
 
 
 def check_mask(mask: Tensor, series: Tensor) -> None:

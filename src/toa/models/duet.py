@@ -5,7 +5,6 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from toa._checks import check_choice
 from toa.models.base import ForecastModel, ModelConfig, encoder_stack
 from toa.models.registry import register_backbone
 from toa.nn import (
@@ -18,7 +17,7 @@ from toa.nn import (
     ReversibleInstanceNorm,
     check_kernel,
 )
-from toa.nn.clustering import SAMPLINGS, Sampling, check_top_k
+from toa.nn.clustering import Sampling, check_top_k
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,7 +57,6 @@ class DUETConfig(ModelConfig):
         ModelConfig.__post_init__(self)
         check_top_k(self.top_k, self.num_experts)
         check_kernel("moving_average", self.moving_average, self.lookback)
-        check_choice("mask_sampling", self.mask_sampling, SAMPLINGS)
 
 
 @register_backbone("duet", DUETConfig, "forecast")
@@ -99,10 +97,9 @@ class DUET(ForecastModel):
         with_penalty: bool = False,
     ) -> Any:
         """The forecast (B, P, C) or, with `with_penalty`, the result of `forecast_and_penalty`."""
-        if not with_penalty:
-            return super().forward(series, marks, future_marks)
         self.check_inputs(series, marks, future_marks)
-        return self._forecast_and_penalty(series)
+        forecast, penalty = self._forecast(series, marks, future_marks)
+        return (forecast, penalty) if with_penalty else forecast
 
     def forecast_and_penalty(
         self, series: Tensor, marks: Tensor | None = None, future_marks: Tensor | None = None
@@ -112,10 +109,8 @@ class DUET(ForecastModel):
         forecast, penalty = self(series, marks, future_marks, with_penalty=True)
         return forecast, penalty
 
-    def _forecast(self, series: Tensor, marks: Tensor | None, future_marks: Tensor | None) -> Tensor:
-        return self._forecast_and_penalty(series)[0]
-
-    def _forecast_and_penalty(self, series: Tensor) -> tuple[Tensor, Tensor]:
+    def _forecast(self, series: Tensor, marks: Tensor | None, future_marks: Tensor | None) -> Any:
+        """The forecast and the penalty."""
         patterns = series.mT if self.config.channel_independent else series.mean(2).unsqueeze(1)  # (B, C or 1, L)
         gates, penalty = self.gate(patterns)
         normalised, statistics = self.norm.normalise(series)

@@ -17,6 +17,7 @@ from toa.nn import (
     DecoderBlock,
     Dropout,
     EncoderBlock,
+    FeedForward,
     LayerNorm,
     Linear,
     PointEmbedding,
@@ -298,13 +299,7 @@ class _SeasonalBlock(nn.Module):
         super().__init__()
         width, p = config.embed_dim, config.dropout
         self.own = AutoCorrelation(width, factor=config.factor)
-        self.ff = nn.Sequential(
-            nn.Linear(width, config.ff_dim, bias=False),
-            nn.GELU(),
-            Dropout(p),
-            nn.Linear(config.ff_dim, width, bias=False),
-            Dropout(p),
-        )
+        self.ff = FeedForward(width, config.ff_dim, dropout=p, bias=False)
         self.dropout = Dropout(p)
         self.decompose = SeriesDecomposition(config.moving_average)
 

@@ -8,12 +8,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from toa._checks import check_at_least, check_choice
+from toa._checks import check_at_least
 from toa.models.base import Backbone, ForecastModel, ModelConfig, SeriesModel, check_mask
 from toa.nn import Dropout, FlattenHead, Linear, ReversibleInstanceNorm
 
 Start = Literal["mean", "last", "ridge"]
-STARTS = ("mean", "last", "ridge")
 
 # penalty of the fitted shortcut, relative to the mean square of a step, and scale of the tokens beside a shortcut;
 # both from short trials on the validation splits of ETTh1 and Exchange, which are not recorded
@@ -55,7 +54,6 @@ class ForecastHeadConfig(ModelConfig):
         ModelConfig.__post_init__(self)
         if self.affine and not self.instance_norm:
             raise ValueError("affine must be False without instance_norm, got True; set instance_norm=True.")
-        check_choice("shortcut_start", self.shortcut_start, STARTS)
 
 
 class BackboneForecaster(ForecastModel):

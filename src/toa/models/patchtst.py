@@ -5,13 +5,11 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from toa._checks import check_choice
-from toa.models.base import ModelConfig, PatchBackbone
+from toa.models.base import ModelConfig, PatchBackbone, encoder_stack
 from toa.models.registry import register_backbone
-from toa.nn import AttentionSpec, EncoderBlock, EncoderStack, PatchEmbedding, TokenBatchNorm, count_patches
+from toa.nn import AttentionSpec, TokenBatchNorm, count_patches, normalise_tokens
 
 Style = Literal["official", "tslib"]
-STYLES = ("official", "tslib")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,7 +38,6 @@ class PatchTSTConfig(ModelConfig):
     def __post_init__(self) -> None:
         ModelConfig.__post_init__(self)
         count_patches(self.lookback, self.patch_len, self.stride)
-        check_choice("style", self.style, STYLES)
         if not (self.residual_scores is None or isinstance(self.residual_scores, bool)):
             raise ValueError(f"residual_scores must be True, False or None, got {self.residual_scores!r}.")
 
@@ -78,38 +75,21 @@ class PatchTST(PatchBackbone):
     """
 
     def __init__(self, config: PatchTSTConfig) -> None:
-        patches = count_patches(config.lookback, config.patch_len, config.stride)
-        super().__init__(lookback=config.lookback, embed_dim=config.embed_dim, num_tokens=patches)
-        self.config = config
         official = config.style == "official"
+        super().__init__(config, positions="learned" if official else "sinusoidal", bias=official)
         # published: only softmax of the official form adds scores
         adds_scores = official and config.attention.name == "softmax"
-        width, p = config.embed_dim, config.dropout
-        self.embed = PatchEmbedding(
-            config.lookback,
-            width,
-            patch_len=config.patch_len,
-            stride=config.stride,
-            positions="learned" if official else "sinusoidal",
-            bias=official,
-            dropout=p,
-        )
-        self.blocks = EncoderStack(
-            (
-                EncoderBlock(
-                    config.attention.build(width, config.num_heads, patches, dropout=0.0 if official else p),
-                    config.ff_dim,
-                    dropout=p,
-                    # equal to two dropouts of rate p in a row
-                    attention_dropout=1.0 - (1.0 - p) ** 2 if official else p,
-                    norm="batch" if official else "layer",
-                    norm_first=False,
-                )
-                for _ in range(config.num_layers)
-            ),
+        p = config.dropout
+        self.blocks = encoder_stack(
+            config,
+            self.num_tokens,
+            score_dropout=0.0 if official else p,
             residual_scores=adds_scores if config.residual_scores is None else config.residual_scores,
+            # equal to two dropouts of rate p in a row
+            attention_dropout=1.0 - (1.0 - p) ** 2 if official else p,
+            norm="batch" if official else "layer",
         )
-        self.norm = nn.Identity() if official else TokenBatchNorm(width)
+        self.norm = nn.Identity() if official else TokenBatchNorm(config.embed_dim)
 
     def _encode(self, series: Tensor, marks: Tensor | None, padding: Tensor | None) -> Tensor:
         split = (series.shape[0], series.shape[2])
@@ -117,5 +97,4 @@ class PatchTST(PatchBackbone):
             padding = padding.repeat_interleave(series.shape[2], 0)  # (B*C, N)
         x = self.embed(series)  # (B, C, N, E)
         x = self.blocks(x.flatten(0, 1), padding)  # (B*C, N, E)
-        x = self.norm(x, padding) if isinstance(self.norm, TokenBatchNorm) else self.norm(x)
-        return x.unflatten(0, split)  # (B, C, N, E)
+        return normalise_tokens(self.norm, x, padding).unflatten(0, split)  # (B, C, N, E)

@@ -7,15 +7,7 @@ from torch import Tensor, nn
 from toa._checks import check_choice
 from toa.models.base import ModelConfig, PatchBackbone
 from toa.models.registry import register_backbone
-from toa.nn import (
-    ATTENTIONS,
-    AttentionSpec,
-    ChannelBlock,
-    EncoderBlock,
-    LayerNorm,
-    PatchEmbedding,
-    count_patches,
-)
+from toa.nn import ATTENTIONS, AttentionSpec, ChannelBlock, EncoderBlock, LayerNorm, count_patches
 
 # operators over more channels have low rank, if the attention names no structure
 MOST_DENSE_CHANNELS = 100
@@ -77,18 +69,7 @@ class TwoAxis(PatchBackbone):
     """
 
     def __init__(self, config: TwoAxisConfig) -> None:
-        patches = count_patches(config.lookback, config.patch_len, config.stride)
-        super().__init__(
-            lookback=config.lookback, embed_dim=config.embed_dim, num_tokens=patches, channels=config.channels
-        )
-        self.config = config
-        self.embed = PatchEmbedding(
-            config.lookback,
-            config.embed_dim,
-            patch_len=config.patch_len,
-            stride=config.stride,
-            dropout=config.dropout,
-        )
+        super().__init__(config, channels=config.channels)
         width, heads, p = config.embed_dim, config.num_heads, config.dropout
         layers, across, time = range(config.num_layers), config.attention, config.time_attention
         along = across if time == "same" else None if time == "none" else AttentionSpec(name=time)
@@ -96,7 +77,7 @@ class TwoAxis(PatchBackbone):
         if many and "structure" in ATTENTIONS[across.name].options:
             across = replace(across, structure="dplr")
         self.time_blocks = nn.ModuleList(
-            EncoderBlock(along.build(width, heads, patches, dropout=p), config.ff_dim, dropout=p)
+            EncoderBlock(along.build(width, heads, self.num_tokens, dropout=p), config.ff_dim, dropout=p)
             for _ in layers
             if along is not None
         )

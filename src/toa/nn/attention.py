@@ -37,6 +37,10 @@ class ScoreFactors(NamedTuple):
         return ScoreFactors(*(None if a is None or b is None else torch.cat((a, b), -1) for a, b in pairs))  # type: ignore[arg-type]
 
 
+# the factors, and the values (B, N, H, D) or (B, N, G, H, D), split into heads
+Projected = tuple[ScoreFactors, Tensor]
+
+
 class Masks(NamedTuple):
     """Padding (B, N), pair factors (B or 1, M, N), causality and cache of one call; see `Attention.attend`."""
 
@@ -44,14 +48,6 @@ class Masks(NamedTuple):
     pair: Tensor | None
     causal: bool
     cache: ops.AttentionCache | None = None
-
-    def visible(self, factors: ScoreFactors) -> Tensor:
-        """Return which keys each query sees by padding and causality: bool (B or 1, 1, M, N)."""
-        q, k = factors.q, factors.k
-        visible = torch.ones(1, 1, q.shape[1], k.shape[1], dtype=torch.bool, device=q.device)
-        if self.causal:
-            visible = visible.tril()
-        return visible if self.padding is None else visible & ~self.padding[:, None, None, :]
 
 
 class Attended(NamedTuple):
@@ -119,14 +115,13 @@ class Attention(Layer, ABC):
         self.vdim = embed_dim if vdim is None else vdim
         self.dropout, self.causal, self.backend, self.window = dropout, causal, backend, window
         self.num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
-        check_divisible("num_heads", self.num_heads, "num_kv_heads", self.num_kv_heads)
-        if self.window is not None:
-            check_at_least("window", self.window, 1)
-        given = {"num_kv_heads": self.num_kv_heads if self.num_kv_heads != self.num_heads else None}
-        for name, value in (given | {"window": self.window}).items():
-            if value is not None and not self._is_one_call:
-                raise ValueError(f"{name} must be None for {type(self).__name__}, got {value}; use a TOA layer.")
+        check_divisible("num_heads", num_heads, "num_kv_heads", self.num_kv_heads)
         shared = num_heads // self.num_kv_heads
+        if window is not None:
+            check_at_least("window", window, 1)
+        if not self._is_one_call and (shared > 1 or window is not None):
+            name, value = ("num_kv_heads", self.num_kv_heads) if shared > 1 else ("window", window)
+            raise ValueError(f"{name} must be None for {type(self).__name__}, got {value}; use a TOA layer.")
         qk_width = self._qk_groups * num_heads * self.qk_dim
         self.q_proj: nn.Linear = Linear(embed_dim, qk_width, bias=bias)
         self.k_proj: nn.Linear = Linear(self.kdim, qk_width // shared, bias=bias)
@@ -227,7 +222,12 @@ class Attention(Layer, ABC):
         if several:
             values = values.transpose(2, 3).flatten(3)  # (B, N, H, G*D)
         mixed = mix(values, self.dropout if self.training else 0.0)
-        mixing = self._mixing_operator(mix, mixed, key.shape[1]) if need_weights else None
+        mixing: Tensor | None = None
+        if need_weights:
+            # the mixing applied to the identity
+            eye = torch.eye(key.shape[1], dtype=mixed.dtype, device=mixed.device)
+            eye = eye[None, :, None, :].expand(mixed.shape[0], -1, self.num_kv_heads, -1)  # (B, N, H, N)
+            mixing = mix(eye, 0.0).transpose(1, 2)  # (B, H, M, N)
         if several:
             mixed = mixed.unflatten(-1, (value.shape[2], -1)).transpose(2, 3)  # (B, M, G, H, D)
             query = query.unsqueeze(2)
@@ -242,13 +242,8 @@ class Attention(Layer, ABC):
         self.num_tokens = num_tokens
         return self
 
-    def _project(
-        self, query: Tensor, key: Tensor, value: Tensor, padding: Tensor | None
-    ) -> tuple[ScoreFactors, Tensor]:
-        """Return the score factors and the values (B, N, H, D), or (B, N, G, H, D), split into heads.
-
-        Self-attention uses one product for queries, keys and values, which reads the tokens once.
-        """
+    def _project(self, query: Tensor, key: Tensor, value: Tensor, padding: Tensor | None) -> Projected:
+        """Project and split; self-attention uses one product for queries, keys and values, to read the tokens once."""
         layers = (self.q_proj, self.k_proj, self.v_proj)
         # a projection that the user replaced must be called: its weight may not be all it does
         same_form = len({(type(layer) in PLAIN, layer.bias is None) for layer in layers}) == 1
@@ -296,12 +291,6 @@ class Attention(Layer, ABC):
             found = "training mode" if self.training else "need_weights=True"
             raise ValueError(f"cache requires evaluation without need_weights, got {found}; call eval() first.")
         cache.claim(self)
-
-    def _mixing_operator(self, mix: Mixing, like: Tensor, num_keys: int) -> Tensor:
-        """Return W_mix: the mixing applied to the identity."""
-        eye = torch.eye(num_keys, dtype=like.dtype, device=like.device)
-        eye = eye[None, :, None, :].expand(like.shape[0], -1, self.num_kv_heads, -1)  # (B, N, H, N)
-        return mix(eye, 0.0).transpose(1, 2)  # (B, H, M, N)
 
 
 class SoftmaxAttention(Attention):

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from toa import ops
 from toa._checks import check_at_least, check_padding_mask, check_shape
-from toa.nn.attention import Attention, Masks, Mixing, ScoreFactors, SoftmaxAttention
+from toa.nn.attention import Attention, Masks, Mixing, Projected, ScoreFactors, SoftmaxAttention
 from toa.nn.layers import Linear
 from toa.nn.operator import DiagonalLowRankOperator
 from toa.ops.dropout import plain_dropout
@@ -91,9 +91,13 @@ class _ExplicitAttention(Attention):
     def _mixing(self, query: Tensor, factors: ScoreFactors, masks: Masks) -> Mixing:
         scores = torch.einsum("bmhd,bnhd->bhmn", factors.q, factors.k) * self.qk_dim**-0.5
         padding, pair_mask = masks.padding, masks.pair
+        visible = torch.ones(1, 1, *scores.shape[-2:], dtype=torch.bool, device=scores.device)
+        if masks.causal:
+            visible = visible.tril()
         if padding is not None:
             check_padding_mask(padding, (scores.shape[0], scores.shape[-1]))
-        weights = self._weights(scores, masks.visible(factors))
+            visible = visible & ~padding[:, None, None, :]
+        weights = self._weights(scores, visible)
         if pair_mask is not None:
             batch = 1 if pair_mask.shape[0] == 1 else scores.shape[0]
             check_shape("pair_mask", pair_mask, "(B or 1, M, N)", (batch, *scores.shape[-2:]))
@@ -179,9 +183,7 @@ class HyperGLUAttention(Attention):
         )
         self.rank_gates = Linear(embed_dim, 3 * num_heads * rank, bias=bias)
 
-    def _project(
-        self, query: Tensor, key: Tensor, value: Tensor, padding: Tensor | None
-    ) -> tuple[ScoreFactors, Tensor]:
+    def _project(self, query: Tensor, key: Tensor, value: Tensor, padding: Tensor | None) -> Projected:
         if padding is not None:
             check_padding_mask(padding, (key.shape[0], key.shape[1]))
         convolved = self._convolve(key, padding)

@@ -8,25 +8,17 @@ from torch import Tensor, nn
 
 from toa._checks import check_at_least, check_fraction
 from toa.nn.attention import Attended, Attention, ScoreFactors
-from toa.nn.layers import (
-    ChannelDropout,
-    Dropout,
-    LayerNorm,
-    Linear,
-    Norm,
-    make_norm,
-    normalise_tokens,
-)
+from toa.nn.layers import ChannelDropout, Dropout, LayerNorm, Linear, Norm, make_norm, normalise_tokens
 
 
 class FeedForward(nn.Sequential):
     """Linear, GELU, dropout, linear, dropout."""
 
-    def __init__(self, embed_dim: int, ff_dim: int, *, dropout: float = 0.0) -> None:
+    def __init__(self, embed_dim: int, ff_dim: int, *, dropout: float = 0.0, bias: bool = True) -> None:
         check_at_least("ff_dim", ff_dim, 1)
         check_fraction("dropout", dropout)
-        layers = (Linear(embed_dim, ff_dim), nn.GELU(), Dropout(dropout), Linear(ff_dim, embed_dim), Dropout(dropout))
-        super().__init__(*layers)
+        first, second = Linear(embed_dim, ff_dim, bias=bias), Linear(ff_dim, embed_dim, bias=bias)
+        super().__init__(first, nn.GELU(), Dropout(dropout), second, Dropout(dropout))
 
 
 class EncoderBlock(nn.Module):

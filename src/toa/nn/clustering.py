@@ -4,7 +4,7 @@ Alphabet: B batch, L look-back, C channels, X experts, E embedding, F frequencie
 """
 
 from contextlib import nullcontext
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor, nn
@@ -147,7 +147,6 @@ class LinearExperts(Layer):
 
 
 Sampling = Literal["always", "training", "never"]
-SAMPLINGS = ("always", "training", "never")
 
 # below 1, so that logits stay finite
 _LARGEST_PROBABILITY = 0.99
@@ -172,7 +171,7 @@ class ChannelMask(Layer):
     def __init__(self, lookback: int, *, sampling: Sampling = "training") -> None:
         super().__init__()
         check_at_least("lookback", lookback, 1)
-        check_choice("sampling", sampling, SAMPLINGS)
+        check_choice("sampling", sampling, get_args(Sampling))
         self.lookback = lookback
         self.sampling = sampling
         frequencies = lookback // 2 + 1

@@ -1,7 +1,7 @@
 """Embeddings: one token per patch, per variate or per time step of a series."""
 
 import math
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -10,11 +10,8 @@ from toa._checks import check_at_least, check_choice, check_fraction, check_shap
 from toa.nn.layers import Dropout, Layer, Linear
 
 Positions = Literal["learned", "sinusoidal"]
-POSITIONS = ("learned", "sinusoidal")
 PointPositions = Literal["learned", "sinusoidal", "none"]
-POINT_POSITIONS = (*POSITIONS, "none")
 PointValues = Literal["conv", "linear"]
-POINT_VALUES = ("conv", "linear")
 
 
 def count_patches(lookback: int, patch_len: int, stride: int) -> int:
@@ -61,7 +58,7 @@ class PatchEmbedding(Layer):
     ) -> None:
         super().__init__()
         check_at_least("embed_dim", embed_dim, 1)
-        check_choice("positions", positions, POSITIONS)
+        check_choice("positions", positions, get_args(Positions))
         check_fraction("dropout", dropout)
         self.lookback, self.patch_len, self.stride = lookback, patch_len, stride
         self.num_patches = count_patches(lookback, patch_len, stride)
@@ -134,8 +131,8 @@ class PointEmbedding(Layer):
         for name, size in (("channels", channels), ("embed_dim", embed_dim), ("num_tokens", num_tokens)):
             check_at_least(name, size, 1)
         check_at_least("num_marks", num_marks, 0)
-        check_choice("values", values, POINT_VALUES)
-        check_choice("positions", positions, POINT_POSITIONS)
+        check_choice("values", values, get_args(PointValues))
+        check_choice("positions", positions, get_args(PointPositions))
         check_fraction("dropout", dropout)
         self.channels, self.num_tokens, self.num_marks = channels, num_tokens, num_marks
         self.projection: nn.Conv1d | nn.Linear

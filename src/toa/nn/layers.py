@@ -1,9 +1,13 @@
 """Basic layers: linear map, dropout, norms of series and tokens, decomposition, and the head from tokens to series."""
 
+from collections.abc import Callable
 from typing import ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
+
+# the base class of batch norms has no public name
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from toa._checks import check_at_least, check_choice, check_fraction, check_positive, check_shape
 from toa.ops import runs_kernels
@@ -234,20 +238,38 @@ class TokenBatchNorm(nn.BatchNorm1d):
         """Normalise tokens; statistics exclude those where `padding` (B, N) is True."""
         if padding is None or not self.training:
             return super().forward(x.flatten(0, 1)).view_as(x)
-        # a weighted mean, not a selection of tokens: shapes must not depend on the mask
-        weight = (~padding).unsqueeze(-1).float()  # (B, N, 1)
-        count = weight.sum()
-        wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
-        mean = (wide * weight).sum((0, 1)) / count  # (E,)
-        var = ((wide - mean).square() * weight).sum((0, 1)) / count  # (E,)
-        assert self.num_batches_tracked is not None
-        self.num_batches_tracked.add_(1)
-        unbiased = var.detach() * count / (count - 1).clamp(min=1.0)
-        for running, now in ((self.running_mean, mean.detach()), (self.running_var, unbiased)):
-            assert running is not None
-            assert self.momentum is not None
-            running.lerp_(now.to(running.dtype), self.momentum)
-        return ((wide - mean) / (var + self.eps).sqrt() * self.weight + self.bias).to(x.dtype)
+        return normalise_batch(self, x, padding)
+
+
+def normalise_batch(
+    norm: _BatchNorm,
+    x: Tensor,
+    padding: Tensor | None = None,
+    *,
+    total: Callable[[Tensor], Tensor] = lambda part: part,
+    copies: int = 1,
+) -> Tensor:
+    """Batch norm in training of x (..., E); statistics exclude entries where `padding` (...) is True.
+
+    `total` sums over the processes that share a batch, of which `copies` have the same rows.
+    """
+    wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+    # a weighted mean, not a selection of tokens: shapes must not depend on the mask
+    kept = torch.ones_like(wide[..., :1]) if padding is None else (~padding).unsqueeze(-1).to(wide)
+    axes = tuple(range(wide.ndim - 1))
+    sums = total(torch.cat([(wide * kept).sum(axes), kept.sum().view(1)]))
+    count = sums[-1].detach()
+    mean = sums[:-1] / count  # (E,)
+    var = total(((wide - mean).square() * kept).sum(axes)) / count  # (E,)
+    rows = count / copies
+    unbiased = var.detach() * rows / (rows - 1.0).clamp(min=1.0)
+    if norm.running_mean is not None and norm.running_var is not None and norm.num_batches_tracked is not None:
+        norm.num_batches_tracked.add_(1)
+        share = 1.0 / norm.num_batches_tracked if norm.momentum is None else norm.momentum
+        norm.running_mean.lerp_(mean.detach().to(norm.running_mean.dtype), share)
+        norm.running_var.lerp_(unbiased.to(norm.running_var.dtype), share)
+    out = (wide - mean) / (var + norm.eps).sqrt()
+    return (out * norm.weight + norm.bias if norm.affine else out).to(x.dtype)
 
 
 def normalise_tokens(

@@ -44,13 +44,6 @@ def initial_taps(init: str, num_heads: int, num_tokens: int) -> Tensor:
     return taps
 
 
-def _toeplitz(taps: Tensor) -> Tensor:
-    """Return matrices (H, N, N) with M[i, j] = taps[i - j]."""
-    n = (taps.shape[-1] + 1) // 2
-    lags = torch.arange(n)[:, None] - torch.arange(n)[None, :] + n - 1
-    return taps[:, lags]
-
-
 class SequenceOperator(Layer, ABC):
     """A learnable S = I + M along the token axis.
 
@@ -58,21 +51,32 @@ class SequenceOperator(Layer, ABC):
 
     Args:
         num_tokens: Maximum sequence length; a shorter sequence uses the leading block.
-        init_std: Initial standard deviation of the entries of M. 0 makes S the identity.
+        init_std: Initial standard deviation of the entries of M. 0 makes S the identity, or the filter of `init`.
+        init: The filter that S starts as, see `initial_taps`; only for operators with one parameter.
     """
 
     shown: ClassVar[tuple[str, ...]] = ("num_heads", "num_tokens")
 
-    def __init__(self, num_heads: int, num_tokens: int, *, init_std: float = 1e-3) -> None:
+    def __init__(
+        self, num_heads: int, num_tokens: int, *, init_std: float = 1e-3, init: OperatorInit = "identity"
+    ) -> None:
         super().__init__()
         check_at_least("num_heads", num_heads, 1)
         check_at_least("num_tokens", num_tokens, 1)
         check_at_least("init_std", init_std, 0.0)
-        self.num_heads, self.num_tokens, self.init_std = num_heads, num_tokens, init_std
+        self.num_heads, self.num_tokens, self.init_std, self.init = num_heads, num_tokens, init_std, init
 
-    @abstractmethod
+    @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Draw new entries of M with standard deviation `init_std`."""
+        """Draw M ~ N(F, init_std²), F the filter of `init`, zero for the identity."""
+        (values,) = self.parameters()
+        nn.init.normal_(values, std=self.init_std)
+        if self.init != "identity":
+            values.add_(self._filter(initial_taps(self.init, self.num_heads, self.num_tokens)))
+
+    def _filter(self, taps: Tensor) -> Tensor:
+        """Return the parameter with M[i, j] = taps[i - j]."""
+        raise NotImplementedError
 
     @abstractmethod
     def operator(self, rates: DropRates | None = None) -> ops.Operator:
@@ -120,17 +124,13 @@ class DenseOperator(SequenceOperator):
     def __init__(
         self, num_heads: int, num_tokens: int, *, init_std: float = 1e-3, init: OperatorInit = "identity"
     ) -> None:
-        super().__init__(num_heads, num_tokens, init_std=init_std)
-        self.init = init
+        super().__init__(num_heads, num_tokens, init_std=init_std, init=init)
         self.offset = nn.Parameter(torch.empty(num_heads, num_tokens, num_tokens))
         self.reset_parameters()
 
-    @torch.no_grad()
-    def reset_parameters(self) -> None:
-        """Draw M ~ N(F, init_std²), F the filter of `init`, zero for the identity."""
-        nn.init.normal_(self.offset, std=self.init_std)
-        if self.init != "identity":
-            self.offset.add_(_toeplitz(initial_taps(self.init, self.num_heads, self.num_tokens)))
+    def _filter(self, taps: Tensor) -> Tensor:
+        steps = torch.arange(self.num_tokens)
+        return taps[:, steps[:, None] - steps + self.num_tokens - 1]
 
     def operator(self, rates: DropRates | None = None) -> ops.Dense:
         """Return S = I + M; SOR drops single entries of M."""
@@ -190,17 +190,12 @@ class ToeplitzOperator(SequenceOperator):
     def __init__(
         self, num_heads: int, num_tokens: int, *, init_std: float = 1e-3, init: OperatorInit = "identity"
     ) -> None:
-        super().__init__(num_heads, num_tokens, init_std=init_std)
-        self.init = init
+        super().__init__(num_heads, num_tokens, init_std=init_std, init=init)
         self.taps = nn.Parameter(torch.empty(num_heads, 2 * num_tokens - 1))
         self.reset_parameters()
 
-    @torch.no_grad()
-    def reset_parameters(self) -> None:
-        """Draw taps ~ N(f, init_std²), f the filter of `init`, zero for the identity."""
-        nn.init.normal_(self.taps, std=self.init_std)
-        if self.init != "identity":
-            self.taps.add_(initial_taps(self.init, self.num_heads, self.num_tokens))
+    def _filter(self, taps: Tensor) -> Tensor:
+        return taps
 
     def operator(self, rates: DropRates | None = None) -> ops.Toeplitz:
         """Return S = I + T."""
@@ -229,21 +224,16 @@ class BandedOperator(SequenceOperator):
         init_std: float = 1e-3,
         init: OperatorInit = "identity",
     ) -> None:
-        super().__init__(num_heads, num_tokens, init_std=init_std)
+        super().__init__(num_heads, num_tokens, init_std=init_std, init=init)
         check_at_least("bandwidth", bandwidth, 0)
-        self.bandwidth, self.init = bandwidth, init
+        self.bandwidth = bandwidth
         # diagonals[h, l, i] is M[i, i + l - bandwidth]; places outside of the matrix are not used
         self.diagonals = nn.Parameter(torch.empty(num_heads, 2 * bandwidth + 1, num_tokens))
         self.reset_parameters()
 
-    @torch.no_grad()
-    def reset_parameters(self) -> None:
-        """Draw the band of M ~ N(F, init_std²), F the filter of `init`, zero for the identity."""
-        nn.init.normal_(self.diagonals, std=self.init_std)
-        if self.init != "identity":
-            taps = F.pad(initial_taps(self.init, self.num_heads, self.num_tokens), (self.bandwidth, self.bandwidth))
-            near = taps[:, self.num_tokens - 1 : self.num_tokens + 2 * self.bandwidth]
-            self.diagonals.add_(near.flip(1)[:, :, None])
+    def _filter(self, taps: Tensor) -> Tensor:
+        taps = F.pad(taps, (self.bandwidth, self.bandwidth))
+        return taps[:, self.num_tokens - 1 : self.num_tokens + 2 * self.bandwidth].flip(1)[:, :, None]
 
     def operator(self, rates: DropRates | None = None) -> ops.Banded:
         """Return S = I + M, with M zero outside the band."""

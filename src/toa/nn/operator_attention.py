@@ -10,7 +10,7 @@ from torch import Generator, Tensor
 
 from toa import ops
 from toa._checks import check_choice
-from toa.nn.attention import Attention, Masks, Mixing, ScoreFactors
+from toa.nn.attention import Attention, Masks, Mixing, Projected, ScoreFactors
 from toa.nn.layers import PLAIN
 from toa.nn.operator import OperatorInit, Structure, make_operator
 from toa.nn.regularization import Sharing, StochasticOperatorRegularization
@@ -125,18 +125,17 @@ class TemporalOperatorAttention(Attention):
             gate_norm=self.gate_norm,
         )
 
-    def _features_first(self, x: Tensor) -> bool:
-        """Whether queries, keys and values lie in memory as (E, B, N), which makes training on a CPU faster."""
-        if ops.ACTIVATIONS[self.variant].softmax or not torch.is_grad_enabled() or torch.compiler.is_compiling():
-            return False
-        if x.device.type != "cpu" or x.dim() != 3 or ops.runs_kernels(x):
-            return False
-        return all(type(layer) in PLAIN for layer in (self.q_proj, self.k_proj, self.v_proj))
-
-    def _project(
-        self, query: Tensor, key: Tensor, value: Tensor, padding: Tensor | None
-    ) -> tuple[ScoreFactors, Tensor]:
-        if not self._features_first(query):
+    def _project(self, query: Tensor, key: Tensor, value: Tensor, padding: Tensor | None) -> Projected:
+        # training on a CPU is faster if queries, keys and values lie in memory as (E, B, N)
+        features_first = (
+            torch.is_grad_enabled()
+            and not torch.compiler.is_compiling()
+            and not ops.ACTIVATIONS[self.variant].softmax
+            and query.device.type == "cpu"
+            and not ops.runs_kernels(query)
+            and all(type(layer) in PLAIN for layer in (self.q_proj, self.k_proj, self.v_proj))
+        )
+        if not features_first:
             return super()._project(query, key, value, padding)
         found: list[list[Tensor]] = []
         groups, shared = self._qk_groups, self.num_kv_heads

@@ -8,7 +8,8 @@ import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from numbers import Integral, Real
-from typing import Any, get_args
+from types import NoneType
+from typing import Any, Literal, get_args, get_origin
 
 from toa import ops
 from toa._checks import check_choice
@@ -41,8 +42,16 @@ class AttentionEntry:
 
 ATTENTIONS: Registry[AttentionEntry] = Registry("attention")
 
-
 _TYPES: dict[Any, type] = {bool: bool, int: Integral, float: Real, str: str}
+
+
+def check_literals(config: Any) -> None:
+    """Raise ValueError if a field of a config that is annotated as a Literal has another value."""
+    for one in fields(config):
+        value, kinds = getattr(config, one.name), (one.type, *get_args(one.type))
+        choices = [choice for kind in kinds if get_origin(kind) is Literal for choice in get_args(kind)]
+        if choices and not (value is None and NoneType in kinds):
+            check_choice(one.name, value, choices)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,13 +81,13 @@ class AttentionSpec:
 
     def __post_init__(self) -> None:
         known = ATTENTIONS[self.name].options
-        kinds = {f.name: f.type for f in fields(self)}
+        check_literals(self)
+        kinds = {f.name: get_args(f.type)[0] for f in fields(self) if f.name != "name"}
         for name, value in self.options().items():
-            # a settings file may hold any value: the annotation is a Literal or a type, or None
-            wanted, *_ = parts = get_args(kinds[name])
-            if choices := [choice for part in parts for choice in get_args(part)]:
-                check_choice(name, value, choices)
-            elif not isinstance(value, _TYPES[wanted]) or isinstance(value, bool) != (wanted is bool):
+            # a settings file may hold any value
+            wanted = kinds[name]
+            fits = wanted not in _TYPES or isinstance(value, _TYPES[wanted])
+            if not fits or isinstance(value, bool) != (wanted is bool):
                 raise ValueError(f"{name} must be of type {wanted.__name__}, got {value!r}; convert it first.")
             if name not in known:
                 raise ValueError(

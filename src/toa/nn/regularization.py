@@ -7,7 +7,7 @@ operators on a GPU a seed is drawn instead of B; the kernels compute B from it.
 """
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Generator, Tensor, nn
@@ -18,7 +18,6 @@ from toa.nn.layers import Layer
 from toa.ops.dropout import draw_seeds, thread_generator
 
 Sharing = Literal["pass", "operator"]
-SHARINGS = ("pass", "operator")
 
 # the largest float32 below 1: keeps 1 / (1 - p) finite whatever the generator returns
 _LARGEST_RATE = 1.0 - 2.0**-24
@@ -55,7 +54,7 @@ class StochasticOperatorRegularization(Layer):
 
     def __init__(self, *, sharing: Sharing = "pass", max_rate: float = 1.0, generator: Generator | None = None) -> None:
         super().__init__()
-        check_choice("sharing", sharing, SHARINGS)
+        check_choice("sharing", sharing, get_args(Sharing))
         if not 0.0 < max_rate <= 1.0:
             raise ValueError(f"max_rate must lie in (0, 1], got {max_rate}; use sor=False for no SOR.")
         self.sharing, self.max_rate, self.generator = sharing, max_rate, generator

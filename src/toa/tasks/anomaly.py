@@ -72,8 +72,6 @@ class AnomalyRun(RunConfig):
         for name, most in (("anomaly_ratio", 100.0), ("validation_share", 1.0)):
             if not 0.0 < getattr(self, name) < most:
                 raise ValueError(f"{name} must lie in (0, {most:g}), got {getattr(self, name)}.")
-        if self.fill is not None:
-            check_choice("fill", self.fill, ("ffill", "interpolate", "zero"))
         # no name: the caller has the data in memory
         if self.dataset:
             check_own_files(self.dataset, self.test_file, self.label_file, label_column=self.label_column)
@@ -98,9 +96,6 @@ class AnomalyDetection(Task):
         own = "SMD-machine" if dataset.startswith("SMD-machine-") else dataset
         check_choice(f"dataset of protocol {protocol.name!r}", own, [name for name in table if name != "default"])
         return merge(table["default"], table[own])
-
-    def folder_name(self, config: AnomalyRun) -> str:
-        return f"{Path(config.dataset).stem}-{config.name.replace('/', '-')}-{config.seed}"
 
     def describe_metrics(self, metrics: Mapping[str, float]) -> str:
         return f"validation MSE {metrics['val_mse']:.4f}"
@@ -148,7 +143,7 @@ class AnomalyDetection(Task):
         return self.build(config, TaskData(channels=len(saved.tensors["scaler.mean"])))
 
     def loss(self, config: AnomalyRun, fabric: Any) -> Callable[..., Tensor]:
-        return reconstruction_loss
+        return lambda model, x: squared_error(model(x), x).mean()
 
     def validate(self, config: AnomalyRun, data: TaskData) -> Callable[[nn.Module], float]:
         return lambda model: evaluate_reconstruction(model, data.val)
@@ -195,11 +190,6 @@ def _choices(found: Detection, config: AnomalyRun) -> Record:
         "flag_rate": found.flag_rate,
         "undefined": found.undefined,
     }
-
-
-def reconstruction_loss(model: nn.Module, x: Tensor) -> Tensor:
-    """Mean squared error of a reconstruction."""
-    return squared_error(model(x), x).mean()
 
 
 def evaluate_reconstruction(model: nn.Module, windows: SeriesWindows) -> float:

@@ -3,7 +3,6 @@
 The command line, experiments and reports work on any entry of `TASKS`; none of them has a table keyed by task.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -72,7 +71,7 @@ class TaskData:
     checksum: str = ""
 
 
-class Task(ABC):
+class Task:
     """One kind of run: its config, its data, and how a model is trained and evaluated.
 
     Methods get the config, and most the data that `load` returned; the types are the task's own.
@@ -148,18 +147,18 @@ class Task(ABC):
         for text in changes:
             change(settings, text)
         where = f"protocol {protocol.name!r} for {backbone} on {dataset}"
-        settings["training"] = build_config(TrainingConfig, settings.get("training", {}), f"training of {where}")
-        options = settings["attention"]
+        settings = {"training": {}, **settings}
+        options = settings.pop("attention")
         if backbones[backbone]:
             check_choice("attention", attention, ATTENTIONS)
-            spec = build_config(AttentionSpec, {"name": attention, **options}, f"attention of {where}").resolved()
-            return build_config(self.config, {**settings, "attention": spec}, where)
+            config = self.config_from({**settings, "attention": {"name": attention, **options}}, where)
+            return replace(config, attention=config.attention.resolved())
         if attention is not None or options:
             raise ValueError(
                 f"attention must be left out for model {backbone!r}, which has no choice of attention, got "
                 f"{attention or ', '.join(options)!r} in {where}."
             )
-        return build_config(self.config, {**settings, "attention": None}, where)
+        return self.config_from({**settings, "attention": None}, where)
 
     def dataset_settings(self, protocol: Protocol, table: Settings, dataset: str, **names: Any) -> Settings:
         """Settings of a backbone for one dataset."""
@@ -177,19 +176,19 @@ class Task(ABC):
             check_choice("dataset", dataset, self.catalogue or ())
         return known
 
-    def config_from(self, values: Mapping[str, Any]) -> Any:
-        """Build a config from the plain values that a record holds."""
-        plain = dict(values)
+    def config_from(self, values: Mapping[str, Any], where: str | None = None) -> Any:
+        """Build a config from plain values, such as those of a record; `where` names their source in errors."""
+        plain, where = dict(values), where or f"a {self.config.task} config"
         for name, part in self.parts.items():
             if plain.get(name) is not None:
-                plain[name] = build_config(part, plain[name], f"{name} of a {self.config.task} config")
-        return build_config(self.config, plain, f"a {self.config.task} config")
+                plain[name] = build_config(part, plain[name], f"{name} of {where}")
+        return build_config(self.config, plain, where)
 
     # names
 
-    @abstractmethod
     def folder_name(self, config: Any) -> str:
         """Readable start of the run's folder name; the config's hash follows it."""
+        return f"{Path(config.dataset).stem}-{config.name.replace('/', '-')}-{config.seed}"
 
     def title(self, config: Any) -> str:
         """Title of the progress bar."""
@@ -254,7 +253,7 @@ class Task(ABC):
 
     def rebuild(self, config: Any, saved: Checkpoint) -> nn.Module:
         """Build the model that `model_file` holds the weights of, without its data."""
-        raise NotImplementedError
+        return self.build(config, None)
 
     def batches(self, config: Any, data: Any, device: torch.device) -> Batches:
         """Training batches on a device."""
@@ -273,13 +272,7 @@ class Task(ABC):
         raise NotImplementedError
 
     def fit(
-        self,
-        config: Any,
-        data: Any,
-        fabric: "Fabric",
-        *,
-        diagnose: bool = False,
-        **options: Any,
+        self, config: Any, data: Any, fabric: "Fabric", *, diagnose: bool = False, **options: Any
     ) -> tuple[nn.Module, TrainingState, Mapping[str, Mapping[str, float]]]:
         """Build a model from the config's seed and train it; `options` are those of `toa.tasks.train`.
 

@@ -17,10 +17,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from toa._checks import check_choice
 from toa._limits import memory_budget
 from toa.data import CLASSIFICATION_SETS, ClassificationData, load_classification, locate_classification
-from toa.data.classification import EVALUATIONS, Cases, EvaluationSplit, FoldCases, fold_rows, own_pair
+from toa.data.classification import Cases, EvaluationSplit, FoldCases, fold_rows, own_pair
 from toa.models import BACKBONES, build_classifier
 from toa.nn.registry import ADDED_LATER
 from toa.tasks.base import TASKS, Evaluation, Record, Task, TaskData, check_sample, model_checkpoint
@@ -48,11 +47,6 @@ class ClassifyRun(RunConfig):
 
     evaluation: EvaluationSplit
     test: bool = field(default=True, metadata=ADDED_LATER)
-
-    def __post_init__(self) -> None:
-        # a dataclass with slots cannot use super() without arguments
-        RunConfig.__post_init__(self)
-        check_choice("evaluation", self.evaluation, EVALUATIONS)
 
 
 class Classification(Task):
@@ -116,7 +110,17 @@ class Classification(Task):
         return batch.series, batch.mask
 
     def build(self, config: ClassifyRun, data: Loaded) -> nn.Module:
-        return _build(config, data.length, data.channels, len(data.classes), _count_folds(data))
+        build = partial(
+            build_classifier,
+            config.backbone,
+            lookback=data.length,
+            channels=data.channels,
+            num_classes=len(data.classes),
+            attention=config.attention,
+            settings=config.model,
+        )
+        folds = _count_folds(data)
+        return FoldModels(build() for _ in range(folds)) if folds else build()
 
     def rebuild(self, config: ClassifyRun, saved: Checkpoint) -> nn.Module:
         facts: Any = saved.facts
@@ -127,7 +131,10 @@ class Classification(Task):
             channels = CLASSIFICATION_SETS[config.dataset].channels
         else:
             channels = self.load(config, torch.device("cpu")).channels
-        return _build(config, facts["length"], channels, len(facts["classes"]), facts.get("folds", 0))
+        # on the CPU also inside of `torch.device("meta")`
+        folds = torch.arange(facts["folds"], device="cpu") if facts.get("folds") else None
+        sizes = {"length": facts["length"], "classes": facts["classes"]}
+        return self.build(config, TaskData(channels=channels, folds=folds, **sizes))
 
     def batches(self, config: ClassifyRun, data: Loaded, device: torch.device) -> ShuffledBatches:
         source = data.train if data.folds is None else FoldCases(cases=data.train, rows=fold_rows(data.folds))
@@ -137,11 +144,9 @@ class Classification(Task):
         return classification_loss
 
     def validate(self, config: ClassifyRun, data: Loaded) -> Callable[[nn.Module], float] | None:
-        return (
-            None
-            if data.val is None
-            else lambda model: validation_error(validation_logits(model, data), data.val.labels)
-        )
+        if data.val is None:
+            return None
+        return lambda model: validation_error(validation_logits(model, data), data.val.labels)
 
     def evaluate(self, config: ClassifyRun, model: nn.Module, data: ClassificationData) -> Evaluation:
         validation = class_scores(data.val.labels, validation_logits(model, data).argmax(1))
@@ -188,20 +193,6 @@ class FoldModels(nn.Module):
 
 def _count_folds(data: Loaded) -> int:
     return 0 if data.folds is None else int(data.folds.max()) + 1
-
-
-def _build(config: ClassifyRun, length: int, channels: int, num_classes: int, folds: int) -> nn.Module:
-    assert config.attention is not None
-    build = partial(
-        build_classifier,
-        config.backbone,
-        lookback=length,
-        channels=channels,
-        num_classes=num_classes,
-        attention=config.attention,
-        settings=config.model,
-    )
-    return FoldModels(build() for _ in range(folds)) if folds else build()
 
 
 def classification_loss(model: nn.Module, series: Tensor, labels: Tensor, mask: Tensor | None = None) -> Tensor:

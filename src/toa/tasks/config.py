@@ -11,8 +11,10 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
-from toa._checks import check_at_least, check_choice, check_seed
+from toa._checks import check_at_least, check_seed
 from toa.nn import AttentionSpec
+from toa.nn.registry import check_literals
+from toa.tasks.distributed import resolve_device
 from toa.tasks.optimization import TrainingConfig
 from toa.tasks.training import Observer
 
@@ -63,7 +65,7 @@ class RunConfig:
     def __post_init__(self) -> None:
         check_at_least("batch_size", self.batch_size, 1)
         check_seed(self.seed)
-        check_choice("precision", self.precision, ("32-true", "bf16-mixed"))
+        check_literals(self)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,6 +87,10 @@ class RunOptions:
     num_nodes: int = 1
     command: Sequence[str] = ()
     observe: Observer | None = None
+
+    def __post_init__(self) -> None:
+        # an unknown device raises an error even if the run is finished
+        resolve_device(self.device)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

@@ -4,7 +4,7 @@ Alphabet: B batch, L length, H heads.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -17,8 +17,7 @@ from toa.data import DemixingBatch, HarmonicDemixing
 from toa.models import PointEncoder, PointEncoderConfig
 from toa.nn import AttentionSpec
 from toa.tasks.base import TASKS, Evaluation, Task, check_sample
-from toa.tasks.checkpoint import Checkpoint
-from toa.tasks.config import Protocol, build_config, change, merge
+from toa.tasks.config import Protocol, change, merge
 from toa.tasks.distributed import make_fabric
 from toa.tasks.optimization import TrainingConfig
 from toa.tasks.training import TrainingState
@@ -118,10 +117,9 @@ class Demixing(Task):
             settings["seed"] = seed
         for text in changes:
             change(settings, text)
-        where = f"protocol {protocol.name!r} of demixing"
-        spec = build_config(AttentionSpec, {"name": name, **settings["attention"]}, f"attention of {where}")
-        signals = build_config(HarmonicDemixing, settings.get("signals", {}), f"signals of {where}")
-        return build_config(DemixingConfig, {**settings, "attention": spec.resolved(), "signals": signals}, where)
+        settings["attention"] = {"name": name, **settings["attention"]}
+        config: DemixingConfig = self.config_from(settings, f"protocol {protocol.name!r} of demixing")
+        return replace(config, attention=config.attention.resolved())
 
     def folder_name(self, config: DemixingConfig) -> str:
         return f"{config.name}-{config.seed}"
@@ -143,14 +141,11 @@ class Demixing(Task):
     def build(self, config: DemixingConfig, data: DemixingBatch | None) -> PointEncoder:
         return PointEncoder(config.model())
 
-    def rebuild(self, config: DemixingConfig, saved: Checkpoint) -> PointEncoder:
-        return PointEncoder(config.model())
-
     def batches(self, config: DemixingConfig, data: DemixingBatch | None, device: torch.device) -> "FreshSignals":
         return FreshSignals(config, device)
 
     def loss(self, config: DemixingConfig, fabric: Any) -> Callable[..., Tensor]:
-        return demixing_loss
+        return lambda model, noisy, clean: F.mse_loss(model(noisy.unsqueeze(-1)).squeeze(-1), clean)
 
     def evaluate(self, config: DemixingConfig, model: nn.Module, data: DemixingBatch) -> Evaluation:
         return Evaluation(metrics=regime_errors(demix(model, data.noisy), data))
@@ -180,11 +175,6 @@ class FreshSignals:
         self._generator.manual_seed(self._config.seed * 1_000_003 + step)
         batch = self._config.signals.sample(self._config.batch_size, generator=self._generator, device=self._device)
         return batch.noisy, batch.clean
-
-
-def demixing_loss(model: nn.Module, noisy: Tensor, clean: Tensor) -> Tensor:
-    """Mean squared error of the estimated clean signals."""
-    return F.mse_loss(model(noisy.unsqueeze(-1)).squeeze(-1), clean)
 
 
 def train_demixer(config: DemixingConfig) -> tuple[PointEncoder, TrainingState]:

@@ -5,8 +5,7 @@ branch relative to its input, and the rise of the validation error if the operat
 attention branch is replaced by its mean.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -47,41 +46,34 @@ def branch_sizes(model: nn.Module, run: Callable[[], object]) -> dict[str, float
     return sizes
 
 
-@contextmanager
-def without_operators(model: nn.Module) -> Iterator[None]:
-    """Set M = 0 in every operator inside the context."""
-    offsets = [p.data for m in model.modules() if isinstance(m, SequenceOperator) for p in m.parameters()]
-    old = [offset.clone() for offset in offsets]
-    try:
-        for offset in offsets:
-            offset.zero_()
-        yield
-    finally:
-        for offset, value in zip(offsets, old, strict=True):
-            offset.copy_(value)
-
-
-def average_attention(name: str, query: Tensor, attended: Attended) -> Attended:
-    """Replace the output of an attention layer by its mean over batch and tokens."""
-    mean = attended.output.mean((0, 1), keepdim=True)
-    return attended._replace(output=mean.expand_as(attended.output).contiguous())
-
-
 def contributions(model: nn.Module, validate: Callable[[], float]) -> dict[str, float | None]:
-    """Return the relative change of the validation error without the operators, and with the attention averaged.
+    """Return the relative change of the validation error with M = 0, and with the attention averaged.
 
-    0.03 means that the error is 3 % higher without it. An entry is None if the model has no such part, or if the error
-    is zero, so that a relative change is undefined.
+    0.03 means that the error is 3 % higher without it. An averaged attention layer returns the mean of its output over
+    batch and tokens. An entry is None if the model has no such part, or if the error is zero, so that a relative change
+    is undefined.
     """
     found: dict[str, float | None] = {"operators": None, "attention": None}
-    kinds = {type(module) for module in model.modules()}
-    full = validate() if any(issubclass(kind, Attention) for kind in kinds) else 0.0
+    modules = list(model.modules())
+    full = validate() if any(isinstance(module, Attention) for module in modules) else 0.0
     if full == 0.0:
         return found
-    if any(issubclass(kind, SequenceOperator) for kind in kinds):
-        with without_operators(model):
+    offsets = [p.data for module in modules if isinstance(module, SequenceOperator) for p in module.parameters()]
+    if offsets:
+        before = [offset.clone() for offset in offsets]
+        try:
+            for offset in offsets:
+                offset.zero_()
             found["operators"] = validate() / full - 1.0
-    with intercepted(model, average_attention):
+        finally:
+            for offset, value in zip(offsets, before, strict=True):
+                offset.copy_(value)
+
+    def average(name: str, query: Tensor, attended: Attended) -> Attended:
+        mean = attended.output.mean((0, 1), keepdim=True)
+        return attended._replace(output=mean.expand_as(attended.output).contiguous())
+
+    with intercepted(model, average):
         found["attention"] = validate() / full - 1.0
     return found
 

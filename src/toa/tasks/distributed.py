@@ -10,11 +10,11 @@ Dropout and SOR draw separately on each rank, so a step has one SOR rate and mas
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from inspect import signature
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Generator, Tensor, nn
@@ -24,6 +24,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from toa._checks import check_at_least, check_seed
 from toa.nn import TokenBatchNorm
+from toa.nn.layers import normalise_batch
 from toa.ops.dropout import random_numbers, thread_generator
 
 if TYPE_CHECKING:
@@ -153,43 +154,29 @@ def make_fabric(
     return fabric
 
 
-class Share(NamedTuple):
-    """A rank's part of a batch.
+def share_batch(fabric: "Fabric", batch: Batch) -> tuple[Batch, float, int]:
+    """This rank's part of a batch, the weight of its loss in the mean over ranks, and how many ranks have these rows.
 
-    Attributes:
-        weight: Weight of its loss in the mean over ranks.
-        copies: Number of ranks with the same rows.
+    A batch with fewer rows than ranks is copied to each.
     """
-
-    tensors: Batch
-    weight: float
-    copies: int
-
-
-def share_batch(fabric: "Fabric", batch: Batch) -> Share:
-    """This rank's part of a batch; a batch with fewer rows than ranks is copied to each."""
     rows, rank, count = len(batch[0]), fabric.global_rank, fabric.world_size
     if count == 1 or rows < count:
-        return Share(batch, 1.0, count)
+        return batch, 1.0, count
     first, last = rank * rows // count, (rank + 1) * rows // count
-    return Share(tuple(tensor[first:last] for tensor in batch), (last - first) * count / rows, 1)
+    return tuple(tensor[first:last] for tensor in batch), (last - first) * count / rows, 1
 
 
-def gather(fabric: "Fabric", tensors: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
-    """Collect tensors of equal shapes from every rank, on the CPU."""
-    found: list[dict[str, Tensor]] = [{} for _ in range(fabric.world_size)]
-    for name, value in tensors.items():
-        here = value.to(fabric.device)
-        parts = [torch.empty_like(here) for _ in found]
-        torch.distributed.all_gather(parts, here)
-        for one, part in zip(found, parts, strict=True):
-            one[name] = part.cpu()
-    return found
+def gather(fabric: "Fabric", tensor: Tensor) -> list[Tensor]:
+    """Collect a tensor of one shape from every rank; Fabric's own function gives a warning of PyTorch."""
+    here = tensor.to(fabric.device)
+    parts = [torch.empty_like(here) for _ in range(fabric.world_size)]
+    torch.distributed.all_gather(parts, here)
+    return parts
 
 
 def check_same(fabric: "Fabric", step: int, where: object) -> None:
     """Raise ValueError if ranks are at different steps."""
-    found = [int(one["step"]) for one in gather(fabric, {"step": torch.tensor(step)})]
+    found = [int(one) for one in gather(fabric, torch.tensor(step))]
     if len(set(found)) > 1:
         raise ValueError(
             f"{where} must be the same file for all ranks, got steps {', '.join(map(str, found))}; choose an "
@@ -228,17 +215,13 @@ class _Sum(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, value: Tensor) -> Tensor:
-        return _total(value)
+        total = value.clone(memory_format=torch.contiguous_format)
+        torch.distributed.all_reduce(total)
+        return total
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Tensor:
-        return _total(grads[0])
-
-
-def _total(value: Tensor) -> Tensor:
-    total = value.detach().clone(memory_format=torch.contiguous_format)
-    torch.distributed.all_reduce(total)
-    return total
+        return _Sum.apply(grads[0])
 
 
 def _normalise(norm: _BatchNorm, copies: Callable[[], int], x: Tensor, *padding: Tensor | None) -> Tensor:
@@ -246,23 +229,5 @@ def _normalise(norm: _BatchNorm, copies: Callable[[], int], x: Tensor, *padding:
     if not norm.training:
         return type(norm).forward(norm, x, *padding)
     rows = x if isinstance(norm, TokenBatchNorm) else x.movedim(1, -1)  # features last
-    wide = rows.float() if rows.dtype in (torch.float16, torch.bfloat16) else rows
-    mask = padding[0] if padding else None
-    kept = torch.ones_like(wide[..., :1]) if mask is None else (~mask).unsqueeze(-1).to(wide)
-    axes = tuple(range(wide.ndim - 1))
-    sums = _Sum.apply(torch.cat([(wide * kept).sum(axes), kept.sum().view(1)]))
-    count = sums[-1].detach()
-    mean = sums[:-1] / count
-    centred = wide - mean
-    variance = _Sum.apply((centred.square() * kept).sum(axes)) / count
-    rows_once = count / copies()
-    unbiased = variance.detach() * rows_once / (rows_once - 1.0).clamp(min=1.0)
-    if norm.running_mean is not None and norm.running_var is not None and norm.num_batches_tracked is not None:
-        norm.num_batches_tracked += 1
-        share = 1.0 / norm.num_batches_tracked if norm.momentum is None else norm.momentum
-        norm.running_mean.lerp_(mean.detach().to(norm.running_mean.dtype), share)
-        norm.running_var.lerp_(unbiased.to(norm.running_var.dtype), share)
-    out = centred * (variance + norm.eps).rsqrt()
-    if norm.affine:
-        out = out * norm.weight + norm.bias
-    return (out if rows is x else out.movedim(-1, 1)).to(x.dtype)
+    out = normalise_batch(norm, rows, *padding, total=_Sum.apply, copies=copies())
+    return out if rows is x else out.movedim(-1, 1)

@@ -73,9 +73,6 @@ class ForecastRun(RunConfig):
         RunConfig.__post_init__(self)
         check_at_least("horizon", self.horizon, 1)
         check_at_least("lookback", self.lookback, 1)
-        if self.fill is not None:
-            check_choice("fill", self.fill, ("ffill", "interpolate"))
-        check_choice("loss", self.loss, ("mse", "mae"))
 
 
 class Forecasting(Task):
@@ -350,7 +347,6 @@ class HorizonForecasting(Forecasting):
     config = HorizonRun
 
     def build(self, config: Any, data: Any) -> nn.Module:
-        """The untrained model."""
         levels = max(1, len(config.levels))
         model: Any = super().build(replace(config, horizon=config.horizon * levels), data)
         sizes = {name: getattr(config, name) for name in ("features", "past_features", "season")}
@@ -361,18 +357,15 @@ class HorizonForecasting(Forecasting):
         return y - _last_season(x, config.season, y.shape[1]) if config.season else y
 
     def batches(self, config: Any, data: Any, device: torch.device) -> ShuffledBatches:
-        """Training batches, as many per epoch as the config has steps."""
-        batches = ShuffledBatches(data.train, config.batch_size, seed=config.seed, drop_last=config.drop_last)
+        batches = super().batches(config, data, device)
         batches.steps_per_epoch = config.steps
         return batches
 
     def loss(self, config: Any, fabric: Any) -> Callable[..., Tensor]:
-        """The mean error plus the penalty of the model."""
         error = _error_of(config, fabric.device)
         return partial(forecast_loss, error=lambda forecast, y: error(forecast, y).mean(), autocast=fabric.autocast)
 
     def validate(self, config: Any, data: Any) -> Any:
-        """The mean error over the held-out windows; None without any."""
         if data.val is None:
             return None
         error = _error_of(config, data.val.device)

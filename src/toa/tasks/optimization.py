@@ -15,14 +15,13 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from toa._checks import check_at_least, check_choice, check_positive
+from toa._checks import check_at_least, check_positive
 from toa.nn import SequenceOperator
-from toa.nn.registry import ADDED_LATER
+from toa.nn.registry import ADDED_LATER, check_literals
 
 OptimizerName = Literal["adamw", "adam", "radam"]
 OPTIMIZERS = {"adamw": torch.optim.AdamW, "adam": torch.optim.Adam, "radam": torch.optim.RAdam}
 Schedule = Literal["constant", "type1", "type3", "cosine", "onecycle", "warmup-cosine"]
-SCHEDULES = ("constant", "type1", "type3", "cosine", "onecycle", "warmup-cosine")
 
 # one-cycle schedule: the initial rate is max / 25, the final rate max / 250000
 _FIRST_RATE, _LAST_RATE = 1.0 / 25.0, 1.0 / (25.0 * 1e4)
@@ -88,8 +87,7 @@ class TrainingConfig:
         for name in ("learning_rate", "operator_rate", "clip_norm"):
             if getattr(self, name) is not None:
                 check_positive(name, getattr(self, name))
-        check_choice("optimizer", self.optimizer, OPTIMIZERS)
-        check_choice("schedule", self.schedule, SCHEDULES)
+        check_literals(self)
         if not 0.0 < self.pct_start < 1.0:
             raise ValueError(f"pct_start must lie in (0, 1), got {self.pct_start}.")
 

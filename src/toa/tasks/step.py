@@ -1,10 +1,12 @@
 """One training step: its batches, their gradients, an update of the weights, and all of it as one CUDA graph."""
 
 import contextlib
+import itertools
 import os
 import shutil
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Protocol, cast
 
 import torch
@@ -26,10 +28,7 @@ Step = Callable[..., Tensor]
 class Batches(Protocol):
     """Training batches. A batch depends only on epoch and step, so a resumed run sees the same batches."""
 
-    @property
-    def steps_per_epoch(self) -> int:
-        """Batches per epoch."""
-        ...
+    steps_per_epoch: int
 
     def at(self, epoch: int, step: int) -> tuple[Tensor, ...]:
         """The tensors of a step, on the training device."""
@@ -108,7 +107,8 @@ class TrainingStep:
         self.generators = own_generators(model)
         self.loss_sum = torch.zeros((), device=fabric.device)
         self._one = torch.ones((), device=fabric.device)
-        self._width, self._parts = 1, [(1.0, 1)]
+        # per batch of the next step: number of tensors, weight of its loss, number of ranks with the same rows
+        self._parts: list[tuple[int, float, int]] = []
         # batches that the step gathers itself, from indices
         self._gathered: ShuffledBatches | None = None
         self._call: Callable[..., Tensor] = self.eager
@@ -134,16 +134,11 @@ class TrainingStep:
         set_rates(self.optimizer, self.config, step, self.per_epoch)
         epoch, first = step // self.per_epoch, step % self.per_epoch * self.config.accumulate
         indices = range(first, min(first + self.config.accumulate, self._batches.steps_per_epoch))
-        if self._gathered is not None:
-            self._parts = [(1.0, 1)] * len(indices)
-            return self._call(*(self._gathered.indices(epoch, index) for index in indices))
-        batches = [self._batches.at(epoch, index) for index in indices]
-        self._parts = [(1.0, 1)] * len(batches)
-        if not self.alone:
-            shares = [share_batch(self.fabric, batch) for batch in batches]
-            batches, self._parts = [one.tensors for one in shares], [(one.weight, one.copies) for one in shares]
-        self._width = len(batches[0])
-        return self._call(*(tensor for batch in batches for tensor in batch))
+        gathered = self._gathered
+        at = self._batches.at if gathered is None else lambda *place: (gathered.indices(*place),)
+        shares = [share_batch(self.fabric, at(epoch, index)) for index in indices]
+        self._parts = [(len(batch), weight, copies) for batch, weight, copies in shares]
+        return self._call(*(tensor for batch, *_ in shares for tensor in batch))
 
     def eager(self, *inputs: Tensor) -> Tensor:
         """Gradients of one or more batches, and a step of the optimizer.
@@ -152,17 +147,16 @@ class TrainingStep:
         """
         # a failed capture leaves gradients behind
         self.optimizer.zero_grad(set_to_none=True)
-        parts, losses = [inputs[i : i + self._width] for i in range(0, len(inputs), self._width)], list[Tensor]()
-        if self._gathered is not None:
-            parts = [self._gathered.tensors(indices) for indices in inputs]
-        for number, (part, (weight, copies)) in enumerate(zip(parts, self._parts, strict=True), 1):
-            self.copies = copies
-            # ranks exchange gradients once, with the last part
-            local = not self.alone and number < len(parts)
-            with self.fabric.no_backward_sync(self.wrapped) if local else contextlib.nullcontext():
-                loss = self._loss_of(self.wrapped, *part)
-                if weight != len(parts):
-                    loss = loss * (weight / len(parts))
+        rest, losses, count = iter(inputs), list[Tensor](), len(self._parts)
+        for number, (width, weight, copies) in enumerate(self._parts, 1):
+            batch, self.copies = tuple(itertools.islice(rest, width)), copies
+            if self._gathered is not None:
+                batch = self._gathered.tensors(*batch)
+            # ranks exchange gradients once, with the last batch
+            with self.fabric.no_backward_sync(self.wrapped, enabled=number < count):
+                loss = self._loss_of(self.wrapped, *batch)
+                if weight != count:
+                    loss = loss * (weight / count)
                 self.fabric.backward(loss, self._one.to(loss.dtype))
             losses.append(loss.detach())
         if self.config.clip_norm is not None:
@@ -186,38 +180,6 @@ def _compiled(model: nn.Module, device: torch.device) -> nn.Module:
     return cast(nn.Module, torch.compile(model))
 
 
-class CudaCapturer:
-    """Streams and graphs of the current device."""
-
-    def __init__(self) -> None:
-        self._stream = torch.cuda.Stream()
-
-    def run(self, step: Step, batch: Batch) -> Tensor:
-        """Run a step eagerly on a side stream, so that a capture may follow."""
-        self._stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self._stream):
-            loss = step(*batch)
-        torch.cuda.current_stream().wait_stream(self._stream)
-        return loss
-
-    def capture(self, step: Step, inputs: Batch, generators: Sequence[Generator]) -> tuple[Callable[[], None], Tensor]:
-        """Return a function that replays the step on these inputs, and the tensor of its loss."""
-        before, pool = torch.cuda.current_stream(), torch.cuda.graph_pool_handle()
-        graph = torch.cuda.CUDAGraph()
-        for generator in generators:
-            graph.register_generator_state(generator)
-        # tens of MiB per stream; the graph has its own, and eager steps allocate theirs again when needed
-        free_workspaces()
-        try:
-            with torch.cuda.graph(graph, pool=pool, stream=self._stream):
-                loss = step(*inputs)
-        except RuntimeError:
-            torch.cuda.set_stream(before)
-            _undo_capture(before.device, pool, generators)
-            raise
-        return graph.replay, loss
-
-
 class GraphedStep:
     """Run a few steps eagerly, and all later steps of the same shapes as one CUDA graph.
 
@@ -236,12 +198,8 @@ class GraphedStep:
     # cuBLAS, autograd and the optimizer allocate on their first calls, which a capture forbids
     _EAGER = 3
 
-    def __init__(
-        self, step: Step, generators: Sequence[Generator] = (), *, capturer: CudaCapturer | None = None
-    ) -> None:
-        self._step = step
-        self._generators = generators
-        self._capturer = CudaCapturer() if capturer is None else capturer
+    def __init__(self, step: Step, generators: Sequence[Generator] = ()) -> None:
+        self._step, self._generators = step, generators
         self._calls = 0
         self._replay: Callable[[], None] | None = None
         self._inputs: Batch = ()
@@ -252,19 +210,19 @@ class GraphedStep:
         """Run one step."""
         if self._replay is None and self.failure is None:
             if self._calls == self._EAGER:
-                self._capture(batch)
+                self._try_capture(batch)
             self._calls += 1
         if self._replay is None or [x.shape for x in batch] != [static.shape for static in self._inputs]:
-            return self._capturer.run(self._step, batch)
+            return self._run(batch)
         for static, tensor in zip(self._inputs, batch, strict=True):
             static.copy_(tensor)
         self._replay()
         return self._loss
 
-    def _capture(self, batch: Batch) -> None:
+    def _try_capture(self, batch: Batch) -> None:
         self._inputs = tuple(tensor.clone() for tensor in batch)
         try:
-            self._replay, self._loss = self._capturer.capture(self._step, self._inputs, self._generators)
+            self._replay, self._loss = self._capture()
         except RuntimeError as error:
             self._inputs = ()
             self.failure = _first_cause(error)
@@ -275,6 +233,35 @@ class GraphedStep:
                 RuntimeWarning,
                 stacklevel=3,
             )
+
+    @cached_property
+    def _stream(self) -> torch.cuda.Stream:
+        return torch.cuda.Stream()
+
+    def _run(self, batch: Batch) -> Tensor:
+        """Run a step eagerly on a side stream, so that a capture may follow."""
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
+            loss = self._step(*batch)
+        torch.cuda.current_stream().wait_stream(self._stream)
+        return loss
+
+    def _capture(self) -> tuple[Callable[[], None], Tensor]:
+        """Return a function that replays the step on `_inputs`, and the tensor of its loss."""
+        before, pool = torch.cuda.current_stream(), torch.cuda.graph_pool_handle()
+        graph = torch.cuda.CUDAGraph()
+        for generator in self._generators:
+            graph.register_generator_state(generator)
+        # tens of MiB per stream; the graph has its own, and eager steps allocate theirs again when needed
+        free_workspaces()
+        try:
+            with torch.cuda.graph(graph, pool=pool, stream=self._stream):
+                loss = self._step(*self._inputs)
+        except RuntimeError:
+            torch.cuda.set_stream(before)
+            _undo_capture(before.device, pool, self._generators)
+            raise
+        return graph.replay, loss
 
 
 def _first_cause(error: BaseException) -> str:

@@ -263,7 +263,10 @@ class TrainingRun:
         if self.fabric.device.type == "cuda":
             random["cuda"] = torch.cuda.get_rng_state(self.fabric.device)
         random |= {f"own.{i}": generator.get_state() for i, generator in enumerate(self.step.generators)}
-        states = [random] if self.step.alone else gather(self.fabric, random)
+        states = [random]
+        if not self.step.alone:
+            gathered = [gather(self.fabric, value) for value in random.values()]
+            states = [dict(zip(random, values, strict=True)) for values in zip(*gathered, strict=True)]
         loss_sum: Any = self.fabric.all_reduce(self.step.loss_sum.clone(), reduce_op="mean")
         if not self.fabric.is_global_zero:
             return
