@@ -368,7 +368,7 @@ def anomaly_table(dataset: str) -> str:
         grouped(records, lambda r: (r["config"]["backbone"], variant_of(r))).items()
     ):
         ours = [f"{mean_of(found, metric):.3f}" for metric in ANOMALY_METRICS]
-        shown = number(theirs.get((dataset, backbone, variant)), ".3f")
+        shown = number(theirs.get((dataset, "", backbone, variant)), ".3f")
         rows.append([f"{backbone}/{variant}", str(len(found)), ours[0], shown, *ours[1:]])
     titles = ["system", "seeds", "PA-F1", "published", "PA-F1 of a random score", "strict F1", "strict VUS-PR"]
     return table(titles, rows)

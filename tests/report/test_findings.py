@@ -70,7 +70,7 @@ def test_a_gain_on_every_set_is_said_first_with_its_size(tmp_path):
         ((1.0, -1.0, 2.0, -2.0, 0.5, -0.5), "No gain could be shown"),
         ((-1.0, -2.0, -3.0, -2.0, -6.0, -4.0), "TOA hurts"),
         ((0.1, 3.0, 3.0, 2.0, 6.0, -0.5), "No gain could be shown"),
-        ((1.0, 2.0, 3.0), "Too few data sets"),
+        ((1.0, 2.0, 3.0), "Too few data sets: Forecasting under `toa` (itransformer)."),
     ],
 )
 def test_other_records_give_another_sentence(tmp_path, gains, verdict):

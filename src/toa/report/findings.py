@@ -167,7 +167,11 @@ def lead(found: Sequence[Finding]) -> list[str]:
         rest = {one.title: f"; not without {one.row.rests_on}" if one.row.rests_on else "" for one in own}
         members = [f"{one.title} ({one.gains}{rest[one.title]})" for one in own]
         if verdict == "too few data sets":
-            members = list(dict.fromkeys(f"{one.title.split(',')[0]} under `{one.contest.protocol}`" for one in own))
+            groups: dict[str, list[str]] = {}
+            for one in own:
+                what = f"{one.title.partition(',')[0]} under `{one.contest.protocol}`"
+                groups.setdefault(what, []).append(one.contest.backbone)
+            members = [f"{what} ({', '.join(backbones)})" for what, backbones in groups.items()]
         if members or verdict == "helps":
             lines.append(f"{words}: {'; '.join(members) or 'nowhere'}.")
     return lines
