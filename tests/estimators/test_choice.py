@@ -146,16 +146,13 @@ def test_two_axis_does_not_count_the_season_twice_at_its_start() -> None:
 def test_a_network_without_time_for_all_rows_keeps_its_own_scalers(monkeypatch, stop) -> None:
     seen = []
 
-    def refit(model, panel, borders, *, seconds, refit=False, fit=Forecaster._fit_network, **how):
-        if not refit:
-            held = fit(model, panel, borders, seconds=seconds, **how)
-            seen.append(model.scaler_["mean"].clone())
-            return held
+    def train_again(model, networks, panel, season, seconds, train_again=Forecaster._train_again):
+        seen.append(model.scaler_["mean"].clone())
         if stop is not None:
             monkeypatch.setattr(Forecaster, "_fit_model", lambda *_, **__: (_ for _ in ()).throw(stop))
-        return fit(model, panel, borders, seconds=1e-9 if stop is None else seconds, refit=True, **how)
+        train_again(model, networks, panel, season, 1e-9 if stop is None else seconds)
 
-    monkeypatch.setattr(Forecaster, "_fit_network", refit)
+    monkeypatch.setattr(Forecaster, "_train_again", train_again)
     model = auto(epochs=4)
     monkeypatch.setattr("toa.estimators.ensemble.BASELINES", {})
     monkeypatch.setattr("toa.estimators.ensemble.linear_lookbacks", lambda *_: ())

@@ -255,8 +255,10 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         if not self._has_network:
             return nn.Identity()
         settings = self.architecture_["settings"]
-        model = model_with(lambda: self._task.build(self._config(), self._data()), tensors, settings, where)
-        return model.to(resolve_device(self.device))
+        return model_with(self._build, tensors, settings, where).to(resolve_device(self.device))
+
+    def _build(self) -> nn.Module:
+        return self._task.build(self._config(), self._data())
 
     def _check_has_network(self) -> None:
         if not self._has_network:

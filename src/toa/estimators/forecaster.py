@@ -28,9 +28,9 @@ from toa.estimators.backtest import (
 from toa.estimators.base import NETWORK, TimeLimit, named
 from toa.estimators.baselines import BASELINES, REGRESSIONS, align_histories, find_season
 from toa.estimators.covariates import Covariates
-from toa.estimators.ensemble import Choice, RollingOrigins, history_rows, series_scale, validate_methods
-from toa.estimators.importance import Importance, sample_rows
-from toa.estimators.intervals import Prediction, check_finite
+from toa.estimators.ensemble import RollingOrigins, history_rows, series_scale, validate_methods
+from toa.estimators.importance import Importance, explain_forecast, sample_rows
+from toa.estimators.intervals import Choice, Prediction, check_finite
 from toa.estimators.network import ForecastNetwork, window_starts
 from toa.estimators.pages import ForecastPage
 
@@ -56,8 +56,9 @@ class Forecaster(ForecastPage, ForecastNetwork):
     trend, linear models on lags and, up to 60 steps, boosted trees on lags. The weights, the same for all series, are
     chosen by the errors from rolling origins at the end of each series, in rows that the methods have not seen. There,
     the last origin counts twice. Then all methods with a weight are fitted again to all rows; the network stays as it
-    was if no time is left for that. Intervals and quantiles come from the errors at these origins. A column that holds
-    only 0, 1, 2, … has forecasts and bounds of at least 0.
+    was if no time is left for that. If time is left, networks of further seeds are trained too: their mean takes the
+    place of the network if its error at these origins is not larger. Intervals and quantiles come from the errors at
+    these origins. A column that holds only 0, 1, 2, … has forecasts and bounds of at least 0.
 
     Args:
         horizon: Steps P to forecast.
@@ -99,6 +100,8 @@ class Forecaster(ForecastPage, ForecastNetwork):
         day_first: Whether the day comes first in dates such as 01/02/2015; None finds it.
         time_zone: Time zone of the dates, such as "Europe/Rome"; None leaves them as they are.
         seed: Seed of weights, batches, dropout and SOR.
+        seeds: Networks with the seeds `seed`, `seed` + 1, … whose forecasts are averaged. "toa" trains all of them, or
+            one if None; "auto" trains up to that many, or three if None, as time and the error of the mean allow.
         device: "auto", "cpu", "cuda" or "cuda:N".
         progress: Whether to show a progress bar.
 
@@ -111,7 +114,8 @@ class Forecaster(ForecastPage, ForecastNetwork):
         time_: Name of the time column.
         architecture_: Backbone, attention and settings.
         schedule_: Batch size, steps per epoch, maximum number of epochs and the factor of the operators' rate.
-        validation_: Loss on the held-out rows, standardised.
+        seeds_: Seeds of the networks that `model_` averages.
+        validation_: Loss on the held-out rows, standardised; of several networks the mean.
         known_: Computes the features of the calendar and the covariates.
         season_: Steps of the season.
         choice_: The chosen weights and what intervals need; None for "toa".
@@ -151,7 +155,8 @@ class Forecaster(ForecastPage, ForecastNetwork):
         else:
             self.choice_: Choice | None = None
             complete = panel.complete()
-            held = self._fit_network(complete, self._borders(complete), apart=self.interval is not None)
+            how: Any = {"apart": self.interval is not None, "seeds": self.seeds or 1}
+            held = self._fit_network(complete, self._borders(complete), **how)
             assert held is not None
             self.width_ = None if self.interval is None else self._calibrate(held, self.interval)
         self._tail = panel.tail(max(self.lookback_, history_rows(self.season_, self.horizon)))
@@ -162,6 +167,12 @@ class Forecaster(ForecastPage, ForecastNetwork):
         """Weight of each method in the forecast; the name of the network is "toa"."""
         self._check_fitted("asked for its weights")
         return {NETWORK: 1.0} if self.choice_ is None else dict(self.choice_.ensemble.weights)
+
+    def _shown_weights(self) -> dict[str, float]:
+        """The weights, the largest first; the name of a mean of networks tells how many there are."""
+        several = f" ({len(self.seeds_)} seeds)" * (len(self.seeds_) > 1)
+        shown = sorted(self.weights_.items(), key=lambda pair: -pair[1])
+        return {name + several * (name == NETWORK): weight for name, weight in shown}
 
     def predict(self, data: Any = None, *, future: Any = None, horizon: int | None = None) -> Any:
         """Forecast the steps after the end of each series.
@@ -311,7 +322,7 @@ class Forecaster(ForecastPage, ForecastNetwork):
         ahead = self.horizon if index is not None or self.known_.count else 0
         if panel.lengths[0] <= ahead:
             raise ValueError(f"{panel.label(0)} must have more than {ahead} rows, got {panel.lengths[0]}; add rows.")
-        return wider._explain_network(panel, panel.lengths[0] - ahead)
+        return explain_forecast(wider, panel, panel.lengths[0] - ahead)
 
     def _fit_choice(self, panel: Panel) -> None:
         """Weight the network and the baselines."""
@@ -327,31 +338,33 @@ class Forecaster(ForecastPage, ForecastNetwork):
         )
         each = origins.per_column(len(self.columns_))
         half = TimeLimit(max(_LEAST_SECONDS, self.time_limit / 2))
-        forecasts = validate_methods(panel.histories(self.columns_), each, self.season_, self.seed, half)
+        series = panel.histories(self.columns_)
+        forecasts = validate_methods(series, each, self.season_, self.seed, half)
         # the last fit of the baselines takes as long as their validation
-        left = limit.left - limit.passed
+        last_fit = limit.passed
         self.width_ = None
-        network = self._validate_network(complete, origins, self.season_, _VALIDATION_TIME * left)
-        covered = len(origins) and (self.covariates or self.holidays)
-        others = self._validate_regressions(complete, origins, self.season_) if covered else {}
-        others |= {} if network is None else {NETWORK: network}
+        network = self._validate_network(complete, origins, self.season_, _VALIDATION_TIME * (limit.left - last_fit))
+        if len(origins) and (self.covariates or self.holidays):
+            forecasts |= self._validate_regressions(complete, origins, self.season_)
+        networks, scale = [self], series_scale(series, self.season_)
+        if network is not None:
+            forecasts[NETWORK] = network
+            if NETWORK in each.weigh(series, forecasts, scale)[0]:
+                left, error = limit.left - last_fit, lambda rows: each.weigh(series, {NETWORK: rows}, scale)[1][NETWORK]
+                networks, forecasts[NETWORK] = self._validate_seeds(complete, origins, error, self.season_, left)
         self.choice_ = Choice.fit(
             panel,
             self.columns_,
             origins,
             season=self.season_,
             forecasts=forecasts,
-            others=others,
             interval=self.interval,
             levels=tuple(map(float, self.quantiles)),
             seed=self.seed,
         )
         if NETWORK in self.choice_.ensemble.weights:
-            # a copy, so that a fit that is stopped leaves the network as it was
-            again = copy.copy(self)
-            again._fit_network(complete, self._borders(complete), season=self.season_, seconds=limit.left, refit=True)
-            self.__dict__.update(again.__dict__)
-        if others.keys() & REGRESSIONS.keys():
+            self._train_again(networks, complete, self.season_, limit.left)
+        if forecasts.keys() & REGRESSIONS.keys():
             self.effect_ = self.known_.fit_effect(complete, self.columns_, self.choice_.scale, self.season_)
 
     def _forecast_at(self, panel: Panel, owners: Tensor, origins: Tensor) -> Prediction:
@@ -402,6 +415,9 @@ class Forecaster(ForecastPage, ForecastNetwork):
     def _restore(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
         self._check_parameters()
         self.columns_, self.ids_ = tuple(facts["columns"]), tuple(facts["ids"])
+        # the mean of several networks has their weights under their numbers
+        networks = {name.split(".")[2] for name in tensors if name.startswith("model.models.")}
+        self.seeds_ = tuple(range(self.seed, self.seed + (len(networks) or int(self._has_network))))
         self.known_ = Covariates.from_state(facts["known"])
         check_count("lookback", self.lookback_, 1)
         assert all(isinstance(name, str | None) for name in (self.freq_, self.time_)), "a name that is none"

@@ -75,7 +75,7 @@ class ForecastPage:
             "Errors": _errors(own) if tested is None else _backtest(tested),
             "What the forecast depends on": [
                 draw.text("Weights of the methods."),
-                draw.bars(sorted(own.weights_.items(), key=lambda pair: -pair[1])),
+                draw.bars(list(own._shown_weights().items())),
                 *_lags(own, panel),
                 *draw.importance_parts(own, panel),
                 *draw.operator_parts(own),
