@@ -3,7 +3,7 @@
 Alphabet: N windows, P horizon, C columns, Q levels.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -114,24 +114,14 @@ class Backtest:
         return first.append(others)[begins[owners] + rows]
 
 
-def measure(
-    found: Prediction,
-    actual: Tensor,
-    std: Tensor,
-    levels: tuple[float, ...],
-    owners: Tensor,
-    origins: Tensor,
-    panel: Panel,
-    columns: tuple[str, ...],
-    season: int,
-    fitted: Ensemble | None,
-    others: Callable[[Panel, list[tuple[int, int]]], dict[str, np.ndarray]],
-) -> Backtest:
-    """Compare forecasts with actual values; dividing by `std` (N or 1, 1, C) standardises errors.
-
-    The linear models and trees of `fitted` are compared too. `others` returns forecasts of further methods at places:
-    series and first row.
-    """
+def measure(own: Any, found: Prediction, panel: Panel, owners: Tensor, origins: Tensor) -> Backtest:
+    """Compare forecasts of the forecaster `own` with actual values, and with those of its methods."""
+    columns, season, levels = own.columns_, own.season_, tuple(map(float, own.quantiles))
+    windows = list(zip(owners.tolist(), origins.tolist(), strict=True))
+    values = panel.take(columns)
+    actual = torch.from_numpy(np.stack([values[one][first : first + own.horizon] for one, first in windows]))
+    # standardises errors (N, 1, C)
+    std = own.scaler_.get("deviation", own.scaler_["std"])[own._owners(panel)[owners]].unsqueeze(1)
     error = (found.forecast - actual) / std  # (N, P, C)
     metrics = {"mse": float(error.square().mean()), "mae": float(error.abs().mean())}
     by_column = {
@@ -147,19 +137,20 @@ def measure(
         metrics["pinball"] = float((loss / std.unsqueeze(1)).mean())
     # the model and the baselines at the same origins
     chosen = torch.arange(0, len(owners), -(-len(owners) * len(columns) // _COMPARED))
-    places = list(zip(owners[chosen].tolist(), origins[chosen].tolist(), strict=True))
-    histories = panel.histories(columns, places, history_rows(season, actual.shape[1]))
+    places = [windows[one] for one in chosen]
+    histories = panel.histories(columns, places, history_rows(season, own.horizon))
     truth, shape = actual[chosen].numpy(), (len(chosen), len(columns))
     scale = series_scale(histories, season).reshape(shape)
     arrays: Any = {name: None if part is None else part.numpy() for name, part in found._asdict().items()}
     # a tensor with one place would be a number to numpy
     parts = {name: part[chosen.numpy()] for name, part in arrays.items() if part is not None}
     scores = {"model": score_forecasts(actual=truth, columns=columns, scale=scale, levels=levels, **parts)}
-    linear, trees = ({}, None) if fitted is None else (fitted.linear, fitted.trees)
-    ensemble = Ensemble(season=season, horizon=actual.shape[1], weights={}, errors={}, linear=linear, trees=trees)
-    rows = ensemble.members(histories, [*BASELINES, *linear, *([] if trees is None else [TREES])])
+    ensemble = Ensemble(season=season, horizon=own.horizon, weights={}, errors={})
+    if own.choice_ is not None:
+        ensemble = own.choice_.ensemble
+    rows = ensemble.members(histories, [*BASELINES, *ensemble.linear, TREES])
     forecasts = {name: part.reshape(*shape, -1).transpose(0, 2, 1) for name, part in rows.items()}
-    for name, forecast in (forecasts | others(panel, places)).items():
+    for name, forecast in (forecasts | own._regressions(panel, places)).items():
         scores[name] = score_forecasts(forecast, truth, columns=columns, scale=scale)
     return Backtest(
         metrics=metrics,

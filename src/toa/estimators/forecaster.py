@@ -31,7 +31,7 @@ from toa.estimators.covariates import Covariates
 from toa.estimators.ensemble import RollingOrigins, history_rows, series_scale, validate_methods
 from toa.estimators.importance import Importance, explain_forecast, sample_rows
 from toa.estimators.intervals import Choice, Prediction, check_finite
-from toa.estimators.network import ForecastNetwork, window_starts
+from toa.estimators.network import ForecastNetwork
 from toa.estimators.pages import ForecastPage
 
 # windows that are combined together, and windows times columns: bounds the memory of their histories
@@ -212,16 +212,12 @@ class Forecaster(ForecastPage, ForecastNetwork):
             panel.check_rows(self.lookback_, f"lookback={self.lookback_} rows", remedy)
         self._check_range(panel)
         # covariates are checked even if the network has no weight
-        last = panel.tail(self.lookback_)
+        last, owners = panel.tail(self.lookback_), torch.arange(len(panel))
         ahead = self.known_.future(last, future, self.horizon, self._table)
-        found = None
+        network = None
         if NETWORK in self.weights_:
-            found = self._network_at(last, torch.arange(len(last)), torch.tensor(last.lengths), ahead)
-        if self.choice_ is not None:
-            others = {} if found is None else {NETWORK: found.forecast.numpy()}
-            others |= self._regressions(panel, list(enumerate(panel.lengths)), ahead)
-            found = self.choice_.combine(panel.histories(self.columns_), others, self._owners(panel))
-        assert found is not None
+            network = self._network_at(last, owners, torch.tensor(last.lengths), ahead)
+        found = self._forecast_at(panel, owners, torch.tensor(panel.lengths), network, ahead)
         check_finite(found, self.columns_)
         parts = {name: part[:, :steps].numpy() for name, part in found._asdict().items() if part is not None}
         return write_forecast(panel, parts, steps, self.columns_, self.quantiles)
@@ -260,24 +256,17 @@ class Forecaster(ForecastPage, ForecastNetwork):
         check_results(panel, [*(() if panel.time_column else ("row",)), "origin", "step", *names])
         # only the network alone needs its whole look-back
         least = self.lookback_ if self.choice_ is None or test_size is None else 1
-        sizes = least, self.horizon
-        targets = [(first_tested(panel, index, test_size, *sizes), rows) for index, rows in enumerate(panel.lengths)]
-        if (wider := self._with_new_series(panel, [first for first, _ in targets])) is not self:
+        firsts = [first_tested(panel, index, test_size, least, self.horizon) for index in range(len(panel))]
+        if (wider := self._with_new_series(panel, firsts)) is not self:
             return wider.backtest(panel, test_size=test_size, stride=stride, refit=refit)
-        starts, owners = window_starts(panel.lengths, targets, *sizes, stride=stride)
-        begins = torch.tensor(np.cumsum([0, *panel.lengths])[:-1])
-        origins = starts - begins[owners] + least
+        spans = zip(firsts, panel.lengths, strict=True)
+        parts = [torch.arange(first, rows - self.horizon + 1, stride) for first, rows in spans]
+        owners = torch.cat([torch.full_like(part, index) for index, part in enumerate(parts)])
+        origins = torch.cat(parts)
         self._check_range(panel)
-        found = forecast_with_refits(self, panel, owners, origins, [first for first, _ in targets], refit)
+        found = forecast_with_refits(self, panel, owners, origins, firsts, refit)
         check_finite(found, self.columns_)
-        actual = torch.from_numpy(np.concatenate(panel.take(self.columns_)))[
-            (starts + least).view(-1, 1) + torch.arange(self.horizon)
-        ]
-        std = self.scaler_.get("deviation", self.scaler_["std"])[self._owners(panel)[owners]].unsqueeze(1)
-        levels = tuple(map(float, self.quantiles))
-        fitted = None if self.choice_ is None else self.choice_.ensemble
-        where = owners, origins, panel, self.columns_
-        return measure(found, actual, std, levels, *where, self.season_, fitted, self._regressions)
+        return measure(self, found, panel, owners, origins)
 
     def export(self, path: str | Path) -> None:
         """Write the model as an ONNX file that maps rows to forecasts in the units of the data.
@@ -367,9 +356,22 @@ class Forecaster(ForecastPage, ForecastNetwork):
         if forecasts.keys() & REGRESSIONS.keys():
             self.effect_ = self.known_.fit_effect(complete, self.columns_, self.choice_.scale, self.season_)
 
-    def _forecast_at(self, panel: Panel, owners: Tensor, origins: Tensor) -> Prediction:
-        """Forecasts of windows: of the series `owners`, from the rows `origins` on."""
-        network = self._network_at(panel, owners, origins) if NETWORK in self.weights_ else None
+    def _forecast_at(
+        self,
+        panel: Panel,
+        owners: Tensor,
+        origins: Tensor,
+        network: Prediction | None = None,
+        ahead: Sequence[np.ndarray] | None = None,
+    ) -> Prediction:
+        """Forecasts of windows: of the series `owners`, from the rows `origins` on.
+
+        Args:
+            network: Those of the network, if they are known.
+            ahead: Features (P, F) of the forecast steps of each window; None takes those of the panel.
+        """
+        if network is None and NETWORK in self.weights_:
+            network = self._network_at(panel, owners, origins)
         if self.choice_ is None:
             assert network is not None
             return network
@@ -378,7 +380,7 @@ class Forecaster(ForecastPage, ForecastNetwork):
             places = list(zip(owners[piece].tolist(), origins[piece].tolist(), strict=True))
             histories = panel.histories(self.columns_, places, most)
             others = {} if network is None else {NETWORK: network.forecast[piece].numpy()}
-            others |= self._regressions(panel, places)
+            others |= self._regressions(panel, places, None if ahead is None else [ahead[one] for one in piece])
             parts.append(self.choice_.combine(histories, others, which[piece]))
         return Prediction.join(parts)
 

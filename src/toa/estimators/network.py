@@ -267,31 +267,24 @@ class ForecastNetwork(Estimator):
 
         Features come from the panel; those after the end of a series are `ahead`, (P, F) per series.
         """
-        first = np.array(panel.lengths)
-        np.minimum.at(first, owners.numpy(), origins.numpy())
-        pads = np.maximum(0, self.lookback_ - first).tolist()
+        values, features = panel.take(self.columns_), self.known_.past(panel)
+        if features is not None and ahead is not None:
+            features = [np.concatenate(pair) for pair in zip(features, ahead, strict=True)]
+        places = list(zip(owners.tolist(), origins.tolist(), strict=True))
+        indices, size = self._owners(panel)[owners], min(_BATCH, most_windows(len(self.columns_), training=False))
 
-        tables, past = [panel.take(self.columns_)], self.known_.past(panel)
-        if past is not None:
-            tables.append(past if ahead is None else [np.concatenate(pair) for pair in zip(past, ahead, strict=True)])
-        # all rows, and the first row of each window in them; features may be longer than the values
-        found = []
-        for parts in tables:
-            ends = np.cumsum([len(part) + pad for part, pad in zip(parts, pads, strict=True)])
-            begins = torch.from_numpy(ends - [len(part) for part in parts])
-            rows = torch.from_numpy(np.concatenate(_pad_start(parts, pads)))
-            found.append((rows, begins[owners] + origins - self.lookback_))
-        (values, starts), *features = found
-        indices = self._owners(panel)[owners]
+        def windows(parts: Sequence[np.ndarray], piece: slice, ahead: int) -> Tensor:
+            # the first row is repeated before a series
+            steps = np.arange(-self.lookback_, ahead)
+            return torch.from_numpy(np.stack([parts[one][(first + steps).clip(0)] for one, first in places[piece]]))
 
         def batches() -> Iterator[tuple[Tensor | None, ...]]:
-            for piece in torch.arange(len(starts)).split(min(_BATCH, most_windows(values.shape[1], training=False))):
+            for start in range(0, len(places), size):
+                piece = slice(start, start + size)
                 m = n = None
-                for marks, firsts in features:
-                    steps = firsts[piece].view(-1, 1) + torch.arange(self.lookback_ + self.horizon)  # (B, L + P)
-                    m, n = marks[steps].float().tensor_split([self.lookback_], 1)
-                x = values[starts[piece].view(-1, 1) + torch.arange(self.lookback_)]  # (B, L, C)
-                yield x, indices[piece], m, n
+                if features is not None:
+                    m, n = windows(features, piece, self.horizon).float().tensor_split([self.lookback_], 1)
+                yield windows(values, piece, 0), indices[piece], m, n  # (B, L, C)
 
         return self._add_units(self.model_).predict(batches())
 
