@@ -18,7 +18,7 @@ from toa._checks import check_at_least
 from toa.data.frames import forecast_columns, id_column, to_native
 from toa.data.panel import Panel
 from toa.estimators.baselines import BASELINES
-from toa.estimators.ensemble import TREES, Ensemble, history_rows, series_scale
+from toa.estimators.ensemble import Ensemble, history_rows, series_scale
 from toa.estimators.intervals import Prediction
 from toa.tasks.metrics import Scores, pinball_error, score_forecasts
 
@@ -148,7 +148,7 @@ def measure(own: Any, found: Prediction, panel: Panel, owners: Tensor, origins: 
     ensemble = Ensemble(season=season, horizon=own.horizon, weights={}, errors={})
     if own.choice_ is not None:
         ensemble = own.choice_.ensemble
-    rows = ensemble.members(histories, [*BASELINES, *ensemble.linear, TREES])
+    rows = ensemble.members(histories, [*BASELINES, *ensemble.fitted])
     forecasts = {name: part.reshape(*shape, -1).transpose(0, 2, 1) for name, part in rows.items()}
     for name, forecast in (forecasts | own._regressions(panel, places)).items():
         scores[name] = score_forecasts(forecast, truth, columns=columns, scale=scale)

@@ -25,6 +25,7 @@ from toa.estimators.boosting import MOST_LAGS, BoostedTrees
 from toa.tasks.metrics import seasonal_error
 
 Series = Sequence[Float64[np.ndarray, " _"]]
+Fitted = LinearModel | BoostedTrees
 
 # windows to validate on that are enough to choose weights, and origins per series if there are many series
 _ENOUGH_WINDOWS, _FEWEST_ORIGINS = 400, 2
@@ -125,16 +126,14 @@ class Ensemble:
         weights: Weight per method; they sum to 1.
         errors: Mean error at the origins, of each method and of the "ensemble"; all origins count the same.
         measure: "MASE"; "MAE" in the units of the data if the seasonal naive forecast has no error in any series.
-        linear: The linear models with a weight.
-        trees: The boosted trees if they have a weight.
+        fitted: The linear models and the boosted trees with a weight.
     """
 
     season: int
     horizon: int
     weights: Mapping[str, float]
     errors: Mapping[str, float]
-    linear: Mapping[str, LinearModel] = field(default_factory=dict)
-    trees: BoostedTrees | None = None
+    fitted: Mapping[str, Fitted] = field(default_factory=dict)
     measure: str = "MASE"
 
     @classmethod
@@ -147,7 +146,7 @@ class Ensemble:
         season: int,
         seed: int = 2024,
     ) -> tuple["Ensemble", Float64[np.ndarray, "w p"] | None]:
-        """Choose weights at the origins, then fit the linear models with a weight to all rows.
+        """Choose weights at the origins, then fit the linear models and trees with a weight to all rows.
 
         Returns:
             The ensemble, and its forecasts at the origins, from rows before them; None without origins.
@@ -163,12 +162,11 @@ class Ensemble:
         scale = series_scale(series, season)
         weights, errors = origins.weigh(series, forecasts, scale)
         rows, sizes = _aligned(series), {"season": season, "horizon": horizon}
-        fitted = {name: _fit_linear(rows, name, seed=seed, **sizes) for name in weights if name.startswith("linear")}
-        linear = {name: model for name, model in fitted.items() if model is not None}
-        trees = fit_trees(rows, season, horizon, seed=seed) if TREES in weights else None
+        models = {name: fit_model(name, rows, **sizes, seed=seed) for name in weights}
+        fitted = {name: model for name, model in models.items() if model is not None}
         measure = "MASE" if (scale[origins.series] > 0).any() else "MAE"
         mixed = weighted_mean(weights, forecasts)
-        return cls(weights=weights, errors=errors, linear=linear, trees=trees, measure=measure, **sizes), mixed
+        return cls(weights=weights, errors=errors, fitted=fitted, measure=measure, **sizes), mixed
 
     def predict(
         self, series: Series, others: Mapping[str, Float64[np.ndarray, "n p"]] | None = None
@@ -178,17 +176,8 @@ class Ensemble:
 
     def members(self, series: Series, names: Iterable[str]) -> dict[str, np.ndarray]:
         """Forecasts (N, P) of some methods, but not of other models."""
-        found = {}
-        local = align_histories(series, _local_rows(self.season))
-        for name in names:
-            if name in BASELINES:
-                found[name] = BASELINES[name](local, self.season, self.horizon)
-            elif name in self.linear:
-                model = self.linear[name]
-                found[name] = model.predict(align_histories(series, len(model.weights) - 1))
-            elif name == TREES and self.trees is not None:
-                found[name] = self.trees.predict(align_histories(series, MOST_LAGS), self.horizon)
-        return found
+        known = (name for name in names if name in BASELINES or name in self.fitted)
+        return {name: _forecast(name, self.fitted.get(name), series, self.season, self.horizon) for name in known}
 
 
 def choose_weights(
@@ -265,22 +254,27 @@ def validate_methods(
         return {}
     histories, horizon = origins.histories(series), origins.horizon
     past = _aligned([values[: len(values) - held] for values, held in zip(series, origins.held, strict=True) if held])
-    linear = [f"linear {rows}{end}" for rows in linear_lookbacks(season, horizon) for end in ("", _BY_LEVEL)]
+    names = [*BASELINES]
+    names += [f"linear {rows}{end}" for rows in linear_lookbacks(season, horizon) for end in ("", _BY_LEVEL)]
+    names += [TREES] if horizon <= _TREE_STEPS else []
     found: dict[str, np.ndarray] = {}
-    for name in (*BASELINES, *linear):
-        if found and limit is not None and limit.left <= 0:
+    for name in names:
+        # trees take long: they begin in the first half of the time
+        if found and limit is not None and limit.left <= (limit.passed if name == TREES else 0.0):
             return found
-        if name in BASELINES:
-            method = partial(BASELINES[name], season=season, horizon=horizon)
-            found[name] = _in_blocks(method, histories, _local_rows(season))
-        elif model := _fit_linear(past, name, season=season, horizon=horizon, seed=seed):
-            found[name] = _in_blocks(model.predict, histories, len(model.weights) - 1)
-    # trees take long: they begin in the first half of the time
-    if horizon <= _TREE_STEPS and (limit is None or limit.left > limit.passed):
-        trees = fit_trees(past, season, horizon, seed=seed)
-        if trees is not None:
-            found[TREES] = _in_blocks(partial(trees.predict, horizon=horizon), histories, MOST_LAGS, _TREE_VALUES)
+        model = fit_model(name, past, season=season, horizon=horizon, seed=seed)
+        if name in BASELINES or model is not None:
+            found[name] = _forecast(name, model, histories, season, horizon)
     return found
+
+
+def _forecast(name: str, model: Fitted | None, histories: Series, season: int, horizon: int) -> np.ndarray:
+    """Forecasts (N, P) after histories by a fitted model, or by a baseline."""
+    if isinstance(model, BoostedTrees):
+        return _in_blocks(partial(model.predict, horizon=horizon), histories, MOST_LAGS, _TREE_VALUES)
+    if model is not None:
+        return _in_blocks(model.predict, histories, len(model.weights) - 1)
+    return _in_blocks(partial(BASELINES[name], season=season, horizon=horizon), histories, _local_rows(season))
 
 
 def _in_blocks(
@@ -292,9 +286,14 @@ def _in_blocks(
     return np.concatenate([method(align_histories(part, rows)) for part in parts])
 
 
-def _fit_linear(history: np.ndarray, name: str, **options: int) -> LinearModel | None:
-    """Fit a linear model by its name, "linear 336" or "linear 336 by level"."""
-    return LinearModel.fit(history, lookback=int(name.split()[1]), by_season=not name.endswith(_BY_LEVEL), **options)
+def fit_model(name: str, history: np.ndarray, *, season: int, horizon: int, seed: int) -> Fitted | None:
+    """Fit the trees, or a linear model such as "linear 336 by level"; None for other methods, and for short series."""
+    if name == TREES:
+        return fit_trees(history, season, horizon, seed=seed)
+    if not name.startswith("linear"):
+        return None
+    how = {"lookback": int(name.split()[1]), "season": season, "horizon": horizon, "seed": seed}
+    return LinearModel.fit(history, by_season=not name.endswith(_BY_LEVEL), **how)
 
 
 def fit_trees(history: np.ndarray, season: int, horizon: int, *, seed: int = 2024) -> BoostedTrees | None:

@@ -26,7 +26,7 @@ from toa.estimators.backtest import (
     measure,
 )
 from toa.estimators.base import NETWORK, TimeLimit, named
-from toa.estimators.baselines import BASELINES, REGRESSIONS, align_histories, find_season
+from toa.estimators.baselines import BASELINES, REGRESSIONS, align_histories
 from toa.estimators.covariates import Covariates
 from toa.estimators.ensemble import RollingOrigins, history_rows, series_scale, validate_methods
 from toa.estimators.importance import Importance, explain_forecast, sample_rows
@@ -143,20 +143,13 @@ class Forecaster(ForecastPage, ForecastNetwork):
         self.day_first_ = panel.day_first
         if panel.begins is not None:
             warn_of_late_columns(panel)
-        if self.season is not None and self.season > max(panel.lengths) // 2:
-            raise ValueError(
-                f"season must be at most half of the rows of the longest series, {max(panel.lengths) // 2}, got "
-                f"{self.season}; give a shorter season or more rows."
-            )
-        self.season_ = self.season or season_of(panel.freq) or find_season(panel.histories(self.columns_))
+        self._choose_season(panel)
         self.effect_: np.ndarray | None = None
         if self.model == "auto":
             self._fit_choice(panel)
         else:
             self.choice_: Choice | None = None
-            complete = panel.complete()
-            how: Any = {"apart": self.interval is not None, "seeds": self.seeds or 1}
-            held = self._fit_network(complete, self._borders(complete), **how)
+            held = self._fit_network(panel.complete())
             assert held is not None
             self.width_ = None if self.interval is None else self._calibrate(held, self.interval)
         self._tail = panel.tail(max(self.lookback_, history_rows(self.season_, self.horizon)))
@@ -332,15 +325,15 @@ class Forecaster(ForecastPage, ForecastNetwork):
         # the last fit of the baselines takes as long as their validation
         last_fit = limit.passed
         self.width_ = None
-        network = self._validate_network(complete, origins, self.season_, _VALIDATION_TIME * (limit.left - last_fit))
+        network = self._validate_network(complete, origins, _VALIDATION_TIME * (limit.left - last_fit))
         if len(origins) and (self.covariates or self.holidays):
-            forecasts |= self._validate_regressions(complete, origins, self.season_)
+            forecasts |= self._validate_regressions(complete, origins)
         networks, scale = [self], series_scale(series, self.season_)
         if network is not None:
             forecasts[NETWORK] = network
             if NETWORK in each.weigh(series, forecasts, scale)[0]:
                 left, error = limit.left - last_fit, lambda rows: each.weigh(series, {NETWORK: rows}, scale)[1][NETWORK]
-                networks, forecasts[NETWORK] = self._validate_seeds(complete, origins, error, self.season_, left)
+                networks, forecasts[NETWORK] = self._validate_seeds(complete, origins, network, error, left)
         self.choice_ = Choice.fit(
             panel,
             self.columns_,
@@ -352,7 +345,7 @@ class Forecaster(ForecastPage, ForecastNetwork):
             seed=self.seed,
         )
         if NETWORK in self.choice_.ensemble.weights:
-            self._train_again(networks, complete, self.season_, limit.left)
+            self._train_again(networks, complete, limit.left)
         if forecasts.keys() & REGRESSIONS.keys():
             self.effect_ = self.known_.fit_effect(complete, self.columns_, self.choice_.scale, self.season_)
 
@@ -392,8 +385,7 @@ class Forecaster(ForecastPage, ForecastNetwork):
             return self
         values = panel.take(self.columns_)
         parts = [values[index][: stops[index]] for index in new]
-        season = self.season_ if "deviation" in self.scaler_ else None
-        found = self._fit_scaler(parts, list(map(len, parts)), season)
+        found = self._fit_scaler(parts, list(map(len, parts)))
         wider = copy.copy(self)
         wider.ids_ = (*self.ids_, *(panel.ids[index] for index in new))
         wider.scaler_ = {name: torch.cat([part, found[name]]) for name, part in self.scaler_.items()}

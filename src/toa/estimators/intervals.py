@@ -18,7 +18,7 @@ from toa.data.panel import Panel
 from toa.estimators.base import NETWORK, named
 from toa.estimators.baselines import REGRESSIONS, LinearModel
 from toa.estimators.boosting import BoostedTrees
-from toa.estimators.ensemble import Ensemble, RollingOrigins, series_scale
+from toa.estimators.ensemble import TREES, Ensemble, Fitted, RollingOrigins, series_scale
 
 # smallest spread of a look-back, in standard deviations of the column: keeps intervals of a flat series open
 _LEAST_SPREAD = 0.1
@@ -247,29 +247,31 @@ class Choice:
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Tensors and JSON values to save."""
         own = self.ensemble
-        tensors = {f"linear.{name}": torch.from_numpy(model.weights) for name, model in own.linear.items()}
-        arrays = {name: getattr(self, name) for name in _ARRAYS}
-        tensors |= {n: torch.from_numpy(np.ascontiguousarray(part)) for n, part in arrays.items() if part is not None}
         facts = {name: getattr(own, name) for name in ("season", "horizon", "measure")}
-        facts |= {"weights": dict(own.weights), "errors": dict(own.errors)}
-        facts["linear"] = {n: {"season": model.season, "by_season": model.by_season} for n, model in own.linear.items()}
-        if own.trees is not None:
-            parts, facts["trees"] = own.trees.state()
-            tensors |= {f"trees.{name}": part for name, part in parts.items()}
+        facts |= {"weights": dict(own.weights), "errors": dict(own.errors), "linear": {}}
+        arrays = {name: getattr(self, name) for name in _ARRAYS}
+        tensors = {n: torch.from_numpy(np.ascontiguousarray(part)) for n, part in arrays.items() if part is not None}
+        for name, model in own.fitted.items():
+            if isinstance(model, BoostedTrees):
+                parts, facts["trees"] = model.state()
+                tensors |= {f"trees.{part}": value for part, value in parts.items()}
+            else:
+                facts["linear"][name] = {"season": model.season, "by_season": model.by_season}
+                tensors[f"linear.{name}"] = torch.from_numpy(model.weights)
         return tensors, facts
 
     @classmethod
     def from_state(cls, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> "Choice":
         """From the result of `state`."""
-        linear = {
+        parts: dict[str, Any] = {n: tensors[n].cpu().numpy() if n in tensors else None for n in _ARRAYS}
+        rest = {name: value for name, value in facts.items() if name not in ("linear", "trees")}
+        fitted: dict[str, Fitted] = {
             name: LinearModel(weights=tensors[f"linear.{name}"].double().cpu().numpy(), **state)
             for name, state in facts["linear"].items()
         }
-        parts: dict[str, Any] = {n: tensors[n].cpu().numpy() if n in tensors else None for n in _ARRAYS}
-        trees = None
         if "trees" in facts:
-            trees = BoostedTrees.from_state(named(tensors, "trees."), facts["trees"], facts["season"])
-        return cls(ensemble=Ensemble(**{**facts, "linear": linear, "trees": trees}), **parts)
+            fitted[TREES] = BoostedTrees.from_state(named(tensors, "trees."), facts["trees"], facts["season"])
+        return cls(ensemble=Ensemble(**rest, fitted=fitted), **parts)
 
 
 def to_rows(parts: Float64[np.ndarray, "w p c"]) -> Float64[np.ndarray, "rows p"]:

@@ -15,11 +15,13 @@ from torch import Tensor, nn
 from toa._checks import check_choice
 from toa._limits import most_windows
 from toa.data.frames import match_panel, read_panel
+from toa.data.frequency import season_of
 from toa.data.panel import Panel
 from toa.data.splits import StandardScaler, check_standardised
 from toa.data.windows import Windows, place_series
 from toa.estimators import sizes
 from toa.estimators.base import NETWORK, Estimator, TimeLimit, attention_spec
+from toa.estimators.baselines import find_season
 from toa.estimators.covariates import Covariates
 from toa.estimators.ensemble import RollingOrigins, series_scale
 from toa.estimators.intervals import MeanModel, Prediction, UnitsModel, conformal_width, spread, to_rows
@@ -68,30 +70,32 @@ class ForecastNetwork(Estimator):
     freq: str | int | None = None
     seeds: int | None = None
 
-    def _fit_network(
-        self,
-        panel: Panel,
-        borders: Sequence[int],
-        *,
-        season: int | None = None,
-        seconds: float | None = None,
-        plain: bool = False,
-        apart: bool = False,
-        seeds: int = 1,
-    ) -> Windows | None:
-        """Choose and train the network; returns the held-out windows.
+    def _choose_season(self, panel: Panel) -> None:
+        longest = max(panel.lengths)
+        if self.season is not None and self.season > longest // 2:
+            raise ValueError(
+                f"season must be at most half of the rows of the longest series, {longest // 2}, got {self.season}; "
+                "give a shorter season or more rows."
+            )
+        self.season_: int = self.season or season_of(panel.freq) or find_season(panel.histories(self.columns_))
+
+    @property
+    def _scaling(self) -> int | None:
+        """Steps of the season if errors are scaled by it, as in MASE; None standardises, for the network alone."""
+        return None if self.model == NETWORK else self.season_
+
+    def _fit_network(self, panel: Panel, seconds: float | None = None, *, plain: bool = False) -> Windows | None:
+        """Choose and train the network; returns the held-out windows, or None if there was no time to train.
+
+        For an interval of the network alone, training stops by the first half of the held-out rows, and the windows of
+        the second half are returned.
 
         Args:
-            borders: Per series the first row that is held out to stop training.
-            season: Steps of the season if errors are scaled by it, as in MASE; None standardises.
             seconds: Largest time, approximately; None for no limit.
             plain: Whether to forecast the values themselves, not their difference from the last season.
-            apart: Whether training stops by the first half of the held-out rows alone.
-            seeds: Networks that are trained, each with its seed, and averaged.
-
-        Returns:
-            The held-out windows, with `apart` of the second half; None if there was no time to train.
         """
+        borders, season, alone = self._borders(panel), self._scaling, self.model == NETWORK
+        apart = alone and self.interval is not None
         self.lookback_ = int(self.lookback or sizes.choose_lookback(int(np.median(borders)), self.horizon, season))
         need = self.lookback_ + self.horizon
         # a given look-back is needed of every series; a chosen one of the longest, and shorter ones are padded
@@ -105,7 +109,7 @@ class ForecastNetwork(Estimator):
                 + ("rows (an interval holds out at least 4 horizons)." if apart else "rows.")
             )
         self.known_ = self._fit_covariates(panel, borders)
-        train, stop, held = self._scale_and_split(panel, borders, season, everything=False, apart=apart)
+        train, stop, held = self._scale_and_split(panel, borders, apart=apart)
         rate = self._choose_architecture(len(train), season, plain=plain)
         given = {"batch_size": self.batch_size, "epochs": self.epochs}
         self.schedule_: dict[str, Any] = sizes.choose_schedule(len(train), len(self.columns_), **given)
@@ -118,7 +122,8 @@ class ForecastNetwork(Estimator):
             if limited is None:
                 return None
             self.schedule_ = limited
-        self._average([self._trained(data, self.seed + number, self.schedule_) for number in range(seeds)])
+        seeds = range(self.seed, self.seed + ((self.seeds or 1) if alone else 1))
+        self._average([self._trained(data, seed, self.schedule_) for seed in seeds])
         return held
 
     def _trained(self, data: TaskData, seed: int, schedule: Mapping[str, Any]) -> Self:
@@ -137,7 +142,7 @@ class ForecastNetwork(Estimator):
             self.model_ = MeanModel([one.model_ for one in networks])
             self.validation_ = float(np.mean([one.validation_ for one in networks]))
 
-    def _train_again(self, networks: Sequence[Self], panel: Panel, season: int, seconds: float) -> None:
+    def _train_again(self, networks: Sequence[Self], panel: Panel, seconds: float) -> None:
         """Train the networks again, on all rows, for the epochs that were best; `model_` becomes their mean.
 
         Without time for that, about `seconds`, it is the mean of the networks as they are.
@@ -153,7 +158,7 @@ class ForecastNetwork(Estimator):
         # a copy, so that a fit that is stopped leaves the network as it was
         again = copy.copy(self)
         again.known_ = self._fit_covariates(panel, self._borders(panel))
-        train, *_ = again._scale_and_split(panel, panel.lengths, season, everything=True, apart=False)
+        train, *_ = again._scale_and_split(panel, panel.lengths)
         pairs = zip(networks, schedules, strict=True)
         self._average([again._trained(self._data(train), one.seed, schedule) for one, schedule in pairs])
 
@@ -162,31 +167,28 @@ class ForecastNetwork(Estimator):
         least = self.horizon * (4 if self.model == NETWORK and self.interval is not None else 1)
         return [max(1, rows - max(least, int(rows * self.validation_share))) for rows in panel.lengths]
 
-    def _validate_network(
-        self, panel: Panel, origins: RollingOrigins, season: int, seconds: float
-    ) -> np.ndarray | None:
+    def _validate_network(self, panel: Panel, origins: RollingOrigins, seconds: float) -> np.ndarray | None:
         """Train the network on the rows before the first origins; its forecasts (W * C, P), or None without time.
 
         The network is trained also on the values themselves, if there is time for all steps; the better one is kept.
         """
-        earlier = panel.before(origins.held.tolist())
-        borders, limit = self._borders(earlier), TimeLimit(seconds)
-        usable = len(origins) and max(borders) >= self.horizon + 2 and seconds > 0
-        if usable and self._fit_network(earlier, borders, season=season, seconds=seconds) is not None:
+        earlier, limit = panel.before(origins.held.tolist()), TimeLimit(seconds)
+        usable = len(origins) and max(self._borders(earlier)) >= self.horizon + 2 and seconds > 0
+        if usable and self._fit_network(earlier, seconds) is not None:
             left = limit.left
             enough = sizes.limit_schedule(self.schedule_, self._step_seconds, left) == self.schedule_
             if self.architecture_["season"] and enough:
                 other = copy.copy(self)
-                held = other._fit_network(earlier, borders, season=season, seconds=left, plain=True)
+                held = other._fit_network(earlier, left, plain=True)
                 if held is not None and (other.validation_ or 0.0) < (self.validation_ or 0.0):
                     self.__dict__.update(other.__dict__)
             return self._network_at_origins(panel, origins)
         self._leave_out_network()
         self.seeds_ = ()
-        self.lookback_ = min(max(panel.lengths), max(2 * season, self.horizon))
+        self.lookback_ = min(max(panel.lengths), max(2 * self.season_, self.horizon))
         self.schedule_ = {}
         self.known_ = self._fit_covariates(panel, panel.lengths)
-        self.scaler_ = self._fit_scaler(panel.take(self.columns_), panel.lengths, season)
+        self.scaler_ = self._fit_scaler(panel.take(self.columns_), panel.lengths)
         return None
 
     def _network_at_origins(self, panel: Panel, origins: RollingOrigins) -> np.ndarray:
@@ -194,16 +196,20 @@ class ForecastNetwork(Estimator):
         return to_rows(self._network_at(panel, torch.from_numpy(origins.series), rows).forecast.numpy())
 
     def _validate_seeds(
-        self, panel: Panel, origins: RollingOrigins, error: Callable[[np.ndarray], float], season: int, seconds: float
+        self,
+        panel: Panel,
+        origins: RollingOrigins,
+        found: np.ndarray,
+        error: Callable[[np.ndarray], float],
+        seconds: float,
     ) -> tuple[list[Self], np.ndarray]:
         """The network and those of further seeds, and their mean forecast (W * C, P) at the origins.
 
-        A network is trained if there is time for all its steps, and then for those of all networks on all rows. The
-        first one that raises the error of the mean is left out and ends the search.
+        `found` is the forecast of the first. A network is trained if there is time for all its steps, and then for
+        those of all networks on all rows. One that raises the error of the mean is left out and ends the search.
         """
-        networks, found, limit = [self], self._network_at_origins(panel, origins), TimeLimit(seconds)
-        earlier = panel.before(origins.held.tolist())
-        train, stop, _ = self._scale_and_split(earlier, self._borders(earlier), season, everything=False, apart=False)
+        networks, limit, earlier = [self], TimeLimit(seconds), panel.before(origins.held.tolist())
+        train, stop, _ = self._scale_and_split(earlier, self._borders(earlier))
         while len(networks) < (self.seeds or _SEEDS):
             share = limit.left / (len(networks) + 2)
             if sizes.limit_schedule(self.schedule_, self._step_seconds, share) != self.schedule_:
@@ -215,47 +221,41 @@ class ForecastNetwork(Estimator):
             networks, found = [*networks, other], mean
         return networks, found
 
-    def _scale_and_split(
-        self, panel: Panel, borders: Sequence[int], season: int | None, *, everything: bool, apart: bool
-    ) -> tuple[Windows, Windows, Windows]:
-        """Fit the scalers; standardised windows to train on, of all rows if `everything`, and held-out ones twice.
+    def _scale_and_split(self, panel: Panel, borders: Sequence[int], *, apart: bool = False) -> tuple[Windows, ...]:
+        """Fit the scalers; standardised windows to train on, of the rows before the borders, and held-out ones twice.
 
         These are the same unless `apart`: then those of the first half of the held-out rows, and of the second.
         """
         targets = panel.take(self.columns_)
-        stops = list(panel.lengths) if everything else list(borders)
-        self.scaler_ = self._fit_scaler(targets, stops, season)
+        self.scaler_ = self._fit_scaler(targets, borders)
         means, stds = self.scaler_["mean"].numpy(), self.scaler_["std"].numpy()
         scaled = [(values - mean) / std for values, mean, std in zip(targets, means, stds, strict=True)]
         # a series that is too short for a window gets rows before it: up to a horizon of windows, if it has values
         need, most = self.lookback_ + self.horizon, self.horizon
-        pads = [need - stop + max(0, min(most, stop - most - 2)) if stop < need else 0 for stop in stops]
+        pads = [need - stop + max(0, min(most, stop - most - 2)) if stop < need else 0 for stop in borders]
         device = resolve_device(self.device)
         values = place_series(np.concatenate(_pad_start(scaled, pads)), device=device)
         past = self.known_.past(panel)
         marks = None if past is None else torch.from_numpy(np.concatenate(_pad_start(past, pads))).float().to(device)
         size = self.lookback_, self.horizon
         lengths = [rows + pad for rows, pad in zip(panel.lengths, pads, strict=True)]
-        ends = [stop + pad for stop, pad in zip(stops, pads, strict=True)]
-        train, _ = window_starts(lengths, [(0, end) for end in ends], *size)
-        parts = [train, train[:1], train[:1]]
-        if not everything:
-            middles = [(end + rows) // 2 for end, rows in zip(ends, lengths, strict=True)]
-            halves = [(ends, middles), (middles, lengths)] if apart else [(ends, lengths)] * 2
-            for place, (first, last) in enumerate(halves, 1):
-                found, _ = window_starts(lengths, list(zip(first, last, strict=True)), *size)
-                parts[place] = found[:: -(-max(1, len(found)) * len(self.columns_) // _HELD)]
-        whole: Any = (Windows(values, marks, (0, len(values)), *size, starts=own, device=device) for own in parts)
-        return tuple(whole)
+        ends = [stop + pad for stop, pad in zip(borders, pads, strict=True)]
+        middles = [(end + rows) // 2 for end, rows in zip(ends, lengths, strict=True)]
+        halves = [(ends, middles), (middles, lengths)] if apart else [(ends, lengths)] * 2
+        train = window_starts(lengths, [0] * len(panel), ends, *size)
+        held = [window_starts(lengths, firsts, stops, *size) for firsts, stops in halves]
+        held = [own[:: -(-max(1, len(own)) * len(self.columns_) // _HELD)] for own in held]
+        whole = values, marks, (0, len(values)), *size
+        return tuple(Windows(*whole, starts=own, device=device) for own in (train, *held))
 
-    def _fit_scaler(self, targets: Sequence[np.ndarray], stops: Sequence[int], season: int | None) -> dict[str, Tensor]:
-        """Mean and std (S, C) of the rows before the stops; with a season, std is the seasonal error."""
+    def _fit_scaler(self, targets: Sequence[np.ndarray], stops: Sequence[int]) -> dict[str, Tensor]:
+        """Mean and std (S, C) of the rows before the stops; if errors are scaled, std is the seasonal error."""
         parts = [values[:stop] for values, stop in zip(targets, stops, strict=True)]
         scalers = [StandardScaler.fit(part, columns=self.columns_, allow_constant=True) for part in parts]
         found = {name: torch.from_numpy(np.stack([getattr(one, name) for one in scalers])) for name in ("mean", "std")}
-        if season is not None:
+        if self._scaling is not None:
             found["deviation"] = found["std"]
-            scale = torch.from_numpy(series_scale([column for part in parts for column in part.T], season))
+            scale = torch.from_numpy(series_scale([column for part in parts for column in part.T], self._scaling))
             # regular series keep a part of their deviation
             found["std"] = scale.view_as(found["std"]).nan_to_num(0.0).maximum(0.01 * found["std"])
         return found
@@ -288,15 +288,15 @@ class ForecastNetwork(Estimator):
 
         return self._add_units(self.model_).predict(batches())
 
-    def _validate_regressions(self, panel: Panel, origins: RollingOrigins, season: int) -> dict[str, np.ndarray]:
+    def _validate_regressions(self, panel: Panel, origins: RollingOrigins) -> dict[str, np.ndarray]:
         """Forecasts (W * C, P) at the origins of the methods that see covariates, by the rows before all origins."""
         known, earlier = self._fit_covariates(panel, panel.lengths), panel.before(origins.held.tolist())
-        scale = series_scale(earlier.histories(self.columns_), season).reshape(len(panel), -1)
+        scale = series_scale(earlier.histories(self.columns_), self.season_).reshape(len(panel), -1)
         scale = np.where(np.nan_to_num(scale) > 0, scale, 1.0)
-        effect = known.fit_effect(earlier, self.columns_, scale, season)
+        effect = known.fit_effect(earlier, self.columns_, scale, self.season_)
         firsts = np.asarray(panel.lengths)[origins.series] - origins.back
         places = list(zip(origins.series.tolist(), firsts.tolist(), strict=True))
-        found = known.regressions(panel, self.columns_, places, effect, scale, season, self.horizon)
+        found = known.regressions(panel, self.columns_, places, effect, scale, self.season_, self.horizon)
         return {name: to_rows(part) for name, part in found.items()}
 
     def _regressions(
@@ -308,7 +308,7 @@ class ForecastNetwork(Estimator):
             return {}
         scale = own.choice_.scale[self._owners(panel).numpy()]
         where = panel, self.columns_, places
-        return self.known_.regressions(*where, own.effect_, scale, own.season_, self.horizon, ahead)
+        return self.known_.regressions(*where, own.effect_, scale, self.season_, self.horizon, ahead)
 
     def _owners(self, panel: Panel) -> Tensor:
         """Index of each series in `ids_`."""
@@ -418,22 +418,18 @@ class ForecastNetwork(Estimator):
 
 
 def window_starts(
-    lengths: Sequence[int], targets: Sequence[tuple[int, int]], lookback: int, horizon: int, *, stride: int = 1
-) -> tuple[Tensor, Tensor]:
-    """First row of each window in the table of all series joined along time, and the index of its series.
+    lengths: Sequence[int], firsts: Sequence[int], stops: Sequence[int], lookback: int, horizon: int
+) -> Tensor:
+    """First row of each window in the table of all series joined along time.
 
-    `lengths` are the rows of each series, `targets` the rows [first, stop) that windows of each series may forecast.
+    `lengths` are the rows of each series; its windows may forecast the rows from `firsts` up to `stops`.
     """
-    starts, owners = [], []
-    begin = 0
-    for index, (length, (first, stop)) in enumerate(zip(lengths, targets, strict=True)):
+    begins, found = np.cumsum([0, *lengths]).tolist(), []
+    for begin, first, stop in zip(begins, firsts, stops, strict=False):
         low, high = max(0, first - lookback), stop - lookback - horizon + 1
         # a short series may have no window
-        own = torch.arange(begin + low, begin + max(low, high), stride)
-        starts.append(own)
-        owners.append(torch.full_like(own, index))
-        begin += length
-    return torch.cat(starts), torch.cat(owners)
+        found.append(torch.arange(begin + low, begin + max(low, high)))
+    return torch.cat(found)
 
 
 def _pad_start(parts: Sequence[np.ndarray], pads: Sequence[int]) -> list[np.ndarray]:
