@@ -79,12 +79,13 @@ class Backtest:
         for name, other in self.comparison.items():
             if name == "model":
                 continue
-            lost = [column for column in own.by_column if own.by_column[column]["mae"] > other.by_column[column]["mae"]]
-            if all(own.by_column[column]["mae"] == other.by_column[column]["mae"] for column in own.by_column):
+            gaps = {column: one["mae"] - other.by_column[column]["mae"] for column, one in own.by_column.items()}
+            lost = [column for column, gap in gaps.items() if gap > 0]
+            if not any(gaps.values()):
                 lines.append(f"equals {name} on every column")
             elif not lost:
                 lines.append(f"beats {name} on every column")
-            elif len(lost) == len(own.by_column):
+            elif len(lost) == len(gaps):
                 lines.append(f"loses to {name} on every column" if len(lost) > 1 else f"loses to {name} on {lost[0]}")
             else:
                 lines.append(f"loses to {name} on {', '.join(lost)}")

@@ -195,7 +195,10 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
             for name in cls._facts:
                 setattr(made, name, facts["fitted"][name])
             made._restore(saved.tensors, facts["fitted"])
-            made.model_ = made._build_with(saved.tensors, where)
+            made.model_ = nn.Identity()
+            if made._has_network:
+                model = model_with(made._build, saved.tensors, made.architecture_["settings"], where)
+                made.model_ = model.to(resolve_device(made.device))
             made._try()
         except UNREADABLE as error:
             if isinstance(error, ValueError) and str(where) in str(error):
@@ -249,13 +252,6 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
             seed=self.seed,
             **self._fields(),
         )
-
-    def _build_with(self, tensors: Mapping[str, Tensor], where: object) -> nn.Module:
-        """The model with these weights, in evaluation mode; an identity if there is no network."""
-        if not self._has_network:
-            return nn.Identity()
-        settings = self.architecture_["settings"]
-        return model_with(self._build, tensors, settings, where).to(resolve_device(self.device))
 
     def _build(self) -> nn.Module:
         return self._task.build(self._config(), self._data())

@@ -26,7 +26,7 @@ from toa.estimators.backtest import (
     measure,
 )
 from toa.estimators.base import NETWORK, TimeLimit, named
-from toa.estimators.baselines import BASELINES, REGRESSIONS, align_histories
+from toa.estimators.baselines import BASELINES, REGRESSIONS, align_histories, find_season
 from toa.estimators.covariates import Covariates
 from toa.estimators.ensemble import RollingOrigins, history_rows, series_scale, validate_methods
 from toa.estimators.importance import Importance, explain_forecast, sample_rows
@@ -143,7 +143,12 @@ class Forecaster(ForecastPage, ForecastNetwork):
         self.day_first_ = panel.day_first
         if panel.begins is not None:
             warn_of_late_columns(panel)
-        self._choose_season(panel)
+        if self.season is not None and self.season > max(panel.lengths) // 2:
+            raise ValueError(
+                f"season must be at most half of the rows of the longest series, {max(panel.lengths) // 2}, got "
+                f"{self.season}; give a shorter season or more rows."
+            )
+        self.season_ = self.season or season_of(panel.freq) or find_season(panel.histories(self.columns_))
         self.effect_: np.ndarray | None = None
         if self.model == "auto":
             self._fit_choice(panel)

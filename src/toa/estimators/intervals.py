@@ -133,14 +133,10 @@ class UnitsModel(nn.Module):
         return tuple(part.to(series.dtype) for part in found)
 
     @torch.no_grad()
-    def predict(self, batches: Iterable[tuple[Tensor | None, ...]]) -> Prediction:
-        """Apply the model to the arguments of `forward`, batch by batch; results are on the CPU."""
-        device = self.mean.device
-        parts = []
-        for inputs in batches:
-            found = self(*(None if x is None else x.to(device) for x in inputs))
-            parts.append(Prediction(**{name: part.cpu() for name, part in zip(self.outputs, found, strict=True)}))
-        return parts[0] if len(parts) == 1 else Prediction.join(parts)
+    def predict(self, *inputs: Tensor | None) -> Prediction:
+        """Apply the model to the arguments of `forward`; results are on the CPU."""
+        found = self(*(None if x is None else x.to(self.mean.device) for x in inputs))
+        return Prediction(**{name: part.cpu() for name, part in zip(self.outputs, found, strict=True)})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -187,8 +183,8 @@ class Choice:
         counts = np.all(whole, axis=0)
         width = offsets = None
         if found is not None:
-            unit = scale[origins.series][:, None]
-            error = _to_columns(each.actual(series) - found, len(columns)) / unit  # (W, P, C)
+            missed = (each.actual(series) - found).reshape(len(origins), len(columns), -1)
+            error = missed.swapaxes(1, 2) / scale[origins.series][:, None]  # (W, P, C)
             if len(levels):
                 over = (0, 1, 2) if len(error) < _FEW_WINDOWS else 0
                 offsets = np.quantile(error, levels, axis=over, keepdims=True)[:, 0]  # (Q, 1 or P, 1 or C)
@@ -213,7 +209,7 @@ class Choice:
         # a column that never changed keeps its value
         flat = [index for index, history in enumerate(histories) if len(history) > 1 and np.ptp(history) == 0]
         found[flat] = np.array([histories[index][-1] for index in flat])[:, None]
-        point = _to_columns(found, len(self.counts))
+        point = found.reshape(len(owners), len(self.counts), -1).swapaxes(1, 2)
         scale = self.scale[owners.numpy()][:, None]  # (W, 1, C)
         parts: dict[str, np.ndarray] = {"forecast": point}
         if self.offsets is not None:
@@ -277,10 +273,6 @@ class Choice:
 def to_rows(parts: Float64[np.ndarray, "w p c"]) -> Float64[np.ndarray, "rows p"]:
     """A row per window and column."""
     return np.ascontiguousarray(parts.transpose(0, 2, 1)).reshape(-1, parts.shape[1])
-
-
-def _to_columns(rows: Float64[np.ndarray, "rows p"], columns: int) -> Float64[np.ndarray, "w p c"]:
-    return rows.reshape(-1, columns, rows.shape[1]).transpose(0, 2, 1)
 
 
 def spread(series: Tensor) -> Tensor:

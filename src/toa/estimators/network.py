@@ -4,7 +4,7 @@ Alphabet: B batch, L look-back, P horizon, C columns, F features, S series, T ro
 """
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, ClassVar, Self
 
@@ -15,13 +15,11 @@ from torch import Tensor, nn
 from toa._checks import check_choice
 from toa._limits import most_windows
 from toa.data.frames import match_panel, read_panel
-from toa.data.frequency import season_of
 from toa.data.panel import Panel
 from toa.data.splits import StandardScaler, check_standardised
 from toa.data.windows import Windows, place_series
 from toa.estimators import sizes
 from toa.estimators.base import NETWORK, Estimator, TimeLimit, attention_spec
-from toa.estimators.baselines import find_season
 from toa.estimators.covariates import Covariates
 from toa.estimators.ensemble import RollingOrigins, series_scale
 from toa.estimators.intervals import MeanModel, Prediction, UnitsModel, conformal_width, spread, to_rows
@@ -70,20 +68,6 @@ class ForecastNetwork(Estimator):
     freq: str | int | None = None
     seeds: int | None = None
 
-    def _choose_season(self, panel: Panel) -> None:
-        longest = max(panel.lengths)
-        if self.season is not None and self.season > longest // 2:
-            raise ValueError(
-                f"season must be at most half of the rows of the longest series, {longest // 2}, got {self.season}; "
-                "give a shorter season or more rows."
-            )
-        self.season_: int = self.season or season_of(panel.freq) or find_season(panel.histories(self.columns_))
-
-    @property
-    def _scaling(self) -> int | None:
-        """Steps of the season if errors are scaled by it, as in MASE; None standardises, for the network alone."""
-        return None if self.model == NETWORK else self.season_
-
     def _fit_network(self, panel: Panel, seconds: float | None = None, *, plain: bool = False) -> Windows | None:
         """Choose and train the network; returns the held-out windows, or None if there was no time to train.
 
@@ -94,8 +78,9 @@ class ForecastNetwork(Estimator):
             seconds: Largest time, approximately; None for no limit.
             plain: Whether to forecast the values themselves, not their difference from the last season.
         """
-        borders, season, alone = self._borders(panel), self._scaling, self.model == NETWORK
-        apart = alone and self.interval is not None
+        borders, alone = self._borders(panel), self.model == NETWORK
+        # errors are scaled by the season, as in MASE; those of the network alone are standardised
+        season, apart = None if alone else self.season_, alone and self.interval is not None
         self.lookback_ = int(self.lookback or sizes.choose_lookback(int(np.median(borders)), self.horizon, season))
         need = self.lookback_ + self.horizon
         # a given look-back is needed of every series; a chosen one of the longest, and shorter ones are padded
@@ -234,9 +219,9 @@ class ForecastNetwork(Estimator):
         need, most = self.lookback_ + self.horizon, self.horizon
         pads = [need - stop + max(0, min(most, stop - most - 2)) if stop < need else 0 for stop in borders]
         device = resolve_device(self.device)
-        values = place_series(np.concatenate(_pad_start(scaled, pads)), device=device)
-        past = self.known_.past(panel)
-        marks = None if past is None else torch.from_numpy(np.concatenate(_pad_start(past, pads))).float().to(device)
+        values, marks = place_series(_join(scaled, pads), device=device), None
+        if (past := self.known_.past(panel)) is not None:
+            marks = torch.from_numpy(_join(past, pads)).float().to(device)
         size = self.lookback_, self.horizon
         lengths = [rows + pad for rows, pad in zip(panel.lengths, pads, strict=True)]
         ends = [stop + pad for stop, pad in zip(borders, pads, strict=True)]
@@ -249,13 +234,13 @@ class ForecastNetwork(Estimator):
         return tuple(Windows(*whole, starts=own, device=device) for own in (train, *held))
 
     def _fit_scaler(self, targets: Sequence[np.ndarray], stops: Sequence[int]) -> dict[str, Tensor]:
-        """Mean and std (S, C) of the rows before the stops; if errors are scaled, std is the seasonal error."""
+        """Mean and std (S, C) of the rows before the stops; unless the network is alone, std is the seasonal error."""
         parts = [values[:stop] for values, stop in zip(targets, stops, strict=True)]
         scalers = [StandardScaler.fit(part, columns=self.columns_, allow_constant=True) for part in parts]
         found = {name: torch.from_numpy(np.stack([getattr(one, name) for one in scalers])) for name in ("mean", "std")}
-        if self._scaling is not None:
+        if self.model != NETWORK:
             found["deviation"] = found["std"]
-            scale = torch.from_numpy(series_scale([column for part in parts for column in part.T], self._scaling))
+            scale = torch.from_numpy(series_scale([column for part in parts for column in part.T], self.season_))
             # regular series keep a part of their deviation
             found["std"] = scale.view_as(found["std"]).nan_to_num(0.0).maximum(0.01 * found["std"])
         return found
@@ -273,20 +258,19 @@ class ForecastNetwork(Estimator):
         places = list(zip(owners.tolist(), origins.tolist(), strict=True))
         indices, size = self._owners(panel)[owners], min(_BATCH, most_windows(len(self.columns_), training=False))
 
-        def windows(parts: Sequence[np.ndarray], piece: slice, ahead: int) -> Tensor:
+        def windows(parts: Sequence[np.ndarray], piece: slice, later: int) -> Tensor:
             # the first row is repeated before a series
-            steps = np.arange(-self.lookback_, ahead)
+            steps = np.arange(-self.lookback_, later)
             return torch.from_numpy(np.stack([parts[one][(first + steps).clip(0)] for one, first in places[piece]]))
 
-        def batches() -> Iterator[tuple[Tensor | None, ...]]:
-            for start in range(0, len(places), size):
-                piece = slice(start, start + size)
-                m = n = None
-                if features is not None:
-                    m, n = windows(features, piece, self.horizon).float().tensor_split([self.lookback_], 1)
-                yield windows(values, piece, 0), indices[piece], m, n  # (B, L, C)
-
-        return self._add_units(self.model_).predict(batches())
+        model, found = self._add_units(self.model_), []
+        for start in range(0, len(places), size):
+            piece = slice(start, start + size)
+            before = after = None
+            if features is not None:
+                before, after = windows(features, piece, self.horizon).float().tensor_split([self.lookback_], 1)
+            found.append(model.predict(windows(values, piece, 0), indices[piece], before, after))
+        return Prediction.join(found)
 
     def _validate_regressions(self, panel: Panel, origins: RollingOrigins) -> dict[str, np.ndarray]:
         """Forecasts (W * C, P) at the origins of the methods that see covariates, by the rows before all origins."""
@@ -303,12 +287,11 @@ class ForecastNetwork(Estimator):
         self, panel: Panel, places: Sequence[tuple[int, int]], ahead: Sequence[np.ndarray] | None = None
     ) -> dict[str, np.ndarray]:
         """Forecasts (W, P, C) of the methods that see covariates; none without covariates."""
-        own: Any = self
-        if own.effect_ is None or own.choice_ is None:
+        if self.effect_ is None or self.choice_ is None:
             return {}
-        scale = own.choice_.scale[self._owners(panel).numpy()]
-        where = panel, self.columns_, places
-        return self.known_.regressions(*where, own.effect_, scale, self.season_, self.horizon, ahead)
+        scale, how = self.choice_.scale[self._owners(panel).numpy()], (self.season_, self.horizon, ahead)
+        found: dict[str, np.ndarray] = self.known_.regressions(panel, self.columns_, places, self.effect_, scale, *how)
+        return found
 
     def _owners(self, panel: Panel) -> Tensor:
         """Index of each series in `ids_`."""
@@ -432,8 +415,7 @@ def window_starts(
     return torch.cat(found)
 
 
-def _pad_start(parts: Sequence[np.ndarray], pads: Sequence[int]) -> list[np.ndarray]:
-    """Arrays (T, ·) with the first row repeated before them."""
-    return [
-        np.pad(part, ((pad, 0), (0, 0)), mode="edge") if pad else part for part, pad in zip(parts, pads, strict=True)
-    ]
+def _join(parts: Sequence[np.ndarray], pads: Sequence[int]) -> np.ndarray:
+    """Arrays (T, ·) one after another, each with its first row repeated before it."""
+    pairs = zip(parts, pads, strict=True)
+    return np.concatenate([np.pad(part, ((pad, 0), (0, 0)), mode="edge") if pad else part for part, pad in pairs])
