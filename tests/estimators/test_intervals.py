@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tests.support import assert_near
 from toa.data.windows import Windows
-from toa.estimators.intervals import Prediction, UnitsModel, spread
+from toa.estimators.intervals import UnitsModel, join_batches, spread
 from toa.estimators.network import window_starts
 from toa.models import ForecastModel, build_forecaster
 from toa.tasks.distributed import make_fabric
@@ -87,16 +87,14 @@ def test_inputs_and_outputs_are_in_units_of_the_data() -> None:
     width = torch.tensor([[1.0], [2.0]]).double()
     model = UnitsModel(inner, mean, std, point=0, width=width)
     series = torch.tensor([[[12.0], [10.0]], [[100.0], [120.0]]]).double()
-    found = Prediction.join([model.predict(series[one : one + 1], torch.tensor([one])) for one in range(2)])
+    found = join_batches([model.predict(series[one : one + 1], torch.tensor([one])) for one in range(2)])
     # standardised: (1, 0) and (0, 1), both of deviation 1/2
-    assert found.forecast[:, :, 0].tolist() == [[10.0, 12.0], [120.0, 140.0]]
+    assert found["forecast"][:, :, 0].tolist() == [[10.0, 12.0], [120.0, 140.0]]
     half = (0.25 + 0.01) ** 0.5
-    assert found.lower is not None
-    assert found.upper is not None
     expected = torch.tensor([[2.0 * half, 4.0 * half], [20.0 * half, 40.0 * half]]).double()
-    assert_near(found.upper[:, :, 0] - found.forecast[:, :, 0], expected, 1e-6)
-    assert_near(found.forecast[:, :, 0] - found.lower[:, :, 0], expected, 1e-6)
-    assert (model.outputs, found.quantiles) == (("forecast", "lower", "upper"), None)
+    assert_near(found["upper"][:, :, 0] - found["forecast"][:, :, 0], expected, 1e-6)
+    assert_near(found["forecast"][:, :, 0] - found["lower"][:, :, 0], expected, 1e-6)
+    assert model.outputs == tuple(found) == ("forecast", "lower", "upper")
 
 
 def test_quantiles_that_cross_are_put_in_order() -> None:

@@ -19,7 +19,7 @@ from toa.data.frames import forecast_columns, id_column, to_native
 from toa.data.panel import Panel
 from toa.estimators.baselines import BASELINES
 from toa.estimators.ensemble import Ensemble, history_rows, series_scale
-from toa.estimators.intervals import Prediction
+from toa.estimators.intervals import Prediction, join_batches
 from toa.tasks.metrics import Scores, pinball_error, score_forecasts
 
 # scores of methods as they are shown
@@ -50,9 +50,9 @@ class Backtest:
     origins: Int64[np.ndarray, " n"]
     forecast: Float64[np.ndarray, "n p c"]
     actual: Float64[np.ndarray, "n p c"]
-    lower: Float64[np.ndarray, "n p c"] | None
-    upper: Float64[np.ndarray, "n p c"] | None
-    quantiles: Float64[np.ndarray, "n p q c"] | None
+    lower: Float64[np.ndarray, "n p c"] | None = None
+    upper: Float64[np.ndarray, "n p c"] | None = None
+    quantiles: Float64[np.ndarray, "n p q c"] | None = None
     levels: tuple[float, ...]
     panel: Panel
     comparison: dict[str, Scores]
@@ -123,18 +123,17 @@ def measure(own: Any, found: Prediction, panel: Panel, owners: Tensor, origins: 
     actual = torch.from_numpy(np.stack([values[one][first : first + own.horizon] for one, first in windows]))
     # standardises errors (N, 1, C)
     std = own.scaler_.get("deviation", own.scaler_["std"])[own._owners(panel)[owners]].unsqueeze(1)
-    error = (found.forecast - actual) / std  # (N, P, C)
+    missed = found["forecast"] - actual  # (N, P, C)
+    error = missed / std
     metrics = {"mse": float(error.square().mean()), "mae": float(error.abs().mean())}
-    by_column = {
-        name: {"mae": float((found.forecast - actual)[:, :, index].abs().mean())} for index, name in enumerate(columns)
-    }
-    if found.lower is not None and found.upper is not None:
-        within = (actual >= found.lower) & (actual <= found.upper)
+    by_column = {name: {"mae": float(missed[:, :, index].abs().mean())} for index, name in enumerate(columns)}
+    if "lower" in found:
+        within = (actual >= found["lower"]) & (actual <= found["upper"])
         metrics["coverage"] = float(within.double().mean())
         for index, name in enumerate(columns):
             by_column[name]["coverage"] = float(within[:, :, index].double().mean())
-    if found.quantiles is not None:
-        loss = pinball_error(found.quantiles, actual, torch.tensor(levels, dtype=torch.float64))
+    if "quantiles" in found:
+        loss = pinball_error(found["quantiles"], actual, torch.tensor(levels, dtype=torch.float64))
         metrics["pinball"] = float((loss / std.unsqueeze(1)).mean())
     # the model and the baselines at the same origins
     chosen = torch.arange(0, len(owners), -(-len(owners) * len(columns) // _COMPARED))
@@ -142,9 +141,9 @@ def measure(own: Any, found: Prediction, panel: Panel, owners: Tensor, origins: 
     histories = panel.histories(columns, places, history_rows(season, own.horizon))
     truth, shape = actual[chosen].numpy(), (len(chosen), len(columns))
     scale = series_scale(histories, season).reshape(shape)
-    arrays: Any = {name: None if part is None else part.numpy() for name, part in found._asdict().items()}
+    arrays: Any = {name: part.numpy() for name, part in found.items()}
     # a tensor with one place would be a number to numpy
-    parts = {name: part[chosen.numpy()] for name, part in arrays.items() if part is not None}
+    parts = {name: part[chosen.numpy()] for name, part in arrays.items()}
     scores = {"model": score_forecasts(actual=truth, columns=columns, scale=scale, levels=levels, **parts)}
     ensemble = Ensemble(season=season, horizon=own.horizon, weights={}, errors={})
     if own.choice_ is not None:
@@ -189,8 +188,7 @@ def forecast_with_refits(
         parts.append(fitted._forecast_at(panel, owners[chosen], origins[chosen]))
     # without enough rows for an interval, no copy has one
     back = torch.cat(order).argsort()
-    joined: Any = (None if part is None else part[back] for part in Prediction.join(parts))
-    return Prediction(*joined)
+    return {name: part[back] for name, part in join_batches(parts).items()}
 
 
 def first_tested(panel: Panel, index: int, test_size: float | int | None, lookback: int, horizon: int) -> int:

@@ -8,7 +8,7 @@ A subclass follows scikit-learn: its constructor stores the arguments unchanged,
     _training = {"schedule": "cosine"}         # fields of its TrainingConfig that are not parameters
     _facts = ("threshold_",)                   # fitted attributes that JSON can hold
     def _fields(self): return {"horizon": 3}   # further fields of the task's config
-    def _state(self): return tensors, facts    # everything else to save
+    def _state(self): return tensors, facts    # tensors by name and JSON values: everything else to save
     def _restore(self, tensors, facts): ...    # set the attributes of `_state` before the model is built
     def run_sample(self, data, index): ...     # apply the model to one window or case
 
@@ -96,10 +96,6 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         super().__init_subclass__(**options)
         Estimator._kinds[cls._kind] = cls
 
-    @abstractmethod
-    def _fields(self) -> dict[str, Any]:
-        """Fields of the task's config that other tasks do not have."""
-
     def _data(self, train: Any = None, val: Any = None) -> TaskData:
         """The windows or cases, with the sizes that the model depends on."""
         return TaskData(channels=len(self.columns_), train=train, val=val)
@@ -112,14 +108,6 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
             # a later table has the order of the dates of fit
             found["day_first"] = getattr(self, "day_first_", None)
         return found
-
-    @abstractmethod
-    def _state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Tensors and JSON values to save besides parameters, `_facts` and the model."""
-
-    @abstractmethod
-    def _restore(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
-        """Set the attributes that `_state` returned."""
 
     def _try(self) -> None:
         """Apply a loaded estimator to zeros: parts of a file that do not fit one another raise an error."""

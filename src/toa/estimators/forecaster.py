@@ -19,18 +19,13 @@ from toa._limits import check_unpacked
 from toa.data.frames import check_results, forecast_names, write_forecast
 from toa.data.frequency import season_of
 from toa.data.panel import Panel, warn_of_late_columns
-from toa.estimators.backtest import (
-    Backtest,
-    first_tested,
-    forecast_with_refits,
-    measure,
-)
+from toa.estimators.backtest import Backtest, first_tested, forecast_with_refits, measure
 from toa.estimators.base import NETWORK, TimeLimit, named
 from toa.estimators.baselines import BASELINES, REGRESSIONS, align_histories, find_season
 from toa.estimators.covariates import Covariates
 from toa.estimators.ensemble import RollingOrigins, history_rows, series_scale, validate_methods
 from toa.estimators.importance import Importance, explain_forecast, sample_rows
-from toa.estimators.intervals import Choice, Prediction, check_finite
+from toa.estimators.intervals import Choice, Prediction, check_finite, join_batches
 from toa.estimators.network import ForecastNetwork
 from toa.estimators.pages import ForecastPage
 
@@ -217,7 +212,7 @@ class Forecaster(ForecastPage, ForecastNetwork):
             network = self._network_at(last, owners, torch.tensor(last.lengths), ahead)
         found = self._forecast_at(panel, owners, torch.tensor(panel.lengths), network, ahead)
         check_finite(found, self.columns_)
-        parts = {name: part[:, :steps].numpy() for name, part in found._asdict().items() if part is not None}
+        parts = {name: part[:, :steps].numpy() for name, part in found.items()}
         return write_forecast(panel, parts, steps, self.columns_, self.quantiles)
 
     def predict_baseline(self, name: str, data: Any = None, *, horizon: int | None = None) -> Any:
@@ -377,10 +372,10 @@ class Forecaster(ForecastPage, ForecastNetwork):
         for piece in torch.arange(len(owners)).split(min(_WINDOWS, max(1, _HISTORIES // len(self.columns_)))):
             places = list(zip(owners[piece].tolist(), origins[piece].tolist(), strict=True))
             histories = panel.histories(self.columns_, places, most)
-            others = {} if network is None else {NETWORK: network.forecast[piece].numpy()}
+            others = {} if network is None else {NETWORK: network["forecast"][piece].numpy()}
             others |= self._regressions(panel, places, None if ahead is None else [ahead[one] for one in piece])
             parts.append(self.choice_.combine(histories, others, which[piece]))
-        return Prediction.join(parts)
+        return join_batches(parts)
 
     def _with_new_series(self, panel: Panel, stops: Sequence[int]) -> "Forecaster":
         """This forecaster, or a copy with the scales of series that fit has not seen, by their rows before `stops`."""

@@ -6,7 +6,7 @@ Alphabet: B batch, L look-back, P horizon, C channels, F features, Q levels, S s
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,6 +20,9 @@ from toa.estimators.baselines import REGRESSIONS, LinearModel
 from toa.estimators.boosting import BoostedTrees
 from toa.estimators.ensemble import TREES, Ensemble, Fitted, RollingOrigins, series_scale
 
+# "forecast" (B, P, C), and if there are any its "quantiles" (B, P, Q, C) and the bounds "lower" and "upper" (B, P, C)
+Prediction = dict[str, Tensor]
+
 # smallest spread of a look-back, in standard deviations of the column: keeps intervals of a flat series open
 _LEAST_SPREAD = 0.1
 # quantiles of fewer windows are taken over all steps and columns
@@ -28,20 +31,9 @@ _FEW_WINDOWS = 40
 _ARRAYS = ("scale", "width", "offsets", "counts")
 
 
-class Prediction(NamedTuple):
-    """A forecast (B, P, C), its quantiles (B, P, Q, C) and the bounds of its interval (B, P, C), or None."""
-
-    forecast: Tensor
-    quantiles: Tensor | None = None
-    lower: Tensor | None = None
-    upper: Tensor | None = None
-
-    @classmethod
-    def join(cls, parts: Sequence["Prediction"]) -> "Prediction":
-        """Predictions of several batches as one; a field that a part lacks is None."""
-        fields: Any = zip(*parts, strict=True)
-        joined: Any = (None if any(one is None for one in found) else torch.cat(found) for found in fields)
-        return cls(*joined)
+def join_batches(parts: Sequence[Prediction]) -> Prediction:
+    """Predictions of several batches as one; it lacks what one of them lacks."""
+    return {name: torch.cat([one[name] for one in parts]) for name in parts[0] if all(name in one for one in parts)}
 
 
 class MeanModel(nn.Module):
@@ -93,7 +85,7 @@ class UnitsModel(nn.Module):
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """Fields of a `Prediction` that a call returns."""
+        """Names of what a call returns, as in a `Prediction`."""
         quantiles = ("quantiles",) if self.shown else ()
         return ("forecast", *quantiles, *(() if self.width is None else ("lower", "upper")))
 
@@ -136,7 +128,7 @@ class UnitsModel(nn.Module):
     def predict(self, *inputs: Tensor | None) -> Prediction:
         """Apply the model to the arguments of `forward`; results are on the CPU."""
         found = self(*(None if x is None else x.to(self.mean.device) for x in inputs))
-        return Prediction(**{name: part.cpu() for name, part in zip(self.outputs, found, strict=True)})
+        return {name: part.cpu() for name, part in zip(self.outputs, found, strict=True)}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -217,7 +209,7 @@ class Choice:
         if self.width is not None:
             parts |= {"lower": point - self.width * scale, "upper": point + self.width * scale}
         floor = np.where(self.counts, 0.0, -np.inf)
-        return Prediction(**{name: torch.from_numpy(np.maximum(part, floor)) for name, part in parts.items()})
+        return {name: torch.from_numpy(np.maximum(part, floor)) for name, part in parts.items()}
 
     def add_series(self, scale: Float64[np.ndarray, "s c"]) -> "Choice":
         """The choice with further series that have these seasonal errors."""
@@ -237,7 +229,7 @@ class Choice:
         if got != (horizon, season):
             raise ValueError(f"choice must have horizon and season {horizon, season}, got {got}")
         others = dict.fromkeys((NETWORK, *REGRESSIONS), np.zeros((1, horizon, columns)))
-        found = self.combine([np.zeros(2)] * columns, others, torch.tensor([0])).forecast
+        found = self.combine([np.zeros(2)] * columns, others, torch.tensor([0]))["forecast"]
         check_shape("forecast", found, "(W, P, C)", (1, horizon, columns))
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -299,9 +291,9 @@ def conformal_width(scores: Tensor, level: float) -> Tensor:
 
 def check_finite(found: Prediction, columns: Sequence[str]) -> None:
     """Raise ValueError for a forecast that is not finite."""
-    for name, part in found._asdict().items():
-        wrong = None if part is None else ~part.isfinite()
-        if wrong is not None and wrong.any():
+    for name, part in found.items():
+        wrong = ~part.isfinite()
+        if wrong.any():
             window, step, *_, column = wrong.nonzero()[0].tolist()
             raise ValueError(
                 f"the {name} of column {columns[column]!r} must be finite, got another number at step {step + 1} of "

@@ -22,7 +22,7 @@ from toa.estimators import sizes
 from toa.estimators.base import NETWORK, Estimator, TimeLimit, attention_spec
 from toa.estimators.covariates import Covariates
 from toa.estimators.ensemble import RollingOrigins, series_scale
-from toa.estimators.intervals import MeanModel, Prediction, UnitsModel, conformal_width, spread, to_rows
+from toa.estimators.intervals import MeanModel, Prediction, UnitsModel, conformal_width, join_batches, spread, to_rows
 from toa.models import BACKBONES, backbone_names
 from toa.tasks.base import TaskData
 from toa.tasks.distributed import resolve_device
@@ -178,7 +178,7 @@ class ForecastNetwork(Estimator):
 
     def _network_at_origins(self, panel: Panel, origins: RollingOrigins) -> np.ndarray:
         rows = torch.tensor(np.asarray(panel.lengths)[origins.series] - origins.back)
-        return to_rows(self._network_at(panel, torch.from_numpy(origins.series), rows).forecast.numpy())
+        return to_rows(self._network_at(panel, torch.from_numpy(origins.series), rows)["forecast"].numpy())
 
     def _validate_seeds(
         self,
@@ -270,7 +270,7 @@ class ForecastNetwork(Estimator):
             if features is not None:
                 before, after = windows(features, piece, self.horizon).float().tensor_split([self.lookback_], 1)
             found.append(model.predict(windows(values, piece, 0), indices[piece], before, after))
-        return Prediction.join(found)
+        return join_batches(found)
 
     def _validate_regressions(self, panel: Panel, origins: RollingOrigins) -> dict[str, np.ndarray]:
         """Forecasts (W * C, P) at the origins of the methods that see covariates, by the rows before all origins."""
