@@ -7,7 +7,7 @@ import torch
 from toa._limits import memory_budget, most_windows, unpacked_limit
 from toa.data.classification import Cases
 from toa.estimators import Forecaster
-from toa.estimators.ensemble import Choice
+from toa.estimators.intervals import Choice
 from toa.estimators.sizes import choose_batch, choose_schedule, classifier_schedule
 from toa.tasks.classify import classify
 

@@ -129,7 +129,8 @@ def _boosted_forecaster(path: Path) -> None:
     assert found.choice_ is not None
     own = found.choice_.ensemble
     trees = BoostedTrees.fit(_rows(120).T, season=own.season, lookback=12)
-    found.choice_ = replace(found.choice_, ensemble=replace(own, weights={TREES: 1.0}, trees=trees))
+    assert trees is not None
+    found.choice_ = replace(found.choice_, ensemble=replace(own, weights={TREES: 1.0}, fitted={TREES: trees}))
     found.save(path)
 
 

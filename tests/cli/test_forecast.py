@@ -63,6 +63,15 @@ def test_rows_to_test_on_are_not_trained_on_but_forecast_from(table, tmp_path) -
     np.testing.assert_allclose(pd.read_csv(out)["load"], model.fit(wide()).predict()["load"])
 
 
+def test_networks_of_several_seeds_are_averaged_and_named(table, tmp_path) -> None:
+    out = tmp_path / "next.csv"
+    code, text = call(table, "--horizon", 6, "--out", out, "--network-only", "--seeds", 2, *QUICK)
+    assert code == 0, text
+    assert "mean of 2 networks: dlinear, " in text
+    model = Forecaster(6, model="toa", seeds=2, interval=0.8, backbone="dlinear", lookback=24, epochs=8, device="cpu")
+    np.testing.assert_allclose(pd.read_csv(out)["load"], model.fit(wide()).predict()["load"])
+
+
 def test_a_saved_model_is_used_without_training(table, tmp_path) -> None:
     saved, first, second = tmp_path / "load.toa", tmp_path / "a.csv", tmp_path / "b.csv"
     assert call(table, "--horizon", 6, "--save", saved, "--out", first, *QUICK)[0] == 0

@@ -11,7 +11,7 @@ from tests.support import message
 from toa.data.frequency import season_of
 from toa.estimators import Forecaster
 from toa.estimators.baselines import find_season
-from toa.estimators.ensemble import fit_trees
+from toa.estimators.ensemble import TREES, fit_trees
 from toa.estimators.sizes import choose_lookback, choose_settings, limit_schedule
 
 
@@ -89,7 +89,9 @@ def test_a_backtest_compares_with_the_trees_and_says_what_is_equal() -> None:
     trees = fit_trees(np.asarray(wave(240))[None], PERIOD, 6)
     assert trees is not None
     weights = {"seasonal naive": 1.0}
-    fitted.choice_ = replace(fitted.choice_, ensemble=replace(fitted.choice_.ensemble, trees=trees, weights=weights))
+    fitted.choice_ = replace(
+        fitted.choice_, ensemble=replace(fitted.choice_.ensemble, fitted={TREES: trees}, weights=weights)
+    )
     found = fitted.backtest(wide(300), test_size=60, stride=6)
     assert "boosting" in found.table().index
     assert "equals seasonal naive on every column" in found.verdicts()
@@ -146,16 +148,13 @@ def test_two_axis_does_not_count_the_season_twice_at_its_start() -> None:
 def test_a_network_without_time_for_all_rows_keeps_its_own_scalers(monkeypatch, stop) -> None:
     seen = []
 
-    def refit(model, panel, borders, *, seconds, refit=False, fit=Forecaster._fit_network, **how):
-        if not refit:
-            held = fit(model, panel, borders, seconds=seconds, **how)
-            seen.append(model.scaler_["mean"].clone())
-            return held
+    def train_again(model, networks, panel, seconds, train_again=Forecaster._train_again):
+        seen.append(model.scaler_["mean"].clone())
         if stop is not None:
             monkeypatch.setattr(Forecaster, "_fit_model", lambda *_, **__: (_ for _ in ()).throw(stop))
-        return fit(model, panel, borders, seconds=1e-9 if stop is None else seconds, refit=True, **how)
+        train_again(model, networks, panel, 1e-9 if stop is None else seconds)
 
-    monkeypatch.setattr(Forecaster, "_fit_network", refit)
+    monkeypatch.setattr(Forecaster, "_train_again", train_again)
     model = auto(epochs=4)
     monkeypatch.setattr("toa.estimators.ensemble.BASELINES", {})
     monkeypatch.setattr("toa.estimators.ensemble.linear_lookbacks", lambda *_: ())

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tests.support import assert_near
 from toa.data.windows import Windows
-from toa.estimators.intervals import UnitsModel, spread
+from toa.estimators.intervals import UnitsModel, join_batches, spread
 from toa.estimators.network import window_starts
 from toa.models import ForecastModel, build_forecaster
 from toa.tasks.distributed import make_fabric
@@ -87,16 +87,14 @@ def test_inputs_and_outputs_are_in_units_of_the_data() -> None:
     width = torch.tensor([[1.0], [2.0]]).double()
     model = UnitsModel(inner, mean, std, point=0, width=width)
     series = torch.tensor([[[12.0], [10.0]], [[100.0], [120.0]]]).double()
-    found = model.predict([(series[:1], torch.tensor([0]), None, None), (series[1:], torch.tensor([1]), None, None)])
+    found = join_batches([model.predict(series[one : one + 1], torch.tensor([one])) for one in range(2)])
     # standardised: (1, 0) and (0, 1), both of deviation 1/2
-    assert found.forecast[:, :, 0].tolist() == [[10.0, 12.0], [120.0, 140.0]]
+    assert found["forecast"][:, :, 0].tolist() == [[10.0, 12.0], [120.0, 140.0]]
     half = (0.25 + 0.01) ** 0.5
-    assert found.lower is not None
-    assert found.upper is not None
     expected = torch.tensor([[2.0 * half, 4.0 * half], [20.0 * half, 40.0 * half]]).double()
-    assert_near(found.upper[:, :, 0] - found.forecast[:, :, 0], expected, 1e-6)
-    assert_near(found.forecast[:, :, 0] - found.lower[:, :, 0], expected, 1e-6)
-    assert (model.outputs, found.quantiles) == (("forecast", "lower", "upper"), None)
+    assert_near(found["upper"][:, :, 0] - found["forecast"][:, :, 0], expected, 1e-6)
+    assert_near(found["forecast"][:, :, 0] - found["lower"][:, :, 0], expected, 1e-6)
+    assert model.outputs == tuple(found) == ("forecast", "lower", "upper")
 
 
 def test_quantiles_that_cross_are_put_in_order() -> None:
@@ -117,26 +115,26 @@ def test_a_flat_look_back_keeps_a_wide_interval() -> None:
     st.lists(st.integers(6, 20), min_size=1, max_size=4),
     st.integers(1, 3),
     st.integers(1, 3),
-    st.integers(1, 3),
     st.integers(0, 6),
 )
-def test_windows_stay_within_their_series_and_their_targets(lengths, lookback, horizon, stride, first) -> None:
+def test_windows_stay_within_their_series_and_their_targets(lengths, lookback, horizon, first) -> None:
     series = [np.stack([np.full(rows, place), np.arange(rows)], 1).astype(float) for place, rows in enumerate(lengths)]
-    targets = [(min(first, rows - horizon), rows) for rows in lengths]
-    starts, owners = window_starts(lengths, targets, lookback, horizon, stride=stride)
+    firsts = [min(first, rows - horizon) for rows in lengths]
+    starts = window_starts(lengths, firsts, lengths, lookback, horizon)
     rows = sum(lengths)
     windows = Windows(np.concatenate(series), None, (0, rows), lookback, horizon, starts=starts)
     x, y, *_ = windows.batch(torch.arange(len(windows)))
+    owners = x[:, 0, 0]
     assert (x[:, :, 0] == owners.view(-1, 1)).all()
     assert (y[:, :, 0] == owners.view(-1, 1)).all()
     assert (y[:, 0, 1] == x[:, -1, 1] + 1).all()
-    for place, (begin, rows) in enumerate(targets):
+    for place, (begin, rows) in enumerate(zip(firsts, lengths, strict=True)):
         own = y[owners == place, :, 1]
-        assert own[:, 0].tolist() == list(range(max(begin, lookback), rows - horizon + 1, stride))
+        assert own[:, 0].tolist() == list(range(max(begin, lookback), rows - horizon + 1))
 
 
 def test_the_order_of_an_epoch_is_of_all_windows() -> None:
-    starts, _ = window_starts([9, 8], [(0, 9), (0, 8)], 2, 1)
+    starts = window_starts([9, 8], [0, 0], [9, 8], 2, 1)
     windows = Windows(np.zeros((17, 1)), None, (0, 17), 2, 1, starts=starts)
     assert sorted(windows.epoch_order(0, 1).tolist()) == list(range(13))
     assert windows.epoch_order(0, 1).tolist() != windows.epoch_order(0, 2).tolist()

@@ -57,6 +57,7 @@ def forecast(
     attention: str | None = None,
     epochs: int | None = None,
     seed: int | None = None,
+    seeds: int | None = None,
     device: str = "auto",
     executor: str | None = None,
     workers: int | None = None,
@@ -210,8 +211,10 @@ def _summary(forecaster: "Forecaster", frame: "pd.DataFrame", found: "pd.DataFra
     name = parts["backbone"] + (f"/{parts['attention']['name']}" if parts["attention"] else "")
     weights = sum(weight.numel() for weight in forecaster.model_.parameters())
     sizes = ", ".join(f"{key} {value}" for key, value in parts["settings"].items())
+    several = f"mean of {len(forecaster.seeds_)} networks: " * (len(forecaster.seeds_) > 1)
     lines.append(
-        f"{name}, {weights} weights ({sizes}); {forecaster.horizon} steps from the last {forecaster.lookback_}."
+        f"{several}{name}, {weights} weights ({sizes}); {forecaster.horizon} steps from the last "
+        f"{forecaster.lookback_}."
     )
     if trained:
         schedule = forecaster.schedule_
@@ -224,8 +227,7 @@ def _summary(forecaster: "Forecaster", frame: "pd.DataFrame", found: "pd.DataFra
 
 
 def _weights(forecaster: "Forecaster") -> str:
-    shares = sorted(forecaster.weights_.items(), key=lambda pair: -pair[1])
-    return ", ".join(f"{weight:.2f} {name}" for name, weight in shares)
+    return ", ".join(f"{weight:.2f} {name}" for name, weight in forecaster._shown_weights().items())
 
 
 def _draw(

@@ -3,7 +3,7 @@
 Alphabet: N windows, P horizon, C columns, Q levels.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,8 +18,8 @@ from toa._checks import check_at_least
 from toa.data.frames import forecast_columns, id_column, to_native
 from toa.data.panel import Panel
 from toa.estimators.baselines import BASELINES
-from toa.estimators.ensemble import TREES, Ensemble, history_rows, series_scale
-from toa.estimators.intervals import Prediction
+from toa.estimators.ensemble import Ensemble, history_rows, series_scale
+from toa.estimators.intervals import Prediction, join_batches
 from toa.tasks.metrics import Scores, pinball_error, score_forecasts
 
 # scores of methods as they are shown
@@ -50,9 +50,9 @@ class Backtest:
     origins: Int64[np.ndarray, " n"]
     forecast: Float64[np.ndarray, "n p c"]
     actual: Float64[np.ndarray, "n p c"]
-    lower: Float64[np.ndarray, "n p c"] | None
-    upper: Float64[np.ndarray, "n p c"] | None
-    quantiles: Float64[np.ndarray, "n p q c"] | None
+    lower: Float64[np.ndarray, "n p c"] | None = None
+    upper: Float64[np.ndarray, "n p c"] | None = None
+    quantiles: Float64[np.ndarray, "n p q c"] | None = None
     levels: tuple[float, ...]
     panel: Panel
     comparison: dict[str, Scores]
@@ -79,12 +79,13 @@ class Backtest:
         for name, other in self.comparison.items():
             if name == "model":
                 continue
-            lost = [column for column in own.by_column if own.by_column[column]["mae"] > other.by_column[column]["mae"]]
-            if all(own.by_column[column]["mae"] == other.by_column[column]["mae"] for column in own.by_column):
+            gaps = {column: one["mae"] - other.by_column[column]["mae"] for column, one in own.by_column.items()}
+            lost = [column for column, gap in gaps.items() if gap > 0]
+            if not any(gaps.values()):
                 lines.append(f"equals {name} on every column")
             elif not lost:
                 lines.append(f"beats {name} on every column")
-            elif len(lost) == len(own.by_column):
+            elif len(lost) == len(gaps):
                 lines.append(f"loses to {name} on every column" if len(lost) > 1 else f"loses to {name} on {lost[0]}")
             else:
                 lines.append(f"loses to {name} on {', '.join(lost)}")
@@ -114,52 +115,42 @@ class Backtest:
         return first.append(others)[begins[owners] + rows]
 
 
-def measure(
-    found: Prediction,
-    actual: Tensor,
-    std: Tensor,
-    levels: tuple[float, ...],
-    owners: Tensor,
-    origins: Tensor,
-    panel: Panel,
-    columns: tuple[str, ...],
-    season: int,
-    fitted: Ensemble | None,
-    others: Callable[[Panel, list[tuple[int, int]]], dict[str, np.ndarray]],
-) -> Backtest:
-    """Compare forecasts with actual values; dividing by `std` (N or 1, 1, C) standardises errors.
-
-    The linear models and trees of `fitted` are compared too. `others` returns forecasts of further methods at places:
-    series and first row.
-    """
-    error = (found.forecast - actual) / std  # (N, P, C)
+def measure(own: Any, found: Prediction, panel: Panel, owners: Tensor, origins: Tensor) -> Backtest:
+    """Compare forecasts of the forecaster `own` with actual values, and with those of its methods."""
+    columns, season, levels = own.columns_, own.season_, tuple(map(float, own.quantiles))
+    windows = list(zip(owners.tolist(), origins.tolist(), strict=True))
+    values = panel.take(columns)
+    actual = torch.from_numpy(np.stack([values[one][first : first + own.horizon] for one, first in windows]))
+    # standardises errors (N, 1, C)
+    std = own.scaler_.get("deviation", own.scaler_["std"])[own._owners(panel)[owners]].unsqueeze(1)
+    missed = found["forecast"] - actual  # (N, P, C)
+    error = missed / std
     metrics = {"mse": float(error.square().mean()), "mae": float(error.abs().mean())}
-    by_column = {
-        name: {"mae": float((found.forecast - actual)[:, :, index].abs().mean())} for index, name in enumerate(columns)
-    }
-    if found.lower is not None and found.upper is not None:
-        within = (actual >= found.lower) & (actual <= found.upper)
+    by_column = {name: {"mae": float(missed[:, :, index].abs().mean())} for index, name in enumerate(columns)}
+    if "lower" in found:
+        within = (actual >= found["lower"]) & (actual <= found["upper"])
         metrics["coverage"] = float(within.double().mean())
         for index, name in enumerate(columns):
             by_column[name]["coverage"] = float(within[:, :, index].double().mean())
-    if found.quantiles is not None:
-        loss = pinball_error(found.quantiles, actual, torch.tensor(levels, dtype=torch.float64))
+    if "quantiles" in found:
+        loss = pinball_error(found["quantiles"], actual, torch.tensor(levels, dtype=torch.float64))
         metrics["pinball"] = float((loss / std.unsqueeze(1)).mean())
     # the model and the baselines at the same origins
     chosen = torch.arange(0, len(owners), -(-len(owners) * len(columns) // _COMPARED))
-    places = list(zip(owners[chosen].tolist(), origins[chosen].tolist(), strict=True))
-    histories = panel.histories(columns, places, history_rows(season, actual.shape[1]))
+    places = [windows[one] for one in chosen]
+    histories = panel.histories(columns, places, history_rows(season, own.horizon))
     truth, shape = actual[chosen].numpy(), (len(chosen), len(columns))
     scale = series_scale(histories, season).reshape(shape)
-    arrays: Any = {name: None if part is None else part.numpy() for name, part in found._asdict().items()}
+    arrays: Any = {name: part.numpy() for name, part in found.items()}
     # a tensor with one place would be a number to numpy
-    parts = {name: part[chosen.numpy()] for name, part in arrays.items() if part is not None}
+    parts = {name: part[chosen.numpy()] for name, part in arrays.items()}
     scores = {"model": score_forecasts(actual=truth, columns=columns, scale=scale, levels=levels, **parts)}
-    linear, trees = ({}, None) if fitted is None else (fitted.linear, fitted.trees)
-    ensemble = Ensemble(season=season, horizon=actual.shape[1], weights={}, errors={}, linear=linear, trees=trees)
-    rows = ensemble.members(histories, [*BASELINES, *linear, *([] if trees is None else [TREES])])
+    ensemble = Ensemble(season=season, horizon=own.horizon, weights={}, errors={})
+    if own.choice_ is not None:
+        ensemble = own.choice_.ensemble
+    rows = ensemble.members(histories, [*BASELINES, *ensemble.fitted])
     forecasts = {name: part.reshape(*shape, -1).transpose(0, 2, 1) for name, part in rows.items()}
-    for name, forecast in (forecasts | others(panel, places)).items():
+    for name, forecast in (forecasts | own._regressions(panel, places)).items():
         scores[name] = score_forecasts(forecast, truth, columns=columns, scale=scale)
     return Backtest(
         metrics=metrics,
@@ -197,8 +188,7 @@ def forecast_with_refits(
         parts.append(fitted._forecast_at(panel, owners[chosen], origins[chosen]))
     # without enough rows for an interval, no copy has one
     back = torch.cat(order).argsort()
-    joined: Any = (None if part is None else part[back] for part in Prediction.join(parts))
-    return Prediction(*joined)
+    return {name: part[back] for name, part in join_batches(parts).items()}
 
 
 def first_tested(panel: Panel, index: int, test_size: float | int | None, lookback: int, horizon: int) -> int:

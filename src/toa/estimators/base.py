@@ -8,7 +8,7 @@ A subclass follows scikit-learn: its constructor stores the arguments unchanged,
     _training = {"schedule": "cosine"}         # fields of its TrainingConfig that are not parameters
     _facts = ("threshold_",)                   # fitted attributes that JSON can hold
     def _fields(self): return {"horizon": 3}   # further fields of the task's config
-    def _state(self): return tensors, facts    # everything else to save
+    def _state(self): return tensors, facts    # tensors by name and JSON values: everything else to save
     def _restore(self, tensors, facts): ...    # set the attributes of `_state` before the model is built
     def run_sample(self, data, index): ...     # apply the model to one window or case
 
@@ -96,10 +96,6 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         super().__init_subclass__(**options)
         Estimator._kinds[cls._kind] = cls
 
-    @abstractmethod
-    def _fields(self) -> dict[str, Any]:
-        """Fields of the task's config that other tasks do not have."""
-
     def _data(self, train: Any = None, val: Any = None) -> TaskData:
         """The windows or cases, with the sizes that the model depends on."""
         return TaskData(channels=len(self.columns_), train=train, val=val)
@@ -112,14 +108,6 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
             # a later table has the order of the dates of fit
             found["day_first"] = getattr(self, "day_first_", None)
         return found
-
-    @abstractmethod
-    def _state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Tensors and JSON values to save besides parameters, `_facts` and the model."""
-
-    @abstractmethod
-    def _restore(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
-        """Set the attributes that `_state` returned."""
 
     def _try(self) -> None:
         """Apply a loaded estimator to zeros: parts of a file that do not fit one another raise an error."""
@@ -195,7 +183,10 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
             for name in cls._facts:
                 setattr(made, name, facts["fitted"][name])
             made._restore(saved.tensors, facts["fitted"])
-            made.model_ = made._build_with(saved.tensors, where)
+            made.model_ = nn.Identity()
+            if made._has_network:
+                model = model_with(made._build, saved.tensors, made.architecture_["settings"], where)
+                made.model_ = model.to(resolve_device(made.device))
             made._try()
         except UNREADABLE as error:
             if isinstance(error, ValueError) and str(where) in str(error):
@@ -250,13 +241,8 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
             **self._fields(),
         )
 
-    def _build_with(self, tensors: Mapping[str, Tensor], where: object) -> nn.Module:
-        """The model with these weights, in evaluation mode; an identity if there is no network."""
-        if not self._has_network:
-            return nn.Identity()
-        settings = self.architecture_["settings"]
-        model = model_with(lambda: self._task.build(self._config(), self._data()), tensors, settings, where)
-        return model.to(resolve_device(self.device))
+    def _build(self) -> nn.Module:
+        return self._task.build(self._config(), self._data())
 
     def _check_has_network(self) -> None:
         if not self._has_network:

@@ -65,7 +65,7 @@ def align_histories(series: Sequence[Float64[np.ndarray, " _"]], most: int | Non
 @BASELINES.register("seasonal naive")
 def seasonal_naive(history: History, season: int, horizon: int) -> Forecast:
     """Repeat the last season; the last value where the series has no such step."""
-    last = _last_rows(history, season)
+    last = last_rows(history, season)
     last = np.where(np.isnan(last), history[:, -1:], last)
     return last[:, np.arange(horizon) % season]
 
@@ -73,7 +73,7 @@ def seasonal_naive(history: History, season: int, horizon: int) -> Forecast:
 @BASELINES.register("drift")
 def drift(history: History, season: int, horizon: int) -> Forecast:
     """Continue the line from the first to the last value."""
-    count = _count(history)
+    count = np.isfinite(history).sum(1)
     first = history[np.arange(len(history)), history.shape[1] - count]
     slope = (history[:, -1] - first) / np.maximum(count - 1, 1)
     return history[:, -1:] + slope[:, None] * np.arange(1, horizon + 1)
@@ -84,7 +84,7 @@ def theta(history: History, season: int, horizon: int) -> Forecast:
     """The Theta method: exponential smoothing plus half of the linear trend, of the series without its season."""
 
     def forecast(values: History) -> Forecast:
-        count, none = _count(values), np.zeros_like(_LEVELS)
+        count, none = np.isfinite(values).sum(1), np.zeros_like(_LEVELS)
         best, chosen, _ = _smooth(values, _LEVELS, none, none, np.zeros(len(values)))
         weight = _LEVELS[best]
         # positions are counted from the middle of the series, so that their mean is zero
@@ -103,7 +103,7 @@ def damped_trend(history: History, season: int, horizon: int) -> Forecast:
     alpha, beta, phi = (np.array(part) for part in zip(*_LEVEL_TREND_DAMPING, strict=True))
 
     def forecast(values: History) -> Forecast:
-        rows, first = np.arange(len(values)), values.shape[1] - _count(values)
+        rows, first = np.arange(len(values)), values.shape[1] - np.isfinite(values).sum(1)
         second = np.minimum(first + 4, values.shape[1] - 1)
         start = (values[rows, second] - values[rows, first]) / np.maximum(second - first, 1)
         best, level, trend = _smooth(values, alpha, beta, phi, start)
@@ -136,7 +136,7 @@ def optimised_theta(history: History, season: int, horizon: int) -> Forecast:
             line = line.add(steps[-1], alpha[best])
         return np.concatenate(steps, 1)
 
-    found, short = _without_season(history, season, horizon, forecast), _count(history) <= _UNCOUNTED
+    found, short = _without_season(history, season, horizon, forecast), np.isfinite(history).sum(1) <= _UNCOUNTED
     # no error counts: there is nothing to choose by
     found[short] = theta(history[short], season, horizon)
     return found
@@ -226,7 +226,7 @@ class LinearModel:
 
     def predict(self, history: History) -> Forecast:
         """Forecast the values after each series; a short one is centred at the steps that it lacks."""
-        inputs, centre, scale = self._inputs(_last_rows(history, len(self.weights) - 1))
+        inputs, centre, scale = self._inputs(last_rows(history, len(self.weights) - 1))
         return (inputs @ self.weights + self._naive(inputs)) * scale + centre
 
     def _inputs(self, window: Float64[np.ndarray, "n l"]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -275,7 +275,7 @@ def sample_windows(
     history: History, lookback: int, horizon: int, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray] | None:
     """Windows (K, L) with NaN before a series begins, and the values (K, P) after them; None if there are none."""
-    rows, count = history.shape[1], _count(history)
+    rows, count = history.shape[1], np.isfinite(history).sum(1)
     # a window has L values, or half of a short series
     first = rows - count + np.minimum(lookback, np.maximum(count // 2, 2))
     windows = np.maximum(rows - horizon + 1 - first, 0)
@@ -305,7 +305,7 @@ def _without_season(
 ) -> Forecast:
     """Apply a method to the series without their seasons, in blocks of similar lengths."""
     found = np.empty((len(history), horizon))
-    count = _count(history)
+    count = np.isfinite(history).sum(1)
     order = np.argsort(count, kind="stable")
     for start in range(0, len(order), _BLOCK):
         block = order[start : start + _BLOCK]
@@ -353,7 +353,7 @@ def _seasonal_pattern(history: History, season: int) -> tuple[np.ndarray, np.nda
 
 def _is_seasonal(history: History, season: int) -> Bool[np.ndarray, " n"]:
     """Whether the autocorrelation at the season is significant, per series."""
-    count = _count(history)
+    count = np.isfinite(history).sum(1)
     if season == 1 or history.shape[1] <= season:
         return np.zeros(len(history), dtype=bool)
     centred = np.nan_to_num(history - np.nanmean(history, 1, keepdims=True))
@@ -365,12 +365,7 @@ def _is_seasonal(history: History, season: int) -> Bool[np.ndarray, " n"]:
     return (lags[:, -1] > limit) & (count >= _SEASONS * season)
 
 
-def _count(history: History) -> np.ndarray:
-    """Number of values per series."""
-    return np.isfinite(history).sum(1)
-
-
-def _last_rows(history: History, rows: int) -> np.ndarray:
+def last_rows(history: History, rows: int) -> np.ndarray:
     """The last rows (N, rows) of the series, NaN before they begin."""
     lacking = max(0, rows - history.shape[1])
     return np.pad(history, ((0, 0), (lacking, 0)), constant_values=np.nan)[:, -rows:]

@@ -19,7 +19,7 @@ from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
 from toa._checks import check_shape
-from toa.estimators.baselines import Forecast, History, row_blocks, sample_windows
+from toa.estimators.baselines import Forecast, History, last_rows, row_blocks, sample_windows
 
 # trees, their depth, and the share of the lags that a split may choose from
 _TREES, _DEPTH, _FEATURES = 200, 6, 0.3
@@ -83,10 +83,7 @@ class BoostedTrees:
 
     def predict(self, history: History, horizon: int) -> Forecast:
         """Forecast the steps after each series."""
-        lacking = max(0, self.lags + self.season - history.shape[1])
-        rows = np.pad(history, ((0, 0), (lacking, 0)), constant_values=np.nan)
-        rows = rows[:, -max(self.lags, self.season) :]
-        steps = []
+        rows, steps = last_rows(history, max(self.lags, self.season)), []
         for _ in range(horizon):
             inputs, before, scale = _scaled(rows, self.season)
             steps.append(self._sum(inputs[:, -self.lags :]) * scale + before)

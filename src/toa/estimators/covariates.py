@@ -226,18 +226,13 @@ class Covariates:
 
     def state(self) -> dict[str, Any]:
         """The fields as JSON values."""
-        state = {one.name: getattr(self, one.name) for one in fields(self)}
         scaler = self.scaler and {name: values.tolist() for name, values in self.scaler.state().items()}
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in state.items()} | {
-            "categories": {name: list(texts) for name, texts in self.categories.items()},
-            "scaler": scaler,
-        }
+        return {one.name: getattr(self, one.name) for one in fields(self)} | {"scaler": scaler}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> "Covariates":
         """From the result of `state`; older files have fewer fields."""
-        known: dict[str, Any] = {}
-        known |= {name: tuple(value) if isinstance(value, list) else value for name, value in state.items()}
+        known: Any = {name: tuple(value) if isinstance(value, list) else value for name, value in state.items()}
         known["categories"] = {name: tuple(texts) for name, texts in state.get("categories", {}).items()}
         known["scaler"] = None if state["scaler"] is None else StandardScaler.from_state(state["scaler"])
         made = cls(**known)

@@ -7,32 +7,25 @@
     chosen.predict(series, others={"toa": forecasts})    # (N, P)
 
 The weights are chosen for all series together, by errors that are divided by the seasonal error of their series, as
-MASE does. With little data the best baseline gets a part of the weight. `Choice` adds the intervals and quantiles of a
-forecaster.
+MASE does. With little data the best baseline gets a part of the weight.
 
-Alphabet: N series of one column, S series of C columns, P horizon, Q levels, W windows, one per series and origin.
+Alphabet: N series of one column, P horizon, W windows, one per series and origin.
 """
 
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 import numpy as np
-import torch
-from jaxtyping import Bool, Float64, Int64
-from torch import Tensor
+from jaxtyping import Float64, Int64
 
-from toa._checks import check_shape, check_shares
-from toa.data.panel import Panel
-from toa.estimators.base import NETWORK, TimeLimit, greedy_weights, named, weighted_mean
-from toa.estimators.baselines import BASELINES, REGRESSIONS, LinearModel, align_histories
+from toa.estimators.base import TimeLimit, greedy_weights, weighted_mean
+from toa.estimators.baselines import BASELINES, LinearModel, align_histories
 from toa.estimators.boosting import MOST_LAGS, BoostedTrees
-from toa.estimators.intervals import Prediction, conformal_width
 from toa.tasks.metrics import seasonal_error
 
 Series = Sequence[Float64[np.ndarray, " _"]]
+Fitted = LinearModel | BoostedTrees
 
 # windows to validate on that are enough to choose weights, and origins per series if there are many series
 _ENOUGH_WINDOWS, _FEWEST_ORIGINS = 400, 2
@@ -56,10 +49,6 @@ _LAST_ORIGIN = 2.0
 _FIRST, _TIMES, _CLOSE = 3, 2, 1.15
 # a seasonal error below this share of the largest value is rounding
 _ROUNDING = 1e-12
-# quantiles of fewer windows are taken over all steps and columns
-_FEW_WINDOWS = 40
-# arrays of a choice in a file
-_ARRAYS = ("scale", "width", "offsets", "counts")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -120,6 +109,14 @@ class RollingOrigins:
         ends = zip(self.histories(series), self.series, strict=True)
         return np.stack([series[one][len(past) :][: self.horizon] for past, one in ends]).astype(np.float64)
 
+    def weigh(
+        self, series: Series, forecasts: Mapping[str, Float64[np.ndarray, "w p"]], scale: Float64[np.ndarray, " n"]
+    ) -> tuple[dict[str, float], dict[str, float]]:
+        """Weights and errors of forecasts at the origins, see `choose_weights`; `scale` is that of each series."""
+        # the last origin is most like the forecasts to come
+        counts = np.where(self.back == self.back.min(), _LAST_ORIGIN, 1.0)
+        return choose_weights(forecasts, self.actual(series), scale[self.series], self.independent, counts)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ensemble:
@@ -129,16 +126,14 @@ class Ensemble:
         weights: Weight per method; they sum to 1.
         errors: Mean error at the origins, of each method and of the "ensemble"; all origins count the same.
         measure: "MASE"; "MAE" in the units of the data if the seasonal naive forecast has no error in any series.
-        linear: The linear models with a weight.
-        trees: The boosted trees if they have a weight.
+        fitted: The linear models and the boosted trees with a weight.
     """
 
     season: int
     horizon: int
     weights: Mapping[str, float]
     errors: Mapping[str, float]
-    linear: Mapping[str, LinearModel] = field(default_factory=dict)
-    trees: BoostedTrees | None = None
+    fitted: Mapping[str, Fitted] = field(default_factory=dict)
     measure: str = "MASE"
 
     @classmethod
@@ -151,7 +146,7 @@ class Ensemble:
         season: int,
         seed: int = 2024,
     ) -> tuple["Ensemble", Float64[np.ndarray, "w p"] | None]:
-        """Choose weights at the origins, then fit the linear models with a weight to all rows.
+        """Choose weights at the origins, then fit the linear models and trees with a weight to all rows.
 
         Returns:
             The ensemble, and its forecasts at the origins, from rows before them; None without origins.
@@ -164,16 +159,14 @@ class Ensemble:
         horizon = origins.horizon
         if not len(origins):
             return cls(season=season, horizon=horizon, weights={"seasonal naive": 1.0}, errors={}), None
-        scale = series_scale(series, season)[origins.series]
-        # the last origin is most like the forecasts to come
-        counts = np.where(origins.back == origins.back.min(), _LAST_ORIGIN, 1.0)
-        weights, errors = choose_weights(forecasts, origins.actual(series), scale, origins.independent, counts)
+        scale = series_scale(series, season)
+        weights, errors = origins.weigh(series, forecasts, scale)
         rows, sizes = _aligned(series), {"season": season, "horizon": horizon}
-        fitted = {name: _fit_linear(rows, name, seed=seed, **sizes) for name in weights if name.startswith("linear")}
-        linear = {name: model for name, model in fitted.items() if model is not None}
-        trees = fit_trees(rows, season, horizon, seed=seed) if TREES in weights else None
-        mixed, measure = weighted_mean(weights, forecasts), "MASE" if (scale > 0).any() else "MAE"
-        return cls(weights=weights, errors=errors, linear=linear, trees=trees, measure=measure, **sizes), mixed
+        models = {name: fit_model(name, rows, **sizes, seed=seed) for name in weights}
+        fitted = {name: model for name, model in models.items() if model is not None}
+        measure = "MASE" if (scale[origins.series] > 0).any() else "MAE"
+        mixed = weighted_mean(weights, forecasts)
+        return cls(weights=weights, errors=errors, fitted=fitted, measure=measure, **sizes), mixed
 
     def predict(
         self, series: Series, others: Mapping[str, Float64[np.ndarray, "n p"]] | None = None
@@ -183,17 +176,8 @@ class Ensemble:
 
     def members(self, series: Series, names: Iterable[str]) -> dict[str, np.ndarray]:
         """Forecasts (N, P) of some methods, but not of other models."""
-        found = {}
-        local = align_histories(series, _local_rows(self.season))
-        for name in names:
-            if name in BASELINES:
-                found[name] = BASELINES[name](local, self.season, self.horizon)
-            elif name in self.linear:
-                model = self.linear[name]
-                found[name] = model.predict(align_histories(series, len(model.weights) - 1))
-            elif name == TREES and self.trees is not None:
-                found[name] = self.trees.predict(align_histories(series, MOST_LAGS), self.horizon)
-        return found
+        known = (name for name in names if name in BASELINES or name in self.fitted)
+        return {name: _forecast(name, self.fitted.get(name), series, self.season, self.horizon) for name in known}
 
 
 def choose_weights(
@@ -270,22 +254,27 @@ def validate_methods(
         return {}
     histories, horizon = origins.histories(series), origins.horizon
     past = _aligned([values[: len(values) - held] for values, held in zip(series, origins.held, strict=True) if held])
-    linear = [f"linear {rows}{end}" for rows in linear_lookbacks(season, horizon) for end in ("", _BY_LEVEL)]
+    names = [*BASELINES]
+    names += [f"linear {rows}{end}" for rows in linear_lookbacks(season, horizon) for end in ("", _BY_LEVEL)]
+    names += [TREES] if horizon <= _TREE_STEPS else []
     found: dict[str, np.ndarray] = {}
-    for name in (*BASELINES, *linear):
-        if found and limit is not None and limit.left <= 0:
+    for name in names:
+        # trees take long: they begin in the first half of the time
+        if found and limit is not None and limit.left <= (limit.passed if name == TREES else 0.0):
             return found
-        if name in BASELINES:
-            method = partial(BASELINES[name], season=season, horizon=horizon)
-            found[name] = _in_blocks(method, histories, _local_rows(season))
-        elif model := _fit_linear(past, name, season=season, horizon=horizon, seed=seed):
-            found[name] = _in_blocks(model.predict, histories, len(model.weights) - 1)
-    # trees take long: they begin in the first half of the time
-    if horizon <= _TREE_STEPS and (limit is None or limit.left > limit.passed):
-        trees = fit_trees(past, season, horizon, seed=seed)
-        if trees is not None:
-            found[TREES] = _in_blocks(partial(trees.predict, horizon=horizon), histories, MOST_LAGS, _TREE_VALUES)
+        model = fit_model(name, past, season=season, horizon=horizon, seed=seed)
+        if name in BASELINES or model is not None:
+            found[name] = _forecast(name, model, histories, season, horizon)
     return found
+
+
+def _forecast(name: str, model: Fitted | None, histories: Series, season: int, horizon: int) -> np.ndarray:
+    """Forecasts (N, P) after histories by a fitted model, or by a baseline."""
+    if isinstance(model, BoostedTrees):
+        return _in_blocks(partial(model.predict, horizon=horizon), histories, MOST_LAGS, _TREE_VALUES)
+    if model is not None:
+        return _in_blocks(model.predict, histories, len(model.weights) - 1)
+    return _in_blocks(partial(BASELINES[name], season=season, horizon=horizon), histories, _local_rows(season))
 
 
 def _in_blocks(
@@ -297,9 +286,14 @@ def _in_blocks(
     return np.concatenate([method(align_histories(part, rows)) for part in parts])
 
 
-def _fit_linear(history: np.ndarray, name: str, **options: int) -> LinearModel | None:
-    """Fit a linear model by its name, "linear 336" or "linear 336 by level"."""
-    return LinearModel.fit(history, lookback=int(name.split()[1]), by_season=not name.endswith(_BY_LEVEL), **options)
+def fit_model(name: str, history: np.ndarray, *, season: int, horizon: int, seed: int) -> Fitted | None:
+    """Fit the trees, or a linear model such as "linear 336 by level"; None for other methods, and for short series."""
+    if name == TREES:
+        return fit_trees(history, season, horizon, seed=seed)
+    if not name.startswith("linear"):
+        return None
+    how = {"lookback": int(name.split()[1]), "season": season, "horizon": horizon, "seed": seed}
+    return LinearModel.fit(history, by_season=not name.endswith(_BY_LEVEL), **how)
 
 
 def fit_trees(history: np.ndarray, season: int, horizon: int, *, seed: int = 2024) -> BoostedTrees | None:
@@ -309,142 +303,3 @@ def fit_trees(history: np.ndarray, season: int, horizon: int, *, seed: int = 202
 
 def _aligned(series: Series) -> np.ndarray:
     return align_histories(series, max(_LOCAL_ROWS, _LINEAR_VALUES // len(series)))
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Choice:
-    """Weights of the methods, and what intervals and quantiles need.
-
-    Attributes:
-        scale: Seasonal error of each series and column (S, C), at least a small number.
-        width: Half of the interval (P, C), in scales; None for no interval.
-        offsets: Quantiles minus forecast (P, Q, C), in scales; None without quantiles.
-        counts: Columns that hold counts, 0, 1, 2, …: their forecasts are at least 0.
-    """
-
-    ensemble: Ensemble
-    scale: Float64[np.ndarray, "s c"]
-    width: Float64[np.ndarray, "p c"] | None
-    offsets: Float64[np.ndarray, "p q c"] | None
-    counts: Bool[np.ndarray, " c"]
-
-    @classmethod
-    def fit(
-        cls,
-        panel: Panel,
-        columns: Sequence[str],
-        origins: RollingOrigins,
-        *,
-        season: int,
-        forecasts: Mapping[str, Float64[np.ndarray, "rows p"]],
-        others: Mapping[str, Float64[np.ndarray, "w p c"]],
-        interval: float | None,
-        levels: Sequence[float],
-        seed: int,
-    ) -> "Choice":
-        """Choose weights at the origins of the series, and calibrate the interval there.
-
-        `forecasts` has those of the baselines at the origins, column by column, and `others` those of other models.
-        """
-        series, each = panel.histories(columns), origins.per_column(len(columns))
-        rows = {name: _to_rows(part) for name, part in others.items()}
-        ensemble, found = Ensemble.fit(series, each, {**forecasts, **rows}, season=season, seed=seed)
-        scale = np.nan_to_num(series_scale(series, season))
-        # a series that never changes has the smallest scale of the others
-        least = scale[scale > 0].min() if (scale > 0).any() else 1.0
-        scale = np.maximum(scale, least).reshape(-1, len(columns))
-        whole = [(part >= 0).all(0) & (part == np.round(part)).all(0) for part in panel.take(columns)]
-        counts = np.all(whole, axis=0)
-        width = offsets = None
-        if found is not None:
-            unit = scale[origins.series][:, None]
-            error = _to_columns(each.actual(series) - found, len(columns)) / unit  # (W, P, C)
-            if len(levels):
-                over = (0, 1, 2) if len(error) < _FEW_WINDOWS else 0
-                offsets = np.quantile(error, levels, axis=over, keepdims=True)[:, 0]  # (Q, 1 or P, 1 or C)
-                offsets = np.broadcast_to(offsets, (len(levels), *error.shape[1:])).swapaxes(0, 1)  # (P, Q, C)
-        if interval is not None:
-            try:
-                if found is None:
-                    raise ValueError("no series is longer than the horizon")
-                width = conformal_width(torch.from_numpy(np.abs(error)), interval).numpy()
-            except ValueError as reason:
-                warnings.warn(f"the forecast has no interval of {interval}: {reason}", UserWarning, stacklevel=3)
-        return cls(ensemble=ensemble, scale=scale, width=width, offsets=offsets, counts=counts)
-
-    def combine(
-        self,
-        histories: Sequence[Float64[np.ndarray, " _"]],
-        others: Mapping[str, Float64[np.ndarray, "w p c"]],
-        owners: Tensor,
-    ) -> Prediction:
-        """Forecasts after histories, one per window and column; `owners` are the series of the windows."""
-        found = self.ensemble.predict(histories, {name: _to_rows(part) for name, part in others.items()})
-        # a column that never changed keeps its value
-        flat = [index for index, history in enumerate(histories) if len(history) > 1 and np.ptp(history) == 0]
-        found[flat] = np.array([histories[index][-1] for index in flat])[:, None]
-        point = _to_columns(found, len(self.counts))
-        scale = self.scale[owners.numpy()][:, None]  # (W, 1, C)
-        parts: dict[str, np.ndarray] = {"forecast": point}
-        if self.offsets is not None:
-            parts["quantiles"] = point[:, :, None] + self.offsets * scale[:, :, None]
-        if self.width is not None:
-            parts |= {"lower": point - self.width * scale, "upper": point + self.width * scale}
-        floor = np.where(self.counts, 0.0, -np.inf)
-        return Prediction(**{name: torch.from_numpy(np.maximum(part, floor)) for name, part in parts.items()})
-
-    def add_series(self, scale: Float64[np.ndarray, "s c"]) -> "Choice":
-        """The choice with further series that have these seasonal errors."""
-        scale = np.maximum(np.nan_to_num(scale), self.scale.min())
-        return replace(self, scale=np.concatenate([self.scale, scale]))
-
-    def check(self, series: int, columns: int, horizon: int, levels: int, season: int) -> None:
-        """Raise ValueError if a loaded choice has other sizes than its forecaster, or weights that are no shares."""
-        shapes = {"scale": (series, columns), "counts": (columns,), "width": (horizon, columns)}
-        shapes["offsets"] = (horizon, levels, columns)
-        for name, shape in shapes.items():
-            part = getattr(self, name)
-            if part is not None:
-                check_shape(f"choice.{name}", part, str(shape), shape)
-        check_shares(self.ensemble.weights)
-        got = self.ensemble.horizon, self.ensemble.season
-        if got != (horizon, season):
-            raise ValueError(f"choice must have horizon and season {horizon, season}, got {got}")
-        others = dict.fromkeys((NETWORK, *REGRESSIONS), np.zeros((1, horizon, columns)))
-        found = self.combine([np.zeros(2)] * columns, others, torch.tensor([0])).forecast
-        check_shape("forecast", found, "(W, P, C)", (1, horizon, columns))
-
-    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Tensors and JSON values to save."""
-        own = self.ensemble
-        tensors = {f"linear.{name}": torch.from_numpy(model.weights) for name, model in own.linear.items()}
-        arrays = {name: getattr(self, name) for name in _ARRAYS}
-        tensors |= {n: torch.from_numpy(np.ascontiguousarray(part)) for n, part in arrays.items() if part is not None}
-        facts = {name: getattr(own, name) for name in ("season", "horizon", "measure")}
-        facts |= {"weights": dict(own.weights), "errors": dict(own.errors)}
-        facts["linear"] = {n: {"season": model.season, "by_season": model.by_season} for n, model in own.linear.items()}
-        if own.trees is not None:
-            parts, facts["trees"] = own.trees.state()
-            tensors |= {f"trees.{name}": part for name, part in parts.items()}
-        return tensors, facts
-
-    @classmethod
-    def from_state(cls, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> "Choice":
-        """From the result of `state`."""
-        linear = {
-            name: LinearModel(weights=tensors[f"linear.{name}"].double().cpu().numpy(), **state)
-            for name, state in facts["linear"].items()
-        }
-        parts: dict[str, Any] = {n: tensors[n].cpu().numpy() if n in tensors else None for n in _ARRAYS}
-        trees = None
-        if "trees" in facts:
-            trees = BoostedTrees.from_state(named(tensors, "trees."), facts["trees"], facts["season"])
-        return cls(ensemble=Ensemble(**{**facts, "linear": linear, "trees": trees}), **parts)
-
-
-def _to_rows(parts: Float64[np.ndarray, "w p c"]) -> Float64[np.ndarray, "rows p"]:
-    return np.ascontiguousarray(parts.transpose(0, 2, 1)).reshape(-1, parts.shape[1])
-
-
-def _to_columns(rows: Float64[np.ndarray, "rows p"], columns: int) -> Float64[np.ndarray, "w p c"]:
-    return rows.reshape(-1, columns, rows.shape[1]).transpose(0, 2, 1)

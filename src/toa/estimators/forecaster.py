@@ -19,19 +19,14 @@ from toa._limits import check_unpacked
 from toa.data.frames import check_results, forecast_names, write_forecast
 from toa.data.frequency import season_of
 from toa.data.panel import Panel, warn_of_late_columns
-from toa.estimators.backtest import (
-    Backtest,
-    first_tested,
-    forecast_with_refits,
-    measure,
-)
+from toa.estimators.backtest import Backtest, first_tested, forecast_with_refits, measure
 from toa.estimators.base import NETWORK, TimeLimit, named
 from toa.estimators.baselines import BASELINES, REGRESSIONS, align_histories, find_season
 from toa.estimators.covariates import Covariates
-from toa.estimators.ensemble import Choice, RollingOrigins, history_rows, series_scale, validate_methods
-from toa.estimators.importance import Importance, sample_rows
-from toa.estimators.intervals import Prediction, check_finite
-from toa.estimators.network import ForecastNetwork, window_starts
+from toa.estimators.ensemble import RollingOrigins, history_rows, series_scale, validate_methods
+from toa.estimators.importance import Importance, explain_forecast, sample_rows
+from toa.estimators.intervals import Choice, Prediction, check_finite, join_batches
+from toa.estimators.network import ForecastNetwork
 from toa.estimators.pages import forecast_page
 
 # windows that are combined together, and windows times columns: bounds the memory of their histories
@@ -56,8 +51,9 @@ class Forecaster(ForecastNetwork):
     trend, linear models on lags and, up to 60 steps, boosted trees on lags. The weights, the same for all series, are
     chosen by the errors from rolling origins at the end of each series, in rows that the methods have not seen. There,
     the last origin counts twice. Then all methods with a weight are fitted again to all rows; the network stays as it
-    was if no time is left for that. Intervals and quantiles come from the errors at these origins. A column that holds
-    only 0, 1, 2, … has forecasts and bounds of at least 0.
+    was if no time is left for that. If time is left, networks of further seeds are trained too: their mean takes the
+    place of the network if its error at these origins is not larger. Intervals and quantiles come from the errors at
+    these origins. A column that holds only 0, 1, 2, … has forecasts and bounds of at least 0.
 
     Args:
         horizon: Steps P to forecast.
@@ -99,6 +95,8 @@ class Forecaster(ForecastNetwork):
         day_first: Whether the day comes first in dates such as 01/02/2015; None finds it.
         time_zone: Time zone of the dates, such as "Europe/Rome"; None leaves them as they are.
         seed: Seed of weights, batches, dropout and SOR.
+        seeds: Networks with the seeds `seed`, `seed` + 1, … whose forecasts are averaged. "toa" trains all of them, or
+            one if None; "auto" trains up to that many, or three if None, as time and the error of the mean allow.
         device: "auto", "cpu", "cuda" or "cuda:N".
         progress: Whether to show a progress bar.
 
@@ -111,7 +109,8 @@ class Forecaster(ForecastNetwork):
         time_: Name of the time column.
         architecture_: Backbone, attention and settings.
         schedule_: Batch size, steps per epoch, maximum number of epochs and the factor of the operators' rate.
-        validation_: Loss on the held-out rows, standardised.
+        seeds_: Seeds of the networks that `model_` averages.
+        validation_: Loss on the held-out rows, standardised; of several networks the mean.
         known_: Computes the features of the calendar and the covariates.
         season_: Steps of the season.
         choice_: The chosen weights and what intervals need; None for "toa".
@@ -152,8 +151,7 @@ class Forecaster(ForecastNetwork):
             self._fit_choice(panel)
         else:
             self.choice_: Choice | None = None
-            complete = panel.complete()
-            held = self._fit_network(complete, self._borders(complete), apart=self.interval is not None)
+            held = self._fit_network(panel.complete())
             assert held is not None
             self.width_ = None if self.interval is None else self._calibrate(held, self.interval)
         self._tail = panel.tail(max(self.lookback_, history_rows(self.season_, self.horizon)))
@@ -164,6 +162,12 @@ class Forecaster(ForecastNetwork):
         """Weight of each method in the forecast; the name of the network is "toa"."""
         self._check_fitted("asked for its weights")
         return {NETWORK: 1.0} if self.choice_ is None else dict(self.choice_.ensemble.weights)
+
+    def _shown_weights(self) -> dict[str, float]:
+        """The weights, the largest first; the name of a mean of networks tells how many there are."""
+        several = f" ({len(self.seeds_)} seeds)" * (len(self.seeds_) > 1)
+        shown = sorted(self.weights_.items(), key=lambda pair: -pair[1])
+        return {name + several * (name == NETWORK): weight for name, weight in shown}
 
     def predict(self, data: Any = None, *, future: Any = None, horizon: int | None = None) -> Any:
         """Forecast the steps after the end of each series.
@@ -203,18 +207,14 @@ class Forecaster(ForecastNetwork):
             panel.check_rows(self.lookback_, f"lookback={self.lookback_} rows", remedy)
         self._check_range(panel)
         # covariates are checked even if the network has no weight
-        last = panel.tail(self.lookback_)
+        last, owners = panel.tail(self.lookback_), torch.arange(len(panel))
         ahead = self.known_.future(last, future, self.horizon, self._table)
-        found = None
+        network = None
         if NETWORK in self.weights_:
-            found = self._network_at(last, torch.arange(len(last)), torch.tensor(last.lengths), ahead)
-        if self.choice_ is not None:
-            others = {} if found is None else {NETWORK: found.forecast.numpy()}
-            others |= self._regressions(panel, list(enumerate(panel.lengths)), ahead)
-            found = self.choice_.combine(panel.histories(self.columns_), others, self._owners(panel))
-        assert found is not None
+            network = self._network_at(last, owners, torch.tensor(last.lengths), ahead)
+        found = self._forecast_at(panel, owners, torch.tensor(panel.lengths), network, ahead)
         check_finite(found, self.columns_)
-        parts = {name: part[:, :steps].numpy() for name, part in found._asdict().items() if part is not None}
+        parts = {name: part[:, :steps].numpy() for name, part in found.items()}
         return write_forecast(panel, parts, steps, self.columns_, self.quantiles)
 
     def predict_baseline(self, name: str, data: Any = None, *, horizon: int | None = None) -> Any:
@@ -251,24 +251,17 @@ class Forecaster(ForecastNetwork):
         check_results(panel, [*(() if panel.time_column else ("row",)), "origin", "step", *names])
         # only the network alone needs its whole look-back
         least = self.lookback_ if self.choice_ is None or test_size is None else 1
-        sizes = least, self.horizon
-        targets = [(first_tested(panel, index, test_size, *sizes), rows) for index, rows in enumerate(panel.lengths)]
-        if (wider := self._with_new_series(panel, [first for first, _ in targets])) is not self:
+        firsts = [first_tested(panel, index, test_size, least, self.horizon) for index in range(len(panel))]
+        if (wider := self._with_new_series(panel, firsts)) is not self:
             return wider.backtest(panel, test_size=test_size, stride=stride, refit=refit)
-        starts, owners = window_starts(panel.lengths, targets, *sizes, stride=stride)
-        begins = torch.tensor(np.cumsum([0, *panel.lengths])[:-1])
-        origins = starts - begins[owners] + least
+        spans = zip(firsts, panel.lengths, strict=True)
+        parts = [torch.arange(first, rows - self.horizon + 1, stride) for first, rows in spans]
+        owners = torch.cat([torch.full_like(part, index) for index, part in enumerate(parts)])
+        origins = torch.cat(parts)
         self._check_range(panel)
-        found = forecast_with_refits(self, panel, owners, origins, [first for first, _ in targets], refit)
+        found = forecast_with_refits(self, panel, owners, origins, firsts, refit)
         check_finite(found, self.columns_)
-        actual = torch.from_numpy(np.concatenate(panel.take(self.columns_)))[
-            (starts + least).view(-1, 1) + torch.arange(self.horizon)
-        ]
-        std = self.scaler_.get("deviation", self.scaler_["std"])[self._owners(panel)[owners]].unsqueeze(1)
-        levels = tuple(map(float, self.quantiles))
-        fitted = None if self.choice_ is None else self.choice_.ensemble
-        where = owners, origins, panel, self.columns_
-        return measure(found, actual, std, levels, *where, self.season_, fitted, self._regressions)
+        return measure(self, found, panel, owners, origins)
 
     def export(self, path: str | Path) -> None:
         """Write the model as an ONNX file that maps rows to forecasts in the units of the data.
@@ -313,7 +306,7 @@ class Forecaster(ForecastNetwork):
         ahead = self.horizon if index is not None or self.known_.count else 0
         if panel.lengths[0] <= ahead:
             raise ValueError(f"{panel.label(0)} must have more than {ahead} rows, got {panel.lengths[0]}; add rows.")
-        return wider._explain_network(panel, panel.lengths[0] - ahead)
+        return explain_forecast(wider, panel, panel.lengths[0] - ahead)
 
     def _fit_choice(self, panel: Panel) -> None:
         """Weight the network and the baselines."""
@@ -329,36 +322,51 @@ class Forecaster(ForecastNetwork):
         )
         each = origins.per_column(len(self.columns_))
         half = TimeLimit(max(_LEAST_SECONDS, self.time_limit / 2))
-        forecasts = validate_methods(panel.histories(self.columns_), each, self.season_, self.seed, half)
+        series = panel.histories(self.columns_)
+        forecasts = validate_methods(series, each, self.season_, self.seed, half)
         # the last fit of the baselines takes as long as their validation
-        left = limit.left - limit.passed
+        last_fit = limit.passed
         self.width_ = None
-        network = self._validate_network(complete, origins, self.season_, _VALIDATION_TIME * left)
-        covered = len(origins) and (self.covariates or self.holidays)
-        others = self._validate_regressions(complete, origins, self.season_) if covered else {}
-        others |= {} if network is None else {NETWORK: network}
+        network = self._validate_network(complete, origins, _VALIDATION_TIME * (limit.left - last_fit))
+        if len(origins) and (self.covariates or self.holidays):
+            forecasts |= self._validate_regressions(complete, origins)
+        networks, scale = [self], series_scale(series, self.season_)
+        if network is not None:
+            forecasts[NETWORK] = network
+            if NETWORK in each.weigh(series, forecasts, scale)[0]:
+                left, error = limit.left - last_fit, lambda rows: each.weigh(series, {NETWORK: rows}, scale)[1][NETWORK]
+                networks, forecasts[NETWORK] = self._validate_seeds(complete, origins, network, error, left)
         self.choice_ = Choice.fit(
             panel,
             self.columns_,
             origins,
             season=self.season_,
             forecasts=forecasts,
-            others=others,
             interval=self.interval,
             levels=tuple(map(float, self.quantiles)),
             seed=self.seed,
         )
         if NETWORK in self.choice_.ensemble.weights:
-            # a copy, so that a fit that is stopped leaves the network as it was
-            again = copy.copy(self)
-            again._fit_network(complete, self._borders(complete), season=self.season_, seconds=limit.left, refit=True)
-            self.__dict__.update(again.__dict__)
-        if others.keys() & REGRESSIONS.keys():
+            self._train_again(networks, complete, limit.left)
+        if forecasts.keys() & REGRESSIONS.keys():
             self.effect_ = self.known_.fit_effect(complete, self.columns_, self.choice_.scale, self.season_)
 
-    def _forecast_at(self, panel: Panel, owners: Tensor, origins: Tensor) -> Prediction:
-        """Forecasts of windows: of the series `owners`, from the rows `origins` on."""
-        network = self._network_at(panel, owners, origins) if NETWORK in self.weights_ else None
+    def _forecast_at(
+        self,
+        panel: Panel,
+        owners: Tensor,
+        origins: Tensor,
+        network: Prediction | None = None,
+        ahead: Sequence[np.ndarray] | None = None,
+    ) -> Prediction:
+        """Forecasts of windows: of the series `owners`, from the rows `origins` on.
+
+        Args:
+            network: Those of the network, if they are known.
+            ahead: Features (P, F) of the forecast steps of each window; None takes those of the panel.
+        """
+        if network is None and NETWORK in self.weights_:
+            network = self._network_at(panel, owners, origins)
         if self.choice_ is None:
             assert network is not None
             return network
@@ -366,10 +374,10 @@ class Forecaster(ForecastNetwork):
         for piece in torch.arange(len(owners)).split(min(_WINDOWS, max(1, _HISTORIES // len(self.columns_)))):
             places = list(zip(owners[piece].tolist(), origins[piece].tolist(), strict=True))
             histories = panel.histories(self.columns_, places, most)
-            others = {} if network is None else {NETWORK: network.forecast[piece].numpy()}
-            others |= self._regressions(panel, places)
+            others = {} if network is None else {NETWORK: network["forecast"][piece].numpy()}
+            others |= self._regressions(panel, places, None if ahead is None else [ahead[one] for one in piece])
             parts.append(self.choice_.combine(histories, others, which[piece]))
-        return Prediction.join(parts)
+        return join_batches(parts)
 
     def _with_new_series(self, panel: Panel, stops: Sequence[int]) -> "Forecaster":
         """This forecaster, or a copy with the scales of series that fit has not seen, by their rows before `stops`."""
@@ -379,8 +387,7 @@ class Forecaster(ForecastNetwork):
             return self
         values = panel.take(self.columns_)
         parts = [values[index][: stops[index]] for index in new]
-        season = self.season_ if "deviation" in self.scaler_ else None
-        found = self._fit_scaler(parts, list(map(len, parts)), season)
+        found = self._fit_scaler(parts, list(map(len, parts)))
         wider = copy.copy(self)
         wider.ids_ = (*self.ids_, *(panel.ids[index] for index in new))
         wider.scaler_ = {name: torch.cat([part, found[name]]) for name, part in self.scaler_.items()}
@@ -404,6 +411,9 @@ class Forecaster(ForecastNetwork):
     def _restore(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
         self._check_parameters()
         self.columns_, self.ids_ = tuple(facts["columns"]), tuple(facts["ids"])
+        # the mean of several networks has their weights under their numbers
+        networks = {name.split(".")[2] for name in tensors if name.startswith("model.models.")}
+        self.seeds_ = tuple(range(self.seed, self.seed + (len(networks) or int(self._has_network))))
         self.known_ = Covariates.from_state(facts["known"])
         check_count("lookback", self.lookback_, 1)
         assert all(isinstance(name, str | None) for name in (self.freq_, self.time_)), "a name that is none"

@@ -1,43 +1,61 @@
-"""Forecasts in the units of the data, with their intervals.
+"""Forecasts in the units of the data, with their intervals: of the network, and of the weighted methods.
 
-Alphabet: B batch, L look-back, P horizon, C channels, F features, Q levels, S series.
+Alphabet: B batch, L look-back, P horizon, C channels, F features, Q levels, S series, W windows.
 """
 
-from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
+import numpy as np
 import torch
+from jaxtyping import Bool, Float64
 from torch import Tensor, nn
 
-from toa.tasks.forecast import HorizonModel
+from toa._checks import check_shape, check_shares
+from toa.data.panel import Panel
+from toa.estimators.base import NETWORK, named
+from toa.estimators.baselines import REGRESSIONS, LinearModel
+from toa.estimators.boosting import BoostedTrees
+from toa.estimators.ensemble import TREES, Ensemble, Fitted, RollingOrigins, series_scale
+
+# "forecast" (B, P, C), and if there are any its "quantiles" (B, P, Q, C) and the bounds "lower" and "upper" (B, P, C)
+Prediction = dict[str, Tensor]
 
 # smallest spread of a look-back, in standard deviations of the column: keeps intervals of a flat series open
 _LEAST_SPREAD = 0.1
+# quantiles of fewer windows are taken over all steps and columns
+_FEW_WINDOWS = 40
+# arrays of a choice in a file
+_ARRAYS = ("scale", "width", "offsets", "counts")
 
 
-class Prediction(NamedTuple):
-    """A forecast (B, P, C), its quantiles (B, P, Q, C) and the bounds of its interval (B, P, C), or None."""
+def join_batches(parts: Sequence[Prediction]) -> Prediction:
+    """Predictions of several batches as one; it lacks what one of them lacks."""
+    return {name: torch.cat([one[name] for one in parts]) for name in parts[0] if all(name in one for one in parts)}
 
-    forecast: Tensor
-    quantiles: Tensor | None = None
-    lower: Tensor | None = None
-    upper: Tensor | None = None
 
-    @classmethod
-    def join(cls, parts: Sequence["Prediction"]) -> "Prediction":
-        """Predictions of several batches as one; a field that a part lacks is None."""
-        fields: Any = zip(*parts, strict=True)
-        joined: Any = (None if any(one is None for one in found) else torch.cat(found) for found in fields)
-        return cls(*joined)
+class MeanModel(nn.Module):
+    """The mean of the forecasts (B, P, Q, C) of networks that were trained with different seeds."""
+
+    def __init__(self, models: Iterable[nn.Module]) -> None:
+        super().__init__()
+        self.models = nn.ModuleList(models)
+
+    def forward(self, *inputs: Tensor | None) -> Tensor:
+        """Forecast at all levels."""
+        return torch.stack([model(*inputs) for model in self.models]).mean(0)
 
 
 class UnitsModel(nn.Module):
-    """Forecast in the units of the data: scaling and intervals around a `HorizonModel`, in float64.
+    """Forecast in the units of the data: scaling and intervals around a network, in float64.
 
     Quantiles that cross are sorted. The interval is forecast ± width * spread, where spread is the standard deviation
     of the look-back.
 
     Args:
+        model: A `toa.tasks.forecast.HorizonModel`, or the mean of several.
         mean: Mean of each series and channel (S, C).
         point: Index of the level that is the forecast itself.
         shown: Indices of the levels to return as quantiles.
@@ -46,7 +64,7 @@ class UnitsModel(nn.Module):
 
     def __init__(
         self,
-        model: HorizonModel,
+        model: nn.Module,
         mean: Tensor,
         std: Tensor,
         *,
@@ -67,7 +85,7 @@ class UnitsModel(nn.Module):
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """Fields of a `Prediction` that a call returns."""
+        """Names of what a call returns, as in a `Prediction`."""
         quantiles = ("quantiles",) if self.shown else ()
         return ("forecast", *quantiles, *(() if self.width is None else ("lower", "upper")))
 
@@ -107,14 +125,146 @@ class UnitsModel(nn.Module):
         return tuple(part.to(series.dtype) for part in found)
 
     @torch.no_grad()
-    def predict(self, batches: Iterable[tuple[Tensor | None, ...]]) -> Prediction:
-        """Apply the model to the arguments of `forward`, batch by batch; results are on the CPU."""
-        device = self.mean.device
-        parts = []
-        for inputs in batches:
-            found = self(*(None if x is None else x.to(device) for x in inputs))
-            parts.append(Prediction(**{name: part.cpu() for name, part in zip(self.outputs, found, strict=True)}))
-        return parts[0] if len(parts) == 1 else Prediction.join(parts)
+    def predict(self, *inputs: Tensor | None) -> Prediction:
+        """Apply the model to the arguments of `forward`; results are on the CPU."""
+        found = self(*(None if x is None else x.to(self.mean.device) for x in inputs))
+        return {name: part.cpu() for name, part in zip(self.outputs, found, strict=True)}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Choice:
+    """Weights of the methods, and what intervals and quantiles need.
+
+    Attributes:
+        scale: Seasonal error of each series and column (S, C), at least a small number.
+        width: Half of the interval (P, C), in scales; None for no interval.
+        offsets: Quantiles minus forecast (P, Q, C), in scales; None without quantiles.
+        counts: Columns that hold counts, 0, 1, 2, …: their forecasts are at least 0.
+    """
+
+    ensemble: Ensemble
+    scale: Float64[np.ndarray, "s c"]
+    width: Float64[np.ndarray, "p c"] | None
+    offsets: Float64[np.ndarray, "p q c"] | None
+    counts: Bool[np.ndarray, " c"]
+
+    @classmethod
+    def fit(
+        cls,
+        panel: Panel,
+        columns: Sequence[str],
+        origins: RollingOrigins,
+        *,
+        season: int,
+        forecasts: Mapping[str, Float64[np.ndarray, "rows p"]],
+        interval: float | None,
+        levels: Sequence[float],
+        seed: int,
+    ) -> "Choice":
+        """Choose weights at the origins of the series, and calibrate the interval there.
+
+        `forecasts` has those of all methods at the origins, column by column.
+        """
+        series, each = panel.histories(columns), origins.per_column(len(columns))
+        ensemble, found = Ensemble.fit(series, each, forecasts, season=season, seed=seed)
+        scale = np.nan_to_num(series_scale(series, season))
+        # a series that never changes has the smallest scale of the others
+        least = scale[scale > 0].min() if (scale > 0).any() else 1.0
+        scale = np.maximum(scale, least).reshape(-1, len(columns))
+        whole = [(part >= 0).all(0) & (part == np.round(part)).all(0) for part in panel.take(columns)]
+        counts = np.all(whole, axis=0)
+        width = offsets = None
+        if found is not None:
+            missed = (each.actual(series) - found).reshape(len(origins), len(columns), -1)
+            error = missed.swapaxes(1, 2) / scale[origins.series][:, None]  # (W, P, C)
+            if len(levels):
+                over = (0, 1, 2) if len(error) < _FEW_WINDOWS else 0
+                offsets = np.quantile(error, levels, axis=over, keepdims=True)[:, 0]  # (Q, 1 or P, 1 or C)
+                offsets = np.broadcast_to(offsets, (len(levels), *error.shape[1:])).swapaxes(0, 1)  # (P, Q, C)
+        if interval is not None:
+            try:
+                if found is None:
+                    raise ValueError("no series is longer than the horizon")
+                width = conformal_width(torch.from_numpy(np.abs(error)), interval).numpy()
+            except ValueError as reason:
+                warnings.warn(f"the forecast has no interval of {interval}: {reason}", UserWarning, stacklevel=3)
+        return cls(ensemble=ensemble, scale=scale, width=width, offsets=offsets, counts=counts)
+
+    def combine(
+        self,
+        histories: Sequence[Float64[np.ndarray, " _"]],
+        others: Mapping[str, Float64[np.ndarray, "w p c"]],
+        owners: Tensor,
+    ) -> Prediction:
+        """Forecasts after histories, one per window and column; `owners` are the series of the windows."""
+        found = self.ensemble.predict(histories, {name: to_rows(part) for name, part in others.items()})
+        # a column that never changed keeps its value
+        flat = [index for index, history in enumerate(histories) if len(history) > 1 and np.ptp(history) == 0]
+        found[flat] = np.array([histories[index][-1] for index in flat])[:, None]
+        point = found.reshape(len(owners), len(self.counts), -1).swapaxes(1, 2)
+        scale = self.scale[owners.numpy()][:, None]  # (W, 1, C)
+        parts: dict[str, np.ndarray] = {"forecast": point}
+        if self.offsets is not None:
+            parts["quantiles"] = point[:, :, None] + self.offsets * scale[:, :, None]
+        if self.width is not None:
+            parts |= {"lower": point - self.width * scale, "upper": point + self.width * scale}
+        floor = np.where(self.counts, 0.0, -np.inf)
+        return {name: torch.from_numpy(np.maximum(part, floor)) for name, part in parts.items()}
+
+    def add_series(self, scale: Float64[np.ndarray, "s c"]) -> "Choice":
+        """The choice with further series that have these seasonal errors."""
+        scale = np.maximum(np.nan_to_num(scale), self.scale.min())
+        return replace(self, scale=np.concatenate([self.scale, scale]))
+
+    def check(self, series: int, columns: int, horizon: int, levels: int, season: int) -> None:
+        """Raise ValueError if a loaded choice has other sizes than its forecaster, or weights that are no shares."""
+        shapes = {"scale": (series, columns), "counts": (columns,), "width": (horizon, columns)}
+        shapes["offsets"] = (horizon, levels, columns)
+        for name, shape in shapes.items():
+            part = getattr(self, name)
+            if part is not None:
+                check_shape(f"choice.{name}", part, str(shape), shape)
+        check_shares(self.ensemble.weights)
+        got = self.ensemble.horizon, self.ensemble.season
+        if got != (horizon, season):
+            raise ValueError(f"choice must have horizon and season {horizon, season}, got {got}")
+        others = dict.fromkeys((NETWORK, *REGRESSIONS), np.zeros((1, horizon, columns)))
+        found = self.combine([np.zeros(2)] * columns, others, torch.tensor([0]))["forecast"]
+        check_shape("forecast", found, "(W, P, C)", (1, horizon, columns))
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Tensors and JSON values to save."""
+        own = self.ensemble
+        facts = {name: getattr(own, name) for name in ("season", "horizon", "measure")}
+        facts |= {"weights": dict(own.weights), "errors": dict(own.errors), "linear": {}}
+        arrays = {name: getattr(self, name) for name in _ARRAYS}
+        tensors = {n: torch.from_numpy(np.ascontiguousarray(part)) for n, part in arrays.items() if part is not None}
+        for name, model in own.fitted.items():
+            if isinstance(model, BoostedTrees):
+                parts, facts["trees"] = model.state()
+                tensors |= {f"trees.{part}": value for part, value in parts.items()}
+            else:
+                facts["linear"][name] = {"season": model.season, "by_season": model.by_season}
+                tensors[f"linear.{name}"] = torch.from_numpy(model.weights)
+        return tensors, facts
+
+    @classmethod
+    def from_state(cls, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> "Choice":
+        """From the result of `state`."""
+        parts: dict[str, Any] = {n: tensors[n].cpu().numpy() if n in tensors else None for n in _ARRAYS}
+        rest = {name: value for name, value in facts.items() if name not in ("linear", "trees")}
+        fitted: dict[str, Fitted] = {
+            name: LinearModel(weights=tensors[f"linear.{name}"].double().cpu().numpy(), **state)
+            for name, state in facts["linear"].items()
+        }
+        if "trees" in facts:
+            fitted[TREES] = BoostedTrees.from_state(named(tensors, "trees."), facts["trees"], facts["season"])
+        return cls(ensemble=Ensemble(**rest, fitted=fitted), **parts)
+
+
+def to_rows(parts: Float64[np.ndarray, "w p c"]) -> Float64[np.ndarray, "rows p"]:
+    """A row per window and column."""
+    return np.ascontiguousarray(parts.transpose(0, 2, 1)).reshape(-1, parts.shape[1])
 
 
 def spread(series: Tensor) -> Tensor:
@@ -141,9 +291,9 @@ def conformal_width(scores: Tensor, level: float) -> Tensor:
 
 def check_finite(found: Prediction, columns: Sequence[str]) -> None:
     """Raise ValueError for a forecast that is not finite."""
-    for name, part in found._asdict().items():
-        wrong = None if part is None else ~part.isfinite()
-        if wrong is not None and wrong.any():
+    for name, part in found.items():
+        wrong = ~part.isfinite()
+        if wrong.any():
             window, step, *_, column = wrong.nonzero()[0].tolist()
             raise ValueError(
                 f"the {name} of column {columns[column]!r} must be finite, got another number at step {step + 1} of "

@@ -4,9 +4,9 @@ Alphabet: B batch, L look-back, P horizon, C columns, F features, S series, T ro
 """
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -22,17 +22,19 @@ from toa.estimators import sizes
 from toa.estimators.base import NETWORK, Estimator, TimeLimit, attention_spec
 from toa.estimators.covariates import Covariates
 from toa.estimators.ensemble import RollingOrigins, series_scale
-from toa.estimators.importance import OUTPUTS, Importance, in_float64, integrated_gradients
-from toa.estimators.intervals import Prediction, UnitsModel, conformal_width, spread
+from toa.estimators.intervals import MeanModel, Prediction, UnitsModel, conformal_width, join_batches, spread, to_rows
 from toa.models import BACKBONES, backbone_names
+from toa.tasks.base import TaskData
 from toa.tasks.distributed import resolve_device
-from toa.tasks.forecast import HorizonForecasting, HorizonModel, evaluation_batches
+from toa.tasks.forecast import HorizonForecasting, evaluation_batches
 from toa.tasks.metrics import FORECAST_METRICS
 
 # largest number of held-out windows times columns; if there are more, every second, third, … window is used
 _HELD = 60_000
 # windows per batch without gradients
 _BATCH = 512
+# most networks that "auto" averages
+_SEEDS = 3
 
 
 @dataclass(eq=False, repr=False)
@@ -43,7 +45,7 @@ class ForecastNetwork(Estimator):
     _task = HorizonForecasting()
     _training: ClassVar[Mapping[str, Any]] = {"schedule": "onecycle", "weight_decay": 0.01, "clip_norm": 4.0}
     _rise = 0.3
-    _counts = ("horizon", "lookback", "season")
+    _counts = ("horizon", "lookback", "season", "seeds")
     _facts = ("lookback_", "freq_", "time_", "validation_", "architecture_", "schedule_")
 
     horizon: int
@@ -64,148 +66,181 @@ class ForecastNetwork(Estimator):
     operator_rate: float | None = None
     validation_share: float = 0.125
     freq: str | int | None = None
+    seeds: int | None = None
 
-    def _fit_network(
-        self,
-        panel: Panel,
-        borders: Sequence[int],
-        *,
-        season: int | None = None,
-        seconds: float | None = None,
-        refit: bool = False,
-        plain: bool = False,
-        apart: bool = False,
-    ) -> Windows | None:
-        """Choose and train the network; returns the held-out windows.
+    def _fit_network(self, panel: Panel, seconds: float | None = None, *, plain: bool = False) -> Windows | None:
+        """Choose and train the network; returns the held-out windows, or None if there was no time to train.
+
+        For an interval of the network alone, training stops by the first half of the held-out rows, and the windows of
+        the second half are returned.
 
         Args:
-            borders: Per series the first row that is held out to stop training.
-            season: Steps of the season if errors are scaled by it, as in MASE; None standardises.
             seconds: Largest time, approximately; None for no limit.
-            refit: Whether to train the chosen network again, on all rows, for the epochs that were best. Without time
-                for that, nothing changes.
             plain: Whether to forecast the values themselves, not their difference from the last season.
-            apart: Whether training stops by the first half of the held-out rows alone.
-
-        Returns:
-            The held-out windows, with `apart` of the second half; None if there was no time to train, or with `refit`.
         """
-        if refit:
-            schedule = self.schedule_ | {"epochs": min(self.schedule_["epochs"], self._best_epoch + 1)}
-            # decided before anything changes
-            limited = schedule if seconds is None else sizes.limit_schedule(schedule, self._step_seconds, seconds)
+        borders, alone = self._borders(panel), self.model == NETWORK
+        # errors are scaled by the season, as in MASE; those of the network alone are standardised
+        season, apart = None if alone else self.season_, alone and self.interval is not None
+        self.lookback_ = int(self.lookback or sizes.choose_lookback(int(np.median(borders)), self.horizon, season))
+        need = self.lookback_ + self.horizon
+        # a given look-back is needed of every series; a chosen one of the longest, and shorter ones are padded
+        least = min(borders) if self.lookback is not None else max(borders)
+        if least < need:
+            index = list(borders).index(least)
+            rows = panel.lengths[index]
+            raise ValueError(
+                f"{panel.label(index)} must have at least lookback + horizon = {need} rows to train on besides the "
+                f"{rows - borders[index]} held out, got {rows} rows in all; shorten lookback or horizon, or add "
+                + ("rows (an interval holds out at least 4 horizons)." if apart else "rows.")
+            )
+        self.known_ = self._fit_covariates(panel, borders)
+        train, stop, held = self._scale_and_split(panel, borders, apart=apart)
+        rate = self._choose_architecture(len(train), season, plain=plain)
+        given = {"batch_size": self.batch_size, "epochs": self.epochs}
+        self.schedule_: dict[str, Any] = sizes.choose_schedule(len(train), len(self.columns_), **given)
+        self.schedule_["operator_rate"] = rate if self.operator_rate is None else self.operator_rate
+        data = self._data(train, stop)
+        if seconds is not None:
+            config = self._config(batch_size=self.schedule_["batch_size"])
+            self._step_seconds: float = self._task.seconds_per_step(config, data, self.device)
+            limited = sizes.limit_schedule(self.schedule_, self._step_seconds, seconds)
             if limited is None:
                 return None
-        else:
-            usual = int(np.median(borders))
-            self.lookback_ = int(self.lookback or sizes.choose_lookback(usual, self.horizon, season))
-            need = self.lookback_ + self.horizon
-            # a given look-back is needed of every series; a chosen one of the longest, and shorter ones are padded
-            least = min(borders) if self.lookback is not None else max(borders)
-            if least < need:
-                index = list(borders).index(least)
-                rows = panel.lengths[index]
-                raise ValueError(
-                    f"{panel.label(index)} must have at least lookback + horizon = {need} rows to train on besides the "
-                    f"{rows - borders[index]} held out, got {rows} rows in all; shorten lookback or horizon, or add "
-                    + ("rows (an interval holds out at least 4 horizons)." if apart else "rows.")
-                )
-        self.known_ = self._fit_covariates(panel, borders)
-        train, stop, held = self._scale_and_split(panel, borders, season, everything=refit, apart=apart)
-        if not refit:
-            rate = self._choose_architecture(len(train), season, plain=plain)
-            given = {"batch_size": self.batch_size, "epochs": self.epochs}
-            limited = sizes.choose_schedule(len(train), len(self.columns_), **given)
-            limited["operator_rate"] = rate if self.operator_rate is None else self.operator_rate
-            self.schedule_: dict[str, Any] = limited
-            if seconds is not None:
-                config, timed = self._config(batch_size=limited["batch_size"]), self._data(train, stop)
-                self._step_seconds: float = self._task.seconds_per_step(config, timed, self.device)
-                limited = sizes.limit_schedule(limited, self._step_seconds, seconds)
-                if limited is None:
-                    return None
-        assert limited is not None
-        self.schedule_ = limited
-        data = self._data(train, None if refit else stop)
-        best = self._fit_model(data, limited, f"forecaster, horizon {self.horizon}")
-        if refit:
-            return None
-        self.validation_ = best
+            self.schedule_ = limited
+        seeds = range(self.seed, self.seed + ((self.seeds or 1) if alone else 1))
+        self._average([self._trained(data, seed, self.schedule_) for seed in seeds])
         return held
+
+    def _trained(self, data: TaskData, seed: int, schedule: Mapping[str, Any]) -> Self:
+        """A copy with the network of this seed."""
+        one = copy.copy(self)
+        one.seed, one.schedule_ = seed, dict(schedule)
+        loss = one._fit_model(data, schedule, f"forecaster, horizon {self.horizon}")
+        one.validation_ = self.validation_ if data.val is None else loss
+        return one
+
+    def _average(self, networks: Sequence[Self]) -> None:
+        """Become the first of the networks; several are averaged."""
+        self.__dict__.update(networks[0].__dict__)
+        self.seeds_: tuple[int, ...] = tuple(one.seed for one in networks)
+        if len(networks) > 1:
+            self.model_ = MeanModel([one.model_ for one in networks])
+            self.validation_ = float(np.mean([one.validation_ for one in networks]))
+
+    def _train_again(self, networks: Sequence[Self], panel: Panel, seconds: float) -> None:
+        """Train the networks again, on all rows, for the epochs that were best; `model_` becomes their mean.
+
+        Without time for that, about `seconds`, it is the mean of the networks as they are.
+        """
+        schedules = []
+        for one in networks:
+            best = one.schedule_ | {"epochs": min(one.schedule_["epochs"], one._best_epoch + 1)}
+            limited = sizes.limit_schedule(best, one._step_seconds, seconds / len(networks))
+            if limited is None:
+                self._average(networks)
+                return
+            schedules.append(limited)
+        # a copy, so that a fit that is stopped leaves the network as it was
+        again = copy.copy(self)
+        again.known_ = self._fit_covariates(panel, self._borders(panel))
+        train, *_ = again._scale_and_split(panel, panel.lengths)
+        pairs = zip(networks, schedules, strict=True)
+        self._average([again._trained(self._data(train), one.seed, schedule) for one, schedule in pairs])
 
     def _borders(self, panel: Panel) -> list[int]:
         """Per series the first row that is held out to stop training, and for the interval of the network alone."""
         least = self.horizon * (4 if self.model == NETWORK and self.interval is not None else 1)
         return [max(1, rows - max(least, int(rows * self.validation_share))) for rows in panel.lengths]
 
-    def _validate_network(
-        self, panel: Panel, origins: RollingOrigins, season: int, seconds: float
-    ) -> np.ndarray | None:
-        """Train the network on the rows before the first origins; its forecasts (W, P, C), or None without time.
+    def _validate_network(self, panel: Panel, origins: RollingOrigins, seconds: float) -> np.ndarray | None:
+        """Train the network on the rows before the first origins; its forecasts (W * C, P), or None without time.
 
         The network is trained also on the values themselves, if there is time for all steps; the better one is kept.
         """
-        earlier = panel.before(origins.held.tolist())
-        borders, limit = self._borders(earlier), TimeLimit(seconds)
-        usable = len(origins) and max(borders) >= self.horizon + 2 and seconds > 0
-        if usable and self._fit_network(earlier, borders, season=season, seconds=seconds) is not None:
+        earlier, limit = panel.before(origins.held.tolist()), TimeLimit(seconds)
+        usable = len(origins) and max(self._borders(earlier)) >= self.horizon + 2 and seconds > 0
+        if usable and self._fit_network(earlier, seconds) is not None:
             left = limit.left
             enough = sizes.limit_schedule(self.schedule_, self._step_seconds, left) == self.schedule_
             if self.architecture_["season"] and enough:
                 other = copy.copy(self)
-                held = other._fit_network(earlier, borders, season=season, seconds=left, plain=True)
+                held = other._fit_network(earlier, left, plain=True)
                 if held is not None and (other.validation_ or 0.0) < (self.validation_ or 0.0):
                     self.__dict__.update(other.__dict__)
-            rows = torch.tensor(np.asarray(panel.lengths)[origins.series] - origins.back)
-            return self._network_at(panel, torch.from_numpy(origins.series), rows).forecast.numpy()
+            return self._network_at_origins(panel, origins)
         self._leave_out_network()
-        self.lookback_ = min(max(panel.lengths), max(2 * season, self.horizon))
+        self.seeds_ = ()
+        self.lookback_ = min(max(panel.lengths), max(2 * self.season_, self.horizon))
         self.schedule_ = {}
         self.known_ = self._fit_covariates(panel, panel.lengths)
-        self.scaler_ = self._fit_scaler(panel.take(self.columns_), panel.lengths, season)
+        self.scaler_ = self._fit_scaler(panel.take(self.columns_), panel.lengths)
         return None
 
-    def _scale_and_split(
-        self, panel: Panel, borders: Sequence[int], season: int | None, *, everything: bool, apart: bool
-    ) -> tuple[Windows, Windows, Windows]:
-        """Fit the scalers; standardised windows to train on, of all rows if `everything`, and held-out ones twice.
+    def _network_at_origins(self, panel: Panel, origins: RollingOrigins) -> np.ndarray:
+        rows = torch.tensor(np.asarray(panel.lengths)[origins.series] - origins.back)
+        return to_rows(self._network_at(panel, torch.from_numpy(origins.series), rows)["forecast"].numpy())
+
+    def _validate_seeds(
+        self,
+        panel: Panel,
+        origins: RollingOrigins,
+        found: np.ndarray,
+        error: Callable[[np.ndarray], float],
+        seconds: float,
+    ) -> tuple[list[Self], np.ndarray]:
+        """The network and those of further seeds, and their mean forecast (W * C, P) at the origins.
+
+        `found` is the forecast of the first. A network is trained if there is time for all its steps, and then for
+        those of all networks on all rows. One that raises the error of the mean is left out and ends the search.
+        """
+        networks, limit, earlier = [self], TimeLimit(seconds), panel.before(origins.held.tolist())
+        train, stop, _ = self._scale_and_split(earlier, self._borders(earlier))
+        while len(networks) < (self.seeds or _SEEDS):
+            share = limit.left / (len(networks) + 2)
+            if sizes.limit_schedule(self.schedule_, self._step_seconds, share) != self.schedule_:
+                break
+            other = self._trained(self._data(train, stop), self.seed + len(networks), self.schedule_)
+            mean = found + (other._network_at_origins(panel, origins) - found) / (len(networks) + 1)
+            if error(mean) > error(found):
+                break
+            networks, found = [*networks, other], mean
+        return networks, found
+
+    def _scale_and_split(self, panel: Panel, borders: Sequence[int], *, apart: bool = False) -> tuple[Windows, ...]:
+        """Fit the scalers; standardised windows to train on, of the rows before the borders, and held-out ones twice.
 
         These are the same unless `apart`: then those of the first half of the held-out rows, and of the second.
         """
         targets = panel.take(self.columns_)
-        stops = list(panel.lengths) if everything else list(borders)
-        self.scaler_ = self._fit_scaler(targets, stops, season)
+        self.scaler_ = self._fit_scaler(targets, borders)
         means, stds = self.scaler_["mean"].numpy(), self.scaler_["std"].numpy()
         scaled = [(values - mean) / std for values, mean, std in zip(targets, means, stds, strict=True)]
         # a series that is too short for a window gets rows before it: up to a horizon of windows, if it has values
         need, most = self.lookback_ + self.horizon, self.horizon
-        pads = [need - stop + max(0, min(most, stop - most - 2)) if stop < need else 0 for stop in stops]
+        pads = [need - stop + max(0, min(most, stop - most - 2)) if stop < need else 0 for stop in borders]
         device = resolve_device(self.device)
-        values = place_series(np.concatenate(_pad_start(scaled, pads)), device=device)
-        past = self.known_.past(panel)
-        marks = None if past is None else torch.from_numpy(np.concatenate(_pad_start(past, pads))).float().to(device)
+        values, marks = place_series(_join(scaled, pads), device=device), None
+        if (past := self.known_.past(panel)) is not None:
+            marks = torch.from_numpy(_join(past, pads)).float().to(device)
         size = self.lookback_, self.horizon
         lengths = [rows + pad for rows, pad in zip(panel.lengths, pads, strict=True)]
-        ends = [stop + pad for stop, pad in zip(stops, pads, strict=True)]
-        train, _ = window_starts(lengths, [(0, end) for end in ends], *size)
-        parts = [train, train[:1], train[:1]]
-        if not everything:
-            middles = [(end + rows) // 2 for end, rows in zip(ends, lengths, strict=True)]
-            halves = [(ends, middles), (middles, lengths)] if apart else [(ends, lengths)] * 2
-            for place, (first, last) in enumerate(halves, 1):
-                found, _ = window_starts(lengths, list(zip(first, last, strict=True)), *size)
-                parts[place] = found[:: -(-max(1, len(found)) * len(self.columns_) // _HELD)]
-        whole: Any = (Windows(values, marks, (0, len(values)), *size, starts=own, device=device) for own in parts)
-        return tuple(whole)
+        ends = [stop + pad for stop, pad in zip(borders, pads, strict=True)]
+        middles = [(end + rows) // 2 for end, rows in zip(ends, lengths, strict=True)]
+        halves = [(ends, middles), (middles, lengths)] if apart else [(ends, lengths)] * 2
+        train = window_starts(lengths, [0] * len(panel), ends, *size)
+        held = [window_starts(lengths, firsts, stops, *size) for firsts, stops in halves]
+        held = [own[:: -(-max(1, len(own)) * len(self.columns_) // _HELD)] for own in held]
+        whole = values, marks, (0, len(values)), *size
+        return tuple(Windows(*whole, starts=own, device=device) for own in (train, *held))
 
-    def _fit_scaler(self, targets: Sequence[np.ndarray], stops: Sequence[int], season: int | None) -> dict[str, Tensor]:
-        """Mean and std (S, C) of the rows before the stops; with a season, std is the seasonal error."""
+    def _fit_scaler(self, targets: Sequence[np.ndarray], stops: Sequence[int]) -> dict[str, Tensor]:
+        """Mean and std (S, C) of the rows before the stops; unless the network is alone, std is the seasonal error."""
         parts = [values[:stop] for values, stop in zip(targets, stops, strict=True)]
         scalers = [StandardScaler.fit(part, columns=self.columns_, allow_constant=True) for part in parts]
         found = {name: torch.from_numpy(np.stack([getattr(one, name) for one in scalers])) for name in ("mean", "std")}
-        if season is not None:
+        if self.model != NETWORK:
             found["deviation"] = found["std"]
-            scale = torch.from_numpy(series_scale([column for part in parts for column in part.T], season))
+            scale = torch.from_numpy(series_scale([column for part in parts for column in part.T], self.season_))
             # regular series keep a part of their deviation
             found["std"] = scale.view_as(found["std"]).nan_to_num(0.0).maximum(0.01 * found["std"])
         return found
@@ -217,92 +252,46 @@ class ForecastNetwork(Estimator):
 
         Features come from the panel; those after the end of a series are `ahead`, (P, F) per series.
         """
-        first = np.array(panel.lengths)
-        np.minimum.at(first, owners.numpy(), origins.numpy())
-        pads = np.maximum(0, self.lookback_ - first).tolist()
+        values, features = panel.take(self.columns_), self.known_.past(panel)
+        if features is not None and ahead is not None:
+            features = [np.concatenate(pair) for pair in zip(features, ahead, strict=True)]
+        places = list(zip(owners.tolist(), origins.tolist(), strict=True))
+        indices, size = self._owners(panel)[owners], min(_BATCH, most_windows(len(self.columns_), training=False))
 
-        tables, past = [panel.take(self.columns_)], self.known_.past(panel)
-        if past is not None:
-            tables.append(past if ahead is None else [np.concatenate(pair) for pair in zip(past, ahead, strict=True)])
-        # all rows, and the first row of each window in them; features may be longer than the values
-        found = []
-        for parts in tables:
-            ends = np.cumsum([len(part) + pad for part, pad in zip(parts, pads, strict=True)])
-            begins = torch.from_numpy(ends - [len(part) for part in parts])
-            rows = torch.from_numpy(np.concatenate(_pad_start(parts, pads)))
-            found.append((rows, begins[owners] + origins - self.lookback_))
-        (values, starts), *features = found
-        indices = self._owners(panel)[owners]
+        def windows(parts: Sequence[np.ndarray], piece: slice, later: int) -> Tensor:
+            # the first row is repeated before a series
+            steps = np.arange(-self.lookback_, later)
+            return torch.from_numpy(np.stack([parts[one][(first + steps).clip(0)] for one, first in places[piece]]))
 
-        def batches() -> Iterator[tuple[Tensor | None, ...]]:
-            for piece in torch.arange(len(starts)).split(min(_BATCH, most_windows(values.shape[1], training=False))):
-                m = n = None
-                for marks, firsts in features:
-                    steps = firsts[piece].view(-1, 1) + torch.arange(self.lookback_ + self.horizon)  # (B, L + P)
-                    m, n = marks[steps].float().tensor_split([self.lookback_], 1)
-                x = values[starts[piece].view(-1, 1) + torch.arange(self.lookback_)]  # (B, L, C)
-                yield x, indices[piece], m, n
+        model, found = self._add_units(self.model_), []
+        for start in range(0, len(places), size):
+            piece = slice(start, start + size)
+            before = after = None
+            if features is not None:
+                before, after = windows(features, piece, self.horizon).float().tensor_split([self.lookback_], 1)
+            found.append(model.predict(windows(values, piece, 0), indices[piece], before, after))
+        return join_batches(found)
 
-        return self._add_units(self.model_).predict(batches())
-
-    def _validate_regressions(self, panel: Panel, origins: RollingOrigins, season: int) -> dict[str, np.ndarray]:
-        """Forecasts of the methods that see covariates at the origins, by the rows before the first of them."""
+    def _validate_regressions(self, panel: Panel, origins: RollingOrigins) -> dict[str, np.ndarray]:
+        """Forecasts (W * C, P) at the origins of the methods that see covariates, by the rows before all origins."""
         known, earlier = self._fit_covariates(panel, panel.lengths), panel.before(origins.held.tolist())
-        scale = series_scale(earlier.histories(self.columns_), season).reshape(len(panel), -1)
+        scale = series_scale(earlier.histories(self.columns_), self.season_).reshape(len(panel), -1)
         scale = np.where(np.nan_to_num(scale) > 0, scale, 1.0)
-        effect = known.fit_effect(earlier, self.columns_, scale, season)
+        effect = known.fit_effect(earlier, self.columns_, scale, self.season_)
         firsts = np.asarray(panel.lengths)[origins.series] - origins.back
         places = list(zip(origins.series.tolist(), firsts.tolist(), strict=True))
-        return known.regressions(panel, self.columns_, places, effect, scale, season, self.horizon)
+        found = known.regressions(panel, self.columns_, places, effect, scale, self.season_, self.horizon)
+        return {name: to_rows(part) for name, part in found.items()}
 
     def _regressions(
         self, panel: Panel, places: Sequence[tuple[int, int]], ahead: Sequence[np.ndarray] | None = None
     ) -> dict[str, np.ndarray]:
         """Forecasts (W, P, C) of the methods that see covariates; none without covariates."""
-        own: Any = self
-        if own.effect_ is None or own.choice_ is None:
+        if self.effect_ is None or self.choice_ is None:
             return {}
-        scale = own.choice_.scale[self._owners(panel).numpy()]
-        where = panel, self.columns_, places
-        return self.known_.regressions(*where, own.effect_, scale, own.season_, self.horizon, ahead)
-
-    def _explain_network(self, panel: Panel, stop: int) -> Importance:
-        """Parts of the look-back before the row `stop` of the first series in the mean forecast of each column."""
-        first = max(0, stop - self.lookback_)
-        pad = [self.lookback_ - (stop - first)]
-        own, outputs = self._owners(panel)[0], self.columns_[:OUTPUTS]
-        values = _pad_start([panel.take(self.columns_)[0][first:stop]], pad)[0]
-        mean, std = self.scaler_["mean"][own], self.scaler_["std"][own]
-        inputs = [((torch.from_numpy(values) - mean) / std)[None]]  # (1, L, C)
-        features = self.known_.past(panel)
-        if features is not None:
-            past = _pad_start([features[0][first:stop]], pad)[0]
-            inputs += [torch.from_numpy(part)[None] for part in (past, features[0][stop : stop + self.horizon])]
-        # features are compared with their mean in the look-back
-        means = [part.mean(1, keepdim=True) for part in (*inputs[:2], *inputs[1:2])]
-        bases = [base.expand_as(part) for base, part in zip(means, inputs, strict=True)]
-        model = in_float64(self.model_)
-
-        def mean_forecast(*parts: Tensor) -> Tensor:
-            levels = model(*parts).sort(2).values[:, :, self._point]  # (B, P, C)
-            return levels.mean(1)[:, : len(outputs)] * std[: len(outputs)]
-
-        (shares, *others), change = integrated_gradients(mean_forecast, inputs, bases)
-        groups = dict.fromkeys(self.known_.names)
-        ahead = [np.zeros((len(outputs), len(self.columns_)))]
-        for name in groups:
-            which = [place for place, one in enumerate(self.known_.names) if one == name]
-            shares = np.concatenate([shares, others[0][:, :, which].sum(2, keepdims=True)], axis=2)
-            ahead.append(others[1][:, :, which].sum((1, 2))[:, None])
-        return Importance(
-            what=f"the mean forecast of {self.horizon} steps, compared with a look-back that is flat at its mean",
-            outputs=outputs,
-            columns=(*self.columns_, *groups),
-            shares=shares,
-            ahead=np.concatenate(ahead, axis=1),
-            change=change,
-            freq=self.freq_,
-        )
+        scale, how = self.choice_.scale[self._owners(panel).numpy()], (self.season_, self.horizon, ahead)
+        found: dict[str, np.ndarray] = self.known_.regressions(panel, self.columns_, places, self.effect_, scale, *how)
+        return found
 
     def _owners(self, panel: Panel) -> Tensor:
         """Index of each series in `ids_`."""
@@ -400,8 +389,11 @@ class ForecastNetwork(Estimator):
             scores.append(((forecast - y).abs() / spread(x)).cpu())
         return conformal_width(torch.cat(scores), level).double()
 
+    def _build(self) -> nn.Module:
+        build = super()._build
+        return MeanModel(build() for _ in self.seeds_) if len(self.seeds_) > 1 else build()
+
     def _add_units(self, model: nn.Module) -> UnitsModel:
-        assert isinstance(model, HorizonModel)
         shown = tuple(self._levels.index(float(level)) for level in self.quantiles)
         scaler = self.scaler_["mean"], self.scaler_["std"]
         found = UnitsModel(model, *scaler, point=self._point, shown=shown, width=self.width_)
@@ -409,26 +401,21 @@ class ForecastNetwork(Estimator):
 
 
 def window_starts(
-    lengths: Sequence[int], targets: Sequence[tuple[int, int]], lookback: int, horizon: int, *, stride: int = 1
-) -> tuple[Tensor, Tensor]:
-    """First row of each window in the table of all series joined along time, and the index of its series.
+    lengths: Sequence[int], firsts: Sequence[int], stops: Sequence[int], lookback: int, horizon: int
+) -> Tensor:
+    """First row of each window in the table of all series joined along time.
 
-    `lengths` are the rows of each series, `targets` the rows [first, stop) that windows of each series may forecast.
+    `lengths` are the rows of each series; its windows may forecast the rows from `firsts` up to `stops`.
     """
-    starts, owners = [], []
-    begin = 0
-    for index, (length, (first, stop)) in enumerate(zip(lengths, targets, strict=True)):
+    begins, found = np.cumsum([0, *lengths]).tolist(), []
+    for begin, first, stop in zip(begins, firsts, stops, strict=False):
         low, high = max(0, first - lookback), stop - lookback - horizon + 1
         # a short series may have no window
-        own = torch.arange(begin + low, begin + max(low, high), stride)
-        starts.append(own)
-        owners.append(torch.full_like(own, index))
-        begin += length
-    return torch.cat(starts), torch.cat(owners)
+        found.append(torch.arange(begin + low, begin + max(low, high)))
+    return torch.cat(found)
 
 
-def _pad_start(parts: Sequence[np.ndarray], pads: Sequence[int]) -> list[np.ndarray]:
-    """Arrays (T, ·) with the first row repeated before them."""
-    return [
-        np.pad(part, ((pad, 0), (0, 0)), mode="edge") if pad else part for part, pad in zip(parts, pads, strict=True)
-    ]
+def _join(parts: Sequence[np.ndarray], pads: Sequence[int]) -> np.ndarray:
+    """Arrays (T, ·) one after another, each with its first row repeated before it."""
+    pairs = zip(parts, pads, strict=True)
+    return np.concatenate([np.pad(part, ((pad, 0), (0, 0)), mode="edge") if pad else part for part, pad in pairs])

@@ -76,7 +76,7 @@ def forecast_page(
         "Forecast": [_forecast_chart(own, _first(past, most), found, baselines, steps)],
         "Errors": _errors(own) if tested is None else _backtest(tested),
         "What the forecast depends on": [
-            *draw.bars("Weights of the methods.", sorted(own.weights_.items(), key=lambda pair: -pair[1])),
+            *draw.bars("Weights of the methods.", list(own._shown_weights().items())),
             *_lags(own, panel),
             *draw.network_parts(own, panel),
         ],

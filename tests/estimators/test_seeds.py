@@ -1,0 +1,201 @@
+"""Networks that differ in their seed and are averaged."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tests.estimators.signals import long, quick, wide
+from tests.estimators.test_forecaster import run_onnx
+from tests.report.paper_cases import read_page
+from tests.support import message
+from toa.estimators import Forecaster
+from toa.estimators.ensemble import RollingOrigins, series_scale
+from toa.estimators.intervals import MeanModel
+
+
+def noisy(rows: int = 400):
+    return wide(rows, noise=1.0)
+
+
+@pytest.fixture
+def network_decides(monkeypatch) -> None:
+    """Leave only the network in the choice."""
+    monkeypatch.setattr("toa.estimators.ensemble.BASELINES", {})
+    monkeypatch.setattr("toa.estimators.ensemble.linear_lookbacks", lambda *_: ())
+    monkeypatch.setattr("toa.estimators.ensemble._TREE_STEPS", 0)
+
+
+@pytest.fixture
+def trained(monkeypatch) -> list[tuple[int, bool]]:
+    """Per training its seed, and whether rows were held out."""
+    seen = []
+
+    def fit(model, data, *how, run=Forecaster._fit_model):
+        seen.append((model.seed, data.val is not None))
+        return run(model, data, *how)
+
+    monkeypatch.setattr(Forecaster, "_fit_model", fit)
+    return seen
+
+
+def auto(**options) -> Any:
+    return quick(6, **{"model": "auto", "epochs": 3, "learning_rate": 0.003, "season": 1} | options)
+
+
+def test_the_network_alone_averages_as_many_seeds_as_are_asked_for():
+    several = quick(seeds=3, seed=5).fit(noisy())
+    single = [quick(seed=seed).fit(noisy()).predict() for seed in (5, 6, 7)]
+    assert several.seeds_ == (5, 6, 7)
+    expected = np.mean([found[["load", "heat"]].to_numpy() for found in single], axis=0)
+    np.testing.assert_allclose(several.predict()[["load", "heat"]], expected, rtol=1e-6)
+    assert np.ptp([found["load"] for found in single], axis=0).max() > 1e-3
+    assert several.validation_ == pytest.approx(
+        np.mean([quick(seed=seed).fit(noisy()).validation_ for seed in (5, 6, 7)])
+    )
+
+
+def test_the_network_alone_is_one_network_unless_more_are_asked_for(trained):
+    assert quick(epochs=1).fit(noisy()).seeds_ == (2024,)
+    assert trained == [(2024, True)]
+    with pytest.raises(ValueError, match=message("seeds must be", "1", "got 0")):
+        quick(seeds=0).fit(noisy())
+
+
+def test_the_default_averages_seeds_that_lower_the_error_at_the_origins(network_decides, trained):
+    model, single = auto(seeds=2).fit(noisy()), auto(seeds=1).fit(noisy())
+    assert model.seeds_ == (2024, 2025)
+    assert model.weights_ == {"toa": 1.0}
+    assert model._shown_weights() == {"toa (2 seeds)": 1.0}
+    # validated and trained again with both seeds, then the same with the first
+    assert trained == [(2024, True), (2025, True), (2024, False), (2025, False), (2024, True), (2024, False)]
+    errors = [one.choice_.ensemble.errors["toa"] for one in (model, single)]
+    assert errors[0] < errors[1]
+    first, second = model.model_.models
+    x = torch.randn(2, 24, 2)
+    assert torch.equal(first(x), single.model_(x))
+    torch.testing.assert_close(model.model_(x), (first(x) + second(x)) / 2)
+
+
+def test_weights_and_errors_are_those_of_the_mean(network_decides):
+    """The error at the origins is computed again from networks that were trained one by one."""
+    rows = noisy()[["load", "heat"]].to_numpy()
+    model = auto(seeds=2).fit(rows)
+    origins = RollingOrigins.choose([len(rows)], horizon=6, share=0.125, columns=2)
+    parts = []
+    for seed in (2024, 2025):
+        one = auto(seeds=1, seed=seed)
+        # without training it again on all rows
+        one._train_again = lambda networks, *_, one=one: one._average(networks)
+        one.fit(rows)
+        parts.append(one._network_at_origins(one._read(rows, None), origins))
+    each, series = origins.per_column(2), list(rows.T)
+    _, errors = each.weigh(series, {"toa": np.mean(parts, axis=0)}, series_scale(series, 1))
+    assert model.choice_.ensemble.errors["toa"] == pytest.approx(errors["toa"], rel=1e-6)
+
+
+def test_a_seed_that_raises_the_error_of_the_mean_is_left_out(network_decides, monkeypatch, trained):
+    def worse(model, panel, origins, found=Forecaster._network_at_origins):
+        return found(model, panel, origins) + (1e3 if model.seed == 2025 else 0.0)
+
+    monkeypatch.setattr(Forecaster, "_network_at_origins", worse)
+    model = auto().fit(noisy())
+    assert model.seeds_ == (2024,)
+    assert not isinstance(model.model_, MeanModel)
+    assert trained == [(2024, True), (2025, True), (2024, False)]
+
+
+def test_a_network_without_weight_is_trained_once(monkeypatch, trained):
+    useless = lambda self, panel, origins: np.full((2 * len(origins), 6), 1e9)  # noqa: E731
+    monkeypatch.setattr(Forecaster, "_network_at_origins", useless)
+    model = auto(season=12).fit(noisy())
+    assert "toa" not in model.weights_
+    # the second training forecasts the values themselves
+    assert trained == [(2024, True)] * 2
+    assert model.seeds_ == (2024,)
+
+
+@pytest.mark.parametrize(("networks", "seeds"), [(3.9, 1), (4.1, 2), (5.9, 2), (6.1, 3)])
+def test_a_further_seed_needs_time_for_its_steps_and_for_those_of_all_seeds_on_all_rows(
+    network_decides, monkeypatch, networks, seeds
+):
+    """`networks` is the time limit in trainings, by a clock that advances with them."""
+    limit = 1000.0
+    probe = auto(seeds=1).fit(noisy())
+    steps = 3 * probe.schedule_["steps"]
+    monkeypatch.setattr(type(Forecaster._task), "seconds_per_step", lambda *_: 0.75 * limit / networks / steps)
+    passed = iter(np.arange(0.0, 1e6))
+    monkeypatch.setattr("time.monotonic", lambda: next(passed))
+
+    def fit(model, data, *how, run=Forecaster._fit_model):
+        for _ in range(int(limit / networks)):
+            next(passed)
+        return run(model, data, *how)
+
+    monkeypatch.setattr(Forecaster, "_fit_model", fit)
+    model = auto(time_limit=limit, epochs=3).fit(noisy())
+    assert len(model.seeds_) == seeds
+    assert next(passed) <= 1.05 * limit
+
+
+def test_a_fit_with_several_seeds_is_the_same_again(network_decides):
+    first, second = (auto(time_limit=1e4).fit(noisy()) for _ in range(2))
+    assert first.seeds_ == second.seeds_
+    assert len(first.seeds_) > 1
+    np.testing.assert_array_equal(first.predict()["load"], second.predict()["load"])
+
+
+@pytest.mark.parametrize("folder", [False, True])
+def test_a_saved_mean_keeps_all_networks(network_decides, tmp_path, folder):
+    model = auto(seeds=2, quantiles=(0.1, 0.9), interval=0.8).fit(noisy())
+    assert model.seeds_ == (2024, 2025)
+    if folder:
+        model.save_pretrained(tmp_path / "m")
+        loaded: Any = Forecaster.from_pretrained(tmp_path / "m")
+    else:
+        model.save(tmp_path / "m.toa")
+        loaded = Forecaster.load(tmp_path / "m.toa")
+    assert (loaded.seeds_, len(loaded.model_.models)) == ((2024, 2025), 2)
+    expected, found = model.predict(noisy()), loaded.predict(noisy())
+    assert list(found.columns) == list(expected.columns)
+    np.testing.assert_array_equal(found.drop(columns="date"), expected.drop(columns="date"))
+
+
+def test_a_network_without_its_mean_is_saved_as_before(tmp_path):
+    """Files of one network have the tensors of earlier versions, and those without a network have no seed."""
+    model = quick(epochs=1).fit(noisy())
+    tensors, _ = model._saved()
+    assert {name.split(".")[1] for name in tensors if name.startswith("model.")} == {"model"}
+    model.save(tmp_path / "m.toa")
+    assert Forecaster.load(tmp_path / "m.toa").seeds_ == (2024,)
+    alone = auto(time_limit=1e-9).fit(noisy())
+    alone.save(tmp_path / "n.toa")
+    assert alone.seeds_ == Forecaster.load(tmp_path / "n.toa").seeds_ == ()
+
+
+def test_covariates_quantiles_explanations_and_backtests_use_the_mean():
+    rows = long()
+    model = quick(id="id", covariates=("promo",), quantiles=(0.1, 0.9), interval=0.8, seeds=2, epochs=2).fit(rows)
+    tested: Any = model.backtest(rows, test_size=12)
+    assert tested.metrics.keys() == {"mse", "mae", "coverage", "pinball"}
+    assert (np.diff(tested.quantiles, axis=2) >= 0).all()
+    parts = model.explain(rows)
+    total = parts.shares.sum((1, 2)) + parts.ahead.sum(1)
+    np.testing.assert_allclose(total, parts.change, rtol=1e-3)
+    again = model.backtest(rows, test_size=12, refit=12)
+    np.testing.assert_array_equal(again.origins, tested.origins)
+    assert np.isfinite(again.forecast).all()
+
+
+def test_an_exported_mean_gives_its_forecast(tmp_path):
+    model, rows = quick(seeds=2, epochs=1).fit(wide()), wide()[["load", "heat"]].to_numpy()
+    model.export(tmp_path / "m.onnx")
+    found = run_onnx(tmp_path / "m.onnx", series=rows[None, -24:].astype(np.float32))
+    np.testing.assert_allclose(found["forecast"][0], model.predict(rows), rtol=1e-5)
+
+
+def test_the_page_names_the_seeds(network_decides, tmp_path):
+    page = auto(seeds=2).fit(noisy()).page(tmp_path / "m.html", noisy())
+    bars = [part for section in read_page(page)["sections"] for part in section["parts"] if part["kind"] == "bars"]
+    assert bars[0]["rows"] == [["toa (2 seeds)", 1.0, "1"]]
