@@ -1,5 +1,6 @@
 import gzip
 import io
+import tracemalloc
 import zipfile
 from dataclasses import replace
 
@@ -10,6 +11,7 @@ import pytest
 from tests.data.files import make_spec, packed, values, write_csv, write_text
 from tests.support import message
 from toa.data import DATASETS, read_csv_series, read_dataset, read_values
+from toa.data.files import checksum
 
 TABLE = values()
 
@@ -241,6 +243,13 @@ def test_a_packed_file_that_grows_too_much_is_refused(tmp_path):
             file.write(bytes(1 << 20))
     with pytest.raises(ValueError, match=message("zeros.npy.gz must unpack to at most", "unpack it")):
         read_values(path)
+    small = tmp_path / "small.csv.gz"
+    small.write_bytes(gzip.compress(bytes(30 << 20)))
+    tracemalloc.start()
+    checksum(small)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 5 << 20, "a file is read piece by piece"
     archive = tmp_path / "zeros.npz"
     np.savez_compressed(archive, data=np.zeros((1 << 15, 1 << 7, 9)))
     spec = replace(DATASETS["PEMS03"], rows=1 << 15, channels=1 << 7)

@@ -184,6 +184,7 @@ def detectors(tmp_path_factory):
 
 
 FOREST = "scorer.isolation forest."
+PARTS = ("feature", "threshold", "left", "right", "depth")
 
 
 @pytest.mark.parametrize(
@@ -197,6 +198,7 @@ FOREST = "scorer.isolation forest."
         ("pca", {}, {"scaler.mean": torch.zeros(1, 2, dtype=torch.int8)}, "floating point"),
         ("auto", {}, {f"{FOREST}feature": torch.full((100, 79), 2)}, "IsolationForest must belong"),
         ("auto", {}, {f"{FOREST}left": torch.full((100, 79), 79)}, "IsolationForest must belong"),
+        ("auto", {}, {f"{FOREST}{name}": torch.zeros(101, 79).long() for name in PARTS}, "IsolationForest must belong"),
         ("auto", {}, {"choice.pca.score": -torch.arange(100.0)}, "rising numbers"),
         ("auto", {"choice": {"members": ["toa"], "precision": {}}}, {}, "toa"),
     ],

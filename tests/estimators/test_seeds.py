@@ -72,6 +72,10 @@ def test_the_default_averages_seeds_that_lower_the_error_at_the_origins(network_
     assert trained == [(2024, True), (2025, True), (2024, False), (2025, False), (2024, True), (2024, False)]
     errors = [one.choice_.ensemble.errors["toa"] for one in (model, single)]
     assert errors[0] < errors[1]
+    # training again has no held-out rows: the losses are those of validation
+    assert model.validation_ == pytest.approx(
+        np.mean([single.validation_, auto(seeds=1, seed=2025).fit(noisy()).validation_])
+    )
     first, second = model.model_.models
     x = torch.randn(2, 24, 2)
     assert torch.equal(first(x), single.model_(x))

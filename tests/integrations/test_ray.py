@@ -1,3 +1,7 @@
+import importlib
+import re
+import sys
+
 import numpy as np
 import pandas as pd
 import pyarrow as arrow
@@ -5,6 +9,7 @@ import pyarrow.parquet as parquet
 import pytest
 
 import toa
+import toa.integrations.ray
 from tests.cli import test_app
 from tests.estimators.signals import PERIOD, wave
 from tests.support import message
@@ -218,6 +223,12 @@ def test_a_call_leaves_alone_what_another_call_is_writing(folder, model, tmp_pat
         forecast_parts(model, folder, tmp_path / "out")
         assert len(list((tmp_path / "out").glob("a.parquet.*.partial"))) == 1
     assert (tmp_path / "out" / "a.parquet").read_bytes() == b"first half"
+
+
+def test_without_pyarrow_the_extra_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(ImportError, match=re.escape("install toa[files]")):
+        importlib.reload(toa.integrations.ray)
 
 
 def test_a_damaged_column_is_named_by_its_file(folder, model, tmp_path):

@@ -274,7 +274,7 @@ def _of_estimator(path: Path, index: int, data: Path | None) -> _Subject:
         )
     if weights and "toa" not in weights:
         typer.echo(f"warning: the network has no weight in this model; these decide: {members}.", err=True)
-    # a classifier has one network per fold
+    # a classifier has one network per fold, a forecaster may have one per seed
     network, *others = getattr(estimator.model_, "models", [estimator.model_])
     first = f", the first of {len(others) + 1} networks" if others else ""
     parameters = sum(parameter.numel() for parameter in network.parameters())

@@ -12,6 +12,7 @@ import warnings
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -34,19 +35,40 @@ _DAMAGES = (
 _ARRAY_SUFFIXES = (".npy", ".csv", ".txt")
 
 
-def open_unpacked(path: Path) -> io.BufferedReader | io.BytesIO:
-    """Open a file for reading, unpacked if its name ends in .gz; raises ValueError for damaged or large data."""
-    if path.suffix != ".gz":
-        return path.open("rb")
-    limit = unpacked_limit(path.stat().st_size)
+class _BoundedGzip(gzip.GzipFile):
+    """Gzip data of at most `unpacked_limit` bytes."""
+
+    def __init__(self, path: Path, mode: str) -> None:
+        super().__init__(path, mode)
+        self._path, self._limit = path, unpacked_limit(path.stat().st_size)
+
+    def read(self, size: int | None = -1) -> bytes:
+        content = super().read(self._left() if size is None or size < 0 else size)
+        self._left()
+        return content
+
+    def readline(self, size: int | None = -1) -> bytes:
+        line = super().readline(self._left() if size is None or size < 0 else size)
+        self._left()
+        return line
+
+    def _left(self) -> int:
+        """One byte more than is allowed, so that reading it shows that there is more."""
+        left = self._limit + 1 - self.tell()
+        if left <= 0:
+            raise ValueError(f"{self._path} must unpack to at most {self._limit} bytes, got more; unpack it first.")
+        return left
+
+
+@contextmanager
+def open_unpacked(path: Path) -> Iterator[io.BufferedReader]:
+    """Open a file for reading and unpack it if its name ends in .gz; raises ValueError for damaged or large data."""
+    opened: Any = _BoundedGzip if path.suffix == ".gz" else open
     try:
-        with gzip.open(path) as file:
-            content = file.read(limit + 1)
+        with opened(path, "rb") as file:
+            yield file
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise ValueError(f"{path} must be complete gzip data, got damaged data ({error}); get it again.") from error
-    if len(content) > limit:
-        raise ValueError(f"{path} must unpack to at most {limit} bytes, got more; unpack it first.")
-    return io.BytesIO(content)
 
 
 def read_csv_series(

@@ -60,7 +60,8 @@ class Forecaster(ForecastNetwork):
         model: "auto" weights the network and the baselines; "toa" is the network alone, without its last held-out rows.
         season: Steps of a season, such as 24 for hours; None takes it from the frequency, or finds it.
         time_limit: Seconds that "auto" may take, approximately. The network gets what the baselines leave, and is left
-            out if that is too little. So results depend on the speed of the machine; a large limit makes that rare.
+            out if that is too little. Time that is left trains networks of further seeds. So results depend on the
+            speed of the machine; a large limit makes that rare.
         lookback: Input steps L of the network; None chooses by season and data size, and pads shorter series with their
             first value.
         backbone: A name of `toa.models.BACKBONES`.

@@ -142,6 +142,7 @@ class ForecastNetwork(Estimator):
             schedules.append(limited)
         # a copy, so that a fit that is stopped leaves the network as it was
         again = copy.copy(self)
+        again.validation_ = float(np.mean([one.validation_ for one in networks]))
         again.known_ = self._fit_covariates(panel, self._borders(panel))
         train, *_ = again._scale_and_split(panel, panel.lengths)
         pairs = zip(networks, schedules, strict=True)

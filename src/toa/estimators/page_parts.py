@@ -137,8 +137,8 @@ def network_parts(own: Any, data: Any) -> Iterator[Part]:
         yield text(f"No network decides here, only: {names}.")
         return
     found = own.explain(data)
-    # a classifier has one network per fold
-    network = getattr(own.model_, "models", [own.model_])[0]
+    # a classifier has one network per fold, a forecaster may have one per seed
+    network, *others = getattr(own.model_, "models", [own.model_])
     tokens = toa.report.operators.describe_tokens(network, found.freq, getattr(own, "_patch", 1))
     about = f"What the network looked at: {found.describe()} {tokens}"
     yield from bars(about, found.blocks(_BLOCKS).items(), "{:.1%}")
@@ -146,9 +146,11 @@ def network_parts(own: Any, data: Any) -> Iterator[Part]:
         yield from bars("The same by column.", list(found.by_column().items())[:_BLOCKS], "{:.1%}")
     pictures = toa.report.operators.model_pictures(network, own.architecture_["backbone"])
     if pictures is not None:
+        which = f" in the first of {len(others) + 1} networks" if others else ""
         yield text(
             "The network mixes tokens by signed matrices S = I + M. Red adds, blue subtracts. Shown is the head with "
-            "the largest M of each layer. Point at an entry, or move with the arrow keys; click for the gain of a row."
+            f"the largest M of each layer{which}. Point at an entry, or move with the arrow keys; click for the gain "
+            "of a row."
         )
         yield {"kind": "operators", "models": [pictures]}
 

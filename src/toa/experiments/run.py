@@ -10,6 +10,7 @@ import math
 import statistics
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -225,8 +226,12 @@ def read_outcome(jobs: Iterable[Job], out: Path, data_dir: Path | None = None) -
 
 def failure_times(jobs: Iterable[Job], out: Path) -> dict[str, float]:
     """Return when each failed job failed, by job key. Skips files that cannot be read."""
-    states = {job.key: read_state(job, out)[1] for job in jobs}
-    return {key: error["time"] for key, error in states.items() if error and not math.isnan(error["time"])}
+    times = {}
+    for job in jobs:
+        with suppress(ValueError):
+            if (error := read_error(job.folder(out) / ERROR)) is not None:
+                times[job.key] = error["time"]
+    return times
 
 
 def write_failure(job: Job, out: Path, error: str, trace: str = "") -> None:

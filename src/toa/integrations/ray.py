@@ -24,10 +24,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-import pyarrow as arrow
-import pyarrow.compute as compute
-import pyarrow.dataset as datasets
-import pyarrow.parquet as parquet
+
+try:
+    import pyarrow as arrow
+    import pyarrow.compute as compute
+    import pyarrow.dataset as datasets
+    import pyarrow.parquet as parquet
+except ModuleNotFoundError as error:
+    raise ImportError("pyarrow must be installed to read a folder of parquet files; install toa[files].") from error
 
 from toa._checks import check_at_least, check_choice
 from toa._files import check_writable, remove_partial, replacing
