@@ -37,6 +37,7 @@ def checkout(folder, factor: str):
     return folder
 
 
+@pytest.mark.slow
 def test_equal_code_agrees_to_rounding_and_the_record_names_no_folder(tmp_path):
     peer, out = checkout(tmp_path / "peer", "1.0"), tmp_path / "found.jsonl"
     result = CliRunner(env={"COLUMNS": "200"}).invoke(

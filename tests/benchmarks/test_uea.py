@@ -10,6 +10,7 @@ from toa_bench.uea import SETS, evaluate
 SET = "BasicMotions"
 
 
+@pytest.mark.slow
 def test_every_method_is_measured_on_test_cases():
     found = evaluate(SET, "toa", time_limit=1e-9)
     assert found["accuracy"] > 0.9

@@ -18,7 +18,7 @@ def check(kind, folder, count):
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("kind", LOADERS)
 def test_no_damaged_or_forged_file_breaks_a_loader(kind, tmp_path):
-    check(kind, tmp_path, 10 if kind in SLOW else 100)
+    check(kind, tmp_path, 6 if kind in SLOW else 50)
 
 
 @pytest.mark.slow

@@ -140,6 +140,7 @@ def test_sets_of_the_archive_are_run_once_and_resumed(tmp_path, monkeypatch) -> 
         assert complaint in text
 
 
+@pytest.mark.slow
 def test_a_generated_panel_is_forecast_and_its_speed_and_memory_recorded(tmp_path) -> None:
     out = tmp_path / "scale.jsonl"
     for count in (30, 40):

@@ -149,6 +149,7 @@ def test_runs_of_the_other_tasks_are_explained(tmp_path):
         assert not run.model.training
 
 
+@pytest.mark.slow
 def test_saved_estimators_are_explained(tmp_path):
     rows = np.random.default_rng(0).normal(size=(60, 2)).round(3)
     frame = pd.DataFrame(rows, columns=["a", "b"])

@@ -138,6 +138,7 @@ def test_covariates_without_a_network_are_checked() -> None:
     assert len(model.predict(future=pd.DataFrame({"id": "x", "day": days, "promo": 1.0}))) == 6
 
 
+@pytest.mark.slow
 def test_two_axis_does_not_count_the_season_twice_at_its_start() -> None:
     model = auto(backbone="two-axis", lookback=48, learning_rate=1e-9, epochs=1).fit(wide(600))
     errors = model.choice_.ensemble.errors
@@ -217,6 +218,7 @@ def test_an_interval_that_cannot_be_calibrated_warns_and_is_left_out() -> None:
     assert "load_lower" not in model.predict().columns
 
 
+@pytest.mark.slow
 def test_intervals_of_a_choice_cover_their_share_of_fresh_rows() -> None:
     rows = wide(1500, noise=0.5)
     model = auto(interval=0.8, quantiles=(0.1, 0.9), time_limit=1e-9).fit(rows[:1100])

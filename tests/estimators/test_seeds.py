@@ -192,6 +192,7 @@ def test_covariates_quantiles_explanations_and_backtests_use_the_mean():
     assert np.isfinite(again.forecast).all()
 
 
+@pytest.mark.slow
 def test_an_exported_mean_gives_its_forecast(tmp_path):
     model, rows = quick(seeds=2, epochs=1).fit(wide()), wide()[["load", "heat"]].to_numpy()
     model.export(tmp_path / "m.onnx")

@@ -129,6 +129,7 @@ def test_the_accuracy_of_a_stack_of_noise_is_that_of_chance():
     assert np.mean(seeming) > 0.55
 
 
+@pytest.mark.slow
 def test_heads_of_noise_state_the_accuracy_of_chance_and_are_not_certain():
     stated, losses = [], []
     codes = np.arange(40) % 2

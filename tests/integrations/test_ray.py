@@ -55,7 +55,7 @@ def read(out) -> pd.DataFrame:
     return found.sort_values(["shop", "day"]).reset_index(drop=True)
 
 
-@pytest.mark.parametrize(("executor", "workers"), [("process", None), ("pool", 2)])
+@pytest.mark.parametrize(("executor", "workers"), [("process", None), pytest.param("pool", 2, marks=pytest.mark.slow)])
 def test_forecasts_of_parts_are_those_of_the_whole_panel(executor, workers, folder, model, tmp_path):
     found = forecast_parts(model, folder, tmp_path / "out", executor=executor, workers=workers, batch_rows=100)
     whole = panel(0, 30)
