@@ -171,14 +171,14 @@ HOW_TOS = sorted(path.stem for path in (ROOT / "docs" / "howto").glob("*.md"))
 # they train a network for long; in the quick tests there is no time for it
 TRAINING = ("covariates", "intervals")
 # what they show has quick tests of its own
-LONG = ("alarms", "libraries", "pages")
+LONG_HOW_TOS = ("alarms", "libraries", "pages")
 
 
 @pytest.mark.parametrize(
     ("page", "limit"),
     [
-        *((page, {"time_limit": 1e-3} if page in TRAINING else {}) for page in HOW_TOS if page not in LONG),
-        *(pytest.param(page, {}, marks=pytest.mark.slow) for page in (*TRAINING, *LONG)),
+        *((page, {"time_limit": 1e-3} if page in TRAINING else {}) for page in HOW_TOS if page not in LONG_HOW_TOS),
+        *(pytest.param(page, {}, marks=pytest.mark.slow) for page in (*TRAINING, *LONG_HOW_TOS)),
     ],
 )
 def test_the_code_of_a_how_to_runs(page, limit, tmp_path, monkeypatch) -> None:
