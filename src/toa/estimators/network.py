@@ -195,12 +195,13 @@ class ForecastNetwork(Estimator):
         those of all networks on all rows. One that raises the error of the mean is left out and ends the search.
         """
         networks, limit, earlier = [self], TimeLimit(seconds), panel.before(origins.held.tolist())
-        train, stop, _ = self._scale_and_split(earlier, self._borders(earlier))
         while len(networks) < (self.seeds or _SEEDS):
             share = limit.left / (len(networks) + 2)
             if sizes.limit_schedule(self.schedule_, self._step_seconds, share) != self.schedule_:
                 break
-            other = self._trained(self._data(train, stop), self.seed + len(networks), self.schedule_)
+            windows = self._scale_and_split(earlier, self._borders(earlier))
+            other = self._trained(self._data(*windows[:2]), self.seed + len(networks), self.schedule_)
+            del windows
             mean = found + (other._network_at_origins(panel, origins) - found) / (len(networks) + 1)
             if error(mean) > error(found):
                 break

@@ -190,10 +190,9 @@ class IsolationForest(Scorer):
     def _fits(self, channels: int) -> bool:
         size = self.depth.shape[1]
         sizes = (self.feature, channels), (self.left, size), (self.right, size)
+        fits = (part.shape == self.depth.shape and ((part >= 0) & (part < most)).all() for part, most in sizes)
         # `rows` bounds the memory for at most this number of trees
-        return len(self.depth) <= _TREES and all(
-            part.shape == self.depth.shape and ((part >= 0) & (part < most)).all() for part, most in sizes
-        )
+        return len(self.depth) <= _TREES and all(fits)
 
     def _parts(self, values: Rows) -> Rows:
         # trees compare numbers in float32

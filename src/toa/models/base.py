@@ -12,6 +12,8 @@ from torch import Tensor, nn
 
 from toa._checks import check_at_least, check_divisible, check_fraction, check_shape
 from toa.nn import EncoderBlock, EncoderStack, PatchEmbedding, count_patches
+from toa.nn.embedding import Positions
+from toa.nn.layers import Norm
 from toa.nn.registry import check_literals
 
 
@@ -140,15 +142,17 @@ class Backbone(SeriesModel, ABC):
 
 
 class PatchBackbone(Backbone):
-    """A backbone whose tokens are the patches of its `PatchEmbedding`; `options` are those of the embedding."""
+    """A backbone whose tokens are the patches of its `PatchEmbedding`, to which `positions` and `bias` belong."""
 
-    def __init__(self, config: Any, *, channels: int | None = None, **options: Any) -> None:
-        lookback, patch_len, stride = config.lookback, config.patch_len, config.stride
+    def __init__(
+        self, config: Any, *, channels: int | None = None, positions: Positions = "learned", bias: bool = True
+    ) -> None:
+        lookback, width, patch_len, stride = config.lookback, config.embed_dim, config.patch_len, config.stride
         patches = count_patches(lookback, patch_len, stride)
-        super().__init__(lookback=lookback, embed_dim=config.embed_dim, num_tokens=patches, channels=channels)
+        super().__init__(lookback=lookback, embed_dim=width, num_tokens=patches, channels=channels)
         self.config = config
         self.embed = PatchEmbedding(
-            lookback, config.embed_dim, patch_len=patch_len, stride=stride, dropout=config.dropout, **options
+            lookback, width, patch_len=patch_len, stride=stride, positions=positions, bias=bias, dropout=config.dropout
         )
 
     def valid_tokens(self, mask: Tensor) -> Tensor:
@@ -192,15 +196,15 @@ def encoder_stack(
     config: Any,
     tokens: int,
     *,
-    num_layers: int | None = None,
     score_dropout: float | None = None,
+    attention_dropout: float | None = None,
     residual_scores: bool = False,
+    norm: Norm = "layer",
     norm_first: bool = False,
-    **options: Any,
 ) -> EncoderStack:
     """Encoder blocks with the attention and sizes of a config, on sequences of `tokens` tokens.
 
-    `score_dropout` is that on the activated scores, the config's if None; `options` are those of `EncoderBlock`.
+    Dropout on the activated scores and on the attention's output has the rate of the config unless given.
     """
     p = config.dropout if score_dropout is None else score_dropout
     blocks = (
@@ -208,10 +212,11 @@ def encoder_stack(
             config.attention.build(config.embed_dim, config.num_heads, tokens, dropout=p),
             config.ff_dim,
             dropout=config.dropout,
+            attention_dropout=attention_dropout,
+            norm=norm,
             norm_first=norm_first,
-            **options,
         )
-        for _ in range(config.num_layers if num_layers is None else num_layers)
+        for _ in range(config.num_layers)
     )
     return EncoderStack(blocks, residual_scores=residual_scores)
 

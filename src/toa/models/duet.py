@@ -84,7 +84,7 @@ class DUET(ForecastModel):
         self.experts = LinearExperts(config.lookback, width, config.num_experts, moving_average=config.moving_average)
         several = config.channels > 1
         self.mask = ChannelMask(config.lookback, sampling=config.mask_sampling) if several else None
-        self.blocks = encoder_stack(config, config.channels, num_layers=None if several else 0)
+        self.blocks = encoder_stack(config, config.channels) if several else nn.ModuleList()
         self.token_norm = LayerNorm(width) if several else nn.Identity()
         self.head = FlattenHead(1, width, config.horizon, dropout=config.head_dropout)
 

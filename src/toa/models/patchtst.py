@@ -79,14 +79,13 @@ class PatchTST(PatchBackbone):
         super().__init__(config, positions="learned" if official else "sinusoidal", bias=official)
         # published: only softmax of the official form adds scores
         adds_scores = official and config.attention.name == "softmax"
-        p = config.dropout
         self.blocks = encoder_stack(
             config,
             self.num_tokens,
-            score_dropout=0.0 if official else p,
+            score_dropout=0.0 if official else None,
             residual_scores=adds_scores if config.residual_scores is None else config.residual_scores,
-            # equal to two dropouts of rate p in a row
-            attention_dropout=1.0 - (1.0 - p) ** 2 if official else p,
+            # equal to two dropouts of the config's rate in a row
+            attention_dropout=1.0 - (1.0 - config.dropout) ** 2 if official else None,
             norm="batch" if official else "layer",
         )
         self.norm = nn.Identity() if official else TokenBatchNorm(config.embed_dim)

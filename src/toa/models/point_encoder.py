@@ -48,11 +48,7 @@ class PointEncoder(SeriesModel):
 
 
 @register_backbone(
-    "transformer",
-    PointEncoderConfig,
-    "classify",
-    settings=_PUBLISHED,
-    head=lambda config: {"head_dropout": config.dropout},
+    "transformer", PointEncoderConfig, "classify", settings=_PUBLISHED, head=lambda one: {"head_dropout": one.dropout}
 )
 class PointBackbone(Backbone):
     """The tokens of a `PointEncoder`: (B, L, C) to (B, 1, L, E), each of all channels."""
