@@ -67,6 +67,20 @@ def test_the_protocol_toa_is_the_choice_of_the_search(backbone, sizes):
             assert resolve("forecast", "toa", **names) == replace(searched, protocol="toa"), (family, size)
 
 
+def test_the_protocol_toa_of_two_axis_is_the_choice_of_its_search():
+    plan = PLANS["search-two-axis"]
+    chosen = choose(plan, read_trials(plan), "two-axis")
+    # family "none" is softmax without mixing: no recipe of its own
+    chosen = {key: result for key, result in chosen.items() if key[0] != "none"}
+    assert len(chosen) == 4
+    for (family, size), result in chosen.items():
+        attention, *settings = result.trial.split()
+        for dataset in ("ETTh2", "Exchange") if size == "small" else ("ETTm2", "Weather"):
+            names: dict[str, Any] = {"dataset": dataset, "horizon": 192, "backbone": "two-axis", "attention": attention}
+            searched = resolve("forecast", plan.protocol, changes=settings, **names)
+            assert resolve("forecast", "toa", **names) == replace(searched, protocol="toa"), (family, size)
+
+
 def test_the_protocol_toa_of_classification_is_the_choice_of_its_search():
     plan = PLANS["search-classify"]
     chosen = choose(plan, read_trials(plan), "patchtst")
