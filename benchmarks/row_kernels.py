@@ -27,13 +27,12 @@ from toa.ops._backend import SWITCHABLE_KERNELS, disable_kernels
 from toa.tasks.distributed import numerics, resolve_device
 from toa_bench.script import command_line, exit_on_error, make_console, make_parser, save
 from toa_bench.step_cost import OwnSystem, StepCost
-from toa_bench.tables import number
+from toa_bench.tables import kernel_gains
 from training_step import ATTENTIONS, CASES, StepCase, random_batches
 
 ALL_ON = "nothing"
 # switched off one by one they gain little, together more
 ROW_KERNELS = ("layer_norm", "add_norm")
-LEAST_GAIN = 0.03
 # the case of width 512 has 862 channels: a second name for it
 MEASURED = {name: CASES[name] for name in ("patchtst-128", "itransformer-256", "itransformer-512")}
 CHOICES = MEASURED | {"itransformer-862": CASES["itransformer-512"]}
@@ -91,16 +90,6 @@ def summarise(costs: Mapping[str, list[StepCost]], kernels: list[str]) -> list[R
     return rows
 
 
-def show(rows: list[Record], console: Console) -> None:
-    table: list[tuple[str, ...]] = [("case", "switched off", "ms", "gain of the kernels", "at least 3 %", "MiB")]
-    for row in rows:
-        gain = row.get("gain")
-        words = ("", "") if gain is None else (f"{100 * gain:+.1f} %", "yes" if gain >= LEAST_GAIN else "no")
-        times = number(row["milliseconds"], 3)
-        table.append((row["case"], row["switched_off"], times, *words, number(row["peak_memory"], 1, 2**20)))
-    console.print(make_table(table, left=2))
-
-
 def parse(words: list[str] | None = None) -> argparse.Namespace:
     parser = make_parser(__doc__, "runs/row_kernels.json")
     parser.add_argument("--cases", nargs="+", choices=CHOICES, default=list(MEASURED))
@@ -126,9 +115,9 @@ def main(words: list[str] | None = None) -> int:
             console.print(f"measuring {name} …")
             found = summarise(measure(CHOICES[name], args, console), args.kernels)
             rows += [{"case": name, "sizes": asdict(CHOICES[name])} | row for row in found]
-    show(rows, console)
-    settings = vars(args) | {"out": str(args.out)}
-    save({"task": "row_kernels", "settings": settings, "rows": rows}, args, command_line(__file__, words), console)
+    record = {"task": "row_kernels", "settings": vars(args) | {"out": str(args.out)}, "rows": rows}
+    console.print(make_table(kernel_gains(record), left=2))
+    save(record, args, command_line(__file__, words), console)
     return 0
 
 

@@ -6,7 +6,18 @@ from pathlib import Path
 
 from toa.experiments.records import Record
 from toa.report.tables import markdown_table
-from toa_bench.tables import Table, complete_run, efficiency, growth, memory, number, primitive, rates, steps
+from toa_bench.tables import (
+    Table,
+    complete_run,
+    efficiency,
+    growth,
+    kernel_gains,
+    memory,
+    number,
+    primitive,
+    rates,
+    steps,
+)
 
 ROOT = Path(__file__).parents[1]
 RECORDS = ROOT / "results" / "performance"
@@ -72,6 +83,7 @@ TABLES: dict[str, tuple[Callable[[Record], Table], str]] = {
     "steps": (steps, "training_step.json"),
     "steps-cpu": (steps, "training_step_cpu.json"),
     "steps-cpu-compiled": (steps, "training_step_cpu_compiled.json"),
+    "row-kernels": (kernel_gains, "row_kernels.json"),
     "efficiency": (efficiency, "efficiency.json"),
     "growth-channels": (growth, "growth_channels.json"),
     "growth-channels-cpu": (growth, "growth_channels_cpu.json"),
@@ -92,5 +104,5 @@ def performance_table(name: str, folder: Path = RECORDS) -> str:
     make, file = TABLES[name]
     record = read(file, folder)
     origin = f"{record['device']}, PyTorch {record['versions']['torch']}, commit {record['commit']}"
-    rows = "\n".join(markdown_table(make(record), left=3 if make is steps else 1))
+    rows = "\n".join(markdown_table(make(record), left=3 if make is steps else 2 if make is kernel_gains else 1))
     return f"{rows}\n\n{origin}: `{record['command']}`"

@@ -21,6 +21,8 @@ STEP_TARGETS: dict[tuple[str, str], tuple[float, float | None]] = {
     ("itransformer-512", "toa-gated"): (1.0, 0.7),
     ("itransformer-512", "toa-relu"): (0.7, 0.7),
 }
+# share of a step that a kernel beside attention must gain
+LEAST_GAIN = 0.03
 SYSTEMS = ("sdpa", *(f"{activation} {system}" for system in (*ops.BACKENDS, *RIVALS) for activation in MEASURED))
 
 
@@ -132,6 +134,17 @@ def steps(record: Record) -> Table:
                     number(flops, 1, 1e9),
                 ]
             )
+    return table
+
+
+def kernel_gains(record: Record) -> Table:
+    """What the kernels beside attention gain: a step with some of them switched off."""
+    table: Table = [["case", "switched off", "ms", "gain of the kernels", "at least 3 %", "MiB"]]
+    for row in record["rows"]:
+        gain = row.get("gain")
+        words = ("", "") if gain is None else (f"{100 * gain:+.1f} %", "yes" if gain >= LEAST_GAIN else "no")
+        memory = number(row["peak_memory"], 1, 2**20)
+        table.append([row["case"], row["switched_off"], number(row["milliseconds"], 3), *words, memory])
     return table
 
 
