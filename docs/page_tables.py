@@ -432,7 +432,8 @@ def cell_of(record: Record) -> tuple[str, int]:
 
 def recipe_records(backbone: str) -> dict[Any, dict[Any, list[Record]]]:
     """Records of protocol `toa` by attention and changed settings, then by dataset and horizon."""
-    records = [r for r in read_records("forecasting/toa.jsonl") if r["config"]["backbone"] == backbone]
+    records = read_records("forecasting/toa.jsonl") + read_records("forecasting/two-axis.jsonl")
+    records = [r for r in records if (r["config"]["backbone"], r["config"]["protocol"]) == (backbone, "toa")]
     lines = grouped(records, lambda record: (record["config"]["attention"]["name"], *changes_of(record)))
     return {line: grouped(found, cell_of) for line, found in lines.items()}
 
@@ -452,11 +453,62 @@ def recipe_table(backbone: str) -> str:
         plain, ours = softmax[cell], toa[cell]
         gains.append((change(ours, plain, "mse"), change(ours, plain, "val_mse")))
         errors_of_cell = [f"{mean_of(found, 'mse'):.4f}" for found in (plain, ours)]
-        without = f"{change(no_sor[cell], ours, 'mse'):+.1f} %" if cell in no_sor else ""
+        left_out = no_sor.get(cell, [])
+        same = [record for record in ours if record["seed"] in {other["seed"] for other in left_out}]
+        without = f"{change(left_out, same, 'mse'):+.1f} %" if left_out else ""
         rows.append([cell[0], str(cell[1]), *errors_of_cell, *(f"{gain:+.1f} %" for gain in gains[-1]), without])
     means = (f"{statistics.fmean(found):+.1f} %" for found in zip(*gains, strict=True))
     rows.append(["mean", "", "", "", *means, ""])
     return table(["dataset", "horizon", "softmax", "TOA-Softmax", "change", "in validation", "without SOR"], rows)
+
+
+def set_means(cells: dict[Any, list[Record]], metric: str = "mse") -> list[str]:
+    """Mean over the four horizons of each set; empty where one was not run."""
+    wanted = {dataset: [cells.get((dataset, h)) for h in (96, 192, 336, 720)] for dataset in RECIPE_SETS}
+    return [
+        f"{statistics.fmean(mean_of(found, metric) for found in runs if found):.3f}" if all(runs) else ""
+        for runs in wanted.values()
+    ]
+
+
+def two_axis_table(*settings: str) -> str:
+    """Test MSE of each set, mean over horizons and seeds: published, the other backbones, and two-axis.
+
+    `settings` are those that the runs of two-axis change; with a look-back of their own there are fewer rows.
+    """
+    wanted = "look-back 96" if settings else "searched look-back"
+    rows = [
+        [f"{row['model']}, {row['setting']}, published ({row['source']})", *(row[name] for name in RECIPE_SETS)]
+        for row in read_csv("forecasting/published-means.csv")
+        if row["setting"] == wanted
+    ]
+    for backbone in ("two-axis",) if settings else NAMES:
+        found = recipe_records(backbone)
+        for attention, title in (("softmax", "softmax"), ("toa-softmax", "TOA-Softmax")):
+            rows.append([f"{NAMES[backbone]}, {title}", *set_means(found[attention, *settings])])
+    if not settings:
+        # the settings that the search chose without mixing: see search-two-axis-choice
+        small = ("model.mix_channels=false", "model.time_attention=same")
+        large = (*small, "lookback=512", "training.learning_rate=1e-3", "model.shortcut=false")
+        runs = [record for record in read_records("forecasting/two-axis.jsonl") if changes_of(record) in (small, large)]
+        rows.append(["two-axis, channels not mixed", *set_means(grouped(runs, cell_of))])
+    return table(["test MSE", *RECIPE_SETS], rows)
+
+
+def two_axis_ablations() -> str:
+    """What a change costs the chosen two-axis with TOA at horizon 96: validation MSE / test MSE, one seed."""
+    found = recipe_records("two-axis")
+    base = found["toa-softmax",]
+
+    def cell(change: str, dataset: str) -> str:
+        (changed,) = found["toa-softmax", change][dataset, 96]
+        (kept,) = (record for record in base[dataset, 96] if record["seed"] == changed["seed"])
+        shown = [changed["metrics"][one] / kept["metrics"][one] - 1 for one in ("val_mse", "mse")]
+        return " / ".join(f"{100 * one:+.1f} %" for one in shown)
+
+    changes = [line[1] for line, cells in found.items() if line[0] == "toa-softmax" and len(line) == 2]
+    rows = [[f"`{change}`", *(cell(change, dataset) for dataset in RECIPE_SETS)] for change in changes]
+    return table(["change", *RECIPE_SETS], rows)
 
 
 def dropout_table() -> str:
@@ -658,6 +710,8 @@ def all_tables() -> dict[str, Callable[[], str]]:
     for name in ("search", "search-classify", "search-two-axis"):
         found |= {f"{name}-choice": partial(search_choice, name), f"{name}-trials": partial(search_trials, name)}
     found |= {f"toa-{backbone}": partial(recipe_table, backbone) for backbone in ("itransformer", "duet", "patchtst")}
+    found |= {"two-axis": two_axis_table, "two-axis-96": partial(two_axis_table, "lookback=96")}
+    found |= {"toa-two-axis": partial(recipe_table, "two-axis"), "two-axis-ablations": two_axis_ablations}
     for name in ("toa", "toa-unnormalised"):
         found[f"{name}-96"] = partial(setting_table, name, backbone="itransformer", horizon=96, datasets=RECIPE_SETS)
     found |= {name: partial(other_runs, name) for name in ("other-protocols", "subsets")}

@@ -7,7 +7,6 @@ from torch import nn
 from tests.support import assert_near, message, scatter_parameters
 from toa.models import BackboneForecaster, build_forecaster, build_reconstructor
 from toa.nn import ATTENTIONS, AttentionSpec, DenseOperator, DiagonalLowRankOperator, SequenceOperator, mixing_operators
-from toa.tasks.optimization import TrainingConfig, make_optimizer
 
 SIZES = {"embed_dim": 8, "num_heads": 2, "num_layers": 2, "ff_dim": 12, "patch_len": 8, "stride": 8}
 
@@ -73,16 +72,6 @@ def test_after_the_start_the_forecast_is_the_sum_of_both_maps():
     model = started(build(instance_norm=False))
     series = torch.randn(3, 32, 4, dtype=torch.float64)
     assert_near(model(series), model.head(0.1 * model.backbone(series)) + model.shortcut(series.mT).mT)
-
-
-def test_training_leaves_a_fixed_shortcut_as_it_is():
-    model: Any = build(train_shortcut=False)
-    before = model.shortcut.weight.clone()
-    optimizer = make_optimizer(model, TrainingConfig(learning_rate=0.1, weight_decay=0.1), torch.device("cpu"))
-    model(torch.randn(4, 32, 4)).square().mean().backward()
-    optimizer.step()
-    assert torch.equal(model.shortcut.weight, before)
-    assert model.head.weight.any()
 
 
 @pytest.mark.parametrize("attention", ["softmax", "toa-softmax", "toa-relu", "toa-gated"])

@@ -37,7 +37,6 @@ class ForecastHeadConfig(ModelConfig):
             do not undo this start.
         shortcut_start: What that map starts as: the "mean" of the look-back; its "last" value; or "ridge", which is the
             last value until `BackboneForecaster.fit_shortcut` is called. Tasks call it with training windows.
-        train_shortcut: Whether training changes that map. If False, training only adds to the linear model.
     """
 
     horizon: int
@@ -50,7 +49,6 @@ class ForecastHeadConfig(ModelConfig):
     pooled: bool = False
     shortcut: bool = False
     shortcut_start: Start = "mean"
-    train_shortcut: bool = True
 
     def __post_init__(self) -> None:
         ModelConfig.__post_init__(self)
@@ -90,7 +88,6 @@ class BackboneForecaster(ForecastModel):
                 nn.init.zeros_(parameter)
             steps = backbone.lookback if config.shortcut_start == "mean" else 1
             nn.init.constant_(self.shortcut.weight[:, -steps:], 1.0 / steps)
-            self.shortcut.requires_grad_(config.train_shortcut)
 
     def _forecast(self, series: Tensor, marks: Tensor | None, future_marks: Tensor | None) -> Tensor:
         statistics: Any = None

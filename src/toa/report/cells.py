@@ -4,7 +4,7 @@
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -248,9 +248,10 @@ class RecipeCell:
         """Data set and horizon."""
         return self.dataset if self.horizon is None else f"{self.dataset} {self.horizon}"
 
-    def mean(self, protocol: str, variant: str, metric: str = "") -> float | None:
-        """Mean of a metric over seeds; None if no record has it."""
-        records = (run.record["metrics"] for run in self.runs.get((protocol, variant), ()))
+    def mean(self, protocol: str, variant: str, metric: str = "", seeds: Container[int] | None = None) -> float | None:
+        """Mean of a metric over these seeds, all if None; None if no record has it."""
+        runs = self.runs.get((protocol, variant), ())
+        records = (run.record["metrics"] for run in runs if seeds is None or run.record["seed"] in seeds)
         values = [metrics[metric or self.metric] for metrics in records if (metric or self.metric) in metrics]
         return fmean(values) if values else None
 
@@ -272,9 +273,10 @@ class RecipeCell:
         return self.change(self.mean(protocol, self.chosen(protocol)), self.mean(protocol, "softmax"))
 
     def without_sor(self) -> float | None:
-        """Change of the chosen TOA under `toa` if it is trained without SOR."""
-        name = self.chosen(RECIPE)
-        return self.change(self.mean(RECIPE, f"{name}-nosor"), self.mean(RECIPE, name))
+        """Change of the chosen TOA under `toa` if it is trained without SOR, over the seeds that have both."""
+        names = [f"{self.chosen(RECIPE)}{end}" for end in ("-nosor", "")]
+        seeds = [{run.record["seed"] for run in self.runs.get((RECIPE, name), ())} for name in names]
+        return self.change(*(self.mean(RECIPE, name, seeds=seeds[0] & seeds[1]) for name in names))
 
 
 def contribution(runs: Iterable[Run]) -> float | None:

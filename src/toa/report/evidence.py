@@ -83,7 +83,7 @@ class Evidence:
         failed: Settings of runs that ended with an error, with the error and its file.
         disputed: Settings whose records contradict each other.
         notes: Remarks on duplicates and defaults.
-        trials: Number of trials of a search by task and backbone, then of softmax and of TOA.
+        trials: Number of trials of a search by task and backbone, then by family.
         signed: Trials of the comparison of signed attentions.
     """
 
@@ -292,8 +292,15 @@ class _Reader:
         if self._unsealed:
             notes.append(f"{self._unsealed} of {len(self._runs)} records are without checksum: edits are not noticed.")
         for key, trials in self._trials.items():
-            found.trials[key] = Counter("toa" if one.startswith("toa-") else one.split()[0] for one in trials if one)
+            found.trials[key] = Counter(map(_family, filter(None, trials)))
         return found
+
+
+def _family(trial: str) -> str:
+    """The family of a trial of a search: "toa", "no mixing", or the name of its attention."""
+    if "model.mix_channels=false" in trial:
+        return "no mixing"
+    return "TOA" if trial.startswith("toa-") else trial.split()[0]
 
 
 def _signed_trial(content: Any) -> Trial:
