@@ -9,7 +9,7 @@ compiled` is the same model under `torch.compile`, with fused Adam, batches on t
 the same sizes, random series, and the same TF32 setting. Each system has its own process. Systems are timed in turns,
 block by block; a ratio is the median over turns of our block's median over the peer's block of the same turn. A
 system whose attention is less accurate than the reference is not timed, and the exit code is 1. `--channels` and
-`--batch` vary every case, which shows how the cost grows.
+`--batch` vary every case, which shows how the cost grows. The peer has no two-axis: its cases show our systems alone.
 """
 
 import argparse
@@ -45,6 +45,8 @@ PEER, COMPILED_PEER = "peer", "peer-compiled"
 ATTENTIONS = ("softmax", *(f"toa-{activation}" for activation in ops.ACTIVATIONS))
 # batches per epoch
 BATCHES = 64
+# backbones that the peer has as well
+PEER_BACKBONES = ("patchtst", "itransformer")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,7 +54,7 @@ class StepCase:
     """Sizes of a training step, the same on both sides.
 
     Args:
-        backbone: A model that the peer has as well.
+        backbone: A model, timed beside the peer's if it is one of `PEER_BACKBONES`.
         protocol: Protocol with all other settings.
         lookback, channels, batch_size: Sizes of the data.
         model: Sizes of the model.
@@ -92,11 +94,17 @@ def _itransformer(width: int, layers: int, channels: int, batch_size: int) -> St
     return StepCase(backbone="itransformer", protocol="itransformer-96", model=sizes, **data)
 
 
+def _two_axis(channels: int, batch_size: int) -> StepCase:
+    return StepCase(backbone="two-axis", protocol="two-axis", lookback=512, channels=channels, batch_size=batch_size)
+
+
 CASES = {
     "patchtst-128": _patchtst(128, 8, 256),
     "patchtst-16": _patchtst(16, 4, 128),
     "itransformer-256": _itransformer(256, 2, 7, 32),
     "itransformer-512": _itransformer(512, 4, 862, 16),
+    "two-axis-7": _two_axis(7, 32),
+    "two-axis-862": _two_axis(862, 16),
 }
 
 
@@ -113,7 +121,8 @@ def random_batches(config: ForecastRun, channels: int, device: torch.device) -> 
 def objection_to(config: ForecastRun, channels: int, device: torch.device) -> str | None:
     """How the attention of a run is less accurate than the reference; None if it is not."""
     model = FORECASTING.build(config, TaskData(channels=channels)).to(device)
-    layer = next(module for module in model.modules() if isinstance(module, Attention))
+    # two-axis has others along time, before it
+    *_, layer = (module for module in model.modules() if isinstance(module, Attention))
     case = OpCase(
         system=layer.chosen_backend(),
         activation=layer.activation,
@@ -169,7 +178,8 @@ def measure(case: StepCase, args: argparse.Namespace) -> Record:
     found: dict[str, Record] = {}
     with ExitStack() as stack:
         workers: list[Worker] = []
-        for name in (PEER, *([COMPILED_PEER] if args.compiled_peer else []), *args.attentions):
+        peers = (PEER, COMPILED_PEER) if args.compiled_peer else (PEER,)
+        for name in (*(peers if case.backbone in PEER_BACKBONES else ()), *args.attentions):
             workers.append(stack.enter_context(start(request | {"system": name})))
             if resolve_device(args.device).type != "cuda":
                 # few cores: start one after another
@@ -185,7 +195,7 @@ def measure(case: StepCase, args: argparse.Namespace) -> Record:
                 blocks[worker.name].append(1e3 * statistics.median(seconds))
         for worker in timed:
             found[worker.name] = {"blocks_ms": blocks[worker.name]} | worker.finish()
-    for worker in timed:
+    for worker in timed if PEER in found else ():
         found[worker.name] |= _over_peer(found[worker.name], found[PEER])
         if args.compiled_peer:
             found[worker.name]["time_over_compiled"] = _time_over(found[worker.name], found[COMPILED_PEER])
@@ -250,9 +260,11 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
 
 def resolve_arguments(args: argparse.Namespace) -> dict[str, StepCase]:
     """Fill in the defaults of the device, check all arguments, and return the cases."""
-    if args.peer is None:
-        raise ValueError("--peer must name a checkout of Time-Series-Library, got nothing.")
-    check_peer(args.peer)
+    cases = chosen_cases(args)
+    if any(case.backbone in PEER_BACKBONES for case in cases.values()):
+        if args.peer is None:
+            raise ValueError("--peer must name a checkout of Time-Series-Library, got nothing.")
+        check_peer(args.peer)
     on_cuda = resolve_device(args.device).type == "cuda"
     for name, there, elsewhere in (("steps", 60, 5), ("rounds", 1, 5), ("warmup", 10, 1)):
         if getattr(args, name) is None:
@@ -261,7 +273,7 @@ def resolve_arguments(args: argparse.Namespace) -> dict[str, StepCase]:
     check_at_least("warmup", args.warmup, 0)
     least = MIN_CUDA_STEPS if on_cuda else 1
     check_at_least("steps of all rounds on CUDA" if on_cuda else "steps", args.steps * args.rounds, least)
-    return chosen_cases(args)
+    return cases
 
 
 def main(words: list[str] | None = None) -> int:

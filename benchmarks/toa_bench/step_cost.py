@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from toa._limits import peak_bytes
-from toa.experiments.protocols import resolve
+from toa.experiments.protocols import load_protocol, resolve
 from toa.nn import Attention
 from toa.tasks.base import TaskData
 from toa.tasks.distributed import make_fabric
@@ -25,10 +25,10 @@ HORIZON = 96
 
 
 def step_config(protocol: str, *, dataset: str, backbone: str, attention: str | None, **seed: int) -> ForecastRun:
-    """A forecasting run with the sizes of a protocol and the attention settings of `toa-paper`."""
+    """A forecasting run with the sizes of a protocol and, if it covers the backbone, the attention of `toa-paper`."""
     names = {"dataset": dataset, "horizon": HORIZON, "backbone": backbone, "attention": attention, **seed}
     config = resolve("forecast", protocol, **names)
-    if attention is None:
+    if attention is None or backbone not in load_protocol("forecast", "toa-paper").tables:
         return config
     return replace(config, attention=resolve("forecast", "toa-paper", **names).attention)
 

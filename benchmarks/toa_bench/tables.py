@@ -118,18 +118,20 @@ def steps(record: Record) -> Table:
                 table.append([row["name"], name, "refused", *[""] * 8])
                 continue
             time_target, memory_target = STEP_TARGETS.get((row["name"], name), (None, None))
-            flops = None if name.startswith("peer") else step_flops(row["case"], name) / system["milliseconds"]
+            # only the models that the peer has as well are counted
+            counted = "time_over_peer" in system and not name.startswith("peer")
+            flops = step_flops(row["case"], name) / system["milliseconds"] if counted else None
             table.append(
                 [
                     row["name"],
                     name,
                     system["backend"] or "",
                     number(system["milliseconds"]),
-                    number(system["time_over_peer"], 3),
+                    number(system.get("time_over_peer"), 3),
                     number(time_target),
                     number(system.get("time_over_compiled"), 3),
                     number(system["peak_memory"], 0, 2**20),
-                    number(system["memory_over_peer"]),
+                    number(system.get("memory_over_peer")),
                     number(memory_target),
                     number(flops, 1, 1e9),
                 ]

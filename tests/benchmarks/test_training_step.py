@@ -41,7 +41,8 @@ def keep_stdout(monkeypatch):
 
 
 def test_the_cases_are_those_of_the_table(bench):
-    assert list(bench.CASES) == ["patchtst-128", "patchtst-16", "itransformer-256", "itransformer-512"]
+    with_peer = [name for name, case in bench.CASES.items() if case.backbone in bench.PEER_BACKBONES]
+    assert with_peer == ["patchtst-128", "patchtst-16", "itransformer-256", "itransformer-512"]
     large = bench.CASES["itransformer-512"]
     assert (large.channels, large.batch_size, large.model["num_layers"]) == (862, 16, 4)
     config = bench.CASES["patchtst-128"].config("toa-gated", tf32=True, compiled=True, seed=1)
@@ -50,6 +51,17 @@ def test_the_cases_are_those_of_the_table(bench):
     sizes = {"style": "tslib", "embed_dim": 128, "num_heads": 8, "num_layers": 3, "ff_dim": 256, "dropout": 0.1}
     assert sizes.items() <= dict(config.model).items()
     assert config.attention.gate_norm is not None
+
+
+def test_a_backbone_that_the_peer_lacks_is_timed_alone(bench, monkeypatch, tmp_path, capsys):
+    small = replace(bench.CASES["two-axis-7"], lookback=32, channels=2, batch_size=2)
+    monkeypatch.setitem(bench.CASES, "two-axis-7", small)
+    options = ["--cases", "two-axis-7", "--attentions", "toa-softmax", "--out", str(tmp_path / "found.json")]
+    assert bench.main([*SIZES, *options]) == 0
+    (row,) = json.loads((tmp_path / "found.json").read_text())["rows"]
+    assert list(row["systems"]) == ["toa-softmax"]
+    assert row["systems"]["toa-softmax"]["milliseconds"] > 0
+    assert "two-axis-7" in capsys.readouterr().out
 
 
 def test_channels_and_batches_are_crossed(bench):
