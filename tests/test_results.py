@@ -39,7 +39,6 @@ UNCLEAN = {
     "forecasting/search.jsonl": 117,
     "operators/demixing-toa-gated.json": 1,
     "operators/demixing-toa-relu.json": 1,
-    "performance/training_step_cpu_compiled.json": 1,
     # trials of the first search, which this comparison reuses
     "search/signed-trials.jsonl": 16,
     "search/trials.jsonl": 208,

@@ -56,8 +56,8 @@ class TrainingConfig:
         accumulate: Number of batches per optimizer step.
         clip_norm: Maximum norm of the gradient; None for no clipping.
         patience: Number of epochs without a better validation loss before training stops; None to never stop early.
-        compile: Whether to use torch.compile. The first step needs up to a minute; later ones are faster, on a CPU by
-            at most a quarter. Random draws differ from those of eager mode. A CPU needs a C++ compiler.
+        compile: Whether to use torch.compile. The first step needs up to a minute; later ones can be faster, on a CPU
+            also slower. Random draws differ from those of eager mode. A CPU needs a C++ compiler.
         least_loss: Mean training loss of an epoch, at or below which training stops.
         validate_start: Whether the weights before the first epoch also count as a result, for a model that starts well.
     """
