@@ -248,6 +248,12 @@ def load_script(path: str) -> Any:
     return module
 
 
+def written(folder: str, pattern: str) -> list[Path]:
+    """Files of a folder of the repository, without the pages that building the site makes."""
+    made = {ROOT / "docs" / name for name in ("api", "reference", "tutorials")}
+    return sorted(path for path in (ROOT / folder).rglob(pattern) if not made & set(path.parents))
+
+
 def run_without_shape_checks(*arguments: Path | str, **environment: str) -> None:
     """Run files of tests, with options of pytest, in another process without jaxtyping's wrappers.
 

@@ -8,7 +8,7 @@ import functools
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.support import ROOT
+from tests.support import written
 
 FOLDERS = ("src", "benchmarks", "docs", "examples")
 # longest run of equal lines allowed
@@ -83,7 +83,7 @@ def shared(paths: list[Path]) -> dict[tuple[str, str], int]:
 
 
 def test_no_two_places_share_more_than_a_dozen_lines():
-    assert shared(sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))) == {}
+    assert shared([path for folder in FOLDERS for path in written(folder, "*.py")]) == {}
 
 
 def test_a_copy_with_other_names_is_found(tmp_path):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import ROOT
+from tests.support import ROOT, written
 
 # idiom: what to write instead
 IDIOMS = {
@@ -55,7 +55,7 @@ FILES_LEFT: set[str] = set()
 def pages() -> Iterator[Path]:
     for folder, suffixes in (("src", ("py", "md", "toml")), ("docs", ("py", "md")), ("results", ("md",))):
         for suffix in suffixes:
-            yield from sorted((ROOT / folder).rglob(f"*.{suffix}"))
+            yield from written(folder, f"*.{suffix}")
     yield from sorted((ROOT / "examples").glob("*.py"))
     yield from (ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "Makefile", "pyproject.toml"))
 

@@ -8,7 +8,7 @@ import pytest
 import page_tables
 import page_values
 import performance_tables
-from tests.support import ROOT, message
+from tests.support import ROOT, message, written
 from toa.models import BACKBONES
 from toa.report.tables import markdown_table
 from toa_bench.tables import step_flops, steps
@@ -116,7 +116,7 @@ def test_a_row_of_the_papers_table_stands_beside_the_peers_model(tmp_path):
 
 TEXTS = (
     "README.md",
-    *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md")),
+    *(str(path.relative_to(ROOT)) for path in written("docs", "*.md")),
     *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "results").rglob("README.md")),
 )
 
