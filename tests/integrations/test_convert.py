@@ -9,7 +9,7 @@ import toa
 from tests.support import assert_near, message, scatter_parameters
 from toa.integrations import MultiheadAdapter, ProjectionAdapter, convert
 from toa.models import build_forecaster
-from toa.nn import AttentionSpec, SequenceOperator, TemporalOperatorAttention
+from toa.nn import AttentionSpec, SequenceOperator, SoftmaxAttention, TemporalOperatorAttention
 
 E, H, N, B = 8, 2, 6, 3
 VARIANTS = ("softmax", "toa-softmax", "toa-relu", "toa-gated")
@@ -105,6 +105,9 @@ def test_unsupported_masks_raise_at_the_call() -> None:
         new(x, x, x, attn_mask=pair)
     with pytest.raises(ValueError, match=message("attn_mask must be given with is_causal=True", "got None")):
         new(x, x, x, is_causal=True)
+    for shape in ((N + 3, N + 3), (N, N + 1), (B, N, N)):
+        with pytest.raises(ValueError, match=message("attn_mask must have shape (6, 6) or (6, 6, 6)", f"got {shape}")):
+            new(x, x, x, attn_mask=torch.zeros(shape).bool())
     with pytest.raises(ValueError, match=message("key_padding_mask must hold only 0 and -inf", "18 other", "0.1")):
         new(x, x, x, key_padding_mask=torch.full((B, N), 0.1))
     with pytest.raises(ValueError, match=message("key_padding_mask must be bool or floating point, got torch.int64")):
@@ -241,12 +244,29 @@ def test_softmax_attention_of_toa_models_is_replaced() -> None:
         convert(new, num_tokens=8)
 
 
+def test_a_window_is_kept() -> None:
+    old = nn.ModuleDict({"a": SoftmaxAttention(E, H, N, window=2)}).eval()
+    report = convert(new := copy.deepcopy(old), num_tokens=N)
+    assert report.unchanged
+    x = torch.randn(B, N, E)
+    assert_near(new["a"](x, x, x)[0], old["a"](x, x, x)[0], 1e-5)
+
+
 class Projections(nn.Module):
     """Attention with projections under common names, and options that make it unusual."""
 
-    def __init__(self, *, is_causal: bool = False, scaling: float = 0.5, twist: float = 0.0, key_bias: bool = True):
+    def __init__(
+        self,
+        *,
+        is_causal: bool = False,
+        always_causal: bool = False,
+        scaling: float = 0.5,
+        twist: float = 0.0,
+        key_bias: bool = True,
+    ) -> None:
         super().__init__()
         self.num_heads, self.scaling, self.is_causal, self.twist = H, scaling, is_causal, twist
+        self.always_causal = always_causal
         self.q_proj, self.v_proj, self.out_proj = (nn.Linear(E, E) for _ in range(3))
         self.k_proj = nn.Linear(E, E, bias=key_bias)
         self.dropout = nn.Dropout(0.1)
@@ -265,13 +285,15 @@ class Projections(nn.Module):
         scores = q @ k.mT * self.scaling + self.twist * torch.arange(q.shape[2])
         if attention_mask is not None:
             scores = scores + attention_mask
-        elif self.is_causal:
+        if self.always_causal or (self.is_causal and attention_mask is None):
             scores = scores + causal(scores.dtype, q.shape[2])
         weights = scores.softmax(-1)
         return self.out_proj((self.dropout(weights) @ v).transpose(1, 2).flatten(2)), weights, None
 
 
-@pytest.mark.parametrize("settings", [{}, {"is_causal": True}, {"scaling": 0.3}, {"key_bias": False}], ids=str)
+@pytest.mark.parametrize(
+    "settings", [{}, {"is_causal": True}, {"always_causal": True}, {"scaling": 0.3}, {"key_bias": False}], ids=str
+)
 def test_projections_under_common_names_are_replaced(settings) -> None:
     old = nn.ModuleDict({"attn": Projections(**settings)}).train()
     report = convert(new := copy.deepcopy(old), num_tokens=N)

@@ -49,6 +49,17 @@ def test_decoding_with_the_models_cache_equals_the_full_pass(name, structure) ->
     assert_near(steps(model), model(TOKENS).logits, 1e-6)
 
 
+def test_a_cache_that_has_dropped_keys_raises() -> None:
+    model = with_operators(llama("toa-relu", "Mistral", sliding_window=4), operator_std=0.3)
+    with pytest.raises(ValueError, match=message("the cache must keep all tokens", "use_cache=False")):
+        steps(model)
+
+
+def test_keys_that_a_cache_has_dropped_are_counted() -> None:
+    with pytest.raises(ValueError, match=message("dropped the first 3")):
+        hugging_face._padding(2, q_length=1, kv_length=4, q_offset=6, kv_offset=3)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_every_operator_learns_and_padding_changes_nothing(name) -> None:
     model = with_operators(llama(name), operator_std=0.3)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from tests.support import assert_near, message, scatter_parameters
 from toa import ops
-from toa.nn import ATTENTIONS, Attention, SoftmaxAttention, TemporalOperatorAttention, build_attention
+from toa.nn import ATTENTIONS, Attention, AttentionSpec, SoftmaxAttention, TemporalOperatorAttention, build_attention
 
 E, H, N = 8, 4, 7
 # layers whose attention is one call of `toa.ops.operator_attention`
@@ -176,6 +176,16 @@ def test_strided_inputs_and_an_empty_batch_are_taken(name) -> None:
     assert out.shape == (0, N, E)
     assert mixing is not None
     assert mixing.shape == (0, H, N, N)
+
+
+def test_toeplitz_operators_take_an_empty_batch() -> None:
+    layer = build_attention(AttentionSpec(name="toa-relu", structure="toeplitz"), E, H, N)
+    x = torch.zeros(0, N, E, requires_grad=True)
+    out = layer(x, x, x)[0]
+    out.sum().backward()
+    assert out.shape == (0, N, E)
+    assert x.grad is not None
+    assert all(p.grad is not None for name, p in layer.named_parameters() if "s1" in name or "s2" in name)
 
 
 @pytest.mark.parametrize("name", ATTENTIONS)

@@ -251,3 +251,16 @@ def test_an_activation_needs_only_its_entry(monkeypatch) -> None:
     out, mixing = layer(x, x, x, need_weights=True)
     values = layer.v_proj(x).unflatten(-1, (2, 4)).transpose(1, 2)
     assert_near(layer.out_proj((mixing @ values).transpose(1, 2).flatten(2)), out, 1e-5)
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"causal": True, "score_norm": "rms"}, {"window": 2, "score_norm": "l2"}], ids=str
+)
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_no_queries_give_an_empty_result(activation, options) -> None:
+    if activation == "softmax":
+        options = {name: value for name, value in options.items() if name != "score_norm"}
+    problem = make_problem(activation=activation, queries=0, **options)
+    out = problem.run("folded")
+    assert out.shape == problem.run("reference").shape == (2, 0, 2, 4)
+    out.sum().backward()

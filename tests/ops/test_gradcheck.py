@@ -55,6 +55,11 @@ def test_gradients_through_the_norms_are_derivatives(score_norm, gate_norm, back
     check(problem, backend, torch.autograd.gradcheck)
 
 
+def test_softmax_of_the_reference_has_second_derivatives() -> None:
+    problem = away_from_kinks(activation="softmax", s1="raw", s2="none", gate_s1="none")
+    check(problem, "reference", torch.autograd.gradgradcheck)
+
+
 @pytest.mark.parametrize("activation", BLOCKED)
 def test_second_derivatives_of_folded_are_derivatives(activation) -> None:
     problem = away_from_kinks(activation=activation, s1="raw", s2="none", gate_s1="none", gate_width=1)

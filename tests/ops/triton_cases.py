@@ -319,6 +319,16 @@ def test_an_empty_batch_has_empty_results() -> None:
     assert torch.autograd.grad(out.sum(), q)[0].shape == q.shape
 
 
+@pytest.mark.parametrize("activation", ["relu", "gated"])
+def test_queries_that_see_no_key_have_a_gradient_of_zeros(activation) -> None:
+    q, k, v = (torch.randn(1, 5, 1, 16, device=DEVICE, requires_grad=True) for _ in range(3))
+    gate: dict[str, Any] = {"gate_q": q, "gate_k": k} if activation == "gated" else {}
+    options: dict[str, Any] = {"activation": activation, "window": 4, "query_start": 20, "backend": "triton"}
+    out = ops.operator_attention(q, k, v, **gate, **options)
+    for x in (out, *torch.autograd.grad(out.sum(), (q, k, v))):
+        assert torch.equal(x, torch.zeros_like(x))
+
+
 def test_softmax_of_a_long_sequence_is_pytorchs_attention() -> None:
     problem = make_problem(keys=short_sequences.MAX_TOKENS + 1, activation="softmax").cast(torch.float32).to(DEVICE)
     assert torch.equal(problem.run("triton"), problem.run("folded"))

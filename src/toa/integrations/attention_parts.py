@@ -10,6 +10,7 @@ Alphabet: B batch, M queries, N keys, H heads, E embedding.
 
 import inspect
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -41,6 +42,7 @@ class AttentionParts:
         q: Projection of queries; `k`, `v` and `out` are the others. The module's own layers where it has them.
         scale: Factor of the scores; None is 1 / sqrt(head width).
         causal: Whether it is causal without a mask.
+        window: A query sees keys nearer than this; None for all.
         adapt: Gives a layer the call signature of the module that it replaces.
     """
 
@@ -52,6 +54,7 @@ class AttentionParts:
     dropout: float
     scale: float | None = None
     causal: bool = False
+    window: int | None = None
     adapt: Callable[..., nn.Module] = lambda layer: layer
 
     @property
@@ -113,7 +116,8 @@ def _read_toa(module: Attention) -> AttentionParts:
     if module.qk_dim != module.embed_dim // module.num_heads:
         raise UnsuitableError(f"its queries have width {module.qk_dim} per head, its values another")
     layers: dict[str, Any] = {"q": module.q_proj, "k": module.k_proj, "v": module.v_proj, "out": module.out_proj}
-    return AttentionParts(**layers, num_heads=module.num_heads, dropout=module.dropout, causal=module.causal)
+    options: dict[str, Any] = {"dropout": module.dropout, "causal": module.causal, "window": module.window}
+    return AttentionParts(**layers, num_heads=module.num_heads, **options)
 
 
 def _read_projections(module: nn.Module) -> AttentionParts | None:
@@ -173,20 +177,25 @@ def _check_sizes(parts: AttentionParts) -> None:
 
 @torch.no_grad()
 def _probe(module: nn.Module, parts: AttentionParts) -> AttentionParts:
-    """Add what a call on random tokens shows: whether the module is causal, and its number of results."""
+    """Add what calls on random tokens show: whether the module is causal, also with a mask, and how many results."""
     weight = parts.q.weight
     if weight.is_meta:
         raise UnsuitableError("its weights are on the meta device, so it cannot be called")
     tokens = torch.randn(2, 5, parts.embed_dim, generator=torch.Generator().manual_seed(0)).to(weight)
     modes = {part: part.training for part in module.modules()}
+    masked: Any = None
     try:
         result = module.eval()(tokens)
+        if "attention_mask" in parts.adapt.keywords["arguments"]:  # type: ignore[attr-defined]
+            # a mask that hides nothing
+            with suppress(Exception):
+                masked = module(tokens, attention_mask=tokens.new_zeros(2, 1, 5, 5))
     except Exception as error:
         raise UnsuitableError(f"it cannot be called with tokens alone: {type(error).__name__}: {error}") from error
     finally:
         for part, mode in modes.items():
             part.training = mode
-    results = result if isinstance(result, tuple) else (result,)
+    results, masked = (found if isinstance(found, tuple) else (found,) for found in (result, masked))
     plain: Any = TemporalOperatorAttention(
         parts.embed_dim, parts.num_heads, 5, "softmax", scale=parts.scale, operator_std=0.0, kdim=parts.k.in_features
     )
@@ -200,7 +209,10 @@ def _probe(module: nn.Module, parts: AttentionParts) -> AttentionParts:
         errors.append(((results[0] - expected).abs().max() / expected.abs().max()).item())
         if errors[-1] <= _TOLERANCE.get(weight.dtype, _TOLERANCE_LOW):
             num_results = len(results) if isinstance(result, tuple) else 0
-            return replace(parts, causal=causal, adapt=partial(parts.adapt, num_results=num_results))
+            same = partial(torch.allclose, atol=(expected.abs().max() * errors[-1]).item(), rtol=1e-4)
+            always = causal and isinstance(masked[0], Tensor) and same(masked[0], results[0])
+            adapt = partial(parts.adapt, num_results=num_results, always_causal=always)
+            return replace(parts, causal=causal, adapt=adapt)
     raise UnsuitableError(f"its output differs from softmax attention by {min(errors):.1e}")
 
 
@@ -244,7 +256,7 @@ class MultiheadAdapter(nn.Module):
             key_padding_mask: (B, N), True or -inf where a key is padding.
             need_weights: Whether to return the signed mixing operators W_mix. If S1 and S2 are identities, these are
                 the attention weights.
-            attn_mask: None or the causal mask, bool or with values 0 and -inf.
+            attn_mask: None or the causal mask, (M, N) or (B H, M, N), bool or with values 0 and -inf.
             average_attn_weights: Whether W_mix is averaged over heads, (B, M, N), or returned per head, (B, H, M, N).
             is_causal: A hint that `attn_mask` is causal. Used only in a compiled graph, where the mask cannot be read.
         """
@@ -264,6 +276,10 @@ class MultiheadAdapter(nn.Module):
             padding = None if padding is None else padding.unsqueeze(0)
         elif not self.batch_first:
             query, key, value = _map_once(lambda x: x.transpose(0, 1), query, key, value)
+        pairs = (query.shape[1], key.shape[1])
+        shapes = (pairs, (query.shape[0] * self.num_heads, *pairs))
+        if attn_mask is not None and tuple(attn_mask.shape) not in shapes:
+            raise ValueError(f"attn_mask must have shape {shapes[0]} or {shapes[1]}, got {tuple(attn_mask.shape)}.")
         out, weights, _ = self.attention.attend(query, key, value, padding, need_weights=need_weights, causal=causal)
         if weights is not None and average_attn_weights:
             weights = weights.mean(1)  # (B, M, N)
@@ -279,14 +295,18 @@ class ProjectionAdapter(nn.Module):
         arguments: Names of the positional arguments of the replaced module; the first is the tokens.
         num_results: Length of the tuple that it returned; 0 for the output alone. The second result is W_mix if
             `output_attentions` is set. All further results are None.
+        always_causal: Whether the replaced module also hid the future with a mask that does not hide it.
     """
 
     # names of the tokens that give keys and values in cross attention
     SOURCES = ("key_value_states", "encoder_hidden_states")
 
-    def __init__(self, attention: Attention, *, arguments: tuple[str, ...], num_results: int) -> None:
+    def __init__(
+        self, attention: Attention, *, arguments: tuple[str, ...], num_results: int, always_causal: bool = False
+    ) -> None:
         super().__init__()
         self.attention, self.arguments, self.num_results = attention, arguments, num_results
+        self.always_causal = always_causal
         self.embed_dim, self.num_heads = attention.embed_dim, attention.num_heads
 
     def forward(self, *args: object, **kwargs: object) -> Tensor | tuple[Tensor | None, ...]:
@@ -314,6 +334,7 @@ class ProjectionAdapter(nn.Module):
         padding, causal = None, self.attention.causal
         if isinstance(mask, Tensor):
             padding, causal = _split_attention_mask(mask, tokens.shape[0], tokens.shape[1])
+            causal = causal or self.always_causal
         out, weights, _ = self.attention.attend(tokens, source, source, padding, need_weights=asked, causal=causal)
         if self.num_results == 0:
             return out

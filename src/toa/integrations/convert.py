@@ -155,6 +155,7 @@ def _make_layer(parts: AttentionParts, spec: AttentionSpec, num_tokens: int) -> 
         vdim=parts.v.in_features,
         bias=_has_bias(parts.q) or _has_bias(parts.k),
         causal=parts.causal,
+        window=parts.window,
         **entry.fixed,  # type: ignore[arg-type]
         **options,  # type: ignore[arg-type]
     )

@@ -168,9 +168,14 @@ def _padding(
 
     Some versions of transformers pass `cache_position`, the positions of the queries, in place of their offset.
     """
+    if int(kv_offset):
+        raise ValueError(
+            f"the cache must keep all tokens, because operators mix them, got one that has dropped the first "
+            f"{int(kv_offset)}; pass past_key_values=DynamicCache(), or use_cache=False."
+        )
     if cache_position is not None:
         q_length, q_offset = len(cache_position), int(cache_position[0])
-    rows, keys = torch.arange(q_length) + int(q_offset), torch.arange(kv_length) + kv_offset
+    rows, keys = torch.arange(q_length) + int(q_offset), torch.arange(kv_length)
     if mask_function is not None:
         batch, head = torch.arange(batch_size)[:, None, None, None], torch.zeros(1, dtype=torch.long)
         found = torch.as_tensor(mask_function(batch, head, rows[:, None], keys)).cpu()

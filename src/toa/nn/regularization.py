@@ -47,7 +47,7 @@ class StochasticOperatorRegularization(Layer):
         sharing: "pass" as in the paper, one p for all operators of a forward pass (of this layer, or of the model after
             `share_drop_rate`); "operator", one p per operator and head.
         max_rate: p ~ U[0, max_rate). 1 in the paper; a smaller value bounds the variance.
-        generator: Random generator on the device of the operators; the one of this thread or device if None.
+        generator: Random generator on the operators' device; not for activation checkpointing, which restores none.
     """
 
     shown = ("sharing", "max_rate")

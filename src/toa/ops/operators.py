@@ -137,6 +137,9 @@ class Toeplitz(Operator):
     def mix(self, x: Tokens, *, transpose: bool = False, causal: bool = False) -> Tokens:
         """S x as one circular convolution of length at least 2 N - 1."""
         n = x.shape[1]
+        if x.numel() == 0:
+            # PyTorch has no transform of nothing; the taps keep a gradient
+            return x + 0.0 * self.taps.sum().to(x.dtype)
         taps = self._lags(n).to(torch.promote_types(x.dtype, torch.float32))
         taps = taps.flip(-1) if transpose else taps
         if causal:

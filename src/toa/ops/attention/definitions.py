@@ -159,12 +159,12 @@ class Band(NamedTuple):
         return slice(first, max(first + 1, last))
 
     def chunks(self, m: int, n: int) -> list[tuple[slice, slice]]:
-        """Slices of queries, and of the keys that they see: several where a window hides most keys."""
+        """Slices of queries, at least one, and of the keys that they see: several where a window hides most keys."""
         step = max(1, m)
         # a compiler may not know the sizes
         if self.lowest is not None and self.highest is not None and not torch.compiler.is_compiling():
             step = max(_CHUNK, self.highest - self.lowest)
-        queries = [slice(first, min(m, first + step)) for first in range(0, m, step)]
+        queries = [slice(first, min(m, first + step)) for first in range(0, max(1, m), step)]
         return [(each, self.seen_keys(each, n)) for each in queries]
 
     def block(self, query: int, key: int) -> "Band":

@@ -227,7 +227,8 @@ def _prepared(
         "BLOCK_M": blocks.queries,
         "BLOCK_N": blocks.keys,
     }
-    one_tile = m <= blocks.queries and n <= blocks.keys and not any(flags[:2])
+    # a window may hide all keys: then no tile stores the gradient of the queries
+    one_tile = m <= blocks.queries and n <= blocks.keys and not any(flags[:2]) and band[0] < 2
     function, programs = tile_kernels.forward_kernel, -(-m // blocks.queries)
     if kernel == "keys":
         function, programs = tile_kernels.backward_keys_kernel, -(-n // blocks.keys)
