@@ -18,9 +18,9 @@ AIMS = {"lines": 22_500, "files": 150, "file_lines": 450, "function_lines": 60}
 # lines and files allowed in each folder until the aim is reached ("." holds the files of the package itself)
 CEILINGS = {
     ".": (550, 7),
-    "cli": (2_394, 11),
-    "data": (3_786, 16),
-    "estimators": (6_440, 23),
+    "cli": (2_421, 11),
+    "data": (3_842, 16),
+    "estimators": (6_477, 23),
     "experiments": (1_819, 9),
     "integrations": (1_867, 11),
     "models": (1_670, 11),

@@ -77,7 +77,8 @@ def classify(
     tested, known = (cases, labels) if test is None else terminal.read_cases_file(test, options)
     if test is not None:
         # before training: the file is checked, and its longest case can be classified
-        reader = Classifier(id=id, time=time, values=values, label=label, missing=missing or "error")  # type: ignore[arg-type]
+        reading: Any = {name: options[name] for name in ("id", "time", "values", "label", "day_first", "time_zone")}
+        reader = Classifier(**reading, missing=missing or "error")  # type: ignore[arg-type]
         options["length"] = max(reader.longest(cases), _longest_test_case(reader, tested, cases))
     classifier = terminal.fitted(Classifier, options, cases, labels)
     console = make_console()
@@ -140,6 +141,9 @@ def _evaluate(
         table.insert(0, "case", np.arange(1, len(table) + 1))
     table.insert(1, "prediction", predicted)
     labels = classifier.labels_in(cases) if labels is None else np.asarray(labels)
+    if labels is not None and classifier.classes_.dtype.kind in "UO":
+        # a file with the classes 1 and 2 alone has numbers
+        labels = labels.astype(str)
     if labels is not None and np.isin(labels, classifier.classes_).all():
         import torch
 

@@ -136,6 +136,7 @@ def _check_rows(frame: "pd.DataFrame", normal: "pd.DataFrame", options: dict[str
 
     reading: Any = {name: options[name] or None for name in ("id", "time", "values")}
     reading |= {"missing": options["missing"] or "error"}
+    reading |= {name: options[name] for name in ("day_first", "time_zone")}
     known = read_panel(normal, **reading)
     window = choose_window(options["window"], max(known.lengths))
     panel = match_panel(read_panel(frame, **reading), known.columns, known.ids if options["id"] else None)

@@ -90,7 +90,6 @@ def forecast(
     terminal.check_results(options, "out")
 
     from toa.estimators import Forecaster
-    from toa.estimators.backtest import without_last
 
     given = frame = terminal.read_data(data, options)
     covariate_table = None if future is None else terminal.read_data(future, options)
@@ -100,7 +99,7 @@ def forecast(
             raise ValueError(f"--future must have the covariate {name!r} of the forecast steps, got {found}.")
     tested = trial = None
     if test is not None and model is None:
-        trial = terminal.fitted(Forecaster, options | {"save": None}, without_last(frame, test, id))
+        trial = terminal.fitted(Forecaster, options | {"save": None}, frame, test=test)
         tested = trial.backtest(frame, test_size=test)
     if model is not None:
         # it may also shorten the forecast of a trained model

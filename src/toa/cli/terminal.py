@@ -7,7 +7,7 @@ import sys
 import tomllib
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from inspect import signature
 from operator import attrgetter
@@ -150,7 +150,8 @@ def check_results(options: dict[str, Any], *tables: str) -> None:
         options: Options of the command; `tables` names those of the tables.
 
     Raises:
-        ValueError: For an ending that is no format of its kind, or a file that cannot be written.
+        ValueError: For an ending that is no format of its kind, a file that cannot be written, or one that the command
+            also reads or writes for another purpose.
         ImportError: For a format without its package.
     """
     from toa._files import check_ending
@@ -167,7 +168,14 @@ def check_results(options: dict[str, Any], *tables: str) -> None:
         raise ValueError(f"--picture must end in {', '.join(formats)}, got {picture.name!r}.")
     if page is not None and page.suffix.lower() not in (".html", ".htm"):
         raise ValueError(f"--page must end in .html, got {page.name!r}.")
-    check_destinations(*(options[name] for name in tables), picture, page, options["save"])
+    written = {name: options[name] for name in (*tables, "picture", "page", "save") if options[name] is not None}
+    check_destinations(*written.values())
+    taken = {one.resolve(): name for name, one in options.items() if isinstance(one, Path) and name not in written}
+    for name, path in written.items():
+        if (other := taken.get(path.resolve())) is not None:
+            file = f"--{other}" if other in written or other not in ("data", "train", "test") else "the data"
+            raise ValueError(f"--{name} must be another file than {file}, got {path} for both; name another.")
+        taken[path.resolve()] = name
 
 
 def check_share(option: str, value: float | None) -> None:
@@ -177,25 +185,35 @@ def check_share(option: str, value: float | None) -> None:
         raise ValueError(f"{option} must lie in (0, 1), got {value:g}{hint}.")
 
 
-def read_data(path: Path, options: Mapping[str, Any] | None = None) -> "pd.DataFrame":
+def read_data(path: Path, options: Mapping[str, Any] | None = None, *, label: bool = False) -> "pd.DataFrame":
     """Read a table with a header: text, parquet, feather, Excel or JSON lines, see `toa.data.formats`.
 
     Args:
-        options: Options of the command; --decimal and --sheet are used, the latter for Excel files only.
+        options: Options of the command; --decimal and --sheet are used, the latter for Excel files only, and the names
+            of the columns of ids and, with `label`, of classes, which those of --model replace.
     """
     from toa.data.formats import read_frame
 
-    given = options or {}
+    given = dict(options or {})
+    if given.get("model") is not None:
+        from toa.estimators.base import load_file
+
+        saved: Any = {}
+        with suppress(FileNotFoundError, ValueError):
+            # loading the model raises for a wrong file
+            saved = load_file(given["model"]).facts.get("parameters")
+        given |= {name: saved.get(name) if isinstance(saved, dict) else None for name in ("id", "label")}
+    names = [given.get(name) for name in ("id", *(["label"] if label else []))]
     # another file of the command may be the workbook
     data = given.get("data")
     sheet = given.get("sheet") if path == data or path.suffix.lower() in (".xlsx", ".xlsm") else None
-    return read_frame(path, decimal=given.get("decimal"), sheet=sheet)
+    return read_frame(path, decimal=given.get("decimal"), sheet=sheet, names=[one for one in names if one])
 
 
 def read_cases_file(path: Path, options: Mapping[str, Any] | None = None) -> tuple[Any, list[str] | None]:
     """Cases (C, l) and labels of a .ts file, or the frame of any other file and None; see `read_data`."""
     if not path.name.endswith((".ts", ".ts.gz")):
-        return read_data(path, options), None
+        return read_data(path, options, label=True), None
     from toa.data import read_ts
 
     found = read_ts(path)
@@ -203,11 +221,12 @@ def read_cases_file(path: Path, options: Mapping[str, Any] | None = None) -> tup
     return [case.T for case in found.values], found.labels.tolist()
 
 
-def fitted(kind: type[T], options: Mapping[str, Any], data: Any, labels: Any = None) -> T:
+def fitted(kind: type[T], options: Mapping[str, Any], data: Any, labels: Any = None, *, test: float = 0.0) -> T:
     """Load an estimator from the file --model, or fit one to data, and save it in the file --save, if any.
 
     Args:
         options: Options of the command. Those that are arguments of the constructor are used; unset ones are defaults.
+        test: Share of the rows that a forecaster leaves out for `backtest`.
 
     Raises:
         ValueError: If an option is given together with --model, whose estimator has its own options.
@@ -219,7 +238,7 @@ def fitted(kind: type[T], options: Mapping[str, Any], data: Any, labels: Any = N
     given = {name: value for name, value in chosen.items() if value not in (None, []) and value != defaults[name]}
     if model is not None:
         # how to read this table, not the one of fit
-        dates = {name: given.pop(name) for name in ("day_first", "time_zone") if name in given}
+        dates = {name: given.pop(name) for name in ("day_first", "time_zone", "missing") if name in given}
         for name in (*given, *(name for name in ("network_only", "method") if options.get(name))):
             raise ValueError(f"--{name.replace('_', '-')} goes with training, got it beside --model; leave it out.")
         made = kind.load(model, device=None if device == "auto" else device).set_params(**dates)
@@ -228,6 +247,10 @@ def fitted(kind: type[T], options: Mapping[str, Any], data: Any, labels: Any = N
             given["model"] = options.get("method") or "toa"
         made = kind(**given, device=device, progress=True)
         try:
+            if test:
+                from toa.estimators.backtest import without_last
+
+                data = without_last(made, data, test)
             made.fit(data, labels)
         except KeyboardInterrupt as stopped:
             if save is None or not hasattr(made, "model_"):

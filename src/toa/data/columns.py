@@ -30,10 +30,8 @@ def read_times(
     column: Any, ids: Any, label: str, *, day_first: bool | None, time_zone: str | None, freq: Frequency | None
 ) -> tuple[pd.Index, bool | None]:
     """Dates in one time zone, or integers, and whether the day came first in text."""
-    if column.dtype.is_integer():
-        if column.is_null().any():
-            raise ValueError(f"{label} must have a number in every row, got none in some.")
-        return pd.Index(column.to_numpy().astype(np.int64)), None
+    if column.dtype.is_numeric():
+        return _read_numbers(column, label), None
     codes = None if ids is None else pd.factorize(ids)[0]
     order = None
     if column.dtype.is_temporal():
@@ -44,6 +42,33 @@ def read_times(
         order = find_order(text, label, day_first, check)
         dates = parse_dates(text, label, day_first=bool(order), offsets=True)
     return dates if time_zone is None else to_zone(dates, time_zone, codes, label), order
+
+
+def _read_numbers(column: Any, label: str) -> pd.Index:
+    """Integers as they are, or as the dates that they spell."""
+    if column.is_null().any() or column.to_pandas().isna().any():
+        raise ValueError(f"{label} must have a number in every row, got none in some.")
+    values = column.to_numpy()
+    steps = values.astype(np.int64)
+    odd = steps != values
+    if odd.any():
+        raise ValueError(
+            f"{label} must have dates or whole numbers, got {values[odd][0]:g}; give dates, or the numbers of the rows."
+        )
+    if (dates := spelled_dates(steps)) is None:
+        return pd.Index(steps)
+    shown = f"{label}: {steps[0]} and the other numbers are read as dates, {dates[0]:%Y-%m-%d} and so on."
+    warnings.warn(shown, UserWarning, stacklevel=2)
+    return dates
+
+
+def spelled_dates(numbers: Int64[np.ndarray, " t"]) -> pd.DatetimeIndex | None:
+    """The dates that integers such as 20240131 or 202401 spell, from 1900 to 2099; None if one is no date."""
+    for form, least, most in (("%Y%m%d", 19_000_101, 20_991_231), ("%Y%m", 190_001, 209_912)):
+        if len(numbers) and least <= numbers.min() and numbers.max() <= most:
+            found = pd.to_datetime(pd.Series(numbers).astype(str), format=form, errors="coerce")
+            return None if found.isna().any() else pd.DatetimeIndex(found)
+    return None
 
 
 def is_regular(

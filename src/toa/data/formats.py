@@ -15,6 +15,7 @@ import re
 import textwrap
 import warnings
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,10 +47,13 @@ class _TooLargeError(ValueError):
     """A complete file that unpacks to more than is allowed."""
 
 
-def read_frame(path: Path, *, decimal: str | None = None, sheet: str | None = None) -> pd.DataFrame:
+def read_frame(
+    path: Path, *, decimal: str | None = None, sheet: str | None = None, names: Sequence[str] = ()
+) -> pd.DataFrame:
     """Read the table in a file by its ending; an unknown ending is text.
 
     Args:
+        names: Columns that name something: "007" and "NA" stay text.
         decimal: Decimal mark of a text file, "." or ","; None finds it, and raises ValueError if both are possible.
         sheet: Sheet of an Excel workbook; None reads the only one with rows.
     """
@@ -63,10 +67,16 @@ def read_frame(path: Path, *, decimal: str | None = None, sheet: str | None = No
         separator = _find_separator(content, path)
         frame = read_table(path, separator=separator, content=content)
         first = frame.columns[0]
-        if first == "Unnamed: 0" and len(frame.columns) > 1 and np.array_equal(frame[first], np.arange(len(frame))):
+        counts = pd.api.types.is_integer_dtype(frame[first]) and frame[first].is_monotonic_increasing
+        if first == "Unnamed: 0" and len(frame.columns) > 1 and counts and frame[first].is_unique:
             shown = f"{path.name}: the first column has no name and counts the rows; it is left out."
             warnings.warn(shown, stacklevel=3)
             frame = frame.drop(columns=first)
+        for name in set(names).intersection(frame.columns):
+            options: Any = {"encoding": "utf-8-sig", "index_col": False, "dtype": str, "keep_default_na": False}
+            cells = pd.read_csv(io.BytesIO(content), sep=separator, usecols=[name], **options)[name].str.strip()
+            if (cells.str.match(r"0\d") | (frame[name].isna() & (cells != ""))).any():
+                frame[name] = cells.where(cells != "")
         return _read_decimals(frame, content, path, separator, decimal)
     if kind == "Excel" and path.is_file() and not zipfile.is_zipfile(path):
         raise ValueError(f"{path} must be an Excel workbook (.xlsx), got another file or a part; save it as .xlsx.")
@@ -101,8 +111,9 @@ def read_frame(path: Path, *, decimal: str | None = None, sheet: str | None = No
             found = ", ".join(map(repr, sheets)) or "none"
             raise ValueError(f"{path} must have {wanted}, got {found}; name one of its sheets with sheet.")
         return sheets[sheet or next(iter(sheets))]
-    # dates in the index stay there
-    return frame if isinstance(frame.index, pd.RangeIndex) else frame.reset_index()
+    # dates in the index stay there; integers without a name are those of rows that were selected
+    numbered = isinstance(frame.index, pd.RangeIndex) or pd.api.types.is_integer_dtype(frame.index)
+    return frame.reset_index(drop=numbered and frame.index.name is None)
 
 
 def _check_rows(path: Path, kind: str) -> None:

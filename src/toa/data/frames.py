@@ -10,6 +10,7 @@
 Alphabet: n cases, C columns or channels, T rows, l steps of a case, S series, P horizon, Q quantile levels.
 """
 
+import datetime
 import warnings
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
@@ -22,7 +23,7 @@ import pandas as pd
 from sklearn.exceptions import DataConversionWarning
 
 from toa._checks import check_choice
-from toa.data.columns import categories_of, parse_dates, read_times, to_codes, without_text
+from toa.data.columns import categories_of, parse_dates, read_times, spelled_dates, to_codes, without_text
 from toa.data.frequency import Frequency
 from toa.data.panel import MISSING, Id, Missing, Panel, Values, fill_missing, is_number, make_panel, to_numbers
 
@@ -147,7 +148,7 @@ def read_cases(
     if id is None:
         columns = frame.columns if values is None else [_column(frame, wanted, name) for wanted in values]
         table = pd.DataFrame({str(column): frame.get_column(column).to_numpy() for column in columns})
-        panel = _read_case_arrays(to_numbers(table, name), missing, name)
+        panel = replace(_read_case_arrays(to_numbers(table, name), missing, name), steps=tuple(table.columns))
         return panel if labels is None else with_labels(panel, labels, name)
     dates: Any = {"day_first": day_first, "time_zone": time_zone}
     panel = read_panel(frame.to_native(), id=id, time=time, values=values, missing=missing, name=name, **dates)
@@ -219,6 +220,9 @@ def to_native(panel: Panel, columns: Mapping[str, Any]) -> Any:
             zones[name] = str(values.tz)
             values = values.tz_convert("UTC").tz_localize(None)
         plain[name] = np.asarray(values)
+        if not len(plain[name]) and plain[name].dtype == object:
+            # texts of no row are texts
+            plain[name] = plain[name].astype(str)
     made = nw.from_dict(plain, backend=panel.backend)
     for name, zone in zones.items():
         made = made.with_columns(nw.col(name).dt.replace_time_zone("UTC").dt.convert_time_zone(zone))
@@ -345,19 +349,31 @@ def _open_series(data: Any, time: str | None, taken: Sequence[str | None], name:
     if not found and len(frame):
         text = (nw.String, nw.Object, nw.Categorical, nw.Unknown)
         first = {column: frame.get_column(column)[0] for column, kind in free.items() if kind in text}
-        found = [column for column, cell in first.items() if isinstance(cell, str) and not is_number(cell)]
+        days = [column for column, cell in first.items() if isinstance(cell, datetime.date)]
+        found = days or [column for column, cell in first.items() if isinstance(cell, str) and not is_number(cell)]
         dated = []
-        for column in found:
+        for column in found if not days else ():
             with suppress(ValueError):
                 parse_dates(pd.Series([first[column]]), "a cell")
                 dated.append(column)
         found = dated if len(dated) == 1 else found
+        if not found:
+            # numbers such as 20240131, in order
+            whole = {column: frame.get_column(column) for column, kind in free.items() if kind.is_integer()}
+            found = [column for column, cells in whole.items() if _spells_days(cells)]
     if len(found) > 1:
         raise ValueError(
             f"{name} must have one time column, got {', '.join(map(repr, found))}; name it with time, an id column "
             "with id, and the columns to read with values."
         )
     return frame, found[0] if found else None, False
+
+
+def _spells_days(column: Any) -> bool:
+    """Whether integers are all days such as 20240131."""
+    if column.is_null().any() or column.min() < 10_000_000:
+        return False
+    return spelled_dates(column.to_numpy().astype(np.int64)) is not None
 
 
 def _column(frame: Any, wanted: str, name: str) -> Any:

@@ -141,6 +141,9 @@ def season_of(freq: Frequency | None) -> int | None:
 
 def _check_frequency(freq: object) -> Frequency:
     """The frequency in the spelling of pandas."""
+    if isinstance(freq, str) and freq.isdecimal():
+        # on the command line
+        freq = int(freq)
     if isinstance(freq, int) and not isinstance(freq, bool) and freq >= 1:
         return freq
     try:

@@ -44,6 +44,7 @@ class Panel:
         categories: Texts of the columns that hold places in such a list.
         begins: Per series and column the first row with a value (C,), if columns may begin later than others; the
             rows before it repeat that value. None if all columns begin at the first row.
+        steps: Names of the steps, if a row of the source table was a case.
     """
 
     values: tuple[Values, ...]
@@ -60,6 +61,7 @@ class Panel:
     day_first: bool | None = None
     categories: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     begins: tuple[Int64[np.ndarray, " c"], ...] | None = None
+    steps: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.values)

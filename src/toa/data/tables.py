@@ -200,10 +200,10 @@ def read_ts(path: str | Path) -> Panel:
     cases: list[np.ndarray] = []
     labels = []
     for _, line in lines:
-        *channels, label = line.lower().replace("?", "nan").split(":")
+        *channels, label = line.split(":")
         labels.append(label.strip())
         try:
-            numbers = [list(map(float, channel.split(","))) for channel in channels]
+            numbers = [list(map(float, channel.replace("?", "nan").split(","))) for channel in channels]
         except ValueError as error:
             raise ValueError(f"{path} must hold numbers, got: {str(error)[:200]} in case {len(labels)}.") from error
         if not channels:
@@ -249,10 +249,9 @@ def _read_ts_header(path: Path, lines: Iterator[tuple[int, str]]) -> bool:
     """Read the lines up to @data; returns whether all cases have the same length."""
     tags: dict[str, str] = {}
     for number, line in lines:
-        line = line.lower()
         if not line.startswith("@"):
             raise ValueError(f"{path} must begin with @ lines, got {line[:40]!r} in line {number}; is it a .ts file?")
-        tag, _, value = line.partition(" ")
+        tag, _, value = line.lower().partition(" ")
         tags[tag] = value.strip()
         if tag == "@data":
             break

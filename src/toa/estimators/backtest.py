@@ -211,14 +211,14 @@ def first_tested(panel: Panel, index: int, test_size: float | int | None, lookba
     return first
 
 
-def without_last(frame: pd.DataFrame, test_size: float, id: str | None) -> pd.DataFrame:
-    """The frame without the last share of the rows of each series, the rows that `backtest` of that share tests."""
+def without_last(own: Any, frame: pd.DataFrame, test_size: float) -> pd.DataFrame:
+    """The frame without the rows that `backtest` of this share tests; rows that fill gaps count there.
+
+    `own` is a forecaster that reads the table; it need not be fitted.
+    """
     if not 0.0 < test_size < 1.0:
         raise ValueError(f"the share of rows to test on must lie in (0, 1), got {test_size}.")
-    if id is None:
-        return frame[: len(frame) - int(len(frame) * test_size)]
-    if id not in frame.columns:
-        raise ValueError(f"data must have a column {id!r}, got {', '.join(map(repr, frame.columns))}.")
-    groups = frame.groupby(id, sort=False)[id]
-    count = groups.transform("size").to_numpy()
-    return frame[groups.cumcount().to_numpy() < count - (count * test_size).astype(int)]
+    panel = own._read(frame, own.freq)
+    kept = [rows[: len(rows) - int(len(rows) * test_size)] for rows in panel.rows]
+    places = np.sort(np.concatenate(kept))
+    return frame.iloc[places[places >= 0]]

@@ -119,7 +119,9 @@ class Classifier(ClassifierMixin, CaseNetwork):  # type: ignore[misc]
             ValueError: If the data cannot be read, or have only one class.
         """
         self._check_parameters()
+        self.day_first_ = self.day_first
         panel = self._read(X)
+        self.day_first_, self.steps_ = panel.day_first, panel.steps
         labels = _labels(panel, y)
         self.classes_, codes = np.unique(labels, return_inverse=True)
         if len(self.classes_) < 2:
@@ -177,7 +179,8 @@ class Classifier(ClassifierMixin, CaseNetwork):  # type: ignore[misc]
         """Steps of the longest case; raises ValueError if X has other channels than the cases `like`, if given."""
         panel = self._read(X)
         if like is not None:
-            _select_channels(panel, self._read(like).columns)
+            fitted = self._read(like)
+            _has_order(_select_channels(panel, fitted.columns).steps, fitted.steps)
         return max(panel.lengths)
 
     def _read(self, data: Any) -> Panel:
@@ -186,7 +189,10 @@ class Classifier(ClassifierMixin, CaseNetwork):  # type: ignore[misc]
     def _read_fitted(self, data: Any) -> Panel:
         """Cases with the channels of fit and at most the length of fit."""
         self._check_fitted("applied to cases")
-        panel = _select_channels(self._read(data), self.columns_)
+        panel = self._read(data)
+        if not _has_order(panel.steps, self.steps_):
+            panel = read_cases(data, values=self.steps_, label=self.label, **self._table)
+        panel = _select_channels(panel, self.columns_)
         for index, steps in enumerate(panel.lengths):
             if steps > self.length_:
                 case = index + 1 if panel.backend is None else panel.ids[index]
@@ -282,6 +288,7 @@ class Classifier(ClassifierMixin, CaseNetwork):  # type: ignore[misc]
         tensors = {f"scaler.{name}": value for name, value in self.scaler_.state().items()}
         facts: dict[str, Any] = {"columns": list(self.columns_), "classes": labels, "label_type": kind}
         facts |= {"folds": self.folds_, "factor": self.factor_, "cases": self.cases_}
+        facts |= {"steps": list(self.steps_), "day_first": self.day_first_}
         parts: dict[str, Any] = {f"head.{name}": head for name, head in self.heads_.items() if name in self.weights_}
         if KERNELS in self.weights_:
             parts["kernels"] = self.kernels_
@@ -297,6 +304,7 @@ class Classifier(ClassifierMixin, CaseNetwork):  # type: ignore[misc]
         self.classes_ = np.array(facts["classes"], dtype=facts["label_type"])
         self.scaler_ = StandardScaler.from_state({name: tensors[f"scaler.{name}"] for name in ("mean", "std")})
         check_shape("scaler.mean", self.scaler_.state()["mean"], "(C,)", (len(self.columns_),))
+        self.steps_, self.day_first_ = tuple(facts.get("steps", ())), facts.get("day_first")
         # older files hold one network alone
         self.folds_, self.factor_ = facts.get("folds", 0), facts.get("factor", 1.0)
         self.cases_ = facts.get("cases", 0)
@@ -337,6 +345,22 @@ def _select_channels(panel: Panel, columns: Sequence[str]) -> Panel:
             "channels."
         )
     return panel
+
+
+def _has_order(steps: Sequence[str], fitted: Sequence[str]) -> bool:
+    """Whether the columns of a table with one case per row begin like those of fit; ValueError if they are others."""
+    # cases may be shorter or longer
+    common = min(len(steps), len(fitted))
+    if list(steps[:common]) == list(fitted[:common]):
+        return True
+    if set(steps) == set(fitted):
+        return False
+    new, missing = (next((one for one in a if one not in b), None) for a, b in ((steps, fitted), (fitted, steps)))
+    found = f"a new one, {new!r}" if new is not None else f"no {missing!r}"
+    raise ValueError(
+        f"X must have the steps of fit, {fitted[0]!r} to {fitted[-1]!r}, or begin with them, got {found}; choose the "
+        "steps with values."
+    )
 
 
 def _check_cases(cases: Any, share: float | None) -> None:

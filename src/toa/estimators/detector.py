@@ -117,7 +117,7 @@ class AnomalyDetector(ReconstructionNetwork):
         Raises:
             ValueError: If the data cannot be read, or no series has two windows.
         """
-        self._fit(self._read(data))
+        self._fit(self._read_new(data))
         return self
 
     def scores(self, data: Any) -> Any:
@@ -134,7 +134,7 @@ class AnomalyDetector(ReconstructionNetwork):
 
     def fit_predict(self, data: Any, y: Any = None) -> Any:
         """Fit to rows and flag among them."""
-        panel = self._read(data)
+        panel = self._read_new(data)
         self._fit(panel)
         return self._per_row(panel, self._flag)
 
@@ -190,7 +190,8 @@ class AnomalyDetector(ReconstructionNetwork):
         """
         panel = self._read_fitted(data)
         flags = columns_by_row(panel, [self._flag(self._score(one)) for one in self._scaled(panel)])["anomaly"]
-        labels = np.concatenate([np.asarray(one) for one in y]) if len(panel) > 1 and panel.backend is None else y
+        several = panel.backend is None and panel.ids != (None,)
+        labels = np.concatenate([np.asarray(one) for one in y]) if several else y
         return alarms.flags_f1(np.asarray(labels), flags == 1)
 
     def detect(self, rows: Any) -> Any:
@@ -294,6 +295,13 @@ class AnomalyDetector(ReconstructionNetwork):
         super()._check_parameters()
         alarms.check_rule(self.threshold, self.contamination, self.alarms_per_day, self.min_length, self.cool_down)
 
+    def _read_new(self, data: Any) -> Panel:
+        """The table of fit."""
+        self.day_first_ = self.day_first
+        panel = self._read(data)
+        self.day_first_ = panel.day_first
+        return panel
+
     def _fit(self, panel: Panel) -> None:
         self._check_parameters()
         limit = TimeLimit(_NETWORK_TIME * self.time_limit)
@@ -396,7 +404,7 @@ class AnomalyDetector(ReconstructionNetwork):
         scalers = [scaler.state() for scaler in self.scalers_.values()]
         tensors = {f"scaler.{name}": torch.stack([one[name] for one in scalers]) for name in ("mean", "std")}
         facts: dict[str, Any] = {"columns_": list(self.columns_), "ids": list(self.scalers_)}
-        facts |= {"scorers": list(self.scorers_), "constant": list(self.constant_)}
+        facts |= {"scorers": list(self.scorers_), "constant": list(self.constant_), "day_first": self.day_first_}
         for name, scorer in self.scorers_.items():
             tensors |= {f"scorer.{name}.{key}": value.contiguous() for key, value in scorer.state().items()}
         if self.choice_ is not None:
@@ -406,6 +414,7 @@ class AnomalyDetector(ReconstructionNetwork):
 
     def _restore(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
         self.columns_, self.constant_ = tuple(facts["columns_"]), tuple(facts.get("constant", ()))
+        self.day_first_ = facts.get("day_first")
         check_at_least("window_", self.window_, 2)
         check_unpacked("window_", self._context * len(self.columns_), tensors)
         statistics = zip(facts["ids"], tensors["scaler.mean"], tensors["scaler.std"], strict=True)

@@ -417,7 +417,8 @@ class Forecaster(ForecastNetwork):
         self.seeds_ = tuple(range(self.seed, self.seed + (len(networks) or int(self._has_network))))
         self.known_ = Covariates.from_state(facts["known"])
         check_count("lookback", self.lookback_, 1)
-        assert all(isinstance(name, str | None) for name in (self.freq_, self.time_)), "a name that is none"
+        assert isinstance(self.time_, str | None), "a name that is none"
+        assert type(self.freq_) in (str, int, type(None)), "a frequency that is none"
         self.scaler_ = named(tensors, "scaler.")
         self.width_ = tensors.get("width")
         sizes = len(self.ids_), len(self.columns_)

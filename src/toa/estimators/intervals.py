@@ -167,8 +167,11 @@ class Choice:
         """
         series, each = panel.histories(columns), origins.per_column(len(columns))
         ensemble, found = Ensemble.fit(series, each, forecasts, season=season, seed=seed)
-        scale = np.nan_to_num(series_scale(series, season))
-        # a series that never changes has the smallest scale of the others
+        scale = series_scale(series, season)
+        # one that is too short has the usual scale of its level; one that never changes the smallest of the others
+        level = np.array([np.abs(part).mean() for part in series])
+        usual = scale[(scale > 0) & (level > 0)] / level[(scale > 0) & (level > 0)]
+        scale = np.where(np.isnan(scale), level * (np.median(usual) if len(usual) else 0.0), scale)
         least = scale[scale > 0].min() if (scale > 0).any() else 1.0
         scale = np.maximum(scale, least).reshape(-1, len(columns))
         whole = [(part >= 0).all(0) & (part == np.round(part)).all(0) for part in panel.take(columns)]
@@ -178,8 +181,8 @@ class Choice:
             missed = (each.actual(series) - found).reshape(len(origins), len(columns), -1)
             error = missed.swapaxes(1, 2) / scale[origins.series][:, None]  # (W, P, C)
             if len(levels):
-                over = (0, 1, 2) if len(error) < _FEW_WINDOWS else 0
-                offsets = np.quantile(error, levels, axis=over, keepdims=True)[:, 0]  # (Q, 1 or P, 1 or C)
+                over = (0, 1) if len(error) < _FEW_WINDOWS else 0
+                offsets = np.quantile(error, levels, axis=over, keepdims=True)[:, 0]  # (Q, 1 or P, C)
                 offsets = np.broadcast_to(offsets, (len(levels), *error.shape[1:])).swapaxes(0, 1)  # (P, Q, C)
         if interval is not None:
             try:

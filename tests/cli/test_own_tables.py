@@ -1,0 +1,264 @@
+"""What people's own tables are like: names of files and of things, gaps, and numbers that are dates."""
+
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+from tests.support import message
+from toa.cli import app
+from toa.data.formats import read_frame
+from toa.estimators import AnomalyDetector, Classifier, Forecaster
+from toa.estimators.backtest import without_last
+
+QUICK = ("--time-limit", "0.01", "--device", "cpu")
+
+
+def call(*words: object) -> tuple[int, str]:
+    result = CliRunner().invoke(app, list(map(str, words)), env={"COLUMNS": "200", "TERM": "dumb"})
+    return result.exit_code, re.sub(r"\s+", " ", result.output)
+
+
+def daily(rows: int = 60, start: str = "2024-01-01") -> pd.DataFrame:
+    values = np.sin(np.arange(rows)) + np.random.default_rng(0).normal(size=rows)
+    return pd.DataFrame({"day": pd.date_range(start, periods=rows), "y": values})
+
+
+def quick(**options) -> Forecaster:
+    return Forecaster(horizon=2, time_limit=0.01, device="cpu", **options)
+
+
+# results never replace data
+
+
+@pytest.mark.parametrize(
+    ("words", "rule"),
+    [
+        ((), "--out must be another file than the data, got forecast.csv for both"),
+        (("--out", "a.csv", "--save", "forecast.csv"), "--save must be another file than the data"),
+        (("--out", "a.csv", "--save", "a.csv"), "--save must be another file than --out"),
+    ],
+)
+def test_no_result_replaces_the_data_or_another_result(tmp_path, monkeypatch, words, rule):
+    monkeypatch.chdir(tmp_path)
+    daily().to_csv("forecast.csv", index=False)
+    before = (tmp_path / "forecast.csv").read_bytes()
+    code, text = call("forecast", "forecast.csv", "--horizon", 2, *words, *QUICK)
+    assert code == 2
+    assert rule in text
+    assert (tmp_path / "forecast.csv").read_bytes() == before
+
+
+def test_events_do_not_replace_the_table_of_normal_rows(tmp_path):
+    for name in ("new.csv", "normal.csv"):
+        daily().to_csv(tmp_path / name, index=False)
+    words = ("--train", tmp_path / "normal.csv", "--out", tmp_path / "rows.csv", "--events", tmp_path / "normal.csv")
+    code, text = call("detect", tmp_path / "new.csv", *words, "--method", "pca")
+    assert code == 2
+    assert "--events must be another file than the data" in text
+
+
+# times
+
+
+def test_a_forecaster_of_integer_times_is_saved(tmp_path):
+    table = pd.DataFrame({"t": range(60), "y": daily()["y"]})
+    own = quick(time="t").fit(table)
+    own.save(tmp_path / "m.toa")
+    pd.testing.assert_frame_equal(Forecaster.load(tmp_path / "m.toa").predict(table), own.predict())
+
+
+def test_whole_floats_are_steps_and_others_are_refused():
+    table = pd.DataFrame({"t": np.arange(60.0), "y": daily()["y"]})
+    assert quick(time="t").fit(table).predict()["t"].tolist() == [60, 61]
+    with pytest.raises(ValueError, match=message("column 't' of data must have dates or whole numbers", "got 0.5")):
+        quick(time="t").fit(table.assign(t=table["t"] / 2))
+    with pytest.raises(ValueError, match=message("must have a number in every row")):
+        quick(time="t").fit(table.assign(t=table["t"].where(table["t"] != 3)))
+
+
+def test_numbers_that_spell_dates_are_dates():
+    table = daily().assign(day=lambda one: one["day"].dt.strftime("%Y%m%d").astype(int))
+    for options in ({}, {"time": "day"}):
+        with pytest.warns(UserWarning, match=message("20240101", "read as dates", "2024-01-01")):
+            found = quick(**options).fit(table).predict()
+        assert found["day"].tolist() == [pd.Timestamp("2024-03-01"), pd.Timestamp("2024-03-02")]
+    months = pd.date_range("2019-03-01", periods=60, freq="MS")
+    table = pd.DataFrame({"month": months.strftime("%Y%m").astype(int), "y": daily()["y"]})
+    with pytest.warns(UserWarning, match=message("201903", "2019-03-01")):
+        found = quick(time="month").fit(table).predict()
+    assert found["month"].tolist() == [pd.Timestamp("2024-03-01"), pd.Timestamp("2024-04-01")]
+
+
+def test_numbers_of_which_one_is_no_date_stay_numbers():
+    table = pd.DataFrame({"t": np.arange(20240110, 20240170), "y": daily()["y"]})
+    assert quick(time="t").fit(table).predict()["t"].tolist() == [20240170, 20240171]
+
+
+def test_a_column_of_days_is_found():
+    table = daily()
+    assert (
+        quick().fit(table.assign(day=table["day"].dt.date)).predict()["day"].tolist()
+        == quick().fit(table).predict()["day"].tolist()
+    )
+
+
+def test_the_step_of_integers_can_be_given_as_text():
+    table = pd.DataFrame({"t": range(0, 120, 2), "y": daily()["y"]})
+    assert quick(time="t", freq="2").fit(table).predict()["t"].tolist() == [120, 122]
+
+
+# gaps
+
+
+def test_a_share_to_test_on_is_not_trained_on_though_rows_are_missing(tmp_path):
+    table = daily(300)
+    kept = np.random.default_rng(0).random(300) > 0.45
+    table = table[kept | (np.arange(300) > 200) | (np.arange(300) == 0)]
+    own = Forecaster(horizon=7, missing="ffill", time_limit=0.01, device="cpu")
+    trained = without_last(own, table, 0.2)
+    assert trained["day"].max() < own.fit(trained).backtest(table, test_size=0.2).frame()["day"].min()
+    assert len(table) - len(trained) == 60
+
+
+def test_gaps_of_a_new_table_are_filled_as_asked(tmp_path):
+    daily().to_csv(tmp_path / "a.csv", index=False)
+    daily().drop(index=50).to_csv(tmp_path / "gap.csv", index=False)
+    files = ("--out", tmp_path / "o.csv")
+    assert call("forecast", tmp_path / "a.csv", "--horizon", 2, "--save", tmp_path / "m.toa", *files, *QUICK)[0] == 0
+    new = ("forecast", tmp_path / "gap.csv", "--model", tmp_path / "m.toa", *files)
+    assert "--missing ffill" in call(*new)[1]
+    code, text = call(*new, "--missing", "ffill")
+    assert code == 0, text
+
+
+# names
+
+
+def test_ids_of_a_text_file_stay_as_they_are(tmp_path):
+    parts = [daily().assign(store=store) for store in ("007", "12", "NA")]
+    pd.concat(parts).to_csv(tmp_path / "shops.csv", index=False)
+    words = ("--id", "store", "--horizon", 2, "--save", tmp_path / "m.toa", "--out", tmp_path / "o.csv")
+    code, text = call("forecast", tmp_path / "shops.csv", *words, *QUICK)
+    assert code == 0, text
+    again = ("--model", tmp_path / "m.toa", "--out", tmp_path / "again.csv")
+    code, text = call("forecast", tmp_path / "shops.csv", *again)
+    assert code == 0, text
+    for name in ("o.csv", "again.csv"):
+        found = pd.read_csv(tmp_path / name, dtype=str, keep_default_na=False)["store"]
+        assert list(dict.fromkeys(found)) == ["007", "12", "NA"]
+
+
+def test_ids_that_are_plain_numbers_stay_numbers(tmp_path):
+    (tmp_path / "a.csv").write_text("id,y\n7,1\n12,2\n")
+    assert read_frame(tmp_path / "a.csv", names=["id"])["id"].tolist() == [7, 12]
+
+
+def test_numbers_of_selected_rows_are_no_series(tmp_path):
+    chosen = daily()[::2].reset_index(drop=True).set_index(pd.Index(range(3, 120, 4)))
+    chosen.to_parquet(tmp_path / "a.parquet")
+    assert list(read_frame(tmp_path / "a.parquet").columns) == ["day", "y"]
+    chosen.to_csv(tmp_path / "a.csv")
+    with pytest.warns(UserWarning, match=message("the first column has no name")):
+        assert list(read_frame(tmp_path / "a.csv").columns) == ["day", "y"]
+    chosen.rename_axis("machine").to_parquet(tmp_path / "b.parquet")
+    assert list(read_frame(tmp_path / "b.parquet").columns) == ["machine", "day", "y"]
+
+
+# intervals
+
+
+def test_quantiles_of_a_column_do_not_depend_on_other_columns():
+    own = Forecaster(horizon=12, quantiles=[0.1, 0.9], time_limit=0.01, device="cpu")
+    alone, both = (own.fit(table).predict() for table in (daily(60), daily(60).assign(z=5.0)))
+    width, other = ((found["y_q0.9"] - found["y_q0.1"]).mean() for found in (alone, both))
+    assert other == pytest.approx(width, rel=0.1)
+
+
+def test_a_series_of_one_row_has_an_interval_of_its_level():
+    small, large = (daily()["y"].to_numpy() * share + 1 for share in (0.1, 0.05))
+    table = pd.DataFrame(
+        {
+            "id": ["a"] * 60 + ["b"] * 60 + ["c"],
+            "t": [*range(60), *range(60), 0],
+            "y": [*(10 * small), *(1e7 * large), 9.7e6],
+        }
+    )
+    found = Forecaster(horizon=2, id="id", time="t", interval=0.8, time_limit=0.01, device="cpu").fit(table).predict()
+    assert found.iloc[-1]["y_upper"] - found.iloc[-1]["y_lower"] > 1e5
+
+
+# detection and classification
+
+
+def test_a_detector_keeps_the_order_of_the_dates_of_fit(tmp_path):
+    table = daily(300, "2026-01-01")
+    text = table.assign(day=table["day"].dt.strftime("%d/%m/%Y"))
+    own = AnomalyDetector(model="pca", window=8, device="cpu").fit(text)
+    own.save(tmp_path / "m.toa")
+    for one in (own, AnomalyDetector.load(tmp_path / "m.toa")):
+        assert one.predict(text[31:43])["day"].iloc[0] == pd.Timestamp("2026-02-01")
+
+
+def test_dates_are_read_as_asked_before_training(tmp_path):
+    table = daily(300, "2026-01-01")
+    table["day"] = table["day"].dt.strftime("%d/%m/%Y")
+    table.to_csv(tmp_path / "normal.csv", index=False)
+    # the first of each month: both orders are regular
+    table[31:43].to_csv(tmp_path / "new.csv", index=False)
+    words = ("--train", tmp_path / "normal.csv", "--day-first", "--method", "pca", "--window", 8)
+    code, text = call("detect", tmp_path / "new.csv", *words, "--out", tmp_path / "o.csv")
+    assert code == 0, text
+
+
+def test_one_labelled_array_in_a_list_is_scored():
+    values = daily(200)["y"].to_numpy().copy()
+    values[150] = 50.0
+    labels = np.arange(200) == 150
+    own = AnomalyDetector(model="pca", window=8, device="cpu").fit(values)
+    assert own.score([values], [labels]) == own.score(values, labels)
+
+
+def test_no_events_have_the_columns_of_events():
+    pl = pytest.importorskip("polars")
+    table = daily(200)
+    spiked = table.assign(y=table["y"].where(table.index != 150, 90.0))
+    own = AnomalyDetector(model="pca", window=8, device="cpu").fit(pl.from_pandas(table))
+    some, none = own.events(pl.from_pandas(spiked)), own.events(pl.from_pandas(table)).head(0)
+    empty = own.events(pl.from_pandas(table.assign(y=0.0)))
+    assert len(some) > 0
+    assert len(empty) == 0
+    assert pl.concat([some, empty]).schema == pl.concat([some, none]).schema
+
+
+def cases(names: list[str]) -> pd.DataFrame:
+    rng = np.random.default_rng(0)
+    steps = np.arange(len(names))
+    rows = [np.sin(steps * (0.3 + kind)) + 0.1 * rng.normal(size=len(names)) for kind in (0, 1) * 12]
+    return pd.DataFrame(rows, columns=names).assign(kind=["a", "b"] * 12)
+
+
+def test_steps_are_matched_by_name(tmp_path):
+    names = [f"t{i}" for i in range(16)]
+    table = cases(names)
+    own = Classifier(label="kind", time_limit=0.5, device="cpu").fit(table)
+    own.save(tmp_path / "m.toa")
+    for one in (own, Classifier.load(tmp_path / "m.toa")):
+        assert (one.predict(table[["kind", *names[::-1]]]) == one.predict(table)).all()
+        with pytest.raises(ValueError, match=message("X must have the steps of fit, 't0' to 't15'", "no 't5'")):
+            one.predict(table.drop(columns="t5"))
+        with pytest.raises(ValueError, match=message("a new one, 'case'")):
+            one.predict(table.assign(case=1)[["case", *names]])
+
+
+def test_classes_that_are_numbers_in_one_file_are_compared_as_text(tmp_path):
+    table = cases([f"t{i}" for i in range(16)])
+    kinds = ["1", "2", "A"] * 8
+    table.assign(kind=kinds).to_csv(tmp_path / "train.csv", index=False)
+    table.assign(kind=kinds)[table.index % 3 < 2].to_csv(tmp_path / "test.csv", index=False)
+    words = ("--label", "kind", "--test", tmp_path / "test.csv", "--out", tmp_path / "o.csv", "--time-limit", 0.5)
+    code, text = call("classify", tmp_path / "train.csv", *words)
+    assert code == 0, text
+    assert "16 cases of test.csv: accuracy" in text
