@@ -134,6 +134,14 @@ def test_gaps_of_a_new_table_are_filled_as_asked(tmp_path):
     assert code == 0, text
 
 
+def test_none_beside_numbers_is_a_missing_value():
+    table = daily().astype({"y": object})
+    table.loc[3, "y"] = None
+    with pytest.raises(ValueError, match=message("missing")):
+        quick().fit(table)
+    assert len(quick(missing="ffill").fit(table).predict()) == 2
+
+
 # names
 
 

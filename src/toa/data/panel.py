@@ -276,6 +276,10 @@ def to_numbers(frame: pd.DataFrame, name: str) -> Values:
             )
         if not pd.api.types.is_numeric_dtype(frame[column]) or pd.api.types.is_bool_dtype(frame[column]):
             cells = frame[column]
+            if cells.dtype == object and cells.dropna().map(_is_float).all():
+                # numbers beside None
+                frame = frame.assign(**{column: cells.astype(np.float64)})
+                continue
             bad = (cells.notna() & ~cells.map(is_number)) | (cells.dtype == bool)
             row = int(bad.to_numpy().argmax())
             raise ValueError(
@@ -292,6 +296,11 @@ def to_numbers(frame: pd.DataFrame, name: str) -> Values:
             "values."
         )
     return values
+
+
+def _is_float(cell: object) -> bool:
+    """Whether a cell is a number, not text of one or a flag."""
+    return isinstance(cell, int | float) and not isinstance(cell, bool) and is_number(cell)
 
 
 def is_number(cell: object) -> bool:
