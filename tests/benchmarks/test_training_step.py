@@ -53,6 +53,7 @@ def test_the_cases_are_those_of_the_table(bench):
     assert config.attention.gate_norm is not None
 
 
+@pytest.mark.slow
 def test_a_backbone_that_the_peer_lacks_is_timed_alone(bench, monkeypatch, tmp_path, capsys):
     small = replace(bench.CASES["two-axis-7"], lookback=32, channels=2, batch_size=2)
     monkeypatch.setitem(bench.CASES, "two-axis-7", small)

@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 from tests.support import message
 from toa.cli import app
 from toa.data.formats import read_frame
+from toa.data.frames import read_panel
 from toa.estimators import AnomalyDetector, Classifier, Forecaster
 from toa.estimators.backtest import without_last
 
@@ -70,44 +71,45 @@ def test_a_forecaster_of_integer_times_is_saved(tmp_path):
     pd.testing.assert_frame_equal(Forecaster.load(tmp_path / "m.toa").predict(table), own.predict())
 
 
+def times_of(table: pd.DataFrame, **options) -> list[object]:
+    """The times of a table, as estimators read them."""
+    (found,) = read_panel(table, **options).times or ()
+    return found.tolist()
+
+
 def test_whole_floats_are_steps_and_others_are_refused():
     table = pd.DataFrame({"t": np.arange(60.0), "y": daily()["y"]})
-    assert quick(time="t").fit(table).predict()["t"].tolist() == [60, 61]
+    assert times_of(table, time="t") == list(range(60))
     with pytest.raises(ValueError, match=message("column 't' of data must have dates or whole numbers", "got 0.5")):
-        quick(time="t").fit(table.assign(t=table["t"] / 2))
+        times_of(table.assign(t=table["t"] / 2), time="t")
     with pytest.raises(ValueError, match=message("must have a number in every row")):
-        quick(time="t").fit(table.assign(t=table["t"].where(table["t"] != 3)))
+        times_of(table.assign(t=table["t"].where(table["t"] != 3)), time="t")
 
 
 def test_numbers_that_spell_dates_are_dates():
     table = daily().assign(day=lambda one: one["day"].dt.strftime("%Y%m%d").astype(int))
     for options in ({}, {"time": "day"}):
         with pytest.warns(UserWarning, match=message("20240101", "read as dates", "2024-01-01")):
-            found = quick(**options).fit(table).predict()
-        assert found["day"].tolist() == [pd.Timestamp("2024-03-01"), pd.Timestamp("2024-03-02")]
+            assert times_of(table, **options) == daily()["day"].tolist()
     months = pd.date_range("2019-03-01", periods=60, freq="MS")
     table = pd.DataFrame({"month": months.strftime("%Y%m").astype(int), "y": daily()["y"]})
     with pytest.warns(UserWarning, match=message("201903", "2019-03-01")):
-        found = quick(time="month").fit(table).predict()
-    assert found["month"].tolist() == [pd.Timestamp("2024-03-01"), pd.Timestamp("2024-04-01")]
+        assert times_of(table, time="month") == months.tolist()
 
 
 def test_numbers_of_which_one_is_no_date_stay_numbers():
     table = pd.DataFrame({"t": np.arange(20240110, 20240170), "y": daily()["y"]})
-    assert quick(time="t").fit(table).predict()["t"].tolist() == [20240170, 20240171]
+    assert times_of(table, time="t") == table["t"].tolist()
 
 
 def test_a_column_of_days_is_found():
     table = daily()
-    assert (
-        quick().fit(table.assign(day=table["day"].dt.date)).predict()["day"].tolist()
-        == quick().fit(table).predict()["day"].tolist()
-    )
+    assert times_of(table.assign(day=table["day"].dt.date)) == table["day"].tolist()
 
 
 def test_the_step_of_integers_can_be_given_as_text():
     table = pd.DataFrame({"t": range(0, 120, 2), "y": daily()["y"]})
-    assert quick(time="t", freq="2").fit(table).predict()["t"].tolist() == [120, 122]
+    assert read_panel(table, time="t", freq="2").freq == 2
 
 
 # gaps
@@ -138,8 +140,8 @@ def test_none_beside_numbers_is_a_missing_value():
     table = daily().astype({"y": object})
     table.loc[3, "y"] = None
     with pytest.raises(ValueError, match=message("missing")):
-        quick().fit(table)
-    assert len(quick(missing="ffill").fit(table).predict()) == 2
+        read_panel(table)
+    assert read_panel(table, missing="ffill").values[0][3, 0] == table.loc[2, "y"]
 
 
 # names

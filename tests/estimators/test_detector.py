@@ -80,7 +80,7 @@ def test_a_spike_has_the_highest_score_and_is_flagged(fitted):
     assert 0.0 < fitted.score(values, labels) <= 1.0
 
 
-@pytest.mark.parametrize("name", ["auto", "sub-sequence pca"])
+@pytest.mark.parametrize("name", [pytest.param("auto", marks=pytest.mark.slow), "sub-sequence pca"])
 def test_about_the_asked_share_of_new_normal_rows_is_flagged(name):
     shares = []
     for seed in range(6):
