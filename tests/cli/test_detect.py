@@ -93,6 +93,7 @@ def test_detect_writes_a_table_a_picture_and_a_reusable_model(tmp_path):
     assert (tmp_path / "again.csv").read_bytes() == out.read_bytes()
 
 
+@pytest.mark.slow
 def test_detect_measures_each_series_by_itself(tmp_path):
     """The buffers of VUS around an anomaly end with its series, in whatever order the rows of the table are."""
     parts = [spiked().assign(machine=name) for name in ("m1", "m2")]

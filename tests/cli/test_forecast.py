@@ -81,6 +81,7 @@ def test_a_saved_model_is_used_without_training(table, tmp_path) -> None:
     pd.testing.assert_frame_equal(pd.read_csv(second), pd.read_csv(first)[:4])
 
 
+@pytest.mark.slow
 def test_several_series_with_covariates(tmp_path) -> None:
     long().to_csv(tmp_path / "shops.csv", index=False)
     days = [pd.Timestamp("2024-01-01") + pd.Timedelta(days=start + step) for start in (160, 120) for step in range(6)]

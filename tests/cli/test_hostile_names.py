@@ -28,6 +28,7 @@ def write(path: Path, *names: str, rows: int = 80, **more: object) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_forecast_and_detect_take_any_column_name(tmp_path):
     path = write(tmp_path / "[b].csv", *NAMES)
     result = call("forecast", path, "--horizon", 2, "--lookback", 4, *NO_NETWORK, "--out", tmp_path / "f.csv")

@@ -103,6 +103,7 @@ def test_columns_that_begin_years_apart_and_a_constant_text(tmp_path) -> None:
     np.testing.assert_allclose(found["later"], [90, 91, 92], atol=2)
 
 
+@pytest.mark.slow
 def test_series_of_very_different_lengths_and_ids_that_were_not_trained(tmp_path) -> None:
     days = pd.date_range("2024-01-01", periods=90)
     lengths = {"a": 90, "b": 30, "c": 7, "d": 1}
@@ -180,6 +181,7 @@ def test_the_ending_of_the_result_is_its_format(tmp_path) -> None:
     assert "got 'next.xls'" in text
 
 
+@pytest.mark.slow
 def test_every_command_reads_a_sheet_and_the_decimal_mark_that_is_asked_for(tmp_path) -> None:
     path, book = tmp_path / "a.csv", tmp_path / "a.xlsx"
     rows = pd.DataFrame({"y": [f"{1 + row % 9}.{100 + row % 7}" for row in range(60)], "kind": [0, 1] * 30})

@@ -79,6 +79,7 @@ def test_a_past_covariate_is_used_without_future_values() -> None:
     np.testing.assert_array_equal(first, second)
 
 
+@pytest.mark.slow
 def test_static_columns_change_the_effect_of_others() -> None:
     """A promotion raises sales in one region and lowers them in the other."""
     promo = (np.random.default_rng(3).random(ROWS) < 0.4).astype(float)

@@ -193,6 +193,7 @@ def test_rows_that_calibrate_the_interval_do_not_stop_the_training() -> None:
     assert quick(interval=0.5, epochs=20, patience=1).fit(later).validation_ != first.validation_
 
 
+@pytest.mark.slow
 def test_quantiles_have_their_share_of_fresh_rows_below() -> None:
     rows = wide(1500, noise=0.5)
     model = quick(quantiles=(0.1, 0.5, 0.9)).fit(rows[:1100])

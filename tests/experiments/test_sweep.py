@@ -269,6 +269,7 @@ def test_executors_have_default_workers():
     assert default_workers("pool", 5) == 5
 
 
+@pytest.mark.slow
 def test_a_pool_has_the_results_of_one_process(jobs, tmp_path):
     broken = make_jobs(tmp_path / "nowhere.csv", 1)[0]
     kinds: list[str] = []

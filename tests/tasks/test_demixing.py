@@ -32,6 +32,7 @@ def test_the_seed_determines_the_weights():
     assert not all(torch.equal(first[n], other[n]) for n in first)
 
 
+@pytest.mark.slow
 def test_training_beats_returning_the_noisy_signal():
     config = small("toa-relu", steps=150)
     batch = held_out_signals(config)
