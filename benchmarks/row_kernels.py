@@ -115,7 +115,7 @@ def main(words: list[str] | None = None) -> int:
             console.print(f"measuring {name} …")
             found = summarise(measure(CHOICES[name], args, console), args.kernels)
             rows += [{"case": name, "sizes": asdict(CHOICES[name])} | row for row in found]
-    record = {"task": "row_kernels", "settings": vars(args) | {"out": str(args.out)}, "rows": rows}
+    record = {"task": "row_kernels", "settings": vars(args), "rows": rows}
     console.print(make_table(kernel_gains(record), left=2))
     save(record, args, command_line(__file__, words), console)
     return 0

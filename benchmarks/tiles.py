@@ -170,7 +170,7 @@ def main(words: list[str] | None = None) -> None:
             shown = ", ".join(f"{tile['milliseconds']:.3f} {tile['blocks']}" for tile in found[-1]["tiles"][:5])
             now = next(tile for tile in found[-1]["tiles"] if tile["blocks"] == found[-1]["now"])
             print(f"{activation} {kernel}: now {now['milliseconds']:.3f} {now['blocks']}; best {shown}", flush=True)
-    record = {"task": "tiles", "settings": vars(args) | {"out": str(args.out)}, "kernels": found}
+    record = {"task": "tiles", "settings": vars(args), "kernels": found}
     save(record, args, command_line(__file__, words), make_console())
 
 

@@ -487,10 +487,10 @@ def two_axis_table(*settings: str) -> str:
         for attention, title in (("softmax", "softmax"), ("toa-softmax", "TOA-Softmax")):
             rows.append([f"{NAMES[backbone]}, {title}", *set_means(found[attention, *settings])])
     if not settings:
-        # the settings that the search chose without mixing: see search-two-axis-choice
-        small = ("model.mix_channels=false", "model.time_attention=same")
-        large = (*small, "lookback=512", "training.learning_rate=1e-3", "model.shortcut=false")
-        runs = [record for record in read_records("forecasting/two-axis.jsonl") if changes_of(record) in (small, large)]
+        plan = read_plan(ROOT / "benchmarks" / "search-two-axis.toml")
+        choices = choose(plan, read_trials(plan), "two-axis")
+        chosen = [tuple(one.trial.split()[1:]) for (family, _), one in choices.items() if family == "none"]
+        runs = [record for record in read_records("forecasting/two-axis.jsonl") if changes_of(record) in chosen]
         rows.append(["two-axis, channels not mixed", *set_means(grouped(runs, cell_of))])
     return table(["test MSE", *RECIPE_SETS], rows)
 

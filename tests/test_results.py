@@ -58,6 +58,12 @@ def test_no_new_record_names_a_dirty_commit_or_none():
     assert all(row in known for row in trials("signed-trials.jsonl") if unclean(row))
 
 
+def test_no_stored_benchmark_names_a_folder_of_a_machine():
+    for path in sorted((ROOT / "results" / "performance").glob("*.json")):
+        settings = json.loads(path.read_text(encoding="utf-8")).get("settings", {})
+        assert not [one for one in settings.values() if isinstance(one, str) and one.startswith(("/", "~"))], path
+
+
 def test_no_stored_command_holds_a_path_of_a_machine():
     commands = 0
     for path in sorted((ROOT / "results").rglob("*.json*")):

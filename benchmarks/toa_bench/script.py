@@ -43,5 +43,8 @@ def command_line(script: str, words: list[str] | None) -> list[str]:
 
 def save(record: Record, args: argparse.Namespace, command: list[str], console: Console) -> None:
     """Write a record with its provenance to `args.out` and print the path."""
+    if "settings" in record:
+        # the command names the file; its folder is one of this machine
+        record = record | {"settings": {name: one for name, one in record["settings"].items() if name != "out"}}
     write_record(args.out, record | provenance(resolve_device(args.device), command))
     console.print(f"record: {args.out}", soft_wrap=True)

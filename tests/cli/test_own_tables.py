@@ -58,7 +58,7 @@ def test_events_do_not_replace_the_table_of_normal_rows(tmp_path):
     words = ("--train", tmp_path / "normal.csv", "--out", tmp_path / "rows.csv", "--events", tmp_path / "normal.csv")
     code, text = call("detect", tmp_path / "new.csv", *words, "--method", "pca")
     assert code == 2
-    assert "--events must be another file than the data" in text
+    assert "--events must be another file than --train" in text
 
 
 # times

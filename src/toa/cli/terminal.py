@@ -173,7 +173,7 @@ def check_results(options: dict[str, Any], *tables: str) -> None:
     taken = {one.resolve(): name for name, one in options.items() if isinstance(one, Path) and name not in written}
     for name, path in written.items():
         if (other := taken.get(path.resolve())) is not None:
-            file = f"--{other}" if other in written or other not in ("data", "train", "test") else "the data"
+            file = "the data" if other == "data" else f"--{other}"
             raise ValueError(f"--{name} must be another file than {file}, got {path} for both; name another.")
         taken[path.resolve()] = name
 

@@ -30,7 +30,7 @@ def read_times(
     column: Any, ids: Any, label: str, *, day_first: bool | None, time_zone: str | None, freq: Frequency | None
 ) -> tuple[pd.Index, bool | None]:
     """Dates in one time zone, or integers, and whether the day came first in text."""
-    if column.dtype.is_numeric():
+    if column.dtype.is_integer() or column.dtype.is_float():
         return _read_numbers(column, label), None
     codes = None if ids is None else pd.factorize(ids)[0]
     order = None
@@ -46,9 +46,9 @@ def read_times(
 
 def _read_numbers(column: Any, label: str) -> pd.Index:
     """Integers as they are, or as the dates that they spell."""
-    if column.is_null().any() or column.to_pandas().isna().any():
-        raise ValueError(f"{label} must have a number in every row, got none in some.")
     values = column.to_numpy()
+    if column.is_null().any() or np.isnan(values).any():
+        raise ValueError(f"{label} must have a number in every row, got none in some.")
     steps = values.astype(np.int64)
     odd = steps != values
     if odd.any():

@@ -297,7 +297,7 @@ class _Reader:
 
 
 def _family(trial: str) -> str:
-    """The family of a trial of a search: "toa", "no mixing", or the name of its attention."""
+    """The family of a trial of a search: "TOA", "no mixing", or the name of its attention."""
     if "model.mix_channels=false" in trial:
         return "no mixing"
     return "TOA" if trial.startswith("toa-") else trial.split()[0]

@@ -255,7 +255,7 @@ def budgets(report: PaperReport) -> str:
     return (
         f"Trials that chose the settings under `{RECIPE}`, by validation error: {'; '.join(parts)}. The stage that "
         "confirmed the choice in forecasting was added after test errors of iTransformer at horizon 96 had been read, "
-        "the third stage of two-axis after its first final runs; that changed no choice of softmax or TOA."
+        "the third stage of two-axis after its first final runs."
         if parts
         else ""
     )
