@@ -35,8 +35,9 @@ def evaluate(dataset: str, method: str, *, data_dir: str | Path | None = None, *
         options: Arguments of `toa.AnomalyDetector`.
 
     Returns:
-        "vus_pr" and "vus_roc" by the rules of TSB-AD, "checksum" of the data, "fit_seconds", "score_seconds",
-        "cpu_seconds", and for "toa" the "weights" and the "precision" on injected anomalies.
+        "vus_pr" and "vus_roc" by the rules of TSB-AD, "run_vus_pr" by those of `toa run`, "checksum" of the data,
+        "fit_seconds", "score_seconds", "cpu_seconds", and for "toa" the "weights" and the "precision" on injected
+        anomalies.
     """
     check_choice("dataset", dataset, KNOWN)
     check_choice("method", method, METHODS)
@@ -56,6 +57,7 @@ def evaluate(dataset: str, method: str, *, data_dir: str | Path | None = None, *
         "checksum": data.checksum,
         "network": detector.architecture_["backbone"],
         **vus_metrics(data.labels, score, max_buffer=BUFFER, rules="tsb-ad"),
+        "run_vus_pr": vus_metrics(data.labels, score)["vus_pr"],
     }
     if detector.choice_ is not None:
         result |= {"weights": detector.choice_.weights, "precision": dict(detector.choice_.precision)}
