@@ -29,6 +29,8 @@ from toa.estimators.scorers import Rows, window_max, window_mean
 MEAN = " mean"
 # scores that are always averaged, and those that may join
 _FIRST, _OTHERS = ("z-score", "pca", "mahalanobis", NETWORK), ("isolation forest", "sub-sequence pca")
+# methods that score windows, and the largest standardised value that they read in a combination
+_WINDOWED, _LARGEST = (NETWORK, "sub-sequence pca"), 10.0
 
 # quantiles of the held-out scores that are stored; above the last one, the tail is exponential
 _LEVELS = np.linspace(0.0, 0.98, 99)
@@ -42,6 +44,15 @@ _KINDS = ("spike", "shift", "noise", "freeze", "swap", "drift")
 _SIZES, _LENGTHS, _DISTANCES = (1.0, 4.0), (0.1, 1.0), (0.5, 2.0)
 
 Score = Float64[np.ndarray, " t"]
+
+
+def rows_for(method: str, series: Tensor, model: str) -> Tensor:
+    """Standardised rows as a method of a model reads them.
+
+    In a combination, windows are bounded: one wrong value would be an alarm of all rows that share a window with it,
+    and the methods that score rows one by one still see its size.
+    """
+    return series.clamp(-_LARGEST, _LARGEST) if model == "auto" and method in _WINDOWED else series
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

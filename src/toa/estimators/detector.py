@@ -21,7 +21,7 @@ from toa.data.splits import StandardScaler
 from toa.estimators import alarms
 from toa.estimators.alarms import Event, Stream
 from toa.estimators.base import NETWORK, TimeLimit, named
-from toa.estimators.combination import MEAN, Combination, inject_anomalies
+from toa.estimators.combination import MEAN, Combination, inject_anomalies, rows_for
 from toa.estimators.pages import events_page
 from toa.estimators.reconstruction import ReconstructionNetwork
 from toa.estimators.scorers import SCORERS, Rows, Scorer, window_mean
@@ -271,6 +271,7 @@ class AnomalyDetector(ReconstructionNetwork):
 
     def _member(self, name: str, series: Tensor, *, ends: bool = False) -> Rows:
         """Parts of the channels in the score of a method; `ends` scores rows after the first window by earlier ones."""
+        series = rows_for(name, series, self.model)
         if name == NETWORK:
             return self._network_rows(series, ends=ends)
         scorer, values = self.scorers_[name], series.double().cpu().numpy()
@@ -369,9 +370,10 @@ class AnomalyDetector(ReconstructionNetwork):
                 {name: [self._member(name, one).sum(1) for one in part] for name in names} for part in (held, injected)
             ]
             # the baselines are fitted again to all rows, and score them
-            if self._fit_network(train, held, limit.left - 2 * (begin - limit.left), needed=False):
+            read = [[rows_for(NETWORK, one, self.model) for one in part] for part in (train, held)]
+            if self._fit_network(read[0], read[1], limit.left - 2 * (begin - limit.left), needed=False):
                 for own, part in zip(found, (held, injected), strict=True):
-                    own[NETWORK] = [self._network_rows(one).sum(1) for one in part]
+                    own[NETWORK] = [self._member(NETWORK, one).sum(1) for one in part]
             self.choice_ = Combination.fit(found[0], found[1], [labels for _, labels in changed], self.window_)
             # tails are too flattering for the rows that they were fitted to
             choices = self.choice_.halves(found[0], self.window_)
@@ -397,8 +399,8 @@ class AnomalyDetector(ReconstructionNetwork):
         return scores, ends
 
     def _fit_scorers(self, series: Sequence[Tensor], names: Sequence[str]) -> dict[str, Scorer]:
-        values = [one.double().cpu().numpy() for one in series]
-        return {name: SCORERS[name].fit(values, window=self.window_, seed=self.seed) for name in names}
+        read = {name: (rows_for(name, one, self.model).double().cpu().numpy() for one in series) for name in names}
+        return {name: SCORERS[name].fit(list(own), window=self.window_, seed=self.seed) for name, own in read.items()}
 
     def _state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         scalers = [scaler.state() for scaler in self.scalers_.values()]

@@ -19,7 +19,6 @@ from toa.data.windows import SeriesWindows
 from toa.estimators import sizes
 from toa.estimators.base import Estimator
 from toa.estimators.importance import Importance, in_float64, integrated_gradients, sample_rows
-from toa.estimators.scorers import LARGEST
 from toa.ops.dropout import initial_weights
 from toa.tasks.anomaly import channel_errors, score_ends
 from toa.tasks.base import TASKS
@@ -44,7 +43,6 @@ class ReconstructionNetwork(Estimator):
     def _fit_network(self, train: Sequence[Tensor], held: Sequence[Tensor], seconds: float, *, needed: bool) -> bool:
         """Train the network in about `seconds`; returns False if that is too little and it is not `needed`."""
         channels = len(self.columns_)
-        train, held = ([_bounded(one) for one in part] for part in (train, held))
         self._choose(*sizes.choose_reconstructor(self.backbone, self.window_, channels))
         stride = sizes.choose_stride(sum(len(one) - self.window_ + 1 for one in train), channels)
         windows = SeriesWindows(train, self.window_, stride=stride)
@@ -77,9 +75,9 @@ class ReconstructionNetwork(Estimator):
         With `ends`, that of the last row of each window, from the rows of the window alone.
         """
         if ends:
-            errors = score_ends(self.model_, SeriesWindows(_bounded(series), self.window_))
+            errors = score_ends(self.model_, SeriesWindows(series, self.window_))
         else:
-            windows = SeriesWindows(_bounded(series), self.window_, stride=self._stride, whole=True)
+            windows = SeriesWindows(series, self.window_, stride=self._stride, whole=True)
             errors = channel_errors(self.model_, windows)
         constant = list(self.constant_)
         errors[:, constant] = series[-len(errors) :, constant].double().square().cpu().numpy()
@@ -117,7 +115,7 @@ class ReconstructionNetwork(Estimator):
         which = int(np.argmax([error.max() for error in errors]))
         # the row with the largest error is the last row of the window, if there are enough rows before it
         stop = max(self.window_, int(errors[which].argmax()) + 1)
-        window = _bounded(series[which])[stop - self.window_ : stop].cpu().double()[None]  # (1, L, C)
+        window = series[which][stop - self.window_ : stop].cpu().double()[None]  # (1, L, C)
         model = in_float64(self.model_)
 
         def error(rows: Tensor) -> Tensor:
@@ -172,8 +170,3 @@ class ReconstructionNetwork(Estimator):
             one: StandardScaler.fit(np.concatenate(values), columns=panel.columns, allow_constant=True)
             for one, values in groups.items()
         }
-
-
-def _bounded(series: Tensor) -> Tensor:
-    """Standardised rows as the network reads them."""
-    return series.clamp(-LARGEST, LARGEST)

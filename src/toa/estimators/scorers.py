@@ -31,8 +31,6 @@ _MOST_WINDOWS = 5_000
 _EXPLAINED = 0.9
 # added to the variances of a covariance matrix of standardised channels
 _RIDGE = 0.01
-# standard deviations: windows hold farther values as this, or one wrong value would be an anomaly of many rows
-LARGEST = 10.0
 # isolation forest: trees, and rows per tree
 _TREES, _TREE_ROWS = 100, 256
 # rows or windows that are scored at a time, at most, and arrays that are needed for it: bounds the memory
@@ -231,7 +229,7 @@ class SubsequencePCA(Scorer):
         for part in _blocks(np.arange(series[0].shape[1]), len(chosen) * window):
             own = slice(part[0], part[-1] + 1)
             windows = np.concatenate([view[rows, own] for view, rows in zip(views, starts, strict=True)])
-            windows = windows.clip(-LARGEST, LARGEST).transpose(1, 0, 2)  # (C, N, L)
+            windows = windows.transpose(1, 0, 2)  # (C, N, L)
             mean = windows.mean(1)
             centred = windows - mean[:, None]
             found.append((mean, *np.linalg.eigh(centred.transpose(0, 2, 1) @ centred)))
@@ -258,8 +256,7 @@ class SubsequencePCA(Scorer):
         return np.concatenate([self._errors(values, part)[:, :, -1] for part in _blocks(starts, self.mean.size)])
 
     def _errors(self, values: Rows, starts: Int64[np.ndarray, " n"]) -> Float64[np.ndarray, "n c l"]:
-        windows = _windows(values, self.mean.shape[1])[starts].clip(-LARGEST, LARGEST).transpose(1, 0, 2)  # (C, N, L)
-        windows = windows - self.mean[:, None]
+        windows = _windows(values, self.mean.shape[1])[starts].transpose(1, 0, 2) - self.mean[:, None]  # (C, N, L)
         return ((windows - windows @ self.basis @ self.basis.transpose(0, 2, 1)) ** 2).transpose(1, 0, 2)
 
 
