@@ -10,6 +10,7 @@ written, and the exit code is 1 if a page differs from its records.
 import argparse
 import csv
 import functools
+import itertools
 import json
 import re
 import shlex
@@ -44,6 +45,8 @@ SETS = ("ETTh1", "ETTh2", "Exchange", "ETTm1", "Weather")
 RECIPE_SETS = ("ETTh1", "ETTh2", "ETTm1", "ETTm2", "Weather", "Exchange")
 BACKBONES = {"patchtst": "PatchTST", "itransformer": "iTransformer", "duet": "DUET"}
 NAMES = BACKBONES | {"two-axis": "two-axis"}
+# attentions of the protocol `toa`
+TITLES = {"softmax": "softmax", "toa-softmax": "TOA-Softmax"}
 # settings that the first runs set on the command line and the protocol contains today
 IN_PROTOCOL = ("training.patience=10", "training.epochs=20", "attention.score_norm=rms", "attention.gate_norm=rms")
 # a validation error above this is not a forecast any more
@@ -240,19 +243,25 @@ def accuracies(protocol: str) -> dict[str, dict[str, list[float]]]:
 
 
 def accuracy_table() -> str:
-    """Mean accuracy over the datasets that were run, in percent, beside the paper's."""
+    """Mean accuracy in percent beside the paper's, over the sets of both protocols, then over all sets."""
 
     def percent(values: Iterable[float]) -> str:
         return f"{100 * statistics.mean(values):.1f}"
 
     ours = {protocol: accuracies(protocol) for protocol in UEA}
-    sets = sorted(ours["toa-paper"]["softmax"])
     theirs = {(key[0], key[3]): value for key, value in published("classification").items()}
-    rows = [["published", *(percent(theirs[name, variant] for name in sets) for variant in VARIANTS)]]
-    for protocol, found in ours.items():
-        rows.append([f"`{protocol}`", *(percent(statistics.mean(found[v][name]) for name in sets) for v in VARIANTS)])
-    best = ours["toa-paper"]
-    rows.append(["`toa-paper`, best seed", *(percent(max(best[v][name]) for name in sets) for v in VARIANTS)])
+    rows = []
+    for own in UEA[::-1]:
+        sets = sorted(ours[own]["softmax"])
+        count = f", {len(sets)} sets"
+        rows.append([f"published{count}", *(percent(theirs[name, variant] for name in sets) for variant in VARIANTS)])
+        for protocol, found in ours.items():
+            if set(sets) <= found["softmax"].keys():
+                means = (percent(statistics.mean(found[v][name]) for name in sets) for v in VARIANTS)
+                rows.append([f"`{protocol}`{count}", *means])
+        best = ours["toa-paper"]
+        highest = (percent(max(best[v][name]) for name in sets) for v in VARIANTS)
+        rows.append([f"`toa-paper`, best seed{count}", *highest])
     titles = [name.replace("-dplr", "").replace("-nosor", ", no SOR") for name in VARIANTS]
     return table(["mean accuracy, %", *titles], rows)
 
@@ -484,7 +493,7 @@ def two_axis_table(*settings: str) -> str:
     ]
     for backbone in ("two-axis",) if settings else NAMES:
         found = recipe_records(backbone)
-        for attention, title in (("softmax", "softmax"), ("toa-softmax", "TOA-Softmax")):
+        for attention, title in TITLES.items():
             rows.append([f"{NAMES[backbone]}, {title}", *set_means(found[attention, *settings])])
     if not settings:
         plan = read_plan(ROOT / "benchmarks" / "search-two-axis.toml")
@@ -509,6 +518,42 @@ def two_axis_ablations() -> str:
     changes = [line[1] for line, cells in found.items() if line[0] == "toa-softmax" and len(line) == 2]
     rows = [[f"`{change}`", *(cell(change, dataset) for dataset in RECIPE_SETS)] for change in changes]
     return table(["change", *RECIPE_SETS], rows)
+
+
+def two_axis_accuracies() -> str:
+    """Test accuracy of two-axis by set in percent, beside PatchTST with TOA, and the means with other classifiers."""
+    records = read_records("classification/toa.jsonl") + read_records("classification/two-axis.jsonl")
+    cells = grouped(records, lambda r: (r["config"]["dataset"], r["config"]["backbone"], variant_of(r)))
+    systems = list(itertools.product(("patchtst", "two-axis"), TITLES))
+    ours = {name: [mean_of(cells[name, *system], "accuracy") for system in systems] for name, *_ in cells}
+    named = {row["dataset"] for row in read_csv("classification/published.csv")}
+    groups = {name: [name] for name in sorted(ours)} | {"mean": list(ours)}
+    known = [name for name in ours if name in named]
+    groups[f"mean of the {len(known)} with published figures"] = known
+    rows = []
+    for title, sets in groups.items():
+        means = [100 * statistics.fmean(column) for column in zip(*(ours[name] for name in sets), strict=True)]
+        rows.append([title, *(f"{value:.1f}" for value in means), f"{means[3] - means[1]:+.1f}"])
+    titles = [f"{NAMES[backbone]}, {TITLES[variant]}" for backbone, variant in systems]
+    return table(["accuracy, %", *titles, "over PatchTST, TOA-Softmax"], rows)
+
+
+def two_axis_detection() -> str:
+    """VUS-PR by the rules of `toa run`: two-axis, the other backbones and the methods without a network."""
+    runs = read_records("anomaly/two-axis.jsonl") + read_records("anomaly/toa-paper.jsonl")
+    scores: dict[str, dict[str, float]] = {}
+    for key, found in grouped(runs, lambda r: (r["config"]["backbone"], variant_of(r), r["config"]["dataset"])).items():
+        if key[1] in TITLES:
+            own = scores.setdefault(f"{NAMES.get(key[0], 'Transformer')}, {TITLES[key[1]]}", {})
+            own[key[2]] = mean_of(found, "strict/vus_pr")
+    for record in read_records("anomaly/detectors.jsonl"):
+        if not record["method"].startswith("toa"):
+            scores.setdefault(record["method"], {})[record["dataset"]] = record["run_vus_pr"]
+    rows = []
+    for method, own in scores.items():
+        values = [own[name] for name in DETECTION_SETS]
+        rows.append([method, *(f"{value:.3f}" for value in (*values, statistics.fmean(values)))])
+    return table(["VUS-PR", *DETECTION_SETS, "mean"], rows)
 
 
 def dropout_table() -> str:
@@ -712,16 +757,18 @@ def all_tables() -> dict[str, Callable[[], str]]:
     found |= {f"toa-{backbone}": partial(recipe_table, backbone) for backbone in ("itransformer", "duet", "patchtst")}
     found |= {"two-axis": two_axis_table, "two-axis-96": partial(two_axis_table, "lookback=96")}
     found |= {"toa-two-axis": partial(recipe_table, "two-axis"), "two-axis-ablations": two_axis_ablations}
+    found |= {"two-axis-accuracies": two_axis_accuracies, "two-axis-detection": two_axis_detection}
     for name in ("toa", "toa-unnormalised"):
         found[f"{name}-96"] = partial(setting_table, name, backbone="itransformer", horizon=96, datasets=RECIPE_SETS)
     found |= {name: partial(other_runs, name) for name in ("other-protocols", "subsets")}
     found |= {f"compared-{protocol}": partial(compared, protocol) for protocol in (*UEA, "toa")}
-    for dataset in ("MSL", "SMD-machine-1-6", "SMD-machine-2-1"):
+    for dataset in DETECTION_SETS:
         found[f"anomaly-{dataset}"] = partial(anomaly_table, dataset)
     for backbone in BACKBONES:
         for horizon in (96, 192, 336, 720):
             file = "horizon-96" if horizon == 96 else "horizons"
-            sets = SETS if backbone == "itransformer" or horizon == 96 else SETS[:3]
+            small = backbone == "patchtst" and horizon > 96
+            sets = SETS[:3] if small else SETS if backbone == "patchtst" else (*SETS, "ETTm2")
             options: dict[str, Any] = {"backbone": backbone, "horizon": horizon, "datasets": sets}
             found[f"forecast-{backbone}-{horizon}"] = partial(setting_table, file, hidden=IN_PROTOCOL, **options)
     first_search = partial(setting_table, "search", hidden=("training.patience=10", "training.epochs=20"))

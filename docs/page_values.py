@@ -102,6 +102,14 @@ def step_ratio(name: str, other: str, file: str = "training_step", case: str = "
     return " to ".join(f"{ratio:.2f}" for ratio in dict.fromkeys((ratios[0], ratios[-1])))
 
 
+def two_axis_step() -> str:
+    """Time of a step of two-axis over one of iTransformer with the same attention and channels: least and greatest."""
+    rows = {row["name"]: row["systems"] for row in read("training_step_two_axis.json")["rows"]}
+    ours, theirs = rows["two-axis-862"], rows["itransformer-512"]
+    ratios = sorted(own["milliseconds"] / theirs[name]["milliseconds"] for name, own in ours.items())
+    return f"{ratios[0]:.2f} to {ratios[-1]:.2f}"
+
+
 def primitive_sizes() -> str:
     """Batch, heads and width of the primitive's table."""
     return "B={batch}, H={heads}, D={width}".format(**read("operator_attention.json")["settings"])
@@ -188,7 +196,7 @@ def all_values() -> dict[str, Callable[[], str]]:
     found |= {"uea-network": uea_network, "uea-commit": uea_commit}
     extremes: dict[str, Any] = {"mean": statistics.fmean, "least": min, "most": max}
     found |= {f"uea-softmax-{name}": partial(uea_softmax, one) for name, one in extremes.items()}
-    found |= {"primitive-sizes": primitive_sizes, "step-count": steps_measured}
+    found |= {"primitive-sizes": primitive_sizes, "step-count": steps_measured, "two-axis-step": two_axis_step}
     found["gated-over-softmax"] = partial(step_ratio, "toa-gated", "softmax")
     for case in ("patchtst-128", "patchtst-16"):
         found[f"cpu-{case}"] = partial(step_ratio, "toa-gated", "peer", "training_step_cpu", case)

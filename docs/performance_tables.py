@@ -81,6 +81,7 @@ TABLES: dict[str, tuple[Callable[[Record], Table], str]] = {
     "memory": (memory, "operator_attention.json"),
     "step-cases": (cases, "training_step.json"),
     "steps": (steps, "training_step.json"),
+    "steps-two-axis": (steps, "training_step_two_axis.json"),
     "steps-cpu": (steps, "training_step_cpu.json"),
     "steps-cpu-compiled": (steps, "training_step_cpu_compiled.json"),
     "row-kernels": (kernel_gains, "row_kernels.json"),

@@ -149,8 +149,11 @@ def test_every_forecast_cell_has_its_seeds_of_one_device():
             assert record["device"] == "NVIDIA H200"
             assert config["attention"]["sor"] in (None, True)
             counts[config["backbone"], config["horizon"], config["dataset"]] += 1
-    # four attentions; three seeds on the small sets
-    assert all(count == (12 if key[2] in page_tables.SETS[:3] else 4) for key, count in counts.items())
+    # four attentions; three seeds on the small sets, but for DUET beyond horizon 96
+    assert len(counts) == 62
+    for (backbone, horizon, dataset), count in counts.items():
+        seeds = 3 if dataset in page_tables.SETS[:3] and (backbone != "duet" or horizon == 96) else 1
+        assert count == 4 * seeds
     without = read_records("forecasting/no-sor.jsonl")
     assert len(without) == 48
     assert not any(record["config"]["attention"]["sor"] for record in without)
@@ -160,13 +163,13 @@ def test_every_forecast_cell_has_its_seeds_of_one_device():
 
 
 def test_forecasts_reach_the_published_errors():
-    """At most 0.005 above them except where the page names the cell; 0.010 with DUET."""
+    """At most 0.005 above them except where the page names the cell; DUET, with one seed, at 0.010 in most cells."""
     ours = forecast_errors("horizon-96", "horizons")
     softmax = ours.pop("softmax")
-    assert sum(key[1] == "duet" for key in softmax) == 5
-    assert all(softmax[key][1] <= published_mse("softmax", *key) + 0.010 for key in softmax)
+    near = [softmax[key][1] <= published_mse("softmax", *key) + 0.010 for key in softmax if key[1] == "duet"]
+    assert (sum(near), len(near)) == (17, 24)
     cells = [key for key in softmax if key[1] != "duet"]
-    assert len(cells) == 34
+    assert len(cells) == 38
     late = {key for key in cells if softmax[key][1] > published_mse("softmax", *key) + 0.005}
     assert late == {("ETTh1", "patchtst", 720)}
     chosen = {key: min(errors[key] for errors in ours.values())[1] for key in cells}
@@ -208,7 +211,7 @@ def test_every_anomaly_system_ran_with_three_seeds_of_one_device():
         assert record["device"] == "NVIDIA H200"
         assert record["command"].startswith("toa run --task anomaly ")
     cells = collections.Counter((r["config"]["dataset"], r["config"]["backbone"], variant_of(r)) for r in records)
-    sets = ("MSL", "SMD-machine-1-6", "SMD-machine-2-1")
+    sets = page_tables.DETECTION_SETS
     variants = ("softmax", "toa-softmax", "toa-relu", "toa-gated", "toa-gated-nosor")
     assert cells == dict.fromkeys(itertools.product(sets, ("itransformer", "patchtst", "transformer"), variants), 3)
     assert len({(*run, r["seed"]) for run, r in zip(map(str, records), records, strict=True)}) == len(records)
@@ -223,23 +226,24 @@ def anomaly_means() -> dict[tuple[str, str], dict[str, float]]:
     return {key: {name: statistics.mean(values) for name, values in cells.items()} for key, cells in found.items()}
 
 
-def test_softmax_has_the_published_pa_f1_on_msl():
+def test_softmax_has_the_published_pa_f1():
     theirs = {(key[0], key[2]): value for key, value in published("anomaly").items() if key[3] == "softmax"}
     for (dataset, backbone), cells in anomaly_means().items():
-        if dataset == "MSL":
-            assert abs(cells["softmax"] - theirs[dataset, backbone]) <= 0.004
+        if (dataset, backbone) in theirs:
+            allowed = 0.012 if (dataset, backbone) == ("SMAP", "patchtst") else 0.004
+            assert abs(cells["softmax"] - theirs[dataset, backbone]) <= allowed
 
 
-def test_a_random_score_is_ahead_of_every_model_on_msl():
+def test_a_random_score_is_ahead_of_every_model_on_msl_and_smap():
     for record in read_records(ANOMALY):
-        if record["config"]["dataset"] == "MSL":
+        if record["config"]["dataset"] in ("MSL", "SMAP"):
             assert record["metrics"]["tslib-pa/random_pa_f1"] > record["metrics"]["tslib-pa/pa_f1"]
 
 
 def test_attentions_hardly_differ_in_pa_f1():
     spreads = {key: max(cells.values()) - min(cells.values()) for key, cells in anomaly_means().items()}
-    assert all(spread <= 0.003 for (dataset, _), spread in spreads.items() if dataset != "SMD-machine-2-1")
-    assert round(spreads["SMD-machine-2-1", "patchtst"], 3) == 0.005
+    wide = {key: round(spread, 3) for key, spread in spreads.items() if spread > 0.003}
+    assert wide == {("SMD-machine-2-1", "patchtst"): 0.005, ("SMAP", "patchtst"): 0.013, ("SMAP", "transformer"): 0.05}
 
 
 def test_the_default_detector_beats_every_baseline_in_the_mean():
@@ -283,12 +287,13 @@ def test_every_classification_cell_has_three_seeds_of_one_device(protocol):
     records = read_records(f"classification/{protocol}.jsonl")
     assert {record["device"] for record in records} == {"NVIDIA H200"}
     cells = {(variant_of(r), r["config"]["dataset"], r["seed"]) for r in records}
-    assert len(cells) == len(records) == 12 * 7 * 3
+    sets = 19 if protocol == "toa-paper" else 12
+    assert len(cells) == len(records) == sets * 7 * 3
     assert {seed for _, _, seed in cells} == {2024, 2025, 2026}
     assert {r["config"]["evaluation"] == "strict" for r in records} == {protocol == "toa-paper"}
     assert all(r["command"].startswith("toa run --task classify ") for r in records)
     # one checksum per dataset
-    assert len({(r["config"]["dataset"], r["data_checksum"]) for r in records}) == 12
+    assert len({(r["config"]["dataset"], r["data_checksum"]) for r in records}) == sets
 
 
 @pytest.mark.parametrize("protocol", page_tables.UEA)
@@ -309,7 +314,7 @@ def published_accuracies() -> dict[str, dict[str, float]]:
 
 def test_softmax_is_at_most_three_points_below_the_paper():
     ours, theirs = accuracies("toa-paper")["softmax"], published_accuracies()["softmax"]
-    assert len(ours) == 12
+    assert len(ours) == 19
     assert statistics.mean(statistics.mean(values) - theirs[name] for name, values in ours.items()) > -0.03
 
 

@@ -193,7 +193,8 @@ def _line(entry: Entry, records: list[int]) -> Data:
         "difference": _rounded(entry.difference),
         "values": [[seed, _rounded(value)] for seed, value in entry.values.items()],
         "seeds": len(entry.values) or None,
-        "without_operators": _rounded(contribution(entry.runs), 3),
+        # a mean rank uses the runs of all attentions
+        "without_operators": None if number.metric == "avg_rank" else _rounded(contribution(entry.runs), 3),
         "status": entry.status,
         "reason": entry.reason,
         "records": records,
