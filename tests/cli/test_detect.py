@@ -144,6 +144,7 @@ def test_detect_by_a_baseline_merges_alarms_by_the_rules(tmp_path):
 BAD_DETECT = {
     "both": (["--model", "m.toa", "--train", "t.csv"], "--train cannot be combined with --model"),
     "option": (["--model", "m.toa", "--window", "8"], "--window goes with training, got it beside --model"),
+    "default": (["--model", "m.toa", "--cool-down", "0"], "--cool-down goes with training, got it beside --model"),
     "label": (["--label", "nosuch"], "must have a column 'nosuch', got 'date', 'a'"),
     "wrong label": (["--label", "a"], "must have 0 or 1 in column 'a', got"),
     "no model": (["--model", "nosuch.toa"], "No such file: nosuch.toa"),

@@ -233,9 +233,9 @@ def fitted(kind: type[T], options: Mapping[str, Any], data: Any, labels: Any = N
         KeyboardInterrupt: After Ctrl-C. A classifier has saved its best model so far, if there is a file for it.
     """
     device, model, save = (options[name] for name in ("device", "model", "save"))
-    defaults = {name: one.default for name, one in signature(kind).parameters.items() if name in options}
-    chosen = {name: options[name] for name in defaults if name not in ("device", "model")}
-    given = {name: value for name, value in chosen.items() if value not in (None, []) and value != defaults[name]}
+    unset = {name: False if one.default is False else None for name, one in signature(kind).parameters.items()}
+    chosen = {name: options[name] for name in unset if name in options and name not in ("device", "model")}
+    given = {name: value for name, value in chosen.items() if value is not unset[name] and value not in (None, [])}
     if model is not None:
         # how to read this table, not the one of fit
         dates = {name: given.pop(name) for name in ("day_first", "time_zone", "missing") if name in given}
