@@ -433,6 +433,10 @@ def test_one_wrong_value_is_not_an_alarm_of_all_windows_that_contain_it(fitted):
     # in a stream, of the rows after it
     fitted.reset_stream()
     assert fitted.detect(values)["anomaly"].sum() < WINDOW
+    # the methods that score rows one by one are fitted to it
+    combined, alone = (make(model=name, epochs=1).fit(values) for name in ("auto", "mahalanobis"))
+    for key, value in alone.scorers_["mahalanobis"].state().items():
+        torch.testing.assert_close(combined.scorers_["mahalanobis"].state()[key], value)
 
 
 def test_the_rule_of_the_threshold_is_that_of_the_arguments():

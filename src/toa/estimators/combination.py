@@ -49,8 +49,8 @@ Score = Float64[np.ndarray, " t"]
 def rows_for(method: str, series: Tensor, model: str) -> Tensor:
     """Standardised rows as a method of a model reads them.
 
-    In a combination, windows are bounded: one wrong value would be an alarm of all rows that share a window with it,
-    and the methods that score rows one by one still see its size.
+    In a combination, methods that score windows read values clipped to ten standard deviations. Otherwise one wrong
+    value would raise the score of every row in its windows. Methods that score single rows read it unclipped.
     """
     return series.clamp(-_LARGEST, _LARGEST) if model == "auto" and method in _WINDOWED else series
 

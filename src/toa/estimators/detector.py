@@ -271,10 +271,9 @@ class AnomalyDetector(ReconstructionNetwork):
 
     def _member(self, name: str, series: Tensor, *, ends: bool = False) -> Rows:
         """Parts of the channels in the score of a method; `ends` scores rows after the first window by earlier ones."""
-        series = rows_for(name, series, self.model)
         if name == NETWORK:
             return self._network_rows(series, ends=ends)
-        scorer, values = self.scorers_[name], series.double().cpu().numpy()
+        scorer, values = self.scorers_[name], rows_for(name, series, self.model).double().cpu().numpy()
         return scorer.ends(values, self.window_) if ends else scorer.rows(values)
 
     def _parts(self, series: Tensor, *, ends: bool = False, channels: bool = True) -> Rows:
@@ -369,16 +368,14 @@ class AnomalyDetector(ReconstructionNetwork):
             found = [
                 {name: [self._member(name, one).sum(1) for one in part] for name in names} for part in (held, injected)
             ]
-            # the baselines are fitted again to all rows, and score them
-            read = [[rows_for(NETWORK, one, self.model) for one in part] for part in (train, held)]
-            if self._fit_network(read[0], read[1], limit.left - 2 * (begin - limit.left), needed=False):
+            # at the end the baselines are fitted again, to all rows, and score them
+            if self._fit_network(train, held, limit.left - 2 * (begin - limit.left), needed=False):
                 for own, part in zip(found, (held, injected), strict=True):
-                    own[NETWORK] = [self._member(NETWORK, one).sum(1) for one in part]
+                    own[NETWORK] = [self._network_rows(one).sum(1) for one in part]
             self.choice_ = Combination.fit(found[0], found[1], [labels for _, labels in changed], self.window_)
             # tails are too flattering for the rows that they were fitted to
             choices = self.choice_.halves(found[0], self.window_)
         scores = self._held_scores(series, train, choices)
-        # the baselines are fitted again to all rows
         self.scorers_ = self._fit_scorers(series, names)
         return scores
 
@@ -399,8 +396,11 @@ class AnomalyDetector(ReconstructionNetwork):
         return scores, ends
 
     def _fit_scorers(self, series: Sequence[Tensor], names: Sequence[str]) -> dict[str, Scorer]:
-        read = {name: (rows_for(name, one, self.model).double().cpu().numpy() for one in series) for name in names}
-        return {name: SCORERS[name].fit(list(own), window=self.window_, seed=self.seed) for name, own in read.items()}
+        found = {}
+        for name in names:
+            values = [rows_for(name, one, self.model).double().cpu().numpy() for one in series]
+            found[name] = SCORERS[name].fit(values, window=self.window_, seed=self.seed)
+        return found
 
     def _state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         scalers = [scaler.state() for scaler in self.scalers_.values()]

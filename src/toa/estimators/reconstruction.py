@@ -17,7 +17,8 @@ from toa.data.panel import Id, Panel, Values
 from toa.data.splits import StandardScaler, check_standardised
 from toa.data.windows import SeriesWindows
 from toa.estimators import sizes
-from toa.estimators.base import Estimator
+from toa.estimators.base import NETWORK, Estimator
+from toa.estimators.combination import rows_for
 from toa.estimators.importance import Importance, in_float64, integrated_gradients, sample_rows
 from toa.ops.dropout import initial_weights
 from toa.tasks.anomaly import channel_errors, score_ends
@@ -43,6 +44,7 @@ class ReconstructionNetwork(Estimator):
     def _fit_network(self, train: Sequence[Tensor], held: Sequence[Tensor], seconds: float, *, needed: bool) -> bool:
         """Train the network in about `seconds`; returns False if that is too little and it is not `needed`."""
         channels = len(self.columns_)
+        train, held = ([self._input(one) for one in part] for part in (train, held))
         self._choose(*sizes.choose_reconstructor(self.backbone, self.window_, channels))
         stride = sizes.choose_stride(sum(len(one) - self.window_ + 1 for one in train), channels)
         windows = SeriesWindows(train, self.window_, stride=stride)
@@ -69,15 +71,19 @@ class ReconstructionNetwork(Estimator):
         with seeded(self.seed, torch.device("cpu")), initial_weights():
             self._task.build(self._config(epochs=self.epochs or 1), self._data())
 
+    def _input(self, series: Tensor) -> Tensor:
+        """Standardised rows as the network reads them."""
+        return rows_for(NETWORK, series, self.model)
+
     def _network_rows(self, series: Tensor, *, ends: bool = False) -> Float64[np.ndarray, "t c"]:
         """Squared error of each channel, divided by C; of a channel that was constant in fit, the squared distance.
 
         With `ends`, that of the last row of each window, from the rows of the window alone.
         """
         if ends:
-            errors = score_ends(self.model_, SeriesWindows(series, self.window_))
+            errors = score_ends(self.model_, SeriesWindows(self._input(series), self.window_))
         else:
-            windows = SeriesWindows(series, self.window_, stride=self._stride, whole=True)
+            windows = SeriesWindows(self._input(series), self.window_, stride=self._stride, whole=True)
             errors = channel_errors(self.model_, windows)
         constant = list(self.constant_)
         errors[:, constant] = series[-len(errors) :, constant].double().square().cpu().numpy()
@@ -115,7 +121,7 @@ class ReconstructionNetwork(Estimator):
         which = int(np.argmax([error.max() for error in errors]))
         # the row with the largest error is the last row of the window, if there are enough rows before it
         stop = max(self.window_, int(errors[which].argmax()) + 1)
-        window = series[which][stop - self.window_ : stop].cpu().double()[None]  # (1, L, C)
+        window = self._input(series[which])[stop - self.window_ : stop].cpu().double()[None]  # (1, L, C)
         model = in_float64(self.model_)
 
         def error(rows: Tensor) -> Tensor:
