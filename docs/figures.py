@@ -102,17 +102,21 @@ def two_axes() -> None:
 
 
 def channel_operator(run: Path) -> None:
-    """S2 between channels in the last layer of a trained two-axis, mean over heads, without the identity."""
+    """What training changed in S2 between channels: last layer of a two-axis, mean over heads."""
     from toa.experiments.records import RECORD, read_record
     from toa.tasks.checkpoint import load_checkpoint
 
     saved = load_checkpoint(run / "model.safetensors")
-    names: list[str] = saved.facts["columns"]  # type: ignore[assignment]
+    # without units
+    names = [name.split(" (")[0] for name in saved.facts["columns"]]  # type: ignore[union-attr]
     found = sorted(name for name in saved.tensors if name.endswith("s2.offset") and "channel_blocks" in name)
     if not found:
         raise SystemExit(f"{run} must hold a two-axis model with dense operators between channels, got none.")
     offset = saved.tensors[found[-1]].mean(0).numpy()
     config = read_record(run / RECORD)["config"]
+    if config["attention"]["operator_init"] == "centering":
+        # the start subtracts the mean over channels
+        offset += 1 / len(names)
     side = 1.5 + 0.22 * len(names)
     figure, axis = plt.subplots(figsize=(side + 1.0, side), layout="constrained")
     limit = np.abs(offset).max()
@@ -120,7 +124,7 @@ def channel_operator(run: Path) -> None:
     axis.set_xticks(range(len(names)), names, rotation=90, fontsize=7)
     axis.set_yticks(range(len(names)), names, fontsize=7)
     axis.set(xlabel="channel that is read", ylabel="mixed value of")
-    axis.set_title(f"{config['dataset']}, horizon {config['horizon']}: S2 - I, mean over heads", fontsize=9)
+    axis.set_title(f"{config['dataset']}, horizon {config['horizon']}: change of S2 in training", fontsize=9)
     figure.colorbar(picture, ax=axis, shrink=0.7)
     save(figure, "two_axis_operator")
 
