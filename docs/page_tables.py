@@ -106,7 +106,8 @@ def setting_table(
 ) -> str:
     """One line per attention and setting; a cell is validation MSE / test MSE, the mean over seeds.
 
-    `device` is the start of the device's name, "" for any; `hidden` are settings that the text around states.
+    Sets without a run have no column. `device` is the start of the device's name, "" for any; `hidden` are settings
+    that the text around states.
     """
 
     def cell(found: Sequence[Record]) -> str:
@@ -120,6 +121,8 @@ def setting_table(
         and record["config"]["dataset"] in datasets
         and record["device"].startswith(device)
     ]
+
+    datasets = [name for name in datasets if any(record["config"]["dataset"] == name for record in chosen)]
 
     def line_of(record: Record) -> tuple[str, str]:
         shown = [change for change in changes_of(record) if change not in hidden]
@@ -496,8 +499,7 @@ def two_axis_table(*settings: str) -> str:
         for attention, title in TITLES.items():
             rows.append([f"{NAMES[backbone]}, {title}", *set_means(found[attention, *settings])])
     if not settings:
-        plan = read_plan(ROOT / "benchmarks" / "search-two-axis.toml")
-        choices = choose(plan, read_trials(plan), "two-axis")
+        choices = choose(*searched("search-two-axis"), "two-axis")
         chosen = [tuple(one.trial.split()[1:]) for (family, _), one in choices.items() if family == "none"]
         runs = [record for record in read_records("forecasting/two-axis.jsonl") if changes_of(record) in chosen]
         rows.append(["two-axis, channels not mixed", *set_means(grouped(runs, cell_of))])
@@ -767,9 +769,7 @@ def all_tables() -> dict[str, Callable[[], str]]:
     for backbone in BACKBONES:
         for horizon in (96, 192, 336, 720):
             file = "horizon-96" if horizon == 96 else "horizons"
-            small = backbone == "patchtst" and horizon > 96
-            sets = SETS[:3] if small else SETS if backbone == "patchtst" else (*SETS, "ETTm2")
-            options: dict[str, Any] = {"backbone": backbone, "horizon": horizon, "datasets": sets}
+            options: dict[str, Any] = {"backbone": backbone, "horizon": horizon, "datasets": (*SETS, "ETTm2")}
             found[f"forecast-{backbone}-{horizon}"] = partial(setting_table, file, hidden=IN_PROTOCOL, **options)
     first_search = partial(setting_table, "search", hidden=("training.patience=10", "training.epochs=20"))
     patchtst = {"backbone": "patchtst", "horizon": 96}

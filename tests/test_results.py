@@ -163,11 +163,20 @@ def test_every_forecast_cell_has_its_seeds_of_one_device():
 
 
 def test_forecasts_reach_the_published_errors():
-    """At most 0.005 above them except where the page names the cell; DUET, with one seed, at 0.010 in most cells."""
+    """At most 0.005 above them except where the page names the cell; 0.010 with DUET, but for seven cells."""
     ours = forecast_errors("horizon-96", "horizons")
     softmax = ours.pop("softmax")
-    near = [softmax[key][1] <= published_mse("softmax", *key) + 0.010 for key in softmax if key[1] == "duet"]
-    assert (sum(near), len(near)) == (17, 24)
+    assert sum(key[1] == "duet" for key in softmax) == 24
+    late = {key for key in softmax if softmax[key][1] > published_mse("softmax", *key) + 0.010}
+    assert late == {
+        ("ETTh1", "duet", 720),
+        ("ETTm1", "duet", 192),
+        ("ETTm1", "duet", 336),
+        ("ETTm2", "duet", 192),
+        ("ETTm2", "duet", 336),
+        ("Exchange", "duet", 336),
+        ("Exchange", "duet", 720),
+    }
     cells = [key for key in softmax if key[1] != "duet"]
     assert len(cells) == 38
     late = {key for key in cells if softmax[key][1] > published_mse("softmax", *key) + 0.005}

@@ -396,9 +396,9 @@ class AnomalyDetector(ReconstructionNetwork):
         return scores, ends
 
     def _fit_scorers(self, series: Sequence[Tensor], names: Sequence[str]) -> dict[str, Scorer]:
-        found = {}
+        found, wide = {}, [one.double().cpu() for one in series]
         for name in names:
-            values = [rows_for(name, one, self.model).double().cpu().numpy() for one in series]
+            values = [rows_for(name, one, self.model).numpy() for one in wide]
             found[name] = SCORERS[name].fit(values, window=self.window_, seed=self.seed)
         return found
 
