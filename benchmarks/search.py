@@ -5,10 +5,11 @@
     python benchmarks/search.py collect runs [--plan FILE]
     make pages
 
-The plans lie beside this file: search.toml (forecasting), search-two-axis.toml (forecasting with two-axis), search-
-classify.toml (classification), search-signed.toml (signed attentions) and search-pooled.toml (PatchTST with a pooled
-head). Stored trials are printed only with `--all`. `--stage confirm` is the last stage, further horizons and seeds of
-the best trials. The last command writes the tables and the choice into results/search/README.md.
+The plans lie beside this file: search.toml (forecasting), search-classify.toml (classification), the same two for the
+backbone two-axis (search-two-axis.toml, search-classify-two-axis.toml), search-signed.toml (signed attentions) and
+search-pooled.toml (PatchTST with a pooled head). Stored trials are printed only with `--all`. `--stage confirm` is the
+last stage, further horizons and seeds of the best trials. The last command writes the tables and the choice into
+results/search/README.md.
 """
 
 import argparse

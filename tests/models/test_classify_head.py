@@ -56,6 +56,22 @@ def test_logits_are_a_linear_map_of_all_tokens(name):
     assert_near(model(series), tokens.reshape(2, -1) @ model.head.weight.T + model.head.bias)
 
 
+@pytest.mark.parametrize("name", backbone_names("classify"))
+def test_a_pooled_head_reads_the_mean_of_the_real_tokens(name):
+    model = build(name, settings={**SIZES, "pooled": True, "instance_norm": False}).double().eval()
+    groups = 1 if model.backbone.mixes_channels else 3
+    assert model.head.weight.shape == (4, groups * 8)
+    series = torch.randn(2, 32, 3, dtype=torch.float64)
+    mask = torch.ones(2, 32, dtype=torch.bool)
+    mask[1, 11:] = False
+    tokens = model.backbone(series, mask=mask)
+    tokens = F.gelu(tokens) if model.config.gelu else tokens
+    valid = model.backbone.valid_tokens(mask)
+    valid = torch.ones(2, tokens.shape[2], dtype=torch.bool) if valid is None else valid
+    means = [one[:, real].mean(1) for one, real in zip(tokens, valid, strict=True)]
+    assert_near(model(series, mask), torch.stack(means).flatten(1) @ model.head.weight.T + model.head.bias)
+
+
 def test_a_patch_is_valid_if_a_real_step_is_in_it():
     backbone: Any = build(settings={**SIZES, "patch_len": 8, "stride": 4}).backbone
     mask = torch.arange(32) < torch.tensor([1, 4, 5, 31, 32])[:, None]

@@ -161,6 +161,8 @@ class ClassifyHeadConfig(ModelConfig):
 
     Attributes:
         instance_norm: Whether to standardise each series over its real steps.
+        pooled: Whether the linear map reads the mean of a channel's tokens instead of all of them; tokens of padding do
+            not count.
     """
 
     num_classes: int
@@ -168,6 +170,7 @@ class ClassifyHeadConfig(ModelConfig):
     instance_norm: bool = False
     gelu: bool = True
     head_dropout: float = 0.0
+    pooled: bool = False
 
     def __post_init__(self) -> None:
         ModelConfig.__post_init__(self)
@@ -175,7 +178,7 @@ class ClassifyHeadConfig(ModelConfig):
 
 
 class ClassifyModel(SeriesModel):
-    """Series (B, L, C) and a mask (B, L) to logits (B, K): backbone, dropout, one linear map of all tokens.
+    """Series (B, L, C) and a mask (B, L) to logits (B, K): backbone, dropout, a linear map of all tokens or their mean.
 
     Series shorter than L are padded at the end, and the mask marks their real steps. Padding is never read: the
     instance norm covers real steps only; tokens that hold only padding are hidden from attention and zero in the head.
@@ -195,7 +198,8 @@ class ClassifyModel(SeriesModel):
         self.backbone = backbone
         self.dropout = Dropout(config.head_dropout)
         groups = 1 if backbone.mixes_channels else config.channels
-        self.head = Linear(groups * backbone.num_tokens * backbone.embed_dim, config.num_classes)
+        tokens = 1 if config.pooled else backbone.num_tokens
+        self.head = Linear(groups * tokens * backbone.embed_dim, config.num_classes)
 
     def forward(self, series: Tensor, mask: Tensor | None = None) -> Tensor:
         """Logits per class.
@@ -216,6 +220,9 @@ class ClassifyModel(SeriesModel):
         valid = None if mask is None else self.backbone.valid_tokens(mask)  # (B, N)
         if valid is not None:
             tokens = tokens.masked_fill(~valid[:, None, :, None], 0.0)
+        if self.config.pooled:
+            count = tokens.shape[2] if valid is None else valid.sum(1)[:, None, None]
+            tokens = tokens.sum(2) / count
         return self.head(tokens.flatten(1))  # (B, K)
 
 
