@@ -81,13 +81,16 @@ def test_the_protocol_toa_of_two_axis_is_the_choice_of_its_search():
             assert resolve("forecast", "toa", **names) == replace(searched, protocol="toa"), (family, size)
 
 
-def test_the_protocol_toa_of_classification_is_the_choice_of_its_search():
-    plan = PLANS["search-classify"]
-    chosen = choose(plan, read_trials(plan), "patchtst")
-    assert bool(chosen) == (ROOT / plan.records).exists()
+@pytest.mark.parametrize(
+    ("name", "backbone"), [("search-classify", "patchtst"), ("search-classify-two-axis", "two-axis")]
+)
+def test_the_protocol_toa_of_classification_is_the_choice_of_its_search(name, backbone):
+    plan = PLANS[name]
+    chosen = choose(plan, read_trials(plan), backbone)
+    assert {family for family, _ in chosen} == {"softmax", "toa"}
     for result in chosen.values():
         attention, *settings = result.trial.split()
-        names: dict[str, Any] = {"dataset": "Cricket", "backbone": "patchtst", "attention": attention}
+        names: dict[str, Any] = {"dataset": "Cricket", "backbone": backbone, "attention": attention}
         found = resolve("classify", plan.protocol, changes=[*plan.base, *settings], **names)
         assert resolve("classify", "toa", **names) == replace(found, protocol="toa")
 
