@@ -81,6 +81,7 @@ def count_calls(run: Callable[[], Any]) -> int:
 @pytest.mark.skipif(ON_GPU, reason="other functions of PyTorch run there")
 @pytest.mark.parametrize("activation", BLOCKED)
 def test_an_eager_call_runs_few_functions(monkeypatch, activation) -> None:
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", abs, raising=False)
     launched: list[Any] = []
     for module, name in (
         *((tile_kernels, name) for name in ("forward_kernel", "backward_keys_kernel")),
@@ -102,18 +103,22 @@ def test_an_eager_call_runs_few_functions(monkeypatch, activation) -> None:
 
 
 class Kernel:
-    """A kernel that notes its launches: with the arguments of Triton's own, and compiled."""
+    """A kernel that notes its launches: with the arguments of Triton's own in `first`, compiled in `launched`."""
+
+    function, packed_metadata = "function", "sizes"
 
     def __init__(self, arg_names: list[str], launched: list[Any], first: list[Any] | None = None) -> None:
-        self.arg_names, self._launched, self._first = arg_names, launched, first
+        self.arg_names, self._launched, self._first = arg_names, launched, [] if first is None else first
 
     def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., Any]:
-        def run(*given: Any, **options: Any) -> Any:
-            noted = self._launched if self._first is None else self._first
-            noted.append((grid, given, options))
-            return Kernel(self.arg_names, self._launched)
+        def launch(*given: Any, **options: Any) -> Any:
+            self._first.append((grid, given, options))
+            return self
 
-        return run
+        return launch
+
+    def run(self, *given: Any) -> None:
+        self._launched.append(given)
 
 
 def test_plain_tensors_bypass_the_dispatcher(monkeypatch) -> None:
@@ -235,12 +240,13 @@ def test_a_launch_like_an_earlier_one_reuses_its_kernel() -> None:
             results.append([out, *torch.autograd.grad(out.sum(), leaves)])
             # forward and backward; one tile needs one kernel
             assert len(made) == 2
-    assert [one._run is not None for one in made] == [ON_GPU] * 2
+    assert [one._compiled is not None for one in made] == [ON_GPU] * 2
     first, second = results
     assert all(torch.equal(one, other) for one, other in zip(first, second, strict=True))
 
 
-def test_a_known_launch_passes_pointers_to_its_compiled_kernel() -> None:
+def test_a_known_launch_passes_pointers_to_its_compiled_kernel(monkeypatch) -> None:
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: "stream", raising=False)
     launched, first = list[Any](), list[Any]()
     x, kernel = torch.zeros(9), Kernel(["x", "y", "size", "setting", "BLOCK"], launched, first)
     known = triton_helpers.Launch(kernel, (2,), (3, 0.5, 7), {"num_warps": 4})
@@ -250,7 +256,8 @@ def test_a_known_launch_passes_pointers_to_its_compiled_kernel() -> None:
     same = ((2,), (None, 3, 0.5, 7), {"num_warps": 4})
     assert [(grid, given[1:], options) for grid, given, options in first] == [same] * 3
     assert [given[0].data_ptr() - x.data_ptr() for _, given, _ in first] == [0, 4, 4]
-    assert launched == [((2, 1, 1), (x.data_ptr(), None, 3, 0.5, 7), {})] * 2
+    hooks = [None] * 3
+    assert launched == [(2, 1, 1, "stream", "function", "sizes", *hooks, x.data_ptr(), None, 3, 0.5, 7)] * 2
 
 
 def test_a_plan_is_used_for_equal_calls_only(monkeypatch) -> None:

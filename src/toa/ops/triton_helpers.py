@@ -47,20 +47,21 @@ _REUSES = tuple(int(part) for part in triton.__version__.split(".")[:2]) >= (3, 
 class Launch:
     """Launches of a kernel on tensors whose dtypes, strides and device stay the same.
 
-    Triton examines every argument of a launch, and asks the driver about every pointer. From the second launch of
-    aligned tensors on, the compiled kernel is launched without both: with pointers as integers.
+    Triton examines every argument of a launch, asks the driver about every pointer and calls the hooks of profilers.
+    From the second launch of aligned tensors on, the compiled kernel runs without that; its pointers are integers.
 
     Args:
         numbers: The kernel's arguments after its tensors.
         options: The numbers of warps and stages.
     """
 
-    __slots__ = ("_first", "_numbers", "_run")
+    __slots__ = ("_compiled", "_first", "_numbers")
 
     def __init__(self, kernel: Any, grid: tuple[int, ...], numbers: tuple[Any, ...], options: dict[str, int]) -> None:
         self._numbers = numbers
         self._first = (kernel, grid, options)
-        self._run: Callable[..., None] | None = None
+        # Triton's function that launches a compiled kernel; the grid, the kernel and its sizes for it
+        self._compiled: tuple[Callable[..., None], tuple[int, ...], Any, Any] | None = None
 
     def __call__(self, *tensors: Any) -> None:
         """Launch on the device of the first tensor; Triton would take the current one."""
@@ -73,13 +74,15 @@ class Launch:
         for pointer in pointers:
             bits |= pointer or 0
         aligned = bits % 16 == 0
-        if aligned and self._run is not None:
-            return self._run(*pointers, *self._numbers)
+        if aligned and self._compiled is not None:
+            run, grid, function, sizes = self._compiled
+            stream = torch._C._cuda_getCurrentRawStream(index)
+            return run(*grid, stream, function, sizes, None, None, None, *pointers, *self._numbers)
         kernel, grid, options = self._first
         found = kernel[grid](*tensors, *self._numbers, **options)
         # the interpreter compiles nothing
         if aligned and found is not None and _REUSES:
-            self._run = found[(*grid, 1, 1)[:3]]
+            self._compiled = (found.run, (*grid, 1, 1)[:3], found.function, found.packed_metadata)
         return None
 
 
