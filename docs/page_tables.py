@@ -754,7 +754,7 @@ def all_tables() -> dict[str, Callable[[], str]]:
     found |= {"leaderboard-weights": leaderboard_weights, "fev": fev_table, "m3": m3_table, "scale": scale_table}
     found |= {"earlier": earlier_table, "aims": aims_table}
     found |= {"detectors": detector_table, "detector-choices": detector_choices}
-    for name in ("search", "search-classify", "search-two-axis"):
+    for name in ("search", "search-classify", "search-two-axis", "search-classify-two-axis"):
         found |= {f"{name}-choice": partial(search_choice, name), f"{name}-trials": partial(search_trials, name)}
     found |= {f"toa-{backbone}": partial(recipe_table, backbone) for backbone in ("itransformer", "duet", "patchtst")}
     found |= {"two-axis": two_axis_table, "two-axis-96": partial(two_axis_table, "lookback=96")}

@@ -61,8 +61,9 @@ def uea_softmax(extreme: Callable[..., float]) -> str:
 
 def trials(backbone: str, task: str = "forecast") -> str:
     """Trials of the search for each of softmax and TOA."""
-    counts = read_evidence([tables.RESULTS / "search"]).trials[task, backbone]
-    return " and ".join(dict.fromkeys(str(counts[name]) for name in ("softmax", "toa")))
+    # a family without a trial is an error here, not a zero
+    counts = dict(read_evidence([tables.RESULTS / "search"]).trials[task, backbone])
+    return " and ".join(dict.fromkeys(str(counts[name]) for name in ("softmax", "TOA")))
 
 
 @cache
@@ -189,7 +190,9 @@ def all_values() -> dict[str, Callable[[], str]]:
         found[f"toa-better-{backbone}"] = partial(wins, backbone, tables.RECIPE_SETS)
         found[f"sor-better-{backbone}"] = partial(sor_wins, backbone)
         found[f"trials-{backbone}"] = partial(trials, backbone)
-    found |= {"trials-classify": partial(trials, "patchtst", "classify"), "whole-cases": whole_cases}
+    for name, backbone in (("trials-classify", "patchtst"), ("trials-classify-two-axis", "two-axis")):
+        found[name] = partial(trials, backbone, "classify")
+    found["whole-cases"] = whole_cases
     found["toa-better-duet-large"] = partial(wins, "duet", LARGE)
     found["uea-sets"] = lambda: str(len(tables.uea_accuracies()))
     found |= {f"uea-{name.lower()}": partial(uea_mean, name) for name in ("toa", "ROCKET", "HC2")}
