@@ -102,12 +102,20 @@ def changes_of(record: Record) -> tuple[str, ...]:
 
 
 def setting_table(
-    file: str, *, backbone: str, horizon: int, datasets: Sequence[str], device: str = "", hidden: Sequence[str] = ()
+    file: str,
+    *,
+    backbone: str,
+    horizon: int,
+    datasets: Sequence[str],
+    device: str = "",
+    hidden: Sequence[str] = (),
+    norms: bool = False,
 ) -> str:
     """One line per attention and setting; a cell is validation MSE / test MSE, the mean over seeds.
 
     Sets without a run have no column. `device` is the start of the device's name, "" for any; `hidden` are settings
-    that the text around states.
+    that the text around states. With `norms`, a line names its normalisers, which a command may have left to the
+    protocol of its time.
     """
 
     def cell(found: Sequence[Record]) -> str:
@@ -125,8 +133,13 @@ def setting_table(
     datasets = [name for name in datasets if any(record["config"]["dataset"] == name for record in chosen)]
 
     def line_of(record: Record) -> tuple[str, str]:
+        attention = record["config"]["attention"]
         shown = [change for change in changes_of(record) if change not in hidden]
-        return record["config"]["attention"]["name"], ", ".join(shown) or "protocol"
+        if norms:
+            used = {"toa-relu": ("score_norm",), "toa-gated": ("score_norm", "gate_norm")}.get(attention["name"], ())
+            shown = [change for change in shown if not change.startswith(tuple(f"attention.{key}" for key in used))]
+            shown = [*(f"{key}={attention[key]}" for key in used), *shown]
+        return attention["name"], ", ".join(shown) or "protocol"
 
     rows = []
     for line, found in grouped(chosen, line_of).items():
@@ -771,7 +784,7 @@ def all_tables() -> dict[str, Callable[[], str]]:
             file = "horizon-96" if horizon == 96 else "horizons"
             options: dict[str, Any] = {"backbone": backbone, "horizon": horizon, "datasets": (*SETS, "ETTm2")}
             found[f"forecast-{backbone}-{horizon}"] = partial(setting_table, file, hidden=IN_PROTOCOL, **options)
-    first_search = partial(setting_table, "search", hidden=("training.patience=10", "training.epochs=20"))
+    first_search = partial(setting_table, "search", hidden=("training.patience=10", "training.epochs=20"), norms=True)
     patchtst = {"backbone": "patchtst", "horizon": 96}
     itransformer = {"backbone": "itransformer", "horizon": 96}
     found["recipe-patchtst"] = partial(first_search, datasets=SETS[:3], **patchtst)
