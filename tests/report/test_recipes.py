@@ -88,7 +88,8 @@ def test_a_run_with_other_settings_is_not_in_a_cell(tmp_path):
 
 def test_the_stored_report_has_the_recipes_of_its_records():
     stored: dict[tuple[str, str, str, bool | None], list[dict[str, Any]]] = {}
-    for name in ("forecasting/toa", "classification/toa", "classification/two-axis"):
+    # the runs of two-axis in classification are older than its settings today, so the report leaves them out
+    for name in ("forecasting/toa", "classification/toa"):
         lines = (ROOT / "results" / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
         for record in map(json.loads, lines):
             config = record["config"]

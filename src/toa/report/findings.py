@@ -27,7 +27,7 @@ _NAMED = ("toa-relu", "toa-gated")
 _VERDICTS = {
     "helps": "TOA helps",
     "hurts": "TOA hurts",
-    "rests on one cell": "The difference rests on one cell",
+    "not robust": "The difference is not robust",
     "no gain shown": "No gain could be shown",
     "too few data sets": "Too few data sets",
 }
@@ -83,7 +83,7 @@ class Finding:
         words += f" (t interval {signed(*row.t_interval)}" if row.t_interval else ""
         words += f", bootstrap {signed(*row.interval)})" if row.interval else ""
         words += "." if self.published is None else f"; published on the same data: {signed(self.published)}."
-        words += f" Without {row.rests_on} alone the t interval contains zero." if row.rests_on else ""
+        words += f" Without one cell, such as {row.rests_on}, the t interval contains zero." if row.rests_on else ""
         hurt = [system_title(name) for name, verdict in self.verdicts.items() if verdict == "hurts"]
         words += f" By the same test {', '.join(hurt) or 'none'} hurts." if best and row.detectable is not None else ""
         groups: dict[str, list[str]] = {"better with every seed": [], "worse with every seed": [], "one seed": []}
@@ -138,7 +138,7 @@ def _verdict(row: Row) -> str:
     if row.detectable is None:
         return "too few data sets"
     sign = excludes_zero(row.t_interval)
-    return "no gain shown" if not sign else "rests on one cell" if row.rests_on else "helps" if sign > 0 else "hurts"
+    return "no gain shown" if not sign else "not robust" if row.rests_on else "helps" if sign > 0 else "hurts"
 
 
 def _gains(contest: Contest, row: Row, values: Callable[[Entry], Mapping[int | None, float]]) -> dict[str, list[float]]:
@@ -164,8 +164,8 @@ def lead(found: Sequence[Finding]) -> list[str]:
     lines = []
     for verdict, words in _VERDICTS.items():
         own = [one for one in found if one.verdict == verdict]
-        rest = {one.title: f"; not without {one.row.rests_on}" if one.row.rests_on else "" for one in own}
-        members = [f"{one.title} ({one.gains}{rest[one.title]})" for one in own]
+        rest = "; not without, say, "
+        members = [f"{one.title} ({one.gains}{one.row.rests_on and rest + one.row.rests_on})" for one in own]
         if verdict == "too few data sets":
             groups: dict[str, list[str]] = {}
             for one in own:
@@ -194,12 +194,14 @@ def claims(report: PaperReport, found: Sequence[Finding]) -> list[str]:
         own = [one for one in own if set(named) <= one.verdicts.keys()]
         verdicts = [one.verdicts[name] for one in own for name in named or (_variant(one.row),)]
         lines.append(f"{claim}: {_holds(verdicts)}.{_sor(report) if 'SOR' in claim else ''}")
-    errors = {entry.number.variant: entry.mean for entry in _own(report, "demixing") if entry.mean is not None}
-    if {"toa-gated", "toa-relu", "softmax"} <= errors.keys():
-        holds = errors["toa-gated"] < errors["toa-relu"] < errors["softmax"]
-        shown = ", ".join(f"{system_title(name)} {errors[name]:.4f}" for name in ("toa-gated", "toa-relu", "softmax"))
+    runs = {entry.number.variant: entry.values for entry in _own(report, "demixing")}
+    order = ("toa-gated", "toa-relu", "softmax")
+    if seeds := set.intersection(*(set(runs.get(name, ())) for name in order)):
+        errors = [fmean(runs[name][seed] for seed in seeds) for name in order]
+        shown = ", ".join(f"{system_title(name)} {error:.4f}" for name, error in zip(order, errors, strict=True))
         words = "In demixing TOA-Gated is better than TOA-ReLU, and TOA-ReLU better than softmax"
-        lines.append(f"{words}: {'holds' if holds else 'does not hold'} (error: {shown}).")
+        holds = "holds" if errors[0] < errors[1] < errors[2] else "does not hold"
+        lines.append(f"{words}: {holds} (mean error, the same {len(seeds)} seeds for all: {shown}).")
     times: dict[str, dict[str, Entry]] = {}
     for entry in _own(report, "efficiency"):
         times.setdefault(entry.number.backbone, {})[entry.number.variant] = entry
@@ -232,11 +234,9 @@ def _holds(verdicts: Sequence[str]) -> str:
     """What the verdicts of a claim's comparisons say together."""
     if not verdicts:
         return "not measured"
-    counts = ", ".join(f"{one}: {verdicts.count(one)}" for one in _VERDICTS if one in verdicts)
-    if set(verdicts) <= {"helps"}:
-        return f"holds ({counts})"
-    told = [one for one in verdicts if one != "too few data sets"]
-    return f"not decided yet ({counts})" if not told else f"not shown here ({counts})"
+    counts = ", ".join(f'{verdicts.count(one)} x "{one}"' for one in _VERDICTS if one in verdicts)
+    words = {"helps": "holds", "too few data sets": "not decided yet"}
+    return f"{words.get(verdicts[0], 'not shown here') if len(set(verdicts)) == 1 else 'not shown here'} ({counts})"
 
 
 def _own(report: PaperReport, table: str) -> list[Entry]:
