@@ -36,8 +36,6 @@ def page(name: str) -> str:
 UNCLEAN = {
     "forecasting/horizon-96.jsonl": 18,
     "forecasting/search.jsonl": 68,
-    "operators/demixing-toa-gated.json": 1,
-    "operators/demixing-toa-relu.json": 1,
     # trials of the first search, which this comparison reuses
     "search/signed-trials.jsonl": 16,
     "search/trials.jsonl": 208,
