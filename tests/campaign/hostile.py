@@ -55,7 +55,7 @@ NAMES = (
     *("x_q0.1", "prediction", "event", "why", "date", "a.1", "$HOME", "\\N{DASH}", "\ufeffa", "Unnamed: 0"),
 )
 NUMBERS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
-    "1e308": lambda x: x * 1e308,
+    "1e308": lambda x: np.clip(x, -1.0, 1.0) * 1e308,
     "1e30": lambda x: x * 1e30,
     "1e-320": lambda x: x * 1e-320,
     "constant": lambda x: x * 0.0 + 7.0,

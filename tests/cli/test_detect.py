@@ -280,7 +280,7 @@ def test_classify_checks_the_test_file_before_training(tmp_path, monkeypatch):
     monkeypatch.undo()
     code, text = call("classify", tmp_path / "one.csv", "--label", "kind", "--save", tmp_path / "m.toa")
     assert code == 2
-    assert "the labels must have at least two classes, got 1: 'slow'" in text
+    assert "the labels must have at least two classes, got 1 class, 'slow'" in text
 
 
 def test_a_longer_test_case_can_be_classified(tmp_path):

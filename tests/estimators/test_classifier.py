@@ -296,7 +296,7 @@ def test_bad_labels_are_rejected():
     X, y = signals(4)
     for labels, words in (
         (y[:3], "a label for each of the 4 cases, got 3"),
-        (np.array(["a"] * 4), "at least two classes, got 1: 'a'"),
+        (np.array(["a"] * 4), "at least two classes, got 1 class, 'a'"),
         (None, "y must be given, or label must name the column"),
         (np.array([0.0, 1.0, np.nan, 1.0]), "got none for case 3"),
         (np.ones((4, 2)), "one label per case, got shape (4, 2)"),

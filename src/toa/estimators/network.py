@@ -68,7 +68,9 @@ class ForecastNetwork(Estimator):
     freq: str | int | None = None
     seeds: int | None = None
 
-    def _fit_network(self, panel: Panel, seconds: float | None = None, *, plain: bool = False) -> Windows | None:
+    def _fit_network(
+        self, panel: Panel, seconds: float | None = None, *, plain: bool = False, given: Sequence[int] = ()
+    ) -> Windows | None:
         """Choose and train the network; returns the held-out windows, or None if there was no time to train.
 
         For an interval of the network alone, training stops by the first half of the held-out rows, and the windows of
@@ -77,6 +79,7 @@ class ForecastNetwork(Estimator):
         Args:
             seconds: Largest time, approximately; None for no limit.
             plain: Whether to forecast the values themselves, not their difference from the last season.
+            given: Lengths of the series with the rows of the rolling origins, for the error; those of `panel` if empty.
         """
         borders, alone = self._borders(panel), self.model == NETWORK
         # errors are scaled by the season, as in MASE; those of the network alone are standardised
@@ -87,7 +90,7 @@ class ForecastNetwork(Estimator):
         least = min(borders) if self.lookback is not None else max(borders)
         if least < need:
             index = list(borders).index(least)
-            rows = panel.lengths[index]
+            rows = (given or panel.lengths)[index]
             raise ValueError(
                 f"{panel.label(index)} must have at least lookback + horizon = {need} rows to train on besides the "
                 f"{rows - borders[index]} held out, got {rows} rows in all; shorten lookback or horizon, or add "
@@ -96,8 +99,8 @@ class ForecastNetwork(Estimator):
         self.known_ = self._fit_covariates(panel, borders)
         train, stop, held = self._scale_and_split(panel, borders, apart=apart)
         rate = self._choose_architecture(len(train), season, plain=plain)
-        given = {"batch_size": self.batch_size, "epochs": self.epochs}
-        self.schedule_: dict[str, Any] = sizes.choose_schedule(len(train), len(self.columns_), **given)
+        wanted = {"batch_size": self.batch_size, "epochs": self.epochs}
+        self.schedule_: dict[str, Any] = sizes.choose_schedule(len(train), len(self.columns_), **wanted)
         self.schedule_["operator_rate"] = rate if self.operator_rate is None else self.operator_rate
         data = self._data(train, stop)
         if seconds is not None:
@@ -160,7 +163,7 @@ class ForecastNetwork(Estimator):
         """
         earlier, limit = panel.before(origins.held.tolist()), TimeLimit(seconds)
         usable = len(origins) and max(self._borders(earlier)) >= self.horizon + 2 and seconds > 0
-        if usable and self._fit_network(earlier, seconds) is not None:
+        if usable and self._fit_network(earlier, seconds, given=panel.lengths) is not None:
             left = limit.left
             enough = sizes.limit_schedule(self.schedule_, self._step_seconds, left) == self.schedule_
             if self.architecture_["season"] and enough:
