@@ -58,10 +58,11 @@ def test_one_window_takes_a_few_milliseconds(tmp_path) -> None:
         assert median_seconds(partial(model.predict, window), 50) <= most
 
 
-def test_a_thousand_series_take_four_times_the_bare_forward_pass_at_most() -> None:
+@pytest.mark.usefixtures("_one_thread")
+def test_a_thousand_series_take_three_times_the_bare_forward_pass_at_most() -> None:
     frame = table(1000, 420)
     model = Forecaster(24, model="toa", lookback=336, id="id", epochs=1, device="cpu").fit(frame)
     windows = torch.randn(1000, 336, 1)
     with torch.no_grad():
         bare = median_seconds(lambda: model.model_(windows), 3)
-    assert median_seconds(lambda: model.predict(frame), 3) <= 4.0 * bare
+    assert median_seconds(lambda: model.predict(frame), 3) <= 3.0 * bare

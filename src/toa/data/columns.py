@@ -32,9 +32,9 @@ def read_times(
     """Dates in one time zone, or integers, and whether the day came first in text."""
     if column.dtype.is_integer() or column.dtype.is_float():
         return _read_numbers(column, label), None
-    codes = None if ids is None else pd.factorize(ids)[0]
-    order = None
-    if column.dtype.is_temporal():
+    order, stored = None, column.dtype.is_temporal()
+    codes = None if ids is None or (stored and time_zone is None) else pd.factorize(ids)[0]
+    if stored:
         dates = _stored_dates(column, label)
     else:
         check = partial(is_regular, time_zone=time_zone, codes=codes, freq=freq)

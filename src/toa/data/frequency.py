@@ -133,17 +133,14 @@ def season_of(freq: Frequency | None) -> int | None:
         return months // offset.n if months % offset.n == 0 else 1
     # a day, an hour or a minute, of at most as many steps as a day has minutes; a week of days
     units = (_DAY, _DAY // 24, _DAY // 1440) if step < _DAY else (7 * _DAY,)
-    for unit in units:
-        if unit // step <= 1440:
-            return unit // step if unit % step == 0 else 1
-    return 1
+    unit = next((unit for unit in units if unit // step <= 1440), 1)
+    return unit // step if unit % step == 0 else 1
 
 
 def _check_frequency(freq: object) -> Frequency:
     """The frequency in the spelling of pandas."""
     if isinstance(freq, str) and freq.isdecimal():
-        # on the command line
-        freq = int(freq)
+        freq = int(freq)  # from the command line
     if isinstance(freq, int) and not isinstance(freq, bool) and freq >= 1:
         return freq
     try:
@@ -187,7 +184,10 @@ def _positions(
         stamps = times.to_numpy()
         if isinstance(times, pd.DatetimeIndex):
             # days have 23 to 25 hours when clocks change: count days and longer steps on the wall clock
-            stamps = (times.tz_localize(None) if step % _DAY == 0 else times).as_unit("ns").asi8
+            wall = times.tz_localize(None) if step % _DAY == 0 else times
+            unit = pd.Timedelta(1, wall.unit) // pd.Timedelta(1, "ns")
+            # converting many stamps takes long
+            stamps, step = (wall.asi8, step // unit) if step % unit == 0 else (wall.as_unit("ns").asi8, step)
         first = np.flatnonzero(np.concatenate(([True], ~inner)))  # first stamp of each series
         origin = np.repeat(stamps[first], np.diff(np.append(first, len(stamps))))
         places, rest = np.divmod(stamps - origin, step)

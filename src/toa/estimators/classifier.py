@@ -125,9 +125,7 @@ class Classifier(ClassifierMixin, CaseNetwork):  # type: ignore[misc]
         labels = _labels(panel, y)
         self.classes_, codes = np.unique(labels, return_inverse=True)
         if len(self.classes_) < 2:
-            raise ValueError(
-                f"y must have at least two classes, got 1 class, {self.classes_.tolist()[0]!r}; add others."
-            )
+            raise ValueError(f"y must have at least two classes, got 1 class, {self.classes_.tolist()[0]!r}; add more.")
         if len(self.classes_) == len(labels) > 2:
             raise ValueError(
                 f"y must have a class with at least two cases, got {len(labels)} cases of as many classes; is it "

@@ -164,7 +164,7 @@ def lead(found: Sequence[Finding]) -> list[str]:
     lines = []
     for verdict, words in _VERDICTS.items():
         own = [one for one in found if one.verdict == verdict]
-        rest = "; not without, say, "
+        rest = "; for example not without "
         members = [f"{one.title} ({one.gains}{one.row.rests_on and rest + one.row.rests_on})" for one in own]
         if verdict == "too few data sets":
             groups: dict[str, list[str]] = {}
@@ -235,8 +235,8 @@ def _holds(verdicts: Sequence[str]) -> str:
     if not verdicts:
         return "not measured"
     counts = ", ".join(f'{verdicts.count(one)} x "{one}"' for one in _VERDICTS if one in verdicts)
-    words = {"helps": "holds", "too few data sets": "not decided yet"}
-    return f"{words.get(verdicts[0], 'not shown here') if len(set(verdicts)) == 1 else 'not shown here'} ({counts})"
+    words = {"helps": "holds", "too few data sets": "not decided yet"} if len(set(verdicts)) == 1 else {}
+    return f"{words.get(verdicts[0], 'not shown here')} ({counts})"
 
 
 def _own(report: PaperReport, table: str) -> list[Entry]:
