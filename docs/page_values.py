@@ -105,7 +105,7 @@ def step_ratio(name: str, other: str, file: str = "training_step", case: str = "
 
 def two_axis_step() -> str:
     """Time of a step of two-axis over one of iTransformer with the same attention and channels: least and greatest."""
-    rows = {row["name"]: row["systems"] for row in read("training_step_two_axis.json")["rows"]}
+    rows = {row["name"]: row["systems"] for row in read("training_step.json")["rows"]}
     ours, theirs = rows["two-axis-862"], rows["itransformer-512"]
     ratios = sorted(own["milliseconds"] / theirs[name]["milliseconds"] for name, own in ours.items())
     return f"{ratios[0]:.2f} to {ratios[-1]:.2f}"

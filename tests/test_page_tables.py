@@ -95,11 +95,25 @@ def test_steps_stand_beside_their_aims():
     system |= {"peak_memory": 2**20, "memory_over_peer": 0.5}
     systems = {"toa-gated": system, "toa-relu": {"refused": "wrong"}}
     made = "\n".join(markdown_table(steps({"rows": [{"name": "patchtst-128", "case": case, "systems": systems}]})))
-    assert "| patchtst-128 | toa-gated | triton | 1.00 | 0.400 | 0.50 | 0.800 | 1 | 0.50 |  | 0.0 |" in made
+    assert "| patchtst-128 | toa-gated | triton | 1.00 | 0.400 | 0.800 | 0.75 | 1 | 0.50 | 0.0 |" in made
     assert "| patchtst-128 | toa-relu | refused |" in made
     # three tokens: patches and head; six square and two wide linear maps; twenty products per head
     ends, linear = 16 * 2 * 3 + 3 * 2 * 96, 6 * 2**2 + 2 * 2 * 4
     assert step_flops(case, "toa-gated") == 2 * (3 * ends + 3 * (3 * linear + 20 * 3 * 2))
+
+
+def test_a_table_of_several_records_has_all_their_rows_and_commands(tmp_path):
+    plain = {"structure": "dense", "score_norm": "none", "gate_norm": "none", "batch": 1, "width": 32, "tokens": 1024}
+    row = plain | {"name": "gated triton", "activation": "gated", "over_sdpa": {"graph": 3.0}}
+    row |= {"cost": {"graph_ms": 1.5, "extra_bytes": 2**21}}
+    for index, file in enumerate(performance_tables.VARIANTS):
+        rows = [row | {"name": "sdpa"}, row | {"dtype": "float16", "gate_norm": "rms", "batch": index}]
+        (tmp_path / file).write_text(json.dumps({"rows": rows, **WHERE, "command": f"command {index}"}))
+    made = performance_tables.performance_table("variants", tmp_path)
+    for index in range(len(performance_tables.VARIANTS)):
+        assert made.count(f"| dense | float16 | rms | {index} | 32 | 1024 | gated | 1.500 | 3.00 | 2.0 |") == 1
+        assert f"`command {index}`" in made
+    assert "sdpa |" not in made.splitlines()[2]
 
 
 def test_a_row_of_the_papers_table_stands_beside_the_peers_model(tmp_path):
