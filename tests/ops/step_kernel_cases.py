@@ -1,6 +1,5 @@
 """Tests of the kernels that save launches in a training step; run on a GPU, or by test_compile.py."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -8,12 +7,14 @@ import torch
 from torch import Tensor
 
 from tests.ops.triton_cases import DEVICE, _poisoned  # noqa: F401
-from tests.support import FUSED, assert_registered
-from toa.nn import EncoderBlock, TemporalOperatorAttention
+from tests.support import assert_registered
+from toa.nn import EncoderBlock, ReversibleInstanceNorm, TemporalOperatorAttention
+from toa.nn import block as block_module
+from toa.nn.block import FeedForward
 from toa.ops import Dense, EntryDrop, operator_attention
 from toa.ops import row_functions as rows_module
 from toa.ops.mixing import drop_op
-from toa.ops.row_functions import add_norm
+from toa.ops.row_functions import add_norm, gelu_dropout
 
 
 @pytest.fixture(autouse=True)
@@ -79,31 +80,6 @@ def test_a_layer_draws_the_seeds_of_its_operators_in_one_call(monkeypatch):
     assert draws == [(2**31, (3,))]
 
 
-@pytest.fixture
-def rounded() -> Iterator[None]:
-    """Let products round to TF32, so that a short sequence takes one kernel on a GPU."""
-    torch.set_float32_matmul_precision("high")
-    yield
-    torch.set_float32_matmul_precision("highest")
-
-
-@pytest.mark.usefixtures("rounded")
-@pytest.mark.parametrize(
-    "variant", [pytest.param(name, marks=() if name == "gated" else pytest.mark.slow) for name in FUSED]
-)
-def test_the_gradients_of_a_layers_projections_are_not_copied(monkeypatch, variant):
-    def fail(*args: object) -> None:
-        raise AssertionError("gradients were joined")
-
-    layer = TemporalOperatorAttention(8, 2, 5, variant).to(DEVICE)
-    x = normal(2, 5, 8).requires_grad_()
-    out, _ = layer(x, x, x)
-    monkeypatch.setattr(torch, "cat", fail)
-    out.sum().backward()
-    assert x.grad is not None
-    assert x.grad.abs().sum() > 0
-
-
 @pytest.mark.parametrize("shape", [(0, 3, 8), (2, 5, 8), (3, 7, 24), (70, 128)])
 def test_norm_of_a_sum_and_all_its_gradients(shape):
     x, y, above = (normal(*shape, seed=place) for place in range(3))
@@ -163,6 +139,44 @@ def test_a_block_gives_the_same_with_and_without_kernels(monkeypatch, norm_first
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-3)
 
 
+def test_dropout_of_gelu_has_one_mask_in_both_directions():
+    x, above = normal(7, 300, seed=1).mul(2).requires_grad_(), normal(7, 300, seed=2)
+    torch.manual_seed(4)
+    out = gelu_dropout(x, 0.25)
+    (grad,) = torch.autograd.grad(out, x, above)
+    exact = x.detach().double().requires_grad_()
+    wanted = torch.nn.functional.gelu(exact)
+    mask = (out != 0).double() / 0.75
+    assert abs(mask.mean().item() - 1.0) < 0.05
+    torch.testing.assert_close(out, (wanted * mask).float(), rtol=1e-5, atol=1e-6)
+    (expected,) = torch.autograd.grad(wanted, exact, above.double() * mask)
+    torch.testing.assert_close(grad, expected.float(), rtol=1e-5, atol=1e-6)
+    assert not torch.equal(gelu_dropout(x, 0.25), out)
+    torch.manual_seed(4)
+    # rows in another order in memory have the same mask
+    assert torch.equal(gelu_dropout(x.mT.contiguous().mT, 0.25), out)
+    assert torch.equal(gelu_dropout(x, 0.0), torch.nn.functional.gelu(x))
+    assert gelu_dropout(x[:0], 0.25).shape == (0, 300)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_gelu_with_dropout_is_registered_correctly():
+    seed = torch.tensor([4], dtype=torch.int32, device=DEVICE)
+    assert_registered(rows_module._gelu, (normal(3, 8).requires_grad_(), None, seed, 0.5))
+
+
+def test_a_feed_forward_network_calls_what_the_user_put_in_it(monkeypatch):
+    network = FeedForward(8, 16, dropout=0.5).to(DEVICE)
+    monkeypatch.setattr(block_module, "gelu_dropout", lambda x, p, seed: torch.full_like(x, p))
+    x = normal(2, 8)
+    assert torch.equal(network[3](torch.full((2, 16), 0.5, device=DEVICE)), network.before_dropout(x))
+    assert torch.equal(network.eval()(x), network[3](torch.zeros(2, 16, device=DEVICE)))
+    for place, module in ((1, torch.nn.ReLU()), (1, torch.nn.GELU("tanh")), (2, torch.nn.Identity())):
+        network = FeedForward(8, 16).to(DEVICE)
+        network[place] = module
+        assert torch.equal(network(x), network[3](network[2](network[1](network[0](x)))))
+
+
 def test_a_block_in_training_draws_new_masks_in_each_pass():
     block = EncoderBlock(TemporalOperatorAttention(8, 2, 5, sor=False), 16, dropout=0.5, norm_first=False).to(DEVICE)
     x = normal(2, 5, 8)
@@ -171,3 +185,16 @@ def test_a_block_in_training_draws_new_masks_in_each_pass():
     assert not torch.equal(first, second)
     torch.manual_seed(1)
     assert torch.equal(block(x), first)
+
+
+@pytest.mark.parametrize("channels", [None, 3])
+def test_a_series_is_normalised_alike_with_and_without_kernels(monkeypatch, channels):
+    layer = ReversibleInstanceNorm(channels).to(DEVICE)
+    series = normal(2, 5, 3).mul(3).add(100)
+    series[0, :, 1] = 7.0
+    found, statistics = layer.normalise(series)
+    torch.testing.assert_close(layer.denormalise(found, statistics), series)
+    monkeypatch.setenv("TOA_BACKEND", "folded")
+    wanted, expected = layer.normalise(series)
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(statistics, expected)

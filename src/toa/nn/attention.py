@@ -244,20 +244,24 @@ class Attention(Layer, ABC):
 
     def _project(self, query: Tensor, key: Tensor, value: Tensor, padding: Tensor | None) -> Projected:
         """Project and split; self-attention uses one product for queries, keys and values, to read the tokens once."""
-        layers = (self.q_proj, self.k_proj, self.v_proj)
+        layers, groups = (self.q_proj, self.k_proj, self.v_proj), self._qk_groups
         # a projection that the user replaced must be called: its weight may not be all it does
         same_form = len({(type(layer) in PLAIN, layer.bias is None) for layer in layers}) == 1
         if query is not key or key is not value or not same_form or type(self.q_proj) not in PLAIN:
             q, k, v = self.q_proj(query), self.k_proj(key), self.v_proj(value)
+            # a group alone is not cut, which would copy its gradient
+            parts = [q, k] if groups == 1 else [*q.chunk(groups, -1), *k.chunk(groups, -1)]
         else:
             weight = torch.cat([layer.weight for layer in layers])
             bias = None if self.q_proj.bias is None else torch.cat([layer.bias for layer in layers])
-            q, k, v = linear(query, weight, bias).split([layer.out_features for layer in layers], -1)
-        # the second group belongs to the gate; a group alone is not cut, which would copy its gradient
-        pairs = [(q, k)] if self._qk_groups == 1 else zip(q.chunk(2, -1), k.chunk(2, -1), strict=True)
+            widths = [layer.out_features // groups for layer in layers[:2] for _ in range(groups)]
+            *parts, v = linear(query, weight, bias).split([*widths, self.v_proj.out_features], -1)
         heads = (self.num_heads, self.num_kv_heads)
-        split = [x.unflatten(-1, (n, -1)) for pair in pairs for x, n in zip(pair, heads, strict=True)]
-        return ScoreFactors(*split), v.unflatten(-1, (self.num_kv_heads, -1))
+        # queries and keys of each group; the second group belongs to the gate
+        pairs = [zip(parts[group::groups], heads, strict=True) for group in range(groups)]
+        return ScoreFactors(*(x.unflatten(-1, (n, -1)) for pair in pairs for x, n in pair)), v.unflatten(
+            -1, (self.num_kv_heads, -1)
+        )
 
     def _operator_attention(
         self, factors: ScoreFactors, masks: Masks, values: Tensor, dropout_p: float, **options: Any
