@@ -62,7 +62,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         os.replace(partial, path)
     except OSError as error:
         # a full disk or a broken one names no file
-        raise OSError(error.errno, f"{error.strerror}; the file was not written", str(path)) from error
+        raise OSError(error.errno, f"{error.strerror or error}; the file was not written", str(path)) from error
     finally:
         partial.unlink(missing_ok=True)
 

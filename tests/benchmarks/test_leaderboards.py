@@ -122,8 +122,10 @@ def test_the_predictor_gives_a_forecast_with_quantiles_per_entry():
     assert [one.item_id for one in found] == ["s90", "s60"]
     assert found[0].mean.shape == (6,)
     assert (found[0].quantile("0.1") <= found[0].quantile(0.9)).all()
-    with pytest.raises(ValueError, match="unknown level"):
-        found[0].quantile(0.99)
+    assert all(found[0].quantile(str(level)).shape == (6,) for level in LEVELS)
+    for level in (0.25, 0.99):
+        with pytest.raises(ValueError, match=f"unknown level '{level}'"):
+            found[0].quantile(level)
 
 
 def test_forecasts_of_fev_have_a_mean_and_every_level():

@@ -9,7 +9,7 @@ from rich.console import Console
 from tests.support import ROOT
 from toa._console import is_first, make_console, show_epochs
 from toa.cli import app
-from toa.cli.terminal import CHOICES, HELP, clear_errors, list_choices
+from toa.cli.terminal import CHOICES, HELP, clear_errors, in_shell_words, list_choices
 
 
 @pytest.mark.parametrize(
@@ -25,6 +25,20 @@ def test_a_stopped_command_offers_to_resume_only_if_it_can(capsys, resumes, stop
         raise stopped
     assert ended.value.exit_code == 130
     assert capsys.readouterr().err.startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("message", "shown"),
+    [
+        ("a time must be given; give id='shop', or id=shop.", "a time must be given; give --id shop, or --id shop."),
+        ("No such file: rows/id=7/none.csv.", "No such file: rows/id=7/none.csv."),
+        ("No such file: id=77/none.csv.", "No such file: id=77/none.csv."),
+    ],
+)
+def test_arguments_become_options_but_folders_keep_their_names(message, shown):
+    command = typer.main.get_command(app)
+    params = command.commands["forecast"].params  # type: ignore[attr-defined]
+    assert in_shell_words(message, params) == shown
 
 
 def test_an_error_is_printed_in_one_line(capsys):

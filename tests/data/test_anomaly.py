@@ -79,6 +79,11 @@ def test_csv_txt_and_gzipped_files_hold_the_same_numbers(tmp_path):
     assert np.array_equal(read_values(dated, index_column=True), TRAIN)
 
 
+def test_an_ending_may_have_capital_letters(tmp_path):
+    (tmp_path / "a.CSV").write_text("x\n1\n2\n")
+    assert read_values(tmp_path / "a.CSV").tolist() == [[1.0], [2.0]]
+
+
 def test_labels_may_be_flags_numbers_or_a_last_column(tmp_path):
     assert np.array_equal(read_labels(save(tmp_path / "a.npy", LABELS)), LABELS)
     assert np.array_equal(read_labels(save(tmp_path / "b.npy", LABELS.astype(np.int8)[:, None])), LABELS)

@@ -146,6 +146,11 @@ BAD: dict[str, tuple[Any, dict[str, Any], tuple[str, ...]]] = {
         {},
         ("data must have a row at every step of its frequency 'h'", "06:00:00 after", "data row 5", "missing="),
     ),
+    "far date": (
+        off(wide(4, "s"), 3, "date", pd.Timestamp("2204-01-01")),
+        {"missing": "ffill"},
+        ("data must fit into 1 GiB", "rows of a series", "to 2204-01-01 00:00:00", "correct the dates"),
+    ),
     "text": (off(wide(), 3, "a", "three"), {}, ("only numeric columns", "'three' in column 'a' at data row 4")),
     "infinite": (off(wide(), 3, "a", np.inf), {}, ("must be finite", "column 'a' at data row 4")),
     "missing": (off(wide(), 3, "a", np.nan), {}, ("no missing values, got 1 NaN: 1 in 'a'", "'ffill'")),

@@ -59,6 +59,21 @@ def test_forecasts_follow_level_and_unit_and_beat_the_seasonal_naive_one(model):
     assert inputs.shape == (12, 2)
 
 
+def test_a_small_fit_has_one_thread_and_takes_any_seed(monkeypatch):
+    import sklearn.ensemble
+    from threadpoolctl import threadpool_info
+
+    threads, plain = [], sklearn.ensemble.HistGradientBoostingRegressor.fit
+
+    def fit(self, *arguments):
+        threads.append({pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "openmp"})
+        return plain(self, *arguments)
+
+    monkeypatch.setattr(sklearn.ensemble.HistGradientBoostingRegressor, "fit", fit)
+    assert BoostedTrees.fit(histories(2), season=PERIOD, lookback=PERIOD, seed=2**40) is not None
+    assert threads == [{1}]
+
+
 def test_short_series_have_fewer_lags_or_no_model():
     short = align_histories([wave(9, seed=one) for one in range(5)])
     found = BoostedTrees.fit(short, season=1, lookback=104)

@@ -222,8 +222,14 @@ def test_a_saved_forecaster_forecasts_the_same(fitted, several, tmp_path) -> Non
     several.save_pretrained(tmp_path / "hub")
     again = Forecaster.from_pretrained(tmp_path / "hub")
     pd.testing.assert_frame_equal(again.predict(long(), future=future()), several.predict(future=future()))
-    with pytest.raises(ValueError, match=message("data must be given", "loaded", "last 24 rows")):
-        loaded.predict()
+    for forecast in (loaded.predict, lambda: loaded.predict_baseline("drift")):
+        with pytest.raises(ValueError, match=message("data must be given", "loaded", "last 24 rows")):
+            forecast()
+    for steps in (0, 1000):
+        with pytest.raises(ValueError, match=f"horizon must be from 1 to .*, got {steps}"):
+            fitted.predict_baseline("drift", horizon=steps)
+    with pytest.raises(ValueError, match="unknown name 'last'; known: seasonal naive"):
+        fitted.predict_baseline("last")
     # no row of the data is in the file
     assert "date" not in json.dumps(json.loads((tmp_path / "hub" / "config.json").read_text())["facts"])
 
@@ -440,7 +446,10 @@ def test_rows_after_an_origin_do_not_change_the_scale_of_a_new_series(several) -
 BAD_FUTURE = {
     "none": (lambda: None, ("future must have the covariates 'promo' of the next 6 steps", "None")),
     "id": (lambda: future(x=160), ("future must have rows of every id", "'y'")),
-    "few": (lambda: future(5), ("series 'x' of future must have 6 rows, got 5")),
+    "few": (
+        lambda: future(5),
+        ("series 'x' of future must have 6 rows, the horizon of fit, got 5; add", "shorter horizon"),
+    ),
     "late": (lambda: future(x=161, y=120), ("must continue data, with 2024-06-09", "got 2024-06-10")),
     "column": (lambda: future().drop(columns="promo"), ("future must have a column 'promo'",)),
 }
@@ -449,7 +458,7 @@ BAD_FUTURE = {
 @pytest.mark.parametrize("case", BAD_FUTURE)
 def test_future_covariates_must_be_complete(several, case) -> None:
     make, words = BAD_FUTURE[case]
-    with pytest.raises(ValueError, match=message(*([words] if isinstance(words, str) else words))):
+    with pytest.raises(ValueError, match=message(*words)):
         several.predict(future=make())
 
 

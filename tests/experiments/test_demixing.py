@@ -54,7 +54,7 @@ def test_seeds_and_attentions_are_given_once(tmp_path):
         run(tmp_path, seeds=[1, 1])
     with pytest.raises(ValueError, match=message("seed must be given at least once", "[]")):
         run(tmp_path, seeds=[])
-    with pytest.raises(ValueError, match=message("seed must be at least 0, got -1")):
+    with pytest.raises(ValueError, match=message("seed must be an integer from 0", "got -1")):
         run(tmp_path, seeds=[2, -1])
     assert list(tmp_path.iterdir()) == []
 

@@ -8,6 +8,7 @@ from torch import nn
 from tests.support import assert_near, message
 from toa.nn import (
     ATTENTIONS,
+    ChannelBlock,
     DecoderBlock,
     EncoderBlock,
     EncoderStack,
@@ -142,3 +143,10 @@ def test_decoder_block_applies_dropout_to_attention_outputs():
 def test_attentions_of_different_widths_raise():
     with pytest.raises(ValueError, match=message("cross must have embed_dim=8", "got 4")):
         DecoderBlock(build_attention("softmax", 8, 2, 6), build_attention("softmax", 4, 2, 6), 12)
+
+
+def test_a_channel_block_passes_options_to_its_attention():
+    layer = ChannelBlock(build_attention("softmax", 8, 2, 4), 12)
+    x, seen = torch.randn(3, 4, 5, 8), torch.zeros(3, 4, 4)
+    seen[:, :, 0] = 1.0
+    assert not torch.equal(layer.encode(x)[0], layer.encode(x, pair_mask=seen)[0])

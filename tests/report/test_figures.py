@@ -7,7 +7,14 @@ import pytest
 import torch
 
 from toa.report import figures
-from toa.report.figures import draw_alarms, draw_confusion, draw_detection, write_confusion, write_detection
+from toa.report.figures import (
+    draw_alarms,
+    draw_confusion,
+    draw_detection,
+    draw_forecast,
+    write_confusion,
+    write_detection,
+)
 from toa.tasks.anomaly import SCORES
 from toa.tasks.checkpoint import save_checkpoint
 
@@ -72,6 +79,30 @@ def test_the_figure_of_alarms_shows_channels_with_dates_and_names_the_events():
     several = draw_alarms(frame.assign(unit=1), found.assign(unit=1), events.assign(unit=1), columns, **by_id)[0]
     plt.close(several)
     assert several.axes[0].get_title("left") == "1: level"
+
+
+def test_an_alarm_in_the_last_row_is_seen():
+    frame = pd.DataFrame({"flow": np.arange(10.0)})
+    event = np.array([0] * 9 + [1])
+    found = pd.DataFrame({"score": 1.0 + event, "anomaly": event, "event": event, "why": ""})
+    events = pd.DataFrame({"event": [1], "channel": ["flow"], "why": ["flow"]})
+    figure, _ = draw_alarms(frame, found, events, ("flow",), threshold=1.5)
+    plt.close(figure)
+    (patch,) = figure.axes[0].patches
+    assert patch.get_extents().width > 5
+
+
+def test_a_column_whose_name_begins_like_a_quantile_is_none():
+    names = ("sales", "sales_qty", "sales_q1")
+    past = pd.DataFrame({name: np.arange(30.0) for name in names})
+    ahead = past[:3].assign(**{"sales_q0.1": 1.0, "sales_q1e-05": 2.0, "sales_qty_q0.1": 3.0, "sales_qty_lower": 4.0})
+    figure, _ = draw_forecast(past, ahead, names)
+    plt.close(figure)
+    dotted = [
+        [np.asarray(line.get_ydata())[0] for line in axis.lines if line.get_linestyle() == ":"]
+        for axis in figure.axes[:3]
+    ]
+    assert dotted == [[1.0, 2.0], [3.0], []]
 
 
 def confusion_record(classes: int = 3) -> dict[str, Any]:

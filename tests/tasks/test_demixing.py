@@ -1,6 +1,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
@@ -58,6 +59,11 @@ def test_errors_are_means_over_signals_and_regimes():
     assert errors["mse"] == pytest.approx((batch.noisy - batch.clean).square().mean().item(), rel=1e-5)
     shares = [(batch.regime == z).double().mean().item() for z in range(3)]
     assert errors["mse"] == pytest.approx(sum(s * errors[f"mse_{z}"] for z, s in enumerate(shares)), rel=1e-5)
+
+
+def test_a_regime_without_a_signal_has_no_error():
+    batch = held_out_signals(replace(small(), test_signals=1))
+    assert list(regime_errors(batch.noisy, batch)) == ["mse", f"mse_{batch.regime.item()}"]
 
 
 def test_linear_estimators_remove_most_of_the_noise():

@@ -49,6 +49,14 @@ def test_onecycle_matches_torch(pct_start):
     assert rates("onecycle", pct_start=pct_start) == pytest.approx(expected, rel=1e-9, abs=1e-12)
 
 
+@pytest.mark.parametrize(("epochs", "pct_start"), [(10, 0.1), (2, 0.5)])
+def test_onecycle_of_few_steps_begins_at_its_highest_rate(epochs, pct_start):
+    config = TrainingConfig(learning_rate=1.0, epochs=epochs, schedule="onecycle", pct_start=pct_start)
+    found = [config.rate(step, 1) for step in range(epochs)]
+    assert found[0] == 1.0
+    assert all(a > b for a, b in pairwise(found))
+
+
 def test_warmup_cosine_rises_then_falls_to_zero():
     found = rates("warmup-cosine", epochs=1, steps=100, warmup=10)
     assert found[0] == pytest.approx(0.1)

@@ -165,7 +165,8 @@ def _forecast_folder(options: "Mapping[str, Any]") -> None:
         console.print(f"{found.kept} files were finished before and are kept.", soft_wrap=True)
     console.print(
         f"{found.series} series, {found.rows} rows in {found.files} files: {found.seconds:.0f} s, "
-        f"{found.series / found.seconds:.0f} series per second, at most {found.peak_bytes / 2**20:.0f} MiB a process.",
+        f"{found.series / found.seconds:.0f} series per second, "
+        f"at most {found.peak_bytes / 2**20:.0f} MiB per process.",
         soft_wrap=True,
     )
     console.print(f"tables:  {out}", soft_wrap=True)

@@ -76,7 +76,8 @@ def in_shell_words(message: str, params: Sequence[Any]) -> str:
     before = r"(?:^|(?<= with )|(?<= give )|(?<= another )|(?<= shorten )|(?<= or )|(?<= \+ )|(?<= least ))"
     for param in params:
         option = param.opts[0] if param.opts[0].startswith("-") else param.name.upper()
-        message = re.sub(rf"(?<![\w-]){param.name}=('?)([^\s'=,;]+)\1", rf"{option} \2", message)
+        # not in paths, whose folders may be named id=7
+        message = re.sub(rf"(?<![\w/-]){param.name}=('?)([^\s'=,;/]+)\1(?=[\s',;)]|$)", rf"{option} \2", message)
         message = re.sub(rf"{before}{param.name}(\[\d+\])?(?= must | or | \+ | = |[,.;])", option, message)
     return message
 

@@ -17,7 +17,7 @@ import pandas as pd
 from jaxtyping import Bool, Float64, Int64
 
 from toa._checks import check_choice
-from toa._limits import shorten
+from toa._limits import memory_budget, shorten
 from toa.data.frequency import Frequency, find_grid, make_times
 
 Missing = Literal["error", "ffill", "interpolate", "zero"]
@@ -26,6 +26,8 @@ MISSING = ("error", *FILLS)
 # None is the only series of a table without ids
 Id = str | int | None
 Values = Float64[np.ndarray, "t c"]
+# how many times larger than the table one series may become by its missing rows, whatever the memory budget
+_MOST_FILLED = 100
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -225,6 +227,7 @@ def make_panel(
             # a row of NaN at each step that has none
             at = places[start:stop] - places[start]
             given, numbers, count = part, rows, int(at[-1]) + 1
+            _check_filled(at, when, values, name)
             part, rows = np.full((count, len(columns)), np.nan), np.full(count, -1)
             part[at], rows[at] = given, numbers
             assert freq is not None
@@ -248,6 +251,17 @@ def make_panel(
         begins=tuple(begin for *_, begin in parts) if any(begin.any() for *_, begin in parts) else None,
         **source,
     )
+
+
+def _check_filled(places: np.ndarray, times: Any, values: np.ndarray, name: str) -> None:
+    """Raise if missing rows would make a series, with rows at these places, far larger than the whole table."""
+    count, budget = int(places[-1]) + 1, memory_budget()
+    if 8 * count * values.shape[1] > max(budget, _MOST_FILLED * values.nbytes):
+        gap = int(np.diff(places).argmax())
+        raise ValueError(
+            f"{name} must fit into {budget / 2**30:g} GiB with its missing rows filled, got {count:,} rows of a series "
+            f"(longest gap: {times[gap]} to {times[gap + 1]}); correct the dates, or raise TOA_MEMORY."
+        )
 
 
 def warn_of_late_columns(panel: Panel) -> None:

@@ -22,6 +22,7 @@ import pandas as pd
 from jaxtyping import Bool, Float64
 
 from toa._checks import check_choice
+from toa._files import ending_of
 from toa._limits import unpacked_limit
 from toa.data.catalogue import DatasetSpec
 from toa.data.columns import find_order, is_regular, parse_dates
@@ -271,7 +272,7 @@ def _read_ts_header(path: Path, lines: Iterator[tuple[int, str]]) -> bool:
 
 
 def _read_columns(path: Path, *, index_column: bool) -> pd.DataFrame:
-    kind = path.with_suffix("").suffix if path.suffix == ".gz" else path.suffix
+    kind = ending_of(path)
     if kind not in _ARRAY_SUFFIXES:
         raise ValueError(f"{path} must end in {', '.join(_ARRAY_SUFFIXES)}, or these with .gz, got {path.name!r}.")
     if not path.is_file():

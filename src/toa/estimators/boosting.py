@@ -25,6 +25,8 @@ from toa.estimators.baselines import Forecast, History, last_rows, row_blocks, s
 _TREES, _DEPTH, _FEATURES = 200, 6, 0.3
 # series times trees that are evaluated together
 _BLOCK = 1_000_000
+# numbers of the windows below which the fit has one thread
+_ONE_THREAD = 10_000_000
 # longest look-back
 MOST_LAGS = 720
 # smallest scale of a window, in mean deviations
@@ -60,6 +62,7 @@ class BoostedTrees:
         """Fit to windows of all series; None if no series is long enough."""
         # imported on use: scikit-learn takes long to import
         from sklearn.ensemble import HistGradientBoostingRegressor
+        from threadpoolctl import threadpool_limits
 
         found = sample_windows(history, lookback, 1, np.random.default_rng(seed))
         if found is None:
@@ -76,9 +79,12 @@ class BoostedTrees:
             max_depth=_DEPTH,
             max_features=_FEATURES,
             early_stopping=False,
-            random_state=seed,
+            # scikit-learn takes 32 bits
+            random_state=seed % 2**32,
         )
-        model.fit(inputs[:, -lags:], target)
+        # where other work shares the cores, threads wait for each other far longer than such a fit takes
+        with threadpool_limits(1 if inputs.size < _ONE_THREAD else None, user_api="openmp"):
+            model.fit(inputs[:, -lags:], target)
         return cls(season=season, lags=lags, start=float(model._baseline_prediction.item()), **_arrays(model))
 
     def predict(self, history: History, horizon: int) -> Forecast:

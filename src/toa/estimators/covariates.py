@@ -159,7 +159,10 @@ class Covariates:
             own = table.ids.index(one)
             rows = table.values[own]
             if len(rows) < steps:
-                raise ValueError(f"{table.label(own, 'future')} must have {steps} rows, got {len(rows)}.")
+                raise ValueError(
+                    f"{table.label(own, 'future')} must have {steps} rows, the horizon of fit, got {len(rows)}; add "
+                    "the rows, also for a shorter forecast, or fit with a shorter horizon."
+                )
             if table.times is not None and expected is not None:
                 wrong = np.flatnonzero(table.times[own][:steps] != expected)
                 if len(wrong):

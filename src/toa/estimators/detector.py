@@ -142,8 +142,8 @@ class AnomalyDetector(ReconstructionNetwork):
         """The part of each channel in the score of each row, a column per channel; they sum to `scores`."""
         panel = self._read_fitted(data)
         check_results(panel, self.columns_)
-        parts = [dict(zip(self.columns_, part.T, strict=True)) for part in map(self._parts, self._scaled(panel))]
-        return _frame(panel, columns_by_row(panel, parts))
+        parts = [self._parts(one, self.choice_).T for one in self._scaled(panel)]
+        return _frame(panel, columns_by_row(panel, [dict(zip(self.columns_, part, strict=True)) for part in parts]))
 
     def member_scores(self, data: Any) -> Any:
         """The score of each method alone, a column per method with a weight, and of each baseline that was fitted."""
@@ -189,7 +189,9 @@ class AnomalyDetector(ReconstructionNetwork):
             ValueError: If there is not one label per row, or all labels are equal, so that F1 is undefined.
         """
         panel = self._read_fitted(data)
-        flags = columns_by_row(panel, [self._flag(self._score(one)) for one in self._scaled(panel)])["anomaly"]
+        flags = columns_by_row(panel, [self._flag(self._score(one, self.choice_)) for one in self._scaled(panel)])[
+            "anomaly"
+        ]
         several = panel.backend is None and panel.ids != (None,)
         labels = np.concatenate([np.asarray(one) for one in y]) if several else y
         return alarms.flags_f1(np.asarray(labels), flags == 1)
@@ -226,7 +228,7 @@ class AnomalyDetector(ReconstructionNetwork):
         for index, (one, values) in enumerate(zip(panel.ids, panel.values, strict=True)):
             past = self._streams.get(one) or Stream(np.repeat(values[:1], self._context, 0))
             series = self._scale(one, np.concatenate((past.values, values)))
-            scores = self._score(series, ends=True)[-len(values) :]
+            scores = self._score(series, self.choice_, ends=True)[-len(values) :]
             flags, changed[one] = past.advance(panel, index, scores > self.stream_threshold_, self.min_length)
             parts.append({"score": scores, "anomaly": flags})
         self._streams |= changed
@@ -241,7 +243,7 @@ class AnomalyDetector(ReconstructionNetwork):
 
     def _events(self, panel: Panel) -> tuple[list[Rows], list[tuple[int, Event]]]:
         """Parts of the channels in the scores, and the events with their series, the most severe first."""
-        parts = [self._parts(one) for one in self._scaled(panel)]
+        parts = [self._parts(one, self.choice_) for one in self._scaled(panel)]
         events = [
             (index, event)
             for index, part in enumerate(parts)
@@ -258,7 +260,7 @@ class AnomalyDetector(ReconstructionNetwork):
 
     def _per_row(self, panel: Panel, columns: Callable[[np.ndarray], dict[str, np.ndarray]]) -> Any:
         """Result columns of each row: a frame, or the last column as arrays if the data were arrays."""
-        parts = [columns(self._score(one)) for one in self._scaled(panel)]
+        parts = [columns(self._score(one, self.choice_)) for one in self._scaled(panel)]
         if panel.backend is not None:
             return to_native(panel, columns_by_row(panel, parts))
         arrays = [part.popitem()[1] for part in parts]
@@ -276,20 +278,20 @@ class AnomalyDetector(ReconstructionNetwork):
         scorer, values = self.scorers_[name], rows_for(name, series, self.model).double().cpu().numpy()
         return scorer.ends(values, self.window_) if ends else scorer.rows(values)
 
-    def _parts(self, series: Tensor, *, ends: bool = False, channels: bool = True) -> Rows:
+    def _parts(self, series: Tensor, choice: Combination | None, *, ends: bool = False, channels: bool = True) -> Rows:
         """Parts of the channels in the score, or without `channels` one column, which takes less memory."""
 
         def member(name: str) -> Rows:
             part = self._member(name, series, ends=ends)
             return part if channels else part.sum(1, keepdims=True)
 
-        if self.choice_ is not None:
-            return self.choice_.parts(member, self.window_, later=not ends)
+        if choice is not None:
+            return choice.parts(member, self.window_, later=not ends)
         part, half = member(self.model.removesuffix(MEAN)), self.window_ // 2
         return window_mean(part, half, 0 if ends else half) if self.model.endswith(MEAN) else part
 
-    def _score(self, series: Tensor, *, ends: bool = False) -> Float64[np.ndarray, " t"]:
-        return self._parts(series, ends=ends, channels=False)[:, 0]
+    def _score(self, series: Tensor, choice: Combination | None, *, ends: bool = False) -> Float64[np.ndarray, " t"]:
+        return self._parts(series, choice, ends=ends, channels=False)[:, 0]
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
@@ -337,16 +339,14 @@ class AnomalyDetector(ReconstructionNetwork):
 
         self.threshold_, self.stream_threshold_ = (
             max(choose(found) for found in both if found)
-            for both in zip(self._normal_scores(series), held, strict=True)
+            for both in zip(self._normal_scores(series, self.choice_), held, strict=True)
         )
         self.reset_stream()
 
-    def _normal_scores(self, series: Sequence[Tensor]) -> _Scores:
-        scores = [self._score(one) for one in series]
-        ends = [
-            self._score(part, ends=True)[self.window_ // 2 :] for part in alarms.spread_pieces(series, self._context)
-        ]
-        return scores, ends
+    def _normal_scores(self, series: Sequence[Tensor], choice: Combination | None) -> _Scores:
+        scores = [self._score(one, choice) for one in series]
+        pieces = alarms.spread_pieces(series, self._context)
+        return scores, [self._score(part, choice, ends=True)[self.window_ // 2 :] for part in pieces]
 
     def _fit_methods(self, series: Sequence[Tensor], limit: TimeLimit) -> _Scores:
         """Fit the network and the baselines; for "auto", make their scores comparable. Returns held-out scores."""
@@ -381,18 +381,17 @@ class AnomalyDetector(ReconstructionNetwork):
 
     def _held_scores(self, series: Sequence[Tensor], train: Sequence[Tensor], choices: Sequence[Any]) -> _Scores:
         """Scores of the rows of series after those of `train`: as many parts of them as there are combinations."""
-        final, scores, ends = self.choice_, [], []
-        for number, self.choice_ in enumerate(choices):
+        scores, ends = [], []
+        for number, choice in enumerate(choices):
             parts, counts = [], []
             for one, border in zip(series, map(len, train), strict=True):
                 start, stop = (border + (len(one) - border) * k // len(choices) for k in (number, number + 1))
                 if start < stop:
                     parts.append(one[max(0, start - self._context) : stop])
                     counts.append(stop - start)
-            found = self._normal_scores(parts)
+            found = self._normal_scores(parts, choice)
             scores += [own[-count:] for own, count in zip(found[0], counts, strict=True)]
             ends += found[1]
-        self.choice_ = final
         return scores, ends
 
     def _fit_scorers(self, series: Sequence[Tensor], names: Sequence[str]) -> dict[str, Scorer]:
@@ -439,8 +438,8 @@ class AnomalyDetector(ReconstructionNetwork):
         series = self._scale(next(iter(self.scalers_)), np.zeros((self._context + 1, len(self.columns_))))
         if any(self._member(name, series).shape != series.shape for name in self._methods):
             raise ValueError("a method has scores of other channels")
-        self._flag(self._score(series))
-        self._score(series, ends=True)
+        self._flag(self._score(series, self.choice_))
+        self._score(series, self.choice_, ends=True)
 
 
 def _frame(panel: Panel, columns: Mapping[str, Any], *, index: bool = True) -> Any:

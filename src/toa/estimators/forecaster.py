@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 import toa
-from toa._checks import check_at_least, check_count, check_shape
+from toa._checks import check_at_least, check_choice, check_count, check_shape
 from toa._limits import check_unpacked
 from toa.data.frames import check_results, forecast_names, write_forecast
 from toa.data.frequency import season_of
@@ -176,7 +176,7 @@ class Forecaster(ForecastNetwork):
         Args:
             data: The last rows of each series, at least a given `lookback` for "toa"; shorter ones are padded. None
                 forecasts after the rows of `fit`.
-            future: Covariates of the forecast steps, a table like data.
+            future: Covariates of all steps of the horizon of `fit`, a table like data.
             horizon: Number of steps, at most the horizon of `fit`; None for all.
 
         Returns:
@@ -188,19 +188,7 @@ class Forecaster(ForecastNetwork):
             ValueError: If data differ from `fit` in columns, ids or frequency or have too few rows, or if the horizon
                 is too long.
         """
-        self._check_fitted("asked for a forecast")
-        steps = self.horizon if horizon is None else horizon
-        if not 1 <= steps <= self.horizon:
-            raise ValueError(
-                f"horizon must be from 1 to {self.horizon}, the horizon of fit, got {steps}; fit with horizon={steps}."
-            )
-        if data is None and not hasattr(self, "_tail"):
-            read = 0 if self.choice_ is None else history_rows(self.season_, self.horizon)
-            raise ValueError(
-                "data must be given to a forecaster that was loaded, because files hold no rows, got None; pass the "
-                f"last {max(self.lookback_, read)} rows of each series."
-            )
-        panel = self._tail if data is None else self._read_fitted(data)
+        panel, steps = self._read_rows(data, horizon)
         if (wider := self._with_new_series(panel, panel.lengths)) is not self:
             return wider.predict(panel, future=future, horizon=horizon)
         if self.choice_ is None and self.lookback is not None:
@@ -220,13 +208,27 @@ class Forecaster(ForecastNetwork):
 
     def predict_baseline(self, name: str, data: Any = None, *, horizon: int | None = None) -> Any:
         """Forecast by a baseline of `toa.estimators.baselines.BASELINES` alone; see `predict`."""
-        self._check_fitted("asked for a forecast")
-        panel = self._tail if data is None else self._read_fitted(data)
-        steps = self.horizon if horizon is None else horizon
+        check_choice("name", name, BASELINES)
+        panel, steps = self._read_rows(data, horizon)
         history = align_histories(panel.histories(self.columns_), history_rows(self.season_, self.horizon))
         rows = BASELINES[name](history, self.season_, steps)
         forecast = rows.reshape(len(panel), -1, steps).transpose(0, 2, 1)
         return write_forecast(panel, {"forecast": forecast}, steps, self.columns_, ())
+
+    def _read_rows(self, data: Any, horizon: int | None) -> tuple[Panel, int]:
+        """The rows before a forecast, and its number of steps."""
+        self._check_fitted("asked for a forecast")
+        steps = self.horizon if horizon is None else horizon
+        if not 1 <= steps <= self.horizon:
+            remedy = f"; fit with horizon={steps}" if steps > self.horizon else ""
+            raise ValueError(f"horizon must be from 1 to {self.horizon}, the horizon of fit, got {steps}{remedy}.")
+        if data is None and not hasattr(self, "_tail"):
+            read = 0 if self.choice_ is None else history_rows(self.season_, self.horizon)
+            raise ValueError(
+                "data must be given to a forecaster that was loaded, because files hold no rows, got None; pass the "
+                f"last {max(self.lookback_, read)} rows of each series."
+            )
+        return self._tail if data is None else self._read_fitted(data), steps
 
     def score(self, data: Any, y: Any = None) -> float:
         """Minus the mean squared error of standardised values over all windows of data: higher is better."""

@@ -75,9 +75,8 @@ class Importance:
         lags = self.by_lag()
         found = {}
         for low, high in blocks_of(len(lags), most):
-            name = f"lag {high}" if high == low + 1 else f"lags {low + 1} to {high}"
             span = "" if self.freq is None else f", up to {describe_steps(self.freq, high)}"
-            found[f"{name}{span}"] = float(lags[low:high].sum())
+            found[f"{name_lags(low, high)}{span}"] = float(lags[low:high].sum())
         return found
 
     def frame(self) -> pd.DataFrame:
@@ -90,6 +89,11 @@ class Importance:
     @property
     def _total(self) -> float:
         return float(np.abs(self.shares).sum() + np.abs(self.ahead).sum()) or 1.0
+
+
+def name_lags(low: int, high: int) -> str:
+    """The name of a block of `blocks_of`."""
+    return f"lag {high}" if high == low + 1 else f"lags {low + 1} to {high}"
 
 
 def blocks_of(rows: int, most: int) -> list[tuple[int, int]]:

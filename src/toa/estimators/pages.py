@@ -18,7 +18,7 @@ from toa.estimators.alarms import Event, event_columns
 from toa.estimators.backtest import Backtest
 from toa.estimators.baselines import BASELINES
 from toa.estimators.ensemble import history_rows
-from toa.estimators.importance import blocks_of
+from toa.estimators.importance import blocks_of, name_lags
 from toa.estimators.page_parts import Part
 from toa.tasks.detection import Runs, point_metrics, undefined
 from toa.tasks.metrics import class_scores, confusion_matrix
@@ -270,7 +270,7 @@ def _lags(own: Any, panel: Panel) -> Iterator[Part]:
     forecasts = np.stack([one["forecast"] for one in _by_series(many, own.predict(many))])  # (copies, P, C)
     spread = np.where(values.std(0) > 0, values.std(0), 1.0)
     change = (np.abs(forecasts[1:] - forecasts[0]) / spread).mean(1)  # (copies - 1, C)
-    names = [f"lag {low + 1}" if high == low + 1 else f"lags {low + 1} to {high}" for low, high in blocks]
+    names = [name_lags(*block) for block in blocks]
     where = "" if panel.ids == (None,) else f" of {panel.ids[0]}"
     step = "" if panel.freq is None else f" One lag is a step of {panel.freq}."
     yield from draw.bars(

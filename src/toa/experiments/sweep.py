@@ -365,8 +365,10 @@ class _LocalWorkers:
         process = spawn.Process(target=_serve, args=(theirs, replace(self._context, device=device), threads))
         # Ctrl-C must reach only the parent, which then stops its workers
         previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
-        process.start()
-        signal.signal(signal.SIGINT, previous)
+        try:
+            process.start()
+        finally:
+            signal.signal(signal.SIGINT, previous)
         theirs.close()
         return _Worker(process, ours)
 

@@ -52,6 +52,6 @@ class QuantileForecast:
 
     def quantile(self, level: float | str) -> Float64[np.ndarray, " p"]:
         """The quantile at a level."""
-        at = round(float(level), 1)
+        at = float(level)
         check_choice("level", str(at), [str(one) for one in self.quantiles])
         return self.quantiles[at]

@@ -120,7 +120,7 @@ class ChannelBlock(EncoderBlock):
         else:
             shares = (~padding).to(h.dtype) / (~padding).sum(1, keepdim=True)
             mean = torch.einsum("bcge,bg->bce", h, shares)
-        return self.attention.attend(mean, mean, h)
+        return self.attention.attend(mean, mean, h, **options)
 
 
 class EncoderStack(nn.ModuleList):

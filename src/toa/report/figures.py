@@ -204,8 +204,10 @@ def _outline(when: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarr
 
 
 def _shade(axis: Axes, when: np.ndarray, runs: Runs, **style: Any) -> None:
+    # a row is shaded from the middle of the step before it to the middle of the step after it
+    edges = np.concatenate([when[:1], when[:-1] + np.diff(when) / 2, when[-1:]])
     for start, stop in zip(runs.starts, runs.stops, strict=True):
-        axis.axvspan(when[start], when[min(stop, len(when) - 1)], linewidth=0, zorder=0, **style)
+        axis.axvspan(edges[start], edges[stop], linewidth=0, zorder=0, **style)
 
 
 def _draw_score(axis: Axes, when: np.ndarray, score: np.ndarray, thresholds: Mapping[str, float]) -> None:
@@ -313,7 +315,9 @@ def draw_forecast(
         bounds = [ahead[name].to_numpy() for name in (f"{column}_lower", f"{column}_upper") if name in ahead]
         if len(bounds) == 2:
             axis.fill_between(after, *bounds, color=BLUE, alpha=0.2, linewidth=0, label=band)
-        for place, name in enumerate(name for name in ahead.columns if str(name).startswith(f"{column}_q")):
+        level = re.compile(re.escape(column) + r"_q\d[\d.e-]*")
+        levels = [name for name in ahead.columns if level.fullmatch(str(name)) and name not in columns]
+        for place, name in enumerate(levels):
             label = "quantiles" if place == 0 else None
             axis.plot(after, ahead[name].to_numpy(), color=ORANGE, linewidth=0.8, linestyle=":", label=label)
         axis.tick_params(labelsize=SMALL)

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
-from toa._checks import check_at_least, check_choice, check_finite
+from toa._checks import check_at_least, check_choice, check_finite, check_seed
 from toa.data import DemixingBatch, HarmonicDemixing
 from toa.models import PointEncoder, PointEncoderConfig
 from toa.nn import AttentionSpec
@@ -59,7 +59,7 @@ class DemixingConfig:
     def __post_init__(self) -> None:
         for name in ("steps", "batch_size", "test_signals"):
             check_at_least(name, getattr(self, name), 1)
-        check_at_least("seed", self.seed, 0)
+        check_seed(self.seed)
         if self.seed >= 2**31:
             raise ValueError(f"seed must be below 2^31, got {self.seed}.")
 
@@ -195,10 +195,10 @@ def demix(model: nn.Module, noisy: Tensor, *, batch_size: int = 256) -> Tensor:
 
 
 def regime_errors(estimate: Tensor, batch: DemixingBatch) -> dict[str, float]:
-    """Mean squared error over all signals ("mse") and over each regime's ("mse_0", "mse_1", "mse_2")."""
+    """Mean squared error over all signals ("mse") and over each regime's that occurs ("mse_0", …)."""
     error = (estimate - batch.clean).square().mean(1)  # (B,)
     errors = {"mse": float(error.mean())}
-    for regime in range(int(batch.regime.max()) + 1):
+    for regime in batch.regime.unique().tolist():
         errors[f"mse_{regime}"] = float(error[batch.regime == regime].mean())
     return errors
 

@@ -104,7 +104,7 @@ class TrainingConfig:
                 return highest * _fall(epoch / self.epochs)
             case "onecycle":
                 top = self.pct_start * total - 1.0
-                if step <= top:
+                if step < top:
                     return highest * (_FIRST_RATE + (1.0 - _FIRST_RATE) * (1.0 - _fall(step / top)))
                 return highest * (_LAST_RATE + (1.0 - _LAST_RATE) * _fall((step - top) / max(total - 1.0 - top, 1e-12)))
             case "warmup-cosine":

@@ -135,7 +135,8 @@ class _BlockedAttention(torch.autograd.Function):
             for total, new in zip(grads.block(heads, queries, keys), found, strict=True):
                 if total is not None and new is not None:
                     total.copy_(new) if whole else total.add_(new)
-        return (*(factors.map(torch.empty_like) if grads is None else grads), *(None,) * 5)
+        # without a block there is no query, so nothing depends on keys and values
+        return (*(factors.map(torch.zeros_like) if grads is None else grads), *(None,) * 5)
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> tuple[Any, Any]:
