@@ -4,6 +4,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from tests.estimators.signals import long, wide
@@ -79,6 +80,9 @@ def test_a_saved_model_is_used_without_training(table, tmp_path) -> None:
     assert code == 0, text
     assert "trained" not in text
     pd.testing.assert_frame_equal(pd.read_csv(second), pd.read_csv(first)[:4])
+    code, text = call(table, "--model", saved, "--out", second, "--test", 0.2)
+    assert code == 0, text
+    assert "if the model was fitted to the tested rows, their errors are too low." in text
 
 
 @pytest.mark.slow
@@ -176,10 +180,33 @@ def test_bad_files_and_models_are_refused(table, tmp_path) -> None:
     call(table, "--horizon", 6, "--save", saved, "--out", tmp_path / "a.csv", *QUICK)
     assert "error: --horizon must be from 1 to 6" in call(table, "--model", saved, "--horizon", 7)[1]
     assert "error: --lookback goes with training" in call(table, "--model", saved, "--lookback", 7)[1]
+    wide().rename(columns={"load": "wind", "heat": "sun"}).to_csv(tmp_path / "other.csv", index=False)
+    text = call(tmp_path / "other.csv", "--model", saved)[1]
+    assert "error: DATA must have the columns " in text
+    assert "of the model, got 'date', " in text
     saved.write_bytes(saved.read_bytes()[:-10])
     code, text = call(table, "--model", saved)
     assert code == 2
     assert "m.toa must be a forecaster saved by toa" in text
+
+
+def test_series_that_end_earlier_are_named(tmp_path) -> None:
+    long().to_csv(tmp_path / "shops.csv", index=False)
+    words = ["--horizon", 6, "--id", "id", "--time", "day", "--value", "y", "--out", tmp_path / "a.csv"]
+    code, text = call(tmp_path / "shops.csv", *words, *QUICK)
+    assert code == 0, text
+    assert "series end at different times: forecasts begin from 2024-04-30 00:00:00 (y) to 2024-06-09" in text
+
+
+def test_a_stopped_fit_saves_nothing(table, tmp_path, monkeypatch) -> None:
+    def stop(self, *data):
+        self.model_ = torch.nn.Identity()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Forecaster, "fit", stop)
+    code, text = call(table, "--horizon", 6, "--save", tmp_path / "m.toa", "--out", tmp_path / "a.csv", *QUICK)
+    assert (code, text.strip()) == (130, "stopped.")
+    assert not (tmp_path / "m.toa").exists()
 
 
 def test_a_summary_sorts_weights_and_says_that_the_network_has_none(table, tmp_path) -> None:

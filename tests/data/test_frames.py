@@ -179,6 +179,11 @@ BAD: dict[str, tuple[Any, dict[str, Any], tuple[str, ...]]] = {
         {"freq": "hourly"},
         ("freq must be a pandas frequency, such as 'h', '15min', 'D' or 'MS'", "'hourly'"),
     ),
+    "local days": (
+        pd.DataFrame({"date": pd.date_range("2024-03-25", periods=9, tz="Europe/Rome").tz_convert("UTC"), "a": 1.0}),
+        {},
+        ("data must have one frequency, 'D', its most frequent step", "resample it, or give time_zone, such as"),
+    ),
     "other frequency": (wide(), {"freq": "2h"}, ("data must have one frequency, '2h'", "data row 2")),
     "frequency alone": (
         wide()[["a"]],

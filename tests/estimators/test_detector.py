@@ -1,3 +1,5 @@
+from contextlib import nullcontext
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -114,6 +116,25 @@ def test_defaults_go_by_the_size_of_the_data():
     assert detector.architecture_["backbone"] == "patchtst"
     wide = AnomalyDetector(window=8, epochs=1).fit(np.random.default_rng(0).normal(size=(40, 33)))
     assert wide.architecture_["backbone"] == "itransformer"
+
+
+@pytest.mark.parametrize("at", [1250, 600])
+def test_anomalies_in_the_rows_of_fit_are_found_wherever_they_are(at):
+    time, random = np.arange(1500), np.random.default_rng(0)
+    load = np.sin(2 * np.pi * time / 144) + 0.05 * random.normal(size=1500)
+    values = np.stack([load, 20 + 5 * load + 0.2 * random.normal(size=1500)], 1)
+    values[at : at + 10, 1] += 6.0
+    detector = AnomalyDetector(time_limit=1e-3)
+    with pytest.warns(match="the last fifth of the rows scores far higher") if at > 1200 else nullcontext():
+        detector.fit(values)
+    assert detector.predict(values)[at : at + 10].all()
+
+
+def test_a_stream_flags_nothing_before_it_has_a_window_of_rows():
+    detector = make(epochs=1).fit(waves(200))
+    detector.stream_threshold_ = -1.0
+    flags = [detector.detect(row)["anomaly"].tolist() for row in (waves(5), waves(205)[5:])]
+    assert flags == [[0] * 5, [0] * (detector.window_ - 5) + [1] * (200 - detector.window_ + 5)]
 
 
 def test_the_result_of_a_frame_is_a_frame_with_its_times(framed):

@@ -145,6 +145,7 @@ def test_a_covariate_has_the_same_effect_on_the_forecast_as_on_the_past(several)
 def test_backtest_measures_what_it_forecasts(fitted) -> None:
     frame = wide(300)
     found = fitted.backtest(frame, test_size=60, stride=6)
+    assert repr(found).startswith(f"Backtest({len(found.origins)} windows of 6 steps and 2 columns: mse ")
     assert found.origins.tolist() == list(range(240, 295, 6))
     one = fitted.predict(frame[:246])
     np.testing.assert_allclose(found.forecast[1], one[["load", "heat"]].to_numpy())
@@ -463,6 +464,7 @@ def test_future_covariates_must_be_complete(several, case) -> None:
 
 
 BAD_PARAMETERS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
+    "one quantile": ({"quantiles": 0.5}, ("quantiles must be a list of levels in (0, 1), got 0.5",)),
     "horizon": ({"horizon": 0}, ("horizon must be an integer of at least 1, got 0",)),
     "lookback": ({"lookback": 2.5}, ("lookback must be an integer", "2.5")),
     "interval": ({"interval": 1.0}, ("interval must lie in (0, 1), got 1.0",)),
@@ -515,8 +517,9 @@ def test_bad_arguments_of_predict_and_backtest_are_rejected(fitted) -> None:
         fitted.predict(horizon=7)
     with pytest.raises(ValueError, match=message("future must be None", "without covariates")):
         fitted.predict(future=wide())
-    with pytest.raises(ValueError, match=message("test_size must be a share in (0, 1)", "1.5")):
-        fitted.backtest(wide(), test_size=1.5)
+    for size in (1.5, 0, -5, len(wide())):
+        with pytest.raises(ValueError, match=message("test_size must be a share in (0, 1)", f"got {size}")):
+            fitted.backtest(wide(), test_size=size)
     with pytest.raises(ValueError, match=message("the tested part", "4 of them tested")):
         fitted.backtest(wide(), test_size=4)
     with pytest.raises(ValueError, match=message("stride must be at least 1, got 0")):

@@ -110,6 +110,8 @@ def test_weights_lower_the_log_loss_below_that_of_every_member():
     assert chosen.verdicts() == ["beats a, b, noise, most frequent class"]
     lost = Stack(weights={"a": 1.0}, factor=1.0, accuracies={"stack": 0.5, "a": 0.5, "b": 0.5, "c": 0.6})
     assert lost.verdicts() == ["equals b", "loses to c"]
+    lower = Stack(weights={"a": 1.0}, factor=1.0, accuracies={"stack": 0.5, "a": 0.6})
+    assert lower.verdicts() == ["loses to a"]
     assert Stack.from_state(asdict(chosen), ("a", "b", "class shares")) == chosen
     with pytest.raises(ValueError, match="member"):
         Stack.from_state(asdict(chosen), ("a", "c", "class shares"))

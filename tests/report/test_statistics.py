@@ -312,3 +312,13 @@ def test_too_few_scores_have_no_diagram():
     two = collect([r for r in grid(VALUES) if "relu" not in r["name"]], "accuracy")
     assert no_diagram(two) == "it needs 3 systems, got 2"
     assert no_diagram(collect(grid(np.full((5, 3), 0.5)), "accuracy")).startswith("all systems have the same score")
+
+
+def test_settings_that_differ_beside_the_attention_are_named():
+    records = grid(VALUES)
+    assert collect(records, "mse").differences == ()
+    for one in records:
+        one["config"]["training"] = {"epochs": 3 if one["config"]["attention"]["name"] == "softmax" else 1}
+    scores = collect(records, "mse")
+    assert scores.differences == ("training.epochs",)
+    assert "The systems differ in more than the attention: training.epochs." in notes(scores, "softmax")

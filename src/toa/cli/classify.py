@@ -87,6 +87,8 @@ def classify(
     if test is not None or model is not None:
         name = (test or data).name
         table, figure = _evaluate(console, classifier, tested, known, name)
+        if model is not None:
+            console.print("if the model was trained on these cases, an accuracy is too high.", soft_wrap=True)
         how: Any = {"y": known, "title": f"{name}: classes"}
         terminal.write_results(options, {"out": table}, lambda: (figure, ""), classifier, tested, **how)
     elif save is not None:

@@ -124,7 +124,8 @@ def _take_labels(frame: "pd.DataFrame", label: str | None, path: Path) -> "np.nd
     if wrong.any():
         row = int(wrong.to_numpy().argmax())
         raise ValueError(
-            f"{path} must have 0 or 1 in column {label!r}, got {column.iloc[row]!r} at data row {row + 1}."
+            f"{path} must have 0 or 1 in column {label!r}, got {column.iloc[row]} at data row {row + 1}; name the "
+            "column of known anomalies with --label."
         )
     return column.to_numpy().astype(bool)
 

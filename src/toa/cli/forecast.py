@@ -115,7 +115,9 @@ def forecast(
     for line in _summary(forecaster, frame, found, trained=model is None):
         console.print(line, soft_wrap=True)
     if test is not None:
-        tested = tested or forecaster.backtest(frame, test_size=test)
+        if tested is None:
+            tested = forecaster.backtest(frame, test_size=test)
+            console.print("if the model was fitted to the tested rows, their errors are too low.", soft_wrap=True)
         if trial is not None and trial.weights_ != forecaster.weights_:
             shown = f"weights in the test, fitted without its rows: {_weights(trial)}."
             console.print(shown, soft_wrap=True)
@@ -193,6 +195,13 @@ def _summary(forecaster: "Forecaster", frame: "pd.DataFrame", found: "pd.DataFra
     series = "" if forecaster.id is None else f" of {found[forecaster.id].nunique()} series"
     freq = "" if forecaster.freq_ is None else f", every {forecaster.freq_}"
     lines = [f"{len(frame)} rows{series}{freq}; forecast: {', '.join(forecaster.columns_)}."]
+    if forecaster.id is not None and forecaster.time_ in found:
+        starts = found.groupby(forecaster.id)[forecaster.time_].min()
+        if starts.nunique() > 1:
+            lines.append(
+                f"series end at different times: forecasts begin from {starts.min()} ({starts.idxmin()}) to "
+                f"{starts.max()} ({starts.idxmax()})."
+            )
     known = set(forecaster.ids_)
     if new := [] if forecaster.id is None else [one for one in found[forecaster.id].unique() if one not in known]:
         lines.append(f"{len(new)} series were not in the training, such as {new[0]!r}: their rows give their scale.")
@@ -205,7 +214,8 @@ def _summary(forecaster: "Forecaster", frame: "pd.DataFrame", found: "pd.DataFra
         lines.append(f"season {forecaster.season_}; weights: {mixed}; {measure} at rolling origins: {shown or 'none'}.")
     parts = forecaster.architecture_
     if parts["backbone"] is None:
-        return [*lines, "no network: too few rows or too little time; add rows, or raise --time-limit."]
+        why = "too few rows or too little time; add rows, or raise --time-limit" if trained else "the model has none"
+        return [*lines, f"no network: {why}."]
     if "toa" not in forecaster.weights_:
         return [*lines, f"the network ({parts['backbone']}) has no weight in the forecast."]
     name = parts["backbone"] + (f"/{parts['attention']['name']}" if parts["attention"] else "")

@@ -254,7 +254,10 @@ def fitted(kind: type[T], options: Mapping[str, Any], data: Any, labels: Any = N
                 data = without_last(made, data, test)
             made.fit(data, labels)
         except KeyboardInterrupt as stopped:
-            if save is None or not hasattr(made, "model_"):
+            from toa.estimators import Classifier
+
+            # the others choose weights or a threshold only at the end
+            if save is None or not isinstance(made, Classifier) or not hasattr(made, "model_"):
                 raise
             made.save(save)
             raise KeyboardInterrupt(f"{stopped}; the best model so far is in {save}") from None
@@ -271,6 +274,11 @@ def without_extra_columns(frame: "pd.DataFrame", estimator: Any, *used: str | No
     if estimator.values is not None:
         # it was fitted with the names of its columns, and reads no others
         return frame
+    if not any(name in frame for name in estimator.columns_):
+        wanted, given = (", ".join(map(repr, map(str, names))) for names in (estimator.columns_, frame.columns))
+        raise ValueError(
+            f"DATA must have the columns {wanted} of the model, got {given}; choose another table or model."
+        )
     known = {*estimator.columns_, estimator.id, estimator.time, getattr(estimator, "time_", None), *used}
     extra = [name for name in frame if name not in known and pd.api.types.is_numeric_dtype(frame[name])]
     if extra:

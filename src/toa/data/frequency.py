@@ -57,12 +57,15 @@ def find_grid(
         mixed = _find_longer_step(places, inner) if off is None else None
         if off is None and mixed is None:
             return candidate, places
-    # the last candidate is the fixed step that most rows have
+    # the last candidate is the most frequent step
     if off is not None:
         before = f" after {times[off - 1]}" if off and inner[off - 1] else ""
+        source, remedy = (", its most frequent step", "") if freq is None else ("", ", or give another freq")
+        if isinstance(times, pd.DatetimeIndex) and times.tz is not None:
+            remedy += ", or give time_zone, such as 'Europe/Rome', if days begin at a local midnight"
         raise ValueError(
-            f"{name} must have one frequency, {candidate!r} by most of its rows, got {times[off]}{before} at data row "
-            f"{rows[off] + 1}; resample it, or give another freq."
+            f"{name} must have one frequency, {candidate!r}{source}, got {times[off]}{before} at data row "
+            f"{rows[off] + 1}; resample it{remedy}."
         )
     assert mixed is not None
     pair, steps = mixed

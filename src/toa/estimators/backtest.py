@@ -28,7 +28,7 @@ TITLES = {"mae": "MAE", "rmse": "RMSE", "mase": "MASE", "wape": "WAPE", "smape":
 _COMPARED = 2_000
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False, repr=False)
 class Backtest:
     """Forecasts of N windows of P steps and C columns, in the units of the data.
 
@@ -57,6 +57,11 @@ class Backtest:
     panel: Panel
     comparison: dict[str, Scores]
     compared: int
+
+    def __repr__(self) -> str:
+        count, steps, columns = self.forecast.shape
+        shown = ", ".join(f"{name} {value:.4g}" for name, value in self.metrics.items())
+        return f"Backtest({count} windows of {steps} steps and {columns} columns: {shown})"
 
     def table(self) -> pd.DataFrame:
         """A row per method, the model first, and a column per score."""
@@ -196,8 +201,11 @@ def first_tested(panel: Panel, index: int, test_size: float | int | None, lookba
     rows = panel.lengths[index]
     if test_size is None:
         first = lookback
-    elif isinstance(test_size, float) and not 0.0 < test_size < 1.0:
-        raise ValueError(f"test_size must be a share in (0, 1) or a number of rows, got {test_size}.")
+    elif not 0.0 < test_size < (1.0 if isinstance(test_size, float) else rows):
+        raise ValueError(
+            f"test_size must be a share in (0, 1) or a number of rows below the {rows} of {panel.label(index)}, got "
+            f"{test_size}."
+        )
     else:
         first = rows - (int(rows * test_size) if isinstance(test_size, float) else test_size)
     # all columns must have begun

@@ -128,7 +128,10 @@ class Covariates:
         `given` is the table of future covariates; `options` are arguments of `read_panel`, with which it is read.
         """
         if not self.covariates and given is not None:
-            raise ValueError("future must be None for a forecaster without covariates, got a table; leave it out.")
+            raise ValueError(
+                "future must be None for a forecaster without covariates, got a table; leave it out, or fit with "
+                "covariates."
+            )
         if not self.count:
             return None
         self._check(panel)

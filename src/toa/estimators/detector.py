@@ -201,8 +201,9 @@ class AnomalyDetector(ReconstructionNetwork):
 
         The score of a row does not depend on later rows. A stream starts at the first call after `fit`, `load` or
         `reset_stream`; before its first row, the series is taken to have had the values of that row. Each id has its
-        own stream. A row is flagged if its score is above `stream_threshold_`, as are the `min_length` - 1 rows before.
-        Missing values raise an error.
+        own stream. A row is flagged if its score is above `stream_threshold_`, as are the `min_length` - 1 rows before,
+        and if the stream has a window of rows: scores of the first rows depend on what was before, which is not known.
+        To have flags at once, pass the last `window_` known rows first. Missing values raise an error.
 
         Args:
             rows: A frame like the one of `fit`, a dict of one row or a list of dicts with its columns; or an array or
@@ -229,7 +230,9 @@ class AnomalyDetector(ReconstructionNetwork):
             past = self._streams.get(one) or Stream(np.repeat(values[:1], self._context, 0))
             series = self._scale(one, np.concatenate((past.values, values)))
             scores = self._score(series, self.choice_, ends=True)[-len(values) :]
-            flags, changed[one] = past.advance(panel, index, scores > self.stream_threshold_, self.min_length)
+            known = past.seen + np.arange(len(values)) >= self.window_
+            high = (scores > self.stream_threshold_) & known
+            flags, changed[one] = past.advance(panel, index, high, self.min_length)
             parts.append({"score": scores, "anomaly": flags})
         self._streams |= changed
         found = _frame(panel, columns_by_row(panel, parts))
@@ -337,10 +340,8 @@ class AnomalyDetector(ReconstructionNetwork):
                 cool_down=self.cool_down,
             )
 
-        self.threshold_, self.stream_threshold_ = (
-            max(choose(found) for found in both if found)
-            for both in zip(self._normal_scores(series, self.choice_), held, strict=True)
-        )
+        pairs = zip(self._normal_scores(series, self.choice_), held, strict=True)
+        self.threshold_, self.stream_threshold_ = alarms.higher_thresholds(list(pairs), choose)
         self.reset_stream()
 
     def _normal_scores(self, series: Sequence[Tensor], choice: Combination | None) -> _Scores:

@@ -345,6 +345,10 @@ class ForecastNetwork(Estimator):
                 raise ValueError(f"{name} must be a list of columns, got {found!r}.")
         shares = {"validation_share": self.validation_share}
         shares |= {} if self.interval is None else {"interval": self.interval}
+        if not isinstance(self.quantiles, list | tuple | np.ndarray):
+            raise ValueError(
+                f"quantiles must be a list of levels in (0, 1), got {self.quantiles!r}; such as [0.1, 0.9]."
+            )
         shares |= {f"quantiles[{index}]": level for index, level in enumerate(self.quantiles)}
         for name, share in shares.items():
             if not 0.0 < share < 1.0:

@@ -262,7 +262,8 @@ class Stack:
         """In words: which members and baselines have a lower, an equal or a higher cross-validated accuracy."""
         own, found = self.accuracies["stack"], dict[str, list[str]]()
         for name, other in self.accuracies.items():
-            if name != "stack" and self.weights.get(name) != 1.0:
+            # the stack of one member is that member
+            if name != "stack" and (self.weights.get(name) != 1.0 or own < other):
                 word = "beats" if own > other else "loses to" if own < other else "equals"
                 found.setdefault(word, []).append(name)
         return [f"{word} {', '.join(found[word])}" for word in ("beats", "equals", "loses to") if word in found]

@@ -111,12 +111,15 @@ def record_line(record: Record) -> str:
     return json.dumps(seal(record), sort_keys=True, separators=(",", ":")) + "\n"
 
 
+_NO_RECORD = "name a record.json, a .jsonl file or a folder of runs, or delete a record that is damaged"
+
+
 def read_record(path: Path) -> Record:
     """Read a record."""
     try:
         content = parse_json(path.read_text(encoding="utf-8"), str(path))
     except ValueError as error:
-        raise ValueError(f"{path} must be a record of toa, got a file that is not ({error}); delete it.") from error
+        raise ValueError(f"{path} must be a record of toa, got a file that is not ({error}); {_NO_RECORD}.") from error
     return check_record(content, str(path))
 
 
@@ -129,7 +132,7 @@ def check_record(content: object, where: str) -> Record:
         metrics = {str(name): float(value) for name, value in record["metrics"].items()}
         return {**record, "metrics": metrics, "config_hash": str(record["config_hash"])}
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
-        raise ValueError(f"{where} must be a record of toa, got something else ({error!r}); delete it.") from error
+        raise ValueError(f"{where} must be a record of toa, got something else ({error!r}); {_NO_RECORD}.") from error
 
 
 def _commit() -> str | None:

@@ -19,7 +19,7 @@ from toa.experiments.paper.tables import CLASSIFIERS, TABLES, Cell, missing_data
 from toa.experiments.run import Job
 from toa.report.evidence import Evidence, Run, Setting, setting_of
 from toa.report.gains import lower_is_better
-from toa.report.statistics import rank_scores
+from toa.report.statistics import flatten, rank_scores
 
 STATUSES = ("measured", "partial", "failed", "not run", "no data", "no settings")
 
@@ -211,18 +211,11 @@ def departure(run: Run) -> str:
     config, setting = run.record["config"], protocol_setting(run)
     if setting is None:
         return "the paper has no such run"
-    expected, ours = _flat(json.loads(setting[1])), _flat(config)
+    expected, ours = flatten(json.loads(setting[1])), flatten(config)
     names = [name for name in expected | ours if name != "seed" and expected.get(name) != ours.get(name)]
     if not names:
         return f"no table of the paper has this run of {config['protocol']}"
     return f"settings differ from {config['protocol']}: {', '.join(names)}"
-
-
-def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name, value in values.items():
-        found |= _flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
-    return found
 
 
 @dataclass(frozen=True, eq=False)

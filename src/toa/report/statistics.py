@@ -50,6 +50,10 @@ def rank_scores(
 Cells = Mapping[str, Mapping[int | None, Sequence[float]]]
 
 
+# settings that the name of a system or of a run has
+_NAMED = ("attention", "backbone", "seed")
+
+
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Scores:
     """One score per data set and system, from the means over seeds.
@@ -59,6 +63,7 @@ class Scores:
         values: `mean_over_horizons` of the cells of each data set.
         seeds: Seeds of each data set and horizon.
         left_out: Data sets on which the systems have different runs, each with the reason.
+        differences: Settings that are not the same for all systems, beside the attention.
     """
 
     task: str
@@ -69,6 +74,7 @@ class Scores:
     values: Float64[np.ndarray, "n k"]
     seeds: Mapping[str, tuple[int, ...]]
     left_out: Mapping[str, str]
+    differences: tuple[str, ...] = ()
 
     def find(self, name: str) -> int:
         """Index of the one system with a name, or whose name ends with it after a slash."""
@@ -107,7 +113,7 @@ def collect(records: Sequence[Record], metric: str) -> Scores:
         _check_new(record, cell)
         cell[record["seed"]] = record
     systems = tuple(dict.fromkeys(system for found in runs.values() for system in found))
-    seeds, left_out = {}, {}
+    seeds, left_out, differences = {}, {}, set[str]()
     cells: dict[str, dict[int | None, list[float]]] = {}
     for (name, horizon), found in runs.items():
         label = _label(name, horizon)
@@ -122,6 +128,8 @@ def collect(records: Sequence[Record], metric: str) -> Scores:
             left_out[label] = reason
         else:
             seeds[label] = expected
+            configs = [flatten(next(iter(found[system].values()))["config"]) for system in systems]
+            differences |= {name for name in set().union(*configs) if len({str(one.get(name)) for one in configs}) > 1}
             means = [mean(run["metrics"][metric] for run in found[system].values()) for system in systems]
             cells.setdefault(name, {})[horizon] = means
     if not cells:
@@ -136,7 +144,16 @@ def collect(records: Sequence[Record], metric: str) -> Scores:
         values=_set_scores(cells, metric),
         seeds=seeds,
         left_out=left_out,
+        differences=tuple(sorted(name for name in differences if not name.startswith(_NAMED))),
     )
+
+
+def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings by names such as training.epochs."""
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        found |= flatten(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
+    return found
 
 
 def _set_scores(cells: Cells, metric: str) -> Float64[np.ndarray, "n k"]:
@@ -329,6 +346,8 @@ def notes(scores: Scores, baseline: str) -> list[str]:
     }
     parts = ("scores", "gains", "tested" if count >= gains.fewest_sets(tested) else "untested")
     lines: list[str] = [TEXTS["comparison"][part].format(**facts) for part in parts]
+    if scores.differences:
+        lines.append(f"The systems differ in more than the attention: {', '.join(scores.differences)}.")
     lines += [f"{dataset} is left out: {reason}." for dataset, reason in scores.left_out.items()]
     if reason := no_diagram(scores):
         lines.append(f"No critical-difference diagram: {reason}.")
