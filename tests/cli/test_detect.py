@@ -74,7 +74,8 @@ def test_detect_writes_a_table_a_picture_and_a_reusable_model(tmp_path):
     out, model = tmp_path / "found.csv", tmp_path / "own.toa"
     code, text = call("detect", data, "--label", "broken", "--out", out, "--save", model, "--window", 12, *SMALL)
     assert code == 0, text
-    assert "2 of 120 rows flagged" in text
+    assert "channels: a, b. 2 of 120 rows flagged" in text
+    assert "fitted to the searched rows; --train gives normal rows" in text
     assert re.search(r"1 2024-01-03 12:00:00 2024-01-03 13:00:00 \S+ \S+ 2 \d\S* [ab] \d+ %", text)
     assert "average precision on anomalies injected into held-out rows: " in text
     assert "against the labels: precision" in text
@@ -149,7 +150,7 @@ BAD_DETECT = {
     "wrong label": (["--label", "a"], "must have 0 or 1 in column 'a', got"),
     "no model": (["--model", "nosuch.toa"], "No such file: nosuch.toa"),
     "column": (["--values", "c"], "must have a column 'c'"),
-    "method": (["--method", "lof"], "unknown model 'lof'; known: auto, toa, z-score, pca,"),
+    "method": (["--method", "lof"], "unknown --method 'lof'; known: auto, toa, z-score, pca,"),
     "method of a model": (["--model", "m.toa", "--method", "pca"], "--method goes with training"),
     "rule": (["--threshold", "high"], "unknown threshold 'high'; known: quantile, extreme value, budget"),
     "budget": (["--threshold", "budget", "--alarms-per-day", "0"], "--alarms-per-day must be positive, got 0"),

@@ -151,7 +151,11 @@ BAD: dict[str, tuple[Any, dict[str, Any], tuple[str, ...]]] = {
         {"missing": "ffill"},
         ("data must fit into 1 GiB", "rows of a series", "to 2204-01-01 00:00:00", "correct the dates"),
     ),
-    "text": (off(wide(), 3, "a", "three"), {}, ("only numeric columns", "'three' in column 'a' at data row 4")),
+    "text": (
+        off(wide(), 3, "a", "three"),
+        {},
+        ("only numeric columns", "'three' in column 'a' at data row 4; give id, if the column names the series"),
+    ),
     "infinite": (off(wide(), 3, "a", np.inf), {}, ("must be finite", "column 'a' at data row 4")),
     "missing": (off(wide(), 3, "a", np.nan), {}, ("no missing values, got 1 NaN: 1 in 'a'", "'ffill'")),
     "all missing": (wide(a=np.nan), {"missing": "zero"}, ("values in every column", "NaN in column 'a'")),

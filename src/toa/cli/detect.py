@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from toa._checks import check_choice
 from toa._console import make_console, make_table
 from toa.cli import terminal
 
@@ -71,8 +72,11 @@ def detect(
     terminal.check_results(options, "out", "events")
 
     from toa.estimators import AnomalyDetector
+    from toa.estimators.detector import MODELS
     from toa.report.figures import draw_alarms
 
+    if method is not None:
+        check_choice("--method", method, MODELS)
     frame = terminal.read_data(data, options)
     labels = _take_labels(frame, label, data)
     given = frame
@@ -89,6 +93,8 @@ def detect(
     console = make_console()
     for line in _summary(rows, found, detector):
         console.print(line, soft_wrap=True)
+    if normal is frame:
+        console.print("fitted to the searched rows; --train gives normal rows, which is more exact.", soft_wrap=True)
     if len(found):
         console.print(make_table(_event_rows(found, detector.id), left=9))
     if labels is not None:
@@ -157,10 +163,12 @@ def _check_names(frame: "pd.DataFrame", used: tuple[str | None, ...], path: Path
 
 def _summary(rows: "pd.DataFrame", events: "pd.DataFrame", detector: Any) -> list[str]:
     """The methods, and the numbers of flagged rows and events."""
-    flagged = int(rows["anomaly"].sum())
+    flagged, channels = int(rows["anomaly"].sum()), detector.columns_
+    more = f" and {len(channels) - _LISTED} more" if len(channels) > _LISTED else ""
     lines = [
+        f"channels: {', '.join(channels[:_LISTED])}{more}.",
         f"{flagged} of {len(rows)} rows flagged, with scores above {detector.threshold_:.4g}, in {len(events)} events; "
-        f"windows of {detector.window_} rows."
+        f"windows of {detector.window_} rows.",
     ]
     network = detector.architecture_["backbone"]
     if detector.choice_ is None:

@@ -308,7 +308,8 @@ def _numbers(arrays: Sequence[np.ndarray], names: Sequence[str], name: str) -> V
         if not np.isinf(values).any():
             return values
     # slower, for nullable columns and for errors that name the cell
-    return np.ascontiguousarray(to_numbers(pd.DataFrame(dict(zip(names, arrays, strict=True))), name))
+    remedy = "give id, if the column names the series, convert it to numbers, or choose columns with values"
+    return np.ascontiguousarray(to_numbers(pd.DataFrame(dict(zip(names, arrays, strict=True))), name, remedy))
 
 
 def _open(data: Any, name: str) -> Any:

@@ -276,7 +276,7 @@ def warn_of_late_columns(panel: Panel) -> None:
         warnings.warn(f"some columns begin later than others: {shown}; each is read from there on.", stacklevel=4)
 
 
-def to_numbers(frame: pd.DataFrame, name: str) -> Values:
+def to_numbers(frame: pd.DataFrame, name: str, remedy: str = "drop the column or convert it to numbers") -> Values:
     """The frame as float64 (T, C), NaN where a value is missing."""
     if not len(frame):
         raise ValueError(f"{name} must have at least one row of values, got none; is the file complete?")
@@ -298,7 +298,7 @@ def to_numbers(frame: pd.DataFrame, name: str) -> Values:
             row = int(bad.to_numpy().argmax())
             raise ValueError(
                 f"{name} must have only numeric columns, got {shorten(str(cells.iloc[row]))} in column "
-                f"{shorten(str(column))} at data row {row + 1}; drop the column or convert it to numbers."
+                f"{shorten(str(column))} at data row {row + 1}; {remedy}."
             )
     values = frame.to_numpy(dtype=np.float64, na_value=np.nan)  # (T, C)
     infinite = np.isinf(values)
