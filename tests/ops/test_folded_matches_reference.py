@@ -266,13 +266,3 @@ def test_no_queries_give_an_empty_result(activation, options) -> None:
     # nothing depends on keys and values
     found = torch.autograd.grad(out.sum(), list(problem.leaves.values()), materialize_grads=True)
     assert all((grad == 0).all() for grad in found)
-
-
-@pytest.mark.parametrize("activation", ACTIVATIONS)
-def test_a_query_of_nan_has_an_output_of_nan(activation) -> None:
-    problem = make_problem(activation=activation)
-    with torch.no_grad():
-        problem.leaves["q"][0, 1, 0, 2] = float("nan")
-    missing = [problem.run(backend).isnan().any(-1) for backend in ("folded", "reference")]
-    assert torch.equal(*missing)
-    assert missing[0].nonzero().tolist() == [[0, 1, 0]]

@@ -111,7 +111,7 @@ def record_line(record: Record) -> str:
     return json.dumps(seal(record), sort_keys=True, separators=(",", ":")) + "\n"
 
 
-_NO_RECORD = "name a record.json, a .jsonl file or a folder of runs, or delete a record that is damaged"
+_NO_RECORD = "name a record.json, a .jsonl file or a folder of runs; if it is a damaged record, delete it"
 
 
 def read_record(path: Path) -> Record:

@@ -62,11 +62,7 @@ def softmax_attention(x: AttentionInputs) -> Float[Tensor, "b m h e"]:
             outputs.append(_softmax_by_formula(each, key, value, visible, x.dropout_p))
             continue
         masks = {"dropout_p": x.dropout_p, "is_causal": is_causal, "scale": 1.0}
-        out = F.scaled_dot_product_attention(each, key, value, visible, **masks)  # type: ignore[arg-type]
-        if on_cpu:
-            # PyTorch's function gives zeros for a query of NaN
-            out = out.masked_fill(each.isnan().any(-1, keepdim=True), float("nan"))
-        outputs.append(out)
+        outputs.append(F.scaled_dot_product_attention(each, key, value, visible, **masks))  # type: ignore[arg-type]
     return (outputs[0] if len(outputs) == 1 else torch.cat(outputs, 2)).transpose(1, 2)
 
 
