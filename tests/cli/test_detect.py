@@ -229,7 +229,11 @@ def test_classify_trains_on_rows_and_classifies_others(tmp_path):
     code, text = call("classify", unlabelled, "--model", model, "--out", tmp_path / "n.csv")
     assert code == 0, text
     assert "3 cases of new.csv classified." in text
+    assert "too high" not in text
     assert (tmp_path / "n.png").exists()
+    code, text = call("classify", train, "--model", model, "--out", tmp_path / "again.csv")
+    assert code == 0, text
+    assert "if the model was trained on these cases, this is too high." in text
 
 
 def test_classify_reads_ts_files_and_long_tables(tmp_path):

@@ -86,9 +86,7 @@ def classify(
         _print_validation(console, classifier)
     if test is not None or model is not None:
         name = (test or data).name
-        table, figure = _evaluate(console, classifier, tested, known, name)
-        if model is not None:
-            console.print("if the model was trained on these cases, an accuracy is too high.", soft_wrap=True)
+        table, figure = _evaluate(console, classifier, tested, known, name, loaded=model is not None)
         how: Any = {"y": known, "title": f"{name}: classes"}
         terminal.write_results(options, {"out": table}, lambda: (figure, ""), classifier, tested, **how)
     elif save is not None:
@@ -124,7 +122,7 @@ def _print_validation(console: "Console", classifier: "Classifier") -> None:
 
 
 def _evaluate(
-    console: "Console", classifier: "Classifier", cases: Any, labels: Any, name: str
+    console: "Console", classifier: "Classifier", cases: Any, labels: Any, name: str, *, loaded: bool
 ) -> "tuple[pd.DataFrame, Any]":
     """Predictions as a table and a figure, evaluated if labels are known."""
     import numpy as np
@@ -154,6 +152,8 @@ def _evaluate(
         scores = class_scores(true, guess)
         shown = f"accuracy {scores['accuracy']:.3f}, balanced {scores['balanced_accuracy']:.3f}"
         console.print(f"{len(table)} cases of {name}: {shown}, macro F1 {scores['macro_f1']:.3f}.", soft_wrap=True)
+        if loaded:
+            console.print("if the model was trained on these cases, this is too high.", soft_wrap=True)
         figure = draw_confusion(counts, names, f"{name}\n{shown}")
     else:
         why = "" if labels is None else "; not evaluated, because some labels are not classes of the model"

@@ -189,9 +189,8 @@ class AnomalyDetector(ReconstructionNetwork):
             ValueError: If there is not one label per row, or all labels are equal, so that F1 is undefined.
         """
         panel = self._read_fitted(data)
-        flags = columns_by_row(panel, [self._flag(self._score(one, self.choice_)) for one in self._scaled(panel)])[
-            "anomaly"
-        ]
+        found = [self._flag(self._score(one, self.choice_)) for one in self._scaled(panel)]
+        flags = columns_by_row(panel, found)["anomaly"]
         several = panel.backend is None and panel.ids != (None,)
         labels = np.concatenate([np.asarray(one) for one in y]) if several else y
         return alarms.flags_f1(np.asarray(labels), flags == 1)
@@ -201,9 +200,9 @@ class AnomalyDetector(ReconstructionNetwork):
 
         The score of a row does not depend on later rows. A stream starts at the first call after `fit`, `load` or
         `reset_stream`; before its first row, the series is taken to have had the values of that row. Each id has its
-        own stream. A row is flagged if its score is above `stream_threshold_`, as are the `min_length` - 1 rows before,
-        and if the stream has a window of rows: scores of the first rows depend on what was before, which is not known.
-        To have flags at once, pass the last `window_` known rows first. Missing values raise an error.
+        own stream. A row is flagged if its score is above `stream_threshold_`, as are the `min_length` - 1 rows before.
+        The first `window_` rows are not flagged, because what was before them is not known; pass known rows first to
+        have flags at once. Missing values raise an error.
 
         Args:
             rows: A frame like the one of `fit`, a dict of one row or a list of dicts with its columns; or an array or
