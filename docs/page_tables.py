@@ -536,11 +536,17 @@ def two_axis_ablations() -> str:
 
 
 def two_axis_accuracies() -> str:
-    """Test accuracy of two-axis by set in percent, beside PatchTST, and the means."""
-    records = read_records("classification/toa.jsonl") + read_records("classification/two-axis.jsonl")
-    cells = grouped(records, lambda r: (r["config"]["dataset"], r["config"]["backbone"], variant_of(r)))
-    systems = list(itertools.product(("patchtst", "two-axis"), TITLES))
-    ours = {name: [mean_of(cells[name, *system], "accuracy") for system in systems] for name, *_ in cells}
+    """Test accuracy of two-axis by set in percent, beside PatchTST and its own small model, and the means."""
+    files = {"PatchTST": "toa", "two-axis": "two-axis", "small": "two-axis-small"}
+    cells = {
+        (title, *key): found
+        for title, file in files.items()
+        for key, found in grouped(
+            read_records(f"classification/{file}.jsonl"), lambda r: (variant_of(r), r["config"]["dataset"])
+        ).items()
+    }
+    systems = list(itertools.product(files, TITLES))
+    ours = {name: [mean_of(cells[*system, name], "accuracy") for system in systems] for *_, name in cells}
     named = {row["dataset"] for row in read_csv("classification/published.csv")}
     groups = {name: [name] for name in sorted(ours)} | {"mean": list(ours)}
     known = [name for name in ours if name in named]
@@ -548,9 +554,10 @@ def two_axis_accuracies() -> str:
     rows = []
     for title, sets in groups.items():
         means = [100 * statistics.fmean(column) for column in zip(*(ours[name] for name in sets), strict=True)]
-        rows.append([title, *(f"{value:.1f}" for value in means), f"{means[3] - means[1]:+.1f}"])
-    titles = [f"{NAMES[backbone]}, {TITLES[variant]}" for backbone, variant in systems]
-    return table(["accuracy, %", *titles, "two-axis minus PatchTST, TOA-Softmax"], rows)
+        shown = [f"{value:.1f}" for value in means]
+        rows.append([title, *shown[:4], f"{means[3] - means[1]:+.1f}", *shown[4:]])
+    titles = [f"{model}, {TITLES[variant]}" for model, variant in systems]
+    return table(["accuracy, %", *titles[:4], "two-axis minus PatchTST, TOA-Softmax", *titles[4:]], rows)
 
 
 def two_axis_detection() -> str:
