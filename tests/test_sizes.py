@@ -18,13 +18,13 @@ AIMS = {"lines": 22_500, "files": 150, "file_lines": 450, "function_lines": 60}
 # lines and files allowed in each folder until the aim is reached ("." holds the files of the package itself)
 CEILINGS = {
     ".": (550, 7),
-    "cli": (2_452, 11),
+    "cli": (2_447, 11),
     "data": (3_870, 16),
-    "estimators": (6_557, 23),
+    "estimators": (6_555, 23),
     "experiments": (1_824, 9),
     "integrations": (1_867, 11),
     "models": (1_677, 11),
-    "nn": (2_534, 12),
+    "nn": (2_533, 12),
     "ops": (4_238, 19),
     "report": (3_368, 15),
     "tasks": (3_450, 15),

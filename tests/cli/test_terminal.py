@@ -86,7 +86,7 @@ def test_the_command_line_loads_heavy_packages_only_on_use():
     light = {"scipy", "sklearn", "aeon", "numba"}
     check = "assert not {} & set(sys.modules);"
     code = f"import sys, toa.cli; {check.format(heavy)} import toa.data; {check.format(light)}"
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
 
 
 def test_a_progress_bar_shows_the_time_left(monkeypatch):

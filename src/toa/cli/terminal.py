@@ -271,14 +271,9 @@ def without_extra_columns(frame: "pd.DataFrame", estimator: Any, *used: str | No
     """Drop columns of numbers that a loaded model does not use, and print their names."""
     import pandas as pd
 
-    if estimator.values is not None:
-        # it was fitted with the names of its columns, and reads no others
+    if estimator.values is not None or not any(name in frame for name in estimator.columns_):
+        # it was fitted with the names of its columns and reads no others; or reading names those that are missing
         return frame
-    if not any(name in frame for name in estimator.columns_):
-        wanted, given = (", ".join(map(repr, map(str, names))) for names in (estimator.columns_, frame.columns))
-        raise ValueError(
-            f"DATA must have the columns {wanted} of the model, got {given}; choose another table or model."
-        )
     known = {*estimator.columns_, estimator.id, estimator.time, getattr(estimator, "time_", None), *used}
     extra = [name for name in frame if name not in known and pd.api.types.is_numeric_dtype(frame[name])]
     if extra:

@@ -33,8 +33,7 @@ _TRIED = 500
 _NAMED = 3
 # rows whose scores on arrival set the threshold of streams, and contexts of rows per piece of a series
 _ROWS, _PIECE = 10_000, 10
-# held-out rows have anomalies if their threshold is this many times the highest score of all rows, and they are many;
-# in 15 series without anomalies it was at most 2.3 times that score
+# held-out rows have anomalies if their threshold is this many times the highest score of all rows, and they are many
 _FAR_ABOVE, _MANY = 3.0, 100
 
 

@@ -259,9 +259,8 @@ class Attention(Layer, ABC):
         heads = (self.num_heads, self.num_kv_heads)
         # queries and keys of each group; the second group belongs to the gate
         pairs = [zip(parts[group::groups], heads, strict=True) for group in range(groups)]
-        return ScoreFactors(*(x.unflatten(-1, (n, -1)) for pair in pairs for x, n in pair)), v.unflatten(
-            -1, (self.num_kv_heads, -1)
-        )
+        split = [x.unflatten(-1, (n, -1)) for pair in pairs for x, n in pair]
+        return ScoreFactors(*split), v.unflatten(-1, (self.num_kv_heads, -1))
 
     def _operator_attention(
         self, factors: ScoreFactors, masks: Masks, values: Tensor, dropout_p: float, **options: Any
