@@ -10,7 +10,6 @@ unusable.
 """
 
 import argparse
-import gc
 import itertools
 import os
 import statistics
@@ -53,7 +52,7 @@ class Problem:
             return torch.randn(shape, device="cuda", generator=generator).to(DTYPES[args.dtype])
 
         self._gated = ops.ACTIVATIONS[activation].gated
-        self._inputs = [normal().requires_grad_() for _ in range(5 if self._gated else 3)]
+        self._inputs = [normal() for _ in range(5 if self._gated else 3)]
         self._grad = normal()
         norms = SCORE_NORMS[args.norm], GATE_NORMS[args.norm if self._gated else "none"]
         self._norms = RowNorms(*(norm.row_norm(args.tokens) for norm in norms))
@@ -62,11 +61,16 @@ class Problem:
     def launcher(self, kernel: str) -> Callable[[], Sequence[Tensor]]:
         """A function that launches a kernel: forward, or forward and backward for the backward kernels."""
         if kernel == "forward":
-            return torch.no_grad()(lambda: [self._forward()])
-        return lambda: torch.autograd.grad(self._forward(), self._inputs, self._grad)
+            return torch.no_grad()(lambda: [self._forward(self._inputs)])
+        return self._gradients
 
-    def _forward(self) -> Tensor:
-        return tiles.attend_tiles(Factors(*self._inputs), scales=self._scales, norms=self._norms)
+    def _gradients(self) -> Sequence[Tensor]:
+        # new tensors: what a failed pass leaves of the old ones in autograd breaks the next capture
+        inputs = [x.detach().requires_grad_() for x in self._inputs]
+        return torch.autograd.grad(self._forward(inputs), inputs, self._grad)
+
+    def _forward(self, inputs: Sequence[Tensor]) -> Tensor:
+        return tiles.attend_tiles(Factors(*inputs), scales=self._scales, norms=self._norms)
 
 
 def milliseconds(launch: Callable[[], object]) -> float:
@@ -110,8 +114,6 @@ def time_tiles(args: argparse.Namespace, activation: str, kernel: str) -> dict[s
             error = max(_distance(*pair) for pair in zip(launch(), expected, strict=True))
         except Exception as problem_found:
             unusable[str(tuple(blocks))] = type(problem_found).__name__
-            # the failed pass of autograd is of another stream, and kept alive it breaks the next capture
-            gc.collect()
             continue
         if error > TOLERANCE:
             unusable[str(tuple(blocks))] = f"off by {error:.1e}"

@@ -9,12 +9,10 @@ from torch import Tensor
 from tests.ops.triton_cases import DEVICE, _poisoned  # noqa: F401
 from tests.support import assert_registered
 from toa.nn import EncoderBlock, ReversibleInstanceNorm, TemporalOperatorAttention
-from toa.nn import block as block_module
-from toa.nn.block import FeedForward
 from toa.ops import Dense, EntryDrop, operator_attention
 from toa.ops import row_functions as rows_module
 from toa.ops.mixing import drop_op
-from toa.ops.row_functions import add_norm, gelu_dropout
+from toa.ops.row_functions import add_norm
 
 
 @pytest.fixture(autouse=True)
@@ -137,44 +135,6 @@ def test_a_block_gives_the_same_with_and_without_kernels(monkeypatch, norm_first
         outputs.append([out, *torch.autograd.grad(out.square().sum(), [x, *block.parameters()])])
     for one, other in zip(*outputs, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-3)
-
-
-def test_dropout_of_gelu_has_one_mask_in_both_directions():
-    x, above = normal(7, 300, seed=1).mul(2).requires_grad_(), normal(7, 300, seed=2)
-    torch.manual_seed(4)
-    out = gelu_dropout(x, 0.25)
-    (grad,) = torch.autograd.grad(out, x, above)
-    exact = x.detach().double().requires_grad_()
-    wanted = torch.nn.functional.gelu(exact)
-    mask = (out != 0).double() / 0.75
-    assert abs(mask.mean().item() - 1.0) < 0.05
-    torch.testing.assert_close(out, (wanted * mask).float(), rtol=1e-5, atol=1e-6)
-    (expected,) = torch.autograd.grad(wanted, exact, above.double() * mask)
-    torch.testing.assert_close(grad, expected.float(), rtol=1e-5, atol=1e-6)
-    assert not torch.equal(gelu_dropout(x, 0.25), out)
-    torch.manual_seed(4)
-    # rows in another order in memory have the same mask
-    assert torch.equal(gelu_dropout(x.mT.contiguous().mT, 0.25), out)
-    assert torch.equal(gelu_dropout(x, 0.0), torch.nn.functional.gelu(x))
-    assert gelu_dropout(x[:0], 0.25).shape == (0, 300)
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_gelu_with_dropout_is_registered_correctly():
-    seed = torch.tensor([4], dtype=torch.int32, device=DEVICE)
-    assert_registered(rows_module._gelu, (normal(3, 8).requires_grad_(), None, seed, 0.5))
-
-
-def test_a_feed_forward_network_calls_what_the_user_put_in_it(monkeypatch):
-    network = FeedForward(8, 16, dropout=0.5).to(DEVICE)
-    monkeypatch.setattr(block_module, "gelu_dropout", lambda x, p, seed: torch.full_like(x, p))
-    x = normal(2, 8)
-    assert torch.equal(network[3](torch.full((2, 16), 0.5, device=DEVICE)), network.before_dropout(x))
-    assert torch.equal(network.eval()(x), network[3](torch.zeros(2, 16, device=DEVICE)))
-    for place, module in ((1, torch.nn.ReLU()), (1, torch.nn.GELU("tanh")), (2, torch.nn.Identity())):
-        network = FeedForward(8, 16).to(DEVICE)
-        network[place] = module
-        assert torch.equal(network(x), network[3](network[2](network[1](network[0](x)))))
 
 
 def test_a_block_in_training_draws_new_masks_in_each_pass():

@@ -350,6 +350,19 @@ def test_only_unmasked_short_sequences_with_dense_operators_fit() -> None:
     assert not fits(keys=5, activation="gated", gate_s1="dplr")
 
 
+# gated heads of width 256 in float32 need more than the smaller one
+@pytest.mark.parametrize(
+    ("width", "dtype"), [*((width, torch.bfloat16) for width in (16, 32, 64, 128, 256)), (128, torch.float32)]
+)
+@pytest.mark.parametrize("shared", [101376, 166912])
+def test_tiles_are_small_on_gpus_with_less_memory(width, dtype, shared) -> None:
+    row = width * dtype.itemsize
+    for kernel, gated in itertools.product(("forward", "keys", "queries"), (False, True)):
+        blocks = choose_blocks(kernel, 4096, 4096, width, dtype, gated=gated, shared=shared)
+        assert tile_kernels._memory(kernel, blocks, row, gated) <= 0.8 * shared
+    assert choose_blocks("forward", 4096, 4096, 256, torch.bfloat16, gated=True) == Blocks(128, 32, 8, 2)
+
+
 @pytest.mark.parametrize("activation", FUSED)
 def test_dropout_of_a_short_sequence_has_one_mask(activation) -> None:
     problem = make_problem(keys=17, activation=activation).cast(torch.float32).to(DEVICE)

@@ -85,5 +85,5 @@ def test_a_step_launches_no_more_kernels_than_it_needs(monkeypatch) -> None:
     counts = count_launches(monkeypatch, "toa-gated", **sizes, dropout=0.1)
     # a product forward and two backward for each of ten maps, less the one of inputs that need no gradient
     assert counts["addmm"] + counts["mm"] == 10 + 19
-    # the norm over time and the split of projections are kernels of PyTorch
-    assert sum(counts.values()) <= 102, counts
+    # GELU with dropout, the norm over time and the split of projections are kernels of PyTorch
+    assert sum(counts.values()) <= 108, counts

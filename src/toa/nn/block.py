@@ -9,9 +9,6 @@ from torch import Tensor, nn
 from toa._checks import check_at_least, check_fraction
 from toa.nn.attention import Attended, Attention, ScoreFactors
 from toa.nn.layers import ChannelDropout, Dropout, LayerNorm, Linear, Norm, make_norm, normalise_tokens
-from toa.ops import runs_kernels
-from toa.ops.dropout import draw_seeds
-from toa.ops.row_functions import gelu_dropout
 
 
 class FeedForward(nn.Sequential):
@@ -22,19 +19,6 @@ class FeedForward(nn.Sequential):
         check_fraction("dropout", dropout)
         first, second = Linear(embed_dim, ff_dim, bias=bias), Linear(ff_dim, embed_dim, bias=bias)
         super().__init__(first, nn.GELU(), Dropout(dropout), second, Dropout(dropout))
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Apply the network to each token."""
-        return self[-1](self.before_dropout(x))
-
-    def before_dropout(self, x: Tensor, seed: Tensor | None = None) -> Tensor:
-        """Return the input of the last dropout; `seed` determines the mask of the first one where kernels run."""
-        first, gelu, dropout, second, _ = self
-        x = first(x)
-        # modules that the user replaced must be called
-        if type(gelu) is nn.GELU and gelu.approximate == "none" and type(dropout) is Dropout and runs_kernels(x):
-            return second(gelu_dropout(x, dropout.p if dropout.training else 0.0, seed=seed))
-        return second(dropout(gelu(x)))
 
 
 class EncoderBlock(nn.Module):
@@ -84,12 +68,11 @@ class EncoderBlock(nn.Module):
             x = x + self.attention_dropout(attended)
             x = x + self.ff(normalise_tokens(self.ff_norm, x, key_padding_mask))
         else:
-            # one draw for the three masks
-            drawn = draw_seeds(x, 3).split(1) if self.training and runs_kernels(x) else (None, None, None)
             added = (attended, self.attention_dropout)
-            x = normalise_tokens(self.attention_norm, x, key_padding_mask, add=added, seed=drawn[0])
-            added = (self.ff.before_dropout(x, drawn[1]), self.ff[-1])
-            x = normalise_tokens(self.ff_norm, x, key_padding_mask, add=added, seed=drawn[2])
+            x = normalise_tokens(self.attention_norm, x, key_padding_mask, add=added)
+            first, gelu, dropout, second, last = self.ff
+            added = (second(dropout(gelu(first(x)))), last)
+            x = normalise_tokens(self.ff_norm, x, key_padding_mask, add=added)
         return x, factors
 
     def _attend(self, h: Tensor, padding: Tensor | None, **options: Any) -> Attended:

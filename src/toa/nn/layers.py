@@ -277,23 +277,18 @@ def normalise_batch(
 
 
 def normalise_tokens(
-    norm: nn.Module,
-    x: Tensor,
-    padding: Tensor | None,
-    *,
-    add: tuple[Tensor, nn.Module] | None = None,
-    seed: Tensor | None = None,
+    norm: nn.Module, x: Tensor, padding: Tensor | None, *, add: tuple[Tensor, nn.Module] | None = None
 ) -> Tensor:
     """Apply a norm of `make_norm`; only batch norm uses padding (B, N).
 
-    `add` = (y, dropout) returns norm(x + dropout(y)), in one kernel where possible; `seed` then determines the mask.
+    `add` = (y, dropout) returns norm(x + dropout(y)), in one kernel where possible.
     """
     if add is not None:
         y, dropout = add
         # modules that the user replaced must be called
         if type(norm) is LayerNorm and type(dropout) is Dropout and norm.has_kernel and runs_kernels(x):
             rate = dropout.p if dropout.training else 0.0
-            return add_norm(x, y, norm.weight, norm.bias, p=rate, eps=norm.eps, seed=seed)
+            return add_norm(x, y, norm.weight, norm.bias, p=rate, eps=norm.eps)
         x = x + dropout(y)
     return norm(x, padding) if isinstance(norm, TokenBatchNorm) else norm(x)
 

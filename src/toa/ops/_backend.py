@@ -22,7 +22,7 @@ _OLDEST_TRITON = (3, 2)
 _OLDEST_GPU = (8, 0)
 
 # kernels beside the attention that `disable_kernels` can switch off
-SWITCHABLE_KERNELS = ("layer_norm", "add_norm", "bias_gradient", "gelu_dropout")
+SWITCHABLE_KERNELS = ("layer_norm", "add_norm", "bias_gradient")
 _disabled: set[str] = set()
 
 

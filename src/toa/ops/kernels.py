@@ -1,4 +1,4 @@
-"""Triton kernels beside the attention: rows of a matrix (layer norm, sums), GELU, dense operators.
+"""Triton kernels beside the attention: rows of a matrix (layer norm, sums), dense operators.
 
 A program owns blocks of rows, or of rows and columns, and writes each result once. There are no atomic sums, so results
 are deterministic.
@@ -129,23 +129,6 @@ def column_sum_kernel(
         total += _load_rows(x, rows, limit, stride, columns, width)
     place = out + part * width + columns
     tl.store(place, tl.sum(total, 0).to(out.dtype.element_ty), mask=columns < width)
-
-
-@triton.jit(do_not_specialize=["count"])
-def gelu_dropout_kernel(x, grad, out, seed, count, p, BLOCK: tl.constexpr):
-    """dropout(gelu(x)), or with `grad` the gradient of x."""
-    places = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    found = tl.load(x + places, mask=places < count, other=0.0).to(tl.float32)
-    # the normal distribution function: gelu(x) is x times it
-    below = 0.5 * (1.0 + tl.erf(found * 0.7071067811865476))
-    if grad is None:
-        value = found * below
-    else:
-        density = 0.3989422804014327 * tl.exp(-0.5 * found * found)
-        above = tl.load(grad + places, mask=places < count, other=0.0).to(tl.float32)
-        value = above * (below + found * density)
-    value *= dropout_factors(tl.load(seed), places * 0, places, places * 0, p)
-    tl.store(out + places, value.to(out.dtype.element_ty), mask=places < count)
 
 
 @triton.jit

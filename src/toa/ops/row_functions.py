@@ -1,4 +1,4 @@
-"""Functions of the rows of a matrix that have fused kernels on a GPU: linear maps, GELU, layer norm.
+"""Functions of the rows of a matrix that have fused kernels on a GPU: linear maps and layer norm.
 
 Elsewhere each is the PyTorch function of the same meaning. A kernel stays only if it gains at least 3 % of a training
 step. On an H200, sums of bias gradients gain 9 % with 7 channels; the kernels of layer norm, with and without a sum
@@ -25,9 +25,6 @@ _WARP_SHARE = 512
 _SUM_TILE = 2048
 _SUM_PROGRAMS = 528
 _FEW_ROWS = 512
-
-# GELU with dropout: numbers per program
-_GELU_BLOCK = 1024
 
 
 def as_rows(x: Tensor) -> Tensor:
@@ -116,50 +113,6 @@ def _sum_rows(rows: Tensor, out: Tensor) -> None:
     launch(rows, out, 1, min(16, triton.next_power_of_2(width)))
 
 
-# ---- GELU with dropout
-
-
-def gelu_dropout(x: Tensor, p: float, *, seed: Tensor | None = None) -> Tensor:
-    """dropout(gelu(x)), GELU by the error function; one kernel in each direction where kernels run.
-
-    A `seed` of `draw_seeds` determines the mask of the kernel; None draws one.
-    """
-    # the kernel counts numbers in 32 bits
-    if not 0.0 < p < 1.0 or x.numel() >= 2**31 or not runs_kernels(x, "gelu_dropout"):
-        return dropout(F.gelu(x), p)
-    return _gelu(x, None, draw_seeds(x) if seed is None else seed, p)
-
-
-@kernel_op("gelu_dropout")
-def _gelu(x: Tensor, grad: Tensor | None, seed: Tensor, p: float) -> Tensor:
-    """dropout(gelu(x)), or with `grad` the gradient of x."""
-    from toa.ops import kernels
-
-    out = x.new_empty(x.shape)
-    if out.numel():
-        with torch.cuda.device_of(x):
-            kernels.gelu_dropout_kernel[(-(-x.numel() // _GELU_BLOCK),)](
-                *(x.contiguous(), None if grad is None else grad.contiguous(), out, seed, x.numel(), p),
-                BLOCK=_GELU_BLOCK,
-                num_warps=4,
-            )
-    return out
-
-
-def _gelu_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    x, _, seed, ctx.p = inputs
-    ctx.save_for_backward(x, seed)
-
-
-def _gelu_gradients(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    x, seed = ctx.saved_tensors
-    return _gelu(x.detach(), grad, seed, ctx.p), None, None, None
-
-
-_gelu.register_fake(lambda x, *rest: x.new_empty(x.shape))
-_gelu.register_autograd(_gelu_gradients, setup_context=_gelu_context)
-
-
 # ---- layer norm, alone or of x + dropout(y)
 
 
@@ -177,27 +130,12 @@ def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float = 1e-5) -> Te
     return F.layer_norm(x, weight.shape, weight, bias, eps)
 
 
-def add_norm(
-    x: Tensor,
-    y: Tensor,
-    weight: Tensor,
-    bias: Tensor,
-    *,
-    p: float = 0.0,
-    eps: float = 1e-5,
-    seed: Tensor | None = None,
-) -> Tensor:
-    """Layer norm of x + dropout(y), both (..., W); `seed` as in `gelu_dropout`.
-
-    Mixed dtypes, and tensors without kernels, go by `layer_norm`.
-    """
+def add_norm(x: Tensor, y: Tensor, weight: Tensor, bias: Tensor, *, p: float = 0.0, eps: float = 1e-5) -> Tensor:
+    """Layer norm of x + dropout(y), both (..., W). Mixed dtypes, and tensors without kernels, go by `layer_norm`."""
     alike = x.dtype == y.dtype == weight.dtype == bias.dtype and x.shape == y.shape and 0.0 <= p < 1.0
     if not alike or not _kernel_norms(x, weight, bias, "add_norm") or torch.is_autocast_enabled(x.device.type):
         return layer_norm(x + dropout(y, p), weight, bias, eps)
-    if not p:
-        seed = None
-    elif seed is None:
-        seed = draw_seeds(x)
+    seed = draw_seeds(x) if p else None
     return _norm(x, y, weight, bias, seed, p, eps)[0]
 
 

@@ -30,8 +30,10 @@ import triton.language as tl
 
 from toa.ops.triton_helpers import SMALLEST, dropout_factors, load_tile, padded, softplus, store_tile
 
-# bytes of shared memory that tiles may fill; Hopper has 227 KiB, Ampere 163
-_SHARED_MEMORY = 128 * 1024
+# bytes of shared memory of Hopper, on which the tiles below were timed; Ampere has 163 KiB, cards for desktops 99
+HOPPER = 227 * 1024
+# bytes that a tile which was not timed may fill
+_LARGEST = 128 * 1024
 
 Kernel = Literal["forward", "keys", "queries"]
 
@@ -48,12 +50,28 @@ class Blocks(NamedTuple):
 # fastest of the tiles timed on an H200 with 4,096 tokens in bfloat16 and 866 in TF32; `benchmarks/tiles.py` times them
 # keys: kernel, bytes per number, width, whether gated
 _TUNED: dict[tuple[Kernel, int, int, bool], Blocks] = {
+    ("forward", 2, 32, False): Blocks(128, 64, 4, 3),
+    ("forward", 2, 32, True): Blocks(128, 64, 4, 3),
+    ("keys", 2, 32, False): Blocks(64, 64, 4, 3),
+    ("keys", 2, 32, True): Blocks(32, 128, 4, 3),
+    ("queries", 2, 32, False): Blocks(128, 32, 4, 3),
+    ("queries", 2, 32, True): Blocks(128, 32, 4, 3),
     ("forward", 2, 64, False): Blocks(128, 64, 4, 3),
     ("forward", 2, 64, True): Blocks(128, 64, 4, 3),
     ("keys", 2, 64, False): Blocks(32, 128, 4, 3),
     ("keys", 2, 64, True): Blocks(64, 64, 4, 3),
     ("queries", 2, 64, False): Blocks(128, 64, 4, 3),
     ("queries", 2, 64, True): Blocks(128, 64, 8, 3),
+    ("forward", 2, 128, False): Blocks(128, 64, 8, 3),
+    ("forward", 2, 128, True): Blocks(128, 64, 8, 3),
+    ("keys", 2, 128, False): Blocks(64, 128, 8, 3),
+    ("keys", 2, 128, True): Blocks(32, 128, 8, 2),
+    ("queries", 2, 128, False): Blocks(128, 64, 8, 3),
+    ("queries", 2, 128, True): Blocks(64, 32, 4, 2),
+    ("forward", 2, 256, False): Blocks(128, 64, 8, 1),
+    ("forward", 2, 256, True): Blocks(128, 32, 8, 2),
+    ("keys", 2, 256, False): Blocks(64, 64, 8, 2),
+    ("queries", 2, 256, False): Blocks(128, 64, 8, 1),
     ("forward", 4, 64, False): Blocks(128, 64, 8, 1),
     ("forward", 4, 64, True): Blocks(128, 64, 8, 3),
     ("keys", 4, 64, False): Blocks(64, 128, 8, 2),
@@ -65,28 +83,46 @@ _TUNED: dict[tuple[Kernel, int, int, bool], Blocks] = {
 
 @functools.cache
 def choose_blocks(
-    kernel: Kernel, m: int, n: int, width: int, dtype: torch.dtype, *, gated: bool, exact: bool = False
+    kernel: Kernel,
+    m: int,
+    n: int,
+    width: int,
+    dtype: torch.dtype,
+    *,
+    gated: bool,
+    exact: bool = False,
+    shared: int = HOPPER,
 ) -> Blocks:
     """The tile for a problem with m queries, n keys and heads of at most `width`.
 
-    `exact` means that float32 products may not be rounded, so tensor cores cannot be used.
+    `exact` means that float32 products may not be rounded, so tensor cores cannot be used. `shared` is the shared
+    memory of the GPU in bytes.
     """
+    row = padded(width) * dtype.itemsize
+    # some kernels compiled for Ampere and Hopper take a fifth more than the estimate
+    limit = shared * 4 // 5
     tuned = None if exact else _TUNED.get((kernel, dtype.itemsize, padded(width), gated))
-    if tuned is not None and m >= tuned.queries and n >= tuned.keys:
+    fits = tuned is not None and (shared >= HOPPER or _memory(kernel, tuned, row, gated) <= limit)
+    if fits and m >= tuned.queries and n >= tuned.keys:
         return tuned
     side = 128 if dtype.itemsize == 2 and width <= 64 and kernel == "forward" else 64
     stages = 2
-    row = padded(width) * dtype.itemsize
-    while side > SMALLEST:
-        # a program holds queries, or keys and values, of its own block, and both of the blocks it loops over
-        own = (1 if kernel == "forward" else 2) + gated
-        if row * (own * side + (2 + gated) * stages * min(side, 64)) <= _SHARED_MEMORY:
+    while (side, stages) > (SMALLEST, 1):
+        if _memory(kernel, Blocks(side, min(side, 64), 1, stages), row, gated) <= min(_LARGEST, limit):
             break
         side, stages = (side, 1) if stages > 1 else (side // 2, 2)
     queries = min(side, padded(m))
     keys = min(64, side, padded(n))
     warps = {16: 1, 32: 2, 64: 4, 128: 8}[max(queries, keys)]
     return Blocks(queries, keys, warps, stages)
+
+
+def _memory(kernel: Kernel, blocks: Blocks, row: int, gated: bool) -> int:
+    """Estimate of a kernel's shared memory, for rows of some bytes."""
+    own, others = (blocks.keys, blocks.queries) if kernel == "keys" else (blocks.queries, blocks.keys)
+    # a program holds queries, or keys and values, of its own block, and both of the blocks it loops over
+    held = (1 if kernel == "forward" else 2) + gated
+    return row * (held * own + (2 + gated) * blocks.stages * others)
 
 
 # numbers of heads, queries and keys, and the band: one compiled kernel serves all problems that take the same tile

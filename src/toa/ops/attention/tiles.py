@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from triton.compiler.compiler import max_shared_mem
 
 from toa.ops._backend import PLAIN, kernel_op
 from toa.ops.attention import tile_kernels
@@ -213,7 +214,8 @@ def _prepared(
     (b, m, h, d), n, e = q.shape, k.shape[1], v.shape[3]
     g = 0 if gate_q is None else gate_q.shape[3]
     gated, exact = gate_q is not None, needs_exact_products(q.dtype)
-    blocks = tile_kernels.choose_blocks(kernel, m, n, max(d, e, g), q.dtype, gated=gated, exact=exact)
+    shared = max_shared_mem(q.get_device()) if q.is_cuda else tile_kernels.HOPPER
+    blocks = tile_kernels.choose_blocks(kernel, m, n, max(d, e, g), q.dtype, gated=gated, exact=exact, shared=shared)
     constants = {
         "D": padded(d),
         "E": padded(e),
