@@ -268,8 +268,6 @@ def run_without_shape_checks(*arguments: Path | str, **environment: str) -> None
         "--show-capture=no",
         "-p",
         "no:cacheprovider",
-        "-p",
-        "no:benchmark",
     ]
     done = subprocess.run(
         [*command, *map(str, arguments)],
