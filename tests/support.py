@@ -255,10 +255,7 @@ def written(folder: str, pattern: str) -> list[Path]:
 
 
 def run_without_shape_checks(*arguments: Path | str, **environment: str) -> None:
-    """Run files of tests, with options of pytest, in another process without jaxtyping's wrappers.
-
-    pytest-benchmark, where it is installed, warns that it does not measure with several workers: an error here.
-    """
+    """Run files of tests, with options of pytest, in another process without jaxtyping's wrappers."""
     command = [
         sys.executable,
         "-m",

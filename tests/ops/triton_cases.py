@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Iterator
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -357,7 +357,7 @@ def test_only_unmasked_short_sequences_with_dense_operators_fit() -> None:
 @pytest.mark.parametrize("shared", [101376, 166912])
 def test_tiles_are_small_on_gpus_with_less_memory(width, dtype, shared) -> None:
     row = width * dtype.itemsize
-    for kernel, gated in itertools.product(("forward", "keys", "queries"), (False, True)):
+    for kernel, gated in itertools.product(get_args(tile_kernels.Kernel), (False, True)):
         blocks = choose_blocks(kernel, 4096, 4096, width, dtype, gated=gated, shared=shared)
         assert tile_kernels._memory(kernel, blocks, row, gated) <= 0.8 * shared
     assert choose_blocks("forward", 4096, 4096, 256, torch.bfloat16, gated=True) == Blocks(128, 32, 8, 2)

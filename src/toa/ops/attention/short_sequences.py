@@ -14,7 +14,7 @@ from torch import Tensor
 from toa.ops._backend import kernel_op
 from toa.ops.attention import short_sequence_kernels
 from toa.ops.attention.definitions import AttentionInputs
-from toa.ops.attention.tiles import ARGUMENTS, Offsets, dense_operators, keep_call, kept_call, kernel_settings
+from toa.ops.attention.tiles import ARGUMENTS, Call, Offsets, dense_operators, keep_call, kept_call, kernel_settings
 from toa.ops.dropout import draw_seeds
 from toa.ops.mixing import rate_stride, three
 from toa.ops.triton_helpers import SMALLEST, launch, needs_exact_products, padded, strides_of, unit_stride
@@ -73,20 +73,20 @@ _SETTINGS = "str activation, float[] settings, bool[] norms"
 @kernel_op("short_sequence_attention", f"({ARGUMENTS}, {_SETTINGS}) -> (Tensor, Tensor)")
 def _forward(*arguments: Any) -> tuple[Tensor, Tensor]:
     """The output, and the operators with entries dropped, (operators, H, N, N), if any are."""
-    seed, drop_seeds, drop_rates = arguments[8:11]
-    out, dropped = _empty_results(arguments[0], arguments[2], drop_seeds)
+    call = Call.of(arguments)
+    out, dropped = _empty_results(call.q, call.v, call.drop_seeds)
     if out.numel() == 0:
         return out, dropped
-    inputs, matrices = (tuple(map(unit_stride, some)) for some in (arguments[:5], arguments[5:8]))
-    if drop_seeds:
-        _drop_sum([x[None] for x in matrices if x is not None], dropped, drop_seeds, drop_rates)
+    inputs, matrices = (tuple(map(unit_stride, some)) for some in (call.tokens, call.matrices))
+    if call.drop_seeds:
+        _drop_sum([x[None] for x in matrices if x is not None], dropped, call)
         matrices = _replace_present(matrices, dropped)
-    tensors = (*inputs, *matrices, out, seed)
-    _launch(short_sequence_kernels.forward_kernel, tensors, (*inputs, out), matrices, arguments)
+    tensors = (*inputs, *matrices, out, call.seed)
+    _launch(short_sequence_kernels.forward_kernel, tensors, (*inputs, out), matrices, call)
     return out, dropped
 
 
-def _empty_results(q: Tensor, v: Tensor, drop_seeds: list[Tensor]) -> tuple[Tensor, Tensor]:
+def _empty_results(q: Tensor, v: Tensor, drop_seeds: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
     b, m, h, _ = q.shape
     _, n, _, e = v.shape
     return v.new_empty(b, m, h, e), q.new_empty((len(drop_seeds), h, n, n), dtype=torch.float32)
@@ -101,13 +101,11 @@ def _replace_present(matrices: Sequence[Any], found: Tensor) -> tuple[Any, ...]:
     return tuple(None if x is None else next(others) for x in matrices)
 
 
-def _launch(
-    kernel: Any, tensors: Sequence[Any], strided: Sequence[Any], matrices: Sequence[Any], arguments: Sequence[Any]
-) -> None:
+def _launch(kernel: Any, tensors: Sequence[Any], strided: Sequence[Any], matrices: Sequence[Any], call: Call) -> None:
     """Launch one of both kernels on tensors; it takes the strides of some, and those of the matrices."""
-    (q, k, v, gate_q), seed, (activation, settings, norms) = arguments[:4], arguments[8], arguments[11:]
-    (b, m, h, d), (n, e) = q.shape, (k.shape[1], v.shape[3])
-    g = 0 if gate_q is None else gate_q.shape[3]
+    activation, settings, norms = call.options
+    (b, m, h, d), (n, e) = call.q.shape, (call.k.shape[1], call.v.shape[3])
+    g = 0 if call.gate_q is None else call.gate_q.shape[3]
     constants = {
         "D": padded(d),
         "E": padded(e),
@@ -118,8 +116,8 @@ def _launch(
         "HAS_M1": matrices[0] is not None,
         "HAS_M2": matrices[1] is not None,
         "HAS_GATE_M1": matrices[2] is not None,
-        "DROPOUT": seed is not None,
-        "PRECISION": _precision(q),
+        "DROPOUT": call.seed is not None,
+        "PRECISION": _precision(call.q),
         "BLOCK_M": padded(m),
         "BLOCK_N": padded(n),
         "CHUNK": min(_CHUNK, padded(n)),
@@ -132,11 +130,10 @@ def _precision(x: Tensor) -> str:
     return "ieee" if needs_exact_products(x.dtype) else "tf32"
 
 
-def _drop_sum(parts: list[Tensor], out: Tensor, seeds: list[Tensor], rates: list[Tensor]) -> None:
-    """Write up to three operators, each a sum of parts (P, H, N, N), with entries dropped if there are seeds."""
+def _drop_sum(parts: list[Tensor], out: Tensor, call: Call) -> None:
+    """Write up to three operators, each a sum of parts (P, H, N, N), with entries dropped if the call has seeds."""
     count, h, n, _ = out.shape
-    if not seeds:
-        seeds = rates = [None] * count  # type: ignore[list-item]
+    seeds, rates = (tuple(x) or (None,) * count for x in (call.drop_seeds, call.drop_rates))
     entries = min(_ENTRIES, padded(n * n))
     summed = min(_PARTS, padded(len(parts[0]))) if len(parts[0]) > 1 else 1
     launch(
@@ -152,13 +149,13 @@ def _drop_sum(parts: list[Tensor], out: Tensor, seeds: list[Tensor], rates: list
 @kernel_op("short_sequence_attention_backward", f"(Tensor grad, Tensor dropped, {ARGUMENTS}, {_SETTINGS}) -> Tensor[]")
 def _backward(grad: Tensor, dropped: Tensor, *arguments: Any) -> list[Tensor]:
     """Gradients of queries, keys and values, empty for absent ones, and of operators, (operators, H, N, N)."""
-    seed, drop_seeds, drop_rates = arguments[8:11]
-    results = _empty_gradients(*arguments[:8])
+    call = Call.of(arguments)
+    results = _empty_gradients(call)
     if grad.numel() == 0:
         return [x.zero_() for x in results]
-    grads = _present(arguments, results[:5])
-    inputs, matrices = (tuple(map(unit_stride, some)) for some in ((*arguments[:5], grad), arguments[5:8]))
-    if drop_seeds:
+    grads = _present(call.tokens, results[:5])
+    inputs, matrices = (tuple(map(unit_stride, some)) for some in ((*call.tokens, grad), call.matrices))
+    if call.drop_seeds:
         matrices = _replace_present(matrices, dropped)
     # gradients of mixed keys and values are in float32, and go through their operator afterwards
     mixed = {index: x for index, x in zip((1, 2, 4), matrices, strict=True) if x is not None}
@@ -166,11 +163,11 @@ def _backward(grad: Tensor, dropped: Tensor, *arguments: Any) -> list[Tensor]:
         x if x is None or index not in mixed else x.new_empty(x.shape, dtype=torch.float32)
         for index, x in enumerate(grads)
     ]
-    tensors = (*inputs[:5], *matrices, inputs[5], seed, *outputs)
-    _launch(short_sequence_kernels.backward_kernel, tensors, (*inputs, *outputs), matrices, arguments)
+    tensors = (*inputs[:5], *matrices, inputs[5], call.seed, *outputs)
+    _launch(short_sequence_kernels.backward_kernel, tensors, (*inputs, *outputs), matrices, call)
     if mixed:
         parts = _through_operators(mixed, inputs, outputs, grads)
-        _drop_sum(list(parts.unbind(1)), results[-1], drop_seeds, drop_rates)
+        _drop_sum(list(parts.unbind(1)), results[-1], call)
     return results
 
 
@@ -200,33 +197,33 @@ def _through_operators(
     return sums
 
 
-def _empty_gradients(q: Tensor, k: Tensor, *rest: Tensor | None) -> list[Tensor]:
+def _empty_gradients(call: Call) -> list[Tensor]:
     """Buffers for the gradients of tokens, empty for absent ones, and for those of operators."""
-    _, n, h, _ = k.shape
-    operators = [x for x in rest[3:] if x is not None]
-    of_operators = (operators[0] if operators else q).new_empty((len(operators), h, n, n))
-    return [*(q.new_empty(0) if x is None else x.new_empty(x.shape) for x in (q, k, *rest[:3])), of_operators]
+    _, n, h, _ = call.k.shape
+    operators = [x for x in call.matrices if x is not None]
+    of_operators = (operators[0] if operators else call.q).new_empty((len(operators), h, n, n))
+    return [*(call.q.new_empty(0) if x is None else x.new_empty(x.shape) for x in call.tokens), of_operators]
 
 
-_backward.register_fake(lambda grad, dropped, *rest: _empty_gradients(*rest[:8]))
+_backward.register_fake(lambda grad, dropped, *arguments: _empty_gradients(Call.of(arguments)))
 
 
-def _present(given: Sequence[Any], grads: Sequence[Tensor]) -> list[Tensor | None]:
-    """The gradients of tokens, None for tokens that are not given."""
-    return [None if x is None else grad for x, grad in zip(given, grads, strict=False)]
+def _present(tokens: Sequence[Any], grads: Sequence[Tensor]) -> list[Tensor | None]:
+    """The gradients of tokens, None for absent ones."""
+    return [None if x is None else grad for x, grad in zip(tokens, grads, strict=True)]
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
     ctx.mark_non_differentiable(output[1])
-    keep_call(ctx, output[1:], inputs)
+    keep_call(ctx, output[1:], Call.of(inputs))
 
 
 def _gradients(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Any, ...]:
-    (dropped,), arguments = kept_call(ctx)
-    *grads, of_operators = _backward(grad, dropped, *arguments)
+    (dropped,), call = kept_call(ctx)
+    *grads, of_operators = _backward(grad, dropped, *call.arguments)
     nothing = [None] * ctx.drops
-    matrices = _replace_present(arguments[5:8], of_operators)
-    return (*_present(arguments, grads), *matrices, None, nothing, nothing, None, None, None)
+    matrices = _replace_present(call.matrices, of_operators)
+    return (*_present(call.tokens, grads), *matrices, None, nothing, nothing, None, None, None)
 
 
 _forward.register_autograd(_gradients, setup_context=_setup_context)

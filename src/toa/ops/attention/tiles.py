@@ -130,7 +130,50 @@ def kernel_settings(scales: tuple[float, float], norms: RowNorms) -> tuple[list[
     return [float(scales[0]), *scores, float(scales[1]), *gate[:2]], [norms.scores is not None, norms.gate is not None]
 
 
-# arguments of an operator: tokens, operators, and seeds of dropout and of dropped entries, with their rates
+class Call(NamedTuple):
+    """Arguments of an operator: tokens, matrices, the seed of dropout, seeds and rates of dropped entries, options."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    gate_q: Tensor | None
+    gate_k: Tensor | None
+    m1: Tensor | None
+    m2: Tensor | None
+    gate_m1: Tensor | None
+    seed: Tensor | None
+    drop_seeds: Sequence[Tensor]
+    drop_rates: Sequence[Tensor]
+    options: Sequence[Any]
+
+    @classmethod
+    def of(cls, arguments: Sequence[Any]) -> "Call":
+        """The arguments in the order of the schema."""
+        return cls(*(*arguments[:11], arguments[11:]))
+
+    @classmethod
+    def unpack(cls, tensors: Sequence[Any], options: Sequence[Any]) -> "Call":
+        """The arguments with all tensors in one sequence, seeds and rates of dropped entries at its end."""
+        drops = (len(tensors) - 9) // 2
+        return cls(*(*tensors[:9], tensors[9 : 9 + drops], tensors[9 + drops :], options))
+
+    @property
+    def arguments(self) -> tuple[Any, ...]:
+        """In the order of the schema."""
+        return (*self[:11], *self.options)
+
+    @property
+    def tokens(self) -> tuple[Any, ...]:
+        """Queries, keys and values, then the gate's queries and keys."""
+        return self[:5]
+
+    @property
+    def matrices(self) -> tuple[Any, ...]:
+        """Those that mix keys, values and the gate's keys."""
+        return self[5:8]
+
+
+# the schema of a call without its options
 ARGUMENTS = (
     "Tensor q, Tensor k, Tensor v, Tensor? gate_q, Tensor? gate_k, Tensor? m1, Tensor? m2, Tensor? gate_m1, "
     "Tensor? seed, Tensor[] drop_seeds, Tensor[] drop_rates"
@@ -141,48 +184,49 @@ _SETTINGS = "float[] settings, bool[] flags, int[] band"
 @kernel_op("tiled_attention", f"({ARGUMENTS}, {_SETTINGS}) -> (Tensor, Tensor, Tensor, Tensor, Tensor)")
 def _forward(*arguments: Any) -> tuple[Tensor, ...]:
     """As `_attend`; what is absent is empty, because None is not a result."""
-    return _present(arguments[0], _attend({}, *arguments))
+    return _present(arguments[0], _attend({}, Call.of(arguments)))
 
 
 def _present(q: Tensor, found: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
     return tuple([q.new_empty(0) if x is None else x for x in found])
 
 
-def _attend(launches: dict[Any, Any], *arguments: Any) -> tuple[Any, ...]:
+def _attend(launches: dict[Any, Any], call: Call) -> tuple[Any, ...]:
     """The output, the factors of normalised rows, (1 or 2, B, H, M), and mixed keys, values and keys of the gate.
 
     Factors are those of the scores, of the gate's or of both. What is absent is None. `launches` are those of earlier
     calls with the same shapes, strides, dtypes, device and options.
     """
-    q, v, seed, flags = arguments[0], arguments[2], arguments[8], arguments[12]
-    out, row_factors = _empty_results(q, v, flags)
+    _, flags, _ = call.options
+    out, row_factors = _empty_results(call.q, call.v, flags)
     mixed: list[Any] = [None, None, None]
-    indices, mixings = _mixings(arguments)
+    indices, mixings = _mixings(call)
     for index, x in zip(indices, mix_all(launches, mixings), strict=True):
         mixed[index] = x
     if out.numel():
-        inputs = _inputs(arguments[:5], mixed)
-        tensors = (*inputs, out, *_by_branch(flags, row_factors), seed)
+        inputs = _inputs(call, mixed)
+        tensors = (*inputs, out, *_by_branch(flags, row_factors), call.seed)
         if "forward" not in launches:
-            launches["forward"], _ = _prepared("forward", tensors, (*inputs, out), arguments)
+            launches["forward"], _ = _prepared("forward", tensors, (*inputs, out), call)
         launches["forward"](*tensors)
     return out, row_factors, *mixed
 
 
-def _mixings(arguments: Sequence[Any]) -> tuple[list[int], list[Mixing]]:
+def _mixings(call: Call) -> tuple[list[int], list[Mixing]]:
     """Which of keys, values and keys of the gate are mixed, and how."""
-    tokens, matrices, residual = (arguments[1], arguments[2], arguments[4]), arguments[5:8], arguments[12][2:]
+    _, flags, _ = call.options
+    tokens: Any = (call.k, call.v, call.gate_k)
+    matrices: Any = (call.m1, call.m2, call.gate_m1)
+    residual, nothing = flags[2:], (None, None, None)
     indices = [index for index in range(3) if matrices[index] is not None]
-    seeds, rates = arguments[9:11] if arguments[9] else ([None] * 3, [None] * 3)
-    given = zip(indices, seeds, rates, strict=False)
+    given = zip(indices, call.drop_seeds or nothing, call.drop_rates or nothing, strict=False)
     return indices, [Mixing(tokens[i], matrices[i], seed, rate, i != 1, residual[i]) for i, seed, rate in given]
 
 
-def _inputs(tokens: Sequence[Any], mixed: Sequence[Tensor | None]) -> tuple[Any, ...]:
+def _inputs(call: Call, mixed: Sequence[Tensor | None]) -> list[Any]:
     """Queries, keys and values as the kernels read them: mixed where an operator mixes them."""
-    q, k, v, gate_q, gate_k = tokens
-    k, v, gate_k = (x if y is None else y for x, y in zip((k, v, gate_k), mixed, strict=True))
-    return tuple([unit_stride(x) for x in (q, k, v, gate_q, gate_k)])
+    k, v, gate_k = (x if y is None else y for x, y in zip((call.k, call.v, call.gate_k), mixed, strict=True))
+    return [unit_stride(x) for x in (call.q, k, v, call.gate_q, gate_k)]
 
 
 def _empty_results(q: Tensor, v: Tensor, flags: list[bool]) -> tuple[Tensor, Tensor | None]:
@@ -207,13 +251,13 @@ def _by_branch(flags: list[bool], *rows: Tensor | None) -> list[Tensor | None]:
 
 
 def _prepared(
-    kernel: tile_kernels.Kernel, tensors: Sequence[Any], strided: Sequence[Any], arguments: Sequence[Any]
+    kernel: tile_kernels.Kernel, tensors: Sequence[Any], strided: Sequence[Any], call: Call
 ) -> tuple[Launch, bool]:
     """The launch of a kernel on tensors, which takes the strides of some, and whether one tile holds all pairs."""
-    (q, k, v, gate_q), seed, (settings, flags, band) = arguments[:4], arguments[8], arguments[11:]
-    (b, m, h, d), n, e = q.shape, k.shape[1], v.shape[3]
-    g = 0 if gate_q is None else gate_q.shape[3]
-    gated, exact = gate_q is not None, needs_exact_products(q.dtype)
+    q, (settings, flags, band) = call.q, call.options
+    (b, m, h, d), n, e = q.shape, call.k.shape[1], call.v.shape[3]
+    g = 0 if call.gate_q is None else call.gate_q.shape[3]
+    gated, exact = call.gate_q is not None, needs_exact_products(q.dtype)
     shared = max_shared_mem(q.get_device()) if q.is_cuda else tile_kernels.HOPPER
     blocks = tile_kernels.choose_blocks(kernel, m, n, max(d, e, g), q.dtype, gated=gated, exact=exact, shared=shared)
     constants = {
@@ -222,7 +266,7 @@ def _prepared(
         "G": padded(g) if gated else SMALLEST,
         "GATED": gated,
         "BAND": band[0],
-        "DROPOUT": seed is not None,
+        "DROPOUT": call.seed is not None,
         "NORM": flags[0],
         "GATE_NORM": flags[1],
         "PRECISION": "ieee" if exact else "tf32",
@@ -253,30 +297,30 @@ def _backward(
     """As `_differentiate`; what is absent is empty, because None is not a result."""
     *given, factors = (None if x.numel() == 0 else x for x in (*mixed, row_factors))
     mixed.clear()
-    return _present(arguments[0], _differentiate({}, grad, given, out, factors, *arguments))
+    return _present(grad, _differentiate({}, grad, given, out, factors, Call.of(arguments)))
 
 
 def _differentiate(
-    launches: dict[Any, Any], grad: Tensor, mixed: list[Any], out: Tensor, row_factors: Tensor | None, *arguments: Any
+    launches: dict[Any, Any], grad: Tensor, mixed: list[Any], out: Tensor, row_factors: Tensor | None, call: Call
 ) -> Sequence[Tensor | None]:
     """Gradients of queries, keys, values, gate and operators, None for absent ones.
 
     Mixed tokens are dropped from the list `mixed` as soon as they are not needed: backward then needs less memory.
     """
-    seed, flags = arguments[8], arguments[12]
+    _, flags, _ = call.options
     if grad.numel() == 0:
-        return [None if x is None else x.zero_() for x in _empty_gradients(*arguments[:8])]
-    inputs = (*_inputs(arguments[:5], mixed), unit_stride(grad))
+        return [None if x is None else x.zero_() for x in _empty_gradients(call)]
+    inputs = (*_inputs(call, mixed), unit_stride(grad))
     found: list[Any] = [None if x is None else _empty_like(x) for x in inputs[:5]]
     sums = None if row_factors is None else torch.empty_like(row_factors)
     # the sums of normalised rows are written by one kernel and read by the other
-    rows = (*_by_branch(flags, row_factors, sums), seed)
+    rows = (*_by_branch(flags, row_factors, sums), call.seed)
     for_queries, for_keys = (*inputs, unit_stride(out), *rows, found[0], found[3]), (*inputs, *rows, *found)
     key = inputs[5].stride()
     if key not in launches:
-        of_keys, one_tile = _prepared("keys", for_keys, for_keys[:6] + for_keys[-5:], arguments)
+        of_keys, one_tile = _prepared("keys", for_keys, for_keys[:6] + for_keys[-5:], call)
         strided = for_queries[:7] + for_queries[-2:]
-        of_queries = None if one_tile else _prepared("queries", for_queries, strided, arguments)[0]
+        of_queries = None if one_tile else _prepared("queries", for_queries, strided, call)[0]
         launches[key] = of_queries, of_keys
     of_queries, of_keys = launches[key]
     if of_queries is not None:
@@ -284,7 +328,7 @@ def _differentiate(
     of_keys(*for_keys)
     del inputs, for_queries, for_keys
     mixed.clear()
-    indices, mixings = _mixings(arguments)
+    indices, mixings = _mixings(call)
     places = [(1, 2, 4)[index] for index in indices]
     of_mixed = [found[place] for place in places]
     # the list has the only references
@@ -299,53 +343,54 @@ def _empty_like(x: Tensor) -> Tensor:
     return torch.empty_like(x) if x.stride(-1) == 1 else x.new_empty(x.shape)
 
 
-def _empty_gradients(*inputs: Tensor | None) -> list[Any]:
-    """A buffer like the gradient of each of the first eight inputs, None for absent ones."""
-    n = inputs[1].shape[1]  # type: ignore[union-attr]
-    mixed = (None, inputs[5], inputs[6], None, inputs[7])
+def _empty_gradients(call: Call) -> list[Any]:
+    """A buffer like the gradient of each token and matrix, None for absent ones."""
+    n = call.k.shape[1]
+    mixed = (None, call.m1, call.m2, None, call.gate_m1)
     tokens = (
         None if x is None else _empty_like(x) if s is None else x.new_empty(x.shape)
-        for x, s in zip(inputs[:5], mixed, strict=True)
+        for x, s in zip(call.tokens, mixed, strict=True)
     )
-    return [*tokens, *(None if s is None else s.new_empty(len(s), n, n) for s in inputs[5:8])]
+    return [*tokens, *(None if s is None else s.new_empty(len(s), n, n) for s in call.matrices)]
 
 
-_backward.register_fake(lambda *inputs: _present(inputs[4], _empty_gradients(*inputs[4:12])))
+@_backward.register_fake
+def _(grad: Tensor, mixed: list[Tensor], out: Tensor, row_factors: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
+    return _present(grad, _empty_gradients(Call.of(arguments)))
 
 
-def keep_call(ctx: Any, results: Sequence[Any], arguments: Sequence[Any], launches: Any = None) -> None:
-    """Save results and arguments of a call of an operator for its gradients."""
-    seeds, rates = arguments[9:11]
+def keep_call(ctx: Any, results: Sequence[Any], call: Call, launches: Any = None) -> None:
+    """Save the results and the arguments of a call for its gradients."""
     # no zeros in place of gradients that are None
     ctx.set_materialize_grads(False)
-    ctx.save_for_backward(*arguments[:9], *seeds, *rates, *results)
-    ctx.launches, ctx.drops, ctx.settings = launches, len(seeds), arguments[11:]
+    ctx.save_for_backward(*call[:9], *call.drop_seeds, *call.drop_rates, *results)
+    ctx.launches, ctx.drops, ctx.options = launches, len(call.drop_seeds), call.options
 
 
-def kept_call(ctx: Any) -> tuple[Sequence[Any], Sequence[Any]]:
-    """The results and arguments that `keep_call` has saved."""
-    tensors, seeds_end, end = ctx.saved_tensors, 9 + ctx.drops, 9 + 2 * ctx.drops
-    return tensors[end:], (*tensors[:9], tensors[9:seeds_end], tensors[seeds_end:end], *ctx.settings)
+def kept_call(ctx: Any) -> tuple[Sequence[Any], Call]:
+    """The results and the arguments that `keep_call` has saved."""
+    tensors, end = ctx.saved_tensors, 9 + 2 * ctx.drops
+    return tensors[end:], Call.unpack(tensors[:end], ctx.options)
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     ctx.mark_non_differentiable(*output[1:])
-    keep_call(ctx, output, inputs)
+    keep_call(ctx, output, Call.of(inputs))
 
 
 def _gradients(ctx: Any, grad: Tensor | None, *_: None) -> tuple[Any, ...]:
     nothing = [None] * ctx.drops
     if grad is None:
         return (*(None,) * 9, nothing, nothing, None, None, None)
-    (out, factors, *mixed), arguments = kept_call(ctx)
+    (out, factors, *mixed), call = kept_call(ctx)
     # unless the graph is kept: the only references are then those of this function
     ctx.maybe_clear_saved_tensors()
     if ctx.launches is not None and not torch.is_grad_enabled():
-        grads = _differentiate(ctx.launches, grad, mixed, out, factors, *arguments)
+        grads = _differentiate(ctx.launches, grad, mixed, out, factors, call)
     else:
         *mixed, factors = _present(grad, (*mixed, factors))
-        found = _backward(grad, mixed, out, factors, *arguments)
-        grads = [x if like is not None else None for x, like in zip(found, arguments, strict=False)]
+        found = _backward(grad, mixed, out, factors, *call.arguments)
+        grads = [x if like is not None else None for x, like in zip(found, call, strict=False)]
     return (*grads, None, nothing, nothing, None, None, None)
 
 
@@ -355,11 +400,11 @@ _forward.register_autograd(_gradients, setup_context=_setup_context)
 class TilePlan:
     """Attention of plain eager tensors like those of an earlier call: nothing is checked or prepared again."""
 
-    __slots__ = ("_dropout_p", "_settings", "launches")
+    __slots__ = ("_dropout_p", "launches", "options")
 
     def __init__(self, x: AttentionInputs, residual: Sequence[bool]) -> None:
         numbers, normalised = kernel_settings(x.scales, x.row_norms)
-        self._settings = ([float(x.dropout_p), *numbers], [*normalised, *residual], [0, 0, 0])
+        self.options = ([float(x.dropout_p), *numbers], [*normalised, *residual], [0, 0, 0])
         self.launches: dict[Any, Any] = {}
         self._dropout_p = x.dropout_p
 
@@ -382,20 +427,15 @@ class TilePlan:
         tensors = (*tokens, *matrices, draw_seeds(q) if self._dropout_p else None, *seeds, *rates)
         if torch.is_grad_enabled():
             return _apply(self, *tensors)
-        return _attend(self.launches, *self.arguments(tensors))[0]
-
-    def arguments(self, tensors: Sequence[Any]) -> tuple[Any, ...]:
-        """Arguments of the operator, from all tensors of a call, seeds and rates of dropped entries at the end."""
-        drops = (len(tensors) - 9) // 2
-        return (*tensors[:9], tensors[9 : 9 + drops], tensors[9 + drops :], *self._settings)
+        return _attend(self.launches, Call.unpack(tensors, self.options))[0]
 
 
 class _PlannedAttention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, plan: TilePlan, *tensors: Any) -> Tensor:
-        arguments = plan.arguments(tensors)
-        found = _attend(plan.launches, *arguments)
-        keep_call(ctx, found, arguments, plan.launches)
+        call = Call.unpack(tensors, plan.options)
+        found = _attend(plan.launches, call)
+        keep_call(ctx, found, call, plan.launches)
         return found[0]
 
     @staticmethod
