@@ -177,14 +177,20 @@ def test_detect_refuses_a_time_column_with_the_name_of_a_result_before_training(
     assert "must not name its id or time column 'start', as a result is named; rename it." in text
 
 
-@pytest.mark.parametrize("name", ["column", "rows"])
+@pytest.mark.parametrize("name", ["column", "rows", "row"])
 def test_detect_checks_the_table_to_search_before_training(tmp_path, monkeypatch, name):
     monkeypatch.setattr("toa.cli.terminal.fitted", lambda *_, **__: pytest.fail("trained"))
-    other = sensors().drop(columns="b") if name == "column" else sensors().head(3)
+    other = sensors().drop(columns="b") if name == "column" else sensors().head(3 if name == "rows" else 1)
     train = write(sensors(), tmp_path / "normal.csv")
     code, text = call("detect", write(other, tmp_path / "own.csv"), "--train", train, "--out", tmp_path / "o.csv")
     assert code == 2
     assert ("got no 'b'" if name == "column" else "must have at least one window of") in text
+
+
+def test_detect_in_one_row_asks_for_rows_and_for_no_option_that_it_lacks(tmp_path):
+    code, text = call("detect", write(sensors().head(1), tmp_path / "own.csv"), "--out", tmp_path / "o.csv")
+    assert code == 2
+    assert text.endswith("error: DATA must have two rows in a series to infer freq, got one each; add rows. ")
 
 
 @pytest.mark.parametrize("future", [None, "other"])

@@ -313,6 +313,7 @@ BAD_PREDICT = {
     "new column": (lambda: table(waves(), c=1.0), "columns of fit, 'a', 'b', got a new one, 'c'"),
     "no column": (lambda: table(waves()).drop(columns="b"), "got no 'b'"),
     "short": (lambda: table(waves(11)), "data must have at least one window of 12 rows, got 11"),
+    "one row": (lambda: table(waves(1)), "data must have at least one window of 12 rows, got 1; pass more"),
     "frequency": (lambda: table(waves()).iloc[::2], "the frequency of fit, 'h', got '2h'"),
     "array": (waves, "got no 'a'"),
 }
@@ -328,6 +329,12 @@ def test_other_data_than_fitted_is_rejected(framed, name):
 def test_a_new_id_is_rejected_by_name(grouped):
     with pytest.raises(ValueError, match=message("ids that were fitted, 'm1', 'm2', got 'm3' in column 'machine'")):
         grouped.predict(machines(40).replace({"machine": {"m2": "m3"}}))
+
+
+def test_one_row_per_id_is_too_few_and_needs_no_frequency(grouped):
+    rows = machines(40).groupby("machine").tail(1)
+    with pytest.raises(ValueError, match=message("series 'm1' of data must have at least one window of", "got 1;")):
+        grouped.predict(rows)
 
 
 def test_bad_arguments_and_labels_are_rejected(fitted):

@@ -146,7 +146,8 @@ def _check_rows(frame: "pd.DataFrame", normal: "pd.DataFrame", options: dict[str
     reading |= {name: options[name] for name in ("day_first", "time_zone")}
     known = read_panel(normal, **reading)
     window = choose_window(options["window"], max(known.lengths))
-    panel = match_panel(read_panel(frame, **reading), known.columns, known.ids if options["id"] else None)
+    given = read_panel(frame, usual_freq=known.freq, **reading)
+    panel = match_panel(given, known.columns, known.ids if options["id"] else None)
     panel.check_rows(window, f"one window of {window} rows", "pass more of its rows, or fit with a smaller window")
 
 

@@ -79,7 +79,8 @@ def in_shell_words(message: str, params: Sequence[Any]) -> str:
         # not in paths, whose folders may be named id=7
         message = re.sub(rf"(?<![\w/-]){param.name}=('?)([^\s'=,;/]+)\1(?=[\s',;)]|$)", rf"{option} \2", message)
         message = re.sub(rf"{before}{param.name}(\[\d+\])?(?= must | or | \+ | = |[,.;])", option, message)
-    return message
+    # the option of other commands
+    return message.replace(", or give freq.", ".")
 
 
 def list_choices(name: str) -> list[str]:

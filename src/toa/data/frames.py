@@ -39,6 +39,7 @@ def read_panel(
     day_first: bool | None = None,
     time_zone: str | None = None,
     late_columns: bool = False,
+    usual_freq: Frequency | None = None,
     categories: Mapping[str, Sequence[str] | None] | None = None,
     name: str = "data",
 ) -> Panel:
@@ -56,6 +57,7 @@ def read_panel(
         day_first: Whether the day comes first in dates such as 01/02/2015; None finds it, see `toa.data.columns`.
         time_zone: Time zone of the dates, such as "Europe/Rome"; None leaves them as they are.
         late_columns: Whether columns may begin later than others, see `toa.data.panel.make_panel`.
+        usual_freq: Frequency of a table that shows none, because no series has two rows.
         categories: Columns that may hold text, which becomes its place in this list; None makes a list of all texts.
     """
     check_choice("missing", missing, MISSING)
@@ -94,6 +96,7 @@ def read_panel(
         freq=freq,
         missing=missing,
         late_columns=late_columns,
+        usual_freq=usual_freq,
         name=name,
         id_column=id,
         time_column=time,

@@ -47,7 +47,7 @@ def find_grid(
         rows: Source row of each stamp, counted from 0.
     """
     if freq is None and not inner.any():
-        raise ValueError(f"{name} must have a series of two rows to infer freq from, got one row each; give freq.")
+        raise ValueError(f"{name} must have two rows in a series to infer freq, got one each; add rows, or give freq.")
     for candidate in _candidates(times, inner) if freq is None else [_check_frequency(freq)]:
         dated = isinstance(times, pd.DatetimeIndex)
         if isinstance(candidate, int) == dated:

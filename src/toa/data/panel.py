@@ -81,7 +81,7 @@ class Panel:
         """Raise ValueError if a series has fewer rows than `least`."""
         for index, rows in enumerate(self.lengths):
             if rows < least:
-                raise ValueError(f"{self.label(index)} must have at least {what}, got {rows} rows; {remedy}.")
+                raise ValueError(f"{self.label(index)} must have at least {what}, got {rows}; {remedy}.")
 
     def select(self, columns: Sequence[str], name: str = "data") -> "Panel":
         """The panel with exactly these columns, in this order; raises ValueError if one is missing or new."""
@@ -184,6 +184,7 @@ def make_panel(
     allow_duplicates: bool = False,
     missing: str = "error",
     late_columns: bool = False,
+    usual_freq: Frequency | None = None,
     name: str = "data",
     **source: Any,
 ) -> Panel:
@@ -198,6 +199,7 @@ def make_panel(
         missing: "error", or how to fill missing values and missing rows: "ffill" repeats the last value, "interpolate"
             is linear and uses later values, "zero" inserts zeros.
         late_columns: Whether columns may begin later than others, with NaN before; see `Panel.begins`.
+        usual_freq: Frequency if none can be inferred, because no series has two rows.
         source: Further fields of the Panel.
     """
     check_choice("missing", missing, MISSING)
@@ -208,6 +210,7 @@ def make_panel(
     if times is not None:
         _check_increasing(times, groups, name, allow_duplicates=allow_duplicates)
         if regular:
+            freq = freq if groups.inner.any() else freq or usual_freq
             freq, places = find_grid(times, groups.inner, groups.order, freq, name)
             gaps = np.flatnonzero((np.diff(places) != 1) & groups.inner)
             if missing == "error" and len(gaps):

@@ -146,7 +146,7 @@ class ReconstructionNetwork(Estimator):
         """The panel with the columns of fit; raises ValueError for other columns, ids or another frequency."""
         self._check_fitted("applied to rows")
         known = None if None in self.scalers_ else self.scalers_
-        panel = match_panel(self._read(data, **options), self.columns_, known)
+        panel = match_panel(self._read(data, usual_freq=self.freq_, **options), self.columns_, known)
         if None not in (panel.freq, self.freq_) and panel.freq != self.freq_:
             raise ValueError(f"data must have the frequency of fit, {self.freq_!r}, got {panel.freq!r}; resample it.")
         return panel
