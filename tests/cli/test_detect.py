@@ -278,7 +278,7 @@ def test_classify_checks_the_test_file_before_training(tmp_path, monkeypatch):
     words = "classify", train, "--label", "kind", "--test"
     code, text = call(*words, write(gap, tmp_path / "gap.csv"))
     assert code == 2
-    assert "case 3 of --test must have no missing values" in text
+    assert "--test must have no missing values, got 1 NaN: 1 in '4', the first at data row 3" in text
     assert "--missing interpolate" in text
     rows = pd.DataFrame(
         [{"case": i, "step": s, "v": 1.0 * s, "w": 2.0, "k": i % 2} for i in range(4) for s in range(5)]

@@ -233,13 +233,22 @@ def test_long_series_become_patches():
 def test_gaps_are_filled_only_when_asked():
     X, y = signals(8)
     X[2, 1, 3:5] = np.nan
-    with pytest.raises(
-        ValueError, match=message("case 3 of X must have no missing values, got 2 NaN", "at data row 4")
-    ):
+    with pytest.raises(ValueError, match=message("case 3 of X must have no missing values, got 2 NaN", "at step 4")):
         make(epochs=1).fit(X, y)
     filled = read_cases(X, missing="interpolate").values[2][:, 1]
     assert np.allclose(filled[2:6], np.linspace(filled[2], filled[5], 4))
     assert make(epochs=1, missing="interpolate").fit(X, y).predict(X).shape == (8,)
+
+
+def test_gaps_of_a_table_with_one_case_per_row_are_named_by_row_and_column():
+    X, y = signals(8)
+    frame = pd.DataFrame(X[:, 0]).add_prefix("t").assign(kind=names(y))
+    frame.loc[3, "t5"] = frame.loc[6, "t0"] = np.nan
+    found = ("X must have no missing values, got 2 NaN: 1 in 't0', 1 in 't5', the first at data row 4", "'ffill'")
+    with pytest.raises(ValueError, match=message(*found)):
+        make(label="kind").fit(frame)
+    with pytest.raises(ValueError, match=message("case 7 of X", "the first at step 1", "cut the first steps or")):
+        make(label="kind", missing="ffill").fit(frame)
 
 
 def broken(**changes: object) -> pd.DataFrame:

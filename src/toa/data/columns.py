@@ -1,9 +1,10 @@
-"""Columns of a table that are not numbers: dates, with the day or the month first and clocks that change, and text.
+"""Columns of a table: dates, with the day or the month first and clocks that change, text, and steps of cases.
 
 dates = parse_dates(text, "data")                           # ISO, or any format that has one reading
 order = find_order(text, "data", None, is_regular)          # True if 01/02/2015 is 1 February
 dates = to_zone(dates, "Europe/Rome", codes, "data")        # local times, also where clocks change
 codes = to_codes(column, ("high", "low"), "data")           # categories as their places in a list
+numbers, names = to_steps(frame, columns, "error", "X")     # one case per row, one step per column
 """
 
 import re
@@ -20,7 +21,7 @@ from jaxtyping import Int64
 
 from toa._limits import shorten
 from toa.data.frequency import Frequency
-from toa.data.panel import make_panel
+from toa.data.panel import Values, fill_missing, make_panel, to_numbers
 
 # two numbers before the year, day and month in either order
 _ORDERED = re.compile(r"^\s*(\d{1,2})[/.-](\d{1,2})[/.-](?:\d{4}|\d{2})(?!\d)")
@@ -225,6 +226,16 @@ def to_codes(column: Any, known: Sequence[str], name: str) -> np.ndarray:
                 f"got {cell} at data row {row + 1}; change it, or fit again."
             )
     return np.asarray(found, dtype=np.float64)
+
+
+def to_steps(frame: Any, columns: Sequence[Any], missing: str, name: str) -> tuple[Values, tuple[str, ...]]:
+    """Numbers (n, L) of a table with one case per row and one step per column, and the names of the steps."""
+    table = pd.DataFrame({str(column): frame.get_column(column).to_numpy() for column in columns})
+    numbers = to_numbers(table, name)
+    if missing == "error":
+        # before cases are made, whose errors name no row and no column of the table
+        fill_missing(numbers, list(table.columns), name, missing)
+    return numbers, tuple(table.columns)
 
 
 def without_text(frame: Any, columns: Sequence[Any], kept_text: Collection[str], ids: Any, name: str) -> list[Any]:

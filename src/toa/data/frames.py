@@ -23,7 +23,7 @@ import pandas as pd
 from sklearn.exceptions import DataConversionWarning
 
 from toa._checks import check_choice
-from toa.data.columns import categories_of, parse_dates, read_times, spelled_dates, to_codes, without_text
+from toa.data.columns import categories_of, parse_dates, read_times, spelled_dates, to_codes, to_steps, without_text
 from toa.data.frequency import Frequency
 from toa.data.panel import MISSING, Id, Missing, Panel, Values, fill_missing, is_number, make_panel, to_numbers
 
@@ -150,8 +150,8 @@ def read_cases(
         frame = frame.drop(label)
     if id is None:
         columns = frame.columns if values is None else [_column(frame, wanted, name) for wanted in values]
-        table = pd.DataFrame({str(column): frame.get_column(column).to_numpy() for column in columns})
-        panel = replace(_read_case_arrays(to_numbers(table, name), missing, name), steps=tuple(table.columns))
+        numbers, steps = to_steps(frame, columns, missing, name)
+        panel = replace(_read_case_arrays(numbers, missing, name), steps=steps)
         return panel if labels is None else with_labels(panel, labels, name)
     dates: Any = {"day_first": day_first, "time_zone": time_zone}
     panel = read_panel(frame.to_native(), id=id, time=time, values=values, missing=missing, name=name, **dates)
@@ -430,7 +430,7 @@ def _read_case_arrays(data: Any, missing: Missing, name: str) -> Panel:
             raise ValueError(f"{what} must hold only numbers, got {error}; convert it first.") from None
         if not np.isfinite(values).all():
             frame = pd.DataFrame(values).add_prefix("channel ")
-            values = fill_missing(to_numbers(frame, what), list(frame.columns), what, missing)
+            values = fill_missing(to_numbers(frame, what), list(frame.columns), what, missing, "step")
         cases.append(values)
         if values.shape[1] != cases[0].shape[1]:
             raise ValueError(f"{what} must have {cases[0].shape[1]} channels, as the first, got {values.shape[1]}.")

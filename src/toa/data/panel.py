@@ -329,14 +329,14 @@ def is_number(cell: object) -> bool:
     return True
 
 
-def fill_missing(values: Values, columns: Sequence[str], name: str, missing: str) -> Values:
-    """Values with NaN filled according to `missing`; raises MissingValuesError if a value stays missing."""
+def fill_missing(values: Values, columns: Sequence[str], name: str, missing: str, row: str = "data row") -> Values:
+    """Values with NaN filled according to `missing`; raises MissingValuesError if a value stays missing, at a `row`."""
     for column in np.flatnonzero(np.isnan(values).all(0)):
         problem = f"{name} must have values in every column, got only NaN in column {columns[column]!r}"
         raise MissingValuesError(problem, "drop the column")
     remedy = "fill them by 'ffill' (the last value) or 'interpolate' (linear, uses later values)"
     if missing != "error":
-        remedy = f"{missing!r} has no earlier value to start from: cut the first rows or drop the column"
+        remedy = f"{missing!r} has no earlier value to start from: cut the first {row.split()[-1]}s or drop the column"
         frame = pd.DataFrame(values)
         if missing == "zero":
             frame = frame.fillna(0.0)
@@ -347,8 +347,8 @@ def fill_missing(values: Values, columns: Sequence[str], name: str, missing: str
     if left.any():
         counts = [f"{int(n)} in {column!r}" for column, n in zip(columns, left.sum(0), strict=True) if n]
         more = f" and more in {len(counts) - 8} further columns" if len(counts) > 8 else ""
-        row = int(left.any(1).argmax()) + 1
-        found = f"{int(left.sum())} NaN: {', '.join(counts[:8])}{more}, the first at data row {row}"
+        first = f"the first at {row} {int(left.any(1).argmax()) + 1}"
+        found = f"{int(left.sum())} NaN: {', '.join(counts[:8])}{more}, {first}"
         raise MissingValuesError(f"{name} must have no missing values, got {found}", remedy)
     return values
 
