@@ -19,8 +19,8 @@ AIMS = {"lines": 22_500, "files": 150, "file_lines": 450, "function_lines": 60}
 CEILINGS = {
     ".": (550, 7),
     "cli": (2_449, 11),
-    "data": (3_887, 16),
-    "estimators": (6_555, 23),
+    "data": (3_914, 16),
+    "estimators": (6_561, 23),
     "experiments": (1_824, 9),
     "integrations": (1_867, 11),
     "models": (1_677, 11),

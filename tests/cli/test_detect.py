@@ -259,6 +259,28 @@ def test_classify_reads_ts_files_and_long_tables(tmp_path):
     assert found["case"].tolist() == ["c0", "c1", "c2", "c3"]
 
 
+@pytest.mark.filterwarnings("default:column")
+def test_classify_asks_for_the_ids_of_rows_and_writes_them(tmp_path):
+    own = write(cases().assign(sample=np.arange(1, 9)), tmp_path / "own.csv")
+    words = ["classify", own, "--label", "kind", "--test", own, "--out", tmp_path / "p.csv", *SMALL]
+    code, text = call(*words)
+    assert code == 0, text
+    note = (
+        "warning: column 'sample' is read as step 11 of each case, but looks like an id; give --id sample if it names"
+    )
+    assert text.count(note) == 1
+    code, text = call(*words, "--id", "sample", "--page", tmp_path / "p.html")
+    assert code == 0, text
+    assert "warning" not in text
+    assert list(pd.read_csv(tmp_path / "p.csv").columns) == ["sample", "prediction", "p(quick)", "p(slow)"]
+    assert pd.read_csv(tmp_path / "p.csv")["sample"].tolist() == list(range(1, 9))
+    assert "Columns left out" not in (tmp_path / "p.html").read_text()
+    named = write(cases().assign(who=list("abcdefgh")), tmp_path / "named.csv")
+    code, text = call("classify", named, "--label", "kind", "--save", tmp_path / "m.toa", *SMALL)
+    assert code == 2
+    assert "got 'a' in column 'who' at data row 1; give --id, if the column names the cases, drop it" in text
+
+
 BAD_CLASSIFY = {
     "nothing": ([], "--test or --save must be given"),
     "both": (["--model", "m", "--test", "t"], "--test cannot be combined with --model"),

@@ -1,5 +1,6 @@
 import copy
 import time
+from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -228,6 +229,64 @@ def test_long_series_become_patches():
     assert model.model_.lookback == 58
     other = make(epochs=1, backbone="patchtst").fit(X, y)
     assert (other.architecture_["patch"], other.architecture_["settings"]["patch_len"]) == (1, 12)
+
+
+def numbered(X: np.ndarray, y: np.ndarray) -> pd.DataFrame:
+    """One case per row, with ids that are numbers."""
+    return pd.DataFrame(X[:, 0]).add_prefix("t").assign(kind=names(y), case=np.arange(7, 7 + len(X)))
+
+
+def test_ids_of_a_table_with_one_case_per_row_are_no_steps(tmp_path):
+    X, y = signals(8)
+    frame = numbered(X, y)
+    model = make(epochs=1, id="case", label="kind").fit(frame)
+    assert (model.length_, len(model.columns_), model.steps_[-1]) == (12, 1, "t11")
+    expected = make(epochs=1).fit(X[:, 0], names(y)).predict_proba(X[:, 0])
+    model.save(tmp_path / "m.toa")
+    for one in (model, Classifier.load(tmp_path / "m.toa")):
+        found = one.predict_proba(frame.drop(columns="kind"))
+        assert found["case"].tolist() == list(range(7, 15))
+        assert np.allclose(found[["quick", "slow"]], expected)
+        # a row by itself, an id that repeats, and another order of the columns are read as in fit
+        assert one.predict(frame[3:4])["prediction"].tolist() == one.predict(frame)["prediction"].tolist()[3:4]
+        assert one.predict(frame.assign(case=1)[frame.columns[::-1]])["case"].tolist() == [1] * 8
+    by_id = make(epochs=1, id="case").fit(
+        frame.drop(columns="kind"), dict(zip(frame["case"], frame["kind"], strict=True))
+    )
+    assert by_id.score(frame.drop(columns="kind"), frame["kind"].to_numpy()) == model.score(frame)
+    with pytest.raises(ValueError, match=message("X must have an id in every row", "column 'case' at data row 2")):
+        make(id="case", label="kind").fit(frame.assign(case=["a", None, *"cdefgh"]))
+
+
+def test_one_row_per_case_is_a_step_of_a_model_of_long_tables():
+    X, y = signals(4)
+    frame = long_frame(X, names(y)).drop(columns="step")
+    model = make(epochs=1, id="case", label="kind").fit(frame)
+    assert len(model.predict(frame.groupby("case").head(1))) == 4
+
+
+@pytest.mark.parametrize(
+    ("name", "first", "warned"),
+    [
+        ("case", False, True),
+        ("Subject-ID", False, True),
+        ("number", True, True),
+        ("number", False, False),
+        ("valid", False, False),
+    ],
+)
+def test_a_step_that_looks_like_an_id_is_named(name, first, warned):
+    X, y = signals(8)
+    frame = numbered(X, y).rename(columns={"case": name})
+    frame = frame[[name, *frame.columns.drop(name)]] if first else frame
+    place = 1 if first else 13
+    found = f"column {name!r} is read as step {place} of each case, but looks like an id; give id={name!r} if it"
+    with pytest.warns(UserWarning, match=message(found)) if warned else nullcontext():
+        model = make(epochs=1, label="kind").fit(frame)
+    assert model.length_ == 13
+    # no note of a column that was chosen, or has fractions
+    make(epochs=1, label="kind", values=model.steps_).fit(frame)
+    make(epochs=1, label="kind").fit(frame.assign(**{name: frame[name] + 0.5}))
 
 
 def test_gaps_are_filled_only_when_asked():

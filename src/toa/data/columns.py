@@ -21,8 +21,12 @@ from jaxtyping import Int64
 
 from toa._limits import shorten
 from toa.data.frequency import Frequency
-from toa.data.panel import Values, fill_missing, make_panel, to_numbers
+from toa.data.panel import Panel, Values, fill_missing, make_panel, to_numbers
 
+# names of columns of ids
+_IDS = re.compile(r"(.*[\W_])?id|(?:case|sample)(?:[\W_]?(?:id|number|no))?", re.IGNORECASE)
+# fewest cases whose increasing whole numbers in the first column are no chance
+_SORTED = 4
 # two numbers before the year, day and month in either order
 _ORDERED = re.compile(r"^\s*(\d{1,2})[/.-](\d{1,2})[/.-](?:\d{4}|\d{2})(?!\d)")
 
@@ -231,11 +235,23 @@ def to_codes(column: Any, known: Sequence[str], name: str) -> np.ndarray:
 def to_steps(frame: Any, columns: Sequence[Any], missing: str, name: str) -> tuple[Values, tuple[str, ...]]:
     """Numbers (n, L) of a table with one case per row and one step per column, and the names of the steps."""
     table = pd.DataFrame({str(column): frame.get_column(column).to_numpy() for column in columns})
-    numbers = to_numbers(table, name)
+    numbers = to_numbers(table, name, "give id, if the column names the cases, drop it, or convert it to numbers")
     if missing == "error":
         # before cases are made, whose errors name no row and no column of the table
         fill_missing(numbers, list(table.columns), name, missing)
     return numbers, tuple(table.columns)
+
+
+def warn_of_id(panel: Panel) -> None:
+    """Warn of a step that looks like an id: another whole number in each case, and the name or the order of ids."""
+    for place, step in enumerate(panel.steps):
+        if place and not _IDS.fullmatch(step):
+            continue
+        cells = np.array([case[place, 0] for case in panel.values])
+        sorted_ = len(cells) >= _SORTED and (np.diff(cells) > 0).all()
+        if (cells == np.rint(cells)).all() and len(set(cells)) == len(cells) and (sorted_ or _IDS.fullmatch(step)):
+            text = f"column {step!r} is read as step {place + 1} of each case, but looks like an id; give id={step!r}"
+            warnings.warn(f"{text} if it names the cases.", stacklevel=3)
 
 
 def without_text(frame: Any, columns: Sequence[Any], kept_text: Collection[str], ids: Any, name: str) -> list[Any]:

@@ -11,7 +11,6 @@ Alphabet: n cases, C columns or channels, T rows, l steps of a case, S series, P
 """
 
 import datetime
-import warnings
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -20,12 +19,11 @@ from typing import Any
 import narwhals as nw
 import numpy as np
 import pandas as pd
-from sklearn.exceptions import DataConversionWarning
 
 from toa._checks import check_choice
 from toa.data.columns import categories_of, parse_dates, read_times, spelled_dates, to_codes, to_steps, without_text
 from toa.data.frequency import Frequency
-from toa.data.panel import MISSING, Id, Missing, Panel, Values, fill_missing, is_number, make_panel, to_numbers
+from toa.data.panel import MISSING, Id, Missing, Panel, Values, by_id, fill_missing, is_number, make_panel, to_numbers
 
 
 def read_panel(
@@ -114,18 +112,20 @@ def read_cases(
     time: str | None = None,
     values: Sequence[str] | None = None,
     label: str | None = None,
+    wide: bool | None = None,
     missing: Missing = "error",
     day_first: bool | None = None,
     time_zone: str | None = None,
 ) -> Panel:
-    """Read cases to classify as a panel with a series per case; its `backend` is None unless the data are a long frame.
+    """Read cases to classify as a panel with a series per case; its `backend` is None unless a frame has ids.
 
     Args:
         data: Cases: (n, C, L), (n, L), a list of (C, l) or (l,), a long frame, or a frame with one case per row.
-        id: In a long frame, the column that names the case of a row; None if each row is a case.
+        id: In a frame, the column that names the case of a row; None if each row is a case without a name.
         time: In a frame, the column of times or steps; None finds dates.
         values: In a frame, the channels, or the steps of a wide frame; None for all other columns.
         label: In a frame, the column of the class, constant within a case; it may be absent.
+        wide: Whether each row of a frame with ids is a case; None if each id has one row, and `time` is not given.
         missing: How to fill missing values within a case, see `toa.data.panel.make_panel`.
         day_first: See `read_panel`.
         time_zone: See `read_panel`.
@@ -148,11 +148,19 @@ def read_cases(
                 f"{name} must have a label in every row, got none in column {label!r} at data row {empty[0] + 1}."
             )
         frame = frame.drop(label)
-    if id is None:
-        columns = frame.columns if values is None else [_column(frame, wanted, name) for wanted in values]
+    ids: tuple[Id, ...] = ()
+    if id is not None:
+        cells = np.asarray(frame.get_column(_column(frame, id, name)).to_list(), dtype=object)
+        ids = by_id(cells, id, len(cells), name).ids
+        wide = time is None and len(ids) == len(cells) if wide is None else wide
+    if id is None or wide:
+        others = [column for column in frame.columns if str(column) != id]
+        columns = others if values is None else [_column(frame, wanted, name) for wanted in values]
         numbers, steps = to_steps(frame, columns, missing, name)
         panel = replace(_read_case_arrays(numbers, missing, name), steps=steps)
-        return panel if labels is None else with_labels(panel, labels, name)
+        if id is not None:
+            panel = replace(panel, ids=tuple(cells.tolist()), id_column=id, backend=frame.implementation)
+        return panel if labels is None else panel.with_labels(labels, name)
     dates: Any = {"day_first": day_first, "time_zone": time_zone}
     panel = read_panel(frame.to_native(), id=id, time=time, values=values, missing=missing, name=name, **dates)
     if labels is None:
@@ -164,40 +172,7 @@ def read_cases(
                 f"column {label!r} of {name} must have one label per case, got {kind!r} after {found[one]!r} for case "
                 f"{one!r} at data row {row}."
             )
-    return with_labels(panel, found, name)
-
-
-def with_labels(panel: Panel, y: Any, name: str = "y") -> Panel:
-    """The panel with labels from y: one label per case, or a mapping or pandas series by id."""
-    if panel.backend is not None and isinstance(y, Mapping | pd.Series):
-        for one in panel.ids:
-            if one not in y:
-                raise ValueError(f"{name} must have a label for each case, got none for case {one!r}; add it.")
-        y = [y[one] for one in panel.ids]
-    labels = np.asarray(y)
-    if labels.dtype == object or not hasattr(y, "dtype"):
-        # numpy turns numbers beside text into text
-        found = [label for label in np.asarray(y, dtype=object).ravel() if not pd.isna(label)]
-        text = [label for label in found if isinstance(label, str)]
-        if text and len(text) < len(found):
-            raise ValueError(
-                f"{name} must have labels of one type, got text such as {text[0]!r} beside other values; "
-                "convert all labels to text, or all to numbers."
-            )
-    if np.iscomplexobj(labels):
-        raise ValueError(f"{name} must have labels that are text, booleans or real numbers, got {labels.dtype}.")
-    if labels.ndim == 2 and labels.shape[1] == 1:
-        vector = f"A column-vector {name} was passed when a 1d array was expected; its only column is used."
-        warnings.warn(vector, DataConversionWarning, stacklevel=4)
-        labels = labels[:, 0]
-    if labels.ndim != 1:
-        raise ValueError(f"{name} must have one label per case, got shape {labels.shape}.")
-    empty = np.flatnonzero(pd.isna(labels))
-    if len(empty):
-        raise ValueError(f"{name} must have a label for each case, got none for case {empty[0] + 1}; add or drop it.")
-    if len(labels) != len(panel):
-        raise ValueError(f"{name} must have a label for each of the {len(panel)} cases, got {len(labels)}.")
-    return replace(panel, labels=labels)
+    return panel.with_labels(found, name)
 
 
 def match_panel(panel: Panel, columns: Sequence[str], ids: Collection[Id] | None) -> Panel:

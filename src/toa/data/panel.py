@@ -15,6 +15,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import pandas as pd
 from jaxtyping import Bool, Float64, Int64
+from sklearn.exceptions import DataConversionWarning
 
 from toa._checks import check_choice
 from toa._limits import memory_budget, shorten
@@ -146,6 +147,40 @@ class Panel:
             for place in places
         ]
 
+    def with_labels(self, y: Any, name: str = "y") -> "Panel":
+        """The panel with labels from y: one label per case, or a mapping or pandas series by id."""
+        if self.backend is not None and isinstance(y, Mapping | pd.Series):
+            for one in self.ids:
+                if one not in y:
+                    raise ValueError(f"{name} must have a label for each case, got none for case {one!r}; add it.")
+            y = [y[one] for one in self.ids]
+        labels = np.asarray(y)
+        if labels.dtype == object or not hasattr(y, "dtype"):
+            # numpy turns numbers beside text into text
+            found = [label for label in np.asarray(y, dtype=object).ravel() if not pd.isna(label)]
+            text = [label for label in found if isinstance(label, str)]
+            if text and len(text) < len(found):
+                raise ValueError(
+                    f"{name} must have labels of one type, got text such as {text[0]!r} beside other values; "
+                    "convert all labels to text, or all to numbers."
+                )
+        if np.iscomplexobj(labels):
+            raise ValueError(f"{name} must have labels that are text, booleans or real numbers, got {labels.dtype}.")
+        if labels.ndim == 2 and labels.shape[1] == 1:
+            vector = f"A column-vector {name} was passed when a 1d array was expected; its only column is used."
+            warnings.warn(vector, DataConversionWarning, stacklevel=4)
+            labels = labels[:, 0]
+        if labels.ndim != 1:
+            raise ValueError(f"{name} must have one label per case, got shape {labels.shape}.")
+        empty = np.flatnonzero(pd.isna(labels))
+        if len(empty):
+            raise ValueError(
+                f"{name} must have a label for each case, got none for case {empty[0] + 1}; add or drop it."
+            )
+        if len(labels) != len(self):
+            raise ValueError(f"{name} must have a label for each of the {len(self)} cases, got {len(labels)}.")
+        return replace(self, labels=labels)
+
     def next_times(self, steps: int) -> list[pd.Index | None]:
         """The stamps that follow each series; None without times."""
         if self.times is None or self.freq is None:
@@ -203,7 +238,7 @@ def make_panel(
         source: Further fields of the Panel.
     """
     check_choice("missing", missing, MISSING)
-    groups = _group_rows(ids, source.get("id_column"), len(values), name)
+    groups = by_id(ids, source.get("id_column"), len(values), name)
     if ids is not None:
         values, times = values[groups.order], None if times is None else times[groups.order]
     places = None
@@ -381,7 +416,8 @@ def _clock_hint(times: pd.Index, row: int) -> str:
     return "; if the clocks were changed in that hour, give time_zone" if changed else ""
 
 
-def _group_rows(ids: Any, column: str | None, count: int, name: str) -> _Groups:
+def by_id(ids: Any, column: str | None, count: int, name: str) -> _Groups:
+    """The rows of each id; raises ValueError for an id that is neither text nor an integer."""
     if not count:
         raise ValueError(f"{name} must have at least one row, got none.")
     if ids is None:

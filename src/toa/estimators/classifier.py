@@ -14,7 +14,8 @@ from torch import Tensor
 
 from toa._checks import check_at_least, check_count, check_finite, check_shape
 from toa._limits import check_unpacked
-from toa.data.frames import check_results, read_cases, to_native, with_labels
+from toa.data.columns import warn_of_id
+from toa.data.frames import check_results, read_cases, to_native
 from toa.data.panel import Panel
 from toa.data.splits import StandardScaler
 from toa.estimators.base import NETWORK, TimeLimit, named
@@ -60,7 +61,8 @@ class Classifier(ClassifierMixin, CaseNetwork):  # type: ignore[misc]
 
     For long frames, `id` names the column with the case of each row, and `label` the column of the class; or y has the
     labels, one per case in the order of the ids, or a mapping by id. Results are then frames with a row per id. A frame
-    without `id` has a case of one channel in each row, and its results are arrays. Cases may differ in length: the
+    without `id` has a case of one channel in each row, and its results are arrays. So has a frame in which each id has
+    one row, if `time` is not given; its results have the ids. Cases may differ in length: the
     network pads them, the other members stretch them to the longest. No case changes the prediction of another.
 
     Args:
@@ -81,7 +83,7 @@ class Classifier(ClassifierMixin, CaseNetwork):  # type: ignore[misc]
         validation_share: Share of the cases that each model of the network is validated on: 0.2 gives five models, and
             each case is held out of one of them. If the share is fewer than four cases, or 0, "toa" trains one model on
             all cases and keeps the last epoch, and "auto" leaves the network out.
-        id: In a long frame, the column of cases.
+        id: In a frame, the column of cases.
         time: In a frame, the column of times or steps.
         values: In a frame, the channels; None for all other columns.
         label: In a frame, the column of classes.
@@ -120,7 +122,9 @@ class Classifier(ClassifierMixin, CaseNetwork):  # type: ignore[misc]
         """
         self._check_parameters()
         self.day_first_ = self.day_first
-        panel = self._read(X)
+        panel = read_cases(X, values=self.values, label=self.label, **self._table)
+        if self.values is None:
+            warn_of_id(panel)
         self.day_first_, self.steps_ = panel.day_first, panel.steps
         labels = _labels(panel, y)
         self.classes_, codes = np.unique(labels, return_inverse=True)
@@ -183,15 +187,17 @@ class Classifier(ClassifierMixin, CaseNetwork):  # type: ignore[misc]
             _has_order(_select_channels(panel, fitted.columns).steps, fitted.steps)
         return max(panel.lengths)
 
-    def _read(self, data: Any) -> Panel:
-        return read_cases(data, values=self.values, label=self.label, **self._table)
+    def _read(self, data: Any, values: Sequence[str] | None = None) -> Panel:
+        # a later table is read as that of fit
+        wide = bool(self.steps_) if hasattr(self, "steps_") else None
+        return read_cases(data, values=values or self.values, label=self.label, wide=wide, **self._table)
 
     def _read_fitted(self, data: Any) -> Panel:
         """Cases with the channels of fit and at most the length of fit."""
         self._check_fitted("applied to cases")
         panel = self._read(data)
         if not _has_order(panel.steps, self.steps_):
-            panel = read_cases(data, values=self.steps_, label=self.label, **self._table)
+            panel = self._read(data, self.steps_)
         panel = _select_channels(panel, self.columns_)
         for index, steps in enumerate(panel.lengths):
             if steps > self.length_:
@@ -374,7 +380,7 @@ def _check_cases(cases: Any, share: float | None) -> None:
 
 def _labels(panel: Panel, y: Any) -> np.ndarray:
     """Labels of all cases, from y or the frame."""
-    labels = panel.labels if y is None else with_labels(panel, y).labels
+    labels = panel.labels if y is None else panel.with_labels(y).labels
     if labels is None:
         raise ValueError(
             "y must be given, or label must name the column of the frame with the classes, got y=None: the classifier "

@@ -185,7 +185,7 @@ def describe_data(
     if inserted:
         lines.append(f"Gaps: {inserted} rows were missing in time and were filled ({own.missing}).")
     # an arrow table has its arrays in `columns`
-    listed = () if panel.backend is None else getattr(data, "column_names", getattr(data, "columns", ()))
+    listed = () if panel.backend is None or panel.steps else getattr(data, "column_names", getattr(data, "columns", ()))
     names = {str(name): name for name in listed}
     empty = {name: int(pd.isna(np.asarray(data[names[name]])).sum()) for name in columns if name in names}
     if isinstance(data, np.ndarray) and data.dtype.kind == "f":

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from toa.data.frames import columns_by_row, with_labels
+from toa.data.frames import columns_by_row
 from toa.data.panel import Panel
 from toa.estimators import page_parts as draw
 from toa.estimators.alarms import Event, event_columns
@@ -152,7 +152,7 @@ def cases_page(
         title, command, left_out: As in `toa.Forecaster.page`.
     """
     panel, proba = own._probabilities(X)
-    labels = panel.labels if y is None else with_labels(panel, y).labels
+    labels = panel.labels if y is None else panel.with_labels(y).labels
     names, guess = list(map(str, own.classes_)), proba.argmax(1)
     true = None
     lead = [f"{len(panel)} cases, {len(names)} classes."]
