@@ -221,7 +221,8 @@ def test_classify_trains_on_rows_and_classifies_others(tmp_path):
     out, model = tmp_path / "p.csv", tmp_path / "kinds.toa"
     code, text = call("classify", train, "--label", "kind", "--test", test, "--out", out, "--save", model, *SMALL)
     assert code == 0, text
-    assert "6 cases of test.csv: accuracy" in text
+    assert text.startswith("train.csv: 8 cases of 10 steps ('0' to '9'), 1 channel. 2 classes")
+    assert "test.csv: 6 cases of 10 steps ('0' to '9'), 1 channel. 6 cases of test.csv: accuracy" in text
     assert "classes, no network (too few cases), cross-validated accuracy" in text
     assert "only for new cases of the same source; 8 cases are too few to rely on it)." in text
     assert "1-NN" in text
@@ -234,7 +235,7 @@ def test_classify_trains_on_rows_and_classifies_others(tmp_path):
     unlabelled = write(cases(3).drop(columns="kind"), tmp_path / "new.csv")
     code, text = call("classify", unlabelled, "--model", model, "--out", tmp_path / "n.csv")
     assert code == 0, text
-    assert "3 cases of new.csv classified." in text
+    assert text.startswith("new.csv: 3 cases of 10 steps ('0' to '9'), 1 channel. 3 cases of new.csv classified.")
     assert "too high" not in text
     assert (tmp_path / "n.png").exists()
     code, text = call("classify", train, "--model", model, "--out", tmp_path / "again.csv")
@@ -248,12 +249,14 @@ def test_classify_reads_ts_files_and_long_tables(tmp_path):
         "classify", tmp_path / "T_TRAIN.ts", "--test", tmp_path / "T_TRAIN.ts", "--out", tmp_path / "p.csv", *SMALL
     )
     assert code == 0, text
+    assert text.count("T_TRAIN.ts: 4 cases of 4 steps, 1 channel. ") == 2
     assert set(pd.read_csv(tmp_path / "p.csv")["prediction"]) <= {"up", "down"}
     rows = [{"case": f"c{i}", "step": s, "v": s * (-1) ** i, "k": i % 2} for i in range(4) for s in range(5)]
-    long = write(pd.DataFrame(rows), tmp_path / "long.csv")
+    long = write(pd.DataFrame(rows[:-1]).assign(w=1.0), tmp_path / "long.csv")
     columns = ["--id", "case", "--time", "step", "--label", "k"]
     code, text = call("classify", long, *columns, "--test", long, "--out", tmp_path / "l.csv", *SMALL)
     assert code == 0, text
+    assert text.startswith("long.csv: 4 cases of 4 to 5 steps, 2 channels ('v', 'w'); ids: 'case'. ")
     found = pd.read_csv(tmp_path / "l.csv")
     assert list(found.columns) == ["case", "prediction", "p(0)", "p(1)"]
     assert found["case"].tolist() == ["c0", "c1", "c2", "c3"]
@@ -272,6 +275,7 @@ def test_classify_asks_for_the_ids_of_rows_and_writes_them(tmp_path):
     code, text = call(*words, "--id", "sample", "--page", tmp_path / "p.html")
     assert code == 0, text
     assert "warning" not in text
+    assert text.startswith("own.csv: 8 cases of 10 steps ('0' to '9'), 1 channel; ids: 'sample'. ")
     assert list(pd.read_csv(tmp_path / "p.csv").columns) == ["sample", "prediction", "p(quick)", "p(slow)"]
     assert pd.read_csv(tmp_path / "p.csv")["sample"].tolist() == list(range(1, 9))
     assert "Columns left out" not in (tmp_path / "p.html").read_text()

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from rich.console import Console
 
+    from toa.data.panel import Panel
     from toa.estimators import Classifier
 
 
@@ -75,13 +76,16 @@ def classify(
             f"{text[0] if text else cases.columns[-1]}."
         )
     tested, known = (cases, labels) if test is None else terminal.read_cases_file(test, options)
-    if test is not None:
-        # before training: the file is checked, and its longest case can be classified
-        reading: Any = {name: options[name] for name in ("id", "time", "values", "label", "day_first", "time_zone")}
-        reader = Classifier(**reading, missing=missing or "error")  # type: ignore[arg-type]
-        options["length"] = max(reader.longest(cases), _longest_test_case(reader, tested, cases))
-    classifier = terminal.fitted(Classifier, options, cases, labels)
     console = make_console()
+    if model is None:
+        reading: Any = {name: options[name] for name in ("id", "time", "label", "day_first", "time_zone")}
+        reader = Classifier(**reading, values=values or None, missing=missing or "error")  # type: ignore[arg-type]
+        cases = reader.read(cases)
+        console.print(_describe(cases, data.name), soft_wrap=True)
+        if test is not None:
+            # before training: the file is checked, and its longest case can be classified
+            options["length"] = max(*cases.lengths, *_read_test(reader, tested, cases).lengths)
+    classifier = terminal.fitted(Classifier, options, cases, labels)
     if model is None:
         _print_validation(console, classifier)
     if test is not None or model is not None:
@@ -93,10 +97,22 @@ def classify(
         console.print(f"model:   {save}", soft_wrap=True)
 
 
-def _longest_test_case(reader: "Classifier", tested: Any, cases: Any) -> int:
-    """Steps of the longest case of --test, which errors name."""
+def _describe(cases: "Panel", name: str) -> str:
+    """Sizes of the cases of a file, and the columns that were read as steps, channels and ids."""
+    from toa.data.panel import describe_columns
+
+    least, most, channels = min(cases.lengths), max(cases.lengths), len(cases.columns)
+    steps = f"{most}" if least == most else f"{least} to {most}"
+    named = f" ({cases.steps[0]!r} to {cases.steps[-1]!r})" if cases.steps else ""
+    listed = "" if cases.backend is None or cases.steps else f" ({describe_columns(cases.columns, 8)})"
+    ids = "" if cases.id_column is None else f"; ids: {cases.id_column!r}"
+    return f"{name}: {len(cases)} cases of {steps} steps{named}, {channels} channel{'s' * (channels > 1)}{listed}{ids}."
+
+
+def _read_test(reader: "Classifier", tested: Any, cases: "Panel") -> "Panel":
+    """Cases of --test, which errors name."""
     try:
-        return reader.longest(tested, like=cases)
+        return reader.read(tested, like=cases)
     except ValueError as error:
         raise ValueError(re.sub(r"(?:^|(?<= of ))X(?= must)", "--test", str(error))) from None
 
@@ -140,7 +156,9 @@ def _evaluate(
     if classifier.id is None:
         table.insert(0, "case", np.arange(1, len(table) + 1))
     table.insert(1, "prediction", predicted)
-    labels = classifier.labels_in(cases) if labels is None else np.asarray(labels)
+    panel = classifier.read(cases)
+    console.print(_describe(panel, name), soft_wrap=True)
+    labels = panel.labels if labels is None else np.asarray(labels)
     if labels is not None and classifier.classes_.dtype.kind in "UO":
         # a file with the classes 1 and 2 alone has numbers
         labels = labels.astype(str)

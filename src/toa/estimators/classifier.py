@@ -175,17 +175,12 @@ class Classifier(ClassifierMixin, CaseNetwork):  # type: ignore[misc]
         right = self.classes_[proba.argmax(1)] == _labels(panel, y)
         return float(np.average(right, weights=sample_weight))
 
-    def labels_in(self, X: Any) -> np.ndarray | None:
-        """Labels in the column `label` of a frame, one per case; None without that column."""
-        return self._read(X).labels
-
-    def longest(self, X: Any, like: Any = None) -> int:
-        """Steps of the longest case; raises ValueError if X has other channels than the cases `like`, if given."""
+    def read(self, X: Any, like: Panel | None = None) -> Panel:
+        """Cases as a panel; raises ValueError if X has other channels or steps than the cases `like`, if given."""
         panel = self._read(X)
         if like is not None:
-            fitted = self._read(like)
-            _has_order(_select_channels(panel, fitted.columns).steps, fitted.steps)
-        return max(panel.lengths)
+            _has_order(_select_channels(panel, like.columns).steps, like.steps)
+        return panel
 
     def _read(self, data: Any, values: Sequence[str] | None = None) -> Panel:
         # a later table is read as that of fit
