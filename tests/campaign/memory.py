@@ -21,16 +21,28 @@ from tests.campaign.fuzz import Outcome
 from tests.support import ROOT
 from toa.estimators import AnomalyDetector, Classifier, Forecaster
 
-# estimator, rows (cases for the classifier) and columns, and the most MB (1e6 bytes) that it may take
-CASES = (
-    ("network forecaster", 5_000, 1_000, 2_500),
-    ("forecaster", 2_000_000, 5, 1_500),
-    ("detector", 2_000_000, 5, 1_500),
-    ("forecaster", 5_000, 1_000, 2_500),
-    ("detector", 5_000, 1_000, 2_500),
-    ("classifier", 200, 500, 2_500),
-    ("network detector", 5_000, 1_000, 2_500),
+# estimator, rows (cases for the classifier) and columns, GiB of TOA_MEMORY, and the most MB (1e6 bytes) it may take
+# a few minutes in all: with a small budget, batches that do not fit it show at small sizes
+QUICK = (
+    ("network forecaster", 600, 500, 0.25, 1_100),
+    ("network forecaster", 200_000, 5, 0.25, 950),
+    ("detector", 200_000, 5, 0.25, 950),
+    ("forecaster", 500, 200, 0.25, 1_300),
+    ("detector", 500, 200, 0.25, 1_000),
+    ("classifier", 200, 100, 0.25, 1_170),
+    ("network detector", 500, 200, 0.25, 900),
 )
+# hours in all: the sizes of large tables, with the default budget
+LARGE = (
+    ("network forecaster", 5_000, 1_000, 1.0, 2_500),
+    ("forecaster", 2_000_000, 5, 1.0, 1_500),
+    ("detector", 2_000_000, 5, 1.0, 1_500),
+    ("forecaster", 5_000, 1_000, 1.0, 2_500),
+    ("detector", 5_000, 1_000, 1.0, 2_500),
+    ("classifier", 200, 500, 1.0, 2_500),
+    ("network detector", 5_000, 1_000, 1.0, 2_500),
+)
+CASES = (*QUICK, *LARGE)
 # steps of a case
 _STEPS = 200
 
@@ -38,12 +50,11 @@ _STEPS = 200
 def measure_memory(folder: Path, first: int, count: int, *, seed: int) -> Outcome:
     """The peak of each case, in MB."""
     outcome = Outcome()
-    for kind, rows, columns, most in CASES[first : first + count]:
+    for kind, rows, columns, budget, most in CASES[first : first + count]:
         words = [sys.executable, "-m", "tests.campaign.memory", kind, str(rows), str(columns)]
         # one thread, because each further one has its own buffers
-        process = subprocess.Popen(
-            words, cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"}, stdout=subprocess.DEVNULL
-        )
+        own = {"OMP_NUM_THREADS": "1", "TOA_MEMORY": str(budget)}
+        process = subprocess.Popen(words, cwd=ROOT, env={**os.environ, **own}, stdout=subprocess.DEVNULL)
         _, status, used = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
         peak = used.ru_maxrss * 1024 // 10**6

@@ -1,14 +1,14 @@
 import pytest
 
 from tests.campaign import hostile, load
-from tests.campaign.memory import CASES
+from tests.campaign.memory import QUICK
 
 SIZES = {
     "threads on one estimator": 16,
     "processes on one folder": 3,
     "rows of a stream": 200_000,
     "runs of a sweep": 500,
-    "memory": len(CASES),
+    "memory": len(QUICK),
 }
 
 
