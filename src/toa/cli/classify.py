@@ -84,7 +84,7 @@ def classify(
         console.print(_describe(cases, data.name), soft_wrap=True)
         if test is not None:
             # before training: the file is checked, and its longest case can be classified
-            options["length"] = max(*cases.lengths, *_read_test(reader, tested, cases).lengths)
+            options["length"] = max(max(cases.lengths), max(_read_test(reader, tested, cases).lengths))
     classifier = terminal.fitted(Classifier, options, cases, labels)
     if model is None:
         _print_validation(console, classifier)

@@ -125,7 +125,7 @@ def read_cases(
         time: In a frame, the column of times or steps; None finds dates.
         values: In a frame, the channels, or the steps of a wide frame; None for all other columns.
         label: In a frame, the column of the class, constant within a case; it may be absent.
-        wide: Whether each row of a frame with ids is a case; None if each id has one row, and `time` is not given.
+        wide: Whether each row of a frame with ids is a case; None: if each id has one row, and `time` is not given.
         missing: How to fill missing values within a case, see `toa.data.panel.make_panel`.
         day_first: See `read_panel`.
         time_zone: See `read_panel`.
@@ -148,11 +148,10 @@ def read_cases(
                 f"{name} must have a label in every row, got none in column {label!r} at data row {empty[0] + 1}."
             )
         frame = frame.drop(label)
-    ids: tuple[Id, ...] = ()
     if id is not None:
         cells = np.asarray(frame.get_column(_column(frame, id, name)).to_list(), dtype=object)
-        ids = by_id(cells, id, len(cells), name).ids
-        wide = time is None and len(ids) == len(cells) if wide is None else wide
+        once = len(by_id(cells, id, len(cells), name).ids) == len(cells)
+        wide = time is None and once if wide is None else wide
     if id is None or wide:
         others = [column for column in frame.columns if str(column) != id]
         columns = others if values is None else [_column(frame, wanted, name) for wanted in values]

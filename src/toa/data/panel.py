@@ -15,7 +15,6 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import pandas as pd
 from jaxtyping import Bool, Float64, Int64
-from sklearn.exceptions import DataConversionWarning
 
 from toa._checks import check_choice
 from toa._limits import memory_budget, shorten
@@ -167,6 +166,8 @@ class Panel:
         if np.iscomplexobj(labels):
             raise ValueError(f"{name} must have labels that are text, booleans or real numbers, got {labels.dtype}.")
         if labels.ndim == 2 and labels.shape[1] == 1:
+            from sklearn.exceptions import DataConversionWarning
+
             vector = f"A column-vector {name} was passed when a 1d array was expected; its only column is used."
             warnings.warn(vector, DataConversionWarning, stacklevel=4)
             labels = labels[:, 0]
