@@ -1,0 +1,63 @@
+"""Kernels compiled for GPUs that are not here need no more shared memory than those have."""
+
+import itertools
+import subprocess
+import sys
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import torch
+
+from tests.support import ROOT
+
+GPUS = {80: 166912, 86: 101376, 90: 232448}
+
+
+def compile_for(capability: int, shared: int, widths: tuple[int, ...]) -> None:
+    """Compile all kernels of long sequences, with and without normalisers, windows and dropout."""
+    from triton.backends.compiler import GPUTarget
+    from triton.runtime.driver import driver
+
+    from toa.ops.attention import tile_kernels, tiles
+    from toa.ops.attention.blocked import Factors
+    from toa.ops.attention.definitions import Band, RowNorm, RowNorms
+    from toa.ops.triton_helpers import Launch
+
+    properties = SimpleNamespace(get_device_properties=lambda _: {"max_shared_mem": shared})
+    gpu = SimpleNamespace(
+        get_current_target=lambda: GPUTarget("cuda", capability, 32),
+        get_current_device=lambda: 0,
+        get_current_stream=lambda _: 0,
+        utils=properties,
+    )
+    driver.set_active(gpu)
+    used: list[int] = []
+
+    def compile_only(launch: Any, *tensors: Any) -> None:
+        kernel, grid, options = launch._first
+        used.append(kernel.warmup(*tensors, *launch._numbers, grid=grid, **options).metadata.shared)
+
+    replaced: Any = Launch
+    replaced.__call__ = compile_only
+    choose, module = tile_kernels.choose_blocks, cast(Any, tile_kernels)
+    module.choose_blocks = lambda *sizes, **options: choose(*sizes, **{**options, "shared": shared})
+    norm = RowNorm(share=1.0, floor=1.0, gain=1.0)
+    for width, gated, normalised in itertools.product(widths, (False, True), (False, True)):
+        tokens = [torch.zeros(1, 4096, 1, width, dtype=torch.bfloat16).requires_grad_() for _ in range(3 + 2 * gated)]
+        options: dict[str, Any] = {"norms": RowNorms(norm, norm if gated else None)}
+        if not normalised:
+            options = {"band": Band(-50, 50), "dropout_p": 0.1}
+        out = tiles.attend_tiles(Factors(*tokens), **options)
+        torch.autograd.grad(out, tokens, out.detach())
+    assert len(used) == len(widths) * 2 * 2 * 3, used
+    assert max(used) <= shared, used
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("capability", GPUS)
+def test_kernels_fit_the_shared_memory_of_a_gpu(capability) -> None:
+    pytest.importorskip("triton", reason="needs Triton: pip install 'toa[triton]'")
+    # a process keeps its driver
+    code = f"from {__name__} import compile_for; compile_for({capability}, {GPUS[capability]}, (128, 256))"
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
