@@ -120,6 +120,14 @@ def test_auto_chooses_the_kernels_on_a_gpu(cuda, activation) -> None:
     assert ops.choose_backend("triton", activation="relu", device=cuda) == "triton"
 
 
+def test_auto_leaves_the_kernels_out_on_amd_unless_asked(cuda, monkeypatch) -> None:
+    monkeypatch.setattr(torch.version, "hip", "6.4")
+    with pytest.warns(RuntimeWarning, match=message("AMD's GPUs but were never run on one; TOA_BACKEND=triton tries")):
+        assert ops.choose_backend(activation="relu", device=cuda) == "folded"
+    monkeypatch.setenv("TOA_BACKEND", "triton")
+    assert ops.choose_backend(activation="relu", device=cuda) == "triton"
+
+
 @pytest.mark.parametrize(
     ("change", "problem", "reason"),
     [

@@ -11,10 +11,16 @@ import torch
 
 from tests.support import ROOT
 
-GPUS = {80: 166912, 86: 101376, 90: 232448}
+# backend, architecture and threads of a warp; bytes of shared memory
+GPUS = {
+    ("cuda", 80, 32): 166912,
+    ("cuda", 86, 32): 101376,
+    ("cuda", 90, 32): 232448,
+    ("hip", "gfx942", 64): 65536,
+}
 
 
-def compile_for(capability: int, shared: int, widths: tuple[int, ...]) -> None:
+def compile_for(target: tuple[Any, ...], shared: int, widths: tuple[int, ...]) -> None:
     """Compile all kernels of long sequences, with and without normalisers, windows and dropout."""
     from triton.backends.compiler import GPUTarget
     from triton.runtime.driver import driver
@@ -26,7 +32,7 @@ def compile_for(capability: int, shared: int, widths: tuple[int, ...]) -> None:
 
     properties = SimpleNamespace(get_device_properties=lambda _: {"max_shared_mem": shared})
     gpu = SimpleNamespace(
-        get_current_target=lambda: GPUTarget("cuda", capability, 32),
+        get_current_target=lambda: GPUTarget(*target),
         get_current_device=lambda: 0,
         get_current_stream=lambda _: 0,
         utils=properties,
@@ -55,9 +61,9 @@ def compile_for(capability: int, shared: int, widths: tuple[int, ...]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("capability", GPUS)
-def test_kernels_fit_the_shared_memory_of_a_gpu(capability) -> None:
+@pytest.mark.parametrize("target", GPUS, ids=str)
+def test_kernels_fit_the_shared_memory_of_a_gpu(target) -> None:
     pytest.importorskip("triton", reason="needs Triton: pip install 'toa[triton]'")
     # a process keeps its driver
-    code = f"from {__name__} import compile_for; compile_for({capability}, {GPUS[capability]}, (128, 256))"
+    code = f"from {__name__} import compile_for; compile_for({target}, {GPUS[target]}, (128, 256))"
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)

@@ -73,6 +73,8 @@ def kernel_objection(device: torch.device, dtype: torch.dtype) -> str | None:
         return f"it needs Triton {wanted} or newer, found {_TRITON}"
     if device.type == "cuda" and (found := torch.cuda.get_device_capability(device)) < _OLDEST_GPU:
         return f"it needs a GPU of compute capability {_OLDEST_GPU[0]}.{_OLDEST_GPU[1]}, found {found[0]}.{found[1]}"
+    if torch.version.hip is not None and os.environ.get("TOA_BACKEND") != "triton":
+        return "its kernels compile for AMD's GPUs but were never run on one; TOA_BACKEND=triton tries them"
     return None
 
 
