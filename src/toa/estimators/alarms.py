@@ -17,7 +17,6 @@ import pandas as pd
 from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
-from toa._checks import check_choice, check_count, check_positive
 from toa.data.frames import id_column
 from toa.data.frequency import make_times
 from toa.data.panel import Panel, Values
@@ -45,18 +44,6 @@ class Event(NamedTuple):
     peak: int
     severity: float
     shares: Float64[np.ndarray, " c"]
-
-
-def check_rule(rule: str, contamination: float, alarms_per_day: float, min_length: int, cool_down: int) -> None:
-    """Raise ValueError for an unknown rule or a value out of range."""
-    check_choice("threshold", rule, RULES)
-    if not 0.0 < contamination < 1.0:
-        raise ValueError(f"contamination must lie in (0, 1), got {contamination}.")
-    check_positive("alarms_per_day", alarms_per_day)
-    if np.isinf(alarms_per_day):
-        raise ValueError("alarms_per_day must be finite, got inf; choose the rule 'quantile' to flag by share.")
-    check_count("min_length", min_length, 1)
-    check_count("cool_down", cool_down, 0)
 
 
 def days_of(panel: Panel) -> float | None:

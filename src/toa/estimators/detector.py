@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from toa._checks import check_at_least, check_finite
+from toa._checks import check_at_least, check_choice, check_count, check_finite, check_positive
 from toa._limits import check_unpacked
 from toa.data.frames import check_results, columns_by_row, to_native
 from toa.data.panel import Id, MissingValuesError, Panel
@@ -117,7 +117,7 @@ class AnomalyDetector(ReconstructionNetwork):
         Raises:
             ValueError: If the data cannot be read, or no series has two windows.
         """
-        self._fit(self._read_new(data))
+        self._fit(data)
         return self
 
     def scores(self, data: Any) -> Any:
@@ -134,9 +134,7 @@ class AnomalyDetector(ReconstructionNetwork):
 
     def fit_predict(self, data: Any, y: Any = None) -> Any:
         """Fit to rows and flag among them."""
-        panel = self._read_new(data)
-        self._fit(panel)
-        return self._per_row(panel, self._flag)
+        return self._per_row(self._fit(data), self._flag)
 
     def channel_scores(self, data: Any) -> Any:
         """The part of each channel in the score of each row, a column per channel; they sum to `scores`."""
@@ -148,9 +146,8 @@ class AnomalyDetector(ReconstructionNetwork):
     def member_scores(self, data: Any) -> Any:
         """The score of each method alone, a column per method with a weight, and of each baseline that was fitted."""
         panel = self._read_fitted(data)
-        names = self._methods
-        check_results(panel, names)
-        members = [{name: self._member(name, one).sum(1) for name in names} for one in self._scaled(panel)]
+        check_results(panel, self._methods)
+        members = [{name: self._member(name, one).sum(1) for name in self._methods} for one in self._scaled(panel)]
         return _frame(panel, columns_by_row(panel, members))
 
     def events(self, data: Any) -> Any:
@@ -297,16 +294,19 @@ class AnomalyDetector(ReconstructionNetwork):
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
-        alarms.check_rule(self.threshold, self.contamination, self.alarms_per_day, self.min_length, self.cool_down)
+        check_choice("threshold", self.threshold, alarms.RULES)
+        if not 0.0 < self.contamination < 1.0:
+            raise ValueError(f"contamination must lie in (0, 1), got {self.contamination}.")
+        check_positive("alarms_per_day", self.alarms_per_day)
+        if np.isinf(self.alarms_per_day):
+            raise ValueError("alarms_per_day must be finite, got inf; choose the rule 'quantile' to flag by share.")
+        check_count("min_length", self.min_length, 1)
+        check_count("cool_down", self.cool_down, 0)
 
-    def _read_new(self, data: Any) -> Panel:
-        """The table of fit."""
+    def _fit(self, data: Any) -> Panel:
         self.day_first_ = self.day_first
         panel = self._read(data)
         self.day_first_ = panel.day_first
-        return panel
-
-    def _fit(self, panel: Panel) -> None:
         self._check_parameters()
         limit = TimeLimit(_NETWORK_TIME * self.time_limit)
         check_results(panel, ("score", "anomaly"))
@@ -342,6 +342,7 @@ class AnomalyDetector(ReconstructionNetwork):
         pairs = zip(self._normal_scores(series, self.choice_), held, strict=True)
         self.threshold_, self.stream_threshold_ = alarms.higher_thresholds(list(pairs), choose)
         self.reset_stream()
+        return panel
 
     def _normal_scores(self, series: Sequence[Tensor], choice: Combination | None) -> _Scores:
         scores = [self._score(one, choice) for one in series]
