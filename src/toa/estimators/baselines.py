@@ -45,7 +45,7 @@ _LEVEL_SHARE = [(level, share) for share in (0.0, 0.25, 0.5, 0.75, 1.0) for leve
 _UNCOUNTED = 3
 # linear model: windows to fit to and their values, rounds of weights against outliers, and strength of the ridge
 _WINDOWS, _VALUES, _ROUNDS, _RIDGE = 40_000, 15_000_000, 2, 1e-3
-# linear model: smallest scale of a window and largest target, in mean deviations and in scales
+# smallest scale of a window, in mean deviations, and largest target of the linear model, in scales
 _LEAST_SCALE, _LARGEST = 0.01, 50.0
 # linear model: smallest error that determines a weight, in medians
 _LEAST_ERROR = 0.3
@@ -235,15 +235,8 @@ class LinearModel:
         # in blocks, because steps on the way are as large as the windows
         for block in row_blocks(window):
             part = window[block]
-            with warnings.catch_warnings():
-                # the mean of nothing is NaN: a window shorter than a season
-                warnings.simplefilter("ignore", RuntimeWarning)
-                centre[block] = np.nanmean(part[:, -self.season if self.season > 1 else 0 :], 1, keepdims=True)
-                found = level = np.nanmean(np.abs(part - centre[block]), 1, keepdims=True)
-                if self.by_season:
-                    changes = np.abs(part[:, self.season :] - part[:, : -self.season])
-                    found = np.fmax(np.nanmean(changes, 1, keepdims=True), _LEAST_SCALE * level)
-            scale[block] = np.where(found > 0, found, 1.0)
+            centre[block] = np.nanmean(part[:, -self.season if self.season > 1 else 0 :], 1, keepdims=True)
+            scale[block] = window_scale(part, centre[block], self.season if self.by_season else None)
             inputs[block, :-1] = np.nan_to_num((part - centre[block]) / scale[block])
         return inputs, centre, scale
 
@@ -293,6 +286,21 @@ def sample_windows(
     found = history[series[:, None], np.maximum(column, 0, out=column)]
     found[before] = np.nan
     return found[:, :lookback], found[:, lookback:]
+
+
+def window_scale(window: Float64[np.ndarray, "n l"], level: np.ndarray, season: int | None) -> np.ndarray:
+    """Scale (N, 1) of windows: their mean change over a season, or without one their mean distance from a level.
+
+    The change counts as at least a hundredth of the distance. A scale of 0, or of no value, is 1.
+    """
+    with warnings.catch_warnings():
+        # the mean of nothing is NaN: a window shorter than a season
+        warnings.simplefilter("ignore", RuntimeWarning)
+        found = np.nanmean(np.abs(window - level), 1, keepdims=True)
+        if season is not None:
+            changes = np.abs(window[:, season:] - window[:, :-season])
+            found = np.fmax(np.nanmean(changes, 1, keepdims=True), _LEAST_SCALE * found)
+    return np.where(found > 0, found, 1.0)
 
 
 def row_blocks(rows: np.ndarray) -> Iterator[slice]:

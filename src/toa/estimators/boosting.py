@@ -8,7 +8,6 @@ The trees are scikit-learn's; they are kept and saved as arrays, and evaluated w
 Alphabet: N series, T rows, P horizon, L lags, K trees, V nodes of all trees.
 """
 
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +18,7 @@ from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
 from toa._checks import check_shape
-from toa.estimators.baselines import Forecast, History, last_rows, row_blocks, sample_windows
+from toa.estimators.baselines import Forecast, History, last_rows, row_blocks, sample_windows, window_scale
 
 # trees, their depth, and the share of the lags that a split may choose from
 _TREES, _DEPTH, _FEATURES = 200, 6, 0.3
@@ -29,8 +28,6 @@ _BLOCK = 1_000_000
 _ONE_THREAD = 10_000_000
 # longest look-back
 MOST_LAGS = 720
-# smallest scale of a window, in mean deviations
-_LEAST_SCALE = 0.01
 _ARRAYS = ("roots", "lag", "threshold", "missing", "left", "right", "value")
 
 
@@ -156,11 +153,6 @@ def _scaled(window: History, season: int) -> tuple[np.ndarray, np.ndarray, np.nd
     # in blocks, because steps on the way are as large as the windows
     for block in row_blocks(window):
         part, level = window[block], before[block, None]
-        with warnings.catch_warnings():
-            # the mean of nothing is NaN: a window shorter than a season
-            warnings.simplefilter("ignore", RuntimeWarning)
-            found = np.nanmean(np.abs(part[:, season:] - part[:, :-season]), 1)
-            found = np.fmax(found, _LEAST_SCALE * np.nanmean(np.abs(part - level), 1))
-        scale[block] = np.where(found > 0, found, 1.0)
-        lags[block] = (part - level) / scale[block, None]
+        found = window_scale(part, level, season)
+        lags[block], scale[block] = (part - level) / found, found[:, 0]
     return lags, before, scale
