@@ -162,10 +162,8 @@ def test_blocks_of_windows_have_the_forecasts_of_all(monkeypatch):
     series = [np.sin(np.arange(rows)) for rows in (200.0, 90.0)]
     origins = RollingOrigins.choose([200, 90], horizon=6, share=0.2)
     expected = validate_methods(series, origins, 6, seed=0)
-    blocks = ensemble._in_blocks
-    monkeypatch.setattr(
-        ensemble, "_in_blocks", lambda method, histories, rows, *_: blocks(method, histories, rows, 2_000)
-    )
+    for name in ("_LINEAR_VALUES", "_TREE_VALUES"):
+        monkeypatch.setattr(ensemble, name, 2_000)
     found = validate_methods(series, origins, 6, seed=0)
     assert all(np.allclose(found[name], expected[name], atol=1e-9) for name in expected)
 

@@ -270,17 +270,15 @@ def validate_methods(
 
 def _forecast(name: str, model: Fitted | None, histories: Series, season: int, horizon: int) -> np.ndarray:
     """Forecasts (N, P) after histories by a fitted model, or by a baseline."""
+    method: Callable[[np.ndarray], np.ndarray]
+    values = _LINEAR_VALUES
     if isinstance(model, BoostedTrees):
-        return _in_blocks(partial(model.predict, horizon=horizon), histories, MOST_LAGS, _TREE_VALUES)
-    if model is not None:
-        return _in_blocks(model.predict, histories, len(model.weights) - 1)
-    return _in_blocks(partial(BASELINES[name], season=season, horizon=horizon), histories, _local_rows(season))
-
-
-def _in_blocks(
-    method: Callable[[np.ndarray], np.ndarray], histories: Series, rows: int, values: int = _LINEAR_VALUES
-) -> np.ndarray:
-    """Forecasts after the last rows of histories, in blocks of at most this number of values."""
+        method, rows, values = partial(model.predict, horizon=horizon), MOST_LAGS, _TREE_VALUES
+    elif model is not None:
+        method, rows = model.predict, len(model.weights) - 1
+    else:
+        method, rows = partial(BASELINES[name], season=season, horizon=horizon), _local_rows(season)
+    # in blocks of at most this number of values
     size = max(1, values // rows)
     parts = [histories[start : start + size] for start in range(0, len(histories), size)]
     return np.concatenate([method(align_histories(part, rows)) for part in parts])
