@@ -86,14 +86,9 @@ class Backtest:
                 continue
             gaps = {column: one["mae"] - other.by_column[column]["mae"] for column, one in own.by_column.items()}
             lost = [column for column, gap in gaps.items() if gap > 0]
-            if not any(gaps.values()):
-                lines.append(f"equals {name} on every column")
-            elif not lost:
-                lines.append(f"beats {name} on every column")
-            elif len(lost) == len(gaps):
-                lines.append(f"loses to {name} on every column" if len(lost) > 1 else f"loses to {name} on {lost[0]}")
-            else:
-                lines.append(f"loses to {name} on {', '.join(lost)}")
+            word = "loses to" if lost else "beats" if any(gaps.values()) else "equals"
+            everywhere = not lost or 1 < len(lost) == len(gaps)
+            lines.append(f"{word} {name} on {'every column' if everywhere else ', '.join(lost)}")
         return lines
 
     def frame(self) -> Any:
