@@ -366,16 +366,16 @@ class AnomalyDetector(ReconstructionNetwork):
             random = np.random.default_rng(self.seed)
             changed = [inject_anomalies(one.double().cpu().numpy(), self.window_, random) for one in held]
             injected = [torch.from_numpy(values.astype(np.float32)).to(held[0].device) for values, _ in changed]
-            found = [
+            normal, anomalous = (
                 {name: [self._member(name, one).sum(1) for one in part] for name in names} for part in (held, injected)
-            ]
+            )
             # at the end the baselines are fitted again, to all rows, and score them
             if self._fit_network(train, held, limit.left - 2 * (begin - limit.left), needed=False):
-                for own, part in zip(found, (held, injected), strict=True):
-                    own[NETWORK] = [self._network_rows(one).sum(1) for one in part]
-            self.choice_ = Combination.fit(found[0], found[1], [labels for _, labels in changed], self.window_)
+                normal[NETWORK] = [self._network_rows(one).sum(1) for one in held]
+                anomalous[NETWORK] = [self._network_rows(one).sum(1) for one in injected]
+            self.choice_ = Combination.fit(normal, anomalous, [labels for _, labels in changed], self.window_)
             # tails are too flattering for the rows that they were fitted to
-            choices = self.choice_.halves(found[0], self.window_)
+            choices = self.choice_.halves(normal, self.window_)
         scores = self._held_scores(series, train, choices)
         self.scorers_ = self._fit_scorers(series, names)
         return scores

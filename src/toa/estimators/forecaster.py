@@ -25,7 +25,7 @@ from toa.estimators.baselines import BASELINES, REGRESSIONS, align_histories, fi
 from toa.estimators.covariates import Covariates
 from toa.estimators.ensemble import RollingOrigins, history_rows, series_scale, validate_methods
 from toa.estimators.importance import Importance, explain_forecast, sample_rows
-from toa.estimators.intervals import Choice, Prediction, check_finite, join_batches
+from toa.estimators.intervals import Choice, Prediction, check_forecast, join_batches
 from toa.estimators.network import ForecastNetwork
 from toa.estimators.pages import forecast_page
 
@@ -202,7 +202,7 @@ class Forecaster(ForecastNetwork):
         if NETWORK in self.weights_:
             network = self._network_at(last, owners, torch.tensor(last.lengths), ahead)
         found = self._forecast_at(panel, owners, torch.tensor(panel.lengths), network, ahead)
-        check_finite(found, self.columns_)
+        check_forecast(found, self.columns_)
         parts = {name: part[:, :steps].numpy() for name, part in found.items()}
         return write_forecast(panel, parts, steps, self.columns_, self.quantiles)
 
@@ -263,7 +263,7 @@ class Forecaster(ForecastNetwork):
         origins = torch.cat(parts)
         self._check_range(panel)
         found = forecast_with_refits(self, panel, owners, origins, firsts, refit)
-        check_finite(found, self.columns_)
+        check_forecast(found, self.columns_)
         return measure(self, found, panel, owners, origins)
 
     def export(self, path: str | Path) -> None:

@@ -3,6 +3,7 @@
 Alphabet: B batch, L look-back, P horizon, C channels, F features, Q levels, S series, W windows.
 """
 
+import math
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -282,9 +283,9 @@ def conformal_width(scores: Tensor, level: float) -> Tensor:
     these is at most the width with probability `level` or more.
     """
     count = len(scores)
-    rank = -int(-(count + 1) * level // 1)
+    rank = math.ceil((count + 1) * level)
     if rank > count:
-        least = -int(-round(level / (1.0 - level), 6) // 1)
+        least = math.ceil(round(level / (1.0 - level), 6))
         raise ValueError(
             f"interval={level} must have at least {least} windows to calibrate on, got {count}; raise "
             "validation_share, or use a longer series or a smaller interval."
@@ -292,7 +293,7 @@ def conformal_width(scores: Tensor, level: float) -> Tensor:
     return scores.kthvalue(rank, 0).values
 
 
-def check_finite(found: Prediction, columns: Sequence[str]) -> None:
+def check_forecast(found: Prediction, columns: Sequence[str]) -> None:
     """Raise ValueError for a forecast that is not finite."""
     for name, part in found.items():
         wrong = ~part.isfinite()
