@@ -365,7 +365,7 @@ class ForecastNetwork(Estimator):
         settings = sizes.choose_settings(self.backbone, self.lookback_, self.horizon, season)
         facts = None if spec is None else {"name": spec.name, **spec.options()}
         if recipe and facts and isinstance(attention, str):
-            settings |= {name: recipe[name] for name in ("dropout",) if name in recipe}
+            settings |= {"dropout": recipe["dropout"]} if "dropout" in recipe else {}
             # with one column, its only token minus the mean over tokens would be zero
             if len(self.columns_) > 1:
                 facts["operator_init"] = recipe["operator_init"]

@@ -24,8 +24,7 @@ _FORECAST_BATCH = (16, 128)
 # forecaster: windows times channels per epoch, at most
 _EPOCH_WINDOWS = 120_000
 # forecaster: approximate number of training steps, and bounds on the epochs
-_FORECAST_STEPS = 400
-_FORECAST_EPOCHS = (6, 60)
+_FORECAST_STEPS, _FORECAST_EPOCHS = 400, (6, 60)
 _FORECAST_SIZES: dict[str, Any] = {"embed_dim": 16, "num_heads": 4, "num_layers": 2, "ff_dim": 64, "dropout": 0.2}
 _FORECAST_WIDE: dict[str, Any] = {"embed_dim": 64, "num_heads": 4, "num_layers": 2, "ff_dim": 128, "dropout": 0.1}
 # default of models with a moving average; it must be odd and at most the number of averaged steps
@@ -44,9 +43,7 @@ _RECIPES: dict[tuple[str, str], dict[str, Any]] = {
 }
 
 # detector: approximate number of training steps, and bounds on the epochs
-_STEPS = 1000
-_EPOCHS = (10, 100)
-
+_STEPS, _EPOCHS = 1000, (10, 100)
 # detector: bounds on the window, a fifth of the longest series
 _WINDOW = (8, 100)
 # detector: bounds on the windows per epoch, and windows times channels per epoch
@@ -60,8 +57,7 @@ _DETECTOR_SIZES: dict[str, Any] = {"embed_dim": 32, "num_heads": 4, "num_layers"
 # classifier: approximate number of tokens, per channel for backbones with patches
 _CASE_PATCHES = 64
 # classifier: approximate number of training steps, and bounds on the epochs
-_CASE_STEPS = 150
-_CASE_EPOCHS = (5, 40)
+_CASE_STEPS, _CASE_EPOCHS = 150, (5, 40)
 # classifier: bounds on the batch size, an eighth of the cases
 _CASE_BATCH = (8, 64)
 # classifier: activations of a case, in those of a window of a forecaster
@@ -107,12 +103,11 @@ def choose_schedule(windows: int, channels: int, *, batch_size: int | None, epoc
     An epoch of a large table uses a random part of the windows. The activations of a batch fit the memory budget
     ($TOA_MEMORY), unless the batch size is given.
     """
-    least, most = _FORECAST_BATCH
-    size = batch_size
-    if size is None:
-        size = min(max(least, min(most, windows // 32)), most_windows(channels, training=True))
-    used = min(windows, max(size, _EPOCH_WINDOWS // channels))
-    return _schedule(used, size, epochs, _FORECAST_STEPS, _FORECAST_EPOCHS)
+    if batch_size is None:
+        least, most = _FORECAST_BATCH
+        batch_size = min(max(least, min(most, windows // 32)), most_windows(channels, training=True))
+    used = min(windows, max(batch_size, _EPOCH_WINDOWS // channels))
+    return _schedule(used, batch_size, epochs, _FORECAST_STEPS, _FORECAST_EPOCHS)
 
 
 def _schedule(count: int, batch_size: int, epochs: int | None, steps: int, bounds: tuple[int, int]) -> dict[str, Any]:
@@ -160,14 +155,13 @@ def classifier_schedule(
     cases: int, channels: int, backbone: str, *, copies: int, batch_size: int | None, epochs: int | None
 ) -> dict[str, Any]:
     """The same for a classifier of which `copies` are trained together."""
-    least, most = _CASE_BATCH
-    size = max(least, min(most, cases // 8)) if batch_size is None else batch_size
     if batch_size is None:
+        least, most = _CASE_BATCH
         # a transformer reads all channels as one sequence
         apart = 1 if backbone == "transformer" else channels
         fit = most_windows(apart, training=True, mixed=backbone != "patchtst") // (_CASE_FACTOR * copies)
-        size = max(1, min(size, fit))
-    return _schedule(cases, size, epochs, _CASE_STEPS, _CASE_EPOCHS)
+        batch_size = max(1, min(max(least, min(most, cases // 8)), fit))
+    return _schedule(cases, batch_size, epochs, _CASE_STEPS, _CASE_EPOCHS)
 
 
 def choose_window(window: int | None, longest: int) -> int:

@@ -285,7 +285,5 @@ def baseline_accuracies(series: Series, codes: Codes, *, seed: int) -> dict[str,
     flat, own = torch.from_numpy(series[chosen]).flatten(1), codes[chosen]
     distances = torch.cdist(flat, flat).fill_diagonal_(torch.inf)
     nearest = own[distances.argmin(1).numpy()]
-    return {
-        "most frequent class": float(np.bincount(codes).max() / len(codes)),
-        "1-NN": float((nearest == own).mean()),
-    }
+    most_frequent = np.bincount(codes).max() / len(codes)
+    return {"most frequent class": float(most_frequent), "1-NN": float((nearest == own).mean())}
