@@ -165,11 +165,8 @@ class Stream(NamedTuple):
     ) -> tuple[Int64[np.ndarray, " t"], "Stream"]:
         """Flags of the new rows, those of a series of a panel, and the stream after them.
 
-        Args:
-            high: Which of them are above the threshold; the last of `min_length` such rows is flagged.
-
-        Raises:
-            ValueError: If the rows do not continue the stream.
+        `high` states which rows are above the threshold; the last of `min_length` such rows is flagged. Rows that do
+        not continue the stream raise ValueError.
         """
         values, times = panel.values[index], None if panel.times is None else panel.times[index]
         if times is not None and self.seen:

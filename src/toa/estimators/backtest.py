@@ -38,8 +38,6 @@ class Backtest:
         by_column: Per column the mean absolute error in its units, and the coverage.
         series: Index of the series of each window (N,).
         origins: First forecast row of each window (N,).
-        lower: Lower bound of the interval (N, P, C), or None.
-        levels: Q quantile levels.
         comparison: Scores in the units of the data of the "model" and of the baselines, at the same origins; of many
             origins a part.
     """

@@ -105,13 +105,9 @@ class Combination:
         labels: Sequence[Bool[np.ndarray, " t"]],
         window: int,
     ) -> Self:
-        """Choose the methods.
+        """Choose the methods by their scores of held-out normal series, and of the same series with injected anomalies.
 
-        Args:
-            held: Per method the scores of held-out normal series.
-            injected: The same with injected anomalies.
-            labels: Which rows of these are injected.
-            window: Rows of a window.
+        `labels` states which rows are injected.
         """
         tails = {name: _fit_tails(scores, window) for name, scores in held.items()}
         chosen = [name for name in _FIRST if name in tails]

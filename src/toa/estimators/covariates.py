@@ -209,7 +209,6 @@ class Covariates:
 
         Args:
             places: Windows: index of the series, and first row to forecast.
-            scale: Scale of each series of the panel.
             ahead: Features (P, F) of the forecast steps of each window; None takes those of the panel.
         """
         features = self.past(panel) or []

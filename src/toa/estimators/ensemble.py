@@ -148,13 +148,8 @@ class Ensemble:
     ) -> tuple["Ensemble", Float64[np.ndarray, "w p"] | None]:
         """Choose weights at the origins, then fit the linear models and trees with a weight to all rows.
 
-        Returns:
-            The ensemble, and its forecasts at the origins, from rows before them; None without origins.
-
-        Args:
-            origins: Windows to validate on; without any, the ensemble is the seasonal naive forecast.
-            forecasts: Forecasts at the origins by methods that have not seen the rows after them.
-            seed: Seed of the windows that linear models are fitted to.
+        The methods of `forecasts` must not have seen the rows after the origins. Returns also the forecasts of the
+        ensemble at the origins. Without origins these are None, and the ensemble is the seasonal naive forecast.
         """
         horizon = origins.horizon
         if not len(origins):

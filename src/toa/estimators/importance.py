@@ -9,7 +9,7 @@ Alphabet: L rows of a window or steps of a case, C columns, K outputs, G groups 
 
 import copy
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -37,12 +37,10 @@ class Importance:
 
     Attributes:
         what: What the outputs are, and what the base is, in words.
-        outputs: Names of the K outputs.
         columns: Names of the C columns, covariates last.
         shares: Part of each row and column in each output (K, L, C); the last row is lag 1.
         ahead: Part of the values of each column that are known in advance, in each output (K, C).
         change: Output minus output of the base (K,): what all parts sum to, approximately.
-        freq: Frequency of the rows.
     """
 
     what: str
@@ -51,7 +49,7 @@ class Importance:
     shares: Float64[np.ndarray, "k l c"]
     ahead: Float64[np.ndarray, "k c"]
     change: Float64[np.ndarray, " k"]
-    freq: Frequency | None = field(default=None)
+    freq: Frequency | None = None
 
     def describe(self) -> str:
         """What the parts are, in words."""

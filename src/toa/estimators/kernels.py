@@ -114,8 +114,6 @@ class KernelFeatures:
     Attributes:
         shape: Channels C and steps L.
         sizes: Kernels of MultiRocket and groups of Hydra.
-        seed: Seed of the kernels.
-        rocket, hydra: The transforms of aeon.
     """
 
     shape: tuple[int, int]

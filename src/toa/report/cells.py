@@ -223,7 +223,7 @@ class RecipeCell:
     """One backbone, data set and horizon that was run under `toa`.
 
     Attributes:
-        task, backbone, dataset, horizon: What it is; the horizon is None in classification.
+        horizon: None in classification.
         runs: Runs by protocol and variant; variants without SOR end in "-nosor".
         published: The paper's numbers by variant; empty if it has none.
     """

@@ -82,9 +82,7 @@ class Evidence:
         runs: At most one run per setting and seed.
         failed: Settings of runs that ended with an error, with the error and its file.
         disputed: Settings whose records contradict each other.
-        notes: Remarks on duplicates and defaults.
         trials: Number of trials of a search by task and backbone, then by family.
-        signed: Trials of the comparison of signed attentions.
     """
 
     runs: list[Run] = field(default_factory=list)

@@ -111,8 +111,8 @@ def draw_detection(folder: Path) -> Figure:
     saved = load_checkpoint(folder / SCORES)
     stored: Any = saved.facts["thresholds"]
     thresholds = {rules.name: stored[rules.name] for rules in RULES if rules.name in stored}
-    tensors = {"true": saved.tensors["labels"]} | {name: saved.tensors[f"flags.{name}"] for name in thresholds}
-    ranges = {name: flags.numpy() for name, flags in tensors.items()}
+    ranges = {"true": saved.tensors["labels"].numpy()}
+    ranges |= {name: saved.tensors[f"flags.{name}"].numpy() for name in thresholds}
     score = saved.tensors["score"].numpy()
     figure = plt.figure(figsize=(12.0, 4.1), layout="constrained")
     top, bottom = figure.subplots(2, 1, height_ratios=(4, 1))

@@ -109,12 +109,7 @@ def tokens_have_order(model: nn.Module) -> bool:
 
 
 def describe_tokens(model: nn.Module, freq: Frequency | None = None, patch: int = 1) -> str:
-    """What a token of a model is, in words; empty for a model without attention.
-
-    Args:
-        freq: Frequency of the rows, if it is known.
-        patch: Rows in each row of the inputs.
-    """
+    """What a token of a model is, in words; empty without attention. A row of the inputs has `patch` rows of data."""
     embeddings = [one for one in model.modules() if isinstance(one, PatchEmbedding | VariateEmbedding)]
     if not any(isinstance(layer, Attention) for layer in model.modules()):
         return ""

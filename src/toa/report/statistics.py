@@ -26,17 +26,17 @@ from toa.report.tables import TEXTS, Rows, Table, escape_markdown, markdown_tabl
 # scores equal to this many decimals tie: means over seeds have rounding errors
 TIE_DIGITS = 9
 _SCALE_INCHES = 5.0
+# settings that the name of a system or of a run has
+_NAMED = ("attention", "backbone", "seed")
+
+# one row of systems by data set and horizon
+Cells = Mapping[str, Mapping[int | None, Sequence[float]]]
 
 
 def rank_scores(
     values: Any, metric: str, *, digits: int = TIE_DIGITS, ties: Literal["average", "min"] = "average"
 ) -> Float64[np.ndarray, "... k"]:
-    """Ranks along the last axis, 1 is best, of values rounded to `digits` decimals.
-
-    Args:
-        digits: Values that are equal after rounding tie.
-        ties: A tie gets the mean, or the best, of its ranks.
-    """
+    """Ranks along the last axis, 1 is best, of values rounded to `digits` decimals; ties get the mean or best rank."""
     from scipy.stats import rankdata
 
     rounded = np.round(values, digits)
@@ -44,14 +44,6 @@ def rank_scores(
         rounded if gains.lower_is_better(metric) else -rounded, method=ties, axis=-1
     )
     return ranks
-
-
-# one row of systems by data set and horizon
-Cells = Mapping[str, Mapping[int | None, Sequence[float]]]
-
-
-# settings that the name of a system or of a run has
-_NAMED = ("attention", "backbone", "seed")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
