@@ -9,7 +9,7 @@ from toa.experiments.paper import published_numbers
 from toa.experiments.records import Record
 from toa.report.figures import system_title, write_confusion, write_detection
 from toa.report.page import Section
-from toa.report.tables import ANOMALY_COLUMNS, TEXTS, Table, number
+from toa.report.tables import ANOMALY_COLUMNS, TEXTS, Table, grouped, number
 from toa.tasks.anomaly import SCORES
 from toa.tasks.checkpoint import load_checkpoint
 from toa.tasks.detection import RULES
@@ -67,7 +67,7 @@ def demixing_section(result: DemixingResult, figure: Path, *, title: str = "", p
 def classification_table(runs: Sequence[DemoRun]) -> Table:
     """Per attention: TEST accuracy over seeds, as mean, minimum and maximum, and mean macro F1."""
     rows: Table = [("system", "seeds", "accuracy", "lowest to highest", "macro F1")]
-    for name, group in _by_attention(runs).items():
+    for name, group in grouped((run.attention, run) for run in runs).items():
         accuracy = [run.record["metrics"]["accuracy"] for run in group]
         ends = f"{min(accuracy):.3f} to {max(accuracy):.3f}"
         rows.append((system_title(name), str(len(group)), _mean(group, "accuracy"), ends, _mean(group, "macro_f1")))
@@ -80,7 +80,7 @@ def detection_table(runs: Sequence[DemoRun]) -> Table:
     "peak" counts the runs whose highest score is at most 100 steps from a true range, and those with it inside.
     """
     rows: Table = [("system", "rules", *(ANOMALY_COLUMNS[name] for name in _SHOWN), "peak")]
-    for name, group in _by_attention(runs).items():
+    for name, group in grouped((run.attention, run) for run in runs).items():
         distances = [_peak_distance(run) for run in group]
         near, inside = sum(d <= _SLACK for d in distances), distances.count(0)
         for rules in RULES:
@@ -118,10 +118,6 @@ def _detection_section(runs: Sequence[DemoRun]) -> Section:
 
 # the section of each part on real data; its pictures are drawn beside the records
 SECTIONS = {"classification": _classification_section, "anomaly": _detection_section}
-
-
-def _by_attention(runs: Sequence[DemoRun]) -> dict[str, list[DemoRun]]:
-    return {name: [run for run in runs if run.attention == name] for name in dict.fromkeys(r.attention for r in runs)}
 
 
 def _first_seed(runs: Sequence[DemoRun]) -> list[DemoRun]:

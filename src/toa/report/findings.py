@@ -12,7 +12,7 @@ from toa.report.figures import system_title
 from toa.report.gains import POWER, excludes_zero, gain_unit, lower_is_better, mean_over_horizons, percent_gain
 from toa.report.paper import Contest, PaperReport
 from toa.report.statistics import Row
-from toa.report.tables import TEXTS, signed
+from toa.report.tables import TEXTS, grouped, signed
 
 _TASKS = {
     "forecast-full": "Forecasting",
@@ -167,10 +167,8 @@ def lead(found: Sequence[Finding]) -> list[str]:
         rest = "; for example not without "
         members = [f"{one.title} ({one.gains}{one.row.rests_on and rest + one.row.rests_on})" for one in own]
         if verdict == "too few data sets":
-            groups: dict[str, list[str]] = {}
-            for one in own:
-                what = f"{one.title.partition(',')[0]} under `{one.contest.protocol}`"
-                groups.setdefault(what, []).append(one.contest.backbone)
+            tasks = ((one.title.partition(",")[0], one.contest) for one in own)
+            groups = grouped((f"{task} under `{contest.protocol}`", contest.backbone) for task, contest in tasks)
             members = [f"{what} ({', '.join(backbones)})" for what, backbones in groups.items()]
         if members or verdict == "helps":
             lines.append(f"{words}: {'; '.join(members) or 'nowhere'}.")

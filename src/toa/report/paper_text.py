@@ -1,7 +1,7 @@
 """The comparison with the paper as Markdown: a short summary, and all tables."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import groupby
 from statistics import fmean, median
 
@@ -15,7 +15,7 @@ from toa.report.figures import system_title
 from toa.report.findings import found_parts
 from toa.report.gains import gain_unit, lower_is_better
 from toa.report.paper import PaperReport, RankRow
-from toa.report.tables import TEXTS, Table, markdown_table, number, signed
+from toa.report.tables import TEXTS, Table, grouped, markdown_table, number, signed
 
 # tables whose cells are compared with the published ones, and how much worse counts as equal
 _COMPARED = ("forecast-full", "pems-full", "classification")
@@ -86,7 +86,7 @@ def _gaps(entries: Sequence[Entry]) -> str:
 def status_table(report: PaperReport) -> Table:
     """Per table: how many numbers are measured, why others are not, and how ours compare."""
     table: Table = [("table", "numbers", *STATUSES, "as good or better", "median difference")]
-    for name, group in _by_table(entry for entry in report.entries if entry.own):
+    for name, group in grouped((entry.number.table, entry) for entry in report.entries if entry.own).items():
         counts = [sum(entry.status == status for entry in group) for status in STATUSES]
         pairs = [(entry, entry.difference) for entry in group if entry.difference is not None]
         # ours rounded as printed
@@ -127,7 +127,7 @@ def full_text(report: PaperReport) -> list[str]:
     if report.evidence.signed:
         lines += ["## Signed attentions", "", TEXTS["paper"]["signed"], ""]
         lines += [*markdown_table(signed_table(report.evidence.signed), left=2), ""]
-    for name, group in _by_table(report.entries):
+    for name, group in grouped((entry.number.table, entry) for entry in report.entries).items():
         lines += [f"## {name}: {TABLES[name].about}", ""]
         panels: dict[tuple[str, str, str], list[Entry]] = {}
         for entry in group:
@@ -182,14 +182,9 @@ def our_text(entry: Entry) -> str:
 
 def left_out(report: PaperReport, *, most: int | None = None) -> list[str]:
     """What was read and does not count, one bullet per reason that names at most `most` places."""
-    skipped: dict[str, list[str]] = {}
-    for one in report.evidence.skipped:
-        skipped.setdefault(one.reason.rstrip("."), []).append(one.where)
+    skipped = grouped((one.reason.rstrip("."), one.where) for one in report.evidence.skipped)
     lines = [f"- {_places(places, most)}: {reason}." for reason, places in skipped.items()]
-    others: dict[str, list[str]] = {}
-    for run in report.others:
-        others.setdefault(departure(run), []).append(str(run.path))
-    for reason, paths in others.items():
+    for reason, paths in grouped((departure(run), str(run.path)) for run in report.others).items():
         places = _places(list(dict.fromkeys(paths)), most)
         lines.append(f"- {len(paths)} records in {places} are not compared: {reason}.")
     lines += [f"- {note}" for note in (*report.evidence.notes, *report.remarks)]
@@ -199,11 +194,6 @@ def left_out(report: PaperReport, *, most: int | None = None) -> list[str]:
 def _places(places: Sequence[str], most: int | None) -> str:
     more = 0 if most is None else len(places) - most
     return ", ".join(places[:most]) + (f" and {more} more" if more > 0 else "")
-
-
-def _by_table(entries: Iterable[Entry]) -> Iterator[tuple[str, list[Entry]]]:
-    for name, group in groupby(entries, key=lambda entry: entry.number.table):
-        yield name, list(group)
 
 
 def recipe_table(cells: Iterable[RecipeCell]) -> Table:

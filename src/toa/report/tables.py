@@ -3,11 +3,14 @@
 import html
 import re
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from importlib.resources import files
-from typing import Any
+from typing import Any, TypeVar
 
 from toa.experiments.records import Record
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 Rows = Sequence[Sequence[str]]
 Table = list[tuple[str, ...]]
@@ -25,6 +28,14 @@ ANOMALY_COLUMNS = {
     "vus_pr": "VUS-PR",
     "vus_roc": "VUS-ROC",
 }
+
+
+def grouped(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
+    """The values of each key, in the order of the pairs."""
+    found: dict[K, list[V]] = {}
+    for key, value in pairs:
+        found.setdefault(key, []).append(value)
+    return found
 
 
 def number(value: float | None, form: str = ".4f", missing: str = "-") -> str:
