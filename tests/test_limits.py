@@ -8,7 +8,7 @@ from toa._limits import memory_budget, most_windows, unpacked_limit
 from toa.data.classification import Cases
 from toa.estimators import Forecaster
 from toa.estimators.intervals import Choice
-from toa.estimators.sizes import choose_batch, choose_schedule, classifier_schedule
+from toa.estimators.sizes import choose_schedule, classifier_schedule, detector_schedule
 from toa.tasks.classify import classify
 
 
@@ -28,8 +28,9 @@ def test_batches_become_smaller_with_more_columns():
     assert choose_schedule(5000, 1000, batch_size=64, epochs=None)["batch_size"] == 64
     assert [most_windows(10**9, training=True), most_windows(1000, training=False)] == [1, 19]
     # attention among channels takes more than attention among patches of one
-    assert [choose_batch(None, name, 1000) for name in ("patchtst", "itransformer")] == [10, 5]
-    assert [choose_batch(None, "patchtst", 7), choose_batch(32, "itransformer", 1000)] == [64, 32]
+    cases = (("patchtst", 1000, None), ("itransformer", 1000, None), ("patchtst", 7, None), ("itransformer", 1000, 32))
+    found = [detector_schedule(5000, channels, name, batch_size=size, epochs=1) for name, channels, size in cases]
+    assert [schedule["batch_size"] for schedule in found] == [10, 5, 64, 32]
 
 
 def test_batches_of_cases_become_smaller_with_more_channels():

@@ -137,18 +137,13 @@ def limit_schedule(
     return schedule | {"epochs": epochs, "steps": max(1, min(schedule["steps"], steps // epochs))}
 
 
-def choose_batch(batch_size: int | None, backbone: str, channels: int) -> int:
-    """Windows per batch of a detector; None is 64, or fewer that fit the memory budget ($TOA_MEMORY)."""
-    if batch_size is not None:
-        return batch_size
-    return min(_DETECTOR_BATCH, most_windows(channels, training=True, mixed=backbone != "patchtst"))
-
-
 def detector_schedule(
     windows: int, channels: int, backbone: str, *, batch_size: int | None, epochs: int | None
 ) -> dict[str, Any]:
     """The same for a detector, whose epochs use all windows."""
-    return _schedule(windows, choose_batch(batch_size, backbone, channels), epochs, _STEPS, _EPOCHS)
+    if batch_size is None:
+        batch_size = min(_DETECTOR_BATCH, most_windows(channels, training=True, mixed=backbone != "patchtst"))
+    return _schedule(windows, batch_size, epochs, _STEPS, _EPOCHS)
 
 
 def classifier_schedule(
