@@ -95,8 +95,8 @@ class BoostedTrees:
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Tensors and JSON values to save."""
-        facts = {name: getattr(self, name) for name in ("lags", "start")}
-        return {name: torch.from_numpy(getattr(self, name)) for name in _ARRAYS}, facts
+        tensors = {name: torch.from_numpy(getattr(self, name)) for name in _ARRAYS}
+        return tensors, {"lags": self.lags, "start": self.start}
 
     @classmethod
     def from_state(cls, tensors: Mapping[str, Tensor], facts: Mapping[str, Any], season: int) -> "BoostedTrees":

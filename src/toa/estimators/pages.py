@@ -375,13 +375,11 @@ def _cases_part(
     order = np.arange(len(panel)) if true is None else np.argsort(true == guess, kind="stable")
     most = max(1, draw.VALUES // (max(panel.lengths) * len(panel.columns)))
     drawn = {int(index): place for place, index in enumerate(order[:most])}
-    series, cases = [], []
-    for index in range(len(panel)):
-        name = str(index + 1 if panel.backend is None else panel.ids[index])
-        kind = None if true is None else int(true[index])
-        cases.append(
-            [name, kind, int(guess[index]), draw.to_numbers(proba[index].max(keepdims=True))[0], drawn.get(index)]
-        )
+    titles = map(str, range(1, len(panel) + 1) if panel.backend is None else panel.ids)
+    classes = [None] * len(panel) if true is None else true.tolist()
+    places = map(drawn.get, range(len(panel)))
+    cases = list(zip(titles, classes, guess.tolist(), draw.to_numbers(proba.max(1)), places, strict=True))
+    series = []
     for index in drawn:
         values = panel.values[index]
         panels = [

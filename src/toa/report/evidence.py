@@ -121,10 +121,9 @@ def read_records(paths: Iterable[Path]) -> list[Record]:
         _check_exists(path)
         for file in sorted([*path.rglob(RECORD), *path.rglob("*.jsonl")]) if path.is_dir() else [path]:
             if file.suffix == ".jsonl":
-                lines = enumerate(file.read_text(encoding="utf-8").splitlines(), 1)
-                found += [
-                    check_record(parse_json(text, _where(file, line)), _where(file, line)) for line, text in lines
-                ]
+                for line, text in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
+                    where = _where(file, line)
+                    found.append(check_record(parse_json(text, where), where))
             else:
                 found.append(read_record(file))
     if not found:

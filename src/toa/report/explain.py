@@ -77,10 +77,9 @@ def draw_mixing(mixing: Tensor, title: str) -> Figure:
     columns = min(_COLUMNS, heads)
     figure, grid = _grid(-(-heads // columns), columns, 3.6)
     distance = simplex_distance(mixing)
-    for head, axis in enumerate(grid.ravel()):
-        if head >= heads:
-            axis.set_axis_off()
-            continue
+    for axis in grid.ravel()[heads:]:
+        axis.set_axis_off()
+    for head, axis in enumerate(grid.ravel()[:heads]):
         one = mixing[head].numpy()
         sums = one.sum(1)
         _draw_entries(
