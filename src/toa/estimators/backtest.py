@@ -113,14 +113,14 @@ class Backtest:
         return first.append(others)[begins[owners] + rows]
 
 
-def measure(own: Any, found: Prediction, panel: Panel, owners: Tensor, origins: Tensor) -> Backtest:
-    """Compare forecasts of the forecaster `own` with actual values, and with those of its methods."""
-    columns, season, levels = own.columns_, own.season_, tuple(map(float, own.quantiles))
+def measure(forecaster: Any, found: Prediction, panel: Panel, owners: Tensor, origins: Tensor) -> Backtest:
+    """Compare forecasts of a forecaster with actual values, and with those of its methods."""
+    columns, season, levels = forecaster.columns_, forecaster.season_, tuple(map(float, forecaster.quantiles))
     windows = list(zip(owners.tolist(), origins.tolist(), strict=True))
     values = panel.take(columns)
-    actual = torch.from_numpy(np.stack([values[one][first : first + own.horizon] for one, first in windows]))
+    actual = torch.from_numpy(np.stack([values[one][first : first + forecaster.horizon] for one, first in windows]))
     # standardises errors (N, 1, C)
-    std = own.scaler_.get("deviation", own.scaler_["std"])[own._owners(panel)[owners]].unsqueeze(1)
+    std = forecaster.scaler_.get("deviation", forecaster.scaler_["std"])[forecaster._owners(panel)[owners]].unsqueeze(1)
     missed = found["forecast"] - actual  # (N, P, C)
     error = missed / std
     metrics = {"mse": float(error.square().mean()), "mae": float(error.abs().mean())}
@@ -136,19 +136,19 @@ def measure(own: Any, found: Prediction, panel: Panel, owners: Tensor, origins: 
     # the model and the baselines at the same origins
     chosen = torch.arange(0, len(owners), -(-len(owners) * len(columns) // _COMPARED))
     places = [windows[one] for one in chosen]
-    histories = panel.histories(columns, places, history_rows(season, own.horizon))
+    histories = panel.histories(columns, places, history_rows(season, forecaster.horizon))
     truth, shape = actual[chosen].numpy(), (len(chosen), len(columns))
     scale = series_scale(histories, season).reshape(shape)
     arrays: Any = {name: part.numpy() for name, part in found.items()}
     # a tensor with one place would be a number to numpy
     parts = {name: part[chosen.numpy()] for name, part in arrays.items()}
     scores = {"model": score_forecasts(actual=truth, columns=columns, scale=scale, levels=levels, **parts)}
-    ensemble = Ensemble(season=season, horizon=own.horizon, weights={}, errors={})
-    if own.choice_ is not None:
-        ensemble = own.choice_.ensemble
+    ensemble = Ensemble(season=season, horizon=forecaster.horizon, weights={}, errors={})
+    if forecaster.choice_ is not None:
+        ensemble = forecaster.choice_.ensemble
     rows = ensemble.members(histories, [*BASELINES, *ensemble.fitted])
     forecasts = {name: part.reshape(*shape, -1).transpose(0, 2, 1) for name, part in rows.items()}
-    for name, forecast in (forecasts | own._regressions(panel, places)).items():
+    for name, forecast in (forecasts | forecaster._regressions(panel, places)).items():
         scores[name] = score_forecasts(forecast, truth, columns=columns, scale=scale)
     return Backtest(
         metrics=metrics,
@@ -165,7 +165,7 @@ def measure(own: Any, found: Prediction, panel: Panel, owners: Tensor, origins: 
 
 
 def forecast_with_refits(
-    own: Any, panel: Panel, owners: Tensor, origins: Tensor, firsts: Sequence[int], every: int | None
+    forecaster: Any, panel: Panel, owners: Tensor, origins: Tensor, firsts: Sequence[int], every: int | None
 ) -> Prediction:
     """Forecasts of windows, of the series `owners` from the rows `origins` on, by copies that are fitted again.
 
@@ -173,14 +173,14 @@ def forecast_with_refits(
     None does not fit again.
     """
     if every is None:
-        found: Prediction = own._forecast_at(panel, owners, origins)
+        found: Prediction = forecaster._forecast_at(panel, owners, origins)
         return found
     check_at_least("refit", every, 1)
     blocks = (origins - torch.tensor(firsts)[owners]).div(every, rounding_mode="floor")
     order, parts = [], []
     for block in blocks.unique().tolist():
         last = [max(0, rows - first - every * block) for first, rows in zip(firsts, panel.lengths, strict=True)]
-        fitted = clone(own).fit(panel.before(last))
+        fitted = clone(forecaster).fit(panel.before(last))
         chosen = (blocks == block).nonzero()[:, 0]
         order.append(chosen)
         parts.append(fitted._forecast_at(panel, owners[chosen], origins[chosen]))
@@ -212,14 +212,14 @@ def first_tested(panel: Panel, index: int, test_size: float | int | None, lookba
     return first
 
 
-def without_last(own: Any, frame: pd.DataFrame, test_size: float) -> pd.DataFrame:
+def without_last(forecaster: Any, frame: pd.DataFrame, test_size: float) -> pd.DataFrame:
     """The frame without the rows that `backtest` of this share tests; rows that fill gaps count there.
 
-    `own` is a forecaster that reads the table; it need not be fitted.
+    The forecaster reads the table; it need not be fitted.
     """
     if not 0.0 < test_size < 1.0:
         raise ValueError(f"the share of rows to test on must lie in (0, 1), got {test_size}.")
-    panel = own._read(frame, own.freq)
+    panel = forecaster._read(frame, forecaster.freq)
     kept = [rows[: len(rows) - int(len(rows) * test_size)] for rows in panel.rows]
     places = np.sort(np.concatenate(kept))
     return frame.iloc[places[places >= 0]]

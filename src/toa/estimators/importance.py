@@ -128,42 +128,42 @@ def integrated_gradients(
     return [share.numpy() for share in shares], change.numpy()
 
 
-def explain_forecast(own: Any, panel: Panel, stop: int) -> Importance:
+def explain_forecast(forecaster: Any, panel: Panel, stop: int) -> Importance:
     """Parts of the look-back before the row `stop` of the first series in the mean forecast of each column."""
-    first = max(0, stop - own.lookback_)
-    pad = (own.lookback_ - (stop - first), 0), (0, 0)
-    which, outputs = own._owners(panel)[0], own.columns_[:OUTPUTS]
-    values = np.pad(panel.take(own.columns_)[0][first:stop], pad, mode="edge")
-    mean, std = own.scaler_["mean"][which], own.scaler_["std"][which]
+    first = max(0, stop - forecaster.lookback_)
+    pad = (forecaster.lookback_ - (stop - first), 0), (0, 0)
+    which, outputs = forecaster._owners(panel)[0], forecaster.columns_[:OUTPUTS]
+    values = np.pad(panel.take(forecaster.columns_)[0][first:stop], pad, mode="edge")
+    mean, std = forecaster.scaler_["mean"][which], forecaster.scaler_["std"][which]
     inputs = [((torch.from_numpy(values) - mean) / std)[None]]  # (1, L, C)
-    features = own.known_.past(panel)
+    features = forecaster.known_.past(panel)
     if features is not None:
         past = np.pad(features[0][first:stop], pad, mode="edge")
-        inputs += [torch.from_numpy(part)[None] for part in (past, features[0][stop : stop + own.horizon])]
+        inputs += [torch.from_numpy(part)[None] for part in (past, features[0][stop : stop + forecaster.horizon])]
     # features are compared with their mean in the look-back
     means = [part.mean(1, keepdim=True) for part in (*inputs[:2], *inputs[1:2])]
     bases = [base.expand_as(part) for base, part in zip(means, inputs, strict=True)]
-    model = in_float64(own.model_)
+    model = in_float64(forecaster.model_)
 
     def mean_forecast(*parts: Tensor) -> Tensor:
-        levels = model(*parts).sort(2).values[:, :, own._point]  # (B, P, C)
+        levels = model(*parts).sort(2).values[:, :, forecaster._point]  # (B, P, C)
         return levels.mean(1)[:, : len(outputs)] * std[: len(outputs)]
 
     (shares, *others), change = integrated_gradients(mean_forecast, inputs, bases)
-    groups = dict.fromkeys(own.known_.names)
-    ahead = [np.zeros((len(outputs), len(own.columns_)))]
+    groups = dict.fromkeys(forecaster.known_.names)
+    ahead = [np.zeros((len(outputs), len(forecaster.columns_)))]
     for name in groups:
-        places = [place for place, one in enumerate(own.known_.names) if one == name]
+        places = [place for place, one in enumerate(forecaster.known_.names) if one == name]
         shares = np.concatenate([shares, others[0][:, :, places].sum(2, keepdims=True)], axis=2)
         ahead.append(others[1][:, :, places].sum((1, 2))[:, None])
     return Importance(
-        what=f"the mean forecast of {own.horizon} steps, compared with a look-back that is flat at its mean",
+        what=f"the mean forecast of {forecaster.horizon} steps, compared with a look-back that is flat at its mean",
         outputs=outputs,
-        columns=(*own.columns_, *groups),
+        columns=(*forecaster.columns_, *groups),
         shares=shares,
         ahead=np.concatenate(ahead, axis=1),
         change=change,
-        freq=own.freq_,
+        freq=forecaster.freq_,
     )
 
 
