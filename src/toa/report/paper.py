@@ -87,9 +87,9 @@ def _rows(table: str, backbone: str, blocks: list[dict[str, Entry]]) -> list[Ran
     shared = [block for block in complete if all(entry.mean is not None for entry in block)]
     ties: Ties = "average" if table == "classification" else "min"
     standings = (
-        _standings(RANKED[table], complete, [[entry.number.value for entry in block] for block in complete], ties),
-        _standings(RANKED[table], shared, [[entry.number.value for entry in block] for block in shared], "average"),
-        _standings(RANKED[table], shared, [[entry.mean for entry in block] for block in shared], "average"),
+        _standings(RANKED[table], complete, ties),
+        _standings(RANKED[table], shared, "average"),
+        _standings(RANKED[table], shared, "average", ours=True),
     )
     columns = [found or [(None, None)] * len(variants) for found in standings]
     return [
@@ -98,12 +98,11 @@ def _rows(table: str, backbone: str, blocks: list[dict[str, Entry]]) -> list[Ran
     ]
 
 
-def _standings(
-    metric: str, blocks: Sequence[Sequence[Entry]], values: Sequence[Sequence[Any]], ties: Ties
-) -> list[tuple[Any, Any]]:
-    """Average rank and top-1 count of each variant; empty without blocks."""
+def _standings(metric: str, blocks: Sequence[Sequence[Entry]], ties: Ties, *, ours: bool = False) -> list[Any]:
+    """Average rank and top-1 count of each variant, by published numbers or ours; empty without blocks."""
     if not blocks:
         return []
+    values: Any = [[entry.mean if ours else entry.number.value for entry in block] for block in blocks]
     digits = [max(decimals(entry.number.text) for entry in block) for block in blocks]
     printed = [np.round(row, count) for row, count in zip(values, digits, strict=True)]
     firsts = (statistics.rank_scores(printed, metric, ties="min") == 1).sum(0)
