@@ -132,12 +132,9 @@ class Combination:
 
     def halves(self, held: Mapping[str, Sequence[Score]], window: int) -> tuple[Self, Self]:
         """The same methods for the first and for the second half of held-out series, each with tails of the other."""
-        parts = ((slice(len(score) // 2, None), slice(len(score) // 2)) for score in next(iter(held.values())))
-        later, earlier = (
-            replace(self, tails={name: _fit_tails(held[name], window, half) for name in self.tails})
-            for half in zip(*parts, strict=True)
-        )
-        return later, earlier
+        halves = (lambda score: score[: len(score) // 2], lambda score: score[len(score) // 2 :])
+        earlier, later = ({name: _fit_tails(held[name], window, half) for name in self.tails} for half in halves)
+        return replace(self, tails=later), replace(self, tails=earlier)
 
     @property
     def weights(self) -> dict[str, float]:
@@ -195,14 +192,12 @@ class Combination:
         return cls(tails=tails, precision=dict(facts["precision"]))
 
 
-def _fit_tails(scores: Sequence[Score], window: int, rows: Sequence[slice] | None = None) -> tuple[Tail, Tail]:
-    """Tails of the scores of series and of their means over windows; `rows` are those to use of each series."""
-    half, rows = window // 2, rows or [slice(None)] * len(scores)
-    means = [window_mean(score, half, half) for score in scores]
-    score_tail, mean_tail = (
-        Tail.fit(np.concatenate([one[used] for one, used in zip(series, rows, strict=True)]))
-        for series in (scores, means)
-    )
+def _fit_tails(
+    scores: Sequence[Score], window: int, used: Callable[[Score], Score] = lambda score: score
+) -> tuple[Tail, Tail]:
+    """Tails of the scores of series and of their means over windows; `used` selects the rows to fit to."""
+    means = [window_mean(score, window // 2, window // 2) for score in scores]
+    score_tail, mean_tail = (Tail.fit(np.concatenate(list(map(used, series)))) for series in (scores, means))
     return score_tail, mean_tail
 
 

@@ -390,9 +390,9 @@ class AnomalyDetector(ReconstructionNetwork):
                 if start < stop:
                     parts.append(one[max(0, start - self._context) : stop])
                     counts.append(stop - start)
-            found = self._normal_scores(parts, choice)
-            scores += [own[-count:] for own, count in zip(found[0], counts, strict=True)]
-            ends += found[1]
+            row_scores, end_scores = self._normal_scores(parts, choice)
+            scores += [score[-count:] for score, count in zip(row_scores, counts, strict=True)]
+            ends += end_scores
         return scores, ends
 
     def _fit_scorers(self, series: Sequence[Tensor], names: Sequence[str]) -> dict[str, Scorer]:
