@@ -157,8 +157,7 @@ class Ensemble:
         scale = series_scale(series, season)
         weights, errors = origins.weigh(series, forecasts, scale)
         rows, sizes = _aligned(series), {"season": season, "horizon": horizon}
-        models = {name: fit_model(name, rows, **sizes, seed=seed) for name in weights}
-        fitted = {name: model for name, model in models.items() if model is not None}
+        fitted = {n: model for n in weights if (model := fit_model(n, rows, **sizes, seed=seed)) is not None}
         measure = "MASE" if (scale[origins.series] > 0).any() else "MAE"
         mixed = weighted_mean(weights, forecasts)
         return cls(weights=weights, errors=errors, fitted=fitted, measure=measure, **sizes), mixed
