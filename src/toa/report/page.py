@@ -116,11 +116,10 @@ def write_report(report: PaperReport, out: Path) -> list[Path]:
     """Write index.html, report.md, summary.md and the diagrams of report.md; returns their paths."""
     body = (files("toa.report") / "paper.html").read_text(encoding="utf-8")
     scripts = ("page.js", "operators.js", "paper.js")
-    page = assemble("The paper, reproduced", body, scripts, page_data(report, out))
+    written = {"index.html": assemble("The paper, reproduced", body, scripts, page_data(report, out))}
     texts = {"report.md": paper_text.full_text(report), "summary.md": paper_text.summary(report)}
-    written = {name: ("\n".join(lines).rstrip() + "\n").encode() for name, lines in texts.items()}
+    written |= {name: ("\n".join(lines).rstrip() + "\n").encode() for name, lines in texts.items()}
     written |= {contest.file: contest.diagram.encode() for contest in report.contests if contest.diagram}
-    written = {"index.html": page, **written}
     for name, content in written.items():
         write_atomically(out / name, content)
     return [out / name for name in written]

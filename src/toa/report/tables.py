@@ -88,8 +88,7 @@ def undefined_notes(record: Record) -> list[str]:
     """Why numbers are missing in the anomaly table, one sentence per set of rules and reason."""
     notes = []
     for rules, block in record["detections"].items():
-        missing = {name: why for name, why in block["undefined"].items() if name in ANOMALY_COLUMNS}
-        for reason in dict.fromkeys(missing.values()):
-            names = ", ".join(ANOMALY_COLUMNS[name] for name, why in missing.items() if why == reason)
-            notes.append(f"{rules}: {names} undefined: {reason}.")
+        shown = ((why, ANOMALY_COLUMNS[name]) for name, why in block["undefined"].items() if name in ANOMALY_COLUMNS)
+        for reason, names in grouped(shown).items():
+            notes.append(f"{rules}: {', '.join(names)} undefined: {reason}.")
     return notes
