@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support import message
-from toa.data.frames import read_panel, to_native
+from toa.data.frames import read_cases, read_panel, to_native
 from toa.data.frequency import calendar_of, make_times
 
 
@@ -232,3 +232,13 @@ def test_calendar_features_follow_the_frequency(freq, marks) -> None:
 def test_numbers_have_no_calendar() -> None:
     with pytest.raises(ValueError, match=message("calendar must be False", "dates")):
         calendar_of(5)
+
+
+def test_an_id_that_is_repeated_by_mistake_makes_no_long_table() -> None:
+    frame = pd.DataFrame(np.arange(20.0).reshape(5, 4) / 3, columns=list("abcd")).assign(rec=["u", "v", "v", "w", "x"])
+    found = "column 'rec' of X must have each id once", "got 'v' more than once beside 3 ids that occur once"
+    with pytest.raises(ValueError, match=message(*found)):
+        read_cases(frame, id="rec")
+    # a step per row, as soon as there is a time, or most cases have several rows
+    assert read_cases(frame.assign(step=[0, 0, 1, 0, 0]), id="rec", time="step").lengths == (1, 2, 1, 1)
+    assert read_cases(frame.assign(rec=[1, 1, 2, 3, 3]), id="rec").lengths == (2, 1, 2)

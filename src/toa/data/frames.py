@@ -150,8 +150,14 @@ def read_cases(
         frame = frame.drop(label)
     if id is not None:
         cells = np.asarray(frame.get_column(_column(frame, id, name)).to_list(), dtype=object)
-        once = len(by_id(cells, id, len(cells), name).ids) == len(cells)
-        wide = time is None and once if wide is None else wide
+        counts = np.diff((found := by_id(cells, id, len(cells), name)).borders)
+        if wide is None and time is None and 0 < (counts > 1).sum() < (counts == 1).sum():
+            raise ValueError(
+                f"column {id!r} of {name} must have each id once, for one case per row, or in several rows, for one "
+                f"step per row, got {found.ids[int((counts > 1).argmax())]!r} more than once beside "
+                f"{int((counts == 1).sum())} ids that occur once; correct it, or name the column of steps with time."
+            )
+        wide = time is None and len(counts) == len(cells) if wide is None else wide
     if id is None or wide:
         others = [column for column in frame.columns if str(column) != id]
         columns = others if values is None else [_column(frame, wanted, name) for wanted in values]
@@ -164,14 +170,14 @@ def read_cases(
     panel = read_panel(frame.to_native(), id=id, time=time, values=values, missing=missing, name=name, **dates)
     if labels is None:
         return panel
-    found: dict[Id, Any] = {}
+    kinds: dict[Id, Any] = {}
     for row, (one, kind) in enumerate(zip(frame.get_column(id).to_list(), labels, strict=True), 1):
-        if found.setdefault(one, kind) != kind:
+        if kinds.setdefault(one, kind) != kind:
             raise ValueError(
-                f"column {label!r} of {name} must have one label per case, got {kind!r} after {found[one]!r} for case "
+                f"column {label!r} of {name} must have one label per case, got {kind!r} after {kinds[one]!r} for case "
                 f"{one!r} at data row {row}."
             )
-    return panel.with_labels(found, name)
+    return panel.with_labels(kinds, name)
 
 
 def match_panel(panel: Panel, columns: Sequence[str], ids: Collection[Id] | None) -> Panel:
