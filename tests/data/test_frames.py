@@ -1,3 +1,4 @@
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support import message
+from toa.data.columns import warn_of_id
 from toa.data.frames import read_cases, read_panel, to_native
 from toa.data.frequency import calendar_of, make_times
 
@@ -242,3 +244,31 @@ def test_an_id_that_is_repeated_by_mistake_makes_no_long_table() -> None:
     # a step per row, as soon as there is a time, or most cases have several rows
     assert read_cases(frame.assign(step=[0, 0, 1, 0, 0]), id="rec", time="step").lengths == (1, 2, 1, 1)
     assert read_cases(frame.assign(rec=[1, 1, 2, 3, 3]), id="rec").lengths == (2, 1, 2)
+
+
+@pytest.mark.parametrize(("cells", "warned"), [([103, 101, 100, 102], True), ([103, 101, 101, 102], False)])
+def test_a_first_step_of_whole_numbers_beside_fractions_looks_like_an_id(cells, warned) -> None:
+    steps = pd.DataFrame(np.arange(12.0).reshape(4, 3) / 7 + 0.1, columns=list("abc"))
+    steps.insert(0, "rec", cells)
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        warn_of_id(read_cases(steps))
+        # whole numbers in other steps as well: counts
+        warn_of_id(read_cases(steps.assign(a=[3, 1, 4, 1])))
+    notes = ["column 'rec' is read as step 1 of each case, but looks like an id; give id='rec' if it names the cases."]
+    assert [str(one.message) for one in found] == notes * warned
+
+
+@pytest.mark.parametrize("scale", [1, 0.01])
+def test_a_channel_that_counts_the_rows_of_each_case_looks_like_a_time(scale) -> None:
+    step = np.tile(np.arange(5), 3) * scale
+    frame = pd.DataFrame({"rec": np.repeat(list("uvw"), 5), "step": step, "amp": np.sin(np.arange(15.0))})
+    note = "column 'step' is read as a channel, but looks like a time; give time='step' if it is one, or choose the"
+    for one in (frame, frame.drop(index=14), frame.sample(frac=1, random_state=0)):
+        with pytest.warns(UserWarning, match=message(note)):
+            warn_of_id(read_cases(one, id="rec"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warn_of_id(read_cases(frame.drop(columns="step"), id="rec"))
+        warn_of_id(read_cases(frame.drop(columns="amp"), id="rec"))
+        warn_of_id(read_cases(frame.assign(step=range(15)), id="rec", time="step"))

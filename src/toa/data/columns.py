@@ -243,15 +243,26 @@ def to_steps(frame: Any, columns: Sequence[Any], missing: str, name: str) -> tup
 
 
 def warn_of_id(panel: Panel) -> None:
-    """Warn of a step that looks like an id: another whole number in each case, and the name or the order of ids."""
+    """Warn of a step that looks like an id, and of a channel that looks like the time of each case.
+
+    An id is another whole number in each case and has the name of ids, or is the first step and increases or is the
+    only step of whole numbers. A time increases by the same step in each case, if its rows are sorted.
+    """
+    cells = np.stack([case[:, 0] for case in panel.values]) if panel.steps else np.empty((0, 0))  # (n, l)
+    whole = (cells == np.rint(cells)).all(0)
     for place, step in enumerate(panel.steps):
-        if place and not _IDS.fullmatch(step):
-            continue
-        cells = np.array([case[place, 0] for case in panel.values])
-        sorted_ = len(cells) >= _SORTED and (np.diff(cells) > 0).all()
-        if (cells == np.rint(cells)).all() and len(set(cells)) == len(cells) and (sorted_ or _IDS.fullmatch(step)):
+        own = cells[:, place]
+        first = not place and len(own) >= _SORTED and (whole.sum() == 1 or (np.diff(own) > 0).all())
+        if whole[place] and len(set(own)) == len(own) and (first or _IDS.fullmatch(step)):
             text = f"column {step!r} is read as step {place + 1} of each case, but looks like an id; give id={step!r}"
             warnings.warn(f"{text} if it names the cases.", stacklevel=3)
+    is_long = panel.id_column is not None and panel.times is None and not panel.steps
+    for place, column in enumerate(panel.columns) if is_long and len(panel.columns) > 1 else ():
+        gaps = [np.diff(np.sort(case[:, place])) for case in panel.values]
+        every = np.concatenate(gaps)
+        if len(every) > len(gaps) and every[0] > 0 and np.allclose(every, every[0]):
+            text = f"column {column!r} is read as a channel, but looks like a time; give time={column!r} if it is one"
+            warnings.warn(f"{text}, or choose the channels with values.", stacklevel=3)
 
 
 def without_text(frame: Any, columns: Sequence[Any], kept_text: Collection[str], ids: Any, name: str) -> list[Any]:
