@@ -400,7 +400,7 @@ def _check_increasing(times: pd.Index, groups: _Groups, name: str, *, allow_dupl
             if steps[last - 1] < 0:
                 raise ValueError(
                     f"{name} must be sorted by date, got {times[last]} after {times[last - 1]} at data row {row}; "
-                    "sort it."
+                    f"sort it{_clock_hint(times, last)}."
                 )
             raise ValueError(
                 f"{name} must have each date once, got {times[last]} again at data row {row} ({int(wrong.sum())} such "
@@ -413,7 +413,7 @@ def _clock_hint(times: pd.Index, row: int) -> str:
     if not isinstance(times, pd.DatetimeIndex) or times.tz is not None or row < 2 or not times[row].hour:
         return ""
     step, usual = times[row] - times[row - 1], times[row - 1] - times[row - 2]
-    changed = step <= pd.Timedelta(0) or step - usual == pd.Timedelta("1h")
+    changed = step == pd.Timedelta(0) or abs(step - usual) == pd.Timedelta("1h")
     return "; if the clocks were changed in that hour, give time_zone" if changed else ""
 
 
