@@ -141,3 +141,12 @@ def test_minutes_that_the_clocks_repeat_need_their_zone() -> None:
     assert (panel.times[0] == minutes).all()
     with pytest.raises(ValueError, match=message("at data row 101; sort it.")):
         read_panel(frame.iloc[[*range(100), 45, *range(100, 140)]])
+
+
+@pytest.mark.parametrize(("cell", "shown"), [("Summe", "'Summe'"), (None, "None")])
+def test_a_row_without_a_date_is_named_also_where_the_day_comes_first(cell, shown) -> None:
+    frame = text(pd.date_range("2024-01-01", periods=60, freq="D"), "%d.%m.%Y").astype({"date": object})
+    frame.loc[59, "date"] = cell
+    found = f"must have a date in every row, got {shown} at data row 60 (1 such rows) beside dates such as '01.01.2024'"
+    with pytest.raises(ValueError, match=message(found)):
+        read_panel(frame, time="date")

@@ -134,7 +134,13 @@ def find_order(
     taken, with a warning; if both are, or none is, `day_first` must be given.
     """
     numbers = text.astype("string").str.extract(_ORDERED)
-    if numbers.empty or numbers[0].isna().any():
+    odd = np.flatnonzero(numbers[0].isna())
+    if 0 < 2 * len(odd) < len(numbers):
+        raise ValueError(
+            f"{name} must have a date in every row, got {shorten(text.iloc[odd[0]])} at data row {odd[0] + 1} "
+            f"({len(odd)} such rows) beside dates such as {text[numbers[0].notna()].iloc[0]!r}; correct or remove it."
+        )
+    if numbers.empty or len(odd):
         return None
     first, second = (numbers[place].astype(int).to_numpy() for place in (0, 1))
     possible = {True: bool((second <= 12).all()), False: bool((first <= 12).all())}
