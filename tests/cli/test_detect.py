@@ -243,6 +243,21 @@ def test_classify_trains_on_rows_and_classifies_others(tmp_path):
     assert "if the model was trained on these cases, this is too high." in text
 
 
+@pytest.mark.parametrize(
+    ("rows", "found"),
+    [
+        ([*range(20), *range(19, 120)], "error: --train must have each date once, got 2024-01-01 19:00:00 again"),
+        (range(3), "error: --train must have two windows of 8 rows"),
+    ],
+)
+def test_detect_names_the_file_of_normal_rows_in_errors(tmp_path, rows, found):
+    train = write(sensors().iloc[list(rows)], tmp_path / "train.csv")
+    data = write(sensors(), tmp_path / "own.csv")
+    code, text = call("detect", data, "--train", train, "--out", tmp_path / "o.csv", *SMALL)
+    assert code == 2
+    assert found in text
+
+
 def test_classify_reads_ts_files_and_long_tables(tmp_path):
     (tmp_path / "T_TRAIN.ts").write_text(TS)
     code, text = call(

@@ -86,7 +86,12 @@ def detect(
         normal = normal.drop(columns=label)
     if normal is not None and train is not None:
         _check_rows(frame, normal, options)
-    detector = terminal.fitted(AnomalyDetector, options, normal)
+    try:
+        detector = terminal.fitted(AnomalyDetector, options, normal)
+    except ValueError as error:
+        # fit reads another file than DATA
+        named = re.sub(r"(?:^|(?<= of ))data(?= must)", "--train" if train else "data", str(error))
+        raise ValueError(named) from None
     if model is not None:
         frame = terminal.without_extra_columns(frame, detector)
     rows, found = detector.alarms(frame)
@@ -144,7 +149,7 @@ def _check_rows(frame: "pd.DataFrame", normal: "pd.DataFrame", options: dict[str
     reading: Any = {name: options[name] or None for name in ("id", "time", "values")}
     reading |= {"missing": options["missing"] or "error"}
     reading |= {name: options[name] for name in ("day_first", "time_zone")}
-    known = read_panel(normal, **reading)
+    known = read_panel(normal, name="--train", **reading)
     window = choose_window(options["window"], max(known.lengths))
     given = read_panel(frame, usual_freq=known.freq, **reading)
     panel = match_panel(given, known.columns, known.ids if options["id"] else None)
