@@ -33,6 +33,7 @@ def test_a_stopped_command_offers_to_resume_only_if_it_can(capsys, resumes, stop
         ("a time must be given; give id='shop', or id=shop.", "a time must be given; give --id shop, or --id shop."),
         ("No such file: rows/id=7/none.csv.", "No such file: rows/id=7/none.csv."),
         ("No such file: id=77/none.csv.", "No such file: id=77/none.csv."),
+        ("give decimal=',' if it is 1327, else decimal='.'.", "give --decimal , if it is 1327, else --decimal ."),
     ],
 )
 def test_arguments_become_options_but_folders_keep_their_names(message, shown):

@@ -70,7 +70,7 @@ def in_shell_words(message: str, params: Sequence[Any]) -> str:
     message = re.sub(r"raise validation_share, or |, or fit with length=\d+", "", message)
     message = re.sub(r"(missing=)?'(ffill|interpolate|zero)'", r"--missing \2", message)
     message = message.replace("day_first=True", "--day-first").replace("day_first=False", "--month-first")
-    message = message.replace("decimal=','", "--decimal ,")
+    message = re.sub(r"decimal='\.'\.?", "--decimal .", message.replace("decimal=','", "--decimal ,"))
     # names of a classifier's arguments
     message = re.sub(r"^y(?= must)", "the labels", re.sub(r"(?:^|(?<= of ))X(?= must)", "DATA", message))
     before = r"(?:^|(?<= with )|(?<= give )|(?<= another )|(?<= shorten )|(?<= or )|(?<= \+ )|(?<= least ))"
