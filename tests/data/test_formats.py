@@ -74,6 +74,32 @@ def test_a_comma_that_may_be_either_is_asked_for(tmp_path) -> None:
     assert read_frame(path, decimal=".")["y"].tolist() == [1234, 2500]
 
 
+def test_numbers_that_a_workbook_stores_as_text_are_read(tmp_path) -> None:
+    path = tmp_path / "own.xlsx"
+    frame = pd.DataFrame({"date": ["01.01.2024", "02.01.2024", "03.01.2024"], "y": ["480,9", "1.327,5", None]})
+    frame.assign(z=[480.125, 2.5, 3.0], mixed=["1,5", 480.125, 2.0], w=["1.327", "2.5", "3"]).to_excel(path)
+    with pytest.warns(UserWarning, match="own.xlsx: numbers are read with a decimal comma in 'y'."):
+        found = read_frame(path)
+    assert found["y"].tolist()[:2] == [480.9, 1327.5]
+    assert found["z"].tolist() == [480.125, 2.5, 3.0]
+    assert found["mixed"].tolist() == ["1,5", 480.125, 2.0]
+    assert found["w"].tolist() == [1.327, 2.5, 3.0]
+    frame.assign(y=1.0, code=["007", "010", "100"], number=["7", "10", "100"]).to_excel(path, index=False)
+    found = read_frame(path, names=["code", "number"])
+    assert found["code"].tolist() == ["007", "010", "100"]
+    assert found["number"].tolist() == [7, 10, 100]
+    assert found["number"].dtype == np.int64
+    frame.assign(y=["1.327", "2.000", None]).to_excel(path, index=False)
+    shown = "'1.327' at data row 1, stored as text; give decimal=',' if it is 1327, else decimal='.'"
+    with pytest.raises(ValueError, match=message("column 'y' of own.xlsx must show what a point is", shown)):
+        read_frame(path)
+    assert read_frame(path, decimal=".")["y"].tolist()[:2] == [1.327, 2]
+    assert read_frame(path, decimal=",")["y"].tolist()[:2] == [1327, 2000]
+    frame.assign(y=["1,327", "2,000", None]).to_excel(path, index=False)
+    with pytest.raises(ValueError, match=message("column 'y' of own.xlsx must show which mark is decimal")):
+        read_frame(path)
+
+
 def test_integers_with_too_many_digits_are_no_decimals(tmp_path) -> None:
     path = tmp_path / "own.csv"
     path.write_text(f"day,y\n2024-01-01,1\n2024-01-02,{'2' * 50}\n")

@@ -24,6 +24,7 @@ import pandas as pd
 
 from toa._files import check_ending, ending_of, missing_package, write_atomically
 from toa._limits import memory_budget, shorten, unpacked_limit
+from toa.data.panel import is_number
 from toa.data.tables import read_content, read_table
 
 _SEPARATORS = (",", ";", "\t", "|")
@@ -54,7 +55,8 @@ def read_frame(
 
     Args:
         names: Columns that name something: "007" and "NA" stay text.
-        decimal: Decimal mark of a text file, "." or ","; None finds it, and raises ValueError if both are possible.
+        decimal: Decimal mark of a text file, and of text in an Excel sheet, "." or ","; None finds it, and raises
+            ValueError if both are possible.
         sheet: Sheet of an Excel workbook; None reads the only one with rows.
     """
     if decimal not in (None, ".", ","):
@@ -110,7 +112,9 @@ def read_frame(
             wanted = "one sheet with rows" if sheet is None else f"rows in sheet {sheet!r}"
             found = ", ".join(map(repr, sheets)) or "none"
             raise ValueError(f"{path} must have {wanted}, got {found}; name one of its sheets with sheet.")
-        return sheets[sheet or next(iter(sheets))]
+        frame = sheets[sheet or next(iter(sheets))]
+        ids = [name for name in set(names).intersection(frame) if frame[name].astype("string").str.match(r"0\d").any()]
+        return _read_decimals(frame.copy(), b"", path, ",", decimal).assign(**frame[ids])
     # dates in the index stay there; integers without a name are those of rows that were selected
     numbered = isinstance(frame.index, pd.RangeIndex) or pd.api.types.is_integer_dtype(frame.index)
     return frame.reset_index(drop=numbered and frame.index.name is None)
@@ -136,8 +140,9 @@ def _read_sheets(path: Path) -> dict[str, pd.DataFrame]:
         size, limit = sum(one.file_size for one in archive.infolist()), unpacked_limit(path.stat().st_size)
     if size > limit:
         raise _TooLargeError(f"{path} must unpack to at most {limit} bytes, got {size}; save it as CSV.")
-    sheets = pd.read_excel(path, sheet_name=None, engine="openpyxl")
-    return {name: rows for name, rows in sheets.items() if len(rows)}
+    # text stays text: pandas would read '1.327' as a number, which may be 1327
+    sheets = pd.read_excel(path, sheet_name=None, engine="openpyxl", dtype=object)
+    return {name: rows.infer_objects() for name, rows in sheets.items() if len(rows)}
 
 
 def write_frame(frame: pd.DataFrame, path: Path) -> Path:
@@ -216,18 +221,28 @@ def _find_separator(content: bytes, path: Path) -> str:
 def _read_decimals(
     frame: pd.DataFrame, content: bytes, path: Path, separator: str, decimal: str | None
 ) -> pd.DataFrame:
-    """Numbers with a decimal comma or marks between thousands, which pandas leaves as text or reads as 1.234."""
+    """Numbers with a decimal comma or marks between thousands, which pandas leaves as text or reads as 1.234.
+
+    An Excel sheet, without `content`, has them only as text.
+    """
     text, marks = {}, {}
     for column in frame:
         if not pd.api.types.is_numeric_dtype(frame[column]) and frame[column].notna().any():
             cells = frame[column].astype("string").str.strip()
+            if not content and not pd.api.types.is_string_dtype(frame[column].dropna()):
+                # dates, or text beside numbers
+                continue
+            if not content and not decimal and cells.dropna().map(is_number).all():
+                _check_points(cells, column, path.name, None, "stored as text")
+                frame[column] = pd.to_numeric(frame[column].str.strip())
+                continue
             mark = _decimal_mark(cells.dropna(), column, path.name, separator, decimal)
             if mark is not None:
                 text[column], marks[column] = cells, mark
     commas = [column for column, mark in marks.items() if mark == ","]
     if decimal == "," or (decimal is None and (commas or separator == ";")):
         # pandas has read 1.234 as a number, which may be 1234
-        read = [name for name in frame if pd.api.types.is_float_dtype(frame[name])]
+        read = [name for name in frame if content and pd.api.types.is_float_dtype(frame[name])]
         raw = read_table(path, separator=separator, text=read, content=content) if read else frame
         text |= {column: raw[column].str.strip() for column in read}
         for column in [*commas, *read] if decimal is None else ():
@@ -262,8 +277,10 @@ def _decimal_mark(given: "pd.Series[str]", column: str, name: str, separator: st
     )
 
 
-def _check_points(cells: "pd.Series[str]", column: str, name: str, beside: str | None) -> None:
-    """Raise ValueError if 1.234 may be 1234: in a file of semicolons, and `beside` a column with decimal commas if any.
+def _check_points(
+    cells: "pd.Series[str]", column: str, name: str, beside: str | None, where: str = "in a file with semicolons"
+) -> None:
+    """Raise ValueError if 1.234 may be 1234: `where` points are so, or `beside` a column with decimal commas, if any.
 
     A cell such as 1.234,5 or 1.234.567 shows that points separate thousands, and one such as 0.5 that they do not.
     """
@@ -272,7 +289,7 @@ def _check_points(cells: "pd.Series[str]", column: str, name: str, beside: str |
     if not len(pointed) or not pointed.str.fullmatch(r"[+-]?[1-9]\d{0,2}\.\d{3}").all():
         return
     first = pointed.iloc[0]
-    why = "in a file with semicolons" if beside is None else f"beside the decimal commas in column {beside!r}"
+    why = where if beside is None else f"beside the decimal commas in column {beside!r}"
     other = "else decimal='.'" if beside is None else "else write all numbers with one decimal mark"
     raise ValueError(
         f"column {column!r} of {name} must show what a point is, got {first!r} at data row {pointed.index[0] + 1}, "
