@@ -277,6 +277,24 @@ def test_classify_reads_ts_files_and_long_tables(tmp_path):
     assert found["case"].tolist() == ["c0", "c1", "c2", "c3"]
 
 
+@pytest.mark.filterwarnings("default:classes")
+def test_classify_names_classes_with_one_case(tmp_path):
+    own = write(cases(9).assign(kind=["quick", "slow"] * 4 + ["rare"]), tmp_path / "own.csv")
+    code, text = call("classify", own, "--label", "kind", "--save", tmp_path / "m.toa", *SMALL)
+    assert code == 0, text
+    assert text.count("warning: classes with only one case: 'rare'; in cross-validation no model has seen it") == 1
+    code, text = call("classify", write(cases(), own), "--label", "kind", "--save", tmp_path / "m.toa", *SMALL)
+    assert (code, "only one case" in text) == (0, False), text
+
+
+def test_detect_with_a_model_without_a_network_asks_for_no_time(tmp_path):
+    data, model, out = write(sensors(), tmp_path / "own.csv"), tmp_path / "m.toa", tmp_path / "o.csv"
+    code, text = call("detect", data, "--save", model, "--out", out, "--time-limit", 0.001, "--device", "cpu")
+    assert (code, "no network: too little time; raise --time-limit." in text) == (0, True), text
+    code, text = call("detect", data, "--model", model, "--out", out)
+    assert (code, "no network: the model has none." in text) == (0, True), text
+
+
 @pytest.mark.filterwarnings("default:column")
 def test_classify_asks_for_the_ids_of_rows_and_writes_them(tmp_path):
     own = write(cases().assign(sample=np.arange(1, 9)), tmp_path / "own.csv")

@@ -1,6 +1,7 @@
 """The command `toa classify`: classify time series."""
 
 import re
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -82,6 +83,7 @@ def classify(
         reader = Classifier(**reading, values=values or None, missing=missing or "error")  # type: ignore[arg-type]
         cases = reader.read(cases)
         console.print(_describe(cases, data.name), soft_wrap=True)
+        _warn_of_single(cases.labels if labels is None else labels)
         if test is not None:
             # before training: the file is checked, and its longest case can be classified
             options["length"] = max(max(cases.lengths), max(_read_test(reader, tested, cases).lengths))
@@ -107,6 +109,16 @@ def _describe(cases: "Panel", name: str) -> str:
     listed = "" if cases.backend is None or cases.steps else f" ({describe_columns(cases.columns, 8)})"
     ids = "" if cases.id_column is None else f"; ids: {cases.id_column!r}"
     return f"{name}: {len(cases)} cases of {steps} steps{named}, {channels} channel{'s' * (channels > 1)}{listed}{ids}."
+
+
+def _warn_of_single(labels: Any) -> None:
+    """Warn of classes with one case."""
+    from collections import Counter
+
+    if single := [str(kind) for kind, count in Counter(labels).items() if count == 1]:
+        shown = f"{', '.join(map(repr, sorted(single)[:8]))}{' …' * (len(single) > 8)}"
+        why = "in cross-validation no model has seen it, so it counts as an error; add cases, or leave the class out"
+        warnings.warn(f"classes with only one case: {shown}; {why}.", stacklevel=2)
 
 
 def _read_test(reader: "Classifier", tested: Any, cases: "Panel") -> "Panel":

@@ -96,7 +96,7 @@ def detect(
         frame = terminal.without_extra_columns(frame, detector)
     rows, found = detector.alarms(frame)
     console = make_console()
-    for line in _summary(rows, found, detector):
+    for line in _summary(rows, found, detector, trained=model is None):
         console.print(line, soft_wrap=True)
     if normal is frame:
         console.print("fitted to the searched rows; --train gives normal rows, which is more exact.", soft_wrap=True)
@@ -167,7 +167,7 @@ def _check_names(frame: "pd.DataFrame", used: tuple[str | None, ...], path: Path
             raise ValueError(f"{path} must not name its id or time column {name!r}, as a result is named; rename it.")
 
 
-def _summary(rows: "pd.DataFrame", events: "pd.DataFrame", detector: Any) -> list[str]:
+def _summary(rows: "pd.DataFrame", events: "pd.DataFrame", detector: Any, *, trained: bool) -> list[str]:
     """The methods, and the numbers of flagged rows and events."""
     flagged, channels = int(rows["anomaly"].sum()), detector.columns_
     more = f" and {len(channels) - _LISTED} more" if len(channels) > _LISTED else ""
@@ -186,7 +186,7 @@ def _summary(rows: "pd.DataFrame", events: "pd.DataFrame", detector: Any) -> lis
         shown = ", ".join(f"{name} {value:.3f}" for name, value in sorted(found.items(), key=lambda pair: -pair[1]))
         lines.append(f"average precision on anomalies injected into held-out rows: {shown}.")
     if network is None:
-        lines.append("no network: too little time; raise --time-limit.")
+        lines.append(f"no network: {'too little time; raise --time-limit' if trained else 'the model has none'}.")
     return lines
 
 
