@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support import message
-from toa.data.columns import warn_of_id
+from toa.data.columns import warn_of_misread
 from toa.data.frames import read_cases, read_panel, to_native
 from toa.data.frequency import calendar_of, make_times
 
@@ -252,9 +252,9 @@ def test_a_first_step_of_whole_numbers_beside_fractions_looks_like_an_id(cells, 
     steps.insert(0, "rec", cells)
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
-        warn_of_id(read_cases(steps))
+        warn_of_misread(read_cases(steps))
         # whole numbers in other steps as well: counts
-        warn_of_id(read_cases(steps.assign(a=[3, 1, 4, 1])))
+        warn_of_misread(read_cases(steps.assign(a=[3, 1, 4, 1])))
     notes = ["column 'rec' is read as step 1 of each case, but looks like an id; give id='rec' if it names the cases."]
     assert [str(one.message) for one in found] == notes * warned
 
@@ -266,9 +266,9 @@ def test_a_channel_that_counts_the_rows_of_each_case_looks_like_a_time(scale) ->
     note = "column 'step' is read as a channel, but looks like a time; give time='step' if it is one, or choose the"
     for one in (frame, frame.drop(index=14), frame.sample(frac=1, random_state=0)):
         with pytest.warns(UserWarning, match=message(note)):
-            warn_of_id(read_cases(one, id="rec"))
+            warn_of_misread(read_cases(one, id="rec"))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        warn_of_id(read_cases(frame.drop(columns="step"), id="rec"))
-        warn_of_id(read_cases(frame.drop(columns="amp"), id="rec"))
-        warn_of_id(read_cases(frame.assign(step=range(15)), id="rec", time="step"))
+        warn_of_misread(read_cases(frame.drop(columns="step"), id="rec"))
+        warn_of_misread(read_cases(frame.drop(columns="amp"), id="rec"))
+        warn_of_misread(read_cases(frame.assign(step=range(15)), id="rec", time="step"))

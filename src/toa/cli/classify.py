@@ -2,6 +2,7 @@
 
 import re
 import warnings
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -113,8 +114,6 @@ def _describe(cases: "Panel", name: str) -> str:
 
 def _warn_of_single(labels: Any) -> None:
     """Warn of classes with one case."""
-    from collections import Counter
-
     if single := [str(kind) for kind, count in Counter(labels).items() if count == 1]:
         shown = f"{', '.join(map(repr, sorted(single)[:8]))}{' …' * (len(single) > 8)}"
         why = "in cross-validation no model has seen it, so it counts as an error; add cases, or leave the class out"

@@ -89,9 +89,9 @@ def detect(
     try:
         detector = terminal.fitted(AnomalyDetector, options, normal)
     except ValueError as error:
-        # fit reads another file than DATA
-        named = re.sub(r"(?:^|(?<= of ))data(?= must)", "--train" if train else "data", str(error))
-        raise ValueError(named) from None
+        if train is None:
+            raise
+        raise ValueError(re.sub(r"(?:^|(?<= of ))data(?= must)", "--train", str(error))) from None
     if model is not None:
         frame = terminal.without_extra_columns(frame, detector)
     rows, found = detector.alarms(frame)

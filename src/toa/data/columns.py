@@ -248,7 +248,7 @@ def to_steps(frame: Any, columns: Sequence[Any], missing: str, name: str) -> tup
     return numbers, tuple(table.columns)
 
 
-def warn_of_id(panel: Panel) -> None:
+def warn_of_misread(panel: Panel) -> None:
     """Warn of a step that looks like an id, and of a channel that looks like the time of each case.
 
     An id is another whole number in each case and has the name of ids, or is the first step and increases or is the
@@ -257,9 +257,9 @@ def warn_of_id(panel: Panel) -> None:
     cells = np.stack([case[:, 0] for case in panel.values]) if panel.steps else np.empty((0, 0))  # (n, l)
     whole = (cells == np.rint(cells)).all(0)
     for place, step in enumerate(panel.steps):
-        own = cells[:, place]
-        first = not place and len(own) >= _SORTED and (whole.sum() == 1 or (np.diff(own) > 0).all())
-        if whole[place] and len(set(own)) == len(own) and (first or _IDS.fullmatch(step)):
+        values = cells[:, place]
+        first = not place and len(values) >= _SORTED and (whole.sum() == 1 or (np.diff(values) > 0).all())
+        if whole[place] and len(set(values)) == len(values) and (first or _IDS.fullmatch(step)):
             text = f"column {step!r} is read as step {place + 1} of each case, but looks like an id; give id={step!r}"
             warnings.warn(f"{text} if it names the cases.", stacklevel=3)
     is_long = panel.id_column is not None and panel.times is None and not panel.steps

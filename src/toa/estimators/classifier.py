@@ -14,7 +14,7 @@ from torch import Tensor
 
 from toa._checks import check_at_least, check_count, check_finite, check_shape
 from toa._limits import check_unpacked
-from toa.data.columns import warn_of_id
+from toa.data.columns import warn_of_misread
 from toa.data.frames import check_results, read_cases, to_native
 from toa.data.panel import Panel
 from toa.data.splits import StandardScaler
@@ -124,7 +124,7 @@ class Classifier(ClassifierMixin, CaseNetwork):  # type: ignore[misc]
         self.day_first_ = self.day_first
         panel = read_cases(X, values=self.values, label=self.label, **self._table)
         if self.values is None:
-            warn_of_id(panel)
+            warn_of_misread(panel)
         self.day_first_, self.steps_ = panel.day_first, panel.steps
         labels = _labels(panel, y)
         self.classes_, codes = np.unique(labels, return_inverse=True)
