@@ -51,6 +51,8 @@ TITLES = {"softmax": "softmax", "toa-softmax": "TOA-Softmax"}
 IN_PROTOCOL = ("training.patience=10", "training.epochs=20", "attention.score_norm=rms", "attention.gate_norm=rms")
 # a validation error above this is not a forecast any more
 DIVERGED = 10.0
+# records by dataset and horizon
+Cells = dict[Any, list[Record]]
 
 
 @functools.cache
@@ -464,11 +466,26 @@ def recipe_records(backbone: str) -> dict[Any, dict[Any, list[Record]]]:
 
 
 def recipe_table(backbone: str) -> str:
-    """Protocol `toa`: test MSE of softmax and TOA-Softmax, TOA's change, and its change when SOR is switched off."""
+    """Protocol `toa`: `gain_table` of softmax and TOA-Softmax, and of TOA without SOR."""
     errors = recipe_records(backbone)
-    softmax, toa, no_sor = (
-        errors.get(line, {}) for line in (("softmax",), ("toa-softmax",), ("toa-softmax", "attention.sor=false"))
-    )
+    lines = (("softmax",), ("toa-softmax",), ("toa-softmax", "attention.sor=false"))
+    return gain_table(*(errors.get(line, {}) for line in lines))
+
+
+def searched_duet() -> dict[str, dict[Any, list[Record]]]:
+    """Runs of DUET with its authors' look-backs and sizes by attention, then by dataset and horizon."""
+    runs = grouped(read_records("forecasting/duet-search.jsonl"), lambda record: record["config"]["attention"]["name"])
+    return {attention: grouped(found, cell_of) for attention, found in runs.items()}
+
+
+def searched_duet_table() -> str:
+    """`gain_table` of DUET with its authors' look-backs and sizes."""
+    found = searched_duet()
+    return gain_table(*(found[attention] for attention in TITLES))
+
+
+def gain_table(softmax: Cells, toa: Cells, no_sor: Cells | None = None) -> str:
+    """Test MSE of softmax and TOA-Softmax, TOA's change, and its change when SOR is switched off, if that was run."""
 
     def change(ours: list[Record], plain: list[Record], metric: str) -> float:
         return 100 * (mean_of(ours, metric) / mean_of(plain, metric) - 1)
@@ -478,13 +495,16 @@ def recipe_table(backbone: str) -> str:
         plain, ours = softmax[cell], toa[cell]
         gains.append((change(ours, plain, "mse"), change(ours, plain, "val_mse")))
         errors_of_cell = [f"{mean_of(found, 'mse'):.4f}" for found in (plain, ours)]
-        left_out = no_sor.get(cell, [])
-        same = [record for record in ours if record["seed"] in {other["seed"] for other in left_out}]
-        without = f"{change(left_out, same, 'mse'):+.1f} %" if left_out else ""
-        rows.append([cell[0], str(cell[1]), *errors_of_cell, *(f"{gain:+.1f} %" for gain in gains[-1]), without])
-    means = (f"{statistics.fmean(found):+.1f} %" for found in zip(*gains, strict=True))
+        rows.append([cell[0], str(cell[1]), *errors_of_cell, *(f"{gain:+.1f} %" for gain in gains[-1])])
+        if no_sor is not None:
+            left_out = no_sor.get(cell, [])
+            same = [record for record in ours if record["seed"] in {other["seed"] for other in left_out}]
+            rows[-1].append(f"{change(left_out, same, 'mse'):+.1f} %" if left_out else "")
+    means = [f"{statistics.fmean(found):+.1f} %" for found in zip(*gains, strict=True)]
+    names = ["dataset", "horizon", "softmax", "TOA-Softmax", "change", "in validation", "without SOR"]
     rows.append(["mean", "", "", "", *means, ""])
-    return table(["dataset", "horizon", "softmax", "TOA-Softmax", "change", "in validation", "without SOR"], rows)
+    width = len(names) - (no_sor is None)
+    return table(names[:width], [row[:width] for row in rows])
 
 
 def set_means(cells: dict[Any, list[Record]], metric: str = "mse") -> list[str]:
@@ -512,6 +532,8 @@ def two_axis_table(*settings: str) -> str:
         for attention, title in TITLES.items():
             rows.append([f"{NAMES[backbone]}, {title}", *set_means(found[attention, *settings])])
     if not settings:
+        for attention, title in TITLES.items():
+            rows.append([f"DUET, searched look-back, {title}", *set_means(searched_duet()[attention])])
         choices = choose(*searched("search-two-axis"), "two-axis")
         chosen = [tuple(one.trial.split()[1:]) for (family, _), one in choices.items() if family == "none"]
         runs = [record for record in read_records("forecasting/two-axis.jsonl") if changes_of(record) in chosen]
@@ -778,6 +800,7 @@ def all_tables() -> dict[str, Callable[[], str]]:
         found |= {f"{name}-choice": partial(search_choice, name), f"{name}-trials": partial(search_trials, name)}
     found |= {f"toa-{backbone}": partial(recipe_table, backbone) for backbone in ("itransformer", "duet", "patchtst")}
     found |= {"two-axis": two_axis_table, "two-axis-96": partial(two_axis_table, "lookback=96")}
+    found["duet-search"] = searched_duet_table
     found |= {"toa-two-axis": partial(recipe_table, "two-axis"), "two-axis-ablations": two_axis_ablations}
     found |= {"two-axis-accuracies": two_axis_accuracies, "two-axis-detection": two_axis_detection}
     for name in ("toa", "toa-unnormalised"):
