@@ -472,7 +472,7 @@ def recipe_table(backbone: str) -> str:
     return gain_table(*(errors.get(line, {}) for line in lines))
 
 
-def searched_duet() -> dict[str, dict[Any, list[Record]]]:
+def searched_duet() -> dict[str, Cells]:
     """Runs of DUET with its authors' look-backs and sizes by attention, then by dataset and horizon."""
     runs = grouped(read_records("forecasting/duet-search.jsonl"), lambda record: record["config"]["attention"]["name"])
     return {attention: grouped(found, cell_of) for attention, found in runs.items()}
@@ -502,9 +502,8 @@ def gain_table(softmax: Cells, toa: Cells, no_sor: Cells | None = None) -> str:
             rows[-1].append(f"{change(left_out, same, 'mse'):+.1f} %" if left_out else "")
     means = [f"{statistics.fmean(found):+.1f} %" for found in zip(*gains, strict=True)]
     names = ["dataset", "horizon", "softmax", "TOA-Softmax", "change", "in validation", "without SOR"]
-    rows.append(["mean", "", "", "", *means, ""])
-    width = len(names) - (no_sor is None)
-    return table(names[:width], [row[:width] for row in rows])
+    rows.append(["mean", "", "", "", *means, *[""] * (no_sor is not None)])
+    return table(names[: len(rows[0])], rows)
 
 
 def set_means(cells: dict[Any, list[Record]], metric: str = "mse") -> list[str]:

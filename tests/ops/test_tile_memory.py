@@ -20,8 +20,8 @@ GPUS = {
 }
 
 
-def compile_for(target: tuple[Any, ...], shared: int, widths: tuple[int, ...]) -> None:
-    """Compile all kernels of long sequences, with and without normalisers, windows and dropout."""
+def compile_for(target: tuple[Any, ...], shared: int, widths: tuple[int, ...]) -> list[int]:
+    """Shared memory of all kernels of long sequences, with normalisers, or with a window and dropout."""
     from triton.backends.compiler import GPUTarget
     from triton.runtime.driver import driver
 
@@ -56,8 +56,7 @@ def compile_for(target: tuple[Any, ...], shared: int, widths: tuple[int, ...]) -
             options = {"band": Band(-50, 50), "dropout_p": 0.1}
         out = tiles.attend_tiles(Factors(*tokens), **options)
         torch.autograd.grad(out, tokens, out.detach())
-    assert len(used) == len(widths) * 2 * 2 * 3, used
-    assert max(used) <= shared, used
+    return used
 
 
 @pytest.mark.slow
@@ -65,5 +64,9 @@ def compile_for(target: tuple[Any, ...], shared: int, widths: tuple[int, ...]) -
 def test_kernels_fit_the_shared_memory_of_a_gpu(target) -> None:
     pytest.importorskip("triton", reason="needs Triton: pip install 'toa[triton]'")
     # a process keeps its driver
-    code = f"from {__name__} import compile_for; compile_for({target}, {GPUS[target]}, (128, 256))"
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+    code = f"from {__name__} import compile_for; print(*compile_for({target}, {GPUS[target]}, (128, 256)))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    used = list(map(int, done.stdout.split()))
+    # two widths, with and without a gate, two settings, three kernels
+    assert len(used) == 2 * 2 * 2 * 3
+    assert max(used) <= GPUS[target], used

@@ -1,6 +1,5 @@
 """The command `toa classify`: classify time series."""
 
-import re
 import warnings
 from collections import Counter
 from pathlib import Path
@@ -87,7 +86,8 @@ def classify(
         _warn_of_single(cases.labels if labels is None else labels)
         if test is not None:
             # before training: the file is checked, and its longest case can be classified
-            options["length"] = max(max(cases.lengths), max(_read_test(reader, tested, cases).lengths))
+            with terminal.naming("X", "--test"):
+                options["length"] = max(max(cases.lengths), max(reader.read(tested, like=cases).lengths))
     classifier = terminal.fitted(Classifier, options, cases, labels)
     if model is None:
         _print_validation(console, classifier)
@@ -118,14 +118,6 @@ def _warn_of_single(labels: Any) -> None:
         shown = f"{', '.join(map(repr, sorted(single)[:8]))}{' …' * (len(single) > 8)}"
         why = "in cross-validation no model has seen it, so it counts as an error; add cases, or leave the class out"
         warnings.warn(f"classes with only one case: {shown}; {why}.", stacklevel=2)
-
-
-def _read_test(reader: "Classifier", tested: Any, cases: "Panel") -> "Panel":
-    """Cases of --test, which errors name."""
-    try:
-        return reader.read(tested, like=cases)
-    except ValueError as error:
-        raise ValueError(re.sub(r"(?:^|(?<= of ))X(?= must)", "--test", str(error))) from None
 
 
 def _print_validation(console: "Console", classifier: "Classifier") -> None:

@@ -86,12 +86,8 @@ def detect(
         normal = normal.drop(columns=label)
     if normal is not None and train is not None:
         _check_rows(frame, normal, options)
-    try:
+    with terminal.naming("data", "data" if train is None else "--train"):
         detector = terminal.fitted(AnomalyDetector, options, normal)
-    except ValueError as error:
-        if train is None:
-            raise
-        raise ValueError(re.sub(r"(?:^|(?<= of ))data(?= must)", "--train", str(error))) from None
     if model is not None:
         frame = terminal.without_extra_columns(frame, detector)
     rows, found = detector.alarms(frame)

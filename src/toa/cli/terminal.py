@@ -64,6 +64,15 @@ def clear_errors(params: Sequence[Any] = (), *, resumes: bool = False) -> Iterat
         raise typer.Exit(130) from None
 
 
+@contextmanager
+def naming(data: str, option: str) -> Iterator[None]:
+    """Name the option of a file in errors that name its content `data`."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(re.sub(rf"(?:^|(?<= of )){data}(?= must)", option, str(error))) from None
+
+
 def in_shell_words(message: str, params: Sequence[Any]) -> str:
     """Replace arguments of Python in a message by the options of a command: missing='ffill' by --missing ffill."""
     # remedies that the commands do not have
