@@ -26,6 +26,7 @@ from toa.ops.attention import tile_kernels, tiles
 from toa.ops.attention.blocked import Factors
 from toa.ops.attention.definitions import GATE_NORMS, SCORE_NORMS, RowNorms
 from toa.ops.attention.tile_kernels import Blocks
+from toa.ops.triton_helpers import needs_exact_products
 from toa.tasks.distributed import numerics
 from toa_bench.op_cost import DTYPES, graph_times
 from toa_bench.script import command_line, make_console, make_parser, save
@@ -105,7 +106,9 @@ def time_tiles(args: argparse.Namespace, activation: str, kernel: str) -> dict[s
     launch = problem.launcher(kernel)
     expected = launch()
     gated = ops.ACTIVATIONS[activation].gated
-    now = _present(kernel, args.tokens, args.tokens, args.width, DTYPES[args.dtype], gated=gated)
+    dtype = DTYPES[args.dtype]
+    exact = needs_exact_products(dtype)
+    now = _present(kernel, args.tokens, args.tokens, args.width, dtype, gated=gated, exact=exact)
     ranked, unusable = [(milliseconds(launch), tuple(now))], {}
     for blocks in args.tiles:
         take(kernel, blocks)

@@ -447,7 +447,7 @@ def test_tuned_tiles_are_only_for_problems_that_fill_them() -> None:
     assert large == Blocks(32, 128, 4, 3)
     assert choose_blocks("keys", 4096, 100, 64, torch.bfloat16, gated=False) == Blocks(64, 64, 4, 2)
     assert choose_blocks("forward", 866, 866, 64, torch.float32, gated=True) == Blocks(128, 64, 8, 3)
-    assert choose_blocks("forward", 866, 866, 64, torch.float32, gated=True, exact=True) == Blocks(64, 64, 4, 2)
+    assert choose_blocks("forward", 866, 866, 64, torch.float32, gated=True, exact=True) == Blocks(32, 32, 4, 2)
 
 
 @pytest.mark.parametrize("activation", FUSED)

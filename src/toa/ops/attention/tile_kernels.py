@@ -34,6 +34,9 @@ from toa.ops.triton_helpers import SMALLEST, dropout_factors, load_tile, padded,
 HOPPER = 227 * 1024
 # bytes that a tile which was not timed may fill
 _LARGEST = 128 * 1024
+# numbers that a thread sums up, at most: more do not fit its registers, which makes a kernel slower up to tenfold;
+# without tensor cores a thread holds its factors too
+_SUMS, _EXACT_SUMS = 96, 48
 
 Kernel = Literal["forward", "keys", "queries"]
 
@@ -71,6 +74,7 @@ _TUNED: dict[tuple[Kernel, int, int, bool], Blocks] = {
     ("forward", 2, 256, False): Blocks(128, 64, 8, 1),
     ("forward", 2, 256, True): Blocks(128, 32, 8, 2),
     ("keys", 2, 256, False): Blocks(64, 64, 8, 2),
+    ("keys", 2, 256, True): Blocks(64, 32, 8, 2),
     ("queries", 2, 256, False): Blocks(128, 64, 8, 1),
     ("forward", 4, 64, False): Blocks(128, 64, 8, 1),
     ("forward", 4, 64, True): Blocks(128, 64, 8, 3),
@@ -105,16 +109,20 @@ def choose_blocks(
     fits = tuned is not None and (shared >= HOPPER or _memory(kernel, tuned, row, gated) <= limit)
     if fits and m >= tuned.queries and n >= tuned.keys:
         return tuned
-    side = 128 if dtype.itemsize == 2 and width <= 64 and kernel == "forward" else 64
+    side = 32 if exact else 128 if dtype.itemsize == 2 and width <= 64 and kernel == "forward" else 64
     stages = 2
+    per_warp = 32 * (_EXACT_SUMS if exact else _SUMS)
     while (side, stages) > (SMALLEST, 1):
-        if _memory(kernel, Blocks(side, min(side, 64), 1, stages), row, gated) <= min(_LARGEST, limit):
+        blocks = Blocks(side, min(side, 64), 8, stages)
+        fits = _memory(kernel, blocks, row, gated) <= min(_LARGEST, limit)
+        if fits and _sums(kernel, blocks, width, gated) <= blocks.warps * per_warp:
             break
         side, stages = (side, 1) if stages > 1 else (side // 2, 2)
     queries = min(side, padded(m))
     keys = min(64, side, padded(n))
-    warps = {16: 1, 32: 2, 64: 4, 128: 8}[max(queries, keys)]
-    return Blocks(queries, keys, warps, stages)
+    sums = _sums(kernel, Blocks(queries, keys, 8, stages), width, gated)
+    warps = max(triton.cdiv(sums, per_warp), max(queries, keys) // (8 if exact else 16))
+    return Blocks(queries, keys, min(8, triton.next_power_of_2(warps)), stages)
 
 
 def _memory(kernel: Kernel, blocks: Blocks, row: int, gated: bool) -> int:
@@ -123,6 +131,12 @@ def _memory(kernel: Kernel, blocks: Blocks, row: int, gated: bool) -> int:
     # a program holds queries, or keys and values, of its own block, and both of the blocks it loops over
     held = (1 if kernel == "forward" else 2) + gated
     return row * (held * own + (2 + gated) * blocks.stages * others)
+
+
+def _sums(kernel: Kernel, blocks: Blocks, width: int, gated: bool) -> int:
+    """Numbers that a program sums up: outputs, or the gradients of its queries, or those of its keys and values."""
+    own = blocks.keys if kernel == "keys" else blocks.queries
+    return own * padded(width) * {"forward": 1, "queries": 1 + gated, "keys": 2 + gated}[kernel]
 
 
 # numbers of heads, queries and keys, and the band: one compiled kernel serves all problems that take the same tile
