@@ -76,6 +76,7 @@ _TUNED: dict[tuple[Kernel, int, int, bool], Blocks] = {
     ("keys", 2, 256, False): Blocks(64, 64, 8, 2),
     ("keys", 2, 256, True): Blocks(64, 32, 8, 2),
     ("queries", 2, 256, False): Blocks(128, 64, 8, 1),
+    ("queries", 2, 256, True): Blocks(32, 32, 4, 2),
     ("forward", 4, 64, False): Blocks(128, 64, 8, 1),
     ("forward", 4, 64, True): Blocks(128, 64, 8, 3),
     ("keys", 4, 64, False): Blocks(64, 128, 8, 2),
