@@ -74,11 +74,12 @@ def sweeps(record: Record) -> Table:
 
 
 # settings of the primitive that its own table does not have
-VARIANTS = tuple(f"operator_attention_{name}.json" for name in ("w32", "w128", "float16", "toeplitz", "banded"))
+VARIANTS = tuple(f"operator_attention_{name}.json" for name in ("w32", "w128", "w256", "float16", "toeplitz", "banded"))
 # each table of the page: the function that makes it, and its records
 TABLES: dict[str, tuple[Callable[[Record], Table], *tuple[str, ...]]] = {
     "primitive": (primitive, "operator_attention.json"),
     "primitive-tf32": (primitive, "operator_attention_tf32.json"),
+    "primitive-exact": (primitive, "operator_attention_exact.json"),
     "rates": (rates, "operator_attention.json"),
     "rates-tf32": (rates, "operator_attention_tf32.json"),
     "memory": (memory, "operator_attention.json"),
