@@ -436,6 +436,32 @@ def test_the_stack_classifies_cases_of_unequal_length():
         model.predict([np.ones((2, 17))])
 
 
+def waves_and_events(kind: str) -> tuple[list[np.ndarray], np.ndarray]:
+    """Noisy cases of 40 to 120 steps whose class is their frequency, or the place of an event within the case."""
+    random, y = np.random.default_rng(0), np.arange(80) % 2
+    cases = []
+    for slow in y:
+        steps = np.arange(random.integers(40, 121))
+        wave = np.sin(2 * np.pi * (0.08 if slow else 0.11) * steps + random.uniform(0.0, 6.0))
+        event = np.exp(-(((steps / len(steps) - (0.4 if slow else 0.6)) / 0.1) ** 2))
+        cases.append((wave if kind == "frequency" else event)[None] + random.normal(0.0, 0.5, (1, len(steps))))
+    return cases, y
+
+
+@pytest.mark.parametrize(("kind", "padded"), [("frequency", True), ("event", False)])
+def test_short_cases_are_padded_or_stretched_as_the_error_tells(tmp_path, kind, padded):
+    cases, y = waves_and_events(kind)
+    model = make(model="auto", time_limit=1e-9, length=120).fit(cases[:48], y[:48])
+    assert model.padded_ is padded
+    assert model.score(cases[48:], y[48:]) >= 0.95
+    model.save(tmp_path / "m.toa")
+    assert np.array_equal(Classifier.load(tmp_path / "m.toa").predict_proba(cases), model.predict_proba(cases))
+
+
+def test_cases_of_one_length_are_aligned_once(stacked):
+    assert stacked.padded_ is False
+
+
 def test_the_page_of_a_stack_says_what_its_interval_does_not_cover(stacked, tmp_path):
     page = read_page(stacked.page(tmp_path / "cases.html", signals(4)[0]))
     shown = part_of(page, "Methods", "text")["text"]
@@ -447,6 +473,7 @@ def test_a_stack_whose_file_was_changed_is_refused(stacked, tmp_path):
     fitted = facts["fitted"]
     changes: dict[str, tuple[dict[str, torch.Tensor], dict[str, object]]] = {
         "member": ({}, {"stack": {**fitted["stack"], "weights": {"forest": 1.0}}}),
+        "padded": ({}, {"padded": "no"}),
         "kernels": ({}, {"kernels": {**fitted["kernels"], "seed": 1}}),
         "kernels of a billion steps": ({}, {"kernels": {**fitted["kernels"], "shape": [2, 10**9]}}),
         "cases of a billion steps": ({}, {"length_": 10**9}),

@@ -158,12 +158,13 @@ def test_baselines_know_the_most_frequent_class_and_the_nearest_case():
     assert found == {"most frequent class": 0.6, "1-NN": 0.8}
 
 
-def test_cases_of_other_lengths_are_stretched():
+def test_cases_of_other_lengths_are_stretched_or_padded():
     short, full = np.arange(4.0)[:, None], np.linspace(0.0, 3.0, 16)[:, None]
     aligned = align_cases([short, full], 16)
     assert aligned.shape == (2, 1, 16)
     assert np.allclose(aligned[0], aligned[1])
     assert align_cases([short], 4).shape == (1, 1, 10)
+    assert align_cases([short], 6, pad=True).tolist() == [[[0, 1, 2, 3, 0, 0, 0, 0, 0, 0]]]
 
 
 @pytest.mark.parametrize("name", FEATURES)

@@ -132,6 +132,8 @@ def _print_validation(console: "Console", classifier: "Classifier") -> None:
     console.print(f"{len(classifier.classes_)} classes, {network}, {shown}.")
     if classifier.stack_ is None:
         return
+    if classifier.padded_:
+        console.print("Shorter cases are padded, not stretched: the kernels have a lower error.")
     rows: list[tuple[str, ...]] = [("method", "weight", "accuracy")]
     for name, accuracy in classifier.stack_.accuracies.items():
         weight = classifier.weights_.get(name)

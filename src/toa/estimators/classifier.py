@@ -31,6 +31,7 @@ from toa.estimators.stack import (
     Stack,
     accuracy,
     baseline_accuracies,
+    log_loss,
     stratified_folds,
 )
 
@@ -63,7 +64,9 @@ class Classifier(ClassifierMixin, CaseNetwork):  # type: ignore[misc]
     labels, one per case in the order of the ids, or a mapping by id. Results are then frames with a row per id. A frame
     without `id` has a case of one channel in each row, and its results are arrays. So has a frame in which each id has
     one row, if `time` is not given; its results have the ids. Cases may differ in length: the
-    network pads them, the other members stretch them to the longest. No case changes the prediction of another.
+    network pads them; for the other members they are padded or stretched to the longest, whichever gives the kernels
+    the lower leave-one-out error. Stretched cases lose their frequencies, padded ones the relative place of an event.
+    No case changes the prediction of another.
 
     Args:
         model: "auto" weights the members; "toa" is the network alone.
@@ -94,6 +97,7 @@ class Classifier(ClassifierMixin, CaseNetwork):  # type: ignore[misc]
         model_: The trained network.
         classes_: Labels in the order of the columns of `predict_proba`.
         length_: Longest case.
+        padded_: Whether shorter cases are padded, not stretched, for the members other than the network.
         stack_: Weights of the members, and the cross-validated accuracies of members and baselines; None for "toa".
         weights_: The weights of the members.
         validation_: Cross-validated accuracy; None without any held-out case. With a network it is a little too high
@@ -146,6 +150,7 @@ class Classifier(ClassifierMixin, CaseNetwork):  # type: ignore[misc]
         self.scaler_ = StandardScaler.fit(np.concatenate(panel.values), allow_constant=True, name="X")
         self.heads_: dict[str, RidgeHead] = {}
         self.kernels_: KernelFeatures | None = None
+        self.padded_ = False
         self.stack_: Stack | None = None
         self.factor_, self.validation_, self.folds_ = 1.0, None, 0
         self.no_network_: str | None = None
@@ -208,12 +213,17 @@ class Classifier(ClassifierMixin, CaseNetwork):  # type: ignore[misc]
         # not part of the time limit
         compile_kernels()
         limit, classes = TimeLimit(self.time_limit), len(self.classes_)
-        series = align_cases(self._scaled(panel), self.length_)
         held_out: dict[str, HeldOut] = {}
         folds = stratified_folds(codes, min(_FOLDS, len(codes)), self.seed)
-        self.kernels_, features = KernelFeatures.fit(series, seed=self.seed, seconds=_KERNEL_TIME * self.time_limit)
-        self.heads_[KERNELS], held_out[KERNELS] = RidgeHead.fit(features, codes, folds, classes=classes)
-        del features
+        ways = (False, True) if len(set(panel.lengths)) > 1 else (False,)
+        for pad in ways:
+            series, seconds = self._aligned(panel, pad=pad), _KERNEL_TIME * self.time_limit / len(ways)
+            kernels, features = KernelFeatures.fit(series, seed=self.seed, seconds=seconds)
+            head, own = RidgeHead.fit(features, codes, folds, classes=classes)
+            if not pad or log_loss(own[-1], codes) < log_loss(held_out[KERNELS][-1], codes):
+                self.padded_, self.kernels_, self.heads_[KERNELS], held_out[KERNELS] = pad, kernels, head, own
+            del features
+        series = self._aligned(panel, pad=self.padded_)
         for name, compute in FEATURES.items():
             self.heads_[name], held_out[name] = RidgeHead.fit(compute(series), codes, folds, classes=classes)
         baselines = baseline_accuracies(series, codes, seed=self.seed)
@@ -236,6 +246,9 @@ class Classifier(ClassifierMixin, CaseNetwork):  # type: ignore[misc]
             self.no_network_ = "no time"
         else:
             self._fit_network(panel, codes, left, choose)
+
+    def _aligned(self, panel: Panel, *, pad: bool) -> Series:
+        return align_cases(self._scaled(panel), self.length_, pad=pad)
 
     def _features(self, name: str, series: Series) -> Features:
         if name != KERNELS:
@@ -274,7 +287,7 @@ class Classifier(ClassifierMixin, CaseNetwork):  # type: ignore[misc]
         members = {NETWORK: self._network_probabilities(panel)} if NETWORK in self.weights_ else {}
         if self.stack_ is None:
             return members[NETWORK]
-        series = align_cases(self._scaled(panel), self.length_)
+        series = self._aligned(panel, pad=self.padded_)
         for name, head in self.heads_.items():
             if name in self.weights_:
                 members[name] = head.predict(self._features(name, series))
@@ -289,7 +302,7 @@ class Classifier(ClassifierMixin, CaseNetwork):  # type: ignore[misc]
         tensors = {f"scaler.{name}": value for name, value in self.scaler_.state().items()}
         facts: dict[str, Any] = {"columns": list(self.columns_), "classes": labels, "label_type": kind}
         facts |= {"folds": self.folds_, "factor": self.factor_, "cases": self.cases_}
-        facts |= {"steps": list(self.steps_), "day_first": self.day_first_}
+        facts |= {"steps": list(self.steps_), "day_first": self.day_first_, "padded": self.padded_}
         parts: dict[str, Any] = {f"head.{name}": head for name, head in self.heads_.items() if name in self.weights_}
         if KERNELS in self.weights_:
             parts["kernels"] = self.kernels_
@@ -306,7 +319,10 @@ class Classifier(ClassifierMixin, CaseNetwork):  # type: ignore[misc]
         self.scaler_ = StandardScaler.from_state({name: tensors[f"scaler.{name}"] for name in ("mean", "std")})
         check_shape("scaler.mean", self.scaler_.state()["mean"], "(C,)", (len(self.columns_),))
         self.steps_, self.day_first_ = tuple(facts.get("steps", ())), facts.get("day_first")
-        # older files hold one network alone
+        # older files hold stretched cases, or one network alone
+        self.padded_ = facts.get("padded", False)
+        if not isinstance(self.padded_, bool):
+            raise ValueError(f"padded must be true or false, got {self.padded_!r}; fit and save again.")
         self.folds_, self.factor_ = facts.get("folds", 0), facts.get("factor", 1.0)
         self.cases_ = facts.get("cases", 0)
         _check_cases(self.cases_, self.validation_)

@@ -43,13 +43,13 @@ _DIGEST, _ROUNDING = 64, 1e-2
 _PROCESS = threading.RLock()
 
 
-def align_cases(cases: Sequence[Values], length: int) -> Series:
-    """Cases (l, C) as one array; those of another length are stretched to it, at least to ten steps."""
+def align_cases(cases: Sequence[Values], length: int, *, pad: bool = False) -> Series:
+    """Cases (l, C) as one array of at least ten steps; shorter ones are stretched, or get zeros behind."""
     steps = max(length, _LEAST_STEPS)
-    aligned = np.empty((len(cases), cases[0].shape[1], steps), dtype=np.float32)
+    aligned = np.zeros((len(cases), cases[0].shape[1], steps), dtype=np.float32)
     for row, case in zip(aligned, cases, strict=True):
-        if len(case) == steps:
-            row[:] = case.T
+        if pad or len(case) == steps:
+            row[:, : len(case)] = case.T
         else:
             places = np.linspace(0.0, len(case) - 1.0, steps)
             row[:] = [np.interp(places, np.arange(len(case)), channel) for channel in case.T]
