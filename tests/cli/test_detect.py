@@ -229,6 +229,9 @@ def test_classify_trains_on_rows_and_classifies_others(tmp_path):
     assert re.search("the stack beats [^;]*most frequent class", text)
     found = pd.read_csv(out)
     assert list(found.columns) == ["case", "prediction", "p(quick)", "p(slow)"]
+    quick = cases(6)["kind"] == "quick"
+    recall = (found["prediction"][quick] == "quick").mean()
+    assert re.search(rf"class cases recall precision \W*quick {quick.sum()} {recall:.3f} ", text), text
     assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")
     values = cases(6).drop(columns="kind").to_numpy()
     assert (Classifier.load(model).predict(values) == found["prediction"]).all()

@@ -272,3 +272,5 @@ def test_classes_that_are_numbers_in_one_file_are_compared_as_text(tmp_path):
     code, text = call("classify", tmp_path / "train.csv", *words)
     assert code == 0, text
     assert "16 cases of test.csv: accuracy" in text
+    # the file has no case of the third class
+    assert re.search(r"class cases recall precision .* A 0 ", text), text

@@ -11,8 +11,10 @@ from toa._console import make_console, make_table
 from toa.cli import terminal
 
 if TYPE_CHECKING:
+    import numpy as np
     import pandas as pd
     from rich.console import Console
+    from rich.table import Table
 
     from toa.data.panel import Panel
     from toa.estimators import Classifier
@@ -142,6 +144,15 @@ def _print_validation(console: "Console", classifier: "Classifier") -> None:
     console.print(f"cross-validated on the training cases, the stack {'; '.join(classifier.stack_.verdicts())}.")
 
 
+def _class_table(counts: "np.ndarray", names: list[str]) -> "Table":
+    """Per class: its cases, the share that was recognised, and the share of its predictions that is right."""
+    rows: list[tuple[str, ...]] = [("class", "cases", "recall", "precision")]
+    for name, right, row, column in zip(names, counts.diagonal(), counts, counts.T, strict=True):
+        shares = (f"{right / part.sum():.3f}" if part.sum() else "" for part in (row, column))
+        rows.append((name, str(row.sum()), *shares))
+    return make_table(rows)
+
+
 def _evaluate(
     console: "Console", classifier: "Classifier", cases: Any, labels: Any, name: str, *, loaded: bool
 ) -> "tuple[pd.DataFrame, Any]":
@@ -175,6 +186,7 @@ def _evaluate(
         scores = class_scores(true, guess)
         shown = f"accuracy {scores['accuracy']:.3f}, balanced {scores['balanced_accuracy']:.3f}"
         console.print(f"{len(table)} cases of {name}: {shown}, macro F1 {scores['macro_f1']:.3f}.", soft_wrap=True)
+        console.print(_class_table(counts, names))
         if loaded:
             console.print("if the model was trained on these cases, this is too high.", soft_wrap=True)
         figure = draw_confusion(counts, names, f"{name}\n{shown}")
