@@ -12,6 +12,7 @@ import torch
 import toa_bench.efficiency
 from tests.cli.test_app import call
 from tests.support import ROOT, message
+from toa._files import unseal
 from toa.experiments.paper import ROWS
 from toa.report.evidence import read_evidence
 from toa.tasks.base import TaskData
@@ -143,9 +144,10 @@ def test_the_command_prints_our_cost_and_the_peers_and_writes_a_record(csv, peer
 def test_stored_rows_are_those_of_the_stored_table():
     folder = ROOT / "results" / "performance"
     lines = (folder / "efficiency-rows.jsonl").read_text().splitlines()
-    stored = json.loads((folder / "efficiency.json").read_text())
-    assert [json.loads(line) for line in lines] == row_records(EfficiencyRun(), stored)
-    assert len(lines) == len(ROWS)
+    stored = [json.loads(text) for text in ((folder / "efficiency.json").read_text(), *lines)]
+    table, *rows = (unseal(record, "a stored record")[0] for record in stored)
+    assert rows == row_records(EfficiencyRun(), table)
+    assert len(rows) == len(ROWS)
 
 
 def test_no_record_is_written_if_a_row_fails(csv, tmp_path, monkeypatch):
