@@ -226,6 +226,7 @@ def test_classify_trains_on_rows_and_classifies_others(tmp_path):
     assert "classes, no network (too few cases), cross-validated accuracy" in text
     assert "only for new cases of the same source; 8 cases are too few to rely on it)." in text
     assert "1-NN" in text
+    assert re.search(r"recall of each class, lowest first: \w+ [01]\.\d{3}, \w+ [01]\.\d{3}\.", text)
     assert re.search("the stack beats [^;]*most frequent class", text)
     found = pd.read_csv(out)
     assert list(found.columns) == ["case", "prediction", "p(quick)", "p(slow)"]
@@ -244,6 +245,11 @@ def test_classify_trains_on_rows_and_classifies_others(tmp_path):
     code, text = call("classify", train, "--model", model, "--out", tmp_path / "again.csv")
     assert code == 0, text
     assert "if the model was trained on these cases, this is too high." in text
+    other = cases(6).assign(kind=["quick", "slow", "slwo", "slwo", "idle", "quick"])
+    code, text = call("classify", write(other, tmp_path / "o.csv"), "--model", model, "--out", tmp_path / "p.csv")
+    assert code == 0, text
+    assert "3 cases of o.csv: accuracy" in text
+    assert "not evaluated: 3 of 6 labels are not classes of the model: 'slwo' (2), 'idle' (1)." in text
 
 
 @pytest.mark.parametrize(
@@ -356,11 +362,14 @@ def test_classify_checks_the_test_file_before_training(tmp_path, monkeypatch):
     assert "the labels must have at least two classes, got 1 class, 'slow'" in text
 
 
+@pytest.mark.filterwarnings("default:1 of 1")
 def test_a_longer_test_case_can_be_classified(tmp_path):
     longer = pd.DataFrame(np.sin(0.5 * np.arange(14))[None]).assign(kind="slow")
     train, test = write(cases(), tmp_path / "train.csv"), write(longer, tmp_path / "test.csv")
-    code, text = call("classify", train, "--label", "kind", "--test", test, "--out", tmp_path / "p.csv", *SMALL)
+    words = ("--label", "kind", "--test", test, "--out", tmp_path / "p.csv", *SMALL)
+    code, text = call("classify", train, *words)
     assert code == 0, text
+    assert "warning: 1 of 1 cases of X are much shorter or longer than those of fit, such as 14 steps (fit: 10)" in text
     assert "1 cases of test.csv" in text
 
 

@@ -1,4 +1,5 @@
 import copy
+import re
 import time
 from contextlib import nullcontext
 from dataclasses import replace
@@ -262,7 +263,8 @@ def test_one_row_per_case_is_a_step_of_a_model_of_long_tables():
     X, y = signals(4)
     frame = long_frame(X, names(y)).drop(columns="step")
     model = make(epochs=1, id="case", label="kind").fit(frame)
-    assert len(model.predict(frame.groupby("case").head(1))) == 4
+    with pytest.warns(UserWarning, match=re.escape("4 of 4 cases of X are much shorter")):
+        assert len(model.predict(frame.groupby("case").head(1))) == 4
 
 
 @pytest.mark.parametrize(
@@ -458,8 +460,39 @@ def test_short_cases_are_padded_or_stretched_as_the_error_tells(tmp_path, kind, 
     assert np.array_equal(Classifier.load(tmp_path / "m.toa").predict_proba(cases), model.predict_proba(cases))
 
 
-def test_cases_of_one_length_are_aligned_once(stacked):
-    assert stacked.padded_ is False
+def test_shorter_cases_than_those_of_fit_are_padded_with_a_warning():
+    cases, y = waves_and_events("frequency")
+    long = [case[:, :40] for case in cases]
+    model = make(model="auto", time_limit=1e-9).fit(long[:48], y[:48])
+    short = [case[:, :30] for case in long[48:]]
+    found = "32 of 32 cases of X are much shorter or longer than those of fit, such as 30 steps (fit: 40)"
+    with pytest.warns(UserWarning, match=re.escape(found)):
+        assert model.score(short, y[48:]) >= 0.9
+
+
+def test_cases_of_another_frequency_are_refused(tmp_path):
+    X, y = signals(8)
+    frame = long_frame(X, names(y))
+    frame["step"] = pd.Timestamp("2026-01-01") + pd.to_timedelta(frame["step"], unit="s")
+    model = make(epochs=1, id="case", time="step", label="kind").fit(frame)
+    model.save(tmp_path / "m.toa")
+    slower = frame.assign(step=frame["step"].iloc[0] + 2 * (frame["step"] - frame["step"].iloc[0]))
+    for one in (model, Classifier.load(tmp_path / "m.toa")):
+        with pytest.raises(ValueError, match=message("X must have the frequency of fit, 's', got '2s'; resample it.")):
+            one.predict(slower)
+
+
+def test_the_stack_knows_which_class_it_does_not_recognise():
+    X, y = signals(48)
+    y = y.copy()
+    # four cases of a third class look like the first
+    y[np.flatnonzero(y == 0)[:4]] = 2
+    stack = make(model="auto", time_limit=1e-9).fit(X, y).stack_
+    assert stack is not None
+    recalls = stack.recalls
+    assert len(recalls) == 3
+    assert recalls[2] == 0.0
+    assert min(recalls[:2]) > 0.7
 
 
 def test_the_page_of_a_stack_says_what_its_interval_does_not_cover(stacked, tmp_path):

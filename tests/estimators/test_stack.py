@@ -164,7 +164,9 @@ def test_cases_of_other_lengths_are_stretched_or_padded():
     assert aligned.shape == (2, 1, 16)
     assert np.allclose(aligned[0], aligned[1])
     assert align_cases([short], 4).shape == (1, 1, 10)
-    assert align_cases([short], 6, pad=True).tolist() == [[[0, 1, 2, 3, 0, 0, 0, 0, 0, 0]]]
+    assert align_cases([short], 11, pad=True).tolist() == [[[0, 1, 2, 3, *[0] * 7]]]
+    # all cases are stretched to ten steps, after padding
+    assert align_cases([short], 5, pad=True)[0, 0, [0, -1]].tolist() == [0, 0]
 
 
 @pytest.mark.parametrize("name", FEATURES)

@@ -134,14 +134,18 @@ def _print_validation(console: "Console", classifier: "Classifier") -> None:
     console.print(f"{len(classifier.classes_)} classes, {network}, {shown}.")
     if classifier.stack_ is None:
         return
-    if classifier.padded_:
-        console.print("Shorter cases are padded, not stretched: the kernels have a lower error.")
+    if classifier.lengths_[0] < classifier.lengths_[1]:
+        way = "padded, not stretched" if classifier.padded_ else "stretched, not padded"
+        console.print(f"Shorter cases are {way}: the kernels have a lower error.")
     rows: list[tuple[str, ...]] = [("method", "weight", "accuracy")]
     for name, accuracy in classifier.stack_.accuracies.items():
         weight = classifier.weights_.get(name)
         rows.append((name, "" if weight is None else f"{weight:.2f}", f"{accuracy:.3f}"))
     console.print(make_table(rows))
     console.print(f"cross-validated on the training cases, the stack {'; '.join(classifier.stack_.verdicts())}.")
+    lowest = sorted(zip(classifier.stack_.recalls, map(str, classifier.classes_), strict=True))
+    shown = ", ".join(f"{name} {recall:.3f}" for recall, name in lowest[:8]) + " …" * (len(lowest) > 8)
+    console.print(f"recall of each class, lowest first: {shown}.", soft_wrap=True)
 
 
 def _class_table(counts: "np.ndarray", names: list[str]) -> "Table":
@@ -160,6 +164,7 @@ def _evaluate(
     import numpy as np
     import pandas as pd
 
+    from toa.estimators.pages import unknown_labels
     from toa.report.figures import draw_confusion, draw_probabilities
     from toa.tasks.metrics import class_scores, confusion_matrix
 
@@ -178,20 +183,23 @@ def _evaluate(
     if labels is not None and classifier.classes_.dtype.kind in "UO":
         # a file with the classes 1 and 2 alone has numbers
         labels = labels.astype(str)
-    if labels is not None and np.isin(labels, classifier.classes_).all():
+    known = np.zeros(len(table), dtype=bool) if labels is None else np.isin(labels, classifier.classes_)
+    if labels is not None and known.any():
         import torch
 
-        true, guess = (torch.from_numpy(np.searchsorted(classifier.classes_, one)) for one in (labels, predicted))
+        pairs = (labels[known], predicted[known])
+        true, guess = (torch.from_numpy(np.searchsorted(classifier.classes_, one)) for one in pairs)
         counts = confusion_matrix(true, guess, len(names))
         scores = class_scores(true, guess)
         shown = f"accuracy {scores['accuracy']:.3f}, balanced {scores['balanced_accuracy']:.3f}"
-        console.print(f"{len(table)} cases of {name}: {shown}, macro F1 {scores['macro_f1']:.3f}.", soft_wrap=True)
+        console.print(f"{known.sum()} cases of {name}: {shown}, macro F1 {scores['macro_f1']:.3f}.", soft_wrap=True)
         console.print(_class_table(counts, names))
         if loaded:
             console.print("if the model was trained on these cases, this is too high.", soft_wrap=True)
         figure = draw_confusion(counts, names, f"{name}\n{shown}")
     else:
-        why = "" if labels is None else "; not evaluated, because some labels are not classes of the model"
-        console.print(f"{len(table)} cases of {name} classified{why}.", soft_wrap=True)
+        console.print(f"{len(table)} cases of {name} classified.", soft_wrap=True)
         figure = draw_probabilities(chances, names, name)
+    if labels is not None and not known.all():
+        console.print(f"not evaluated: {unknown_labels(labels[~known], len(table))}", soft_wrap=True)
     return table, figure

@@ -191,6 +191,12 @@ def match_panel(panel: Panel, columns: Sequence[str], ids: Collection[Id] | None
     return panel
 
 
+def check_frequency(panel: Panel, freq: Frequency | None, name: str = "data") -> None:
+    """Raise ValueError if the times of a panel have another frequency than those of fit."""
+    if None not in (panel.freq, freq) and panel.freq != freq:
+        raise ValueError(f"{name} must have the frequency of fit, {freq!r}, got {panel.freq!r}; resample it.")
+
+
 def to_native(panel: Panel, columns: Mapping[str, Any]) -> Any:
     """A frame of the library that the panel was read from; dates are given as pandas indices."""
     assert panel.backend is not None, "only a panel that was read from a frame has a library"

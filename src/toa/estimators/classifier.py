@@ -3,6 +3,7 @@
 Alphabet: n cases, L longest length, l length of a case, C channels, K classes.
 """
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, asdict, dataclass, replace
 from typing import Any
@@ -15,7 +16,7 @@ from torch import Tensor
 from toa._checks import check_at_least, check_count, check_finite, check_shape
 from toa._limits import check_unpacked
 from toa.data.columns import warn_of_misread
-from toa.data.frames import check_results, read_cases, to_native
+from toa.data.frames import check_frequency, check_results, read_cases, to_native
 from toa.data.panel import Panel
 from toa.data.splits import StandardScaler
 from toa.estimators.base import NETWORK, TimeLimit, named
@@ -40,6 +41,8 @@ KERNELS = "kernels"
 _KERNEL_TIME = 0.5
 # folds of the cases that measure the accuracy
 _FOLDS = 5
+# factor of the lengths of fit beyond which a case is much shorter or longer
+_FAR = 1.25
 # cases that a file may state
 _MOST_CASES = 10**9
 
@@ -66,7 +69,7 @@ class Classifier(ClassifierMixin, CaseNetwork):  # type: ignore[misc]
     one row, if `time` is not given; its results have the ids. Cases may differ in length: the
     network pads them; for the other members they are padded or stretched to the longest, whichever gives the kernels
     the lower leave-one-out error. Stretched cases lose their frequencies, padded ones the relative place of an event.
-    No case changes the prediction of another.
+    After a fit on cases of one length, shorter ones are padded. No case changes the prediction of another.
 
     Args:
         model: "auto" weights the members; "toa" is the network alone.
@@ -98,6 +101,8 @@ class Classifier(ClassifierMixin, CaseNetwork):  # type: ignore[misc]
         classes_: Labels in the order of the columns of `predict_proba`.
         length_: Longest case.
         padded_: Whether shorter cases are padded, not stretched, for the members other than the network.
+        lengths_: Shortest and longest case of fit. Much shorter or longer cases lead to a warning.
+        freq_: Frequency of the times in fit, or None; later cases must have it.
         stack_: Weights of the members, and the cross-validated accuracies of members and baselines; None for "toa".
         weights_: The weights of the members.
         validation_: Cross-validated accuracy; None without any held-out case. With a network it is a little too high
@@ -142,6 +147,7 @@ class Classifier(ClassifierMixin, CaseNetwork):  # type: ignore[misc]
         for names in (map(str, self.classes_), ("prediction",)):
             check_results(replace(panel, time_column=None), list(names))
         self.columns_ = panel.columns
+        self.lengths_, self.freq_ = (min(panel.lengths), max(panel.lengths)), panel.freq
         self.length_ = max(panel.lengths)
         if self.length is not None:
             check_at_least("length", self.length, self.length_)
@@ -150,7 +156,7 @@ class Classifier(ClassifierMixin, CaseNetwork):  # type: ignore[misc]
         self.scaler_ = StandardScaler.fit(np.concatenate(panel.values), allow_constant=True, name="X")
         self.heads_: dict[str, RidgeHead] = {}
         self.kernels_: KernelFeatures | None = None
-        self.padded_ = False
+        self.padded_ = True
         self.stack_: Stack | None = None
         self.factor_, self.validation_, self.folds_ = 1.0, None, 0
         self.no_network_: str | None = None
@@ -181,10 +187,11 @@ class Classifier(ClassifierMixin, CaseNetwork):  # type: ignore[misc]
         return float(np.average(right, weights=sample_weight))
 
     def read(self, X: Any, like: Panel | None = None) -> Panel:
-        """Cases as a panel; raises ValueError if X has other channels or steps than the cases `like`, if given."""
+        """Cases as a panel; raises ValueError if X has other channels, steps or times than the cases `like`."""
         panel = self._read(X)
         if like is not None:
             _has_order(_select_channels(panel, like.columns).steps, like.steps)
+            check_frequency(panel, like.freq, "X")
         return panel
 
     def _read(self, data: Any, values: Sequence[str] | None = None) -> Panel:
@@ -206,6 +213,13 @@ class Classifier(ClassifierMixin, CaseNetwork):  # type: ignore[misc]
                     f"case {case!r} of X must have at most {self.length_} steps, the longest case of fit, got {steps}; "
                     f"cut it, or fit with length={steps}."
                 )
+        check_frequency(panel, self.freq_, "X")
+        least, most = self.lengths_
+        if other := [steps for steps in panel.lengths if not least / _FAR <= steps <= most * _FAR]:
+            seen = f"{least}" if least == most else f"{least} to {most}"
+            found = f"{len(other)} of {len(panel)} cases of X are much shorter or longer than those of fit"
+            example = f"such as {other[0]} steps (fit: {seen})"
+            warnings.warn(f"{found}, {example}; their predictions are less certain.", stacklevel=4)
         return panel
 
     def _fit_stack(self, panel: Panel, codes: Codes) -> None:
@@ -215,12 +229,12 @@ class Classifier(ClassifierMixin, CaseNetwork):  # type: ignore[misc]
         limit, classes = TimeLimit(self.time_limit), len(self.classes_)
         held_out: dict[str, HeldOut] = {}
         folds = stratified_folds(codes, min(_FOLDS, len(codes)), self.seed)
-        ways = (False, True) if len(set(panel.lengths)) > 1 else (False,)
+        ways = (False, True) if len(set(panel.lengths)) > 1 else (True,)
         for pad in ways:
             series, seconds = self._aligned(panel, pad=pad), _KERNEL_TIME * self.time_limit / len(ways)
             kernels, features = KernelFeatures.fit(series, seed=self.seed, seconds=seconds)
             head, own = RidgeHead.fit(features, codes, folds, classes=classes)
-            if not pad or log_loss(own[-1], codes) < log_loss(held_out[KERNELS][-1], codes):
+            if KERNELS not in held_out or log_loss(own[-1], codes) < log_loss(held_out[KERNELS][-1], codes):
                 self.padded_, self.kernels_, self.heads_[KERNELS], held_out[KERNELS] = pad, kernels, head, own
             del features
         series = self._aligned(panel, pad=self.padded_)
@@ -303,6 +317,7 @@ class Classifier(ClassifierMixin, CaseNetwork):  # type: ignore[misc]
         facts: dict[str, Any] = {"columns": list(self.columns_), "classes": labels, "label_type": kind}
         facts |= {"folds": self.folds_, "factor": self.factor_, "cases": self.cases_}
         facts |= {"steps": list(self.steps_), "day_first": self.day_first_, "padded": self.padded_}
+        facts |= {"lengths": list(self.lengths_), "freq": self.freq_}
         parts: dict[str, Any] = {f"head.{name}": head for name, head in self.heads_.items() if name in self.weights_}
         if KERNELS in self.weights_:
             parts["kernels"] = self.kernels_
@@ -319,7 +334,8 @@ class Classifier(ClassifierMixin, CaseNetwork):  # type: ignore[misc]
         self.scaler_ = StandardScaler.from_state({name: tensors[f"scaler.{name}"] for name in ("mean", "std")})
         check_shape("scaler.mean", self.scaler_.state()["mean"], "(C,)", (len(self.columns_),))
         self.steps_, self.day_first_ = tuple(facts.get("steps", ())), facts.get("day_first")
-        # older files hold stretched cases, or one network alone
+        # older files have neither lengths nor a frequency, and stretched cases, or one network alone
+        self.lengths_, self.freq_ = tuple(facts.get("lengths", (1, self.length_))), facts.get("freq")
         self.padded_ = facts.get("padded", False)
         if not isinstance(self.padded_, bool):
             raise ValueError(f"padded must be true or false, got {self.padded_!r}; fit and save again.")

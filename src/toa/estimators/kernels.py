@@ -44,15 +44,16 @@ _PROCESS = threading.RLock()
 
 
 def align_cases(cases: Sequence[Values], length: int, *, pad: bool = False) -> Series:
-    """Cases (l, C) as one array of at least ten steps; shorter ones are stretched, or get zeros behind."""
+    """Cases (l, C) as one array; shorter ones get zeros behind, or are stretched, and all to at least ten steps."""
     steps = max(length, _LEAST_STEPS)
-    aligned = np.zeros((len(cases), cases[0].shape[1], steps), dtype=np.float32)
+    aligned = np.empty((len(cases), cases[0].shape[1], steps), dtype=np.float32)
     for row, case in zip(aligned, cases, strict=True):
-        if pad or len(case) == steps:
-            row[:, : len(case)] = case.T
+        whole = np.pad(case, ((0, length - len(case)), (0, 0))) if pad else case
+        if len(whole) == steps:
+            row[:] = whole.T
         else:
-            places = np.linspace(0.0, len(case) - 1.0, steps)
-            row[:] = [np.interp(places, np.arange(len(case)), channel) for channel in case.T]
+            places = np.linspace(0.0, len(whole) - 1.0, steps)
+            row[:] = [np.interp(places, np.arange(len(whole)), channel) for channel in whole.T]
     return aligned
 
 

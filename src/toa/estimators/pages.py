@@ -3,6 +3,7 @@
 Alphabet: S series, T rows, C columns or channels, P horizon, n cases, K classes.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -156,13 +157,14 @@ def cases_page(
     names, guess = list(map(str, own.classes_)), proba.argmax(1)
     true = None
     lead = [f"{len(panel)} cases, {len(names)} classes."]
-    if labels is not None and np.isin(labels, own.classes_).all():
+    known = np.zeros(len(panel), dtype=bool) if labels is None else np.isin(labels, own.classes_)
+    if labels is not None and known.all():
         true = np.searchsorted(own.classes_, labels)
         scores = class_scores(torch.from_numpy(true), torch.from_numpy(guess))
         shown = ", ".join(f"{name.replace('_', ' ')} {value:.3f}" for name, value in scores.items())
         lead.append(f"On these cases: {shown}.")
     elif labels is not None:
-        lead.append("Not evaluated, because some labels are not classes of the model.")
+        lead.append(f"Not evaluated: {unknown_labels(labels[~known], len(panel))}")
     sections = {
         "Cases": [_cases_part(panel, names, true, guess, proba)],
         "Methods": _stack_parts(own),
@@ -170,6 +172,13 @@ def cases_page(
     }
     notes = draw.describe_data(panel, X, own, left_out)
     return draw.write_page(own, path, lead, sections, title=title, command=command, notes=notes)
+
+
+def unknown_labels(labels: Sequence[Any], count: int) -> str:
+    """A sentence that names labels which are not classes of the model, of a number of cases."""
+    found = [f"{label!r} ({number})" for label, number in Counter(map(str, labels)).most_common()]
+    listed = f"{', '.join(found[:8])}{' …' * (len(found) > 8)}"
+    return f"{len(labels)} of {count} labels are not classes of the model: {listed}."
 
 
 def _first(panel: Panel, count: int) -> Panel:

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from toa.data.frames import match_panel, read_panel
+from toa.data.frames import check_frequency, match_panel, read_panel
 from toa.data.panel import Id, Panel, Values
 from toa.data.splits import StandardScaler, check_standardised
 from toa.data.windows import SeriesWindows
@@ -147,8 +147,7 @@ class ReconstructionNetwork(Estimator):
         self._check_fitted("applied to rows")
         known = None if None in self.scalers_ else self.scalers_
         panel = match_panel(self._read(data, usual_freq=self.freq_, **options), self.columns_, known)
-        if None not in (panel.freq, self.freq_) and panel.freq != self.freq_:
-            raise ValueError(f"data must have the frequency of fit, {self.freq_!r}, got {panel.freq!r}; resample it.")
+        check_frequency(panel, self.freq_)
         return panel
 
     def _scale(self, one: Id, values: Values) -> Tensor:

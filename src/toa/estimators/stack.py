@@ -203,12 +203,14 @@ class Stack:
         accuracies: Cross-validated accuracy of the "stack", of each member and of the baselines: each fold is measured
             with what the other cases choose.
         shares: Probabilities of the member "class shares"; older files have none.
+        recalls: Cross-validated share of each class that the stack recognises; older files have none.
     """
 
     weights: Mapping[str, float]
     factor: float
     accuracies: Mapping[str, float]
     shares: Sequence[float] = ()
+    recalls: Sequence[float] = ()
 
     @classmethod
     def choose(
@@ -229,10 +231,11 @@ class Stack:
             for name, part in {"stack": mean, **entry}.items():
                 found[name][own] = part[own]
         accuracies = {name: accuracy(part, codes) for name, part in found.items()}
+        recalls = [accuracy(found["stack"][codes == one], codes[codes == one]) for one in range(classes)]
         made = cls._fit({name: part[-1] for name, part in members.items()}, codes, np.ones(cases, dtype=bool))
         # the weights suit the cases that chose them too well to calibrate by these
         factor = choose_factor(_logarithm(found["stack"]), codes)
-        return replace(made, factor=factor, accuracies={**accuracies, **(baselines or {})})
+        return replace(made, factor=factor, accuracies={**accuracies, **(baselines or {})}, recalls=recalls)
 
     @classmethod
     def _fit(cls, members: Mapping[str, Probabilities], codes: Codes, kept: Bool[np.ndarray, " n"]) -> "Stack":
