@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.estimators.test_baselines import seasonal_series
 from toa.data import DatasetNotFoundError, load_collection
 from toa.estimators import ensemble
-from toa.estimators.base import TimeLimit
+from toa.estimators.base import TimeLimit, weighted_mean
 from toa.estimators.baselines import BASELINES
 from toa.estimators.ensemble import (
     Ensemble,
@@ -137,6 +137,33 @@ def test_series_of_any_length_have_a_forecast(lengths, season, horizon):
 def test_a_short_series_has_the_scale_of_its_steps():
     found = series_scale([np.array([1.0, 2.0, 4.0]), np.arange(8.0), np.array([3.0])], 4)
     np.testing.assert_array_equal(found, [1.5, 4.0, np.nan])
+
+
+def test_a_series_that_repeats_exactly_is_continued_and_the_others_have_the_weighted_mean():
+    """The seasonal error of a schedule is 0, so it has no part in the weights, which are poor for it."""
+    walk = np.random.default_rng(0).normal(size=300).cumsum()
+    schedule, ahead = np.split(np.tile([5.0, 5, 5, 5, 5, 2, 0], 45)[:309], [300])
+    series = [walk, schedule, np.full(300, 7.1), np.full(9, 3.0), schedule[:20]]
+    origins = RollingOrigins.choose([300, 300, 300, 9, 20], horizon=9, share=0.2)
+    forecasts = validate_methods(series, origins, 7, seed=0)
+    found, mixed = Ensemble.fit(series, origins, forecasts, season=7)
+    counts = np.where(origins.back == 9, 2.0, 1.0)
+    scale = series_scale(series, 7)[origins.series]
+    expected = choose_weights(forecasts, origins.actual(series), scale, origins.independent, counts)
+    assert (found.weights, found.errors) == expected
+    after, plain = found.predict(series), weighted_mean(found.weights, found.members(series, found.weights))
+    assert abs(plain[1] - ahead).max() > 1.0
+    assert after[1].tolist() == ahead.tolist()
+    assert (after[2].tolist(), after[3].tolist()) == ([7.1] * 9, [3.0] * 9)
+    # a series of less than three seasons may repeat by chance
+    np.testing.assert_array_equal(after[[0, 4]], plain[[0, 4]])
+    assert mixed is not None
+    own = weighted_mean(found.weights, forecasts)
+    np.testing.assert_array_equal(mixed[origins.series == 0], own[origins.series == 0])
+    np.testing.assert_array_equal(mixed[origins.series == 1], origins.actual(series)[origins.series == 1])
+    # covariates that have an effect on the next steps are not overruled
+    moved = found.predict(series, {"seasonal naive + covariates": after + 1.0})
+    np.testing.assert_array_equal(moved[1], plain[1])
 
 
 def test_linear_models_see_seasons_and_at_least_the_horizon():

@@ -49,6 +49,8 @@ _LAST_ORIGIN = 2.0
 _FIRST, _TIMES, _CLOSE = 3, 2, 1.15
 # a seasonal error below this share of the largest value is rounding
 _ROUNDING = 1e-12
+# seasons in which a series must repeat exactly to be continued so, and the method that tells the effect of covariates
+_SEASONS, _REGRESSION = 3, "seasonal naive + covariates"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -120,7 +122,7 @@ class RollingOrigins:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ensemble:
-    """A weighted mean of forecasts.
+    """A weighted mean of forecasts; a series that repeats its season exactly, or is constant, is continued so instead.
 
     Attributes:
         weights: Weight per method; they sum to 1.
@@ -160,13 +162,18 @@ class Ensemble:
         fitted = {n: model for n in weights if (model := fit_model(n, rows, **sizes, seed=seed)) is not None}
         measure = "MASE" if (scale[origins.series] > 0).any() else "MAE"
         mixed = weighted_mean(weights, forecasts)
+        # as in the forecasts to come; these windows have no part in the weights
+        exact, histories = np.flatnonzero(scale[origins.series] == 0), origins.histories(series)
+        regression = forecasts[_REGRESSION][exact] if _REGRESSION in forecasts else None
+        mixed[exact] = _repeat([histories[one] for one in exact], season, mixed[exact], regression)
         return cls(weights=weights, errors=errors, fitted=fitted, measure=measure, **sizes), mixed
 
     def predict(
         self, series: Series, others: Mapping[str, Float64[np.ndarray, "n p"]] | None = None
     ) -> Float64[np.ndarray, "n p"]:
         """Forecast after the end of each series; `others` has the forecasts of other models with a weight."""
-        return weighted_mean(self.weights, self.members(series, self.weights) | dict(others or {}))
+        members = self.members(series, self.weights) | dict(others or {})
+        return _repeat(series, self.season, weighted_mean(self.weights, members), members.get(_REGRESSION))
 
     def members(self, series: Series, names: Iterable[str]) -> dict[str, np.ndarray]:
         """Forecasts (N, P) of some methods, but not of other models."""
@@ -219,6 +226,23 @@ def series_scale(series: Series, season: int) -> Float64[np.ndarray, " n"]:
     found = seasonal_error(history, season) if season < history.shape[1] else np.full(len(series), np.nan)
     found = np.where(np.isnan(found), seasonal_error(history, 1), found)
     return np.where(found <= _ROUNDING * np.nanmax(np.abs(history), axis=1), 0.0, found)
+
+
+def _repeat(series: Series, season: int, forecasts: np.ndarray, regression: np.ndarray | None) -> np.ndarray:
+    """Forecasts (N, P), but the value of a constant series, and the last season of one that repeats it exactly.
+
+    Where covariates move the forecast `regression` from the last season, the forecast is kept.
+    """
+    steps = np.arange(forecasts.shape[1])
+    for one, values in enumerate(series):
+        if len(values) > 1 and np.ptp(values) == 0:
+            forecasts[one] = values[-1]
+        elif len(values) >= _SEASONS * season:
+            last = values[-season:][steps % season]
+            moved = 0.0 if regression is None else np.abs(regression[one] - last).max()
+            if max(moved, np.abs(values[season:] - values[:-season]).max()) <= _ROUNDING * np.abs(values).max():
+                forecasts[one] = last
+    return forecasts
 
 
 def linear_lookbacks(season: int, horizon: int) -> tuple[int, ...]:

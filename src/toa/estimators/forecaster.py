@@ -53,7 +53,8 @@ class Forecaster(ForecastNetwork):
     the last origin counts twice. Then all methods with a weight are fitted again to all rows; the network stays as it
     was if no time is left for that. If time is left, networks of further seeds are trained too: their mean takes the
     place of the network if its error at these origins is not larger. Intervals and quantiles come from the errors at
-    these origins. A column that holds only 0, 1, 2, … has forecasts and bounds of at least 0.
+    these origins. A column that holds only 0, 1, 2, … has forecasts and bounds of at least 0. A column that repeats its
+    season exactly, three times or more, is continued so, without the weights.
 
     Args:
         horizon: Steps P to forecast.

@@ -202,9 +202,6 @@ class Choice:
     ) -> Prediction:
         """Forecasts after histories, one per window and column; `owners` are the series of the windows."""
         found = self.ensemble.predict(histories, {name: to_rows(part) for name, part in others.items()})
-        # a column that did not change in its history keeps its value
-        flat = [index for index, history in enumerate(histories) if len(history) > 1 and np.ptp(history) == 0]
-        found[flat] = np.array([histories[index][-1] for index in flat])[:, None]
         point = found.reshape(len(owners), len(self.counts), -1).swapaxes(1, 2)
         scale = self.scale[owners.numpy()][:, None]  # (W, 1, C)
         parts: dict[str, np.ndarray] = {"forecast": point}
