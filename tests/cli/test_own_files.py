@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
+from tests.report.paper_cases import read_page
 from toa.cli import app
 
 # the command prints warnings itself
@@ -167,6 +168,16 @@ def test_past_and_static_covariates_and_holidays(tmp_path) -> None:
     code, text = call(tmp_path / "a.csv", "--model", tmp_path / "m.toa", options=())
     assert code == 0, text
     pd.testing.assert_frame_equal(pd.read_csv(tmp_path / "next.csv"), first)
+
+
+def test_a_covariate_without_influence_is_named_in_the_terminal_and_on_the_page(tmp_path) -> None:
+    table(MONTHS).assign(lead=np.arange(40) % 5).to_csv(tmp_path / "a.csv", index=False)
+    unused = "The forecast does not depend on 'lead': no method with a weight uses it."
+    saved, page = tmp_path / "m.toa", tmp_path / "p.html"
+    code, text = call(tmp_path / "a.csv", "--past-covariate", "lead", "--save", saved, "--page", page, "--test", 0.3)
+    assert (code, text.count(f"warning: {unused}")) == (0, 1), text
+    assert unused in str(read_page(page))
+    assert f"warning: {unused}" in call(tmp_path / "a.csv", "--model", saved, options=())[1]
 
 
 def test_the_ending_of_the_result_is_its_format(tmp_path) -> None:

@@ -112,6 +112,18 @@ def test_holidays_of_a_country_are_a_feature() -> None:
         quick(HORIZON, holidays="DE").fit(pd.DataFrame({"day": months, "y": np.arange(90.0)}))
 
 
+def test_what_no_method_with_a_weight_uses_is_named() -> None:
+    """Regressions use neither past and static columns nor what does not change; the network uses all features."""
+    table = pd.DataFrame({"day": DAYS, "y": NOISE, "promo": NOISE > 0, "lead": NOISE, "same": "a", "none": 0.0})
+    kinds: dict[str, Any] = {"covariates": ["promo", "none"], "past_covariates": ["lead"], "static": ["same"]}
+    model = Forecaster(HORIZON, **kinds, calendar=True, time_limit=1e-3, device="cpu").fit(table)
+    unused = "The forecast does not depend on 'none', 'same', 'lead': no method with a weight uses them."
+    assert model.known_.unused(["theta + covariates", "drift"], model.effect_) == unused
+    assert "'calendar', 'promo', 'none', 'same', 'lead'" in model.known_.unused(["drift"], model.effect_)
+    assert "'calendar', 'promo', 'none', 'same', 'lead'" in model.known_.unused(["theta + covariates"], None)
+    assert not model.known_.unused(["toa", "drift"], model.effect_)
+
+
 def test_a_column_has_one_kind() -> None:
     table = pd.DataFrame({"day": DAYS, "y": NOISE, "x": NOISE})
     with pytest.raises(ValueError, match=message("a covariate must have one kind, got 'x' twice")):

@@ -3,7 +3,7 @@
 Alphabet: T rows, K covariates, F features, P horizon, S series.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -16,6 +16,7 @@ from toa.data.frames import read_panel
 from toa.data.frequency import calendar_of, mark_names, time_marks
 from toa.data.panel import Panel
 from toa.data.splits import StandardScaler, check_standardised
+from toa.estimators.base import NETWORK
 from toa.estimators.baselines import BASELINES, REGRESSIONS, align_histories
 from toa.estimators.ensemble import history_rows
 
@@ -228,6 +229,14 @@ class Covariates:
             rows = BASELINES[name](history, season, horizon)  # (W * C, P)
             found[title] = rows.reshape(len(places), len(columns), horizon).transpose(0, 2, 1) + later
         return found
+
+    def unused(self, methods: Collection[str], effect: Float64[np.ndarray, "f c"] | None) -> str:
+        """A sentence that names what has no influence on a forecast by these methods; "" if all features have one."""
+        rows = np.zeros((self.count, 1)) if effect is None or not REGRESSIONS.keys() & methods else effect
+        used = {name for name, row in zip(self.names, rows, strict=True) if NETWORK in methods or row.any()}
+        left = [repr(name) for name in dict.fromkeys(self.names) if name not in used]
+        why = f"no method with a weight uses {'them' if len(left) > 1 else 'it'}"
+        return f"The forecast does not depend on {', '.join(left)}: {why}." if left else ""
 
     def state(self) -> dict[str, Any]:
         """The fields as JSON values."""

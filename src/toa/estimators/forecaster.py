@@ -4,6 +4,7 @@ Alphabet: B batch, L look-back, P horizon, C columns, Q levels, S series, T rows
 """
 
 import copy
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -202,6 +203,8 @@ class Forecaster(ForecastNetwork):
         network = None
         if NETWORK in self.weights_:
             network = self._network_at(last, owners, torch.tensor(last.lengths), ahead)
+        if text := self.known_.unused(self.weights_, self.effect_):
+            warnings.warn(text, stacklevel=2)
         found = self._forecast_at(panel, owners, torch.tensor(panel.lengths), network, ahead)
         check_forecast(found, self.columns_)
         parts = {name: part[:, :steps].numpy() for name, part in found.items()}

@@ -78,6 +78,7 @@ def forecast_page(
         "Errors": _errors(own) if tested is None else _backtest(tested),
         "What the forecast depends on": [
             *draw.bars("Weights of the methods.", list(own._shown_weights().items())),
+            *([draw.text(text)] if (text := own.known_.unused(own.weights_, own.effect_)) else ()),
             *_lags(own, panel),
             *draw.network_parts(own, panel),
         ],
