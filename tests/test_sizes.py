@@ -19,8 +19,8 @@ AIMS = {"lines": 22_500, "files": 150, "file_lines": 450, "function_lines": 60}
 CEILINGS = {
     ".": (550, 7),
     "cli": (2_502, 11),
-    "data": (3_960, 16),
-    "estimators": (6_577, 23),
+    "data": (3_963, 16),
+    "estimators": (6_585, 23),
     "experiments": (1_824, 9),
     "integrations": (1_867, 11),
     "models": (1_677, 11),

@@ -180,6 +180,33 @@ def test_a_covariate_without_influence_is_named_in_the_terminal_and_on_the_page(
     assert f"warning: {unused}" in call(tmp_path / "a.csv", "--model", saved, options=())[1]
 
 
+@pytest.mark.parametrize(
+    ("first", "words", "expected"),
+    [
+        ("", (), "must have text in every row, got an empty cell at data row 1 (39 such rows); fill empty cells, for"),
+        (
+            "none",
+            ("--test", 0.3),
+            "must have each of its texts before the tested rows, got 'Easter' only in the rows of",
+        ),
+        ("none", ("--test", 0.3), "--test 0.3, first at data row 31; test fewer rows, or write a text from before."),
+    ],
+)
+def test_texts_of_a_covariate_are_checked_before_training(tmp_path, monkeypatch, first, words, expected) -> None:
+    def train(*_: object) -> None:
+        raise AssertionError("trained before the check")
+
+    monkeypatch.setattr("toa.estimators.Forecaster._fit_choice", train)
+    table(MONTHS).assign(day=[*[first] * 30, "Easter", *[first] * 9]).to_csv(tmp_path / "a.csv", index=False)
+    pd.DataFrame({"when": MONTHS[:3] + pd.DateOffset(months=40), "day": "none"}).to_csv(tmp_path / "b.csv", index=False)
+    code, text = call(
+        tmp_path / "a.csv", "--time", "when", "--covariate", "day", "--future", tmp_path / "b.csv", *words
+    )
+    assert code == 2, text
+    assert "error: column 'day' of data must" in text
+    assert expected in text
+
+
 def test_the_ending_of_the_result_is_its_format(tmp_path) -> None:
     table(MONTHS).to_csv(tmp_path / "a.csv", index=False)
     assert call(tmp_path / "a.csv")[0] == 0

@@ -228,13 +228,16 @@ def to_codes(column: Any, known: Sequence[str], name: str) -> np.ndarray:
     """The place of each cell in the known categories."""
     places = {text: place for place, text in enumerate(known)}
     found = [None if cell is None or cell != cell else places.get(str(cell), -1) for cell in column.to_list()]
-    for row, code in enumerate(found):
-        if code is None or code < 0:
-            cell = "none" if code is None else repr(column[row])
-            raise ValueError(
-                f"column {column.name!r} of {name} must have a category of fit in every row, {shorten(list(known))}, "
-                f"got {cell} at data row {row + 1}; change it, or fit again."
-            )
+    if None in found:
+        where = f"at data row {found.index(None) + 1} ({found.count(None)} such rows)"
+        rule = f"column {column.name!r} of {name} must have text in every row"
+        raise ValueError(f"{rule}, got an empty cell {where}; fill empty cells, for example with 'none'.")
+    if -1 in found:
+        row = found.index(-1)
+        raise ValueError(
+            f"column {column.name!r} of {name} must have a category of fit in every row, {shorten(list(known))}, "
+            f"got {column[row]!r} at data row {row + 1}; change it, or fit again."
+        )
     return np.asarray(found, dtype=np.float64)
 
 

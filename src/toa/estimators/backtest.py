@@ -215,11 +215,19 @@ def first_tested(panel: Panel, index: int, test_size: float | int | None, lookba
 def without_last(forecaster: Any, frame: pd.DataFrame, test_size: float) -> pd.DataFrame:
     """The frame without the rows that `backtest` of this share tests; rows that fill gaps count there.
 
-    The forecaster reads the table; it need not be fitted.
+    The forecaster reads the table; it need not be fitted. Texts that only the tested rows have raise ValueError.
     """
     if not 0.0 < test_size < 1.0:
         raise ValueError(f"the share of rows to test on must lie in (0, 1), got {test_size}.")
     panel = forecaster._read(frame, forecaster.freq)
     kept = [rows[: len(rows) - int(len(rows) * test_size)] for rows in panel.rows]
     places = np.sort(np.concatenate(kept))
-    return frame.iloc[places[places >= 0]]
+    early = frame.iloc[places[places >= 0]]
+    for name, texts in panel.categories.items():
+        if late := sorted(set(texts) - set(map(str, early[name]))):
+            row = int((frame[name].astype(str) == late[0]).to_numpy().argmax()) + 1
+            raise ValueError(
+                f"column {name!r} of data must have each of its texts before the tested rows, got {late[0]!r} only in "
+                f"the rows of test={test_size}, first at data row {row}; test fewer rows, or write a text from before."
+            )
+    return early
