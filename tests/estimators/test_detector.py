@@ -377,6 +377,31 @@ def test_a_bad_argument_is_refused_before_a_baseline_is_fitted(name, monkeypatch
         make(model="pca", **{name: value}).fit(waves())
 
 
+@pytest.mark.parametrize(
+    ("rule", "number", "other"),
+    [
+        ("quantile", {"alarms_per_day": 1.0}, "budget"),
+        ("extreme value", {"alarms_per_day": 3}, "budget"),
+        ("budget", {"contamination": 0.05}, "quantile"),
+    ],
+)
+def test_a_number_that_the_rule_does_not_use_is_refused_before_the_data_are_read(rule, number, other):
+    ((name, value),) = number.items()
+    words = f"{name} must be left out with the rule {rule!r}, which does not use it, got {value}; leave it out, or give"
+    with pytest.raises(ValueError, match=message(words, f"threshold={other!r}.")):
+        make(threshold=rule, **number).fit("no table")
+
+
+def test_a_loaded_detector_of_an_older_version_can_be_fitted_again(tmp_path):
+    older = make(model="z-score").fit(waves())
+    # accepted, and stored, by older versions
+    older.alarms_per_day = 1.0
+    older.save(tmp_path / "d.toa")
+    loaded = AnomalyDetector.load(tmp_path / "d.toa")
+    assert loaded.alarms_per_day is None
+    assert loaded.fit(waves()).threshold_ == older.threshold_
+
+
 def test_every_baseline_is_a_detector_of_its_own(tmp_path):
     values = waves(90, 1)
     values[50:52, 0] += 9.0

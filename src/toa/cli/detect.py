@@ -68,6 +68,8 @@ def detect(
         raise ValueError("--train cannot be combined with --model, which is trained already; leave one out.")
     terminal.check_files(data, model, train)
     terminal.check_share("--contamination", contamination)
+    if model is None:
+        _check_numbers(threshold or "quantile", contamination, alarms_per_day)
     options["events"] = events or out.with_name(re.sub(r"((\.\w+)?(\.gz)?)$", r"-events\1", out.name, count=1))
     terminal.check_results(options, "out", "events")
 
@@ -118,6 +120,16 @@ def detect(
 
     tables, title = {"out": rows, "events": found}, f"{data.name}: events"
     terminal.write_results(options, tables, draw, detector, frame, given=given, y=labels, title=title)
+
+
+def _check_numbers(rule: str, contamination: float | None, alarms_per_day: float | None) -> None:
+    """Raise ValueError for a number that the rule does not use, before heavy imports."""
+    name, value, other = "alarms-per-day", alarms_per_day, "budget"
+    if rule == "budget":
+        name, value, other = "contamination", contamination, "quantile"
+    if value is not None:
+        text = f"--{name} must be left out with --threshold {rule}, which does not use it, got {value:g}; leave it out"
+        raise ValueError(f"{text}, or give --threshold {other}.")
 
 
 def _take_labels(frame: "pd.DataFrame", label: str | None, path: Path) -> "np.ndarray | None":

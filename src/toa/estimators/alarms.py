@@ -17,6 +17,7 @@ import pandas as pd
 from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
+from toa._checks import check_choice, check_positive
 from toa.data.frames import id_column
 from toa.data.frequency import make_times
 from toa.data.panel import Panel, Values
@@ -53,6 +54,23 @@ def days_of(panel: Panel) -> float | None:
     return sum(
         (times[-1] - times[0]) / pd.Timedelta(days=1) * len(times) / max(len(times) - 1, 1) for times in panel.times
     )
+
+
+def check_rule(rule: str, contamination: float, alarms_per_day: float | None, *, usual: float) -> None:
+    """Raise ValueError for a wrong number, or for one that the rule does not use; `usual` is the default share."""
+    check_choice("threshold", rule, RULES)
+    if not 0.0 < contamination < 1.0:
+        raise ValueError(f"contamination must lie in (0, 1), got {contamination}.")
+    if alarms_per_day is not None:
+        check_positive("alarms_per_day", alarms_per_day)
+        if np.isinf(alarms_per_day):
+            raise ValueError("alarms_per_day must be finite, got inf; choose the rule 'quantile' to flag by share.")
+    name, value, other = "alarms_per_day", alarms_per_day, "budget"
+    if rule == "budget":
+        name, value, other = "contamination", None if contamination == usual else contamination, "quantile"
+    if value is not None:
+        text = f"{name} must be left out with the rule {rule!r}, which does not use it, got {value}; leave it out"
+        raise ValueError(f"{text}, or give threshold={other!r}.")
 
 
 def choose_threshold(

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from toa._checks import check_at_least, check_choice, check_count, check_finite, check_positive
+from toa._checks import check_at_least, check_count, check_finite
 from toa._limits import check_unpacked
 from toa.data.frames import check_results, columns_by_row, to_native
 from toa.data.panel import Id, MissingValuesError, Panel
@@ -67,7 +67,7 @@ class AnomalyDetector(ReconstructionNetwork):
             scores; it may be far below one row. "budget": at most `alarms_per_day` events per day; it needs dates.
         contamination: Share of new normal rows above the threshold, approximately. With fewer than about
             10 / `contamination` held-out rows it may be several times that. Anomalies in them raise the threshold.
-        alarms_per_day: Events per day, for the rule "budget".
+        alarms_per_day: Events per day, for the rule "budget" alone, which uses no `contamination`; None is 1.
         min_length: Fewest rows in a row that are above the threshold to be flagged.
         cool_down: Largest number of rows between two alarms of one event.
         window: Rows L per window; None is a fifth of the longest series, from 8 to 100.
@@ -98,7 +98,7 @@ class AnomalyDetector(ReconstructionNetwork):
 
     _: KW_ONLY
     threshold: str = "quantile"
-    alarms_per_day: float = 1.0
+    alarms_per_day: float | None = None
     min_length: int = 1
     cool_down: int = 0
 
@@ -294,20 +294,16 @@ class AnomalyDetector(ReconstructionNetwork):
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
-        check_choice("threshold", self.threshold, alarms.RULES)
-        if not 0.0 < self.contamination < 1.0:
-            raise ValueError(f"contamination must lie in (0, 1), got {self.contamination}.")
-        check_positive("alarms_per_day", self.alarms_per_day)
-        if np.isinf(self.alarms_per_day):
-            raise ValueError("alarms_per_day must be finite, got inf; choose the rule 'quantile' to flag by share.")
+        usual = AnomalyDetector.contamination
+        alarms.check_rule(self.threshold, self.contamination, self.alarms_per_day, usual=usual)
         check_count("min_length", self.min_length, 1)
         check_count("cool_down", self.cool_down, 0)
 
     def _fit(self, data: Any) -> Panel:
+        self._check_parameters()
         self.day_first_ = self.day_first
         panel = self._read(data)
         self.day_first_ = panel.day_first
-        self._check_parameters()
         limit = TimeLimit(_NETWORK_TIME * self.time_limit)
         check_results(panel, ("score", "anomaly"))
         days = alarms.days_of(panel)
@@ -327,7 +323,8 @@ class AnomalyDetector(ReconstructionNetwork):
         moves = torch.stack([one.abs().amax(0) for one in series]).amax(0) > _ROUNDING
         self.constant_ = tuple(np.flatnonzero(~moves.cpu().numpy()).tolist())
         held = self._fit_methods(series, limit)
-        alarms_per_row = self.alarms_per_day * (days or 0.0) / sum(panel.lengths)
+        per_day = 1.0 if self.alarms_per_day is None else self.alarms_per_day
+        alarms_per_row = per_day * (days or 0.0) / sum(panel.lengths)
 
         def choose(scores: Sequence[np.ndarray]) -> float:
             return alarms.choose_threshold(
@@ -424,6 +421,9 @@ class AnomalyDetector(ReconstructionNetwork):
         if "scorers" not in facts:
             # older files hold the network alone
             self.model = NETWORK
+        # and a number that the rule does not use
+        unused = "contamination" if self.threshold == "budget" else "alarms_per_day"
+        setattr(self, unused, getattr(AnomalyDetector, unused))
         self._check_parameters()
         self.scorers_ = {
             name: SCORERS[name].from_state(named(tensors, f"scorer.{name}."), len(self.columns_))
