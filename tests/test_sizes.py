@@ -18,8 +18,8 @@ AIMS = {"lines": 22_500, "files": 150, "file_lines": 450, "function_lines": 60}
 # lines and files allowed in each folder until the aim is reached ("." holds the files of the package itself)
 CEILINGS = {
     ".": (550, 7),
-    "cli": (2_514, 11),
-    "data": (3_963, 16),
+    "cli": (2_519, 11),
+    "data": (3_966, 16),
     "estimators": (6_603, 23),
     "experiments": (1_824, 9),
     "integrations": (1_867, 11),

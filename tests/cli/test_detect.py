@@ -267,6 +267,18 @@ def test_detect_names_the_file_of_normal_rows_in_errors(tmp_path, rows, found):
     assert found in text
 
 
+def test_detect_offers_a_new_column_of_zeros_and_ones_as_labels(tmp_path):
+    train = write(sensors(), tmp_path / "train.csv")
+    words = ("--train", train, "--out", tmp_path / "o.csv", *SMALL)
+    code, text = call("detect", write(spiked(), tmp_path / "own.csv"), *words)
+    assert code == 2
+    assert "got a new one, 'broken'" in text
+    assert "or fit again; if 'broken' marks known anomalies, give --label broken." in text
+    code, text = call("detect", write(sensors(c=2), tmp_path / "own.csv"), *words)
+    assert code == 2
+    assert "--label" not in text
+
+
 def test_classify_reads_ts_files_and_long_tables(tmp_path):
     (tmp_path / "T_TRAIN.ts").write_text(TS)
     code, text = call(

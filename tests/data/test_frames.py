@@ -133,6 +133,21 @@ DATES = wide()["date"]
 BAD: dict[str, tuple[Any, dict[str, Any], tuple[str, ...]]] = {
     "duplicate": (off(wide(), 7, "date", DATES[6]), {}, ("data must have each date once", "06:00:00", "data row 8")),
     "unsorted": (off(wide(), 7, "date", DATES[3]), {}, ("data must be sorted by date", "03:00:00", "data row 8")),
+    "two recordings": (
+        pd.DataFrame({"run": [1, 2, 2, 2, 1, 1], "t": [0, 0, 1, 0, 1, 2], "x": 1.0}),
+        {"id": "run", "time": "t"},
+        ("series 2 of data must be sorted by step, got 0 after 1 at data row 4; sort it, or give two recordings",),
+    ),
+    "two interleaved recordings": (
+        pd.DataFrame({"run": [1, 2, 2, 2], "t": [0, 0, 0, 1], "x": 1.0}),
+        {"id": "run", "time": "t"},
+        ("series 2 of data must have each step once, got 0 again", "per step, or give two recordings different ids."),
+    ),
+    "only NaN": (
+        wide().assign(load=np.nan),
+        {},
+        ("only NaN in column 'load'; fill in its values, or fit without this column.",),
+    ),
     "mixed": (
         off(wide(), 29, "date", DATES[29] + pd.Timedelta("20min")),
         {},

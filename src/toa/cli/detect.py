@@ -160,7 +160,12 @@ def _check_rows(frame: "pd.DataFrame", normal: "pd.DataFrame", options: dict[str
     known = read_panel(normal, name="--train", **reading)
     window = choose_window(options["window"], max(known.lengths))
     given = read_panel(frame, usual_freq=known.freq, **reading)
-    panel = match_panel(given, known.columns, known.ids if options["id"] else None)
+    new = [name for name in given.columns if name not in known.columns and frame[name].isin((0, 1)).all()]
+    try:
+        panel = match_panel(given, known.columns, known.ids if options["id"] else None)
+    except ValueError as error:
+        hint = f"; if {new[0]!r} marks known anomalies, give --label {new[0]}." if new else "."
+        raise ValueError(str(error).removesuffix(".") + hint) from None
     panel.check_rows(window, f"one window of {window} rows", "pass more of its rows, or fit with a smaller window")
 
 

@@ -369,7 +369,7 @@ def fill_missing(values: Values, columns: Sequence[str], name: str, missing: str
     """Values with NaN filled according to `missing`; raises MissingValuesError if a value stays missing, at a `row`."""
     for column in np.flatnonzero(np.isnan(values).all(0)):
         problem = f"{name} must have values in every column, got only NaN in column {columns[column]!r}"
-        raise MissingValuesError(problem, "drop the column")
+        raise MissingValuesError(problem, "fill in its values, or fit without this column")
     remedy = "fill them by 'ffill' (the last value) or 'interpolate' (linear, uses later values)"
     if missing != "error":
         remedy = f"{missing!r} has no earlier value to start from: cut the first {row.split()[-1]}s or drop the column"
@@ -391,20 +391,23 @@ def fill_missing(values: Values, columns: Sequence[str], name: str, missing: str
 
 def _check_increasing(times: pd.Index, groups: _Groups, name: str, *, allow_duplicates: bool) -> None:
     """Raise ValueError for times that decrease or repeat within a series."""
-    steps = np.diff(times.asi8 if isinstance(times, pd.DatetimeIndex) else times.to_numpy())  # (T - 1,)
+    is_dated = isinstance(times, pd.DatetimeIndex)
+    steps = np.diff(times.asi8 if is_dated else times.to_numpy())  # (T - 1,)
     steps = np.where(groups.inner, steps, 1)
     for wrong in (steps < 0, (steps == 0) & (not allow_duplicates)):
         if wrong.any():
             last = int(wrong.argmax()) + 1
-            row = groups.order[last] + 1
+            one, row = groups.ids[int(np.searchsorted(groups.borders, last, "right")) - 1], groups.order[last] + 1
+            what, kind = name if one is None else f"series {one!r} of {name}", "date" if is_dated else "step"
+            hint = ("" if one is None else ", or give two recordings different ids") + _clock_hint(times, last)
             if steps[last - 1] < 0:
                 raise ValueError(
-                    f"{name} must be sorted by date, got {times[last]} after {times[last - 1]} at data row {row}; "
-                    f"sort it{_clock_hint(times, last)}."
+                    f"{what} must be sorted by {kind}, got {times[last]} after {times[last - 1]} at data row {row}; "
+                    f"sort it{hint}."
                 )
             raise ValueError(
-                f"{name} must have each date once, got {times[last]} again at data row {row} ({int(wrong.sum())} such "
-                f"rows); keep one row per date{_clock_hint(times, last)}."
+                f"{what} must have each {kind} once, got {times[last]} again at data row {row} ({int(wrong.sum())} "
+                f"such rows); keep one row per {kind}{hint}."
             )
 
 
