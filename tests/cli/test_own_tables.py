@@ -71,6 +71,46 @@ def test_a_forecaster_of_integer_times_is_saved(tmp_path):
     pd.testing.assert_frame_equal(Forecaster.load(tmp_path / "m.toa").predict(table), own.predict())
 
 
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("name", ["t", "step"])
+def test_a_column_of_equal_steps_is_kept_and_offered_as_the_time(tmp_path, name):
+    table = pd.DataFrame({name: range(10, 70), "y": daily()["y"]})
+    table.to_csv(tmp_path / "own.csv", index=False)
+    words = ("forecast", tmp_path / "own.csv", "--horizon", 2, "--out", tmp_path / "o.csv", *QUICK)
+    code, text = call(*words)
+    assert (
+        f"warning: column '{name}' is read as values, but looks like a time; give --time {name} if it is one." in text
+    )
+    assert code == (2 if name == "step" else 0)
+    assert ("two results named 'step'; give --time step if it holds the times, or rename" in text) == (name == "step")
+    code, text = call(*words, "--time", name)
+    assert (code, "warning" in text) == (0, False)
+    assert pd.read_csv(tmp_path / "o.csv")[name].tolist() == [70, 71]
+
+
+def test_equal_steps_of_several_series_and_of_fractions_are_noticed():
+    table = pd.DataFrame({"who": ["a", "b"] * 30, "t": np.repeat(np.arange(30), 2), "y": daily()["y"]})
+    with pytest.warns(UserWarning, match="column 't' is read as values, but looks like a time; give time='t' if"):
+        panel = read_panel(table, id="who")
+    assert panel.columns == ("t", "y")
+    with pytest.warns(UserWarning, match="choose the other columns with values, if it is one."):
+        read_panel(table[["t", "y"]].assign(t=0.01 * np.arange(60)))
+
+
+@pytest.mark.parametrize(
+    "options", [{"values": ["t", "y"]}, {"categories": {"t": None}}, {"time": "day"}, {"name": "future"}]
+)
+def test_chosen_columns_and_tables_with_times_are_not_warned_of(options):
+    table = daily().assign(t=range(60))
+    assert "t" in read_panel(table if "time" in options else table[["t", "y"]], **options).columns
+
+
+def test_irregular_and_short_columns_are_values():
+    table = daily()[["y"]].assign(t=np.arange(60) ** 2)
+    assert read_panel(table).columns == ("y", "t")
+    assert read_panel(table.assign(t=range(60))[:5]).columns == ("y", "t")
+
+
 def times_of(table: pd.DataFrame, **options) -> list[object]:
     """The times of a table, as estimators read them."""
     (found,) = read_panel(table, **options).times or ()

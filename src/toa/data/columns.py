@@ -27,6 +27,8 @@ from toa.data.panel import Panel, Values, fill_missing, make_panel, to_numbers
 _IDS = re.compile(r"(.*[\W_])?id|(?:case|sample)(?:[\W_]?(?:id|number|no))?", re.IGNORECASE)
 # fewest cases whose increasing whole numbers in the first column are no chance
 _SORTED = 4
+# fewest rows of a table whose equal steps are no chance
+_EQUAL = 10
 # two numbers before the year, day and month in either order
 _ORDERED = re.compile(r"^\s*(\d{1,2})[/.-](\d{1,2})[/.-](?:\d{4}|\d{2})(?!\d)")
 
@@ -272,6 +274,18 @@ def warn_of_misread(panel: Panel) -> None:
         if len(every) > len(gaps) and every[0] > 0 and np.allclose(every, every[0]):
             text = f"column {column!r} is read as a channel, but looks like a time; give time={column!r} if it is one"
             warnings.warn(f"{text}, or choose the channels with values.", stacklevel=3)
+
+
+def warn_of_steps(panel: Panel, chosen: Collection[str]) -> None:
+    """Warn of a column that rises by one step in all rows of a table without times; the user chose some columns."""
+    for place, column in enumerate(panel.columns) if len(panel.columns) > 1 else ():
+        gaps = np.concatenate([np.diff(rows[:, place]) for rows in panel.values])
+        equal = len(gaps) >= _EQUAL and gaps[0] > 0 and np.allclose(gaps, gaps[0], atol=0.0)
+        if equal and column not in chosen:
+            whole = all((rows[:, place] % 1 == 0).all() for rows in panel.values)
+            remedy = f"give time={column!r}" if whole else "choose the other columns with values,"
+            text = f"column {column!r} is read as values, but looks like a time; {remedy} if it is one."
+            warnings.warn(text, stacklevel=3)
 
 
 def without_text(frame: Any, columns: Sequence[Any], kept_text: Collection[str], ids: Any, name: str) -> list[Any]:

@@ -21,7 +21,16 @@ import numpy as np
 import pandas as pd
 
 from toa._checks import check_choice
-from toa.data.columns import categories_of, parse_dates, read_times, spelled_dates, to_codes, to_steps, without_text
+from toa.data.columns import (
+    categories_of,
+    parse_dates,
+    read_times,
+    spelled_dates,
+    to_codes,
+    to_steps,
+    warn_of_steps,
+    without_text,
+)
 from toa.data.frequency import Frequency
 from toa.data.panel import MISSING, Id, Missing, Panel, Values, by_id, fill_missing, is_number, make_panel, to_numbers
 
@@ -86,7 +95,7 @@ def read_panel(
     known = {str(one.name): categories_of(one, kinds[str(one.name)]) for one in cells if str(one.name) in kinds}
     found = {column: texts for column, texts in known.items() if texts is not None}
     arrays = [to_codes(one, found[str(one.name)], name) if str(one.name) in found else one.to_numpy() for one in cells]
-    return make_panel(
+    panel = make_panel(
         _numbers(arrays, names, name),
         names,
         ids=ids,
@@ -103,6 +112,10 @@ def read_panel(
         day_first=order,
         categories=found,
     )
+    if time is None and name == "data":
+        # cases have a warning of their own
+        warn_of_steps(panel, (*kinds, *(values or ())))
+    return panel
 
 
 def read_cases(
@@ -275,10 +288,11 @@ def check_results(panel: Panel, names: Sequence[str]) -> None:
     taken = {name for name in (panel.id_column, panel.time_column) if panel.backend is not None and name is not None}
     for name in names if panel.backend is not None else ():
         if name in taken:
+            hint = "give time='step' if it holds the times, or " if name == "step" and panel.time_column is None else ""
             raise ValueError(
-                f"data must have columns whose results have different names, got two results named {name!r}; rename "
-                "the columns (results have the endings _lower, _upper, _q0.1 and _actual, and the names step, score, "
-                "anomaly and prediction)."
+                f"data must have columns whose results have different names, got two results named {name!r}; {hint}"
+                "rename the columns (results have the endings _lower, _upper, _q0.1 and _actual, and the names step, "
+                "score, anomaly and prediction)."
             )
         taken.add(name)
 
