@@ -1,3 +1,4 @@
+import os
 import re
 import signal
 import subprocess
@@ -429,6 +430,24 @@ def test_a_stopped_classifier_leaves_its_best_model(tmp_path, monkeypatch):
     assert "stopped after" in text
     assert f"the best model so far is in {model}." in text
     assert Classifier.load(model).score(cases(40)) >= 0.5
+
+
+@pytest.mark.skipif(os.name == "nt", reason="pipes of POSIX")
+def test_results_are_written_although_the_reader_of_the_output_has_left(tmp_path):
+    write(spiked(), tmp_path / "own.csv")
+    code = "from toa.cli import app; app(['detect', 'own.csv', '--method', 'pca', '--device', 'cpu'])"
+    reader, writer = os.pipe()
+    os.close(reader)
+    result = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, stdout=writer, stderr=subprocess.PIPE, text=True
+    )
+    os.close(writer)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert {path.name for path in tmp_path.glob("detection*")} == {
+        "detection.csv",
+        "detection-events.csv",
+        "detection.png",
+    }
 
 
 # command lines that need no data to be refused, and the first words of their error

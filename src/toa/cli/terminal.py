@@ -7,7 +7,7 @@ import sys
 import tomllib
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, redirect_stdout, suppress
 from importlib import import_module
 from inspect import signature
 from operator import attrgetter
@@ -64,6 +64,29 @@ def clear_errors(params: Sequence[Any] = (), *, resumes: bool = False) -> Iterat
         raise typer.Exit(130) from None
 
 
+class _Output:
+    """Standard output that discards text once its reader, such as `head`, has left: results are still written."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        self._try(self._stream.write, text)
+        return len(text)
+
+    def flush(self) -> None:
+        self._try(self._stream.flush)
+
+    def _try(self, call: Callable[..., Any], *text: str) -> None:
+        try:
+            call(*text)
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
+
+
 @contextmanager
 def naming(data: str, option: str) -> Iterator[None]:
     """Name the option of a file in errors that name its content `data`."""
@@ -115,7 +138,9 @@ class Command(TyperCommand):
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command."""
-        with clear_errors(self.params, resumes=self.resumes):
+        # a command that resumes may end with its reader
+        output: Any = sys.stdout if self.resumes else _Output(sys.stdout)
+        with redirect_stdout(output), clear_errors(self.params, resumes=self.resumes):
             return super().invoke(ctx)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
