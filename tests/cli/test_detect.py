@@ -136,11 +136,22 @@ def test_detect_by_a_baseline_merges_alarms_by_the_rules(tmp_path):
     code, text = call("detect", write(frame, tmp_path / "own.csv"), *words)
     assert code == 0, text
     assert "method: pca." in text
+    assert (
+        "expected in normal rows: about 0.1 % of them above the threshold; after a fit to few rows mostly fewer" in text
+    )
     (event,) = pd.read_csv(tmp_path / "o-events.csv").itertuples()
     assert (event.start, event.end, event.rows) == ("2024-01-05 04:00:00", "2024-01-05 14:00:00", 11)
     found = pd.read_csv(tmp_path / "o.csv")
     assert np.flatnonzero(found["anomaly"]).tolist() == [100, 101, 102, 108, 109, 110]
     assert np.flatnonzero(found["event"]).tolist() == list(range(100, 111))
+
+
+@pytest.mark.parametrize(("words", "events"), [((), "1"), (("--alarms-per-day", 0.5), "0.5")])
+def test_detect_states_the_events_that_a_budget_allows(tmp_path, words, events):
+    options = ("--threshold", "budget", *words, "--method", "pca", "--out", tmp_path / "o.csv", "--device", "cpu")
+    code, text = call("detect", write(sensors(), tmp_path / "own.csv"), *options)
+    assert code == 0, text
+    assert f"expected in normal rows: about {events} events per day at most." in text
 
 
 BAD_DETECT = {

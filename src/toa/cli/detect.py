@@ -188,6 +188,7 @@ def _summary(rows: "pd.DataFrame", events: "pd.DataFrame", detector: Any, *, tra
         f"channels: {', '.join(channels[:_LISTED])}{more}.",
         f"{flagged} of {len(rows)} rows flagged, with scores above {detector.threshold_:.4g}, in {len(events)} events; "
         f"windows of {detector.window_} rows.",
+        f"expected in normal rows: {_expected(detector)}.",
     ]
     network = detector.architecture_["backbone"]
     if detector.choice_ is None:
@@ -201,6 +202,14 @@ def _summary(rows: "pd.DataFrame", events: "pd.DataFrame", detector: Any, *, tra
     if network is None:
         lines.append(f"no network: {'too little time; raise --time-limit' if trained else 'the model has none'}.")
     return lines
+
+
+def _expected(detector: Any) -> str:
+    """False alarms that the rule of the threshold allows."""
+    if detector.threshold == "budget":
+        return f"about {detector.alarms_per_day or 1.0:g} events per day at most"
+    share = f"about {100.0 * detector.contamination:g} % of them above the threshold"
+    return f"{share}; after a fit to few rows mostly fewer, but it may be several times that"
 
 
 def _event_rows(events: "pd.DataFrame", id: str | None) -> list[tuple[str, ...]]:

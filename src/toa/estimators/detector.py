@@ -65,8 +65,8 @@ class AnomalyDetector(ReconstructionNetwork):
             them, and to those of all rows of `fit`; the higher threshold counts. "quantile": a share `contamination`
             is above it. "extreme value": that share is expected, by a generalised Pareto distribution of the highest
             scores; it may be far below one row. "budget": at most `alarms_per_day` events per day; it needs dates.
-        contamination: Share of new normal rows above the threshold, approximately. With fewer than about
-            10 / `contamination` held-out rows it may be several times that. Anomalies in them raise the threshold.
+        contamination: Share of new normal rows above the threshold, approximately. With fewer held-out rows than about
+            10 / `contamination`, mostly far fewer are, sometimes several times that. Anomalies in them raise it.
         alarms_per_day: Events per day, for the rule "budget" alone, which uses no `contamination`; None is 1.
         min_length: Fewest rows in a row that are above the threshold to be flagged.
         cool_down: Largest number of rows between two alarms of one event.
