@@ -289,6 +289,11 @@ def test_detect_offers_a_new_column_of_zeros_and_ones_as_labels(tmp_path):
     code, text = call("detect", write(sensors(c=2), tmp_path / "own.csv"), *words)
     assert code == 2
     assert "--label" not in text
+    # Excel has numbers as names
+    sensors().assign(**{"2025": 0}).rename(columns={"2025": 2025}).to_excel(tmp_path / "own.xlsx", index=False)
+    code, text = call("detect", tmp_path / "own.xlsx", *words)
+    assert code == 2
+    assert "if '2025' marks known anomalies, give --label 2025." in text
 
 
 def test_classify_reads_ts_files_and_long_tables(tmp_path):

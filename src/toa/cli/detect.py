@@ -151,6 +151,8 @@ def _take_labels(frame: "pd.DataFrame", label: str | None, path: Path) -> "np.nd
 
 def _check_rows(frame: "pd.DataFrame", normal: "pd.DataFrame", options: dict[str, Any]) -> None:
     """Raise ValueError for a table that a detector of normal rows could not search, before it is trained."""
+    import numpy as np
+
     from toa.data.frames import match_panel, read_panel
     from toa.estimators.sizes import choose_window
 
@@ -160,7 +162,8 @@ def _check_rows(frame: "pd.DataFrame", normal: "pd.DataFrame", options: dict[str
     known = read_panel(normal, name="--train", **reading)
     window = choose_window(options["window"], max(known.lengths))
     given = read_panel(frame, usual_freq=known.freq, **reading)
-    new = [name for name in given.columns if name not in known.columns and frame[name].isin((0, 1)).all()]
+    columns = zip(given.columns, np.concatenate(given.values).T, strict=True)
+    new = [name for name, values in columns if name not in known.columns and np.isin(values, (0, 1)).all()]
     try:
         panel = match_panel(given, known.columns, known.ids if options["id"] else None)
     except ValueError as error:
@@ -187,7 +190,7 @@ def _summary(rows: "pd.DataFrame", events: "pd.DataFrame", detector: Any, *, tra
     lines = [
         f"channels: {', '.join(channels[:_LISTED])}{more}.",
         f"{flagged} of {len(rows)} rows flagged, with scores above {detector.threshold_:.4g}, in {len(events)} events; "
-        f"windows of {detector.window_} rows.",
+        f"windows of {detector.window_} rows, so a strong event may raise scores as far around it.",
         f"expected in normal rows: {_expected(detector)}.",
     ]
     network = detector.architecture_["backbone"]
