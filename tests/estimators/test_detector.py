@@ -10,6 +10,7 @@ from sklearn.exceptions import NotFittedError
 import toa
 from tests.support import message
 from toa.data import SeriesWindows
+from toa.estimators.base import save_file
 from toa.estimators.combination import inject_anomalies
 from toa.estimators.detector import MODELS, AnomalyDetector
 from toa.estimators.scorers import SCORERS
@@ -536,3 +537,29 @@ def test_each_series_gets_other_anomalies(monkeypatch):
     monkeypatch.setattr("toa.estimators.detector.inject_anomalies", inject)
     make(model="auto", epochs=1).fit([waves(120), waves(120)])
     assert (labels[0] != labels[1]).any()
+
+
+def test_windows_read_at_most_five_standard_deviations(tmp_path):
+    rows = np.random.default_rng(0).normal(size=(400, 2))
+    model = make(model="auto", time_limit=20.0, epochs=1).fit(rows)
+    assert model.weights_["toa"] > 0
+    scores = {}
+    for size in (3.0, 6.0, 9.0):
+        wrong = rows.copy()
+        wrong[200:205] = size * rows.std(0) + rows.mean(0)
+        scores[size] = model.member_scores(wrong)
+    # rows of their own tell values apart, windows only up to the largest
+    assert np.allclose(scores[6.0]["toa"], scores[9.0]["toa"])
+    assert scores[3.0]["toa"][202] < scores[6.0]["toa"][202]
+    assert scores[6.0]["z-score"][202] < scores[9.0]["z-score"][202]
+    model.save(tmp_path / "d.toa")
+    assert AnomalyDetector.load(tmp_path / "d.toa").largest_ == model.largest_ == 5.0
+    tensors, facts = model._saved()
+    fitted = facts["fitted"]
+    # older files clipped at ten, and named no number
+    older = {name: value for name, value in fitted.items() if name != "largest"}
+    save_file(tmp_path / "d.toa", "anomaly detector", tensors, {**facts, "fitted": older})
+    assert AnomalyDetector.load(tmp_path / "d.toa").largest_ == 10.0
+    save_file(tmp_path / "d.toa", "anomaly detector", tensors, {**facts, "fitted": {**fitted, "largest": -1.0}})
+    with pytest.raises(ValueError, match=message("largest must be positive, got -1.0")):
+        AnomalyDetector.load(tmp_path / "d.toa")

@@ -29,8 +29,8 @@ from toa.estimators.scorers import Rows, window_max, window_mean
 MEAN = " mean"
 # scores that are always averaged, and those that may join
 _FIRST, _OTHERS = ("z-score", "pca", "mahalanobis", NETWORK), ("isolation forest", "sub-sequence pca")
-# methods that score windows, and the largest standardised value that they read in a combination
-_WINDOWED, _LARGEST = (NETWORK, "sub-sequence pca"), 10.0
+# methods that score windows, and the largest standardised value that they read in a combination, now and in older files
+_WINDOWED, LARGEST, OLDER_LARGEST = (NETWORK, "sub-sequence pca"), 5.0, 10.0
 
 # quantiles of the held-out scores that are stored; above the last one, the tail is exponential
 _LEVELS = np.linspace(0.0, 0.98, 99)
@@ -46,13 +46,13 @@ _SIZES, _LENGTHS, _DISTANCES = (1.0, 4.0), (0.1, 1.0), (0.5, 2.0)
 Score = Float64[np.ndarray, " t"]
 
 
-def rows_for(method: str, series: Tensor, model: str) -> Tensor:
-    """Standardised rows as a method of a model reads them.
+def rows_for(method: str, series: Tensor, largest: float | None) -> Tensor:
+    """Standardised rows as a method reads them.
 
-    In a combination, methods that score windows read values clipped to ten standard deviations. Otherwise one wrong
-    value would raise the score of every row in its windows. Methods that score single rows read it unclipped.
+    In a combination, methods that score windows read values clipped to `largest`. Otherwise one wrong value would raise
+    the score of every row in its windows. Methods that score single rows read it unclipped.
     """
-    return series.clamp(-_LARGEST, _LARGEST) if model == "auto" and method in _WINDOWED else series
+    return series if largest is None or method not in _WINDOWED else series.clamp(-largest, largest)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from toa._checks import check_at_least, check_count, check_finite
+from toa._checks import check_at_least, check_count, check_finite, check_positive
 from toa._limits import check_unpacked
 from toa.data.frames import check_results, columns_by_row, to_native
 from toa.data.panel import Id, MissingValuesError, Panel
@@ -21,7 +21,7 @@ from toa.data.splits import StandardScaler
 from toa.estimators import alarms
 from toa.estimators.alarms import Event, Stream
 from toa.estimators.base import NETWORK, TimeLimit, named
-from toa.estimators.combination import MEAN, Combination, inject_anomalies, rows_for
+from toa.estimators.combination import LARGEST, MEAN, OLDER_LARGEST, Combination, inject_anomalies, rows_for
 from toa.estimators.pages import events_page
 from toa.estimators.reconstruction import ReconstructionNetwork
 from toa.estimators.scorers import SCORERS, Rows, Scorer, window_mean
@@ -274,7 +274,7 @@ class AnomalyDetector(ReconstructionNetwork):
         """Parts of the channels in the score of a method; `ends` scores rows after the first window by earlier ones."""
         if name == NETWORK:
             return self._network_rows(series, ends=ends)
-        scorer, values = self.scorers_[name], rows_for(name, series, self.model).double().cpu().numpy()
+        scorer, values = self.scorers_[name], rows_for(name, series, self.largest_).double().cpu().numpy()
         return scorer.ends(values, self.window_) if ends else scorer.rows(values)
 
     def _parts(self, series: Tensor, choice: Combination | None, *, ends: bool = False, channels: bool = True) -> Rows:
@@ -310,8 +310,8 @@ class AnomalyDetector(ReconstructionNetwork):
         if self.threshold == "budget" and days is None:
             raise ValueError("threshold='budget' must have data with dates, got none; choose another rule.")
         self.columns_, self.freq_ = panel.columns, panel.freq
-        longest = max(panel.lengths)
-        self.window_ = choose_window(self.window, longest)
+        self.largest_ = LARGEST if self.model == "auto" else None
+        self.window_ = choose_window(self.window, longest := max(panel.lengths))
         if longest < 2 * self.window_:
             raise ValueError(
                 f"{panel.label(panel.lengths.index(longest))} must have two windows of {self.window_} rows, one to "
@@ -323,15 +323,13 @@ class AnomalyDetector(ReconstructionNetwork):
         moves = torch.stack([one.abs().amax(0) for one in series]).amax(0) > _ROUNDING
         self.constant_ = tuple(np.flatnonzero(~moves.cpu().numpy()).tolist())
         held = self._fit_methods(series, limit)
-        per_day = 1.0 if self.alarms_per_day is None else self.alarms_per_day
-        alarms_per_row = per_day * (days or 0.0) / sum(panel.lengths)
 
         def choose(scores: Sequence[np.ndarray]) -> float:
             return alarms.choose_threshold(
                 self.threshold,
                 scores,
                 contamination=self.contamination,
-                alarms=alarms_per_row * sum(map(len, scores)),
+                alarms=(self.alarms_per_day or 1.0) * (days or 0.0) / sum(panel.lengths) * sum(map(len, scores)),
                 min_length=self.min_length,
                 cool_down=self.cool_down,
             )
@@ -395,14 +393,14 @@ class AnomalyDetector(ReconstructionNetwork):
     def _fit_scorers(self, series: Sequence[Tensor], names: Sequence[str]) -> dict[str, Scorer]:
         found, wide = {}, [one.double().cpu() for one in series]
         for name in names:
-            values = [rows_for(name, one, self.model).numpy() for one in wide]
+            values = [rows_for(name, one, self.largest_).numpy() for one in wide]
             found[name] = SCORERS[name].fit(values, window=self.window_, seed=self.seed)
         return found
 
     def _state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         scalers = [scaler.state() for scaler in self.scalers_.values()]
         tensors = {f"scaler.{name}": torch.stack([one[name] for one in scalers]) for name in ("mean", "std")}
-        facts: dict[str, Any] = {"columns_": list(self.columns_), "ids": list(self.scalers_)}
+        facts: dict[str, Any] = {"columns_": list(self.columns_), "ids": list(self.scalers_), "largest": self.largest_}
         facts |= {"scorers": list(self.scorers_), "constant": list(self.constant_), "day_first": self.day_first_}
         for name, scorer in self.scorers_.items():
             tensors |= {f"scorer.{name}.{key}": value.contiguous() for key, value in scorer.state().items()}
@@ -430,9 +428,11 @@ class AnomalyDetector(ReconstructionNetwork):
             for name in facts.get("scorers", ())
         }
         self.reset_stream()
-        self.choice_ = None
+        self.choice_ = self.largest_ = None
         if "choice" in facts:
             self.choice_ = Combination.from_state(named(tensors, "choice."), facts["choice"])
+            check_positive("largest", largest := facts.get("largest", OLDER_LARGEST))
+            self.largest_ = largest
 
     def _try(self) -> None:
         check_finite("thresholds", torch.tensor((self.threshold_, self.stream_threshold_)))

@@ -73,7 +73,7 @@ class ReconstructionNetwork(Estimator):
 
     def _input(self, series: Tensor) -> Tensor:
         """Standardised rows as the network reads them."""
-        return rows_for(NETWORK, series, self.model)
+        return rows_for(NETWORK, series, self.largest_)
 
     def _network_rows(self, series: Tensor, *, ends: bool = False) -> Float64[np.ndarray, "t c"]:
         """Squared error of each channel, divided by C; of a channel that was constant in fit, the squared distance.
