@@ -189,7 +189,11 @@ def test_a_covariate_without_influence_is_named_in_the_terminal_and_on_the_page(
             ("--test", 0.3),
             "must have each of its texts before the tested rows, got 'Easter' only in the rows of",
         ),
-        ("none", ("--test", 0.3), "--test 0.3, first at data row 31; test fewer rows, or write a text from before."),
+        (
+            "none",
+            ("--test", 0.3),
+            "--test 0.3, first at data row 31; test fewer rows, or use an earlier text.",
+        ),
     ],
 )
 def test_texts_of_a_covariate_are_checked_before_training(tmp_path, monkeypatch, first, words, expected) -> None:

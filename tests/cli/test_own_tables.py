@@ -93,7 +93,7 @@ def test_equal_steps_of_several_series_and_of_fractions_are_noticed():
     with pytest.warns(UserWarning, match="column 't' is read as values, but looks like a time; give time='t' if"):
         panel = read_panel(table, id="who")
     assert panel.columns == ("t", "y")
-    with pytest.warns(UserWarning, match="choose the other columns with values, if it is one."):
+    with pytest.warns(UserWarning, match="choose the other columns with values if it is one."):
         read_panel(table[["t", "y"]].assign(t=0.01 * np.arange(60)))
 
 
@@ -314,3 +314,16 @@ def test_classes_that_are_numbers_in_one_file_are_compared_as_text(tmp_path):
     assert "16 cases of test.csv: accuracy" in text
     # the file has no case of the third class
     assert re.search(r"class cases recall precision .* A 0 ", text), text
+
+
+def test_classes_that_are_numbers_are_compared_as_text_with_a_file_of_text(tmp_path):
+    table = cases([f"t{i}" for i in range(16)])
+    kinds = np.arange(24) % 3 + 9
+    table.assign(kind=kinds).to_csv(tmp_path / "train.csv", index=False)
+    table.assign(kind=["unknown", *map(str, kinds[1:])]).to_csv(tmp_path / "test.csv", index=False)
+    words = ("--label", "kind", "--test", tmp_path / "test.csv", "--out", tmp_path / "o.csv", "--time-limit", 0.5)
+    code, text = call("classify", tmp_path / "train.csv", *words)
+    assert code == 0, text
+    found = pd.read_csv(tmp_path / "o.csv")["prediction"]
+    assert f"23 cases of test.csv: accuracy {(found[1:] == kinds[1:]).mean():.3f}," in text
+    assert "1 of 24 cases are not evaluated: their labels are not classes of the model: 'unknown' (1)." in text

@@ -482,6 +482,18 @@ def test_cases_of_another_frequency_are_refused(tmp_path):
             one.predict(slower)
 
 
+def test_few_times_may_have_the_frequency_of_fit_and_another():
+    X, y = signals(8)
+    frame = long_frame(X, names(y))
+    days = pd.bdate_range("2026-01-05", periods=X.shape[2])
+    frame["step"] = [days[step] for step in frame["step"]]
+    model = make(epochs=1, id="case", time="step", label="kind").fit(frame)
+    assert model.freq_ == "B"
+    week = frame.groupby("case").head(5)
+    with pytest.warns(UserWarning, match="much shorter"):
+        assert len(model.predict(week)) == 8
+
+
 def test_the_stack_knows_which_class_it_does_not_recognise():
     X, y = signals(48)
     y = y.copy()
@@ -507,6 +519,8 @@ def test_a_stack_whose_file_was_changed_is_refused(stacked, tmp_path):
     changes: dict[str, tuple[dict[str, torch.Tensor], dict[str, object]]] = {
         "member": ({}, {"stack": {**fitted["stack"], "weights": {"forest": 1.0}}}),
         "padded": ({}, {"padded": "no"}),
+        "lengths": ({}, {"lengths": [5, 3]}),
+        "frequency": ({}, {"freq": []}),
         "kernels": ({}, {"kernels": {**fitted["kernels"], "seed": 1}}),
         "kernels of a billion steps": ({}, {"kernels": {**fitted["kernels"], "shape": [2, 10**9]}}),
         "cases of a billion steps": ({}, {"length_": 10**9}),

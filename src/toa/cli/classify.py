@@ -136,7 +136,7 @@ def _print_validation(console: "Console", classifier: "Classifier") -> None:
         return
     if classifier.lengths_[0] < classifier.lengths_[1]:
         way = "padded, not stretched" if classifier.padded_ else "stretched, not padded"
-        console.print(f"Shorter cases are {way}: the kernels have a lower error.")
+        console.print(f"Shorter cases are {way}: the error of the kernels decides.")
     rows: list[tuple[str, ...]] = [("method", "weight", "accuracy")]
     for name, accuracy in classifier.stack_.accuracies.items():
         weight = classifier.weights_.get(name)
@@ -164,7 +164,7 @@ def _evaluate(
     import numpy as np
     import pandas as pd
 
-    from toa.estimators.pages import unknown_labels
+    from toa.estimators.stack import class_codes, unknown_labels
     from toa.report.figures import draw_confusion, draw_probabilities
     from toa.tasks.metrics import class_scores, confusion_matrix
 
@@ -180,15 +180,12 @@ def _evaluate(
     panel = classifier.read(cases)
     console.print(_describe(panel, name), soft_wrap=True)
     labels = panel.labels if labels is None else np.asarray(labels)
-    if labels is not None and classifier.classes_.dtype.kind in "UO":
-        # a file with the classes 1 and 2 alone has numbers
-        labels = labels.astype(str)
-    known = np.zeros(len(table), dtype=bool) if labels is None else np.isin(labels, classifier.classes_)
-    if labels is not None and known.any():
+    codes = class_codes(labels, classifier.classes_, len(table))
+    known = codes >= 0
+    if known.any():
         import torch
 
-        pairs = (labels[known], predicted[known])
-        true, guess = (torch.from_numpy(np.searchsorted(classifier.classes_, one)) for one in pairs)
+        true, guess = (torch.from_numpy(one[known]) for one in (codes, chances.argmax(1)))
         counts = confusion_matrix(true, guess, len(names))
         scores = class_scores(true, guess)
         shown = f"accuracy {scores['accuracy']:.3f}, balanced {scores['balanced_accuracy']:.3f}"
@@ -201,5 +198,5 @@ def _evaluate(
         console.print(f"{len(table)} cases of {name} classified.", soft_wrap=True)
         figure = draw_probabilities(chances, names, name)
     if labels is not None and not known.all():
-        console.print(f"not evaluated: {unknown_labels(labels[~known], len(table))}", soft_wrap=True)
+        console.print(unknown_labels(labels[~known], len(table)), soft_wrap=True)
     return table, figure

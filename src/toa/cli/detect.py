@@ -1,6 +1,7 @@
 """The command `toa detect`: find unusual rows of a table."""
 
 import re
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -167,7 +168,7 @@ def _check_rows(frame: "pd.DataFrame", normal: "pd.DataFrame", options: dict[str
     try:
         panel = match_panel(given, known.columns, known.ids if options["id"] else None)
     except ValueError as error:
-        hint = f"; if {new[0]!r} marks known anomalies, give --label {new[0]}." if new else "."
+        hint = f"; if {new[0]!r} marks known anomalies, give --label {shlex.quote(new[0])}." if new else "."
         raise ValueError(str(error).removesuffix(".") + hint) from None
     panel.check_rows(window, f"one window of {window} rows", "pass more of its rows, or fit with a smaller window")
 
@@ -187,13 +188,15 @@ def _summary(rows: "pd.DataFrame", events: "pd.DataFrame", detector: Any, *, tra
     """The methods, and the numbers of flagged rows and events."""
     flagged, channels = int(rows["anomaly"].sum()), detector.columns_
     more = f" and {len(channels) - _LISTED} more" if len(channels) > _LISTED else ""
+    network = detector.architecture_["backbone"]
+    by_windows = network is not None or detector.choice_ is not None
+    reach = ": a strong event may also raise the scores of as many rows before and after it" if by_windows else ""
     lines = [
         f"channels: {', '.join(channels[:_LISTED])}{more}.",
         f"{flagged} of {len(rows)} rows flagged, with scores above {detector.threshold_:.4g}, in {len(events)} events; "
-        f"windows of {detector.window_} rows, so a strong event may raise scores as far around it.",
+        f"windows of {detector.window_} rows{reach}.",
         f"expected in normal rows: {_expected(detector)}.",
     ]
-    network = detector.architecture_["backbone"]
     if detector.choice_ is None:
         return [*lines, f"method: {detector.model}{f', {network}' if network else ''}."]
     names = [f"{name} ({network})" if name == "toa" else name for name in detector.weights_]
@@ -210,9 +213,9 @@ def _summary(rows: "pd.DataFrame", events: "pd.DataFrame", detector: Any, *, tra
 def _expected(detector: Any) -> str:
     """False alarms that the rule of the threshold allows."""
     if detector.threshold == "budget":
-        return f"about {detector.alarms_per_day or 1.0:g} events per day at most"
+        return f"events, at most {detector.alarms_per_day or 1.0:g} per day, approximately"
     share = f"about {100.0 * detector.contamination:g} % of them above the threshold"
-    return f"{share}; after a fit to few rows mostly fewer, but it may be several times that"
+    return f"{share}; after a fit to few rows usually fewer, sometimes several times as many"
 
 
 def _event_rows(events: "pd.DataFrame", id: str | None) -> list[tuple[str, ...]]:

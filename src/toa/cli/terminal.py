@@ -84,7 +84,9 @@ class _Output:
         try:
             call(*text)
         except BrokenPipeError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
+            nothing = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nothing, self._stream.fileno())
+            os.close(nothing)
 
 
 @contextmanager
@@ -138,8 +140,8 @@ class Command(TyperCommand):
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command."""
-        # a command that resumes may end with its reader
-        output: Any = sys.stdout if self.resumes else _Output(sys.stdout)
+        # a command that resumes may end with its reader; a closed output is None
+        output: Any = sys.stdout if self.resumes or sys.stdout is None else _Output(sys.stdout)
         with redirect_stdout(output), clear_errors(self.params, resumes=self.resumes):
             return super().invoke(ctx)
 

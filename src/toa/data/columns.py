@@ -283,7 +283,7 @@ def warn_of_steps(panel: Panel, chosen: Collection[str]) -> None:
         equal = len(gaps) >= _EQUAL and gaps[0] > 0 and np.allclose(gaps, gaps[0], atol=0.0)
         if equal and column not in chosen:
             whole = all((rows[:, place] % 1 == 0).all() for rows in panel.values)
-            remedy = f"give time={column!r}" if whole else "choose the other columns with values,"
+            remedy = f"give time={column!r}" if whole else "choose the other columns with values"
             text = f"column {column!r} is read as values, but looks like a time; {remedy} if it is one."
             warnings.warn(text, stacklevel=3)
 

@@ -112,12 +112,13 @@ def read_frame(
             wanted = "one sheet with rows" if sheet is None else f"rows in sheet {sheet!r}"
             found = ", ".join(map(repr, sheets)) or "none"
             raise ValueError(f"{path} must have {wanted}, got {found}; name one of its sheets with sheet.")
-        frame = sheets[sheet or next(iter(sheets))]
+        # a number may be a name
+        frame = sheets[sheet or next(iter(sheets))].rename(columns=str)
         ids = [name for name in set(names).intersection(frame) if frame[name].astype("string").str.match(r"0\d").any()]
         return _read_decimals(frame.copy(), b"", path, ",", decimal).assign(**frame[ids])
     # dates in the index stay there; integers without a name are those of rows that were selected
     numbered = isinstance(frame.index, pd.RangeIndex) or pd.api.types.is_integer_dtype(frame.index)
-    return frame.reset_index(drop=numbered and frame.index.name is None)
+    return frame.reset_index(drop=numbered and frame.index.name is None).rename(columns=str)
 
 
 def _check_rows(path: Path, kind: str) -> None:

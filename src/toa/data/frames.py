@@ -31,7 +31,7 @@ from toa.data.columns import (
     warn_of_steps,
     without_text,
 )
-from toa.data.frequency import Frequency
+from toa.data.frequency import Frequency, make_times
 from toa.data.panel import MISSING, Id, Missing, Panel, Values, by_id, fill_missing, is_number, make_panel, to_numbers
 
 
@@ -205,8 +205,10 @@ def match_panel(panel: Panel, columns: Sequence[str], ids: Collection[Id] | None
 
 
 def check_frequency(panel: Panel, freq: Frequency | None, name: str = "data") -> None:
-    """Raise ValueError if the times of a panel have another frequency than those of fit."""
-    if None not in (panel.freq, freq) and panel.freq != freq:
+    """Raise ValueError if the times of a panel do not have the frequency of fit; few may also have another one."""
+    if panel.freq is None or freq is None or panel.freq == freq or panel.times is None:
+        return
+    if not all(own.equals(make_times(own[0], freq, len(own))) for own in panel.times):
         raise ValueError(f"{name} must have the frequency of fit, {freq!r}, got {panel.freq!r}; resample it.")
 
 

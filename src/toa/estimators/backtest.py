@@ -228,6 +228,6 @@ def without_last(forecaster: Any, frame: pd.DataFrame, test_size: float) -> pd.D
             row = int((frame[name].astype(str) == late[0]).to_numpy().argmax()) + 1
             raise ValueError(
                 f"column {name!r} of data must have each of its texts before the tested rows, got {late[0]!r} only in "
-                f"the rows of test={test_size}, first at data row {row}; test fewer rows, or write a text from before."
+                f"the rows of test={test_size}, first at data row {row}; test fewer rows, or use an earlier text."
             )
     return early

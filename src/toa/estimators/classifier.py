@@ -336,6 +336,10 @@ class Classifier(ClassifierMixin, CaseNetwork):  # type: ignore[misc]
         self.steps_, self.day_first_ = tuple(facts.get("steps", ())), facts.get("day_first")
         # older files have neither lengths nor a frequency, and stretched cases, or one network alone
         self.lengths_, self.freq_ = tuple(facts.get("lengths", (1, self.length_))), facts.get("freq")
+        least, most = self.lengths_
+        check_count("lengths", least, 1)
+        check_count("lengths", most, least)
+        assert type(self.freq_) in (str, int, type(None)), "a frequency that is none"
         self.padded_ = facts.get("padded", False)
         if not isinstance(self.padded_, bool):
             raise ValueError(f"padded must be true or false, got {self.padded_!r}; fit and save again.")

@@ -3,7 +3,6 @@
 Alphabet: S series, T rows, C columns or channels, P horizon, n cases, K classes.
 """
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +20,7 @@ from toa.estimators.baselines import BASELINES
 from toa.estimators.ensemble import history_rows
 from toa.estimators.importance import blocks_of, name_lags
 from toa.estimators.page_parts import Part
+from toa.estimators.stack import class_codes, unknown_labels
 from toa.tasks.detection import Runs, point_metrics, undefined
 from toa.tasks.metrics import class_scores, confusion_matrix
 
@@ -158,14 +158,15 @@ def cases_page(
     names, guess = list(map(str, own.classes_)), proba.argmax(1)
     true = None
     lead = [f"{len(panel)} cases, {len(names)} classes."]
-    known = np.zeros(len(panel), dtype=bool) if labels is None else np.isin(labels, own.classes_)
-    if labels is not None and known.all():
-        true = np.searchsorted(own.classes_, labels)
-        scores = class_scores(torch.from_numpy(true), torch.from_numpy(guess))
+    codes = class_codes(labels, own.classes_, len(panel))
+    known = codes >= 0
+    if known.any():
+        true = codes if known.all() else None
+        scores = class_scores(torch.from_numpy(codes[known]), torch.from_numpy(guess[known]))
         shown = ", ".join(f"{name.replace('_', ' ')} {value:.3f}" for name, value in scores.items())
-        lead.append(f"On these cases: {shown}.")
-    elif labels is not None:
-        lead.append(f"Not evaluated: {unknown_labels(labels[~known], len(panel))}")
+        lead.append(f"On {known.sum()} cases with a label: {shown}.")
+    if labels is not None and not known.all():
+        lead.append(unknown_labels(labels[~known], len(panel)))
     sections = {
         "Cases": [_cases_part(panel, names, true, guess, proba)],
         "Methods": _stack_parts(own),
@@ -173,13 +174,6 @@ def cases_page(
     }
     notes = draw.describe_data(panel, X, own, left_out)
     return draw.write_page(own, path, lead, sections, title=title, command=command, notes=notes)
-
-
-def unknown_labels(labels: Sequence[Any], count: int) -> str:
-    """A sentence that names labels which are not classes of the model, of a number of cases."""
-    found = [f"{label!r} ({number})" for label, number in Counter(map(str, labels)).most_common()]
-    listed = f"{', '.join(found[:8])}{' …' * (len(found) > 8)}"
-    return f"{len(labels)} of {count} labels are not classes of the model: {listed}."
 
 
 def _first(panel: Panel, count: int) -> Panel:

@@ -13,6 +13,7 @@ was chosen. The last entry leaves out each case, to choose what new cases get.
 Alphabet: n cases, P features, K classes, F folds.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -290,3 +291,19 @@ def baseline_accuracies(series: Series, codes: Codes, *, seed: int) -> dict[str,
     nearest = own[distances.argmin(1).numpy()]
     most_frequent = np.bincount(codes).max() / len(codes)
     return {"most frequent class": float(most_frequent), "1-NN": float((nearest == own).mean())}
+
+
+def class_codes(labels: Any, classes: np.ndarray, count: int) -> np.ndarray:
+    """Places of the labels of `count` cases among the classes, compared as text if one of the two is; -1 for others."""
+    if labels is None:
+        return np.full(count, -1)
+    is_text = any(np.asarray(names).dtype.kind in "UO" for names in (labels, classes))
+    places = {str(name) if is_text else name: place for place, name in enumerate(classes.tolist())}
+    return np.array([places.get(str(label) if is_text else label, -1) for label in np.asarray(labels).tolist()])
+
+
+def unknown_labels(labels: Sequence[Any], count: int) -> str:
+    """A sentence that names labels which are not classes of the model, of a number of cases."""
+    found = [f"{label!r} ({number})" for label, number in Counter(map(str, labels)).most_common()]
+    listed = f"{', '.join(found[:8])}{' …' * (len(found) > 8)}"
+    return f"{len(labels)} of {count} cases are not evaluated: their labels are not classes of the model: {listed}."

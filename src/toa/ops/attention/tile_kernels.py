@@ -34,8 +34,8 @@ from toa.ops.triton_helpers import SMALLEST, dropout_factors, load_tile, padded,
 HOPPER = 227 * 1024
 # bytes that a tile which was not timed may fill
 _LARGEST = 128 * 1024
-# numbers that a thread sums up, at most: more do not fit its registers, which makes a kernel slower up to tenfold;
-# without tensor cores a thread holds its factors too
+# numbers that a thread of a tile which was not timed may sum up: more may not fit its registers, and a kernel was ten
+# times slower then; without tensor cores a thread holds its factors too
 _SUMS, _EXACT_SUMS = 96, 48
 
 Kernel = Literal["forward", "keys", "queries"]
