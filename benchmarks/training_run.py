@@ -109,6 +109,8 @@ def run_peer(args: argparse.Namespace, wait_for_turn: Any) -> Record:
         with contextlib.redirect_stdout(printed), numerics(device, tf32=args.tf32):
             runpy.run_path("run.py", run_name="__main__")
         seconds = time.perf_counter() - begin
+    # a record names no folder of a machine
+    words[words.index("--root_path") + 1] = f"DATA/{source.parent.name}/"
     times = {"train_s": train_s[0], "run_s": seconds, "arguments": words, "stood_in": stood_in}
     return times | printed_results(printed.getvalue())
 

@@ -236,11 +236,11 @@ class Classifier(ClassifierMixin, CaseNetwork):  # type: ignore[misc]
             head, own = RidgeHead.fit(features, codes, folds, classes=classes)
             if KERNELS not in held_out or log_loss(own[-1], codes) < log_loss(held_out[KERNELS][-1], codes):
                 self.padded_, self.kernels_, self.heads_[KERNELS], held_out[KERNELS] = pad, kernels, head, own
+                aligned = series
             del features
-        series = self._aligned(panel, pad=self.padded_)
         for name, compute in FEATURES.items():
-            self.heads_[name], held_out[name] = RidgeHead.fit(compute(series), codes, folds, classes=classes)
-        baselines = baseline_accuracies(series, codes, seed=self.seed)
+            self.heads_[name], held_out[name] = RidgeHead.fit(compute(aligned), codes, folds, classes=classes)
+        baselines = baseline_accuracies(aligned, codes, seed=self.seed)
         self._leave_out_network()
 
         def choose(network: Probabilities | None) -> Stack:
