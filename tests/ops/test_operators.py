@@ -7,7 +7,7 @@ from tests.support import assert_near
 from toa import ops
 from toa.ops.operators import _fast_length
 
-STRUCTURES = ("dense", "matrix", "dplr", "toeplitz")
+STRUCTURES = ("dense", "matrix", "dplr", "toeplitz", "banded")
 
 
 def make(structure: str, heads: int, tokens: int) -> ops.Operator:
@@ -21,8 +21,10 @@ def make(structure: str, heads: int, tokens: int) -> ops.Operator:
         made = ops.Dense(normal(heads, tokens, tokens), residual=False)
     elif structure == "dplr":
         made = ops.DiagonalLowRank(normal(heads, tokens), normal(heads, tokens, 3), normal(heads, tokens, 3))
-    else:
+    elif structure == "toeplitz":
         made = ops.Toeplitz(normal(heads, 2 * tokens - 1))
+    else:
+        made = ops.Banded(normal(heads, 5, tokens))
     return made
 
 
@@ -66,6 +68,30 @@ def test_dense_matrices_are_the_definitions() -> None:
     for i in range(4):
         for j in range(4):
             assert matrix[0, i, j] == toeplitz.taps[0, 3 + i - j] + float(i == j)
+
+
+@pytest.mark.parametrize(
+    ("structure", "most"), [("toeplitz", 256), ("banded", 128), ("dplr", 0), ("dense", 0), ("matrix", 0)]
+)
+def test_operator_of_few_tokens_is_the_same_operator_as_a_matrix(structure, most) -> None:
+    operator = make(structure, 2, 300)
+    for n in (5, 128, 129, 256, 257):
+        short = operator.for_length(n)
+        assert isinstance(short, ops.Dense) if n <= most else short is operator
+        assert_near(short.dense(n), operator.dense(n))
+
+
+def test_attention_needs_a_transform_for_long_sequences_only(monkeypatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("a Fourier transform")
+
+    monkeypatch.setattr(torch.fft, "rfft", refuse)
+    for n in (8, 256):
+        x = torch.randn(1, n, 2, 4)
+        assert ops.operator_attention(x, x, x, ops.Toeplitz(torch.randn(2, 2 * n - 1))).shape == x.shape
+    x = torch.randn(1, 257, 2, 4)
+    with pytest.raises(AssertionError, match="Fourier"):
+        ops.operator_attention(x, x, x, ops.Toeplitz(torch.randn(2, 513)))
 
 
 @pytest.mark.parametrize("structure", STRUCTURES)

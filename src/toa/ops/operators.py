@@ -26,6 +26,8 @@ class Operator(ABC):
 
     __slots__ = ()
     _first: ClassVar[str]
+    # most tokens that the matrix mixes faster than the structure, in training on two CPU cores
+    _dense_up_to: ClassVar[int] = 0
 
     @property
     def num_heads(self) -> int:
@@ -47,8 +49,17 @@ class Operator(ABC):
         """S x, or Sᵀ x with `transpose`; `causal` keeps the lower triangle of the matrix that is applied."""
 
     @abstractmethod
+    def offset(self, n: int) -> Tensor:
+        """The leading n x n block of M in S = I + M, shape (H, n, n)."""
+
     def dense(self, n: int) -> Tensor:
         """The leading n x n block of S, shape (H, n, n)."""
+        offset = self.offset(n)
+        return offset + torch.eye(n, dtype=offset.dtype, device=offset.device)
+
+    def for_length(self, n: int) -> "Operator":
+        """The operator for sequences of n tokens: this one, or its matrix if that mixes them faster."""
+        return Dense(self.offset(n)) if n <= self._dense_up_to else self
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +79,9 @@ class Dense(Operator):
     residual: bool = True
     drop: EntryDrop | None = None
 
-    @property
-    def offset(self) -> Float[Tensor, "h n n"]:
-        """The weight, with entries dropped."""
-        return self.weight if self.drop is None else drop_op(self.weight, *self.drop)
+    def offset(self, n: int) -> Float[Tensor, "h {n} {n}"]:
+        """The leading n x n block of the weight, with entries dropped."""
+        return (self.weight if self.drop is None else drop_op(self.weight, *self.drop))[:, :n, :n]
 
     def mix(self, x: Tokens, *, transpose: bool = False, causal: bool = False) -> Tokens:
         """S x, by one matrix product per head over all batch entries and features."""
@@ -79,7 +89,7 @@ class Dense(Operator):
         if not causal and runs_kernels(x):
             drop = self.drop or (None, None)
             return mix_op(x, self.weight[:, :n, :n], *drop, transpose, self.residual, True)
-        weight = self.offset[:, :n, :n]
+        weight = self.offset(n)
         weight = weight.mT if transpose else weight
         weight = weight.tril() if causal else weight
         mixed = torch.einsum("hmn,bnhd->bmhd", weight.to(x.dtype), x)
@@ -87,8 +97,7 @@ class Dense(Operator):
 
     def dense(self, n: int) -> Float[Tensor, "h {n} {n}"]:
         """The leading n x n block of S."""
-        weight = self.offset[:, :n, :n]
-        return weight + _eye(weight) if self.residual else weight
+        return Operator.dense(self, n) if self.residual else self.offset(n)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,16 +114,15 @@ class DiagonalLowRank(Operator):
         n = x.shape[1]
         if causal:
             # a triangle of a low-rank matrix does not have low rank
-            return Dense(self.dense(n), residual=False).mix(x, transpose=transpose, causal=True)
+            return Dense(self.offset(n)).mix(x, transpose=transpose, causal=True)
         left, right = (self.right, self.left) if transpose else (self.left, self.right)
         diagonal = self.diagonal[:, :n].mT.unsqueeze(-1).to(x.dtype)  # (N, H, 1)
         inner = torch.einsum("hnr,bnhd->brhd", right[:, :n].to(x.dtype), x)  # (B, R, H, D)
         return x + diagonal * x + torch.einsum("hnr,brhd->bnhd", left[:, :n].to(x.dtype), inner)
 
-    def dense(self, n: int) -> Float[Tensor, "h {n} {n}"]:
-        """The leading n x n block of S."""
-        matrix = self.left[:, :n] @ self.right[:, :n].mT
-        return matrix + torch.diag_embed(self.diagonal[:, :n]) + _eye(matrix)
+    def offset(self, n: int) -> Float[Tensor, "h {n} {n}"]:
+        """The leading n x n block of diag(diagonal) + left rightᵀ."""
+        return self.left[:, :n] @ self.right[:, :n].mT + torch.diag_embed(self.diagonal[:, :n])
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +130,7 @@ class Toeplitz(Operator):
     """S = I + T with T[i, j] = taps[N - 1 + i - j]: one filter per head, applied by FFT in O(N log N)."""
 
     _first: ClassVar[str] = "taps"
+    _dense_up_to: ClassVar[int] = 256
     taps: Float[Tensor, "h lags"]
 
     @property
@@ -153,11 +162,10 @@ class Toeplitz(Operator):
         moved = torch.fft.rfft(x.to(taps.dtype), n=size, dim=1) * spectrum  # (B, F, H, D)
         return x + torch.fft.irfft(moved, n=size, dim=1)[:, :n].to(x.dtype)
 
-    def dense(self, n: int) -> Float[Tensor, "h {n} {n}"]:
-        """The leading n x n block of S."""
-        place = torch.arange(n, device=self.taps.device)
-        matrix = self._lags(n)[:, n - 1 + place[:, None] - place[None, :]]
-        return matrix + _eye(matrix)
+    def offset(self, n: int) -> Float[Tensor, "h {n} {n}"]:
+        """The leading n x n block of T."""
+        # row i holds lags i to i - n + 1; unlike an index, a window has a gradient without sorting
+        return self._lags(n).unfold(1, n, 1).flip(-1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +173,7 @@ class Banded(Operator):
     """S = I + M with M[i, i + l - w] = diagonals[l, i], l from 0 to 2 w: O(N w) parameters, memory and time."""
 
     _first: ClassVar[str] = "diagonals"
+    _dense_up_to: ClassVar[int] = 128
     diagonals: Float[Tensor, "h lags n"]
 
     def __post_init__(self) -> None:
@@ -189,11 +198,10 @@ class Banded(Operator):
         tokens = F.pad(x, (0, 0, 0, 0, side, side + rest)).unfold(1, block + 2 * side, block)  # (B, blocks, H, D, …)
         return x + torch.einsum("hkrs,bkhds->bkrhd", matrices, tokens).flatten(1, 2)[:, :n]
 
-    def dense(self, n: int) -> Float[Tensor, "h {n} {n}"]:
-        """The leading n x n block of S."""
+    def offset(self, n: int) -> Float[Tensor, "h {n} {n}"]:
+        """The leading n x n block of M."""
         side = self.diagonals.shape[1] // 2
-        matrix = _skewed(self.diagonals[:, :, :n].mT)[..., side : side + n]
-        return matrix + _eye(matrix)
+        return _skewed(self.diagonals[:, :, :n].mT)[..., side : side + n]
 
 
 # smallest block of a banded operator: tensor cores multiply such tiles
@@ -211,7 +219,8 @@ def _skewed(rows: Float[Tensor, "*b r lags"]) -> Float[Tensor, "*b r columns"]:
 def causal_rows(s: Operator, start: int, stop: int, *, transpose: bool) -> Float[Tensor, "h rows {stop}"]:
     """Rows `start` to `stop` of the lower triangle of S, or of Sᵀ: causal mixing of these tokens applies no others."""
     if isinstance(s, Dense):
-        rows = s.offset[:, :stop, start:stop].mT if transpose else s.offset[:, start:stop, :stop]
+        offset = s.offset(stop)
+        rows = offset[..., start:].mT if transpose else offset[:, start:]
         if s.residual:
             rows = rows + torch.eye(stop, dtype=rows.dtype, device=rows.device)[start:]
     elif isinstance(s, Toeplitz):
@@ -221,10 +230,6 @@ def causal_rows(s: Operator, start: int, stop: int, *, transpose: bool) -> Float
     else:
         rows = (s.dense(stop).mT if transpose else s.dense(stop))[:, start:]
     return rows.tril(start)
-
-
-def _eye(like: Tensor) -> Tensor:
-    return torch.eye(like.shape[-1], dtype=like.dtype, device=like.device)
 
 
 def _fast_length(least: int) -> int:

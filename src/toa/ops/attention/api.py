@@ -270,6 +270,8 @@ def operator_attention(
         kept = cache.extended({name: tokens[name] for name in by_token if name in tokens}, by_token)
         tokens |= kept[0] | kept[1]
         operators = dict.fromkeys(operators)
+    else:
+        operators = {name: None if s is None else s.for_length(length) for name, s in operators.items()}
     # meta tensors have no autocast; torch.amp.is_autocast_available, which tells, cannot be traced by a compiler
     in_autocast = q.device.type != "meta" and torch.is_autocast_enabled(q.device.type)
     # like PyTorch's own functions, autocast leaves float64 unchanged

@@ -46,7 +46,7 @@ class Offsets(NamedTuple):
         if operators is None:
             return None
         if len({s.drop is None for s in operators if s is not None}) > 1:
-            operators = [None if s is None else Dense(s.offset, s.residual) for s in operators]
+            operators = [None if s is None else Dense(s.offset(s.num_tokens), s.residual) for s in operators]
         return cls(*_split(operators, x.k.shape[1]), [s is None or s.residual for s in operators])
 
 
