@@ -52,7 +52,7 @@ def main() -> None:
         if options.stage == ["confirm"]:
             lines = plan.confirm_lines(found, stored)
         else:
-            lines = plan.run_lines(options.stage or list(plan.stages), stored)
+            lines = plan.run_lines(options.stage or list(plan.stages), found, stored)
         for line in lines:
             print(line)
     elif options.folder is None:

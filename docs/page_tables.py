@@ -785,7 +785,12 @@ def all_tables() -> dict[str, Callable[[], str]]:
     found: dict[str, Callable[[], str]] = {name: partial(performance_table, name) for name in PERFORMANCE}
     found |= {"speed-summary": speed_summary, "forecast-summary": forecast_summary, "without-sor": sor_table}
     found["duet-dropout"] = dropout_table
-    found["search-patchtst"] = partial(search_trials, "search", ["ETTh1", "Exchange"], ["patchtst"])
+    of_patchtst = {
+        "search-patchtst": ["ETTh1", "Exchange"],
+        "search-weather": ["Weather"],
+        "search-large": ["ETTm1", "Weather"],
+    }
+    found |= {name: partial(search_trials, "search", sets, ["patchtst"]) for name, sets in of_patchtst.items()}
     found["search-pooled"] = partial(search_trials, "search-pooled", ["ETTh1", "Exchange"])
     found |= {"window-ranges": window_ranges, "demixing": demixing_table, "accuracy": accuracy_table}
     found |= {"classification-search": classification_search, "accuracy-toa": recipe_accuracies}
@@ -797,6 +802,7 @@ def all_tables() -> dict[str, Callable[[], str]]:
     found |= {"detectors": detector_table, "detector-choices": detector_choices}
     for name in ("search", "search-classify", "search-two-axis", "search-classify-two-axis"):
         found |= {f"{name}-choice": partial(search_choice, name), f"{name}-trials": partial(search_trials, name)}
+    found["search-trials"] = partial(search_trials, "search", backbones=["itransformer", "duet"])
     found |= {f"toa-{backbone}": partial(recipe_table, backbone) for backbone in ("itransformer", "duet", "patchtst")}
     found |= {"two-axis": two_axis_table, "two-axis-96": partial(two_axis_table, "lookback=96")}
     found["duet-search"] = searched_duet_table

@@ -34,11 +34,11 @@ def page(name: str) -> str:
 
 # records of early versions; a file may lose such records, never gain one
 UNCLEAN = {
-    "forecasting/horizon-96.jsonl": 18,
-    "forecasting/search.jsonl": 68,
+    "forecasting/horizon-96.jsonl": 5,
+    "forecasting/search.jsonl": 17,
     # trials of the first search, which this comparison reuses
-    "search/signed-trials.jsonl": 16,
-    "search/trials.jsonl": 208,
+    "search/signed-trials.jsonl": 14,
+    "search/trials.jsonl": 179,
 }
 
 

@@ -8,7 +8,7 @@ import json
 import shlex
 import tomllib
 from collections.abc import Container, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise, product
 from pathlib import Path
 from statistics import fmean
@@ -38,6 +38,8 @@ class Plan:
         small_below: Training windows that divide small sets from large ones; 0 for one class of sets.
         confirm: Further horizons and seeds at which the best trials run.
         confirm_best: Number of best trials per family and size that run there.
+        screen: Datasets by backbone. All its trials run on the first; on the others only plain softmax and the
+            `confirm_best` trials per family that are best on the first. They take the place of a confirmation.
         reuse: Files with trials of other searches that this one may use.
         dropped: Settings or values that gained nothing and were removed; their trials are stored, and cannot run again.
     """
@@ -53,6 +55,7 @@ class Plan:
     small_below: int = 0
     confirm: list[dict[str, int]] = field(default_factory=list)
     confirm_best: int = 0
+    screen: dict[str, list[str]] = field(default_factory=dict)
     reuse: list[str] = field(default_factory=list)
     dropped: list[str] = field(default_factory=list)
 
@@ -92,14 +95,15 @@ class Plan:
         """Backbones that are searched."""
         return list(dict.fromkeys(backbone for stage in self.stages.values() for backbone in stage))
 
-    def run_lines(self, stages: list[str], stored: Container[Cell] = ()) -> Iterator[str]:
+    def run_lines(self, stages: list[str], found: Trials, stored: Container[Cell] = ()) -> Iterator[str]:
         """Options of one `toa run` per trial and dataset that is not stored; the slow datasets come first."""
         for dataset in reversed(self.datasets):
             for stage in stages:
                 for backbone, families in self.stages[stage].items():
+                    screened = screened_trials(self, found, backbone, dataset)
                     for trial in (trial for listed in families.values() for trial in listed):
                         known = (backbone, trial, dataset, self.horizon, self.seed) in stored
-                        if not known and self.can_run(trial):
+                        if not known and self.can_run(trial) and (screened is None or trial in screened):
                             yield self._line(backbone, trial, dataset, self.horizon, self.seed)
 
     def confirm_lines(self, found: Trials, stored: Container[Cell] = ()) -> Iterator[str]:
@@ -107,7 +111,10 @@ class Plan:
         for backbone in self.backbones():
             for size in reversed(self.sizes):
                 trials = confirmed_trials(self, found, backbone, size)
-                for dataset in reversed(sized_datasets(self, found, size)):
+                datasets = [
+                    name for name in sized_datasets(self, found, size) if name not in self.screen.get(backbone, ())
+                ]
+                for dataset in reversed(datasets):
                     for trial, (horizon, seed) in product(trials, self.confirmed[1:]):
                         if (backbone, trial, dataset, horizon, seed) not in stored:
                             yield self._line(backbone, trial, dataset, horizon, seed)
@@ -227,6 +234,20 @@ def rank_trials(
     return sorted(results, key=lambda result: sum(result.means.values()))
 
 
+def screened_trials(plan: Plan, found: Trials, backbone: str, dataset: str) -> list[str] | None:
+    """Trials that run on a dataset, none before all ran on the first one; None if the plan does not screen them."""
+    first, *others = plan.screen.get(backbone, [""])
+    if dataset not in others:
+        return None
+    trials = ["softmax"]
+    for family in plan.families(backbone):
+        results = rank_trials(replace(plan, datasets=[first]), found, backbone, family)
+        if len(results) < len(plan.trials(backbone, family)):
+            return []
+        trials += [result.trial for result in results[: plan.confirm_best]]
+    return list(dict.fromkeys(trials))
+
+
 def confirmed_trials(plan: Plan, found: Trials, backbone: str, size: str) -> list[str]:
     """Trials that run again at further horizons and seeds: the best per family for a size, and the plain attentions."""
     trials = ["softmax", "toa-softmax"]
@@ -239,11 +260,17 @@ def confirmed_trials(plan: Plan, found: Trials, backbone: str, size: str) -> lis
 def choose(plan: Plan, found: Trials, backbone: str) -> dict[tuple[str, str], Result]:
     """The trial with the lowest mean per family and size, if the family has a complete trial for that size.
 
-    Where trials ran in all cells of the confirmation, only these count, by their mean over all of them.
+    Where trials ran in all cells of the confirmation, only these count, by their mean over all of them. Where the plan
+    screens trials, all that passed must have run.
     """
     chosen = {}
     for family in plan.families(backbone):
         for size in plan.sizes:
+            names = sized_datasets(plan, found, size)
+            screened = {name: screened_trials(plan, found, backbone, name) for name in names}
+            cells = [(backbone, trial, name) for name, trials in screened.items() for trial in trials or ()]
+            if any((*cell, plan.horizon, plan.seed) not in found for cell in cells):
+                continue
             results = rank_trials(plan, found, backbone, family, size, confirmed=True)
             results = results or rank_trials(plan, found, backbone, family, size)
             if results:

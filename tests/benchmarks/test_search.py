@@ -9,7 +9,7 @@ import pytest
 
 from tests.support import load_script, message
 from toa.experiments import resolve
-from toa_bench.search import ROOT, choose, rank_trials, read_plan, read_trial, read_trials
+from toa_bench.search import ROOT, choose, rank_trials, read_plan, read_trial, read_trials, screened_trials
 
 PLAN = read_plan()
 NO_OPERATORS: dict[str, Any] = {"contributions": {"operators": None}}
@@ -39,7 +39,7 @@ def test_no_stored_trial_has_a_test_error(plan):
 
 @pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
 def test_every_trial_of_a_plan_resolves(plan):
-    for line in plan.run_lines(list(plan.stages)):
+    for line in plan.run_lines(list(plan.stages), read_trials(plan)):
         assert "test=false" in line
     for backbone in plan.backbones():
         for family in plan.families(backbone):
@@ -130,6 +130,29 @@ def test_trials_are_ranked_by_validation_relative_to_softmax():
     ranked = rank_trials(PLAN, found, "itransformer", "softmax")
     assert [result.trial for result in ranked] == ["softmax model.dropout=0.0", "softmax", "softmax model.dropout=0.2"]
     assert ranked[0].means == {"small": pytest.approx(0.9), "large": pytest.approx(0.9)}
+
+
+def test_only_the_best_screened_trials_run_on_further_sets():
+    first, second = PLAN.screen["patchtst"]
+    families = {family: PLAN.trials("patchtst", family) for family in PLAN.families("patchtst")}
+
+    def rows(trials: list[str], name: str) -> dict[Any, Any]:
+        sizes: dict[str, Any] = {"windows": PLAN.small_below, "operators": NO_OPERATORS}
+        cells = {("patchtst", trial, name, PLAN.horizon, PLAN.seed): place for place, trial in enumerate(trials)}
+        return {cell: {"validation": 1.0 - 0.01 * place, **sizes} for cell, place in cells.items()}
+
+    found = {cell: row for trials in families.values() for cell, row in rows(trials, first).items()}
+    best = {trial for trials in families.values() for trial in trials[-3:]}
+    lines = [line for line in PLAN.run_lines(["stage2"], found) if f"{second} --horizon 96 --backbone patchtst" in line]
+    assert len(lines) == len({"softmax", *best})
+    assert screened_trials(PLAN, found, "patchtst", "ETTh1") is None
+    # no choice before all of them have run
+    found |= rows(["softmax", *sorted(best)[1:]], second)
+    assert ("toa", "large") not in choose(PLAN, found, "patchtst")
+    found |= rows(sorted(best)[:1], second)
+    assert choose(PLAN, found, "patchtst")["toa", "large"].trial in best
+    del found["patchtst", families["toa"][0], first, PLAN.horizon, PLAN.seed]
+    assert screened_trials(PLAN, found, "patchtst", second) == []
 
 
 def test_the_script_prints_the_plan_and_collects_runs(tmp_path, monkeypatch, capsys):

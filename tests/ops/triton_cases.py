@@ -282,10 +282,7 @@ def test_short_sequence_attention_is_registered_correctly(activation, dropped) -
     problem = make_problem(keys=7, queries=5, heads=1, activation=activation).cast(torch.float32).to(DEVICE)
     given = problem.arguments()
     tensors = [given.get(name) for name in ("q", "k", "v", "gate_q", "gate_k")]
-    matrices = [
-        None if given.get(name) is None else given[name].offset(given[name].num_tokens)
-        for name in ("s1", "s2", "gate_s1")
-    ]
+    matrices = [None if given.get(name) is None else given[name].weight for name in ("s1", "s2", "gate_s1")]
     seeds = [torch.tensor([place], dtype=torch.int32, device=DEVICE) for place in range(4)]
     rates = [torch.tensor([0.2], device=DEVICE) for _ in range(3)]
     drops = (seeds[1:], rates) if dropped else ([], [])
