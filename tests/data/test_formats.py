@@ -40,6 +40,27 @@ def test_every_format_gives_the_same_table(name, tmp_path) -> None:
     np.testing.assert_array_equal(found[["load", "count"]], load()[["load", "count"]])
 
 
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "cp1252"])
+def test_text_of_windows_programs_is_read_in_its_encoding(encoding, tmp_path) -> None:
+    path = tmp_path / "own.csv"
+    path.write_bytes("Zeit;Außentemperatur;Ort\r\n2024-01-01;1;Köln\r\n2024-01-02;2;007\r\n".encode(encoding))
+    if encoding == "cp1252":
+        with pytest.warns(UserWarning, match=message("own.csv: text that is not in UTF-8 is read as Windows-1252")):
+            found = read_frame(path, names=["Ort"])
+    else:
+        found = read_frame(path, names=["Ort"])
+    assert list(found) == ["Zeit", "Außentemperatur", "Ort"]
+    assert found["Ort"].tolist() == ["Köln", "007"]
+
+
+@pytest.mark.parametrize("content", [b"day,y\n1,\x81\n", b"day,y\n1,\xe4\x01\n", b"\xff\xfed\x00a"])
+def test_bytes_that_are_no_text_are_not_guessed(content, tmp_path) -> None:
+    path = tmp_path / "own.csv"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=message("must be")):
+        read_frame(path)
+
+
 # cells of a column, the separator, and the numbers that they are
 DECIMALS = {
     "comma": (["10,5", "1,25", "7"], ";", [10.5, 1.25, 7.0]),

@@ -1,12 +1,13 @@
 """Read and write tables: text with any separator, parquet, feather, Excel and JSON lines.
 
-    frame = read_frame(Path("load.csv"))     # also .tsv and .txt; separator and decimal comma are found
+    frame = read_frame(Path("load.csv"))     # also .tsv and .txt; separator, decimal comma and encoding are found
     frame = read_frame(Path("load.parquet")) # .feather, .xlsx, .jsonl, .json; text formats may end in .gz
     write_frame(frame, Path("next.parquet"))
 
 pandas, pyarrow and openpyxl read and write the formats. Nothing is ever unpickled or executed.
 """
 
+import codecs
 import csv
 import gzip
 import io
@@ -66,7 +67,7 @@ def read_frame(
         raise ValueError(f"sheet must be left out for a file that is no Excel workbook, got {sheet!r} for {path.name}.")
     content = read_content(path, "a table") if kind in (None, "JSON lines") else b""
     if kind is None:
-        separator = _find_separator(content, path)
+        separator = _find_separator(content := _as_utf8(content, path), path)
         frame = read_table(path, separator=separator, content=content)
         first = frame.columns[0]
         counts = pd.api.types.is_integer_dtype(frame[first]) and frame[first].is_monotonic_increasing
@@ -197,6 +198,32 @@ def _json_of(frame: pd.DataFrame, *, lines: bool) -> str:
         for record, value in zip(records, frame[name], strict=True):
             record[name] = float(value) if pd.notna(value) and np.isfinite(value) else None
     return "".join(f"{json.dumps(record)}\n" for record in records) if lines else json.dumps(records)
+
+
+def _as_utf8(content: bytes, path: Path) -> bytes:
+    """The content of a text file in UTF-8; bytes that are not text stay, and the reader names them."""
+    found = _decode(content, "utf-8")
+    if found is not None:
+        return content
+    if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        found = _decode(content, "utf-16")
+    # Windows-1252 has a character for nearly every byte, also of binary data
+    elif not re.search(rb"[\0-\x08\x0e-\x1f]", content):
+        found = _decode(content, "cp1252")
+        if example := re.search(r"\w*[^\0-\x7f]\w*", found or ""):
+            warnings.warn(
+                f"{path.name}: text that is not in UTF-8 is read as Windows-1252, such as {shorten(example[0])}; "
+                "if that is wrong, save the file in UTF-8.",
+                stacklevel=4,
+            )
+    return content if found is None else found.encode()
+
+
+def _decode(content: bytes, encoding: str) -> str | None:
+    try:
+        return content.decode(encoding)
+    except UnicodeDecodeError:
+        return None
 
 
 def _find_separator(content: bytes, path: Path) -> str:
