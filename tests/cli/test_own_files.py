@@ -211,6 +211,30 @@ def test_texts_of_a_covariate_are_checked_before_training(tmp_path, monkeypatch,
     assert expected in text
 
 
+@pytest.mark.parametrize("words", [(), ("--test", 0.3)])
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (lambda future: future.assign(day="Easter"), "column 'day' of future must have a category of fit"),
+        (lambda future: future[:1], "--future must have 3 rows, the horizon of fit, got 1"),
+        (lambda future: future.assign(when=future["when"] + pd.DateOffset(months=1)), "--future must continue data"),
+    ],
+    ids=["new text", "too few rows", "later rows"],
+)
+def test_future_covariates_are_checked_before_training(tmp_path, monkeypatch, change, expected, words) -> None:
+    def train(*_: object) -> None:
+        raise AssertionError("trained before the check")
+
+    monkeypatch.setattr("toa.estimators.Forecaster.fit", train)
+    table(MONTHS).assign(day=["none", "sale"] * 20).to_csv(tmp_path / "a.csv", index=False)
+    future = pd.DataFrame({"when": MONTHS[:3] + pd.DateOffset(months=40), "day": "none"})
+    change(future).to_csv(tmp_path / "b.csv", index=False)
+    paths = (tmp_path / "a.csv", "--time", "when", "--covariate", "day", "--future", tmp_path / "b.csv")
+    code, text = call(*paths, *words)
+    assert code == 2, text
+    assert f"error: {expected}" in text
+
+
 def test_the_ending_of_the_result_is_its_format(tmp_path) -> None:
     table(MONTHS).to_csv(tmp_path / "a.csv", index=False)
     assert call(tmp_path / "a.csv")[0] == 0

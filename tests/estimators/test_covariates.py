@@ -36,6 +36,13 @@ def test_a_text_covariate_is_a_category(tmp_path) -> None:
     pd.testing.assert_frame_equal(loaded.predict(seen, future=after), found)
     with pytest.raises(ValueError, match=message("column 'event' of future", "['fair', 'none', 'sale']", "'party'")):
         loaded.predict(seen, future=after.assign(event="party"))
+    # the same before training; nothing of the estimator changes
+    fresh = learner(covariates=["event"])
+    before = dict(vars(fresh))
+    fresh.check_future(seen, after)
+    with pytest.raises(ValueError, match=message("column 'event' of future", "['fair', 'none', 'sale']", "'party'")):
+        fresh.check_future(seen, after.assign(event="party"))
+    assert vars(fresh) == before
 
 
 def test_without_a_network_a_regression_uses_covariates(tmp_path) -> None:

@@ -97,14 +97,19 @@ def forecast(
         if name not in (covariate_table if covariate_table is not None else ()):
             found = f"no such column in {future}"
             raise ValueError(f"--future must have the covariate {name!r} of the forecast steps, got {found}.")
+
+    def check(made: Forecaster) -> None:
+        if covariate_table is not None:
+            made.check_future(frame, covariate_table)
+
     tested = trial = None
     if test is not None and model is None:
-        trial = terminal.fitted(Forecaster, options | {"save": None}, frame, test=test)
+        trial = terminal.fitted(Forecaster, options | {"save": None}, frame, test=test, check=check)
         tested = trial.backtest(frame, test_size=test)
     if model is not None:
         # it may also shorten the forecast of a trained model
         del options["horizon"]
-    forecaster = terminal.fitted(Forecaster, options, frame)
+    forecaster = terminal.fitted(Forecaster, options, frame, check=check)
     if model is not None:
         frame = terminal.without_extra_columns(frame, forecaster, *forecaster._inputs)
     # fit has just read this frame and kept its end

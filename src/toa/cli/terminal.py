@@ -259,12 +259,21 @@ def read_cases_file(path: Path, options: Mapping[str, Any] | None = None) -> tup
     return [case.T for case in found.values], found.labels.tolist()
 
 
-def fitted(kind: type[T], options: Mapping[str, Any], data: Any, labels: Any = None, *, test: float = 0.0) -> T:
+def fitted(
+    kind: type[T],
+    options: Mapping[str, Any],
+    data: Any,
+    labels: Any = None,
+    *,
+    test: float = 0.0,
+    check: Callable[[T], None] = lambda made: None,
+) -> T:
     """Load an estimator from the file --model, or fit one to data, and save it in the file --save, if any.
 
     Args:
         options: Options of the command. Those that are arguments of the constructor are used; unset ones are defaults.
         test: Share of the rows that a forecaster leaves out for `backtest`.
+        check: Called with the estimator before it is fitted.
 
     Raises:
         ValueError: If an option is given together with --model, whose estimator has its own options.
@@ -284,6 +293,7 @@ def fitted(kind: type[T], options: Mapping[str, Any], data: Any, labels: Any = N
         if options.get("network_only") or options.get("method"):
             given["model"] = options.get("method") or "toa"
         made = kind(**given, device=device, progress=True)
+        check(made)
         try:
             if test:
                 from toa.estimators.backtest import without_last

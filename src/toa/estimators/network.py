@@ -312,6 +312,19 @@ class ForecastNetwork(Estimator):
         kinds: dict[str, Any] = {n: tuple(getattr(self, n)) for n in ("covariates", "static", "past_covariates")}
         return Covariates(**kinds, holidays=self.holidays).fit(panel, borders, calendar=self.calendar)
 
+    def check_future(self, data: Any, future: Any) -> None:
+        """Check, before training, that `future` has the covariates of the steps after data; see `predict`.
+
+        Raises:
+            ValueError: If rows, times, ids or texts do not fit.
+        """
+        self._check_parameters()
+        made = copy.copy(self)
+        made.day_first_ = self.day_first
+        panel = made._read(data, self.freq)
+        made.day_first_ = panel.day_first
+        made._fit_covariates(panel, panel.lengths).future(panel, future, self.horizon, made._table)
+
     def _read(self, data: Any, freq: str | int | None, known: Covariates | None = None) -> Panel:
         values = None if self.values is None else [*self.values, *self._inputs]
         kinds = dict.fromkeys(self._inputs) if known is None else known.categories
